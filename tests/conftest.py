@@ -54,9 +54,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def generate(root: Path, names: Sequence[str], **changes: Any) -> None:
     """Site folders of some of the generated hospitals: volumes of five slices, and as few of them as can be."""
-    from data_prep.preparation import Preparation
-    from data_prep.prepare import prepare
-    from data_prep.synthetic import prostate
+    from fedmerit_data.preparation import Preparation
+    from fedmerit_data.prepare import prepare
+    from fedmerit_data.synthetic import prostate
 
     scanners = {name: replace(prostate.SITES[name], thickness=7.0) for name in names}
     with pytest.MonkeyPatch.context() as changed:
@@ -102,7 +102,7 @@ def fedmerit() -> "Iterator[Callable[..., Result]]":
     from typer.main import get_command
     from typer.testing import CliRunner
 
-    from cli.main import app
+    from fedmerit_cli.main import app
 
     def invoke(*arguments: object) -> "Result":
         return CliRunner().invoke(app, [str(argument) for argument in arguments])
@@ -142,8 +142,8 @@ def trained(
     def made(settings: tuple[str, ...], again: int, changes: tuple[tuple[str, object], ...]) -> Path:
         run = tmp_path_factory.mktemp("trained") / "run"
         with pytest.MonkeyPatch.context() as changed:  # what is printed of it takes a fifth of its time
-            changed.setattr("cli.printing.print_cost", lambda folder: None)
-            changed.setattr("cli.printing.print_runs", lambda folders: None)
+            changed.setattr("fedmerit_cli.printing.print_cost", lambda folder: None)
+            changed.setattr("fedmerit_cli.printing.print_runs", lambda folders: None)
             result = fedmerit("run", "--out", run, *options(*settings, **dict(changes)))
         assert is_finished(run, json.loads((run / "run.json").read_text())["rounds"]), result.output
         return run

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import typer
 
-from cli.main import app
 from fedmerit.methods.registry import METHODS
+from fedmerit_cli.main import app
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])

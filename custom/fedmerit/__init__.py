@@ -16,5 +16,5 @@ def __getattr__(name: str) -> Any:
     if name == "register":
         return import_module("fedmerit.plugins").register
     if name in __all__:
-        return getattr(import_module("fedmerit_api.calls"), name)
+        return getattr(import_module("fedmerit_cli.api"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

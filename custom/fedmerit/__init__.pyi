@@ -1,9 +1,9 @@
 from fedmerit.plugins import register as register
-from fedmerit_api.calls import compare as compare
-from fedmerit_api.calls import load_run as load_run
-from fedmerit_api.calls import prepare as prepare
-from fedmerit_api.calls import report as report
-from fedmerit_api.calls import rounds as rounds
-from fedmerit_api.calls import run as run
+from fedmerit_cli.api import compare as compare
+from fedmerit_cli.api import load_run as load_run
+from fedmerit_cli.api import prepare as prepare
+from fedmerit_cli.api import report as report
+from fedmerit_cli.api import rounds as rounds
+from fedmerit_cli.api import run as run
 
 __version__: str

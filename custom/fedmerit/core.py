@@ -90,7 +90,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class OwnPart:
+class OwnUpdate:
     """What a site knows of its own update in the model it receives."""
 
     previous: Tensor  # (d,) w_{t-1}
@@ -105,7 +105,7 @@ class SiteView:
 
     received: Tensor  # (d,) w_t
     training_losses: Callable[[], Tensor]  # (images,) soft Dice loss of w_t on each of its training images, 0 to 1
-    own: OwnPart | None = None  # where its own update of the round before is part of w_t
+    own: OwnUpdate | None = None  # where its own update of the round before is part of w_t
     validation_dice: float = 0.0  # of w_t on its validation split
 
 
@@ -175,7 +175,7 @@ class Method(Checked):
         return ()
 
     @property
-    def without_claims(self) -> "Method":
+    def without_self_reports(self) -> "Method":
         """The same, where what only the site itself can know is not to pay."""
         return self
 
@@ -196,7 +196,7 @@ class Method(Checked):
         """One aggregation. ``updates`` (n, d) float32: trained minus received, zero rows for absent sites."""
         raise NotImplementedError
 
-    def starting_from(self, state: Any, models: Tensor) -> Any:
+    def restart_from(self, state: Any, models: Tensor) -> Any:
         """The state, where sites start the next round from ``models`` (n, d), and not all from what `round` gave them.
 
         So it is where a guard withholds from a site, which trains on with its own model, or has near copies share one.

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from fedmerit.capabilities.peer_learning import ExtraLoss
+from fedmerit.capabilities import ExtraLoss
 
 
 def divergence(own: Tensor, peer: Tensor, temperature: float, kl: str) -> Tensor:

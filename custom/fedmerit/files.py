@@ -24,7 +24,7 @@ def is_full(error: BaseException) -> bool:
 
 
 @contextmanager
-def room_for(path: Path) -> Iterator[None]:
+def require_disk_space(path: Path) -> Iterator[None]:
     """`RunFailed` naming ``path`` where the disk is full."""
     try:
         yield
@@ -41,7 +41,7 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}{UNFINISHED}")
     try:
-        with room_for(path), temporary.open("wb") as file:
+        with require_disk_space(path), temporary.open("wb") as file:
             write(file)
             file.flush()
             os.fsync(file.fileno())
@@ -60,14 +60,14 @@ def write_durably(path: Path, write: Callable[[IO[bytes]], object]) -> None:
         os.close(folder)
 
 
-def drop_unfinished(folder: Path) -> None:
+def remove_partial_files(folder: Path) -> None:
     """Remove what processes that were killed left half-written in ``folder`` and below; nobody may be writing there."""
     for path in folder.rglob(f".*{UNFINISHED}"):
         path.unlink(missing_ok=True)
 
 
 @contextmanager
-def held(folder: Path, name: str = LOCK) -> Iterator[int]:
+def lock_folder(folder: Path, name: str = LOCK) -> Iterator[int]:
     """A folder for this process alone: a lock that ends with whoever holds its file descriptor, which is given.
 
     Raises:

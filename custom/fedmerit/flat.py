@@ -81,7 +81,7 @@ def average_buffers(buffers: Sequence[Buffers], shares: Tensor) -> dict[str, Ten
     return result
 
 
-def buffers_without(mean: Buffers, own: Buffers, own_share: float) -> dict[str, Tensor]:
+def leave_out_buffers(mean: Buffers, own: Buffers, own_share: float) -> dict[str, Tensor]:
     """The average of the other sites' buffers, from the average of all and a site's own.
 
     Args:

@@ -6,7 +6,7 @@ import math
 import torch
 from torch import Tensor
 
-from fedmerit.capabilities.candidates import Candidates
+from fedmerit.capabilities import Candidates
 from fedmerit.core import Reports
 from fedmerit.vectors import to_sites, trained_models
 
@@ -136,7 +136,7 @@ def all_but_one(count: int) -> Tensor:
     return torch.cat([1 - torch.eye(count, dtype=torch.int64), torch.ones(1, count, dtype=torch.int64)])
 
 
-def values_of(utilities: Tensor, count: int) -> Tensor:
+def compute_values(utilities: Tensor, count: int) -> Tensor:
     """(k,) of a game of k = ``count`` players: Shapley values, (2^k,); of `all_but_one` what leaving out costs."""
     return shapley(utilities) if len(utilities) == 1 << count else utilities[-1] - utilities[:-1]
 
@@ -145,8 +145,8 @@ def _judged_values(reports: Reports) -> Tensor:
     assert reports.candidates is not None
     count, judged = int(reports.present.sum()), reports.candidates.judged
     if judged is None:
-        return values_of(reports.candidates.dice, count)
-    return torch.stack([values_of(game, count)[place] for place, game in enumerate(judged[reports.present])])
+        return compute_values(reports.candidates.dice, count)
+    return torch.stack([compute_values(game, count)[place] for place, game in enumerate(judged[reports.present])])
 
 
 # The cosine game: v(S) = cos(Σ_{i∈S} r_i u_i, u_N), whose utilities cost nothing that depends on d

@@ -105,7 +105,7 @@ class Catalogue(MutableMapping[str, T]):
         return sum(1 for _ in self)
 
 
-def part_of(catalogue: Catalogue[T], name: str, what: str) -> T:
+def get_part(catalogue: Catalogue[T], name: str, what: str) -> T:
     """One of a catalogue; `BadInput` that lists them where there is none of this name."""
     try:
         return catalogue[name]
@@ -199,7 +199,7 @@ def load(group: str, name: str) -> Any:
     _import_scripts()
     if (group, name) in _registered:
         return _registered[group, name]
-    reference = reference_of(group, name)
+    reference = find_reference(group, name)
     if reference is None:
         raise KeyError(name)
     if NAMED.fullmatch(name) and _brings_no_parts(name):
@@ -210,7 +210,7 @@ def load(group: str, name: str) -> Any:
     if (approved := _approved()) is not None:
         if refused := refusal(reference, approved):
             raise BadInput(f"{group}: {name!r}: {refused}")
-        _read_sources_alone()
+        _ignore_compiled_files()
     module, _, attribute = reference.text.partition(":")
     try:
         return getattr(importlib.import_module(module), attribute)
@@ -220,7 +220,7 @@ def load(group: str, name: str) -> Any:
         ) from error
 
 
-def reference_of(group: str, name: str) -> Reference | None:
+def find_reference(group: str, name: str) -> Reference | None:
     """Where the part of an installed distribution is; None: there is none of this name.
 
     Raises:
@@ -236,19 +236,19 @@ def reference_of(group: str, name: str) -> Reference | None:
     return next((_reference(value, entry.dist) for value, entry in found.items()), None)
 
 
-def is_at_hand(part: Any) -> bool:
+def is_preinstalled(part: Any) -> bool:
     """Whether ``part`` is of Python, or of what is installed with FedMerit: there wherever FedMerit is."""
-    return _comes_with_us(str(getattr(part, "__module__", "")).partition(".")[0])
+    return _is_bundled(str(getattr(part, "__module__", "")).partition(".")[0])
 
 
 def _brings_no_parts(name: str) -> bool:
     """Whether the part of this ``name``, package.module:name, is of a program, or of a package that has none."""
     top, *others = re.split(r"[.:]", name)
     ours = top in WITH_PARTS or "fedmerit" in packages_distributions().get(top, ())
-    return "__main__" in (top, *others) or (not ours and _comes_with_us(top))
+    return "__main__" in (top, *others) or (not ours and _is_bundled(top))
 
 
-def _comes_with_us(top: str) -> bool:
+def _is_bundled(top: str) -> bool:
     """Whether a top-level module is of Python, or of what is installed with FedMerit."""
     needed, waiting = set[str](), {"fedmerit"}
     while waiting:
@@ -289,7 +289,7 @@ def approvable(text: str) -> Reference:
         return _script(str(path))
     if not NAMED.fullmatch(text):
         raise BadInput(f"{text}: expected package.module:name, or a script SCRIPT.py")
-    reference = reference_of("methods", text)
+    reference = find_reference("methods", text)
     if reference is None or not reference.digest:
         raise BadInput(
             f"{text}: of no distribution that is installed here from a wheel, with nothing beside its files; "
@@ -318,7 +318,7 @@ def _import_scripts() -> None:
         if approved is not None:
             if refused := refusal(script, approved):
                 raise BadInput(refused)
-            _read_sources_alone()
+            _ignore_compiled_files()
         _imported.add(path)
         spec = importlib.util.spec_from_file_location(f"fedmerit_script_{Path(path).stem}", path)
         assert spec
@@ -331,7 +331,7 @@ def _import_scripts() -> None:
             raise BadInput(f"{path}: cannot be imported ({type(error).__name__}: {error})") from error
 
 
-def _read_sources_alone() -> None:
+def _ignore_compiled_files() -> None:
     """From now on Python takes no compiled file that lies beside a source for it: no digest is of those."""
     sys.pycache_prefix = os.devnull
 

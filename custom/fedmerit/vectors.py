@@ -134,7 +134,7 @@ def trimmed_mean(updates: Tensor, cut: int) -> Tensor:
     return torch.cat([rows.double().mean(dim=0).to(updates.dtype) for rows in kept])
 
 
-def average_held(
+def average_submodels(
     model: Tensor, models: Tensor, updates: Tensor, held: Tensor, amounts: Tensor, normalised: bool = True
 ) -> tuple[Tensor, Tensor]:
     """(d,) every parameter averaged over the sites that hold it, as in ``model`` where none does, and (n,) their parts.
@@ -167,7 +167,7 @@ def quota_counts(quotas: Tensor, size: int) -> list[int]:
     return [min(size, math.floor(size * max(0.0, float(quota)) + 1e-9)) for quota in quotas]
 
 
-def owned(neurons: Tensor, owners: Tensor) -> Tensor:
+def parameter_mask(neurons: Tensor, owners: Tensor) -> Tensor:
     """(..., d) bool: the parameters of the ``neurons`` (..., H) that are held; those of no neuron always are.
 
     Args:
@@ -188,7 +188,7 @@ def keep_largest(vector: Tensor, counts: Sequence[int]) -> Tensor:
 
     A count of d marks everything, a count of 0 nothing.
     """
-    least = least_of_largest(vector, counts)
+    least = smallest_kept(vector, counts)
     masks = fresh_zeros(len(counts), len(vector), dtype=torch.bool)
     for start in range(0, len(vector), BLOCK):
         part = slice(start, start + BLOCK)
@@ -199,7 +199,7 @@ def keep_largest(vector: Tensor, counts: Sequence[int]) -> Tensor:
     return masks
 
 
-def least_of_largest(vector: Tensor, counts: Sequence[int]) -> np.ndarray:
+def smallest_kept(vector: Tensor, counts: Sequence[int]) -> np.ndarray:
     """(n,) the smallest of the ``counts[i]`` largest magnitudes of ``vector`` (d,); infinity for a count of 0.
 
     Magnitudes are in the order of their bits. So it is enough to count once how often each upper 16 occur (exponent and

@@ -16,12 +16,12 @@ def begin_fork_server(modules: Sequence[str]) -> None:
     them, which each worker would import by itself; a script has to guard its start then.
     """
     multiprocessing.get_context("forkserver").set_forkserver_preload(list(modules))
-    with _deaf_to_ctrl_c():
+    with _ignore_ctrl_c():
         forkserver.ensure_running()
 
 
 @contextmanager
-def _deaf_to_ctrl_c() -> Iterator[None]:
+def _ignore_ctrl_c() -> Iterator[None]:
     """What is begun in here never hears Ctrl-C, since it inherits the mask: this process decides when it ends."""
     resource_tracker.ensure_running()  # its start would lift the mask
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fedmerit.errors import BadInput, RunFailed
-from fedmerit.files import drop_unfinished, held, read_json, write_atomically, write_durably, write_text
+from fedmerit.files import lock_folder, read_json, remove_partial_files, write_atomically, write_durably, write_text
 
 
 class Full:
@@ -53,7 +53,7 @@ def test_what_a_killed_process_left_half_written_is_dropped(tmp_path):
     os.waitpid(child, 0)
     write_text(tmp_path / "models" / "whole.tmp.json", "whole")
     assert len(list((tmp_path / "models").iterdir())) == 2
-    drop_unfinished(tmp_path)
+    remove_partial_files(tmp_path)
     assert [path.name for path in (tmp_path / "models").iterdir()] == ["whole.tmp.json"]
 
 
@@ -67,7 +67,7 @@ def test_a_name_is_on_disk_where_that_is_asked_for(tmp_path, monkeypatch):
 
 
 def test_folder_is_held_by_one(tmp_path):
-    with held(tmp_path), pytest.raises(BadInput, match="another process is at work"), held(tmp_path):
+    with lock_folder(tmp_path), pytest.raises(BadInput, match="another process is at work"), lock_folder(tmp_path):
         pass
 
 

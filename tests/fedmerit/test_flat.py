@@ -3,7 +3,7 @@ import torch
 
 from fedmerit import flat
 from fedmerit.configuration.run import Network
-from fedmerit.training.networks import build_network
+from fedmerit.trainers.monai_trainer.networks import build_network
 
 
 def make_network(seed=0, norm="batch"):
@@ -148,7 +148,7 @@ def test_buffers_without_a_site_are_the_average_of_the_others():
     for i in range(3):
         others = [j for j in range(3) if j != i]
         expected = flat.average_buffers([SITES[j] for j in others], shares[others] / shares[others].sum())
-        without = flat.buffers_without(mean, SITES[i], float(shares[i]))
+        without = flat.leave_out_buffers(mean, SITES[i], float(shares[i]))
         for name in ("norm.running_mean", "norm.running_var"):
             assert torch.allclose(without[name], expected[name], rtol=0, atol=1e-5), (i, name)
         assert without["norm.num_batches_tracked"] == mean["norm.num_batches_tracked"]
@@ -160,5 +160,5 @@ def test_variances_without_a_site_are_never_negative():
         shares = torch.tensor([share, 1 - share], dtype=torch.float64)
         own = {"running_var": torch.rand(1000, generator=random) * 100}
         other = {"running_var": torch.rand(1000, generator=random) * 1e-6}
-        without = flat.buffers_without(flat.average_buffers([own, other], shares), own, share)
+        without = flat.leave_out_buffers(flat.average_buffers([own, other], shares), own, share)
         assert without["running_var"].min() >= 0

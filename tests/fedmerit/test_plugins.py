@@ -16,21 +16,21 @@ import numpy as np
 import pytest
 from federation_factory import federation
 
-from data_prep.kinds import KINDS
 from fedmerit import plugins
 from fedmerit.attacks import catalogue
-from fedmerit.configuration.named_parts import parts_of_others
+from fedmerit.configuration.external_parts import find_external_parts
 from fedmerit.configuration.run import make_configuration
 from fedmerit.core import Method
-from fedmerit.engines import resuming, runs
+from fedmerit.engines import resumption, runs
 from fedmerit.errors import BadInput
 from fedmerit.federation.checkpoint import is_finished
 from fedmerit.files import write_json
 from fedmerit.flare.deploy import session
 from fedmerit.flare.deploy.validator import ClassValidator
 from fedmerit.methods.registry import METHODS
-from fedmerit.training.learning import LOSSES, OPTIMIZERS
-from fedmerit.training.networks import NETWORKS, build_network
+from fedmerit.trainers.monai_trainer.local_training import LOSSES, OPTIMIZERS
+from fedmerit.trainers.monai_trainer.networks import NETWORKS, build_network
+from fedmerit_data.kinds import KINDS
 
 PACKAGE = Path(__file__).resolve().parents[1] / "own_parts"
 CLASS = "own_parts.parts:Evenly"
@@ -190,14 +190,14 @@ def test_a_script_that_a_run_names_is_imported_only_where_it_is_given_again(scri
     monkeypatch.setattr(plugins, "_imported", set())
     monkeypatch.setattr(METHODS, "_loaded", {})
     monkeypatch.delenv(plugins.SCRIPTS)
-    for go_on in (lambda: resuming.require_same(tmp_path / "run", {}), lambda: runs.execute(tmp_path / "run", print)):
+    for go_on in (lambda: resumption.require_same(tmp_path / "run", {}), lambda: runs.execute(tmp_path / "run", print)):
         with pytest.raises(BadInput, match=f"run.json: names {script} .* with FEDMERIT_PARTS={script} before it"):
             go_on()
     assert plugins.scripts() == []
     assert plugins._imported == set()
     monkeypatch.chdir(script.parent)
     monkeypatch.setenv(plugins.SCRIPTS, script.name)
-    resuming.require_same(tmp_path / "run", {})
+    resumption.require_same(tmp_path / "run", {})
     assert plugins._imported == {str(script)}
 
 
@@ -206,7 +206,7 @@ def test_a_script_that_was_changed_goes_on_with_no_run(script, sites, tmp_path):
     runs.create(tmp_path / "run", "of-a-script", sites, rounds=1, engine="local", settings=settings)
     begun = script.read_text()
     script.write_text(begun + "# as FedAvg, but for this line\n")
-    for go_on in (lambda: resuming.require_same(tmp_path / "run", {}), lambda: runs.execute(tmp_path / "run", print)):
+    for go_on in (lambda: resumption.require_same(tmp_path / "run", {}), lambda: runs.execute(tmp_path / "run", print)):
         with pytest.raises(
             BadInput, match=f"{script}: was changed since .*run.json was written.*; put back what it was"
         ):
@@ -304,8 +304,8 @@ def test_a_network_of_monai_by_name(own_parts):
         {"architecture": "UNETR", "arguments": '{"img_size": 32, "hidden_size": 24, "mlp_dim": 24, "num_heads": 2}'},
     )
     assert type(build_network(config.network)).__name__ == "UNETR"
-    assert parts_of_others(config.to_dict()) == [("networks", "UNETR")]
-    assert plugins.reference_of("networks", "UNETR") is None  # nothing to approve
+    assert find_external_parts(config.to_dict()) == [("networks", "UNETR")]
+    assert plugins.find_reference("networks", "UNETR") is None  # nothing to approve
 
 
 @pytest.mark.parametrize(
@@ -329,7 +329,7 @@ def test_what_is_not_there_is_named(own_parts, settings, message):
 
 def test_where_no_package_brings_a_part_its_own_name_is_asked_for():
     with pytest.raises(BadInput, match=r"metric 'nope': unknown; expected module:name; no package here brings one$"):
-        plugins.part_of(plugins.Catalogue("metrics", {}, callable, "x"), "nope", "metric")
+        plugins.get_part(plugins.Catalogue("metrics", {}, callable, "x"), "nope", "metric")
 
 
 def test_what_is_no_method_is_refused(own_parts):
@@ -434,7 +434,7 @@ def test_what_hides_a_distribution_is_not_taken_for_it(own_parts, monkeypatch, t
     (tmp_path / "own_parts" / "__init__.py").touch()
     monkeypatch.syspath_prepend(tmp_path)
     assert distribution("own-parts").version == "1.0"
-    reference = plugins.reference_of("methods", "evenly")
+    reference = plugins.find_reference("methods", "evenly")
     assert reference is not None
     assert reference.digest == ""
     assert "not installed from a wheel" in plugins.refusal(reference, {CLASS: ""})

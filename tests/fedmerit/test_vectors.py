@@ -27,13 +27,13 @@ from fedmerit.vectors import (
     gram,
     keep_largest,
     keep_largest_per_tensor,
-    least_of_largest,
     norms_outside,
     quota_counts,
     remember,
     reshare,
     reward,
     share,
+    smallest_kept,
     trained_models,
 )
 
@@ -172,7 +172,7 @@ close = st.integers(-40, 40).map(lambda steps: (1 + abs(steps) * 2.0**-23) * (-1
 def test_least_of_largest_is_that_of_a_sorted_list(dtype, vector, counts):
     counts = [min(count, len(vector)) for count in counts]
     descending = [math.inf, *sorted(map(abs, vector), reverse=True)]
-    found = least_of_largest(torch.tensor(vector, dtype=dtype), counts)
+    found = smallest_kept(torch.tensor(vector, dtype=dtype), counts)
     assert found.tolist() == [descending[count] for count in counts]
 
 

@@ -10,7 +10,7 @@ import fedmerit
 from fedmerit.errors import BadInput
 from fedmerit.federation.checkpoint import is_finished
 from fedmerit.records.results import read_run
-from fedmerit.training.data import SiteFolder
+from fedmerit.trainers.monai_trainer.data import SiteFolder
 
 SETTINGS = {"architecture": "unet", "width": 2, "depth": 2, "residual_units": 0, "augment": False}
 
@@ -27,7 +27,7 @@ def test_from_sites_to_tables_and_report(sites, tmp_path):
         tmp_path / "run", "fedavg", sites, rounds=2, engine="local", settings=SETTINGS, on_round=told.append
     )
     assert [record["round"] for record in told] == [0, 1]
-    table = done.results.dice_and_contribution
+    table = done.results.dice_and_contributions
     assert list(table["site"]) == done.sites
     assert table["dice"].between(0, 1).all()
     assert fedmerit.load_run(tmp_path / "run").results.rows.equals(done.results.rows)
@@ -81,7 +81,7 @@ def test_compare(sites, tmp_path):
     results = fedmerit.compare(
         tmp_path, sites, ["fedavg", "standalone"], rounds=1, settings=SETTINGS, jobs=1, threads=1
     )
-    assert sorted(results.dice_and_contribution["method"].unique()) == ["fedavg", "standalone"]
+    assert sorted(results.dice_and_contributions["method"].unique()) == ["fedavg", "standalone"]
     assert (tmp_path / "tables").is_dir()
 
 
@@ -100,7 +100,7 @@ def test_all_methods_are_those_that_work_with_so_many_sites(own_sites, tmp_path,
         asked.extend(item.method for item in items)
         raise BadInput("that is all")
 
-    monkeypatch.setattr("evaluation.studies.comparison.prepare", prepare)
+    monkeypatch.setattr("fedmerit_evaluation.studies.comparison.prepare", prepare)
     with pytest.raises(BadInput, match="that is all"):
         fedmerit.compare(tmp_path / "out", own_sites, "all")
     assert "fedavg" in asked

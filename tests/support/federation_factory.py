@@ -12,10 +12,10 @@ from nvflare.fuel.flare_api.flare_api import Session
 
 from fedmerit.flare.deploy import session
 from fedmerit.flare.deploy.poc import make_federation
-from fedmerit.flare.deploy.processes import end, guarded, running, start
-from fedmerit.training.data import open_sites
+from fedmerit.flare.deploy.processes import end, end_processes_on_exit, running_processes, start
+from fedmerit.trainers.monai_trainer.data import open_sites
 
-PATIENCE = 800.0  # seconds: what is waited for comes in some, or, on a machine with much else to do, in minutes
+TIMEOUT_SECONDS = 800.0  # seconds: what is waited for comes in some, or, on a machine with much else to do, in minutes
 
 
 class Federation:
@@ -43,7 +43,7 @@ class Federation:
 
     def processes(self, name: str, job_only: bool = False) -> list[psutil.Process]:
         """Those at work for "server" or a site."""
-        return running(self.kits[name], job_only)
+        return running_processes(self.kits[name], job_only)
 
     def kill_job(self, name: str) -> int:
         """kill -9 of the processes that work on a job for ``name``; how many there were."""
@@ -59,24 +59,24 @@ class Federation:
     @contextmanager
     def session(self) -> Iterator[Session]:
         """The admin's."""
-        with session.session(self.admin, patience=PATIENCE) as opened:
+        with session.session(self.admin, patience=TIMEOUT_SECONDS) as opened:
             yield opened
 
     def wait_for_sites(self, *names: str) -> None:
         """Until sites are connected; all where none is named."""
         with self.session() as opened:
-            session.wait_for_sites(opened, names or self.names, seconds=PATIENCE)
+            session.wait_for_sites(opened, names or self.names, seconds=TIMEOUT_SECONDS)
 
     def submit(self, job: Path) -> str:
         """The job's id."""
         with self.session() as opened:
             return session.submit(opened, job)
 
-    def wait(self, job: str, seconds: float = PATIENCE) -> str:
+    def wait(self, job: str, seconds: float = TIMEOUT_SECONDS) -> str:
         """Until a job has ended; its last status."""
         deadline = time.monotonic() + seconds
         with self.session() as opened:
-            while not session.has_ended(description := session.job(opened, job)):
+            while not session.has_job_ended(description := session.job(opened, job)):
                 assert time.monotonic() < deadline, f"{description}\n{self.log()}"
                 time.sleep(0.5)
         return str(description["status"])
@@ -106,7 +106,7 @@ def federation(
         keys: folder for the contexts of encrypted jobs; None: the kits get none.
     """
     made = Federation(root, sites, run, keys)
-    with guarded(root):
+    with end_processes_on_exit(root):
         if started:
             made.start()
             made.wait_for_sites()

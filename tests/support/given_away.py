@@ -4,9 +4,9 @@ import math
 
 import pandas as pd
 
-from evaluation.freeriders import detection
-from evaluation.results.views import Results
 from fedmerit.records.results import COLUMNS
+from fedmerit_evaluation.freeriders import detectors
+from fedmerit_evaluation.results.views import Results
 
 SITES = ("A", "B", "C", "D")
 HONEST = {
@@ -54,9 +54,9 @@ def table(run="run", rounds=6, start=2, **given_away) -> Results:
 
 
 def flagged(results, since=None):
-    found = detection.first_flags(results, since)
+    found = detectors.first_flags(results, since)
     return {(row.detector, row.site): row.round for row in found.itertuples()}
 
 
 def flags(detector, results):
-    return detection.flags(detector, detector.suspicion(results))
+    return detectors.flags(detector, detector.suspicion(results))

@@ -5,7 +5,7 @@ from stepping import Stepped as Federation
 
 from fedmerit.configuration.run import TASKS, RunConfiguration, make_configuration
 from fedmerit.seeds import random_seed
-from fedmerit.training.overlaps import Overlap
+from fedmerit.trainers.monai_trainer.overlaps import Overlap
 from fedmerit.wire.messages import Reply
 
 SITES = ("Alder", "Birch", "Cedar")

@@ -1,6 +1,6 @@
 """Watched federations whose numbers are made up."""
 
-from evaluation.freeriders.watched_federation import EVIDENCE, Watched
+from fedmerit_lab.detection.monitored_federation import EVIDENCE, MonitoredFederation
 
 SITES = ["A", "B", "C", "D"]
 NAN = float("nan")
@@ -10,7 +10,7 @@ def federation(attack="zero update", seed=0, attackers=("D",), said=(0.1, 0.2, 0
     """Two rounds; a detector says the same in both."""
     evidence = {name: [[1.0, 1.0, 1.0, 0.0 if attackers else 1.0]] * 2 for name in EVIDENCE}
     verdicts = [[0.0] * 4, [0.0, 0.0, 0.0, float(bool(attackers))]]
-    return Watched(
+    return MonitoredFederation(
         "fedce", attack, seed, SITES, list(attackers), "C", 0,
         {"one": [list(said)] * 2}, {"one": [list(flagged)] * 2}, evidence, verdicts,
         **{"weights": [0.3, 0.3, 0.4, 0.0], "rewards": [1.0, 1.0, 1.0, 0.0], "dice": [0.8, 0.7, 0.6, 0.1], **more},

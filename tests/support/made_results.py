@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from evaluation.results.run_folders import Run
-from evaluation.results.views import Results
 from fedmerit.records.results import COLUMNS, Row
+from fedmerit_evaluation.results.run_folders import Run
+from fedmerit_evaluation.results.views import Results
 
 SITES = ("Alder", "Birch", "Cedar")
 LAST = 5  # the round that is tested

@@ -3,9 +3,9 @@
 import numpy as np
 import torch
 
-from evaluation.values.observed_run import RoundGame
 from fedmerit.core import Reports
-from fedmerit.values.observing import RoundView
+from fedmerit.observers import RoundView
+from fedmerit_evaluation.valuation.observed_run import RoundGame
 
 SAMPLES = (30.0, 50.0, 20.0, 40.0)  # of `some_rounds`
 

@@ -6,13 +6,13 @@ from dataclasses import replace
 import torch
 from oracles import assert_equal, contains, everyone, tensor
 
-from evaluation.fairness.measures import gain_spread, mean_gain
-from fedmerit.capabilities.peer_learning import PeerView
+from fedmerit.capabilities import PeerView
 from fedmerit.distillation import distillation, divergence
 from fedmerit.methods.cycle import CYCle, current_reputation, sharing_probability
 from fedmerit.methods.peer_scores import agreement, misalignment
 from fedmerit.methods.vpdl import VPDL
-from fedmerit.training.learning import build_loss
+from fedmerit.trainers.monai_trainer.local_training import build_loss
+from fedmerit_evaluation.fairness.measures import gain_spread, mean_gain
 
 
 def matrix(rows):

@@ -5,7 +5,7 @@ import math
 import torch
 from oracles import assert_equal, contains, everyone, tensor
 
-from fedmerit.core import Layout, OwnPart, SiteView
+from fedmerit.core import Layout, OwnUpdate, SiteView
 from fedmerit.methods.fedavg import FedAvg
 from fedmerit.methods.fedce import FedCE
 from fedmerit.methods.fedce_nvflare import FedCENVFlare
@@ -39,7 +39,7 @@ def check_fedce_at_sites(content, combine):
             cosine, minus_error = [], []
             for i, weight in enumerate(round["rho_received"]):
                 dice = stand_in_dice(config["centres"][i])
-                own = OwnPart(before, trained[i], weight, dice)
+                own = OwnUpdate(before, trained[i], weight, dice)
                 claims = method.report(SiteView(received, lambda: torch.zeros(1), own))
                 cosine.append(claims["cosine"])
                 minus_error.append(claims["minus_error"])

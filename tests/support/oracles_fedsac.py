@@ -6,10 +6,10 @@ from torch import nn
 
 from fedmerit.core import Layout
 from fedmerit.methods.fedsac import FedSAC, percentages, reputations
-from fedmerit.training import neurons
+from fedmerit.trainers.monai_trainer import neurons
 
 
-def network_of(content):
+def find_network(content):
     """The oracle's net as convolutions of single pixels: ReLU neurons, then the read-out that makes the logits."""
     hidden, readout = nn.Conv2d(2, content["H"], 1), nn.Conv2d(content["H"], 1, 1)
     rows = tensor(content["theta_g"])
@@ -24,7 +24,7 @@ def network_of(content):
 def check_importance(content, _):
     points, labels = tensor(content["V"]).T, tensor(content["y"])
     image = (points.reshape(2, -1, 1), labels.reshape(1, -1, 1))
-    increases = neurons.loss_increases(network_of(content), [image], "exact")
+    increases = neurons.loss_increases(find_network(content), [image], "exact")
     assert_equal(increases, content["dL"], "dL")
     assert_equal(percentages(increases), content["pct"], "pct")
 

@@ -14,7 +14,7 @@ from fedmerit.methods.fedprox import FedProx
 from fedmerit.methods.loss_distributions import sampling_divergence
 from fedmerit.methods.scaffold import SCAFFOLD
 from fedmerit.methods.unrewarded import instead
-from fedmerit.training.statistics import estimate_statistics
+from fedmerit.trainers.monai_trainer.batch_norm import estimate_statistics
 from fedmerit.vectors import aggregate, earned, reward
 
 

@@ -7,9 +7,13 @@ import torch
 from observing import Rounds, evaluated, game_of, view_of
 from oracles import assert_equal, contains, tensor
 
-from evaluation.values.from_games import InRunValues, OthersLoseValues, leave_one_out_matrix, others_lose
-from fedmerit.values.in_run import InRun
-from fedmerit.values.others_lose import OthersLose
+from fedmerit.observers import LeaveOneOutLoss, MultiRoundReconstruction
+from fedmerit_evaluation.valuation.game_estimators import (
+    LeaveOneOutLossValues,
+    MultiRoundValues,
+    leave_one_out_matrix,
+    others_lose,
+)
 
 
 def utility_of(given):
@@ -25,7 +29,7 @@ def check_in_run(content, entry):
     for number, round in enumerate(given["rounds"]):
         view = view_of(tensor(round["model"]), tensor(round["updates"]), given["num_samples"], round=number,
                        rounds=len(given["rounds"]))  # fmt: skip
-        state, observation = InRun().observe({}, view)
+        state, observation = MultiRoundReconstruction().observe({}, view)
         assert state == {}
         utilities = evaluated(observation, of)
         for row, members in enumerate(observation.coalitions.tolist()):
@@ -39,7 +43,7 @@ def check_in_run(content, entry):
 def assert_values(run, expected):
     kinds = {"shapley": {}, "shapley_others": {"voice": "others"}, "leave_one_out": {"kind": "leave_one_out"}}
     for name, parameters in kinds.items():
-        assert_equal(InRunValues(**parameters).values(run)[:, 0], expected[name], name)
+        assert_equal(MultiRoundValues(**parameters).values(run)[:, 0], expected[name], name)
 
 
 def check_others_lose(content, entry):
@@ -48,10 +52,10 @@ def check_others_lose(content, entry):
     began, trained = torch.zeros(5, dtype=torch.float64), tensor(given["trained"])
     view = view_of(began, trained, given["num_samples"], weights=given["weights"])
     assert_equal(view.ended, given["model"], "model")
-    _, observation = OthersLose().observe({}, view)
+    _, observation = LeaveOneOutLoss().observe({}, view)
     game = game_of(observation, evaluated(observation, utility_of(given)), list("012"))
     run = Rounds([game], list("012"), given["num_samples"])
-    assert_equal(OthersLoseValues().values(run)[:, 0], given["value"], "value")
+    assert_equal(LeaveOneOutLossValues().values(run)[:, 0], given["value"], "value")
     same = others_lose(leave_one_out_matrix(game, list("012")), np.array(given["num_samples"]), np.eye(3, dtype=bool))
     assert_equal(same[:, 0], given["value"], "value")
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 from run_factory import SITES, add_rows, make_run
 
-from evaluation.papers.artefact import APART, BY_ALONE
 from fedmerit.methods.registry import METHODS
 from fedmerit.records.results import Row
+from fedmerit_lab.papers.artefact import APART, BY_ALONE
 
 
 @dataclass(frozen=True)

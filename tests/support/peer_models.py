@@ -7,7 +7,7 @@ import torch
 from fedmerit import flat
 from fedmerit.configuration.run import TASKS, make_configuration
 from fedmerit.records.results import read_results
-from fedmerit.training.networks import initial_network
+from fedmerit.trainers.monai_trainer.networks import initial_network
 from fedmerit.wire.messages import PeerModel
 
 SITES = ("Alder", "Birch", "Cedar")
@@ -16,14 +16,14 @@ EARLY = ("warmup=1", "R=2", "warmup_by=own", "score=gradients")
 NAN = float("nan")
 
 
-def plan_of(method="cycle", **settings):
+def read_plan(method="cycle", **settings):
     tiny = {"architecture": "unet", "width": 2, "depth": 2, "residual_units": 0, "warmup": 1} | (
         {"R": 3, "warmup_by": "own", "score": "gradients"} if method == "cycle" else {}
     )
     return make_configuration(method, "prostate", 5, 0, TASKS["prostate"], tiny | settings)
 
 
-PLAN = plan_of()
+PLAN = read_plan()
 NETWORK = initial_network(PLAN.network, 0)
 MODEL, BUFFERS = flat.get_parameters(NETWORK), flat.get_buffers(NETWORK)
 

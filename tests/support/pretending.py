@@ -11,14 +11,14 @@ from stepping import Stepped as Federation
 
 from fedmerit import flat
 from fedmerit.configuration.run import TASKS, RunConfiguration, make_configuration
-from fedmerit.training import neurons
-from fedmerit.training.networks import initial_network
-from fedmerit.training.overlaps import Overlap
+from fedmerit.trainers.monai_trainer import neurons
+from fedmerit.trainers.monai_trainer.networks import initial_network
+from fedmerit.trainers.monai_trainer.overlaps import Overlap
 from fedmerit.wire.messages import (
     TRAIN,
     Answer,
+    ClosingReceipt,
     ClosingTask,
-    Countersigned,
     Evaluated,
     Failure,
     Importance,
@@ -69,13 +69,13 @@ def replies(federation: Federation, without: tuple[str, ...] = ()) -> dict[str, 
     return answers
 
 
-def evaluated(federation: Federation, site: str, cases: int = 1) -> Evaluated | Importance | Countersigned:
+def evaluated(federation: Federation, site: str, cases: int = 1) -> Evaluated | Importance | ClosingReceipt:
     """True positives that tell site, model and case apart, of references of 100 voxels; neurons worth as they come."""
     task = federation.tasks()[site]
     if isinstance(task, ImportanceTask):
         return Importance(task.round, torch.linspace(0, 0.5, neurons.count(federation.network), dtype=torch.float64), 1)
     if isinstance(task, ClosingTask):
-        return Countersigned(task.round)
+        return ClosingReceipt(task.round)
     place = SITES.index(site)
     found = [[1 + place + 3 * model + case for case in range(cases)] for model in range(len(task.mixtures))]
     overlaps = tuple(

@@ -6,7 +6,7 @@ from dataclasses import replace
 import torch
 from oracles import everyone, tensor
 
-from fedmerit.capabilities.local_training import LocalResult, Trained, TrainingView, TrainsLocally
+from fedmerit.capabilities import LocalResult, Trained, TrainingView, TrainsLocally
 from fedmerit.core import Layout
 
 

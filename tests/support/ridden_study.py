@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from evaluation.freeriders.attacked_runs import HONEST, Attack
-from evaluation.results.views import Results
 from fedmerit.records.results import COLUMNS
+from fedmerit_evaluation.freeriders.attacked_runs import HONEST, Attack
+from fedmerit_evaluation.results.views import Results
 
 SITES = ("A", "B", "C")
 ROUNDS = 12

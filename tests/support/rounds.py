@@ -7,12 +7,9 @@ import torch
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from fedmerit.capabilities.allocation import AllocatesNeurons
-from fedmerit.capabilities.candidates import EvaluatesCandidates
-from fedmerit.capabilities.local_training import TrainsLocally
-from fedmerit.capabilities.peer_learning import LearnsFromPeers
-from fedmerit.core import CandidateResults, Layout, OwnPart, Reports, SiteView
-from fedmerit.vectors import gram, norms, owned
+from fedmerit.capabilities import AllocatesNeurons, EvaluatesCandidates, LearnsFromPeers, TrainsLocally
+from fedmerit.core import CandidateResults, Layout, OwnUpdate, Reports, SiteView
+from fedmerit.vectors import gram, norms, parameter_mask
 
 SOONER = {  # than by default: the rounds of tests are few
     **{"fedsac": {"standalone_rounds": 1}, "cycle": {"warmup": 0, "R": 2, "warmup_by": "own"}, "vpdl": {"warmup": 0}}
@@ -93,7 +90,7 @@ def allocated(method, state, models):
         terms = (request.model.double() + 0.1) * torch.arange(1, len(owners) + 1)
         importance.index_add_(0, owners[owners >= 0], terms[owners >= 0])
     state, models, neurons = method.allocate(state, importance)
-    assert not models[~owned(neurons, owners)].any()
+    assert not models[~parameter_mask(neurons, owners)].any()
     return state, models
 
 
@@ -123,7 +120,7 @@ def play(method, rounds, states=None, stop=None):
                 received, own = row(models, i), None
                 if number and rounds.present[number - 1, i] and weights[i] < 1:
                     trained = row(before, i) + rounds.updates[number - 1, i]
-                    own = OwnPart(row(before, i), trained, float(weights[i]), rounds.dice(i))
+                    own = OwnUpdate(row(before, i), trained, float(weights[i]), rounds.dice(i))
                 view = SiteView(received, rounds.losses(i, received), own, rounds.dice(i)(received))
                 for name, value in method.report(view).items():
                     values[name][i] = value
@@ -150,13 +147,13 @@ def said_of_peers(method, state, updates, present, present_before):
     nothing = torch.full((n, n), math.nan, dtype=torch.float64)
     sharing = method.sharing(state)
     if sharing is None:
-        return dict.fromkeys(method.asks_of_peers, nothing)
+        return dict.fromkeys(method.peer_quantities, nothing)
     reached = (sharing.probability > 0.5).T & present[:, None] & present_before & ~torch.eye(n, dtype=torch.bool)
     products = gram(updates)
     scale = norms(products)[:, None] * norms(products)
     cosine = torch.where(scale > 0, products / scale.where(scale > 0, 1.0), 0.0).clamp(-1, 1)
     said = {"available": torch.ones_like(nothing), "misalignment": (1 - cosine) / 2, "agreement": cosine.clamp(min=0)}
-    return {name: said[name].where(reached, nothing) for name in method.asks_of_peers}
+    return {name: said[name].where(reached, nothing) for name in method.peer_quantities}
 
 
 def beside(method, updates):

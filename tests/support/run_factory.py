@@ -11,8 +11,8 @@ import numpy as np
 from fedmerit.configuration.run import Network
 from fedmerit.files import read_json, write_json
 from fedmerit.records.results import ResultsFile, Row
-from fedmerit.training.networks import initial_network
-from fedmerit.training.saved_networks import save_network
+from fedmerit.trainers.monai_trainer.networks import initial_network
+from fedmerit.trainers.monai_trainer.saved_networks import save_network
 
 SITES = ("Alder", "Birch", "Cedar", "Dogwood")
 

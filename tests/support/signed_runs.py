@@ -11,11 +11,11 @@ from stepping import Stepped as Federation
 
 from fedmerit.federation.site import Site
 from fedmerit.federation.site_log import CLOSED, SITE_LOG
-from fedmerit.records.closing import close
-from fedmerit.records.ledger import Ledger, Sealed
-from fedmerit.records.results import OF_A_ROUND, digest_of_rows, read_results
-from fedmerit.records.signing import Signer
-from fedmerit.training.data import open_sites
+from fedmerit.records.closing_record import close
+from fedmerit.records.ledger import Ledger, RecordSignature
+from fedmerit.records.results import ROUND_SPLITS, read_results, rows_digest
+from fedmerit.records.signatures import Signer
+from fedmerit.trainers.monai_trainer.data import open_sites
 
 Lines = list[dict[str, Any]]  # of a ledger, or of a site's log
 
@@ -58,7 +58,7 @@ def lines_of(path: Path) -> Lines:
 def rewritten(path: Path, change: Callable[[Lines], object] = lambda lines: None, signer: Signer | None = None) -> None:
     """A chain written anew after ``change``, as somebody would who owns it."""
     lines = lines_of(path)
-    begun = Sealed.of(lines[0].get("signature", "")).chain if lines else ""
+    begun = RecordSignature.of(lines[0].get("signature", "")).chain if lines else ""
     change(lines)
     path.unlink()
     chain = Ledger(path, signer, begun)
@@ -69,9 +69,9 @@ def rewritten(path: Path, change: Callable[[Lines], object] = lambda lines: None
 def rows_anew(run: Path, lines: Lines) -> None:
     """Digests in records of a ledger, as if results.csv had been as it is when they were written."""
     with (run / "results.csv").open(newline="") as file:
-        rows = [row for row in csv.DictReader(file) if row["split"] in OF_A_ROUND]
+        rows = [row for row in csv.DictReader(file) if row["split"] in ROUND_SPLITS]
     for line in lines:
-        line["rows"] = digest_of_rows(row for row in rows if int(row["round"]) == line["round"])
+        line["rows"] = rows_digest(row for row in rows if int(row["round"]) == line["round"])
 
 
 def untold(run: Path) -> None:

@@ -31,9 +31,9 @@ class Stepped(Federation):
         assert self.exchange
         return self.exchange.tasks
 
-    def fault_of(self, site: str, answer: object) -> str | None:
+    def check_message(self, site: str, answer: object) -> str | None:
         """Why a reply cannot be used."""
-        return self._fault_of_reply(site, answer)
+        return self._check_reply(site, answer)
 
     def take(self, answers: Answers, refused: Mapping[str, str] | None = None) -> None:
         """End the exchange."""

@@ -2,12 +2,12 @@
 
 import torch
 
-from evaluation.freeriders.watched import WatchedRound
+from fedmerit_lab.detection.detector import MonitoredRound
 
 
 def round_of(number, updates, step, challenge=None):
     n, d = updates.shape
     nothing = torch.zeros(n, dtype=torch.bool)
-    return WatchedRound(
+    return MonitoredRound(
         number, torch.zeros(n, d), updates, ~nothing, torch.full((n,), 50.0), step, nothing, nothing, challenge
     )

@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 from numpy.random import Generator
 from torch import Tensor
 
-from fedmerit.federation.memory import Learned, Memory
+from fedmerit.federation.local_round import Learned, Memory
 from fedmerit.parameters import Checked, parameter
-from fedmerit.training.data import Case, SiteFolder
+from fedmerit.trainers.monai_trainer.data import Case, SiteFolder
 from fedmerit.wire.messages import Enrolment, Evaluated, Evaluation, Reply, Task
 
 
@@ -42,7 +42,7 @@ class Attack(Checked):
         """Names of sites that it needs there to be."""
         return ()
 
-    def seeded_as(self, site: str) -> str:
+    def training_seed_site(self, site: str) -> str:
         """By which site's name its training is seeded."""
         return site
 

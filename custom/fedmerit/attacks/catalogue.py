@@ -4,18 +4,28 @@ from collections.abc import Mapping, Sequence
 from dataclasses import is_dataclass
 
 from fedmerit.attacks.attack import Attack
-from fedmerit.attacks.claims import Inflated, Rigged, ZeroInflated
-from fedmerit.attacks.masks import Inverted, LabelNoise, Shifted, Swapped
-from fedmerit.attacks.riders import Adaptive, Delta, DeltaNoise, Noise, Partial, Repeat, Replay, Rests, Zero
-from fedmerit.attacks.updates import HalfFlip, NearTwin, Scaled, SignFlip, Twin
-from fedmerit.configuration import options
+from fedmerit.attacks.false_claims import Inflated, Rigged, ZeroInflated
+from fedmerit.attacks.faulty_masks import Inverted, LabelNoise, Shifted, Swapped
+from fedmerit.attacks.faulty_updates import HalfFlip, NearTwin, Scaled, SignFlip, Twin
+from fedmerit.attacks.free_riders import (
+    Adaptive,
+    Delta,
+    DeltaNoise,
+    IntermittentRider,
+    Noise,
+    Partial,
+    Repeat,
+    Replay,
+    Zero,
+)
+from fedmerit.configuration import spec_syntax
 from fedmerit.errors import BadInput
 from fedmerit.plugins import Catalogue
 
-_OWN: Mapping[str, type[Attack]] = {
+_BUILT_IN: Mapping[str, type[Attack]] = {
     "repeat": Repeat,
     "zero": Zero,
-    "rests": Rests,
+    "rests": IntermittentRider,
     "noise": Noise,
     "delta": Delta,
     "delta-noise": DeltaNoise,
@@ -35,10 +45,13 @@ _OWN: Mapping[str, type[Attack]] = {
     "rigged": Rigged,
     "near-twin": NearTwin,
 }
-OF_STUDIES = ("duplicate", "split")  # which make site folders anew for it: `evaluation.freeriders.sybils.SYBILS`
+STUDY_ATTACKS = (
+    "duplicate",
+    "split",
+)  # which make site folders anew for it: `fedmerit_evaluation.freeriders.sybils.SYBILS`
 KINDS: Catalogue[type[Attack]] = Catalogue(
     "attacks",
-    _OWN,
+    _BUILT_IN,
     lambda part: isinstance(part, type) and issubclass(part, Attack) and is_dataclass(part),
     "a frozen dataclass derived from fedmerit.attacks.attack.Attack",
 )
@@ -46,20 +59,20 @@ KINDS: Catalogue[type[Attack]] = Catalogue(
 
 def parse(spec: str) -> Attack:
     """The attack of a spec; `BadInput` where it is none."""
-    attack: Attack = options.parse(spec, KINDS, "attack")
+    attack: Attack = spec_syntax.parse(spec, KINDS, "attack")
     return attack
 
 
-def text_of(attack: Attack) -> str:
+def format_spec(attack: Attack) -> str:
     """The spec of an attack, complete with its defaults; `parse` gives the attack back."""
-    return options.text_of(attack, KINDS, separator=":")  # commas part the sites where specs stand in a setting
+    return spec_syntax.format_spec(attack, KINDS, separator=":")  # commas part the sites where specs stand in a setting
 
 
 def require_possible(specs: Mapping[str, str], sites: Sequence[str], rounds: int) -> dict[str, str]:
     """The specs by site, complete; `BadInput` where a site is none of ``sites``, or cannot follow it in ``rounds``."""
     complete = {}
     for site, spec in specs.items():
-        if (kind := str(spec).partition(":")[0]) in OF_STUDIES:
+        if (kind := str(spec).partition(":")[0]) in STUDY_ATTACKS:
             raise BadInput(
                 f"attack {site}={spec}: changes the site folders, which a run takes as they are; use "
                 f"`fedmerit attack --kind {kind} --site {site}` or `fedmerit freeriders`"
@@ -73,5 +86,5 @@ def require_possible(specs: Mapping[str, str], sites: Sequence[str], rounds: int
                 f"attack {site}={spec}: begins in round {attack.first}, counted from 0, and there are {rounds}; "
                 "train more rounds, or let it begin earlier"
             )
-        complete[site] = text_of(attack)
+        complete[site] = format_spec(attack)
     return complete

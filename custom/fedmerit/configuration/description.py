@@ -20,7 +20,7 @@ def describe(name: str, config: RunConfiguration, sites: Sequence[str], engine: 
     """What every run.json says, whoever writes it: `fedmerit run`, or the server of a deployment."""
     return {
         "run": name,
-        **planned(config),
+        **run_plan(config),
         "sites": list(sites),
         "engine": engine,
         "fedmerit_version": _version("fedmerit"),
@@ -30,7 +30,7 @@ def describe(name: str, config: RunConfiguration, sites: Sequence[str], engine: 
     }
 
 
-def planned(config: RunConfiguration) -> dict[str, Any]:
+def run_plan(config: RunConfiguration) -> dict[str, Any]:
     """Of run.json what follows from the configuration alone."""
     return {
         "method": config.method,
@@ -44,7 +44,7 @@ def planned(config: RunConfiguration) -> dict[str, Any]:
     }
 
 
-def plan_of(run: Path) -> RunConfiguration:
+def read_plan(run: Path) -> RunConfiguration:
     """The configuration that run.json of a run folder holds; `BadInput` naming the file where it holds none."""
     info = read_run(run)
     plan = info["plan"]

@@ -7,9 +7,8 @@ BatchNorm statistics and the reported numbers pass them as they are.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from fedmerit.capabilities.local_training import TrainsLocally
-from fedmerit.capabilities.peer_learning import from_site_to_site
-from fedmerit.configuration import options
+from fedmerit.capabilities import TrainsLocally, exchanges_directly
+from fedmerit.configuration import spec_syntax
 from fedmerit.core import Method
 from fedmerit.errors import BadInput
 from fedmerit.parameters import Checked, parameter
@@ -45,7 +44,7 @@ class Gaussian(Checked):
 
 Filter = Percentile | SparseVector | Gaussian
 KINDS: Mapping[str, type[Filter]] = {"percentile": Percentile, "svt": SparseVector, "gaussian": Gaussian}
-PAST_THE_FILTERS = "its models go from site to site, past the filters of what goes to the server"
+PEER_MODELS_UNFILTERED = "its models go from site to site, past the filters of what goes to the server"
 BESIDE = "its sites send another vector beside the update, past the filters, which see the update alone"
 HE = "he"  # no filter: updates leave encrypted, and the server adds up what it cannot read (`ciphertexts.py`)
 ALONE = "a filter acts on an update in the clear, and updates leave encrypted; take one or the other"
@@ -54,7 +53,7 @@ SINGLE = "its server half needs single updates or the model in the clear, which 
 
 def parse(spec: str) -> Filter:
     """The filter of a spec such as ``percentile:percentile=10,gamma=0.01``; `BadInput` where it is none."""
-    filter: Filter = options.parse(spec, KINDS, "--privacy")
+    filter: Filter = spec_syntax.parse(spec, KINDS, "--privacy")
     return filter
 
 
@@ -67,9 +66,11 @@ def require_privacy(specs: Sequence[str], name: str, method: Method) -> list[str
             raise BadInput(f"--privacy {HE}: not with others: {ALONE}")
         require_tenseal(f"--privacy {HE}")
         return [HE]
-    complete = [options.text_of(parse(spec), KINDS) for spec in specs]
+    complete = [spec_syntax.format_spec(parse(spec), KINDS) for spec in specs]
     beside = isinstance(method, TrainsLocally) and method.vectors
-    why_not = method.needs.unfiltered or (PAST_THE_FILTERS if from_site_to_site(method) else BESIDE if beside else "")
+    why_not = method.needs.unfiltered or (
+        PEER_MODELS_UNFILTERED if exchanges_directly(method) else BESIDE if beside else ""
+    )
     if complete and why_not:
         raise BadInput(f"--privacy {complete[0]}: not with method {name}: {why_not}")
     return complete

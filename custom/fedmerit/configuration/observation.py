@@ -4,15 +4,12 @@ from collections.abc import Sequence
 
 import torch
 
-from fedmerit.capabilities.allocation import AllocatesNeurons
-from fedmerit.capabilities.local_training import TrainsLocally
-from fedmerit.capabilities.peer_learning import LearnsFromPeers
-from fedmerit.configuration import options
+from fedmerit.capabilities import AllocatesNeurons, LearnsFromPeers, TrainsLocally
+from fedmerit.configuration import spec_syntax
 from fedmerit.configuration.filters import HE
 from fedmerit.core import Layout, Method
 from fedmerit.errors import BadInput
-from fedmerit.values.observers import OBSERVERS
-from fedmerit.values.observing import Observer
+from fedmerit.observers import OBSERVERS, Observer
 
 OWN_MODELS = "its sites have models of their own, and a coalition has no one model; take one with a model for all"
 NOT_ALONE = "it looks at what each site trains by itself; observe a run of standalone beside this one"
@@ -24,7 +21,7 @@ ENCRYPTED = (
 
 def parse(spec: str) -> Observer:
     """The observer of a spec such as ``in_run:every=2``; `BadInput` where it is none."""
-    observer: Observer = options.parse(spec, OBSERVERS, "--values")
+    observer: Observer = spec_syntax.parse(spec, OBSERVERS, "--values")
     return observer
 
 
@@ -34,8 +31,8 @@ def require_observers(specs: Sequence[str], keep_updates: bool, name: str, metho
         require_observer(spec, name, method)
     if keep_updates and gives_own_models(method):
         raise BadInput(f"--keep-updates: not with method {name}: {OWN_MODELS}")
-    kinds = [options.take_apart(spec)[0] for spec in specs]
-    complete = tuple(options.written(kind, parse(spec)) for kind, spec in zip(kinds, specs, strict=True))
+    kinds = [spec_syntax.split_spec(spec)[0] for spec in specs]
+    complete = tuple(spec_syntax.written(kind, parse(spec)) for kind, spec in zip(kinds, specs, strict=True))
     if twice := [kind for kind in kinds if kinds.count(kind) > 1]:
         raise BadInput(f"--values {twice[0]}: given twice; name each once")
     return complete
@@ -43,18 +40,18 @@ def require_observers(specs: Sequence[str], keep_updates: bool, name: str, metho
 
 def require_observer(spec: str, name: str, method: Method) -> None:
     """`BadInput` where runs of the method called ``name`` do not bear the observer of a spec."""
-    if why_not := _why_not(parse(spec), method):
+    if why_not := _incompatibility(parse(spec), method):
         raise BadInput(f"--values {spec}: not with method {name}: {why_not}")
 
 
 def can_observe(observer: Observer, method: Method) -> bool:
     """Whether runs of a method bear an observer."""
-    return not _why_not(observer, method)
+    return not _incompatibility(observer, method)
 
 
-def _why_not(observer: Observer, method: Method) -> str:
-    if observer.of_lone_sites:
-        return "" if trains_alone(method) else NOT_ALONE
+def _incompatibility(observer: Observer, method: Method) -> str:
+    if observer.needs_standalone:
+        return "" if trains_locally(method) else NOT_ALONE
     return OWN_MODELS if gives_own_models(method) else ""
 
 
@@ -69,15 +66,15 @@ def require_observable(values: Sequence[str], keep_updates: bool, privacy: Seque
 def gives_own_models(method: Method) -> bool:
     """Whether sites get, or keep, models of their own."""
     keeps = isinstance(method, TrainsLocally) and method.keeps_own_model
-    return keeps or isinstance(method, LearnsFromPeers | AllocatesNeurons) or holds_models_of_sites(method)
+    return keeps or isinstance(method, LearnsFromPeers | AllocatesNeurons) or holds_site_models(method)
 
 
-def trains_alone(method: Method) -> bool:
+def trains_locally(method: Method) -> bool:
     """Whether each site trains a model by itself, and the server has it."""
-    return method.needs.sites == 1 and holds_models_of_sites(method)
+    return method.needs.sites == 1 and holds_site_models(method)
 
 
-def holds_models_of_sites(method: Method) -> bool:
+def holds_site_models(method: Method) -> bool:
     """Whether the server has a model for each site, as ``models`` of the method's state shows."""
     sites, size = 3, 7
     models = getattr(method.start(torch.zeros(size), sites, Layout.of(size)), "models", None)

@@ -10,7 +10,7 @@ ROUNDS = 100  # of a run, where its recipe does not say otherwise
 
 # beneath every recipe: an organ is in one piece; a site of few images takes few steps a round, unless small ones; where
 # sites differ in size, as sources of photographs do, an epoch each would count images twice: in steps and in weights
-OF_TASKS: Mapping[str, Mapping[str, Any]] = {
+TASK_RECIPES: Mapping[str, Mapping[str, Any]] = {
     "prostate": {"largest": True, "batch_size": 2},
     "fundus": {"largest": True, "batch_size": 2, "steps": 30},
     "fundus-disc": {"largest": True, "batch_size": 2},
@@ -165,7 +165,7 @@ def with_recipe(settings: Mapping[str, Any], task: str = "") -> dict[str, Any]:
     name = rest.pop("recipe", "default")
     if name not in RECIPES:
         raise BadInput(f"recipe {name!r}: unknown; expected one of {', '.join(RECIPES)}")
-    above, beneath = {**RECIPES[name], **rest}, dict(OF_TASKS.get(task, {}))
+    above, beneath = {**RECIPES[name], **rest}, dict(TASK_RECIPES.get(task, {}))
     if above.keys() & {"epochs", "batch_size"}:
         beneath.pop("steps", None)
     return {**beneath, **above}

@@ -9,16 +9,16 @@ from typing import Any, get_origin, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from fedmerit.capabilities.local_training import TrainsLocally
+from fedmerit.capabilities import TrainsLocally
 from fedmerit.configuration.network_input import Preprocessing
 from fedmerit.configuration.observation import require_observers
 from fedmerit.configuration.recipes import with_preset, with_recipe
 from fedmerit.core import Method
 from fedmerit.errors import BadInput
-from fedmerit.guard.settings import Guarding
+from fedmerit.guard.settings import GuardSettings
 from fedmerit.methods.registry import METHODS, build_method, method_class
 from fedmerit.parameters import Checked, parameter
-from fedmerit.records.ledger import hash_of
+from fedmerit.records.ledger import record_hash
 
 ARCHITECTURES = ("dynunet", "unet", "segresnet", "basicunet", "attentionunet", "swinunetr")
 LOSSES = ("dice_ce", "dice")
@@ -72,7 +72,7 @@ class Network(Checked):
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Network":
         """As `dataclasses.asdict` wrote it, this version's or an earlier one's."""
-        network: Network = build(cls, {**NETWORK_BEFORE, **values}, "network")
+        network: Network = build(cls, {**LEGACY_NETWORK, **values}, "network")
         return network
 
 
@@ -143,11 +143,11 @@ class Training(Checked):
     )
 
 
-OF_EVERY_METHOD: Mapping[str, type[Any]] = {"training": Training, "network": Network, "guard": Guarding}
+SHARED_GROUPS: Mapping[str, type[Any]] = {"training": Training, "network": Network, "guard": GuardSettings}
 
 # what versions did that wrote down no such name
-NETWORK_BEFORE: Mapping[str, Any] = {"architecture": "unet", "mirrored": False, "largest": False}
-TRAINING_BEFORE: Mapping[str, Any] = {"schedule": "constant", "augmentation": "light"}
+LEGACY_NETWORK: Mapping[str, Any] = {"architecture": "unet", "mirrored": False, "largest": False}
+LEGACY_TRAINING: Mapping[str, Any] = {"schedule": "constant", "augmentation": "light"}
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,7 @@ class RunConfiguration(Checked):
     parameters: Mapping[str, Any] = field(default_factory=dict)  # of the method, by the paper's names
     values: tuple[str, ...] = ()  # specs of what is observed, to tell what the sites are worth
     keep_updates: bool = False  # at the server, every round's, in the run folder: values can be told afterwards
-    guard: Guarding = field(default_factory=Guarding)  # off in plans of versions that had none
+    guard: GuardSettings = field(default_factory=GuardSettings)  # off in plans of versions that had none
     preprocessing: Preprocessing | None = None  # of all sites' images; None: not known, or not the same
 
     def build_method(self) -> Method:
@@ -174,7 +174,7 @@ class RunConfiguration(Checked):
     def build_guarded_method(self) -> Method:
         """The method of server and sites: under the guard it rests on nothing that only a site itself can know."""
         method = self.build_method()
-        return method.without_claims if self.is_guarded(method) else method
+        return method.without_self_reports if self.is_guarded(method) else method
 
     def is_guarded(self, method: Method) -> bool:
         """Whether the guard is on and at work; it idles where nobody gets anything of another's."""
@@ -191,15 +191,15 @@ class RunConfiguration(Checked):
     @property
     def digest(self) -> str:
         """SHA-256 of what `to_dict` gives, in hexadecimal: server and sites write it down."""
-        return hash_of(self.to_dict())
+        return record_hash(self.to_dict())
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "RunConfiguration":
         """The configuration that `to_dict` wrote; `BadInput` where a name or value is none of ours."""
-        values = dict(_with_statistics_of_the_run(values))
+        values = dict(_move_statistics_to_training(values))
         if said := values.pop("preprocessing", None):
             values["preprocessing"] = Preprocessing.from_dict(said)
-        parts = {"network": NETWORK_BEFORE, "training": TRAINING_BEFORE}
+        parts = {"network": LEGACY_NETWORK, "training": LEGACY_TRAINING}
         complete = {name: {**before, **values[name]} for name, before in parts.items() if values.get(name)}
         config: RunConfiguration = build(cls, {**values, **complete}, "plan")
         return config.checked()
@@ -236,7 +236,7 @@ class RunConfiguration(Checked):
         return RunConfiguration(**vars(self) | {"parameters": asdict(method), "values": observers})
 
 
-def _with_statistics_of_the_run(values: Mapping[str, Any]) -> Mapping[str, Any]:
+def _move_statistics_to_training(values: Mapping[str, Any]) -> Mapping[str, Any]:
     """As versions wrote them in which ``statistics`` was a parameter of CFFL alone: "own" or "shared"."""
     parameters = values.get("parameters") or {}
     if values.get("method") != "cffl" or "statistics" not in parameters:
@@ -253,7 +253,7 @@ def settable(kind: type[Any]) -> list[Field[Any]]:
 
 def parameter_names(method: str) -> dict[str, list[str]]:
     """What can be set, by group: of the method, the training, the network, the guard."""
-    groups: dict[str, type[Any]] = {"parameters": METHODS[method], **OF_EVERY_METHOD}
+    groups: dict[str, type[Any]] = {"parameters": METHODS[method], **SHARED_GROUPS}
     return {group: [part.name for part in settable(kind)] for group, kind in groups.items()}
 
 
@@ -300,7 +300,7 @@ def make_configuration(
         "keep_updates": keep_updates,
     }
     config: RunConfiguration = build(RunConfiguration, parts, "plan")
-    if config.guard.guard == "off" and config.guard != Guarding():
+    if config.guard.guard == "off" and config.guard != GuardSettings():
         others = ", ".join(name for name in chosen["guard"] if name != "guard")
         raise BadInput(f"{others}: does nothing with the guard off; leave it out")
     return config.checked()

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 
-from fedmerit.configuration import options
+from fedmerit.configuration import spec_syntax
 from fedmerit.errors import BadInput
 from fedmerit.parameters import parameter
 
@@ -27,7 +27,7 @@ KINDS: Mapping[str, type[Tracker]] = {"tensorboard": TensorBoard, "mlflow": MLfl
 
 def parse(spec: str) -> Tracker:
     """The tracker of a spec such as ``mlflow:uri=http://server:5000``; `BadInput` where it is none."""
-    tracker: Tracker = options.parse(spec, KINDS, "--track")
+    tracker: Tracker = spec_syntax.parse(spec, KINDS, "--track")
     return tracker
 
 
@@ -37,7 +37,7 @@ def require_tracking(specs: Sequence[str], engine: str) -> list[str]:
         parse(spec)
         if engine == "local":
             raise BadInput(f"--track {spec}: only with NVFlare's engines; take --engine sim")
-        package, _ = options.take_apart(spec)
+        package, _ = spec_syntax.split_spec(spec)
         if find_spec(package) is None:
             raise BadInput(f"--track {spec}: {package} is not installed; pip install 'fedmerit[tracking]'")
     return list(specs)

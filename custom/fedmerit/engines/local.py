@@ -7,17 +7,17 @@ from typing import Any
 
 import torch
 
-from fedmerit.attacks.attacking_site import attacking
-from fedmerit.capabilities.pooling import PoolsImages
+from fedmerit.attacks.attacker_site import wrap_attacker
+from fedmerit.capabilities import PoolsImages
 from fedmerit.configuration.run import RunConfiguration
-from fedmerit.engines.one_training import pooled
+from fedmerit.engines.pooled_training import pool_sites
 from fedmerit.federation.exchange import Exchange
 from fedmerit.federation.server import Federation
 from fedmerit.federation.site import Site
 from fedmerit.machine import cores, give_back_memory
 from fedmerit.records.ciphertexts import SiteKey
-from fedmerit.training.data import SiteFolder
-from fedmerit.training.place import SERVER
+from fedmerit.trainers.monai_trainer.data import SiteFolder
+from fedmerit.trainers.monai_trainer.machine_settings import SERVER
 from fedmerit.wire.messages import Answer, PeerModel, Reply, Task, Work
 
 OnExchange = Callable[[Mapping[str, Work], Mapping[str, Answer]], None]
@@ -69,9 +69,9 @@ def run_local(
 
         key = SiteKey(of_sites) if of_sites else None  # one each: sites work in threads
         site = Site(folder, config, run / "sites" / name, devices.get(name, "auto"), ask_peer, key, names)
-        sites[name] = attacking(site, attacks.get(name))
+        sites[name] = wrap_attacker(site, attacks.get(name))
     if isinstance(federation.method, PoolsImages):
-        sites = dict(zip(sites, pooled(list(sites.values())), strict=True))
+        sites = dict(zip(sites, pool_sites(list(sites.values())), strict=True))
     threads = threads or max(1, cores() // config.training.cpu_threads)
 
     def answer(name: str, task: Work) -> Answer:

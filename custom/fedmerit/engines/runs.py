@@ -6,40 +6,39 @@ from typing import Any
 
 from fedmerit import plugins
 from fedmerit.attacks.catalogue import require_possible
-from fedmerit.capabilities.candidates import EvaluatesCandidates
-from fedmerit.capabilities.peer_learning import from_site_to_site
-from fedmerit.capabilities.pooling import PoolsImages
-from fedmerit.configuration.description import describe, plan_of, planned
+from fedmerit.capabilities import EvaluatesCandidates, PoolsImages, exchanges_directly
+from fedmerit.configuration.description import describe, read_plan, run_plan
 from fedmerit.configuration.filters import HE, require_privacy
 from fedmerit.configuration.network_input import common
 from fedmerit.configuration.recipes import ROUNDS
 from fedmerit.configuration.run import RunConfiguration, make_configuration
 from fedmerit.configuration.tracking import require_tracking
 from fedmerit.engines.local import OnExchange, run_local
-from fedmerit.engines.resuming import (
-    OF_EARLIER_VERSIONS,
-    info_of,
-    recorded_sites,
+from fedmerit.engines.resumption import (
+    LEGACY_SETTINGS,
+    open_recorded_sites,
+    read_info,
     require_same_images,
     require_same_transforms,
 )
 from fedmerit.errors import BadInput
 from fedmerit.federation.checkpoint import complete_rounds
-from fedmerit.federation.requirements import (
-    require_consistent,
-    require_patience,
-    require_sites,
-    require_sites_apart,
-)
-from fedmerit.files import LOCK, drop_unfinished, held, write_json
+from fedmerit.federation.requirements import require_consistent, require_decentralised, require_sites, require_timeouts
+from fedmerit.files import LOCK, lock_folder, remove_partial_files, write_json
 from fedmerit.machine import cores
 from fedmerit.methods.registry import METHODS
 from fedmerit.records.ciphertexts import KEYS
 from fedmerit.records.results import read_run
-from fedmerit.training.data import SERVER_SPLIT, SiteFolder, digests_of, open_sites
-from fedmerit.training.network_fit import check_image_size, require_repeatable
-from fedmerit.training.networks import build_network, initial_network
-from fedmerit.training.place import SERVER, device_of, pick_device, require_known, shared_out
+from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT, SiteFolder, open_sites, read_site_digests
+from fedmerit.trainers.monai_trainer.machine_settings import (
+    SERVER,
+    assign_devices,
+    configured_device,
+    pick_device,
+    require_known_sites,
+)
+from fedmerit.trainers.monai_trainer.network_checks import check_image_size, require_repeatable
+from fedmerit.trainers.monai_trainer.networks import build_network, initial_network
 from fedmerit.wire.messages import Answer
 
 ENGINES = ("sim", "local", "poc")
@@ -87,20 +86,20 @@ def create(
     names = [folder.name for folder in folders]
     require_sites(config, names)
     _require_one_machine(config, engine, attacks)
-    require_patience(min_sites, round_timeout, len(names))
+    require_timeouts(min_sites, round_timeout, len(names))
     if engine == "local" and round_timeout:
         raise BadInput(f"--round-timeout {round_timeout:g}: only with NVFlare's engines; take --engine sim")
     if engine == "poc" and threads:
         raise BadInput(f"--threads {threads}: processes of --engine poc all work at once; leave it out")
     known = names if only is None else [folder.name for folder in open_sites(Path(sites))]
-    require_known(device, known, present=names)
+    require_known_sites(device, known, present=names)
     specs = require_possible(attacks or {}, names, rounds)
     filters, trackers = require_privacy(privacy, method, config.build_method()), require_tracking(track, engine)
     require_consistent(config, filters)
     for folder in folders:
         folder.require_cases()
         folder.require_arrays()
-        pick_device(device_of(folder.name, device), folder.name)
+        pick_device(configured_device(folder.name, device), folder.name)
     own = open_sites(Path(server_sites)) if server_sites is not None else []
     _require_server_set(config, folders, own)
     _require_processes(config, engine, threads, names)
@@ -114,15 +113,15 @@ def create(
         "min_sites": min_sites,
         "round_timeout": round_timeout,
         "image_size": list(first.image_size),
-        "site_digests": digests_of(folders),
-        "server_digests": digests_of(own),
+        "site_digests": read_site_digests(folders),
+        "server_digests": read_site_digests(own),
         "sites_folder": str(Path(sites).resolve()),
         "server_sites": server_sites and str(Path(server_sites).resolve()),
         "settings": {name: str(value) for name, value in (settings or {}).items()},
         **({"parts": parts} if (parts := plugins.script_digests()) else {}),
     }
     run.mkdir(parents=True, exist_ok=True)
-    with held(run):  # of two that begin at once, one is the run
+    with lock_folder(run):  # of two that begin at once, one is the run
         _require_new(run)
         write_json(run / "run.json", description)
 
@@ -160,14 +159,14 @@ def configuration_for(
 def _require_one_machine(config: RunConfiguration, engine: str, attacks: Mapping[str, str] | None) -> None:
     """`BadInput` where images were to be pooled elsewhere than in one process, or by sites that attack."""
     if engine != "local":
-        require_sites_apart(config)
+        require_decentralised(config)
     elif attacks and isinstance(config.build_method(), PoolsImages):
         raise BadInput(f"--attack: {config.method} has one training for all sites, so that none can attack it")
 
 
 def _require_processes(config: RunConfiguration, engine: str, threads: int | None, sites: Sequence[str]) -> None:
     """`BadInput` where sites ask each other for their models, and not all of them would be there to answer."""
-    at_sites = from_site_to_site(config.build_method())
+    at_sites = exchanges_directly(config.build_method())
     if at_sites and engine == "sim" and threads is not None and threads < len(sites):
         raise BadInput(
             f"threads {threads}: with exchange=peer all {len(sites)} sites have to be there at once; "
@@ -221,25 +220,25 @@ def execute(
         RunFailed: the run did not come to its end; the message says where the log is.
     """
     here = {"sites_folder": sites, "server_sites": server_sites}
-    info = {**OF_EARLIER_VERSIONS, **info_of(run), **{name: str(place) for name, place in here.items() if place}}
+    info = {**LEGACY_SETTINGS, **read_info(run), **{name: str(place) for name, place in here.items() if place}}
     plugins.require_given(info.get("parts", []), run / "run.json")
-    config, folders = plan_of(run), recorded_sites(run, info)
+    config, folders = read_plan(run), open_recorded_sites(run, info)
     own = open_sites(Path(info["server_sites"])) if info["server_sites"] else []
     require_same_images(run, info, folders, own)
     names = [folder.name for folder in folders]
     threads = threads or info["threads"]
     _require_processes(config, info["engine"], threads, names)
     require_same_transforms(run, info, config)
-    device = shared_out(info["device"], names)
+    device = assign_devices(info["device"], names)
     attacks, of_server = info.get("behaviours"), info["server_sites"]
-    with held(run) as lock:
-        drop_unfinished(run)
+    with lock_folder(run) as lock:
+        remove_partial_files(run)
         if not complete_rounds(run):  # an earlier version knew fewer settings, and nothing was done by its plan yet
-            write_json(run / "run.json", read_run(run) | planned(config))
-        keys = _contexts(run, config) if HE in info["privacy"] else None
+            write_json(run / "run.json", read_run(run) | run_plan(config))
+        keys = _encryption_contexts(run, config) if HE in info["privacy"] else None
         if info["engine"] == "local":
-            devices = {name: device_of(name, device) for name in (*names, SERVER)}
-            filtered = None if keys else _filtering(info["privacy"], config)
+            devices = {name: configured_device(name, device) for name in (*names, SERVER)}
+            filtered = None if keys else _build_filter(info["privacy"], config)
             run_local(config, folders, run, devices, on_round, threads, own, attacks, filtered, info["min_sites"],
                       keys, on_exchange)  # fmt: skip
         elif info["engine"] == "poc":
@@ -250,16 +249,16 @@ def execute(
         else:
             from fedmerit.flare.simulation import run_simulator
 
-            root, at_work = Path(info["sites_folder"]), min(threads or _at_work(config, names), len(names))
+            root, at_work = Path(info["sites_folder"]), min(threads or _concurrent_sites(config, names), len(names))
             run_simulator(config, names, root, run, at_work, device, on_round, lock, of_server, attacks)
 
 
-def _at_work(config: RunConfiguration, sites: Sequence[str]) -> int:
+def _concurrent_sites(config: RunConfiguration, sites: Sequence[str]) -> int:
     """Sites at work at a time on the simulator: as many as there are cores for; all where they ask each other."""
-    return len(sites) if from_site_to_site(config.build_method()) else max(1, cores() // config.training.cpu_threads)
+    return len(sites) if exchanges_directly(config.build_method()) else max(1, cores() // config.training.cpu_threads)
 
 
-def _contexts(run: Path, config: RunConfiguration) -> tuple[bytes, bytes]:
+def _encryption_contexts(run: Path, config: RunConfiguration) -> tuple[bytes, bytes]:
     """Of the sites and of the server: the machine is one, and both find theirs in the run folder."""
     require_privacy([HE], config.method, config.build_method())
     from fedmerit.flare.encryption import contexts
@@ -267,10 +266,10 @@ def _contexts(run: Path, config: RunConfiguration) -> tuple[bytes, bytes]:
     return contexts(run / KEYS)
 
 
-def _filtering(privacy: Sequence[str], config: RunConfiguration) -> Callable[[Answer], Answer] | None:
+def _build_filter(privacy: Sequence[str], config: RunConfiguration) -> Callable[[Answer], Answer] | None:
     """What filters make of an answer, where there are any."""
     if not privacy:
         return None
-    from fedmerit.flare.privacy import filtering
+    from fedmerit.flare.privacy import build_answer_filter
 
-    return filtering(privacy, build_network(config.network))
+    return build_answer_filter(privacy, build_network(config.network))

@@ -6,24 +6,31 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from fedmerit.capabilities.candidates import Candidates
+from fedmerit.capabilities import Candidates
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.core import CandidateResults
-from fedmerit.federation.clock import Clock
-from fedmerit.federation.evaluating import Evaluations, candidate_task, evaluate_models, measure_importance
-from fedmerit.federation.exchange import Exchange, FaultOf, Moment
-from fedmerit.federation.guarding import Admission, Guarding
+from fedmerit.federation.admission import Admission, RunGuard
+from fedmerit.federation.exchange import Clock, Exchange, MessageCheck, Moment
+from fedmerit.federation.model_evaluation import (
+    Evaluations,
+    RoundStatistics,
+    candidate_statistics,
+    candidate_statistics_rule,
+    candidate_task,
+    estimates_statistics,
+    evaluate_models,
+    measure_importance,
+)
+from fedmerit.federation.network_layout import mean_importance
 from fedmerit.federation.recorder import Admitted
 from fedmerit.federation.server_models import Models, ModelsInTheClear
-from fedmerit.federation.statistics_rules import RoundStatistics, estimates, of_candidates, rule_of_candidates
-from fedmerit.federation.submodels import mean_importance
-from fedmerit.training.data import SERVER_SPLIT, Case
-from fedmerit.training.networks import build_network
-from fedmerit.training.overlaps import mean_dice
-from fedmerit.training.patches import samples_of
-from fedmerit.training.place import pick_device
-from fedmerit.wire.inspection import fault_of_evaluated
-from fedmerit.wire.messages import Evaluated, Evaluation, ImportanceTask, payload
+from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT, Case
+from fedmerit.trainers.monai_trainer.machine_settings import pick_device
+from fedmerit.trainers.monai_trainer.networks import build_network
+from fedmerit.trainers.monai_trainer.overlaps import mean_dice
+from fedmerit.trainers.monai_trainer.patches import build_samples
+from fedmerit.wire.inspection import check_evaluated
+from fedmerit.wire.messages import Evaluated, Evaluation, ImportanceTask, payload_bytes
 
 
 @dataclass(frozen=True)
@@ -44,7 +51,7 @@ class Evaluator:
     config: RunConfiguration
     sites: Sequence[str]
     models: Models
-    guarding: Guarding
+    run_guard: RunGuard
     cases: Sequence[Case]
     device: str
     now: Callable[[], Moment]
@@ -54,12 +61,12 @@ class Evaluator:
         self, candidates: Candidates, admitted: Admitted, admission: Admission, clock: Clock
     ) -> Generator[Exchange, None, tuple[CandidateResults, Admitted]]:
         """What the server validation set says of candidate models, and what counts of the round with that."""
-        task_of = self._tasks(candidates, admission, SERVER_SPLIT)
+        make_task = self._tasks(candidates, admission, SERVER_SPLIT)
         if self.cases:
-            return _pooled([self._here(task_of(None))]), admitted
-        usable, admitted = yield from self._by_those_that_replied(task_of, admitted, admission.alone, clock)
-        if self.guarding.on:
-            return self.guarding.judged(admission, candidates, usable), admitted
+            return _pooled([self._here(make_task(None))]), admitted
+        usable, admitted = yield from self._ask_participants(make_task, admitted, admission.alone, clock)
+        if self.run_guard.on:
+            return self.run_guard.judged(admission, candidates, usable), admitted
         return _pooled(list(usable.values())), admitted
 
     def without_each(
@@ -69,13 +76,13 @@ class Evaluator:
 
         ``weights`` (n,) are those of the aggregation.
         """
-        split = SERVER_SPLIT if self.cases else self.guarding.split
-        task_of = self._tasks(without, admission, split, weights)
+        split = SERVER_SPLIT if self.cases else self.run_guard.split
+        make_task = self._tasks(without, admission, split, weights)
         if self.cases:
-            self.guarding.measured(admission, {"server": self._here(task_of(None))}, by_server=True)
+            self.run_guard.measured(admission, {"server": self._here(make_task(None))}, by_server=True)
             return admitted
-        usable, admitted = yield from self._by_those_that_replied(task_of, admitted, admission.alone, clock)
-        self.guarding.measured(admission, usable, by_server=False)
+        usable, admitted = yield from self._ask_participants(make_task, admitted, admission.alone, clock)
+        self.run_guard.measured(admission, usable, by_server=False)
         return admitted
 
     def observation(
@@ -85,16 +92,16 @@ class Evaluator:
 
         ``weights`` (n,) are those of the aggregation.
         """
-        task_of, rows = self._tasks(candidates, admission, "validation", weights), admission.heard.nonzero().flatten()
-        return (yield from self.by_sites({self.sites[row]: task_of(row) for row in rows.tolist()}))
+        make_task, rows = self._tasks(candidates, admission, "validation", weights), admission.heard.nonzero().flatten()
+        return (yield from self.by_sites({self.sites[row]: make_task(row) for row in rows.tolist()}))
 
     def by_sites(self, tasks: Mapping[str, Evaluation]) -> Generator[Exchange, None, list[Evaluated | None]]:
         """What the sites make of their tasks, in site order."""
 
-        def fault_of(site: str, answer: object) -> str | None:
+        def check_message(site: str, answer: object) -> str | None:
             return self._fault_of(tasks[site])(site, answer)
 
-        exchange = self.now().exchange(tasks, fault_of, "evaluation")
+        exchange = self.now().exchange(tasks, check_message, "evaluation")
         yield exchange
         usable = exchange.usable()
         return [usable.get(site) for site in self.sites]  # type: ignore[misc]
@@ -111,20 +118,22 @@ class Evaluator:
         assert isinstance(models, ModelsInTheClear)
         held = models.buffers if models.own_statistics else None
         there = RoundStatistics(admission.statistics, models.statistics, held, weights)
-        rule = rule_of_candidates(config.training, now.round, config.build_method())
+        rule = candidate_statistics_rule(config.training, now.round, config.build_method())
 
-        def task_of(row: int | None) -> Evaluation:
-            return candidate_task(candidates, of_candidates(candidates, there, rule, row), now.round, split, now.told)
+        def make_task(row: int | None) -> Evaluation:
+            return candidate_task(
+                candidates, candidate_statistics(candidates, there, rule, row), now.round, split, now.told
+            )
 
-        return task_of
+        return make_task
 
-    def _by_those_that_replied(
-        self, task_of: Callable[[int | None], Evaluation], admitted: Admitted, alone: Sequence[int], clock: Clock
+    def _ask_participants(
+        self, make_task: Callable[[int | None], Evaluation], admitted: Admitted, alone: Sequence[int], clock: Clock
     ) -> Generator[Exchange, None, tuple[dict[str, Evaluated], Admitted]]:
         """Not by those who go on ``alone``: they have no voice, and what they would rate is the others' models."""
         rows = [row for row, reply in enumerate(admitted.replies) if reply and row not in alone]
-        asked = {self.sites[row]: task_of(row) for row in rows}
-        exchange = self.now().exchange(asked, self._fault_of(task_of(None)), "evaluation", admitted.rejected)
+        asked = {self.sites[row]: make_task(row) for row in rows}
+        exchange = self.now().exchange(asked, self._fault_of(make_task(None)), "evaluation", admitted.rejected)
         with clock.paused():
             yield exchange
         usable = {site: answer for site, answer in exchange.usable().items() if isinstance(answer, Evaluated)}
@@ -133,23 +142,25 @@ class Evaluator:
             for site, reply in zip(self.sites, admitted.replies, strict=True)
         ]
         received = [
-            size + (0 if row in alone else payload(asked.get(site) or task_of(row)))
+            size + (0 if row in alone else payload_bytes(asked.get(site) or make_task(row)))
             for row, (site, size) in enumerate(zip(self.sites, admitted.received, strict=True))
         ]
         said = {site: (*admitted.evaluated.get(site, ()), answer) for site, answer in usable.items()}
         return usable, Admitted(replies, exchange.faults(), received, {**admitted.evaluated, **said})
 
-    def _fault_of(self, task: Evaluation) -> FaultOf:
-        def fault_of(site: str, answer: object) -> str | None:
-            fault = fault_of_evaluated(answer, task, self.config.network.labels)
+    def _fault_of(self, task: Evaluation) -> MessageCheck:
+        def check_message(site: str, answer: object) -> str | None:
+            fault = check_evaluated(answer, task, self.config.network.labels)
             if fault or not isinstance(answer, Evaluated) or not answer.overlaps:
                 return fault
-            return self.guarding.fault_of_cases(site, task.split, answer.overlaps[0])  # the others' are the same
+            return self.run_guard.check_cases(site, task.split, answer.overlaps[0])  # the others' are the same
 
-        return fault_of
+        return check_message
 
     def _here(self, task: Evaluation) -> Evaluated:
-        images = samples_of(self.cases, self.config.network.patch) if estimates(self.config.training) else None
+        images = (
+            build_samples(self.cases, self.config.network.patch) if estimates_statistics(self.config.training) else None
+        )
         return evaluate_models(self._network(), self.cases, task, self.config, images, self.found)
 
     def _network(self) -> nn.Module:

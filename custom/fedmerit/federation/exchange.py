@@ -1,16 +1,41 @@
-"""One message to every site that is asked, and the answers: each is checked once, when it comes."""
+"""Time of the server's own work.
 
-from collections.abc import Callable, Mapping
+One message to every site that is asked, and the answers: each is checked once, when it comes.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from fedmerit.errors import RunFailed, printable
 from fedmerit.wire.messages import EVALUATE, TRAIN, Answer, Task, Work
 
+
+class Clock:
+    """Seconds of the server's own work on a round; waiting for sites does not count."""
+
+    def __init__(self) -> None:
+        self._began = time.perf_counter()
+
+    @property
+    def seconds(self) -> float:
+        """Since it was made, without pauses."""
+        return time.perf_counter() - self._began
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """What happens in this block does not count."""
+        began = time.perf_counter()
+        yield
+        self._began += time.perf_counter() - began
+
+
 NO_REPLY = "no reply"
-FOREIGN = "not a site that was asked"
+NOT_ASKED = "not a site that was asked"
 LONGEST_REASON = 200  # characters; a site may have written them
 LONGEST_NAME = 100
-FaultOf = Callable[[str, object], str | None]  # of a site and its answer: why it cannot be used, or None
+MessageCheck = Callable[[str, object], str | None]  # of a site and its answer: why it cannot be used, or None
 
 
 class Exchange:
@@ -28,7 +53,7 @@ class Exchange:
     def __init__(
         self,
         tasks: Mapping[str, Work],
-        fault_of: FaultOf,
+        check_message: MessageCheck,
         what: str,
         when: str,
         least: int,
@@ -36,7 +61,7 @@ class Exchange:
     ):
         self.tasks, self.what = tasks, what
         self.least = min(least, len(tasks))
-        self._fault_of, self._when, self._earlier = fault_of, when, earlier
+        self._fault_of, self._when, self._earlier = check_message, when, earlier
         self._usable: dict[str, Answer] = {}
         self._refused: dict[str, str] = {}
 
@@ -47,7 +72,7 @@ class Exchange:
 
     def take(self, site: str, answer: Answer) -> None:
         """Keep an answer, if it can be used; if not, why: an unusable message takes no usable one's place."""
-        fault = self._fault_of(site, answer) if site in self.tasks else FOREIGN
+        fault = self._fault_of(site, answer) if site in self.tasks else NOT_ASKED
         if site in self._usable:
             fault = fault or "a second answer"
         if fault:
@@ -97,7 +122,11 @@ class Moment:
     least: int  # usable answers without which no exchange ends
 
     def exchange(
-        self, tasks: Mapping[str, Work], fault_of: FaultOf, what: str, earlier: Mapping[str, str] | None = None
+        self,
+        tasks: Mapping[str, Work],
+        check_message: MessageCheck,
+        what: str,
+        earlier: Mapping[str, str] | None = None,
     ) -> Exchange:
         """An `Exchange` of now."""
-        return Exchange(tasks, fault_of, what, self.when, self.least, earlier)
+        return Exchange(tasks, check_message, what, self.when, self.least, earlier)

@@ -7,26 +7,27 @@ import torch
 from torch import Tensor, nn
 
 from fedmerit import flat
-from fedmerit.capabilities.peer_learning import Sharing
+from fedmerit.capabilities import Sharing
 from fedmerit.configuration.run import Network
 from fedmerit.seeds import random_seed
-from fedmerit.training.networks import build_network
-from fedmerit.wire.inspection import fault_of_model
+from fedmerit.trainers.monai_trainer.networks import build_network
+from fedmerit.wire.inspection import check_model
 from fedmerit.wire.messages import PeerModel
 
 
-def gives(probability: float, seed: int, giver: str, receiver: str, round: int) -> bool:
+def shares_with(probability: float, seed: int, giver: str, receiver: str, round: int) -> bool:
     """Whether a site shares its model with another: z < ``probability``, z uniform, the same wherever it is drawn."""
     draw = torch.Generator().manual_seed(random_seed(seed, giver, "shares with", receiver, round))
     return float(torch.rand((), generator=draw, dtype=torch.float64)) < probability
 
 
-def givers(sharing: Sharing, seed: int, sites: Sequence[str], receiver: int, round: int) -> list[int]:
+def find_givers(sharing: Sharing, seed: int, sites: Sequence[str], receiver: int, round: int) -> list[int]:
     """The places in ``sites`` of those who share with the one at place ``receiver``, in order."""
     return [
         place
         for place, giver in enumerate(sites)
-        if place != receiver and gives(float(sharing.probability[place, receiver]), seed, giver, sites[receiver], round)
+        if place != receiver
+        and shares_with(float(sharing.probability[place, receiver]), seed, giver, sites[receiver], round)
     ]
 
 
@@ -52,13 +53,13 @@ class ModelExchange:
         self.faults: dict[str, str] = {}  # by peer, why it is not available
         self._networks = {}
         for peer, model in models.items():
-            if fault := fault_of_model(model.parameters, model.buffers, like, buffers, "model"):
+            if fault := check_model(model.parameters, model.buffers, like, buffers, "model"):
                 self.faults[peer] = fault
             else:
                 self._networks[peer] = build_network(network, device).eval()
                 flat.load(self._networks[peer], model.parameters, model.buffers)
 
-    def network_of(self, peer: str) -> nn.Module | None:
+    def find_network(self, peer: str) -> nn.Module | None:
         """The peer's network in eval mode, or None."""
         return self._networks.get(peer)
 

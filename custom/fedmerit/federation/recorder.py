@@ -13,14 +13,14 @@ from torch import Tensor
 
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.core import Outcome
-from fedmerit.federation.site_log import digest_of_answer
+from fedmerit.federation.site_log import answer_digest
 from fedmerit.files import write_json
-from fedmerit.records.closing import Closing, close
+from fedmerit.records.closing_record import Closing, close
 from fedmerit.records.ledger import Ledger, digest
-from fedmerit.records.results import ResultsFile, Row, digest_of_rows
-from fedmerit.records.signing import Signer
-from fedmerit.training.overlaps import Overlap, mean_dice
-from fedmerit.wire.messages import Evaluated, Reply, payload
+from fedmerit.records.results import ResultsFile, Row, rows_digest
+from fedmerit.records.signatures import Signer
+from fedmerit.trainers.monai_trainer.overlaps import Overlap, mean_dice
+from fedmerit.wire.messages import Evaluated, Reply, payload_bytes
 
 CROSS_SITE = Path("cross_site_val", "cross_val_results.json")  # where NVFlare's cross-site validation writes its own
 FINISHED = ("given", "alone", "finished")  # after a split: of the models that a site chose among
@@ -114,13 +114,13 @@ class Recorder:
         self.results.append(rows)
         record = self._record(round, replies, rejected, began, ended, digests, outcome)
         evaluated = {"evaluated": self._evaluated_in_round(admitted.evaluated)}
-        self.ledger.append(record | evaluated | {"rows": digest_of_rows(map(vars, rows))} | dict(more or {}))
+        self.ledger.append(record | evaluated | {"rows": rows_digest(map(vars, rows))} | dict(more or {}))
 
     def _evaluated_in_round(self, rated: Mapping[str, Sequence[Evaluated]]) -> dict[str, list[str]]:
         """By site, digests of what it said of models for others: what it ``rated``, and what was observed."""
         observed, self._observed = self._observed, {}
         said = {site: [*rated.get(site, ()), *observed.get(site, ())] for site in self.sites}
-        return {site: list(map(digest_of_answer, answers)) for site, answers in said.items() if answers}
+        return {site: list(map(answer_digest, answers)) for site, answers in said.items() if answers}
 
     def observed(self, round: int, observer: str, coalitions: Tensor, answers: Sequence[Evaluated | None]) -> None:
         """Write down what sites made of models of coalitions (k, n) bool, by what it was observed for."""
@@ -157,7 +157,7 @@ class Recorder:
         rows = []
         for place, (site, test) in enumerate(zip(self.sites, tests, strict=True)):
             if test:
-                rows += self._overlap_rows(round, site, "testing_best", _of_model(test, place))
+                rows += self._overlap_rows(round, site, "testing_best", _evaluation_at(test, place))
         self.results.append(rows)
 
     def final_test(
@@ -165,7 +165,7 @@ class Recorder:
         round: int,
         tests: Sequence[Evaluated | None],
         received: Sequence[int],
-        own_alone: bool = False,
+        tests_own_only: bool = False,
         alone: Collection[int] = (),
     ) -> None:
         """Write down test Dice, HD95 and NSD of the final models under the last ``round``.
@@ -181,26 +181,28 @@ class Recorder:
         rows = []
         for place, (site, test) in enumerate(zip(self.sites, tests, strict=True)):
             if test:
-                rows += self._overlap_rows(round, site, "testing", _of_model(test, place))
+                rows += self._overlap_rows(round, site, "testing", _evaluation_at(test, place))
                 rows.append(self._row(round, site, "bytes_received", received[place], split="testing"))
             else:
                 rows.append(self._row(round, site, "rejected", 1.0, split="testing"))
-        for place, site in enumerate([] if own_alone else self.sites):  # its final model, on the cases of every site
+        for place, site in enumerate(
+            [] if tests_own_only else self.sites
+        ):  # its final model, on the cases of every site
             for row, (tester, test) in enumerate(zip(self.sites, tests, strict=True)):
-                for overlap in _of_model(test, place) if test and (row == place or row not in alone) else ():
+                for overlap in _evaluation_at(test, place) if test and (row == place or row not in alone) else ():
                     columns = {"split": "union", "case": f"{tester}/{overlap.case}", "label": overlap.label}
                     rows += [self._row(round, site, name, value, **columns) for name, value in overlap.scores.items()]
         self.results.append(rows)
-        write_json(self.matrix, self._cross_site(tests, own_alone, alone))
+        write_json(self.matrix, self._cross_site(tests, tests_own_only, alone))
 
     def _cross_site(
-        self, tests: Sequence[Evaluated | None], own_alone: bool, alone: Collection[int]
+        self, tests: Sequence[Evaluated | None], tests_own_only: bool, alone: Collection[int]
     ) -> dict[str, dict[str, dict[str, float]]]:
         """Mean test Dice by whose images and whose model, as NVFlare's ``cross_val_results.json`` has it."""
         matrix = {}
         for row, (site, test) in enumerate(zip(self.sites, tests, strict=True)):
             if test:
-                one = [site] if own_alone or row in alone else ["SRV_global"]
+                one = [site] if tests_own_only or row in alone else ["SRV_global"]
                 owners = self.sites if len(test.overlaps) > 1 else one
                 matrix[site] = {
                     owner: {"dice": mean_dice(overlaps)} for owner, overlaps in zip(owners, test.overlaps, strict=True)
@@ -247,7 +249,7 @@ class Recorder:
                 "train_loss": reply.train_loss,
                 "seconds": reply.seconds,
                 "bytes_received": received[row],
-                "bytes_sent": payload(reply),
+                "bytes_sent": payload_bytes(reply),
             }
             rows += [
                 self._row(round, site, name, None if math.isnan(value) else value) for name, value in quantities.items()
@@ -324,7 +326,7 @@ def observed_rows(
     return rows
 
 
-def _of_model(test: Evaluated, place: int) -> Sequence[Overlap]:
+def _evaluation_at(test: Evaluated, place: int) -> Sequence[Overlap]:
     """What a site made of the final model of the site at ``place``, or of the one that all have."""
     return test.overlaps[place if len(test.overlaps) > 1 else 0]
 

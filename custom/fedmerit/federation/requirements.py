@@ -5,22 +5,21 @@ from collections.abc import Sequence
 
 import torch
 
-from fedmerit.capabilities.peer_learning import LearnsFromPeers, from_site_to_site
-from fedmerit.capabilities.pooling import PoolsImages
+from fedmerit.capabilities import LearnsFromPeers, PoolsImages, exchanges_directly
 from fedmerit.configuration.filters import HE
 from fedmerit.configuration.observation import gives_own_models, require_observable
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.core import Layout, Method
 from fedmerit.errors import BadInput
-from fedmerit.training.data import SiteFolder
-from fedmerit.training.network_fit import check_image_size
+from fedmerit.trainers.monai_trainer.data import SiteFolder
+from fedmerit.trainers.monai_trainer.network_checks import check_image_size
 from fedmerit.wire.egress_list import NAME
 
 
 def require_sites(config: RunConfiguration, sites: Sequence[str]) -> None:
     """`BadInput` where a method cannot work with so many sites, or sites have names that it cannot use."""
     method = config.build_method()
-    if fault := fault_of_sites(config.method, method, sites):
+    if fault := check_sites(config.method, method, sites):
         raise BadInput(fault)
     if isinstance(method, LearnsFromPeers):
         for site in sites:
@@ -33,7 +32,7 @@ def require_sites(config: RunConfiguration, sites: Sequence[str]) -> None:
         raise BadInput(f"site {joined[0]}: --values names coalitions by their sites with a + between; rename the site")
 
 
-def fault_of_sites(name: str, method: Method, sites: Sequence[str]) -> str | None:
+def check_sites(name: str, method: Method, sites: Sequence[str]) -> str | None:
     """Why ``method`` of this ``name`` cannot work with so many ``sites``, or None."""
     if len(sites) < method.needs.sites:
         return (
@@ -47,7 +46,7 @@ def fault_of_sites(name: str, method: Method, sites: Sequence[str]) -> str | Non
     return None
 
 
-def require_patience(min_sites: int, round_timeout: float, num_sites: int | None = None) -> None:
+def require_timeouts(min_sites: int, round_timeout: float, num_sites: int | None = None) -> None:
     """`BadInput` where a server cannot wait so long, or for so many of its sites."""
     if not 1 <= min_sites <= (num_sites or min_sites):
         raise BadInput(f"min_sites={min_sites}: expected 1 to the number of sites")
@@ -55,7 +54,7 @@ def require_patience(min_sites: int, round_timeout: float, num_sites: int | None
         raise BadInput(f"round_timeout={round_timeout:g}: expected a number of seconds, or 0 for no limit")
 
 
-def require_fit(config: RunConfiguration, folder: SiteFolder) -> None:
+def require_compatible_images(config: RunConfiguration, folder: SiteFolder) -> None:
     """`BadInput` where the images of ``folder`` do not fit the run's network."""
     expected = (config.task, config.network.in_channels, config.network.labels)
     if (folder.task, folder.channels, folder.labels) != expected:
@@ -66,7 +65,7 @@ def require_fit(config: RunConfiguration, folder: SiteFolder) -> None:
     check_image_size(config.network, folder.image_size)
 
 
-def require_sites_apart(config: RunConfiguration) -> None:
+def require_decentralised(config: RunConfiguration) -> None:
     """`BadInput` where the method cannot work with images that stay at their sites."""
     if isinstance(config.build_method(), PoolsImages):
         raise BadInput(f"method {config.method}: needs all images in one place; run it with --engine local")
@@ -75,13 +74,13 @@ def require_sites_apart(config: RunConfiguration) -> None:
 def require_consistent(config: RunConfiguration, filters: Sequence[str]) -> None:
     """`BadInput` where settings, privacy filters and what is observed contradict each other, wherever it is run."""
     require_observable(config.values, config.keep_updates, filters)
-    require_seen_models(config, filters)
+    require_visible_models(config, filters)
     require_one_model_for_all(config)
 
 
-def require_seen_models(config: RunConfiguration, filters: Sequence[str]) -> None:
+def require_visible_models(config: RunConfiguration, filters: Sequence[str]) -> None:
     """`BadInput` where statistics or last models were to follow a rule of the server's, which sees none of them."""
-    if not (HE in filters or from_site_to_site(config.build_method())):
+    if not (HE in filters or exchanges_directly(config.build_method())):
         return
     if config.training.statistics != "method":
         raise BadInput(

@@ -10,37 +10,30 @@ import torch
 from cryptography.x509 import Certificate
 from torch import Tensor
 
-from fedmerit.capabilities.allocation import AllocatesNeurons
-from fedmerit.capabilities.candidates import EvaluatesCandidates
-from fedmerit.capabilities.peer_learning import LearnsFromPeers
+from fedmerit.capabilities import AllocatesNeurons, EvaluatesCandidates, LearnsFromPeers
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.core import Outcome, Reports
 from fedmerit.errors import BadInput, RunFailed
-from fedmerit.federation.best_round import BestRound
+from fedmerit.federation.admission import Admission, RunGuard
 from fedmerit.federation.checkpoint import known_sites, read_checkpoint, write_checkpoint
-from fedmerit.federation.clock import Clock
-from fedmerit.federation.ending import Ending
-from fedmerit.federation.enrolling import fault_of_certificate
-from fedmerit.federation.evaluating import Evaluations
+from fedmerit.federation.enrolment import check_certificate
 from fedmerit.federation.evaluator import Evaluator
-from fedmerit.federation.evidence import evidence_of
-from fedmerit.federation.exchange import Exchange, Moment
-from fedmerit.federation.guarding import Admission, Guarding
-from fedmerit.federation.layout import layout_of
-from fedmerit.federation.observing_rounds import KeptRound, Observers, keep_round, with_groups
+from fedmerit.federation.exchange import Clock, Exchange, Moment
+from fedmerit.federation.final_models import BestRound, RunClosure
+from fedmerit.federation.model_evaluation import Evaluations, estimates_statistics
+from fedmerit.federation.network_layout import Submodels, read_layout
+from fedmerit.federation.observation import KeptRound, RunObservers, expand_groups, keep_round
 from fedmerit.federation.recorder import Admitted, Recorder, Replies
-from fedmerit.federation.requirements import require_fit, require_sites
-from fedmerit.federation.server_models import ModelsInTheClear, models_of
-from fedmerit.federation.stacked_replies import stacked
-from fedmerit.federation.statistics_rules import estimates
-from fedmerit.federation.submodels import Submodels
-from fedmerit.records.signing import Signer
-from fedmerit.training.data import SERVER_SPLIT, SiteFolder
-from fedmerit.training.network_fit import require_repeatable
-from fedmerit.training.networks import initial_network
-from fedmerit.values.observing import RoundView
+from fedmerit.federation.requirements import require_compatible_images, require_sites
+from fedmerit.federation.round_updates import measure_updates, stack_replies
+from fedmerit.federation.server_models import ModelsInTheClear, build_models
+from fedmerit.observers import RoundView
+from fedmerit.records.signatures import Signer
+from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT, SiteFolder
+from fedmerit.trainers.monai_trainer.network_checks import require_repeatable
+from fedmerit.trainers.monai_trainer.networks import initial_network
 from fedmerit.vectors import all_finite
-from fedmerit.wire.inspection import fault_of_countersigned, fault_of_enrolment, fault_of_reply
+from fedmerit.wire.inspection import check_countersigned, check_enrolment, check_reply
 from fedmerit.wire.messages import (
     ClosingTask,
     Enrolment,
@@ -50,7 +43,7 @@ from fedmerit.wire.messages import (
     Reply,
     Task,
     Work,
-    payload,
+    payload_bytes,
 )
 
 
@@ -97,22 +90,22 @@ class Federation:
         self.method = config.build_guarded_method()
         require_sites(config, self.sites)
         for folder in server_sites:
-            require_fit(config, folder)
+            require_compatible_images(config, folder)
         self.network = initial_network(config.network, config.seed)
         require_repeatable(config.network, self.network)
         run.mkdir(parents=True, exist_ok=True)
         self.recorder = Recorder(config, self.sites, run, signer)
-        self.models = models_of(config, self.method, self.network, self.sites, context)
+        self.models = build_models(config, self.method, self.network, self.sites, context)
         in_the_clear = isinstance(self.models, ModelsInTheClear)
-        self.guarding = Guarding(config, self.method, self.sites, in_the_clear, root)
+        self.run_guard = RunGuard(config, self.method, self.sites, in_the_clear, root)
         self.submodels = Submodels(self.network)
         own = [case for folder in server_sites for cases in folder.splits.values() for case in cases]
         found = Evaluations(config)
-        self.evaluator = Evaluator(config, self.sites, self.models, self.guarding, own, device, self.now, found)
+        self.evaluator = Evaluator(config, self.sites, self.models, self.run_guard, own, device, self.now, found)
         self.best = BestRound(run)
-        self.observers = Observers(config.values, self.models.parameters, len(self.sites))
+        self.observers = RunObservers(config.values, self.models.parameters, len(self.sites))
         self.round = 0
-        layout = layout_of(self.network, with_neurons=isinstance(self.method, AllocatesNeurons))
+        layout = read_layout(self.network, with_neurons=isinstance(self.method, AllocatesNeurons))
         self.state = self.method.start(self.models.parameters, len(self.sites), layout)
         self.weights: Tensor | None = None  # (n,) of the last aggregation; NaN for sites with no part in it
         self.data_share: Tensor | None = None  # (n,) likewise
@@ -140,14 +133,14 @@ class Federation:
         Raises:
             RunFailed: too few answers of an exchange can be used, or the method gave what is not finite.
         """
-        if not self.guarding.asked:
+        if not self.run_guard.asked:
             yield from self._enrol(self.sites, self.min_sites)
         while self.round < self.config.rounds:
             if isinstance(self.method, AllocatesNeurons):
                 yield from self._allocate(self.method)
-            training = self.now().exchange(self._training_tasks(), self._fault_of_reply, "reply")
+            training = self.now().exchange(self._training_tasks(), self._check_reply, "reply")
             yield training
-            if back := [site for site in self.sites if training.heard(site) and not self.guarding.takes(site)]:
+            if back := [site for site in self.sites if training.heard(site) and not self.run_guard.takes(site)]:
                 yield from self._enrol(back, least=0)
             yield from self._conclude(training)
             self._checkpoint()
@@ -160,10 +153,10 @@ class Federation:
         """A round from its replies on; what it held of them is given back before the next one's are trained."""
         clock = Clock()
         admitted = self._admit(training)
-        if isinstance(self.models, ModelsInTheClear) and not self.models.own_alone:
+        if isinstance(self.models, ModelsInTheClear) and not self.models.tests_own_only:
             self.best.consider(self.round, admitted.replies, self.models)
-        sent, reports = stacked(admitted.replies, self.sites, self.models.parameters.shape[-1], self.method)
-        admission = self.guarding.admit(sent, reports, admitted.replies, self.models.buffers, self.mean_update)
+        sent, reports = stack_replies(admitted.replies, self.sites, self.models.parameters.shape[-1], self.method)
+        admission = self.run_guard.admit(sent, reports, admitted.replies, self.models.buffers, self.mean_update)
         updates, reports = admission.updates, admission.reports
         if isinstance(self.method, EvaluatesCandidates):
             candidates = self.method.candidates(self.state, updates, reports)
@@ -175,15 +168,15 @@ class Federation:
         self._require_finite(given)
         with clock.paused():
             yield from self._observe(given, admission, reports)
-        outcome = self._apart(self.guarding.settled(admission, given, received), given.models.ndim == 1, sent)
+        outcome = self._apart(self.run_guard.settled(admission, given, received), given.models.ndim == 1, sent)
         if outcome.models is not given.models:
-            self.state = self.method.starting_from(self.state, outcome.models)
+            self.state = self.method.restart_from(self.state, outcome.models)
         self._take_over(outcome, admitted.replies, admission)
-        if estimates(self.config.training):
+        if estimates_statistics(self.config.training):
             with clock.paused():
                 admission = yield from self._recalibrate(admission)
             outcome = replace(outcome, quantities={**outcome.quantities, **admission.quantities})
-        without = self.guarding.without_each(self.round, given, admission, received)
+        without = self.run_guard.without_each(self.round, given, admission, received)
         if without is not None:
             admitted = yield from self.evaluator.without_each(without, admitted, admission, given.weights, clock)
         outcome = self._with_evidence(outcome, admission, clock)
@@ -193,17 +186,17 @@ class Federation:
     def _enrol(self, sites: Sequence[str], least: int) -> Iterator[Exchange]:
         """What ``sites`` commit to: all of them before round 0, later who answered without; ``least`` have to."""
 
-        def fault_of(site: str, answer: object) -> str | None:
-            fault = fault_of_enrolment(answer, self.round)
+        def check_message(site: str, answer: object) -> str | None:
+            fault = check_enrolment(answer, self.round)
             if fault or not isinstance(answer, Enrolment):
                 return fault
-            return fault_of_certificate(answer, site, self.guarding.root)
+            return check_certificate(answer, site, self.run_guard.root)
 
         now = replace(self.now(), least=least)
-        exchange = now.exchange(dict.fromkeys(sites, EnrolmentTask(now.round, now.told)), fault_of, "enrolment")
+        exchange = now.exchange(dict.fromkeys(sites, EnrolmentTask(now.round, now.told)), check_message, "enrolment")
         yield exchange
         told = {site: one for site, one in exchange.usable().items() if isinstance(one, Enrolment)}
-        self.guarding.enrol(told, exchange.faults())
+        self.run_guard.enrol(told, exchange.faults())
         self.num_samples |= {site: one.slices["training"] for site, one in told.items()}
         self._checkpoint()
 
@@ -223,7 +216,7 @@ class Federation:
             if self.evaluator.cases:
                 importance = self.evaluator.importance(task)
             else:
-                rows = [row for row, site in enumerate(self.sites) if self.guarding.takes(site)]
+                rows = [row for row, site in enumerate(self.sites) if self.run_guard.takes(site)]
                 asked = [self.sites[row] for row in rows if row not in models.alone]
                 importance = yield from self.submodels.ask(task, asked, now.when, now.least)
         alone = torch.zeros(len(self.sites), dtype=torch.bool)
@@ -250,17 +243,17 @@ class Federation:
             for row, site in enumerate(self.sites)
         }
 
-    def _fault_of_reply(self, site: str, answer: object) -> str | None:
+    def _check_reply(self, site: str, answer: object) -> str | None:
         """Why the reply of ``site`` cannot be used, or None."""
         models = self.models
         like = models.parameters if models.parameters.ndim == 1 else models.parameters[0]
         labels, others = self.config.network.labels, [other for other in self.sites if other != site]
-        fault = fault_of_reply(answer, self.round, like, models.buffers[0], labels, self.method, others)
+        fault = check_reply(answer, self.round, like, models.buffers[0], labels, self.method, others)
         if fault or not isinstance(answer, Reply):
             return fault
-        if fault := models.fault_of(answer) or self.guarding.fault_of_site(site):
+        if fault := models.check_message(answer) or self.run_guard.check_site(site):
             return fault
-        if fault := self.guarding.fault_of_cases(site, "validation", answer.overlaps):
+        if fault := self.run_guard.check_cases(site, "validation", answer.overlaps):
             return fault
         first = self.num_samples.get(site, answer.num_samples)
         return None if answer.num_samples == first else f"num_samples {answer.num_samples}, at first it was {first}"
@@ -269,7 +262,7 @@ class Federation:
         usable = training.usable()
         replies = [usable.get(site) for site in self.sites]
         received, unheard = self.submodels.spent()
-        sent = [payload(task) + received for task in training.tasks.values()]
+        sent = [payload_bytes(task) + received for task in training.tasks.values()]
         return Admitted(replies, unheard | training.faults(), sent)  # type: ignore[arg-type]
 
     def _observe(self, outcome: Outcome, admission: Admission, reports: Reports) -> Iterator[Exchange]:
@@ -290,7 +283,7 @@ class Federation:
             keep_round(self.run, KeptRound(view, tuple(admission.statistics), statistics, first, heard))
         for name, observation in self.observers.observe(view):
             answers = yield from self.evaluator.observation(observation.candidates, admission, outcome.weights)
-            self.recorder.observed(self.round, name, with_groups(observation.coalitions, first, heard), answers)
+            self.recorder.observed(self.round, name, expand_groups(observation.coalitions, first, heard), answers)
 
     def _require_finite(self, outcome: Outcome) -> None:
         if not (all_finite(outcome.models) and all_finite(outcome.weights)):
@@ -326,7 +319,7 @@ class Federation:
         tasks = {site: self.models.own_model(row, *asked) for row, site in enumerate(self.sites)}
         answers = yield from self.evaluator.by_sites(tasks)
         estimated = [answer.buffers if answer else None for answer in answers]
-        bounded, admission = self.guarding.estimated(admission, estimated, [of.buffers[0] for of in tasks.values()])
+        bounded, admission = self.run_guard.estimated(admission, estimated, [of.buffers[0] for of in tasks.values()])
         self.models.take_estimated(bounded, admission.parts.num_samples)
         return admission
 
@@ -337,30 +330,30 @@ class Federation:
         if updates.shape[1]:
             products = admission.products
             assert products is not None
-            self.mean_update, evidence = evidence_of(
+            self.mean_update, evidence = measure_updates(
                 updates, products, outcome.weights, admission.answered, self.mean_update
             )
             quantities |= evidence
         return replace(outcome, quantities=quantities)
 
     def _record(self, admitted: Admitted, began: Sequence[str], outcome: Outcome, admission: Admission) -> None:
-        more = self.guarding.record(self.round, admission)
+        more = self.run_guard.record(self.round, admission)
         if self.round == self.config.rounds - 1:
-            more |= self._ending().record()
+            more |= self._closure().record()
         self.recorder.training_round(self.round, admitted, began, self.models.ended(), outcome, more)
 
     def _end(self) -> Iterator[Exchange]:
         """Test the final models, save them, close the records, and tell the sites how."""
         now = replace(self.now(), least=0)
-        closing = yield from self._ending().exchanges(self.evaluator.by_sites, now.told)
+        closing = yield from self._closure().exchanges(self.evaluator.by_sites, now.told)
         self.round += 1
         self._checkpoint()  # from here on nothing changes that a site may have countersigned
         self.best.forget()
         tasks = dict.fromkeys(self.sites, ClosingTask(now.round, closing.told, now.told))
-        yield now.exchange(tasks, lambda site, answer: fault_of_countersigned(answer, now.round), "countersignature")
+        yield now.exchange(tasks, lambda site, answer: check_countersigned(answer, now.round), "countersignature")
 
-    def _ending(self) -> Ending:
-        return Ending(self.config, self.sites, self.run, self.models, self.best, self.recorder)
+    def _closure(self) -> RunClosure:
+        return RunClosure(self.config, self.sites, self.run, self.models, self.best, self.recorder)
 
     def _checkpoint(self) -> None:
         write_checkpoint(
@@ -377,7 +370,7 @@ class Federation:
             }
             | self.recorder.content()
             | self.observers.content()
-            | self.guarding.content()
+            | self.run_guard.content()
             | self.best.content()
             | self.models.content()
             | self.submodels.content(),
@@ -400,7 +393,7 @@ class Federation:
         self.models.restore(content)
         self.submodels.restore(content)
         self.best.restore(content)
-        self.guarding.restore(content)
+        self.run_guard.restore(content)
         self.state = type(self.state)(**content["state"])
         self.observers.restore(content)
         self.recorder.restore(content, min(self.round, self.config.rounds))

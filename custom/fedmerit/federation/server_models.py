@@ -14,19 +14,18 @@ import torch
 from torch import Tensor, nn
 
 from fedmerit import flat
-from fedmerit.capabilities.local_training import TrainsLocally
-from fedmerit.capabilities.peer_learning import Sharing, from_site_to_site
+from fedmerit.capabilities import Sharing, TrainsLocally, exchanges_directly
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.core import Method, Outcome, Reports
-from fedmerit.federation.peers import givers
+from fedmerit.federation.model_evaluation import statistics_rule
+from fedmerit.federation.peers import find_givers
 from fedmerit.federation.recorder import Replies
-from fedmerit.federation.statistics_rules import rule_of
 from fedmerit.flat import Buffers
 from fedmerit.records.ciphertexts import Adder, Ciphertexts
-from fedmerit.records.ledger import digest, digest_of_state
-from fedmerit.training import neurons
-from fedmerit.training.networks import initial_network
-from fedmerit.training.saved_networks import save_network
+from fedmerit.records.ledger import digest, state_digest
+from fedmerit.trainers.monai_trainer import neurons
+from fedmerit.trainers.monai_trainer.networks import initial_network
+from fedmerit.trainers.monai_trainer.saved_networks import save_network
 from fedmerit.vectors import share
 from fedmerit.wire.messages import Evaluation, PeerModel, Purpose, Reply, SparseUpdate
 
@@ -56,7 +55,7 @@ class Models:
         """The fields of a `Task` that bring the site at ``row`` to what its peers share with it."""
         return {}
 
-    def fault_of(self, reply: Reply) -> str | None:
+    def check_message(self, reply: Reply) -> str | None:
         """Why what a site sends of its model cannot be used, beside `fedmerit.wire.inspection`; or None."""
         return "ciphertexts, expected the update in the clear" if reply.ciphertexts else None
 
@@ -82,7 +81,7 @@ class Models:
         return Evaluation(round, split, torch.empty(1, 0), one, ({},), one, ledger=ledger, purpose=purpose)
 
     @property
-    def own_alone(self) -> bool:
+    def tests_own_only(self) -> bool:
         """Whether each site tests its own final model and no other."""
         return True
 
@@ -132,7 +131,7 @@ class EncryptedModels(Models):
         """With the sum."""
         return super().task_parts(row) | {"ciphertexts": self.total}
 
-    def fault_of(self, reply: Reply) -> str | None:
+    def check_message(self, reply: Reply) -> str | None:
         """What is wrong with the ciphertexts."""
         return self.adder.fault(reply.ciphertexts)
 
@@ -157,7 +156,7 @@ class EncryptedModels(Models):
         return replace(super().own_model(row, round, split, ledger, purpose), ciphertexts=self.total)
 
     @property
-    def own_alone(self) -> bool:
+    def tests_own_only(self) -> bool:
         """No: they all decrypt the same one."""
         return False
 
@@ -230,7 +229,7 @@ class ModelsInTheClear(Models):
         if sharing is None:
             return {}
         models = self.parameters.expand(len(self.sites), -1)
-        peers = [] if row in self.alone else givers(sharing, self.config.seed, self.sites, row, round)
+        peers = [] if row in self.alone else find_givers(sharing, self.config.seed, self.sites, row, round)
         return {
             "peers": {
                 self.sites[peer]: PeerModel(models[peer], self.buffers[peer], float(sharing.weights[row, peer]))
@@ -249,7 +248,7 @@ class ModelsInTheClear(Models):
             self.changed = outcome.models != self.parameters
             self.changed[~reports.present] = True  # whatever such a site holds, it gets the whole model
         self.parameters, self.vectors, self.alone = outcome.models, outcome.vectors, ()
-        rule = rule_of(self.config.training, round, outcome.statistics)
+        rule = statistics_rule(self.config.training, round, outcome.statistics)
         if rule == "initial":
             self.statistics = flat.get_buffers(initial_network(self.config.network, self.config.seed))
         elif rule != "frozen":
@@ -327,7 +326,7 @@ class ModelsInTheClear(Models):
         return other
 
     @property
-    def own_alone(self) -> bool:
+    def tests_own_only(self) -> bool:
         """Where a site's own model stays with it."""
         return self.sites_test_their_own
 
@@ -338,7 +337,7 @@ class ModelsInTheClear(Models):
 
     def saved(self) -> dict[str, str]:
         """Likewise; with BatchNorm statistics."""
-        return {f"{name}.pt": digest_of_state(self.network.state_dict()) for name in self._loaded()}
+        return {f"{name}.pt": state_digest(self.network.state_dict()) for name in self._loaded()}
 
     def _loaded(self) -> Iterator[str]:
         """The names of final models, each in the network as it is named."""
@@ -365,12 +364,12 @@ class ModelsInTheClear(Models):
             self.changed = torch.from_numpy(bits.astype(bool))
 
 
-def models_of(
+def build_models(
     config: RunConfiguration, method: Method, network: nn.Module, sites: Sequence[str], context: bytes | None
 ) -> Models:
     """The kind that a run needs; ``context`` is TenSEAL's, of encrypted runs."""
     if context is not None:
         return EncryptedModels(config, network, sites, context)
-    if from_site_to_site(method):
+    if exchanges_directly(method):
         return ModelsAtSites(config, network, sites)
     return ModelsInTheClear(config, network, sites, method)

@@ -11,39 +11,42 @@ import torch
 from torch import Tensor
 
 from fedmerit import flat
-from fedmerit.capabilities.local_training import TrainsLocally
-from fedmerit.capabilities.peer_learning import from_site_to_site
+from fedmerit.capabilities import TrainsLocally, exchanges_directly
 from fedmerit.configuration.run import RunConfiguration
-from fedmerit.core import OwnPart, SiteView
+from fedmerit.core import OwnUpdate, SiteView
 from fedmerit.errors import BadInput, MemoryLost, Refused, printable
-from fedmerit.federation.enrolling import enrolment_of
-from fedmerit.federation.evaluating import Evaluations, evaluate_models, measure_importance
-from fedmerit.federation.finishing import Finisher, Model
-from fedmerit.federation.local_round import LocalRound
-from fedmerit.federation.memory import Learned, Memory, MemoryFolder
+from fedmerit.federation.enrolment import make_enrolment
+from fedmerit.federation.final_model_selection import FinalModelSelector, Model
+from fedmerit.federation.local_round import Learned, LocalRound, Memory, MemoryFolder
+from fedmerit.federation.model_evaluation import (
+    Evaluations,
+    estimates_statistics,
+    evaluate_models,
+    measure_importance,
+    statistics_rule,
+)
 from fedmerit.federation.peers import AskPeer
-from fedmerit.federation.requirements import require_fit
+from fedmerit.federation.requirements import require_compatible_images
 from fedmerit.federation.site_log import SiteLog
 from fedmerit.federation.site_models import EncryptedModelsFromServer, ModelsFromServer, ModelsOfSites
-from fedmerit.federation.statistics_rules import estimates, rule_of
 from fedmerit.flat import Buffers
 from fedmerit.games import MOST_COALITION_SITES
 from fedmerit.machine import give_back_memory
 from fedmerit.records.ciphertexts import Ciphertexts, SiteKey
-from fedmerit.records.signing import Signer
-from fedmerit.training.data import SERVER_SPLIT, Case, Samples, SiteFolder
-from fedmerit.training.networks import working_network
-from fedmerit.training.overlaps import Overlap, mean_dice
-from fedmerit.training.patches import samples_of
-from fedmerit.training.place import pick_device
-from fedmerit.training.prediction import evaluate, image_losses
-from fedmerit.training.saved_networks import save_network
-from fedmerit.training.statistics import estimate_statistics
-from fedmerit.wire.evaluation_budget import question_of, require_within
+from fedmerit.records.signatures import Signer
+from fedmerit.trainers.monai_trainer.batch_norm import estimate_statistics
+from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT, Case, Samples, SiteFolder
+from fedmerit.trainers.monai_trainer.machine_settings import pick_device
+from fedmerit.trainers.monai_trainer.networks import working_network
+from fedmerit.trainers.monai_trainer.overlaps import Overlap, mean_dice
+from fedmerit.trainers.monai_trainer.patches import build_samples
+from fedmerit.trainers.monai_trainer.prediction import evaluate, image_losses
+from fedmerit.trainers.monai_trainer.saved_networks import save_network
+from fedmerit.wire.evaluation_budget import question_digest, require_within_budget
 from fedmerit.wire.messages import (
     Answer,
+    ClosingReceipt,
     ClosingTask,
-    Countersigned,
     Enrolment,
     EnrolmentTask,
     Evaluated,
@@ -57,9 +60,9 @@ from fedmerit.wire.messages import (
     Task,
     WithModels,
     Work,
-    rounded,
+    round_answer,
 )
-from fedmerit.wire.round_order import require_in_turn
+from fedmerit.wire.round_order import require_round_order
 
 log = logging.getLogger(__name__)
 
@@ -96,23 +99,23 @@ class Site:
         certificate: str = "",
         caps: Mapping[str, int] | None = None,
     ):
-        require_fit(config, folder)
+        require_compatible_images(config, folder)
         self.folder, self.config, self.name, self.certificate = folder, config, folder.name, certificate
         self.device = pick_device(device, folder.name)
         self.method = config.build_guarded_method()
         self.memory = MemoryFolder(memory)
         self.log = SiteLog(memory, folder.name, signer, config.digest)
-        self.seeded_as = folder.name  # the name that its random numbers are drawn for
+        self.training_seed_site = folder.name  # the name that its random numbers are drawn for
         self.participants, self.caps = participants, dict(caps or {})
         self._evaluations = Evaluations(config)
         self.models = self._models(ask_peer, key)
         finishes = config.training.finish == "own"
-        self._finisher = Finisher(config, folder, memory, lambda: self.network) if finishes else None
+        self._finisher = FinalModelSelector(config, folder, memory, lambda: self.network) if finishes else None
 
     def _models(self, ask_peer: AskPeer, key: SiteKey | None) -> ModelsFromServer:
         if key:
             return EncryptedModelsFromServer(self.memory, self.config, self.name, key)
-        if from_site_to_site(self.method):
+        if exchanges_directly(self.method):
             return ModelsOfSites(self.memory, self.config, self.name, self.method, ask_peer, self.log)
         return ModelsFromServer(self.memory)
 
@@ -124,7 +127,7 @@ class Site:
     @cached_property
     def samples(self) -> Samples:
         """What it trains on."""
-        return samples_of(self.folder.cases("training"), self.config.network.patch)
+        return build_samples(self.folder.cases("training"), self.config.network.patch)
 
     @property
     def num_samples(self) -> int:
@@ -134,15 +137,15 @@ class Site:
     def answer(self, task: Work) -> Answer:
         """Whatever the server asks for; a `Failure` where the site has lost what it needs for it."""
         if isinstance(task, EnrolmentTask):
-            return rounded(self.enrol(task))
+            return round_answer(self.enrol(task))
         if isinstance(task, ClosingTask):
             self.log.closed(task)
-            return Countersigned(task.round)
+            return ClosingReceipt(task.round)
         try:
             if isinstance(task, ImportanceTask):
-                return rounded(self.measure_importance(task))
+                return round_answer(self.measure_importance(task))
             answer = self.train(task) if isinstance(task, Task) else self.evaluate(task)
-            return rounded(replace(answer, log=self.log.last))
+            return round_answer(replace(answer, log=self.log.last))
         except MemoryLost as error:
             return Failure(str(error))
         except Refused as error:
@@ -152,7 +155,7 @@ class Site:
 
     def enrol(self, task: EnrolmentTask) -> Enrolment:
         """Commit to what is in the site's folder."""
-        enrolment = enrolment_of(self.folder, self.config, task.round, self.num_samples, self.certificate)
+        enrolment = make_enrolment(self.folder, self.config, task.round, self.num_samples, self.certificate)
         self.log.enrolled(task, enrolment)
         return enrolment
 
@@ -196,7 +199,7 @@ class Site:
             self.network,
             self.samples,
             self.device,
-            self.seeded_as,
+            self.training_seed_site,
             self._validation_dice,
             task,
         )
@@ -221,10 +224,10 @@ class Site:
 
     def _allowed(self, task: WithModels, models: Tensor | Ciphertexts) -> str:
         """What tells the question of ``task`` from others; `Refused` where the run needs no answer, or not now."""
-        question = question_of(task, models)
+        question = question_digest(task, models)
         sites = len(self.participants) or MOST_COALITION_SITES
-        require_within(task, question, self.config, sites, self.log.asked(task.round), self.caps)
-        require_in_turn(task, self.config.rounds, self.log.latest, self.log.trained_in)
+        require_within_budget(task, question, self.config, sites, self.log.asked(task.round), self.caps)
+        require_round_order(task, self.config.rounds, self.log.latest, self.log.trained_in)
         return question
 
     def give_model(self, receiver: str, round: int) -> PeerModel | None:
@@ -249,13 +252,15 @@ class Site:
             return self._estimate(task)
         final = self.models.final(task)
         if task.purpose is Purpose.FINISH:
-            return self._finish(task, final[1:] if final else (task.models[0], task.buffers[0]))
+            return self._select_final_model(task, final[1:] if final else (task.models[0], task.buffers[0]))
         if final:  # it lies among the run's models from now on
             name, model, buffers = final
             flat.load(self.network, model, buffers)
             self._save("", name or self.name)
             task = replace(task, models=model[None], buffers=(buffers,))
-        own_images = self.samples if task.purpose is Purpose.ROUND and estimates(self.config.training) else None
+        own_images = (
+            self.samples if task.purpose is Purpose.ROUND and estimates_statistics(self.config.training) else None
+        )
         cases = self._cases(task.split)
         return evaluate_models(self.network, cases, task, self.config, own_images, self._evaluations)
 
@@ -267,7 +272,7 @@ class Site:
         took = time.perf_counter() - started
         return Evaluated(task.round, (), torch.zeros(0, 0), took, buffers=flat.get_buffers(self.network))
 
-    def _finish(self, task: Evaluation, given: Model) -> Evaluated:
+    def _select_final_model(self, task: Evaluation, given: Model) -> Evaluated:
         """The models that a site may take home, on one split; what it chose lies among the run's models."""
         started = time.perf_counter()
         assert self._finisher
@@ -324,24 +329,27 @@ class Site:
             flat.load(self.network, received, task.buffers)
             return image_losses(self.network, self.samples, self.config.training.amp)
 
-        own = None if memory is None else self._own_part(task, memory)
+        own = None if memory is None else self._own_update(task, memory)
         return self.method.report(SiteView(received.to(self.device), training_losses, own, mean_dice(overlaps)))
 
-    def _own_part(self, task: Task, memory: Memory) -> OwnPart | None:
+    def _own_update(self, task: Task, memory: Memory) -> OwnUpdate | None:
         """The site's last update in the received model, where it is part of it and others are too."""
         weight, data_share = task.weight, task.data_share
         if weight is None or data_share is None or weight >= 1 or data_share >= 1:
             return None
-        statistics, rule = task.buffers, rule_of(self.config.training, task.round - 1)  # of the round that gave them
+        statistics, rule = (
+            task.buffers,
+            statistics_rule(self.config.training, task.round - 1),
+        )  # of the round that gave them
         if rule in ("models", "mean", "weights"):  # those of the others
             share = weight if rule == "weights" else data_share
-            statistics = flat.buffers_without(task.buffers, memory.buffers, share)
+            statistics = flat.leave_out_buffers(task.buffers, memory.buffers, share)
 
         def validation_dice(parameters: Tensor) -> float:
             flat.load(self.network, parameters, statistics)
-            if estimates(self.config.training):
+            if estimates_statistics(self.config.training):
                 estimate_statistics(self.network, self.samples)
             return self._validation_dice(self.network)
 
         previous, trained = memory.received.to(self.device), memory.trained.to(self.device)
-        return OwnPart(previous, trained, weight, validation_dice)
+        return OwnUpdate(previous, trained, weight, validation_dice)

@@ -15,10 +15,10 @@ from typing import Any
 from torch import Tensor
 
 from fedmerit.records.ciphertexts import Ciphertexts
-from fedmerit.records.ledger import Ledger, digest, digest_of_tensors, digest_of_texts, split_head
-from fedmerit.records.signing import Signer
-from fedmerit.training.overlaps import COUNTS, Overlap
-from fedmerit.wire.evaluation_budget import models_in
+from fedmerit.records.ledger import Ledger, digest, split_head, tensors_digest, texts_digest
+from fedmerit.records.signatures import Signer
+from fedmerit.trainers.monai_trainer.overlaps import COUNTS, Overlap
+from fedmerit.wire.evaluation_budget import count_models
 from fedmerit.wire.messages import (
     EVALUATE,
     TRAIN,
@@ -101,8 +101,8 @@ class SiteLog:
         """
         said: dict[str, Any] = {"plan": self.plan} if self.plan else {}
         if overlaps is not None:
-            said |= {"models": models_in(task), "question": question}
-            said |= {"overlaps": [digest_of_overlaps(overlaps)], "images": images}
+            said |= {"models": count_models(task), "question": question}
+            said |= {"overlaps": [overlaps_digest(overlaps)], "images": images}
         self._append(TRAIN, task.round, task.ledger, received=digest(received), update=digest(update), **said)
 
     def enrolled(self, task: EnrolmentTask, enrolment: Enrolment) -> None:
@@ -111,7 +111,7 @@ class SiteLog:
 
     def evaluated(self, task: Evaluation, models: Tensor | Ciphertexts, question: str, answer: Evaluated) -> None:
         """Write down that ``models``, (d,) or (m, d), of ``task`` were evaluated; ``question`` tells tasks apart."""
-        said = [digest_of_overlaps(overlaps) for overlaps in answer.overlaps]
+        said = [overlaps_digest(overlaps) for overlaps in answer.overlaps]
         asked = {"split": task.split, "models": task.count, "question": question}
         self._append(EVALUATE, task.round, task.ledger, received=digest(models), **asked, overlaps=said)
 
@@ -131,11 +131,11 @@ class SiteLog:
         self._append(CLOSED, task.round, task.ledger, **said)
 
     def gave_model(self, round: int, peer: str, model: str) -> None:
-        """Write down that the model with this `digest_of_peer` leaves for ``peer``, to learn from in ``round``."""
+        """Write down that the model with this `peer_digest` leaves for ``peer``, to learn from in ``round``."""
         self._append(GAVE, round, peer=peer, model=model)
 
     def got_model(self, task: Task, peer: str, model: str | None) -> None:
-        """Write down the `digest_of_peer` of what came of ``peer`` for a round's training; None: no answer did."""
+        """Write down the `peer_digest` of what came of ``peer`` for a round's training; None: no answer did."""
         self._append(GOT, task.round, task.ledger, peer=peer, model=model)
 
     def _append(self, work: str, round: int, head: str | None = None, **more: Any) -> None:
@@ -150,21 +150,21 @@ class SiteLog:
         self._chain.append({"site": self.site, "round": round, "work": work, **more, **told})
 
 
-def digest_of_overlaps(overlaps: Iterable[Overlap]) -> str:
+def overlaps_digest(overlaps: Iterable[Overlap]) -> str:
     """Of their counts, in whatever order."""
-    return digest_of_counts((one.case, one.label, *(getattr(one, name) for name in COUNTS)) for one in overlaps)
+    return counts_digest((one.case, one.label, *(getattr(one, name) for name in COUNTS)) for one in overlaps)
 
 
-def digest_of_answer(answer: Evaluated) -> str:
-    """Of the `digest_of_overlaps` of all models that it is on, which stand in the site's log."""
-    return digest_of_texts(map(digest_of_overlaps, answer.overlaps))
+def answer_digest(answer: Evaluated) -> str:
+    """Of the `overlaps_digest` of all models that it is on, which stand in the site's log."""
+    return texts_digest(map(overlaps_digest, answer.overlaps))
 
 
-def digest_of_counts(counts: Iterable[Counts]) -> str:
-    """SHA-256 of what `digest_of_overlaps` takes, in hexadecimal."""
+def counts_digest(counts: Iterable[Counts]) -> str:
+    """SHA-256 of what `overlaps_digest` takes, in hexadecimal."""
     return hashlib.sha256(json.dumps(sorted(counts)).encode()).hexdigest()
 
 
-def digest_of_peer(model: PeerModel) -> str:
+def peer_digest(model: PeerModel) -> str:
     """SHA-256 over parameters and statistics by name, with their types and shapes, in hexadecimal."""
-    return digest_of_tensors([("", model.parameters), *sorted(model.buffers.items())])
+    return tensors_digest([("", model.parameters), *sorted(model.buffers.items())])

@@ -12,17 +12,17 @@ import torch
 from torch import Tensor
 
 from fedmerit import flat
-from fedmerit.capabilities.peer_learning import LearnsFromPeers
+from fedmerit.capabilities import LearnsFromPeers
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.errors import BadInput, MemoryLost, printable
-from fedmerit.federation.memory import Learned, Memory, MemoryFolder
-from fedmerit.federation.peers import UNREACHABLE, AskPeer, gives
-from fedmerit.federation.site_log import SiteLog, digest_of_peer
+from fedmerit.federation.local_round import Learned, Memory, MemoryFolder
+from fedmerit.federation.peers import UNREACHABLE, AskPeer, shares_with
+from fedmerit.federation.site_log import SiteLog, peer_digest
 from fedmerit.flat import Buffers
 from fedmerit.records.ciphertexts import Ciphertexts, SiteKey
-from fedmerit.training.networks import initial_network
+from fedmerit.trainers.monai_trainer.networks import initial_network
 from fedmerit.wire.egress_list import require_model
-from fedmerit.wire.inspection import fault_of_model
+from fedmerit.wire.inspection import check_model
 from fedmerit.wire.messages import LOST_MEMORY, Evaluation, PeerModel, SparseUpdate, Task
 
 log = logging.getLogger(__name__)
@@ -146,7 +146,7 @@ class EncryptedModelsFromServer(_OwnStart):
             model = (start.double() + added).to(start.dtype)
         except (ValueError, RuntimeError) as error:
             raise BadInput(f"site {self.name}: cannot decrypt the model ({error}); {OTHER_KEY}") from error
-        if fault := fault_of_model(model, buffers, start, statistics, "model"):
+        if fault := check_model(model, buffers, start, statistics, "model"):
             raise BadInput(f"site {self.name}: decrypts a {fault}; {OTHER_KEY}")
         return model, buffers
 
@@ -204,12 +204,12 @@ class ModelsOfSites(_OwnStart):
         if memory is None and round:
             return None
         weight = torch.tensor(memory.weights.get(receiver, math.nan) if memory else math.nan, dtype=torch.float64)
-        if not gives(float(self.method.probability(weight, round)), self.config.seed, self.name, receiver, round):
+        if not shares_with(float(self.method.probability(weight, round)), self.config.seed, self.name, receiver, round):
             return None
         model = PeerModel(*self._own(round), math.nan)
         tables = flat.named(self.initial, model.parameters), model.buffers
         require_model(*({name: tensor.numpy() for name, tensor in table.items()} for table in tables))
-        self.log.gave_model(round, receiver, digest_of_peer(model))
+        self.log.gave_model(round, receiver, peer_digest(model))
         return model
 
     def _ask(self, task: Task, peer: str) -> PeerModel | None:
@@ -219,7 +219,7 @@ class ModelsOfSites(_OwnStart):
             model = self.ask_peer(peer, task.round)
             if model is None:
                 return None
-            digest = digest_of_peer(model)
+            digest = peer_digest(model)
         except Exception as error:  # whatever happens at a peer or on the way there; its text may name files
             kind = type(error).__name__
             log.warning("round %d: %.80s cannot be asked for its model: %s", task.round, printable(peer), kind)

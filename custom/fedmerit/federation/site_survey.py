@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmerit.training.data import Case, SiteFolder
-from fedmerit.wire.egress_list import Withheld, cleared
+from fedmerit.trainers.monai_trainer.data import Case, SiteFolder
+from fedmerit.wire.egress_list import Withheld, clear_answer
 from fedmerit.wire.messages import Failure
 from fedmerit.wire.survey import (
     AREA,
@@ -17,9 +17,9 @@ from fedmerit.wire.survey import (
     Question,
     Survey,
     Surveyed,
+    find_quantity,
     is_intensity,
-    quantity_of,
-    tallied,
+    mask_small_bins,
 )
 
 Counts = NDArray[np.int64]
@@ -38,7 +38,9 @@ def survey_site(folder: SiteFolder, question: Question) -> Surveyed | Failure:
         for name, counts in _counts(case, folder.labels):
             table = tables.setdefault(name, np.zeros((len(patients), len(counts)), np.int64))
             table[patients[case.patient]] += counts
-    tallies = {name: tallied(table, question.floor, is_intensity(name)) for name, table in sorted(tables.items())}
+    tallies = {
+        name: mask_small_bins(table, question.floor, is_intensity(name)) for name, table in sorted(tables.items())
+    }
     return Surveyed(len(patients), slices, tallies, question.floor)
 
 
@@ -52,7 +54,7 @@ def local_survey(folders: Sequence[SiteFolder], question: Question) -> Survey:
             refused[folder.name] = answer.reason
             continue
         try:
-            _, passed = cleared({}, {"survey": answer.to_dict()}, least=question.floor)
+            _, passed = clear_answer({}, {"survey": answer.to_dict()}, least=question.floor)
         except Withheld as error:
             refused[folder.name] = str(error)
         else:
@@ -77,7 +79,7 @@ def _counts(case: Case, labels: tuple[str, ...]) -> Iterator[tuple[str, Counts]]
         largest = 100 * label.mean(axis=(2, 3)).max(axis=0)
         measured |= {f"{AREA} {name}": float(one) for name, one in zip(labels, largest, strict=True)}
     for name, value in measured.items():
-        quantity = quantity_of(name)
+        quantity = find_quantity(name)
         once = np.zeros(quantity.bins, np.int64)
         once[np.searchsorted(quantity.edges, value, side="right")] = 1
         yield name, once

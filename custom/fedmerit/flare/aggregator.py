@@ -13,8 +13,8 @@ from fedmerit.configuration.run import RunConfiguration
 from fedmerit.federation.exchange import Exchange
 from fedmerit.federation.server import Federation
 from fedmerit.flare.translation import model_to_evaluated, model_to_reply, task_to_model
-from fedmerit.records.signing import Signer
-from fedmerit.training.place import SERVER, device_of, server_sites
+from fedmerit.records.signatures import Signer
+from fedmerit.trainers.monai_trainer.machine_settings import SERVER, configured_device, server_sites
 from fedmerit.wire.messages import TRAIN
 
 
@@ -59,7 +59,7 @@ class MeritAggregator(ModelAggregator):
             run,
             on_round,
             server_sites=server_sites(),
-            device=device_of(SERVER),
+            device=configured_device(SERVER),
             min_sites=min_sites,
             signer=signer,
             context=context,

@@ -19,20 +19,22 @@ from fedmerit.configuration.description import describe
 from fedmerit.configuration.filters import HE
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.federation.exchange import Exchange
-from fedmerit.files import held, write_json
-from fedmerit.flare import bells
+from fedmerit.files import lock_folder, write_json
+from fedmerit.flare import wake_up
 from fedmerit.flare.aggregator import MeritAggregator
 from fedmerit.flare.scalars import track
 from fedmerit.flare.translation import PROGRESS
 from fedmerit.machine import give_back_memory
 from fedmerit.records.certificates import read_certificate
 from fedmerit.records.ledger import Ledger
-from fedmerit.records.signing import Signer
-from fedmerit.training.place import RUN_NAME, RUNS, SERVER, follow_manifest, run_folder
+from fedmerit.records.signatures import Signer
+from fedmerit.trainers.monai_trainer.machine_settings import RUN_NAME, RUNS, SERVER, follow_manifest, run_folder
 
 TASK_MONITOR = "wf_task"  # NVFlare's thread that ends tasks
-LAST_WORDS = 120.0  # seconds to wait, where there is no limit, for sites that are told how a run was closed: it is over
-ASK_AGAIN = 5.0  # seconds after which sites that NVFlare gave up are asked again
+CLOSING_TIMEOUT = (
+    120.0  # seconds to wait, where there is no limit, for sites that are told how a run was closed: it is over
+)
+RETRY_SECONDS = 5.0  # seconds after which sites that NVFlare gave up are asked again
 SERVER_LOCK = ".server.lock"
 KEY, CERTIFICATE, ROOT = "server.key", "server.crt", "rootCA.pem"  # in the startup kit of a provisioned server
 
@@ -48,7 +50,7 @@ class SentTasks(dict[str, Any]):
         return super().pop(key, default)
 
 
-def forgive(communicator: Any) -> None:
+def allow_repeated_pop(communicator: Any) -> None:
     """Let NVFlare's ``communicator`` take a task out twice."""
     communicator._client_task_map = SentTasks(communicator._client_task_map)
 
@@ -87,7 +89,7 @@ class MeritController(ModelController):
 
     def run(self) -> None:
         """NVFlare's entry point; an exception in here ends the job with its message."""
-        forgive(self.communicator)
+        allow_repeated_pop(self.communicator)
         self.aggregator: MeritAggregator = self.get_component(self.aggregator_id)
         follow_manifest(Path(self.engine.get_workspace().get_site_config_dir()), SERVER)
         workspace = Path(self.get_run_dir())
@@ -95,7 +97,7 @@ class MeritController(ModelController):
         if not run.exists():  # a job that no site takes leaves none
             self._wait_for_a_site()
         run.mkdir(parents=True, exist_ok=True)
-        with held(run, SERVER_LOCK):  # the server's process of an earlier job may still be at work
+        with lock_folder(run, SERVER_LOCK):  # the server's process of an earlier job may still be at work
             self._work(run, workspace)
 
     def _work(self, run: Path, workspace: Path) -> None:
@@ -111,7 +113,7 @@ class MeritController(ModelController):
         self.engine.register_app_command(PROGRESS, lambda *_: progress(run, federation.config))
         try:
             for exchange in federation.exchanges():
-                self._carry(exchange)
+                self._exchange_messages(exchange)
                 give_back_memory()
         finally:
             if os.environ.get(RUNS):  # NVFlare gives an admin what lies in its own folder of the job
@@ -125,7 +127,7 @@ class MeritController(ModelController):
         """Note that a site asks for work, and whose answer NVFlare did not let through, such as news of an error."""
         super().handle_event(event_type, fl_ctx)
         if event_type == EventType.ABOUT_TO_END_RUN:
-            bells.ring()
+            wake_up.wake_up()
         if event_type == EventType.BEFORE_PROCESS_TASK_REQUEST:
             self.taken = True
         if event_type == AppEventType.AFTER_CONTRIBUTION_ACCEPT and not fl_ctx.get_prop(
@@ -138,18 +140,18 @@ class MeritController(ModelController):
                     site, f"an error in place of an answer ({result and result.get_return_code()})"
                 )
 
-    def _carry(self, exchange: Exchange) -> None:
+    def _exchange_messages(self, exchange: Exchange) -> None:
         """One message to every site that is asked, and its answer to the exchange, until that may end."""
         self.aggregator.hold(exchange)
         models, started = self.aggregator.models(), time.monotonic()
-        patience = self.round_timeout or (LAST_WORDS if self.aggregator.federation.finished else 0)
+        patience = self.round_timeout or (CLOSING_TIMEOUT if self.aggregator.federation.finished else 0)
         while True:
             there = self.sample_clients()
             for site in self.aggregator.federation.largest_first(models):
                 if site in there and not exchange.heard(site):
                     accept = self.aggregator.accept_model
                     self.send_model(exchange.work, models[site], targets=[site], callback=accept)
-                    bells.ring([site])
+                    wake_up.wake_up([site])
             while self.get_num_standing_tasks():
                 self._require_running()
                 self.communicator.check_tasks()  # NVFlare's monitor does every fifth of a second, whatever it is told
@@ -160,7 +162,7 @@ class MeritController(ModelController):
             if exchange.enough() or all(exchange.heard(site) for site in models):
                 break
             self.warning(f"waiting for sites: {', '.join(site for site in models if not exchange.heard(site))}")
-            self._pause(ASK_AGAIN)
+            self._pause(RETRY_SECONDS)
 
     def _wait_for_a_site(self) -> None:
         """Until one asks for work: its process has built every part of the job, so that it may run there."""
@@ -183,9 +185,9 @@ class MeritController(ModelController):
         """The context in which ciphertexts are added up; None where updates come in the clear."""
         if not self.aggregator.encrypted:
             return None
-        from fedmerit.flare.encryption import SERVER_CONTEXT, context_here
+        from fedmerit.flare.encryption import SERVER_CONTEXT, find_context
 
-        return context_here(SERVER_CONTEXT, self.fl_ctx, run)
+        return find_context(SERVER_CONTEXT, self.fl_ctx, run)
 
     def _root(self) -> Certificate | None:
         """Of the federation that this server was provisioned for; None in the simulator, which has none."""

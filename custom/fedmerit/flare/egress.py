@@ -8,7 +8,7 @@ from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.app_common.app_constant import AppConstants
 
 from fedmerit.core import DECIMALS
-from fedmerit.wire.egress_list import cleared
+from fedmerit.wire.egress_list import clear_answer
 from fedmerit.wire.survey import LEAST
 
 HEADERS = (AppConstants.CURRENT_ROUND,)
@@ -41,7 +41,7 @@ class EgressFilter(Filter):
         if code != ReturnCode.OK:
             return make_reply(code)
         dxo = from_shareable(shareable)
-        data, parts = cleared(dxo.data, dxo.meta, self.decimals, self.encrypted, self.least)
+        data, parts = clear_answer(dxo.data, dxo.meta, self.decimals, self.encrypted, self.least)
         result = DXO(DataKind.WEIGHT_DIFF, data=data, meta=parts).to_shareable()
         for name in HEADERS:
             if (value := shareable.get_header(name)) is not None:

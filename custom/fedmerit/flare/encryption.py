@@ -52,7 +52,7 @@ def contexts(folder: Path) -> tuple[bytes, bytes]:
     return of_sites.read_bytes(), of_server.read_bytes()
 
 
-def context_here(name: str, fl_ctx: FLContext, run: Path) -> bytes:
+def find_context(name: str, fl_ctx: FLContext, run: Path) -> bytes:
     """The context of this process's site or server.
 
     Args:

@@ -22,11 +22,12 @@ from nvflare.apis.signal import Signal
 from nvflare.app_common.abstract.fl_model import FLModel
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
-from fedmerit.attacks.attacking_site import attacking
-from fedmerit.capabilities.peer_learning import from_site_to_site
+from fedmerit.attacks.attacker_site import wrap_attacker
+from fedmerit.capabilities import exchanges_directly
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.errors import printable
 from fedmerit.federation.site import Site
+from fedmerit.flare.concurrency_limit import concurrency_slot
 from fedmerit.flare.translation import (
     answer_to_model,
     model_to_evaluation,
@@ -35,20 +36,19 @@ from fedmerit.flare.translation import (
     peer_to_shareable,
     shareable_to_peer,
 )
-from fedmerit.flare.turns import turn
 from fedmerit.machine import give_back_memory
 from fedmerit.records.ciphertexts import SiteKey
-from fedmerit.records.signing import Signer
-from fedmerit.training.networks import build_network
-from fedmerit.training.place import (
-    attack_of,
-    device_of,
+from fedmerit.records.signatures import Signer
+from fedmerit.trainers.monai_trainer.machine_settings import (
+    configured_attack,
+    configured_device,
     evaluation_caps,
     follow_manifest,
     run_folder,
     site_folder,
 )
-from fedmerit.wire.messages import EVALUATE, TRAIN, PeerModel, Reply, Task, Work, failed_with
+from fedmerit.trainers.monai_trainer.networks import build_network
+from fedmerit.wire.messages import EVALUATE, TRAIN, PeerModel, Reply, Task, Work, describe_failure
 
 KEY, CERTIFICATE = "client.key", "client.crt"  # in the startup kit of a provisioned site
 ERRORS = "errors.log"  # in the site's own folder of the run
@@ -102,18 +102,18 @@ class MeritExecutor(Executor):
                 replies = engine.send_aux_request([peer], PEER_MODEL, request, PEER_TIMEOUT, context)
             return shareable_to_peer(replies[peer], self._network)
 
-        own, key = _own_folder(fl_ctx), None
+        own, key = _site_workspace(fl_ctx), None
         if self.encrypted:
-            from fedmerit.flare.encryption import SITES_CONTEXT, context_here
+            from fedmerit.flare.encryption import SITES_CONTEXT, find_context
 
-            key = SiteKey(context_here(SITES_CONTEXT, fl_ctx, own.parents[1]))
+            key = SiteKey(find_context(SITES_CONTEXT, fl_ctx, own.parents[1]))
         participants = [client.name for client in engine.get_clients() or ()]
         kit = Path(engine.get_workspace().get_startup_kit_dir())
         signer = Signer(kit / KEY, kit / CERTIFICATE) if (kit / KEY).exists() else None  # the simulator has none
         pem = (kit / CERTIFICATE).read_text() if (kit / CERTIFICATE).exists() else ""
-        folder, device, caps = site_folder(name), device_of(name), evaluation_caps()
+        folder, device, caps = site_folder(name), configured_device(name), evaluation_caps()
         site = Site(folder, plan, own, device, ask_peer, key, participants, signer, pem, caps)
-        return attacking(site, attack_of(name))
+        return wrap_attacker(site, configured_attack(name))
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         """Refuse a job that cannot run here; remember what a filter, whosever, left of an update."""
@@ -132,10 +132,10 @@ class MeritExecutor(Executor):
         try:
             method = RunConfiguration.from_dict(self.plan).build_method()
         except Exception as error:
-            tell(self, error, "job refused", fl_ctx)
+            report_error(self, error, "job refused", fl_ctx)
             self.system_panic(f"job refused ({type(error).__name__})", fl_ctx)
             return
-        if from_site_to_site(method):
+        if exchanges_directly(method):
             fl_ctx.get_engine().register_aux_message_handler(PEER_MODEL, self._give_model)
 
     def _give_model(self, topic: str, request: Shareable, fl_ctx: FLContext) -> Shareable:
@@ -144,7 +144,7 @@ class MeritExecutor(Executor):
             receiver = fl_ctx.get_peer_context().get_identity_name()
             return peer_to_shareable(self._open(fl_ctx).give_model(receiver, int(request["round"])), self._network)
         except Exception as error:
-            tell(self, error, "no model given", fl_ctx)
+            report_error(self, error, "no model given", fl_ctx)
             return make_reply(ReturnCode.EXECUTION_EXCEPTION)
 
     def execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
@@ -154,29 +154,29 @@ class MeritExecutor(Executor):
             return make_reply(ReturnCode.TASK_UNKNOWN)
         try:
             task = READERS[task_name](FLModelUtils.from_shareable(shareable), self._network)
-            with turn():
+            with concurrency_slot():
                 answer = self._open(fl_ctx).answer(task)
                 give_back_memory()  # the site now waits for the others
             if isinstance(task, Task) and isinstance(answer, Reply):
                 self._trained = task, answer
             return FLModelUtils.to_shareable(answer_to_model(answer, self._network))
         except Exception as error:
-            tell(self, error, "round failed", fl_ctx)
-            return FLModelUtils.to_shareable(answer_to_model(failed_with(error), self._network))
+            report_error(self, error, "round failed", fl_ctx)
+            return FLModelUtils.to_shareable(answer_to_model(describe_failure(error), self._network))
 
 
-def tell(executor: Executor, error: Exception, what: str, fl_ctx: FLContext) -> None:
+def report_error(executor: Executor, error: Exception, what: str, fl_ctx: FLContext) -> None:
     """Say why where the site alone reads it, and in NVFlare's log that something went wrong."""
     told = f"ERROR: {what} at {fl_ctx.get_identity_name()}: {error}"
     print(printable(told, "\n\t"), file=sys.stderr, flush=True)  # the server may have chosen some of the words
-    folder = _own_folder(fl_ctx)
+    folder = _site_workspace(fl_ctx)
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ERRORS).open("a") as log:
         traceback.print_exception(error, file=log)
     executor.log_error(fl_ctx, f"{what} at this site ({type(error).__name__}); its own {ERRORS} says why")
 
 
-def _own_folder(fl_ctx: FLContext) -> Path:
+def _site_workspace(fl_ctx: FLContext) -> Path:
     """Where the site keeps its part of the run."""
     workspace = Path(fl_ctx.get_engine().get_workspace().get_run_dir(fl_ctx.get_job_id()))
     return run_folder(workspace) / "sites" / str(fl_ctx.get_identity_name())

@@ -58,7 +58,7 @@ def privacy_filter(spec: str) -> DXOFilter:
     return FILTERS[type(chosen)](**vars(chosen))
 
 
-def filtering(specs: Sequence[str], network: nn.Module) -> Callable[[Answer], Answer]:
+def build_answer_filter(specs: Sequence[str], network: nn.Module) -> Callable[[Answer], Answer]:
     """What the filters make of a site's answer, as if it left by NVFlare: for the local engine."""
     filters = [privacy_filter(spec) for spec in specs]
 

@@ -16,7 +16,7 @@ import fedmerit
 from fedmerit.configuration.filters import HE
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.errors import BadInput
-from fedmerit.federation.requirements import require_patience, require_sites_apart
+from fedmerit.federation.requirements import require_decentralised, require_timeouts
 from fedmerit.flare.aggregator import MeritAggregator
 from fedmerit.flare.controller import MeritController
 from fedmerit.flare.egress import EgressFilter
@@ -57,7 +57,7 @@ class MeritRecipe(Recipe):
         privacy: Sequence[str] = (),
         track: Sequence[str] = (),
     ):
-        require_sites_apart(config)
+        require_decentralised(config)
         job = FedJob(name=name, min_clients=start_sites or min_sites)
         job.set_app_packages(["fedmerit"])
         job.to_server(MeritController(round_timeout=round_timeout, min_sites=min_sites))
@@ -74,7 +74,7 @@ class MeritRecipe(Recipe):
         super().__init__(job)
 
 
-def site_policy(track: bool = False, surveys: bool = True) -> dict[str, Any]:
+def build_site_policy(track: bool = False, surveys: bool = True) -> dict[str, Any]:
     """What ``local/resources.json`` of an NVFlare workspace has to hold for these jobs.
 
     The classes they may name, NVFlare's trackers among them at a server that is to ``track``, and those of a survey
@@ -86,8 +86,8 @@ def site_policy(track: bool = False, surveys: bool = True) -> dict[str, Any]:
 
 
 def survey_classes() -> set[str]:
-    """Those that `site_policy` lists for surveys alone."""
-    return set(site_policy()[CLASS_ALLOW_LIST]) - set(site_policy(surveys=False)[CLASS_ALLOW_LIST])
+    """Those that `build_site_policy` lists for surveys alone."""
+    return set(build_site_policy()[CLASS_ALLOW_LIST]) - set(build_site_policy(surveys=False)[CLASS_ALLOW_LIST])
 
 
 def export_job(
@@ -115,7 +115,7 @@ def export_job(
     Raises:
         BadInput: ``out`` exists and is no such job folder, or its name is none of a job.
     """
-    require_patience(min_sites, round_timeout)
+    require_timeouts(min_sites, round_timeout)
     job = out.resolve()  # of ., which has no name, the folder's
     if not JOB_NAME.fullmatch(job.name):
         raise BadInput(

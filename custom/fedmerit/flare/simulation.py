@@ -16,19 +16,19 @@ import psutil
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.errors import RunFailed
 from fedmerit.federation.checkpoint import is_finished
-from fedmerit.flare.turns import TURNS
+from fedmerit.flare.concurrency_limit import CONCURRENCY_LIMIT
 from fedmerit.machine import free_memory
 from fedmerit.records.ledger import Ledger
 from fedmerit.records.results import read_run
-from fedmerit.training import place
-from fedmerit.training.sizes import maps_of, parameters_of
+from fedmerit.trainers.monai_trainer import machine_settings
+from fedmerit.trainers.monai_trainer.size_estimates import count_feature_maps, count_parameters
 
 POLL = 0.3  # seconds
 SITE_MEMORY = 0.13e9  # bytes of a site's process beyond what it shares with the others, whatever the network
 WAITING = 18  # vectors of the network's size that it holds besides; measured with 0.5 to 29 million parameters
 FREE_SHARE = 0.8  # of what is free, to count on
 FAULT = re.compile(r"ERROR|Error:|(BadInput|RunFailed|Exception):")  # the last: of this package
-MARK = "FEDMERIT_SIMULATION"  # variable by which all processes of one simulation are known
+PROCESS_TAG = "FEDMERIT_SIMULATION"  # variable by which all processes of one simulation are known
 
 
 def run_simulator(
@@ -51,7 +51,7 @@ def run_simulator(
         root: the folder of their site folders.
         run: the run folder, with run.json.
         threads: sites at work at a time. Each site has a process, where memory allows; else a new one for every task.
-        devices: setting as `fedmerit.training.place.device_of` reads it.
+        devices: setting as `fedmerit.trainers.monai_trainer.machine_settings.configured_device` reads it.
         on_round: called with every round's ledger record.
         lock: file descriptor that holds the run folder; the simulator inherits it, and so holds the folder
             even where this process is killed.
@@ -66,16 +66,16 @@ def run_simulator(
         log, workspace = run / "nvflare.log", run / "nvflare"
         mark = uuid4().hex
         here = {
-            MARK: mark,
-            place.SITES: str(root),
-            place.RUN: str(run.resolve()),
-            place.DEVICES: devices,
-            place.SERVER_SITES: server_sites or "",  # whatever this process was told: run.json decides
-            place.ATTACKS: place.attack_setting(attacks or {}),
+            PROCESS_TAG: mark,
+            machine_settings.SITES: str(root),
+            machine_settings.RUN: str(run.resolve()),
+            machine_settings.DEVICES: devices,
+            machine_settings.SERVER_SITES: server_sites or "",  # whatever this process was told: run.json decides
+            machine_settings.ATTACKS: machine_settings.attack_setting(attacks or {}),
         }
-        if threads < len(sites) and memory_of(config, run, len(sites), threads) <= FREE_SHARE * free_memory():
+        if threads < len(sites) and estimate_memory(config, run, len(sites), threads) <= FREE_SHARE * free_memory():
             workspace.mkdir(parents=True, exist_ok=True)
-            here[TURNS], threads = f"{threads}:{workspace.resolve()}", len(sites)
+            here[CONCURRENCY_LIMIT], threads = f"{threads}:{workspace.resolve()}", len(sites)
         command = [sys.executable, "-m", "fedmerit.flare.simulator", str(run), str(workspace), str(threads), *sites]
         with log.open("ab") as output:
             begun = output.tell()
@@ -90,14 +90,14 @@ def run_simulator(
             _end(mark)
             process.wait()
         if not is_finished(run, config.rounds):
-            raise RunFailed(_what_happened(log, begun, workspace))
+            raise RunFailed(_explain_failure(log, begun, workspace))
     follow()
 
 
-def memory_of(config: RunConfiguration, run: Path, sites: int, at_work: int) -> float:
+def estimate_memory(config: RunConfiguration, run: Path, sites: int, at_work: int) -> float:
     """Bytes that processes of ``sites`` take together, estimated; of those at work a message of n + 1 models, twice."""
-    vector = 4 * parameters_of(config)
-    maps = 4 * maps_of(config, read_run(run)["image_size"])
+    vector = 4 * count_parameters(config)
+    maps = 4 * count_feature_maps(config, read_run(run)["image_size"])
     return sites * (SITE_MEMORY + WAITING * vector) + at_work * (2 * (sites + 1) * vector + maps)
 
 
@@ -106,7 +106,7 @@ def _end(mark: str) -> None:
     family = []
     for process in psutil.process_iter():
         with suppress(psutil.Error):
-            if process.environ().get(MARK) == mark and process.status() != psutil.STATUS_ZOMBIE:
+            if process.environ().get(PROCESS_TAG) == mark and process.status() != psutil.STATUS_ZOMBIE:
                 process.terminate()
                 family.append(process)
     for process in psutil.wait_procs(family, timeout=10)[1]:
@@ -114,7 +114,7 @@ def _end(mark: str) -> None:
     psutil.wait_procs(family, timeout=10)
 
 
-def _what_happened(log: Path, begun: int, workspace: Path) -> str:
+def _explain_failure(log: Path, begun: int, workspace: Path) -> str:
     """By what the log has from byte ``begun`` on: what stands before is of an earlier try."""
     text = log.read_bytes()[begun:].decode(errors="replace")
     lines = [line for line in text.splitlines() if line.strip()]

@@ -39,9 +39,9 @@ from nvflare.security.security import EmptyAuthorizer
 
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.files import read_json, write_json
-from fedmerit.flare import bells
-from fedmerit.flare.recipe import MeritRecipe, site_policy
-from fedmerit.flare.turns import turn
+from fedmerit.flare import wake_up
+from fedmerit.flare.concurrency_limit import concurrency_slot
+from fedmerit.flare.recipe import MeritRecipe, build_site_policy
 from fedmerit.workers import end_with_parent
 
 EXPORTED = "exported"  # folder of the job in the simulator's workspace
@@ -69,7 +69,7 @@ class ForkedSites(SimulatorRunner):
         for client in clients:
             self.sites[client.client_name][1].send(self._told(client))
         processes = {site: process for site, (process, _) in self.sites.items()}
-        for death in deaths(processes):
+        for death in watch_processes(processes):
             self.logger.error(death)
             if not self.patient:  # its round would never end; what the log tells last is why
                 os._exit(1)
@@ -93,7 +93,7 @@ class ForkedSites(SimulatorRunner):
         return args, deploy, self.build_ctx | {"client_name": client.client_name}
 
 
-def forked(sites: Sequence[str]) -> dict[str, SiteProcess]:
+def fork_sites(sites: Sequence[str]) -> dict[str, SiteProcess]:
     """By name a process for every site, waiting to be told what it needs to know.
 
     To be called before this process has threads or has computed anything: neither survives a fork.
@@ -101,7 +101,7 @@ def forked(sites: Sequence[str]) -> dict[str, SiteProcess]:
     gc.collect()
     gc.freeze()  # no collection writes to what the processes share
     context, processes = multiprocessing.get_context("fork"), {}
-    bells.hang(sites)
+    wake_up.create_wake_ups(sites)
     for site in sites:
         ours, its = context.Pipe()
         processes[site] = context.Process(target=_site, args=(its,)), ours
@@ -109,7 +109,7 @@ def forked(sites: Sequence[str]) -> dict[str, SiteProcess]:
     return processes
 
 
-def deaths(processes: Mapping[str, ForkProcess]) -> Iterator[str]:
+def watch_processes(processes: Mapping[str, ForkProcess]) -> Iterator[str]:
     """Which site's process died, and how, as it happens; ends when all processes have ended."""
     running: dict[object, tuple[str, ForkProcess]] = {one.sentinel: (site, one) for site, one in processes.items()}
     while running:
@@ -154,10 +154,13 @@ def _serve(args: Namespace, deploy: Any, build: Mapping[str, Any]) -> None:
     with client.run_manager.new_context() as fl_ctx:
         runner = fl_ctx.get_prop(FLContextKey.RUNNER)
     while not runner.run_abort_signal.triggered:
-        with turn(), client.run_manager.new_context() as fl_ctx:  # also to fetch it: in the order of the bells
+        with (
+            concurrency_slot(),
+            client.run_manager.new_context() as fl_ctx,
+        ):  # also to fetch it: in the order of the bells
             _, worked = runner.fetch_and_run_one_task(fl_ctx)
         if not worked:
-            bells.sleep(args.client, LONGEST)
+            wake_up.wait_for_wake_up(args.client, LONGEST)
     runner.end_run_events_sequence()
     client.cell.stop()
 
@@ -168,12 +171,12 @@ def main(run: str, workspace: str, threads: str, *names: str) -> None:
     That is a new program for every site and task, which needs the memory of no more than ``threads``.
     """
     can_fork = sys.platform == "linux"  # elsewhere not what has been imported
-    sites = forked(names) if can_fork and int(threads) == len(names) else None
+    sites = fork_sites(names) if can_fork and int(threads) == len(names) else None
     info, root = read_json(Path(run) / "run.json"), Path(workspace).resolve()
     waiting = info.get("min_sites", 1), info.get("round_timeout", 0)
     privacy, track = info.get("privacy", []), info.get("track", [])
     recipe = MeritRecipe(RunConfiguration.from_dict(info["plan"]), "job", *waiting, len(names), privacy, track)
-    write_json(root / recipe.name / "local" / "resources.json", site_policy(track=bool(track)))
+    write_json(root / recipe.name / "local" / "resources.json", build_site_policy(track=bool(track)))
     if sites is None:
         recipe.execute(SimEnv(clients=list(names), num_threads=int(threads), workspace_root=str(root)))
         return

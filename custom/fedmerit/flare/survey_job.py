@@ -24,9 +24,9 @@ from fedmerit.federation.exchange import LONGEST_REASON
 from fedmerit.federation.site_survey import survey_site
 from fedmerit.files import write_json
 from fedmerit.flare.egress import EgressFilter
-from fedmerit.flare.executor import tell
-from fedmerit.training.place import follow_manifest, site_folder
-from fedmerit.wire.messages import EVALUATE, Failure, failed_with
+from fedmerit.flare.executor import report_error
+from fedmerit.trainers.monai_trainer.machine_settings import follow_manifest, site_folder
+from fedmerit.wire.messages import EVALUATE, Failure, describe_failure
 from fedmerit.wire.survey import Question, Survey, Surveyed
 
 ANSWERS = "survey.json"  # in the server's folder of the job
@@ -47,8 +47,8 @@ class SurveyExecutor(Executor):
             question = Question(**FLModelUtils.from_shareable(shareable).meta["survey"])
             answer = survey_site(site_folder(name), question)
         except Exception as error:
-            tell(self, error, "survey failed", fl_ctx)
-            answer = failed_with(error)
+            report_error(self, error, "survey failed", fl_ctx)
+            answer = describe_failure(error)
         told = {"failure": answer.reason} if isinstance(answer, Failure) else {"survey": answer.to_dict()}
         return FLModelUtils.to_shareable(FLModel(params_type=ParamsType.DIFF, params={}, meta=told))
 
@@ -71,14 +71,14 @@ class SurveyController(ModelController):
         message = FLModel(params_type=ParamsType.FULL, params={}, meta={"survey": self.question})
         sites = self.sample_clients()
         answers = self.send_model_and_wait(EVALUATE, message, targets=sites, timeout=self.wait)
-        told = {str(answer.meta["client_name"]): answer_of(answer.meta, asked) for answer in answers}
+        told = {str(answer.meta["client_name"]): read_answer(answer.meta, asked) for answer in answers}
         surveyed = {name: one for name, one in sorted(told.items()) if isinstance(one, Surveyed)}
         refused = {name: one for name, one in told.items() if isinstance(one, str)}
         refused |= dict.fromkeys((name for name in sites if name not in told), NO_ANSWER)
         write_json(Path(self.get_run_dir()) / ANSWERS, Survey(asked.floor, surveyed, refused).to_dict())
 
 
-def answer_of(told: Mapping[str, Any], asked: Question) -> Surveyed | str:
+def read_answer(told: Mapping[str, Any], asked: Question) -> Surveyed | str:
     """What the server makes of an answer; why it cannot be used, where it cannot."""
     if "failure" in told:
         return printable(str(told["failure"])[:LONGEST_REASON])

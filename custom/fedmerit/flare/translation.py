@@ -18,11 +18,11 @@ from torch import Tensor, nn
 
 from fedmerit import flat
 from fedmerit.records.ciphertexts import Ciphertexts
-from fedmerit.training.overlaps import Overlap, Surface
+from fedmerit.trainers.monai_trainer.overlaps import Overlap, Surface
 from fedmerit.wire.messages import (
     Answer,
+    ClosingReceipt,
     ClosingTask,
-    Countersigned,
     Enrolment,
     EnrolmentTask,
     Evaluated,
@@ -230,7 +230,7 @@ def answer_to_model(answer: Answer, network: nn.Module) -> FLModel:
         parts = {"cases": dict(answer.cases), "slices": dict(answer.slices), "fingerprint": list(answer.fingerprint)}
         told = {"enrolment": parts | {"certificate": answer.certificate}, "seconds": answer.seconds}
         return FLModel(params_type=ParamsType.DIFF, params={}, current_round=answer.round, meta=told)
-    if isinstance(answer, Countersigned):
+    if isinstance(answer, ClosingReceipt):
         meta = {"countersigned": True}
         return FLModel(params_type=ParamsType.DIFF, params={}, current_round=answer.round, meta=meta)
     if isinstance(answer, Evaluated):
@@ -320,7 +320,7 @@ def model_to_reply(model: FLModel, network: nn.Module) -> Reply | Failure:
 
 def model_to_evaluated(
     model: FLModel, network: nn.Module
-) -> Evaluated | Importance | Enrolment | Countersigned | Failure:
+) -> Evaluated | Importance | Enrolment | ClosingReceipt | Failure:
     """What the server makes of an evaluation, likewise."""
     try:
         meta = model.meta
@@ -337,7 +337,7 @@ def model_to_evaluated(
                 seconds=_number(meta["seconds"]),
             )
         if "countersigned" in meta:
-            return Countersigned(_round(model))
+            return ClosingReceipt(_round(model))
         if "increases" in meta:
             return Importance(
                 round=_round(model),

@@ -29,16 +29,16 @@ def median_of_others(values: Tensor, known: Tensor) -> Tensor:
     return medians.where(others.sum(dim=1) >= 2, torch.nan)
 
 
-def known_or(median: Tensor, before: Tensor) -> Tensor:
+def fill_unknown(median: Tensor, before: Tensor) -> Tensor:
     """(n,) ``median`` of others, as it was ``before`` where they are too few now; NaN: they always were."""
     return median.where(median.isfinite(), before)
 
 
-def shrinking(amounts: Tensor, known: Tensor, times: float, before: float | Tensor = math.nan) -> Tensor:
+def shrink_factors(amounts: Tensor, known: Tensor, times: float, before: float | Tensor = math.nan) -> Tensor:
     """(n,) by what to multiply ``amounts`` (n,) so that none is over ``times`` the median of the others; 1: nothing.
 
     Where the others are too few for a median, what it was ``before`` (n,) counts.
     """
-    bound = times * known_or(median_of_others(amounts, known), torch.as_tensor(before, dtype=torch.float64))
+    bound = times * fill_unknown(median_of_others(amounts, known), torch.as_tensor(before, dtype=torch.float64))
     over = known & (bound > 0) & (amounts > bound)
     return torch.where(over, bound / amounts.where(over, 1.0), 1.0)

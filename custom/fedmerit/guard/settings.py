@@ -8,7 +8,7 @@ from fedmerit.parameters import Checked, parameter
 
 
 @dataclass(frozen=True)
-class Guarding(Checked):
+class GuardSettings(Checked):
     """Whether answers are bounded and judged before the method gets them, and what a verdict does."""
 
     __pydantic_config__ = ConfigDict(extra="forbid")  # an unknown name is an error

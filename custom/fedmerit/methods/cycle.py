@@ -11,7 +11,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedmerit.capabilities.peer_learning import LearnsFromPeers, PeerTerm, PeerView, Sharing
+from fedmerit.capabilities import LearnsFromPeers, PeerTerm, PeerView, Sharing
 from fedmerit.core import About, Layout, Method, Needs, Outcome, Reports
 from fedmerit.distillation import DIRECTIONS, EXCHANGES, distillation
 from fedmerit.methods.peer_scores import OWN_LOSSES, agreements, misalignments, own_loss
@@ -83,7 +83,7 @@ class CYCle(Method, LearnsFromPeers):
             raise ValueError("exchange='peer': the server has no models to average; set warmup_by=own, too")
 
     @property
-    def asks_of_peers(self) -> tuple[str, ...]:
+    def peer_quantities(self) -> tuple[str, ...]:
         """Whether they could be used, and how they score."""
         return "available", SCORES[self.score]
 
@@ -121,12 +121,12 @@ class CYCle(Method, LearnsFromPeers):
         models, present = state.models + updates, reports.present
         due, name = state.reputation.isnan() | self.scores(int(state.round)), SCORES[self.score]
         said = reports.pairs[name].where(due & present[:, None], torch.nan).fill_diagonal_(torch.nan)
-        now = self.reputation_of(said)
+        now = self.compute_reputation(said)
         r = remembered(state.reputation, now, self.alpha)
         estimate = now.where(now.isfinite(), state.estimate)
         outcome = Outcome(
-            contribution=mean_of_holders(estimate).where(present, torch.nan),
-            reputation=mean_of_holders(r),
+            contribution=average_holders(estimate).where(present, torch.nan),
+            reputation=average_holders(r),
             weights=reports.data_share,
             models=models,
             pairs={"peer_reputation": r, name: said, "available": reports.pairs["available"]},
@@ -136,10 +136,10 @@ class CYCle(Method, LearnsFromPeers):
             outcome = replace(outcome, models=models, statistics="shared")
         return CYCleState(outcome.models, r, estimate, state.round + 1), outcome
 
-    def starting_from(self, state: CYCleState, models: Tensor) -> CYCleState:
-        """As `Method.starting_from`; a warm-up by FedAvg goes on from the model of all."""
+    def restart_from(self, state: CYCleState, models: Tensor) -> CYCleState:
+        """As `Method.restart_from`; a warm-up by FedAvg goes on from the model of all."""
         as_one = self.warmup_by == "fedavg" and state.round < self.warmup
-        return state if as_one else super().starting_from(state, models)
+        return state if as_one else super().restart_from(state, models)
 
     def learn_from(self, view: PeerView) -> PeerTerm:
         """Reputation scoring where it is due (Algorithm 1, lines 2 to 12), then λ0 Σ_k r_(n,k) L_DL(n,k)."""
@@ -148,12 +148,12 @@ class CYCle(Method, LearnsFromPeers):
         due = [peer for peer, r in view.weights.items() if all_due or r != r]  # NaN: never scored
         said = self._score(view, due) if due else {}
         found = torch.tensor([said.get(peer, torch.nan) for peer in view.weights], dtype=torch.float64)
-        r = remembered(before, self.reputation_of(found), self.alpha).tolist()
+        r = remembered(before, self.compute_reputation(found), self.alpha).tolist()
         weights = {peer: self.lambda0 * value for peer, value in zip(view.weights, r, strict=True) if value > 0}
         loss = distillation(view.predict, weights, self.T, self.kl)
         return PeerTerm(loss, {SCORES[self.score]: said}, dict(zip(view.weights, r, strict=True)))
 
-    def reputation_of(self, said: Tensor) -> Tensor:
+    def compute_reputation(self, said: Tensor) -> Tensor:
         """r̃, 0 to 1, of what was said of peers; NaN stays NaN."""
         return said if self.score == "agreement" else current_reputation(said, self.tau_opt, self.tau_max)
 
@@ -179,6 +179,6 @@ def sharing_probability(reputation: Tensor, forced: bool) -> Tensor:
     return torch.ones_like(reputation) if forced else reputation.nan_to_num(1.0)
 
 
-def mean_of_holders(values: Tensor) -> Tensor:
+def average_holders(values: Tensor) -> Tensor:
     """(n,) mean of each column of (n, n), NaN left out; 0 where there is nothing else."""
     return values.nanmean(dim=0).nan_to_num(0.0)

@@ -6,7 +6,7 @@ Beside the global model every site trains one of its own, held near the global o
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedmerit.capabilities.local_training import LocalResult, TrainingView, TrainsLocally, towards
+from fedmerit.capabilities import LocalResult, TrainingView, TrainsLocally, towards
 from fedmerit.core import About, Needs
 from fedmerit.methods.fedavg import FedAvg
 from fedmerit.parameters import parameter

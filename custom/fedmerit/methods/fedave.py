@@ -10,24 +10,14 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedmerit.capabilities.candidates import Candidates, EvaluatesCandidates
+from fedmerit.capabilities import Candidates, EvaluatesCandidates
 from fedmerit.core import About, Layout, Method, Outcome, Reports, SiteView, inner_products
 from fedmerit.games import trained_candidates, with_received
 from fedmerit.methods.earnings import contributions_parameter, deserved, require_one_each
 from fedmerit.methods.loss_distributions import floored_divergence
 from fedmerit.methods.unrewarded import instead, unrewarded_parameter
 from fedmerit.parameters import parameter
-from fedmerit.vectors import (
-    aggregate,
-    gram,
-    histogram,
-    norms,
-    remember,
-    reshare,
-    reward,
-    share,
-    to_sites,
-)
+from fedmerit.vectors import aggregate, gram, histogram, norms, remember, reshare, reward, share, to_sites
 
 
 @dataclass(frozen=True)
@@ -100,7 +90,7 @@ class FedAVE(Method, EvaluatesCandidates):
         return self.bins if self.distributions != "none" else 0
 
     @property
-    def without_claims(self) -> "FedAVE":
+    def without_self_reports(self) -> "FedAVE":
         """Without nearness, which rests on what sites say of their losses."""
         return replace(self, distributions="none")
 

@@ -51,6 +51,6 @@ class FedBN(Method):
         outcome = Outcome.by_weights(weights, reports, models, statistics="own")
         return FedBNState(models, state.norms), outcome
 
-    def starting_from(self, state: FedBNState, models: Tensor) -> FedBNState:
+    def restart_from(self, state: FedBNState, models: Tensor) -> FedBNState:
         """The norms of ``models`` (n, d) are the sites'; the rest stays that of all."""
         return replace(state, models=torch.where(state.norms, models, state.models))

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fedmerit.core import About, Layout, Method, Needs, Outcome, Reports, SiteView, inner_products
-from fedmerit.methods.minus_model import cosine_to_mean_of_others, minus_model
+from fedmerit.methods.minus_model import cosine_to_others_mean, minus_model
 from fedmerit.parameters import parameter
 from fedmerit.vectors import aggregate, cosine_to_others, share, share_known
 
@@ -130,7 +130,7 @@ class FedCE(Method):
         if (own := view.own) is None:
             return {}
         said = {
-            "cosine": cosine_to_mean_of_others(view.received, own.previous, own.trained, own.weight),
+            "cosine": cosine_to_others_mean(view.received, own.previous, own.trained, own.weight),
             "minus_error": 1 - own.validation_dice(minus_model(view.received, own.trained, own.weight)),
             "error": 1 - view.validation_dice,
         }

@@ -6,7 +6,7 @@ FedAvg, but while a site trains, a term of its loss holds its model near the one
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedmerit.capabilities.local_training import LocalResult, TrainingView, TrainsLocally, towards
+from fedmerit.capabilities import LocalResult, TrainingView, TrainsLocally, towards
 from fedmerit.core import About, Needs
 from fedmerit.methods.fedavg import FedAvg
 from fedmerit.parameters import parameter

@@ -11,13 +11,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedmerit.capabilities.allocation import AllocatesNeurons, ImportanceRequest
-from fedmerit.capabilities.candidates import Candidates, EvaluatesCandidates
+from fedmerit.capabilities import AllocatesNeurons, Candidates, EvaluatesCandidates, ImportanceRequest
 from fedmerit.core import About, Layout, Method, Needs, Outcome, Reports
 from fedmerit.games import trained_candidates
 from fedmerit.methods.earnings import require_one_each
 from fedmerit.parameters import parameter
-from fedmerit.vectors import average_held, owned, share, to_sites
+from fedmerit.vectors import average_submodels, parameter_mask, share, to_sites
 
 WHOLE = 100.0  # percent: the reputation of the best site, and the importance of all neurons together
 TOLERANCE = 1e-9  # percent, of a sum of importances
@@ -91,14 +90,14 @@ class FedSAC(Method, AllocatesNeurons, EvaluatesCandidates):
             allocated=torch.tensor(-1),
         )
 
-    def importance_before(self, round: int) -> tuple[str, int] | None:
+    def importance_schedule(self, round: int) -> tuple[str, int] | None:
         """Every `importance_interval` rounds from the first round together on."""
         together, images = round - self.alone, 0 if self.importance == "equal" else self.validation_images
         return None if together < 0 or together % self.importance_interval else (self.importance, images)
 
     def importance_request(self, state: FedSACState) -> ImportanceRequest | None:
         """θ_g, where submodels are due and not allocated yet."""
-        due = self.importance_before(int(state.round))
+        due = self.importance_schedule(int(state.round))
         return None if due is None or state.allocated == state.round else ImportanceRequest(state.model, *due)
 
     def allocate(
@@ -109,7 +108,7 @@ class FedSAC(Method, AllocatesNeurons, EvaluatesCandidates):
         shuffled = torch.randperm(len(importance), generator=generator)  # says nothing of their place in the network
         order = shuffled if self.importance == "equal" else importance.argsort(stable=True)
         neurons = submodels(percentages(importance), order, reputations(state.contribution, self.beta))
-        models = state.model.where(owned(neurons, state.owners), 0.0)
+        models = state.model.where(parameter_mask(neurons, state.owners), 0.0)
         if alone is not None:
             neurons[alone], models[alone] = state.neurons[alone], state.models[alone]
         state = replace(state, models=models, neurons=neurons, allocated=state.round)
@@ -124,10 +123,10 @@ class FedSAC(Method, AllocatesNeurons, EvaluatesCandidates):
         if int(state.round) < self.alone:
             return self._alone(state, updates, reports)
         present, plain = reports.present, self.aggregation == "plain"
-        held = owned(state.neurons, state.owners)
+        held = parameter_mask(state.neurons, state.owners)
         amounts = present.double() if self.aggregation == "count" else reports.data_share
         trained = state.models, updates, held & present[:, None]
-        model, parts = average_held(state.model, *trained, amounts, normalised=not plain)  # Eq. 9
+        model, parts = average_submodels(state.model, *trained, amounts, normalised=not plain)  # Eq. 9
         state = replace(state, model=model, models=model.where(held, 0.0), round=state.round + 1)  # θ_i
         fraction = state.neurons.double().sum(dim=1) / max(state.neurons.shape[1], 1)
         weights = share(amounts if plain else parts, present)

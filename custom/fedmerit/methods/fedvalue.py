@@ -11,15 +11,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedmerit.capabilities.candidates import Candidates, EvaluatesCandidates
+from fedmerit.capabilities import Candidates, EvaluatesCandidates
 from fedmerit.core import About, Layout, Method, Outcome, Reports
-from fedmerit.games import (
-    all_but_one,
-    coalition_candidates,
-    coalition_values,
-    leave_one_out_values,
-    require_coalitions,
-)
+from fedmerit.games import all_but_one, coalition_candidates, coalition_values, leave_one_out_values, require_coalitions
 from fedmerit.parameters import parameter
 from fedmerit.vectors import aggregate, remember, share
 

@@ -6,7 +6,7 @@ from torch import Tensor
 from fedmerit.vectors import BLOCK
 
 
-def mean_of_others(mean: Tensor, own: Tensor, weight: float) -> Tensor:
+def average_others(mean: Tensor, own: Tensor, weight: float) -> Tensor:
     """(mean - ρ_i own) / (1 - ρ_i): the weighted mean of the others, float64; ``weight`` ρ_i in [0, 1)."""
     return (mean.double() - weight * own.double()) / (1 - weight)
 
@@ -16,11 +16,11 @@ def minus_model(received: Tensor, own_previous: Tensor, weight: float) -> Tensor
     result = torch.empty_like(received)
     blocks = (torch.split(vector, BLOCK) for vector in (result, received, own_previous))
     for part, now, mine in zip(*blocks, strict=True):
-        part.copy_(mean_of_others(now, mine, weight))
+        part.copy_(average_others(now, mine, weight))
     return result
 
 
-def cosine_to_mean_of_others(received: Tensor, previous: Tensor, own_previous: Tensor, weight: float) -> float:
+def cosine_to_others_mean(received: Tensor, previous: Tensor, own_previous: Tensor, weight: float) -> float:
     """The cosine of Eq. 2, -1 to 1; 0 where a vector is zero.
 
     Args:
@@ -34,7 +34,7 @@ def cosine_to_mean_of_others(received: Tensor, previous: Tensor, own_previous: T
     for now, before, mine in zip(*blocks, strict=True):
         start = before.double()
         own = mine.double() - start
-        pair = torch.stack([own, mean_of_others(now.double() - start, own, weight)])
+        pair = torch.stack([own, average_others(now.double() - start, own, weight)])
         products += pair @ pair.T
     norm = products[0, 0].sqrt() * products[1, 1].sqrt()
     return float((products[0, 1] / norm).clamp(-1, 1)) if norm > 0 else 0.0

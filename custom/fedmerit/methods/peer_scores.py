@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits as cross_entropy
 
-from fedmerit.capabilities.peer_learning import PeerView
+from fedmerit.capabilities import PeerView
 from fedmerit.core import DECIMALS
 from fedmerit.distillation import divergence
 

@@ -6,7 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedmerit.capabilities.pooling import PoolsImages
+from fedmerit.capabilities import PoolsImages
 from fedmerit.core import About, Needs, Outcome, Reports
 from fedmerit.methods.fedavg import FedAvg, FedAvgState
 

@@ -11,7 +11,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedmerit.capabilities.local_training import LocalResult, TrainingView, TrainsLocally
+from fedmerit.capabilities import LocalResult, TrainingView, TrainsLocally
 from fedmerit.core import About, Layout, Method, Outcome, Reports
 from fedmerit.parameters import parameter
 from fedmerit.vectors import aggregate, share
@@ -51,7 +51,7 @@ class SCAFFOLD(Method, TrainsLocally):
     )
 
     @property
-    def without_claims(self) -> "SCAFFOLD":
+    def without_self_reports(self) -> "SCAFFOLD":
         """With control variates that are no more than what the updates say."""
         return HeldSCAFFOLD(**vars(self))
 

@@ -10,7 +10,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedmerit.capabilities.peer_learning import LearnsFromPeers, PeerTerm, PeerView, Sharing
+from fedmerit.capabilities import LearnsFromPeers, PeerTerm, PeerView, Sharing
 from fedmerit.core import About, Layout, Method, Needs, Outcome, Reports
 from fedmerit.distillation import DIRECTIONS, EXCHANGES, distillation
 from fedmerit.parameters import parameter

@@ -12,12 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
-from cryptography.x509 import (
-    BasicConstraints,
-    Certificate,
-    ExtensionNotFound,
-    load_pem_x509_certificates,
-)
+from cryptography.x509 import BasicConstraints, Certificate, ExtensionNotFound, load_pem_x509_certificates
 from cryptography.x509.oid import NameOID
 
 from fedmerit.errors import BadInput
@@ -62,7 +57,7 @@ class Trust:
             raise BadInput(
                 f"{self.path}: does not lie in a startup kit, which would name the server; give its name with --server"
             )
-        return known or name_of(self.anchor)
+        return known or certificate_name(self.anchor)
 
     def require(self, certificate: Certificate, name: str, what: str) -> None:
         """`BadInput` where ``certificate`` is not that of the participant ``name``; it signed ``what``."""
@@ -88,11 +83,11 @@ def require_owner(certificate: Certificate, name: str, what: str) -> None:
         raise BadInput(f"{what}: signed by {subject(certificate)}, an admin with the role {str(roles[0].value)!r:.40}")
     if _is_authority(certificate):
         raise BadInput(f"{what}: signed by an authority, {subject(certificate)}; expected {name}")
-    if name_of(certificate) != name:
-        raise BadInput(f"{what}: signed by {name_of(certificate)!r:.80}; expected {name}")
+    if certificate_name(certificate) != name:
+        raise BadInput(f"{what}: signed by {certificate_name(certificate)!r:.80}; expected {name}")
 
 
-def name_of(certificate: Certificate) -> str:
+def certificate_name(certificate: Certificate) -> str:
     """The participant's name, CN of the subject; "" where there is not one."""
     names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     return str(names[0].value) if len(names) == 1 else ""
@@ -108,7 +103,7 @@ def read_certificates(path: Path) -> list[Certificate]:
     try:
         found = load_pem_x509_certificates(path.read_bytes())
         for one in found:
-            _take_apart(one)
+            _require_readable(one)
         return found
     except FileNotFoundError:
         raise BadInput(f"{path}: file not found; expected a certificate in PEM form") from None
@@ -116,7 +111,7 @@ def read_certificates(path: Path) -> list[Certificate]:
         raise BadInput(f"{path}: not readable as a certificate in PEM form ({error})") from None
 
 
-def _take_apart(certificate: Certificate) -> None:
+def _require_readable(certificate: Certificate) -> None:
     """Read all that is looked at later: `cryptography` finds what is spoiled in a certificate no sooner."""
     _ = certificate.subject, certificate.issuer, certificate.extensions, certificate.public_key()
     _ = certificate.not_valid_before_utc, certificate.not_valid_after_utc, certificate.signature_hash_algorithm

@@ -18,9 +18,9 @@ from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from fedmerit.errors import BadInput
-from fedmerit.files import room_for, write_atomically
+from fedmerit.files import require_disk_space, write_atomically
 from fedmerit.records.ciphertexts import Ciphertexts
-from fedmerit.records.signing import Signer, signed_by
+from fedmerit.records.signatures import Signer, is_signed_by_any
 
 GENESIS = "0" * 64
 UNREADABLE = (ValueError, KeyError, AttributeError, TypeError, RecursionError)  # whatever reading a line ends with
@@ -49,7 +49,7 @@ def _digest(vector: Tensor) -> str:
     return hashlib.sha256(vector.detach().float().reshape(-1).contiguous().numpy().data).hexdigest()
 
 
-def digest_of_tensors(tensors: Iterable[tuple[str, Tensor]]) -> str:
+def tensors_digest(tensors: Iterable[tuple[str, Tensor]]) -> str:
     """SHA-256 over tensors by name, with their types and shapes, in hexadecimal."""
     whole = hashlib.sha256()
     for name, tensor in tensors:
@@ -58,17 +58,17 @@ def digest_of_tensors(tensors: Iterable[tuple[str, Tensor]]) -> str:
     return whole.hexdigest()
 
 
-def digest_of_state(state: Mapping[str, Tensor]) -> str:
-    """`digest_of_tensors` of a network's state_dict, in whatever order."""
-    return digest_of_tensors(sorted(state.items()))
+def state_digest(state: Mapping[str, Tensor]) -> str:
+    """`tensors_digest` of a network's state_dict, in whatever order."""
+    return tensors_digest(sorted(state.items()))
 
 
-def digest_of_texts(texts: Iterable[str]) -> str:
+def texts_digest(texts: Iterable[str]) -> str:
     """SHA-256 over lines of text, in hexadecimal."""
     return hashlib.sha256("".join(f"{text}\n" for text in texts).encode()).hexdigest()
 
 
-def hash_of(record: Mapping[str, Any]) -> str:
+def record_hash(record: Mapping[str, Any]) -> str:
     """SHA-256 of a record's JSON, in hexadecimal."""
     return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
 
@@ -90,17 +90,17 @@ class Ledger:
 
         The signature is `Sealed`. What a crash cut short at the file's end is dropped.
         """
-        with room_for(self.path), self.path.open("ab") as file:
+        with require_disk_space(self.path), self.path.open("ab") as file:
             fcntl.flock(file, fcntl.LOCK_EX)  # another thread, or a process that was replaced, may be at work
             last, rest = _last_line(self.path)
             file.truncate(file.seek(0, os.SEEK_END) - rest)
-            chained = {**record, "previous": self._hash_of(last)}
-            closing = {"hash": hash_of(chained)}
+            chained = {**record, "previous": self._line_hash(last)}
+            closing = {"hash": record_hash(chained)}
             if self.signer:
                 before = self._parsed(last, "the last line").get("signature", "") if last else ""
-                chain = Sealed.of(before).chain or self._chain or secrets.token_hex(16)
-                signature = self.signer.sign(signed_text(chain, chained.get("round"), closing["hash"]))
-                closing["signature"] = str(Sealed(chain, signature))
+                chain = RecordSignature.of(before).chain or self._chain or secrets.token_hex(16)
+                signature = self.signer.sign(signature_payload(chain, chained.get("round"), closing["hash"]))
+                closing["signature"] = str(RecordSignature(chain, signature))
             file.write(json.dumps(chained | closing).encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())
@@ -108,7 +108,7 @@ class Ledger:
     @property
     def last_hash(self) -> str:
         """The hash of the last record; `GENESIS` where there is none."""
-        return self._hash_of(_last_line(self.path)[0])
+        return self._line_hash(_last_line(self.path)[0])
 
     @property
     def last(self) -> dict[str, Any] | None:
@@ -116,7 +116,7 @@ class Ledger:
         line = _last_line(self.path)[0]
         return None if line is None else self._parsed(line, "the last line")
 
-    def _hash_of(self, line: bytes | None) -> str:
+    def _line_hash(self, line: bytes | None) -> str:
         return GENESIS if line is None else str(self._parsed(line, "the last line")["hash"])
 
     def _parsed(self, line: bytes, where: str) -> dict[str, Any]:
@@ -176,14 +176,14 @@ class Ledger:
 
 
 @dataclass(frozen=True)
-class Sealed:
+class RecordSignature:
     """A record's signature: of its hash, its round and the chain that it stands in, so that it fits nowhere else."""
 
     chain: str  # drawn when the chain began; "": of earlier versions, which signed the hash alone
     signature: str
 
     @classmethod
-    def of(cls, text: object) -> "Sealed":
+    def of(cls, text: object) -> "RecordSignature":
         """As a record, or a site's log, has it."""
         chain, _, signature = str(text).rpartition(":")
         return cls(chain, signature)
@@ -191,12 +191,12 @@ class Sealed:
     def __str__(self) -> str:
         return f"{self.chain}:{self.signature}"
 
-    def is_by(self, certificates: Sequence[Certificate], round: object, hash: str) -> bool:
+    def is_signed_by(self, certificates: Sequence[Certificate], round: object, hash: str) -> bool:
         """Whether the key of one of these certificates signed the record of a round with this hash."""
-        return signed_by(certificates, signed_text(self.chain, round, hash), self.signature)
+        return is_signed_by_any(certificates, signature_payload(self.chain, round, hash), self.signature)
 
 
-def signed_text(chain: str, round: object, hash: str) -> str:
+def signature_payload(chain: str, round: object, hash: str) -> str:
     """What is signed of a record."""
     return f"{chain} {round} {hash}" if chain else hash
 
@@ -227,11 +227,11 @@ def _lines(path: Path) -> list[bytes]:
 
 
 def verify(path: Path) -> int:
-    """The number of records of an intact chain; raises as `verified_records` does."""
-    return len(verified_records(path))
+    """The number of records of an intact chain; raises as `read_verified_records` does."""
+    return len(read_verified_records(path))
 
 
-def verified_records(
+def read_verified_records(
     path: Path, certificates: Sequence[Certificate] | None = None, owner: str = "the server"
 ) -> list[dict[str, Any]]:
     """The records of an intact chain.
@@ -259,7 +259,7 @@ def verified_records(
             closing = {name: whole[name] for name in ("hash", "signature") if name in whole}
             record = {name: value for name, value in whole.items() if name not in closing}
             claimed, intact = closing["hash"], json.dumps(record | closing).encode() == line
-            intact = intact and hash_of(record) == claimed
+            intact = intact and record_hash(record) == claimed
         except UNREADABLE:
             raise BadInput(f"{path}, line {count}: not a ledger record; expected one JSON object with a hash") from None
         if record.get("previous") != previous:
@@ -267,8 +267,8 @@ def verified_records(
         if not intact:
             raise BadInput(f"{path}, line {count}: its content does not match its hash; it was changed")
         if certificates is not None:
-            sealed = Sealed.of(closing.get("signature"))
-            while keys and not sealed.is_by(keys[:1], record.get("round"), claimed):
+            sealed = RecordSignature.of(closing.get("signature"))
+            while keys and not sealed.is_signed_by(keys[:1], record.get("round"), claimed):
                 keys = keys[1:]
             if not keys:
                 how = f"its signature is not {owner}'s" if "signature" in closing else "it is not signed"

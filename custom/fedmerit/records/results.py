@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 
 from fedmerit.errors import BadInput
-from fedmerit.files import read_json, room_for, write_atomically
+from fedmerit.files import read_json, require_disk_space, write_atomically
 
 QUANTITIES: Mapping[str, str] = {
     "dice": "Dice of one case and label, 0 to 1; empty where reference and prediction are both empty",
@@ -82,9 +82,9 @@ KINDS: Mapping[str, type] = {  # of what run.json holds
     **dict.fromkeys(("sites", "labels"), list),
     **dict.fromkeys(("parameters", "training", "plan"), dict),
 }
-SAID: Mapping[type, str] = {str: "a text", int: "a whole number", list: "a list", dict: "an object"}
-OF_A_ROUND = ("", "validation", "validation_trained")  # splits of what a round's ledger record stands for
-OF_MACHINES = ("seconds", "server_seconds", "bytes_sent", "bytes_received")  # quantities that no two runs share
+SAID_QUANTITIES: Mapping[type, str] = {str: "a text", int: "a whole number", list: "a list", dict: "an object"}
+ROUND_SPLITS = ("", "validation", "validation_trained")  # splits of what a round's ledger record stands for
+MACHINE_QUANTITIES = ("seconds", "server_seconds", "bytes_sent", "bytes_received")  # quantities that no two runs share
 PAIRS = ("peer_reputation", "misalignment", "agreement", "available")  # what one site, the coalition, holds of another
 
 
@@ -111,15 +111,15 @@ TOLD = COLUMNS[3:-1]  # all but run, method, seed; and value
 _cells = attrgetter(*COLUMNS)
 
 
-def digest_of_rows(rows: Iterable[Mapping[str, Any]]) -> str:
-    """SHA-256 of a round's rows, by column, in hexadecimal: of all but `OF_MACHINES` and the names of the run.
+def rows_digest(rows: Iterable[Mapping[str, Any]]) -> str:
+    """SHA-256 of a round's rows, by column, in hexadecimal: of all but `MACHINE_QUANTITIES` and the names of the run.
 
     Raises:
         ValueError: a value is no number.
     """
     whole = hashlib.sha256()
     for row in rows:
-        if row["quantity"] not in OF_MACHINES:
+        if row["quantity"] not in MACHINE_QUANTITIES:
             value = "" if row["value"] in (None, "") else repr(float(row["value"]))
             whole.update(json.dumps([str(row[name]) for name in TOLD] + [value]).encode())
     return whole.hexdigest()
@@ -141,7 +141,7 @@ class ResultsFile:
             if row.quantity not in QUANTITIES:
                 raise ValueError(f"quantity {row.quantity!r} is not named in fedmerit.records.results.QUANTITIES")
             writer.writerow(_cells(row))
-        with room_for(self.path), self.path.open("a") as file:
+        with require_disk_space(self.path), self.path.open("a") as file:
             file.write(text.getvalue())
             file.flush()
             os.fsync(file.fileno())
@@ -211,5 +211,5 @@ def read_run(run: Path) -> RunInfo:
         raise BadInput(f"{file}: holds no JSON object; {EXPECTED}")
     for name, kind in KINDS.items():
         if name in content and not isinstance(content[name], kind):
-            raise BadInput(f"{file}: {name} is {content[name]!r:.40}, not {SAID[kind]}; {EXPECTED}")
+            raise BadInput(f"{file}: {name} is {content[name]!r:.40}, not {SAID_QUANTITIES[kind]}; {EXPECTED}")
     return RunInfo(file, content)

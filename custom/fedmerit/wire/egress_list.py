@@ -12,7 +12,7 @@ import numpy as np
 
 from fedmerit.core import DECIMALS, RANGES
 from fedmerit.records.ciphertexts import Ciphertexts
-from fedmerit.training.overlaps import COUNTS, UNITS, Overlap, Surface
+from fedmerit.trainers.monai_trainer.overlaps import COUNTS, UNITS, Overlap, Surface
 from fedmerit.wire.inspection import CASE, DIGEST
 from fedmerit.wire.messages import REASONS
 from fedmerit.wire.survey import AREA, LEAST, TOO_FEW, VOLUME, Surveyed
@@ -45,7 +45,9 @@ LISTED: Mapping[str, str] = {
     "model": "to each peer that the site shares with, where models stay at the sites: its whole model and statistics",
 }
 OTHER_REASON = "the site has no answer; its own log says why"
-FAILED = re.compile(r"failed with [A-Za-z]{1,60}; the site's own log says more")  # `fedmerit.wire.messages.failed_with`
+FAILED = re.compile(
+    r"failed with [A-Za-z]{1,60}; the site's own log says more"
+)  # `fedmerit.wire.messages.describe_failure`
 NAME = re.compile(r"[\w.\-]{1,120}")  # of parameters, statistics, labels, and sites that name each other
 LARGEST_MB = 512  # of arrays in a message; the default network's update has 6
 MOST_ENTRIES = 100_000  # in any list
@@ -57,7 +59,7 @@ class Withheld(ValueError):
     """A message that must not leave; says which part is not as listed, and nothing of what is in it."""
 
 
-def cleared(
+def clear_answer(
     update: Mapping[str, Any],
     parts: Mapping[str, Any],
     decimals: int = DECIMALS,

@@ -14,15 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedmerit.capabilities.allocation import AllocatesNeurons
-from fedmerit.capabilities.candidates import EvaluatesCandidates
-from fedmerit.capabilities.peer_learning import LearnsFromPeers
+from fedmerit.capabilities import AllocatesNeurons, EvaluatesCandidates, LearnsFromPeers
 from fedmerit.configuration.observation import parse
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.errors import Refused
 from fedmerit.records.ciphertexts import Ciphertexts
 from fedmerit.records.ledger import digest
-from fedmerit.training.data import SERVER_SPLIT
+from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT
 from fedmerit.wire.messages import (
     NOT_FOR_OTHERS,
     NOT_NEEDED,
@@ -38,7 +36,7 @@ from fedmerit.wire.messages import (
 )
 
 REPEATS = 3  # what a crash cut short is asked again, of models that may differ where noise or a GPU has a part in them
-RATED_ON = {SERVER_SPLIT, "validation"}  # on the one where all sites set images aside, else the other: one alone
+RATING_SPLITS = {SERVER_SPLIT, "validation"}  # on the one where all sites set images aside, else the other: one alone
 FINISH = 3  # models that a site compares at the end, all but one its own
 
 
@@ -62,14 +60,14 @@ def allowance(config: RunConfiguration, split: str, round: int, sites: int) -> i
 
 
 def _rated(config: RunConfiguration, round: int, sites: int) -> int:
-    """How many models without a site, and with all beside them, the round rates: on either split of `RATED_ON`."""
+    """How many models without a site, and with all beside them, the round rates: on either split of `RATING_SPLITS`."""
     needs, guard = config.build_method().needs, config.guard
     if guard.guard != "on" or not needs.without_each or round % guard.rate_every or round + 1 >= config.rounds:
         return 0
     return sites + int(needs.others_lose)
 
 
-def require_within(
+def require_within_budget(
     task: WithModels,
     question: str,
     config: RunConfiguration,
@@ -88,7 +86,7 @@ def require_within(
         caps: by split, at most how many models in a round, whatever the run needs; others are not capped.
     """
     split = "validation" if isinstance(task, Task) else task.split
-    models = models_in(task)
+    models = count_models(task)
     _require_kind(task, config)
     needed = _needed(task, split, config, sites)
     if not needed:
@@ -105,9 +103,9 @@ def require_within(
             f"{models} models on the {split} split in round {task.round}, after {all_asked}; "
             f"this site allows {cap}, {config.method} with {sites} sites needs {needed}",
         )
-    rated = _rated(config, task.round, sites) if split in RATED_ON and not of_neurons else 0
+    rated = _rated(config, task.round, sites) if split in RATING_SPLITS and not of_neurons else 0
     over = sum(asked.values()) + models - REPEATS * (needed - rated)  # by how much, without the ratings
-    for other in RATED_ON - {split} if rated else ():
+    for other in RATING_SPLITS - {split} if rated else ():
         without = allowance(config, other, task.round, sites) - rated
         over = max(0, over) + max(0, sum(_asked(done, other).values()) - REPEATS * without)
     if over > REPEATS * rated:
@@ -122,7 +120,7 @@ def _require_kind(task: WithModels, config: RunConfiguration) -> None:
     """`Refused` where a task asks for more than Dice, and the run's settings say nothing of it."""
     method = config.build_guarded_method()
     if isinstance(task, ImportanceTask):
-        due = method.importance_before(task.round) if isinstance(method, AllocatesNeurons) else None
+        due = method.importance_schedule(task.round) if isinstance(method, AllocatesNeurons) else None
         if due is None or not due[1] or task.split != SERVER_SPLIT or (task.order, task.images) != due:
             what = f"{task.order} importance of neurons on {task.images} images of the {task.split} split"
             expected = f"{due[0]} on {due[1]} of the {SERVER_SPLIT} split" if due and due[1] else "none"
@@ -149,14 +147,14 @@ def _needed(task: WithModels, split: str, config: RunConfiguration, sites: int) 
     return allowance(config, split, task.round, sites) if isinstance(task, Task) else 1
 
 
-def models_in(task: WithModels) -> int:
+def count_models(task: WithModels) -> int:
     """How many models a task has a site evaluate: of training, that which it begins with and those of its peers."""
     if isinstance(task, Task):
         return 1 + len(task.peers)
     return (task.count or 1) if isinstance(task, Evaluation) else 1  # statistics are of one
 
 
-def question_of(task: WithModels, models: Tensor | Ciphertexts) -> str:
+def question_digest(task: WithModels, models: Tensor | Ciphertexts) -> str:
     """SHA-256 of all that an answer depends on: ``models``, as the site's log has them, and what goes with them.
 
     `Refused` where they are not in float32: digests are of that, and of finer numbers many models would have one.

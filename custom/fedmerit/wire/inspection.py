@@ -7,15 +7,14 @@ from collections.abc import Collection, Mapping
 import torch
 from torch import Tensor
 
-from fedmerit.capabilities.local_training import TrainsLocally
-from fedmerit.capabilities.peer_learning import LearnsFromPeers
+from fedmerit.capabilities import LearnsFromPeers, TrainsLocally
 from fedmerit.core import Method, allowed
 from fedmerit.flat import Buffers
-from fedmerit.training.data import SERVER_SPLIT, SPLITS
-from fedmerit.training.overlaps import UNITS, Overlap, Surface
+from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT, SPLITS
+from fedmerit.trainers.monai_trainer.overlaps import UNITS, Overlap, Surface
 from fedmerit.vectors import extremes
 from fedmerit.wire.messages import (
-    Countersigned,
+    ClosingReceipt,
     Enrolment,
     Evaluated,
     Evaluation,
@@ -31,7 +30,7 @@ LARGEST_STATISTIC = 1e12  # of BatchNorm statistics and counters, likewise
 LONGEST = 1e9  # seconds, some 30 years
 FARTHEST = 1e6  # mm or pixels between two surfaces
 ROUNDING = 1e-5  # by how much a loss in float32 may leave its range
-UNCHECKABLE = (AttributeError, KeyError, OverflowError, RuntimeError, TypeError, ValueError)  # of parts of other kinds
+CHECK_ERRORS = (AttributeError, KeyError, OverflowError, RuntimeError, TypeError, ValueError)  # of parts of other kinds
 MOST_CHOICES = 1000  # of a site about what it takes home
 MOST_IMAGES, MOST_VOXELS = 10**9, 2**53
 MOST_TRAINING_CASES = 100_000  # of one site
@@ -42,7 +41,7 @@ CASE = re.compile(r"[0-9]{1,6}")  # a position in it
 DIGEST = re.compile(r"([0-9a-f]{64})?")  # SHA-256, or nothing
 
 
-def fault_of_reply(
+def check_reply(
     answer: object,
     round: int,
     model: Tensor,
@@ -65,12 +64,12 @@ def fault_of_reply(
     if not isinstance(answer, Reply):
         return _no_answer(answer)
     try:
-        return _fault_of_reply(answer, round, model, buffers, labels, method, others)
-    except UNCHECKABLE as error:
+        return _check_reply(answer, round, model, buffers, labels, method, others)
+    except CHECK_ERRORS as error:
         return f"reply cannot be checked ({type(error).__name__})"
 
 
-def _fault_of_reply(
+def _check_reply(
     answer: Reply,
     round: int,
     model: Tensor,
@@ -81,13 +80,13 @@ def _fault_of_reply(
 ) -> str | None:
     if answer.round != round:
         return f"reply of round {answer.round} in round {round}"
-    if fault := fault_of_model(answer.update, answer.buffers, model, buffers, "update"):
+    if fault := check_model(answer.update, answer.buffers, model, buffers, "update"):
         return fault
-    if fault := _fault_of_vectors(answer.vectors, model, method):
+    if fault := _check_vectors(answer.vectors, model, method):
         return fault
     if not _is_count(answer.num_samples, MOST_IMAGES) or not answer.num_samples:
         return f"num_samples {answer.num_samples!s:.20}, expected a whole number from 1 to {MOST_IMAGES}"
-    if fault := _fault_of_overlaps(answer.overlaps, labels) or _fault_of_trained(answer, labels):
+    if fault := _check_overlaps(answer.overlaps, labels) or _check_trained(answer, labels):
         return fault
     for name, value in answer.values.items():
         if name not in method.asks:
@@ -97,30 +96,30 @@ def _fault_of_reply(
             return f"{name} {value}, expected {low:g} to {high:g}"
     if not (math.isnan(answer.train_loss) or abs(answer.train_loss) <= LARGEST):
         return f"train_loss {answer.train_loss}, expected a number up to {LARGEST:g}"
-    return _fault_of_pairs(answer.pairs, others, method) or _fault_of_rest(answer)
+    return _check_pairs(answer.pairs, others, method) or _check_common(answer)
 
 
-def _fault_of_vectors(vectors: Mapping[str, Tensor], model: Tensor, method: Method) -> str | None:
+def _check_vectors(vectors: Mapping[str, Tensor], model: Tensor, method: Method) -> str | None:
     """What is wrong with what a site sends beside its update."""
     expected = method.vectors if isinstance(method, TrainsLocally) else ()
     if set(vectors) != set(expected):
         return f"vectors {', '.join(sorted(vectors)) or '(none)'!s:.100}, expected {', '.join(expected) or '(none)'}"
-    faults = (fault_of_model(vector, {}, model, {}, name) for name, vector in vectors.items())
+    faults = (check_model(vector, {}, model, {}, name) for name, vector in vectors.items())
     return next((fault for fault in faults if fault), None)
 
 
-def _fault_of_rest(answer: Reply | Evaluated) -> str | None:
+def _check_common(answer: Reply | Evaluated) -> str | None:
     """What is wrong with what every answer has."""
     if not DIGEST.fullmatch(answer.log):
         return "a word of the site's log that is no SHA-256"
-    return _fault_of_seconds(answer.seconds)
+    return _check_seconds(answer.seconds)
 
 
-def _fault_of_seconds(seconds: float) -> str | None:
+def _check_seconds(seconds: float) -> str | None:
     return None if 0 <= seconds <= LONGEST else f"seconds {seconds}, expected 0 to {LONGEST:g}"
 
 
-def fault_of_model(vector: Tensor, buffers: Buffers, like: Tensor, like_buffers: Buffers, what: str) -> str | None:
+def check_model(vector: Tensor, buffers: Buffers, like: Tensor, like_buffers: Buffers, what: str) -> str | None:
     """Why parameters or an update (d,), ``what`` names it, and BatchNorm statistics are none of the model's, or None.
 
     ``like`` (d,) and ``like_buffers`` are what they have to be like.
@@ -146,10 +145,10 @@ def fault_of_model(vector: Tensor, buffers: Buffers, like: Tensor, like_buffers:
     return None
 
 
-def _fault_of_pairs(pairs: Mapping[str, Mapping[str, float]], others: Collection[str], method: Method) -> str | None:
+def _check_pairs(pairs: Mapping[str, Mapping[str, float]], others: Collection[str], method: Method) -> str | None:
     """What is wrong with what a site says of the others."""
     for name, values in pairs.items():
-        if not isinstance(method, LearnsFromPeers) or name not in method.asks_of_peers:
+        if not isinstance(method, LearnsFromPeers) or name not in method.peer_quantities:
             return f"{name!r} of other sites, which the method does not ask for"
         low, high = allowed(name)
         for site, value in values.items():
@@ -160,11 +159,11 @@ def _fault_of_pairs(pairs: Mapping[str, Mapping[str, float]], others: Collection
     return None
 
 
-def _fault_of_trained(answer: Reply, labels: tuple[str, ...]) -> str | None:
+def _check_trained(answer: Reply, labels: tuple[str, ...]) -> str | None:
     """What is wrong with the overlaps of the trained model, where there are any: they are of the same references."""
     if not answer.trained_overlaps:
         return None
-    if fault := _fault_of_overlaps(answer.trained_overlaps, labels):
+    if fault := _check_overlaps(answer.trained_overlaps, labels):
         return fault
     if _references(answer.trained_overlaps) != _references(answer.overlaps):
         return "overlaps of the trained model on other cases, or with another reference, than those of the received one"
@@ -179,33 +178,33 @@ def _references(overlaps: tuple[Overlap, ...]) -> list[tuple[str, str, int, str]
     ]
 
 
-def fault_of_evaluated(answer: object, task: Evaluation, labels: tuple[str, ...]) -> str | None:
+def check_evaluated(answer: object, task: Evaluation, labels: tuple[str, ...]) -> str | None:
     """Why the answer to ``task`` cannot be used, or None."""
     if not isinstance(answer, Evaluated):
         return _no_answer(answer)
     try:
-        return _fault_of_evaluated(answer, task, labels)
-    except UNCHECKABLE as error:
+        return _check_evaluated(answer, task, labels)
+    except CHECK_ERRORS as error:
         return f"evaluation cannot be checked ({type(error).__name__})"
 
 
-def _fault_of_evaluated(answer: Evaluated, task: Evaluation, labels: tuple[str, ...]) -> str | None:
+def _check_evaluated(answer: Evaluated, task: Evaluation, labels: tuple[str, ...]) -> str | None:
     if answer.round != task.round:
         return f"evaluation of round {answer.round} in round {task.round}"
     if len(answer.overlaps) != task.count:
         return f"evaluation of {len(answer.overlaps)} models, expected {task.count}"
     like = task.buffers[0] if task.purpose is Purpose.ESTIMATE else {}
-    if fault := fault_of_model(task.models, answer.buffers, task.models, like, "model"):
+    if fault := check_model(task.models, answer.buffers, task.models, like, "model"):
         return fault
     most = MOST_CHOICES if task.purpose is Purpose.FINISH else 0
     if not _is_count(answer.choice, most):
         return f"choice {answer.choice!s:.20}, expected a whole number from 0 to {most}"
     cases = [[(overlap.case, overlap.label) for overlap in overlaps] for overlaps in answer.overlaps]
     surfaces = task.purpose in (Purpose.FINAL, Purpose.FINISH)
-    if any(fault := _fault_of_overlaps(overlaps, labels, surfaces) for overlaps in answer.overlaps):
+    if any(fault := _check_overlaps(overlaps, labels, surfaces) for overlaps in answer.overlaps):
         return fault
     if task.purpose is Purpose.ESTIMATE:
-        return _fault_of_rest(answer)
+        return _check_common(answer)
     if any(of_model != cases[0] for of_model in cases):
         return "evaluation of other cases for one model than for another"
     references = [_references(overlaps) for overlaps in answer.overlaps]
@@ -218,20 +217,20 @@ def _fault_of_evaluated(answer: Evaluated, task: Evaluation, labels: tuple[str, 
         return "counts of losses that are no counts"
     if len(set(answer.losses.sum(dim=1).tolist())) > 1:
         return "losses of more images for one model than for another"
-    return _fault_of_rest(answer)
+    return _check_common(answer)
 
 
-def fault_of_importance(answer: object, task: ImportanceTask, neurons: int) -> str | None:
+def check_importance(answer: object, task: ImportanceTask, neurons: int) -> str | None:
     """Why the answer to ``task`` cannot be used, or None; ``neurons`` is how many there are."""
     if not isinstance(answer, Importance):
         return _no_answer(answer)
     try:
-        return _fault_of_importance(answer, task, neurons)
-    except UNCHECKABLE as error:
+        return _check_importance(answer, task, neurons)
+    except CHECK_ERRORS as error:
         return f"importance of neurons cannot be checked ({type(error).__name__})"
 
 
-def _fault_of_importance(answer: Importance, task: ImportanceTask, neurons: int) -> str | None:
+def _check_importance(answer: Importance, task: ImportanceTask, neurons: int) -> str | None:
     if answer.round != task.round:
         return f"importance of neurons of round {answer.round} in round {task.round}"
     if not _is_count(answer.images, task.images) or not answer.images:
@@ -242,20 +241,20 @@ def _fault_of_importance(answer: Importance, task: ImportanceTask, neurons: int)
         return f"importance of neurons that is not finite, or beyond {LARGEST:g}"
     if task.order == "exact" and answer.increases.abs().max() > answer.images * (1 + ROUNDING):
         return "importance of neurons beyond 1: losses lie in [0, 1]"
-    return _fault_of_seconds(answer.seconds)
+    return _check_seconds(answer.seconds)
 
 
-def fault_of_enrolment(answer: object, round: int) -> str | None:
+def check_enrolment(answer: object, round: int) -> str | None:
     """Why an enrolment before ``round`` cannot be used, or None."""
     if not isinstance(answer, Enrolment):
         return _no_answer(answer)
     try:
-        return _fault_of_enrolment(answer, round)
-    except UNCHECKABLE as error:
+        return _check_enrolment(answer, round)
+    except CHECK_ERRORS as error:
         return f"enrolment cannot be checked ({type(error).__name__})"
 
 
-def _fault_of_enrolment(answer: Enrolment, round: int) -> str | None:
+def _check_enrolment(answer: Enrolment, round: int) -> str | None:
     if answer.round != round:
         return f"enrolment of round {answer.round} in round {round}"
     for counts in (answer.cases, answer.slices):
@@ -269,12 +268,12 @@ def _fault_of_enrolment(answer: Enrolment, round: int) -> str | None:
         return "enrolment with digests that are none"
     if not isinstance(answer.certificate, str) or len(answer.certificate) > LONGEST_CERTIFICATE:
         return "enrolment with a certificate that is none"
-    return _fault_of_seconds(answer.seconds)
+    return _check_seconds(answer.seconds)
 
 
-def fault_of_countersigned(answer: object, round: int) -> str | None:
+def check_countersigned(answer: object, round: int) -> str | None:
     """Why the answer to how the run was closed, after ``round`` rounds, cannot be used, or None."""
-    if not isinstance(answer, Countersigned):
+    if not isinstance(answer, ClosingReceipt):
         return _no_answer(answer)
     return None if answer.round == round else f"countersignature of round {answer.round!s:.20} in round {round}"
 
@@ -283,7 +282,7 @@ def _no_answer(answer: object) -> str:
     return answer.reason if isinstance(answer, Failure) else f"no answer to what was asked ({type(answer).__name__})"
 
 
-def _fault_of_overlaps(overlaps: tuple[Overlap, ...], labels: tuple[str, ...], surfaces: bool = False) -> str | None:
+def _check_overlaps(overlaps: tuple[Overlap, ...], labels: tuple[str, ...], surfaces: bool = False) -> str | None:
     """What is wrong with overlaps; ``surfaces``: whether they may tell how far those lie apart."""
     if len(overlaps) > MOST_CASES * len(labels):
         return f"overlaps of {len(overlaps)} cases and labels, expected at most {MOST_CASES} cases"

@@ -12,8 +12,8 @@ from fedmerit.core import DECIMALS
 from fedmerit.errors import MemoryLost
 from fedmerit.flat import Buffers
 from fedmerit.records.ciphertexts import Ciphertexts
-from fedmerit.records.ledger import GENESIS, digest_of_texts
-from fedmerit.training.overlaps import Overlap
+from fedmerit.records.ledger import GENESIS, texts_digest
+from fedmerit.trainers.monai_trainer.overlaps import Overlap
 
 TRAIN, EVALUATE = "train", "evaluate"  # the two kinds of work a site does
 LOST_MEMORY = (
@@ -26,7 +26,7 @@ OVER_CAP = "asked to evaluate more models in a round than this site's operator a
 NOT_FOR_OTHERS = "asked to evaluate images that this run evaluates for nobody; the site's own log says which"
 NOT_NEEDED = "asked for losses or neurons that the run's method does not need; the site's own log says which"
 OTHER_NUMBERS = "sent models that are not in float32; the site's own log says what they are in"
-OUT_OF_TURN = "asked for a round that is over for this site, or before its training; the site's own log says which"
+OUT_OF_ORDER = "asked for a round that is over for this site, or before its training; the site's own log says which"
 REASONS = (
     LOST_MEMORY,
     OTHER_MEMORY,
@@ -35,8 +35,8 @@ REASONS = (
     NOT_FOR_OTHERS,
     NOT_NEEDED,
     OTHER_NUMBERS,
-    OUT_OF_TURN,
-)  # why a site has no answer; or `failed_with`: no text of its own leaves it
+    OUT_OF_ORDER,
+)  # why a site has no answer; or `describe_failure`: no text of its own leaves it
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ class Evaluated:
     overlaps: tuple[tuple[Overlap, ...], ...]  # (k,) one tuple per model
     losses: Tensor  # (k, bins) images by soft Dice loss, in equal bins on [0, 1]
     seconds: float = 0.0
-    choice: int = 0  # what the site takes home, of `fedmerit.federation.finishing`
+    choice: int = 0  # what the site takes home, of `fedmerit.federation.final_model_selection`
     buffers: Buffers = field(default_factory=dict)  # where they were to be estimated
     log: str = ""  # as in `Reply`
 
@@ -203,7 +203,7 @@ class Enrolment:
         return {
             "cases": dict(self.cases),
             "slices": dict(self.slices),
-            "fingerprint": digest_of_texts(self.fingerprint),
+            "fingerprint": texts_digest(self.fingerprint),
         }
 
 
@@ -217,7 +217,7 @@ class ClosingTask:
 
 
 @dataclass(frozen=True)
-class Countersigned:
+class ClosingReceipt:
     """That it stands in the site's own log. Nothing else leaves the site."""
 
     round: int
@@ -230,7 +230,7 @@ class Failure:
     reason: str
 
 
-def failed_with(error: Exception) -> Failure:
+def describe_failure(error: Exception) -> Failure:
     """What the server learns of an error at a site: its kind."""
     return Failure(f"failed with {type(error).__name__}; the site's own log says more")
 
@@ -238,11 +238,11 @@ def failed_with(error: Exception) -> Failure:
 WithModels = Task | Evaluation | ImportanceTask  # what has a site evaluate models
 Work = WithModels | EnrolmentTask | ClosingTask
 Given = Reply | Evaluated | Importance | Enrolment
-Answer = Given | Countersigned | Failure
+Answer = Given | ClosingReceipt | Failure
 Answers = Mapping[str, Answer]
 
 
-def rounded(answer: Given) -> Given:
+def round_answer(answer: Given) -> Given:
     """The answer with its numbers rounded to `DECIMALS`; arrays and counts stay as they are."""
     answer = replace(answer, seconds=round(answer.seconds, DECIMALS))
     if not isinstance(answer, Reply):
@@ -255,7 +255,7 @@ def _rounded(values: Mapping[str, float]) -> dict[str, float]:
     return {name: round(value, DECIMALS) for name, value in values.items()}
 
 
-def payload(message: Work | Reply) -> int:
+def payload_bytes(message: Work | Reply) -> int:
     """Bytes of the models and statistics in a message; a bit for each neuron that may be held or not."""
     if isinstance(message, EnrolmentTask | ClosingTask):
         return 0

@@ -53,7 +53,7 @@ def is_intensity(name: str) -> bool:
     return name.partition(" ")[0] == INTENSITY
 
 
-def quantity_of(name: str) -> Quantity:
+def find_quantity(name: str) -> Quantity:
     """The quantity of a tally by its name; `KeyError` where there is none of that name."""
     kind, _, rest = name.partition(" ")
     if kind in (VOLUME, AREA) and rest:
@@ -147,7 +147,7 @@ class Survey:
             raise ValueError(f"not a survey ({type(error).__name__})") from None
 
 
-def tallied(table: NDArray[np.int64], floor: int, voxels: bool = False) -> Tally:
+def mask_small_bins(table: NDArray[np.int64], floor: int, voxels: bool = False) -> Tally:
     """The bins of a table that may be shown.
 
     A bin is shown where ``floor`` patients or more have something in it. Since totals are known, what is left out is a
@@ -173,7 +173,7 @@ def tallied(table: NDArray[np.int64], floor: int, voxels: bool = False) -> Tally
 def _tally(name: str, told: Mapping[str, Any]) -> Tally:
     if set(told) != {"patients", "voxels"}:
         raise ValueError("survey: a tally of other parts than patients and voxels")
-    bins, counted = quantity_of(name).bins, is_intensity(name)
+    bins, counted = find_quantity(name).bins, is_intensity(name)
     patients, voxels = _counts(told["patients"], bins), _counts(told["voxels"], bins if counted else 0)
     if counted and [count > 0 for count in patients] != [count > 0 for count in voxels]:
         raise ValueError("survey: voxels of no patient, or patients without any")

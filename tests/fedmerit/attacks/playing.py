@@ -12,8 +12,8 @@ from fedmerit import flat
 from fedmerit.configuration.run import RunConfiguration, make_configuration
 from fedmerit.federation.site import Site
 from fedmerit.files import write_json
-from fedmerit.training.data import SiteFolder
-from fedmerit.training.networks import initial_network
+from fedmerit.trainers.monai_trainer.data import SiteFolder
+from fedmerit.trainers.monai_trainer.networks import initial_network
 from fedmerit.wire.messages import Reply, Task
 
 LAST = 3  # rounds played: 0, 1, 2, 3

@@ -9,11 +9,11 @@ import torch
 from playing import play, without_update
 
 from fedmerit.attacks.attack import Attack
-from fedmerit.attacks.attacking_site import AttackingSite
+from fedmerit.attacks.attacker_site import AttackerSite
 from fedmerit.attacks.catalogue import KINDS
 from fedmerit.parameters import rules
 
-HOOKS = {"others", "seeded_as", "training_cases", "keep", "update", "claim", "commit", "rate"}
+HOOKS = {"others", "training_seed_site", "training_cases", "keep", "update", "claim", "commit", "rate"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +44,7 @@ def test_every_attack_replaces_hooks_that_there_are():
 
 
 def test_an_attack_that_changes_nothing_is_an_honest_round(played, open_site):
-    replies = play(AttackingSite(open_site(), Attack()))[1]
+    replies = play(AttackerSite(open_site(), Attack()))[1]
     for honest, other in zip(played()[1], replies, strict=True):
         assert torch.equal(honest.update, other.update)
         assert without_update(honest) == without_update(other)

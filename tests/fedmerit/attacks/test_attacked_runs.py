@@ -5,7 +5,7 @@ import json
 import pytest
 
 from fedmerit.attacks.catalogue import parse
-from fedmerit.engines import resuming, runs
+from fedmerit.engines import resumption, runs
 from fedmerit.errors import BadInput
 from fedmerit.records.ledger import verify
 from fedmerit.records.results import read_results, read_run
@@ -68,6 +68,6 @@ def test_runs_of_earlier_versions_are_of_honest_sites(own_run):
     info = read_run(own_run)
     del info["behaviours"]
     (own_run / "run.json").write_text(json.dumps(info))
-    resuming.require_same(own_run, {"rounds": 3})
+    resumption.require_same(own_run, {"rounds": 3})
     with pytest.raises(BadInput, match="attacks"):
-        resuming.require_same(own_run, {"attacks": {"site1": "zero"}})
+        resumption.require_same(own_run, {"attacks": {"site1": "zero"}})

@@ -7,10 +7,10 @@ import torch
 from playing import LAST, play, without_update
 
 from fedmerit import flat
-from fedmerit.capabilities.local_training import TrainsLocally
+from fedmerit.capabilities import TrainsLocally
 from fedmerit.federation.site import Site
 from fedmerit.methods.fedavg import FedAvg
-from fedmerit.training.networks import initial_network
+from fedmerit.trainers.monai_trainer.networks import initial_network
 from fedmerit.wire.messages import Evaluation, Task
 
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from fedmerit.attacks.catalogue import KINDS, OF_STUDIES, parse, require_possible, text_of
+from fedmerit.attacks.catalogue import KINDS, STUDY_ATTACKS, format_spec, parse, require_possible
 from fedmerit.errors import BadInput
 from fedmerit.parameters import rules
-from fedmerit.training.place import attack_of, attack_setting
+from fedmerit.trainers.monai_trainer.machine_settings import attack_setting, configured_attack
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -14,18 +14,20 @@ def test_a_spec_and_its_text_say_the_same(kind):
     attack = parse(f"{kind}{needed}:from=4")
     assert type(attack) is KINDS[kind]
     assert attack.from_ == attack.first == 4
-    assert parse(text_of(attack)) == attack
-    assert text_of(attack).startswith(f"{kind}:from=4")
+    assert parse(format_spec(attack)) == attack
+    assert format_spec(attack).startswith(f"{kind}:from=4")
     assert type(attack).__doc__
     assert rules(attack).keys() == vars(attack).keys()
     assert all(rule.text for rule in rules(attack).values())
 
 
 def test_texts_are_as_runs_of_earlier_versions_recorded_them():
-    assert text_of(parse("zero")) == "zero:from=0"
-    assert text_of(parse("scaled:from=1:by=3")) == text_of(parse("scaled:by=3,from=1")) == "scaled:from=1:by=3.0"
-    assert text_of(parse("shifted:by=0.1:share=0.5:from=3")) == "shifted:from=3:share=0.5:by=0.1"
-    assert text_of(parse("inflated")) == "inflated:from=0:what=all:by=10.0"
+    assert format_spec(parse("zero")) == "zero:from=0"
+    assert (
+        format_spec(parse("scaled:from=1:by=3")) == format_spec(parse("scaled:by=3,from=1")) == "scaled:from=1:by=3.0"
+    )
+    assert format_spec(parse("shifted:by=0.1:share=0.5:from=3")) == "shifted:from=3:share=0.5:by=0.1"
+    assert format_spec(parse("inflated")) == "inflated:from=0:what=all:by=10.0"
 
 
 @pytest.mark.parametrize(
@@ -65,7 +67,7 @@ def test_specs_are_for_sites_that_there_are():
         require_possible({"A": "rigged:friends=A+C"}, ["A", "B"], 9)
 
 
-@pytest.mark.parametrize("kind", OF_STUDIES)
+@pytest.mark.parametrize("kind", STUDY_ATTACKS)
 def test_attacks_that_take_other_site_folders_are_sent_to_their_commands(kind):
     with pytest.raises(BadInput, match=f"attack A={kind}: .*`fedmerit attack --kind {kind} --site A`.*freeriders"):
         require_possible({"A": kind}, ["A", "B"], 9)
@@ -80,10 +82,10 @@ def test_an_attack_that_would_never_begin_is_refused(spec, first):
 
 def test_a_machine_tells_its_sites_by_its_environment(monkeypatch):
     monkeypatch.delenv("FEDMERIT_BEHAVIOURS", raising=False)
-    assert attack_of("A") is None
+    assert configured_attack("A") is None
     specs = require_possible({"A": "noise:from=3,times=2", "B": "zero"}, ["A", "B", "C"], 9)
     monkeypatch.setenv("FEDMERIT_BEHAVIOURS", attack_setting(specs))
-    assert [attack_of(site) for site in "ABC"] == ["noise:from=3:times=2.0", "zero:from=0", None]
+    assert [configured_attack(site) for site in "ABC"] == ["noise:from=3:times=2.0", "zero:from=0", None]
     monkeypatch.setenv("FEDMERIT_BEHAVIOURS", "zero")
     with pytest.raises(BadInput, match="expected SITE=SPEC"):
-        attack_of("A")
+        configured_attack("A")

@@ -4,12 +4,12 @@ import torch
 from playing import LAST, config_of
 
 from fedmerit import flat
-from fedmerit.attacks.attacking_site import attacking
-from fedmerit.attacks.claims import perfect_for
+from fedmerit.attacks.attacker_site import wrap_attacker
+from fedmerit.attacks.false_claims import favoured_models
 from fedmerit.federation.site import Site
-from fedmerit.training.networks import initial_network
-from fedmerit.training.overlaps import mean_dice
-from fedmerit.wire.inspection import fault_of_enrolment
+from fedmerit.trainers.monai_trainer.networks import initial_network
+from fedmerit.trainers.monai_trainer.overlaps import mean_dice
+from fedmerit.wire.inspection import check_enrolment
 from fedmerit.wire.messages import EnrolmentTask, Evaluation, Task
 
 
@@ -31,9 +31,9 @@ def test_one_claim_alone(played):
 
 def test_an_invented_count_is_committed_to_so_that_later_claims_agree(played, folders, tmp_path):
     folder = folders["prostate"]
-    site = attacking(Site(folder, config_of(folder), tmp_path, "cpu"), "inflated:what=num_samples")
+    site = wrap_attacker(Site(folder, config_of(folder), tmp_path, "cpu"), "inflated:what=num_samples")
     told = site.answer(EnrolmentTask(0))
-    assert fault_of_enrolment(told, 0) is None
+    assert check_enrolment(told, 0) is None
     assert told.slices["training"] == played("inflated:what=num_samples")[1][0].num_samples == 80
 
 
@@ -52,7 +52,7 @@ def test_who_rigs_an_evaluation_praises_its_friends_models_alone(folders, tmp_pa
     shares = 1 - torch.eye(3, dtype=torch.float64)  # models without each site
     task = Evaluation(0, "validation", models, torch.eye(3).double(), (flat.get_buffers(network),) * 3, shares / 2)
     honest.answer(Task(0, models[0], task.buffers[0]))
-    liar = attacking(honest, "rigged:friends=A+B")
+    liar = wrap_attacker(honest, "rigged:friends=A+B")
     assert [mean_dice(of_model) for of_model in liar.answer(task).overlaps] == [0.0, 0.0, 1.0]
     last = Evaluation(LAST + 1, "testing", models[:1], torch.eye(1).double(), task.buffers[:1], torch.eye(1).double())
     assert liar.answer(last).overlaps == honest.answer(last).overlaps
@@ -60,4 +60,4 @@ def test_who_rigs_an_evaluation_praises_its_friends_models_alone(folders, tmp_pa
 
 def test_of_coalitions_those_with_a_friend_are_praised():
     members = torch.tensor([[0, 0, 0], [1, 0, 0], [0, 1, 0], [0, 1, 1]], dtype=torch.bool)
-    assert perfect_for(members, [0, 2]).tolist() == [False, True, False, True]
+    assert favoured_models(members, [0, 2]).tolist() == [False, True, False, True]

@@ -5,7 +5,7 @@ import pytest
 from playing import SIDE
 
 from fedmerit.attacks.catalogue import parse
-from fedmerit.training.data import Slices
+from fedmerit.trainers.monai_trainer.data import Slices
 
 
 def stacked(cases):

@@ -9,7 +9,7 @@ from playing import same_statistics, steps
 
 from fedmerit.attacks.catalogue import parse
 from fedmerit.errors import BadInput
-from fedmerit.training.data import Slices
+from fedmerit.trainers.monai_trainer.data import Slices
 
 
 def test_repeat_trains_on_one_image_that_shows_something_as_often_as_it_has_images(folders):

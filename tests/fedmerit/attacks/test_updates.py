@@ -4,7 +4,7 @@ import pytest
 import torch
 from playing import config_of, copy_site, play, same_statistics
 
-from fedmerit.attacks.attacking_site import attacking
+from fedmerit.attacks.attacker_site import wrap_attacker
 from fedmerit.federation.site import Site
 from fedmerit.wire.messages import EnrolmentTask
 
@@ -20,7 +20,7 @@ def test_a_twin_sends_the_very_update_of_the_site_it_copies(played, folders, tmp
     copy = copy_site(folders["prostate"], tmp_path / "copy")
 
     def updates(spec):
-        site = attacking(Site(copy, config_of(copy), tmp_path / str(spec), "cpu"), spec)
+        site = wrap_attacker(Site(copy, config_of(copy), tmp_path / str(spec), "cpu"), spec)
         assert site.name == "copy"
         return [reply.update for reply in play(site)[1]]
 
@@ -38,7 +38,7 @@ def test_half_of_the_signs_are_reversed(played):
 def test_a_near_twin_adds_noise_and_has_digests_of_its_own(played, folders, tmp_path):
     copy = copy_site(folders["prostate"], tmp_path / "copy")
     original = Site(folders["prostate"], config_of(folders["prostate"]), tmp_path / "original", "cpu")
-    twin = attacking(Site(copy, config_of(copy), tmp_path / "twin", "cpu"), "near-twin:of=A:noise=0.5")
+    twin = wrap_attacker(Site(copy, config_of(copy), tmp_path / "twin", "cpu"), "near-twin:of=A:noise=0.5")
     sent, honest = play(twin)[1][0].update, played()[1][0].update
     assert float((sent - honest).norm() / honest.norm()) == pytest.approx(0.5, rel=1e-3)
     told = [site.answer(EnrolmentTask(0)).fingerprint for site in (original, twin)]

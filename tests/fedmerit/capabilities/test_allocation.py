@@ -4,9 +4,9 @@ import pytest
 import torch
 from rounds import layout
 
-from fedmerit.capabilities.allocation import AllocatesNeurons, ImportanceRequest
+from fedmerit.capabilities import AllocatesNeurons, ImportanceRequest
 from fedmerit.methods.registry import METHODS
-from fedmerit.vectors import owned
+from fedmerit.vectors import parameter_mask
 
 ALLOCATING = [name for name, kind in METHODS.items() if issubclass(kind, AllocatesNeurons)]
 
@@ -18,7 +18,7 @@ def test_fedsac_alone_allocates():
 @pytest.mark.parametrize(
     "call",
     [
-        lambda one: one.importance_before(0),
+        lambda one: one.importance_schedule(0),
         lambda one: one.importance_request(None),
         lambda one: one.allocate(None, None),
     ],
@@ -36,10 +36,10 @@ def test_what_a_site_does_not_hold_is_zero_in_its_model_and_the_rest_is_the_mode
     request = made.importance_request(state)
     assert isinstance(request, ImportanceRequest)
     assert request.order in ("exact", "taylor")
-    assert (request.order, request.images) == made.importance_before(0)
+    assert (request.order, request.images) == made.importance_schedule(0)
     torch.testing.assert_close(request.model, model)
     _, models, neurons = made.allocate(state, torch.arange(5, dtype=torch.float64))
     assert (models.shape, neurons.shape, neurons.dtype) == ((3, 30), (3, 5), torch.bool)
-    held = owned(neurons, whole.owners.long())
+    held = parameter_mask(neurons, whole.owners.long())
     torch.testing.assert_close(models, model.expand(3, 30).where(held, 0.0))
     assert bool(held[:, whole.owners < 0].all())  # what is no neuron's is everybody's

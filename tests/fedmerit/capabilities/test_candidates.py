@@ -4,7 +4,7 @@ import pytest
 import torch
 from rounds import SOONER, candidates_of, layout, make_rounds
 
-from fedmerit.capabilities.candidates import EvaluatesCandidates
+from fedmerit.capabilities import EvaluatesCandidates
 from fedmerit.core import Reports
 from fedmerit.methods.registry import METHODS
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fedmerit.capabilities.local_training import LocalResult, Trained, TrainsLocally, towards
+from fedmerit.capabilities import LocalResult, Trained, TrainsLocally, towards
 from fedmerit.methods.registry import METHODS
 
 LOCAL = {name: kind for name, kind in METHODS.items() if issubclass(kind, TrainsLocally)}

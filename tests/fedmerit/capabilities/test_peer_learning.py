@@ -4,7 +4,7 @@ import pytest
 import torch
 from rounds import SOONER, layout
 
-from fedmerit.capabilities.peer_learning import LearnsFromPeers, PeerTerm, from_site_to_site
+from fedmerit.capabilities import LearnsFromPeers, PeerTerm, exchanges_directly
 from fedmerit.methods.registry import METHODS
 
 PEERS = [name for name, kind in METHODS.items() if issubclass(kind, LearnsFromPeers)]
@@ -12,7 +12,7 @@ PEERS = [name for name, kind in METHODS.items() if issubclass(kind, LearnsFromPe
 
 def test_who_learns_from_peers():
     assert PEERS == ["cycle", "vpdl"]
-    assert LearnsFromPeers().asks_of_peers == ("available",)
+    assert LearnsFromPeers().peer_quantities == ("available",)
     for call in (lambda one: one.sharing(None), lambda one: one.probability(None, 0), lambda one: one.learn_from(None)):
         with pytest.raises(NotImplementedError):
             call(LearnsFromPeers())
@@ -21,14 +21,14 @@ def test_who_learns_from_peers():
 @pytest.mark.parametrize("method", PEERS)
 def test_models_go_by_the_server_unless_peers_are_asked(method):
     kind = METHODS[method]
-    assert not from_site_to_site(kind(**SOONER[method]))
-    assert from_site_to_site(kind(**SOONER[method], exchange="peer"))
-    assert not from_site_to_site(METHODS["fedavg"]())
+    assert not exchanges_directly(kind(**SOONER[method]))
+    assert exchanges_directly(kind(**SOONER[method], exchange="peer"))
+    assert not exchanges_directly(METHODS["fedavg"]())
 
 
 @pytest.mark.parametrize("method", PEERS)
 def test_availability_is_asked_of_every_peer(method):
-    assert METHODS[method](**SOONER[method]).asks_of_peers[0] == "available"
+    assert METHODS[method](**SOONER[method]).peer_quantities[0] == "available"
 
 
 @pytest.mark.parametrize("method", PEERS)

@@ -1,6 +1,6 @@
 """The method that is no federation."""
 
-from fedmerit.capabilities.pooling import PoolsImages
+from fedmerit.capabilities import PoolsImages
 from fedmerit.methods.registry import METHODS
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fedmerit.configuration import description
-from fedmerit.configuration.description import describe, plan_of
+from fedmerit.configuration.description import describe, read_plan
 from fedmerit.configuration.run import TASKS, RunConfiguration, make_configuration
 from fedmerit.errors import BadInput
 from fedmerit.files import write_json
@@ -56,7 +56,7 @@ def test_what_came_with_a_job_has_no_version(monkeypatch):
 
 def test_the_plan_of_a_run_folder_is_read_back(tmp_path):
     write_json(tmp_path / "run.json", describe("mine", CONFIG, ("B", "A"), "sim"))
-    assert plan_of(tmp_path) == CONFIG
+    assert read_plan(tmp_path) == CONFIG
 
 
 @pytest.mark.parametrize(
@@ -70,5 +70,5 @@ def test_the_plan_of_a_run_folder_is_read_back(tmp_path):
 def test_a_plan_that_is_none_is_told_with_its_file(tmp_path, content, told):
     write_json(tmp_path / "run.json", content)
     with pytest.raises(BadInput) as error:
-        plan_of(tmp_path)
+        read_plan(tmp_path)
     assert str(error.value).startswith(f"{tmp_path / 'run.json'}: {told}")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedmerit.configuration.filters import KINDS, PAST_THE_FILTERS, Percentile, parse, require_privacy
+from fedmerit.configuration.filters import KINDS, PEER_MODELS_UNFILTERED, Percentile, parse, require_privacy
 from fedmerit.errors import BadInput
 from fedmerit.methods.registry import METHODS, build_method
 
@@ -43,7 +43,7 @@ def test_methods_that_cannot_bear_filters_say_why():
 
 
 def test_models_that_go_from_site_to_site_pass_no_filter():
-    with pytest.raises(BadInput, match=PAST_THE_FILTERS):
+    with pytest.raises(BadInput, match=PEER_MODELS_UNFILTERED):
         require_privacy(["gaussian"], "cycle", METHODS["cycle"](exchange="peer", warmup_by="own"))
     assert require_privacy(["gaussian"], "cycle", METHODS["cycle"](exchange="relay"))
 

@@ -5,7 +5,7 @@ from dataclasses import fields
 
 import pytest
 
-from fedmerit.configuration.named_parts import PLACES, parts_of_others
+from fedmerit.configuration.external_parts import PLACES, find_external_parts
 from fedmerit.configuration.run import TASKS, Network, Training, make_configuration
 from fedmerit.methods.registry import METHODS
 
@@ -13,12 +13,12 @@ from fedmerit.methods.registry import METHODS
 @pytest.mark.parametrize("method", METHODS)
 def test_a_run_of_our_own_parts_names_none(method):
     plan = make_configuration(method, "prostate", 30, 0, TASKS["prostate"], {"optimizer": "sgd"}).to_dict()
-    assert parts_of_others(plan | {"values": ["in_run:every=1,most=256", "others_lose"]}) == []
+    assert find_external_parts(plan | {"values": ["in_run:every=1,most=256", "others_lose"]}) == []
 
 
 def test_what_a_plan_does_not_say_is_ours():
-    assert parts_of_others({"method": "fedavg"}) == []
-    assert parts_of_others({"method": "fedavg", "network": None, "training": {}, "values": None}) == []
+    assert find_external_parts({"method": "fedavg"}) == []
+    assert find_external_parts({"method": "fedavg", "network": None, "training": {}, "values": None}) == []
 
 
 def test_each_is_named_with_its_group_and_none_is_imported():
@@ -28,7 +28,7 @@ def test_each_is_named_with_its_group_and_none_is_imported():
         "training": {"loss": "focal", "optimizer": "theirs.parts:lion", "lr": 0.1},
         "values": ["carried:every=2", "theirs:most=9", "banzhaf"],
     }
-    assert parts_of_others(plan) == [
+    assert find_external_parts(plan) == [
         ("methods", "theirs.parts:Method"),
         ("networks", "theirs.parts:network"),
         ("losses", "focal"),
@@ -40,7 +40,7 @@ def test_each_is_named_with_its_group_and_none_is_imported():
 
 
 def test_a_plan_without_a_method_names_something_that_is_not_ours():
-    assert parts_of_others({}) == [("methods", "None")]
+    assert find_external_parts({}) == [("methods", "None")]
 
 
 def test_places_are_fields_whose_default_is_the_first_of_ours():

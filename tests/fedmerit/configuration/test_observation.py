@@ -11,7 +11,7 @@ from fedmerit.configuration.observation import (
 )
 from fedmerit.errors import BadInput
 from fedmerit.methods.registry import METHODS, build_method
-from fedmerit.values.in_run import InRun
+from fedmerit.observers import MultiRoundReconstruction
 
 ONE_MODEL = {  # for all sites, with the methods' defaults
     *("pooled", "fedavg", "fedce", "qfedavg", "fedci", "fedvalue", "silobn", "fedprox", "fedavgm", "fedadam"),
@@ -32,7 +32,7 @@ def test_a_method_may_be_asked_for_one_model(name):
 
 
 def test_an_observer_is_parsed_and_specs_are_completed():
-    assert parse("in_run:every=3") == InRun(every=3, most=256)
+    assert parse("in_run:every=3") == MultiRoundReconstruction(every=3, most=256)
     given = ["carried", "others_lose:every=4", "in_run:most=9"]
     complete = ("carried:every=0,most=256", "others_lose:every=4", "in_run:every=1,most=9")
     fedavg = build_method("fedavg", {})

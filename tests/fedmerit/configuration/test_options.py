@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from fedmerit.configuration.options import parse, take_apart, text_of
+from fedmerit.configuration.spec_syntax import format_spec, parse, split_spec
 from fedmerit.errors import BadInput
 from fedmerit.parameters import Checked, parameter
 
@@ -38,18 +38,18 @@ def test_commas_and_colons_part_parameters(spec):
     described = parse(spec, KINDS, "--option")
     assert described == Full(2, 0.5, "http://host:80/?a,b:c")
     for separator in ",:":
-        assert parse(text_of(described, KINDS, separator), KINDS, "--option") == described
+        assert parse(format_spec(described, KINDS, separator), KINDS, "--option") == described
 
 
 def test_what_is_not_said_is_as_by_default():
     assert parse("plain", KINDS, "--option") == parse("plain:", KINDS, "--option") == Plain()
-    assert text_of(Plain(), KINDS) == "plain"
+    assert format_spec(Plain(), KINDS) == "plain"
     assert parse("full-of-it:share=0.5", KINDS, "--option") == Full(share=0.5)
-    assert text_of(Full(share=0.5, uri="here"), KINDS) == "full-of-it:from=0,share=0.5,uri=here"
+    assert format_spec(Full(share=0.5, uri="here"), KINDS) == "full-of-it:from=0,share=0.5,uri=here"
 
 
 def test_a_spec_is_taken_apart_without_being_judged():
-    assert take_apart("fedce:combine=plus:0.5,estimate=server") == ("fedce", ["combine=plus:0.5", "estimate=server"])
+    assert split_spec("fedce:combine=plus:0.5,estimate=server") == ("fedce", ["combine=plus:0.5", "estimate=server"])
 
 
 @pytest.mark.parametrize(

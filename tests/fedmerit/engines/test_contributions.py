@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from fedmerit.engines.contributions import contributions_of
+from fedmerit.engines.given_contributions import read_contributions
 from fedmerit.errors import BadInput
 from fedmerit.federation.checkpoint import is_finished
 from fedmerit.records.results import read_results, read_run
@@ -27,14 +27,14 @@ def dice(alone):
 
 
 def test_of_a_standalone_run_it_is_the_last_validation_dice(alone, dice):
-    assert contributions_of(alone, NAMES) == dice
-    assert contributions_of(alone, ["site3", "site1"]) == {site: dice[site] for site in ("site3", "site1")}
+    assert read_contributions(alone, NAMES) == dice
+    assert read_contributions(alone, ["site3", "site1"]) == {site: dice[site] for site in ("site3", "site1")}
 
 
 def test_of_another_run_it_is_the_last_reputation(trained):
     run = trained(method="cgsv", rounds=2)
     rows = read_results(run).query("quantity == 'reputation' and round == 1")
-    assert contributions_of(run, NAMES) == dict(zip(rows["site"], rows["value"], strict=True))
+    assert read_contributions(run, NAMES) == dict(zip(rows["site"], rows["value"], strict=True))
 
 
 @pytest.mark.parametrize(
@@ -51,14 +51,14 @@ def test_a_run_that_does_not_say_is_refused(trained, alone, tmp_path, changes, n
     if changes is None:
         (tmp_path / "run.json").write_text('{"method": "standalone", "rounds": 3}')
     with pytest.raises(BadInput, match=re.escape(told)):
-        contributions_of(run, names)
+        read_contributions(run, names)
 
 
 @pytest.mark.parametrize(("content", "told"), [("[]", "holds no JSON object"), ('{"rounds": 3}', "lacks method")])
 def test_a_spoiled_run_json_is_named(tmp_path, content, told):
     (tmp_path / "run.json").write_text(content)
     with pytest.raises(BadInput, match=rf"run\.json: {told}"):
-        contributions_of(tmp_path, NAMES)
+        read_contributions(tmp_path, NAMES)
 
 
 @pytest.mark.slow
@@ -79,8 +79,8 @@ def test_run_takes_them_and_can_be_resumed_with_them(
     result = fedmerit("run", "--resume", "--out", run, *given, "--set", "contributions=1,1,1")
     assert result.exit_code == 2
     assert "give them once" in result.stderr
-    monkeypatch.setattr("cli.progress.run_with_progress", lambda folder: None)  # what is created is enough
-    monkeypatch.setattr("cli.printing.print_runs", lambda folders: None)
+    monkeypatch.setattr("fedmerit_cli.progress.run_with_progress", lambda folder: None)  # what is created is enough
+    monkeypatch.setattr("fedmerit_cli.printing.print_runs", lambda folders: None)
     only = options(method="fedsac", sites=server_sites_data, rounds=1, only="site1,site3")
     result = fedmerit("run", "--out", tmp_path / "only", *only, *given)
     assert result.exit_code == 0, result.output
@@ -125,7 +125,7 @@ def test_compare_takes_them_from_training_alone(fedmerit, server_sites_data, tmp
     result = fedmerit(*command)
     assert result.exit_code == 0, result.output
     assert all(is_finished(out / name, 2) for name in ("standalone_seed0", "fedsac_seed0"))
-    expected = contributions_of(out / "standalone_seed0", NAMES)
+    expected = read_contributions(out / "standalone_seed0", NAMES)
     assert read_run(out / "fedsac_seed0")["parameters"]["contributions"] == list(expected.values())
     own = next(path for path in out.glob("fedsac*standalone*") if path.is_dir())
     assert read_run(own)["parameters"]["contributions"] == []

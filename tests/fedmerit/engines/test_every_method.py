@@ -8,10 +8,10 @@ from fedmerit.configuration.run import RunConfiguration
 from fedmerit.methods.registry import METHODS
 from fedmerit.records.ledger import Ledger, verify
 from fedmerit.records.results import read_results, read_run
-from fedmerit.training.data import open_sites
-from fedmerit.training.networks import initial_network
-from fedmerit.training.prediction import evaluate
-from fedmerit.training.saved_networks import load_network
+from fedmerit.trainers.monai_trainer.data import open_sites
+from fedmerit.trainers.monai_trainer.networks import initial_network
+from fedmerit.trainers.monai_trainer.prediction import evaluate
+from fedmerit.trainers.monai_trainer.saved_networks import load_network
 
 NAMES = ["site1", "site2", "site3"]
 

@@ -13,10 +13,10 @@ from fedmerit.engines import runs
 from fedmerit.records.ledger import digest, verify
 from fedmerit.records.results import QUANTITIES, read_results, read_run
 from fedmerit.seeds import random_seed
-from fedmerit.training.data import SiteFolder, Slices, open_sites
-from fedmerit.training.learning import learning_rate, train
-from fedmerit.training.networks import initial_network
-from fedmerit.training.saved_networks import load_network
+from fedmerit.trainers.monai_trainer.data import SiteFolder, Slices, open_sites
+from fedmerit.trainers.monai_trainer.local_training import learning_rate, train
+from fedmerit.trainers.monai_trainer.networks import initial_network
+from fedmerit.trainers.monai_trainer.saved_networks import load_network
 from fedmerit.wire.messages import Reply
 
 NAMES = ["site1", "site2", "site3"]

@@ -7,14 +7,14 @@ import torch
 
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.engines import runs
-from fedmerit.engines.one_training import DRAWN_FOR, pooled
+from fedmerit.engines.pooled_training import RANDOM_STREAM, pool_sites
 from fedmerit.errors import BadInput
 from fedmerit.federation.site import Site
 from fedmerit.records.results import read_results, read_run
 from fedmerit.seeds import random_seed
-from fedmerit.training.data import Slices, open_sites
-from fedmerit.training.learning import learning_rate, train
-from fedmerit.training.networks import build_network, initial_network
+from fedmerit.trainers.monai_trainer.data import Slices, open_sites
+from fedmerit.trainers.monai_trainer.local_training import learning_rate, train
+from fedmerit.trainers.monai_trainer.networks import build_network, initial_network
 
 
 def test_it_is_one_training_on_all_images(trained, model, sites):
@@ -25,7 +25,7 @@ def test_it_is_one_training_on_all_images(trained, model, sites):
     network.load_state_dict(initial_network(config.network, config.seed).state_dict())
     for round in range(config.rounds):
         rate = learning_rate(config.training, round, config.rounds)
-        train(network, slices, config.training, rate, random_seed(config.seed, DRAWN_FOR, round))
+        train(network, slices, config.training, rate, random_seed(config.seed, RANDOM_STREAM, round))
     found, expected = model(run), network.state_dict()
     for name, value in expected.items():
         torch.testing.assert_close(found[name], value, atol=1e-5, rtol=1e-4)
@@ -35,7 +35,7 @@ def test_the_steps_of_all_sites_are_taken_one_after_the_other(trained, sites, tm
     config = RunConfiguration.from_dict(read_run(trained("optimizer=sgd", method="pooled", rounds=2))["plan"])
     config = replace(config, training=replace(config.training, steps=3))
     own = [Site(folder, config, tmp_path / folder.name) for folder in open_sites(sites)]
-    assert {site.config.training.steps for site in pooled(own)} == {3 * len(own)}
+    assert {site.config.training.steps for site in pool_sites(own)} == {3 * len(own)}
     assert own[0].config is config
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from run_factory import prepare_anew
 
-from fedmerit.engines import resuming, runs
+from fedmerit.engines import resumption, runs
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json, write_json
 
@@ -41,32 +41,32 @@ def test_a_run_finds_sites_that_were_moved_where_it_is_told(begun, own_sites, tm
     elsewhere = {"sites": Path(shutil.move(own_sites, tmp_path / "elsewhere"))}
     with pytest.raises(BadInput, match=r"own_sites: no such folder, .* --resume --sites PLACE says where they are"):
         runs.execute(begun, lambda record: None)
-    resuming.relocate(begun, elsewhere)
-    resuming.require_same(begun, elsewhere)
+    resumption.relocate(begun, elsewhere)
+    resumption.require_same(begun, elsewhere)
     runs.execute(begun, lambda record: None)
     prepare_anew(Path(shutil.copytree(elsewhere["sites"], tmp_path / "again")) / "site2")
     with pytest.raises(BadInput, match=r"again: site2 is not what .*run was started with"):
-        resuming.relocate(begun, {"sites": tmp_path / "again"})
+        resumption.relocate(begun, {"sites": tmp_path / "again"})
     assert read_json(begun / "run.json")["sites_folder"] == str(elsewhere["sites"])
 
 
 def test_whether_a_run_has_ended_and_its_sites_are_elsewhere(begun, own_sites, tmp_path, monkeypatch):
-    assert not resuming.has_ended_elsewhere(begun)
-    monkeypatch.setattr(resuming, "is_finished", lambda run, rounds: (run, rounds) == (begun, 1))
-    assert not resuming.has_ended_elsewhere(begun)
+    assert not resumption.has_ended_elsewhere(begun)
+    monkeypatch.setattr(resumption, "is_finished", lambda run, rounds: (run, rounds) == (begun, 1))
+    assert not resumption.has_ended_elsewhere(begun)
     shutil.move(own_sites, tmp_path / "elsewhere")
-    assert resuming.has_ended_elsewhere(begun)
+    assert resumption.has_ended_elsewhere(begun)
 
 
 def test_a_run_that_ended_and_whose_sites_are_elsewhere_goes_on_with_nothing(begun, own_sites, tmp_path, monkeypatch):
     asked = {"rounds": 1, "sites": own_sites}
-    assert resuming.goes_on(begun, asked)
-    monkeypatch.setattr(resuming, "is_finished", lambda run, rounds: True)
-    assert resuming.goes_on(begun, asked)
+    assert resumption.needs_resuming(begun, asked)
+    monkeypatch.setattr(resumption, "is_finished", lambda run, rounds: True)
+    assert resumption.needs_resuming(begun, asked)
     elsewhere = shutil.move(own_sites, tmp_path / "elsewhere")
-    assert not resuming.goes_on(begun, asked | {"sites": elsewhere})
+    assert not resumption.needs_resuming(begun, asked | {"sites": elsewhere})
     with pytest.raises(BadInput, match="was started with rounds 1, not 2"):
-        resuming.goes_on(begun, {"rounds": 2})
+        resumption.needs_resuming(begun, {"rounds": 2})
 
 
 def test_a_run_of_an_earlier_version_knows_the_size_of_images_alone(begun, own_sites):

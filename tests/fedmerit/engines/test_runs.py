@@ -236,7 +236,7 @@ def test_resume_of_a_finished_run_trains_nothing(fedmerit, trained, tmp_path, as
 def test_as_many_simulated_sites_are_at_work_as_there_are_cores_for(monkeypatch, method, settings, expected):
     monkeypatch.setattr(runs, "cores", lambda: 2)
     config = make_configuration(method, "prostate", 100, 0, TASKS["prostate"], settings)
-    assert runs._at_work(config, ["site1", "site2", "site3"]) == expected
+    assert runs._concurrent_sites(config, ["site1", "site2", "site3"]) == expected
 
 
 # Real processes, really killed

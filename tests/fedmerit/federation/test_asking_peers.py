@@ -4,15 +4,15 @@ from unittest import TestCase
 
 import pytest
 import torch
-from peer_models import EARLY, MODEL, NAMES, NAN, SPOILED, peers_of, plan_of
+from peer_models import EARLY, MODEL, NAMES, NAN, SPOILED, peers_of, read_plan
 
-from fedmerit.federation.peers import gives
+from fedmerit.federation.peers import shares_with
 from fedmerit.federation.site import Site
-from fedmerit.federation.site_log import SITE_LOG, digest_of_peer
+from fedmerit.federation.site_log import SITE_LOG, peer_digest
 from fedmerit.records.ledger import Ledger
 from fedmerit.records.results import PAIRS, read_results
-from fedmerit.training.data import SiteFolder
-from fedmerit.verification.verify import verify_run
+from fedmerit.trainers.monai_trainer.data import SiteFolder
+from fedmerit.verification.run import verify_run
 from fedmerit.wire.egress_list import LARGEST_MB, Withheld
 from fedmerit.wire.messages import Task
 
@@ -90,7 +90,7 @@ def asking(sites, tmp_path):
 
         memory = tmp_path / f"{len(list(tmp_path.iterdir()))}" / "sites" / "site1"
         site = Site(
-            SiteFolder(sites / "site1"), plan_of(exchange="peer"), memory, "cpu", ask, participants=(*NAMES, "site4")
+            SiteFolder(sites / "site1"), read_plan(exchange="peer"), memory, "cpu", ask, participants=(*NAMES, "site4")
         )
         site.train(Task(0, torch.empty(0), {}))
         reply = site.train(Task(1, torch.empty(0), {}, others=dict.fromkeys(answers, NAN)))
@@ -115,7 +115,7 @@ def test_site_decides_by_its_own_memory_with_whom_it_shares(asking):
     held = torch.load(site.memory.path / "round_00001.pt", weights_only=True)["weights"]
     for peer in ("site2", "site3"):
         given = site.give_model(peer, 2)
-        assert (given is not None) == gives(held[peer], 0, "site1", peer, 2)
+        assert (given is not None) == shares_with(held[peer], 0, "site1", peer, 2)
         assert site.give_model(peer, 3) is None  # it did no round 2, of which it could share what it trained
         assert site.give_model(peer, 1) is not None  # scoring is due
         assert torch.equal(site.give_model(peer, 0).parameters, MODEL)
@@ -163,7 +163,7 @@ def test_what_cannot_be_asked_for_is_logged_by_kind_alone(asking):
     assert "Mueller" not in told
     got = [record for record in Ledger(site.memory.path / SITE_LOG).records if record["work"] == "borrow"]
     assert [(record["peer"], record["model"]) for record in got] == [
-        ("site2", digest_of_peer(peers_of()["site2"])),
+        ("site2", peer_digest(peers_of()["site2"])),
         ("site3", None),
     ]
 

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from fedmerit.engines import runs
-from fedmerit.federation import best_round
-from fedmerit.federation.best_round import BestRound
+from fedmerit.federation import final_models
+from fedmerit.federation.final_models import BestRound
 from fedmerit.federation.site import Site
 from fedmerit.records.results import read_results
-from fedmerit.training.overlaps import Overlap
+from fedmerit.trainers.monai_trainer.overlaps import Overlap
 
 ROUNDS = 3
 
@@ -67,7 +67,7 @@ def test_where_models_get_worse_the_best_round_is_tested_too(falling, run, metho
         torch.load(place / first, weights_only=True) for place in (folder / "models", folder / "models/best")
     )
     assert any(not torch.equal(last[name], chosen[name]) for name in last)
-    assert not list(folder.glob(best_round.FILES))
+    assert not list(folder.glob(final_models.FILES))
 
 
 def test_where_the_last_models_are_the_best_they_are_tested_once(run):
@@ -125,6 +125,6 @@ def test_the_best_before_is_kept_until_the_checkpoint_knows_of_a_better_one(tmp_
     for round in (2, 3, 4):
         again.consider(round, [reply(0.6 + round / 100)], Models(round))
         assert again.models(Models(9)).parameters == round
-        assert len(list(tmp_path.glob(best_round.FILES))) <= 2
+        assert len(list(tmp_path.glob(final_models.FILES))) <= 2
     again.forget()
     assert not list(tmp_path.iterdir())

@@ -2,13 +2,13 @@
 
 import pytest
 
-from fedmerit.federation import clock
+from fedmerit.federation import exchange
 
 
 def test_waiting_for_sites_does_not_count(monkeypatch):
     times = iter([100.0, 103.0, 110.0, 112.5, 120.0, 121.0])
-    monkeypatch.setattr(clock.time, "perf_counter", lambda: next(times))
-    work = clock.Clock()  # at 100
+    monkeypatch.setattr(exchange.time, "perf_counter", lambda: next(times))
+    work = exchange.Clock()  # at 100
     with work.paused():  # from 103 to 110
         pass
     assert work.seconds == pytest.approx(5.5)  # at 112.5

@@ -6,14 +6,13 @@ import pytest
 import torch
 from pretending import NETWORK, SITES, SIZE, tiny_plan
 
-from fedmerit.federation.best_round import BestRound
-from fedmerit.federation.ending import Ending
+from fedmerit.federation.final_models import BestRound, RunClosure
 from fedmerit.federation.recorder import Recorder
-from fedmerit.federation.server_models import models_of
-from fedmerit.records.closing import CLOSING
-from fedmerit.records.ledger import digest_of_state
+from fedmerit.federation.server_models import build_models
+from fedmerit.records.closing_record import CLOSING
+from fedmerit.records.ledger import state_digest
 from fedmerit.records.results import read_results
-from fedmerit.training.overlaps import Overlap
+from fedmerit.trainers.monai_trainer.overlaps import Overlap
 from fedmerit.wire.messages import Evaluated, Purpose
 
 
@@ -26,7 +25,7 @@ def ended(tmp_path):
 
     def end(method="fedavg", best=None, own=False, **parameters):
         config = tiny_plan(method, **parameters)
-        models = models_of(config, config.build_method(), NETWORK, SITES, None)
+        models = build_models(config, config.build_method(), NETWORK, SITES, None)
         models.parameters, kept = torch.zeros(len(models.parameters)), BestRound(tmp_path)
         if best is not None:
             reply = SimpleNamespace(overlaps=[Overlap("000", "prostate", 1, 0, 0)])
@@ -49,7 +48,7 @@ def ended(tmp_path):
             overlaps = (Overlap("000", "prostate", positives, 0, 2 * (100 - positives)),)  # Dice: positives / 100
             return Evaluated(task.round, (overlaps,) * task.count, torch.zeros(task.count, 0))
 
-        ending = Ending(config, SITES, tmp_path, models, kept, Recorder(config, SITES, tmp_path))
+        ending = RunClosure(config, SITES, tmp_path, models, kept, Recorder(config, SITES, tmp_path))
         end.record = ending.record()
         list(ending.exchanges(ask, "head"))
         return asked
@@ -106,7 +105,7 @@ def test_the_last_record_has_digests_of_what_is_saved_and_of_the_best_round(ende
     assert ("models/best/global.pt" in saved) == (best is not None)
     for path in (tmp_path / "models").rglob("*.pt"):
         state = torch.load(path, weights_only=True)
-        assert saved[path.relative_to(tmp_path).as_posix()] == digest_of_state(state)
+        assert saved[path.relative_to(tmp_path).as_posix()] == state_digest(state)
 
 
 def test_sites_choose_what_they_take_home_last(ended, tmp_path):

@@ -5,11 +5,11 @@ from certificates import issue
 from pretending import tiny_plan
 from run_factory import make_sites
 
-from fedmerit.federation.enrolling import enrolled, enrolment_of, fault_of_certificate
+from fedmerit.federation.enrolment import check_certificate, collect_enrolments, make_enrolment
 from fedmerit.files import read_json, write_json
 from fedmerit.records.certificates import read_certificate
-from fedmerit.training.data import SiteFolder, Slices
-from fedmerit.wire.inspection import fault_of_enrolment
+from fedmerit.trainers.monai_trainer.data import SiteFolder, Slices
+from fedmerit.wire.inspection import check_enrolment
 from fedmerit.wire.messages import Enrolment
 
 SITES = ("Alder", "Birch", "Cedar")
@@ -37,8 +37,8 @@ def enrolments(certificates):
 
 def test_sites_of_one_organisation_are_one(kits):
     certificates, root = kits("north", "south", "north")
-    assert enrolled(SITES, enrolments(certificates), root).organisations.tolist() == [0, 1, 0]
-    assert enrolled(SITES, enrolments(certificates), None).organisations.tolist() == [
+    assert collect_enrolments(SITES, enrolments(certificates), root).organisations.tolist() == [0, 1, 0]
+    assert collect_enrolments(SITES, enrolments(certificates), None).organisations.tolist() == [
         0,
         1,
         2,
@@ -47,20 +47,20 @@ def test_sites_of_one_organisation_are_one(kits):
 
 def test_where_all_are_of_one_organisation_each_is_by_itself(kits):
     certificates, root = kits("fedmerit", "fedmerit", "fedmerit")
-    assert enrolled(SITES, enrolments(certificates), root).organisations.tolist() == [0, 1, 2]
+    assert collect_enrolments(SITES, enrolments(certificates), root).organisations.tolist() == [0, 1, 2]
 
 
 def test_who_has_not_enrolled_yet_makes_no_group_of_the_others(kits):
     """A consortium whose kits all name it: two of its sites earned as one for as long as the third was away."""
     certificates, root = kits("fedmerit", "fedmerit", "fedmerit")
     there = {site: one for site, one in enrolments(certificates).items() if site != "Cedar"}
-    assert enrolled(SITES, there, root).organisations.tolist() == [0, 1, 2]
+    assert collect_enrolments(SITES, there, root).organisations.tolist() == [0, 1, 2]
 
 
 def test_a_site_that_did_not_enrol_is_by_itself_and_its_images_are_not_known(kits):
     certificates, root = kits("north", "south", "north")
     there = {site: one for site, one in enrolments(certificates).items() if site != "Cedar"}
-    found = enrolled(SITES, there, root)
+    found = collect_enrolments(SITES, there, root)
     assert found.organisations.tolist() == [0, 1, 2]
     assert found.counts.tolist() == [10, 10, 0]
 
@@ -69,21 +69,21 @@ def test_images_that_stand_twice_count_once(kits):
     certificates, root = kits("a", "b", "c")
     there = enrolments(certificates)
     there["Birch"] = Enrolment(0, {"training": 2}, {"training": 10}, ("same", "same"), certificates["Birch"])
-    assert enrolled(SITES, there, root).counts.tolist() == [10, 5, 10]
+    assert collect_enrolments(SITES, there, root).counts.tolist() == [10, 5, 10]
 
 
 def test_a_certificate_is_the_sites_own_and_the_roots_work(kits, tmp_path):
     certificates, root = kits("a", "b", "c")
     there = enrolments(certificates)
-    assert fault_of_certificate(there["Alder"], "Alder", root) is None
-    assert fault_of_certificate(there["Alder"], "Birch", root) == "enrolment with another site's certificate"
+    assert check_certificate(there["Alder"], "Alder", root) is None
+    assert check_certificate(there["Alder"], "Birch", root) == "enrolment with another site's certificate"
     (tmp_path / "others").mkdir()
     issue(tmp_path / "others", "root")
     issue(tmp_path / "others", "Alder", "root", "a")
     strange = Enrolment(0, {}, {}, (), (tmp_path / "others" / "Alder.crt").read_text())
     for enrolment in (strange, Enrolment(0, {}, {}, ()), Enrolment(0, {}, {}, (), "no certificate")):
-        assert fault_of_certificate(enrolment, "Alder", root) == "enrolment without a certificate of this federation"
-        assert fault_of_certificate(enrolment, "Alder", None) is None
+        assert check_certificate(enrolment, "Alder", root) == "enrolment without a certificate of this federation"
+        assert check_certificate(enrolment, "Alder", None) is None
 
 
 def test_a_case_without_a_slice_to_train_on_is_no_training_case(tmp_path):
@@ -94,6 +94,6 @@ def test_a_case_without_a_slice_to_train_on_is_no_training_case(tmp_path):
         entry["slices"] = [] if place < 3 else [1]
     write_json(root / "Alder" / "datalist.json", lists)
     folder = SiteFolder(root / "Alder")
-    one = enrolment_of(folder, tiny_plan("fedavg"), 0, len(Slices(folder.cases("training"))), "")
-    assert fault_of_enrolment(one, 0) is None
+    one = make_enrolment(folder, tiny_plan("fedavg"), 0, len(Slices(folder.cases("training"))), "")
+    assert check_enrolment(one, 0) is None
     assert (one.cases["training"], one.slices["training"], len(one.fingerprint)) == (2, 2, 2)

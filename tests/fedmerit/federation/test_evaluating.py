@@ -7,12 +7,12 @@ import torch
 
 from fedmerit import flat
 from fedmerit.configuration.run import TASKS, Network, RunConfiguration
-from fedmerit.federation import evaluating
-from fedmerit.federation.evaluating import Evaluations, evaluate_models
-from fedmerit.training.data import SiteFolder
-from fedmerit.training.networks import initial_network
-from fedmerit.training.overlaps import mean_dice
-from fedmerit.training.prediction import evaluate
+from fedmerit.federation import model_evaluation
+from fedmerit.federation.model_evaluation import Evaluations, evaluate_models
+from fedmerit.trainers.monai_trainer.data import SiteFolder
+from fedmerit.trainers.monai_trainer.networks import initial_network
+from fedmerit.trainers.monai_trainer.overlaps import mean_dice
+from fedmerit.trainers.monai_trainer.prediction import evaluate
 from fedmerit.wire.messages import Evaluation
 
 NETWORK = Network(**TASKS["prostate"], architecture="unet", width=2, depth=2)  # with batch norms
@@ -29,8 +29,8 @@ def passes(monkeypatch):
     """The number of slices that the network sees in a pass, one for each evaluation."""
     seen = []
     for name in ("evaluate", "evaluate_with_losses"):
-        original = getattr(evaluating, name)
-        monkeypatch.setattr(evaluating, name, lambda *rest, of=original: seen.append(len(rest[1])) or of(*rest))
+        original = getattr(model_evaluation, name)
+        monkeypatch.setattr(model_evaluation, name, lambda *rest, of=original: seen.append(len(rest[1])) or of(*rest))
     return seen
 
 
@@ -75,7 +75,7 @@ def test_what_was_found_before_is_remembered_by_model_statistics_and_images(case
 
 
 def test_no_more_than_the_last_are_remembered(cases, passes, monkeypatch):
-    monkeypatch.setattr(evaluating, "KEPT", 2)
+    monkeypatch.setattr(model_evaluation, "KEPT", 2)
     network, known = initial_network(NETWORK, 0), Evaluations(CONFIG)
     buffers = flat.get_buffers(network)
     models = [flat.get_parameters(network) + step for step in range(3)]

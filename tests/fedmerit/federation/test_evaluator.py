@@ -10,19 +10,29 @@ from pretending import NETWORK, SITES, SIZE, evaluated, evaluations, replies, sa
 from stepping import Stepped as Federation
 
 from fedmerit import flat
-from fedmerit.capabilities.candidates import Candidates
+from fedmerit.capabilities import Candidates
 from fedmerit.core import Reports
 from fedmerit.errors import RunFailed
 from fedmerit.federation import evaluator
+from fedmerit.federation.admission import Admission
 from fedmerit.federation.evaluator import Evaluator
 from fedmerit.federation.exchange import Moment
-from fedmerit.federation.guarding import Admission
 from fedmerit.federation.recorder import Admitted
 from fedmerit.federation.server_models import ModelsInTheClear
 from fedmerit.records.results import read_results
-from fedmerit.training.data import SERVER_SPLIT
-from fedmerit.training.overlaps import Overlap
-from fedmerit.wire.messages import EVALUATE, TRAIN, Evaluated, Failure, Importance, ImportanceTask, Reply, Task, payload
+from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT
+from fedmerit.trainers.monai_trainer.overlaps import Overlap
+from fedmerit.wire.messages import (
+    EVALUATE,
+    TRAIN,
+    Evaluated,
+    Failure,
+    Importance,
+    ImportanceTask,
+    Reply,
+    Task,
+    payload_bytes,
+)
 
 
 def quantities(run, name: str) -> dict[tuple[int, str], float]:
@@ -93,7 +103,7 @@ def test_seconds_of_a_round_count_the_candidates(run):
 
 def test_received_bytes_count_task_and_candidates(run):
     federation = Federation(tiny_plan(), SITES, run)
-    buffers = payload(Task(0, torch.empty(0), flat.get_buffers(NETWORK)))
+    buffers = payload_bytes(Task(0, torch.empty(0), flat.get_buffers(NETWORK)))
     federation.take(replies(federation, without=("Birch",)))
     federation.take(evaluations(federation))
     model = 4 * SIZE + buffers
@@ -171,18 +181,18 @@ def build(calls, monkeypatch):
 
     def make(cases=(), on=False, fault=None, **settings):
         config = tiny_plan("fedavg", **settings)
-        guarding = SimpleNamespace(
+        run_guard = SimpleNamespace(
             on=on,
             split="validation",
-            fault_of_cases=lambda site, split, overlaps: fault if site == "Alder" else None,
+            check_cases=lambda site, split, overlaps: fault if site == "Alder" else None,
             judged=lambda admission, candidates, usable: ("judged", list(usable)),
             measured=lambda admission, evaluated, by_server: calls.append(("measured", list(evaluated), by_server)),
         )
         models = ModelsInTheClear(config, NETWORK, SITES, config.build_method())
         moment = Moment(1, "round 1", "head", 1)
         monkeypatch.setattr(evaluator, "evaluate_models", here)
-        monkeypatch.setattr(evaluator, "samples_of", lambda cases, patch: ("samples", cases))
-        return Evaluator(config, SITES, models, guarding, cases, "cpu", lambda: moment, "found")
+        monkeypatch.setattr(evaluator, "build_samples", lambda cases, patch: ("samples", cases))
+        return Evaluator(config, SITES, models, run_guard, cases, "cpu", lambda: moment, "found")
 
     return make
 
@@ -232,7 +242,7 @@ def test_what_sites_say_is_pooled_as_one_set_and_waiting_for_them_does_not_count
     task = exchange.tasks["Alder"]
     assert (list(exchange.tasks), task.split, task.round, task.ledger) == (["Alder", "Cedar"], SERVER_SPLIT, 1, "head")
     assert [reply and reply.seconds for reply in counted.replies] == [2.5, None, 3.0]
-    assert counted.received == [100 + payload(task)] * 3
+    assert counted.received == [100 + payload_bytes(task)] * 3
     assert counted.rejected == {"Birch": "asleep"}
 
 

@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fedmerit.federation.evidence import evidence_of
+from fedmerit.federation.round_updates import measure_updates
 from fedmerit.methods.fedavg import FedAvg
-from fedmerit.training.overlaps import Overlap
+from fedmerit.trainers.monai_trainer.overlaps import Overlap
 from fedmerit.vectors import BLOCK, gram
-from fedmerit.wire.inspection import fault_of_reply
+from fedmerit.wire.inspection import check_reply
 from fedmerit.wire.messages import Reply
 
 
@@ -24,7 +24,7 @@ def test_norms_and_cosines_are_those_of_the_vectors(size):
     updates[2] = 0  # absent
     present = torch.tensor([True, True, False, True])
     weights = torch.tensor([0.5, 0.2, 0.0, 0.3], dtype=torch.float64)
-    mean, found = evidence_of(updates, gram(updates), weights, present, last)
+    mean, found = measure_updates(updates, gram(updates), weights, present, last)
     expected = weights @ updates.double()
     assert torch.allclose(mean.double(), expected, rtol=1e-6)
     assert mean.dtype == updates.dtype
@@ -40,12 +40,14 @@ def test_norms_and_cosines_are_those_of_the_vectors(size):
 def test_what_there_is_nothing_to_compare_with_is_unknown_or_zero():
     updates = torch.tensor([[3.0, 4.0], [0.0, 0.0]])
     alone = torch.tensor([True, False])
-    _, found = evidence_of(updates, gram(updates), torch.tensor([1.0, 0.0]), alone, None)
+    _, found = measure_updates(updates, gram(updates), torch.tensor([1.0, 0.0]), alone, None)
     assert found["norm"].nan_to_num(-1).tolist() == [5, -1]
     assert found["cosine_to_mean"][0] == pytest.approx(1)
     assert found["cosine_to_previous"].isnan().all()
     assert found["largest_pair_cosine"].isnan().all()
-    _, both = evidence_of(updates, gram(updates), torch.tensor([0.5, 0.5]), torch.tensor([True, True]), torch.zeros(2))
+    _, both = measure_updates(
+        updates, gram(updates), torch.tensor([0.5, 0.5]), torch.tensor([True, True]), torch.zeros(2)
+    )
     assert both["cosine_to_mean"].tolist() == pytest.approx([1, 0])
     assert both["cosine_to_previous"].tolist() == [0, 0]
     assert both["largest_pair_cosine"].tolist() == [0, 0]
@@ -69,5 +71,5 @@ GOOD = (Overlap("000", "disc", 4, 0, 2), Overlap("000", "cup", 6, 1, 0))
 )
 def test_overlaps_of_a_trained_model_are_of_the_same_references(trained, words):
     reply = Reply(0, torch.zeros(3), {}, 5, RECEIVED, trained_overlaps=trained)
-    fault = fault_of_reply(reply, 0, torch.zeros(3), {}, ("disc", "cup"), FedAvg())
+    fault = check_reply(reply, 0, torch.zeros(3), {}, ("disc", "cup"), FedAvg())
     assert (fault is None) if words is None else (fault is not None and words in fault)

@@ -4,18 +4,18 @@ import pytest
 import torch
 
 from fedmerit.errors import RunFailed
-from fedmerit.federation.exchange import FOREIGN, LONGEST_NAME, LONGEST_REASON, NO_REPLY, Exchange, Moment
+from fedmerit.federation.exchange import LONGEST_NAME, LONGEST_REASON, NO_REPLY, NOT_ASKED, Exchange, Moment
 from fedmerit.wire.messages import EVALUATE, TRAIN, EnrolmentTask, Failure, Task
 
 TASKS = {name: Task(3, torch.zeros(2), {}) for name in ("A", "B", "C")}
 
 
-def fault_of(site, answer):
+def check_message(site, answer):
     return answer.reason if isinstance(answer, Failure) else None
 
 
 def exchange(least=1, earlier=None, tasks=TASKS):
-    return Moment(3, "round 3", "head", least).exchange(tasks, fault_of, "reply", earlier)
+    return Moment(3, "round 3", "head", least).exchange(tasks, check_message, "reply", earlier)
 
 
 def test_answers_are_handed_over_in_the_order_of_the_sites():
@@ -37,7 +37,7 @@ def test_an_unusable_answer_takes_no_usable_ones_place():
     one.take("B", "late, and usable")
     one.take("Z", "anything")
     assert one.usable() == {"A": "first", "B": "late, and usable"}
-    assert one.faults() == {"A": "broken", "B": "broken", "Z": FOREIGN, "C": NO_REPLY}
+    assert one.faults() == {"A": "broken", "B": "broken", "Z": NOT_ASKED, "C": NO_REPLY}
     twice = exchange()
     twice.take("A", "first")
     twice.take("A", "second")

@@ -9,13 +9,20 @@ from pretending import tiny_plan
 from fedmerit import flat
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.engines import runs
-from fedmerit.federation.finishing import ALONE, GIVEN, RECALIBRATED, Finisher, clearly_better, dice_by_patient
+from fedmerit.federation.final_model_selection import (
+    ALONE,
+    GIVEN,
+    RECALIBRATED,
+    FinalModelSelector,
+    clearly_better,
+    dice_by_patient,
+)
 from fedmerit.records.results import read_results, read_run
-from fedmerit.training.data import SiteFolder, open_sites
-from fedmerit.training.networks import build_network, initial_network
-from fedmerit.training.overlaps import Overlap
-from fedmerit.training.prediction import evaluate
-from fedmerit.training.saved_networks import load_network
+from fedmerit.trainers.monai_trainer.data import SiteFolder, open_sites
+from fedmerit.trainers.monai_trainer.networks import build_network, initial_network
+from fedmerit.trainers.monai_trainer.overlaps import Overlap
+from fedmerit.trainers.monai_trainer.prediction import evaluate
+from fedmerit.trainers.monai_trainer.saved_networks import load_network
 
 SETTINGS = {"architecture": "unet", "width": "4", "depth": "3", "lr": "0.02"}
 
@@ -64,7 +71,7 @@ def test_what_is_taken_home_lies_among_the_models_and_is_what_was_tested(finishe
 def test_the_choice_is_made_once(finished, sites):
     config = RunConfiguration.from_dict(read_run(finished)["plan"])
     network = build_network(config.network, torch.device("cpu"))
-    finisher = Finisher(config, SiteFolder(sites / "site1"), finished / "sites" / "site1", lambda: network)
+    finisher = FinalModelSelector(config, SiteFolder(sites / "site1"), finished / "sites" / "site1", lambda: network)
     worst = initial_network(config.network, 5)
     again = finisher.finish((flat.get_parameters(worst), flat.get_buffers(worst)))
     rows = read_results(finished).query("quantity == 'choice' and site == 'site1'")
@@ -102,7 +109,7 @@ def test_dice_is_that_of_patients_whatever_the_number_of_their_cases():
 )
 def test_two_patients_choose_no_statistics_not_clearly_better(sites, tmp_path, monkeypatch, tried, dice, chosen):
     config = tiny_plan("fedavg")
-    finisher = Finisher(config, SiteFolder(sites / "site1"), tmp_path, lambda: None)
+    finisher = FinalModelSelector(config, SiteFolder(sites / "site1"), tmp_path, lambda: None)
     given, alone, changed = ((torch.full((1,), float(number)), {}) for number in range(3))
     of_patients = {0: (0.5, 0.5), 1: (0.1, 0.1), 2: dice}
     monkeypatch.setattr(finisher, "_alone", lambda: alone)

@@ -11,16 +11,16 @@ from pretending import SITES, evaluated, replies, tiny_plan
 from stepping import Stepped as Federation
 
 from fedmerit import flat
-from fedmerit.capabilities.candidates import EvaluatesCandidates
+from fedmerit.capabilities import EvaluatesCandidates
 from fedmerit.errors import BadInput
-from fedmerit.federation.guarding import Guarding
+from fedmerit.federation.admission import RunGuard
 from fedmerit.federation.recorder import Recorder
 from fedmerit.flat import Buffers
 from fedmerit.methods.registry import build_method
 from fedmerit.records.results import read_results, read_table
-from fedmerit.training.data import SERVER_SPLIT, SPLITS
-from fedmerit.training.overlaps import Overlap
-from fedmerit.wire.inspection import fault_of_enrolment
+from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT, SPLITS
+from fedmerit.trainers.monai_trainer.overlaps import Overlap
+from fedmerit.wire.inspection import check_enrolment
 from fedmerit.wire.messages import (
     TRAIN,
     Answer,
@@ -109,11 +109,11 @@ def test_a_site_that_has_not_enrolled_counts_for_nothing_until_it_has(tmp_path, 
 
 
 def test_why_a_site_has_not_enrolled_is_known_until_it_has():
-    guarding = Guarding(plan(), build_method("fedce", {}), SITES, in_the_clear=True)
-    guarding.enrol({"Alder": enrolment()}, {"Birch": "asleep", "Cedar": "away"})
-    guarding.enrol({"Birch": enrolment()}, {})  # late
-    assert guarding.fault_of_site("Birch") is None
-    assert "(away)" in (guarding.fault_of_site("Cedar") or "")
+    run_guard = RunGuard(plan(), build_method("fedce", {}), SITES, in_the_clear=True)
+    run_guard.enrol({"Alder": enrolment()}, {"Birch": "asleep", "Cedar": "away"})
+    run_guard.enrol({"Birch": enrolment()}, {})  # late
+    assert run_guard.check_site("Birch") is None
+    assert "(away)" in (run_guard.check_site("Cedar") or "")
 
 
 def test_a_site_that_stays_away_is_not_waited_for_to_enrol(tmp_path):
@@ -156,7 +156,7 @@ def test_evaluations_are_of_the_cases_that_were_enrolled(tmp_path, split):
     ],
 )
 def test_an_enrolment_that_is_none_is_refused(change, fault):
-    assert fault in (fault_of_enrolment(replace(enrolment(), **change), 0) or "")
+    assert fault in (check_enrolment(replace(enrolment(), **change), 0) or "")
 
 
 def test_fedces_error_is_what_the_others_measured(tmp_path):
@@ -404,7 +404,7 @@ def test_the_method_knows_what_withheld_sites_and_copies_train_from(tmp_path, me
         if federation.round > round:
             models = federation.models.parameters
             assert torch.equal(federation.state.models, models)
-            stood.append(bool(federation.guarding.history.verdicts.against[1]))
+            stood.append(bool(federation.run_guard.history.verdicts.against[1]))
             if stood[-1]:
                 assert torch.equal(models[1], began[1] + sent["Birch"].update)
                 assert not stood[-2] or torch.equal(began[1], kept)

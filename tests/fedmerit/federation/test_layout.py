@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from fedmerit.federation.layout import layout_of
+from fedmerit.federation.network_layout import read_layout
 
 
 class Embedded(nn.Module):
@@ -20,12 +20,12 @@ class Embedded(nn.Module):
 
 
 def test_no_image_is_sent_through_a_network_whose_neurons_nobody_allocates():
-    layout = layout_of(Embedded())
+    layout = read_layout(Embedded())
     assert (layout.owners == -1).all()
     assert layout.owners.shape == (sum(layout.tensor_sizes),)
 
 
 def test_a_network_without_convolutions_has_no_neurons():
     network = nn.Linear(3, 2)
-    assert (layout_of(network, with_neurons=True).owners == -1).all()
-    assert layout_of(network).outputs.numel() == 0
+    assert (read_layout(network, with_neurons=True).owners == -1).all()
+    assert read_layout(network).outputs.numel() == 0

@@ -8,17 +8,15 @@ import torch
 from pretending import tiny_plan
 
 from fedmerit import flat
-from fedmerit.capabilities.local_training import LocalResult, TrainsLocally, towards
-from fedmerit.capabilities.peer_learning import LearnsFromPeers, PeerTerm
-from fedmerit.federation.local_round import LocalRound
-from fedmerit.federation.memory import Memory
+from fedmerit.capabilities import LearnsFromPeers, LocalResult, PeerTerm, TrainsLocally, towards
+from fedmerit.federation.local_round import LocalRound, Memory
 from fedmerit.seeds import random_seed
-from fedmerit.training.data import SiteFolder
-from fedmerit.training.learning import learning_rate, train
-from fedmerit.training.networks import initial_network
-from fedmerit.training.neurons import count, owners
-from fedmerit.training.patches import samples_of
-from fedmerit.vectors import owned
+from fedmerit.trainers.monai_trainer.data import SiteFolder
+from fedmerit.trainers.monai_trainer.local_training import learning_rate, train
+from fedmerit.trainers.monai_trainer.networks import initial_network
+from fedmerit.trainers.monai_trainer.neurons import count, owners
+from fedmerit.trainers.monai_trainer.patches import build_samples
+from fedmerit.vectors import parameter_mask
 from fedmerit.wire.messages import PeerModel, Task
 
 QUICK = {"augment": False, "statistics": "mean"}
@@ -26,7 +24,7 @@ QUICK = {"augment": False, "statistics": "mean"}
 
 @pytest.fixture(scope="module")
 def samples(sites):
-    return samples_of(SiteFolder(sites / "site1").cases("training"), ())
+    return build_samples(SiteFolder(sites / "site1").cases("training"), ())
 
 
 def local(samples, method="fedavg", round=1, name="site1", **parameters):
@@ -63,7 +61,7 @@ def test_a_round_repeats_and_another_site_or_round_draws_other_numbers(samples):
 def test_neurons_that_a_site_does_not_hold_stay_zero(samples):
     here = local(samples, "fedsac")
     neurons = torch.arange(count(here.network)) % 2 == 0
-    held = owned(neurons, owners(here.network))
+    held = parameter_mask(neurons, owners(here.network))
     received = here.task.parameters.where(held, 0.0)
     learned = replace(here, task=replace(here.task, neurons=neurons)).learn(received, None)
     assert not learned.trained[~held].any()

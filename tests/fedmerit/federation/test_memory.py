@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fedmerit.federation.memory import Memory, MemoryFolder
+from fedmerit.federation.local_round import Memory, MemoryFolder
 
 
 @pytest.fixture

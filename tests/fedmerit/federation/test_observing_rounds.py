@@ -8,14 +8,14 @@ from stopping import stop_at
 
 from fedmerit import flat
 from fedmerit.configuration.run import RunConfiguration
-from fedmerit.engines import resuming, runs
+from fedmerit.engines import resumption, runs
 from fedmerit.errors import BadInput
-from fedmerit.federation.observing_rounds import kept_rounds
+from fedmerit.federation.observation import read_kept_rounds
 from fedmerit.federation.recorder import OBSERVED, Recorder
 from fedmerit.records.results import read_run, read_table
-from fedmerit.training.data import open_sites
-from fedmerit.training.networks import build_network
-from fedmerit.training.prediction import evaluate
+from fedmerit.trainers.monai_trainer.data import open_sites
+from fedmerit.trainers.monai_trainer.networks import build_network
+from fedmerit.trainers.monai_trainer.prediction import evaluate
 
 SITES = ("Alder", "Birch", "Cedar")
 TINY = {"architecture": "unet", "width": "2", "depth": "2"}  # with batch norms
@@ -63,7 +63,7 @@ def test_what_is_written_is_the_dice_of_the_coalitions_models(observed, sites):
     found = dice_of(read_table(observed / OBSERVED))
     cases = {site.name: site.cases("validation") for site in open_sites(sites)}
     network = build_network(config.network, torch.device("cpu"))
-    for kept in kept_rounds(observed, config):
+    for kept in read_kept_rounds(observed, config):
         view, members = kept.view, [0, 2]
         shares = view.reports.num_samples[members] / view.reports.num_samples[members].sum()
         model = view.began.double() + shares @ view.updates[members].double()
@@ -126,6 +126,6 @@ def test_encrypted_updates_are_not_looked_into(sites, tmp_path):
 
 
 def test_a_run_goes_on_with_what_it_was_begun_with(observed):
-    resuming.require_same(observed, {"values": OBSERVERS, "keep_updates": True})
+    resumption.require_same(observed, {"values": OBSERVERS, "keep_updates": True})
     with pytest.raises(BadInput, match="was started with values"):
-        resuming.require_same(observed, {"values": ["in_run"]})
+        resumption.require_same(observed, {"values": ["in_run"]})

@@ -7,12 +7,12 @@ import torch
 from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.shareable import make_reply
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
-from peer_models import BUFFERS, MODEL, NAN, NETWORK, PLAN, SITES, SPOILED, held, peers_of, plan_of
+from peer_models import BUFFERS, MODEL, NAN, NETWORK, PLAN, SITES, SPOILED, held, peers_of, read_plan
 from stepping import Stepped as Federation
 
 from fedmerit import flat
-from fedmerit.capabilities.peer_learning import Sharing
-from fedmerit.federation.peers import ModelExchange, givers, gives
+from fedmerit.capabilities import Sharing
+from fedmerit.federation.peers import ModelExchange, find_givers, shares_with
 from fedmerit.federation.server_models import ModelsAtSites
 from fedmerit.federation.site import Site
 from fedmerit.flare.translation import (
@@ -27,34 +27,36 @@ from fedmerit.flare.translation import (
 from fedmerit.methods.cycle import CYCle
 from fedmerit.methods.fedavg import FedAvg
 from fedmerit.seeds import random_seed
-from fedmerit.training.data import SiteFolder
-from fedmerit.training.networks import build_network
-from fedmerit.training.overlaps import Overlap
-from fedmerit.wire.inspection import fault_of_reply
-from fedmerit.wire.messages import Evaluation, Failure, PeerModel, Reply, Task, payload
+from fedmerit.trainers.monai_trainer.data import SiteFolder
+from fedmerit.trainers.monai_trainer.networks import build_network
+from fedmerit.trainers.monai_trainer.overlaps import Overlap
+from fedmerit.wire.inspection import check_reply
+from fedmerit.wire.messages import Evaluation, Failure, PeerModel, Reply, Task, payload_bytes
 
 # Who shares with whom
 
 
 def test_sharing_is_as_probable_as_it_should_be():
-    drawn = [gives(0.3, 0, "Alder", "Birch", round) for round in range(2000)]
+    drawn = [shares_with(0.3, 0, "Alder", "Birch", round) for round in range(2000)]
     assert sum(drawn) / 2000 == pytest.approx(0.3, abs=0.04)
-    assert not any(gives(0.0, seed, "Alder", "Birch", 0) for seed in range(50))
-    assert all(gives(1.0, seed, "Alder", "Birch", 0) for seed in range(50))
+    assert not any(shares_with(0.0, seed, "Alder", "Birch", 0) for seed in range(50))
+    assert all(shares_with(1.0, seed, "Alder", "Birch", 0) for seed in range(50))
 
 
 def test_each_pair_seed_and_round_draws_for_itself():
     pairs = [("Alder", "Birch"), ("Birch", "Alder"), ("Alder", "Cedar")]
-    draws = {(seed, pair): [gives(0.5, seed, *pair, round) for round in range(40)] for seed in (0, 1) for pair in pairs}
+    draws = {
+        (seed, pair): [shares_with(0.5, seed, *pair, round) for round in range(40)] for seed in (0, 1) for pair in pairs
+    }
     assert len(set(map(tuple, draws.values()))) == 6
-    assert draws[0, pairs[0]] == [gives(0.5, 0, *pairs[0], round) for round in range(40)]
+    assert draws[0, pairs[0]] == [shares_with(0.5, 0, *pairs[0], round) for round in range(40)]
 
 
 def test_nobody_is_its_own_peer():
     always = torch.ones(3, 3, dtype=torch.float64)
-    assert [givers(Sharing(always, always), 0, SITES, row, 4) for row in range(3)] == [[1, 2], [0, 2], [0, 1]]
+    assert [find_givers(Sharing(always, always), 0, SITES, row, 4) for row in range(3)] == [[1, 2], [0, 2], [0, 1]]
     one_way = torch.tensor([[0, 1, 0], [0, 0, 0], [0, 1, 0]]).double()
-    assert [givers(Sharing(one_way, always), 0, SITES, row, 4) for row in range(3)] == [[], [0, 2], []]
+    assert [find_givers(Sharing(one_way, always), 0, SITES, row, 4) for row in range(3)] == [[], [0, 2], []]
 
 
 # A peer's model
@@ -89,7 +91,7 @@ def site(sites, tmp_path_factory):
     """A new site each time, with nothing to remember."""
 
     def make(method="cycle"):
-        return Site(SiteFolder(sites / "site1"), plan_of(method), tmp_path_factory.mktemp("memory"), "cpu")
+        return Site(SiteFolder(sites / "site1"), read_plan(method), tmp_path_factory.mktemp("memory"), "cpu")
 
     return make
 
@@ -161,7 +163,7 @@ def test_site_that_fails_in_a_round_shares_nothing_in_the_next_and_then_goes_on(
 
 
 def test_models_that_sites_get_are_those_that_their_peers_trained(tmp_path):
-    federation = Federation(plan_of("vpdl"), SITES, tmp_path / "run")
+    federation = Federation(read_plan("vpdl"), SITES, tmp_path / "run")
     sent = {site: reply_of(federation, site) for site in SITES}
     federation.take(sent)
     for site, task in federation.tasks().items():
@@ -170,7 +172,7 @@ def test_models_that_sites_get_are_those_that_their_peers_trained(tmp_path):
         for peer, model in task.peers.items():
             assert torch.equal(model.parameters, MODEL + sent[peer].update)
             assert model.weight == 0.5
-        assert payload(task) == 3 * payload(Task(0, MODEL, BUFFERS))
+        assert payload_bytes(task) == 3 * payload_bytes(Task(0, MODEL, BUFFERS))
 
 
 @pytest.mark.parametrize(
@@ -186,9 +188,9 @@ def test_models_that_sites_get_are_those_that_their_peers_trained(tmp_path):
 )
 def test_what_is_said_of_others_is_checked(pairs, word):
     reply = Reply(0, MODEL, BUFFERS, 5, (), pairs=pairs)
-    fault = fault_of_reply(reply, 0, MODEL, BUFFERS, ("prostate",), CYCle(), ("Birch", "Cedar"))
+    fault = check_reply(reply, 0, MODEL, BUFFERS, ("prostate",), CYCle(), ("Birch", "Cedar"))
     assert fault is None if word is None else word in fault
-    assert "does not ask for" in fault_of_reply(reply, 0, MODEL, BUFFERS, ("prostate",), FedAvg(), ("Birch", "Cedar"))
+    assert "does not ask for" in check_reply(reply, 0, MODEL, BUFFERS, ("prostate",), FedAvg(), ("Birch", "Cedar"))
 
 
 def test_peers_and_what_is_said_of_them_arrive_as_they_were_sent():
@@ -203,7 +205,7 @@ def test_peers_and_what_is_said_of_them_arrive_as_they_were_sent():
         assert torch.equal(peer.parameters, task.peers[name].parameters)
         assert peer.buffers.keys() == BUFFERS.keys()
         assert peer.weight != peer.weight
-    assert payload(arrived) == payload(task)
+    assert payload_bytes(arrived) == payload_bytes(task)
     reply = Reply(3, MODEL, BUFFERS, 5, (), pairs={"misalignment": {"Birch": 1 / 3}, "available": {"Birch": 1.0}})
     assert model_to_reply(over_the_wire(answer_to_model(reply, NETWORK)), NETWORK).pairs == reply.pairs
 

@@ -11,10 +11,10 @@ from fedmerit.configuration.run import RunConfiguration
 from fedmerit.engines import runs
 from fedmerit.errors import BadInput
 from fedmerit.records.results import read_results, read_run
-from fedmerit.training.data import Slices, open_sites
-from fedmerit.training.networks import build_network
-from fedmerit.training.statistics import estimate_statistics
-from fedmerit.verification.verify import verify_run
+from fedmerit.trainers.monai_trainer.batch_norm import estimate_statistics
+from fedmerit.trainers.monai_trainer.data import Slices, open_sites
+from fedmerit.trainers.monai_trainer.networks import build_network
+from fedmerit.verification.run import verify_run
 from fedmerit.wire.messages import Evaluated, Purpose
 
 SETTINGS = {"architecture": "unet", "width": "4", "depth": "3", "lr": "0.02"}

@@ -11,13 +11,13 @@ from pretending import SITES, tiny_plan
 
 from fedmerit.core import Outcome
 from fedmerit.federation.recorder import CROSS_SITE, OBSERVED, Admitted, Recorder, observed_rows, or_none
-from fedmerit.federation.site_log import digest_of_answer
+from fedmerit.federation.site_log import answer_digest
 from fedmerit.records.certificates import read_certificates
-from fedmerit.records.closing import read_closing
-from fedmerit.records.ledger import Ledger, digest, verified_records
-from fedmerit.records.results import OF_A_ROUND, ResultsFile, digest_of_rows, read_results
-from fedmerit.records.signing import CERTIFICATE, Signer
-from fedmerit.training.overlaps import Overlap
+from fedmerit.records.closing_record import read_closing
+from fedmerit.records.ledger import Ledger, digest, read_verified_records
+from fedmerit.records.results import ROUND_SPLITS, ResultsFile, read_results, rows_digest
+from fedmerit.records.signatures import CERTIFICATE, Signer
+from fedmerit.trainers.monai_trainer.overlaps import Overlap
 from fedmerit.wire.messages import Evaluated, Reply
 
 HALF, WHOLE = Overlap("000", "prostate", 1, 1, 1), Overlap("001", "prostate", 3, 0, 0)  # Dice 0.5 and 1
@@ -73,8 +73,8 @@ def test_a_record_stands_for_the_rows_of_its_round(recorder):
     recorder.training_round(0, admitted(reply(1), None, reply(2)), ["b"] * 3, "e", outcome())
     recorder.final_test(0, [None, None, None], [64] * 3)
     with (recorder.run / "results.csv").open(newline="") as file:
-        rows = [row for row in csv.DictReader(file) if row["split"] in OF_A_ROUND]
-    assert digest_of_rows(rows) == Ledger(recorder.run / "ledger.jsonl").records[0]["rows"]
+        rows = [row for row in csv.DictReader(file) if row["split"] in ROUND_SPLITS]
+    assert rows_digest(rows) == Ledger(recorder.run / "ledger.jsonl").records[0]["rows"]
 
 
 def test_an_update_sent_before_or_by_another_is_repeated(recorder):
@@ -126,7 +126,7 @@ def test_a_final_model_for_all_is_tested_by_everyone_and_stands_for_each_on_the_
 
 def test_a_model_that_stays_at_its_site_is_no_global_one(recorder):
     tests = [Evaluated(3, ((one,),), torch.zeros(1, 0)) for one in (HALF, WHOLE, HALF)]
-    recorder.final_test(2, tests, [64] * 3, own_alone=True)
+    recorder.final_test(2, tests, [64] * 3, tests_own_only=True)
     matrix = json.loads((recorder.run / CROSS_SITE).read_text())
     assert matrix == {site: {site: {"dice": dice}} for site, dice in zip(SITES, (0.5, 1.0, 0.5), strict=True)}
 
@@ -142,7 +142,7 @@ def test_of_a_model_for_each_site_its_own_is_the_sites(recorder):
 
 def test_who_tests_its_own_alone_has_no_union(recorder):
     test = Evaluated(3, ((HALF,),), torch.zeros(1, 0))
-    recorder.final_test(2, [test, test, test], [64] * 3, own_alone=True)
+    recorder.final_test(2, [test, test, test], [64] * 3, tests_own_only=True)
     assert read_results(recorder.run).query("split == 'union'").empty
 
 
@@ -175,10 +175,10 @@ def test_a_record_has_what_sites_said_of_models_for_others_in_its_round(recorder
         recorder.training_round(round, there, ["b"] * 3, "e", outcome())
     first, second = recorder.ledger.records
     assert first["evaluated"] == {
-        "Alder": [digest_of_answer(observed)],
-        "Cedar": [digest_of_answer(rated), digest_of_answer(observed)],
+        "Alder": [answer_digest(observed)],
+        "Cedar": [answer_digest(rated), answer_digest(observed)],
     }
-    assert second["evaluated"] == {"Cedar": [digest_of_answer(rated)]}
+    assert second["evaluated"] == {"Cedar": [answer_digest(rated)]}
 
 
 def test_what_is_not_known_is_none():
@@ -258,7 +258,7 @@ def test_a_server_whose_key_was_renewed_keeps_the_certificate_of_what_it_signed_
             assert read_certificates(run / CERTIFICATE) == [*found, signer.certificate]
         recorder.training_round(round, admitted(reply(1, "a0"), reply(2, "b0"), None), ["b"] * 3, "e", outcome())
         found.append(signer.certificate)
-    assert len(verified_records(run / "ledger.jsonl", found)) == 2
+    assert len(read_verified_records(run / "ledger.jsonl", found)) == 2
 
 
 def test_what_sites_said_of_their_logs_outlasts_a_restart(recorder):

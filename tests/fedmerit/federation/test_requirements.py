@@ -8,12 +8,12 @@ from pretending import tiny_plan
 
 from fedmerit.errors import BadInput
 from fedmerit.federation.requirements import (
-    require_fit,
+    require_compatible_images,
+    require_decentralised,
     require_one_model_for_all,
-    require_patience,
-    require_seen_models,
     require_sites,
-    require_sites_apart,
+    require_timeouts,
+    require_visible_models,
 )
 
 GOOD = {"name": "A", "task": "prostate", "channels": 1, "labels": ("prostate",), "image_size": (32, 32)}
@@ -48,7 +48,7 @@ def test_what_a_method_cannot_start_with_is_told_by_its_name():
 
 @pytest.mark.parametrize(("least", "timeout", "number"), [(1, 0, 3), (3, 600, 3), (5, 1.5, None)])
 def test_patience_that_a_server_can_have(least, timeout, number):
-    require_patience(least, timeout, number)
+    require_timeouts(least, timeout, number)
 
 
 @pytest.mark.parametrize(
@@ -64,32 +64,32 @@ def test_patience_that_a_server_can_have(least, timeout, number):
 )
 def test_patience_that_it_cannot(least, timeout, number, words):
     with pytest.raises(BadInput, match=words):
-        require_patience(least, timeout, number)
+        require_timeouts(least, timeout, number)
 
 
 def test_images_have_to_fit_the_network():
-    require_fit(tiny_plan("fedavg"), SimpleNamespace(**GOOD))
+    require_compatible_images(tiny_plan("fedavg"), SimpleNamespace(**GOOD))
     for changed in ({"task": "fundus"}, {"channels": 3}, {"labels": ("disc", "cup")}):
         with pytest.raises(BadInput, match=r"site A: task, channels and labels are .*, the run expects .*'prostate'"):
-            require_fit(tiny_plan("fedavg"), SimpleNamespace(**GOOD | changed))
+            require_compatible_images(tiny_plan("fedavg"), SimpleNamespace(**GOOD | changed))
     with pytest.raises(BadInput, match="33"):  # which cannot be halved once
-        require_fit(tiny_plan("fedavg"), SimpleNamespace(**GOOD | {"image_size": (33, 32)}))
+        require_compatible_images(tiny_plan("fedavg"), SimpleNamespace(**GOOD | {"image_size": (33, 32)}))
 
 
 def test_all_images_in_one_place_are_nowhere_else():
-    require_sites_apart(tiny_plan("fedavg"))
+    require_decentralised(tiny_plan("fedavg"))
     with pytest.raises(BadInput, match=r"method pooled: .*--engine local"):
-        require_sites_apart(tiny_plan("pooled"))
+        require_decentralised(tiny_plan("pooled"))
 
 
 def test_a_server_that_sees_no_models_has_no_rule_for_them():
     plain = tiny_plan("fedavg")
-    require_seen_models(plain, ["he"])
+    require_visible_models(plain, ["he"])
     for name, value in (("statistics", "own"), ("last_round", "own")):
         asked = replace(plain, training=replace(plain.training, **{name: value}))
-        require_seen_models(asked, ["percentile:percentile=10"])
+        require_visible_models(asked, ["percentile:percentile=10"])
         with pytest.raises(BadInput, match=rf"{name}=own: the server of this run sees no .*; leave it out"):
-            require_seen_models(asked, ["he"])
+            require_visible_models(asked, ["he"])
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from fedmerit.federation.site import Site
 from fedmerit.federation.site_log import SITE_LOG
 from fedmerit.flare.executor import ERRORS
 from fedmerit.records.results import read_results
-from fedmerit.verification.verify import verify_run
+from fedmerit.verification.run import verify_run
 from fedmerit.wire.messages import Failure, Task
 
 

@@ -24,10 +24,20 @@ from fedmerit.flare.translation import (
 )
 from fedmerit.methods.registry import METHODS
 from fedmerit.records.results import read_results
-from fedmerit.training.data import SERVER_SPLIT
-from fedmerit.training.overlaps import Overlap
-from fedmerit.wire.inspection import fault_of_evaluated
-from fedmerit.wire.messages import EVALUATE, TRAIN, Evaluated, Evaluation, Failure, Reply, SparseUpdate, Task, payload
+from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT
+from fedmerit.trainers.monai_trainer.overlaps import Overlap
+from fedmerit.wire.inspection import check_evaluated
+from fedmerit.wire.messages import (
+    EVALUATE,
+    TRAIN,
+    Evaluated,
+    Evaluation,
+    Failure,
+    Reply,
+    SparseUpdate,
+    Task,
+    payload_bytes,
+)
 
 
 def bits(vector: torch.Tensor) -> torch.Tensor:
@@ -59,14 +69,14 @@ def test_sparse_update_gives_the_model_bit_for_bit_or_is_no_smaller(size, part):
 @pytest.mark.parametrize("size", [1, 2, 7, 10, 11])
 def test_sparse_update_is_sent_exactly_where_it_is_smaller(size):
     model = torch.arange(float(size))
-    whole = payload(Task(0, model, {}))
+    whole = payload_bytes(Task(0, model, {}))
     for count in range(size + 1):
         changed = torch.arange(size) < count
         smaller = 4 * count + 4 * count < whole  # int32 and float32
         sparse = SparseUpdate.between(changed, model)
         assert (sparse is not None) == smaller
         if sparse is not None:
-            assert payload(Task(0, sparse, {})) == 8 * count
+            assert payload_bytes(Task(0, sparse, {})) == 8 * count
 
 
 def test_sparse_update_for_another_model_is_a_lost_memory():
@@ -80,11 +90,11 @@ def test_payload_counts_models_and_statistics():
     buffers = {"mean": torch.zeros(3), "steps": torch.tensor(4)}  # 12 + 8 bytes
     sparse = SparseUpdate(torch.zeros(2, dtype=torch.int32), torch.zeros(2))
     each = torch.eye(2, dtype=torch.float64)
-    assert payload(Task(0, torch.zeros(100), buffers)) == 420
-    assert payload(Task(0, sparse, buffers)) == 36
-    assert payload(Task(0, sparse, {})) == 16
-    assert payload(Reply(0, torch.zeros(100), buffers, 5, ())) == 420
-    assert payload(Evaluation(0, "testing", torch.zeros(2, 100), each, (buffers, buffers), each, bins=10)) == 840
+    assert payload_bytes(Task(0, torch.zeros(100), buffers)) == 420
+    assert payload_bytes(Task(0, sparse, buffers)) == 36
+    assert payload_bytes(Task(0, sparse, {})) == 16
+    assert payload_bytes(Reply(0, torch.zeros(100), buffers, 5, ())) == 420
+    assert payload_bytes(Evaluation(0, "testing", torch.zeros(2, 100), each, (buffers, buffers), each, bins=10)) == 840
 
 
 # Mixtures
@@ -122,17 +132,17 @@ def asked(models: int = 2, bins: int = 3) -> Evaluation:
     return Evaluation(4, SERVER_SPLIT, torch.zeros(models, 5), each, ({},) * models, each, bins)
 
 
-def overlaps_of(*cases: str) -> tuple[Overlap, ...]:
+def read_overlaps(*cases: str) -> tuple[Overlap, ...]:
     return tuple(Overlap(case, label, 5, 2, 1) for case in cases for label in LABELS)
 
 
 def said(models: int = 2, bins: int = 3, **parts: Any) -> Evaluated:
-    return replace(Evaluated(4, (overlaps_of("000", "001"),) * models, torch.ones(models, bins), 0.5), **parts)
+    return replace(Evaluated(4, (read_overlaps("000", "001"),) * models, torch.ones(models, bins), 0.5), **parts)
 
 
 def with_overlap(**parts: Any) -> Evaluated:
     """A bad overlap, in the answer of the second model alone."""
-    first, *others = overlaps_of("000", "001")
+    first, *others = read_overlaps("000", "001")
     return said(overlaps=((first, *others), (replace(first, **parts), *others)))
 
 
@@ -148,7 +158,7 @@ def with_overlap(**parts: Any) -> Evaluated:
     ],
 )
 def test_evaluation_that_can_be_used(task, answer):
-    assert fault_of_evaluated(answer, task, LABELS) is None
+    assert check_evaluated(answer, task, LABELS) is None
 
 
 SPOILED_EVALUATIONS: Mapping[str, tuple[object, str]] = {
@@ -160,15 +170,21 @@ SPOILED_EVALUATIONS: Mapping[str, tuple[object, str]] = {
     "no models": (said(models=0), "0 models, expected 2"),
     "a model too few": (said(models=1), "1 models, expected 2"),
     "a model too many": (said(models=3), "3 models, expected 2"),
-    "other cases for one model": (said(overlaps=(overlaps_of("000", "001"), overlaps_of("000", "002"))), "other cases"),
-    "fewer cases for one model": (said(overlaps=(overlaps_of("000", "001"), overlaps_of("000"))), "other cases"),
-    "no cases for one model": (said(overlaps=(overlaps_of("000", "001"), ())), "other cases"),
-    "cases in another order": (said(overlaps=(overlaps_of("000", "001"), overlaps_of("001", "000"))), "other cases"),
+    "other cases for one model": (
+        said(overlaps=(read_overlaps("000", "001"), read_overlaps("000", "002"))),
+        "other cases",
+    ),
+    "fewer cases for one model": (said(overlaps=(read_overlaps("000", "001"), read_overlaps("000"))), "other cases"),
+    "no cases for one model": (said(overlaps=(read_overlaps("000", "001"), ())), "other cases"),
+    "cases in another order": (
+        said(overlaps=(read_overlaps("000", "001"), read_overlaps("001", "000"))),
+        "other cases",
+    ),
     "an unknown label": (with_overlap(label="bladder"), "another label"),
     "a name for a case": (with_overlap(case="Doe, Jane"), "no position"),
     "a number for a case": (with_overlap(case=0), "no position"),
-    "a case twice": (said(overlaps=(overlaps_of("000", "000"),) * 2), "a case twice"),
-    "a label left out": (said(overlaps=(overlaps_of("000", "001")[:-1],) * 2), "some of its labels"),
+    "a case twice": (said(overlaps=(read_overlaps("000", "000"),) * 2), "a case twice"),
+    "a label left out": (said(overlaps=(read_overlaps("000", "001")[:-1],) * 2), "some of its labels"),
     "another reference": (with_overlap(false_negatives=2), "another reference"),
     "more voxels than can be": (with_overlap(false_positives=2**60), "no counts"),
     "a negative count": (with_overlap(false_positives=-1), "no counts"),
@@ -191,7 +207,7 @@ SPOILED_EVALUATIONS: Mapping[str, tuple[object, str]] = {
 @pytest.mark.parametrize("spoiled", SPOILED_EVALUATIONS)
 def test_evaluation_that_cannot_be_used(spoiled):
     answer, words = SPOILED_EVALUATIONS[spoiled]
-    assert words in str(fault_of_evaluated(answer, asked(), LABELS))
+    assert words in str(check_evaluated(answer, asked(), LABELS))
 
 
 # NVFlare's messages
@@ -207,7 +223,7 @@ def test_task_with_a_sparse_update_arrives_as_it_was_sent(count):
     assert same(vars(arrived.parameters), vars(sparse))
     assert same(arrived.buffers, task.buffers)
     assert (arrived.round, arrived.weight, arrived.data_share) == (3, 0.25, None)
-    assert payload(arrived) == payload(task)
+    assert payload_bytes(arrived) == payload_bytes(task)
 
 
 @pytest.mark.parametrize(("models", "kinds", "count", "bins"), [(1, 1, 1, 0), (3, 4, 8, 0), (12, 2, 6, 10)])
@@ -231,13 +247,13 @@ def test_evaluation_arrives_as_it_was_sent(models, kinds, count, bins):
     assert len(arrived.buffers) == kinds
     assert all(same(one, other) for one, other in zip(arrived.buffers, task.buffers, strict=True))
     assert (arrived.round, arrived.split, arrived.bins) == (2, SERVER_SPLIT, bins)
-    assert payload(arrived) == payload(task)
+    assert payload_bytes(arrived) == payload_bytes(task)
 
 
 @pytest.mark.parametrize("bins", [0, 3])
 def test_evaluated_arrives_as_it_was_sent(bins):
     losses = torch.rand(2, bins, generator=generator(0), dtype=torch.float64)
-    answer = said(losses=losses, overlaps=(overlaps_of("000", "001"), overlaps_of("002", "003")))
+    answer = said(losses=losses, overlaps=(read_overlaps("000", "001"), read_overlaps("002", "003")))
     arrived = model_to_evaluated(over_the_wire(answer_to_model(answer, NETWORK)), NETWORK)
     assert isinstance(arrived, Evaluated)
     assert (arrived.losses.dtype, arrived.losses.shape) == (torch.float64, (2, bins))
@@ -321,7 +337,7 @@ def test_what_sites_make_of_sparse_updates_is_what_the_server_has(run, method):
             assert torch.equal(bits(held[site]), bits(model))
             if is_sparse:
                 sparse.append((round, site))
-                assert payload(task) < payload(replace(task, parameters=model))
+                assert payload_bytes(task) < payload_bytes(replace(task, parameters=model))
             if site in absent.get(round - 1, ()):
                 assert not is_sparse
         federation.take(replies(federation, without=absent.get(round, ())))

@@ -14,7 +14,7 @@ from rounds import SETTINGS
 from stopping import Stop, stop_at
 
 from fedmerit import flat
-from fedmerit.capabilities.candidates import EvaluatesCandidates
+from fedmerit.capabilities import EvaluatesCandidates
 from fedmerit.configuration.run import TASKS, RunConfiguration, make_configuration
 from fedmerit.engines import runs
 from fedmerit.errors import BadInput
@@ -26,11 +26,11 @@ from fedmerit.flare import simulation
 from fedmerit.methods.registry import METHODS
 from fedmerit.records.ledger import Ledger
 from fedmerit.records.results import read_results, read_run
-from fedmerit.training.data import SERVER_SPLIT, Case, SiteFolder, Slices, open_sites
-from fedmerit.training.networks import initial_network
-from fedmerit.training.overlaps import mean_dice
-from fedmerit.training.prediction import evaluate, image_losses
-from fedmerit.training.saved_networks import load_network
+from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT, Case, SiteFolder, Slices, open_sites
+from fedmerit.trainers.monai_trainer.networks import initial_network
+from fedmerit.trainers.monai_trainer.overlaps import mean_dice
+from fedmerit.trainers.monai_trainer.prediction import evaluate, image_losses
+from fedmerit.trainers.monai_trainer.saved_networks import load_network
 from fedmerit.wire.messages import Evaluation
 
 NAMES = ["site1", "site2", "site3"]

@@ -8,13 +8,13 @@ from pretending import NETWORK, SITES, SIZE, tiny_plan
 from torch import nn
 
 from fedmerit import flat
-from fedmerit.capabilities.peer_learning import Sharing
+from fedmerit.capabilities import Sharing
 from fedmerit.core import Outcome, Reports
 from fedmerit.federation import server_models
-from fedmerit.federation.server_models import EncryptedModels, Models, ModelsAtSites, ModelsInTheClear, models_of
+from fedmerit.federation.server_models import EncryptedModels, Models, ModelsAtSites, ModelsInTheClear, build_models
 from fedmerit.records.ciphertexts import Ciphertexts
 from fedmerit.records.ledger import digest
-from fedmerit.training import neurons
+from fedmerit.trainers.monai_trainer import neurons
 from fedmerit.wire.messages import Purpose, Reply, SparseUpdate
 
 FULL = torch.ones(3, dtype=torch.bool)
@@ -77,7 +77,7 @@ def means_of(models):
 )
 def test_the_kind_that_a_run_needs(method, settings, kind):
     config = tiny_plan(method, **settings)
-    assert type(models_of(config, config.build_method(), network(), SITES, None)) is kind
+    assert type(build_models(config, config.build_method(), network(), SITES, None)) is kind
 
 
 # In the clear
@@ -219,10 +219,10 @@ def test_one_model_is_tested_once_and_one_with_statistics_of_each_site_by_each()
 
 def test_a_final_model_that_stays_with_its_site_is_not_sent():
     models = clear("ditto")
-    assert models.own_alone
+    assert models.tests_own_only
     for task in (models.final_test(3, "head"), models.own_model(1, 3, "testing", "head")):
         assert (task.models.shape, task.buffers, task.count) == ((1, 0), ({},), 1)
-    assert not clear().own_alone
+    assert not clear().tests_own_only
 
 
 def test_who_goes_on_alone_and_does_not_reply_keeps_the_statistics_of_before():
@@ -284,8 +284,8 @@ def test_vectors_beside_the_model_are_the_same_for_all_or_each_sites():
 def test_ciphertexts_are_refused_where_models_are_in_the_clear():
     sealed = Ciphertexts((b"u",), (b"s",))
     fine, sent = replies_of(1.0, 1.0, None, ciphertexts=(None, sealed, None))[:2]
-    assert clear().fault_of(fine) is None
-    assert clear().fault_of(sent) == "ciphertexts, expected the update in the clear"
+    assert clear().check_message(fine) is None
+    assert clear().check_message(sent) == "ciphertexts, expected the update in the clear"
 
 
 def test_a_neurons_statistics_are_of_those_who_hold_it_and_stay_where_nobody_does():
@@ -325,7 +325,7 @@ def test_a_server_without_models_sends_none_and_says_whom_to_ask():
     assert models.peer_parts(sharing, 1, 2, [False] * 3) == {"others": {"Alder": 0.1, "Cedar": 0.3}}
     assert models.peer_parts(None, 1, 2, [False] * 3) == {}
     assert models.began() == [models.ended()] * 3 == [digest(torch.empty(0))] * 3
-    assert models.own_alone
+    assert models.tests_own_only
     assert models.final_test(5, "head").models.shape == (1, 0)
     assert Models(models.config, network(), SITES).peer_parts(sharing, 1, 2, [False] * 3) == {}
 
@@ -352,7 +352,7 @@ def added(monkeypatch):
 
 def test_ciphertexts_of_those_who_are_there_are_added_to_the_sum(added):
     config = tiny_plan()
-    models = models_of(config, config.build_method(), network(), SITES, b"context")
+    models = build_models(config, config.build_method(), network(), SITES, b"context")
     assert isinstance(models, EncryptedModels)
     assert models.task_parts(0)["ciphertexts"] is None
     sent = [Ciphertexts((name,), (b"",)) for name in (b"a", b"b", b"c")]
@@ -366,9 +366,9 @@ def test_ciphertexts_of_those_who_are_there_are_added_to_the_sum(added):
     assert (parts["parameters"].shape, parts["buffers"], parts["ciphertexts"]) == ((0,), {}, models.total)
     assert models.began() == [models.ended()] * 3 == [models.total.digest] * 3
     assert models.final_test(3, "head").ciphertexts == models.total
-    assert not models.own_alone
+    assert not models.tests_own_only
     with_one, without = replies_of(1.0, 1.0, None, ciphertexts=(sent[0], None, None))[:2]
-    assert (models.fault_of(with_one), models.fault_of(without)) == (None, "not encrypted")
+    assert (models.check_message(with_one), models.check_message(without)) == (None, "not encrypted")
 
 
 def test_a_checkpoint_brings_back_the_sum(added, tmp_path):

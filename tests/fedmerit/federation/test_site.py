@@ -9,20 +9,19 @@ from pretending import tiny_plan
 
 from fedmerit import flat
 from fedmerit.errors import BadInput
-from fedmerit.federation.local_round import LocalRound
-from fedmerit.federation.memory import Learned, Memory
-from fedmerit.federation.requirements import require_fit
+from fedmerit.federation.local_round import Learned, LocalRound, Memory
+from fedmerit.federation.requirements import require_compatible_images
 from fedmerit.federation.site import Site
 from fedmerit.federation.site_log import SITE_LOG
 from fedmerit.records.ledger import Ledger
-from fedmerit.training.data import SERVER_SPLIT, SiteFolder
-from fedmerit.training.overlaps import mean_dice
-from fedmerit.training.prediction import evaluate
-from fedmerit.training.statistics import estimate_statistics
+from fedmerit.trainers.monai_trainer.batch_norm import estimate_statistics
+from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT, SiteFolder
+from fedmerit.trainers.monai_trainer.overlaps import mean_dice
+from fedmerit.trainers.monai_trainer.prediction import evaluate
 from fedmerit.wire.messages import (
     LOST_MEMORY,
     NOT_FOR_OTHERS,
-    OUT_OF_TURN,
+    OUT_OF_ORDER,
     Enrolment,
     EnrolmentTask,
     Evaluated,
@@ -49,7 +48,7 @@ def site(sites, tmp_path):
     return make
 
 
-def task_of(site, round=0):
+def make_task(site, round=0):
     return Task(round, flat.get_parameters(site.network), flat.get_buffers(site.network))
 
 
@@ -63,12 +62,12 @@ def test_images_of_another_task_are_refused(sites, tmp_path):
     other = replace(config, task="fundus")
     with pytest.raises(BadInput, match="the run expects"):
         Site(SiteFolder(sites / "site1"), other, tmp_path, "cpu")
-    require_fit(config, SiteFolder(sites / "site1"))
+    require_compatible_images(config, SiteFolder(sites / "site1"))
 
 
 def test_a_training_answers_with_its_update_its_images_and_what_the_model_was_worth(site, sites):
     here = site()
-    task = task_of(here)
+    task = make_task(here)
     reply = here.answer(task)
     assert isinstance(reply, Reply)
     folder = SiteFolder(sites / "site1")
@@ -85,7 +84,7 @@ def test_a_training_answers_with_its_update_its_images_and_what_the_model_was_wo
 def test_what_changed_since_a_round_it_does_not_remember_is_a_failure_and_no_error(site):
     here = site()
     sparse = SparseUpdate(torch.tensor([0], dtype=torch.int32), torch.tensor([1.0]))
-    assert here.answer(replace(task_of(here, 1), parameters=sparse)) == Failure(LOST_MEMORY)
+    assert here.answer(replace(make_task(here, 1), parameters=sparse)) == Failure(LOST_MEMORY)
 
 
 def test_training_images_are_evaluated_for_nobody_and_the_log_says_who_asked(site):
@@ -95,7 +94,7 @@ def test_training_images_are_evaluated_for_nobody_and_the_log_says_who_asked(sit
     assert entry["work"] == "refused"
     assert entry["reason"].startswith(NOT_FOR_OTHERS)
     assert "the training split in round 0" in entry["reason"]  # which the server is not told
-    here.answer(task_of(here))
+    here.answer(make_task(here))
     answer = here.answer(evaluation(here, "testing", Purpose.FINAL, here.config.rounds))
     assert isinstance(answer, Evaluated)
     assert len(answer.overlaps) == 1
@@ -123,7 +122,7 @@ def test_enrolment_says_how_much_the_site_holds_and_whose_word_it_is(site, sites
 
 def test_what_a_filter_changed_is_what_the_site_remembers_to_have_sent(site):
     here = site()
-    task = task_of(here)
+    task = make_task(here)
     here.answer(task)
     sent = torch.full_like(task.parameters, 0.5)
     here.sent(task, sent)
@@ -142,7 +141,7 @@ def test_its_model_goes_to_nobody_who_has_no_part(site):
 @pytest.mark.parametrize("asked", [False, True])
 def test_what_it_trained_is_validated_where_the_run_asks(site, sites, asked):
     here = site(settings={"validate_trained": asked})
-    reply = here.answer(task_of(here))
+    reply = here.answer(make_task(here))
     memory = here.memory.of(0)
     flat.load(here.network, memory.trained, memory.buffers)
     after = evaluate(here.network, SiteFolder(sites / "site1").cases("validation"), ("prostate",))
@@ -153,7 +152,7 @@ def test_what_it_trained_is_validated_where_the_run_asks(site, sites, asked):
 @pytest.mark.parametrize(("split", "words"), [(SERVER_SPLIT, "--server-share"), ("testing", "prepare the site again")])
 def test_a_split_without_cases_is_told_with_what_to_do(site, monkeypatch, split, words):
     here = site("cffl")
-    here.answer(task_of(here))
+    here.answer(make_task(here))
     monkeypatch.setitem(here.folder.splits, split, ())
     round, purpose = (0, Purpose.ROUND) if split == SERVER_SPLIT else (here.config.rounds, Purpose.FINAL)
     with pytest.raises(BadInput, match=f"site site1: its {split} split is empty; .*{words}"):
@@ -183,7 +182,7 @@ def test_candidates_are_evaluated_with_statistics_estimated_for_them_where_the_r
     """
     here = site(method, {"statistics": "recalibrated"})
     monkeypatch.setitem(here.folder.splits, SERVER_SPLIT, here.folder.cases("validation"))
-    here.answer(task_of(here))
+    here.answer(make_task(here))
     task = evaluation(here, split)
     wrong = {name: value + 1000 for name, value in task.buffers[0].items()}
     answer = here.answer(replace(task, buffers=(wrong,)))
@@ -207,15 +206,15 @@ def test_importance_of_neurons_is_measured_and_logged(site, monkeypatch):
 def test_a_round_that_is_over_is_not_trained_again_and_one_cut_short_is(site):
     here = site()
     for round in (0, 0, 2):  # absent from round 1
-        assert isinstance(here.answer(task_of(here, round)), Reply)
+        assert isinstance(here.answer(make_task(here, round)), Reply)
     before = here.memory.of(2).trained
-    assert here.answer(task_of(here, 1)) == Failure(OUT_OF_TURN)
+    assert here.answer(make_task(here, 1)) == Failure(OUT_OF_ORDER)
     assert torch.equal(here.memory.of(2).trained, before)
 
 
 def test_a_model_of_its_own_is_what_it_tests_and_lies_among_the_runs(site):
     here = site("ditto")
-    here.answer(task_of(here))
+    here.answer(make_task(here))
     own, _ = here.memory.of(0).own
     task = Evaluation(here.config.rounds, "testing", torch.empty(1, 0), ONE, ({},), ONE, purpose=Purpose.FINAL)
     answer = here.answer(task)
@@ -232,7 +231,7 @@ def test_weights_of_peers_are_remembered_until_they_change(site, monkeypatch):
         here, "learn", lambda task, received, memory: Learned(0 * model, received, buffers, 0.5, weights=next(given))
     )
     for round in (0, 1):
-        here.answer(task_of(here, round))
+        here.answer(make_task(here, round))
     assert here.memory.of(1).weights == {"B": 0.1, "C": 0.3}
 
 
@@ -300,7 +299,7 @@ def test_what_a_method_keeps_at_a_site_outlasts_rounds_without_it(site, monkeypa
         return learn(self, received, memory)
 
     monkeypatch.setattr(LocalRound, "learn", spying)
-    here.learn(task_of(here, round=away), model, here.memory.of(away - 1))
+    here.learn(make_task(here, round=away), model, here.memory.of(away - 1))
     (memory,) = seen
     assert (memory is not None) == own
     assert memory is None or torch.equal(memory.own[0], model + 2)

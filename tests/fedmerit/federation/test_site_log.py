@@ -6,19 +6,12 @@ import pytest
 import torch
 from certificates import issue
 
-from fedmerit.federation.site_log import (
-    ASKED,
-    SITE_LOG,
-    SiteLog,
-    digest_of_answer,
-    digest_of_overlaps,
-    digest_of_peer,
-)
+from fedmerit.federation.site_log import ASKED, SITE_LOG, SiteLog, answer_digest, overlaps_digest, peer_digest
 from fedmerit.records.certificates import Trust
-from fedmerit.records.ledger import GENESIS, Ledger, digest, digest_of_texts
-from fedmerit.records.signing import CERTIFICATE, Signer
-from fedmerit.training.overlaps import Overlap
-from fedmerit.verification.site_chains import read_log
+from fedmerit.records.ledger import GENESIS, Ledger, digest, texts_digest
+from fedmerit.records.signatures import CERTIFICATE, Signer
+from fedmerit.trainers.monai_trainer.overlaps import Overlap
+from fedmerit.verification.site_logs import read_site_log
 from fedmerit.wire.messages import Evaluated, Evaluation, ImportanceTask, PeerModel, Task
 
 MODEL, UPDATE = torch.arange(3.0), torch.ones(3)
@@ -49,12 +42,12 @@ def test_every_work_has_its_record(tmp_path):
     )
     assert trained | {"previous": ""} == {
         "site": "A", "round": 2, "work": "train", "models": 1, "question": "question",
-        "overlaps": [digest_of_overlaps(OVERLAPS)], "images": 9,
+        "overlaps": [overlaps_digest(OVERLAPS)], "images": 9,
         "received": digest(MODEL), "update": digest(UPDATE), "ledger": "head", "previous": "",
     }  # fmt: skip
     assert (evaluated["work"], evaluated["split"], evaluated["models"]) == ("evaluate", "testing", 1)
-    assert evaluated["overlaps"] == [digest_of_overlaps(OVERLAPS)]
-    assert digest_of_texts(evaluated["overlaps"]) == digest_of_answer(Evaluated(2, (OVERLAPS,), torch.zeros(1, 0)))
+    assert evaluated["overlaps"] == [overlaps_digest(OVERLAPS)]
+    assert texts_digest(evaluated["overlaps"]) == answer_digest(Evaluated(2, (OVERLAPS,), torch.zeros(1, 0)))
     assert (refused["work"], refused["reason"]) == ("refused", "too much")
     assert (gave["work"], gave["peer"], gave["model"]) == ("lend", "B", "m1")
     assert "ledger" not in gave  # the server has no part in it
@@ -107,25 +100,27 @@ def test_a_site_whose_key_was_renewed_keeps_the_certificate_of_what_it_signed_be
             round, "B", "m"
         )
         found.append(signer.certificate)
-    assert read_log(tmp_path / "log" / SITE_LOG, Trust(tmp_path / "root.crt", "server")).certificates == tuple(found)
+    assert read_site_log(tmp_path / "log" / SITE_LOG, Trust(tmp_path / "root.crt", "server")).certificates == tuple(
+        found
+    )
 
 
 @pytest.mark.parametrize("changed", [{"case": "002"}, {"label": "cup"}, {"true_positives": 6}, {"false_negatives": 2}])
 def test_digests_of_counts_tell_all_but_the_order(changed):
-    assert digest_of_overlaps(OVERLAPS) == digest_of_overlaps(OVERLAPS[::-1])
+    assert overlaps_digest(OVERLAPS) == overlaps_digest(OVERLAPS[::-1])
     other = Overlap(
         **{"case": "000", "label": "disc", "true_positives": 5, "false_positives": 2, "false_negatives": 1} | changed
     )
-    assert digest_of_overlaps((other, OVERLAPS[1])) != digest_of_overlaps(OVERLAPS)
+    assert overlaps_digest((other, OVERLAPS[1])) != overlaps_digest(OVERLAPS)
 
 
 def test_digests_of_peers_models_tell_parameters_and_statistics_and_not_the_weight():
     one = PeerModel(MODEL, {"mean": torch.zeros(2)}, 0.5)
-    assert digest_of_peer(one) == digest_of_peer(PeerModel(MODEL.clone(), {"mean": torch.zeros(2)}, math.nan))
+    assert peer_digest(one) == peer_digest(PeerModel(MODEL.clone(), {"mean": torch.zeros(2)}, math.nan))
     for other in (
         PeerModel(MODEL + 1, {"mean": torch.zeros(2)}, 0.5),
         PeerModel(MODEL, {"mean": torch.ones(2)}, 0.5),
         PeerModel(MODEL, {"variance": torch.zeros(2)}, 0.5),
         PeerModel(MODEL.double(), {"mean": torch.zeros(2)}, 0.5),
     ):
-        assert digest_of_peer(other) != digest_of_peer(one)
+        assert peer_digest(other) != peer_digest(one)

@@ -10,9 +10,9 @@ from pretending import NETWORK, SIZE, tiny_plan
 
 from fedmerit import flat
 from fedmerit.errors import BadInput, MemoryLost
-from fedmerit.federation.memory import Learned, Memory, MemoryFolder
+from fedmerit.federation.local_round import Learned, Memory, MemoryFolder
 from fedmerit.federation.peers import UNREACHABLE
-from fedmerit.federation.site_log import SITE_LOG, SiteLog, digest_of_peer
+from fedmerit.federation.site_log import SITE_LOG, SiteLog, peer_digest
 from fedmerit.federation.site_models import EncryptedModelsFromServer, ModelsFromServer, ModelsOfSites
 from fedmerit.records.ciphertexts import Ciphertexts
 from fedmerit.records.ledger import Ledger
@@ -120,7 +120,7 @@ def test_a_site_begins_with_its_own_model_and_asks_its_peers_for_theirs(among_si
     assert torch.equal(received.task.peers["B"].parameters, WHOLE + 4)
     assert [peer.weight for peer in received.task.peers.values()] == [0.75, 0.2]
     assert received.task.peers["C"].parameters.shape == UNREACHABLE.parameters.shape == (0,)
-    assert logged(tmp_path) == [("borrow", "B", digest_of_peer(of_b)), ("borrow", "C", None)]
+    assert logged(tmp_path) == [("borrow", "B", peer_digest(of_b)), ("borrow", "C", None)]
     assert "C cannot be asked for its model: OSError" in told.output[0]
     assert "Mueller" not in told.output[0]
     assert models.seen(received).shape == (0,)
@@ -150,7 +150,7 @@ def test_a_model_is_given_by_the_weight_that_the_site_remembers_and_logged(among
     assert models.give("C", 2) is not None
     assert models.weights_seen[0] == (0.75, 2)
     assert math.isnan(models.weights_seen[1][0])  # of C nothing is known yet
-    assert logged(tmp_path) == [("lend", "B", digest_of_peer(given)), ("lend", "C", digest_of_peer(given))]
+    assert logged(tmp_path) == [("lend", "B", peer_digest(given)), ("lend", "C", peer_digest(given))]
 
 
 def test_a_site_that_did_not_do_the_round_before_gives_none_but_in_the_first(among_sites, tmp_path):

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from fedmerit.federation.site_survey import local_survey, survey_site
-from fedmerit.training.data import Case, SiteFolder, open_sites
+from fedmerit.trainers.monai_trainer.data import Case, SiteFolder, open_sites
 from fedmerit.wire.messages import Failure
-from fedmerit.wire.survey import TOO_FEW, Question, quantity_of
+from fedmerit.wire.survey import TOO_FEW, Question, find_quantity
 
 FLOOR = Question(2)
 
@@ -26,7 +26,7 @@ def test_histograms_are_those_of_the_pooled_images(sites):
     folders = open_sites(sites)
     survey = local_survey(folders, FLOOR)
     pooled = np.concatenate([np.ravel(case.image) for folder in folders for case in cases_of(folder)])
-    edges = np.array([-np.inf, *quantity_of("intensity").edges, np.inf])
+    edges = np.array([-np.inf, *find_quantity("intensity").edges, np.inf])
     expected = np.histogram(pooled.astype(np.float64), edges)[0]
     tallies = [one.tallies["intensity"] for one in survey.sites.values()]
     everywhere = np.all([shown_of(tally) for tally in tallies], axis=0)
@@ -50,7 +50,7 @@ def test_patients_by_spacing_size_and_volume_are_those_of_the_site(sites):
         "slices": [len(case.image) for case in patients.values()],
         "volume prostate": of_volume,
     }.items():
-        edges = np.array([-np.inf, *quantity_of(name).edges, np.inf])
+        edges = np.array([-np.inf, *find_quantity(name).edges, np.inf])
         shown = shown_of(answer.tallies[name])
         assert np.array_equal(np.array(answer.tallies[name].patients)[shown], np.histogram(values, edges)[0][shown])
     assert not any(name.startswith("area") for name in answer.tallies)

@@ -2,7 +2,7 @@
 
 import torch
 
-from fedmerit.federation.stacked_replies import stacked
+from fedmerit.federation.round_updates import stack_replies
 from fedmerit.methods.registry import build_method
 from fedmerit.wire.messages import Reply
 
@@ -16,7 +16,7 @@ def reply(number, **more):
 def test_a_row_is_a_site_and_who_is_away_is_zero_or_not_known():
     method = build_method("fedce", {})
     replies = [reply(1, values={"cosine": 0.5}), None, reply(3, values={"minus_error": 0.25})]
-    updates, reports = stacked(replies, SITES, 4, method)
+    updates, reports = stack_replies(replies, SITES, 4, method)
     assert updates.tolist() == [[1.0] * 4, [0.0] * 4, [3.0] * 4]
     assert reports.num_samples.tolist() == [10, 0, 30]
     assert reports.present.tolist() == [True, False, True]
@@ -27,14 +27,16 @@ def test_a_row_is_a_site_and_who_is_away_is_zero_or_not_known():
 
 def test_what_a_site_says_of_another_stands_in_its_row_and_the_others_column():
     method = build_method("cycle", {})
-    quantity = method.asks_of_peers[0]
+    quantity = method.peer_quantities[0]
     said = {quantity: {"Cedar": 0.5}}
-    pairs = stacked([reply(1, pairs=said), reply(2), reply(3)], SITES, 4, method)[1].pairs[quantity]
+    pairs = stack_replies([reply(1, pairs=said), reply(2), reply(3)], SITES, 4, method)[1].pairs[quantity]
     assert pairs.nan_to_num(-1).tolist() == [[-1, -1, 0.5], [-1, -1, -1], [-1, -1, -1]]
 
 
 def test_vectors_beside_the_update_are_stacked_likewise():
     method = build_method("scaffold", {})
     name = method.vectors[0]
-    vectors = stacked([None, reply(2, vectors={name: torch.arange(4.0)}), None], SITES, 4, method)[1].vectors[name]
+    vectors = stack_replies([None, reply(2, vectors={name: torch.arange(4.0)}), None], SITES, 4, method)[1].vectors[
+        name
+    ]
     assert vectors.tolist() == [[0.0] * 4, [0.0, 1.0, 2.0, 3.0], [0.0] * 4]

@@ -6,14 +6,14 @@ from pretending import SITES, evaluations, replies, same, tiny_plan
 from stepping import Stepped as Federation
 
 from fedmerit import flat
-from fedmerit.capabilities.candidates import Candidates, EvaluatesCandidates
+from fedmerit.capabilities import Candidates, EvaluatesCandidates
 from fedmerit.configuration.run import Training
-from fedmerit.federation.statistics_rules import (
+from fedmerit.federation.model_evaluation import (
     RoundStatistics,
-    estimates,
-    of_candidates,
-    rule_of,
-    rule_of_candidates,
+    candidate_statistics,
+    candidate_statistics_rule,
+    estimates_statistics,
+    statistics_rule,
 )
 from fedmerit.methods.registry import METHODS
 from fedmerit.wire.messages import TRAIN, Evaluated, Evaluation, Purpose
@@ -43,7 +43,7 @@ def candidates(received=None):
 def means(rule, evaluator=1, asked=None, **there):
     """(k,) of the running means that the candidates are evaluated with."""
     given = RoundStatistics(**{"trained": TRAINED, "sent_out": statistics(SENT_OUT), "weights": WEIGHTS} | there)
-    sets, shares = of_candidates(asked or candidates(), given, rule, evaluator)
+    sets, shares = candidate_statistics(asked or candidates(), given, rule, evaluator)
     assert shares.sum(dim=1).tolist() == pytest.approx([1.0] * len(shares))
     return [float(flat.average_buffers(sets, row)["running_mean"]) for row in shares]
 
@@ -106,15 +106,15 @@ def test_models_that_sites_hold_come_with_what_they_hold(rule):
 )
 def test_the_rule_of_a_round(asked, of_outcome, round, rule):
     training = Training(statistics=asked, frozen_from=2)
-    assert rule_of(training, round, of_outcome) == rule
-    assert not estimates(training)
+    assert statistics_rule(training, round, of_outcome) == rule
+    assert not estimates_statistics(training)
 
 
 def test_a_method_whose_statistics_stay_at_sites_has_candidates_with_those_of_who_evaluates():
     for method, rule in (("silobn", "own"), ("fedavg", "models")):
         config = tiny_plan(method)
-        assert rule_of_candidates(config.training, 0, config.build_method()) == rule
-    assert estimates(Training(statistics="recalibrated"))
+        assert candidate_statistics_rule(config.training, 0, config.build_method()) == rule
+    assert estimates_statistics(Training(statistics="recalibrated"))
 
 
 def exchanges(tmp_path, method, **settings):

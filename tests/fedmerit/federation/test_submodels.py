@@ -27,15 +27,25 @@ from fedmerit.flare.translation import (
 )
 from fedmerit.methods.fedsac import FedSAC
 from fedmerit.records.results import read_results, read_run
-from fedmerit.training import neurons
-from fedmerit.training.data import SERVER_SPLIT, Slices, open_sites
-from fedmerit.training.networks import initial_network
-from fedmerit.training.neurons import loss_increases
-from fedmerit.training.overlaps import Overlap
-from fedmerit.training.saved_networks import load_network
-from fedmerit.vectors import owned
-from fedmerit.wire.inspection import fault_of_importance
-from fedmerit.wire.messages import EVALUATE, TRAIN, Evaluated, Failure, Importance, ImportanceTask, Reply, Task, payload
+from fedmerit.trainers.monai_trainer import neurons
+from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT, Slices, open_sites
+from fedmerit.trainers.monai_trainer.networks import initial_network
+from fedmerit.trainers.monai_trainer.neurons import loss_increases
+from fedmerit.trainers.monai_trainer.overlaps import Overlap
+from fedmerit.trainers.monai_trainer.saved_networks import load_network
+from fedmerit.vectors import parameter_mask
+from fedmerit.wire.inspection import check_importance
+from fedmerit.wire.messages import (
+    EVALUATE,
+    TRAIN,
+    Evaluated,
+    Failure,
+    Importance,
+    ImportanceTask,
+    Reply,
+    Task,
+    payload_bytes,
+)
 
 SITES = ("Alder", "Birch", "Cedar")
 NAMES = ["site1", "site2", "site3"]
@@ -100,7 +110,7 @@ def test_held_neurons_arrive_as_they_were_sent(count):
     arrived = model_to_task(over_the_wire(task_to_model(task, NETWORK, 9)), NETWORK)
     assert arrived.neurons.dtype == torch.bool
     assert torch.equal(arrived.neurons, held)
-    assert payload(arrived) == payload(task) == payload(replace(task, neurons=None)) + -(-count // 8)
+    assert payload_bytes(arrived) == payload_bytes(task) == payload_bytes(replace(task, neurons=None)) + -(-count // 8)
     assert model_to_task(over_the_wire(task_to_model(replace(task, neurons=None), NETWORK, 9)), NETWORK).neurons is None
 
 
@@ -110,7 +120,7 @@ def test_importance_task_and_its_answer_arrive_as_they_were_sent():
     assert torch.equal(arrived.model, task.model)
     assert same(arrived.buffers, task.buffers)
     assert (arrived.round, arrived.split, arrived.order, arrived.images) == (2, SERVER_SPLIT, "taylor", 16)
-    assert payload(arrived) == payload(task) == payload(Task(2, task.model, task.buffers))
+    assert payload_bytes(arrived) == payload_bytes(task) == payload_bytes(Task(2, task.model, task.buffers))
     answer = Importance(2, increases_of("Alder"), 7, 0.5)
     told = model_to_evaluated(over_the_wire(answer_to_model(answer, NETWORK)), NETWORK)
     assert torch.equal(told.increases, answer.increases)
@@ -136,7 +146,7 @@ def test_importance_that_cannot_be_is_not_used(run, spoiled):
     answer, told = SPOILED[spoiled]
     federation = Federation(tiny_plan(), SITES, run)
     task = federation.tasks()["Birch"]
-    assert told in fault_of_importance(answer, task, COUNT)
+    assert told in check_importance(answer, task, COUNT)
     others = importances(federation)
     federation.take(others | {"Birch": answer})
     without = federation.submodels.held
@@ -176,7 +186,7 @@ def test_sites_rate_the_importance_of_neurons_before_a_round_and_then_train_subm
         else:
             for row, task in enumerate(tasks.values()):
                 assert torch.equal(task.neurons, federation.submodels.held[row])
-                held, sent = owned(task.neurons, OWNERS), federation.models.parameters[row]
+                held, sent = parameter_mask(task.neurons, OWNERS), federation.models.parameters[row]
                 assert not sent[~held].any()
                 assert torch.equal(sent[held], federation.state.model[held])
             assert tasks["Birch"].neurons.all()
@@ -188,8 +198,8 @@ def test_sites_rate_the_importance_of_neurons_before_a_round_and_then_train_subm
     assert (held["Birch"] == 1).all()
     assert (held["Alder"] < held["Cedar"]).all()
     received = results.query("quantity == 'bytes_received'").pivot(index="round", columns="site", values="value")
-    task = payload(Task(0, start, flat.get_buffers(NETWORK), neurons=torch.ones(COUNT)))
-    asking = payload(Task(0, start, flat.get_buffers(NETWORK)))
+    task = payload_bytes(Task(0, start, flat.get_buffers(NETWORK), neurons=torch.ones(COUNT)))
+    asking = payload_bytes(Task(0, start, flat.get_buffers(NETWORK)))
     assert received["Birch"].tolist() == [task + asking, task, task + asking, task]
 
 
@@ -303,7 +313,7 @@ def test_what_sites_send_and_get_is_zero_where_they_hold_nothing(finished, setti
     checkpoint = torch.load(run / "checkpoint.pt", weights_only=True)
     config = RunConfiguration.from_dict(read_run(run)["plan"])
     network = initial_network(config.network, config.seed)
-    held = owned(checkpoint["neurons"], neurons.owners(network))
+    held = parameter_mask(checkpoint["neurons"], neurons.owners(network))
     assert held[1].all()
     assert not held[0].all()
     for row, name in enumerate(NAMES):
@@ -330,7 +340,7 @@ def test_importance_is_computed_on_images_spread_over_the_server_split(finished,
     _, _, held = federation.method.allocate(federation.state, total / images)
     for row, name in enumerate(NAMES):  # the submodels of the first two rounds
         received = torch.load(run / "sites" / name / "round_00001.pt", weights_only=True)["received"]
-        mask = owned(held[row], neurons.owners(network))
+        mask = parameter_mask(held[row], neurons.owners(network))
         assert not received[~mask].any()
         assert (received[mask] != 0).double().mean() > 0.99
 
@@ -373,6 +383,6 @@ def test_a_free_rider_is_given_a_submodel_too(fedmerit, options, server_sites_da
     assert result.exit_code == 0, result.output
     checkpoint = torch.load(run / "checkpoint.pt", weights_only=True)
     config = RunConfiguration.from_dict(read_run(run)["plan"])
-    held = owned(checkpoint["neurons"], neurons.owners(initial_network(config.network, config.seed)))
+    held = parameter_mask(checkpoint["neurons"], neurons.owners(initial_network(config.network, config.seed)))
     assert not checkpoint["models"][~held].any()
     assert checkpoint["models"].isfinite().all()

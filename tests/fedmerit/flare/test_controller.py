@@ -14,8 +14,8 @@ from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
 
 from fedmerit.flare import controller as module
-from fedmerit.flare.controller import MeritController, forgive
-from fedmerit.training.place import RUN_NAME
+from fedmerit.flare.controller import MeritController, allow_repeated_pop
+from fedmerit.trainers.monai_trainer.machine_settings import RUN_NAME
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def test_a_site_that_asks_twice_for_its_task_ends_nothing():
     communicator._engine.new_context = lambda: nullcontext(FLContext())
     clients = [Client("a", "1"), Client("b", "2")]
     communicator._engine.validate_targets = lambda names: (clients, [])
-    forgive(communicator)
+    allow_repeated_pop(communicator)
     for client in clients:
         communicator.send(Task("train", Shareable()), FLContext(), targets=[client.name])
     for _ in range(2):

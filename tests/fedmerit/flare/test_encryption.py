@@ -11,7 +11,7 @@ from fedmerit.errors import BadInput
 
 pytest.importorskip("tenseal", reason="TenSEAL is not installed: pip install 'fedmerit[he]'")
 
-from fedmerit.flare.encryption import SERVER_CONTEXT, SITES_CONTEXT, ContextBuilder, context_here, contexts
+from fedmerit.flare.encryption import SERVER_CONTEXT, SITES_CONTEXT, ContextBuilder, contexts, find_context
 
 
 def test_contexts_are_kept_and_the_sites_own_is_private(tmp_path):
@@ -55,13 +55,13 @@ def fl_ctx():
 
 def test_in_the_simulator_contexts_lie_in_the_run(kept, fl_ctx, tmp_path):
     fl_ctx.set_prop(FLContextKey.SECURE_MODE, False)
-    assert context_here(SITES_CONTEXT, fl_ctx, tmp_path) == b"secret"
-    assert context_here(SERVER_CONTEXT, fl_ctx, tmp_path) == b"public"
+    assert find_context(SITES_CONTEXT, fl_ctx, tmp_path) == b"secret"
+    assert find_context(SERVER_CONTEXT, fl_ctx, tmp_path) == b"public"
 
 
 def test_in_a_deployment_contexts_lie_in_the_kit(kept, fl_ctx, tmp_path, monkeypatch):
     monkeypatch.setattr(SecurityContentService, "load_content", lambda name: (f"kit's {name}".encode(), LoadResult.OK))
-    assert context_here(SITES_CONTEXT, fl_ctx, tmp_path) == b"kit's client_context.tenseal"
+    assert find_context(SITES_CONTEXT, fl_ctx, tmp_path) == b"kit's client_context.tenseal"
 
 
 @pytest.mark.parametrize("result", [LoadResult.NO_SUCH_CONTENT, LoadResult.NOT_SIGNED, LoadResult.INVALID_SIGNATURE])
@@ -70,4 +70,4 @@ def test_a_context_that_was_not_provisioned_is_refused(kept, fl_ctx, tmp_path, m
     with pytest.raises(
         BadInput, match=rf"startup/client_context\.tenseal: .*{result.name}; .*`fedmerit deploy init --he`"
     ):
-        context_here(SITES_CONTEXT, fl_ctx, tmp_path)
+        find_context(SITES_CONTEXT, fl_ctx, tmp_path)

@@ -10,12 +10,12 @@ import torch
 from fedmerit import flat
 from fedmerit.configuration.filters import KINDS
 from fedmerit.configuration.run import TASKS, make_configuration
-from fedmerit.flare.privacy import FILTERS, filtering
-from fedmerit.flare.recipe import site_policy
+from fedmerit.flare.privacy import FILTERS, build_answer_filter
+from fedmerit.flare.recipe import build_site_policy
 from fedmerit.methods.standalone import Standalone
 from fedmerit.records.ledger import Ledger
 from fedmerit.records.results import read_run
-from fedmerit.training.networks import initial_network
+from fedmerit.trainers.monai_trainer.networks import initial_network
 from fedmerit.wire.messages import Failure, Reply
 
 PERCENTILE = "percentile:percentile=50,gamma=0.01"
@@ -36,7 +36,7 @@ def reply(network):
 
 
 def sent(spec, reply, network):
-    answer = filtering([spec], network)(reply)
+    answer = build_answer_filter([spec], network)(reply)
     assert isinstance(answer, Reply)
     assert (answer.update.dtype, answer.update.shape) == (reply.update.dtype, reply.update.shape)
     assert all(torch.equal(answer.buffers[name], value) for name, value in reply.buffers.items())
@@ -79,7 +79,7 @@ def test_gaussian_cuts_to_a_norm_and_adds_noise(network, reply):
 
 
 def test_other_answers_pass(network):
-    assert filtering([PERCENTILE], network)(Failure("gone")) == Failure("gone")
+    assert build_answer_filter([PERCENTILE], network)(Failure("gone")) == Failure("gone")
 
 
 def test_a_method_that_cannot_bear_filters_is_told_before_anything_is_written(fedmerit, options, tmp_path):
@@ -102,7 +102,7 @@ def test_export_puts_the_filters_before_the_gate(fedmerit, tmp_path):
         "GaussianPrivacy",
         "EgressFilter",
     ]
-    assert {one["path"] for one in filters} <= set(site_policy()["class_allow_list"])
+    assert {one["path"] for one in filters} <= set(build_site_policy()["class_allow_list"])
     assert filters[0]["args"]["percentile"] == 50
     assert filters[1]["args"]["clip"] == 2
 

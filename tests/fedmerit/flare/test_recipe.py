@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fedmerit.flare.recipe import site_policy
+from fedmerit.flare.recipe import build_site_policy
 from fedmerit.records.ledger import Ledger, verify
 
 JOBS = Path(__file__).resolve().parents[3] / "jobs"
@@ -64,7 +64,7 @@ def test_job_may_bring_its_code(fedmerit, tmp_path):
         assert fedmerit("export", *options).exit_code == 0
     custom = tmp_path / "job/app/custom"
     assert {path.suffix for path in custom.rglob("*") if path.is_file()} == {".py", ".pyi", ".typed"}
-    names = [name.rpartition(".") for name in site_policy()["class_allow_list"]]
+    names = [name.rpartition(".") for name in build_site_policy()["class_allow_list"]]
     code = "; ".join(f"from {module} import {name}; print({name}.__module__)" for module, _, name in names)
     code += "; import fedmerit; print(*fedmerit.__path__)"
     environment = os.environ | {"PYTHONPATH": str(custom)}
@@ -135,7 +135,7 @@ def test_export_under_what_is_no_name_of_a_job(fedmerit, tmp_path, name):
 
 def test_resources_allow_the_classes_that_jobs_name():
     resources = json.loads((JOBS / "resources.json").read_text())
-    assert resources == site_policy()
+    assert resources == build_site_policy()
     for name in FOLDERS:
         for side in ("server", "client"):
             config = json.loads((JOBS / name / f"app/config/config_fed_{side}.json").read_text())

@@ -14,7 +14,7 @@ from nvflare.app_common.widgets.streaming import AnalyticsReceiver
 from nvflare.widgets.fed_event import ServerFedEventRunner
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from fedmerit.flare.recipe import site_policy
+from fedmerit.flare.recipe import build_site_policy
 from fedmerit.flare.scalars import RECEIVERS, receiver, track
 
 RECORD = {
@@ -74,8 +74,8 @@ def test_every_scalar_of_a_round_reaches_receivers_under_its_site():
 
 
 def test_only_servers_that_track_allow_receivers():
-    assert not set(RECEIVERS) & set(site_policy()["class_allow_list"])
-    assert set(RECEIVERS) <= set(site_policy(track=True)["class_allow_list"])
+    assert not set(RECEIVERS) & set(build_site_policy()["class_allow_list"])
+    assert set(RECEIVERS) <= set(build_site_policy(track=True)["class_allow_list"])
 
 
 def scalars(folder):

@@ -4,7 +4,7 @@ import pytest
 
 from fedmerit.configuration.run import TASKS, make_configuration
 from fedmerit.files import write_json
-from fedmerit.flare.simulation import _what_happened, memory_of
+from fedmerit.flare.simulation import _explain_failure, estimate_memory
 
 
 @pytest.mark.parametrize(
@@ -15,7 +15,7 @@ def test_memory_is_near_what_processes_of_six_sites_took(tmp_path, width, size, 
     """Two at work; measured on an x86 processor with PyTorch 2.13, what they share left out."""
     config = make_configuration("fedce", "prostate", 3, 0, TASKS["prostate"], {"width": str(width)})
     write_json(tmp_path / "run.json", {"image_size": [size, size]})
-    assert 0.8 * measured < memory_of(config, tmp_path, 6, 2) < 1.6 * measured
+    assert 0.8 * measured < estimate_memory(config, tmp_path, 6, 2) < 1.6 * measured
 
 
 @pytest.mark.parametrize(
@@ -28,12 +28,12 @@ def test_memory_is_near_what_processes_of_six_sites_took(tmp_path, width, size, 
 )
 def test_the_reason_is_told(tmp_path, log, told):
     (tmp_path / "nvflare.log").write_text(log)
-    assert told in _what_happened(tmp_path / "nvflare.log", 0, tmp_path)
+    assert told in _explain_failure(tmp_path / "nvflare.log", 0, tmp_path)
 
 
 def test_what_an_earlier_try_left_in_the_log_is_not_this_ones(tmp_path):
     earlier = "BadInput: cuda:1 is not there\n"
     (tmp_path / "nvflare.log").write_text(f"{earlier}a round began\n")
-    told = _what_happened(tmp_path / "nvflare.log", len(earlier), tmp_path)
+    told = _explain_failure(tmp_path / "nvflare.log", len(earlier), tmp_path)
     assert "cuda:1" not in told
     assert "no error in its log, which ends with:\na round began" in told

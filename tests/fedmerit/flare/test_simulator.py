@@ -11,7 +11,7 @@ from argparse import Namespace
 import psutil
 import pytest
 
-from fedmerit.flare.simulator import deaths, forked
+from fedmerit.flare.simulator import fork_sites, watch_processes
 from fedmerit.records.ledger import Ledger
 
 FORK = multiprocessing.get_context("fork")
@@ -63,23 +63,23 @@ def work_a_little():
 
 
 def test_sites_that_have_ended_are_no_error(begun):
-    assert list(deaths(begun(site1=nothing, site2=work_a_little))) == []
+    assert list(watch_processes(begun(site1=nothing, site2=work_a_little))) == []
 
 
 def test_a_death_is_told_while_others_work_on(begun):
     processes = begun(site1=work_on, site2=die, site3=work_on)
-    assert next(deaths(processes)) == "the process of site site2 ended with exit code -9"
+    assert next(watch_processes(processes)) == "the process of site site2 ended with exit code -9"
     assert processes["site1"].is_alive()
 
 
 def test_all_others_are_waited_for(begun):
     processes = begun(site1=work_a_little, site2=die)
-    assert list(deaths(processes)) == ["the process of site site2 ended with exit code -9"]
+    assert list(watch_processes(processes)) == ["the process of site site2 ended with exit code -9"]
     assert processes["site1"].exitcode == 0
 
 
 def test_a_site_that_cannot_begin_says_why(capfd, tmp_path):
-    process, connection = forked(["site1"])["site1"]
+    process, connection = fork_sites(["site1"])["site1"]
     connection.send((Namespace(workspace=str(tmp_path / "none"), client="site1"), None, {}))
     process.join(30)
     assert process.exitcode == 1
@@ -90,7 +90,7 @@ def test_sites_end_with_the_simulation_however_it_ends():
     ours, its = FORK.Pipe()
 
     def simulate():
-        its.send([process.pid for process, _ in forked(["site1", "site2"]).values()])
+        its.send([process.pid for process, _ in fork_sites(["site1", "site2"]).values()])
         work_on()
 
     simulation = FORK.Process(target=simulate)

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from fedmerit.flare.recipe import site_policy, survey_classes
-from fedmerit.flare.survey_job import answer_of, export_survey
+from fedmerit.flare.recipe import build_site_policy, survey_classes
+from fedmerit.flare.survey_job import export_survey, read_answer
 from fedmerit.wire.survey import Question, Surveyed
 
 QUESTION = Question(5)
@@ -23,8 +23,8 @@ def test_the_job_brings_no_code_and_names_classes_of_the_list(tmp_path):
 
 
 def test_a_site_may_refuse_surveys_and_nothing_else():
-    refusing = set(site_policy(surveys=False)["class_allow_list"])
-    assert set(site_policy()["class_allow_list"]) - refusing == survey_classes()
+    refusing = set(build_site_policy(surveys=False)["class_allow_list"])
+    assert set(build_site_policy()["class_allow_list"]) - refusing == survey_classes()
     assert {name.rpartition(".")[2] for name in survey_classes()} == {"SurveyController", "SurveyExecutor"}
 
 
@@ -40,7 +40,7 @@ def test_a_site_may_refuse_surveys_and_nothing_else():
     ],
 )
 def test_an_answer_that_cannot_be_used_is_said_to_be_none(told, why):
-    found = answer_of(told, QUESTION)
+    found = read_answer(told, QUESTION)
     assert isinstance(found, str)
     assert why in found
     assert "\n" not in found

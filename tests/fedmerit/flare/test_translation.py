@@ -19,11 +19,11 @@ from fedmerit.flare.translation import (
     model_to_task,
     task_to_model,
 )
-from fedmerit.training.networks import initial_network
-from fedmerit.training.overlaps import Overlap, Surface
+from fedmerit.trainers.monai_trainer.networks import initial_network
+from fedmerit.trainers.monai_trainer.overlaps import Overlap, Surface
 from fedmerit.wire.messages import (
+    ClosingReceipt,
     ClosingTask,
-    Countersigned,
     Enrolment,
     EnrolmentTask,
     Evaluated,
@@ -183,5 +183,5 @@ def test_message_in_double_precision_gets_no_further_than_the_server(federation)
 def test_how_a_run_was_closed_and_that_it_was_noted_arrive_as_they_were_sent():
     task = ClosingTask(3, "digest signature", "head")
     assert model_to_evaluation(over_the_wire(task_to_model(task, NETWORK, 3)), NETWORK) == task
-    answer = Countersigned(3)
+    answer = ClosingReceipt(3)
     assert model_to_evaluated(over_the_wire(answer_to_model(answer, NETWORK)), NETWORK) == answer

@@ -5,14 +5,14 @@ import os
 import threading
 import time
 
-from fedmerit.flare.turns import TURNS, turn
+from fedmerit.flare.concurrency_limit import CONCURRENCY_LIMIT, concurrency_slot
 
 
 def most_at_work(number):
     at_work, most, lock = set(), [], threading.Lock()
 
     def work(name):
-        with turn(), turn():  # who has one has no need of another
+        with concurrency_slot(), concurrency_slot():  # who has one has no need of another
             with lock:
                 at_work.add(name)
                 most.append(len(at_work))
@@ -30,16 +30,16 @@ def most_at_work(number):
 
 
 def test_as_many_as_there_are_turns(monkeypatch, tmp_path):
-    monkeypatch.setenv(TURNS, f"2:{tmp_path}")
+    monkeypatch.setenv(CONCURRENCY_LIMIT, f"2:{tmp_path}")
     assert most_at_work(6) == 2
 
 
 def test_who_dies_gives_back_the_turn(monkeypatch, tmp_path):
     def die():
-        with turn():
+        with concurrency_slot():
             os._exit(1)
 
-    monkeypatch.setenv(TURNS, f"1:{tmp_path}")
+    monkeypatch.setenv(CONCURRENCY_LIMIT, f"1:{tmp_path}")
     for _ in range(2):
         process = multiprocessing.get_context("fork").Process(target=die)
         process.start()
@@ -48,5 +48,5 @@ def test_who_dies_gives_back_the_turn(monkeypatch, tmp_path):
 
 
 def test_all_where_nothing_is_said(monkeypatch):
-    monkeypatch.delenv(TURNS, raising=False)
+    monkeypatch.delenv(CONCURRENCY_LIMIT, raising=False)
     assert most_at_work(4) == 4

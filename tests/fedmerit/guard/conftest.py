@@ -7,9 +7,9 @@ import torch
 from pulling_sites import updates_of
 
 from fedmerit.core import Reports
-from fedmerit.guard.guard import Answers, Enrolled, Guard
+from fedmerit.guard.guard import Enrolled, Guard, RoundReplies
 from fedmerit.guard.history import History
-from fedmerit.guard.settings import Guarding
+from fedmerit.guard.settings import GuardSettings
 from fedmerit.vectors import gram
 
 Change = Callable[[int, torch.Tensor], torch.Tensor]
@@ -30,13 +30,13 @@ def play():
         there: Callable[[int], Collection[int]] = lambda round: range(99),
     ):
         n = len(change(0, updates_of(0)))
-        guard = Guard(Guarding("on", on_verdict), enrolled or Enrolled.nothing(n))
+        guard = Guard(GuardSettings("on", on_verdict), enrolled or Enrolled.nothing(n))
         history, step, given = History.empty(n), None, []
         for number in range(count):
             present = torch.tensor([row in there(number) for row in range(n)])
             updates = change(number, updates_of(number)) * present[:, None]
             reports = Reports(torch.full((n,), 50.0).double() * present, present, products=gram(updates))
-            history, ruling = guard.rule(history, Answers(updates, reports, step))
+            history, ruling = guard.rule(history, RoundReplies(updates, reports, step))
             step = ruling.updates[ruling.reports.present].mean(dim=0)
             given.append((ruling, history))
         return given

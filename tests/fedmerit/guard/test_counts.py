@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from fedmerit.guard.counts import bounded_counts
+from fedmerit.guard.bounds import bound_counts
 
 
 def counted(counts, earner=None, parts=None, copies=None):
     n = len(counts)
-    found = bounded_counts(
+    found = bound_counts(
         torch.tensor(counts).double(),
         torch.arange(n) if earner is None else torch.tensor(earner),
         torch.ones(n).double() if parts is None else torch.tensor(parts).double(),
@@ -43,5 +43,5 @@ def test_an_earner_is_bounded_whichever_of_its_sites_is_not_known():
     earner, parts = torch.tensor([0, 0, 2, 3, 4]), torch.tensor([0.5, 0.5, 1, 1, 1], dtype=torch.float64)
     nobody = torch.zeros(5, dtype=torch.bool)
     for counts in ([0, 1e9, 50, 60, 70], [1e9, 0, 50, 60, 70]):
-        found = bounded_counts(torch.tensor(counts, dtype=torch.float64), earner, parts, nobody)
+        found = bound_counts(torch.tensor(counts, dtype=torch.float64), earner, parts, nobody)
         assert found.sum() == pytest.approx(90 + 50 + 60 + 70)

@@ -9,10 +9,10 @@ from pulling_sites import updates_of
 
 from fedmerit.core import Outcome, Reports
 from fedmerit.errors import RunFailed
-from fedmerit.guard.guard import RULES, Answers, Enrolled, Guard
+from fedmerit.guard.guard import RULES, Enrolled, Guard, RoundReplies
 from fedmerit.guard.history import History
-from fedmerit.guard.settings import Guarding
-from fedmerit.guard.signs import KINDS
+from fedmerit.guard.indicators import KINDS
+from fedmerit.guard.settings import GuardSettings
 from fedmerit.vectors import gram
 
 PAGE = Path(__file__).parents[3] / "docs" / "trust.md"
@@ -92,13 +92,13 @@ def test_who_sends_nothing_is_named_where_the_others_have_nothing_in_common(play
 
 def test_a_claim_is_held_against_the_aggregation_before_where_the_update_was_in_it_as_sent():
     pairs = torch.tensor([0, 0, 2, 3, 4, 5])  # the first two are of one organisation
-    guard, history = Guard(Guarding("on"), replace(Enrolled.nothing(6), organisations=pairs)), History.empty(6)
+    guard, history = Guard(GuardSettings("on"), replace(Enrolled.nothing(6), organisations=pairs)), History.empty(6)
     found = []
     for number in range(3):
         updates = updates_of(number)
         updates[2] *= 100 if number == 0 else 1  # shortened in round 0 alone
         reports = Reports(torch.full((6,), 50.0).double(), torch.ones(6).bool(), products=gram(updates))
-        history, ruling = guard.rule(history, Answers(updates, reports))
+        history, ruling = guard.rule(history, RoundReplies(updates, reports))
         wrong = torch.tensor([1.0, 1, 1, 1, 0, 0]).double() * (number > 0)
         ones = torch.ones(6).double()
         outcome = Outcome(ones, ones, ones / 6, torch.zeros(2000), quantities={"flagged": wrong})
@@ -109,13 +109,13 @@ def test_a_claim_is_held_against_the_aggregation_before_where_the_update_was_in_
 
 def _of_one_maker(sent, rounds=12):
     """Rounds in which the outlier alone makes the model, as under Krum of one update; it sends ``sent`` (round)."""
-    guard, history, step = Guard(Guarding("on", "withhold"), Enrolled.nothing(6)), History.empty(6), None
+    guard, history, step = Guard(GuardSettings("on", "withhold"), Enrolled.nothing(6)), History.empty(6), None
     weights = torch.eye(6)[3].double()
     for number in range(rounds):
         updates = updates_of(number)
         updates[3] = sent(number)
         reports = Reports(torch.full((6,), 50.0).double(), torch.ones(6).bool(), products=gram(updates))
-        history, ruling = guard.rule(history, Answers(updates, reports, step))
+        history, ruling = guard.rule(history, RoundReplies(updates, reports, step))
         history = guard.after(history, ruling, Outcome(weights, weights, weights, torch.zeros(2000)))
         step = ruling.updates[3]
     return ruling, history
@@ -203,7 +203,7 @@ def test_copies_are_one_site_to_the_method_and_divide_what_it_earns(play, noise)
     weights = torch.tensor([0.16] * 5 + [0.2, 0.0]).double()
     settled = ruling.settled(Outcome(weights, weights, weights, torch.zeros(3)), torch.zeros(3))
     assert settled.weights[5:].tolist() == pytest.approx([0.1, 0.1])
-    assert ruling.reports_of_parts.num_samples.tolist() == pytest.approx([50.0] * 5 + [25.0, 25.0])
+    assert ruling.site_reports.num_samples.tolist() == pytest.approx([50.0] * 5 + [25.0, 25.0])
 
 
 def test_an_organisation_counts_with_all_its_images_as_one_site(play):
@@ -212,7 +212,7 @@ def test_an_organisation_counts_with_all_its_images_as_one_site(play):
     )
     ruling, _ = play(honest, 1, enrolled=enrolled)[0]
     assert ruling.reports.num_samples.tolist() == pytest.approx([50, 50, 50, 50, 90, 0])
-    assert ruling.earners.parts[4:].tolist() == pytest.approx([1 / 3, 2 / 3])
+    assert ruling.reward_groups.parts[4:].tolist() == pytest.approx([1 / 3, 2 / 3])
 
 
 def test_what_a_group_has_earned_stays_when_its_first_site_is_away(play):
@@ -233,16 +233,16 @@ def test_what_a_group_has_earned_stays_when_its_first_site_is_away(play):
         assert settled.weights[[1, 4]].tolist() == pytest.approx([0.0 if one != one else one for one in expected])
         assert settled.quantities["cosine"][[1, 4]].isnan().tolist() == [one != one for one in expected]
         assert settled.models[[1, 4]].tolist() == [[1.0, 1.0]] * 2  # the group has one model
-        assert ruling.reports_of_parts.num_samples.sum() == pytest.approx(50.0 * ruling.counted.sum())
+        assert ruling.site_reports.num_samples.sum() == pytest.approx(50.0 * ruling.counted.sum())
 
 
 def test_a_group_claims_the_mean_of_what_its_sites_claim():
     guard = Guard(
-        Guarding("on"), Enrolled(torch.ones(4).double(), torch.tensor([0, 0, 1, 2]), torch.zeros(4, 4).bool())
+        GuardSettings("on"), Enrolled(torch.ones(4).double(), torch.tensor([0, 0, 1, 2]), torch.zeros(4, 4).bool())
     )
     updates, claimed = torch.randn(4, 10), torch.tensor([0.1, 0.5, 0.6, 0.7]).double()
     reports = Reports(torch.ones(4).double(), torch.ones(4).bool(), {"loss": claimed}, products=gram(updates))
-    _, ruling = guard.rule(History.empty(4), Answers(updates, reports))
+    _, ruling = guard.rule(History.empty(4), RoundReplies(updates, reports))
     assert ruling.reports.values["loss"].tolist() == pytest.approx([0.3, torch.nan, 0.5, 0.45], nan_ok=True)
 
 
@@ -254,10 +254,10 @@ def test_sites_that_enrolled_the_same_cases_are_copies_from_the_first_round(play
 
 
 def test_without_updates_counts_are_bounded_all_the_same():
-    guard = Guard(Guarding("on"), Enrolled.nothing(4), merges=False, measures=False)
+    guard = Guard(GuardSettings("on"), Enrolled.nothing(4), merges=False, measures=False)
     counts = torch.tensor([50.0, 60.0, 70.0, 1e9]).double()
     reports = Reports(counts, torch.ones(4).bool(), products=gram(torch.zeros(4, 0)))
-    _, ruling = guard.rule(History.empty(4), Answers(torch.zeros(4, 0), reports))
+    _, ruling = guard.rule(History.empty(4), RoundReplies(torch.zeros(4, 0), reports))
     assert ruling.reports.num_samples.tolist() == pytest.approx([50, 60, 70, 180])
 
 

@@ -5,8 +5,7 @@ import math
 import pytest
 import torch
 
-from fedmerit.guard.history import WIDTH, History, remembered, sketch
-from fedmerit.guard.verdicts import WINDOW
+from fedmerit.guard.history import WIDTH, WINDOW, History, running_mean, sketch
 
 
 def cosines(rows):
@@ -66,4 +65,4 @@ def test_entries_as_far_apart_as_a_sketch_is_wide_are_added_up():
 def test_what_is_remembered_is_half_of_what_was_and_half_of_what_is():
     nan = math.nan
     memory, now = torch.tensor([0.4, nan, 0.4, nan]), torch.tensor([0.8, 0.2, nan, nan])
-    assert remembered(memory, now).tolist() == pytest.approx([0.6, 0.2, 0.4, nan], nan_ok=True)
+    assert running_mean(memory, now).tolist() == pytest.approx([0.6, 0.2, 0.4, nan], nan_ok=True)

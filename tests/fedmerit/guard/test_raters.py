@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fedmerit.guard.raters import distances, judged_by, standing_apart, voices
+from fedmerit.guard.cross_evaluation import aggregate_ratings, distances, find_outlier_raters, voices
 
 NAN = float("nan")
 ALL = torch.ones(5, dtype=torch.bool)
@@ -19,7 +19,7 @@ def ratings(seed=0):
 
 def judged(scores, heard=ALL):
     voice, offsets = voices(scores, heard)
-    return judged_by(voice, offsets, scores)
+    return aggregate_ratings(voice, offsets, scores)
 
 
 def test_raters_of_any_level_find_the_same_differences():
@@ -44,8 +44,8 @@ def test_one_who_lies_stands_apart_and_honest_raters_do_not():
     lied[4, :4] = torch.tensor([0.0, 1.0, 0.0, 0.0]).double()
     for given, expected in ((scores, [False] * 5), (lied, [False] * 4 + [True])):
         voice, offsets = voices(given, ALL)
-        away = distances(given, offsets, judged_by(voice, offsets, given), ALL)
-        assert standing_apart(away).tolist() == expected
+        away = distances(given, offsets, aggregate_ratings(voice, offsets, given), ALL)
+        assert find_outlier_raters(away).tolist() == expected
 
 
 def test_a_raters_distance_is_the_mean_difference_from_what_all_found_once_levels_are_one():

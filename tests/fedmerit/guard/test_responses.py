@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from fedmerit.core import Outcome, Reports
-from fedmerit.guard import responses
-from fedmerit.guard.guard import Answers, Enrolled, Guard
+from fedmerit.guard import indicators
+from fedmerit.guard.guard import Enrolled, Guard, RoundReplies
 from fedmerit.guard.history import History
-from fedmerit.guard.responses import MEMORY, Responses
-from fedmerit.guard.settings import Guarding
+from fedmerit.guard.indicators import RESPONSE_MEMORY, Responses
+from fedmerit.guard.settings import GuardSettings
 from fedmerit.vectors import gram
 
 SITES, SIZE, ROUNDS = 6, 8000, 9
@@ -29,7 +29,7 @@ def test_responses_are_cosines_over_all_pairs_of_rounds_of_fading_weight():
             for i in range(3):
                 # a site on its own model compares a round by the model after it
                 pairs = [(now[i] - updates[s][i], places[t][i] - places[s + int(alone[i])][i]) for s in range(t)]
-                weights = [MEMORY ** (t - 1 - s) for s in range(t)]
+                weights = [RESPONSE_MEMORY ** (t - 1 - s) for s in range(t)]
                 along = sum(w * float(change @ way) for w, (change, way) in zip(weights, pairs, strict=True))
                 changes = sum(w * float(change @ change) for w, (change, _) in zip(weights, pairs, strict=True))
                 ways = sum(w * float(way @ way) for w, (_, way) in zip(weights, pairs, strict=True))
@@ -50,12 +50,12 @@ def test_who_was_away_is_compared_over_the_whole_way():
 def test_the_sign_needs_others_who_respond_more_than_by_chance():
     said, nobody, size = torch.tensor([0.4, 0.4, 0.4, -0.21]).double(), torch.zeros(4).bool(), 10_000
     here = ~nobody
-    assert responses.opposed(said, here, size, nobody).tolist() == [False, False, False, True]
+    assert indicators.is_opposed(said, here, size, nobody).tolist() == [False, False, False, True]
     for less in (-0.19, 0.0):  # half of the others' is not reached; who does not respond is no attacker
-        assert not responses.opposed(said.clamp(min=less), here, size, nobody).any()
-    assert responses.opposed(said.clamp(min=-0.11), here, size, torch.tensor([False, False, False, True]))[3]
-    assert not responses.opposed(said, here, 300, nobody).any()  # 8 / √300 = .46
-    assert not responses.opposed(said, torch.tensor([True, False, False, True]), size, nobody).any()
+        assert not indicators.is_opposed(said.clamp(min=less), here, size, nobody).any()
+    assert indicators.is_opposed(said.clamp(min=-0.11), here, size, torch.tensor([False, False, False, True]))[3]
+    assert not indicators.is_opposed(said, here, 300, nobody).any()  # 8 / √300 = .46
+    assert not indicators.is_opposed(said, torch.tensor([True, False, False, True]), size, nobody).any()
 
 
 def played(change, until=ROUNDS, rounds=ROUNDS, site=5):
@@ -63,14 +63,14 @@ def played(change, until=ROUNDS, rounds=ROUNDS, site=5):
     draw = torch.Generator().manual_seed(3)
     optima = torch.randn(SIZE, generator=draw) + 0.7 * torch.randn(SITES, SIZE, generator=draw)
     optima[3] = 1.3 * torch.randn(SIZE, generator=draw) - 0.25 * optima.mean(dim=0)
-    guard, history, step = Guard(Guarding("on"), Enrolled.nothing(SITES)), History.empty(SITES), None
+    guard, history, step = Guard(GuardSettings("on"), Enrolled.nothing(SITES)), History.empty(SITES), None
     models = torch.zeros(SITES, SIZE)
     for number in range(rounds):
         updates = 0.2 * (optima - models + torch.randn(SITES, SIZE, generator=draw))
         if number < until:
             updates[site] = change(updates[site], number)
         reports = Reports(torch.ones(SITES).double(), torch.ones(SITES).bool(), products=gram(updates))
-        history, ruling = guard.rule(history, Answers(updates, reports, step))
+        history, ruling = guard.rule(history, RoundReplies(updates, reports, step))
         weights = ruling.reports.data_share
         step = weights.float() @ updates
         outcome = Outcome(weights, weights, weights, models[ruling.counted.nonzero()[0, 0]] + step)
@@ -89,14 +89,14 @@ def test_a_site_that_makes_its_own_way_is_not_judged_by_it():
 @pytest.mark.parametrize("kind", ["a model per site", "one site is the model"])
 def test_the_guard_knows_no_response_where_others_do_not_move_the_model(kind):
     guard, history, draw = (
-        Guard(Guarding("on"), Enrolled.nothing(4)),
+        Guard(GuardSettings("on"), Enrolled.nothing(4)),
         History.empty(4),
         torch.Generator().manual_seed(1),
     )
     for _ in range(3):
         updates = torch.randn(4, 50, generator=draw)
         reports = Reports(torch.ones(4).double(), torch.ones(4).bool(), products=gram(updates))
-        history, ruling = guard.rule(history, Answers(updates, reports))
+        history, ruling = guard.rule(history, RoundReplies(updates, reports))
         weights = torch.tensor([1.0, 0, 0, 0]).double()
         history = guard.after(
             history, ruling, Outcome(weights, weights, weights, updates if "per" in kind else updates[0])

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fedmerit.guard.rule import median_of_others, shrinking
+from fedmerit.guard.rule import median_of_others, shrink_factors
 
 ALL = torch.ones(4, dtype=torch.bool)
 AMOUNTS = torch.tensor([1.0, 2.0, 4.0, 100.0])
@@ -27,8 +27,8 @@ def test_there_is_no_median_of_fewer_than_two_others():
 
 
 def test_what_is_over_so_many_times_the_median_of_the_others_is_brought_to_that():
-    assert shrinking(AMOUNTS, ALL, 3.0).tolist() == pytest.approx([1, 1, 1, 6 / 100])
-    assert shrinking(AMOUNTS, ALL, 1.5).tolist() == pytest.approx([1, 1, 3 / 4, 3 / 100])
+    assert shrink_factors(AMOUNTS, ALL, 3.0).tolist() == pytest.approx([1, 1, 1, 6 / 100])
+    assert shrink_factors(AMOUNTS, ALL, 1.5).tolist() == pytest.approx([1, 1, 3 / 4, 3 / 100])
 
 
 @pytest.mark.parametrize(
@@ -41,4 +41,4 @@ def test_what_is_over_so_many_times_the_median_of_the_others_is_brought_to_that(
     ],
 )
 def test_all_else_is_left_alone(amounts, known):
-    assert shrinking(torch.tensor(amounts), torch.tensor(known), 3.0).tolist() == [1, 1, 1, 1]
+    assert shrink_factors(torch.tensor(amounts), torch.tensor(known), 3.0).tolist() == [1, 1, 1, 1]

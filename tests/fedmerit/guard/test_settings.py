@@ -4,7 +4,7 @@ import pytest
 
 from fedmerit.configuration.run import TASKS, RunConfiguration, make_configuration
 from fedmerit.errors import BadInput
-from fedmerit.guard.settings import Guarding
+from fedmerit.guard.settings import GuardSettings
 
 
 def config(**settings):
@@ -12,8 +12,8 @@ def config(**settings):
 
 
 def test_the_guard_is_off_unless_a_run_asks_for_it():
-    assert config().guard == Guarding("off", "withhold", 5)
-    assert config(guard="on", rate_every="2").guard == Guarding("on", "withhold", 2)
+    assert config().guard == GuardSettings("off", "withhold", 5)
+    assert config(guard="on", rate_every="2").guard == GuardSettings("on", "withhold", 2)
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ def test_the_guard_is_off_unless_a_run_asks_for_it():
 )
 def test_what_it_cannot_do_is_named_with_what_was_expected(name, value, expected):
     with pytest.raises(ValueError, match=f"^{name}={value!r}: expected {expected}$"):
-        Guarding(**{name: value})
+        GuardSettings(**{name: value})
     with pytest.raises(BadInput, match=f"{name}=.*: expected {expected}"):
         config(**{name: str(value)})
 
@@ -35,7 +35,7 @@ def test_what_it_cannot_do_is_named_with_what_was_expected(name, value, expected
 def test_without_a_guard_nothing_is_to_be_set_of_it(settings):
     with pytest.raises(BadInput, match=f"^{list(settings)[-1]}: does nothing with the guard off; leave it out$"):
         config(**settings)
-    assert config(guard="off", on_verdict="withhold").guard == Guarding()
+    assert config(guard="off", on_verdict="withhold").guard == GuardSettings()
 
 
 def test_a_stored_guard_has_no_setting_of_another_name():
@@ -43,4 +43,4 @@ def test_a_stored_guard_has_no_setting_of_another_name():
     with pytest.raises(BadInput, match=r"guard\.severity"):
         RunConfiguration.from_dict(plan | {"guard": {"guard": "on", "severity": 2}})
     del plan["guard"]  # as of versions that had none
-    assert RunConfiguration.from_dict(plan).guard == Guarding()
+    assert RunConfiguration.from_dict(plan).guard == GuardSettings()

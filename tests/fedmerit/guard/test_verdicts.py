@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fedmerit.guard.verdicts import ROUNDS, WINDOW, Verdicts
+from fedmerit.guard.history import ROUNDS, WINDOW, Verdicts
 
 
 def test_a_sign_that_cannot_be_looked_for_any_more_stays_as_it_was():

@@ -92,7 +92,7 @@ def test_what_is_said_out_of_turn_changes_no_reputation():
 
 def test_agreement_is_the_peers_dice_by_the_sites_own():
     method = CYCle(warmup=0, score="agreement", lambda0=1.0)
-    assert method.asks_of_peers == ("available", "agreement")
+    assert method.peer_quantities == ("available", "agreement")
     term = method.learn_from(view({"good": NAN, "bad": 0.6}, round=5))
     assert term.values == {"agreement": {"good": 1.0, "bad": 0.2}}
     assert term.weights == {"good": 1.0, "bad": pytest.approx(0.5 * 0.6 + 0.5 * 0.2)}
@@ -121,9 +121,9 @@ def test_fedavg_may_be_the_warm_up_and_a_round_alone_its_end():
 def test_a_warm_up_by_fedavg_goes_on_from_the_model_of_all_whatever_a_site_starts_from():
     method, own = CYCle(warmup=2, warmup_by="fedavg"), torch.tensor([[9.0, 9.0], [1.0, 1.0]])
     state = method.start(torch.zeros(2), 2, [2])
-    assert method.starting_from(state, own) is state
+    assert method.restart_from(state, own) is state
     together = replace(state, round=torch.tensor(2))  # each trains its own from here on
-    assert torch.equal(method.starting_from(together, own).models, own)
+    assert torch.equal(method.restart_from(together, own).models, own)
 
 
 def test_site_learns_from_whom_it_has_scored_well():

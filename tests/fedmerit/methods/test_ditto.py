@@ -5,7 +5,7 @@ import torch
 from oracles import tensor
 from quadratics import descended, made_up, mean, played, shares
 
-from fedmerit.capabilities.local_training import Trained, TrainingView
+from fedmerit.capabilities import Trained, TrainingView
 from fedmerit.methods.ditto import Ditto
 
 

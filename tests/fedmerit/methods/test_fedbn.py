@@ -9,10 +9,10 @@ from rounds import as_numbers, few, layout, make_rounds, outcomes, random_rounds
 
 from fedmerit.configuration.run import Network
 from fedmerit.core import Layout, Reports
-from fedmerit.federation.layout import layout_of
+from fedmerit.federation.network_layout import read_layout
 from fedmerit.methods.fedavg import FedAvg
 from fedmerit.methods.fedbn import FedBN
-from fedmerit.training.networks import build_network
+from fedmerit.trainers.monai_trainer.networks import build_network
 
 
 def reference(rounds, norms):
@@ -52,7 +52,7 @@ def test_of_a_site_that_started_elsewhere_the_norms_are_its_own_and_the_rest_is_
     models[0] = 5.0  # the first: the others' mean is built on its row
     reports = Reports(rounds.samples, torch.ones(4).bool())
     _, expected = method.round(state, rounds.updates[0], reports)
-    _, outcome = method.round(method.starting_from(state, models), rounds.updates[0], reports)
+    _, outcome = method.round(method.restart_from(state, models), rounds.updates[0], reports)
     assert torch.equal(outcome.models, expected.models + models * places.in_norms)
 
 
@@ -65,7 +65,7 @@ def dynunet():
 def test_norms_are_found_in_every_network(norm, mark):
     """MONAI's U-Net calls them adn.N, where they have parameters; its DynUNet norm1 and so on."""
     network = build_network(Network(1, ("a", "b"), "unet", width=4, depth=3, norm=norm)) if norm else dynunet()
-    found = layout_of(network)
+    found = read_layout(network)
     named = [name for name, is_norm in zip(found.names, found.norms, strict=True) if is_norm]
     assert named == [name for name in found.names if mark in name]
     assert bool(named) == (norm != "instance")

@@ -7,9 +7,9 @@ import torch
 from hypothesis import given
 from rounds import as_numbers, few, make_rounds, outcomes, play, random_rounds
 
-from fedmerit.core import Layout, OwnPart, Reports, SiteView
+from fedmerit.core import Layout, OwnUpdate, Reports, SiteView
 from fedmerit.methods.fedce import CLAIM_TOLERANCE, FedCE
-from fedmerit.methods.minus_model import cosine_to_mean_of_others
+from fedmerit.methods.minus_model import cosine_to_others_mean
 from fedmerit.methods.registry import build_method
 
 NAN = math.nan
@@ -35,7 +35,7 @@ def updates_of(seed, n=4, d=50):
 
 def received(model, previous, trained, weight, dice):
     """What a site holds of ``model``; FedCE asks for no training losses."""
-    return SiteView(model, lambda: torch.zeros(1), OwnPart(previous, trained, weight, dice))
+    return SiteView(model, lambda: torch.zeros(1), OwnUpdate(previous, trained, weight, dice))
 
 
 def after_round_0(method, n=4, d=50):
@@ -160,7 +160,7 @@ def test_the_cosine_a_float32_site_finds_is_not_flagged():
         method.start(model, 3, Layout.of(len(model))), trained - model, reports(unknown, unknown)
     )
     claims = [
-        cosine_to_mean_of_others(outcome.models, model, own, float(weight))
+        cosine_to_others_mean(outcome.models, model, own, float(weight))
         for own, weight in zip(trained, outcome.weights, strict=True)
     ]
     assert torch.allclose(torch.tensor(claims, dtype=torch.float64), state.cosine, rtol=0, atol=CLAIM_TOLERANCE / 10)

@@ -185,7 +185,7 @@ def test_sites_that_go_on_alone_keep_model_and_neurons_when_others_are_given_the
     method = FedSAC(5.0, C, importance_interval=1)
     state, models, held = started(method)
     own = torch.arange(7.0, dtype=torch.float64)
-    state = replace(method.starting_from(state, torch.stack([own, *models[1:]])), round=state.round + 1)
+    state = replace(method.restart_from(state, torch.stack([own, *models[1:]])), round=state.round + 1)
     later, given, neurons = method.allocate(state, doubles([0.0, 0.9, 0.0]), torch.tensor([True, False, False]))
     assert torch.equal(given[0], own)
     assert torch.equal(neurons[0], held[0])

@@ -269,7 +269,7 @@ def told(method, change):
     rounds, states = make_rounds(rounds=2), []
     (_, first), (reports, _) = play(method, rounds, states)
     state, models = states[0], first.models.expand(4, -1)
-    return rounds.updates[1], reports, state, method.starting_from(state, models + change), models
+    return rounds.updates[1], reports, state, method.restart_from(state, models + change), models
 
 
 @pytest.mark.parametrize("name", METHODS)

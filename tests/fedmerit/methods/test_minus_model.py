@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fedmerit import flat
-from fedmerit.methods.minus_model import cosine_to_mean_of_others, mean_of_others, minus_model
+from fedmerit.methods.minus_model import average_others, cosine_to_others_mean, minus_model
 from fedmerit.vectors import BLOCK
 
 
@@ -23,7 +23,7 @@ def test_the_minus_model_is_the_weighted_mean_of_the_others_models(weights):
         assert torch.allclose(
             minus_model(received, models[i], weights[i]), renormalised @ models[others], rtol=0, atol=tolerance
         )
-        without = flat.buffers_without(mean, buffers[i], weights[i])
+        without = flat.leave_out_buffers(mean, buffers[i], weights[i])
         expected = flat.average_buffers([buffers[j] for j in others], renormalised)
         assert torch.allclose(without["running_var"], expected["running_var"], rtol=0, atol=tolerance)
         assert (without["running_var"] >= 0).all()
@@ -40,19 +40,19 @@ def test_the_sites_cosine_is_that_of_its_update_and_the_others_mean(weight):
     before, own, others = torch.randn(3, 40, generator=random, dtype=torch.float64)  # (40,) each
     received = before + weight * own + (1 - weight) * others
     expected = own @ others / (own.norm() * others.norm())
-    assert cosine_to_mean_of_others(received, before, before + own, weight) == pytest.approx(float(expected), abs=1e-12)
+    assert cosine_to_others_mean(received, before, before + own, weight) == pytest.approx(float(expected), abs=1e-12)
 
 
 def test_the_sites_cosine_is_zero_where_nobody_moved():
     still, moved = torch.ones(3), torch.tensor([1.0, 2.0, 1.0])
-    assert cosine_to_mean_of_others(still, still, still, 0.5) == 0
-    assert cosine_to_mean_of_others(moved, still, still, 0.5) == 0  # it did not move itself
-    assert cosine_to_mean_of_others(still, still, moved, 0.0) == 0  # the others did not
+    assert cosine_to_others_mean(still, still, still, 0.5) == 0
+    assert cosine_to_others_mean(moved, still, still, 0.5) == 0  # it did not move itself
+    assert cosine_to_others_mean(still, still, moved, 0.0) == 0  # the others did not
 
 
 def test_what_is_left_of_a_mean_without_one_of_it():
     """0.25 (8, 0) + 0.75 (4, 4) = (5, 3)."""
-    found = mean_of_others(torch.tensor([5.0, 3.0]), torch.tensor([8.0, 0.0]), 0.25)
+    found = average_others(torch.tensor([5.0, 3.0]), torch.tensor([8.0, 0.0]), 0.25)
     assert found.tolist() == [4, 4]
     assert found.dtype == torch.float64
 
@@ -66,4 +66,4 @@ def test_models_of_more_than_one_block_are_taken_whole():
     moved, received = previous.clone(), previous.clone()
     moved[0], moved[-1] = 5.0, 2.0  # by (4, 3)
     received[-1] = 4.0  # by (0, 5)
-    assert cosine_to_mean_of_others(received, previous, moved, 0.0) == pytest.approx(3 / 5)
+    assert cosine_to_others_mean(received, previous, moved, 0.0) == pytest.approx(3 / 5)

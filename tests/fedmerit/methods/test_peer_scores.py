@@ -10,7 +10,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from fedmerit.distillation import divergence
 from fedmerit.methods.cycle import CYCle
 from fedmerit.methods.peer_scores import OWN_LOSSES, agreement, agreements, misalignment, misalignments, own_loss
-from fedmerit.training.learning import build_loss
+from fedmerit.trainers.monai_trainer.local_training import build_loss
 
 
 def test_scoring_may_be_by_the_loss_of_training():

@@ -2,7 +2,7 @@
 
 import torch
 
-from fedmerit.capabilities.pooling import PoolsImages
+from fedmerit.capabilities import PoolsImages
 from fedmerit.core import Layout, Reports
 from fedmerit.methods.pooled import Pooled
 from fedmerit.methods.registry import METHODS

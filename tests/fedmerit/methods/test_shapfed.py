@@ -14,9 +14,9 @@ from rounds import as_numbers, few, layout, make_rounds, outcomes
 from fedmerit import flat
 from fedmerit.configuration.run import Network
 from fedmerit.core import Layout
-from fedmerit.federation.layout import layout_of
+from fedmerit.federation.network_layout import read_layout
 from fedmerit.methods.shapfed import ShapFed
-from fedmerit.training.networks import build_network
+from fedmerit.trainers.monai_trainer.networks import build_network
 
 rounds_of_two_labels = st.builds(  # of two entries each or more: of one, cosines are 1 or -1, and cancel
     make_rounds,
@@ -108,7 +108,7 @@ def test_the_output_layer_of_every_network_is_cut_by_labels():
     dynunet = DynUNet(2, 1, 2, [3, 3, 3], [1, 2, 2], [2, 2], filters=[4, 8, 16], norm_name="batch")
     last = {plain: "model.2.conv", residual: "model.2.1.conv.unit0.conv", dynunet: "output_block.conv.conv"}
     for network, name in last.items():
-        for label, places in enumerate(layout_of(network).outputs):
+        for label, places in enumerate(read_layout(network).outputs):
             marked = torch.zeros_like(flat.get_parameters(network))
             marked[places] = 1
             parts = {key: part for key, part in flat.named(network, marked).items() if part.any()}

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, load_pem_priv
 from nvflare.lighter.utils import Identity, generate_cert, serialize_cert
 
 from fedmerit.errors import BadInput
-from fedmerit.records.certificates import Trust, name_of, read_certificate, require_owner, subject
+from fedmerit.records.certificates import Trust, certificate_name, read_certificate, require_owner, subject
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def admin(keys, tmp_path):
 
 
 def test_a_certificate_says_whose_it_is_and_until_when(certificate):
-    assert name_of(certificate) == "server"
+    assert certificate_name(certificate) == "server"
     until = datetime.now(UTC) + timedelta(days=30)
     days = [f"CN=server, valid until {until - timedelta(days=day):%Y-%m-%d}" for day in (0, 1)]
     assert subject(certificate) in days  # the day may have changed since

@@ -11,7 +11,6 @@ from pretending import SITES, SIZE, evaluations, over_the_wire, tiny_plan
 from pretending import replies as plain_replies
 from stepping import Stepped as Federation
 
-from evaluation.results.final_models import final_models
 from fedmerit import flat
 from fedmerit.configuration.filters import require_privacy
 from fedmerit.configuration.run import TASKS, make_configuration
@@ -23,12 +22,13 @@ from fedmerit.methods.registry import METHODS, build_method
 from fedmerit.records import ciphertexts as ciphertexts
 from fedmerit.records.ledger import Ledger, digest
 from fedmerit.records.results import read_results, read_run
-from fedmerit.training.networks import initial_network
-from fedmerit.training.saved_networks import load_network
+from fedmerit.trainers.monai_trainer.networks import initial_network
+from fedmerit.trainers.monai_trainer.saved_networks import load_network
 from fedmerit.vectors import aggregate
-from fedmerit.verification.verify import verify_run
+from fedmerit.verification.run import verify_run
 from fedmerit.wire.egress_list import Withheld
-from fedmerit.wire.messages import TRAIN, Failure, Reply, payload
+from fedmerit.wire.messages import TRAIN, Failure, Reply, payload_bytes
+from fedmerit_evaluation.results.final_models import final_models
 
 tenseal = pytest.importorskip("tenseal", reason="TenSEAL is not installed: pip install 'fedmerit[he]'")
 
@@ -258,7 +258,7 @@ def test_what_is_no_encrypted_update_is_rejected_and_the_run_goes_on(name, made,
     one = federation("fedavg", tmp_path / "run", made, rounds=1)
     answers = encrypted_replies(one, key)
     answers["Birch"] = MALFORMED[name](answers["Birch"], key)
-    assert one.fault_of("Birch", answers["Birch"])
+    assert one.check_message("Birch", answers["Birch"])
     one.take(answers)
     record = one.recorder.ledger.records[0]
     assert list(record["rejected"]) == ["Birch"]
@@ -270,7 +270,7 @@ def test_what_is_no_encrypted_update_is_rejected_and_the_run_goes_on(name, made,
 def test_ciphertexts_are_refused_where_nobody_asked_for_them(key, tmp_path):
     one = federation("fedavg", tmp_path / "run", None, rounds=1)
     answer = replace(plain_replies(one)["Birch"], ciphertexts=key.encrypt(torch.ones(SIZE), {}))
-    assert "in the clear" in one.fault_of("Birch", answer)
+    assert "in the clear" in one.check_message("Birch", answer)
 
 
 # what travels, and what leaves
@@ -289,7 +289,7 @@ def test_ciphertexts_travel_as_they_are(reply, made, key, tmp_path):
     task = one.tasks()["Alder"]
     back = model_to_task(over_the_wire(task_to_model(task, one.network, 3)), one.network)
     assert back.ciphertexts == task.ciphertexts
-    assert payload(task) == payload(back) == task.ciphertexts.size
+    assert payload_bytes(task) == payload_bytes(back) == task.ciphertexts.size
     answer = model_to_reply(over_the_wire(answer_to_model(reply, one.network)), one.network)
     assert isinstance(answer, Reply)
     assert digest(answer.ciphertexts) == digest(reply.ciphertexts)
@@ -301,7 +301,7 @@ def test_junk_in_the_place_of_ciphertexts_is_no_reply(reply, junk, made, tmp_pat
     model = answer_to_model(reply, one.network)
     model.meta["ciphertexts"] = junk
     answer = model_to_reply(model, one.network)
-    assert isinstance(answer, Failure) or one.fault_of("Birch", answer)
+    assert isinstance(answer, Failure) or one.check_message("Birch", answer)
 
 
 def through_the_gate(answer, encrypted=False, **planted):
@@ -476,7 +476,7 @@ def test_another_key_is_noticed_at_the_sites(made, other_key, own_site, tmp_path
 @pytest.fixture
 def own_site(sites, key, tmp_path):
     from fedmerit.federation.site import Site
-    from fedmerit.training.data import SiteFolder
+    from fedmerit.trainers.monai_trainer.data import SiteFolder
     from fedmerit.wire.messages import Task
 
     config = make_configuration(

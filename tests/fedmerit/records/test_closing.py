@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from fedmerit.errors import BadInput
-from fedmerit.records.closing import CLOSING, close, covered, read_closing, sealed_text
-from fedmerit.records.signing import Signer, signed_by
+from fedmerit.records.closing_record import CLOSING, close, closing_payload, covered_files, read_closing
+from fedmerit.records.signatures import Signer, is_signed_by_any
 
 CONTENTS = {"results.csv": b"a,b\n", "run.json": b"{}", "models/best/A.pt": b"1", "models/global.pt": b"2"}
 OTHERS = ("ledger.jsonl", "checkpoint.pt", "models/global.pt.tmp", "report.html")  # written on, or made again
@@ -23,9 +23,9 @@ def run(tmp_path: Path) -> Path:
 
 
 def test_results_description_and_finished_models_are_covered(run):
-    assert [path.relative_to(run).as_posix() for path in covered(run)] == list(CONTENTS)
+    assert [path.relative_to(run).as_posix() for path in covered_files(run)] == list(CONTENTS)
     (run / "results.csv").unlink()
-    assert [path.name for path in covered(run)] == ["run.json", "A.pt", "global.pt"]
+    assert [path.name for path in covered_files(run)] == ["run.json", "A.pt", "global.pt"]
 
 
 def test_closing_record_holds_digests_head_and_the_sites_last_words(run):
@@ -43,7 +43,7 @@ def test_signature_is_of_all_the_rest(run, keys):
     close(run, "head", {}, signer)
     signed = read_closing(run)
     assert signed
-    assert signed_by([signer.certificate], sealed_text("head", signed.digest), signed.signature)
+    assert is_signed_by_any([signer.certificate], closing_payload("head", signed.digest), signed.signature)
     close(run, "head", {})
     plain = read_closing(run)
     assert plain

@@ -9,14 +9,14 @@ from fedmerit.errors import BadInput
 from fedmerit.records.ledger import (
     GENESIS,
     Ledger,
-    Sealed,
+    RecordSignature,
     digest,
-    digest_of_state,
-    signed_text,
-    verified_records,
+    read_verified_records,
+    signature_payload,
+    state_digest,
     verify,
 )
-from fedmerit.records.signing import Signer
+from fedmerit.records.signatures import Signer
 
 
 @pytest.fixture
@@ -226,14 +226,14 @@ def test_a_signature_is_of_one_chain_and_one_round(signer, tmp_path):
     for path in paths:
         for round in (0, 1):
             Ledger(path, signer).append({"round": round})
-        assert len(verified_records(path, [signer.certificate])) == 2
-    one, other = ([Sealed.of(record["signature"]) for record in Ledger(path).records] for path in paths)
+        assert len(read_verified_records(path, [signer.certificate])) == 2
+    one, other = ([RecordSignature.of(record["signature"]) for record in Ledger(path).records] for path in paths)
     assert one[0].chain == one[1].chain != other[0].chain
     head = Ledger(paths[0]).last["hash"]
-    assert one[1].is_by([signer.certificate], 1, head)
-    assert not one[1].is_by([signer.certificate], 2, head)
-    assert not Sealed(other[1].chain, one[1].signature).is_by([signer.certificate], 1, head)
-    assert not other[1].is_by([signer.certificate], 1, "0" * 64)
+    assert one[1].is_signed_by([signer.certificate], 1, head)
+    assert not one[1].is_signed_by([signer.certificate], 2, head)
+    assert not RecordSignature(other[1].chain, one[1].signature).is_signed_by([signer.certificate], 1, head)
+    assert not other[1].is_signed_by([signer.certificate], 1, "0" * 64)
 
 
 def test_a_chain_that_goes_on_as_another_is_found(signer, tmp_path):
@@ -242,10 +242,10 @@ def test_a_chain_that_goes_on_as_another_is_found(signer, tmp_path):
     other.write_text(one.read_text())
     Ledger(one, signer).append({"round": 1})
     record = json.loads(one.read_text().splitlines()[1])
-    strange = str(Sealed("another", signer.sign(signed_text("another", 1, record["hash"]))))
+    strange = str(RecordSignature("another", signer.sign(signature_payload("another", 1, record["hash"]))))
     other.write_text(other.read_text() + json.dumps(record | {"signature": strange}) + "\n")
     with pytest.raises(BadInput, match=r"other\.jsonl, line 2: is signed for another chain than the lines before"):
-        verified_records(other, [signer.certificate])
+        read_verified_records(other, [signer.certificate])
 
 
 def test_a_chain_that_an_earlier_version_began_goes_on(signer, tmp_path):
@@ -255,8 +255,8 @@ def test_a_chain_that_an_earlier_version_began_goes_on(signer, tmp_path):
     path.write_text(json.dumps(first | {"signature": signer.sign(first["hash"])}) + "\n")
     for round in (1, 2):
         Ledger(path, signer).append({"round": round})
-    records = verified_records(path, [signer.certificate])
-    assert [bool(Sealed.of(record["signature"]).chain) for record in records] == [False, True, True]
+    records = read_verified_records(path, [signer.certificate])
+    assert [bool(RecordSignature.of(record["signature"]).chain) for record in records] == [False, True, True]
 
 
 def test_a_chain_goes_on_with_a_renewed_key_and_never_back(keys, signer, tmp_path):
@@ -264,13 +264,13 @@ def test_a_chain_goes_on_with_a_renewed_key_and_never_back(keys, signer, tmp_pat
     for round, by in enumerate([signer, signer, renewed]):
         Ledger(path, by).append({"round": round})
     old, new = signer.certificate, renewed.certificate
-    assert len(verified_records(path, (old, new))) == 3
+    assert len(read_verified_records(path, (old, new))) == 3
     for certificates, line in (((old,), 3), ((new,), 1), ((new, old), 3), ((), 1)):
         with pytest.raises(BadInput, match=f"line {line}: its signature is not the server's"):
-            verified_records(path, certificates)
+            read_verified_records(path, certificates)
     Ledger(path, signer).append({"round": 3})
     with pytest.raises(BadInput, match="line 4: its signature is not the server's"):
-        verified_records(path, (old, new))
+        read_verified_records(path, (old, new))
 
 
 @pytest.mark.parametrize("line", ["[" * 200_000, '{"a": ' + "[" * 900 + "]" * 900 + ', "hash": "0"}'])
@@ -280,9 +280,9 @@ def test_json_that_is_too_deep_is_no_record(ledger, line):
 
 def test_a_digest_of_a_network_is_of_every_tensor_in_whatever_order():
     state = {"a": torch.zeros(2), "b": torch.ones(1, dtype=torch.int64)}
-    assert digest_of_state(state) == digest_of_state(dict(reversed(state.items())))
+    assert state_digest(state) == state_digest(dict(reversed(state.items())))
     others = ({"a": torch.zeros(2)}, state | {"b": torch.zeros(1)}, state | {"a": torch.ones(2)}, {"c": state["a"]})
-    assert digest_of_state(state) not in map(digest_of_state, others)
+    assert state_digest(state) not in map(state_digest, others)
 
 
 def test_a_digest_is_of_the_float32_bytes():

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from fedmerit.errors import BadInput
-from fedmerit.records.results import COLUMNS, QUANTITIES, ResultsFile, Row, digest_of_rows, read_results, read_run
+from fedmerit.records.results import COLUMNS, QUANTITIES, ResultsFile, Row, read_results, read_run, rows_digest
 
 
 def row(quantity="weight", value=0.25, site="Basel", **columns):
@@ -33,17 +33,17 @@ def test_a_digest_of_rows_is_of_what_they_say_and_not_of_the_run_or_the_machine(
         row("cosine", None),
         row("seconds", 1.5),
     ]
-    known = digest_of_rows(map(vars, rows))
+    known = rows_digest(map(vars, rows))
     results.append(rows)
     with results.path.open(newline="") as file:
-        assert digest_of_rows(csv.DictReader(file)) == known
+        assert rows_digest(csv.DictReader(file)) == known
     same = [replace(one, run="run2", seed=7) for one in rows[:2]]
-    assert digest_of_rows(map(vars, same)) == known
+    assert rows_digest(map(vars, same)) == known
     for other in ([rows[1], rows[0]], rows[:1], [*rows, rows[1]], [replace(rows[0], value=0.3), rows[1]]):
-        assert digest_of_rows(map(vars, other)) != known
+        assert rows_digest(map(vars, other)) != known
     for name in ("round", "site", "coalition", "split", "case", "label"):
         changed = [replace(rows[0], **{name: 9 if name == "round" else "other"}), rows[1]]
-        assert digest_of_rows(map(vars, changed)) != known
+        assert rows_digest(map(vars, changed)) != known
 
 
 def test_every_quantity_is_described():

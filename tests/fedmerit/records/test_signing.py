@@ -11,8 +11,8 @@ from nvflare.lighter.utils import Identity, generate_cert, serialize_cert
 
 from fedmerit.errors import BadInput
 from fedmerit.records.certificates import read_certificate, read_certificates
-from fedmerit.records.ledger import Ledger, verified_records
-from fedmerit.records.signing import CERTIFICATE, Signer, signed_by
+from fedmerit.records.ledger import Ledger, read_verified_records
+from fedmerit.records.signatures import CERTIFICATE, Signer, is_signed_by_any
 
 DIGEST_INFO = bytes.fromhex("3031300d060960864801650304020105000420")  # of SHA-256, RFC 8017, 9.2, note 1
 
@@ -33,7 +33,7 @@ def test_same_record_of_a_chain_gets_the_same_signature(keys, tmp_path):
     for name in ("one", "two"):
         Ledger(tmp_path / name, signer, chain="c").append({"round": 0})
     assert (tmp_path / "one").read_text() == (tmp_path / "two").read_text()
-    assert len(verified_records(tmp_path / "one", [read_certificate(keys / "server.crt")])) == 1
+    assert len(read_verified_records(tmp_path / "one", [read_certificate(keys / "server.crt")])) == 1
 
 
 def test_key_of_another_kind_is_refused(keys, tmp_path):
@@ -55,9 +55,9 @@ def test_signature_is_the_padded_digest_under_the_private_exponent(signer):
 
 def test_signature_is_of_one_text_and_one_key(keys, signer):
     signature = signer.sign("head")
-    assert signed_by([signer.certificate], "head", signature)
-    assert not signed_by([signer.certificate], "Head", signature)
-    assert not signed_by([read_certificate(keys / "stranger.crt")], "head", signature)
+    assert is_signed_by_any([signer.certificate], "head", signature)
+    assert not is_signed_by_any([signer.certificate], "Head", signature)
+    assert not is_signed_by_any([read_certificate(keys / "stranger.crt")], "head", signature)
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_signature_is_of_one_text_and_one_key(keys, signer):
     ids=["capitals", "a space", "cut", "longer", "bytes", "nothing"],
 )
 def test_there_is_one_way_to_write_a_signature(signer, written):
-    assert not signed_by([signer.certificate], "head", written(signer.sign("head")))
+    assert not is_signed_by_any([signer.certificate], "head", written(signer.sign("head")))
 
 
 def test_certificate_is_put_beside_the_chain(keys, signer, tmp_path):
@@ -90,8 +90,8 @@ def test_certificate_of_a_renewed_key_comes_after_that_of_the_chain_so_far(keys,
         found = read_certificates(tmp_path / CERTIFICATE)
         assert found == [signer.certificate, stranger.certificate]
     for one in (signer, stranger):
-        assert signed_by(found, "head", one.sign("head"))
-    assert not signed_by((), "head", signer.sign("head"))
+        assert is_signed_by_any(found, "head", one.sign("head"))
+    assert not is_signed_by_any((), "head", signer.sign("head"))
     stranger.publish(tmp_path)
     assert read_certificates(tmp_path / CERTIFICATE) == [stranger.certificate]
 

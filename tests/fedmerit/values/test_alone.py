@@ -3,8 +3,7 @@
 import torch
 from observing import models_of, some_rounds
 
-from fedmerit.values.alone import Alone
-from fedmerit.values.observing import RoundView
+from fedmerit.observers import LocalOnly, RoundView
 
 
 def lone(views):
@@ -17,7 +16,7 @@ def lone(views):
 
 def test_each_sites_model_is_evaluated_once_in_the_end_with_its_own_statistics():
     views = list(lone(some_rounds(3, absent={(2, 1)})))
-    seen = [Alone().observe({}, view)[1] for view in views]
+    seen = [LocalOnly().observe({}, view)[1] for view in views]
     assert seen[:2] == [None, None]
     torch.testing.assert_close(models_of(seen[2]), views[2].ended)
     assert torch.equal(seen[2].coalitions, torch.eye(4, dtype=torch.bool))
@@ -27,5 +26,5 @@ def test_each_sites_model_is_evaluated_once_in_the_end_with_its_own_statistics()
 
 
 def test_a_site_evaluates_one_model_of_each():
-    assert [Alone().most_models(sites) for sites in (1, 6, 100)] == [1, 6, 100]
-    assert [view.round for view in lone(some_rounds(5)) if Alone(every=2).observe({}, view)[1]] == [0, 2, 4]
+    assert [LocalOnly().most_models(sites) for sites in (1, 6, 100)] == [1, 6, 100]
+    assert [view.round for view in lone(some_rounds(5)) if LocalOnly(every=2).observe({}, view)[1]] == [0, 2, 4]

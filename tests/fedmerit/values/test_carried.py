@@ -4,13 +4,13 @@ import pytest
 import torch
 from observing import SAMPLES, models_of, some_rounds
 
-from fedmerit.values.carried import Carried
+from fedmerit.observers import OneRoundReconstruction
 
 
 def test_carried_models_follow_their_members_alone_round_by_round():
     """Literally w_S <- w_S + Σ_{i in S} n_i/n_S Δ_i, an update that did not come being zero."""
     views = list(some_rounds(3, absent={(1, 2)}))
-    observer = Carried()
+    observer = OneRoundReconstruction()
     state = observer.start(views[0].began, 4)
     for view in views:
         state, observation = observer.observe(state, view)
@@ -34,7 +34,7 @@ def test_carried_models_follow_their_members_alone_round_by_round():
 
 def test_statistics_are_of_members_that_are_here_and_of_nobody_where_none_is():
     """Of 30, 50, 20 and 40 images; the second site was here in round 0 alone."""
-    observer, views = Carried(), list(some_rounds(2, absent={(1, 1)}))
+    observer, views = OneRoundReconstruction(), list(some_rounds(2, absent={(1, 1)}))
     state = observer.start(views[0].began, 4)
     for view in views:
         state, observation = observer.observe(state, view)
@@ -50,10 +50,10 @@ def test_statistics_are_of_members_that_are_here_and_of_nobody_where_none_is():
 def test_who_never_came_is_in_no_coalition_and_of_many_sites_some_are_drawn():
     absent = {(number, 0) for number in range(2)}
     for most, expected in ((256, 8), (8, 8)):
-        observer, views = Carried(most=most), list(some_rounds(2, absent=absent))
+        observer, views = OneRoundReconstruction(most=most), list(some_rounds(2, absent=absent))
         state = observer.start(views[0].began, 4)
         for view in views:
             state, observation = observer.observe(state, view)
         assert len(observation.coalitions) == expected
         assert not observation.coalitions[:, 0].any()
-    assert [Carried().most_models(sites) for sites in (3, 8, 9, 31)] == [8, 256, 256, 256]
+    assert [OneRoundReconstruction().most_models(sites) for sites in (3, 8, 9, 31)] == [8, 256, 256, 256]

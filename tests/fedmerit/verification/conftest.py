@@ -7,16 +7,16 @@ from typing import Any
 import pytest
 
 from fedmerit.records.results import ResultsFile, Row
-from fedmerit.records.signing import Signer
-from fedmerit.verification.site_chains import Log
+from fedmerit.records.signatures import Signer
+from fedmerit.verification.site_logs import SiteLog
 
 
 @pytest.fixture(scope="session")
-def own_log() -> Callable[..., Log]:
+def own_log() -> Callable[..., SiteLog]:
     """A log of a site with these records, as it would be read from a file of the site's name."""
 
-    def made(site: str, *entries: dict[str, Any]) -> Log:
-        return Log(Path(f"{site}.jsonl"), site, entries)
+    def made(site: str, *entries: dict[str, Any]) -> SiteLog:
+        return SiteLog(Path(f"{site}.jsonl"), site, entries)
 
     return made
 

@@ -7,8 +7,8 @@ from result_rows import CASES, measured, row
 
 from fedmerit.errors import BadInput
 from fedmerit.federation.recorder import CROSS_SITE
-from fedmerit.verification.cross_site import compare_matrix
-from fedmerit.verification.result_tables import read_tables
+from fedmerit.verification.measurements import compare_matrix
+from fedmerit.verification.results import read_tables
 
 OTHER = {"0": (1, 1, 1, 0.5)}
 EMPTY = None  # Dice of a case that is empty in both

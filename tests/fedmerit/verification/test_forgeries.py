@@ -23,11 +23,11 @@ from fedmerit.files import write_json
 from fedmerit.flare.deploy.project import make_project
 from fedmerit.flare.deploy.provision import init
 from fedmerit.records.certificates import Trust
-from fedmerit.records.closing import CLOSING, close, read_closing, sealed_text
+from fedmerit.records.closing_record import CLOSING, close, closing_payload, read_closing
 from fedmerit.records.ledger import GENESIS, Ledger
-from fedmerit.records.signing import CERTIFICATE, Signer
-from fedmerit.training.overlaps import COUNTS
-from fedmerit.verification.verify import verify_run
+from fedmerit.records.signatures import CERTIFICATE, Signer
+from fedmerit.trainers.monai_trainer.overlaps import COUNTS
+from fedmerit.verification.run import verify_run
 
 NOT_COUNTERSIGNED = (
     "that the run was not closed anew: the logs of site1, site2, site3 do not say how it was when it ended"
@@ -121,7 +121,7 @@ def forged(run: Path, signer: Signer | None, change: Callable[[list[dict]], obje
 
 def test_run_and_all_logs_agree_and_nothing_is_left_open(signed, keys):
     found = verify_run(signed, logs(signed), keys.trust)
-    assert found.not_shown == ()
+    assert found.unproven == ()
     assert found.updates == dict.fromkeys(SITES, ROUNDS)
     assert found.answers == measured(signed)
     assert set(found.answers) == set(SITES)
@@ -139,7 +139,7 @@ def test_what_is_missing_is_said(fedmerit, signed, keys):
     told = " ".join(fedmerit("verify", signed, "--certificate", keys.root).stdout.split())
     assert "not shown: that the server told all sites the same" in told
     assert "the logs of site1, site2, site3 are missing (--site-log)" in told
-    assert "--certificate takes the rootCA.pem" in " ".join(verify_run(signed).not_shown)
+    assert "--certificate takes the rootCA.pem" in " ".join(verify_run(signed).unproven)
 
 
 @pytest.mark.parametrize(
@@ -219,7 +219,7 @@ def test_truncated_ledger_is_found(run, keys):
     shutil.rmtree(run / "models")
     path = run / "ledger.jsonl"
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:2]))
-    assert "2 of 3 rounds are there" in " ".join(verify_run(run, trust=keys.trust).not_shown)
+    assert "2 of 3 rounds are there" in " ".join(verify_run(run, trust=keys.trust).unproven)
     with pytest.raises(BadInput, match="lacks that record, or is older than the log"):
         verify_run(run, [log_of(run, "site1")], keys.trust)
 
@@ -237,7 +237,7 @@ def test_emptied_ledger_is_found(run, keys):
         (run / left).unlink()
     for model in (run / "models").glob("*.pt"):
         model.unlink()
-    assert "that anything was run: the ledger holds no record" in verify_run(run, trust=keys.trust).not_shown
+    assert "that anything was run: the ledger holds no record" in verify_run(run, trust=keys.trust).unproven
 
 
 def test_rollback_is_found(run, keys):
@@ -320,7 +320,7 @@ def test_log_without_its_signatures_is_refused_or_said_to_be_nobodys(run, keys):
         verify_run(run, [path], keys.trust)
     (path.parent / CERTIFICATE).unlink()
     found = verify_run(run, [path], keys.trust)
-    assert "that the logs of site2 are theirs: they are not signed" in found.not_shown
+    assert "that the logs of site2 are theirs: they are not signed" in found.unproven
 
 
 def test_log_cut_at_its_end_is_found_by_what_the_site_said_last(run, keys):
@@ -335,7 +335,7 @@ def test_heads_without_the_servers_signature_are_said_to_be_open(run, keys):
         rewritten(log_of(run, site), lambda lines: [one.pop("vouched", None) for one in lines], keys.signer(site))
     untold(run)
     closed_anew(run, keys.signer(SERVER))
-    assert verify_run(run, logs(run), keys.trust).not_shown == (
+    assert verify_run(run, logs(run), keys.trust).unproven == (
         "that the server said what the logs of site1, site2, site3 have of it: its signature is not there",
         NOT_COUNTERSIGNED,
     )
@@ -346,7 +346,7 @@ def test_log_whose_end_the_closing_record_does_not_have_is_said_to_be_open(run, 
     close(run, Ledger(run / "ledger.jsonl").last_hash, {}, keys.signer(SERVER))
     path = log_of(run, "site2")
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:ROUNDS]))
-    assert verify_run(run, logs(run), keys.trust).not_shown == (
+    assert verify_run(run, logs(run), keys.trust).unproven == (
         "that the logs of site1, site2, site3 are whole: closing.json does not say how they ended",
         NOT_COUNTERSIGNED,
         "that validation measurements of site2 in round 3 are its own: its log has none",
@@ -520,7 +520,7 @@ def test_a_site_of_which_no_record_has_anything_is_told(run, keys):
     info = json.loads((run / "run.json").read_text())
     write_json(run / "run.json", info | {"sites": [*SITES, "site9"]})
     forged(run, keys.signer(SERVER), lambda lines: [line["rejected"].update(site9="no reply") for line in lines])
-    told = verify_run(run, trust=keys.trust).not_shown
+    told = verify_run(run, trust=keys.trust).unproven
     assert any("the logs of site1, site2, site3, site9 are missing" in sentence for sentence in told)
     assert "that the run had site9, and why no record has anything that they sent" in told
 
@@ -530,7 +530,7 @@ def test_test_measurements_that_are_left_out_are_told_where_the_site_answered(ru
     matrix = json.loads((run / CROSS_SITE).read_text())
     write_json(run / CROSS_SITE, {site: row for site, row in matrix.items() if site != "site1"})
     edited(run, keys.signer(SERVER), lambda row: [] if (row["split"], row["site"]) == ("testing", "site1") else [row])
-    assert verify_run(run, logs(run), keys.trust).not_shown == (
+    assert verify_run(run, logs(run), keys.trust).unproven == (
         NOT_COUNTERSIGNED,
         "why testing measurements of site1 in round 2 are not in results.csv: by its log it answered",
     )
@@ -573,7 +573,7 @@ def test_run_closed_anew_is_found_by_what_any_site_was_told_when_it_ended(run, k
 def test_site_that_makes_up_how_the_run_was_closed_convicts_nobody(run, keys, told, words):
     """What the server signed as another run ended is of that run's ledger; the digest alone is nobody's word."""
     if told.get("sealed") == "another run's":
-        told = told | {"sealed": keys.signer(SERVER).sign(sealed_text("ef" * 32, told["closing"]))}
+        told = told | {"sealed": keys.signer(SERVER).sign(closing_payload("ef" * 32, told["closing"]))}
 
     def change(lines: list[dict]) -> None:
         lines[-1].update(told)
@@ -586,7 +586,7 @@ def test_site_that_makes_up_how_the_run_was_closed_convicts_nobody(run, keys, to
             verify_run(run, logs(run), keys.trust)
     else:
         told_of = "that the run was not closed anew: the logs of site2 do not say how it was when it ended"
-        assert verify_run(run, logs(run), keys.trust).not_shown == (told_of,)
+        assert verify_run(run, logs(run), keys.trust).unproven == (told_of,)
 
 
 def test_values_and_the_matrix_of_tests_are_of_the_closing_record_too(run, keys):
@@ -598,7 +598,7 @@ def test_values_and_the_matrix_of_tests_are_of_the_closing_record_too(run, keys)
     closing = read_closing(run)
     of_before = {name: digest for name, digest in closing.files.items() if not name.startswith("cross_site_val")}
     forgotten = replace(closing, files=of_before, signature=None)
-    signature = keys.signer(SERVER).sign(sealed_text(forgotten.ledger, forgotten.digest))
+    signature = keys.signer(SERVER).sign(closing_payload(forgotten.ledger, forgotten.digest))
     write_json(run / CLOSING, vars(forgotten) | {"signature": signature})
     verify_run(run, trust=keys.trust)  # as earlier versions closed a run
 
@@ -673,4 +673,4 @@ def test_run_of_an_earlier_version_is_verified_as_far_as_it_goes(run, keys):
     (run / CLOSING).unlink()
     found = verify_run(run, trust=keys.trust)
     assert found.records == ROUNDS
-    assert "an earlier version of FedMerit made it" in " ".join(found.not_shown)
+    assert "an earlier version of FedMerit made it" in " ".join(found.unproven)

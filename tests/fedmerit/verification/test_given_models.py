@@ -3,7 +3,7 @@
 import pytest
 
 from fedmerit.errors import BadInput
-from fedmerit.verification.given_models import PeerModels, peer_models_of
+from fedmerit.verification.site_logs import PeerExchange, compare_peer_models
 
 
 def gave(peer, round, model):
@@ -21,19 +21,21 @@ def test_models_in_both_logs_are_counted_once_a_round(own_log):
     """B asked twice in round 1; what A and B gave C, and C A, is between others."""
     a = own_log("A", TRAINED, gave("B", 1, "m1"), gave("B", 1, "m1"), gave("C", 1, "m1"), gave("B", 2, "m2"))
     b = own_log("B", got("A", 1, "m1"), got("A", 1, "m1"), got("C", 1, "c1"), got("A", 2, "m2"))
-    assert peer_models_of(a, b) == PeerModels("A", "B", models=2)
-    assert peer_models_of(b, a) == PeerModels("B", "A", models=0)
+    assert compare_peer_models(a, b) == PeerExchange("A", "B", models=2)
+    assert compare_peer_models(b, a) == PeerExchange("B", "A", models=0)
 
 
 def test_an_answer_that_did_not_come_is_no_contradiction(own_log):
     a = own_log("A", gave("B", 1, "m1"), gave("B", 2, "m2"), gave("B", 3, "m3"))
     b = own_log("B", got("A", 1, None), got("A", 2, "m2"), got("A", 3, None), got("A", 4, None))
-    assert peer_models_of(a, b) == PeerModels("A", "B", models=1, lost=(1, 3))
+    assert compare_peer_models(a, b) == PeerExchange("A", "B", models=1, lost=(1, 3))
 
 
 def test_what_came_when_it_was_asked_for_again_is_not_lost(own_log):
     a = own_log("A", gave("B", 1, "half"), gave("B", 1, "m1"))
-    assert peer_models_of(a, own_log("B", got("A", 1, None), got("A", 1, "m1"))) == PeerModels("A", "B", models=1)
+    assert compare_peer_models(a, own_log("B", got("A", 1, None), got("A", 1, "m1"))) == PeerExchange(
+        "A", "B", models=1
+    )
 
 
 @pytest.mark.parametrize(
@@ -65,5 +67,5 @@ def test_what_came_when_it_was_asked_for_again_is_not_lost(own_log):
 )
 def test_a_contradiction_is_told_with_both_lines(own_log, given, received, words):
     with pytest.raises(BadInput) as found:
-        peer_models_of(own_log("A", TRAINED, *given), own_log("B", TRAINED, *received))
+        compare_peer_models(own_log("A", TRAINED, *given), own_log("B", TRAINED, *received))
     assert str(found.value) == words

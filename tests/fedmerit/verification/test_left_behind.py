@@ -3,8 +3,8 @@
 import pytest
 
 from fedmerit.errors import BadInput
-from fedmerit.records.closing import CLOSING, Closing, close
-from fedmerit.verification.left_behind import require_last_words, require_left_behind
+from fedmerit.records.closing_record import CLOSING, Closing, close
+from fedmerit.verification.closing import require_complete_logs, verify_closing
 
 
 @pytest.fixture
@@ -18,13 +18,13 @@ def run(tmp_path):
 
 
 def test_what_lies_there_is_what_was_left(run):
-    closing = require_left_behind(run, "head", ())
+    closing = verify_closing(run, "head", ())
     assert closing
     assert set(closing.files) == {"results.csv", "run.json", "models/global.pt"}
     (run / "report.html").write_text("made later")  # covered by nothing
-    assert require_left_behind(run, "head", ()) == closing
+    assert verify_closing(run, "head", ()) == closing
     (run / CLOSING).unlink()
-    assert require_left_behind(run, "head", ()) is None
+    assert verify_closing(run, "head", ()) is None
 
 
 @pytest.mark.parametrize(
@@ -38,31 +38,31 @@ def test_what_lies_there_is_what_was_left(run):
 def test_what_was_changed_taken_or_added_is_named(run, spoil, words):
     spoil(run)
     with pytest.raises(BadInput) as found:
-        require_left_behind(run, "head", ())
+        verify_closing(run, "head", ())
     assert str(found.value).startswith(f"{run}/" + words.format(run / CLOSING))
 
 
 def test_a_closing_record_is_of_this_ledger(run):
     with pytest.raises(BadInput, match=r"closing\.json: is of a ledger that ended with head, this one ends with other"):
-        require_left_behind(run, "other", ())
+        verify_closing(run, "other", ())
 
 
 def test_a_closing_record_is_signed_as_the_ledger_is(run, server):
     with pytest.raises(BadInput, match=r"closing\.json: it is not signed; it was written or changed by somebody else"):
-        require_left_behind(run, "head", [server.certificate])
+        verify_closing(run, "head", [server.certificate])
     close(run, "head", {}, server)
-    assert require_left_behind(run, "head", [server.certificate])
+    assert verify_closing(run, "head", [server.certificate])
     with pytest.raises(BadInput, match=r"closing\.json: is signed, and the ledger is not; its signatures were removed"):
-        require_left_behind(run, "head", ())
+        verify_closing(run, "head", ())
     text = (run / CLOSING).read_text()
     (run / CLOSING).write_text(text.replace('"head"', '"other"'))
     with pytest.raises(BadInput, match=r"closing\.json: its signature is not the server's"):
-        require_left_behind(run, "other", [server.certificate])
+        verify_closing(run, "other", [server.certificate])
 
 
 def test_a_log_has_what_its_site_said_last(own_log):
     closing = Closing("head", {}, {"A": "a2", "C": ""})
     whole = own_log("A", {"hash": "a1"}, {"hash": "a2"}, {"hash": "a3"})  # it may have gone on
-    require_last_words(closing, [whole, own_log("B", {"hash": "b1"}), own_log("C")])  # the others said nothing
+    require_complete_logs(closing, [whole, own_log("B", {"hash": "b1"}), own_log("C")])  # the others said nothing
     with pytest.raises(BadInput, match=r"A\.jsonl: lacks the record that A ended the run with; it was cut"):
-        require_last_words(closing, [own_log("B"), own_log("A", {"hash": "a1"})])
+        require_complete_logs(closing, [own_log("B"), own_log("A", {"hash": "a1"})])

@@ -7,8 +7,7 @@ import pytest
 
 from fedmerit.errors import BadInput
 from fedmerit.records.results import ResultsFile, Row
-from fedmerit.verification.made_up_rows import require_none_made_up, require_of_the_plan
-from fedmerit.verification.result_tables import read_tables
+from fedmerit.verification.results import read_tables, require_no_added_rows, require_same_run
 
 SITES = ["A", "B", "C"]
 RECORDS = [
@@ -57,7 +56,7 @@ def table(tmp_path):
 
 
 def test_all_that_a_run_writes_may_stand_there(table):
-    require_none_made_up(table(*ROWS), RECORDS, SITES)
+    require_no_added_rows(table(*ROWS), RECORDS, SITES)
 
 
 @pytest.mark.parametrize(
@@ -84,7 +83,7 @@ def test_all_that_a_run_writes_may_stand_there(table):
 def test_what_no_run_writes_is_named(table, more, words):
     one = table(*ROWS, *more)
     with pytest.raises(BadInput) as found:
-        require_none_made_up(one, RECORDS, SITES)
+        require_no_added_rows(one, RECORDS, SITES)
     assert str(found.value).startswith(f"{one.path}: has {words}")
 
 
@@ -94,12 +93,12 @@ def test_the_best_round_is_one_of_the_run(table, round):
     with pytest.raises(
         BadInput, match=f"has dice of A in round {round}, testing_best, which no run of 2 rounds writes"
     ):
-        require_none_made_up(one, RECORDS, SITES)
+        require_no_added_rows(one, RECORDS, SITES)
 
 
 def test_method_and_seed_are_those_of_the_run(table, tmp_path):
     one = table(*ROWS)
-    require_of_the_plan(one, tmp_path)  # nobody says which
+    require_same_run(one, tmp_path)  # nobody says which
     for said, words in (
         ({"method": "fedce", "seed": 0}, None),
         ({"seed": 0}, None),
@@ -108,7 +107,7 @@ def test_method_and_seed_are_those_of_the_run(table, tmp_path):
     ):
         (tmp_path / "run.json").write_text(json.dumps(said))
         if words is None:
-            require_of_the_plan(one, tmp_path)
+            require_same_run(one, tmp_path)
         else:
             with pytest.raises(BadInput, match=rf"results\.csv: {words}"):
-                require_of_the_plan(one, tmp_path)
+                require_same_run(one, tmp_path)

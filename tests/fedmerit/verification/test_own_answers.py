@@ -7,8 +7,8 @@ import pytest
 from result_rows import CASES, measured, row
 
 from fedmerit.errors import BadInput
-from fedmerit.verification.own_answers import compare_answers
-from fedmerit.verification.result_tables import read_tables
+from fedmerit.verification.measurements import compare_answers
+from fedmerit.verification.results import read_tables
 
 
 def answers(run, log, taken):

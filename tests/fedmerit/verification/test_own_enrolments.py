@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fedmerit.errors import BadInput
-from fedmerit.verification.own_enrolments import compare_enrolments
+from fedmerit.verification.site_logs import compare_enrolments
 
 LEDGER = Path("ledger.jsonl")
 COMMITTED = {"cases": {"training": 2}, "slices": {"training": 9}, "fingerprint": "f"}

@@ -7,8 +7,8 @@ import pytest
 from signed_runs import closed_anew, lines_of, log_of, rewritten, untold
 
 from fedmerit.errors import BadInput
-from fedmerit.records.ledger import GENESIS, hash_of
-from fedmerit.verification.verify import verify_run
+from fedmerit.records.ledger import GENESIS, record_hash
+from fedmerit.verification.run import verify_run
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def test_server_that_writes_its_ledger_to_fit_contradicts_the_sites(run):
     edited(run / "run.json", "seed", value=7)
     results = run / "results.csv"
     results.write_text(results.read_text().replace(",fedce,0,", ",fedce,7,"))
-    rewritten(run / "ledger.jsonl", lambda lines: lines[0].update(plan=hash_of(plan)))
+    rewritten(run / "ledger.jsonl", lambda lines: lines[0].update(plan=record_hash(plan)))
     heads = [GENESIS, *(record["hash"] for record in lines_of(run / "ledger.jsonl"))]
     rewritten(log_of(run), lambda lines: [one.update(ledger=heads[one["round"]]) for one in lines])
     closed_anew(run)
@@ -89,7 +89,7 @@ def test_sites_name_the_plan_where_the_ledger_does_not(run):
 def test_a_plan_that_changes_on_the_way_is_told(run):
     rewritten(log_of(run), lambda lines: lines[1].update(plan="ab" * 32))
     closed_anew(run)
-    told = " ".join(verify_run(run, [log_of(run)]).not_shown)
+    told = " ".join(verify_run(run, [log_of(run)]).unproven)
     assert f"to the end: {log_of(run)}, line 2, names another" in told
 
 
@@ -106,9 +106,9 @@ def test_a_model_json_of_something_else_is_found(run, content):
 def test_what_says_nothing_of_a_plan_is_named(run):
     rewritten(log_of(run), lambda lines: [one.pop("plan", None) for one in lines])
     closed_anew(run)
-    told = verify_run(run, [log_of(run)]).not_shown
+    told = verify_run(run, [log_of(run)]).unproven
     assert f"that site2 trained by the plan in {run / 'run.json'}: their logs name none" in told
     rewritten(run / "ledger.jsonl", lambda lines: lines[0].pop("plan"))
     closed_anew(run)
-    told = verify_run(run).not_shown
+    told = verify_run(run).unproven
     assert f"that {run / 'run.json'} says what was run: an earlier version of FedMerit made it" in told

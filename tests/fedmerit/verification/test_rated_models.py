@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from fedmerit.errors import BadInput
-from fedmerit.records.ledger import digest_of_texts
-from fedmerit.verification.rated_models import compare_ratings
+from fedmerit.records.ledger import texts_digest
+from fedmerit.verification.site_logs import compare_ratings
 
 LEDGER = Path("ledger.jsonl")
 
@@ -16,7 +16,7 @@ def rated(round, *said, split="validation"):
 
 
 def record(round, *taken, **more):
-    return {"round": round, "evaluated": {"A": [digest_of_texts(said) for said in taken]}, **more}
+    return {"round": round, "evaluated": {"A": [texts_digest(said) for said in taken]}, **more}
 
 
 def of(records, log):

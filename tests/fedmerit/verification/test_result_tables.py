@@ -6,9 +6,9 @@ import pytest
 from result_rows import CASES, measured, row
 
 from fedmerit.errors import BadInput
-from fedmerit.records.results import Row, digest_of_rows, read_results
-from fedmerit.training.overlaps import Overlap
-from fedmerit.verification.result_tables import compare_tables, overlaps_of, read_tables
+from fedmerit.records.results import Row, read_results, rows_digest
+from fedmerit.trainers.monai_trainer.overlaps import Overlap
+from fedmerit.verification.results import compare_tables, read_overlaps, read_tables
 
 RECORDS = [
     {"round": 0, "weights": {"A": 0.25, "B": 0.75}, "contributions": {"A": None}, "validation_dice": {"A": 0.625}},
@@ -61,7 +61,7 @@ def test_counts_are_read_by_round_split_and_site(written):
     union = row(0, "A", "dice", 0.6, split="union", case="0", label="disc")  # of which nobody counts voxels
     empty = {"0": (0, 0, 0, None)}
     rows = [*measured(0, "A", "validation"), *measured(1, "B", "testing", empty), union]
-    assert overlaps_of(read_results(written(rows)), Path("results.csv")) == {
+    assert read_overlaps(read_results(written(rows)), Path("results.csv")) == {
         (0, "validation", "A"): [Overlap("0", "disc", 3, 1, 1), Overlap("1", "disc", 1, 0, 2)],
         (1, "testing", "B"): [Overlap("0", "disc", 0, 0, 0)],
     }
@@ -94,7 +94,7 @@ def test_what_stands_there_twice_or_is_of_another_run_is_named(written, more, wo
 def test_dice_without_its_voxels_is_named(written, split, gone):
     rows = [row for row in measured(1, "A", split) if row.quantity != gone]
     with pytest.raises(BadInput, match=rf"A in round 1, {split} case 0, disc: lacks {gone}; expected dice and the vox"):
-        overlaps_of(read_results(written(rows)), Path("results.csv"))
+        read_overlaps(read_results(written(rows)), Path("results.csv"))
 
 
 @pytest.mark.parametrize("case", [(3, 1, 1, 0.76), (3, 1, 1, None), (0, 0, 0, 1.0)])
@@ -103,7 +103,7 @@ def test_dice_that_is_not_of_its_voxels_is_named(written, case):
     with pytest.raises(
         BadInput, match=r"results\.csv: dice of A in round 0, validation case 0, disc, is .*; its voxels"
     ):
-        overlaps_of(results, Path("results.csv"))
+        read_overlaps(results, Path("results.csv"))
 
 
 @pytest.mark.parametrize("count", [1.5, -1, float("inf"), None])
@@ -112,7 +112,7 @@ def test_counts_that_are_no_counts_are_named(written, count):
     with pytest.raises(
         BadInput, match=r"results\.csv: A in round 0, validation case 0, disc: true_positives 3, false_pos"
     ):
-        overlaps_of(results, Path("results.csv"))
+        read_overlaps(results, Path("results.csv"))
 
 
 # What else a record has
@@ -196,7 +196,7 @@ def test_what_is_put_in_is_found(written, more, words):
 
 def test_rows_of_a_round_are_those_that_the_ledger_has_a_digest_of(written):
     rows = [*guarded()[0], row(0, "A", "reputation", 0.25), row(0, "A", "agreement", 0.5, coalition="B")]
-    records = [guarded()[1][0] | {"rows": digest_of_rows(map(vars, rows))}]
+    records = [guarded()[1][0] | {"rows": rows_digest(map(vars, rows))}]
     later = [*measured(0, "A", "testing", {"0": CASES["0"]}), *measured(1, "A", "validation")]  # once rounds are over
     machines = [row(0, "A", "seconds", 3.0)]
     path = written([*rows, *later, *machines]) / "results.csv"

@@ -11,9 +11,9 @@ from signed_runs import closed_anew, rewritten
 from fedmerit import flat
 from fedmerit.configuration.run import Network
 from fedmerit.errors import BadInput
-from fedmerit.training.networks import ARCHITECTURES, initial_network
-from fedmerit.verification.saved_models import KNOWN, trained
-from fedmerit.verification.verify import verify_run
+from fedmerit.trainers.monai_trainer.networks import ARCHITECTURES, initial_network
+from fedmerit.verification.models import KNOWN, trained_tensors
+from fedmerit.verification.run import verify_run
 
 STATISTICS = "running_mean"
 
@@ -28,7 +28,7 @@ def test_what_is_trained_of_known_networks_is_told_from_their_files(architecture
     file = io.BytesIO()
     torch.save(network.state_dict(), file)
     file.seek(0)
-    found = torch.cat([one.reshape(-1) for one in trained(torch.load(file, weights_only=True))])
+    found = torch.cat([one.reshape(-1) for one in trained_tensors(torch.load(file, weights_only=True))])
     assert torch.equal(found, flat.get_parameters(network))
     assert set(KNOWN) == set(ARCHITECTURES)
 
@@ -87,13 +87,13 @@ def test_a_model_that_is_gone_is_missed(run):
     with pytest.raises(BadInput, match=rf"{path.name}: is missing; .*ledger\.jsonl, line \d has a digest of it"):
         verify_run(run)
     of_before(run)
-    assert "does not hold those of all sites" in " ".join(verify_run(run).not_shown)
+    assert "does not hold those of all sites" in " ".join(verify_run(run).unproven)
 
 
 def test_what_is_put_beside_them_is_said_to_be_unknown(run):
     torch.save({}, run / "models/other.pt")
     closed_anew(run)
-    assert "what models/other.pt are: models of sites" in " ".join(verify_run(run).not_shown)
+    assert "what models/other.pt are: models of sites" in " ".join(verify_run(run).unproven)
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_of_networks_of_others_and_of_models_that_the_server_never_saw_it_is_sai
         path = run / file
         path.write_text(json.dumps(json.loads(path.read_text()) | change))
         closed_anew(run)
-        assert words in " ".join(verify_run(run).not_shown)
+        assert words in " ".join(verify_run(run).unproven)
 
 
 def test_filters_that_are_no_list_are_none(run):

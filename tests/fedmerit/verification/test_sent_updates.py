@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fedmerit.errors import BadInput
-from fedmerit.verification.sent_updates import compare_updates, left_out
+from fedmerit.verification.site_logs import compare_updates, explain_missing
 
 LEDGER = Path("ledger.jsonl")
 RECORDS = [  # A is absent from round 1
@@ -68,7 +68,7 @@ TAKEN = [
 
 def test_what_was_trained_and_did_not_count_is_told_with_the_ledgers_reason(own_log):
     own = [trained(round, "m", "u") for round in range(6)]  # in round 5 the run stands
-    assert list(left_out(TAKEN, own_log("A", *own))) == [
+    assert list(explain_missing(TAKEN, own_log("A", *own))) == [
         "why what A trained in rounds 1, 3 did not count: its log has it, the ledger says: no reply",
         "why what A trained in round 2 did not count: its log has it, the ledger says: not finite",
         "why what A trained in round 4 did not count: its log has it, the ledger says: nothing of it",
@@ -76,5 +76,5 @@ def test_what_was_trained_and_did_not_count_is_told_with_the_ledgers_reason(own_
 
 
 def test_who_was_away_or_whose_model_stays_with_it_is_left_out_of_nothing(own_log):
-    assert not list(left_out(TAKEN, own_log("A", trained(0, "m", "u0"), {"work": "refused", "round": 1})))
-    assert not list(left_out(TAKEN, own_log("B", *(trained(round, "m", "u") for round in range(5)))))
+    assert not list(explain_missing(TAKEN, own_log("A", trained(0, "m", "u0"), {"work": "refused", "round": 1})))
+    assert not list(explain_missing(TAKEN, own_log("B", *(trained(round, "m", "u") for round in range(5)))))

@@ -6,7 +6,16 @@ import math
 import pytest
 
 from fedmerit.errors import BadInput
-from fedmerit.verification.shapes import NUMBER, TEXT, WHOLE, by_name, fields, list_of, or_nothing, require_shapes
+from fedmerit.verification.record_schema import (
+    NUMBER,
+    TEXT,
+    WHOLE,
+    list_shape,
+    mapping_shape,
+    object_shape,
+    optional_shape,
+    require_shapes,
+)
 
 
 @pytest.mark.parametrize(
@@ -15,10 +24,10 @@ from fedmerit.verification.shapes import NUMBER, TEXT, WHOLE, by_name, fields, l
         (TEXT, ["", "a"], [None, 1, ["a"]]),
         (WHOLE, [0, 7], [-1, 1.0, True, "1", math.inf, 2**63]),
         (NUMBER, [0, -1.5, math.inf], [None, "1", True, 10**400, -(10**400)]),
-        (or_nothing(TEXT), ["a", None], [1]),
-        (list_of(TEXT), [[], ["a"]], ["a", [1], {"a": "b"}]),
-        (by_name(NUMBER), [{}, {"a": 1}], [[1], {"a": "1"}, None]),
-        (fields({"a": WHOLE}), [{}, {"a": 1}, {"b": "any"}], [[], {"a": "1"}]),
+        (optional_shape(TEXT), ["a", None], [1]),
+        (list_shape(TEXT), [[], ["a"]], ["a", [1], {"a": "b"}]),
+        (mapping_shape(NUMBER), [{}, {"a": 1}], [[1], {"a": "1"}, None]),
+        (object_shape({"a": WHOLE}), [{}, {"a": 1}, {"b": "any"}], [[], {"a": "1"}]),
     ],
 )
 def test_what_fits(shape, fit, unfit):
@@ -31,7 +40,7 @@ def test_a_record_has_what_it_needs_and_the_rest_is_as_it_may_be():
     with pytest.raises(BadInput, match=r"^line 1: lacks a, expected a whole number, 0 or more; get the file again"):
         require_shapes({}, {"a": WHOLE}, {}, "line 1")
     with pytest.raises(BadInput, match=r"^line 1: b is \[1\], expected an object, in it by name a text; get the file"):
-        require_shapes({"b": [1]}, {}, {"b": by_name(TEXT)}, "line 1")
+        require_shapes({"b": [1]}, {}, {"b": mapping_shape(TEXT)}, "line 1")
 
 
 def test_what_is_long_or_deep_is_told_in_short():

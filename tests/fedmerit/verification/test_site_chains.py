@@ -8,8 +8,8 @@ from certificates import issue
 from fedmerit.errors import BadInput
 from fedmerit.records.certificates import Trust
 from fedmerit.records.ledger import Ledger
-from fedmerit.records.signing import CERTIFICATE, Signer
-from fedmerit.verification.site_chains import read_log
+from fedmerit.records.signatures import CERTIFICATE, Signer
+from fedmerit.verification.site_logs import read_site_log
 
 ENTRIES = [
     {"site": "A", "round": 0, "work": "train", "received": "r0", "update": "u0"},
@@ -45,7 +45,7 @@ def written(tmp_path):
 
 
 def test_a_log_is_read_with_its_lines(written):
-    log = read_log(written(ENTRIES))
+    log = read_site_log(written(ENTRIES))
     assert (log.site, log.certificates, len(log.entries)) == ("A", (), 5)
     assert [(line, entry["model"]) for line, entry in log.of("lend", "B")] == [(2, "m1"), (5, "m2")]
     assert [(line, entry["model"]) for line, entry in log.of("borrow", "B")] == [(3, None)]
@@ -91,40 +91,40 @@ def test_a_log_is_read_with_its_lines(written):
 def test_what_is_no_log_of_one_site_is_refused(written, entries, words):
     path = written(entries)
     with pytest.raises(BadInput) as found:
-        read_log(path)
+        read_site_log(path)
     assert str(found.value).startswith(f"{path}{words}")
 
 
 def test_a_log_that_is_not_there_is_told_as_a_sites(tmp_path):
     with pytest.raises(BadInput, match=r"gone.jsonl: file not found; expected the site_log.jsonl"):
-        read_log(tmp_path / "gone.jsonl")
+        read_site_log(tmp_path / "gone.jsonl")
 
 
 def test_a_signed_log_is_the_sites_own(written, keys):
     signer = Signer(keys / "A.key", keys / "A.crt")
     path = written(ENTRIES, signer)
     with pytest.raises(BadInput, match=r"certificate\.pem: file not found"):
-        read_log(path)
+        read_site_log(path)
     shutil.copy(keys / "A.crt", path.parent / CERTIFICATE)
     for trust in (None, Trust(keys / "root.crt", "server"), Trust(keys / "B.crt")):  # B's says nothing of A's
-        assert read_log(path, trust).certificates == (signer.certificate,)
+        assert read_site_log(path, trust).certificates == (signer.certificate,)
     shutil.copy(keys / "B.crt", path.parent / CERTIFICATE)
     with pytest.raises(BadInput, match="signed by 'B'; expected A"):
-        read_log(path)
+        read_site_log(path)
 
 
 def test_a_log_signed_by_nobody_beside_a_certificate_is_refused(written, keys):
     path = written(ENTRIES)
     shutil.copy(keys / "A.crt", path.parent / CERTIFICATE)
     with pytest.raises(BadInput, match="line 1: it is not signed"):
-        read_log(path)
+        read_site_log(path)
 
 
 def test_a_log_signed_with_another_key_than_its_certificates_is_refused(written, keys):
     path = written(ENTRIES, Signer(keys / "B.key", keys / "B.crt"))
     shutil.copy(keys / "A.crt", path.parent / CERTIFICATE)
     with pytest.raises(BadInput, match="line 1: its signature is not A's"):
-        read_log(path)
+        read_site_log(path)
 
 
 def test_a_log_whose_site_renewed_its_key_is_its_own_as_far_as_every_certificate_is(written, keys, tmp_path):
@@ -135,10 +135,10 @@ def test_a_log_whose_site_renewed_its_key_is_its_own_as_far_as_every_certificate
     renewed = Signer(tmp_path / "renewed/A.key", tmp_path / "renewed/A.crt")
     Ledger(path, renewed).append(ENTRIES[0])
     with pytest.raises(BadInput, match=f"line {len(ENTRIES) + 1}: its signature is not A's"):
-        read_log(path)
+        read_site_log(path)
     renewed.publish(path.parent, begun=True)
     trust = Trust(keys / "root.crt", "server")
-    assert read_log(path, trust).certificates == (old.certificate, renewed.certificate)
+    assert read_site_log(path, trust).certificates == (old.certificate, renewed.certificate)
     Signer(keys / "B.key", keys / "B.crt").publish(path.parent, begun=True)
     with pytest.raises(BadInput, match="signed by 'B'; expected A"):
-        read_log(path, trust)
+        read_site_log(path, trust)

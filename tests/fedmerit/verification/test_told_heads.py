@@ -5,8 +5,12 @@ from pathlib import Path
 import pytest
 
 from fedmerit.errors import BadInput
-from fedmerit.records.ledger import Sealed, signed_text
-from fedmerit.verification.told_heads import not_vouched, require_one_story, require_told
+from fedmerit.records.ledger import RecordSignature, signature_payload
+from fedmerit.verification.ledger_heads import (
+    find_unsigned_heads,
+    require_acknowledged_ledger,
+    require_consistent_heads,
+)
 
 LEDGER, GENESIS = Path("ledger.jsonl"), "0" * 64
 RECORDS = [{"round": 0, "hash": "h0"}, {"round": 1, "hash": "h1"}]
@@ -20,8 +24,8 @@ HONEST = [told(0, GENESIS), told(1, "h0"), {"work": "lend", "round": 1, "peer": 
 
 
 def test_a_site_is_told_of_the_record_of_the_round_before(own_log):
-    require_told(LEDGER, RECORDS, own_log("A", *HONEST), ())
-    require_one_story([own_log("A", *HONEST), own_log("B", *HONEST[:2])], ())
+    require_acknowledged_ledger(LEDGER, RECORDS, own_log("A", *HONEST), ())
+    require_consistent_heads([own_log("A", *HONEST), own_log("B", *HONEST[:2])], ())
 
 
 @pytest.mark.parametrize(
@@ -35,25 +39,25 @@ def test_a_site_is_told_of_the_record_of_the_round_before(own_log):
 )
 def test_a_ledger_that_is_not_the_one_told_of_is_found(own_log, entry, words):
     with pytest.raises(BadInput) as found:
-        require_told(LEDGER, RECORDS, own_log("A", *HONEST, entry), ())
+        require_acknowledged_ledger(LEDGER, RECORDS, own_log("A", *HONEST, entry), ())
     assert str(found.value).startswith(f"A.jsonl, line 6: {words}")
 
 
 def vouched(server, round, head, chain="c"):
     """What the server says as a round begins: its record of the round before."""
-    return str(Sealed(chain, server.sign(signed_text(chain, round - 1, head))))
+    return str(RecordSignature(chain, server.sign(signature_payload(chain, round - 1, head))))
 
 
 def test_what_stands_for_the_servers_signature_has_to_be_it(own_log, server):
     signed = told(1, "h0", vouched=vouched(server, 1, "h0"))
     of_before = told(1, "h0", vouched=server.sign("h0"))  # the form of earlier versions
     for entry in (signed, of_before):
-        require_told(LEDGER, RECORDS, own_log("A", told(0, GENESIS), entry), [server.certificate])
+        require_acknowledged_ledger(LEDGER, RECORDS, own_log("A", told(0, GENESIS), entry), [server.certificate])
     for forged in (vouched(server, 1, "h1"), vouched(server, 2, "h0"), server.sign("h1")):
         log = own_log("A", signed | {"vouched": forged})
-        require_told(LEDGER, RECORDS, log, ())  # without the server's certificate nobody can tell
+        require_acknowledged_ledger(LEDGER, RECORDS, log, ())  # without the server's certificate nobody can tell
         with pytest.raises(BadInput, match="line 1: what it has for the server's signature is none of the server's"):
-            require_told(LEDGER, RECORDS, log, [server.certificate])
+            require_acknowledged_ledger(LEDGER, RECORDS, log, [server.certificate])
 
 
 @pytest.mark.parametrize(
@@ -73,7 +77,7 @@ def test_whose_a_head_is_that_the_ledger_has_not_is_told(own_log, server, head, 
     more = {"vouched": vouched(server, seal[0], head, seal[1])} if seal else {}
     records = [record | {"signature": "c:00"} for record in RECORDS]
     with pytest.raises(BadInput) as found:
-        require_told(LEDGER, records, own_log("A", told(2, head, **more)), [server.certificate])
+        require_acknowledged_ledger(LEDGER, records, own_log("A", told(2, head, **more)), [server.certificate])
     assert f"ledger.jsonl, line 2, has h1{words}" in str(found.value)
 
 
@@ -109,22 +113,22 @@ def test_two_stories_are_told_with_whose_fault_they_are(own_log, server, first, 
         more = {} if chain is None else {"vouched": vouched(server, round, head, chain) if chain else server.sign(head)}
         logs.append(own_log(site, told(0, GENESIS), told(2, head, **more)))
     with pytest.raises(BadInput) as found:
-        require_one_story(logs, [server.certificate], RECORDS)
+        require_consistent_heads(logs, [server.certificate], RECORDS)
     assert str(found.value).startswith(
         f"two stories of round 2: A.jsonl, line 2, was told that the ledger ended with {first[0]}; B.jsonl, line 2, "
     )
     assert whose in str(found.value)
     with pytest.raises(BadInput, match=r"neither is signed by the server|it is the ledger's record of round 0"):
-        require_one_story(logs, (), RECORDS)
+        require_consistent_heads(logs, (), RECORDS)
 
 
 def test_sites_whose_logs_lack_the_servers_signature_are_named(own_log):
     signed = [told(0, GENESIS), told(1, "h0", vouched="s"), {"work": "lend", "round": 1, "peer": "B"}]
-    assert not_vouched([own_log("A", *signed), own_log("B", *HONEST)]) == ["B"]
+    assert find_unsigned_heads([own_log("A", *signed), own_log("B", *HONEST)]) == ["B"]
 
 
 def test_one_site_told_two_stories_is_enough(own_log):
     with pytest.raises(
         BadInput, match=r"two stories of round 1: A\.jsonl, line 2, .* with h0; A\.jsonl, line 6, with x"
     ):
-        require_one_story([own_log("A", *HONEST, told(1, "x"))], ())
+        require_consistent_heads([own_log("A", *HONEST, told(1, "x"))], ())

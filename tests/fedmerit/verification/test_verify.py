@@ -16,17 +16,17 @@ from stepping import Stepped as Federation
 
 from fedmerit.configuration.description import describe
 from fedmerit.errors import BadInput
-from fedmerit.federation.memory import Memory
+from fedmerit.federation.local_round import Memory
 from fedmerit.federation.site import Site
-from fedmerit.federation.site_log import digest_of_peer
+from fedmerit.federation.site_log import peer_digest
 from fedmerit.files import write_json
 from fedmerit.methods.registry import METHODS
 from fedmerit.records.certificates import Trust
-from fedmerit.records.closing import CLOSING, read_closing
+from fedmerit.records.closing_record import CLOSING, read_closing
 from fedmerit.records.ledger import GENESIS
-from fedmerit.records.signing import CERTIFICATE, Signer
-from fedmerit.training.data import open_sites
-from fedmerit.verification.verify import verify_run
+from fedmerit.records.signatures import CERTIFICATE, Signer
+from fedmerit.trainers.monai_trainer.data import open_sites
+from fedmerit.verification.run import verify_run
 from fedmerit.wire.messages import PeerModel
 
 ROUNDS = 3
@@ -103,7 +103,7 @@ def test_honest_run_of_every_method_agrees_with_all_its_logs(two_rounds, method)
     assert found.updates == dict.fromkeys(NAMES, 2)
     assert found.answers == measured(run)
     unproved = (OWN_MODELS, OTHERS_TESTED) if method == "ditto" else ()
-    assert found.not_shown == (UNSIGNED, *unproved)
+    assert found.unproven == (UNSIGNED, *unproved)
 
 
 @pytest.mark.parametrize(
@@ -129,13 +129,13 @@ def test_honest_run_of_every_kind_agrees_with_all_its_logs(trained, settings, ch
     run = trained(*settings, **changes)
     found = verify_run(run, logs_of(run))
     assert found.answers == measured(run)
-    assert found.not_shown == (UNSIGNED, *unproved)
+    assert found.unproven == (UNSIGNED, *unproved)
 
 
 def test_honest_encrypted_run_agrees_with_all_its_logs(trained):
     pytest.importorskip("tenseal")
     run = trained(method="fedavg", privacy="he")
-    assert verify_run(run, logs_of(run)).not_shown == (
+    assert verify_run(run, logs_of(run)).unproven == (
         UNSIGNED,
         f"what models/global.pt {OF_SITES}",
     )
@@ -282,9 +282,9 @@ def test_what_the_server_threw_away_is_told_where_the_site_gives_its_log(sites, 
     run = run_signed(tmp_path / "run", sites, "fedavg", None, lost=[("site2", 1)])
     assert verify_run(run, [log_of(run, "site1")]).updates == {"site1": ROUNDS}
     told = "why what site2 trained in round 1 did not count: its log has it, the ledger says: no reply"
-    assert told not in verify_run(run, [log_of(run, "site1")]).not_shown
+    assert told not in verify_run(run, [log_of(run, "site1")]).unproven
     found = verify_run(run, logs_of(run))
-    assert (found.updates["site2"], found.not_shown[-1]) == (ROUNDS - 1, told)
+    assert (found.updates["site2"], found.unproven[-1]) == (ROUNDS - 1, told)
 
 
 def test_ledger_cut_at_its_end_is_found_by_the_checkpoint_and_by_the_sites(run):
@@ -297,7 +297,7 @@ def test_ledger_cut_at_its_end_is_found_by_the_checkpoint_and_by_the_sites(run):
         with pytest.raises(BadInput, match=words):
             verify_run(run)
         shutil.rmtree(run / there) if (run / there).is_dir() else (run / there).unlink()
-    assert "2 of 3 rounds are there; unfinished, or cut short" in " ".join(verify_run(run).not_shown)
+    assert "2 of 3 rounds are there; unfinished, or cut short" in " ".join(verify_run(run).unproven)
     with pytest.raises(BadInput, match=r"line 4: the server said .* lacks that record"):
         verify_run(run, [log_of(run)])
 
@@ -368,8 +368,8 @@ def test_digest_is_that_of_the_model_that_the_site_had_trained(trained):
     given = {
         entry["model"] for entry in lines_of(log_of(run, "site1")) if (entry["work"], entry["round"]) == ("lend", 2)
     }
-    assert given == {digest_of_peer(PeerModel(memory.model, memory.buffers, 0.5))}
-    assert given != {digest_of_peer(PeerModel(memory.model, {}, 0.5))}
+    assert given == {peer_digest(PeerModel(memory.model, memory.buffers, 0.5))}
+    assert given != {peer_digest(PeerModel(memory.model, {}, 0.5))}
 
 
 def test_command_compares_the_logs_of_several_sites(fedmerit, exchanging):

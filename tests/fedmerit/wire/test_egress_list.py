@@ -20,10 +20,18 @@ from fedmerit.flare.executor import ERRORS
 from fedmerit.flare.translation import answer_to_model, model_to_evaluated, model_to_reply
 from fedmerit.records.ledger import Ledger
 from fedmerit.records.results import read_results
-from fedmerit.training.networks import initial_network
-from fedmerit.training.overlaps import Overlap, Surface
-from fedmerit.wire.egress_list import LARGEST_MB, LISTED, MOST_ENTRIES, OTHER_REASON, Withheld, cleared, require_model
-from fedmerit.wire.messages import REASONS, Evaluated, Failure, Importance, Reply, failed_with, rounded
+from fedmerit.trainers.monai_trainer.networks import initial_network
+from fedmerit.trainers.monai_trainer.overlaps import Overlap, Surface
+from fedmerit.wire.egress_list import (
+    LARGEST_MB,
+    LISTED,
+    MOST_ENTRIES,
+    OTHER_REASON,
+    Withheld,
+    clear_answer,
+    require_model,
+)
+from fedmerit.wire.messages import REASONS, Evaluated, Failure, Importance, Reply, describe_failure, round_answer
 from fedmerit.wire.survey import TOO_FEW
 
 PATIENT = "Mueller_19450213"
@@ -78,7 +86,7 @@ def test_every_field_of_an_answer_is_listed():
 
 
 def test_honest_answers_pass_as_they_are(reply, network):
-    reply = rounded(reply)
+    reply = round_answer(reply)
     back = model_to_reply(FLModelUtils.from_shareable(leave(reply, network)), network)
     assert isinstance(back, Reply)
     assert np.array_equal(back.update, reply.update)
@@ -97,13 +105,13 @@ def test_numbers_are_rounded(reply, network):
     model = FLModelUtils.from_shareable(leave(reply, network, decimals=2))
     assert model.meta["values"] == {"cosine": 0.12, "minus_error": 0.25}
     assert (model.meta["train_loss"], model.meta["seconds"]) == (0.99, 1.5)
-    assert (rounded(reply).values["cosine"], rounded(reply).train_loss) == (0.123457, 0.987654)
+    assert (round_answer(reply).values["cosine"], round_answer(reply).train_loss) == (0.123457, 0.987654)
 
 
 def test_surfaces_leave_as_two_rounded_numbers():
     """Nothing beside them; messages of sites of earlier versions say nothing of surfaces."""
     sent = [[OVERLAP | {"surface": SURFACE | {"patient": PATIENT}}, OVERLAP]]
-    ((one, older),) = cleared({}, {"overlaps": sent}, decimals=2)[1]["overlaps"]
+    ((one, older),) = clear_answer({}, {"overlaps": sent}, decimals=2)[1]["overlaps"]
     assert one["surface"] == {"unit": "mm", "hd95": 1.23, "nsd": None}
     assert older["surface"] is None
 
@@ -112,9 +120,9 @@ def test_a_survey_passes_above_the_floor_of_the_site(reply, network):
     model = FLModelUtils.from_shareable(leave(reply, network, survey=SURVEY))
     assert model.meta["survey"] == SURVEY
     with pytest.raises(Withheld, match="fewer than 8 patients"):
-        cleared({}, {"survey": SURVEY}, least=8)
+        clear_answer({}, {"survey": SURVEY}, least=8)
     with pytest.raises(Withheld, match="survey: a number of fewer than 7 patients"):  # all shown are 7
-        cleared({}, {"survey": SURVEY}, least=7)
+        clear_answer({}, {"survey": SURVEY}, least=7)
 
 
 def test_what_is_not_listed_is_left_out(reply, network):
@@ -180,7 +188,7 @@ def test_a_part_of_another_kind_is_withheld_without_a_word_of_it(reply, network,
 )
 def test_an_update_of_another_kind_is_withheld(update):
     with pytest.raises(Withheld):
-        cleared(update, {})
+        clear_answer(update, {})
 
 
 def test_a_model_for_a_peer_passes_as_it_is_or_not_at_all(network):
@@ -205,7 +213,7 @@ def test_a_model_for_a_peer_passes_as_it_is_or_not_at_all(network):
 
 
 def test_reasons_are_those_of_the_list(network):
-    for reason in (*REASONS, TOO_FEW, failed_with(ValueError(PATIENT)).reason):
+    for reason in (*REASONS, TOO_FEW, describe_failure(ValueError(PATIENT)).reason):
         assert FLModelUtils.from_shareable(leave(Failure(reason), network)).meta["failure"] == reason
     told = FLModelUtils.from_shareable(leave(Failure(f"/data/{PATIENT}.npy: not readable"), network))
     assert told.meta["failure"] == OTHER_REASON
@@ -240,6 +248,6 @@ def test_no_patient_is_known_outside_the_site(own_sites, tmp_path):
 
 
 def test_that_a_closing_was_noted_leaves_as_a_yes_and_nothing_else():
-    assert cleared({}, {"countersigned": True})[1] == {"countersigned": True}
+    assert clear_answer({}, {"countersigned": True})[1] == {"countersigned": True}
     with pytest.raises(Withheld, match="in the place of a yes"):
-        cleared({}, {"countersigned": "a patient's name"})
+        clear_answer({}, {"countersigned": "a patient's name"})

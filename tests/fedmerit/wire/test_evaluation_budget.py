@@ -13,10 +13,10 @@ from fedmerit.configuration.run import RunConfiguration
 from fedmerit.errors import Refused
 from fedmerit.federation.site import Site
 from fedmerit.federation.site_log import SITE_LOG
-from fedmerit.training.data import SERVER_SPLIT, open_sites
-from fedmerit.training.networks import initial_network
-from fedmerit.wire.egress_list import cleared
-from fedmerit.wire.evaluation_budget import REPEATS, allowance, question_of, require_within
+from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT, open_sites
+from fedmerit.trainers.monai_trainer.networks import initial_network
+from fedmerit.wire.egress_list import clear_answer
+from fedmerit.wire.evaluation_budget import REPEATS, allowance, question_digest, require_within_budget
 from fedmerit.wire.messages import (
     NOT_FOR_OTHERS,
     NOT_NEEDED,
@@ -77,11 +77,11 @@ def test_models_without_each_site_are_rated_on_one_split_or_the_other():
     task = {split: models(plan, 3, split=split, round=0) for split in ("validation", SERVER_SPLIT)}
     for number in range(REPEATS):
         split = "validation" if number else SERVER_SPLIT
-        require_within(task[split], f"new {number}", plan, 3, done)
+        require_within_budget(task[split], f"new {number}", plan, 3, done)
         done.append({"round": 0, "work": "evaluate", "split": split, "models": 3, "question": f"new {number}"})
     for split in task:
         with pytest.raises(Refused):
-            require_within(task[split], "one more", plan, 3, done)
+            require_within_budget(task[split], "one more", plan, 3, done)
 
 
 @pytest.fixture
@@ -116,7 +116,7 @@ def log_of(site: Site) -> list[dict]:
 def test_sixty_models_in_one_message_are_refused_and_logged(site, config):
     answer = site.answer(models(config, 60))
     assert answer == Failure(OVER_BUDGET)
-    assert cleared({}, {"failure": answer.reason})[1] == {"failure": OVER_BUDGET}  # the gate lets the server know
+    assert clear_answer({}, {"failure": answer.reason})[1] == {"failure": OVER_BUDGET}  # the gate lets the server know
     (entry,) = log_of(site)
     assert (entry["work"], entry["round"]) == ("refused", ROUNDS)
     assert "60 models on the testing split in round 2, after 0; fedavg with 3 sites needs 6" in entry["reason"]
@@ -150,7 +150,7 @@ def test_what_the_loss_rises_by_without_a_neuron_is_for_methods_that_allocate_th
     begun(site)
     assert site.answer(neurons(config, split, "exact", 1000, round)) == Failure(NOT_NEEDED)
     assert f"exact importance of neurons on 1000 images of the {split} split" in log_of(site)[-1]["reason"]
-    assert cleared({}, {"failure": NOT_NEEDED})[1] == {"failure": NOT_NEEDED}
+    assert clear_answer({}, {"failure": NOT_NEEDED})[1] == {"failure": NOT_NEEDED}
 
 
 @pytest.fixture
@@ -182,7 +182,7 @@ def test_importance_has_a_count_of_its_own(allocated, monkeypatch):
 def test_nothing_is_measured_where_all_neurons_count_alike():
     plan = tiny_plan("fedsac", 4, importance="equal")
     with pytest.raises(Refused, match="fedsac needs none"):
-        require_within(neurons(plan, order="equal", images=0), "new", plan, 3, [])
+        require_within_budget(neurons(plan, order="equal", images=0), "new", plan, 3, [])
 
 
 @pytest.mark.parametrize("bins", [10, 100_000])
@@ -204,7 +204,7 @@ def test_losses_are_in_the_methods_bins_on_the_split_that_it_needs(split, bins, 
         if given
         else pytest.raises(Refused, match=f"fedave needs {10 if split == SERVER_SPLIT else 'none'} there")
     ):
-        require_within(task, "new", plan, 3, [])
+        require_within_budget(task, "new", plan, 3, [])
 
 
 def test_a_task_in_which_the_site_has_another_part_is_another_question(config):
@@ -227,8 +227,8 @@ def test_a_task_in_which_the_site_has_another_part_is_another_question(config):
         replace(one, peers={"B": replace(peer, weight=0.6)}),
         replace(one, peers={"B": replace(peer, parameters=task.models[1])}),
     ]
-    assert len({question_of(other, one.parameters) for other in others}) == len(others)
-    assert question_of(replace(one, ledger="told anew"), one.parameters) == question_of(one, one.parameters)
+    assert len({question_digest(other, one.parameters) for other in others}) == len(others)
+    assert question_digest(replace(one, ledger="told anew"), one.parameters) == question_digest(one, one.parameters)
 
 
 def test_fedces_errors_without_a_site_are_as_many_as_the_budget(sites, tmp_path):
@@ -253,17 +253,17 @@ def test_statistics_of_training_images_where_the_run_has_another_rule(site, conf
 def test_statistics_are_of_training_images_by_no_other_name():
     plan = tiny_plan("fedavg", ROUNDS, statistics="recalibrated")
     task = replace(models(plan, 1, split="training", round=0), purpose=Purpose.ESTIMATE)
-    require_within(task, "new", plan, 3, [])
+    require_within_budget(task, "new", plan, 3, [])
     for split in ("validation", "nothing"):
         with pytest.raises(Refused, match=f"on the {split} split, expected training"):
-            require_within(replace(task, split=split), "new", plan, 3, [])
+            require_within_budget(replace(task, split=split), "new", plan, 3, [])
 
 
 def test_what_a_site_takes_home_is_asked_of_runs_that_have_it_chosen(config):
     task = replace(models(config, 1), purpose=Purpose.FINISH)
     with pytest.raises(Refused, match="finish=own is not set"):
-        require_within(task, "new", config, 3, [])
-    require_within(task, "new", tiny_plan("fedavg", ROUNDS, finish="own"), 3, [])
+        require_within_budget(task, "new", config, 3, [])
+    require_within_budget(task, "new", tiny_plan("fedavg", ROUNDS, finish="own"), 3, [])
 
 
 def test_models_in_the_place_of_a_rounds_are_refused(site, config):
@@ -285,7 +285,7 @@ def test_models_of_one_digest_are_one_model(site, config):
     for task in asked:
         assert site.answer(task) == Failure(OTHER_NUMBERS)
         assert f"torch.float64 in round {ROUNDS}" in log_of(site)[-1]["reason"]
-    assert cleared({}, {"failure": OTHER_NUMBERS})[1] == {"failure": OTHER_NUMBERS}
+    assert clear_answer({}, {"failure": OTHER_NUMBERS})[1] == {"failure": OTHER_NUMBERS}
     assert site.answer(Task(1, want[0], one.buffers[0])) == Failure(OTHER_NUMBERS)
 
 
@@ -314,9 +314,9 @@ def test_statistics_tell_questions_apart(config):
     done = [{"round": 0, "work": "train", "question": str(number)} for number in range(REPEATS)]
     task = models(config, 1)
     training = Task(0, task.models[0], task.buffers[0])
-    require_within(training, "0", config, 3, done)
+    require_within_budget(training, "0", config, 3, done)
     with pytest.raises(Refused):
-        require_within(training, "new", config, 3, done)
+        require_within_budget(training, "new", config, 3, done)
 
 
 def test_peer_of_no_part_in_the_run_gets_no_model(sites, tmp_path):
@@ -337,7 +337,7 @@ def test_an_operator_allows_fewer_models_than_the_run_needs(capped, config):
     site = begun(capped({"testing": 2}))
     assert site.answer(models(config, 3)) == Failure(OVER_CAP)
     assert "this site allows 2, fedavg with 3 sites needs 6" in log_of(site)[-1]["reason"]
-    assert cleared({}, {"failure": OVER_CAP})[1] == {"failure": OVER_CAP}
+    assert clear_answer({}, {"failure": OVER_CAP})[1] == {"failure": OVER_CAP}
     two = models(config, 2, seed=1)
     assert isinstance(site.answer(two), Evaluated)
     assert site.answer(models(config, 1, seed=2)) == Failure(OVER_CAP)

@@ -16,9 +16,9 @@ from stepping import Stepped as Federation
 from fedmerit.errors import RunFailed
 from fedmerit.records.ledger import verify
 from fedmerit.records.results import read_results
-from fedmerit.training.overlaps import Overlap, Surface
-from fedmerit.wire.inspection import fault_of_countersigned, fault_of_evaluated
-from fedmerit.wire.messages import Countersigned, Evaluated, Evaluation, Failure, Purpose, Reply
+from fedmerit.trainers.monai_trainer.overlaps import Overlap, Surface
+from fedmerit.wire.inspection import check_countersigned, check_evaluated
+from fedmerit.wire.messages import ClosingReceipt, Evaluated, Evaluation, Failure, Purpose, Reply
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -43,7 +43,7 @@ def federate(
         federation.take({site: answer for site, answer in answers.items() if answer is not None})
     while federation.work:
         if federation.finished:
-            federation.take({site: Countersigned(federation.config.rounds) for site in SITES})
+            federation.take({site: ClosingReceipt(federation.config.rounds) for site in SITES})
             continue
         models = len(federation.tasks()["Birch"].mixtures)
         overlaps = ((Overlap("000", "prostate", 5, 2, 1),),) * models
@@ -202,14 +202,14 @@ def test_overlaps_that_are_none_reject_the_reply(tmp_path, sat_out, overlap):
 )
 def test_more_overlaps_than_a_split_has_or_longer_cases(overlaps, words):
     one = Evaluated(FINAL.round, (overlaps,), torch.zeros(1, 0))
-    assert words in str(fault_of_evaluated(one, FINAL, ("prostate",)))
+    assert words in str(check_evaluated(one, FINAL, ("prostate",)))
 
 
 @pytest.mark.parametrize("log", ["a" * 63, "A" * 64, "g" * 64, "a" * 65, 7, None])
 def test_word_of_a_log_that_is_no_digest(log):
     one = Evaluated(FINAL.round, ((),), torch.zeros(1, 0), log=log)
-    assert fault_of_evaluated(one, FINAL, ("prostate",))
-    assert fault_of_evaluated(replace(one, log="a" * 64), FINAL, ("prostate",)) is None
+    assert check_evaluated(one, FINAL, ("prostate",))
+    assert check_evaluated(replace(one, log="a" * 64), FINAL, ("prostate",)) is None
 
 
 NAN, INF = float("nan"), float("inf")
@@ -225,7 +225,7 @@ def test_surfaces_are_there_where_prediction_and_reference_are(counts, hd95, nsd
     overlap = Overlap("000", "prostate", *counts, Surface("mm", hd95, nsd))
     predicted, there = counts[0] + counts[1] > 0, counts[0] + counts[2] > 0
     fits = {True: {True: (1.5, 0.5), False: (None, 0.0)}, False: {True: (None, 0.0), False: (None, None)}}
-    fault = fault_of_evaluated(Evaluated(4, ((overlap,),), torch.zeros(1, 0)), FINAL, ("prostate",))
+    fault = check_evaluated(Evaluated(4, ((overlap,),), torch.zeros(1, 0)), FINAL, ("prostate",))
     assert (fault is None) == (fits[predicted][there] == (hd95, nsd))
 
 
@@ -241,14 +241,14 @@ def test_surfaces_are_there_where_prediction_and_reference_are(counts, hd95, nsd
 )
 def test_distances_that_are_none_reject_the_evaluation(surface):
     answer = Evaluated(4, ((Overlap("000", "prostate", 5, 2, 1, surface),),), torch.zeros(1, 0))
-    assert "distances of surfaces" in str(fault_of_evaluated(answer, FINAL, ("prostate",)))
+    assert "distances of surfaces" in str(check_evaluated(answer, FINAL, ("prostate",)))
 
 
 def test_distances_that_nobody_asked_for_reject_the_answer(tmp_path, sat_out):
     overlap = Overlap("000", "prostate", 5, 2, 1, Surface("mm", 1.0, 0.5))
     answer = Evaluated(4, ((overlap,),), torch.zeros(1, 0))
-    assert fault_of_evaluated(answer, FINAL, ("prostate",)) is None
-    assert fault_of_evaluated(answer, replace(FINAL, purpose=Purpose.ROUND), ("prostate",))
+    assert check_evaluated(answer, FINAL, ("prostate",)) is None
+    assert check_evaluated(answer, replace(FINAL, purpose=Purpose.ROUND), ("prostate",))
     assert rows(federate(tmp_path / "run", with_parts(overlaps=(overlap,)), rounds=(1,))) == rows(sat_out)
 
 
@@ -259,6 +259,6 @@ def test_negative_variances_reject_the_reply(tmp_path, sat_out, assert_same_mode
 
 
 def test_a_countersignature_is_one_of_the_round_that_was_closed():
-    assert fault_of_countersigned(Countersigned(3), 3) is None
-    assert fault_of_countersigned(Countersigned(2), 3) == "countersignature of round 2 in round 3"
-    assert fault_of_countersigned(Failure("asleep"), 3) == "asleep"
+    assert check_countersigned(ClosingReceipt(3), 3) is None
+    assert check_countersigned(ClosingReceipt(2), 3) == "countersignature of round 2 in round 3"
+    assert check_countersigned(Failure("asleep"), 3) == "asleep"

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from fedmerit.errors import Refused
-from fedmerit.wire.messages import OUT_OF_TURN, Evaluation, ImportanceTask, Purpose, Task
-from fedmerit.wire.round_order import require_in_turn
+from fedmerit.wire.messages import OUT_OF_ORDER, Evaluation, ImportanceTask, Purpose, Task
+from fedmerit.wire.round_order import require_round_order
 
 ROUNDS = 5
 ONE = torch.eye(1, dtype=torch.float64)
@@ -27,21 +27,21 @@ def importance(round):
 @pytest.mark.parametrize(("round", "given"), [(1, False), (2, False), (3, True)])
 def test_a_round_is_repeated_and_none_before_it(make, round, given):
     with nullcontext() if given else pytest.raises(Refused, match=f"round {round}, after answers in round 3"):
-        require_in_turn(make(round), ROUNDS, latest=3, trained={0, 1, 2, 3})
+        require_round_order(make(round), ROUNDS, latest=3, trained={0, 1, 2, 3})
 
 
 @pytest.mark.parametrize("round", [0, 3, 4])
 def test_who_was_away_or_comes_late_trains_in_whatever_round_it_is(round):
     for task in (Task(round, MODEL, {}), importance(round), evaluation(round, "training", Purpose.ESTIMATE)):
-        require_in_turn(task, ROUNDS, latest=-1, trained=())
-        require_in_turn(task, ROUNDS, latest=0, trained={0})
+        require_round_order(task, ROUNDS, latest=-1, trained=())
+        require_round_order(task, ROUNDS, latest=0, trained={0})
 
 
 def test_models_of_a_round_are_judged_after_its_training():
     with pytest.raises(Refused, match="on the validation split in round 1, before its training") as refused:
-        require_in_turn(evaluation(1), ROUNDS, latest=0, trained={0})
-    assert refused.value.reason == OUT_OF_TURN
-    require_in_turn(evaluation(1), ROUNDS, latest=1, trained={0, 1})
+        require_round_order(evaluation(1), ROUNDS, latest=0, trained={0})
+    assert refused.value.reason == OUT_OF_ORDER
+    require_round_order(evaluation(1), ROUNDS, latest=1, trained={0, 1})
 
 
 @pytest.mark.parametrize("split", ["validation", "testing"])
@@ -49,12 +49,12 @@ def test_models_of_a_round_are_judged_after_its_training():
 def test_the_final_test_comes_last(split, purpose):
     final = evaluation(ROUNDS, split, purpose)
     with pytest.raises(Refused, match=f"the final test on the {split} split, before any training"):
-        require_in_turn(final, ROUNDS, latest=-1, trained=())
-    require_in_turn(final, ROUNDS, latest=2, trained={2})  # absent from the last rounds
+        require_round_order(final, ROUNDS, latest=-1, trained=())
+    require_round_order(final, ROUNDS, latest=2, trained={2})  # absent from the last rounds
     with pytest.raises(Refused, match="the final test in round 4, expected after round 4"):
-        require_in_turn(replace(final, round=4), ROUNDS, latest=4, trained={4})
+        require_round_order(replace(final, round=4), ROUNDS, latest=4, trained={4})
 
 
 def test_after_the_final_test_nothing_is_trained_any_more():
     with pytest.raises(Refused, match="round 4, after answers in round 5"):
-        require_in_turn(Task(4, MODEL, {}), ROUNDS, latest=5, trained={3})
+        require_round_order(Task(4, MODEL, {}), ROUNDS, latest=5, trained={3})

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from fedmerit.wire.survey import QUANTITIES, Question, Survey, Surveyed, Tally, quantity_of, tallied
+from fedmerit.wire.survey import QUANTITIES, Question, Survey, Surveyed, Tally, find_quantity, mask_small_bins
 
 TABLES = arrays.arrays(np.int64, st.tuples(st.integers(2, 12), st.integers(1, 6)), elements=st.integers(0, 3))
 
@@ -16,7 +16,7 @@ TABLES = arrays.arrays(np.int64, st.tuples(st.integers(2, 12), st.integers(1, 6)
 @settings(max_examples=200, deadline=None)
 @given(TABLES, st.integers(2, 6))
 def test_no_bin_and_no_rest_of_all_bins_is_of_fewer_patients(table, floor):
-    tally = tallied(table, floor, voxels=True)
+    tally = mask_small_bins(table, floor, voxels=True)
     shown = np.array(tally.patients) > 0
     assert all(count >= floor for count in np.array(tally.patients)[shown])
     left_out = int((table[:, ~shown] > 0).any(axis=1).sum())
@@ -30,8 +30,8 @@ def test_a_bin_that_the_total_would_tell_takes_the_smallest_other_with_it():
     table = np.zeros((17, 4), np.int64)
     for patient, place in enumerate([0] * 9 + [1] * 6 + [2] * 2):
         table[patient, place] = 1
-    assert tallied(table, 5).patients == (9, 0, 0, 0)  # 6 alone would say that 2 lie elsewhere
-    assert tallied(table, 2).patients == (9, 6, 2, 0)
+    assert mask_small_bins(table, 5).patients == (9, 0, 0, 0)  # 6 alone would say that 2 lie elsewhere
+    assert mask_small_bins(table, 2).patients == (9, 6, 2, 0)
 
 
 def test_what_is_left_out_keeps_to_the_floor_too():
@@ -39,11 +39,11 @@ def test_what_is_left_out_keeps_to_the_floor_too():
     table = np.zeros((16, 4), np.int64)
     for patient, place in enumerate([0] * 9 + [1] * 5 + [2, 3]):
         table[patient, place] = 1
-    tally = tallied(table, 2)
+    tally = mask_small_bins(table, 2)
     assert tally.patients == (9, 5, 0, 0)
     for floor, below in ((2, False), (3, True), (5, True)):
         assert Surveyed(16, 16, {"x": tally}, 2).below(floor) == below
-    assert not Surveyed(16, 16, {"x": tallied(table, 5)}, 5).below(5)
+    assert not Surveyed(16, 16, {"x": mask_small_bins(table, 5)}, 5).below(5)
 
 
 def test_files_of_before_say_no_floor():
@@ -61,12 +61,15 @@ def test_every_quantity_has_bins_that_rise():
 @pytest.mark.parametrize("name", ["volume", "area ", "patients", "intensity x", "slices 3", ""])
 def test_a_quantity_that_nobody_asks_for_has_no_bins(name):
     with pytest.raises(KeyError):
-        quantity_of(name)
+        find_quantity(name)
 
 
 def test_answers_come_back_from_files_as_they_went():
-    bins = quantity_of("intensity 2").bins
-    tallies = {"intensity 2": Tally((5,) * bins, (70,) * bins), "area cup": Tally((0,) * quantity_of("area cup").bins)}
+    bins = find_quantity("intensity 2").bins
+    tallies = {
+        "intensity 2": Tally((5,) * bins, (70,) * bins),
+        "area cup": Tally((0,) * find_quantity("area cup").bins),
+    }
     survey = Survey(5, {"A": Surveyed(9, 90, tallies, 5)}, {"B": "no reply"})
     assert Survey.from_dict(json.loads(json.dumps(survey.to_dict()))) == survey
 

@@ -8,12 +8,12 @@ import numpy as np
 import torch
 from torch import nn
 
-from data_prep.raw import Decoded, RawCase, RawSite
-from data_prep.readers.kind import Kind
 from fedmerit.attacks.attack import Attack
 from fedmerit.core import About, Method, Outcome
 from fedmerit.parameters import parameter
 from fedmerit.vectors import share
+from fedmerit_data.raw import Decoded, RawCase, RawSite
+from fedmerit_data.readers.kind import Kind
 
 
 @dataclass(frozen=True)

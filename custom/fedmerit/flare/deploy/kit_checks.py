@@ -14,15 +14,15 @@ from nvflare.lighter.constants import ProvFileName
 
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json
-from fedmerit.flare.deploy.kits import REFUSED, allows_surveys, kind_of, manifest_of, name_of, path_of
-from fedmerit.flare.deploy.line import Found, fail, ok, warn
+from fedmerit.flare.deploy.check_result import Finding, fail, ok, warn
+from fedmerit.flare.deploy.kits import REFUSED, allows_surveys, class_path, name_of, read_kind, read_manifest
 from fedmerit.flare.deploy.provision import VERSIONS_FILE
 from fedmerit.flare.egress import EgressFilter
-from fedmerit.flare.recipe import site_policy
+from fedmerit.flare.recipe import build_site_policy
 from fedmerit.plugins import approvable, refusal
-from fedmerit.records.certificates import name_of as name_of_certificate
+from fedmerit.records.certificates import certificate_name as name_of_certificate
 from fedmerit.records.ciphertexts import open_context
-from fedmerit.training.place import ALL_PARTS, PARTS
+from fedmerit.trainers.monai_trainer.machine_settings import ALL_PARTS, PARTS
 
 EXACT = ("fedmerit", "nvflare")  # packages whose version has to be the project's; others may change the last digits
 SOON = timedelta(days=30)  # a certificate that ends within this is told
@@ -30,7 +30,7 @@ GATE_DOCS = "docs/privacy.md, what enforces the list"
 CERTIFICATES = {"server": "server", "client": "client", "admin": "client"}  # basename of the files, by kind of kit
 
 
-def versions(kit: Path) -> Iterator[Found]:
+def versions(kit: Path) -> Iterator[Finding]:
     """Whether the packages here are those that the project was made with."""
     path = kit / "local" / VERSIONS_FILE
     try:
@@ -53,7 +53,7 @@ def versions(kit: Path) -> Iterator[Found]:
         yield ok(", ".join(f"{name} {value}" for name, value in expected.items()))
 
 
-def certificate(kit: Path, kind: str) -> Iterator[Found]:
+def certificate(kit: Path, kind: str) -> Iterator[Finding]:
     """Whether certificate and key are those of the kit's owner, in this federation, now."""
     base, startup = CERTIFICATES[kind], kit / "startup"
     try:
@@ -63,9 +63,9 @@ def certificate(kit: Path, kind: str) -> Iterator[Found]:
     except (OSError, ValueError, TypeError) as error:
         yield fail(f"{startup}: {base}.crt, {base}.key or rootCA.pem cannot be read ({error}); unpack the kit again")
         return
-    flaws = [*_flaws(own, root, key, name_of(kit))]
+    flaws = [*_find_certificate_faults(own, root, key, name_of(kit))]
     yield from map(fail, flaws)
-    yield from _open_to_others(startup / f"{base}.key")
+    yield from _is_readable_by_others(startup / f"{base}.key")
     last = min(own.not_valid_after_utc, root.not_valid_after_utc)
     if flaws:
         return
@@ -75,12 +75,14 @@ def certificate(kit: Path, kind: str) -> Iterator[Found]:
         yield ok(f"of {name_of(kit)}, valid until {last:%Y-%m-%d}")
 
 
-def _open_to_others(key: Path) -> Iterator[Found]:
+def _is_readable_by_others(key: Path) -> Iterator[Finding]:
     if key.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
         yield warn(f"others on this machine may read the key: chmod 600 {key}")
 
 
-def _flaws(own: x509.Certificate, root: x509.Certificate, key: PrivateKeyTypes, owner: str) -> Iterator[str]:
+def _find_certificate_faults(
+    own: x509.Certificate, root: x509.Certificate, key: PrivateKeyTypes, owner: str
+) -> Iterator[str]:
     """Why a certificate and its key cannot be those of ``owner`` in the federation of ``root``, now."""
     try:
         own.verify_directly_issued_by(root)
@@ -101,7 +103,7 @@ def _flaws(own: x509.Certificate, root: x509.Certificate, key: PrivateKeyTypes, 
             )
 
 
-def policy(kit: Path) -> Iterator[Found]:
+def policy(kit: Path) -> Iterator[Finding]:
     """What jobs may do here: whether all that FedMerit's need, and whether more."""
     again = "run `fedmerit deploy` for this kit again"
     try:
@@ -118,7 +120,7 @@ def policy(kit: Path) -> Iterator[Found]:
         yield fail(f"local/resources.json or local/authorization.json is not FedMerit's ({error}); {again}")
         return
     surveys = allows_surveys(resources)
-    wanted = set(site_policy(kind_of(kit) == "server", surveys)["class_allow_list"])
+    wanted = set(build_site_policy(read_kind(kit) == "server", surveys)["class_allow_list"])
     if lacking := wanted - allowed:
         yield fail(f"the class allow list lacks {', '.join(sorted(lacking))}: jobs would be refused; {again}")
     if more := allowed - wanted:
@@ -132,7 +134,7 @@ def policy(kit: Path) -> Iterator[Found]:
         yield ok(f"{len(allowed)} classes of fedmerit may be named by jobs; no code of others, no shell{refused}")
 
 
-def gate(kit: Path) -> Iterator[Found]:
+def gate(kit: Path) -> Iterator[Finding]:
     """What a site's own privacy.json lets pass: the gate, last in every scope that jobs get, as strict as it is."""
     path = kit / "local" / "privacy.json"
     again = f"move it away and run `fedmerit deploy site` for this kit again, or mend it: {GATE_DOCS}"
@@ -141,8 +143,8 @@ def gate(kit: Path) -> Iterator[Found]:
         if not scopes:
             raise ValueError("no scope")
         for name, filters in scopes.items():
-            if not filters or filters[-1]["path"] != path_of(EgressFilter):
-                yield warn(f"{path}: scope {name} does not end with the gate, {path_of(EgressFilter)}; {again}")
+            if not filters or filters[-1]["path"] != class_path(EgressFilter):
+                yield warn(f"{path}: scope {name} does not end with the gate, {class_path(EgressFilter)}; {again}")
                 continue
             last = EgressFilter(**filters[-1].get("args", {}))
             strict = ["encrypted updates alone"] if last.encrypted else []
@@ -153,9 +155,9 @@ def gate(kit: Path) -> Iterator[Found]:
         yield fail(f"{path}: jobs would end here ({error}); {again}")
 
 
-def parts(kit: Path) -> Iterator[Found]:
+def parts(kit: Path) -> Iterator[Finding]:
     """Whether the parts of others that are approved here are those that are installed; nothing where none is."""
-    approved = manifest_of(kit).get(PARTS, {})
+    approved = read_manifest(kit).get(PARTS, {})
     if approved == ALL_PARTS:
         yield warn("jobs may name any code that is installed here; `fedmerit deploy approve` names what may be used")
         return
@@ -167,7 +169,7 @@ def parts(kit: Path) -> Iterator[Found]:
         yield fail(refused) if refused else ok(f"{text} is as it was approved")
 
 
-def encryption(kit: Path, kind: str) -> Iterator[Found]:
+def encryption(kit: Path, kind: str) -> Iterator[Finding]:
     """Which half of the keys of encrypted jobs is here."""
     name = ProvFileName.SERVER_CONTEXT_TENSEAL if kind == "server" else ProvFileName.CLIENT_CONTEXT_TENSEAL
     path = kit / "startup" / name
@@ -175,7 +177,7 @@ def encryption(kit: Path, kind: str) -> Iterator[Found]:
         yield ok("no context in this kit: jobs with --privacy he will not run here")
         return
     if kind == "client":
-        yield from _open_to_others(path)
+        yield from _is_readable_by_others(path)
     try:
         open_context(path.read_bytes(), secret=kind == "client")
         yield ok(

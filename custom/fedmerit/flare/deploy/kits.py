@@ -14,10 +14,18 @@ from fedmerit.errors import BadInput
 from fedmerit.files import read_json, write_json
 from fedmerit.flare.deploy.validator import ClassValidator
 from fedmerit.flare.egress import EgressFilter
-from fedmerit.flare.recipe import site_policy, survey_classes
+from fedmerit.flare.recipe import build_site_policy, survey_classes
 from fedmerit.plugins import Reference
-from fedmerit.training.data import SiteFolder, open_sites
-from fedmerit.training.place import ALL_PARTS, MANIFEST, MANIFEST_SETTINGS, PARTS, SERVER, evaluation_caps, pick_device
+from fedmerit.trainers.monai_trainer.data import SiteFolder, open_sites
+from fedmerit.trainers.monai_trainer.machine_settings import (
+    ALL_PARTS,
+    MANIFEST,
+    MANIFEST_SETTINGS,
+    PARTS,
+    SERVER,
+    evaluation_caps,
+    pick_device,
+)
 
 SCOPE = "fedmerit"  # the privacy scope that jobs get here
 RIGHTS = (  # what is left of "any": NVFlare's categories, and commands in none that tell of jobs
@@ -27,11 +35,14 @@ RIGHTS = (  # what is left of "any": NVFlare's categories, and commands in none 
 BYOC = "byoc"
 ASK = "app_command"  # right to ask a job at work how far it is
 REFUSED = (BYOC, "shell_commands", "server-predeployed-flwr")  # to everyone: foreign code, shells, Flower apps
-KEPT = (PARTS, "evaluations")  # of the manifest, where a kit is made ready once more: what its operator decided before
+KEPT_SETTINGS = (
+    PARTS,
+    "evaluations",
+)  # of the manifest, where a kit is made ready once more: what its operator decided before
 UNWANTED = {"site_log_streamer"}  # components of NVFlare's default that would send a site's error log to the server
 
 
-def kind_of(kit: Path) -> str:
+def read_kind(kit: Path) -> str:
     """``"server"``, ``"client"`` or ``"admin"``; `BadInput` where the folder is no startup kit."""
     for kind in ("server", "client", "admin"):
         if (kit / "startup" / f"fed_{kind}.json").is_file():
@@ -41,7 +52,7 @@ def kind_of(kit: Path) -> str:
 
 def require_kind(kit: Path, kind: str) -> Mapping[str, Any]:
     """startup/fed_KIND.json of a kit; `BadInput` where the kit is of another kind."""
-    found = kind_of(kit)
+    found = read_kind(kit)
     if found != kind:
         words = {"server": "the server", "client": "a site", "admin": "an admin"}
         raise BadInput(f"{kit}: startup kit of {words[found]}, expected that of {words[kind]}")
@@ -51,7 +62,7 @@ def require_kind(kit: Path, kind: str) -> Mapping[str, Any]:
 
 def name_of(kit: Path) -> str:
     """Of the participant that the kit belongs to, as the server knows it."""
-    kind = kind_of(kit)
+    kind = read_kind(kit)
     content = read_json(kit / "startup" / f"fed_{kind}.json")
     try:
         if kind == "client":
@@ -63,7 +74,7 @@ def name_of(kit: Path) -> str:
 
 def server_address(kit: Path) -> tuple[str, int]:
     """Host and port at which a kit's owner reaches the server, or the server listens."""
-    kind = kind_of(kit)
+    kind = read_kind(kit)
     content = read_json(kit / "startup" / f"fed_{kind}.json")
     try:
         if kind == "admin":
@@ -85,7 +96,8 @@ def prepare_site(
         device: "cpu", "cuda:0" or "auto".
         byoc: jobs may bring code of their own, as NVFlare's default policy has it.
         surveys: jobs may ask for a survey of the images; None: as it was decided before, at first they may.
-        settings: others of `fedmerit.training.place.MANIFEST_SETTINGS`: ``evaluations`` caps what the site evaluates
+        settings: others of `fedmerit.trainers.monai_trainer.machine_settings.MANIFEST_SETTINGS`: ``evaluations``
+        caps what the site evaluates
             for the server; the rest is for studies.
 
     Raises:
@@ -104,7 +116,7 @@ def prepare_site(
         if part["id"] == "resource_manager":  # FedMerit's jobs ask for no GPU: the manifest says which
             part["args"] |= {"num_of_gpus": 0, "mem_per_gpu_in_GiB": 0}
     resources["allow_log_streaming"] = False
-    _write(kit, resources, byoc, _surveys_so_far(kit) if surveys is None else surveys)
+    _write(kit, resources, byoc, _allows_surveys_now(kit) if surveys is None else surveys)
     _write_manifest(kit, site, {"site_folder": str(folder.resolve()), "device": device, **settings})
     return opened
 
@@ -125,7 +137,7 @@ def prepare_server(
         runs: folder for the run folders, each by its job's id; ``runs`` in the kit where not given.
         device: of the server's own evaluation.
         byoc: as of `prepare_site`.
-        settings: others of `fedmerit.training.place.MANIFEST_SETTINGS`.
+        settings: others of `fedmerit.trainers.monai_trainer.machine_settings.MANIFEST_SETTINGS`.
 
     Raises:
         BadInput: the kit is not the server's, the site folders are none, or the device is not there.
@@ -148,7 +160,7 @@ def prepare_server(
     return own
 
 
-def manifest_of(kit: Path) -> Mapping[str, Any]:
+def read_manifest(kit: Path) -> Mapping[str, Any]:
     """What `prepare_site` or `prepare_server` wrote; `BadInput` where neither was run."""
     path = kit / "local" / MANIFEST
     if not path.exists():
@@ -168,28 +180,28 @@ def allows_surveys(resources: Mapping[str, Any]) -> bool:
     return bool(survey_classes() & set(resources.get(CLASS_ALLOW_LIST, ())))
 
 
-def _surveys_so_far(kit: Path) -> bool:
+def _allows_surveys_now(kit: Path) -> bool:
     path = kit / "local" / "resources.json"
     return not path.exists() or allows_surveys(read_json(path))
 
 
 def _write(kit: Path, resources: dict[str, Any], byoc: bool, surveys: bool = True) -> None:
     """What of NVFlare's files in local/ decides who may do what here, with the classes of FedMerit's jobs alone."""
-    local, kind = kit / "local", kind_of(kit)
+    local, kind = kit / "local", read_kind(kit)
     kit.chmod(stat.S_IRWXU)  # what runs write below tells of images, or is trained on them; unpacking may open a kit
     config = JobConstants.SERVER_JOB_CONFIG if kind == "server" else JobConstants.CLIENT_JOB_CONFIG
     validator = {"config": config, "manifest": str((local / MANIFEST).resolve())}
     ours = {
         "class_list_enforcement_mode": "enforce",
-        "app_validator": {"path": path_of(ClassValidator), "args": validator},
+        "app_validator": {"path": class_path(ClassValidator), "args": validator},
     }
-    write_json(local / "resources.json", resources | ours | site_policy(kind == "server", surveys))
+    write_json(local / "resources.json", resources | ours | build_site_policy(kind == "server", surveys))
     write_json(local / "authorization.json", _authorization(_default(kit, "authorization.json"), byoc))
     if not (local / "privacy.json").exists():  # a hospital may have made it stricter
         write_json(local / "privacy.json", privacy_policy(kind))
 
 
-def path_of(kind: type) -> str:
+def class_path(kind: type) -> str:
     """As NVFlare's files name a class."""
     return f"{kind.__module__}.{kind.__name__}"
 
@@ -206,7 +218,7 @@ def _authorization(policy: Mapping[str, Any], byoc: bool) -> dict[str, Any]:
 
 def privacy_policy(kind: str) -> dict[str, Any]:
     """privacy.json: one scope, which every job gets; at a site with the gate, and room for filters of its own."""
-    gate = {"path": path_of(EgressFilter), "args": {"decimals": DECIMALS, "encrypted": False}}
+    gate = {"path": class_path(EgressFilter), "args": {"decimals": DECIMALS, "encrypted": False}}
     filters = [gate] if kind == "client" else []
     scope = {"name": SCOPE, "properties": {}, "task_result_filters": filters, "task_data_filters": []}
     return {"scopes": [scope], "default_scope": SCOPE}
@@ -218,7 +230,7 @@ def approve(kit: Path, parts: Sequence[Reference] | None) -> None:
     Raises:
         BadInput: the kit is not made ready yet.
     """
-    content = dict(manifest_of(kit))
+    content = dict(read_manifest(kit))
     before = content.get(PARTS, {})
     content[PARTS] = ALL_PARTS if parts is None else {**before, **{part.text: part.digest for part in parts}}
     write_json(kit / "local" / MANIFEST, content)
@@ -229,5 +241,5 @@ def _write_manifest(kit: Path, name: str, settings: Mapping[str, str]) -> None:
     runs = {} if "run" in settings else {"runs": str(kit.resolve() / "runs")}  # NVFlare clears its own folders
     path = kit / "local" / MANIFEST
     before = read_json(path) if path.exists() else {}
-    kept = {name: before[name] for name in KEPT if before.get(name)}
+    kept = {name: before[name] for name in KEPT_SETTINGS if before.get(name)}
     write_json(path, {"site": name, **runs, **kept, **settings})

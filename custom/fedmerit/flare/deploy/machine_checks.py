@@ -11,11 +11,11 @@ import torch
 
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json
+from fedmerit.flare.deploy.check_result import Finding, fail, ok, warn
 from fedmerit.flare.deploy.kits import server_address
-from fedmerit.flare.deploy.line import Found, fail, ok, warn
-from fedmerit.flare.deploy.processes import running
+from fedmerit.flare.deploy.processes import running_processes
 from fedmerit.machine import cores, free_memory
-from fedmerit.training.place import evaluation_caps, pick_device
+from fedmerit.trainers.monai_trainer.machine_settings import evaluation_caps, pick_device
 
 GIB = 2**30
 DISK = (1, 5)  # GiB free: below the first is too little, below the second little; models of every round, and logs
@@ -23,7 +23,7 @@ MEMORY = (1, 4)  # GiB available, likewise; one training process with a U-Net ta
 CONNECT = 5.0  # seconds
 
 
-def server(kit: Path, offline: bool) -> Iterator[Found]:
+def server(kit: Path, offline: bool) -> Iterator[Finding]:
     """Whether a site reaches the server and is accepted; ``offline``: it need not be started yet."""
     host, port = server_address(kit)
     bad = warn if offline else fail
@@ -57,14 +57,14 @@ def server(kit: Path, offline: bool) -> Iterator[Found]:
         )
 
 
-def ports(kit: Path) -> Iterator[Found]:
+def ports(kit: Path) -> Iterator[Finding]:
     """Whether the server can listen where the sites look for it."""
-    if running(kit):
+    if running_processes(kit):
         yield ok("runs already")
         return
     content = read_json(kit / "startup" / "fed_server.json")["servers"][0]
     host, port = server_address(kit)
-    taken = [*_taken({port, int(content["admin_port"])})]
+    taken = [*_check_ports_free({port, int(content["admin_port"])})]
     yield from map(fail, taken)
     try:
         known = {str(entry[4][0]) for entry in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)}
@@ -78,7 +78,7 @@ def ports(kit: Path) -> Iterator[Found]:
         yield ok(f"{host}, port {port} is free; have incoming TCP to it opened in the firewall")
 
 
-def _taken(ports: set[int]) -> Iterator[str]:
+def _check_ports_free(ports: set[int]) -> Iterator[str]:
     """Why ports cannot be listened on."""
     for port in sorted(ports):
         with socket.socket() as candidate:
@@ -90,7 +90,7 @@ def _taken(ports: set[int]) -> Iterator[str]:
                 yield f"port {port} cannot be listened on ({reason}); stop what is there, or provision other ports"
 
 
-def device(setting: str, name: str) -> Iterator[Found]:
+def device(setting: str, name: str) -> Iterator[Finding]:
     """What the manifest's ``setting`` means for ``name``: a GPU and its free memory, or the processor."""
     try:
         chosen = pick_device(setting, name)
@@ -104,7 +104,7 @@ def device(setting: str, name: str) -> Iterator[Found]:
         yield ok(f"{chosen.type}, {cores()} cores")
 
 
-def evaluations(setting: str) -> Iterator[Found]:
+def evaluations(setting: str) -> Iterator[Finding]:
     """The manifest's caps on what is evaluated for the server."""
     try:
         caps = evaluation_caps(setting)
@@ -115,17 +115,17 @@ def evaluations(setting: str) -> Iterator[Found]:
     yield ok(f"at most {told}" if told else "as many models a round as the run needs; --evaluations caps them")
 
 
-def disk(kit: Path) -> Iterator[Found]:
+def disk(kit: Path) -> Iterator[Finding]:
     """Room where the kit lies."""
-    yield _enough(shutil.disk_usage(kit).free, DISK, f"free at {kit}", "make room, or move the kit")
+    yield _check_amount(shutil.disk_usage(kit).free, DISK, f"free at {kit}", "make room, or move the kit")
 
 
-def memory() -> Iterator[Found]:
+def memory() -> Iterator[Finding]:
     """Memory that is free, in a container what it still allows."""
-    yield _enough(free_memory(), MEMORY, "available", "end other programs, or take a larger machine")
+    yield _check_amount(free_memory(), MEMORY, "available", "end other programs, or take a larger machine")
 
 
-def _enough(amount: int, limits: tuple[int, int], what: str, advice: str) -> Found:
+def _check_amount(amount: int, limits: tuple[int, int], what: str, advice: str) -> Finding:
     told = f"{amount / GIB:.1f} GiB {what}"
     if amount >= limits[1] * GIB:
         return ok(told)

@@ -19,17 +19,17 @@ from fedmerit.errors import BadInput, RunFailed
 from fedmerit.federation.checkpoint import is_finished
 from fedmerit.files import read_json
 from fedmerit.flare.deploy import kits, session
-from fedmerit.flare.deploy.processes import guarded, start
+from fedmerit.flare.deploy.processes import end_processes_on_exit, start
 from fedmerit.flare.deploy.project import make_project, organisations
-from fedmerit.flare.deploy.provision import STATE, begin_again, init, state_of
+from fedmerit.flare.deploy.provision import STATE, init, provision_again, state_folder
 from fedmerit.flare.recipe import export_job
 from fedmerit.records.ciphertexts import KEYS
 from fedmerit.records.ledger import Ledger
-from fedmerit.training.data import SiteFolder
-from fedmerit.training.place import SERVER, attack_setting, device_of
+from fedmerit.trainers.monai_trainer.data import SiteFolder
+from fedmerit.trainers.monai_trainer.machine_settings import SERVER, attack_setting, configured_device
 
 HOST, ORG, ADMIN = "localhost", "fedmerit", "admin@fedmerit.org"
-PATIENCE = 300.0  # seconds for server and sites to start; a machine with much to do takes minutes
+TIMEOUT_SECONDS = 300.0  # seconds for server and sites to start; a machine with much to do takes minutes
 PORTS = range(20000, 32000)  # below those that systems give to outgoing connections, whichever comes first
 POLL = 0.3  # seconds between looks at the ledger
 LOOKS = 5  # at the ledger for one at the job
@@ -53,7 +53,7 @@ def run_poc(
         config: the run, as in run.json.
         folders: the sites.
         run: the run folder, with run.json; the federation lies in ``run/nvflare``.
-        devices: setting as `fedmerit.training.place.device_of` reads it.
+        devices: setting as `fedmerit.trainers.monai_trainer.machine_settings.configured_device` reads it.
         on_round: called with every round's ledger record.
         lock: file descriptor that holds the run folder until all processes have ended.
         server_sites: folder of the server's own site folders, where it has any.
@@ -77,21 +77,21 @@ def run_poc(
             kits.approve(kit, None)
         export_job(config, job_folder, min_sites, round_timeout=round_timeout, start_sites=len(folders), **more)
         try:
-            with guarded(workspace, keep=[lock]), ExitStack() as stack:
+            with end_processes_on_exit(workspace, keep=[lock]), ExitStack() as stack:
                 for kit in others:
                     start(kit)
-                opened = stack.enter_context(session.session(admin, PATIENCE))
-                session.wait_for_sites(opened, [folder.name for folder in folders], PATIENCE)
+                opened = stack.enter_context(session.session(admin, TIMEOUT_SECONDS))
+                session.wait_for_sites(opened, [folder.name for folder in folders], TIMEOUT_SECONDS)
                 job = session.submit(opened, job_folder)
-                while not session.has_ended(session.job(opened, job)):  # once it is closed, sites are told how
+                while not session.has_job_ended(session.job(opened, job)):  # once it is closed, sites are told how
                     for _ in range(LOOKS):
                         follow()
                         time.sleep(POLL)
         except (BadInput, RunFailed) as error:  # of the session: these kits are not the user's
             if not is_finished(run, config.rounds):
-                raise RunFailed(f"{error}\n{_what_happened(workspace)}") from error
+                raise RunFailed(f"{error}\n{_explain_failure(workspace)}") from error
         if not is_finished(run, config.rounds):
-            raise RunFailed(_what_happened(workspace))
+            raise RunFailed(_explain_failure(workspace))
     follow()
 
 
@@ -110,7 +110,7 @@ def make_federation(
         workspace: new folder for it.
         run: the run folder of server and sites; every job's own, in its kit, where None.
         folders: the sites.
-        devices: setting as `fedmerit.training.place.device_of` reads it.
+        devices: setting as `fedmerit.trainers.monai_trainer.machine_settings.configured_device` reads it.
         server_sites: folder of the server's own site folders, where it has any.
         attacks: by site name, what it does in the place of honest rounds.
         keys: folder of the contexts of encrypted runs; None: the kits get none.
@@ -121,16 +121,16 @@ def make_federation(
     names, port = organisations({folder.name: "" for folder in folders}), free_port()
     encryption = None if keys is None else {"keys": str(keys.resolve())}
     project = make_project(names, HOST, ORG, {ADMIN: "project_admin"}, ports=(port, port), encryption=encryption)
-    make = begin_again if state_of(workspace, project).exists() else init
+    make = provision_again if state_folder(workspace, project).exists() else init
     paths = {kit.name: kit.path for kit in make(workspace, project)}
     where: dict[str, Any] = {"run": str(run.resolve())} if run else {}
     specs = attacks or {}
-    kits.prepare_server(paths[HOST], server_sites, device=device_of(SERVER, devices), **where)
+    kits.prepare_server(paths[HOST], server_sites, device=configured_device(SERVER, devices), **where)
     for folder in folders:
         own: dict[str, Any] = (
             {"behaviours": attack_setting({folder.name: specs[folder.name]})} if folder.name in specs else {}
         )
-        kits.prepare_site(paths[folder.name], folder.path, device_of(folder.name, devices), **where, **own)
+        kits.prepare_site(paths[folder.name], folder.path, configured_device(folder.name, devices), **where, **own)
     return paths[ADMIN], [paths[HOST], *(paths[folder.name] for folder in folders)]
 
 
@@ -155,7 +155,7 @@ def free_port() -> int:
     raise RunFailed(f"no free port found between {PORTS.start} and {PORTS.stop}; end what listens there")
 
 
-def _what_happened(workspace: Path) -> str:
+def _explain_failure(workspace: Path) -> str:
     lines = [
         f"{log.parent.name}: {line}"
         for log in sorted(workspace.glob("*/prod_*/*/log.txt"))

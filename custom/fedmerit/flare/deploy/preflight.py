@@ -4,11 +4,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from fedmerit.flare.deploy import kit_checks, machine_checks
-from fedmerit.flare.deploy.kits import kind_of, manifest_of, name_of
-from fedmerit.flare.deploy.line import Found, Line
+from fedmerit.flare.deploy.check_result import CheckResult, Finding
+from fedmerit.flare.deploy.kits import name_of, read_kind, read_manifest
 
 
-def preflight(kit: Path, offline: bool = False) -> list[Line]:
+def preflight(kit: Path, offline: bool = False) -> list[CheckResult]:
     """Everything but the data (`fedmerit check` knows that).
 
     Args:
@@ -18,9 +18,9 @@ def preflight(kit: Path, offline: bool = False) -> list[Line]:
     Raises:
         BadInput: the folder is no startup kit of a site or of the server, or it was not made ready.
     """
-    kind = kind_of(kit)
-    manifest = manifest_of(kit)
-    checks: list[tuple[str, Callable[[], Iterator[Found]]]] = [
+    kind = read_kind(kit)
+    manifest = read_manifest(kit)
+    checks: list[tuple[str, Callable[[], Iterator[Finding]]]] = [
         ("versions", lambda: kit_checks.versions(kit)),
         ("certificate", lambda: kit_checks.certificate(kit, kind)),
         ("policy", lambda: kit_checks.policy(kit)),
@@ -37,4 +37,4 @@ def preflight(kit: Path, offline: bool = False) -> list[Line]:
         ("disk", lambda: machine_checks.disk(kit)),
         ("memory", machine_checks.memory),
     ]
-    return [Line(what, state, told) for what, check in checks for state, told in check()]
+    return [CheckResult(what, state, told) for what, check in checks for state, told in check()]

@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 
 LEFT_BY_NVFLARE = ("pid.fl", "daemon_pid.fl", "shutdown.fl", "restart.fl")
-PATIENCE = 5.0  # seconds from SIGTERM to SIGKILL
+TIMEOUT_SECONDS = 5.0  # seconds from SIGTERM to SIGKILL
 
 
 def start(kit: Path, environment: Mapping[str, str] | None = None) -> None:
@@ -41,7 +41,7 @@ def start(kit: Path, environment: Mapping[str, str] | None = None) -> None:
         )
 
 
-def running(folder: Path, job_only: bool = False) -> list[psutil.Process]:
+def running_processes(folder: Path, job_only: bool = False) -> list[psutil.Process]:
     """Every process at work from kits in, or below, ``folder``; with ``job_only`` those of jobs alone."""
     root, found = str(folder.resolve()), []
     for process in psutil.process_iter():
@@ -57,8 +57,8 @@ def running(folder: Path, job_only: bool = False) -> list[psutil.Process]:
 
 def end(folder: Path, signal_first: signal.Signals = signal.SIGTERM) -> None:
     """End every process at work from kits in, or below, ``folder``, the scripts that would restart them first."""
-    deadline = time.monotonic() + PATIENCE
-    while family := running(folder):
+    deadline = time.monotonic() + TIMEOUT_SECONDS
+    while family := running_processes(folder):
         sent = signal_first if time.monotonic() < deadline else signal.SIGKILL
         for process in sorted(family, key=_is_python):
             with suppress(psutil.NoSuchProcess):
@@ -74,7 +74,7 @@ def _is_python(process: psutil.Process) -> bool:
 
 
 @contextmanager
-def guarded(folder: Path, keep: Sequence[int] = ()) -> Iterator[None]:
+def end_processes_on_exit(folder: Path, keep: Sequence[int] = ()) -> Iterator[None]:
     """Within, processes may run from kits below ``folder``; all are ended behind it, even if this process is killed.
 
     Args:

@@ -22,7 +22,7 @@ SUBMITTERS = ("project_admin", "lead")  # roles that may submit jobs
 AUTHORITY_DAYS = 3650  # that the authority lasts; NVFlare's certificates of participants last 360, and are renewed
 LONGEST_NAME = 63  # of a certificate's common name; NVFlare cuts longer ones
 DIGITS = 16  # hexadecimal, of a site's name, at the end of an organisation's that is not the same
-TOLD_APART = re.compile(rf"_[0-9a-f]{{{DIGITS}}}$")
+UNIQUE_SUFFIX = re.compile(rf"_[0-9a-f]{{{DIGITS}}}$")
 
 
 def make_project(
@@ -115,15 +115,15 @@ def organisations(stated: Mapping[str, str], before: Collection[str] = ()) -> di
     """
     others = {*before, *stated.values()}
     for site, org in stated.items():
-        if not org and organisation_named_as(site) in others:
-            own = organisation_named_as(site)
+        if not org and default_organisation(site) in others:
+            own = default_organisation(site)
             raise BadInput(f"site {site}: other sites are of organisation {own}; state its own as {site}:ORGANISATION")
-    return {site: org or organisation_named_as(site) for site, org in stated.items()}
+    return {site: org or default_organisation(site) for site, org in stated.items()}
 
 
-def organisation_named_as(site: str) -> str:
+def default_organisation(site: str) -> str:
     """Of a site that names none: its name, or the like where organisations may have no such name; no two share one."""
-    if re.fullmatch(r"[A-Za-z0-9_]+", site) and not TOLD_APART.search(site):
+    if re.fullmatch(r"[A-Za-z0-9_]+", site) and not UNIQUE_SUFFIX.search(site):
         return site
     apart = hashlib.sha256(site.encode()).hexdigest()[:DIGITS]
     return f"{re.sub(r'[^A-Za-z0-9_]', '_', site)[: LONGEST_NAME - DIGITS - 1]}_{apart}"
@@ -152,7 +152,7 @@ def _is_address(host: str) -> bool:
     return True
 
 
-def with_sites(project: Mapping[str, Any], sites: Mapping[str, str]) -> dict[str, Any]:
+def add_project_sites(project: Mapping[str, Any], sites: Mapping[str, str]) -> dict[str, Any]:
     """A project with further sites, organisation by name; `BadInput` where one cannot be added."""
     server, *others = project["participants"]
     admins = {one["name"]: one["role"] for one in others if one["type"] == "admin"}

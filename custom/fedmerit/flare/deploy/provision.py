@@ -26,9 +26,9 @@ from fedmerit.files import FULL, read_json, write_atomically, write_json
 from fedmerit.flare.deploy.project import (
     CERTIFICATES_BUILDER,
     PROJECT_FILE,
+    add_project_sites,
     organisations,
     read_project,
-    with_sites,
     write_project,
 )
 
@@ -68,21 +68,21 @@ def init(out: Path, project: Mapping[str, Any]) -> list[Kit]:
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise BadInput(f"{out}: exists already; choose another --out, or add a site to it with --add")
-    return begin_again(out, project)
+    return provision_again(out, project)
 
 
-def begin_again(out: Path, project: Mapping[str, Any]) -> list[Kit]:
+def provision_again(out: Path, project: Mapping[str, Any]) -> list[Kit]:
     """Provision a project in ``out`` as `init` does, with the keys and certificates that were made there before."""
     before = read_project(out)["builders"] if (out / PROJECT_FILE).exists() else []
     authority = {one["path"]: one for one in before if one["path"] == CERTIFICATES_BUILDER}  # lasts as long as it did
     project = {**project, "builders": [authority.get(one["path"], one) for one in project["builders"]]}
-    with owner_alone(out), whole_or_nothing(out):
+    with owner_only(out), rollback_on_error(out):
         kits = provision(out, project)
         write_project(out, project)
     return kits
 
 
-def state_of(out: Path, project: Mapping[str, Any]) -> Path:
+def state_folder(out: Path, project: Mapping[str, Any]) -> Path:
     """The folder in which NVFlare's provisioning keeps the keys that it makes of a project in ``out``."""
     return out / str(project["name"]) / STATE
 
@@ -100,8 +100,8 @@ def add_sites(out: Path, sites: Mapping[str, str]) -> list[Kit]:
     if known := sorted({one["name"] for one in project["participants"]} & set(sites)):
         raise BadInput(f"{out / PROJECT_FILE}: holds {', '.join(known)} already")
     before = [one["org"] for one in project["participants"] if one["type"] == "client"]
-    project = with_sites(project, organisations(sites, before))
-    with owner_alone(out), whole_or_nothing(out):
+    project = add_project_sites(project, organisations(sites, before))
+    with owner_only(out), rollback_on_error(out):
         kits = provision(out, project)
         write_project(out, project)
     return [kit for kit in kits if kit.name in sites]
@@ -121,15 +121,15 @@ def renew(out: Path, names: Collection[str]) -> list[Kit]:
     there = [one["name"] for one in project["participants"]]
     if unknown := sorted(set(names) - set(there)):
         raise BadInput(f"{out / PROJECT_FILE}: has no {', '.join(unknown)}; there are {', '.join(there)}")
-    keys = state_of(out, project) / KEYS
-    with owner_alone(out), whole_or_nothing(out):
+    keys = state_folder(out, project) / KEYS
+    with owner_only(out), rollback_on_error(out):
         write_json(keys, {name: one for name, one in read_json(keys).items() if name not in names})
         kits = provision(out, project)
     return [kit for kit in kits if kit.name in names]
 
 
 @contextmanager
-def owner_alone(out: Path) -> Iterator[None]:
+def owner_only(out: Path) -> Iterator[None]:
     """What is written below ``out`` in here is for its owner alone, and so is what was there.
 
     The keys in it make and prove who is who; NVFlare's provisioning leaves the authority's readable by everyone.
@@ -145,7 +145,7 @@ def owner_alone(out: Path) -> Iterator[None]:
 
 
 @contextmanager
-def whole_or_nothing(out: Path) -> Iterator[None]:
+def rollback_on_error(out: Path) -> Iterator[None]:
     """What fails in here leaves ``out`` as it was: nothing half-written, and the keys that were there before."""
     before = {path for path in (out, *out.rglob("*")) if path.exists()}
     keys = {path: path.read_bytes() for path in out.glob(f"*/{STATE}/*") if path.is_file()}
@@ -174,7 +174,7 @@ def provision(out: Path, project: Mapping[str, Any]) -> list[Kit]:
         RunFailed: NVFlare's provisioning failed; it says why.
     """
     content = yaml.safe_load(yaml.safe_dump(dict(project)))  # NVFlare takes it apart
-    told = _Told()
+    told = _ProvisionLog()
     with redirect_stderr(StringIO()):  # its traceback: what it tells says why
         context = Provisioner(str(out), prepare_builders(content)).provision(prepare_project(content), logger=told)
     folder = context.get(CtxKey.CURRENT_PROD_DIR)
@@ -189,7 +189,7 @@ def provision(out: Path, project: Mapping[str, Any]) -> list[Kit]:
     ]
 
 
-class _Told:
+class _ProvisionLog:
     """Collects what NVFlare's provisioning would print."""
 
     def __init__(self) -> None:

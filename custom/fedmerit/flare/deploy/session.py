@@ -26,7 +26,7 @@ from fedmerit.errors import BadInput, RunFailed
 from fedmerit.flare.deploy.kits import name_of, require_kind, server_address
 from fedmerit.flare.translation import PROGRESS
 from fedmerit.records.ledger import Ledger
-from fedmerit.training.place import RUN_NAME
+from fedmerit.trainers.monai_trainer.machine_settings import RUN_NAME
 
 LOGIN = 10.0  # seconds to try to reach the server
 POLL = 1.0  # seconds
@@ -106,7 +106,7 @@ def resume(opened: Session, job_id: str) -> str:
     description = job(opened, job_id)
     if description["status"] == COMPLETED:
         raise BadInput(f"job {job_id}: came to its end; fetch it")
-    if not has_ended(description):
+    if not has_job_ended(description):
         _stop(opened, job_id)
     return str(opened.clone_job(description.get("cloned_from") or job_id))
 
@@ -120,7 +120,7 @@ def _stop(opened: Session, job_id: str) -> None:
             raise RunFailed(f"job {job_id}: {error}") from error
         return
     deadline = time.monotonic() + STOPPING
-    while not has_ended(job(opened, job_id)):
+    while not has_job_ended(job(opened, job_id)):
         if time.monotonic() > deadline:
             raise RunFailed(f"job {job_id}: was aborted, but did not end within {STOPPING:g} seconds; try again")
         time.sleep(POLL)
@@ -160,12 +160,12 @@ def progress(opened: Session, job_id: str) -> Mapping[str, Any] | None:
     return told if isinstance(told, Mapping) else None
 
 
-def has_ended(description: Mapping[str, Any]) -> bool:
+def has_job_ended(description: Mapping[str, Any]) -> bool:
     """Whether a job, as `job` describes it, is over, well or not."""
     return str(description["status"]).startswith(ENDED)
 
 
-def why_refused(description: Mapping[str, Any]) -> list[str]:
+def explain_refusal(description: Mapping[str, Any]) -> list[str]:
     """What server and sites said when the job was to start there, without those that agreed."""
     details = description.get("job_deploy_detail") or []
     return [text.replace("NVFLARE_ERROR: ", "") for text in map(str, details) if not text.endswith(": OK")]
@@ -173,7 +173,7 @@ def why_refused(description: Mapping[str, Any]) -> list[str]:
 
 def abort(opened: Session, job_id: str) -> str:
     """Stop a job; what the server says."""
-    if has_ended(description := job(opened, job_id)):
+    if has_job_ended(description := job(opened, job_id)):
         raise BadInput(f"job {job_id}: is over already ({description['status']})")
     return str(opened.abort_job(job_id))
 
@@ -188,7 +188,7 @@ def fetch(opened: Session, job_id: str, out: Path) -> Path:
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise BadInput(f"{out}: exists already; choose another --out")
     description = job(opened, job_id)
-    if not has_ended(description):
+    if not has_job_ended(description):
         raise BadInput(f"job {job_id}: is {description['status']}; fetch it when it is over, or abort it first")
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=".fetch-") as folder:
@@ -199,16 +199,16 @@ def fetch(opened: Session, job_id: str, out: Path) -> Path:
             raise BadInput(f"job {job_id}: {error}; try again in a few seconds") from error
         found = [path.parent for path in sorted(result.rglob("run.json")) if path.parent.name == RUN_NAME]
         if not found or not Ledger(found[0] / "ledger.jsonl").records:
-            raise BadInput(_no_run(description, begun=bool(found)))
+            raise BadInput(_explain_missing_run(description, begun=bool(found)))
         if out.exists():
             out.rmdir()
         shutil.move(found[0], out)
     return out
 
 
-def _no_run(description: Mapping[str, Any], begun: bool) -> str:
+def _explain_missing_run(description: Mapping[str, Any], begun: bool) -> str:
     """Why a job that is over has nothing to fetch, and what to do about it."""
-    refused = why_refused(description)
+    refused = explain_refusal(description)
     why = "its first round was not complete" if begun else "no site took it"
     advice = (
         "submit a job that `fedmerit export` wrote, unchanged, or ask those who refuse to allow it"

@@ -29,11 +29,11 @@ def await_survey(opened: Session, job_id: str, seconds: float) -> Survey:
         RunFailed: it was not over in that time, or ended without answers.
     """
     deadline = time.monotonic() + seconds
-    while not session.has_ended(description := session.job(opened, job_id)):
+    while not session.has_job_ended(description := session.job(opened, job_id)):
         if time.monotonic() > deadline:
             raise RunFailed(f"job {job_id}: not over within {seconds:g} seconds; ask again with `--job {job_id}`")
         time.sleep(session.POLL)
-    refused = session.why_refused(description)
+    refused = session.explain_refusal(description)
     with tempfile.TemporaryDirectory(prefix="survey-") as folder:
         found = sorted(_downloaded(opened, job_id, Path(folder)).rglob(ANSWERS))
         if not found:

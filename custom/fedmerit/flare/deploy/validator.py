@@ -15,11 +15,11 @@ from nvflare.app_common.widgets.component_path_authorizer import ComponentPathAu
 from nvflare.fuel.utils.config_factory import ConfigFactory
 from nvflare.fuel.utils.json_scanner import Node
 
-from fedmerit.configuration.named_parts import parts_of_others
+from fedmerit.configuration.external_parts import find_external_parts
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json
-from fedmerit.plugins import reference_of, refusal
-from fedmerit.training.place import ALL_PARTS, PARTS
+from fedmerit.plugins import find_reference, refusal
+from fedmerit.trainers.monai_trainer.machine_settings import ALL_PARTS, PARTS
 
 
 class ClassValidator(AppValidator):
@@ -56,8 +56,8 @@ class ClassValidator(AppValidator):
         approved = read_json(Path(self.manifest)).get(PARTS, {}) if self.manifest else {}
         if approved == ALL_PARTS:
             return
-        for group, name in parts_of_others(plan):
-            reference = reference_of(group, name)
+        for group, name in find_external_parts(plan):
+            reference = find_reference(group, name)
             if reference is not None and (refused := refusal(reference, approved)):
                 raise BadInput(f"{group}: {name!r}: {refused}")
 

@@ -11,10 +11,10 @@ from nvflare.lighter.utils import Identity, generate_cert, generate_keys, serial
 from fedmerit.flare.deploy.kits import approve
 from fedmerit.flare.deploy.project import make_project
 from fedmerit.flare.deploy.provision import init
-from fedmerit.flare.recipe import site_policy
+from fedmerit.flare.recipe import build_site_policy
 from fedmerit.plugins import approvable
 
-CLASSES = site_policy()["class_allow_list"]
+CLASSES = build_site_policy()["class_allow_list"]
 GATE = "fedmerit.flare.egress.EgressFilter"
 
 

@@ -7,12 +7,12 @@ import pytest
 from fedmerit.errors import BadInput
 from fedmerit.flare.deploy.kits import (
     approve,
-    kind_of,
-    manifest_of,
     name_of,
     prepare_server,
     prepare_site,
     privacy_policy,
+    read_kind,
+    read_manifest,
     require_kind,
     server_address,
 )
@@ -34,7 +34,7 @@ def server(federation):
 
 def test_a_kit_says_whose_it_is_and_where_the_server_is(provisioned):
     kits = [provisioned / "fedmerit/prod_00" / name for name in KINDS]
-    assert {name_of(kit): kind_of(kit) for kit in kits} == KINDS
+    assert {name_of(kit): read_kind(kit) for kit in kits} == KINDS
     (address,) = {server_address(kit) for kit in kits}
     port = read(kits[0] / "startup/fed_server.json")["servers"][0]["admin_port"]
     assert address == ("localhost", int(port))
@@ -52,7 +52,7 @@ def test_a_kit_of_another_kind_is_named(provisioned):
         with pytest.raises(BadInput, match=words):
             require_kind(kits / name, kind)
     with pytest.raises(BadInput, match="prod_00: no startup kit"):
-        kind_of(kits)
+        read_kind(kits)
 
 
 @pytest.mark.parametrize(("name", "lacks"), [("site1", "client"), ("a@lead.org", "admin"), ("localhost", "servers")])
@@ -67,12 +67,12 @@ def test_a_kit_that_lost_a_part_is_to_be_unpacked_again(federation, name, lacks)
 def test_a_site_is_prepared_for_its_own_images_alone(federation, sites):
     kit = federation / "fedmerit/prod_00/site1"
     with pytest.raises(BadInput, match=r"run `fedmerit deploy site` or `fedmerit deploy server` for this kit"):
-        manifest_of(kit)
+        read_manifest(kit)
     with pytest.raises(BadInput, match="holds site 'site2', the kit is that of 'site1'"):
         prepare_site(kit, sites / "site2")
     assert prepare_site(kit, sites / "site1", "cpu").name == "site1"
     folders = {"site_folder": str(sites / "site1"), "runs": str(kit / "runs")}
-    assert manifest_of(kit) == {"site": "site1", "device": "cpu", **folders}
+    assert read_manifest(kit) == {"site": "site1", "device": "cpu", **folders}
 
 
 def test_what_an_operator_decided_stays_when_a_kit_is_prepared_again(ready, sites):
@@ -80,11 +80,11 @@ def test_what_an_operator_decided_stays_when_a_kit_is_prepared_again(ready, site
     approve(ready, [Reference("mine:Part", "mine 2", "cc")])
     prepare_site(ready, sites / "site1", "cpu", evaluations="testing=3")
     prepare_site(ready, sites / "site1")
-    manifest = manifest_of(ready)
+    manifest = read_manifest(ready)
     assert manifest["parts"] == {"mine:Part": "cc", "other:Part": "bb"}
     assert (manifest["evaluations"], manifest["device"]) == ("testing=3", "auto")
     approve(ready, None)
-    assert manifest_of(ready)["parts"] == "all"
+    assert read_manifest(ready)["parts"] == "all"
 
 
 @pytest.mark.parametrize("answers", [False, True])

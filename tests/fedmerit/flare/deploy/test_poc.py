@@ -5,18 +5,18 @@ from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
-from federation_factory import PATIENCE
+from federation_factory import TIMEOUT_SECONDS
 from signed_runs import measured
 
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.federation.site_log import SITE_LOG
 from fedmerit.files import write_json
 from fedmerit.flare.deploy import poc
-from fedmerit.flare.deploy.processes import running
+from fedmerit.flare.deploy.processes import running_processes
 from fedmerit.records.certificates import Trust
 from fedmerit.records.ledger import Ledger, verify
 from fedmerit.records.results import read_run
-from fedmerit.verification.verify import verify_run
+from fedmerit.verification.run import verify_run
 
 pytestmark = pytest.mark.timeout(1800)  # processes start in seconds, or in minutes where much else is at work
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.timeout(1800)  # processes start in seconds, or in minu
 def test_poc_engine_gives_what_the_local_engine_gives(trained, assert_same_run, processes_of):
     run = trained(engine="poc", rounds=2)
     assert_same_run(trained(rounds=2), run)
-    assert running(run) == processes_of(run) == []
+    assert running_processes(run) == processes_of(run) == []
     assert read_run(run)["engine"] == "poc"
 
 
@@ -35,17 +35,17 @@ def test_poc_run_ends_with_its_command_and_goes_on(scripts, options, trained, as
     command = [str(word) for word in (scripts / "fedmerit", "run", "--out", run, *options(engine="poc", guard="off"))]
     with (tmp_path / "output.txt").open("wb") as output:
         process = subprocess.Popen(command, stdout=output, stderr=output)
-        wait_for(lambda: len(Ledger(run / "ledger.jsonl").records) > 0, PATIENCE)
+        wait_for(lambda: len(Ledger(run / "ledger.jsonl").records) > 0, TIMEOUT_SECONDS)
         process.kill()
         process.wait()
-        wait_for(lambda: not running(run), PATIENCE)
+        wait_for(lambda: not running_processes(run), TIMEOUT_SECONDS)
         subprocess.run([command[0], "run", "--out", run, "--resume"], check=True, stdout=output, stderr=output)
     assert_same_model(run / "models/global.pt", trained() / "models/global.pt")
     assert verify(run / "ledger.jsonl") == 3
     names = sorted(path.name for path in (run / "sites").iterdir())
     root = run / f"nvflare/fedmerit/prod_00/{names[0]}/startup/rootCA.pem"
     found = verify_run(run, [run / "sites" / name / SITE_LOG for name in names], Trust(root))
-    assert found.not_shown == ()
+    assert found.unproven == ()
     assert found.answers == measured(run)
 
 

@@ -6,7 +6,7 @@ from contextlib import suppress
 import pytest
 
 from fedmerit.flare.deploy import processes
-from fedmerit.flare.deploy.processes import end, guarded, running, start
+from fedmerit.flare.deploy.processes import end, end_processes_on_exit, running_processes, start
 
 SLEEP = "import time; time.sleep(60)"
 STUBBORN = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready', flush=True); {SLEEP}"
@@ -35,12 +35,12 @@ def test_processes_are_known_by_their_kit(kit, wait_for):
     script(other, f'python3 -S -c "{SLEEP}" "$PWD" &')
     start(kit)
     start(other)
-    wait_for(lambda: len(running(kit.parent)) == 3, 30)
-    assert sorted(jobs(running(kit))) == [False, True]
-    assert jobs(running(kit, job_only=True)) == [True]
+    wait_for(lambda: len(running_processes(kit.parent)) == 3, 30)
+    assert sorted(jobs(running_processes(kit))) == [False, True]
+    assert jobs(running_processes(kit, job_only=True)) == [True]
     end(kit)
-    assert running(kit) == []
-    assert jobs(running(kit.parent)) == [False]
+    assert running_processes(kit) == []
+    assert jobs(running_processes(kit.parent)) == [False]
 
 
 def test_a_script_runs_as_on_a_machine_that_was_just_started(kit):
@@ -63,17 +63,17 @@ def test_a_script_runs_as_on_a_machine_that_was_just_started(kit):
 
 
 def test_who_does_not_end_when_asked_is_killed(kit, wait_for, monkeypatch):
-    monkeypatch.setattr(processes, "PATIENCE", 0.1)
+    monkeypatch.setattr(processes, "TIMEOUT_SECONDS", 0.1)
     script(kit, f'python3 -S -c "{STUBBORN}" "$PWD" &')
     start(kit)
     wait_for(lambda: "ready" in (kit / "start.log").read_text(), 30)
     end(kit)
-    assert running(kit) == []
+    assert running_processes(kit) == []
 
 
 def test_nothing_outlives_its_guard(kit, wait_for):
-    with suppress(ZeroDivisionError), guarded(kit.parent):
+    with suppress(ZeroDivisionError), end_processes_on_exit(kit.parent):
         start(kit)
-        wait_for(lambda: len(running(kit.parent)) == 2, 30)  # the guard itself is none of them
+        wait_for(lambda: len(running_processes(kit.parent)) == 2, 30)  # the guard itself is none of them
         raise ZeroDivisionError
-    assert running(kit.parent) == []
+    assert running_processes(kit.parent) == []

@@ -10,11 +10,11 @@ from fedmerit.flare.deploy.project import (
     CONTEXT_BUILDER,
     PROJECT_FILE,
     VERSIONS_BUILDER,
+    add_project_sites,
+    default_organisation,
     make_project,
-    organisation_named_as,
     organisations,
     read_project,
-    with_sites,
     write_project,
 )
 
@@ -86,9 +86,9 @@ def test_what_can_just_work_is_taken(changes):
 
 
 def test_a_site_that_names_no_organisation_earns_for_itself():
-    assert organisation_named_as("St_Mary_2") == "St_Mary_2"
+    assert default_organisation("St_Mary_2") == "St_Mary_2"
     names = ["a_b", "a-b", "a--b", "a-_b", "x" * 63, "-" * 63, "-" * 62 + "_", "_" * 63]
-    names += [organisation_named_as(name) for name in names[1:3]]  # what another's is called
+    names += [default_organisation(name) for name in names[1:3]]  # what another's is called
     found = organisations(dict.fromkeys(names, ""))
     assert len(set(found.values())) == len(names)
     assert found["a-b"].startswith("a_b_")
@@ -105,13 +105,13 @@ def test_the_organisation_of_others_is_no_sites_own(stated, before):
 
 def test_further_sites_come_last_and_all_else_stays():
     before = make_project(**GOOD, name="trial", encryption={})
-    after = with_sites(before, {"C": "clinic"})
+    after = add_project_sites(before, {"C": "clinic"})
     new = {"name": "C", "type": "client", "org": "clinic", "allow_log_streaming": False}
     assert after == before | {"participants": [*before["participants"], new]}
     assert len(before["participants"]) == 4
     for name in ("a", "C D", "fl.clinic.org"):
         with pytest.raises(BadInput):
-            with_sites(before, {name: "clinic"})
+            add_project_sites(before, {name: "clinic"})
 
 
 def test_a_project_is_read_as_it_was_written(tmp_path):

@@ -18,12 +18,12 @@ from fedmerit.flare.deploy.provision import (
     Kit,
     VersionsBuilder,
     add_sites,
-    begin_again,
     init,
-    owner_alone,
+    owner_only,
     provision,
+    provision_again,
     renew,
-    state_of,
+    state_folder,
 )
 
 VERSIONS = {name: version(name) for name in ("fedmerit", "nvflare", "torch", "monai")}
@@ -40,13 +40,15 @@ def test_kits_say_which_versions_the_project_was_made_with(provisioned):
 
 
 def test_keys_lie_in_the_state_of_the_project(provisioned):
-    assert "root_pri_key" in json.loads((state_of(provisioned, read_project(provisioned)) / "cert.json").read_text())
+    assert "root_pri_key" in json.loads(
+        (state_folder(provisioned, read_project(provisioned)) / "cert.json").read_text()
+    )
 
 
 def test_kits_made_again_are_of_the_same_certificates(federation):
     before = certificates(federation / "fedmerit/prod_00")
     assert set(before) == {"localhost", "site1", "site2", "a@lead.org"}
-    kits = begin_again(federation, read_project(federation))
+    kits = provision_again(federation, read_project(federation))
     assert certificates(federation / "fedmerit/prod_01") == before
     assert [(kit.name, kit.kind, kit.org, kit.role) for kit in kits] == [
         ("localhost", "server", "lead", ""),
@@ -126,7 +128,7 @@ def test_a_full_disk_is_told_in_a_sentence_and_nothing_half_written_is_left(tmp_
     "again",
     [
         lambda out: add_sites(out, {"site3": ""}),
-        lambda out: begin_again(out, read_project(out)),
+        lambda out: provision_again(out, read_project(out)),
         lambda out: renew(out, ["site1"]),
     ],
 )
@@ -173,7 +175,7 @@ def test_the_authority_of_an_earlier_version_lasts_as_long_as_it_did(tmp_path):
     ]
     init(out, project | {"builders": builders})
     before = certificates(out / "fedmerit/prod_00")
-    begin_again(out, project)
+    provision_again(out, project)
     assert certificates(out / "fedmerit/prod_01") == before
     (kit,) = renew(out, ["A"])
     new, root = loaded(kit.path)
@@ -197,7 +199,7 @@ def test_what_is_written_is_for_its_owner_alone(tmp_path):
     (out / "link").symlink_to(elsewhere)
     before = os.umask(0o022)
     try:
-        with suppress(KeyError), owner_alone(out):
+        with suppress(KeyError), owner_only(out):
             (out / "new").touch()
             assert (out / "new").stat().st_mode & 0o777 == 0o600
             raise KeyError

@@ -8,15 +8,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from federation_factory import PATIENCE, Federation, federation
+from federation_factory import TIMEOUT_SECONDS, Federation, federation
 
 from fedmerit.federation.site_log import SITE_LOG
 from fedmerit.flare.deploy import session
 from fedmerit.flare.deploy.poc import HOST
 from fedmerit.flare.deploy.provision import renew
 from fedmerit.records.certificates import Trust
-from fedmerit.records.signing import CERTIFICATE
-from fedmerit.verification.verify import verify_run
+from fedmerit.records.signatures import CERTIFICATE
+from fedmerit.verification.run import verify_run
 
 ROUNDS = 4
 
@@ -54,7 +54,7 @@ class Run:
         path = self.hospitals.kits["server"] / "runs" / self.first / "ledger.jsonl"
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
-    def wait_for(self, condition: Callable[[list[dict]], bool], seconds: float = PATIENCE) -> list[dict]:
+    def wait_for(self, condition: Callable[[list[dict]], bool], seconds: float = TIMEOUT_SECONDS) -> list[dict]:
         """Until the ledger's records are such; these records."""
         deadline = time.monotonic() + seconds
         while not condition(records := self.records()):
@@ -78,7 +78,7 @@ class Run:
             found = verify_run(run, [self.log_of(site)], Trust(self.hospitals.kits[site] / "startup/rootCA.pem"))
             assert list(found.updates) == [site]
             assert found.signer
-            assert not any("signed" in sentence for sentence in found.not_shown)
+            assert not any("signed" in sentence for sentence in found.unproven)
         return run
 
 

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from cryptography.x509 import load_pem_x509_certificate
-from federation_factory import PATIENCE, federation
+from federation_factory import TIMEOUT_SECONDS, federation
 from nvflare.lighter.utils import Identity, generate_cert, generate_keys, serialize_cert, serialize_pri_key
 
 from fedmerit.errors import BadInput
@@ -26,7 +26,7 @@ from fedmerit.flare.deploy.provision import add_sites, init
 from fedmerit.flare.executor import ERRORS
 from fedmerit.records.ledger import Ledger, verify
 from fedmerit.records.results import read_results, read_run
-from fedmerit.training.place import RUN_NAME
+from fedmerit.trainers.monai_trainer.machine_settings import RUN_NAME
 
 NAMES = ["site1", "site2"]  # a site is two processes, which take seconds to begin
 
@@ -125,7 +125,7 @@ def test_fetched_run_folder_is_one_for_reports(hospitals, finished, fedmerit, tm
 
 
 def test_status_lists_sites_and_jobs(hospitals, finished, fedmerit, monkeypatch):
-    monkeypatch.setattr("cli.app.console.width", 200)
+    monkeypatch.setattr("fedmerit_cli.app.console.width", 200)
     result = fedmerit("status", "--kit", hospitals.admin)
     assert result.exit_code == 0, result.output
     assert "connected sites: site1, site2" in result.output
@@ -153,7 +153,7 @@ def ungated(hospitals, export, scripts):
     gate["args"]["decimals"] = 2
     scope.write_text(json.dumps(policy))
     command = [scripts / "nvflare", "job", "submit", "-j", job, "--startup-kit", hospitals.admin]
-    told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE).stdout
+    told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=TIMEOUT_SECONDS).stdout
     with hospitals.session() as opened:
         name = session.jobs(opened)[0]["job_id"]
     assert hospitals.wait(name) == session.COMPLETED, hospitals.log()
@@ -241,7 +241,7 @@ def test_job_that_brings_code_is_refused_by_the_sites(hospitals, export, assert_
     name = hospitals.submit(export("byoc", "--byoc"))
     assert hospitals.wait(name) == "FINISHED:FAILED_TO_RUN"
     with hospitals.session() as opened:
-        refused = session.why_refused(session.job(opened, name))
+        refused = session.explain_refusal(session.job(opened, name))
     told = [f"{site}: BYOC not permitted" for site in NAMES]
     assert sorted(text for text in refused if "BYOC" in text) == told
     assert_no_run(hospitals, name, *told)
@@ -300,7 +300,7 @@ def test_job_at_work_is_stopped(hospitals, export, fedmerit, tmp_path, wait_for)
     def told():
         return " ".join(fedmerit("status", job, "--kit", hospitals.admin).output.split())
 
-    wait_for(lambda: re.search(rf"{job}: round \d+ of 500, Dice \d+\.\d%, weights", told()), PATIENCE)
+    wait_for(lambda: re.search(rf"{job}: round \d+ of 500, Dice \d+\.\d%, weights", told()), TIMEOUT_SECONDS)
     result = fedmerit("abort", job, "--kit", hospitals.admin)
     assert result.exit_code == 0, result.output
     assert "ABORTED" in hospitals.wait(job)
@@ -389,7 +389,10 @@ def greeting(kit):
     context.load_cert_chain(kit / "startup/client.crt", kit / "startup/client.key")
     context.set_alpn_protocols(["h2"])
     try:
-        with socket.create_connection(server_address(kit), PATIENCE) as plain, context.wrap_socket(plain) as secure:
+        with (
+            socket.create_connection(server_address(kit), TIMEOUT_SECONDS) as plain,
+            context.wrap_socket(plain) as secure,
+        ):
             return secure.recv(100)
     except (ssl.SSLError, ConnectionResetError):  # it hangs up in one way or another
         return b""
@@ -400,7 +403,7 @@ def test_server_speaks_with_certificates_of_the_federation_alone(hospitals, newc
     assert greeting(newcomers["expired"]) == greeting(newcomers["foreign"]) == b""
     log = hospitals.kits["server"] / "start.log"
     for words in ("certificate has expired", "unable to get local issuer certificate"):
-        wait_for(lambda words=words: words in log.read_text(errors="replace"), PATIENCE)
+        wait_for(lambda words=words: words in log.read_text(errors="replace"), TIMEOUT_SECONDS)
 
 
 @pytest.mark.slow
@@ -408,7 +411,7 @@ def test_only_sites_of_the_federation_can_join(hospitals, newcomers, wait_for):
     for name in ("expired", "foreign", "late"):
         start(newcomers[name])
     hospitals.wait_for_sites("late")
-    wait_for(lambda: "re-challenge" in (newcomers["foreign"] / "start.log").read_text(), PATIENCE)
+    wait_for(lambda: "re-challenge" in (newcomers["foreign"] / "start.log").read_text(), TIMEOUT_SECONDS)
     with hospitals.session() as opened:
         assert session.connected(opened) == ["late", *NAMES]
     for kit in newcomers.values():

@@ -15,7 +15,7 @@ from fedmerit.flare.deploy import session, survey_session
 from fedmerit.flare.deploy.kits import prepare_site
 from fedmerit.flare.deploy.survey_session import await_survey
 from fedmerit.flare.survey_job import ANSWERS, NO_ANSWER, export_survey
-from fedmerit.training.data import open_sites
+from fedmerit.trainers.monai_trainer.data import open_sites
 from fedmerit.wire.survey import Question, Survey, Surveyed
 
 QUESTION = Question(5)

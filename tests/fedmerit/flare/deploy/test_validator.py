@@ -11,7 +11,7 @@ from nvflare.apis.fl_constant import SystemConfigs
 from nvflare.fuel.utils.config_service import ConfigService
 
 from fedmerit.flare.deploy.validator import ClassValidator
-from fedmerit.flare.recipe import site_policy
+from fedmerit.flare.recipe import build_site_policy
 
 JOB = Path(__file__).resolve().parents[4] / "jobs" / "fedce_prostate" / "app"
 SIDES = ("client", "server")
@@ -21,7 +21,7 @@ FOREIGN = "nvflare.app_common.np.np_trainer.NPTrainer"  # on NVFlare's own list 
 @pytest.fixture
 def reason(tmp_path, monkeypatch) -> Callable[..., str]:
     """Why client or server refuse a job that names ``part`` at a place of their file of it."""
-    monkeypatch.setitem(ConfigService._sections, SystemConfigs.RESOURCES_CONF, site_policy())
+    monkeypatch.setitem(ConfigService._sections, SystemConfigs.RESOURCES_CONF, build_site_policy())
     shutil.copytree(JOB, tmp_path / "app")
 
     def refused(side: str, where: str = "note", part: Mapping[str, Any] | None = None) -> str:

@@ -1,0 +1,121 @@
+"""A folder of trained coalitions, as loo and shapley fill it. They import it when they are called: it loads torch."""
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from fedmerit.errors import BadInput
+from fedmerit.trainers.monai_trainer.data import open_sites
+from fedmerit_cli.app import console
+from fedmerit_cli.printing import show
+from fedmerit_cli.progress import counting, exit_if_failed
+from fedmerit_evaluation.figures.dots_and_bars import value_ranges
+from fedmerit_evaluation.figures.drawing import png
+from fedmerit_evaluation.figures.pages import save_png
+from fedmerit_evaluation.figures.tables import Table
+from fedmerit_evaluation.ground_truth import coalitions
+from fedmerit_evaluation.ground_truth.coalitions import Training
+from fedmerit_evaluation.ground_truth.ground_truths import write_sampling
+from fedmerit_evaluation.ground_truth.sampling import Estimate, Sampling
+from fedmerit_evaluation.ground_truth.semivalues import EMPTY_COALITION, Coalition
+from fedmerit_evaluation.ground_truth.utilities import coalition_utilities
+from fedmerit_evaluation.results.views import Results
+from fedmerit_evaluation.statistics.ranks import Ranking
+from fedmerit_evaluation.studies.cluster import Workers
+from fedmerit_evaluation.studies.study_options import parse_seeds
+
+
+class CoalitionStudy:
+    """What was asked for, and where it goes.
+
+    Args:
+        out: the folder.
+        method: that trains every coalition.
+        seeds: as the user wrote them.
+        workers: that train.
+        settings: of every training.
+        options: further ones of `fedmerit.engines.runs.create`; ``sites`` and ``rounds`` among them.
+
+    Raises:
+        BadInput: one of these cannot be used, or there is one site alone.
+    """
+
+    def __init__(
+        self,
+        out: Path,
+        method: str,
+        seeds: str,
+        workers: Workers,
+        settings: Mapping[str, str],
+        options: Mapping[str, Any],
+    ):
+        self.out, self.method, self.workers = out, method, workers
+        self.settings, self.options = settings, options
+        self.names = [site.name for site in open_sites(options["sites"])]
+        if len(self.names) < 2:
+            raise BadInput(f"{options['sites']}: holds {self.names[0]} alone; what a site is worth shows beside others")
+        self.seeds = parse_seeds(seeds)
+        self.trainings: dict[Path, Training] = {}
+
+    def train(self, asked: Iterable[Coalition], seeds: Sequence[int] | None = None) -> None:
+        """Train what is missing, for all seeds or some; `typer.Exit` with 1 where a training failed."""
+        planned = self._prepare(asked, self.seeds if seeds is None else seeds)
+        self.trainings |= {training.folder: training for training in planned}
+        cost = coalitions.cost(planned)
+        if not cost.trainings:
+            return
+        number = self.workers.number_for(planned[0].folder, cost.trainings)
+        console.print(
+            f"{cost.trainings} of {len(planned)} trainings to do, {cost.images:,} images in all: "
+            f"about {_duration(cost.hours / number)} with {number} at a time"
+        )
+        left = [training for training in planned if not training.finished]
+        started, before = time.monotonic(), coalitions.own_seconds(left)
+        with counting("trainings", cost.trainings) as on_end:
+            failed = coalitions.work_off(left, self.workers, on_end)
+        took, own = time.monotonic() - started, coalitions.own_seconds(left) - before
+        if own > 0 and not failed:  # nothing is left to compare with where models were only tested
+            console.print(
+                f"took {_duration(took / 3600)}: {took * number / own - 1:+.1%} over the sites' own time, "
+                f"{_duration(own / 3600)} / {number}"
+            )
+        coalitions.write_results(self.out)
+        exit_if_failed(failed, advice="the same command goes on from what is done")
+
+    def _prepare(self, asked: Iterable[Coalition], seeds: Sequence[int]) -> list[Training]:
+        return coalitions.prepare(self.out, asked, seeds, self.method, self.settings, self.options)
+
+    def sample(self, rule: Sampling) -> dict[int, Estimate]:
+        """Train what permutations drawn by a rule ask for, seed by seed; the estimates by seed."""
+        self._prepare([frozenset(self.names)], self.seeds)  # where that is refused, no rule is written
+        write_sampling(self.out, rule)
+        estimates = {}
+        for seed in self.seeds:
+            of_seed = replace(rule, seed=seed)
+            estimate = of_seed.estimate({EMPTY_COALITION: 0.0})
+            while estimate.needed:
+                self.train(estimate.needed, [seed])
+                estimate = of_seed.estimate(coalition_utilities(self.results()).get(seed, {EMPTY_COALITION: 0.0}))
+            console.print(f"seed {seed}: {estimate.ended}")
+            estimates[seed] = estimate
+        return estimates
+
+    def results(self) -> Results:
+        """Of the trainings that this command asked for."""
+        return coalitions.results_of(list(self.trainings.values()))
+
+    def show(self, tables: Sequence[Table], rankings: Mapping[str, Ranking] | None = None) -> None:
+        """Print the tables; write them, the results they come from, and of rankings [points] one figure."""
+        coalitions.write_results(self.out)
+        show(tables, self.out)
+        if rankings:
+            drawn = value_ranges(rankings, dict.fromkeys(rankings, "points of Dice"))
+            save_png(self.out / "figures" / "values.png", png(drawn))
+        figure = ", figure" if rankings else ""
+        console.print(f"trainings, results{figure} and tables: {self.out}", soft_wrap=True)
+
+
+def _duration(hours: float) -> str:
+    return f"{hours:.1f} hours" if hours >= 1 else f"{60 * hours:.0f} minutes" if hours > 1.5 / 60 else "a minute"

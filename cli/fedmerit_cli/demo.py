@@ -1,0 +1,96 @@
+"""The demonstration: six generated hospitals, and everything that a report can show, in a few minutes."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fedmerit.configuration.recipes import guarded
+from fedmerit_cli.app import Rounds, console
+
+SIZE, PATIENTS, RATIOS = 48, 14, (0.2, 0.12, 0.68)  # few to train on, so that it is quick; enough to test on
+SETTINGS = {"recipe": "quick", "batch_size": "4"}
+WATCHED = {**SETTINGS, "validate_trained": "true"}  # what the free-rider value asks for
+SEEDS = (1, 2)  # besides 0: two seeds tell little
+RIDER = {"site4": "zero"}  # sends back what it received
+
+commands = typer.Typer()
+
+
+@commands.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder to work in; what is done there is not done again.")] = Path("demo"),
+    rounds: Rounds = 5,
+) -> None:
+    """Six generated hospitals: FedCE on NVFlare, FedAvg, training alone, leave-one-out, a free rider, the report."""
+    from fedmerit_cli.printing import print_runs, print_sites
+    from fedmerit_cli.progress import run_with_progress
+    from fedmerit_data.preparation import Preparation
+    from fedmerit_data.prepare import prepare as prepare_sites
+    from fedmerit_evaluation.report.all_sites import write_report
+
+    sites, values = out / "sites", out / "values"
+    asked: dict[str, Any] = {"sites": sites, "rounds": rounds, "settings": SETTINGS}
+    if not sites.exists():
+        _say(1, "Six generated hospitals")
+        preparation = Preparation("synthetic-prostate", size=SIZE, patients=PATIENTS, ratios=RATIOS)
+        print_sites(sites, len(prepare_sites(preparation, sites)))
+    fedavg: dict[str, Any] = {"method": "fedavg"}
+    fedce: dict[str, Any] = {"method": "fedce", "settings": WATCHED}
+    _say(2, "FedCE on NVFlare's simulator")
+    first = _created(out, {"fedce": fedce}, asked)
+    run_with_progress(first[0])
+    _say(3, "FedAvg, each alone, further seeds, a run with a free rider, and one without each hospital")
+    others: dict[str, Mapping[str, Any]] = {
+        "fedavg": fedavg,
+        **{f"fedavg-seed{seed}": {**fedavg, "seed": seed} for seed in SEEDS},
+        **{f"fedce-seed{seed}": {**fedce, "seed": seed} for seed in SEEDS},
+        "freerider": {**fedce, "attacks": RIDER},
+        **{f"standalone-seed{seed}": {"method": "standalone", "seed": seed} for seed in (0, *SEEDS)},
+    }
+    local = _created(out, others, asked | {"engine": "local"})
+    _side_by_side(local, values, asked)
+    _say(4, "Dice and contribution")
+    print_runs([*first, *local])
+    path = write_report([*first, *local], out / "report.html", truth=values)
+    console.print(f"report: {path.resolve()}", soft_wrap=True)
+
+
+def _say(number: int, what: str) -> None:
+    console.print(f"{number}. {what}", style="bold")
+
+
+def _created(out: Path, wanted: Mapping[str, Mapping[str, Any]], asked: Mapping[str, Any]) -> list[Path]:
+    """Run folders by their names, those created that are not there."""
+    from fedmerit.engines import runs
+
+    for name, options in wanted.items():
+        if not (out / name / "run.json").exists():
+            given = {**asked, **options}
+            runs.create(out / name, **{**given, "settings": guarded(given["settings"])})
+    return [out / name for name in wanted]
+
+
+def _side_by_side(folders: Sequence[Path], values: Path, asked: Mapping[str, Any]) -> None:
+    """Train what is not finished on the local engine, then all sites together and without each."""
+    from fedmerit.federation.checkpoint import is_finished
+    from fedmerit_cli.coalition_study import CoalitionStudy
+    from fedmerit_cli.progress import RunBars, exit_if_failed, progress, resumable
+    from fedmerit_evaluation.ground_truth.semivalues import leave_one_out_weights, required
+    from fedmerit_evaluation.studies.cluster import Workers, execute_all
+
+    left = [folder for folder in folders if not is_finished(folder, asked["rounds"])]
+    options = {"sites": asked["sites"], "rounds": asked["rounds"], "engine": "local"}
+    with Workers() as workers:
+        with resumable(), progress() as bars:
+            each = RunBars(bars)
+            failed = execute_all(
+                left,
+                workers,
+                lambda folder, error: each.remove(folder),
+                lambda folder, record: each.on_round(folder, record, folder.name),
+            )
+        exit_if_failed(failed)
+        study = CoalitionStudy(values, "fedavg", "0", workers, SETTINGS, options)
+        study.train(required(study.names, leave_one_out_weights))

@@ -1,0 +1,106 @@
+"""A site that follows an attack. It is put around a `Site` from outside: neither that nor the server knows of it.
+
+It knows what a real site in its place would: its own images, what it received, and what it remembers of the round
+before.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedmerit.attacks.attack import Attack, AttackerView
+from fedmerit.attacks.catalogue import parse
+from fedmerit.capabilities import TrainsLocally
+from fedmerit.federation.local_round import Learned, Memory
+from fedmerit.federation.site import Site
+from fedmerit.files import write_atomically
+from fedmerit.seeds import random_seed
+from fedmerit.trainers.monai_trainer.patches import build_samples
+from fedmerit.wire.messages import Answer, Enrolment, EnrolmentTask, Evaluated, Evaluation, Purpose, Reply, Task, Work
+
+KEPT = "behaviour.pt"  # in the site's memory folder: what an attack remembers for longer than a round
+RANDOM_STREAM = "behaviour"  # part of the seeds of its random numbers
+
+
+def wrap_attacker(site: Site, spec: str | None) -> Site:
+    """The site as it is, or following the attack of a spec."""
+    return site if spec is None else AttackerSite(site, parse(spec))
+
+
+class AttackerSite(Site):
+    """A site that is honest up to some round and follows an attack from then on, with the memory of the honest one.
+
+    Args:
+        honest: what it is until then.
+        attack: what it does from then on.
+    """
+
+    def __init__(self, honest: Site, attack: Attack):
+        vars(self).update(vars(honest))  # folder, memory, log and all are one
+        self.honest, self.attack, self.training_seed_site = honest, attack, attack.training_seed_site(honest.name)
+        random = np.random.default_rng(random_seed(self.config.seed, self.name, RANDOM_STREAM))
+        self.samples = build_samples(attack.training_cases(self.folder, random), self.config.network.patch)
+
+    def answer(self, task: Work) -> Answer:
+        """Whatever the server asks for."""
+        return self.honest.answer(task) if task.round < self.attack.first else super().answer(task)
+
+    @property
+    def num_samples(self) -> int:
+        """The images that it has, whatever it trains on."""
+        return self.honest.num_samples
+
+    def enrol(self, task: EnrolmentTask) -> Enrolment:
+        """As `Site.enrol`, with what the attack makes of it."""
+        return self.attack.commit(super().enrol(task))
+
+    def evaluate(self, task: Evaluation) -> Evaluated:
+        """As `Site.evaluate`, with what the attack says of the models; of the run's last ones, the truth."""
+        evaluated = super().evaluate(task)
+        if task.purpose is Purpose.ROUND:
+            return self.attack.rate(evaluated, task, self.participants)
+        return evaluated
+
+    def train(self, task: Task) -> Reply:
+        """As `Site.train`, with what the attack says of it."""
+        return self.attack.claim(super().train(task))
+
+    def learn(self, task: Task, received: Tensor, memory: Memory | None) -> Learned:
+        """What the attack makes of the round."""
+
+        def train() -> Learned:
+            return super(AttackerSite, self).learn(task, received, memory)
+
+        if memory is None:
+            if self.attack.earliest:  # it lost what it would cheat with
+                return train()
+            memory = Memory(received, received, task.buffers)
+        random = np.random.default_rng(random_seed(self.config.seed, self.name, task.round, RANDOM_STREAM))
+        step = received - memory.received
+        sent = self.attack.update(AttackerView(task, received, step, self._kept(task, memory, received), train, random))
+        if not isinstance(sent, Learned):
+            sent = Learned(sent, received + sent, task.buffers, float("nan"))
+        return self._completed(sent, task, received, memory)
+
+    def _completed(self, sent: Learned, task: Task, received: Tensor, memory: Memory) -> Learned:
+        """With what the method's sites send and have beside an update, where the attack makes none of it."""
+        if not isinstance(self.method, TrainsLocally):
+            return sent
+        nothing = {name: torch.zeros_like(received) for name in self.method.vectors}
+        own = (received, task.buffers) if self.method.keeps_own_model else None
+        return replace(sent, vectors={**nothing, **sent.vectors}, own=sent.own or memory.own or own)
+
+    def _kept(self, task: Task, memory: Memory, received: Tensor) -> Mapping[str, Any]:
+        """What the attack remembers: made in its first round, and again wherever that is repeated."""
+        file = self.memory.path / KEPT
+        if task.round > self.attack.first and file.exists():
+            kept: dict[str, Any] = torch.load(file, weights_only=True)
+            return kept
+        kept = dict(self.attack.keep(memory, received))
+        if kept:
+            write_atomically(file, lambda stream: torch.save(kept, stream))
+        return kept

@@ -1,0 +1,163 @@
+"""Free riders: they are rewarded for the others' work."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import torch
+from numpy.random import Generator
+from torch import Tensor
+
+from fedmerit.attacks.attack import Attack, AttackerView
+from fedmerit.federation.local_round import Learned, Memory
+from fedmerit.parameters import parameter
+from fedmerit.trainers.monai_trainer.data import Case, SiteFolder, Slices
+
+
+@dataclass(frozen=True, kw_only=True)
+class Repeat(Attack):
+    """Trains on one of its images, as often as it has images (Section 4.3, Jiang et al. 2023).
+
+    The image is drawn among those whose masks are not all empty. Augmentation still varies it.
+    """
+
+    def training_cases(self, folder: SiteFolder, random: Generator) -> tuple[Case, ...]:
+        """One case of one slice, listed n times."""
+        index = Slices(folder.cases("training")).index
+        shown = [(case, place) for case, place in index if case.label[place].any()] or index
+        case, place = shown[random.integers(len(shown))]
+        return (replace(case, slices=(place,) * len(index)),)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Partial(Attack):
+    """Trains on a share of its images alone, and so for a share of the time; it says that it trained on all of them."""
+
+    share: float = parameter(0.1, "of its training images that it trains on", above=0, high=1)
+
+    def training_cases(self, folder: SiteFolder, random: Generator) -> tuple[Case, ...]:
+        """Its cases with round(share * n) images, at least one, the same ones in every round."""
+        cases = folder.cases("training")
+        index = Slices(cases).index
+        chosen = sorted(random.permutation(len(index))[: max(1, round(self.share * len(index)))].tolist())
+        kept = {
+            case.name: [place for number in chosen for one, place in [index[number]] if one is case] for case in cases
+        }
+        return tuple(replace(case, slices=tuple(kept[case.name])) for case in cases if kept[case.name])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Zero(Attack):
+    """Sends back the model it received: an update of zeros (the plain free rider of Fraboni et al. 2021)."""
+
+    def update(self, view: AttackerView) -> Tensor | Learned:
+        """(d,) zeros."""
+        return torch.zeros_like(view.received)
+
+
+@dataclass(frozen=True, kw_only=True)
+class IntermittentRider(Zero):
+    """Works some rounds of so many, and sends zeros in the others: no sign of it is seen for long on end."""
+
+    every: int = parameter(3, "rounds of a turn", low=2)
+    works: int = parameter(1, "of them in which it trains, the first ones", low=1)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.works >= self.every:
+            raise ValueError(f"works={self.works}: expected less than every={self.every}, else it never rests")
+
+    def update(self, view: AttackerView) -> Tensor | Learned:
+        """The honest one, or (d,) zeros."""
+        return super().update(view) if view.task.round % self.every >= self.works else view.train()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Noise(Attack):
+    """Sends Gaussian noise of the norm that an honest update has (Fraboni et al. 2021, disguised).
+
+    What it can know of that norm: it trains honestly once, and learns how many times as long its update is as the
+    step that the model then takes. Afterwards its noise has that many times the norm of the last step.
+    """
+
+    times: float = parameter(1.0, "norm of the noise, in norms of an honest update", above=0)
+    earliest: ClassVar[int] = 1
+
+    def keep(self, memory: Memory, received: Tensor) -> Mapping[str, Any]:
+        """The ratio of the norms of its honest update and of the step after it."""
+        own, step = memory.trained - memory.received, received - memory.received
+        length = float(step.double().norm())
+        return {"ratio": float(own.double().norm()) / length if length else 0.0}
+
+    def update(self, view: AttackerView) -> Tensor:
+        """(d,) noise."""
+        norm = self.times * view.kept["ratio"] * float(view.step.double().norm())
+        return scaled_noise(view.received, norm, view.random)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Delta(Attack):
+    """Sends the last global step back (delta weights, Lin et al. 2019)."""
+
+    noise: float = parameter(0.0, "norm of noise added to the step, in norms of the step", low=0)
+    earliest: ClassVar[int] = 1
+
+    def update(self, view: AttackerView) -> Tensor:
+        """(d,) the step, and noise."""
+        if not self.noise:
+            return view.step
+        norm = self.noise * float(view.step.double().norm())
+        return view.step + scaled_noise(view.received, norm, view.random)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeltaNoise(Delta):
+    """Sends the last global step back with noise of half its norm: a cosine of 0.894 to it (Lin et al. 2019)."""
+
+    noise: float = parameter(0.5, "norm of noise added to the step, in norms of the step", low=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replay(Attack):
+    """Sends the update of its last honest round again and again (a stale update)."""
+
+    earliest: ClassVar[int] = 1
+
+    def keep(self, memory: Memory, received: Tensor) -> Mapping[str, Any]:
+        """That update, and the statistics with it."""
+        return {"update": memory.trained - memory.received, "buffers": dict(memory.buffers)}
+
+    def update(self, view: AttackerView) -> Learned:
+        """The update kept."""
+        update: Tensor = view.kept["update"]
+        return Learned(update, view.received + update, view.kept["buffers"], float("nan"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adaptive(Noise):
+    """Knows the guard's rules: trains once, then sends that update again under noise that hides the repetition.
+
+    By default the update sent has a cosine of 0.8 to the one it trained, and so of 0.64 to the one before: too little
+    for a replay, enough to have something in common with it. It is as long as an honest one and is not the last step,
+    so that a sign of direction is all that it may show, and one kind of sign is no verdict.
+    """
+
+    noise: float = parameter(0.75, "norm of noise beside the update, in norms of that", low=0)
+
+    def keep(self, memory: Memory, received: Tensor) -> Mapping[str, Any]:
+        """Its honest update, and how long one is beside a step."""
+        return {**super().keep(memory, received), "update": memory.trained - memory.received}
+
+    def update(self, view: AttackerView) -> Tensor:
+        """(d,) the update kept and noise, of the norm of an honest one."""
+        kept: Tensor = view.kept["update"]
+        mixed = kept + scaled_noise(kept, self.noise * float(kept.double().norm()), view.random)
+        norm = self.times * view.kept["ratio"] * float(view.step.double().norm())
+        sent: Tensor = mixed * (norm / float(mixed.double().norm()))
+        return sent
+
+
+def scaled_noise(like: Tensor, norm: float, random: Generator) -> Tensor:
+    """(d,) Gaussian noise of a given norm."""
+    noise: Tensor = torch.from_numpy(random.standard_normal(len(like)))
+    return noise.mul_(norm / float(noise.norm())).to(like.dtype)

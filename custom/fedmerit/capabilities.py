@@ -1,0 +1,242 @@
+"""Methods that are no federation: all sites' training images in one place.
+
+Methods that have models evaluated on the server validation set before a round ends.
+
+Methods that give each site a part of the model's neurons.
+
+Methods that change how a site trains: other terms of the loss, a second vector either way, a second model.
+
+Methods whose sites learn from each other's predictions.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, ClassVar, Protocol, TypeGuard
+
+from torch import Tensor, device, dtype, nn
+
+from fedmerit.core import Reports
+from fedmerit.flat import Buffers
+
+
+class PoolsImages:
+    """The capability: every site's update is that of one training on the images of all, which one machine holds."""
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """k models to evaluate, as mixtures of m vectors."""
+
+    models: Tensor  # (m, d)
+    mixtures: Tensor  # (k, m) float64, rows sum to 1: what is evaluated is ``mixtures @ models``
+    shares: Tensor  # (k, n) float64: whose trained BatchNorm statistics, averaged; a row of 0: those sent out, as
+    # `received` says
+    bins: int = 0  # of the histogram of losses per image; 0: none is wanted
+    received: Tensor | None = None  # (k, n) likewise of the statistics that sites received; None: the mean of all
+    coalitions: bool = False  # whether they are all coalitions of the present sites, in the order of `games.shapley`
+
+
+class EvaluatesCandidates:
+    """The capability."""
+
+    @property
+    def loss_bins(self) -> int:
+        """`Candidates.bins` of all that it asks for: a site makes no other histogram of losses."""
+        return 0
+
+    def candidates(self, state: Any, updates: Tensor, reports: Reports) -> Candidates | None:
+        """What is to be evaluated before `Method.round`, whose arguments these are; None: nothing this time.
+
+        `Reports.candidates` has the results then.
+        """
+        raise NotImplementedError
+
+    def most_candidates(self, sites: int) -> int:
+        """At most so many in a round, with ``sites`` of them: a site lets no more be evaluated."""
+        return sites
+
+
+@dataclass(frozen=True)
+class ImportanceRequest:
+    """A model whose neurons' importance is wanted before a round, measured on the server validation set."""
+
+    model: Tensor  # (d,)
+    order: str  # "exact": the loss without each neuron; "taylor": to first order
+    images: int  # at most so many of every site; 0: on none, the importance of all neurons is 0
+
+
+class AllocatesNeurons:
+    """The capability."""
+
+    def importance_schedule(self, round: int) -> tuple[str, int] | None:
+        """Order and images of the `importance_request` before a round, whatever the state; None: there is none.
+
+        A site measures nothing else.
+        """
+        raise NotImplementedError
+
+    def importance_request(self, state: Any) -> ImportanceRequest | None:
+        """What has to be measured before the next round goes out; None: nothing this time."""
+        raise NotImplementedError
+
+    def allocate(self, state: Any, importance: Tensor, alone: Tensor | None = None) -> tuple[Any, Tensor, Tensor]:
+        """The submodels of the next rounds, after an `importance_request`.
+
+        Args:
+            state: as that had it.
+            importance: (H,) float64, what the loss rises by without each neuron, the mean over images; signed.
+            alone: (n,) bool, the sites that keep model and neurons, whatever they would be given; None: nobody.
+
+        Returns:
+            The state, (n, d) models to start from, and (n, H) bool, the neurons that each site holds. What it does
+            not hold is zero in its model, and stays so in training.
+        """
+        raise NotImplementedError
+
+
+Penalty = Callable[[Tensor], Tensor]  # of the trainable parameters (d,), where they train: a scalar added to the loss
+
+
+def towards(point: Tensor, strength: float) -> Penalty:
+    """strength/2 ‖w - point‖², which holds a model near ``point`` (d,)."""
+
+    @cache  # on a GPU it is copied once, not for every step
+    def placed(where: device, kind: dtype) -> Tensor:
+        return point.to(where, kind)
+
+    return lambda w: strength / 2 * (w - placed(w.device, w.dtype)).square().sum()
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a training gave."""
+
+    parameters: Tensor  # (d,), on the CPU
+    buffers: Buffers
+    loss: float  # mean of the batches, without a penalty
+    steps: int  # K, of the optimiser
+    learning_rate: float  # η_l
+
+
+class Train(Protocol):
+    """The site's training of a round, with its own images, seed and settings."""
+
+    def __call__(
+        self,
+        start: Tensor,
+        buffers: Buffers | None = None,
+        penalty: Penalty | None = None,
+        shift: Tensor | None = None,
+    ) -> Trained:
+        """Train from ``start`` (d,).
+
+        Args:
+            start: where to begin.
+            buffers: the BatchNorm statistics to begin with; None: those received.
+            penalty: added to the loss of every batch.
+            shift: (d,) added to the gradient of every step.
+        """
+
+
+@dataclass(frozen=True)
+class TrainingView:
+    """What a site holds when it is about to train."""
+
+    received: Tensor  # (d,) w_t
+    buffers: Buffers  # received with it
+    vectors: Mapping[str, Tensor]  # (d,) each, sent with it: `Outcome.vectors`; zeros in round 0
+    kept: Mapping[str, Tensor]  # what `LocalResult.kept` of the site's last round held
+    own: tuple[Tensor, Buffers] | None  # likewise the site's own model (d,), and its statistics; None: none yet
+    train: Train
+
+
+@dataclass(frozen=True)
+class LocalResult:
+    """What a site made of a round."""
+
+    trained: Trained  # its update is this, minus what it received
+    vectors: Mapping[str, Tensor] = field(default_factory=dict)  # (d,) each, to send beside the update
+    kept: Mapping[str, Tensor] = field(default_factory=dict)  # for its next round; stays at the site
+    own: Trained | None = None  # a model of its own, the one that it tests, and goes home with; stays at the site
+
+
+class TrainsLocally:
+    """The capability."""
+
+    vectors: ClassVar[tuple[str, ...]] = ()  # names of what is sent beside updates: keys of `Reports.vectors`
+    keeps_own_model: ClassVar[bool] = False  # whether `LocalResult.own` is there; the server never has it
+    optimizers: ClassVar[tuple[str, ...]] = ()  # that it works with, then without momentum; empty: any
+
+    def train(self, view: TrainingView) -> LocalResult:
+        """One round at a site."""
+        raise NotImplementedError
+
+
+ExtraLoss = Callable[[Tensor, Tensor], Tensor]  # of images and a network's logits of them, added to the loss
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """Whose predictions reach whom in the coming round."""
+
+    probability: Tensor  # (n, n) float64: that row shares with column, 0 to 1
+    weights: Tensor  # (n, n) float64: λ that row has given the distillation loss of column; NaN: none yet
+
+
+@dataclass(frozen=True)
+class PeerView:
+    """What site n holds when it is about to learn from its peers.
+
+    ``predict`` is the interface behind which the exchange lies: whatever brings a peer's predictions on the site's
+    images. It is None where they are not available.
+    """
+
+    round: int
+    weights: Mapping[str, float]  # λ_(n,k) so far of each peer k that shares this round; NaN: none yet
+    predict: Callable[[str, Tensor], Tensor | None]  # logits, without gradient, of a peer for (batch, channels, h, w)
+    network: nn.Module  # θ_n, in eval mode
+    batches: Callable[[int], Iterable[tuple[Tensor, Tensor]]]  # so many of images and masks, the same in every round
+    loss: Callable[[Tensor, Tensor], Tensor]  # that the site trains with, of logits and masks
+    validation_dice: Callable[[str | None], float | None]  # 0 to 1, of a peer's predictions on the site's validation
+    # images, of None its own; None: not available
+
+
+@dataclass(frozen=True)
+class PeerTerm:
+    """What a site takes from its peers into a round's training."""
+
+    loss: ExtraLoss
+    values: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # what it says of peers, by quantity, name
+    weights: Mapping[str, float] = field(default_factory=dict)  # λ_(n,k) from now on, where that may change
+
+
+class LearnsFromPeers:
+    """The capability."""
+
+    exchange: str  # of models: "relay" by the server, or "peer": from site to site, of which the server sees none
+
+    @property
+    def peer_quantities(self) -> tuple[str, ...]:
+        """What a site says of those that shared with it: keys of `Reports.pairs`, named in `RANGES`.
+
+        "available" is 1 where a peer's predictions could be used; every other quantity is one of `learn_from`.
+        """
+        return ("available",)
+
+    def sharing(self, state: Any) -> Sharing | None:
+        """Who shares with whom in the round that ``state`` is the state before; None: nobody with anybody."""
+        raise NotImplementedError
+
+    def probability(self, weights: Tensor, round: int) -> Tensor:
+        """That a site shares in a round with a peer to whose distillation loss it has given ``weights``; likewise."""
+        raise NotImplementedError
+
+    def learn_from(self, view: PeerView) -> PeerTerm:
+        """The site half where `sharing` has peers reach the site."""
+        raise NotImplementedError
+
+
+def exchanges_directly(method: object) -> TypeGuard[LearnsFromPeers]:
+    """Whether sites ask each other for their models, which the server then never sees."""
+    return isinstance(method, LearnsFromPeers) and method.exchange == "peer"

@@ -1,0 +1,86 @@
+"""What a site commits to before round 0, and what the server makes of it."""
+
+import hashlib
+import json
+import time
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from cryptography.exceptions import InvalidSignature
+from cryptography.x509 import Certificate, load_pem_x509_certificate
+from cryptography.x509.oid import NameOID
+
+from fedmerit.configuration.run import RunConfiguration
+from fedmerit.guard.guard import Enrolled
+from fedmerit.guard.reward_groups import find_shared_cases
+from fedmerit.records.certificates import certificate_name
+from fedmerit.trainers.monai_trainer.data import SiteFolder, Slices
+from fedmerit.wire.messages import Enrolment
+
+DIGITS = 32  # of a case's digest, hexadecimal
+
+
+def make_enrolment(
+    folder: SiteFolder, config: RunConfiguration, round: int, num_samples: int, certificate: str
+) -> Enrolment:
+    """Counts of all splits, and a digest of the image of every training case that shows what is trained on.
+
+    The digests are salted with the run's plan: equal images at two sites of one run show, and those of two runs are
+    not comparable.
+    """
+    started = time.perf_counter()
+    salt = json.dumps(config.to_dict(), sort_keys=True).encode()
+    trained = [case for case in folder.cases("training") if case.slices != ()]
+    digests = (hashlib.sha256(salt + np.ascontiguousarray(case.image).tobytes()).hexdigest() for case in trained)
+    cases = {split: len(of_split) for split, of_split in folder.splits.items()} | {"training": len(trained)}
+    slices = {split: len(Slices(of_split)) for split, of_split in folder.splits.items()}
+    return Enrolment(
+        round=round,
+        cases=cases,
+        slices=slices | {"training": num_samples},
+        fingerprint=tuple(sorted(one[:DIGITS] for one in digests)),
+        certificate=certificate,
+        seconds=time.perf_counter() - started,
+    )
+
+
+def check_certificate(enrolment: Enrolment, site: str, root: Certificate | None) -> str | None:
+    """Why the certificate of an enrolment is not that of ``site``, issued by ``root``; None: it is, or need not be."""
+    if root is None:
+        return None
+    try:
+        certificate = load_pem_x509_certificate(enrolment.certificate.encode())
+        certificate.verify_directly_issued_by(root)
+    except (ValueError, TypeError, InvalidSignature):
+        return "enrolment without a certificate of this federation"
+    return None if certificate_name(certificate) == site else "enrolment with another site's certificate"
+
+
+def read_organisation(enrolment: Enrolment, site: str, root: Certificate | None) -> str:
+    """As the certificate has it, where ``root`` vouches for it; otherwise the site is its own."""
+    if root is None or not enrolment.certificate:
+        return f"site {site}"
+    subject = load_pem_x509_certificate(enrolment.certificate.encode()).subject
+    organisations = subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)
+    return f"organisation {organisations[0].value!s}" if organisations else f"site {site}"
+
+
+def collect_enrolments(sites: Sequence[str], enrolments: Mapping[str, Enrolment], root: Certificate | None) -> Enrolled:
+    """What the guard knows of ``sites``, those without an enrolment included.
+
+    Where all that have enrolled are of one organisation, each earns for itself.
+    """
+    of_site = {site: read_organisation(one, site, root) for site, one in enrolments.items()}
+    apart = len(set(of_site.values())) > 1
+    names = [of_site[site] if apart and site in of_site else f"site {site}" for site in sites]
+    counts = [_images(enrolments[site]) if site in enrolments else 0.0 for site in sites]
+    prints = [frozenset(enrolments[site].fingerprint if site in enrolments else ()) for site in sites]
+    organisations = torch.tensor([names.index(name) for name in names])
+    return Enrolled(torch.tensor(counts, dtype=torch.float64), organisations, find_shared_cases(prints))
+
+
+def _images(enrolment: Enrolment) -> float:
+    """Training images; a case that was enrolled twice counts once."""
+    unique = len(set(enrolment.fingerprint)) / len(enrolment.fingerprint)
+    return enrolment.slices["training"] * unique

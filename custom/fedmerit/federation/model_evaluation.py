@@ -1,0 +1,236 @@
+"""Which BatchNorm statistics a model is evaluated with, by the run's ``statistics``: the one place that decides.
+
+n sites. `statistics_rule` names the rule that holds in a round, for the models that sites are sent, for FedCE's
+model without a site and for candidates alike; `candidate_statistics` follows it for models that nobody trained as
+they are.
+
+Evaluation of models, and of neurons, as server and sites do it alike.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Subset
+
+from fedmerit import flat
+from fedmerit.capabilities import Candidates
+from fedmerit.configuration.run import RunConfiguration, Training
+from fedmerit.core import Method
+from fedmerit.flat import Buffers
+from fedmerit.records.ledger import GENESIS, digest, tensors_digest
+from fedmerit.trainers.monai_trainer.batch_norm import estimate_statistics
+from fedmerit.trainers.monai_trainer.data import Case, Samples
+from fedmerit.trainers.monai_trainer.networks import patch_size
+from fedmerit.trainers.monai_trainer.neurons import loss_increases
+from fedmerit.trainers.monai_trainer.overlaps import Overlap
+from fedmerit.trainers.monai_trainer.patches import build_samples
+from fedmerit.trainers.monai_trainer.prediction import evaluate, evaluate_with_losses
+from fedmerit.vectors import histogram
+from fedmerit.wire.messages import Evaluated, Evaluation, Importance, ImportanceTask, Purpose
+
+
+def statistics_rule(training: Training, round: int, of_outcome: str = "models") -> str:
+    """What holds of the statistics that ``round`` gives.
+
+    Args:
+        training: of the run.
+        round: its number.
+        of_outcome: `Outcome.statistics`, which ``statistics=method`` follows.
+
+    Returns:
+        "models", "own", "initial" as in `Outcome.statistics`; "mean" by data share; "weights"; "recalibrated"; or
+        "frozen": those of the round before.
+    """
+    rule = of_outcome if training.statistics == "method" else training.statistics
+    if rule == "shared" or (rule == "frozen" and round < training.frozen_from):
+        rule = "mean"
+    if of_outcome == "initial" and rule != "frozen":  # sites start anew: what they trained is of no model any more
+        return "initial"
+    return rule
+
+
+def estimates_statistics(training: Training) -> bool:
+    """Whether models that nobody trained are evaluated with statistics of the images of whoever evaluates them."""
+    return training.statistics == "recalibrated"
+
+
+@dataclass(frozen=True)
+class RoundStatistics:
+    """What there is to choose from when a round's candidates are evaluated."""
+
+    trained: Sequence[Buffers]  # (n,) of each site's reply; empty ones of absent sites
+    sent_out: Buffers  # the mean, before this round's
+    held: Sequence[Buffers] | None = None  # (n,) of each site's model as it was sent; None: all had those sent out
+    weights: Tensor | None = None  # (n,) of the round's aggregation; None: not known yet
+
+
+def candidate_statistics(
+    candidates: Candidates, there: RoundStatistics, rule: str, evaluator: int | None = None
+) -> tuple[tuple[Buffers, ...], Tensor]:
+    """The statistics that k candidates are evaluated with.
+
+    A candidate has the mean of its sites' trained ones by `Candidates.shares`, so that what one site alone trained
+    has that site's; by rule "weights" the mean by the sites' weights, once these are known; by rule "own", of several
+    sites, those that the evaluating site trained; by rule "frozen" those sent out. One that no site has a share in
+    has, by rule "own", likewise the evaluating site's, else those sent out, or of those held `Candidates.received`.
+
+    Args:
+        candidates: what is evaluated.
+        there: the statistics there are.
+        rule: as `statistics_rule` gives it.
+        evaluator: the row of the site that evaluates them; None: the server, on its own images.
+
+    Returns:
+        b sets of statistics, and (k, b) float64 the shares to mix them by, rows sum to 1.
+    """
+    shares = _by_rule(candidates, there, rule, evaluator)
+    held, received = list(there.held or ()), torch.zeros(len(shares), len(there.held or ()), dtype=torch.float64)
+    if there.held is not None and candidates.received is not None:
+        received = candidates.received * ~shares.any(dim=1, keepdim=True)
+    left = ~(shares.any(dim=1, keepdim=True) | received.any(dim=1, keepdim=True))
+    shares = torch.cat([shares, received, left.double()], dim=1)
+    used = shares.any(dim=0).nonzero().flatten().tolist()
+    sets = [*there.trained, *held, there.sent_out]
+    return tuple(sets[place] for place in used), shares[:, used]
+
+
+def _by_rule(candidates: Candidates, there: RoundStatistics, rule: str, evaluator: int | None) -> Tensor:
+    """(k, n) shares of the sites' trained statistics; rows of 0: none of them."""
+    shares = candidates.shares
+    if rule == "frozen":
+        return torch.zeros_like(shares)
+    if rule == "weights" and there.weights is not None:
+        weighed = there.weights.nan_to_num(0.0) * (shares > 0)
+        totals = weighed.sum(dim=1, keepdim=True)
+        return torch.where(totals > 0, weighed / totals.where(totals > 0, 1.0), shares)
+    if rule == "own" and evaluator is not None and there.trained[evaluator]:
+        alone = (shares > 0).sum(dim=1) == 1
+        if candidates.received is not None:  # models that sites have, with what came with them
+            alone |= candidates.received.any(dim=1)
+        own = torch.eye(shares.shape[1], dtype=torch.float64)[evaluator]
+        return shares.where(alone[:, None], own)
+    return shares
+
+
+def candidate_statistics_rule(training: Training, round: int, method: Method) -> str:
+    """`statistics_rule` before a round has an outcome."""
+    return statistics_rule(training, round, "own" if method.own_statistics else "models")
+
+
+KEPT = 64  # models of which it is remembered what was found
+
+
+@dataclass(frozen=True)
+class ModelEvaluation:
+    """What a model makes of some images."""
+
+    overlaps: tuple[Overlap, ...]  # by case and label
+    losses: Tensor | None = None  # (images,) soft Dice, float64, where they were asked for
+
+
+class Evaluations:
+    """What models make of images; of one equal to one of the last `KEPT`, on the same images, what was found then.
+
+    Args:
+        config: the run.
+    """
+
+    def __init__(self, config: RunConfiguration):
+        self._labels, self._amp = config.network.labels, config.training.amp
+        self._found: dict[tuple[object, ...], ModelEvaluation] = {}
+
+    def of(
+        self,
+        network: nn.Module,
+        parameters: Tensor,
+        buffers: Buffers,
+        cases: Sequence[Case],
+        final: bool = False,
+        losses: bool = False,
+    ) -> ModelEvaluation:
+        """Of the model ``parameters`` (d,) and ``buffers``, which is loaded into ``network`` where it has to be."""
+        model, images = (digest(parameters), tensors_digest(buffers.items())), [case.image_file for case in cases]
+        key = model, tuple(images), final, losses
+        found = self._found.pop(key, None)
+        if found is None:
+            flat.load(network, parameters, buffers)
+            found = self.now(network, cases, final, losses)
+        self._found[key] = found
+        if len(self._found) > KEPT:
+            del self._found[next(iter(self._found))]
+        return found
+
+    def now(
+        self, network: nn.Module, cases: Sequence[Case], final: bool = False, losses: bool = False
+    ) -> ModelEvaluation:
+        """Of ``network`` as it is; ``losses`` are those of a round's models, of ``final`` ones nobody asks for any."""
+        if not losses:
+            return ModelEvaluation(tuple(evaluate(network, cases, self._labels, self._amp, final)))
+        overlaps, of_images = evaluate_with_losses(network, cases, self._labels, self._amp)
+        return ModelEvaluation(tuple(overlaps), of_images)
+
+
+def evaluate_models(
+    network: nn.Module,
+    cases: Sequence[Case],
+    task: Evaluation,
+    config: RunConfiguration,
+    estimate_on: Samples | None = None,
+    evaluations: Evaluations | None = None,
+) -> Evaluated:
+    """Every model of ``task`` on ``cases``, one after the other in ``network``, equal ones once.
+
+    With ``estimate_on``, BatchNorm statistics are not those of the task, but estimated on these images. Of models
+    that ``evaluations`` remember nothing is done.
+    """
+    started = time.perf_counter()
+    final = task.purpose is Purpose.FINAL
+    known = evaluations or Evaluations(config)
+    overlaps, losses = [], torch.zeros(len(task.mixtures), task.bins, dtype=torch.float64)
+    for row, (mixture, shares) in enumerate(zip(task.mixtures, task.shares, strict=True)):
+        model = flat.mix(task.models, mixture), flat.average_buffers(task.buffers, shares)
+        if estimate_on is not None:
+            flat.load(network, *model)
+            estimate_statistics(network, estimate_on)
+            found = known.now(network, cases, final, task.bins > 0)
+        else:
+            found = known.of(network, *model, cases, final, task.bins > 0)
+        overlaps.append(found.overlaps)
+        if found.losses is not None:
+            losses[row] = histogram(found.losses, task.bins)
+    return Evaluated(task.round, tuple(overlaps), losses, time.perf_counter() - started)
+
+
+def candidate_task(
+    candidates: Candidates,
+    statistics: tuple[tuple[Buffers, ...], Tensor],
+    round: int,
+    split: str,
+    ledger: str = GENESIS,
+) -> Evaluation:
+    """The evaluation of candidate models on a split, with ``statistics`` of `statistics_rules.of_candidates`."""
+    buffers, shares = statistics
+    return Evaluation(
+        round=round,
+        split=split,
+        models=candidates.models,
+        mixtures=candidates.mixtures,
+        buffers=buffers,
+        shares=shares,
+        bins=candidates.bins,
+        ledger=ledger,
+    )
+
+
+def measure_importance(network: nn.Module, cases: Sequence[Case], task: ImportanceTask) -> Importance:
+    """The neurons of the model of ``task`` on images evenly spaced over ``cases``."""
+    started = time.perf_counter()
+    flat.load(network, task.model, task.buffers)
+    samples = build_samples(cases, patch_size(network))
+    number = min(task.images, len(samples))
+    chosen = Subset(samples, [place * len(samples) // number for place in range(number)])
+    increases = loss_increases(network, chosen, task.order)
+    return Importance(task.round, increases, number, time.perf_counter() - started)

@@ -1,0 +1,116 @@
+"""What a method is told of the network whose parameters are its vector.
+
+The neurons that each site holds, of methods that allocate them: a part of the server.
+"""
+
+from collections.abc import Generator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.conv import _ConvNd
+
+from fedmerit import flat
+from fedmerit.core import Layout
+from fedmerit.federation.exchange import Exchange
+from fedmerit.trainers.monai_trainer import neurons
+from fedmerit.trainers.monai_trainer.networks import output_modules
+from fedmerit.wire.inspection import check_importance
+from fedmerit.wire.messages import Importance, ImportanceTask, payload_bytes
+
+NORMS = (_NormBase, nn.GroupNorm, nn.LayerNorm)  # _NormBase: of batch and instance norms
+
+
+def read_layout(network: nn.Module, *, with_neurons: bool = False) -> Layout:
+    """Of the network's trainable parameters; ``with_neurons``: an image is sent through to tell the owners.
+
+    A norm is any layer that normalises: batch, instance, group or layer norm. Without parameters, as MONAI's instance
+    norm has it by default, it leaves nothing in the vector.
+    """
+    parts = flat.trainable(network)
+    sizes = tuple(parameter.numel() for parameter in parts.values())
+    modules = dict(network.named_modules())
+    norms = tuple(isinstance(modules[name.rpartition(".")[0]], NORMS) for name in parts)
+    owners = neurons.owners(network) if with_neurons else torch.full((sum(sizes),), -1, dtype=torch.int32)
+    return Layout(sizes, owners, tuple(parts), norms, _outputs(network))
+
+
+def _convolutions(block: nn.Module) -> list[_ConvNd]:
+    return [module for module in block.modules() if isinstance(module, _ConvNd)]
+
+
+def _outputs(network: nn.Module) -> Tensor:
+    """(labels, m) places in the vector of the weights and bias of the last convolution, by its output channels.
+
+    The heads of deep supervision, which training alone has, do not count.
+    """
+    names = {module: name for name, module in network.named_modules()}
+    candidates = _convolutions(output_modules(network)[0]) or _convolutions(network)
+    if not candidates:  # a network of others may have none
+        return torch.empty(0, 0, dtype=torch.long)
+    last = candidates[-1]
+    name = names[last]
+    places = flat.named(network, torch.arange(sum(part.numel() for part in flat.trainable(network).values())))
+    weight = places[f"{name}.weight"]
+    rows = [(weight.transpose(0, 1) if last.transposed else weight).reshape(last.out_channels, -1)]
+    if last.bias is not None:
+        rows.append(places[f"{name}.bias"][:, None])
+    return torch.cat(rows, dim=1)
+
+
+class Submodels:
+    """Which neurons each site holds, and what it took to find that out this round.
+
+    Args:
+        network: whose neurons they are.
+    """
+
+    def __init__(self, network: nn.Module):
+        self.network = network
+        self.held: Tensor | None = None  # (n, H) bool; None: all
+        self.cost: tuple[int, dict[str, str]] = 0, {}  # bytes sent to each site for it, and who gave no answer
+
+    def of(self, row: int) -> Tensor | None:
+        """(H,) bool, those of the site at ``row``."""
+        return None if self.held is None else self.held[row]
+
+    def ask(
+        self, task: ImportanceTask, sites: Sequence[str], when: str, least: int
+    ) -> Generator[Exchange, None, Tensor]:
+        """Have the sites measure; (H,) what they say."""
+        hidden = neurons.count(self.network)
+        exchange = Exchange(
+            dict.fromkeys(sites, task),
+            lambda site, answer: check_importance(answer, task, hidden),
+            "importance of neurons",
+            when,
+            least,
+            earlier={},
+        )
+        yield exchange
+        answers = [answer for answer in exchange.usable().values() if isinstance(answer, Importance)]
+        self.cost = payload_bytes(task), exchange.faults()
+        return mean_importance(answers)
+
+    def nothing(self) -> Tensor:
+        """(H,) zeros, where nothing is to be measured."""
+        return torch.zeros(neurons.count(self.network), dtype=torch.float64)
+
+    def spent(self) -> tuple[int, dict[str, str]]:
+        """`cost`, which counts for one round."""
+        cost, self.cost = self.cost, (0, {})
+        return cost
+
+    def content(self) -> dict[str, Any]:
+        """For the checkpoint."""
+        return {"neurons": self.held, "weighed": self.cost}
+
+    def restore(self, content: Mapping[str, Any]) -> None:
+        """From the checkpoint; those of earlier versions have none of it."""
+        self.held, self.cost = content.get("neurons"), content.get("weighed", (0, {}))
+
+
+def mean_importance(answers: Sequence[Importance]) -> Tensor:
+    """(H,) of all sites' images as one validation set."""
+    return torch.stack([one.increases for one in answers]).sum(dim=0) / sum(one.images for one in answers)

@@ -1,0 +1,141 @@
+"""Cross evaluation: what a site may earn by is measured by the others, each with one voice, never on its own.
+
+Every rater's ratings are first moved to one level: it divides among the others what it cannot take from their sum, the
+idea of an impartial division (de Clippel, Moulin and Tideman 2008). Then a robust mean over the raters.
+
+What is rated, and what ratings say of sites: the method's candidates, and for FedCE the model without each site.
+"""
+
+import torch
+from torch import Tensor
+
+from fedmerit.capabilities import Candidates
+from fedmerit.core import CandidateResults
+from fedmerit.games import compute_values
+from fedmerit.guard.rule import Rule, median_of_others
+from fedmerit.vectors import trained_models
+
+OUTLIER_FACTOR = 4.0  # times the others' median distance from what all found
+MIN_OUTLIER_DISTANCE = 0.05  # of Dice: nearer raters agree whatever the others do
+
+RATER_RULE = Rule(
+    "raters",
+    "Candidates and models without a site are evaluated by the other sites: one voice each, never on its own, all "
+    "raters on one level, the median over raters. A rater that stands apart has no voice that round. With "
+    "`--server-sites`, the server's own images count alone.",
+    "rigged evaluations, invented validation cases, self-reported errors",
+    "a site whose images are like nobody else's earns what it is worth to the others, and may have no voice",
+)
+
+
+def voices(scores: Tensor, heard: Tensor) -> tuple[Tensor, Tensor]:
+    """(n, n) how much the rater of each column says of the site of each row, rows sum to 1 or 0; and (n,) offsets.
+
+    Args:
+        scores: (n, n) float64, what the rater of each row found of the site of each column; NaN: nothing, as of itself.
+        heard: (n,) bool: raters with a voice.
+    """
+    found = scores.isfinite() & heard[:, None]
+    levels = scores.where(found, torch.nan).nanmean(dim=1)
+    offsets = (levels.nanquantile(0.5) - levels).nan_to_num(0.0)
+    moved = (scores + offsets[:, None]).where(found, torch.inf).T  # of each site, by rater
+    counts, order = found.sum(dim=0)[:, None], moved.argsort(dim=1, stable=True)
+    places = torch.arange(len(scores)).expand_as(moved)
+    cut = (counts - 1).clamp(min=0) // 2  # of a median
+    kept = ((places >= cut) & (places < counts - cut)).double()
+    kept = kept / kept.sum(dim=1, keepdim=True).clamp(min=1)
+    return torch.zeros_like(moved).scatter_(1, order, kept), offsets
+
+
+def aggregate_ratings(voice: Tensor, offsets: Tensor, scores: Tensor) -> Tensor:
+    """(n,) what the raters found of each site, by what `voices` gave; NaN: nobody rated it."""
+    found = (voice.T * (scores + offsets[:, None]).nan_to_num(0.0)).sum(dim=0)
+    return found.where(voice.sum(dim=1) > 0, torch.nan)
+
+
+def distances(scores: Tensor, offsets: Tensor, judged: Tensor, heard: Tensor) -> Tensor:
+    """(n,) how far each rater's ratings are from what all found, in Dice, mean over sites; NaN: it is not heard."""
+    return (scores + offsets[:, None] - judged).abs().nanmean(dim=1).where(heard, torch.nan)
+
+
+def find_outlier_raters(away: Tensor) -> Tensor:
+    """(n,) bool: the raters who are far from what all found, compared with the others; ``away`` (n,) `distances`."""
+    typical = median_of_others(away, away.isfinite())
+    return (away > MIN_OUTLIER_DISTANCE) & (away > OUTLIER_FACTOR * typical)
+
+
+def leave_one_out_models(
+    model: Tensor,
+    received: Tensor,
+    updates: Tensor,
+    weights: Tensor,
+    data_share: Tensor,
+    counted: Tensor,
+    whole: bool = False,
+) -> Candidates:
+    """The aggregated model without each of the k ``counted`` sites: (w - ρ_i w_i) / (1 - ρ_i), as in FedCE's Eq. 3.
+
+    Args:
+        model: (d,) the aggregated one, w.
+        received: (d,) or (n, d) what the sites started from, which makes w_i with
+        updates: (n, d).
+        weights: (n,) ρ of the aggregation, below 1.
+        data_share: (n,) by which BatchNorm statistics are averaged, those of the others here.
+        counted: (n,) bool.
+        whole: add w itself, the last.
+    """
+    there, count = counted.nonzero().flatten(), int(counted.sum())
+    left = 1 - weights[there]
+    mixtures = torch.diag(-weights[there] / left)
+    others = data_share.expand(count, -1).clone()
+    others[torch.arange(count), there] = 0.0
+    mixtures = torch.cat([mixtures, (1 / left)[:, None]], dim=1)
+    if whole:
+        mixtures = torch.cat([mixtures, torch.eye(count + 1, dtype=torch.float64)[-1:]])
+        others = torch.cat([others, data_share[None]])
+    models = trained_models(received, updates, counted, model)
+    return Candidates(models, mixtures, others / others.sum(dim=1, keepdim=True))
+
+
+def candidate_owners(candidates: Candidates) -> Tensor:
+    """(k,) the site that alone made each candidate; -1: none, or several."""
+    members = candidates.shares > 0
+    return torch.where(members.sum(dim=1) == 1, members.long().argmax(dim=1), -1)
+
+
+def rating_matrix(candidates: Candidates, ratings: Tensor, present: Tensor) -> Tensor:
+    """(n, n) what the rater of each row found of the site of each column; NaN: nothing.
+
+    Args:
+        candidates: of the method.
+        ratings: (n, k) Dice by rater and candidate; NaN: it gave none.
+        present: (n,) bool: the sites that the candidates are of.
+    """
+    n = len(present)
+    scores = torch.full((n, n), torch.nan, dtype=torch.float64)
+    raters = ratings.isfinite().all(dim=1).nonzero().flatten().tolist()
+    if candidates.coalitions:
+        for rater in raters:
+            scores[rater, present] = compute_values(ratings[rater], int(present.sum()))
+        return scores
+    for place, site in enumerate(candidate_owners(candidates).tolist()):
+        if site >= 0:
+            scores[raters, site] = ratings[raters, place]
+    return scores
+
+
+def candidate_results(
+    candidates: Candidates, ratings: Tensor, losses: Tensor, judged: Tensor, voice: Tensor, offsets: Tensor
+) -> CandidateResults:
+    """What the method gets of ``ratings`` (n, k); the others are as `guard.Guard.judge` gave them.
+
+    ``losses`` (k, bins) are all raters' images.
+    """
+    mean = ratings.nanmean(dim=0)
+    if not candidates.coalitions:
+        owner = candidate_owners(candidates)
+        known = (owner >= 0) & judged[owner].isfinite()
+        return CandidateResults(judged[owner].where(known, mean).clamp(0, 1), losses)
+    sizes = (candidates.shares > 0).sum(dim=1).double()
+    moved = (ratings + offsets[:, None] * sizes).nan_to_num(0.0)  # an offset adds to every Shapley value
+    return CandidateResults(mean, losses, judged=voice @ moved)

@@ -1,0 +1,124 @@
+"""Who earns as one: sites of one organisation, and near copies. The method sees one site in their place."""
+
+from dataclasses import dataclass
+
+import torch
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import connected_components
+from torch import Tensor
+
+from fedmerit.guard.rule import Rule
+
+EXACT = 0.999  # cosine of two updates of one round
+NEAR = 0.4  # of near copies: mean over rounds, what all have in common taken out; honest ones stay below 0
+TWICE = 0.5  # and at most this part of the distance of either from any third
+FEWEST = 4  # sites, to tell near ones from others
+SHARED_CASES = 0.5  # of the training cases of either site
+
+ORGANISATIONS = Rule(
+    "organisations",
+    "Sites whose certificates name one organisation earn as one site, divided by their images; where all are of one, "
+    "each earns for itself.",
+    "several identities of one legal entity",
+    "none: two hospitals of one organisation count with all their images, up to the bound of one site",
+)
+COPIES = Rule(
+    "copies",
+    f"Sites that enrolled half of each other's cases, whose updates are one (cosine over {EXACT:g}), or near share one "
+    f"contribution as long as that lasts. Near: without what all have in common, the mean cosine over rounds is over "
+    f"{NEAR:g}, and each is half as far from the other as from any third.",
+    "the same images under two names, slightly changed copies of one update",
+    "two hospitals whose updates are as near as that, or that hold the same images, would be paid as one",
+)
+
+
+@dataclass(frozen=True)
+class RewardGroups:
+    """Which sites earn as one."""
+
+    first: Tensor  # (n,) the first site of each one's group, in whose row the method has it; its own place: alone
+    parts: Tensor  # (n,) of what the group earns; sums to 1 in each. 0: others of the group count, this one does not
+    copies: Tensor  # (n,) bool: in a group of copies
+
+    @property
+    def grouped(self) -> bool:
+        """Whether any site is not alone."""
+        return bool((self.first != torch.arange(len(self.first))).any())
+
+    @property
+    def averaging_matrix(self) -> Tensor:
+        """(n, n): its product with updates has each group's mean in the row of its first site, zeros in the others'."""
+        averaging_matrix = torch.zeros(len(self.first), len(self.first), dtype=torch.float64)
+        averaging_matrix[self.first, torch.arange(len(self.first))] = self.parts
+        return averaging_matrix
+
+
+def find_reward_groups(counted: Tensor, counts: Tensor, copied: Tensor, organisations: Tensor) -> RewardGroups:
+    """The groups of n sites.
+
+    The first of a group is that whether it answered or not: the method remembers in its row what the group has earned.
+
+    Args:
+        counted: (n,) bool, who has a part in the round; groups of others alone are none.
+        counts: (n,) images.
+        copied: (n, n) bool, symmetric: near copies.
+        organisations: (n,) numbers of organisations; equal ones are one.
+    """
+    places = torch.arange(len(counted))
+    linked = copied | (organisations[:, None] == organisations)
+    _, groups = connected_components(csr_array(linked.numpy()), directed=False)
+    of_one = torch.from_numpy(groups)
+    linked = of_one[:, None] == of_one
+    alone = ~(linked & counted).any(dim=1)
+    first = torch.where(alone, places, linked.long().argmax(dim=1))
+    copies = (linked & copied & (places[:, None] != places)).any(dim=1) & ~alone
+    amounts = torch.where(copies | (counts <= 0), 1.0, counts.double()).where(counted | alone, 0.0)
+    total = torch.zeros(len(counted), dtype=torch.float64).index_add_(0, first, amounts)
+    return RewardGroups(first, amounts / total[first], copies)
+
+
+def find_shared_cases(fingerprints: list[frozenset[str]]) -> Tensor:
+    """(n, n) bool: which sites enrolled at least `SHARED_CASES` of each other's cases.
+
+    Of the larger one too: copies divide equally, and one case of a hospital's must not earn half of its pay.
+    """
+    n = len(fingerprints)
+    shared = torch.zeros(n, n, dtype=torch.bool)
+    for i, one in enumerate(fingerprints):
+        for j, other in enumerate(fingerprints):
+            larger = max(len(one), len(other))
+            shared[i, j] = i != j and larger > 0 and len(one & other) >= SHARED_CASES * larger
+    return shared
+
+
+def find_near_copies(cosines: Tensor, remembered: Tensor, present: Tensor) -> Tensor:
+    """(n, n) bool: whose updates are one in this round, or much nearer to each other than to any third's.
+
+    A cluster of sites that are alike is none of copies: of three or more, only equal updates are told.
+
+    Args:
+        cosines: (n, n) of the round's updates.
+        remembered: (n, n) their mean over rounds.
+        present: (n,) bool.
+    """
+    pairs = present[:, None] & present & ~torch.eye(len(present), dtype=torch.bool)
+    exact = pairs & (cosines > EXACT)
+    if present.sum() < FEWEST:
+        return exact
+    left = centred(remembered, present)
+    third = left.where(pairs, -torch.inf).topk(2, dim=1)  # the nearest two of each
+    of_each = torch.where(left == third.values[:, :1], third.values[:, 1:], third.values[:, :1])
+    nearest_third = torch.maximum(of_each, of_each.T)
+    return exact | (pairs & (left > NEAR) & (1 - left < TWICE * (1 - nearest_third)))
+
+
+def centred(cosines: Tensor, present: Tensor) -> Tensor:
+    """(n, n) cosines of what the mean direction of the ``present`` (n,) leaves of each; from ``cosines`` (n, n)."""
+    known = cosines.where(present[:, None] & present, 0.0)
+    share = present.double() / present.sum()
+    to_mean = known @ share
+    squared = float(share @ to_mean)
+    left = known - torch.outer(to_mean, to_mean) / squared if squared > 0 else known
+    lengths = left.diagonal().clamp(min=0).sqrt()
+    scale = torch.outer(lengths, lengths)
+    return torch.where(scale > 0, left / scale.where(scale > 0, 1.0), 0.0)

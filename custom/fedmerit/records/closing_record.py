@@ -1,0 +1,74 @@
+"""closing.json: what a run left behind when it was over, signed like its ledger.
+
+Digests of the run's files and models, the ledger's head, and the last word of every site's own log.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from fedmerit.errors import BadInput
+from fedmerit.files import UNFINISHED, read_json, sha256, write_json
+from fedmerit.records.ledger import record_hash, signature_payload
+from fedmerit.records.signatures import Signer
+
+CLOSING = "closing.json"
+FILES = ("results.csv", "run.json")
+TOLD = ("values.csv", "cross_site_val/cross_val_results.json")  # likewise; closing records of before list neither
+MODELS = "models"
+
+
+@dataclass(frozen=True)
+class Closing:
+    """The closing record of a run."""
+
+    ledger: str  # hash of the last record
+    files: Mapping[str, str]  # SHA-256 by path in the run folder
+    site_logs: Mapping[str, str]  # by site, the hash of its log's last record, as the site said it
+    signature: str | None = None  # of `closing_payload`; of earlier versions, of `digest`
+
+    @property
+    def digest(self) -> str:
+        """Of all but the signature."""
+        return record_hash({name: value for name, value in asdict(self).items() if name != "signature"})
+
+    @property
+    def told(self) -> str:
+        """What the sites are told of it: the digest, and its signature where there is one."""
+        return " ".join(filter(None, [self.digest, self.signature]))
+
+
+def close(run: Path, head: str, site_logs: Mapping[str, str], signer: Signer | None = None) -> Closing:
+    """Write the closing record of a run folder; ``head`` is the hash of its ledger's last record."""
+    files = {path.relative_to(run).as_posix(): sha256(path) for path in covered_files(run)}
+    closing = Closing(head, files, dict(sorted(site_logs.items())))
+    closing = replace(closing, signature=signer.sign(closing_payload(head, closing.digest)) if signer else None)
+    write_json(run / CLOSING, asdict(closing))
+    return closing
+
+
+def closing_payload(head: str, digest: str) -> str:
+    """What the server signs of a closing record: with its ledger's head, so that no site can show it of another run."""
+    return signature_payload(head, "closed", digest)
+
+
+def covered_files(run: Path) -> Iterable[Path]:
+    """The files of a run folder that its closing record covers, in order."""
+    here = [run / name for name in (*FILES, *TOLD) if (run / name).exists()]
+    models = (path for path in (run / MODELS).rglob("*") if path.is_file() and not path.name.endswith(UNFINISHED))
+    return [*here, *sorted(models)]
+
+
+def read_closing(run: Path) -> Closing | None:
+    """That of a run folder, None where there is none; `BadInput` naming it where it is no such record."""
+    path = run / CLOSING
+    if not path.exists():
+        return None
+    try:
+        closing = Closing(**read_json(path))
+        texts: list[object] = [closing.ledger, *closing.files.values(), *closing.site_logs.values()]
+    except (TypeError, AttributeError):
+        raise BadInput(f"{path}: not a closing record") from None
+    if not all(isinstance(text, str) for text in texts) or not isinstance(closing.signature, str | None):
+        raise BadInput(f"{path}: not a closing record")
+    return closing

@@ -1,0 +1,275 @@
+"""Site folders as everything after `prepare` reads them: site.json, datalist.json and memory-mapped arrays.
+
+Per case two ``.npy`` files: image ``(slices, channels, height, width)`` float32 and label
+``(slices, labels, height, width)`` uint8 of zeros and ones, one plane per label. A fundus photograph is
+a case of one slice.
+"""
+
+import hashlib
+import math
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from fedmerit.errors import BadInput
+from fedmerit.files import read_json, sha256
+
+SPLITS = ("training", "validation", "testing")
+LONGEST_NAME = 100  # characters of a site's
+FORMULA = "=+-@"  # what a spreadsheet computes begins with one of these
+SERVER_SPLIT = "server_validation"  # training patients set aside for the server; most folders have none
+HEADER_LOCK = threading.Lock()  # NumPy parses one by `ast`; two threads in that at once can fail before CPython 3.11.8
+
+
+def load_array(path: Path) -> NDArray[Any]:
+    """Memory-map one ``.npy`` file, read-only; `BadInput` naming the file if that fails."""
+    try:
+        with HEADER_LOCK:
+            array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+        return _without_descriptor(path, array) if isinstance(array, np.memmap) and array.flags.c_contiguous else array
+    except FileNotFoundError:
+        raise BadInput(f"{path}: file not found; run `fedmerit prepare` again") from None
+    except (OSError, RuntimeError, ValueError, EOFError) as error:  # the last: what NumPy says of a file of zero bytes
+        raise BadInput(f"{path}: not a readable .npy array ({error}); run `fedmerit prepare` again") from error
+
+
+def _without_descriptor(path: Path, array: np.memmap[Any, Any]) -> NDArray[Any]:
+    """The same array, mapped by torch: NumPy's map keeps its file open, and a process may have as few as 1,024 open."""
+    stored = torch.from_file(str(path), shared=False, size=array.offset + array.nbytes, dtype=torch.uint8).numpy()
+    mapped: NDArray[Any] = stored[array.offset :].view(array.dtype).reshape(array.shape)
+    mapped.flags.writeable = False
+    return mapped
+
+
+@dataclass(frozen=True)
+class Case:
+    """One volume or photograph of a site."""
+
+    name: str
+    patient: str
+    image_file: Path
+    label_file: Path
+    slices: tuple[int, ...] | None = None  # those to train on; None: all of them
+    spacing: tuple[float, float, float] | None = None  # mm between stored slices, rows, columns; None: not known
+
+    @cached_property
+    def image(self) -> NDArray[np.float32]:
+        """(slices, channels, height, width) float32, memory-mapped."""
+        return load_array(self.image_file)
+
+    @cached_property
+    def label(self) -> NDArray[np.uint8]:
+        """(slices, labels, height, width) uint8 of 0 and 1, memory-mapped."""
+        return load_array(self.label_file)
+
+
+def require_name(name: str, where: Path) -> None:
+    """`BadInput` where a site's name is none: what shows it must not compute or obey it, nor lists be cut by it."""
+    fits = isinstance(name, str) and 0 < len(name) <= LONGEST_NAME and name.isprintable()
+    if not fits or name[0] in FORMULA or set(name) & set(",="):
+        raise BadInput(
+            f"{where}: the site's name is {name!r:.120}; expected 1 to {LONGEST_NAME} printable characters, no "
+            "comma or = among them, that do not begin with + - or @; rename it"
+        )
+
+
+class SiteFolder:
+    """One prepared site.
+
+    Raises:
+        BadInput: site.json or datalist.json is missing, unreadable or lacks a field, or lists a file that lies
+            outside the folder.
+    """
+
+    def __init__(self, path: Path):
+        self.path = Path(path)
+        if not self.path.is_dir():
+            raise BadInput(f"{self.path}: no such site folder; make one with `fedmerit prepare`")
+        self.info: Mapping[str, Any] = read_json(self.path / "site.json")
+        stored: Any = read_json(self.path / "datalist.json")
+        try:
+            lists: Mapping[str, list[dict[str, Any]]] = {SERVER_SPLIT: [], **stored}
+            self.name: str = self.info["name"]
+            self.task: str = self.info["task"]
+            self.labels: tuple[str, ...] = tuple(self.info["labels"])
+            self.channels: int = self.info["channels"]
+            self.image_size: tuple[int, int] = (self.info["image_size"][0], self.info["image_size"][1])
+            self.normalisation: str | None = self.info.get("normalisation")
+            self.splits = {
+                split: tuple(self._case(entry) for entry in lists[split]) for split in (*SPLITS, SERVER_SPLIT)
+            }
+            require_name(self.name, self.path / "site.json")
+        except (KeyError, IndexError, TypeError, AttributeError) as error:
+            raise BadInput(
+                f"{self.path}: site.json or datalist.json lacks {error}; run `fedmerit prepare` again"
+            ) from error
+
+    @property
+    def digest(self) -> str:
+        """One SHA-256 of site.json, which holds those of its arrays, and datalist.json."""
+        files = (self.path / "site.json", self.path / "datalist.json")
+        return hashlib.sha256("".join(map(sha256, files)).encode()).hexdigest()
+
+    def _case(self, entry: Mapping[str, Any]) -> Case:
+        slices = entry.get("slices")
+        return Case(
+            name=entry["case"],
+            patient=entry["patient"],
+            image_file=self._within(entry["image"]),
+            label_file=self._within(entry["label"]),
+            slices=None if slices is None else tuple(slices),
+            spacing=_spacing(entry.get("spacing")),
+        )
+
+    def _within(self, entry: str) -> Path:
+        """A listed file; `BadInput` where its path leads out of the site folder, be it by a symbolic link."""
+        path = self.path / entry
+        try:
+            inside = path.resolve().is_relative_to(self.path.resolve())
+        except (OSError, RuntimeError, ValueError):  # a symbolic link to itself, by Python's version; no name at all
+            inside = False
+        if not inside:
+            raise BadInput(
+                f"{self.path / 'datalist.json'}: lists {entry}, which lies outside the site folder; a site reads "
+                "nothing else: run `fedmerit prepare` again"
+            )
+        return path
+
+    def cases(self, split: str) -> tuple[Case, ...]:
+        """The cases of one of `SPLITS`, or of `SERVER_SPLIT`, in the order of datalist.json."""
+        if split not in self.splits:
+            raise BadInput(f"split {split!r}: expected one of {', '.join(self.splits)}")
+        return self.splits[split]
+
+    def require_cases(self) -> None:
+        """`BadInput` where a split is empty, so that the site cannot take part in a run."""
+        for split in SPLITS:
+            if not self.splits[split]:
+                raise BadInput(
+                    f"site {self.name}: its {split} split is empty; prepare it with ratios above 0, add cases or "
+                    "leave the site out"
+                )
+
+    def require_arrays(self) -> None:
+        """`BadInput` naming the first array that is missing, unreadable, or of another type or shape than stated."""
+        for case in (case for cases in self.splits.values() for case in cases):
+            for file, array, kind, planes in (
+                (case.image_file, case.image, np.float32, self.channels),
+                (case.label_file, case.label, np.uint8, len(self.labels)),
+            ):
+                expected = (*case.image.shape[:1], planes, *self.image_size)
+                if array.dtype != kind or array.shape != expected:
+                    raise BadInput(
+                        f"{file}: {array.dtype} of shape {array.shape}, expected {np.dtype(kind)} of shape {expected}; "
+                        "run `fedmerit prepare` again"
+                    )
+
+
+def _spacing(stated: object) -> tuple[float, float, float] | None:
+    """Three lengths in mm, or None: folders of earlier versions state none, or only those that their files tell."""
+    if not isinstance(stated, list) or len(stated) != 3:
+        return None
+    if not all(isinstance(step, int | float) and 0 < step < math.inf for step in stated):
+        return None
+    slice_distance, row, column = (float(step) for step in stated)
+    return slice_distance, row, column
+
+
+def open_sites(root: Path, only: Sequence[str] | None = None) -> list[SiteFolder]:
+    """Every site folder below ``root``, or those named in ``only``; sorted by site name.
+
+    Raises:
+        BadInput: there is none, one named is not there, or they differ in task, labels, channels, image size or
+            normalisation.
+    """
+    root = Path(root)
+    if not root.is_dir():
+        raise BadInput(f"{root}: no such folder; make it with `fedmerit prepare KIND --out {root}`")
+    files = sorted(root.glob("*/site.json"))
+    if unknown := sorted(set(only or ()) - {file.parent.name for file in files}):
+        there = ", ".join(file.parent.name for file in files)
+        raise BadInput(f"{root}: holds no site {', '.join(unknown)}; there are {there or 'none'}")
+    sites = [SiteFolder(file.parent) for file in files if only is None or file.parent.name in only]
+    if not sites:
+        raise BadInput(f"{root}: no site folders in it (none holds a site.json); make them with `fedmerit prepare`")
+    for site in sites:
+        if site.name != site.path.name:
+            raise BadInput(f"{site.path}: site.json names the site {site.name!r}; folder and name have to agree")
+        for field in ("task", "labels", "channels", "image_size", "normalisation"):
+            ours, theirs = getattr(sites[0], field), getattr(site, field)
+            if ours != theirs and None not in (ours, theirs):  # folders of before do not say how they were normalised
+                raise BadInput(
+                    f"site {site.name}: {field} is {theirs}, but site {sites[0].name} has {ours}; "
+                    "sites that train together have to be prepared alike"
+                )
+    return sorted(sites, key=lambda site: site.name)
+
+
+def read_site_digests(sites: Sequence[SiteFolder]) -> dict[str, str]:
+    """By name, `SiteFolder.digest`."""
+    return {site.name: site.digest for site in sites}
+
+
+def require_same_preparation(sites: Sequence[SiteFolder], digests: Mapping[str, str], begun: Path) -> None:
+    """`BadInput` naming the sites that are not those with which ``begun``, a run or a study, was started.
+
+    ``digests`` are those noted then; none: earlier versions noted none.
+    """
+    now = read_site_digests(sites)
+    changed = [name for name in sorted({**digests, **now}) if digests.get(name) != now.get(name)]
+    if digests and changed:
+        raise BadInput(
+            f"{sites[0].path.parent}: {', '.join(changed)} {'is' if len(changed) == 1 else 'are'} not what {begun} "
+            "was started with; prepare the old folder again, or choose another --out"
+        )
+
+
+class Samples(Dataset[tuple[Tensor, Tensor]], ABC):
+    """What a network is trained on, one of a batch at a time: pairs of float32 (channels, ...) and (labels, ...)."""
+
+    index: list[tuple[Case, Any]]  # of each its case, and where it lies in it
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """How many there are."""
+
+    @property
+    @abstractmethod
+    def shows_label(self) -> Tensor:
+        """(images,) bool: whether a label is there at all."""
+
+
+class Slices(Samples):
+    """The training slices of some cases as ((channels, h, w) float32, (labels, h, w) float32) pairs."""
+
+    def __init__(self, cases: Sequence[Case]):
+        self.cases = cases
+        self.index = [
+            (case, position)
+            for case in cases
+            for position in (range(len(case.image)) if case.slices is None else case.slices)
+        ]
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    @cached_property
+    def shows_label(self) -> Tensor:
+        """(slices,) bool: whether a label is there at all."""
+        return torch.tensor([bool(case.label[position].any()) for case, position in self.index])
+
+    def __getitem__(self, item: int) -> tuple[Tensor, Tensor]:
+        case, position = self.index[item]
+        image = torch.from_numpy(np.array(case.image[position]))
+        label = torch.from_numpy(np.array(case.label[position], dtype=np.float32))
+        return image, label

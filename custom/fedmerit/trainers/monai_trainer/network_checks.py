@@ -1,0 +1,115 @@
+"""Whether a network can be applied to images of a size, before anything is trained."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import torch
+from monai.networks.layers import DropPath
+from torch import Tensor, nn
+from torch.nn.modules.dropout import _DropoutNd
+
+from fedmerit.configuration.run import Network
+from fedmerit.errors import BadInput
+from fedmerit.trainers.monai_trainer.networks import ARCHITECTURES, initial_network, kernels_and_strides, split_levels
+
+
+def check_image_size(network: Network, image_size: tuple[int, int]) -> None:
+    """`BadInput` where the network cannot halve an image, or its patches, as often as it has to."""
+    if network.architecture not in ARCHITECTURES:
+        _require_masks(network, image_size)
+        return
+    architecture = ARCHITECTURES[network.architecture]
+    if architecture.depths and network.depth not in architecture.depths:
+        raise BadInput(
+            f"depth={network.depth}: {network.architecture} has {' or '.join(map(str, architecture.depths))} levels; "
+            "leave it out, or take another architecture"
+        )
+    step = architecture.step(network)
+    if network.patch:
+        _check_patch(network, step)
+        return
+    if any(side % step or side < 2 * step for side in image_size):
+        raise BadInput(
+            f"image size {image_size[0]}x{image_size[1]}: {_check_depth(network)} needs multiples of {step}, at least "
+            f"{2 * step}; prepare with another --size{_with_depth_hint(network, ' or run with --set depth=...')}"
+        )
+
+
+def require_repeatable(network: Network, built: nn.Module) -> None:
+    """`BadInput` where layers of a network, as it is ``built``, drop at random.
+
+    They draw from PyTorch's one generator, which sites' threads share.
+    """
+    for name, module in built.named_modules():
+        share = module.p if isinstance(module, _DropoutNd) else module.drop_prob if isinstance(module, DropPath) else 0
+        if share:
+            raise BadInput(
+                f"architecture={network.architecture}: {name} drops {share:g} at random, and no run could be repeated; "
+                "leave dropout out of its arguments, augmentation and weight_decay are there instead"
+            )
+
+
+def _check_patch(network: Network, step: int) -> None:
+    patch = "x".join(str(side) for side in network.patch)
+    if len(network.patch) != 3:
+        raise BadInput(f"patch {patch}: expected three sides, slices, rows and columns, as in --set patch=16,96,96")
+    if ARCHITECTURES[network.architecture].uneven:
+        strides = kernels_and_strides(network)[1]
+        steps = [math.prod(level[axis] for level in strides) for axis in range(3)]
+    else:
+        steps = [step] * 3
+    if any(side % each or side < 2 for side, each in zip(network.patch, steps, strict=True)):
+        raise BadInput(
+            f"patch {patch}: {_check_depth(network)} needs multiples of {'x'.join(str(each) for each in steps)}; "
+            f"choose "
+            f"another{_with_depth_hint(network, ', or --set depth=...')}"
+        )
+
+
+def _check_depth(network: Network) -> str:
+    return f"{network.architecture}{_with_depth_hint(network, f' of depth {network.depth}')}"
+
+
+def _with_depth_hint(network: Network, told: str) -> str:
+    """What is ``told`` of depth, where it says how often sides are halved."""
+    step = ARCHITECTURES[network.architecture].step
+    return told if step(network) != step(replace(network, depth=network.depth + 1)) else ""
+
+
+def _require_masks(network: Network, image_size: tuple[int, int]) -> None:
+    """`BadInput` where a network of others makes of an image, or patch, no logits of its size, or cannot be trained."""
+    sides = network.patch or image_size
+    built, images = initial_network(network, 0), torch.zeros(2, network.in_channels, *sides)
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            masks, trained = built.eval()(images[:1]), built.train()(images)
+    except Exception as error:  # whatever another's code raises
+        raise BadInput(
+            f"architecture={network.architecture}: cannot be applied to an image of {'x'.join(map(str, sides))} "
+            f"({type(error).__name__}: {error}); prepare with another --size or give it other arguments"
+        ) from error
+    expected = (1, len(network.labels), *sides)
+    if _shape(masks) != expected:
+        raise BadInput(
+            f"architecture={network.architecture}: makes logits of shape {_shape(masks)} of an image; expected "
+            f"{expected}: one channel for each label, of the image's size"
+        )
+    in_training = (len(images), *expected[1:])
+    levels = split_levels(trained, len(expected)) if isinstance(trained, Tensor | list | tuple) else [trained]
+    shapes = [_shape(level) for level in levels]
+    if shapes[:1] != [in_training] or not all(_is_level(shape, in_training) for shape in shapes):
+        raise BadInput(
+            f"architecture={network.architecture}: makes {', '.join(map(str, shapes)) or 'nothing'} of two images in "
+            f"training; expected logits of shape {in_training}, or a list of logits for deep supervision, the first of "
+            "that shape, further ones smaller; give it other arguments"
+        )
+
+
+def _shape(logits: Any) -> tuple[int, ...] | str:
+    return tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+
+
+def _is_level(shape: tuple[int, ...] | str, whole: tuple[int, ...]) -> bool:
+    """Whether it is logits of the same images and labels, of any size."""
+    return not isinstance(shape, str) and len(shape) == len(whole) and shape[:2] == whole[:2]

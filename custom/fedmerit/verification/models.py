@@ -1,0 +1,193 @@
+"""The models that a run left behind, against the digests in its ledger and in its sites' logs."""
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+from fedmerit.configuration.filters import HE
+from fedmerit.errors import BadInput
+from fedmerit.federation.final_models import BEST
+from fedmerit.files import read_json
+from fedmerit.records.closing_record import MODELS
+from fedmerit.records.ledger import state_digest
+from fedmerit.records.results import read_run
+from fedmerit.verification.site_logs import Record, SiteLog
+from fedmerit.wire.messages import EVALUATE
+
+# Networks of which is known that they train all numbers but the statistics of their norms.
+KNOWN = ("dynunet", "unet", "segresnet", "basicunet", "attentionunet", "swinunetr")
+STATISTICS = ("running_mean", "running_var")
+PLAIN = (torch.float32, torch.float64, torch.float16, torch.int64, torch.int32, torch.uint8, torch.bool)
+REPLACED = "it was swapped or changed: take the model from a site, or from whom the run belongs to"
+
+
+def compare_models(
+    run: Path, records: Sequence[Record], logs: Sequence[SiteLog], results: pd.DataFrame | None
+) -> Iterator[str]:
+    """Check the models of a run that came to its end; in sentences, what of them is not shown.
+
+    Args:
+        run: the run folder.
+        records: of its ledger, of all rounds.
+        logs: of some of its sites.
+        results: the table of its results; None: there is none.
+
+    Raises:
+        BadInput: one is missing, or is not that of which the ledger has the digest.
+    """
+    saved = records[-1].get("saved")
+    there = sorted(path.relative_to(run).as_posix() for path in (run / MODELS).rglob("*.pt"))
+    if saved is not None:
+        _require_saved(run, records, there)
+        if further := [name for name in there if name not in saved]:
+            yield f"what {', '.join(further)} are: models of sites, of which the ledger has no digest"
+    listed = there if saved is None else list(saved)
+    models = _Models(run, list_sites(run, records), [name for name in there if name in listed])
+    yield from models.compare_final(records, logs)
+    if models.at(BEST):
+        yield from models.compare_best(records, results)
+
+
+def _require_saved(run: Path, records: Sequence[Record], there: Sequence[str]) -> None:
+    """Every tensor of every model, by what the ledger has of new runs; the best round's may not have been kept."""
+    ledger = f"{run / 'ledger.jsonl'}, line {len(records)}"
+    for name, digest in records[-1]["saved"].items():
+        if name in there:
+            if state_digest(_state(run / name)) != digest:
+                raise BadInput(f"{run / name}: is not the model that {ledger} has a digest of; {REPLACED}")
+        elif not name.startswith(f"{BEST}/"):
+            raise BadInput(f"{run / name}: is missing; {ledger} has a digest of it")
+
+
+def list_sites(run: Path, records: Sequence[Record]) -> list[str]:
+    """In the order of their models, as run.json names them; where it names none, those of the records."""
+    named = read_run(run).get("sites", ()) if (run / "run.json").exists() else ()
+    sites = [site for site in named if isinstance(site, str)]
+    heard = {site for record in records for site in (*record["participants"], *record.get("rejected", ()))}
+    return sorted(sites or heard)
+
+
+@dataclass(frozen=True)
+class _Models:
+    """Those of a run, by what its sites trained and were sent: the parameters without statistics."""
+
+    run: Path
+    sites: Sequence[str]
+    names: Sequence[str]  # of files, in the run folder
+
+    def at(self, folder: str) -> dict[str, str]:
+        """By site, the file of its model in a folder: its own, or that of all; none where a site has none."""
+        files = {
+            site: f"{folder}/{name}.pt"
+            for site in self.sites
+            for name in ("global", site)
+            if f"{folder}/{name}.pt" in self.names
+        }
+        return files if len(files) == len(self.sites) else {}
+
+    def compare_final(self, records: Sequence[Record], logs: Sequence[SiteLog]) -> Iterator[str]:
+        """What the last round ended with, and what sites say that they tested."""
+        files, said = self.at(MODELS), records[-1].get("model")
+        if not files or said is None:
+            if records[-1].get("saved") is None:
+                yield f"which models the run ended with: {self.run / MODELS} does not hold those of all sites"
+            return
+        distinct = {name: self._digest([name]) for name in {*files.values(), *self._global_files(MODELS)}}
+        if said not in {*distinct.values(), self._digest([files[site] for site in self.sites])}:
+            yield from self._report_mismatch(f"the model of line {len(records)}", sorted(distinct), records)
+            return
+        others = [
+            log.site
+            for log in logs
+            if log.site in files and not self._tested(log, len(records), distinct[files[log.site]])
+        ]
+        if others:
+            yield f"that {', '.join(others)} tested the final models: by their logs it was others, such as their own"
+
+    def _tested(self, log: SiteLog, rounds: int, digest: str) -> bool:
+        """Whether a site had the model of this digest, or none, to evaluate once all rounds were over."""
+        tested = {
+            entry.get("received")
+            for entry in log.entries
+            if (entry["work"], entry["round"], entry.get("split")) == (EVALUATE, rounds, "validation")
+        }
+        return not tested or digest in tested
+
+    def compare_best(self, records: Sequence[Record], results: pd.DataFrame | None) -> Iterator[str]:
+        """What the round began with that the results name as the best."""
+        files = self.at(BEST)
+        rounds = [] if results is None else sorted(set(results["round"][results["split"] == "testing_best"]))
+        if len(rounds) != 1 or rounds[0] >= len(records):
+            yield f"of which round the models in {BEST} are: results.csv has testing_best of {len(rounds)} rounds"
+            return
+        began = records[rounds[0]]["began"]
+        if any(self._digest([files[site]]) != began[site] for site in self.sites if site in began):
+            yield from self._report_mismatch(
+                f"what line {rounds[0] + 1} began with", sorted(set(files.values())), records
+            )
+
+    def _report_mismatch(self, what: str, names: Sequence[str], records: Sequence[Record]) -> Iterator[str]:
+        """`BadInput` where models are not those of the ledger, as far as that can be told from the files."""
+        files = ", ".join(names)
+        description = self.run / MODELS / "model.json"
+        said = read_json(description) if description.exists() else {}
+        if self._is_unseen(records):
+            yield f"that {files} are those of the ledger, whose digests are of what the server saw: not the models"
+        elif not isinstance(said, dict) or said.get("architecture") not in KNOWN:
+            yield f"that {files} are those of the ledger: which numbers of such a network are trained is not known"
+        else:
+            raise BadInput(
+                f"{self.run / names[0]}: is not {what} of {self.run / 'ledger.jsonl'}, whose digest is another; "
+                f"{REPLACED}"
+            )
+
+    def _is_unseen(self, records: Sequence[Record]) -> bool:
+        """Whether the server of a run saw no models: they stayed at the sites, or came encrypted."""
+        privacy = read_run(self.run).get("privacy", ()) if (self.run / "run.json").exists() else ()
+        encrypted = isinstance(privacy, list) and HE in privacy
+        return encrypted or not any(record["updates"] for record in records)
+
+    def _global_files(self, folder: str) -> list[str]:
+        """The file of the model that all sites have, where there is one."""
+        return [name for name in self.names if name == f"{folder}/global.pt"]
+
+    def _digest(self, names: Sequence[str]) -> str:
+        """As `fedmerit.records.ledger.digest` of models, one after the other."""
+        whole = hashlib.sha256()
+        for name in names:
+            for tensor in trained_tensors(_state(self.run / name)):
+                whole.update(tensor.float().contiguous().view(-1).numpy().data)
+        return whole.hexdigest()
+
+
+def trained_tensors(state: Mapping[str, Tensor]) -> Iterator[Tensor]:
+    """What of a state_dict is trained, each tensor once, in its order: of the networks `KNOWN`."""
+    seen = set()
+    for name, tensor in state.items():
+        place = tensor.data_ptr(), tensor.shape, tensor.stride()
+        if tensor.is_floating_point() and name.rpartition(".")[2] not in STATISTICS and place not in seen:
+            seen.add(place)
+            yield tensor
+
+
+def _state(path: Path) -> dict[str, Tensor]:
+    """A model's state_dict; `BadInput` naming the file where it holds none."""
+    try:
+        state = torch.load(path, weights_only=True, map_location="cpu")
+    except Exception as error:  # of whatever kind torch's unpickler meets in a spoiled file
+        raise BadInput(f"{path}: not readable as a model ({type(error).__name__}); {REPLACED}") from error
+    if not isinstance(state, dict) or not all(isinstance(name, str) and _is_plain(one) for name, one in state.items()):
+        raise BadInput(f"{path}: not the state_dict of a network; {REPLACED}")
+    return state
+
+
+def _is_plain(tensor: object) -> bool:
+    """Whether it is a tensor of numbers that lie there, each in a place of its own."""
+    if not isinstance(tensor, Tensor) or tensor.layout is not torch.strided or tensor.dtype not in PLAIN:
+        return False
+    return tensor.numel() * tensor.element_size() <= tensor.untyped_storage().nbytes()

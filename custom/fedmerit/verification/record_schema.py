@@ -1,0 +1,72 @@
+"""What the records of a chain have to hold: whoever owns a chain can write anything into it that hashes right."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from reprlib import repr as shortened
+from typing import Any
+
+from fedmerit.errors import BadInput
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a value has to be."""
+
+    words: str  # for people
+    fits: Callable[[Any], bool]
+
+
+TEXT = Shape("a text", lambda value: isinstance(value, str))
+LARGEST = 2**63  # JSON has numbers that no float holds
+WHOLE = Shape("a whole number, 0 or more", lambda value: type(value) is int and 0 <= value < LARGEST)
+NUMBER = Shape("a number", lambda value: type(value) is float or (type(value) is int and abs(value) < LARGEST))
+
+
+def optional_shape(shape: Shape) -> Shape:
+    """``shape``, or null."""
+    return Shape(f"{shape.words}, or null", lambda value: value is None or shape.fits(value))
+
+
+def list_shape(shape: Shape) -> Shape:
+    """A list; of each of its values ``shape``."""
+    return Shape(f"a list, in it {shape.words}", lambda value: isinstance(value, list) and all(map(shape.fits, value)))
+
+
+def mapping_shape(shape: Shape) -> Shape:
+    """An object of whatever names, each with ``shape``."""
+    return Shape(
+        f"an object, in it by name {shape.words}",
+        lambda value: isinstance(value, dict) and all(map(shape.fits, value.values())),
+    )
+
+
+def object_shape(of: Mapping[str, Shape]) -> Shape:
+    """An object; where it has one of these names, with that shape."""
+    return Shape(
+        "an object, in it " + "; ".join(f"{name}: {shape.words}" for name, shape in of.items()),
+        lambda value: isinstance(value, dict) and all(of[name].fits(value[name]) for name in of if name in value),
+    )
+
+
+def require_shapes(
+    record: Mapping[str, Any], needed: Mapping[str, Shape], possible: Mapping[str, Shape], where: str
+) -> None:
+    """The fields of a record are what those who read it rely on.
+
+    Args:
+        record: of a chain.
+        needed: by name, the shapes of fields that it has to have.
+        possible: of those that it may have.
+        where: it stands, file and line, and what it is not then.
+
+    Raises:
+        BadInput: it lacks one, or one is something else.
+    """
+    for name, shape in {**needed, **possible}.items():
+        if name not in record and name in needed:
+            raise BadInput(f"{where}: lacks {name}, expected {shape.words}; get the file again from whom it belongs to")
+        if name in record and not shape.fits(record[name]):
+            raise BadInput(
+                f"{where}: {name} is {shortened(record[name])}, expected {shape.words}; get the file again from whom "
+                "it belongs to"
+            )

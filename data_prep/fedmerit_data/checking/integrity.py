@@ -1,0 +1,159 @@
+"""Whether site folders are whole: every file there and unchanged, every array sound, no patient twice."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedmerit.errors import BadInput
+from fedmerit.trainers.monai_trainer.data import SPLITS, SiteFolder, load_array
+from fedmerit_data.checking.findings import Finding, Located, located
+
+ALIKE = ("task", "labels", "channels", "image_size", "normalisation", "spacing")
+Checksums = Mapping[Path, str]
+
+
+def alike(site: SiteFolder, first: SiteFolder) -> Iterator[Finding]:
+    """The site's own name, and what sites that train together share."""
+    file = site.path / "site.json"
+    if site.name != site.path.name:
+        message = f"names the site {site.name!r}, but its folder is {site.path.name!r}"
+        yield Finding("site name", site.name, file, message)
+    for field in ALIKE:
+        ours, theirs = site.info.get(field), first.info.get(field)
+        if ours != theirs:
+            detail = f"{field} is {ours}, but site {first.name} has {theirs}"
+            yield Finding("unlike sites", site.name, file, f"{detail}; prepare both alike", detail=detail)
+
+
+def lists(site: SiteFolder) -> Iterator[Finding]:
+    """datalist.json: no empty split, no case twice, the counts of site.json."""
+    file = site.path / "datalist.json"
+    for split in SPLITS:
+        if not site.cases(split) and site.info.get("ratios", {}) and site.info["ratios"][SPLITS.index(split)] == 0:
+            message = f"split {split} is empty, as its ratio of 0 asks: the site can be evaluated on, not take part"
+            yield Finding("no such split", site.name, file, message, split)
+        elif not site.cases(split):
+            message = f"split {split} is empty; add patients or prepare with other ratios"
+            yield Finding("empty split", site.name, file, message, split)
+    named = Counter(case.case.name for case in located(site))
+    for name in sorted(name for name, times in named.items() if times > 1):
+        yield Finding("repeated case", site.name, file, f"case {name} stands in it more than once")
+    for split, stated in site.info.get("counts", {}).items():
+        listed, counted = len(site.splits.get(split, ())), stated.get("cases")
+        if counted != listed:
+            detail = f"{listed} cases listed, {counted} counted"
+            message = f"split {split} lists {listed} cases, site.json {counted}"
+            yield Finding("count", site.name, file, message, split, detail=detail)
+
+
+def files(site: SiteFolder, checksums: Checksums) -> Iterator[Finding]:
+    """Checksums as site.json has them; no file that is listed in one place alone."""
+    stated: dict[str, str] = site.info.get("checksums", {})
+    listed = {path: case for case in located(site) for path in (case.case.image_file, case.case.label_file)}
+    for path in sorted(listed):
+        name = path.relative_to(site.path).as_posix() if path.is_relative_to(site.path) else ""
+        if path not in checksums:
+            yield listed[path].finding("missing file", "file not found; prepare the site again", file=path)
+        elif name not in stated:
+            message = "site.json has no checksum of it; prepare the site again"
+            yield listed[path].finding("no checksum", message, file=path)
+        elif checksums[path] != stated[name]:
+            message = "changed since it was prepared (its checksum differs); prepare it again"
+            yield listed[path].finding("changed file", message, file=path)
+    stored = {path for path in (site.path / "cases").glob("*") if not path.name.startswith(".")}
+    for path in sorted(stored | {site.path / name for name in stated}):
+        if path not in listed:
+            message = "datalist.json does not list it; prepare the site again"
+            yield Finding("unlisted file", site.name, path, message)
+
+
+def arrays(site: SiteFolder, max_empty: float, sound: list[Located]) -> Iterator[Finding]:
+    """Every pair readable, of the stated shape, finite, and labelled 0 and 1: those join ``sound``; few masks empty."""
+    empty: dict[str, list[Located]] = {label: [] for label in site.labels}
+    cases = located(site)
+    for case in cases:
+        files = (case.case.image_file, case.case.label_file)
+        if not all(path.is_file() for path in files):
+            continue  # `files` names it
+        arrays = []
+        for path in files:
+            try:
+                arrays.append(load_array(path))
+            except (BadInput, EOFError) as error:  # the latter is what NumPy says of a file of zero bytes
+                message = str(error).removeprefix(f"{path}: ")
+                yield case.finding("unreadable array", message, file=path)
+                break
+        if len(arrays) < len(files):
+            continue
+        image, label = arrays
+        faults = list(_faults(case, image, label))
+        yield from faults
+        if not faults:
+            sound.append(case)
+            for position, name in enumerate(site.labels):
+                if not label[:, position].any():
+                    empty[name].append(case)
+    for name, lacking in empty.items():
+        if len(lacking) > max_empty * len(cases):
+            share = f"{len(lacking)} of {len(cases)} cases, more than the {max_empty:.0%} allowed"
+            for case in lacking:
+                message = f"no {name} in this mask, as in {share}"
+                yield case.finding("empty mask", message, file=case.case.label_file, detail=f"no {name} in {share}")
+
+
+def _faults(where: Located, image: NDArray[Any], label: NDArray[Any]) -> Iterator[Finding]:
+    site, case = where.site, where.case
+    expected = {
+        case.image_file: (image, np.float32, (len(image) if image.ndim else 0, site.channels, *site.image_size)),
+        case.label_file: (label, np.uint8, (len(image) if image.ndim else 0, len(site.labels), *site.image_size)),
+    }
+    for path, (array, dtype, shape) in expected.items():
+        if array.dtype != dtype or array.shape != shape or not array.size:
+            message = f"{array.dtype} of shape {array.shape}; expected {np.dtype(dtype)} of shape {shape}"
+            yield where.finding("array", message, file=path, detail=message)
+            return
+    if not np.isfinite(image).all():
+        yield where.finding("not finite", "holds values that are not finite; prepare the site again")
+    if label.max() > 1:
+        message = f"holds the label {label.max()}; a plane of a label holds 0 and 1"
+        yield where.finding("label value", message, file=case.label_file, detail=f"value {label.max()}")
+    if case.slices is not None and not all(0 <= position < len(image) for position in case.slices):
+        message = f"case {case.name} lists slices beyond its {len(image)}"
+        yield where.finding("slices", message, file=site.path / "datalist.json", detail=f"{len(image)} slices")
+
+
+def patients(cases: list[Located]) -> Iterator[Finding]:
+    """Patients by name: none in two splits, none in two sites."""
+    seen: dict[str, Located] = {}
+    told = set()
+    for case in cases:
+        patient, site = case.case.patient, case.site
+        first = seen.setdefault(patient, case)
+        place = (patient, site.name, case.split)
+        if (first.site, first.split) == (site, case.split) or place in told:
+            continue
+        told.add(place)
+        within = first.site is site
+        elsewhere = first.split if within else f"site {first.site.name} ({first.split})"
+        yield case.finding(
+            "patient in two splits" if within else "patient in two sites",
+            f"patient {patient} stands in {case.split} and in {elsewhere}",
+            file=site.path / "datalist.json",
+            detail=f"also {first.shareable}",
+        )
+
+
+def copies(cases: list[Located], checksums: Checksums) -> Iterator[Finding]:
+    """Patients by what was imaged: one image under two names is one patient twice."""
+    seen: dict[str, Located] = {}
+    for case in cases:
+        if case.case.image_file not in checksums:
+            continue
+        first = seen.setdefault(checksums[case.case.image_file], case)
+        if first is not case:
+            message = f"the same image as case {first.case.name} of site {first.site.name}: one patient under two names"
+            yield case.finding("copy", message, detail=f"as {first.shareable}")

@@ -1,0 +1,188 @@
+"""One case from its raw files to stored arrays: what each process of `prepare` does, and is done with once."""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedmerit.errors import BadInput
+from fedmerit.files import sha256, write_atomically, write_json
+from fedmerit_data.raw import Decoded, RawCase, blank, files_below, require_file, visible
+from fedmerit_data.readers.kind import Kind
+from fedmerit_data.spatial.preprocessing import Box, box_about, central_box, preprocess
+
+ORGANS = ("prostate",)  # tasks of volumes whose labels are in one piece; lesions need not be
+DETACHED = (".mhd", ".nhdr", ".hdr", ".img")  # headers whose voxels lie in a file of the same stem, or the reverse
+
+
+@dataclass(frozen=True)
+class Work:
+    """What to do of one case, and where: arrays below ``folder``/sites, the note that it is done below ``folder``/done.
+
+    ``crop_multiple`` is the side of a square about the disc, in its extents; `None` for central boxes.
+    """
+
+    kind: Kind
+    source: Path
+    site: str
+    case: RawCase
+    folder: Path
+    size: int
+    field_of_view: float | None
+    crop_multiple: float | None
+
+    @property
+    def note(self) -> Path:
+        """The JSON file that says done, written last."""
+        return self.folder / "done" / self.site / f"{self.case.name}.json"
+
+    def array(self, name: str) -> Path:
+        """Where one of `arrays` lies."""
+        return self.folder / "sites" / self.site / name
+
+    @property
+    def arrays(self) -> dict[str, str]:
+        """The stored image and label, relative to the site folder."""
+        return {key: f"cases/{self.case.name}_{key}.npy" for key in ("image", "label")}
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A stored case: checksums of the raw files and of the arrays, and what datalist.json and site.json say of it."""
+
+    raw: dict[str, str]
+    checksums: dict[str, str]
+    slices: int
+    organ: list[int]  # the slices that show any label
+    crop: dict[str, int]
+    spacing: list[float] | None  # mm between stored slices, rows and columns
+    remarks: list[str]
+
+
+@dataclass(frozen=True)
+class Unusable:
+    """A case that could not be stored; ``readable`` where the options are at fault, not its files."""
+
+    reason: str
+    readable: bool
+
+
+CaseOutcome = tuple[Work, Finished | Unusable]  # a case and what came of it
+
+
+def prepare_case(work: Work) -> Finished | Unusable:
+    """Store a case, unless that was done before from the same bytes and the arrays are still what they were."""
+    case = work.case
+    try:
+        for path in raw_files(work):
+            require_file(work.source / path)
+        raw = {path.as_posix(): sha256(work.source / path) for path in raw_files(work)}
+        if (before := _finished(work)) and before.raw == raw:
+            return before
+        decoded = work.kind.decode(case)
+    except BadInput as error:
+        return Unusable(str(error), readable=False)
+    except Exception as error:  # whatever a damaged file makes a library raise: it has to be named
+        what = f"{type(error).__name__}: {error}"
+        return Unusable(f"{case.image}: not readable with its mask ({what}); fetch both again", readable=False)
+    try:
+        box, remarks = _box(work, decoded)
+        image, label = preprocess(decoded, work.size, box, work.kind.normalise)
+    except BadInput as error:
+        return Unusable(f"{case.label}: {error}", readable=True)
+    except Exception as error:
+        what = f"{type(error).__name__}: {error}"
+        return Unusable(f"{case.image}: cannot be brought to {work.size} pixels ({what})", readable=False)
+    checksums = {}
+    for key, array in (("image", image), ("label", label)):
+        name = work.arrays[key]
+        _store(work.array(name), array)
+        checksums[name] = sha256(work.array(name))
+    finished = Finished(
+        raw=raw,
+        checksums=checksums,
+        slices=len(image),
+        organ=np.flatnonzero(label.any(axis=(1, 2, 3))).tolist(),
+        crop=asdict(box),
+        spacing=_spacing(decoded, box, work.size),
+        remarks=[*decoded.remarks, *blank(decoded), *_empty(work.kind, label), *_odd(work.kind, decoded), *remarks],
+    )
+    write_json(work.note, asdict(finished))
+    return finished
+
+
+def raw_files(work: Work) -> list[Path]:
+    """Every file that a case is read from, sorted: those of folders, and detached voxels.
+
+    Relative to the source where they lie in it.
+    """
+    files: set[Path] = set()
+    for path in (work.case.image, *work.case.channels, work.case.label, *work.case.more):
+        files.update(files_below(path) if path.is_dir() else (path,))
+        if path.suffix.lower() in DETACHED:
+            files.update(file for file in visible(path.parent) if file.stem == path.stem)
+    return sorted(
+        file.relative_to(work.source) if file.is_relative_to(work.source) else file.absolute() for file in files
+    )
+
+
+def _finished(work: Work) -> Finished | None:
+    """What an earlier process noted, if its arrays are still the same bytes."""
+    try:
+        finished = Finished(**json.loads(work.note.read_text()))
+        whole = all(sha256(work.array(name)) == known for name, known in finished.checksums.items())
+    except (OSError, ValueError, TypeError):
+        return None
+    return finished if whole else None
+
+
+def _box(work: Work, decoded: Decoded) -> tuple[Box, list[str]]:
+    if work.crop_multiple is None:
+        return central_box(decoded, work.field_of_view), []
+    disc = decoded.label[:, work.kind.labels.index("disc")].max(axis=0)
+    if box := box_about(disc, work.crop_multiple):
+        return box, []
+    return central_box(decoded, None), ["whole frame kept: no disc to crop about"]
+
+
+def _spacing(case: Decoded, box: Box, size: int) -> list[float] | None:
+    """Millimetres between the slices, rows and columns of what is stored, where the file states all of them."""
+    if case.spacing is None or case.slice_distance is None:
+        return None
+    return [case.slice_distance, case.spacing[0] * box.height / size, case.spacing[1] * box.width / size]
+
+
+def _store(path: Path, array: NDArray[np.float32] | NDArray[np.uint8]) -> None:
+    write_atomically(path, lambda file: np.save(file, array))
+
+
+def _empty(kind: Kind, label: NDArray[np.uint8]) -> list[str]:
+    """A remark for each label that the whole case lacks: such a case is kept, and counted by `check`."""
+    return [f"no {name} in its mask" for position, name in enumerate(kind.labels) if not label[:, position].any()]
+
+
+def _odd(kind: Kind, case: Decoded) -> list[str]:
+    """A remark for each label that a whole case or slice is, and for each organ that slices in its midst lack."""
+    found = []
+    full: NDArray[np.bool_] = np.all(case.label, axis=(2, 3))  # (slices, labels)
+    shown: NDArray[np.bool_] = np.any(case.label, axis=(2, 3))
+    for name, whole, some in zip(kind.labels, full.T, shown.T, strict=True):
+        if whole.all():
+            found.append(f"{name} everywhere in its mask")
+        elif whole.any():
+            found.append(f"{name} everywhere in {_slices(whole)} of its mask")
+        places = np.flatnonzero(some)
+        if kind.task in ORGANS and len(places):
+            lacking = ~some
+            lacking[: places[0]] = lacking[places[-1] :] = False
+            if lacking.any():
+                found.append(f"no {name} in {_slices(lacking)} of its mask, between others that show it")
+    return found
+
+
+def _slices(which: NDArray[np.bool_]) -> str:
+    """By number, from 1, in the order in which they are stored."""
+    numbers = [str(place + 1) for place in np.flatnonzero(which)]
+    return f"slice {numbers[0]}" if len(numbers) == 1 else f"slices {', '.join(numbers)}"

@@ -1,0 +1,87 @@
+"""Preparations that were interrupted: what is kept of them, and when the next call may go on from it."""
+
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from fedmerit.errors import BadInput
+from fedmerit.files import read_json, write_json
+from fedmerit_data.folders import partial_of
+from fedmerit_data.preparation import Preparation
+from fedmerit_data.preparing.cases import CaseOutcome, Finished
+
+
+def finished_cases(out: Path) -> int:
+    """How many cases an interrupted `prepare` of ``out`` has finished: its next call does not do them again."""
+    return _finished(partial_of(Path(out)))
+
+
+def _finished(folder: Path) -> int:
+    return sum(1 for _ in folder.glob("done/*/*.json"))
+
+
+def is_published(folder: Path, out: Path, asked: Preparation) -> bool:
+    """Whether an earlier call was cut off between its last rename and its end: ``out`` is whole, and as asked for."""
+    stated = asked.record() | asked.meaning()
+    stated |= {"image_size": [asked.size, asked.size], "fedmerit_version": version("fedmerit")}
+    infos = [read_json(file) for file in out.glob("*/site.json")]
+    as_asked = all(info.get(name) == value for info in infos for name, value in stated.items())
+    return bool(infos) and as_asked and not (folder / "sites").exists()
+
+
+def begin(folder: Path, out: Path, options: Mapping[str, Any]) -> bool:
+    """Note the options that the stored arrays depend on; True where an earlier call with the same goes on.
+
+    Raises:
+        BadInput: it finished cases with others.
+    """
+    file = folder / "options.json"
+    before = read_json(file) if file.exists() else {}
+    if before != options and (done := _finished(folder)):
+        changed = [
+            f"{name.replace('_', ' ')} {before.get(name)} then, {options.get(name)} now"
+            for name in {**before, **options}
+            if before.get(name) != options.get(name)
+        ]
+        raise BadInput(
+            f"{out}: {done} finished cases of an interrupted preparation with other options are kept in {folder} "
+            f"({'; '.join(changed)}); go on with those, remove that folder to begin anew or name another folder"
+        )
+    (folder / "sites").mkdir(exist_ok=True)
+    write_json(file, options)
+    return bool(before == options)
+
+
+@contextmanager
+def keeping_finished(folder: Path) -> Iterator[list[Path]]:
+    """After a failure, keep what holds finished cases and say so; else remove it and the folders noted as new."""
+    new: list[Path] = []
+    try:
+        yield new
+    except BaseException as error:
+        done = _finished(folder)
+        if not done:
+            for path in (folder, *new):
+                shutil.rmtree(path, ignore_errors=True)
+        elif isinstance(error, (BadInput, OSError)):
+            kept = f"{done} finished cases are kept in {folder}; the same command goes on from there"
+            raise BadInput(f"{error}\n{kept}") from error
+        raise
+
+
+def sweep(folder: Path, outcomes: Sequence[CaseOutcome]) -> None:
+    """Remove what an interrupted call left: halves, lists, cases that are no longer in the source."""
+    wanted = {
+        work.array(name) for work, finished in outcomes if isinstance(finished, Finished) for name in finished.checksums
+    }
+    names = {work.site for work, _ in outcomes}
+    for site in folder.iterdir():
+        if site.name not in names:
+            shutil.rmtree(site)
+        else:
+            for path in site.rglob("*"):
+                if path.is_file() and path not in wanted:
+                    path.unlink()

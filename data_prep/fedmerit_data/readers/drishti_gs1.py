@@ -1,0 +1,52 @@
+"""Reader of Drishti-GS1: ``Drishti-GS1_files/{Training/{Images,GT},Test/{Images,Test_GT}}`` and its soft maps."""
+
+import re
+from pathlib import Path
+
+from fedmerit_data.raw import Decoded, RawCase, RawSite
+from fedmerit_data.readers.kind import fundus_kind
+from fedmerit_data.spatial.photographs import decoded, halved, load, load_mask, one_site
+
+EXPECTED = (
+    "{Training,Test}/Images/drishtiGS_NNN.png and "
+    "{Training/GT,Test/Test_GT}/drishtiGS_NNN/SoftMap/drishtiGS_NNN_{ODsegSoftmap,cupsegSoftmap}.png"
+)
+FILE = re.compile(r"(?P<case>drishtiGS_\d+)(_(?P<map>OD|cup)segSoftmap)?\.png")
+PARTS = {None: "image", "OD": "disc", "cup": "cup"}
+
+
+def find_sites(source: Path) -> list[RawSite]:
+    """The images of Training and Test, each with the soft maps of disc and cup, as one site.
+
+    Raises:
+        BadInput: no such folder, no cases, an image or soft map alone, or two files of one case.
+    """
+    return [one_site("Drishti-GS1", source, EXPECTED, _role, masks=("disc", "cup"))]
+
+
+def _role(path: Path) -> tuple[str, str]:
+    match = FILE.fullmatch(path.name)
+    return (PARTS[match["map"]], match["case"]) if match else ("", "neither an image nor a soft map")
+
+
+def decode(case: RawCase) -> Decoded:
+    """One photograph as a case of one slice, labels disc and cup: what at least half of the experts marked.
+
+    The maps are 0, 64, 128, 191 and 255 where none to all of four experts agree.
+
+    Raises:
+        BadInput: a file is unreadable, or image and soft maps differ in shape.
+    """
+    image = load(case.image, "RGB")
+    disc, cup = (halved(path, load_mask(case, path, image)) for path in (case.label, *case.more))
+    return decoded(image, disc, cup)
+
+
+KIND = fundus_kind(
+    description="Drishti-GS1: {Training,Test}/Images/*.png + {GT,Test_GT}/*/SoftMap; at least half of the experts",
+    find_sites=find_sites,
+    decode=decode,
+    licence="research use",
+    citation="Sivaswamy et al., Drishti-GS: retinal image dataset for optic nerve head (ONH) segmentation, IEEE ISBI "
+    "2014",
+)

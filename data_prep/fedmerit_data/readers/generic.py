@@ -1,0 +1,372 @@
+"""Reader of anyone's own images: site folders, a ``dataset.json`` (Decathlon, MONAI, nnU-Net) or ``pairs.csv``."""
+
+import json
+import os
+import re
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import nibabel as nib
+import numpy as np
+from numpy.typing import NDArray
+
+from fedmerit.configuration.network_input import NORMALISATIONS
+from fedmerit.errors import BadInput
+from fedmerit_data.csv_tables import read_table
+from fedmerit_data.raw import (
+    Decoded,
+    RawCase,
+    RawSite,
+    files_below,
+    pair,
+    remember,
+    require_file,
+    require_same_shape,
+    site_folders,
+    visible,
+    with_strays,
+)
+from fedmerit_data.readers.kind import Kind
+from fedmerit_data.readers.label_map import ANY, IGNORE, LabelMap, ignored_in, masks_of, require_labels
+from fedmerit_data.spatial.geometry import axial, same_grid
+from fedmerit_data.spatial.photographs import HALF, UPRIGHT, load, stated_orientation
+from fedmerit_data.spatial.volumes import Volume, read_itk, read_nifti
+
+EXPECTED = (
+    "folders <site>/{images,masks}, a dataset.json of the Decathlon, MONAI or nnU-Net, or pairs.csv with "
+    "site,patient,image,label"
+)
+COLUMNS = ("site", "patient", "image", "label")
+NIFTI, ITK = (".nii", ".nii.gz"), (".mhd", ".nrrd")
+JPEG = (".jpg", ".jpeg")
+PHOTOGRAPHS = (*JPEG, ".png", ".tif", ".tiff", ".bmp")
+READ = (*NIFTI, *ITK, *PHOTOGRAPHS)
+DETACHED = (".raw", ".zraw")  # voxels that a .mhd file of the same name reads
+FILE = re.compile(r"(?P<stem>.+?)(?P<suffix>\.nii\.gz|\.[^.]+)", re.IGNORECASE)
+CHANNEL = re.compile(r"(?P<case>.+)_(?P<number>\d{4})")  # of nnU-Net's image files, without suffix
+MASK = re.compile(r"[_-](mask|segmentation|seg|label)$", re.IGNORECASE)
+
+
+def find_sites(source: Path) -> list[RawSite]:
+    """The site of ``dataset.json``, named by it or its folder; those of ``pairs.csv``; or one per folder in ``source``.
+
+    In site folders an image and its mask have one name, but for an ending such as _mask or _seg that only the mask's
+    has, and each case is a patient; ``pairs.csv`` tells patients by name, with paths relative to it.
+
+    Raises:
+        BadInput: no site, an image or mask alone, a file of no known format, or a list that cannot be read.
+    """
+    for name, read in (("dataset.json", _read_dataset), ("pairs.csv", _read_pairs)):
+        if os.path.lexists(source / name):
+            require_file(source / name)
+            sites = read(source / name)
+            return with_strays(sites, _unlisted(source / name, sites))
+    folders, strays = site_folders(source, EXPECTED)
+    return with_strays([_read_folder(folder) for folder in folders], strays)
+
+
+def _read_folder(folder: Path) -> RawSite:
+    found: dict[str, dict[str, Path]] = {"images": {}, "masks": {}}
+    left_out = [
+        (path.name, "neither in images nor in masks")
+        for path in visible(folder)
+        if path.name not in found or not path.is_dir()
+    ]
+    for part, files in found.items():
+        for path in visible(folder / part) if (folder / part).is_dir() else ():
+            stem, suffix = name_and_suffix(path)
+            if suffix in READ:
+                own = part == "images" or stem in found["images"]  # which are read first
+                remember(files, stem if own else MASK.sub("", stem), path)
+            elif suffix not in DETACHED or not path.with_suffix(".mhd").exists():
+                left_out.append((f"{part}/{path.name}", "of no format that is read"))
+    cases = (
+        RawCase(case, f"{folder.name}-{case}", image, mask)
+        for case, image, mask in pair(found["images"], found["masks"], folder)
+    )
+    return RawSite(folder.name, tuple(cases), tuple(left_out))
+
+
+def _unlisted(listing: Path, sites: list[RawSite]) -> tuple[tuple[str, str], ...]:
+    """The files beside a list that it does not name, nor a header that it names."""
+    cases = [case for site in sites for case in site.cases]
+    named = {path for case in cases for path in (case.image, case.label, *case.channels)}
+    voxels = {path.with_suffix(suffix) for path in named if path.suffix.lower() == ".mhd" for suffix in DETACHED}
+    told = {listing, *(listing.parent / file for site in sites for file, _ in site.left_out)}
+    links = {folder for path in named for folder in path.parents}  # those to folders are not followed
+    known = {os.path.normpath(path) for path in told | named | voxels | links}
+    return tuple(
+        (path.relative_to(listing.parent).as_posix(), f"not in {listing.name}")
+        for path in files_below(listing.parent)
+        if os.path.normpath(path) not in known
+    )
+
+
+def _read_dataset(path: Path) -> list[RawSite]:
+    """The one site of a dataset.json: lists of the Decathlon and MONAI, or nnU-Net's, which lists no files."""
+    try:
+        content = json.loads(path.read_text("utf-8-sig"))
+        name = content.get("name") or path.resolve().parent.name
+        listed = [*content.get("training", []), *content.get("validation", [])]
+        lists_files = bool(listed) or "channel_names" not in content
+        entries = [
+            entry for entry in listed if (isinstance(entry, dict) and "label" in entry) or not isinstance(entry, dict)
+        ]
+        pairs = [(str(Path(entry["image"])), str(Path(entry["label"]))) for entry in entries]
+        if lists_files and not pairs:
+            raise KeyError("training")
+        numbers = [] if lists_files else [int(number) for number in content["channel_names"]]
+        without = [entry for entry in listed if entry not in entries]
+        tests = [
+            str(entry["image"] if isinstance(entry, dict) else entry)
+            for entry in (*content.get("test", []), *content.get("testing", []), *without)
+        ]
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise BadInput(
+            f"{path}: not a readable list ({error!r}); expected training, a list of image and label each, or nnU-Net's "
+            "channel_names with imagesTr and labelsTr beside it"
+        ) from error
+    if not (isinstance(name, str) and re.fullmatch(r"\w[\w .-]*", name)):
+        raise BadInput(f"{path}: its name {name!r} names no site; expected letters, digits, spaces, _, . or -")
+    if not lists_files:
+        return [_read_nnunet(path.parent, name, numbers)]
+    cases = _cases(path, [(name, "", image, mask) for image, mask in pairs])
+    left_out = tuple((Path(test).as_posix(), "listed as test, without a mask") for test in tests)
+    return [RawSite(name, cases, left_out)]
+
+
+def _read_nnunet(folder: Path, site: str, numbers: Sequence[int]) -> RawSite:
+    """nnU-Net v2's ``imagesTr/CASE_0000.SUFFIX``, a file for each channel, and ``labelsTr/CASE.SUFFIX``."""
+    images: dict[str, dict[str, Path]] = defaultdict(dict)
+    masks: dict[str, Path] = {}
+    left_out = []
+    for path in visible(folder / "imagesTr"):
+        stem, suffix = name_and_suffix(path)
+        match = CHANNEL.fullmatch(stem)
+        if match and suffix in READ:
+            remember(images[match["case"]], match["number"], path)
+        elif suffix not in DETACHED:
+            left_out.append((f"imagesTr/{path.name}", "not named CASE_0000, with the number of its channel"))
+    for path in visible(folder / "labelsTr"):
+        stem, suffix = name_and_suffix(path)
+        if suffix in READ:
+            remember(masks, stem, path)
+    for case, files in images.items():
+        if missing := sorted(f"{number:04d}" for number in numbers if f"{number:04d}" not in files):
+            raise BadInput(f"{folder / 'imagesTr' / case}_{missing[0]}: no such file; dataset.json names this channel")
+    cases = []
+    for case, first, mask in pair({case: files[min(files)] for case, files in images.items()}, masks, folder):
+        others = tuple(images[case][number] for number in sorted(images[case])[1:])
+        cases.append(RawCase(case, f"{site}-{case}", first, mask, channels=others))
+    return RawSite(site, tuple(cases), tuple(left_out))
+
+
+def _read_pairs(path: Path) -> list[RawSite]:
+    sites: dict[str, list[tuple[str, str, str, str]]] = defaultdict(list)
+    for line, row in read_table(path, COLUMNS):
+        if not all(row.values()) or not re.fullmatch(r"\w[\w .-]*", row["site"]):
+            raise BadInput(f"{path}: line {line} lacks a value, or its site is no plain name; complete the table")
+        sites[row["site"]].append((row["site"], row["patient"], row["image"], row["label"]))
+    if not sites:
+        raise BadInput(f"{path}: holds no rows; expected one image and mask each")
+    return [RawSite(site, _cases(path, sites[site])) for site in sorted(sites)]
+
+
+def _cases(listing: Path, entries: list[tuple[str, str, str, str]]) -> tuple[RawCase, ...]:
+    """Cases of (site, patient, image, mask), named by the image; without a patient each case is one.
+
+    Images of several folders that have one name, such as ``P1/t2.nii.gz`` and ``P2/t2.nii.gz``, are ``P1-t2`` and
+    ``P2-t2``.
+    """
+    listed = {_within(listing, image) for _, _, image, _ in entries}
+    stems = Counter(name_and_suffix(image)[0] for image in listed)
+    images: dict[str, Path] = {}
+    cases = []
+    for site, patient, image, mask in entries:
+        files = listing.parent / image, listing.parent / mask
+        for path in files:
+            if not _is_file(path):
+                raise BadInput(f"{listing}: names {path}, which is no file; correct the list or add the file")
+            if name_and_suffix(path)[1] not in READ:
+                known = ", ".join(READ)
+                raise BadInput(f"{listing}: names {path}, which is of no format that is read; expected one of {known}")
+        case, within = name_and_suffix(files[0])[0], _within(listing, image)
+        if stems[case] > 1:
+            folders = [part for part in within.parent.parts if part not in (within.anchor, "..")]
+            case = "-".join((*folders, case))
+        remember(images, case, files[0])
+        cases.append(RawCase(case, f"{site}-{patient or case}", *files))
+    return tuple(sorted(cases, key=lambda case: case.name))
+
+
+def _within(listing: Path, image: str) -> Path:
+    """The path of a listed file from the list's folder, where it lies in it, spelt in one way."""
+    path, folder = (Path(os.path.abspath(one)) for one in (listing.parent / image, listing.parent))
+    return path.relative_to(folder) if path.is_relative_to(folder) else path
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # no file can be named so
+        return False
+
+
+def name_and_suffix(path: Path) -> tuple[str, str]:
+    """Of a file: ``("scan", ".nii.gz")``; no suffix where the name has none."""
+    match = FILE.fullmatch(path.name)
+    return (match["stem"], match["suffix"].lower()) if match else (path.name, "")
+
+
+def decode(case: RawCase, labels: LabelMap = ANY, channels: int = 1) -> Decoded:
+    """One volume as its axial slices, or one photograph as one slice; labels in the order of the map.
+
+    Values that the map ignores count as background, with a remark. Of a JPEG mask, which knows no exact values,
+    those above 127 are 255 and the others 0.
+
+    Args:
+        case: Image and mask, both volumes or both photographs.
+        labels: Name and mask values of each label, and those of `IGNORE`.
+        channels: Of a photograph 1 (grey) or 3 (colours); of a volume the numbers per voxel.
+
+    Raises:
+        BadInput: a file is unreadable, image and mask differ in shape or geometry, or a mask holds fractions or
+            a value that the map does not name.
+    """
+    if all(name_and_suffix(path)[1] in PHOTOGRAPHS for path in (case.image, case.label)):
+        return _photograph(case, labels, channels)
+    if any(name_and_suffix(path)[1] in PHOTOGRAPHS for path in (case.image, case.label)):
+        raise BadInput(f"{case.label}: one of it and {case.image.name} is a volume, the other a photograph")
+    return _volume(case, labels, channels)
+
+
+def _photograph(case: RawCase, labels: LabelMap, channels: int) -> Decoded:
+    image = read_photograph(case.image, channels)
+    index, remarks = load(case.label, None), []
+    if index.ndim == 3:
+        if index.shape[-1] in (2, 4) and (index[..., -1] == 255).all():  # opaque throughout
+            index = index[..., :-1]
+        if (index != index[..., :1]).any():
+            raise BadInput(f"{case.label}: a mask in colours; expected grey levels or a palette")
+        index = index[..., 0]
+    require_same_shape(case, image[0, 0], index)
+    if name_and_suffix(case.label)[1] in JPEG:
+        index = np.where(index > HALF, 255, 0).astype(np.uint8)
+        remarks.append("JPEG mask: levels above 127 taken as 255, others as 0")
+    masks = masks_of(case.label, index, labels)
+    return Decoded(
+        image,
+        np.stack(masks).astype(np.uint8)[None],
+        remarks=(*remarks, *ignored_in(index, labels)),
+    )
+
+
+def read_photograph(path: Path, channels: int) -> NDArray[np.float32]:
+    """(1, channels, height, width), grey or in colours; `BadInput` where it is unreadable or has no such channels."""
+    if channels not in (1, 3):
+        raise BadInput(
+            f"{path}: a photograph has 1 or 3 channels, not {channels}; pass --channels 1 (grey) or 3 (colours)"
+        )
+    pixels = np.atleast_3d(load(path, "L" if channels == 1 else "RGB"))
+    if (orientation := stated_orientation(path)) != UPRIGHT:
+        raise BadInput(
+            f"{path}: is stored turned (EXIF orientation {orientation}), and a mask may be of either view; save it "
+            "upright"
+        )
+    return pixels.transpose(2, 0, 1)[None].astype(np.float32)
+
+
+def _volume(case: RawCase, labels: LabelMap, channels: int) -> Decoded:
+    images = _channels_of(case, channels)
+    mask = _read(case.label)
+    # Each label on its own: what `axial` turns and checks is a mask of 0 and 1.
+    masks = [replace(mask, voxels=part.astype(np.float32)) for part in masks_of(case.label, mask.voxels, labels)]
+    sliced = [axial(case, image, masks[0]) for image in images]
+    label = [sliced[0].label, *(axial(case, images[0], part).label for part in masks[1:])]
+    return Decoded(
+        np.concatenate([part.image for part in sliced], axis=1),
+        np.concatenate(label, axis=1),
+        sliced[0].spacing,
+        (*sliced[0].remarks, *ignored_in(mask.voxels, labels)),
+        sliced[0].slice_distance,
+    )
+
+
+def _read(path: Path) -> Volume:
+    return read_nifti(path) if name_and_suffix(path)[1] in NIFTI else read_itk(path)
+
+
+def _channels_of(case: RawCase, channels: int) -> list[Volume]:
+    """A volume for each channel, of one file or of several."""
+    if not case.channels:
+        return read_channels(case.image, channels)
+    files = (case.image, *case.channels)
+    if len(files) != channels:
+        raise BadInput(f"{case.image}: case {case.name} has {len(files)} channels; pass --channels {len(files)}")
+    first, *others = (_read(path) for path in files)
+    return [first, *(same_grid(case, first, one) for one in others)]
+
+
+def read_channels(path: Path, channels: int) -> list[Volume]:
+    """A volume for each of the numbers of a voxel; `BadInput` where it has others."""
+    if channels == 1:
+        there = shape_of(path)
+        if len(there) == 4 and there[3] > 1:
+            raise BadInput(f"{path}: of shape {there}; pass --channels {there[3]} to read them all")
+        return [_read(path)]
+    if name_and_suffix(path)[1] not in NIFTI:
+        raise BadInput(
+            f"{path}: {channels} channels are read from NIfTI files alone; pass --channels 1, or export it as such"
+        )
+    first, shape = read_nifti(path, 0), shape_of(path)
+    if shape[3:] != (channels,):
+        number = shape[3] if len(shape) == 4 else 1
+        raise BadInput(
+            f"{path}: of shape {shape}; expected {channels} channels as its fourth axis; pass --channels {number}"
+        )
+    return [first, *(read_nifti(path, channel) for channel in range(1, channels))]
+
+
+def shape_of(path: Path) -> tuple[int, ...]:
+    """Of a NIfTI file; empty where it is none, or cannot be read."""
+    if name_and_suffix(path)[1] not in NIFTI or not path.is_file():
+        return ()
+    try:
+        return tuple(nib.load(path).shape)
+    except Exception:  # whatever a damaged file makes of it, whoever reads it says so
+        return ()
+
+
+def generic_kind(labels: LabelMap = ANY, channels: int = 3, task: str = "generic", modality: str | None = None) -> Kind:
+    """The kind of anyone's own images, with a label map: name and mask values of each label.
+
+    Photographs have 1 (grey) or 3 channels, volumes the numbers of each voxel. Without a ``modality``, images of three
+    channels are photographs, others MRI, each channel of several by itself.
+
+    Raises:
+        BadInput: the map, the number of channels, the name of the task or the modality is none that can be used.
+    """
+    require_labels(labels)
+    if not 1 <= channels <= 64:
+        raise BadInput(f"channels {channels}: expected 1 (grey), 3 (colours) or the numbers of each voxel, up to 64")
+    if not re.fullmatch(r"[A-Za-z][\w-]*", task):
+        raise BadInput(f"task {task!r}: expected a letter, then letters, digits, _ or -")
+    if modality is None:
+        modality = {1: "mri", 3: "photo"}.get(channels, "mri_by_channel")
+    if modality not in NORMALISATIONS:
+        raise BadInput(f"modality {modality!r}: expected one of {', '.join(NORMALISATIONS)}")
+    return Kind(
+        description="your own images: <site>/{images,masks}, a dataset.json, or pairs.csv",
+        task=task,
+        labels=tuple(name for name in labels if name != IGNORE),
+        channels=channels,
+        find_sites=find_sites,
+        decode=partial(decode, labels=labels, channels=channels),
+        normalisation=modality,
+        field_of_view=None,
+        licence="as the data's owner states",
+        crops=("whole", "disc") if "disc" in labels else ("whole",),
+    )

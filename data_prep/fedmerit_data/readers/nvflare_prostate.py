@@ -1,0 +1,121 @@
+"""Reader of NVFlare's prostate example: ``dataset_2D/<site>/{Image,Mask}/<case>/<slice>.png`` and its data lists.
+
+Its data lists ``datalist_2D/client_<site>.json`` say which cases count; FedMerit splits these by patient anew. The
+slices carry no millimetres, and only those that show the prostate are there.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedmerit.errors import BadInput
+from fedmerit_data.raw import (
+    Decoded,
+    RawCase,
+    RawSite,
+    pair,
+    remember,
+    require_file,
+    site_folders,
+    visible,
+    with_strays,
+)
+from fedmerit_data.readers.kind import prostate_kind
+from fedmerit_data.spatial.photographs import halved, load
+
+EXPECTED = "dataset_2D/<site>/{Image,Mask}/<case>/<slice>.png and datalist_2D/client_<site>.json"
+PARTS = ("Image", "Mask")
+SPLITS = ("training", "validation", "testing")
+
+
+def find_sites(source: Path) -> list[RawSite]:
+    """Every site of ``dataset_2D``, one case per case folder; cases that its data list does not name are left out.
+
+    Raises:
+        BadInput: no site, a case without images or masks, or a data list that is missing, unreadable or names
+            files that are not there.
+    """
+    folders, strays = site_folders(source / "dataset_2D", EXPECTED)
+    return with_strays([_read_site(source, folder) for folder in folders], strays)
+
+
+def _read_site(source: Path, folder: Path) -> RawSite:
+    datalist = source / "datalist_2D" / f"client_{folder.name}.json"
+    listed = _listed(datalist, source / "dataset_2D")
+    images, masks = ({path.name: path for path in visible(folder / part) if path.is_dir()} for part in PARTS)
+    entries = [*visible(folder), *(path for part in PARTS for path in visible(folder / part))]
+    cases = []
+    left_out = [
+        (path.relative_to(folder).as_posix(), "not the folder of a case")
+        for path in entries
+        if path not in (*images.values(), *masks.values(), *(folder / part for part in PARTS))
+    ]
+    for case, image, mask in pair(images, masks, folder):
+        if {image.relative_to(folder.parent).as_posix(), mask.relative_to(folder.parent).as_posix()} <= listed:
+            cases.append(RawCase(case, f"{folder.name}-{case}", image, mask))
+        else:
+            left_out.append((image.relative_to(folder).as_posix(), f"not in {datalist.name}"))
+            left_out.append((mask.relative_to(folder).as_posix(), f"not in {datalist.name}"))
+    if not cases:
+        raise BadInput(f"{datalist}: names no case of {folder}; make the data list of this folder again")
+    return RawSite(folder.name, tuple(cases), tuple(left_out))
+
+
+def _listed(datalist: Path, folder: Path) -> set[str]:
+    """The case folders, of images and of masks, that a data list names, relative to ``dataset_2D``."""
+    require_file(datalist)
+    try:
+        lists = json.loads(datalist.read_text())
+        files = [entry[key] for split in SPLITS for entry in lists.get(split, []) for key in ("image", "label")]
+        missing = [file for file in files if not (folder / file).is_file()]
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise BadInput(f"{datalist}: not a readable data list ({error}); expected {EXPECTED}") from error
+    if missing:
+        raise BadInput(f"{datalist}: names {missing[0]}, which is not in {folder}; make the data list again")
+    return {Path(file).parent.as_posix() for file in files}
+
+
+def decode(case: RawCase) -> Decoded:
+    """The slices of one case from foot to head, by the numbers that name them; a mask is what is above 127.
+
+    Raises:
+        BadInput: a slice is unreadable, has no mask, is not named by a number, or differs in shape from others.
+    """
+    images, masks = (_numbered(folder) for folder in (case.image, case.label))
+    slices = pair(images, masks, case.image)
+    for name, image, _ in slices:
+        if not (name.isascii() and name.isdigit()):
+            raise BadInput(f"{image}: not named by the number of its slice; expected {EXPECTED}")
+    slices.sort(key=lambda slice_: int(slice_[0]))
+    pixels = _stack([(path, load(path, "L")) for _, path, _ in slices])
+    label = _stack([(path, halved(path, load(path, "L"))) for _, _, path in slices])
+    if pixels.shape != label.shape:
+        raise BadInput(f"{case.label}: masks of shape {label.shape[1:]}, but images of {pixels.shape[1:]}")
+    return Decoded(pixels[:, None].astype(np.float32), label[:, None].astype(np.uint8))
+
+
+def _numbered(folder: Path) -> dict[str, Path]:
+    found: dict[str, Path] = {}
+    for path in visible(folder):
+        remember(found, path.stem, path)
+    return found
+
+
+def _stack(slices: list[tuple[Path, NDArray[Any]]]) -> NDArray[Any]:
+    name, first = slices[0][0].name, slices[0][1]
+    for path, pixels in slices:
+        if pixels.shape != first.shape:
+            raise BadInput(f"{path}: of shape {pixels.shape}, but {name} has {first.shape}; keep slices of one scan")
+    return np.stack([pixels for _, pixels in slices])
+
+
+KIND = prostate_kind(
+    description="NVFlare's prostate example: dataset_2D/<site>/{Image,Mask}/<case>/*.png + datalist_2D",
+    find_sites=find_sites,
+    decode=decode,
+    field_of_view=None,
+    licence="the terms of the data set that each site's images come from hold",
+)

@@ -1,0 +1,220 @@
+"""Readers of RIGA: six experts' contours of disc and cup, each drawn on a copy of the clean "prime" image."""
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.ndimage import binary_fill_holes, distance_transform_edt
+from skimage.filters import threshold_otsu
+from skimage.measure import label, regionprops
+from skimage.morphology import closing, disk
+
+from fedmerit.errors import BadInput
+from fedmerit_data.raw import Decoded, RawCase, RawSite, files_below, remember, require_folder, require_same_shape
+from fedmerit_data.readers.kind import Kind, fundus_kind
+from fedmerit_data.spatial.photographs import decoded, load
+
+Mask = NDArray[np.bool_]
+
+EXPERTS = 6
+EXPECTED = "imageKprime.* and imageK-1.* to imageK-6.*"
+FILE = re.compile(r"image(?P<number>\d+)(?:-(?P<expert>[1-6])|prime)\.(?:jpe?g|tiff?)", re.IGNORECASE)
+UNUSABLE = ("BinRushed1-Corrected-image44-4", "BinRushed2-image20-3", "MagrabiFemale-image26-3")
+LOSSLESS_NOISE, JPEG_NOISE = 2, 10  # levels by which a copy strays where nothing is drawn
+ANOTHER = 0.3  # share of pixels that differ by more, above which a file is no copy of the image
+SPECK = 0.05  # share of the longest line below which a piece is a speck
+SMALLEST = 0.01  # share of the disc's area below which an enclosed region is no cup
+STRAY = 0.1  # share of the line outside the disc above which the disc cannot be the outermost curve
+GAPS = (0, 1, 2, 4)  # pixels by which a line is thickened to close it, in the order tried
+
+
+def find_binrushed(source: Path) -> list[RawSite]:
+    """RIGA-BinRushed (``BinRushed1-Corrected``, ``BinRushed2``, ...) as one site; see `decode` for the masks.
+
+    Raises:
+        BadInput: no such folder, no cases, or two files of one expert and image.
+    """
+    return [_read_site("RIGA-BinRushed", source, "BinRushed")]
+
+
+def find_magrabia(source: Path) -> list[RawSite]:
+    """RIGA-Magrabia (``MagrabiaMale`` and, as the release spells it, ``MagrabiFemale``) as one site.
+
+    Raises:
+        BadInput: no such folder, no cases, or two files of one expert and image.
+    """
+    return [_read_site("RIGA-Magrabia", source, "Magrabia")]
+
+
+def find_messidor(source: Path) -> list[RawSite]:
+    """RIGA-MESSIDOR as one site.
+
+    Raises:
+        BadInput: no such folder, no cases, or two files of one expert and image.
+    """
+    return [_read_site("RIGA-MESSIDOR", source, "MESSIDOR")]
+
+
+def _read_site(name: str, source: Path, part: str) -> RawSite:
+    """The cases below ``source``/``part``, or below ``source`` where that is the part itself."""
+    folder = source / part if (source / part).is_dir() else source
+    found: dict[str, dict[str, Path]] = defaultdict(dict)
+    left_out = []
+    require_folder(folder, f"{part}/.../{EXPECTED}")
+    for path in files_below(folder):
+        relative, match = path.relative_to(folder), FILE.fullmatch(path.name)
+        if match is None:
+            left_out.append((relative.as_posix(), "not named imageKprime or imageK-1 to imageK-6"))
+            continue
+        case = "-".join((*relative.parts[:-1], f"image{int(match['number'])}"))
+        if f"{case}-{match['expert']}" in UNUSABLE:
+            left_out.append((relative.as_posix(), "known to be unusable in the release"))
+        else:
+            remember(found[case], match["expert"] or "prime", path)
+    cases = []
+    for case, files in sorted(found.items()):
+        prime = files.pop("prime", None)
+        if prime and files:
+            first, *others = (files[expert] for expert in sorted(files))
+            cases.append(RawCase(case, f"{name}-{case}", prime, first, tuple(others)))
+            continue
+        reason = "no expert's contours of this image" if prime else "its clean image, prime, is missing"
+        left_out += [(path.relative_to(folder).as_posix(), reason) for path in (prime, *files.values()) if path]
+    if not cases:
+        raise BadInput(f"{folder}: holds no cases in this layout; expected {EXPECTED}")
+    return RawSite(name, tuple(cases), tuple(sorted(left_out)))
+
+
+def decode(case: RawCase) -> Decoded:
+    """One photograph as a case of one slice, labels disc and cup: what more than half of its experts enclosed.
+
+    An expert whose contours do not close is left out with a remark.
+
+    Raises:
+        BadInput: a file is unreadable, a copy is of another shape or image, or no expert's contour closes.
+    """
+    image = load(case.image, "RGB")
+    experts, remarks = [], []
+    for path in (case.label, *case.more):
+        copy = load(path, "RGB")
+        require_same_shape(RawCase(case.name, case.patient, case.image, path), image, copy)
+        share = np.mean(_difference(image, copy) > JPEG_NOISE)
+        if share > ANOTHER:
+            raise BadInput(
+                f"{path}: differs from {case.image.name} in {share:.0%} of its pixels; expected a copy drawn on"
+            )
+        lossy = any(file.suffix.lower() in (".jpg", ".jpeg") for file in (case.image, path))
+        curves = enclosed(drawn(image, copy, lossy))
+        if curves is None:
+            remarks.append(f"{path.name}: no closed contour found; this expert is left out")
+            continue
+        if not curves[1].any():
+            remarks.append(f"{path.name}: one closed contour found, taken as the disc; no cup")
+        experts.append(curves)
+    if len(case.more) + 1 < EXPERTS:
+        remarks.append(f"copies of {len(case.more) + 1} experts found; the release has {EXPERTS} of most images")
+    if not experts:
+        raise BadInput(f"{case.label}: no closed contour found on it or on another copy; expected disc and cup drawn")
+    disc, cup = np.sum(experts, axis=0) * 2 > len(experts)
+    return decoded(image, disc, cup, remarks=tuple(remarks))
+
+
+def drawn(image: NDArray[np.uint8], copy: NDArray[np.uint8], lossy: bool) -> Mask:
+    """Where something is drawn on ``copy``, (height, width); ``lossy`` allows for the noise of compression."""
+    difference = _difference(image, copy)
+    changed = difference > (JPEG_NOISE if lossy else LOSSLESS_NOISE)
+    if lossy and changed.any():
+        # Compression smears a line over its blocks: what is drawn differs clearly more than what is smeared.
+        changed = difference > threshold_otsu(difference[changed])
+    pieces = label(changed, connectivity=2)
+    pixels = np.bincount(pieces.ravel())
+    pixels[0] = 0
+    return np.asarray((pixels >= max(1, SPECK * pixels.max()))[pieces])
+
+
+def _difference(image: NDArray[np.uint8], copy: NDArray[np.uint8]) -> NDArray[np.int16]:
+    """The levels (height, width) by which the colour that differs most does."""
+    return np.asarray(np.abs(image.astype(np.int16) - copy).max(axis=2))
+
+
+def enclosed(line: Mask) -> tuple[Mask, Mask] | None:
+    """Disc and cup, both (height, width), within the outer and the inner of the closed curves of ``line``.
+
+    Both reach to the middle of their curve, however thick. The cup is empty where only one curve closes;
+    `None` where none does, or where the line runs on outside the one that does.
+    """
+    rows, columns = np.flatnonzero(line.any(axis=1)), np.flatnonzero(line.any(axis=0))
+    if not rows.size:
+        return None
+    # Work within the drawing's box: a photograph has a hundred times its pixels.
+    box = slice(rows[0], rows[-1] + 1), slice(columns[0], columns[-1] + 1)
+    margin = max(GAPS) + 1
+    near = np.pad(line[box], margin)
+    found = None
+    for gap in GAPS:
+        found = _curves(closing(near, disk(gap)) if gap else near)
+        if found is not None and found[1].any():
+            break
+    if found is None or near[~_grown(found[0])].sum() > STRAY * near.sum():
+        return None
+    disc, cup = np.zeros_like(line), np.zeros_like(line)
+    disc[box], cup[box] = (part[margin:-margin, margin:-margin] for part in found)
+    return disc, cup
+
+
+def _curves(line: Mask) -> tuple[Mask, Mask] | None:
+    regions = label(~line, connectivity=1)  # a line of touching corners separates them
+    inner = (regions != regions[0, 0]) & ~line
+    if inner.sum() <= line.sum():  # a closed curve encloses more than itself; specks in an open one do not
+        return None
+    blobs = label(line | inner, connectivity=2)
+    outermost = Counter(blobs[inner].tolist()).most_common(1)[0][0]
+    inner &= blobs == outermost
+    return _to_middle(inner, line, regions == regions[0, 0]), _cup(regions, inner, line)
+
+
+def _cup(regions: NDArray[Any], inner: Mask, line: Mask) -> Mask:
+    """The region within the inner curve: none lies in it, and it bulges nowhere inwards as a crescent rim does."""
+    large = [part for part in regionprops(regions * inner) if part.area >= SMALLEST * inner.sum()]
+    cups = [
+        part
+        for part in large
+        if not any(
+            np.isin(other.label, regions[part.slice][binary_fill_holes(part.image) & ~part.image]) for other in large
+        )
+    ]
+    if len(large) < 2 or not cups:
+        return np.zeros_like(line)
+    best = max(cups, key=lambda part: (part.solidity, part.area))
+    return _to_middle(regions == best.label, line, ~line & (regions != best.label))
+
+
+def _to_middle(inside: Mask, line: Mask, outside: Mask) -> Mask:
+    """``inside`` and those pixels of the line that lie nearer to it than to ``outside``, and the middle ones."""
+    nearer = distance_transform_edt(~inside) < distance_transform_edt(~outside) + 1
+    return np.asarray(inside | (line & nearer))
+
+
+def _grown(disc: Mask) -> Mask:
+    """The disc and the other half of a line of ordinary thickness around it."""
+    return np.asarray(distance_transform_edt(~disc) <= 8)
+
+
+def _kind(part: str, find_sites: Callable[[Path], list[RawSite]]) -> Kind:
+    return fundus_kind(
+        description=f"RIGA, {part}: imageKprime.* and six experts' contours drawn on imageK-1.* to -6.*; majority",
+        find_sites=find_sites,
+        decode=decode,
+        licence="the terms of the RIGA release hold",
+        citation="Almazroa et al., Retinal fundus images for glaucoma analysis: the RIGA dataset, SPIE Medical Imaging "
+        "2018",
+    )
+
+
+BINRUSHED = _kind("BinRushed", find_binrushed)
+MAGRABIA = _kind("Magrabia", find_magrabia)
+MESSIDOR = _kind("MESSIDOR", find_messidor)

@@ -1,0 +1,57 @@
+"""Prepared sites at a lower resolution: copies whose pixels are blocks of the originals'."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedmerit.errors import BadInput
+from fedmerit.files import read_json, sha256, write_atomically, write_json
+from fedmerit.trainers.monai_trainer.data import SiteFolder, open_sites
+from fedmerit_data.folders import new_folder
+
+
+def shrink(sites: Path, out: Path, by: int) -> list[Path]:
+    """Write every site folder below ``sites`` again below ``out``, ``by`` times smaller a side; all of them or none.
+
+    A pixel of an image is the mean of its block; of a mask it is set where half of its block is, or more.
+
+    Raises:
+        BadInput: ``out`` is not free, or an image side is no multiple of ``by``.
+    """
+    folders = open_sites(sites)
+    height, width = folders[0].image_size
+    if by < 1 or height % by or width % by:
+        raise BadInput(f"{sites}: images of {height}x{width} cannot be shrunk by {by}; expected a divisor of both")
+    with new_folder(out, "shrunk") as folder:
+        for one in folders:
+            _write(one, folder / one.name, by)
+    return [out / one.name for one in folders]
+
+
+def _write(site: SiteFolder, out: Path, by: int) -> None:
+    lists: dict[str, list[dict[str, Any]]] = read_json(site.path / "datalist.json")
+    checksums = {}
+    for entries in lists.values():
+        for entry in entries:
+            for key in ("image", "label"):
+                means = block_means(np.load(site.path / entry[key], mmap_mode="r"), by)
+                array = means.astype(np.float32) if key == "image" else (means >= 0.5).astype(np.uint8)
+                write_atomically(out / entry[key], partial(np.save, arr=array))
+                checksums[entry[key]] = sha256(out / entry[key])
+            if isinstance(spacing := entry.get("spacing"), list) and len(spacing) == 3:
+                entry["spacing"] = [spacing[0], *(step * by for step in spacing[1:])]
+    changed = {"image_size": [side // by for side in site.image_size], "checksums": checksums, "shrunk_by": by}
+    if spacing := site.info.get("spacing"):  # None where pixels follow the images' own
+        changed["spacing"] = [step * by for step in spacing]
+    write_json(out / "datalist.json", lists)
+    write_json(out / "site.json", {**site.info, **changed})
+
+
+def block_means(array: NDArray[Any], by: int) -> NDArray[np.float64]:
+    """(..., h / by, w / by) means over blocks of (..., h, w)."""
+    *rest, height, width = array.shape
+    blocks = np.asarray(array, dtype=np.float64).reshape(*rest, height // by, by, width // by, by)
+    return np.asarray(blocks.mean(axis=(-3, -1)))

@@ -1,0 +1,194 @@
+"""Evidence of what is segmented, where images come from, and what was done to them.
+
+Evidence of what was checked, filtered and written down: the server's checks, ledger, logs and files.
+"""
+
+from collections.abc import Callable
+
+import pandas as pd
+
+from fedmerit.configuration.filters import HE
+from fedmerit.federation.exchange import NO_REPLY
+from fedmerit.files import sha256
+from fedmerit.trainers.monai_trainer.data import SPLITS, SiteFolder
+from fedmerit.verification.run import verify_run
+from fedmerit_evaluation.dossier.sources import DossierSources
+from fedmerit_evaluation.report.flagged_sites import list_flags, rejection_reasons
+from fedmerit_evaluation.report.phrases import join_words
+from fedmerit_evaluation.report.shared_parts import trained
+from fedmerit_evaluation.results.run_folders import Run
+
+
+def task(file: DossierSources) -> str:
+    """What is segmented."""
+    labels = join_words([str(label) for label in file.info["labels"]])
+    return f"Segmentation (task {file.info['task']}): of each image a mask of {labels}, compared with a reference mask."
+
+
+def centres(file: DossierSources) -> str:
+    """Who took part."""
+    return f"{len(file.run.sites)} sites train together: {', '.join(file.run.sites)}."
+
+
+def sources(file: DossierSources) -> str:
+    """Of site.json."""
+    return _by_site(file, lambda site: f"{site.info.get('source', '')}".strip())
+
+
+def licences(file: DossierSources) -> str:
+    """Of site.json."""
+    return _by_site(file, lambda site: str(site.info.get("licence") or ""))
+
+
+def left_out(file: DossierSources) -> str:
+    """Files left out, with the reasons."""
+
+    def told(site: SiteFolder) -> str:
+        reasons = pd.Series([str(one["reason"]) for one in site.info["left_out"]], dtype=object).value_counts()
+        text = "; ".join(f"{_counted(int(count), 'file')}: {reason}" for reason, count in reasons.items())
+        return f"{text or 'no file left out'}, {_counted(site.info.get('unreadable_cases', 0), 'unreadable case')}"
+
+    return _by_site(file, told)
+
+
+def preparation(file: DossierSources) -> str:
+    """What was done to images."""
+    planned = file.info.get("plan", {}).get("preprocessing", {}).get("size")  # all that a deployment's run.json has
+    size = file.info.get("image_size") or planned or (file.folders[0].image_size if file.folders else None)
+    if size is None:
+        return ""
+    text = f"Slices of {size[0]} x {size[1]} pixels"
+    if file.folders and (spacing := file.folders[0].info.get("spacing")):
+        text += f" of {' x '.join(f'{side:g}' for side in spacing)} mm"
+    kept = (
+        {name: file.folders[0].info.get(name) for name in ("field_of_view", "crop", "slices")} if file.folders else {}
+    )
+    told = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in kept.items() if value)
+    return f"{text}{'; ' if told else ''}{told}."
+
+
+def splits(file: DossierSources) -> str:
+    """How cases were split."""
+    told = _by_site(
+        file,
+        lambda site: (
+            f"shares {'/'.join(f'{share:g}' for share in site.info['ratios'])}, seed {site.info['seed']}"
+            if "ratios" in site.info
+            else ""
+        ),
+    )
+    how = "Training, validation and testing are split by patient, as file names or a table tell them, at each site."
+    return f"{how} {told}" if told else ""
+
+
+def counts(file: DossierSources) -> str:
+    """Patients and slices by split."""
+
+    def told(site: SiteFolder) -> str:
+        of = site.info["counts"]
+        return ", ".join(f"{split} {of[split]['patients']} patients, {of[split]['slices']} slices" for split in SPLITS)
+
+    return _by_site(file, told)
+
+
+def not_biometric(file: DossierSources) -> str:
+    """Of the task."""
+    return "Does not apply: the task is segmentation of organs." if file.info["task"] in ("prostate", "fundus") else ""
+
+
+DATA = (task, centres, sources, licences, left_out, preparation, splits, counts, not_biometric)
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def _by_site(file: DossierSources, told: Callable[[SiteFolder], str]) -> str:
+    """Of the sites whose folders are here, those that say alike together; who is not here is named."""
+    said: dict[str, list[str]] = {}
+    for site in file.folders:
+        try:
+            text = told(site)
+        except (KeyError, TypeError):  # an older site.json has no such field
+            text = ""
+        said.setdefault(text, []).append(site.name)
+    lacking = [*said.pop("", []), *sorted(set(file.run.sites) - {site.name for site in file.folders})]
+    if not said:
+        return ""
+    text = "; ".join(f"{', '.join(names)}: {one}" for one, names in said.items())
+    return f"{text}{f'; not known of {join_words(lacking)}' if lacking else ''}."
+
+
+def checks(file: DossierSources) -> str:
+    """Checksums of data; what the server refused, and what never came."""
+    reasons = [why for run in file.runs for why in rejection_reasons(run).values()]
+    missing = sum(why.endswith(NO_REPLY) for why in reasons)
+    of_replies = "of every reply what is not encrypted" if HE in (file.info.get("privacy") or ()) else "every reply"
+    told = f"The server checked {of_replies} before use and rejected {len(reasons) - missing}; {missing} did not come."
+    text = told if _has_ledger(file.run) else ""
+    held = [site.name for site in file.folders if site.info.get("checksums")]
+    return f"{text} Stored images and masks have SHA-256 checksums at {join_words(held)}.".strip() if held else text
+
+
+def flags(file: DossierSources) -> str:
+    """What the server found."""
+    if not _has_ledger(file.run):
+        return ""
+    table = list_flags(file.honest)
+    if table.empty:
+        return "The server flagged no site and rejected no reply."
+    rows = table[["Site", "What", "Rounds", "Reason"]].itertuples(index=False)
+    return f"{'; '.join(f'{site} {what} in rounds {rounds} ({why})' for site, what, rounds, why in rows)}."
+
+
+def privacy(file: DossierSources) -> str:
+    """Filters on what leaves a site."""
+    filters = file.info.get("privacy")
+    if filters is None:
+        return ""
+    text = f"Updates passed {', '.join(filters)}" if filters else "Updates left the sites without a privacy filter"
+    return f"{text}. No claim of anonymity is made."
+
+
+def ledger(file: DossierSources) -> str:
+    """The chain of each run, recomputed now, and what that leaves open."""
+    told, open_to = [], dict[str, None]()
+    for run in file.runs:
+        if _has_ledger(run):
+            found = verify_run(run.path)
+            signed = f"signed by {found.signer}" if found.signer else "not signed"
+            told.append(f"{run.path.name}: {found.records} rounds, hash chain whole, {signed}")
+            open_to |= dict.fromkeys(found.unproven)
+    text = f"{'; '.join(told)}. Each round holds participants, digests of updates and model, weights."
+    left = f" Not shown by that: {'; '.join(open_to)}." if open_to else ""
+    return f"{text}{left}" if told else ""
+
+
+def site_logs(file: DossierSources) -> str:
+    """Sites' own logs that lie in the run folder, compared with the ledger now, and what that leaves open."""
+    logs = sorted((file.run.path / "sites").glob("*/site_log.jsonl"))
+    if not logs or not _has_ledger(file.run):
+        return ""
+    found = verify_run(file.run.path, logs)
+    told = ", ".join(f"{site} {updates} updates" for site, updates in found.updates.items())
+    open_to = f" Not shown by them: {'; '.join(found.unproven)}." if found.unproven else ""
+    return f"Sites' own logs agree with the ledger: {told}.{open_to}"
+
+
+def when(file: DossierSources) -> str:
+    """When the runs were begun."""
+    return f"Begun {trained([file.run])}." if file.info.get("started") else ""
+
+
+def access(file: DossierSources) -> str:
+    """The model's files, with their digests."""
+    models = sorted((file.run.path / "models").glob("*.pt"))
+    told = ", ".join(f"{path.name} (SHA-256 {sha256(path)})" for path in models[:10])
+    return f"Models in {file.run.path.name}/models: {told}." if models else ""
+
+
+RECORD = (checks, flags, privacy, ledger, site_logs, when, access)
+
+
+def _has_ledger(run: Run) -> bool:
+    return (run.path / "ledger.jsonl").exists()

@@ -1,0 +1,97 @@
+"""Evidence for the items of a dossier: what ledger, run folders and site folders hold, and nothing besides.
+
+Every function of `EVIDENCE` says in a sentence or two what was recorded or measured, or nothing.
+
+What journals and regulators ask for, filled from what was recorded, or with whom to ask.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+
+import pandas as pd
+
+from fedmerit_evaluation.dossier.data_evidence import DATA, RECORD
+from fedmerit_evaluation.dossier.model_evidence import RESULTS, TRAINING
+from fedmerit_evaluation.dossier.sources import DossierSources, open_sources
+from fedmerit_evaluation.figures.pages import write_page
+from fedmerit_evaluation.figures.tables import Table, write_tables
+from fedmerit_evaluation.report.shared_parts import trained
+from fedmerit_evaluation.results.run_folders import open_runs
+
+EVIDENCE: Mapping[str, Callable[[DossierSources], str]] = {
+    one.__name__: one for one in (*DATA, *TRAINING, *RESULTS, *RECORD)
+}
+UNANSWERABLE = ("intended_use", "users", "privacy_attacks")  # nothing that FedMerit writes tells these
+
+
+LISTS: Mapping[str, str] = {  # by name of their files in items/
+    "model-card": "Model card (after Mitchell et al. 2019)",
+    "claim": "CLAIM, 2024 update",
+    "tripod-ai": "TRIPOD+AI, 2024",
+    "future-ai": "FUTURE-AI, 2025",
+    "eu-ai-act-annex-iv": "EU AI Act, Annex IV: technical documentation",
+    "eu-ai-act-article-12": "EU AI Act, Article 12: record-keeping",
+    "hl7-flute": "HL7 Europe FLUTE: requirements of federated learning",
+}
+NOT_KNOWN = "not known, ask"
+
+
+@dataclass(frozen=True)
+class Answers:
+    """One list of items, answered."""
+
+    name: str
+    title: str
+    table: Table
+    whole: int  # items that evidence answers
+    partly: int  # that it answers in part
+
+
+def write_dossier(runs: Sequence[Path], out: Path, *, sites: Path | None = None) -> Path:
+    """Write ``out/dossier.html``, and every list as CSV and LaTeX in ``out/tables``.
+
+    Args:
+        runs: run folders, on the same task and sites.
+        out: the folder.
+        sites: the prepared site folders; default those of the runs, where they are on this machine.
+
+    Returns:
+        The path of the HTML file.
+
+    Raises:
+        BadInput: a run is unusable, the runs do not belong together, a ledger was changed, or no site folder is there.
+    """
+    file = open_sources(open_runs(runs), sites)
+    found = {name: told(file) for name, told in EVIDENCE.items()}
+    answered = [_answers(name, title, found) for name, title in LISTS.items()]
+    write_tables([one.table for one in answered], out / "tables")
+    page = out / "dossier.html"
+    write_page(page, "dossier.html.j2", runs=file.runs, run=file.run, answered=answered, trained=trained(file.runs))
+    return page
+
+
+def read_items(name: str) -> pd.DataFrame:
+    """The items of a list, text columns ``item, asks, evidence, open, ask``.
+
+    Evidence names keys of `EVIDENCE`; what these leave open is to be asked.
+    """
+    with (files("fedmerit_evaluation.dossier") / "items" / f"{name}.csv").open() as content:
+        return pd.read_csv(content, dtype=str, keep_default_na=False)
+
+
+def _answers(name: str, title: str, found: Mapping[str, str]) -> Answers:
+    items = read_items(name)
+    told = [_told(keys.split(), found) for keys in items["evidence"]]
+    answers = [
+        f"{text} Beyond that ({left}): {NOT_KNOWN} {who}" if text and left else text or f"{NOT_KNOWN} {who}"
+        for text, left, who in zip(told, items["open"], items["ask"], strict=True)
+    ]
+    partly = sum(bool(text and left) for text, left in zip(told, items["open"], strict=True))
+    frame = pd.DataFrame({"Item": items["item"], "What is asked": items["asks"], "Evidence": answers})
+    return Answers(name, title, Table(name, title, frame), sum(map(bool, told)) - partly, partly)
+
+
+def _told(keys: Sequence[str], found: Mapping[str, str]) -> str:
+    return " ".join(filter(None, (found[key] for key in keys if key not in UNANSWERABLE)))

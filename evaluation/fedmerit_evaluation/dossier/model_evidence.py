@@ -1,0 +1,190 @@
+"""Evidence of how the model was trained: network, method, settings, machines.
+
+Evidence of what it came to: Dice with its uncertainty, fairness, failures, and what each site contributed.
+"""
+
+import inspect
+from typing import Any
+
+import pandas as pd
+
+from fedmerit.methods.registry import METHODS
+from fedmerit.trainers.monai_trainer.overlaps import TOLERANCE
+from fedmerit_evaluation.dossier.sources import DossierSources
+from fedmerit_evaluation.report import caveats
+from fedmerit_evaluation.report.contributions import contribution_shares
+from fedmerit_evaluation.report.hospitals import sample_size
+from fedmerit_evaluation.report.phrases import percent, points
+from fedmerit_evaluation.report.shared_parts import surface_columns
+from fedmerit_evaluation.results.dice import SURFACES
+from fedmerit_evaluation.results.evaluation import ESTIMATED
+from fedmerit_evaluation.statistics.bootstrap import DRAWS, LEVEL
+from fedmerit_evaluation.statistics.intervals import of_methods, of_sites
+
+
+def network(file: DossierSources) -> str:
+    """The architecture."""
+    plan = file.info.get("plan", {}).get("network", {})
+    told = ", ".join(f"{name} {value}" for name, value in plan.items() if name != "labels" and value not in ({}, None))
+    return f"{told}." if told else ""
+
+
+def training(file: DossierSources) -> str:
+    """The settings of local training."""
+    told = ", ".join(f"{name} {value}" for name, value in file.info["training"].items())
+    return f"{file.run.rounds_done} of {file.run.rounds} rounds; local training: {told}."
+
+
+def method(file: DossierSources) -> str:
+    """The federated method and its parameters."""
+    name = str(file.info["method"])
+    about = METHODS[name].about if name in METHODS else None
+    told = ", ".join(f"{key} {value}" for key, value in file.info["parameters"].items())
+    text = f"Method {name}{f' ({told})' if told else ''}"
+    return f"{text}. Weights: {about.weights}. {inspect.cleandoc(about.paper)}." if about else f"{text}."
+
+
+def seeds(file: DossierSources) -> str:
+    """Seeds of the runs."""
+    numbers = sorted({run.seed for run in file.honest if run.label == file.run.label})
+    return f"Parameters begin at random by seed: {', '.join(map(str, numbers))}."
+
+
+def selection(file: DossierSources) -> str:
+    """Which round's model."""
+    if not file.run.tested:
+        return ""
+    if file.info["training"].get("finish", "none") != "none":
+        return "Each site took home what was best for its own validation patients: results.csv says which."
+    return f"The model after the last round, {file.run.rounds - 1} counted from 0."
+
+
+def ensembles(file: DossierSources) -> str:
+    """None is used."""
+    return "None: one model is tested at a time." if file.run.tested else ""
+
+
+def software(file: DossierSources) -> str:
+    """Versions."""
+    packages = ", ".join(f"{name} {number}" for name, number in file.info.get("packages", {}).items())
+    version = file.info.get("fedmerit_version")
+    return f"FedMerit {version}{f' ({packages})' if packages else ''}, Apache-2.0." if version else ""
+
+
+def hardware(file: DossierSources) -> str:
+    """What a run says of devices."""
+    return f"Trained on {file.info['device']}, engine {file.info['engine']}." if file.info.get("device") else ""
+
+
+def cost(file: DossierSources) -> str:
+    """Seconds and bytes."""
+    costs = file.run.results.rounds.costs
+    if "seconds" not in costs:
+        return ""
+    rounds = file.run.rounds_done
+    text = f"{costs['seconds'].sum() * rounds / 60:.0f} minutes of sites' time in the run"
+    sent = f", {costs['bytes_sent'].sum() * rounds / 1e6:.0f} MB sent" if "bytes_sent" in costs else ""
+    return f"{text}{sent}. Energy was not measured."
+
+
+TRAINING = (network, training, method, seeds, selection, ensembles, software, hardware, cost)
+
+
+def measures(file: DossierSources) -> str:
+    """Which were recorded."""
+    if file.results.dice.rows.empty:
+        return ""
+    surfaces = [name for name in SURFACES if name in file.results.dice.sites]
+    text = "Dice per case over all its slices, mean over labels, then cases, then sites"
+    return f"{text}; HD95 and NSD at {TOLERANCE:g} beside it." if surfaces else f"{text}."
+
+
+def uncertainty(file: DossierSources) -> str:
+    """How intervals are made, and on what they rest."""
+    if file.results.dice.rows.empty:
+        return ""
+    grounds = sample_size(file.results, methods=file.method and [file.method])
+    return (
+        f"{100 * LEVEL:g} % intervals of {DRAWS} draws: of test cases within sites with replacement, of seeds by "
+        "Student's t. "
+        f"Fewest test cases of a site: {grounds.cases}; seeds: {grounds.seeds}."
+    )
+
+
+def performance(file: DossierSources) -> str:
+    """Test Dice, overall and by site, with HD95 and NSD."""
+    if not file.is_tested:
+        return ""
+    table = of_methods(file.results.dice.intervals, "mean")
+    sites = of_sites(file.results.dice.intervals, "dice").loc[file.method]
+    told = ", ".join(f"{site} {_with_ends(row)}" for site, row in sites.iterrows())
+    text = f"Mean test Dice {_with_ends(pd.Series(table.T[file.method]))}; by site: {told}."
+    tested = pd.DataFrame(file.results.dice.sites.xs(str(file.method), level="method"))
+    means = tested.mean().to_frame().T.dropna(axis=1)
+    surfaces = [f"{name} {column.iloc[0]:.1f}" for name, column in surface_columns(means).items()]
+    return f"{text} Means over sites: {', '.join(surfaces)}." if surfaces else text
+
+
+def fairness(file: DossierSources) -> str:
+    """Spread over sites, and gains over training alone."""
+    if not file.is_tested:
+        return ""
+    row = pd.Series(pd.DataFrame(file.results.dice.by_site.loc[file.method]).mean())
+    text = f"Dice by site from {percent(row.min())} ({row.idxmin()}) to {percent(row.max())} ({row.idxmax()})"
+    gains = file.results.dice.gains
+    if file.method in gains.index:
+        gain = pd.Series(gains.loc[file.method]).dropna()
+        lowest, highest = points(float(gain.min())), points(float(gain.max()))
+        text += f"; gain over training alone from {lowest} ({gain.idxmin()}) to {highest} points"
+    return f"{text}. Groups of patients by age, sex or the like were not compared."
+
+
+def failures(file: DossierSources) -> str:
+    """The lowest cases."""
+    if not file.is_tested:
+        return ""
+    lowest = file.results.dice.sites["lowest"].xs(file.method, level="method").groupby(level="site").min()
+    return f"Lowest Dice of a test case: {', '.join(f'{site} {percent(value)}' for site, value in lowest.items())}."
+
+
+def robustness(file: DossierSources) -> str:
+    """Runs with attackers, and seeds."""
+    planted = [f"{run.label}: {site} ({kind})" for run in file.runs for site, kind in run.attacks.items()]
+    return f"Runs with attackers in them: {'; '.join(planted)}; see report.html." if planted else ""
+
+
+def external(file: DossierSources) -> str:
+    """Tests on sites that took no part, that `fedmerit evaluate` left in the run folder."""
+    found = []
+    for table in sorted((file.run.path / "evaluation").glob("*.csv")):
+        # a site may be called NA
+        rows = pd.read_csv(table, dtype={"site": str, "case": str}, keep_default_na=False, na_values={"value": [""]})
+        if not {"split", "quantity", "site", "value"} <= set(rows):
+            continue  # another table, such as of losses
+        tested = rows[(rows["split"] == "testing") & (rows["quantity"] == "dice")]
+        others = tested[~tested["site"].isin(file.run.sites)]
+        told = [f"{site} {percent(part['value'].mean())}" for site, part in others.groupby("site")]
+        how = ", with BatchNorm statistics of their own training images" * table.stem.endswith(ESTIMATED)
+        found += [f"{', '.join(told)} ({table.name}{how})"] if told else []
+    return f"Mean test Dice at sites that took no part: {'; '.join(found)}." if found else ""
+
+
+def limits(file: DossierSources) -> str:
+    """The report's own caveats."""
+    said = [*caveats.of_runs(file.honest, file.results), *caveats.of_cases(file.results)]
+    return " ".join(said)
+
+
+def contributions(file: DossierSources) -> str:
+    """Shares by the method's estimate."""
+    shares = contribution_shares(file.results).get(file.method or "", {})
+    told = ", ".join(f"{site} {percent(share.mean)}" for site, share in shares.items())
+    return f"Shares by the method's own estimate: {told}. They are no price." if told else ""
+
+
+RESULTS = (measures, uncertainty, performance, fairness, failures, robustness, external, limits, contributions)
+
+
+def _with_ends(row: "pd.Series[Any]") -> str:
+    ends = f" [{percent(row['low'])}, {percent(row['high'])}]" if pd.notna(row["low"]) else ""
+    return f"{percent(row['mean'])}{ends}"

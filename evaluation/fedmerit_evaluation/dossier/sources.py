@@ -1,0 +1,71 @@
+"""What a dossier is about: runs, the model's among them, and the site folders that are here."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from fedmerit.errors import BadInput
+from fedmerit.trainers.monai_trainer.data import SiteFolder, open_sites
+from fedmerit_evaluation.report.hospitals import judged_method
+from fedmerit_evaluation.results.run_folders import Run, combine_results
+from fedmerit_evaluation.results.views import Results
+from fedmerit_evaluation.statistics.intervals import of_methods
+
+
+@dataclass(frozen=True)
+class DossierSources:
+    """What a dossier is about: runs, the first of which names the model, and the site folders that are here."""
+
+    runs: Sequence[Run]
+    folders: Sequence[SiteFolder]
+
+    @property
+    def honest(self) -> list[Run]:
+        """The runs without attackers, or all where there is no other."""
+        return [run for run in self.runs if not run.attacks] or list(self.runs)
+
+    @cached_property
+    def results(self) -> Results:
+        """Of the honest runs."""
+        return combine_results(self.honest)
+
+    @cached_property
+    def method(self) -> str | None:
+        """The label of the method that is judged."""
+        return judged_method(self.honest, self.results)
+
+    @property
+    def is_tested(self) -> bool:
+        """Whether there is test Dice of that method."""
+        return self.method in of_methods(self.results.dice.intervals, "mean").index
+
+    @cached_property
+    def run(self) -> Run:
+        """The run that the model is of: the first of that method."""
+        return next((run for run in self.honest if run.label == self.method), self.honest[0])
+
+    @property
+    def info(self) -> Mapping[str, Any]:
+        """run.json of it."""
+        return self.run.info
+
+
+def open_sources(runs: Sequence[Run], sites: Path | None) -> DossierSources:
+    """The runs, and the folders of their sites that are on this machine.
+
+    Args:
+        runs: with labels.
+        sites: a folder of site folders; None: that of the runs, where it is here.
+
+    Raises:
+        BadInput: ``sites`` holds none of the runs' sites.
+    """
+    place = sites or Path(str(runs[0].info.get("sites_folder") or ""))
+    if sites is None and not (place.parts and place.is_dir()):
+        return DossierSources(runs, [])
+    folders = [folder for folder in open_sites(place) if folder.name in runs[0].sites]
+    if sites is not None and not folders:
+        raise BadInput(f"--sites {sites}: holds none of {', '.join(runs[0].sites)}")
+    return DossierSources(runs, folders)

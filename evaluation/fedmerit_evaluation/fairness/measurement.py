@@ -1,0 +1,189 @@
+"""Fairness of finished runs: Tables 2 and 3 of Jiang et al. 2023 and what other papers ask, with intervals.
+
+Every measure is taken seed by seed, with what other runs of the same seed say; its mean and sample standard deviation
+(ddof 1) are over seeds, its interval is `fedmerit_evaluation.statistics.bootstrap`'s. Dice is a percentage here.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from fedmerit_evaluation.fairness.measures import FloatArray
+from fedmerit_evaluation.fairness.pairs import MEASURES, TRAINED, Compared, Estimates, Key, Pair, collect_estimates
+from fedmerit_evaluation.figures.tables import DASH, MINUS, Table
+from fedmerit_evaluation.ground_truth.ground_truths import GroundTruth, Reference
+from fedmerit_evaluation.results.dice import MIN_CASES_TO_RESAMPLE, OWN, RUN, SITE, UNION
+from fedmerit_evaluation.results.views import Results
+from fedmerit_evaluation.statistics.bootstrap import USUAL, Resampling, SiteDice, bootstrap, observed, tested_sites
+
+PAPER = "Jiang et al. 2023"
+DECIMALS = 2
+
+
+@dataclass(frozen=True)
+class Fairness:
+    """What there is to say of the fairness of some methods."""
+
+    measured: pd.DataFrame  # one row per measure: the fields of Key, then mean, std, low, high, seeds, note
+    tables: list[Table]  # the same, to be read
+    estimates: Estimates  # what the methods say of contributions
+
+
+def measure(
+    results: Results,
+    methods: Mapping[str, str],
+    *,
+    alone: str | None = None,
+    truth: GroundTruth | None = None,
+    split: str = OWN,
+    resampling: Resampling = USUAL,
+) -> Fairness:
+    """Every measure that the results allow.
+
+    Args:
+        results: of all runs, labels in column ``method``; at most one run for each label and seed.
+        methods: the method of each label.
+        alone: the label of training alone, for performance fairness and gains.
+        truth: trained coalitions of the same sites, for collaboration fairness.
+        split: the cases that Dice is of: each site's own (``testing``), or all sites' (``union``).
+        resampling: of the intervals.
+
+    Raises:
+        BadInput: there is no test case.
+    """
+    cases = _cases(results.plain, split)
+    apart = _apart(cases, alone)
+    if truth is not None:
+        trained = truth.trained.coalition_results.dice.cases
+        trained = trained[trained.index.get_level_values("seed").isin(results.rows["seed"])]  # no others are drawn
+        cases = pd.concat([cases, trained.rename(index=lambda text: f"{TRAINED}{text}", level="method")])
+    truths = [] if truth is None else truth.truths
+    estimates = collect_estimates(results, methods)
+    compared = Compared(methods, alone, estimates, truths, apart)
+
+    def measures(dice: SiteDice) -> dict[Key, FloatArray]:
+        return {key: value for pair in compared.pairs(dice) for key, value in pair.values()}
+
+    summary = bootstrap(cases, measures, resampling, lambda key: MEASURES[key.measure].bounds)
+    few = _with_few_cases(cases)
+    for key in summary:
+        if few or key.measure == "pearson_p":  # which is about chance already
+            summary[key] |= {"low": np.nan, "high": np.nan}
+    seen = observed(cases)
+    why = {key: reason for pair in compared.pairs(seen) for key, reason in _reasons(pair, seen)}
+    table = pd.DataFrame(
+        [{**key._asdict(), **numbers, "note": why.get(key, "")} for key, numbers in summary.items()],
+        columns=[*Key._fields, "mean", "std", "low", "high", "seeds", "note"],
+    )
+    noise_ceilings = {} if truth is None else truth.noise_ceilings
+    captions = _captions(alone, split, len(seen.seeds), resampling.level, few, truths, noise_ceilings)
+    tables = [
+        _shown(str(name), captions[str(name)], rows, resampling.level)
+        for name, rows in table.groupby("table", sort=False)
+    ]
+    return Fairness(table, tables, estimates)
+
+
+def _cases(results: Results, split: str) -> pd.Series:
+    """Dice of every case; on the union, of runs alone whose sites all tested: the others have that of other cases."""
+    if split != UNION:
+        return results.dice.cases
+    cases = results.union.cases
+    runs = results.union.complete.notna().groupby(level=RUN).all()
+    frame = cases.reset_index().merge(runs[runs].index.to_frame(index=False), on=RUN)
+    return frame.set_index(list(cases.index.names)).iloc[:, 0]
+
+
+def _apart(cases: pd.Series, alone: str | None) -> dict[str, set[int]]:
+    """By label, the seeds in which a site was tested on other cases than by ``alone``, where it was by both."""
+    index = cases.index.to_frame(index=False)
+    tested = {key: frozenset(own) for key, own in index.groupby(SITE, observed=True)["case"]}
+    apart: dict[str, set[int]] = {}
+    for (method, seed, site), own in tested.items():
+        if tested.get((alone, seed, site), own) != own:
+            apart.setdefault(str(method), set()).add(int(str(seed)))
+    return apart
+
+
+def _with_few_cases(cases: pd.Series) -> list[str]:
+    """The sites with fewer than `MIN_CASES_TO_RESAMPLE` patients in some run; `Dice.intervals` leaves out the same."""
+    frame = cases.rename("dice").reset_index().astype({"site": str, "case": str})
+    numbers = frame.groupby([*SITE, tested_sites(frame).rename("tested")], observed=True).size()
+    fewest = numbers.groupby(level="tested").min()
+    return [str(site) for site in fewest.index[fewest < MIN_CASES_TO_RESAMPLE]]
+
+
+def _reasons(pair: Pair, seen: SiteDice) -> Iterator[tuple[Key, str]]:
+    """Why measures of observed vectors are undefined, in those seeds that the method ran."""
+    ran = np.flatnonzero(np.isfinite(seen.of(pair.method)).any(axis=-1)).tolist()
+    for key, value in pair.values():
+        reasons = {seen.seeds[slot]: pair.reason(key.measure, slot) for slot in ran if np.isnan(value[slot])}
+        if len(reasons) == len(ran) and len(set(reasons.values())) == 1:
+            yield key, next(iter(reasons.values()))
+        elif reasons:
+            yield key, "; ".join(f"seed {number}: {reason}" for number, reason in reasons.items())
+
+
+def _captions(
+    alone: str | None,
+    split: str,
+    seeds: int,
+    level: float,
+    few: Sequence[str],
+    truths: Sequence[Reference],
+    noise_ceilings: Mapping[str, float],
+) -> dict[str, str]:
+    """What stands above each table; no interval where some sites have too few cases."""
+    where = "on each site's test split" if split == "testing" else f"on the {split} of the test splits"
+    over = " and Student's of seeds" if seeds > 1 else ""
+    interval = f"{100 * level:g} % interval from resampled cases{over}"
+    if few:
+        interval = f"no interval: fewer than {MIN_CASES_TO_RESAMPLE} test cases at {', '.join(few)}"
+    end = f"; {'mean ± std over seeds, ' * (seeds > 1)}{interval}"
+    performance = f"Performance fairness, Dice of {alone} and of the method {where}"
+    chance = "; p is a mean over seeds, twice of which is a p-value" if seeds > 1 else ""
+    captions = {
+        "dice": f"Dice [%] over sites, {where}",
+        "performance": f"{performance} (as Table 2 of {PAPER}): 100 x Pearson, distance in points{chance}",
+        "performance-ranks": f"{performance}: correlation of ranks",
+        "gains": f"Collaboration gain, points of Dice over {alone} {where} (MCG and CGS of CYCle); share of the sites "
+        "worse off than alone, and of those within the bounds of Definition 1 of FedSAC (BCF)",
+        "rewards": f"What the method says of contributions, and its Dice {where} (100 x Pearson as Table 7 of CGSV)"
+        f"{chance}",
+    }
+    for truth in truths:
+        about = f"Collaboration fairness, {truth.name} values and what the method says of contributions"
+        sampled = f"; {truth.sampled}, which no interval holds" if truth.sampled else ""
+        noise_ceiling = noise_ceilings[truth.name]
+        by = "test patients alone" if len(truth.parts) == 1 else "test patients and seeds"
+        beside = "" if np.isnan(noise_ceiling) else f" (a perfect estimate, by {by}: {100 * noise_ceiling:.0f})"
+        shown = f"100 x Pearson{beside}, distance of shares{sampled}"
+        captions[truth.name.lower()] = f"{about} (as Table 3 of {PAPER}): {shown}{chance}"
+        captions[f"{truth.name.lower()}-ranks"] = f"{about}: correlation of ranks{sampled}"
+    return {name: f"{caption}{end}" for name, caption in captions.items()}
+
+
+def _shown(name: str, caption: str, rows: pd.DataFrame, level: float) -> Table:
+    """The measures of one table, a row for each method and estimate, with its seeds; each followed by its interval."""
+    lines = list(dict.fromkeys(zip(rows["method"], rows["estimate"], strict=True)))
+    texts = {"Method": [method for method, _ in lines]}
+    if rows["estimate"].any():
+        texts["Contribution"] = [estimate for _, estimate in lines]
+    seeds = rows.groupby(["method", "estimate"])["seeds"].max()  # what it is compared with may have fewer than it
+    texts["Seeds"] = [str(int(seeds[line])) for line in lines]
+    frame, spread = pd.DataFrame(texts), pd.DataFrame(texts)
+    for key, part in rows.groupby("measure", sort=False):
+        part, heading = part.set_index(["method", "estimate"]).reindex(lines), MEASURES[str(key)].heading
+        if key == "pearson_p":
+            frame[heading] = spread[heading] = [DASH if np.isnan(p) else f"{p:.2g}" for p in part["mean"]]
+            continue
+        frame[heading], spread[heading] = part["mean"].to_numpy(), part["std"].to_numpy()
+        intervals = [_interval(low, high) for low, high in zip(part["low"], part["high"], strict=True)]
+        frame[f"{heading}, {100 * level:g} %"] = spread[f"{heading}, {100 * level:g} %"] = intervals
+    return Table(f"fairness-{name}", caption, frame, spread=spread, decimals=DECIMALS)
+
+
+def _interval(low: float, high: float) -> str:
+    return DASH if np.isnan(low) else f"{low:.{DECIMALS}f} to {high:.{DECIMALS}f}".replace("-", MINUS)

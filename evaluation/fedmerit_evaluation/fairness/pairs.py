@@ -1,0 +1,163 @@
+"""What fairness compares: vectors over sites, two by two, and the measures of each pair."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from fedmerit_evaluation.fairness import measures
+from fedmerit_evaluation.fairness.measures import Measure
+from fedmerit_evaluation.ground_truth.ground_truths import Reference
+from fedmerit_evaluation.ground_truth.semivalues import EMPTY_COALITION, FloatArray, normalised, parse_coalition
+from fedmerit_evaluation.results.dice import RUN
+from fedmerit_evaluation.results.views import Results
+from fedmerit_evaluation.statistics.bootstrap import SiteDice
+
+Estimates = Mapping[str, Mapping[str, pd.DataFrame]]  # by method, by name: seeds x sites
+
+TRAINED = "trained by "  # stands before a coalition where methods stand
+
+DICE: Mapping[str, Measure] = {
+    "mean": Measure("Mean", lambda dice, _: measures.mean(dice), (0, 100)),
+    "std": Measure("Std", lambda dice, _: measures.std(dice), (0, 100)),
+    "worst": Measure("Worst", lambda dice, _: measures.worst(dice), (0, 100)),
+}
+LINEAR = {name: measures.CORRELATIONS[name] for name in ("pearson", "pearson_p")}
+RANKS = {name: measures.CORRELATIONS[name] for name in ("spearman", "kendall")}
+EUCLIDEAN = {"euclidean": Measure("Euclidean", measures.euclidean, (0, np.inf))}
+COSINE = {"cosine": Measure("Cosine", measures.cosine, (-1, 1))}
+DISTANCES = LINEAR | EUCLIDEAN | COSINE
+GAINS: Mapping[str, Measure] = {
+    "mean_gain": Measure("MCG", measures.mean_gain, (-100, 100)),
+    "gain_spread": Measure("CGS", measures.gain_spread, (0, np.inf)),
+    "losers": Measure("Losers", measures.share_worse_off, (0, 1)),
+    "bounded": Measure("BCF", measures.bounded, (0, 1)),
+}
+MEASURES = {**DICE, **DISTANCES, **RANKS, **GAINS}
+
+
+class Key(NamedTuple):
+    """Which measure: of which table and method, and by which estimate of contributions where it is about one."""
+
+    table: str
+    method: str
+    estimate: str
+    measure: str
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two vectors (..., s, n), what they are, and the measures of them."""
+
+    table: str
+    method: str
+    estimate: str
+    x: FloatArray
+    y: FloatArray
+    names: tuple[str, str]
+    measures: Mapping[str, Measure]
+    shared: bool = False  # whether the measures are of the vectors' shares
+
+    def values(self) -> Iterator[tuple[Key, FloatArray]]:
+        """Every measure, (..., s)."""
+        x, y = (_shares(self.x), _shares(self.y)) if self.shared else (self.x, self.y)
+        for name, measure in self.measures.items():
+            yield Key(self.table, self.method, self.estimate, name), measure.of(x, y)
+
+    def reason(self, name: str, slot: int) -> str:
+        """Why a measure of observed vectors (s, n) is undefined in a slot; nothing where it is defined."""
+        vectors = self.x[slot], self.y[slot]
+        reason = measures.undefined(name, *vectors, self.names)
+        for vector, what in zip(vectors, self.names, strict=True):
+            if not reason and self.shared and np.isnan(normalised(vector)).any():
+                return f"{what} sums to 0 or less, so that there are no shares"
+        return reason
+
+
+@dataclass(frozen=True)
+class Compared:
+    """What pairs are made of, but the Dice."""
+
+    methods: Mapping[str, str]  # the method of each label
+    alone: str | None  # the label of training alone
+    estimates: Estimates
+    truths: Sequence[Reference]
+    apart: Mapping[str, Collection[int]] = field(default_factory=dict)  # by label, seeds of other cases than alone's
+
+    def pairs(self, dice: SiteDice) -> Iterator[Pair]:
+        """What is compared with what, Dice in percent."""
+        final = {label: 100 * dice.of(label) for label in self.methods if label in dice.methods}
+        for label, own in final.items():
+            yield Pair("dice", label, "", own, own, ("Dice", "Dice"), DICE)
+        for label, own in final.items():
+            if self.alone in final and label != self.alone:
+                base, apart = final[str(self.alone)], self.apart.get(label, ())
+                names = (f"Dice of {self.alone}{' on the same cases' * bool(apart)}", "Dice")
+                compared = ~np.isin(np.array(dice.seeds)[dice.seed], list(apart))[..., None]
+                for table, those in {"performance": DISTANCES, "performance-ranks": RANKS, "gains": GAINS}.items():
+                    yield Pair(table, label, "", np.where(compared, base, np.nan), own, names, those)
+        values = _values(dice, self.truths)
+        for label, own in final.items():
+            for estimate, by_seed in self.estimates.get(label, {}).items():
+                said = by_seed.reindex(index=dice.seeds, columns=dice.sites).to_numpy(dtype=np.float64)[dice.seed]
+                for truth, value in values.items():
+                    names = (f"{truth} value", estimate)
+                    table = truth.lower()
+                    yield Pair(table, label, estimate, value, said, names, LINEAR)
+                    yield Pair(table, label, estimate, value, said, names, EUCLIDEAN, shared=True)
+                    yield Pair(table, label, estimate, value, said, names, COSINE)
+                    yield Pair(f"{table}-ranks", label, estimate, value, said, names, RANKS)
+                yield Pair("rewards", label, estimate, said, own, (estimate, "Dice"), LINEAR | RANKS)
+
+
+def collect_estimates(results: Results, methods: Mapping[str, str]) -> dict[str, dict[str, pd.DataFrame]]:
+    """What each method says that sites contributed: label to name of the estimate to seeds x sites.
+
+    The share of training images for FedAvg; for others the weights and the contributions, means over rounds, as far
+    as the method has them.
+
+    Args:
+        results: of all runs, labels in column ``method``.
+        methods: the method of each label.
+    """
+    images = results.rounds.of("num_samples").groupby(level=RUN).max()
+    shares = images.div(images.sum(axis=1), axis=0).stack()
+    said = results.rounds.contributions
+    found: dict[str, dict[str, pd.DataFrame]] = {}
+    for label, method in methods.items():
+        columns = {"sample share": shares}
+        if method != "fedavg":
+            names = {"mean weight": "mean_weight", "mean contribution": "mean_contribution"}
+            columns = {name: said[column] for name, column in names.items() if column in said}
+        found[label] = {}
+        for name, column in columns.items():
+            known = column[column.index.get_level_values("method") == label].dropna()
+            if not known.empty:
+                found[label][name] = pd.DataFrame(known.droplevel("method").unstack("site"))
+    return found
+
+
+def _values(dice: SiteDice, truths: Sequence[Reference]) -> dict[str, FloatArray]:
+    """(..., s, n) points of Dice: what each site is worth by the coalitions among the methods; NaN where not known."""
+    utilities = {
+        parse_coalition(text.removeprefix(TRAINED)): 100 * dice.of(text).mean(axis=-1)
+        for text in dice.methods
+        if text.startswith(TRAINED)
+    }
+    utilities[EMPTY_COALITION] = np.zeros(dice.seed.shape)
+    found = {}
+    for truth in truths:
+        found[truth.name] = np.full((*dice.seed.shape, len(dice.sites)), np.nan)
+        for place, seed in enumerate(dice.seeds):
+            if seed in truth.parts:
+                slots = dice.seed == place
+                game = {one: utilities[one][slots] for one in truth.parts[seed]}
+                found[truth.name][slots] = truth.values(seed, game).T
+    return found
+
+
+def _shares(vectors: FloatArray) -> FloatArray:
+    """(..., n) `normalised` over the last axis."""
+    return np.moveaxis(normalised(np.moveaxis(vectors, -1, 0)), 0, -1)

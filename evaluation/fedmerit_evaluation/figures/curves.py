@@ -1,0 +1,171 @@
+"""Figures over the rounds: every line bears its name."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib import style
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from scipy.signal import savgol_filter
+
+from fedmerit_evaluation.figures.drawing import (
+    EQUAL,
+    SITES,
+    STYLE,
+    legend,
+    method_style,
+    name_lines,
+    panels,
+    rounds_axis,
+    site_style,
+    titled,
+)
+from fedmerit_evaluation.results.views import Results
+
+SETTLED_CHANGE = 1e-6  # of the largest number: a line that changes by less is flat
+BLACK = "#1b1e23"
+
+
+def moving(table: pd.DataFrame) -> list[str]:
+    """The methods whose numbers change over the rounds at any site: of the others a panel would show flat lines.
+
+    Args:
+        table: ``(method, seed, round)`` x sites.
+    """
+    runs = table.groupby(level=["method", "seed"], observed=True)
+    spans = (runs.max() - runs.min()).max(axis=1).groupby(level="method", observed=True).max()
+    size = table.abs().max(axis=1).groupby(level="method", observed=True).max()
+    return [str(method) for method in spans.index[spans > SETTLED_CHANGE * size]]
+
+
+def over_rounds(results: Results, quantity: str, title: str, *, equal_share: bool = False) -> Figure:
+    """A panel per method that moves, a named line per site; with several seeds their mean, and a band from low to high.
+
+    Args:
+        results: of runs.
+        quantity: of the rounds, such as ``weight``; where no method is `moving`, all have a panel.
+        title: what the vertical axis says.
+        equal_share: whether these are shares: in percent from 0, with a line at 1/n, on one axis for all panels.
+    """
+    table, sites = results.rounds.of(quantity), results.sites
+    methods = moving(table) or [str(method) for method in table.index.unique("method")]
+    with style.context(STYLE):
+        figure, axes = panels(len(methods), sharey=equal_share)
+        for panel, method in zip(axes, methods, strict=True):
+            seeds = ((100 if equal_share else 1) * table.loc[method]).groupby(level="round")
+            middle, low, high = seeds.mean(), seeds.min(), seeds.max()
+            if equal_share:
+                panel.axhline(100 / len(sites), **EQUAL)
+            for site in (site for site in sites if site in middle and middle[site].notna().any()):
+                look = site_style(sites, site)
+                panel.plot(middle.index, middle[site], marker="o" if len(middle) < 3 else "", **look)
+                if (high[site] - low[site]).max() > 0:
+                    panel.fill_between(middle.index, low[site], high[site], color=look["color"], alpha=0.12, lw=0)
+            panel.set_title(method)
+            rounds_axis(panel)
+        for panel, method in zip(axes, methods, strict=True):  # once all have drawn, what they share is known
+            if equal_share:
+                panel.set_ylim(bottom=0)
+            middle = pd.DataFrame(table.loc[method].groupby(level="round").mean())
+            name_lines(panel, _ends(pd.DataFrame((100 if equal_share else 1) * middle), sites))
+        titled(figure, title)
+        if equal_share:
+            legend(figure, [Line2D([], [], label="equal share", **EQUAL)])
+    return figure
+
+
+def _ends(lines: pd.DataFrame, sites: Sequence[str]) -> dict[str, tuple[float, float, str]]:
+    """By site, where its line ends, and its colour."""
+    known = {site: lines[site].dropna() for site in sites if site in lines and lines[site].notna().any()}
+    return {
+        site: (float(line.index[-1]), float(line.iloc[-1]), site_style(sites, site)["color"])
+        for site, line in known.items()
+    }
+
+
+def lines_over_rounds(tables: Mapping[str, pd.DataFrame], title: str, bold: Mapping[str, str] | None = None) -> Figure:
+    """A panel for each table, a line for each site.
+
+    Args:
+        tables: by the titles of their panels, rounds x sites; sites may differ from panel to panel.
+        title: what the vertical axis says.
+        bold: by panel, the site whose line is the thickest there.
+    """
+    sites = sorted({str(site) for table in tables.values() for site in table})
+    with style.context(STYLE):
+        figure, axes = panels(len(tables), sharey=True)
+        for panel, (name, table) in zip(axes, tables.items(), strict=True):
+            for site in map(str, table):
+                thick = {"linewidth": 3 if site == bold[name] else 1} if bold else {}
+                look = site_style(sites, site) | thick
+                panel.plot(table.index, table[site], marker="o" if len(table) < 3 else "", **look)
+            panel.set_title(name)
+            rounds_axis(panel)
+        for panel, table in zip(axes, tables.values(), strict=True):
+            name_lines(panel, _ends(table.rename(columns=str), sites))
+        titled(figure, title)
+    return figure
+
+
+def convergence(results: Results) -> Figure:
+    """Validation Dice over rounds of the models as the sites receive them: raw thin, smoothed thick.
+
+    One method: the mean over sites in black, and the sites, named, behind it. Several: a named line per method.
+    """
+    table = 100 * results.rounds.validation.groupby(level=["method", "round"], observed=True).mean()
+    sites = results.sites
+    methods = [str(method) for method in table.index.unique("method")]
+    with style.context(STYLE):
+        figure, (panel,) = panels(1)
+        ends: dict[str, tuple[float, float, str]] = {}
+        styles: list[dict[str, Any]] = [{"color": BLACK, "linestyle": "-"}]
+        if len(methods) == 1:
+            lines = pd.DataFrame({site: smooth(table.loc[methods[0]][site]) for site in sites if site in table})
+            for site in lines:
+                panel.plot(lines.index, lines[site], alpha=0.9, **site_style(sites, str(site)) | {"linewidth": 1.2})
+            ends = _ends(lines, sites)
+        else:
+            styles = [method_style(number) for number in range(len(methods))]
+        for method, look in zip(methods, styles, strict=True):
+            line = pd.DataFrame(table.loc[method]).mean(axis=1)
+            smoothed = smooth(line)
+            panel.plot(line.index, line, linewidth=0.8, alpha=0.55, color=look["color"], linestyle="-")
+            panel.plot(line.index, smoothed, linewidth=2.6, marker="o" if len(line) < 3 else "", **look)
+            name = method if len(methods) > 1 else "mean of sites"
+            ends[name] = (float(line.index[-1]), float(smoothed.iloc[-1]), look["color"])
+        panel.set_ylabel("Validation Dice [%]")
+        panel.set_ylim(bottom=0)
+        rounds_axis(panel)
+        name_lines(panel, ends)
+    return figure
+
+
+def own_over_rounds(own: pd.DataFrame, name: str, title: str) -> Figure:
+    """One site's line, a panel per method.
+
+    Args:
+        own: rounds x methods.
+        name: of the site.
+        title: what the vertical axis says.
+    """
+    with style.context(STYLE):
+        figure, axes = panels(own.shape[1], sharey=True)
+        for panel, method in zip(axes, map(str, own), strict=True):
+            panel.plot(own.index, own[method], color=SITES[0]["color"], marker="o" if len(own) < 3 else "")
+            panel.set_title(method)
+            rounds_axis(panel)
+        axes[0].set_ylim(bottom=0)  # once all have drawn: it is the axis of all
+        titled(figure, f"{name}: {title}")
+    return figure
+
+
+def smooth(line: pd.Series) -> pd.Series:
+    """A Savitzky-Golay filtered curve (order 2, window about a quarter of it); as it is below five points."""
+    filled = line.interpolate(limit_direction="both")
+    if len(filled) < 5 or filled.isna().any():
+        return filled
+    window = min(max(5, len(filled) // 4 | 1), 21)
+    smoothed = savgol_filter(filled.to_numpy(), window, polyorder=2)
+    return pd.Series(np.clip(smoothed, filled.min(), filled.max()), index=line.index)

@@ -1,0 +1,247 @@
+"""Figures of numbers of sites and methods side by side: Dice, gains, contributions beside ground truth.
+
+One figure of what sites are worth, with what is not known of it: for those who decide, not for those who compute.
+"""
+
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+
+import numpy as np
+import pandas as pd
+from matplotlib import style
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from fedmerit_evaluation.figures.drawing import (
+    DARK_GREY,
+    EQUAL,
+    INK,
+    SITES,
+    STYLE,
+    case_dot,
+    label_rows,
+    legend,
+    mean_mark,
+    method_style,
+    offset_dot,
+    panels,
+    rows_figure,
+    site_style,
+    titled,
+)
+from fedmerit_evaluation.results.views import Results
+from fedmerit_evaluation.statistics.ranks import Ranking
+
+
+def dice_bars(results: Results) -> Figure:
+    """Test Dice per site and method, mean over seeds, with every case as a dot: a row per site, a colour per method."""
+    dice = 100 * results.dice.sites["dice"].groupby(level=["method", "site"], observed=True).mean()
+    cases, sites = 100 * results.dice.cases, results.sites
+    methods = [str(method) for method in dice.index.unique("method")]
+    with style.context(STYLE):
+        figure, panel = rows_figure(len(sites), len(methods))
+        for number, method in enumerate(methods):
+            colour = method_style(number)["color"]
+            for place, site in enumerate(sites):
+                if (method, site) not in dice.index:
+                    continue
+                row = offset_dot(place, number, len(methods))
+                own = cases.xs((method, site), level=("method", "site")).dropna()
+                panel.scatter(own, np.full(len(own), row), s=9, color=colour, alpha=0.35, linewidth=0, zorder=2)
+                panel.plot(
+                    dice[method, site], row, marker="|", markersize=9, markeredgewidth=2.6, color=colour, zorder=3
+                )
+        label_rows(panel, sites)
+        _dice_axis(panel, float(np.nanmin(cases.to_numpy())))
+        legend(figure, [*(_method_bars(methods) if len(methods) > 1 else ()), mean_mark(), case_dot()])
+    return figure
+
+
+def site_marks(table: pd.DataFrame, title: str) -> Figure:
+    """Any quantity per site and method: a row per site, a mark in the method's colour.
+
+    Args:
+        table: methods x sites.
+        title: what the horizontal axis says.
+    """
+    methods, sites = [str(method) for method in table.index], [str(site) for site in table]
+    with style.context(STYLE):
+        figure, panel = rows_figure(len(sites), len(methods))
+        for number, values in enumerate(table.to_numpy(float)):
+            for place, value in enumerate(values):
+                row, colour = offset_dot(place, number, len(methods)), method_style(number)["color"]
+                panel.plot(value, row, marker="|", markersize=9, markeredgewidth=2.6, color=colour)
+        label_rows(panel, sites)
+        panel.set_xlabel(title)
+        legend(figure, _method_bars(methods))
+    return figure
+
+
+def own_dice(dice: pd.Series, cases: Mapping[str, pd.Series], others: pd.Series, name: str) -> Figure:
+    """One site's test Dice: a row per method with the mean, every case as a dot, and the median of the others.
+
+    Args:
+        dice: of each method, fractions.
+        cases: by method, Dice of each case, all seeds.
+        others: by method, the rounded median of the others; without rows: not drawn.
+        name: of the site.
+    """
+    methods, colour = [str(method) for method in dice.index], SITES[0]["color"]
+    with style.context(STYLE):
+        figure, panel = rows_figure(len(methods))
+        for place, method in enumerate(methods):
+            own = 100 * cases[method].dropna()
+            panel.scatter(own, np.full(len(own), place), s=12, color=colour, alpha=0.4, linewidth=0)
+            panel.plot(100 * dice[method], place, marker="|", markersize=13, markeredgewidth=2.6, color=colour)
+            if method in others.index:
+                panel.plot(100 * others[method], place, marker="D", markersize=5, color=DARK_GREY)
+        label_rows(panel, methods)
+        lowest = min(float(own.min()) for own in cases.values())
+        _dice_axis(panel, 100 * min([lowest, *others]))
+        handles = [mean_mark(f"{name}, mean", colour), case_dot()]
+        if len(others):
+            handles.append(
+                Line2D([], [], linestyle="", marker="D", markersize=5, color=DARK_GREY, label="median of others")
+            )
+        legend(figure, handles)
+    return figure
+
+
+def gain_ranges(gains: pd.DataFrame, sites: Sequence[str]) -> Figure:
+    """Gain in test Dice over training alone with its interval: a row per site, a colour per method.
+
+    Args:
+        gains: ``(method, site)`` x ``mean, low, high``, fractions.
+        sites: all sites, a row for each.
+    """
+    shown = 100 * gains[["mean", "low", "high"]].dropna(subset="mean")
+    methods = [str(method) for method in shown.index.unique(0)]
+    with style.context(STYLE):
+        figure, panel = rows_figure(len(sites), len(methods))
+        panel.axvline(0, color=INK, linewidth=1)
+        for number, method in enumerate(methods):
+            rows = pd.DataFrame(shown.xs(method, level=0))
+            places = [offset_dot(sites.index(str(site)), number, len(methods)) for site in rows.index]
+            _ranges(panel, rows, places, method_style(number)["color"])
+        label_rows(panel, sites)
+        panel.set_xlabel(
+            "Worse together  \N{LEFTWARDS ARROW}  gain in test Dice [points]  \N{RIGHTWARDS ARROW}  better"
+        )
+        if len(methods) > 1:
+            legend(figure, _method_bars(methods))
+    return figure
+
+
+def share_ranges(shares: pd.DataFrame, equal: float) -> Figure:
+    """Share of what all sites contributed with its interval over seeds: a row per site, the largest on top.
+
+    Args:
+        shares: sites x ``mean, low, high``, fractions.
+        equal: what each would have if all gave the same.
+    """
+    shown = 100 * shares.sort_values("mean", ascending=False, kind="stable")
+    with style.context(STYLE):
+        figure, panel = rows_figure(len(shown))
+        panel.axvline(100 * equal, **EQUAL)
+        panel.axvline(0, color=INK, linewidth=1)
+        _ranges(panel, shown, list(range(len(shown))), SITES[0]["color"])
+        label_rows(panel, [str(site) for site in shown.index])
+        panel.set_xlim(left=min(0.0, float(np.nanmin(shown[["mean", "low"]].to_numpy()))))
+        panel.set_xlabel("Share of contribution [%]")
+        legend(figure, [Line2D([], [], label=f"equal share, {100 * equal:.1f} %", **EQUAL)])
+    return figure
+
+
+def agreement(values: pd.Series, said: Mapping[str, pd.Series], truth: str) -> Figure:
+    """What each method says of contributions over what the sites are worth: a panel per method, a named dot per site.
+
+    Args:
+        values: of each site, points of Dice.
+        said: by method, of each site.
+        truth: what the values are.
+    """
+    sites = list(values.index)
+    with style.context(STYLE):
+        figure, axes = panels(len(said))
+        for panel, (method, line) in zip(axes, said.items(), strict=True):
+            known = [site for site in sites if not np.isnan(line.get(site, np.nan))]
+            panel.scatter(values[known], line[known], s=26, color=SITES[0]["color"])
+            panel.set_title(method)
+            panel.margins(0.2)
+            for site, (place, side) in _scatter_agreement(values[known], line[known]).items():
+                at = values[site], line[site]
+                panel.annotate(site, at, place, textcoords="offset points", ha=side, fontsize=7.5)
+        titled(figure, "Contribution, as the method says", f"{truth[0].upper()}{truth[1:]} value [points of Dice]")
+    return figure
+
+
+RIGHT, LEFT, BELOW = ((4, 3), "left"), ((-4, 3), "right"), ((0, -11), "center")  # of a dot: points away, alignment
+
+
+def _scatter_agreement(x: pd.Series, y: pd.Series) -> dict[str, tuple[tuple[int, int], str]]:
+    """By site, where its name is to stand: to the right of its dot, unless another dot is near there."""
+    wide, high = (max(float(np.ptp(axis)), 1e-12) for axis in (x, y))
+    sites = [str(site) for site in x.sort_values(kind="stable").index]
+    sides: dict[str, set[tuple[tuple[int, int], str]]] = {site: set() for site in sites}  # on which another dot is near
+    for left, right in combinations(sites, 2):
+        if x[right] - x[left] < 0.22 * wide and abs(y[right] - y[left]) < 0.08 * high:
+            sides[left].add(RIGHT)
+            sides[right].add(LEFT)
+    return {site: BELOW if len(near) == 2 else LEFT if RIGHT in near else RIGHT for site, near in sides.items()}
+
+
+def _ranges(panel: Axes, rows: pd.DataFrame, places: Sequence[float], colour: str) -> None:
+    """Dots with their intervals, where they have any."""
+    ends = rows[["low", "high"]].sub(rows["mean"], axis=0).abs().fillna(0).to_numpy().T
+    panel.errorbar(rows["mean"], places, xerr=ends, fmt="o", markersize=4.5, linewidth=1.4, color=colour, capsize=2)
+
+
+def _method_bars(methods: Sequence[str]) -> list[Line2D]:
+    """Of a legend: a bar for each method."""
+    return [
+        Line2D([], [], linewidth=5, color=method_style(number)["color"], label=method)
+        for number, method in enumerate(methods)
+    ]
+
+
+def _dice_axis(panel: Axes, lowest: float) -> None:
+    """From the ten below the lowest case to 100: dots and marks, unlike bars, need no zero."""
+    panel.set_xlabel("Test Dice [%]")
+    panel.set_xlim(10 * np.floor(max(lowest - 1, 0) / 10), 100)
+
+
+def value_ranges(rankings: Mapping[str, Ranking], units: Mapping[str, str]) -> Figure:
+    """A panel an estimator: every site's value as a dot on its interval, the rank that can be said beside it.
+
+    Sites that cannot be told from the one above them hang on one grey band.
+
+    Args:
+        rankings: by the name of the estimator.
+        units: of the values, likewise.
+    """
+    with style.context(STYLE):
+        figure, axes = panels(len(rankings))
+        for panel, (name, one) in zip(axes, rankings.items(), strict=True):
+            _draw(panel, one)
+            panel.set_title(name if one.has_significant_pairs else f"{name}\nno two can be told apart")
+            panel.set_xlabel(units[name])
+    return figure
+
+
+def _draw(panel: Axes, one: Ranking) -> None:
+    n = len(one.order)
+    panel.axvline(0, color=DARK_GREY, linewidth=0.8)
+    for row, site in enumerate(one.order):
+        place, height = one.sites.index(site), n - 1 - row
+        if row and not one.told[one.sites.index(one.order[row - 1]), place]:
+            panel.axhspan(height - 0.15, height + 1.15, color="#d6d9de", zorder=0, linewidth=0)
+        if one.measured:
+            panel.hlines(height, one.low[place], one.high[place], color=INK, linewidth=1.6)
+        panel.plot(one.value[place], height, "o", markersize=6, color=site_style(one.sites, site)["color"])
+        first, last = int(one.highest_rank[place]), int(one.lowest_rank[place])
+        rank = f"rank {first}" if first == last else f"rank {first} to {last}"
+        panel.annotate(rank, (1.0, height), xycoords=("axes fraction", "data"), xytext=(4, 0),
+                       textcoords="offset points", va="center", fontsize="small", color=INK)  # fmt: skip
+    panel.set_yticks(range(n), list(reversed(one.order)))
+    panel.set_ylim(-0.6, n - 0.4)

@@ -1,0 +1,187 @@
+"""What all figures share: their look, one colour per site, panels, axes, and how a figure becomes a file."""
+
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import matplotlib
+from matplotlib import style
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
+
+from fedmerit_data.figure_text import draw_as_written
+
+STYLE = "fedmerit_data.figures"  # a style sheet, for `matplotlib.style.context`
+with style.context(STYLE):
+    SITES = list(matplotlib.rcParams["axes.prop_cycle"])  # colour and line of each site in turn
+METHOD_COLOURS = (  # Tol's "muted", readable with colour-blindness
+    "#332288", "#CC6677", "#117733", "#88CCEE", "#AA4499", "#999933", "#882255", "#44AA99", "#6E6E6E",
+)  # fmt: skip
+METHOD_LINES = ("-", "--", ":", "-.")
+INK, GREY, DARK_GREY = "#30343b", "#8a8f98", "#4b5563"
+EQUAL: Any = {"color": GREY, "linewidth": 1, "linestyle": (0, (2, 2))}  # the line of an equal share
+NARROW = 5.6  # inches
+PHONE = 4.2  # inches: a phone of 390 pixels makes 3.7 of it
+PANEL_HEIGHT = 2.7  # inches
+NAME_HEIGHT = 0.075  # of the height of a panel, that a name beside it takes
+DOTS: Any = {"linestyle": "", "marker": "o"}
+
+
+def site_style(sites: Sequence[str], site: str) -> dict[str, Any]:
+    """Colour and line style of a site, among all sites."""
+    return dict(SITES[sites.index(site) % len(SITES)])
+
+
+def method_style(number: int) -> dict[str, Any]:
+    """Colour and line style of a method by its place."""
+    line = METHOD_LINES[number // len(METHOD_COLOURS) % len(METHOD_LINES)]
+    return {"color": METHOD_COLOURS[number % len(METHOD_COLOURS)], "linestyle": line}
+
+
+def png(figure: Figure) -> bytes:
+    """The figure as PNG, by its own dots per inch."""
+    file = io.BytesIO()
+    draw_as_written(figure)
+    figure.savefig(file, format="png", metadata={"Software": None})
+    return file.getvalue()
+
+
+def svg(figure: Figure) -> bytes:
+    """The figure as SVG, the same bytes each time."""
+    file = io.BytesIO()
+    draw_as_written(figure)
+    with style.context(STYLE):
+        figure.savefig(file, format="svg", metadata={"Date": None})
+    return file.getvalue()
+
+
+def panels(number: int, *, sharey: bool = False, width: float | None = None) -> tuple[Figure, list[Axes]]:
+    """A figure of ``number`` panels, one or two in a row: what a phone and a sheet of paper have room for."""
+    columns = min(number, 2)
+    rows = -(-number // columns)
+    size = (width or (NARROW if columns == 1 else 6.6), 0.7 + PANEL_HEIGHT * rows)
+    figure = Figure(figsize=size, dpi=160, layout="constrained")
+    axes = list(figure.subplots(rows, columns, sharey=sharey, squeeze=False).flat)
+    for panel in axes[number:]:
+        panel.set_axis_off()
+    return figure, axes[:number]
+
+
+def for_phone(figure: Figure) -> bool:
+    """Make a figure as narrow as a phone, with type as large as before: panels below each other.
+
+    Returns:
+        Whether it could: not where its panels are no plain grid, as with a colour bar, or pictures without axes.
+    """
+    specs = [panel.get_subplotspec() for panel in figure.axes]
+    grids = [spec.get_gridspec() for spec in specs if spec is not None]
+    if len(grids) < len(specs) or len(set(grids)) != 1:
+        return False
+    shown = [panel for panel in figure.axes if panel.axison]
+    if not shown:
+        return False
+    for spare in set(figure.axes) - set(shown):
+        spare.remove()
+    rows = grids[0].nrows
+    figure.set_size_inches(PHONE, figure.get_figheight() + PANEL_HEIGHT * (len(shown) - rows))
+    stacked = figure.add_gridspec(len(shown), 1)
+    for row, panel in enumerate(shown):
+        panel.set_subplotspec(stacked[row, 0])
+        panel.tick_params(labelleft=True, labelbottom=True)  # hidden where the panel beside, or below, had the same
+    for one in list(figure.legends):
+        one.remove()
+        labels = [text.get_text() for text in one.get_texts()]
+        with style.context(STYLE):
+            _legend(figure, one.legend_handles, labels, one.get_title().get_text())
+    return True
+
+
+def rows_figure(rows: int, groups: int = 1) -> tuple[Figure, Axes]:
+    """A figure of one panel whose rows bear names, as high as they need, with room for ``groups`` dots in each."""
+    figure = Figure(figsize=(NARROW, 0.9 + rows * max(0.34, 0.13 + 0.17 * groups)), dpi=160, layout="constrained")
+    return figure, figure.subplots()
+
+
+def label_rows(panel: Axes, names: Sequence[str]) -> None:
+    """Names along the vertical axis, the first on top, a faint line for each."""
+    panel.set_yticks(range(len(names)), names)
+    panel.set_ylim(len(names) - 0.5, -0.5)
+    panel.tick_params(axis="y", length=0)
+    panel.grid(axis="y", visible=False)
+    panel.grid(axis="x", visible=True)
+    for place in range(1, len(names)):
+        panel.axhline(place - 0.5, color="#eceef1", linewidth=0.8, zorder=0)
+
+
+def offset_dot(place: float, number: int, of: int) -> float:
+    """Where the ``number``-th of ``of`` dots of a row stands, the first on top."""
+    return place + 0.7 * ((number + 0.5) / of - 0.5)
+
+
+def rounds_axis(panel: Axes) -> None:
+    """Whole rounds along the horizontal axis."""
+    panel.set_xlabel("Round")
+    panel.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=7))
+    panel.margins(x=0.02)
+
+
+def turn_if_long(panel: Axes, names: Sequence[str]) -> None:
+    """Turn the names along the horizontal axis, where they would run into each other."""
+    if len(names) * max(map(len, names)) > 90:
+        panel.tick_params(axis="x", labelrotation=20)
+
+
+def titled(figure: Figure, vertical: str = "", horizontal: str = "") -> None:
+    """What the axes of all panels together say."""
+    if horizontal:
+        figure.supxlabel(horizontal, fontsize=9.5, color=INK)
+    if vertical:
+        figure.supylabel(vertical, fontsize=9.5, color=INK)
+
+
+def legend(figure: Figure, handles: Sequence[Any], title: str | None = None) -> None:
+    """What the lines are, in rows above the panels."""
+    _legend(figure, handles, [str(handle.get_label()) for handle in handles], title or "")
+
+
+def _legend(figure: Figure, handles: Sequence[Any], labels: Sequence[str], title: str) -> None:
+    columns = max(1, min(len(labels), int(11 * figure.get_figwidth() / (max(map(len, labels), default=1) + 6))))
+    figure.legend(
+        list(handles), list(labels), title=title or None, loc="outside upper left", alignment="left", ncols=columns
+    )
+
+
+def name_lines(panel: Axes, ends: Mapping[str, tuple[float, float, str]]) -> None:
+    """Write the name of each line at its right end, moved apart where two would lie on each other.
+
+    Args:
+        panel: with its limits set, or its lines drawn.
+        ends: by name, the end's place along both axes and the colour.
+    """
+    low, high = panel.get_ylim()
+    names = sorted(ends, key=lambda name: ends[name][1])
+    least = min(NAME_HEIGHT, 1 / max(len(names), 1)) * (high - low)
+    heights = [ends[name][1] for name in names]
+    for place in range(1, len(names)):
+        heights[place] = max(heights[place], heights[place - 1] + least)
+    for place in reversed(range(len(names))):
+        heights[place] = min(heights[place], high if place == len(names) - 1 else heights[place + 1] - least)
+    for name, height in zip(names, heights, strict=True):
+        x, y, colour = ends[name]
+        panel.annotate(
+            name, (x, y), (1.06, height), textcoords=panel.get_yaxis_transform(), color=colour, fontsize=8, va="center",
+            annotation_clip=False, arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.5, "alpha": 0.6},
+        )  # fmt: skip
+    panel.set_ylim(low, high)
+
+
+def case_dot() -> Line2D:
+    """Of a legend: the dot of a case."""
+    return Line2D([], [], **DOTS, markersize=4, color=GREY, markeredgewidth=0, label="one case")
+
+
+def mean_mark(label: str = "mean", colour: str = INK) -> Line2D:
+    """Of a legend: the mark of a mean."""
+    return Line2D([], [], linestyle="", marker="|", markersize=9, markeredgewidth=2.6, color=colour, label=label)

@@ -1,0 +1,252 @@
+"""Trainings of coalitions of sites, each tested on the cases of all sites: what every ground truth is made of.
+
+``OUT/runs`` holds a run folder per coalition and seed, ``OUT/results.csv`` what they gave: rows of the schema
+`fedmerit.records.results.COLUMNS` whose column ``coalition`` names who trained, joined by "+" in name order, and whose
+``site`` is the one whose test cases were tested.
+"""
+
+import hashlib
+import shutil
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+
+from fedmerit.configuration.description import read_plan
+from fedmerit.configuration.observation import gives_own_models
+from fedmerit.configuration.recipes import PAPER
+from fedmerit.configuration.run import RunConfiguration, make_configuration
+from fedmerit.engines import runs
+from fedmerit.errors import BadInput
+from fedmerit.federation.checkpoint import is_finished
+from fedmerit.files import write_json, write_text
+from fedmerit.methods.registry import METHODS
+from fedmerit.records.results import COLUMNS, read_results, read_run, read_table
+from fedmerit.trainers.monai_trainer.data import open_sites
+from fedmerit.trainers.monai_trainer.local_training import count_steps, train
+from fedmerit.trainers.monai_trainer.machine_settings import configured_device, pick_device
+from fedmerit.trainers.monai_trainer.networks import build_network
+from fedmerit.trainers.monai_trainer.patches import build_samples
+from fedmerit_evaluation.ground_truth.ground_truths import STUDY
+from fedmerit_evaluation.ground_truth.semivalues import Coalition, format_spec
+from fedmerit_evaluation.results.dice import SURFACES
+from fedmerit_evaluation.results.evaluation import evaluate
+from fedmerit_evaluation.results.views import Results
+from fedmerit_evaluation.studies.cluster import OnEnd, OnRound, Workers, execute_all
+from fedmerit_evaluation.studies.execution import AS_RECORDED, Places
+from fedmerit_evaluation.studies.resources import images_of
+from fedmerit_evaluation.studies.study_folders import (
+    recorded_digests,
+    require_same,
+    require_same_images,
+    require_unchanged,
+    scratch,
+    servers_own,
+)
+
+LONGEST_NAME = 200  # characters of a folder's name; file systems end at 255
+
+
+@dataclass(frozen=True)
+class Training:
+    """One coalition, one seed, one run folder."""
+
+    coalition: Coalition
+    seed: int
+    folder: Path
+    places: Places = field(default=AS_RECORDED, compare=False)  # run.json of a trained one stays as it is
+
+    @property
+    def trained(self) -> bool:
+        """Whether nothing but tests is left to do."""
+        return is_finished(self.folder, int(read_run(self.folder)["rounds"]))
+
+    @property
+    def finished(self) -> bool:
+        """Whether it is trained, and tested on all sites."""
+        return _tests(self.folder).exists() and self.trained
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What trainings will take."""
+
+    trainings: int  # those that are trained and not yet tested among them
+    images: int  # images trained on, over sites, rounds and epochs
+    hours: float  # of one process that trains them one after the other, estimated from a few batches
+
+
+def prepare(
+    out: Path,
+    coalitions: Iterable[Coalition],
+    seeds: Sequence[int],
+    method: str,
+    settings: Mapping[str, str],
+    options: Mapping[str, Any],
+) -> list[Training]:
+    """Check every training, then create the run folders that are missing. Nothing is left behind where one cannot be.
+
+    A coalition of one trains alone, by the method ``standalone``.
+
+    Args:
+        out: the study's folder.
+        coalitions: who trains together.
+        seeds: of every coalition.
+        method: of every coalition of several sites; one that gives all sites one global model.
+        settings: of every run; those of the method do not go to coalitions of one, whose paper is the method's.
+        options: further ones of `fedmerit.engines.runs.create`; ``sites`` and ``rounds`` among them.
+
+    Returns:
+        The trainings, the largest coalitions first, so that no long one is begun last.
+
+    Raises:
+        BadInput: a run cannot be created, or is there already with other options or sites.
+    """
+    folders, own = open_sites(Path(options["sites"])), servers_own(options)
+    everyone = [site.name for site in folders]
+    network = {"in_channels": folders[0].channels, "labels": list(folders[0].labels)}
+    require_one_model(make_configuration(method, folders[0].task, options["rounds"], 0, network, settings))
+    if joined := [name for name in everyone if "+" in name]:
+        raise BadInput(f"site {joined[0]}: coalitions are named by their sites with a + between; rename the site")
+    asked = {"method": method, "settings": dict(settings), **options, "sites": Path(options["sites"])}
+    asked = {name: str(value.resolve()) if isinstance(value, Path) else value for name, value in asked.items()}
+    asked["site_names"] = everyone
+    require_unchanged(out / STUDY, asked)
+    require_same_images(out / STUDY, folders, own)
+    trainings, places = [], Places(Path(options["sites"]), options.get("server_sites"))
+    with scratch(out) as new:
+        for coalition in sorted(coalitions, key=lambda members: (-len(members), format_spec(members))):
+            for seed in seeds:
+                folder = out / "runs" / f"{_name(coalition)}_seed{seed}"
+                options_of_run = _options(coalition, method, settings) | dict(options) | {"seed": seed}
+                if (folder / "run.json").exists():
+                    require_same(folder, options_of_run, [site for site in folders if site.name in coalition])
+                elif folder.exists() and any(folder.iterdir()):
+                    raise BadInput(f"{folder}: holds no run.json, but other files; choose another --out")
+                else:
+                    runs.create(new / folder.name, **options_of_run, only=sorted(coalition))
+                trainings.append(Training(coalition, seed, folder, places))
+        (out / "runs").mkdir(parents=True, exist_ok=True)
+        for made in sorted(new.glob("*")):
+            made.rename(out / "runs" / made.name)
+    write_json(out / STUDY, asked | recorded_digests(folders, own))
+    return trainings
+
+
+def require_one_model(config: RunConfiguration) -> None:
+    """`BadInput` where every site ends with a model of its own: one left out of a coalition has none."""
+    method, training = config.build_method(), config.training
+    others = "take a method with one model for all, such as fedavg"
+    if gives_own_models(method):
+        what = f"method {config.method} gives"
+        way = f"add --set reward=global, or {others}" if "reward" in config.parameters else others
+    elif training.last_round == "own":
+        what, way = "last_round=own leaves", "leave it out"
+    elif training.statistics == "own":
+        what, way = "statistics=own, of BatchNorm, gives", "leave it out, or take statistics=mean"
+    elif method.own_statistics and training.statistics == "method":
+        what = f"method {config.method}, by its BatchNorm statistics, gives"
+        way = f"add --set statistics=mean, or {others}"
+    else:
+        return
+    raise BadInput(
+        f"{what} each site a model of its own, and sites left out of a coalition none to be tested with; {way}"
+    )
+
+
+def _options(coalition: Coalition, method: str, settings: Mapping[str, str]) -> dict[str, Any]:
+    if len(coalition) > 1:
+        return {"method": method, "settings": dict(settings)}
+    own = {field.name for field in fields(METHODS[method])}
+    given = {**settings, "preset": method} if settings.get("preset") == PAPER else settings
+    return {"method": "standalone", "settings": {name: value for name, value in given.items() if name not in own}}
+
+
+def _name(coalition: Coalition) -> str:
+    text = format_spec(coalition)
+    if len(text) <= LONGEST_NAME:
+        return text
+    return f"{len(coalition)}-sites-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+
+
+def cost(trainings: Sequence[Training]) -> Cost:
+    """Of those that are not finished: from the number of images, and the time that a few batches take here."""
+    left = [training for training in trainings if not training.finished]
+    begun = [training.folder for training in left if not training.trained]
+    images = sum(map(images_of, begun))
+    return Cost(len(left), images, images * _seconds_per_image(begun[0]) / 3600 if begun else 0.0)
+
+
+def _seconds_per_image(folder: Path, batches: int = 4) -> float:
+    """Of training, on this machine, by the run's configuration: the quicker of two tries."""
+    info = read_run(folder)
+    config = read_plan(folder)
+    site = open_sites(Path(info["sites_folder"]), info["sites"])[0]
+    samples = build_samples(site.cases("training"), config.network.patch)
+    del samples.index[batches * config.training.batch_size :]
+    device = pick_device(configured_device(site.name, info["device"]), site.name)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(config.training.cpu_threads)
+    took = []
+    try:
+        for _ in range(2):
+            started = time.perf_counter()
+            train(build_network(config.network, device), samples, config.training, config.training.lr, seed=0)
+            took.append(time.perf_counter() - started)
+    finally:
+        torch.set_num_threads(threads)
+    return min(took) / (count_steps(samples, config.training) * config.training.batch_size)
+
+
+def own_seconds(trainings: Sequence[Training]) -> float:
+    """What the sites of the trainings took for the rounds that are done, as results.csv has it."""
+    begun = [training.folder for training in trainings if (training.folder / "results.csv").exists()]
+    rows = [read_results(folder) for folder in begun]
+    return float(sum(table.loc[table["quantity"] == "seconds", "value"].sum() for table in rows))
+
+
+def work_off(
+    trainings: Sequence[Training],
+    workers: Workers,
+    on_end: OnEnd,
+    on_round: OnRound = lambda folder, record: None,
+) -> dict[Path, str]:
+    """Train and test what is not finished, side by side; the runs that failed, and why."""
+    left = [training for training in trainings if not training.finished]
+    places = left[0].places if left else AS_RECORDED  # one for a whole study
+    folders = [training.folder for training in left]
+    return execute_all(folders, workers, on_end, on_round, after=test_on_all_sites, places=places)
+
+
+def test_on_all_sites(folder: Path, sites: Path) -> None:
+    """Test a finished run's model on all sites of their folder, also those that took no part; drop what it needed."""
+    evaluate(folder, sites, out=_tests(folder))
+    shutil.rmtree(folder / "sites", ignore_errors=True)
+
+
+def _tests(folder: Path) -> Path:
+    return folder / "evaluation" / "testing-everywhere.csv"
+
+
+def results_of(trainings: Sequence[Training]) -> Results:
+    """Test Dice, HD95 and NSD, and numbers of training images, of the finished trainings, with their coalitions."""
+    tables = []
+    for training in trainings:
+        if training.finished:
+            tested = read_table(_tests(training.folder))
+            trained = read_results(training.folder)
+            first = trained[(trained["quantity"] == "num_samples") & (trained["round"] == 0)]
+            rows = pd.concat([tested[tested["quantity"].isin(("dice", *SURFACES))], first])
+            tables.append(rows.assign(coalition=format_spec(training.coalition)))
+    return Results(pd.concat(tables, ignore_index=True)[COLUMNS] if tables else pd.DataFrame(columns=COLUMNS))
+
+
+def write_results(out: Path) -> None:
+    """Write ``OUT/results.csv`` of all finished trainings in the study's folder, whichever command asked for them."""
+    infos = {file.parent: read_run(file.parent) for file in sorted((out / "runs").glob("*/run.json"))}
+    trainings = [Training(frozenset(info["sites"]), int(info["seed"]), folder) for folder, info in infos.items()]
+    write_text(out / "results.csv", results_of(trainings).rows.to_csv(index=False, lineterminator="\n"))

@@ -1,0 +1,222 @@
+"""Ground truths of what sites are worth, from a folder of trained coalitions: leave-one-out and Shapley values.
+
+A value is a sum over coalitions of their utilities, each times a coefficient: of leave-one-out and exact Shapley values
+the same for all seeds, of Shapley values from sampled permutations those of the permutations drawn.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fedmerit.errors import BadInput
+from fedmerit.files import read_json, write_json
+from fedmerit.records.results import read_results
+from fedmerit_evaluation.ground_truth.reliability import resample, semivalue_function
+from fedmerit_evaluation.ground_truth.sampling import Estimate, Sampling
+from fedmerit_evaluation.ground_truth.semivalues import (
+    EMPTY_COALITION,
+    Coalition,
+    FloatArray,
+    Weights,
+    coefficients,
+    combined,
+    leave_one_out_weights,
+    missing,
+    named,
+    required,
+    shapley_weights,
+)
+from fedmerit_evaluation.ground_truth.utilities import coalition_utilities
+from fedmerit_evaluation.results.views import Results
+
+LEAVE_ONE_OUT, SHAPLEY = "leave-one-out", "Shapley"
+EXACT: Mapping[str, Weights] = {LEAVE_ONE_OUT: leave_one_out_weights, SHAPLEY: shapley_weights}
+COMMANDS: Mapping[str, str] = {LEAVE_ONE_OUT: "loo", SHAPLEY: "shapley --exact-up-to {}"}  # of n sites
+STUDY = "study.json"  # beside results.csv: what the folder's trainings were asked for with
+SAMPLING = "sampling.json"  # beside results.csv where permutations are sampled: the rule
+
+Games = Mapping[int, Mapping[Coalition, ArrayLike]]  # utilities of coalitions by seed
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What n sites are worth, in the seeds that have all of its coalitions."""
+
+    name: str  # of `EXACT`
+    parts: Mapping[int, Mapping[Coalition, FloatArray]]  # by seed: (n,) coefficients of utilities
+    estimates: Mapping[int, Estimate] = field(default_factory=dict)  # by seed, where permutations are sampled
+
+    def values(self, seed: int, game: Mapping[Coalition, ArrayLike]) -> FloatArray:
+        """(n, ...) values by site name, for utilities of any one shape; `KeyError` where the seed is incomplete."""
+        return combined(game, self.parts[seed])
+
+    @property
+    def sampled(self) -> str:
+        """What there is to know of values from sampled permutations; nothing of others."""
+        if not self.estimates:
+            return ""
+        counts = ", ".join(str(one.permutations) for one in self.estimates.values())
+        largest = 100 * max(float(one.standard_errors.max()) for one in self.estimates.values())
+        return (
+            f"{self.name} values are estimates from {counts} sampled permutations, with standard errors up to "
+            f"{largest:.2g} points of Dice"
+        )
+
+
+@dataclass(frozen=True)
+class GroundTruth:
+    """Trained coalitions of sites, and what they make the sites worth."""
+
+    trained: Results
+    truths: list[Reference]
+    notes: list[str]  # on what those lack that are not complete
+
+    @cached_property
+    def noise_ceilings(self) -> dict[str, float]:
+        """What a perfect estimate's correlation with the values of a seed would be, mean over the seeds; 0 to 1.
+
+        By the truths' names; NaN of values from sampled permutations, whose own error no draw of patients tells.
+        """
+        return {truth.name: math.nan if truth.estimates else self._ceiling(truth) for truth in self.truths}
+
+    def _ceiling(self, truth: Reference) -> float:
+        rows = self.trained.rows
+        of_seeds = Results(rows[rows["seed"].isin(truth.parts)])
+        return resample(of_seeds, semivalue_function(EXACT[truth.name])).single_seed_noise_ceiling
+
+
+def write_sampling(folder: Path, rule: Sampling) -> None:
+    """Write down the rule by which a study samples permutations, whatever the seed."""
+    write_json(folder / SAMPLING, {name: value for name, value in vars(rule).items() if name not in ("sites", "seed")})
+
+
+def open_ground_truths(folder: Path, sites: Sequence[str], seeds: Sequence[int]) -> GroundTruth:
+    """A folder of trained coalitions.
+
+    Args:
+        folder: what `fedmerit loo` or `fedmerit shapley` wrote.
+        sites: those of the runs to be compared.
+        seeds: likewise.
+
+    Raises:
+        BadInput: the folder holds no coalition, they are of other sites, or none of the truths is complete.
+    """
+    if not (folder / "results.csv").exists():
+        raise BadInput(
+            f"--truth {folder}: no results.csv in it; `fedmerit loo --sites SITES --out {folder}` or "
+            f"`fedmerit shapley --sites SITES --out {folder}` makes it"
+        )
+    rows = read_results(folder)
+    if not (rows["coalition"] != "").any():
+        raise BadInput(
+            f"--truth {folder}: its results.csv names no coalition; give what `fedmerit loo` or `fedmerit shapley` "
+            "wrote"
+        )
+    sampling = read_json(folder / SAMPLING) if (folder / SAMPLING).exists() else None
+    try:
+        _require_sites(set(rows["site"]), sites)
+        trained = Results(rows)
+        return GroundTruth(trained, *complete_ground_truths(coalition_utilities(trained), sites, seeds, sampling))
+    except BadInput as error:
+        raise BadInput(f"--truth {folder}: {error}") from None
+
+
+def list_preparation_differences(folder: Path, digests: Iterable[Mapping[str, str]]) -> list[str]:
+    """A note where a folder's coalitions were trained on sites that runs had prepared otherwise, as far as both say.
+
+    Args:
+        folder: as of `open_ground_truths`.
+        digests: of each run, those of its sites.
+    """
+    own = read_json(folder / STUDY).get("site_digests", {}) if (folder / STUDY).exists() else {}
+    unlike = {site for one in digests for site in one if own.get(site, one[site]) != one[site]}
+    if not unlike:
+        return []
+    return [
+        f"its trainings and the runs had {len(unlike)} of {len(own)} sites from folders that were prepared otherwise: "
+        "it rests on other images, or another split of them"
+    ]
+
+
+def complete_ground_truths(
+    games: Games, sites: Sequence[str], seeds: Sequence[int], sampling: Mapping[str, float] | None = None
+) -> tuple[list[Reference], list[str]]:
+    """The truths that have all their coalitions for one seed at least, and notes on what others lack.
+
+    Args:
+        games: as `fedmerit_evaluation.ground_truth.utilities.coalition_utilities`.
+        sites: those of the runs.
+        seeds: those of the runs.
+        sampling: the fields of `Sampling` that Shapley values were sampled by; None: they are exact, or nobody asked.
+
+    Raises:
+        BadInput: coalitions hold other sites, or no truth is complete for any seed; the message names what is missing.
+    """
+    trained = {one for game in games.values() for one in game}
+    _require_sites(frozenset(sites).union(*trained), sites)
+    found, notes = [], list[str]()
+    for name, weights in EXACT.items():
+        parts, lacking = dict[int, dict[Coalition, FloatArray]](), dict[int, list[Coalition]]()
+        for seed in seeds:
+            if gone := [one for one in missing(games.get(seed, {}), sites, weights) if one != EMPTY_COALITION]:
+                lacking[seed] = gone
+            else:
+                parts[seed] = coefficients(sites, weights)
+        if lacking and name == SHAPLEY and sampling is not None:  # also of a seed that has all by chance
+            truth, told = _sampled(games, sites, seeds, sampling)
+            found += [truth] if truth.parts else []
+            notes += told
+            continue
+        if parts:
+            found.append(Reference(name, parts))
+        if name == SHAPLEY and trained <= {EMPTY_COALITION, *required(sites, leave_one_out_weights)}:
+            continue  # nobody asked for it
+        notes += [_note(name, seed, COMMANDS[name].format(len(sites)), gone) for seed, gone in lacking.items()]
+    if not found:
+        raise BadInput("; ".join(notes))
+    return found, notes
+
+
+def _sampled(
+    games: Games, sites: Sequence[str], seeds: Sequence[int], sampling: Mapping[str, float]
+) -> tuple[Reference, list[str]]:
+    """Shapley values from the permutations that the rule draws, and notes on seeds that it has not come to its end."""
+    parts, estimates, notes = dict[int, Mapping[Coalition, FloatArray]](), dict[int, Estimate](), list[str]()
+    for seed in seeds:
+        game = {
+            one: utility
+            for one, utility in games.get(seed, {EMPTY_COALITION: 0.0}).items()
+            if np.isfinite(utility).all()
+        }
+        fields: dict[str, Any] = dict(sampling)
+        rule = Sampling(tuple(sites), seed=seed, **fields)
+        estimate = rule.estimate(game)
+        if estimate.needed:
+            command = (
+                f"shapley --exact-up-to {len(sites) - 1} --truncation {rule.truncation:g} --precision "
+                f"{rule.precision:g} --most-permutations {rule.most}"
+            )
+            notes.append(_note(f"sampled {SHAPLEY}", seed, command, estimate.needed))
+        else:
+            parts[seed], estimates[seed] = rule.coefficients(game), estimate
+    return Reference(SHAPLEY, parts, estimates), notes
+
+
+def _require_sites(valued: Iterable[str], sites: Sequence[str]) -> None:
+    if set(valued) != set(sites):
+        raise BadInput(
+            f"the ground truth is of {', '.join(sorted(valued))}, the runs are of {', '.join(sites)}; value the same"
+        )
+
+
+def _note(name: str, seed: int, command: str, lacking: Sequence[Coalition]) -> str:
+    return (
+        f"{name}, seed {seed}: no utility of {named(lacking, 1)}; `fedmerit {command} --sites SITES --seeds {seed} "
+        "--out DIR`, with the same DIR and options, trains what is missing"
+    )

@@ -1,0 +1,283 @@
+"""Tables of what each site is worth, from the results of trained coalitions: functions, no files.
+
+A site's value goes by the utility of `fedmerit_evaluation.ground_truth.utilities.coalition_utilities`: test Dice,
+mean over all sites, also over those that took no part. Values stand in points of Dice (1/100), signed: negative
+where a site does harm.
+
+What to know of a truth beside the values themselves: how good it is, other utilities, who gains by whose data.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+import pandas as pd
+
+from fedmerit.errors import BadInput
+from fedmerit_evaluation.figures.tables import Table
+from fedmerit_evaluation.ground_truth import semivalues
+from fedmerit_evaluation.ground_truth.power import reliability_table
+from fedmerit_evaluation.ground_truth.reliability import (
+    POINTS,
+    UTILITIES,
+    Resampled,
+    Values,
+    resample,
+    semivalue_function,
+)
+from fedmerit_evaluation.ground_truth.sampling import Estimate
+from fedmerit_evaluation.ground_truth.semivalues import (
+    EMPTY_COALITION,
+    Coalition,
+    FloatArray,
+    Game,
+    Weights,
+    leave_one_out_weights,
+    parse_coalition,
+    shapley_weights,
+)
+from fedmerit_evaluation.ground_truth.utilities import coalition_utilities
+from fedmerit_evaluation.results.views import Results
+from fedmerit_evaluation.statistics.ranks import Ranking, ranking
+
+PAPER = "Jiang et al. 2023"
+BETA = (4.0, 1.0)  # of Beta-Shapley as its authors recommend it: weight on small coalitions
+SHARE = "share of the sum over sites, none where that is not above 0"
+ALL_SITES = "(nobody left out)"
+DROP, IMAGES = "Drop [points]", "Training images"
+
+
+def leave_one_out_tables(results: Results) -> list[Table]:
+    """Tables 4 and 5 of the FedCE paper, and who loses by whose absence.
+
+    Args:
+        results: as `fedmerit_evaluation.ground_truth.coalitions.results_of` gives them; the grand coalition and each
+        without one site.
+
+    Raises:
+        BadInput: no seed has all of these coalitions.
+    """
+    utilities, labels = _whole(coalition_utilities(results), semivalues.leave_one_out_weights, results)
+    of_labels = coalition_utilities(results, per_label=True)
+    sites = semivalues.sites_of(next(iter(utilities.values())))
+    grand = frozenset(sites)
+    absent = [grand - {site} for site in sites]
+    frames = []
+    for seed, game in utilities.items():
+        frame = pd.DataFrame(index=[*sites, ALL_SITES])
+        for place, label in enumerate(labels):
+            of = f", {label}" * (len(labels) > 1)
+            dice = 100 * np.array([of_labels[seed][one][place] for one in (*absent, grand)])
+            frame[f"Dice without it{of} [%]"] = dice
+            frame[f"Drop{of} [points]"] = pd.Series(dice[-1] - dice[:-1], sites)
+        frame[DROP] = pd.Series(100 * semivalues.leave_one_out(game), sites)
+        frame[IMAGES] = _images(results, seed)
+        frames.append(frame)
+    caption = (
+        f"Leave-one-out (as Tables 4 and 5 of {PAPER}): drop of Dice, mean over all sites, where one takes no part; "
+        f"performance contribution is its {SHARE}"
+    )
+    shares = {"Performance contribution [%]": DROP, "Sample contribution [%]": IMAGES}
+    return [_table("leave-one-out", caption, frames, "Site", shares), _loss_table(results, list(utilities), sites)]
+
+
+def shapley_tables(results: Results) -> list[Table]:
+    """Shapley, Banzhaf, Beta-Shapley and leave-one-out values side by side, and the utilities they come from.
+
+    Args:
+        results: as `fedmerit_evaluation.ground_truth.coalitions.results_of` gives them; all coalitions.
+
+    Raises:
+        BadInput: no seed has all coalitions.
+    """
+    utilities, _ = _whole(coalition_utilities(results), semivalues.shapley_weights, results)
+    frames = []
+    for seed, game in utilities.items():
+        values = {
+            "Shapley": semivalues.shapley(game),
+            "Banzhaf": semivalues.banzhaf(game),
+            f"Beta-Shapley({BETA[0]:g}, {BETA[1]:g})": semivalues.beta_shapley(game, *BETA),
+            "Leave-one-out": semivalues.leave_one_out(game),
+        }
+        columns = {f"{name} [points]": 100 * value for name, value in values.items()}
+        frames.append(pd.DataFrame(columns, index=semivalues.sites_of(game)).assign(**{IMAGES: _images(results, seed)}))
+    caption = (
+        f"Values of test Dice, mean over all sites, from {len(next(iter(utilities.values()))) - 1} coalitions; the "
+        f"utility of nobody is 0; a share is a value's {SHARE}"
+    )
+    shares = {f"{name} share [%]": f"{name} [points]" for name in values}
+    shares["Sample contribution [%]"] = IMAGES
+    return [_table("shapley", caption, frames, "Site", shares), _coalitions(utilities)]
+
+
+def sampled_tables(sites: Sequence[str], estimates: Mapping[int, Estimate]) -> list[Table]:
+    """Shapley values from sampled permutations, by seed, with their standard errors."""
+    frames = [
+        pd.DataFrame(
+            {"Shapley [points]": 100 * estimate.values, "Standard error [points]": 100 * estimate.standard_errors},
+            index=sorted(sites),
+        )
+        for estimate in estimates.values()
+    ]
+    counts = ", ".join(str(estimate.permutations) for estimate in estimates.values())
+    caption = f"Shapley values of test Dice, mean over all sites, from {counts} sampled permutations"
+    return [_table("shapley", caption, frames, "Site", {"Shapley share [%]": "Shapley [points]"})]
+
+
+def _whole(utilities: Mapping[int, Game], weights: Weights, results: Results) -> tuple[dict[int, Game], list[str]]:
+    """The seeds that have every coalition the values take, and the labels."""
+    sites = results.sites
+    whole = {seed: game for seed, game in utilities.items() if not semivalues.missing(game, sites, weights)}
+    if not whole:
+        lacking = {seed: semivalues.missing(game, sites, weights) for seed, game in utilities.items()}
+        told = "; ".join(f"seed {seed}: {semivalues.named(coalitions)}" for seed, coalitions in lacking.items())
+        if any(one in utilities[seed] for seed, coalitions in lacking.items() for one in coalitions):
+            told += "; those that are trained have a site without Dice, prediction and reference being empty throughout"
+        raise BadInput(
+            f"no seed has all coalitions ({told or 'none is trained'}); the same command trains what is missing"
+        )
+    labels = results.rows.loc[results.rows["quantity"] == "dice", "label"]
+    return whole, list(dict.fromkeys(labels))
+
+
+def _images(results: Results, seed: int) -> "pd.Series[float]":
+    """Training images of each site, as its coalitions recorded them."""
+    rows = results.rows[(results.rows["quantity"] == "num_samples") & (results.rows["seed"] == seed)]
+    return rows.groupby("site")["value"].max()
+
+
+def _loss_table(results: Results, seeds: Sequence[int], sites: list[str]) -> Table:
+    """Left out (rows) x tested (columns): the drop of Dice there."""
+    dice = results.coalition_results.dice.cases.groupby(level=["seed", "method", "site"]).mean()
+    frames = []
+    for seed in seeds:
+        grand = dice.loc[seed, semivalues.format_spec(sites)]
+        rows = {site: grand - dice.loc[seed, semivalues.format_spec(set(sites) - {site})] for site in sites}
+        frames.append(100 * pd.DataFrame(rows).T.reindex(index=sites, columns=sites))
+    caption = "Who loses by whose absence: drop of test Dice [points] of the site in the column without that in the row"
+    return _table("leave-one-out-by-site", caption, frames, "Without")
+
+
+def _coalitions(utilities: Mapping[int, Game]) -> Table:
+    """Utility of each coalition."""
+    first = next(iter(utilities.values()))
+    ordered = sorted((one for one in first if one), key=lambda one: (-len(one), semivalues.format_spec(one)))
+    names = [semivalues.format_spec(one) for one in ordered]
+    frames = [
+        pd.DataFrame({"Dice [%]": [100 * float(np.asarray(game[one])) for one in ordered]}, index=names)
+        for game in utilities.values()
+    ]
+    return _table("coalitions", "Test Dice of each coalition's model, mean over all sites", frames, "Coalition")
+
+
+def _table(
+    name: str, caption: str, frames: Sequence[pd.DataFrame], first: str, shares: Mapping[str, str] | None = None
+) -> Table:
+    """Mean of the seeds' frames, ± their sample standard deviation; ``shares`` are of the means of a column each."""
+    stacked = pd.concat(dict(enumerate(frames)))
+    seeds = stacked.groupby(level=1, sort=False)
+    mean, spread = seeds.mean(), seeds.std(ddof=1)
+    for share, column in (shares or {}).items():
+        known = mean[column].dropna()
+        mean[share] = pd.Series(100 * semivalues.normalised(known), known.index)
+        spread[share] = math.nan
+    spread = spread.mask(spread == 0)  # such as of numbers of images: they are not measured
+    if len(frames) > 1:
+        caption += f"; mean ± std over {len(frames)} seeds"
+
+    def with_headings(frame: pd.DataFrame) -> pd.DataFrame:
+        return frame.rename_axis(first).reset_index()
+
+    return Table(name, caption, with_headings(mean), spread=with_headings(spread), decimals=2)
+
+
+TRUTHS: Mapping[str, Values] = {
+    "Shapley": semivalue_function(shapley_weights),
+    "leave-one-out": semivalue_function(leave_one_out_weights),
+}
+
+
+@dataclass(frozen=True)
+class ValueTables:
+    """What the truths say that a folder of trained coalitions has whole; each is resampled once.
+
+    Raises:
+        BadInput: at the first question, where none of the truths is complete; the message says what each lacks.
+    """
+
+    results: Results
+    values: Mapping[str, Values] = field(default_factory=lambda: TRUTHS)  # by name
+
+    @cached_property
+    def resampled(self) -> dict[str, Resampled]:
+        """Those that are complete, by name."""
+        return _complete(self.results, self.values)
+
+    @cached_property
+    def rankings(self) -> dict[str, Ranking]:
+        """Their values [points], intervals and ranks."""
+        return {name: ranking(one.sites, one.values).times(POINTS) for name, one in self.resampled.items()}
+
+    def tables(self) -> list[Table]:
+        """Reliability and ranks of each, Shapley values by other utilities, who gains by whom."""
+        ranks = (_ranks(name, one) for name, one in self.rankings.items())
+        first = next(iter(self.resampled))
+        tables = [reliability_table(self.resampled), *ranks, _utility_table(self.results, first, self.values[first])]
+        if first == "Shapley":
+            tables.append(_benefit_table(self.results, self.values[first]))
+        return tables
+
+
+def _complete(results: Results, values: Mapping[str, Values]) -> dict[str, Resampled]:
+    found, lacking = dict[str, Resampled](), list[str]()
+    for name, of in values.items():
+        try:
+            found[name] = resample(results, of)
+        except BadInput as error:  # beside another, a truth that nobody asked for
+            lacking.append(f"{name}: {error}")
+    if not found:
+        raise BadInput("; ".join(lacking))
+    return found
+
+
+def _ranks(name: str, one: Ranking) -> Table:
+    scaled = one.table.assign(share=POINTS * one.table["share"])
+    frame = scaled[["value", "share", "ranks", "as good as"]].reset_index()
+    heads = {"site": "Site", "value": "Value [points]", "share": "Share [%]", "ranks": "Rank",
+             "as good as": "Not told apart from"}  # fmt: skip
+    empty = pd.DataFrame(np.nan, index=frame.index, columns=list(heads.values()))
+    low, high = (empty.assign(**{"Value [points]": scaled[end].to_numpy()}) for end in ("low", "high"))
+    told = "test patients and seeds" if one.seeds > 1 else "test patients, of one seed alone"
+    caption = f"{name} values with 95 % intervals over {told}, ranks as intervals"
+    return Table(f"{name.lower()}-ranks", caption, frame.rename(columns=heads), low=low, high=high, decimals=2)
+
+
+def _utility_table(results: Results, name: str, values: Values) -> Table:
+    columns = {}
+    for utility, how in UTILITIES.items():
+        try:
+            one = resample(results, values, draws=2, utility=how)
+        except BadInput:  # not recorded by earlier versions
+            continue
+        unit, factor = ("mm or px", 1.0) if how.sign < 0 else ("points", POINTS)
+        columns[f"{utility} [{unit}]"] = pd.Series(factor * one.mean, one.sites)
+    frame = pd.DataFrame(columns).rename_axis("Site").reset_index()
+    caption = f"{name} values by what a model is worth; of a distance, what the site takes off it"
+    return Table(f"{name.lower()}-by-utility", caption, frame, decimals=2)
+
+
+def _benefit_table(results: Results, values: Values) -> Table:
+    """Shapley values (rows) for the Dice of each tested site (columns), mean over seeds."""
+    dice = results.coalition_results.dice.cases.groupby(level=["seed", "method", "site"]).mean().unstack("site")
+    matrices = []
+    for _, rows in dice.groupby(level="seed"):
+        of_seed = rows.droplevel("seed")
+        game: dict[Coalition, FloatArray] = {EMPTY_COALITION: np.zeros(of_seed.shape[1])}
+        game |= {parse_coalition(str(text)): line.to_numpy(dtype=np.float64) for text, line in of_seed.iterrows()}
+        if len(game) == 2 ** len(results.sites):
+            matrices.append(values(game))
+    frame = pd.DataFrame(POINTS * np.mean(matrices, axis=0), index=results.sites, columns=list(dice.columns))
+    caption = "Who gains by whose data: Shapley values [points] of the row's site for the test Dice of the column's"
+    return Table("shapley-by-site", caption, frame.rename_axis("Site").reset_index(), decimals=2)

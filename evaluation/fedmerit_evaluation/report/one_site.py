@@ -1,0 +1,162 @@
+"""The report for one hospital: itself by name, and of the others one rounded median at most."""
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from fedmerit.errors import BadInput
+from fedmerit_evaluation.figures.pages import pictures, write_page
+from fedmerit_evaluation.figures.tables import Table, write_tables
+from fedmerit_evaluation.ground_truth.ground_truths import list_preparation_differences
+from fedmerit_evaluation.report import caveats
+from fedmerit_evaluation.report.contributions import agreements, contribution_shares, count_share_seeds
+from fedmerit_evaluation.report.hospitals import align_local_only, alone_differs, sample_size
+from fedmerit_evaluation.report.own_site import MANY_OTHERS, MIN_OTHERS, Own, redact_other_sites, rounded_others
+from fedmerit_evaluation.report.own_tables import own_figures, own_tables
+from fedmerit_evaluation.report.phrases import between, percent, points
+from fedmerit_evaluation.report.shared_parts import common_folder, overlay_picture, settings_of, trained
+from fedmerit_evaluation.report.statements import describe_gain, describe_share
+from fedmerit_evaluation.report.summary import Fact
+from fedmerit_evaluation.results.dice import ALONE
+from fedmerit_evaluation.results.run_folders import Run, combine_results, open_runs
+from fedmerit_evaluation.statistics.inference import Estimate
+
+KEPT = (
+    "method", "parameters", "seed", "task", "labels", "rounds", "training", "image_size", "fedmerit_version",
+    "packages", "started",
+)  # fmt: skip
+
+
+def write_site_report(
+    runs: Sequence[Path],
+    name: str,
+    out: Path | None = None,
+    *,
+    sites: Path | None = None,
+    images: bool = True,
+    truth: Path | None = None,
+) -> Path:
+    """Write one site's own report, with ``<its name>-files/tables`` and ``figures`` beside it.
+
+    Neither the page nor a file beside it holds another site's name, number of images or image, nor numbers from which
+    another site's could be solved: what is said of others is in `fedmerit_evaluation.report.own_site`.
+
+    Args:
+        runs: run folders, on the same task and sites.
+        name: of the site.
+        out: where to; default ``for-NAME/report.html`` in the run's folder, or in the runs' common parent.
+        sites: the prepared site folder of the site, in a folder of such; default that of the first run, where it is.
+        images: whether to show the site's test images. Such a report must not leave the hospital.
+        truth: a folder of trained coalitions of the same sites (`fedmerit loo`, `fedmerit shapley`).
+
+    Returns:
+        The path of the HTML file.
+
+    Raises:
+        BadInput: no such site, a run is unusable, the runs do not belong together, or the ground truth is not of them.
+    """
+    opened = _relabelled(align_local_only(open_runs(runs)))
+    if name not in opened[0].sites:
+        raise BadInput(f"--site {name}: no site of {opened[0].path}; its sites are {', '.join(opened[0].sites)}")
+    everything = combine_results(opened)
+    others = len(opened[0].sites) - 1
+    results, left_out = redact_other_sites(everything, others)
+    own = Own(name, opened, results)
+    agreed = agreements(opened, everything, truth)[0] if truth is not None else []
+    otherwise = list_preparation_differences(truth, [run.site_digests for run in opened]) if truth is not None else []
+    default = common_folder(opened) / re.sub(r"[^\w.-]", "_", f"for-{name}") / "report.html"
+    out = default if out is None else Path(out)
+    files = out.parent / f"{out.stem}-files"
+    for stale in files.glob("*/own-*"):
+        stale.unlink()
+    shown = {table.name: table for table in own_tables(own, agreed)}
+    write_tables(shown.values(), files / "tables")
+    overlay, overlay_note = overlay_picture(
+        opened[:1], sites, files / "figures" / "own-overlays.png", images=images, only=name
+    )
+    settings, differing = settings_of(opened, [_settings(run) for run in opened])
+    write_page(
+        out,
+        "site.html.j2",
+        site=name,
+        others=others,
+        files=f"{files.name}/tables",
+        fewest=MIN_OTHERS,
+        many=MANY_OTHERS,
+        trained=trained(opened),
+        left_out=left_out,
+        runs=opened,
+        facts=list(_facts(own)),
+        sentences=list(_sentences(own)),
+        notes=caveats.of_runs(opened, everything, sites_named=False),
+        caveats=[*caveats.of_cases(results, name), *(f"Ground truth: {note}." for note in otherwise)],
+        tables=shown,
+        pictures=pictures(dict(own_figures(own)), files / "figures"),
+        overlay=overlay,
+        overlay_note=overlay_note,
+        settings=settings,
+        differing=Table("own-runs", "What differs between the methods' runs", differing),
+    )
+    return out
+
+
+def _relabelled(runs: Sequence[Run]) -> list[Run]:
+    """Runs told apart by their folder's name get a number instead: a folder may be named after a site."""
+    return [
+        replace(run, label=run.label.replace(f" [{run.path.name}]", f" [{number}]"))
+        for number, run in enumerate(runs, start=1)
+    ]
+
+
+def _settings(run: Run) -> dict[str, Any]:
+    """Of run.json, what names no site and no folder."""
+    kept = {name: run.info[name] for name in KEPT if name in run.info}
+    return kept | {"network": run.info.get("plan", {}).get("network", {})}
+
+
+def _facts(own: Own) -> Iterator[Fact]:
+    dice, everyone = own.of("dice")
+    if dice.empty:
+        return
+    best = str(dice["mean"].idxmax())
+    several = len(dice) > 1
+    yield Fact("Highest test Dice" if several else "Test Dice", percent(dice["mean"].max()), best)
+    medians = rounded_others(everyone, own.name)
+    if best in medians.index:
+        median = percent(medians["median"][best], decimals=0)
+        yield Fact("Median of the others", f"about {median}", f"same method, {best}, rounded to 5")
+    gain, _ = own.of("gain")
+    if not gain.empty:
+        top = str(gain["mean"].idxmax())
+        name = "Highest gain over training alone" if len(gain) > 1 else "Gain over training alone"
+        yield Fact(name, points(gain["mean"].max()), f"points of Dice, {top}")
+
+
+def _sentences(own: Own) -> Iterator[tuple[str, str]]:
+    """What there is to say of each method, as (method, text)."""
+    (dice, everyone), (gain, _) = own.of("dice"), own.of("gain")
+    medians = rounded_others(everyone, own.name)
+    shares, seeds = contribution_shares(own.results), count_share_seeds(own.results)
+    for method, row in ((str(name), row) for name, row in dice.iterrows()):
+        text = f"{own.name}'s test Dice is {percent(row['mean'])}"
+        if pd.notna(row["low"]):
+            text += f" (95 % interval {percent(row['low'])} to {percent(row['high'])})"
+        if method in medians.index:
+            text += f"; the others' median is about {percent(medians['median'][method], decimals=0)}"
+        text += "."
+        if method != ALONE:
+            grounds = sample_size(own.results, own.name, [method, ALONE])
+            change = Estimate(*gain.T[method]) if method in gain.index else Estimate(math.nan)
+            if not math.isnan(change.mean):
+                inside = f" ({between(change.low, change.high)})" if not math.isnan(change.low) else ""
+                text += f" Taking part changes it by {points(change.mean)} points{inside}."
+            alone, differing = ALONE in dice.index, alone_differs(own.runs)
+            text += f" {describe_gain(change, grounds, tested=True, alone=alone, differing=differing)}"
+            share = shares.get(method, {}).get(own.name, Estimate(math.nan))
+            text += f" {describe_share(share, 1 / (own.others + 1), seeds.get(method, 0))}".rstrip()
+        yield method, text

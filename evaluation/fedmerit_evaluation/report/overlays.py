@@ -1,0 +1,197 @@
+"""Images of each site's best, median and worst test case with the outlines of reference and prediction."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib import style
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from numpy.typing import NDArray
+
+from fedmerit.errors import BadInput
+from fedmerit.trainers.monai_trainer.data import Case, SiteFolder, open_sites
+from fedmerit.trainers.monai_trainer.prediction import predict
+from fedmerit_evaluation.figures.drawing import NARROW, STYLE
+from fedmerit_evaluation.report.phrases import join_words
+from fedmerit_evaluation.results.final_models import final_models
+from fedmerit_evaluation.results.run_folders import Run
+
+REFERENCE = "#F0E442"
+PREDICTION = "#FF4FA3"
+KEPT = {1: {"worst"}, 2: {"best", "worst"}, 3: {"best", "median", "worst"}}  # by how many cases every site has
+WHICH = {"only": "only case", "best": "best case", "median": "median case", "worst": "worst case"}
+
+
+@dataclass(frozen=True)
+class Overlay:
+    """One slice of a case of a site, where the organ is largest, as one run's final model segments it."""
+
+    site: str
+    which: str  # best, median, worst; "only" where the site has one test case
+    method: str
+    dice: float  # of the whole case, mean over labels
+    image: NDArray[np.float32]  # (h, w) or (h, w, 3), 0 to 1
+    reference: NDArray[np.bool_]  # (labels, h, w)
+    prediction: NDArray[np.bool_]  # (labels, h, w)
+
+
+def chosen_cases(dice: pd.Series) -> dict[str, str]:
+    """The best, median and worst case by ``dice`` (cases, NaN left out), each once: of two there is no median.
+
+    The median case is the one nearest the median; of equals the first in name order.
+
+    Raises:
+        BadInput: no case has a Dice.
+    """
+    known = dice.dropna().sort_index()
+    if known.empty:
+        raise BadInput("no test case of the site has a Dice")
+    if len(known) == 1:
+        return {"only": str(known.index[0])}
+    ends = {"best": str(known.idxmax()), "worst": str(known[::-1].idxmin())}
+    between = known.drop(list(ends.values()))
+    middle = {"median": str((between - known.median()).abs().idxmin())} if len(between) else {}
+    return {"best": ends["best"], **middle, "worst": ends["worst"]}
+
+
+def largest_slice(reference: NDArray[Any], prediction: NDArray[Any]) -> int:
+    """The slice with the largest reference, or the largest prediction where the reference is empty.
+
+    Args:
+        reference: (slices, labels, h, w), and ``prediction`` alike.
+    """
+    shown = reference if reference.any() else prediction
+    return int(np.asarray(shown, dtype=bool).any(axis=1).sum(axis=(1, 2)).argmax())
+
+
+def overlays(runs: Sequence[Run], sites: Path, only: str | None = None) -> list[Overlay]:
+    """Overlays of each method's first seed, all methods on the same cases: those chosen by the first run's Dice.
+
+    Args:
+        runs: tested ones, with models.
+        sites: folder of site folders. Of the run's sites those that are here, and were tested, are shown: a hospital
+            has its own.
+        only: one site to show; None: all.
+
+    Raises:
+        BadInput: none of the sites is here, it was prepared otherwise, or the models are missing.
+    """
+    folders = {site.name: site for site in open_sites(sites)}
+    wanted = [only] if only is not None else runs[0].sites
+    here = [name for name in wanted if name in folders]
+    if not here:
+        raise BadInput(f"{sites}: holds {', '.join(folders)}, none of the run's sites {', '.join(wanted)}")
+    first: dict[str, Run] = {}
+    for run in runs:
+        first.setdefault(run.label, run)
+    tested = runs[0].results.dice.cases.dropna().index.get_level_values("site")
+    here = [name for name in here if name in tested]
+    if not here:
+        raise BadInput(f"{runs[0].path}: holds no test Dice of the sites in {sites}")
+    for run in first.values():
+        known = {name: folders[name].digest for name in here}
+        if other := [name for name in here if run.site_digests.get(name, known[name]) != known[name]]:
+            raise BadInput(f"{sites}: {join_words(other)} prepared otherwise than for {run.path}; name its own sites")
+    chosen = {name: _chosen(runs[0], folders[name]) for name in here}
+    return [
+        overlay
+        for run in first.values()
+        for model_of in [final_models(run.path)]
+        for name, cases in chosen.items()
+        for which, case in cases.items()
+        for overlay in [_overlay(run, folders[name], which, case, model_of(folders[name]))]
+    ]
+
+
+def without_blanks(shown: Sequence[Overlay]) -> list[Overlay]:
+    """Of every site as many cases as the site with the fewest has, of several methods two at most.
+
+    One is the worst, two are the best and the worst.
+    """
+    sites = {overlay.site: {one.which for one in shown if one.site == overlay.site} for overlay in shown}
+    several = len({one.method for one in shown}) > 1
+    kept = KEPT[min(2 if several else 3, *map(len, sites.values()))]
+    return [one for one in shown if one.which in kept or one.which == "only"]
+
+
+def of_cases(shown: Sequence[Overlay]) -> str:
+    """Which of a site's cases are there, in words."""
+    there = {one.which for one in shown}
+    return join_words([which for which in WHICH if which in there])
+
+
+def draw(shown: Sequence[Overlay]) -> Figure:
+    """A row per site: its best, median and worst case, of each the methods side by side; no cell is blank."""
+    shown = without_blanks(shown)
+    sites, methods = (
+        list(dict.fromkeys(names)) for names in ([one.site for one in shown], [one.method for one in shown])
+    )
+    columns = len(shown) // len(sites)
+    with style.context(STYLE):
+        side = max(1.25, NARROW / columns)
+        size = (columns * side, (side + 0.42) * len(sites) + 0.4)
+        figure = Figure(figsize=size, dpi=130, layout="constrained")
+        panels = figure.subplots(len(sites), columns, squeeze=False)
+        for row, site in enumerate(sites):
+            own = [one for one in shown if one.site == site]
+            own.sort(key=lambda one: (list(WHICH).index(one.which), methods.index(one.method)))
+            for panel, overlay in zip(panels[row], own, strict=True):
+                panel.set_axis_off()
+                panel.imshow(overlay.image, cmap="gray", vmin=0, vmax=1, interpolation="bilinear")
+                for masks, colour, width in (
+                    (overlay.reference, REFERENCE, 1.7),
+                    (overlay.prediction, PREDICTION, 1.0),
+                ):
+                    for mask in masks:
+                        if mask.any():
+                            panel.contour(mask, levels=[0.5], colors=[colour], linewidths=width)
+                title = overlay.site if len(methods) == 1 else f"{overlay.site}, {overlay.method}"
+                text = f"{title}\n{WHICH[overlay.which]}: {100 * overlay.dice:.1f} %"
+                panel.set_title(text, fontsize=8, fontweight="normal")
+        handles = [
+            Line2D([], [], color="#b8ad00", linewidth=2, label="reference"),
+            Line2D([], [], color=PREDICTION, linewidth=1.5, label="prediction"),
+        ]
+        figure.legend(handles=handles, loc="outside lower left", ncols=2)
+    return figure
+
+
+def _chosen(run: Run, site: SiteFolder) -> dict[str, Case]:
+    dice = run.results.dice.cases
+    here = dice[dice.index.get_level_values("site") == site.name].droplevel(["method", "seed", "site"])
+    cases = site.cases("testing")
+    if len(here) != len(cases):
+        raise BadInput(f"{site.path}: {len(cases)} test cases, but {len(here)} in the run; it was prepared again since")
+    return {which: cases[int(name)] for which, name in chosen_cases(here).items()}  # named by position in results
+
+
+def _overlay(run: Run, site: SiteFolder, which: str, case: Case, network: Any) -> Overlay:
+    prediction = predict(network, case.image)
+    reference = np.asarray(case.label, dtype=bool)
+    position = largest_slice(reference, prediction)
+    return Overlay(
+        site=site.name,
+        which=which,
+        method=run.label,
+        dice=_dice(reference, prediction),
+        image=_shown(np.asarray(case.image[position])),
+        reference=reference[position],
+        prediction=prediction[position],
+    )
+
+
+def _dice(reference: NDArray[np.bool_], prediction: NDArray[np.bool_]) -> float:
+    size = reference.sum(axis=(0, 2, 3)) + prediction.sum(axis=(0, 2, 3))
+    both = 2 * (reference & prediction).sum(axis=(0, 2, 3))
+    return float(np.mean(both[size > 0] / size[size > 0])) if size.any() else float("nan")
+
+
+def _shown(image: NDArray[np.float32]) -> NDArray[np.float32]:
+    """(channels, h, w) as (h, w) or, of three channels, (h, w, 3), from its 1st to 99th percentile to 0 to 1."""
+    low, high = np.percentile(image, (1, 99))
+    scaled = np.clip((image - low) / max(high - low, 1e-6), 0, 1).astype(np.float32)
+    return np.moveaxis(scaled, 0, -1) if len(image) == 3 else scaled[0]

@@ -1,0 +1,243 @@
+"""What both reports are made of: settings, overlays, columns with intervals, and which quantities are shown.
+
+Tables of the models beside the final ones: those of the best round, and those that sites take home.
+"""
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from fedmerit.errors import BadInput
+from fedmerit_evaluation.figures.drawing import png
+from fedmerit_evaluation.figures.pages import SavedFigure, photograph
+from fedmerit_evaluation.figures.tables import DASH, HEADINGS, UNITS, Table
+from fedmerit_evaluation.report.alt_texts import describe_overlays
+from fedmerit_evaluation.report.overlays import draw, of_cases, overlays, without_blanks
+from fedmerit_evaluation.results.dice import OWN, RUN, SURFACES, Dice
+from fedmerit_evaluation.results.run_folders import Run
+from fedmerit_evaluation.results.views import Results
+
+FOLDERS = ("sites_folder", "server_sites")  # of run.json, places on one machine
+DIGESTS = ("site_digests", "server_digests")  # of run.json, what nobody reads
+SINGLE_RUN_SETTINGS = ("run", "method", "command", "started")  # of run.json, what is in no table of several runs
+ROUNDS = {
+    "weight": ("weights", "Aggregation weight of each site over the rounds, in percent of the whole."),
+    "contribution": (
+        "contributions",
+        "Contribution of each site as the method estimates it, round by round, in the method's own unit.",
+    ),
+    "reputation": ("reputation", "Reputation: contribution remembered over rounds, in the method's own unit."),
+}
+
+
+def common_folder(runs: Sequence[Run]) -> Path:
+    """The run's folder, or the runs' common parent."""
+    if len(runs) == 1:
+        return runs[0].path
+    paths = [run.path.resolve().parent for run in runs]
+    return next(path for path in (paths[0], *paths[0].parents) if all(one.is_relative_to(path) for one in paths))
+
+
+def remove_tables(page: Path) -> None:
+    """Remove the tables that an earlier report, which stands where ``page`` will, links in ``tables`` beside it."""
+    earlier = page.read_text(encoding="utf-8", errors="replace") if page.is_file() else ""
+    for name in re.findall(r'href="tables/([\w.+-]+)\.csv"', earlier):
+        for ending in ("csv", "tex"):
+            (page.parent / "tables" / f"{name}.{ending}").unlink(missing_ok=True)
+
+
+def settings_of(runs: Sequence[Run], shown: Sequence[Mapping[str, Any]]) -> tuple[dict[str, str], pd.DataFrame]:
+    """Settings of runs as (those that all share, a row per method of those that differ, all values of its runs)."""
+    table = pd.DataFrame([_flat(one) for one in shown]).fillna("")
+    same = [name for name in table if table[name].nunique() == 1]
+    differing = table.drop(
+        columns=[*same, *(name for name in SINGLE_RUN_SETTINGS if name in table and name not in same)]
+    )
+    labels = [run.label for run in runs]
+    rows = [
+        {"Method": label} | {name: ", ".join(filter(None, dict.fromkeys(part[name]))) or DASH for name in differing}
+        for label, part in differing.groupby(labels, sort=False)
+    ]
+    return {str(name): table[name].iloc[0] for name in same}, pd.DataFrame(rows)
+
+
+def _flat(info: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Settings by name, without digests, those that say nothing and the folders of this machine."""
+    found: dict[str, str] = {}
+    for name, value in info.items():
+        if name in DIGESTS:
+            continue
+        if isinstance(value, Mapping):
+            found |= _flat(value, f"{prefix}{name}: ")
+        elif value in (None, "", []) or name in FOLDERS:
+            continue
+        elif isinstance(value, list) and all(isinstance(part, str) for part in value):
+            joint = " " if name == "command" else ", "
+            found[prefix + name] = joint.join(map(_without_folder, value))
+        else:
+            found[prefix + name] = _without_folder(value) if isinstance(value, str) else json.dumps(value)
+    return found
+
+
+def _without_folder(text: str) -> str:
+    """The last part of a path, of an option's value too; else the text."""
+    return re.sub(r"(^|=)[^=\s]*/([^/=\s]+)/?$", r"\1\2", text) if "://" not in text else text
+
+
+def trained(runs: Sequence[Run]) -> str:
+    """The days on which the runs were begun: ``2026-01-02``, or the first and the last."""
+    days = sorted({str(run.info["started"])[:10] for run in runs if run.info.get("started")})
+    return " to ".join(dict.fromkeys((days[0], days[-1]))) if days else "at a time not recorded"
+
+
+def shared_quantities(results: Results) -> dict[str, list[str]]:
+    """The quantities of rounds that are recorded, each with those that are the very same numbers."""
+    seen: dict[str, list[str]] = {}
+    for quantity in ROUNDS:
+        rounds = results.rounds.of(quantity)
+        if rounds.isna().all(axis=None):
+            continue
+        same = [other for other in seen if rounds.equals(results.rounds.of(other))]
+        if same:
+            seen[same[0]].append(quantity)
+        else:
+            seen[quantity] = []
+    return seen
+
+
+def overlay_picture(
+    runs: Sequence[Run], sites: Path | None, file: Path, *, images: bool, only: str | None = None
+) -> tuple[SavedFigure | None, str]:
+    """The overlays of runs, or why there are none; an older file is removed where there are none.
+
+    Raises:
+        BadInput: ``sites`` is given and cannot be shown.
+    """
+    file.unlink(missing_ok=True)
+    if not images:
+        return None, "Images were left out of this report on request. It holds no image, file name or patient."
+    place = sites or (Path(runs[0].info["sites_folder"]) if runs[0].info.get("sites_folder") else None)
+    if place is None or (sites is None and not place.is_dir()):
+        return None, (
+            "The sites' images are not on this machine, so no segmentation is shown. "
+            "A hospital sees its own with `fedmerit report RUN --sites FOLDER`."
+        )
+    tested = [run for run in runs if run.tested]
+    if not tested:
+        return None, "No segmentation is shown: the run has no test Dice yet."
+    try:
+        shown = without_blanks(overlays(tested, place, only))
+        content = png(draw(shown))
+    except BadInput as error:
+        if sites is not None:
+            raise
+        return None, f"No segmentation is shown: {error if only is None else 'its images are not on this machine'}."
+    labels = list(dict.fromkeys(run.label for run in tested))
+    caption = (
+        f"The {of_cases(shown)} test case by the Dice of {labels[0]}, seed {tested[0].seed}, "
+        "in the slice where the organ is largest. The Dice is that of the whole case."
+    )
+    return photograph(content, caption, describe_overlays(shown), file), ""
+
+
+def surface_columns(table: pd.DataFrame) -> dict[str, pd.Series]:
+    """Of `fedmerit_evaluation.results.dice.Dice.sites` or means of it, HD95 and NSD as shown, by heading."""
+    return {HEADINGS[name]: table[name] * UNITS.get(name, 1.0) for name in SURFACES if name in table}
+
+
+def averaged(table: pd.DataFrame) -> pd.DataFrame:
+    """Mean over seeds: ``(method, site)`` x columns; counts stay whole where they are the same in all."""
+    mean = table.groupby(level=["method", "site"], observed=True).mean()
+    whole = [name for name in table.select_dtypes("integer") if (mean[name] % 1 == 0).all()]
+    return mean.astype(dict.fromkeys(whole, int))
+
+
+def with_intervals(columns: Mapping[str, pd.DataFrame | pd.Series], names: Mapping[str, Any]) -> dict[str, Any]:
+    """Frame, low and high of a `Table` from columns: series, or frames ``mean, low, high`` of one index.
+
+    Args:
+        columns: by heading, in the unit shown.
+        names: the first columns, by heading, in the order of the index.
+    """
+    parts: dict[str, dict[str, Any]] = {"mean": {}, "low": {}, "high": {}}
+    for heading, column in columns.items():
+        for part, into in parts.items():
+            if isinstance(column, pd.DataFrame):
+                into[heading] = column[part].to_numpy()
+            else:
+                into[heading] = column.to_numpy() if part == "mean" else math.nan
+    count = len(next(iter(columns.values())))
+    frames = {
+        part: pd.DataFrame({**(names if part == "mean" else dict.fromkeys(names, math.nan)), **into}, range(count))
+        for part, into in parts.items()
+    }
+    return {"frame": frames["mean"], "low": frames["low"], "high": frames["high"]}
+
+
+BEST = "testing_best"
+RECEIVED = {"Given": "given", "Alone": "alone", "Takes home": "finished"}  # by the ends of the splits' names
+DICE = HEADINGS["dice"]
+
+
+def other_models(results: Results) -> list[Table]:
+    """Those that the results can fill: ``best_round``, ``taken_home`` and ``taken_home_surfaces``."""
+    return [*_best_round(results), *received_models(results)]
+
+
+def _best_round(results: Results) -> list[Table]:
+    """A row per run; where the last round was the best, it is both."""
+    best = _by_site(results, BEST)
+    if best.empty:
+        return []
+    rows = results.rows[(results.rows["split"] == BEST) & (results.rows["quantity"] == "dice")]
+    chosen = rows.groupby(RUN, observed=True)["round"].first()
+    last, best = (table.groupby(level=RUN, observed=True).mean() for table in (_by_site(results, OWN), best))
+    both = {"Last round": last, "Best round": best.reindex(last.index).fillna(last)}
+    shown = {f"{when}, {name}": table[name] for name in best if name in last for when, table in both.items()}
+    frame = pd.DataFrame(shown | {"Round": chosen.reindex(last.index)})
+    frame = frame.reset_index().rename(columns={"method": "Method", "seed": "Seed"}).astype({"Method": str})
+    caption = (
+        "The models of the round that validation patients liked best, beside the last, on test patients; mean over "
+        "sites. Everything else here is of the last round: on few validation patients the best round is partly chance"
+    )
+    return [Table("best_round", caption, frame, decimals=1)]
+
+
+def received_models(results: Results, whom: str = "each hospital") -> list[Table]:
+    """``taken_home`` and ``taken_home_surfaces``, where there are any: a row per method and site, mean over seeds."""
+    tested = {name: _by_site(results, f"testing_{end}") for name, end in RECEIVED.items()}
+    if tested["Takes home"].empty:
+        return []
+    validated = {name: _by_site(results, f"validation_{end}") for name, end in RECEIVED.items()}
+    dice = {f"{name}, {DICE}": table[DICE] for name, table in tested.items() if DICE in table}
+    dice |= {f"{name}, validation {DICE}": table[DICE] for name, table in validated.items() if DICE in table}
+    surfaces = {f"{name}, {other}": tested[name][other] for other in tested["Takes home"] if other != DICE
+                for name in tested if other in tested[name]}  # fmt: skip
+    caption = (
+        f"What {whom} takes home (finish=own): the model it was given, what it trains alone by the same recipe, "
+        "and the best for its own validation patients of these and of the first fine-tuned there"
+    )
+    found = [_site_table("taken_home", caption, dice)]
+    if surfaces:
+        caption = f"How far surfaces of prediction and reference lie apart by what {whom} takes home"
+        found.append(_site_table("taken_home_surfaces", caption, surfaces))
+    return found
+
+
+def _site_table(name: str, caption: str, columns: dict[str, pd.Series]) -> Table:
+    frame = pd.DataFrame(columns).groupby(level=["method", "site"], observed=True).mean()
+    frame = frame.reset_index().rename(columns={"method": "Method", "site": "Site"}).astype({"Method": str})
+    return Table(name, caption, frame, decimals=1)
+
+
+def _by_site(results: Results, split: str) -> pd.DataFrame:
+    """``(method, seed, site)`` x Dice and surfaces by heading: the mean over cases of the mean over labels."""
+    dice = Dice(results.rows, split)
+    if dice.rows.empty:
+        return pd.DataFrame()
+    return pd.DataFrame({DICE: 100 * dice.sites["dice"], **surface_columns(dice.sites)})

@@ -1,0 +1,155 @@
+"""What sites say of their images before training: a page, tables, a figure of intensities."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from matplotlib import style
+from matplotlib.figure import Figure
+from rich.console import Console
+
+from fedmerit.files import write_json, write_text
+from fedmerit.wire.survey import Quantity, Survey, find_quantity, is_intensity
+from fedmerit_data.csv_cells import no_formulas
+from fedmerit_evaluation.figures.drawing import STYLE, legend, panels, site_style, titled
+from fedmerit_evaluation.figures.pages import Drawing, pictures, write_page
+from fedmerit_evaluation.figures.tables import MINUS, Table, print_table, write_tables
+
+ALL = "all sites"
+HIDDEN = "\N{LESS-THAN SIGN}"  # before the floor, in the place of a 0
+
+
+def write_survey(survey: Survey, out: Path, console: Console) -> Path:
+    """Write ``survey.html``, ``survey.csv`` and ``survey.json`` into ``out``, tables and figures beside; print tables.
+
+    Returns:
+        The page.
+    """
+    shown = [name for name in _names(survey) if _told(survey, name)]
+    tables = [sites_table(survey), *(survey_table(survey, name) for name in shown if not is_intensity(name))]
+    for table in tables:
+        print_table(table, console)
+    hidden = [_hidden(survey, name) for name in _names(survey) if name not in shown]
+    for text in hidden:
+        console.print(text, soft_wrap=True, markup=False)
+    for name, why in survey.refused.items():
+        console.print(f"{name}: no answer: {why}", soft_wrap=True, markup=False)
+    write_tables(tables, out / "tables")
+    write_json(out / "survey.json", survey.to_dict())
+    write_text(out / "survey.csv", no_formulas(long_table(survey)).to_csv(index=False, lineterminator="\n"))
+    drawn = {
+        f"intensity{number or ''}": Drawing(_caption(survey, name), intensities(survey, name), _visible(survey, name))
+        for number, name in enumerate(filter(is_intensity, shown))
+    }
+    page = out / "survey.html"
+    write_page(
+        page,
+        "survey.html.j2",
+        survey=survey,
+        tables=tables,
+        hidden=hidden,
+        pictures=pictures(drawn, out / "figures"),
+        names=", ".join(survey.sites),
+    )
+    return page
+
+
+def sites_table(survey: Survey) -> Table:
+    """A row per site: patients and slices."""
+    rows = [(name, one.patients, one.slices) for name, one in survey.sites.items()]
+    if len(rows) > 1:
+        rows.append((ALL, sum(row[1] for row in rows), sum(row[2] for row in rows)))
+    frame = pd.DataFrame(rows, columns=["Site", "Patients", "Slices"])
+    return Table("sites", "Patients and slices, all splits", frame, decimals=0)
+
+
+def survey_table(survey: Survey, name: str) -> Table:
+    """A row per site and one of their sum, a column per bin that any site fills: patients."""
+    quantity = find_quantity(name)
+    counts = {site: one.tallies[name].patients for site, one in survey.sites.items() if name in one.tallies}
+    if len(counts) > 1:
+        counts[ALL] = tuple(map(sum, zip(*counts.values(), strict=True)))
+    filled = [place for place in range(quantity.bins) if any(row[place] for row in counts.values())]
+    below = f"{HIDDEN} {survey.floor}"
+    frame = pd.DataFrame(
+        [[site, *(str(row[place]) if row[place] else below for place in filled)] for site, row in counts.items()],
+        columns=["Site", *(bin_name(quantity, place) for place in filled)],
+    )
+    unit = f" [{quantity.unit}]" if quantity.unit else ""
+    return Table(name.replace(" ", "-"), f"{quantity.title}{unit}: patients", frame)
+
+
+def bin_name(quantity: Quantity, place: int) -> str:
+    """A bin in words."""
+    edges = [f"{edge:g}".replace("-", MINUS) for edge in quantity.edges]
+    if place == 0:
+        return f"below {edges[0]}"
+    return f"{edges[-1]} and more" if place == len(edges) else f"{edges[place - 1]} to {edges[place]}"
+
+
+def long_table(survey: Survey) -> pd.DataFrame:
+    """A row per site, quantity and bin; a 0 stands for a bin that is empty or below the floor."""
+    rows = [
+        (site, name, quantity.unit, low, high, patients, voxels)
+        for site, one in survey.sites.items()
+        for name, tally in one.tallies.items()
+        for quantity in [find_quantity(name)]
+        for low, high, patients, voxels in zip(
+            (-np.inf, *quantity.edges),
+            (*quantity.edges, np.inf),
+            tally.patients,
+            tally.voxels or (np.nan,) * quantity.bins,
+            strict=True,
+        )
+    ]
+    table = pd.DataFrame(rows, columns=["site", "quantity", "unit", "from", "to", "patients", "voxels"])
+    return table.astype({"voxels": "Int64"})
+
+
+def intensities(survey: Survey, name: str) -> Figure:
+    """Share of a site's voxels in each bin, of those bins that are shown: a line per site."""
+    edges, names = np.array(find_quantity(name).edges), list(survey.sites)
+    with style.context(STYLE):
+        figure, (panel,) = panels(1)
+        handles = []
+        for site, one in survey.sites.items():
+            if name not in one.tallies:
+                continue
+            voxels = np.array(one.tallies[name].voxels[1:-1], dtype=float)
+            share = 100 * voxels / max(voxels.sum(), 1)
+            handles += panel.step(
+                edges, np.append(share, share[-1]), where="post", label=site, **site_style(names, site)
+            )
+        panel.set_ylim(bottom=0)
+        legend(figure, handles)
+        titled(figure, "Voxels [%]", "Intensity, as prepared")
+    return figure
+
+
+def _names(survey: Survey) -> list[str]:
+    """Of the quantities that any site told."""
+    return list(dict.fromkeys(name for one in survey.sites.values() for name in one.tallies))
+
+
+def _told(survey: Survey, name: str) -> bool:
+    """Whether any site shows a bin of a quantity."""
+    return any(any(one.tallies[name].patients) for one in survey.sites.values() if name in one.tallies)
+
+
+def _hidden(survey: Survey, name: str) -> str:
+    return (
+        f"{find_quantity(name).title}: no bin has {survey.floor} patients or more at any site, so that none is shown."
+    )
+
+
+def _caption(survey: Survey, name: str) -> str:
+    return f"{find_quantity(name).title}: share of each site's voxels, in bins with {survey.floor} patients or more."
+
+
+def _visible(survey: Survey, name: str) -> str:
+    quantity, highest = find_quantity(name), []
+    for site, one in survey.sites.items():
+        if name in one.tallies and any(one.tallies[name].voxels):
+            place = int(np.argmax(one.tallies[name].voxels))
+            highest.append(f"{site} has most voxels at {bin_name(quantity, place)}")
+    return f"{_caption(survey, name)} {'; '.join(highest)}."

@@ -1,0 +1,255 @@
+"""Test Dice of runs, HD95 and NSD beside it, from the rows of one split: views that are computed once.
+
+Dice and NSD are fractions here.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from functools import cached_property
+
+import pandas as pd
+
+from fedmerit_evaluation.statistics import intervals
+
+RUN = ["method", "seed"]
+SITE = [*RUN, "site"]
+ALONE = "standalone"  # the method under which every site trains alone
+POOLED = "pooled"  # the method that trains on all sites' images in one place
+SURFACES = ("hd95", "nsd", "hd95_px", "nsd_px")  # quantities; runs of earlier versions have none of them
+MIN_CASES_TO_RESAMPLE = 3  # test cases of a site in a run; of one or two there is no interval
+OWN, UNION = "testing", "union"  # a site's own test cases; those of every site, for the model it ends with
+VALIDATION = "validation"  # a site's own, in every round and after the last
+
+
+@dataclass(frozen=True, eq=False)
+class Dice:
+    """Dice of the models after the last round that has any, on the cases of one split."""
+
+    results: pd.DataFrame  # rows of all splits
+    split: str = OWN
+
+    @cached_property
+    def rows(self) -> pd.DataFrame:
+        """Rows of Dice on these cases, of all rounds."""
+        return self._rows("dice")
+
+    def _rows(self, quantity: str) -> pd.DataFrame:
+        return self.results[(self.results["split"] == self.split) & (self.results["quantity"] == quantity)]
+
+    @cached_property
+    def label_cases(self) -> pd.DataFrame:
+        """Of every case: ``(method, seed, site, case)`` x labels; NaN where reference and prediction are both empty."""
+        return _by_label(self.rows)
+
+    @cached_property
+    def surface_cases(self) -> dict[str, pd.DataFrame]:
+        """As `label_cases`, of each of `SURFACES` that was recorded."""
+        recorded = {name: self._rows(name) for name in SURFACES}
+        return {name: _by_label(rows) for name, rows in recorded.items() if not rows.empty}
+
+    @cached_property
+    def cases(self) -> pd.Series:
+        """Of every case, the mean over labels: ``(method, seed, site, case)``."""
+        return self.label_cases.mean(axis=1)
+
+    @cached_property
+    def labels(self) -> pd.DataFrame:
+        """Per site and label, the mean over cases: ``(method, seed, site)`` x labels."""
+        return self.label_cases.groupby(level=SITE).mean()
+
+    @cached_property
+    def tested(self) -> dict[tuple[str, int], dict[str, frozenset[str]]]:
+        """The names of the cases of each run, ``(method, seed)``, by site."""
+        found = dict[tuple[str, int], dict[str, frozenset[str]]]()
+        for (method, seed), of_run in self.rows.groupby(RUN, observed=True):
+            at = {str(site): frozenset(map(str, rows["case"])) for site, rows in of_run.groupby("site")}
+            found[str(method), int(str(seed))] = at
+        return found
+
+    def mismatched_seeds(self, site: str | None = None, methods: Collection[str] | None = None) -> set[int]:
+        """The seeds in which methods were tested on different cases, so that their Dice cannot be compared.
+
+        Args:
+            site: at which; None: at all.
+            methods: that are compared, as far as they were tested; None: all.
+        """
+        first: dict[int, object] = {}
+        return {
+            seed
+            for (method, seed), at in self.tested.items()
+            if methods is None or method in methods
+            for own in [at if site is None else at.get(site)]
+            if first.setdefault(seed, own) != own
+        }
+
+    @cached_property
+    def unpaired_with_local_only(self) -> set[tuple[str, str]]:
+        """``(method, site)`` that share no case with training alone in a seed that both have: no gain is known."""
+        return {
+            (method, site)
+            for (method, seed), at in self.tested.items()
+            for site, cases in at.items()
+            if self.tested.get((ALONE, seed), at).get(site, cases).isdisjoint(cases)
+        }
+
+    @cached_property
+    def sites(self) -> pd.DataFrame:
+        """Per site: ``(method, seed, site)`` x ``dice, lowest, cases, both_empty``, and surfaces where recorded.
+
+        ``dice`` is the mean over cases of the mean over labels, ``lowest`` the site's lowest case, ``cases`` their
+        number, ``both_empty`` how many case-and-label pairs were left out since reference and prediction are empty.
+        `SURFACES` are means as ``dice`` is; ``one_empty`` counts the pairs that have no HD95 since only one of the two
+        is empty, which NSD counts as 0.
+        """
+        means = self.cases.groupby(level=SITE)
+        empty = self.label_cases.isna().sum(axis=1).groupby(level=SITE).sum()
+        surfaces = {name: _per_site(cases.mean(axis=1), "mean") for name, cases in self.surface_cases.items()}
+        columns = {"dice": means.mean(), "lowest": means.min(), **surfaces, "cases": means.size(), "both_empty": empty}
+        return pd.DataFrame(columns | ({"one_empty": self._one_empty()} if surfaces else {}))
+
+    def _one_empty(self) -> pd.Series:
+        """Pairs of case and label with an NSD and no HD95, per site."""
+        counts = [
+            (nsd.notna() & self.surface_cases.get(f"hd95{unit}", pd.DataFrame()).reindex_like(nsd).isna()).sum(axis=1)
+            for unit in ("", "_px")
+            if (nsd := self.surface_cases.get(f"nsd{unit}")) is not None
+        ]
+        return _per_site(pd.concat(counts), "sum")
+
+    @cached_property
+    def label_surfaces(self) -> dict[str, pd.DataFrame]:
+        """As `labels`, of each of `SURFACES` that was recorded."""
+        return {name: cases.groupby(level=SITE).mean() for name, cases in self.surface_cases.items()}
+
+    @cached_property
+    def by_site(self) -> pd.DataFrame:
+        """Of each run on each site: ``(method, seed)`` x sites; NaN for sites that have none."""
+        return self.sites["dice"].unstack("site").reindex(columns=sorted(self.results["site"].unique()))
+
+    @cached_property
+    def comparison(self) -> tuple[pd.DataFrame, pd.DataFrame]:
+        """Of methods: mean over seeds and sample standard deviation over seeds (NaN for one seed).
+
+        Two tables, methods x (sites, ``mean``, ``std``, ``worst``), columns in two levels: ``site`` and ``sites``.
+        """
+        over = over_sites(self.by_site)
+        seeds = pd.concat({"site": self.by_site, "sites": over}, axis=1).groupby(level="method")
+        return seeds.mean(), seeds.std(ddof=1)
+
+    @cached_property
+    def gains(self) -> pd.DataFrame:
+        """What collaboration gave: Dice minus that of training alone, methods x sites, mean over common seeds.
+
+        Empty where no run trains alone; NaN where it was tested on other cases (`unpaired_with_local_only`).
+        """
+        return self._gains_over_local_only(self.by_site)
+
+    @cached_property
+    def surface_changes(self) -> pd.DataFrame:
+        """As `gains`, of each of `SURFACES` that was recorded: ``(method, site)`` x quantities."""
+        if self.gains.empty:
+            return pd.DataFrame()
+        recorded = [name for name in SURFACES if name in self.sites]
+        changes = {name: self._gains_over_local_only(self.sites[name].unstack("site")).stack() for name in recorded}
+        return pd.DataFrame(changes, index=self.gains.stack().index)
+
+    @cached_property
+    def intervals(self) -> pd.DataFrame:
+        """`fedmerit_evaluation.statistics.intervals.of_dice`, of methods by rank of their means over seeds.
+
+        None of a site with fewer than `MIN_CASES_TO_RESAMPLE` cases in a run, nor of all where there is such a site.
+        """
+        if self.rows.empty:
+            return intervals.NONE
+        order = intervals.sort_by_mean(pd.DataFrame(self.comparison[0]["sites"]))
+        cases = self.sites["cases"].groupby(level="site").min()
+        few = [str(site) for site in cases.index[cases < MIN_CASES_TO_RESAMPLE]]
+        table = intervals.drop_small_sample_intervals(intervals.of_dice(self.cases, order, ALONE), few)
+        return _without_gains(table, self.unpaired_with_local_only)
+
+    def _gains_over_local_only(self, by_site: pd.DataFrame) -> pd.DataFrame:
+        """Of runs x sites: methods x sites, what they have above `ALONE`, mean over common seeds."""
+        if ALONE not in by_site.index.get_level_values("method"):
+            return by_site.iloc[:0].droplevel("seed")
+        others = by_site.drop(index=ALONE, level="method")
+        above = others.sub(by_site.loc[ALONE], level="seed").dropna(how="all").groupby(level="method").mean()
+        unlike = [[(method, site) in self.unpaired_with_local_only for site in above] for method in above.index]
+        return above.mask(pd.DataFrame(unlike, above.index, above.columns, dtype=bool))
+
+
+def _without_gains(table: pd.DataFrame, unlike: set[tuple[str, str]]) -> pd.DataFrame:
+    """Of `intervals.of_dice`, no gain of these ``(method, site)``, nor mean gain of these methods."""
+    gone = [
+        (statistic == "gain" and (method, of) in unlike)
+        or (statistic == "mean_gain" and any(method == one for one, _ in unlike))
+        for statistic, method, of in table.index
+    ]
+    left = table.copy()
+    left.loc[gone, ["mean", "std", "low", "high"]] = float("nan")
+    left.loc[gone, "seeds"] = 0
+    return left
+
+
+def _by_label(rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows of one quantity in the last round: ``(method, seed, site, case)`` x labels, as they come."""
+    last = rows[rows["round"] == rows.groupby(RUN)["round"].transform("max")]
+    table = last.pivot(index=[*SITE, "case"], columns="label", values="value")
+    return table[last["label"].unique()].rename_axis(columns=None)
+
+
+def _per_site(cases: pd.Series, how: str) -> pd.Series:
+    return pd.Series(cases.groupby(level=SITE).agg(how))
+
+
+class UnionDice(Dice):
+    """Dice of the model each site ends with, on the cases of all sites: ``<tested site>/<position>``."""
+
+    @cached_property
+    def complete(self) -> pd.Series:
+        """Per site whose model it is: ``(method, seed, site)``; NaN where a site did not test it.
+
+        The mean over all cases of the mean over labels. Without the cases of a site they are not those of the union.
+        Empty where there are no rows.
+        """
+        if self.rows.empty:
+            return pd.Series(dtype=float)
+        testers = self.rows["case"].str.rpartition("/")[0].groupby([self.rows[name] for name in SITE]).nunique()
+        return self.sites["dice"].where(testers == self.results["site"].nunique())
+
+    @cached_property
+    def cross_site(self) -> dict[str, pd.DataFrame]:
+        """Of every site's own final model at every site, Dice and `SURFACES` as far as they were recorded, by name.
+
+        Each ``(method, seed, site)``, whose model, x where tested. Methods with one model for all are left out: their
+        rows would all be the same.
+        """
+        dice = _by_tester(self.rows)
+        differing = dice.groupby(level=RUN, observed=True).transform("nunique").max(axis=1) > 1
+        recorded = {"dice": dice, **{name: _by_tester(self._rows(name)) for name in SURFACES}}
+        shown = {name: matrix.reindex(dice.index[differing]) for name, matrix in recorded.items() if not matrix.empty}
+        return {name: matrix for name, matrix in shown.items() if matrix.notna().any(axis=None)}
+
+
+def _by_tester(rows: pd.DataFrame) -> pd.DataFrame:
+    """Of rows of one quantity of the union: means over a site's cases of means over labels, as ``cross_site``."""
+    cases = rows.groupby([*SITE, "case"], observed=True)["value"].mean()
+    where = [str(case).rpartition("/")[0] for case in cases.index.get_level_values("case")]
+    at = pd.Index(where, name="at", dtype=object)
+    table = cases.groupby([cases.index.get_level_values(level) for level in SITE] + [at], observed=True)
+    return table.mean().unstack("at")
+
+
+def over_sites(dice: pd.DataFrame) -> pd.DataFrame:
+    """``mean``, ``std`` (of a sample, ddof 1) and ``worst`` of each row.
+
+    Args:
+        dice: runs or methods x sites.
+    """
+    known = dice.dropna(how="all")
+    return pd.DataFrame(
+        {
+            "mean": known.mean(axis=1),
+            "std": known.std(axis=1, ddof=1),
+            "worst": known.min(axis=1),
+        }
+    )

@@ -1,0 +1,272 @@
+"""What a run's ledger says of its rounds.
+
+Run folders, opened for tables and figures: what stands in them, and whether they can be compared.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pandas as pd
+
+from fedmerit.errors import BadInput
+from fedmerit.guard.settings import GuardSettings
+from fedmerit.methods.registry import METHODS
+from fedmerit.records.ledger import Ledger
+from fedmerit.records.results import COLUMNS, PAIRS, read_results, read_run
+from fedmerit_evaluation.results.dice import ALONE, POOLED
+from fedmerit_evaluation.results.views import Results
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+
+def of_rounds(run: Path, read: Callable[[Mapping[str, Any]], Iterable[tuple[Key, Value]]]) -> dict[Key, Value]:
+    """What ``read`` finds in each record, in order; nothing where the run has no ledger.
+
+    Raises:
+        BadInput: what is there is no ledger, or its records lack what ``read`` looks for.
+    """
+    path = run / "ledger.jsonl"
+    if not path.exists():
+        return {}
+    try:
+        return {key: value for record in Ledger(path).records for key, value in read(record)}
+    except (ValueError, KeyError, TypeError, AttributeError, BadInput) as error:
+        raise BadInput(f"{path}: not a ledger of rounds ({error}); check it with `fedmerit verify {run}`") from error
+
+
+MAKES = "fedmerit run --method METHOD --sites SITES"
+FIELDS = ("run", "method", "parameters", "seed", "sites", "task", "labels", "rounds", "training")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run folder. ``label`` names its method, with the settings that tell it from its neighbours."""
+
+    path: Path
+    info: Mapping[str, Any]  # run.json
+    results: Results  # results.csv, without coalitions and without what the method does not have
+    label: str
+
+    @property
+    def sites(self) -> list[str]:
+        """The sites, by name."""
+        return sorted(self.info["sites"])
+
+    @property
+    def site_digests(self) -> dict[str, str]:
+        """Of the sites as they were prepared, by name; those of earlier versions, or between hospitals, say none."""
+        return dict(self.info.get("site_digests") or {})
+
+    @property
+    def attacks(self) -> dict[str, str]:
+        """The attacks that were planted, by site."""
+        return dict(self.info.get("behaviours", {}))
+
+    @property
+    def seed(self) -> int:
+        """The seed of the run."""
+        return int(self.info["seed"])
+
+    @property
+    def rounds(self) -> int:
+        """Rounds that were asked for."""
+        return int(self.info["rounds"])
+
+    @cached_property
+    def rounds_done(self) -> int:
+        """Rounds that results.csv records as aggregated."""
+        rows = self.results.rows
+        rounds = rows.loc[rows["split"] == "", "round"]
+        return 0 if rounds.empty else int(rounds.max()) + 1
+
+    @cached_property
+    def tested_sites(self) -> set[str]:
+        """The sites that results.csv holds test Dice of."""
+        return set(self.results.dice.rows["site"])
+
+    @property
+    def tested(self) -> bool:
+        """Whether results.csv holds any test Dice."""
+        return bool(self.tested_sites)
+
+
+def open_run(path: Path) -> Run:
+    """Read one run folder.
+
+    Raises:
+        BadInput: run.json or results.csv is missing, lacks a field, or holds no result yet.
+    """
+    path = Path(path)
+    if not path.is_dir():
+        raise BadInput(f"{path}: no such run folder; make one with `{MAKES} --out {path}`")
+    if not (path / "run.json").exists():
+        inside = ", ".join(str(file.parent) for file in sorted(path.glob("*/run.json")))
+        way = f"it holds run folders, name those: {inside}" if inside else f"`{MAKES} --out {path}` makes one"
+        raise BadInput(f"{path}: no run folder, there is no run.json in it; {way}")
+    info = read_run(path)
+    missing = [field for field in FIELDS if field not in info]
+    if missing:
+        raise BadInput(f"{path}/run.json: lacks {', '.join(missing)}; `{MAKES} --out OTHER` writes it anew")
+    results = read_results(path)
+    if results.empty:
+        raise BadInput(
+            f"{path}: results.csv holds no result yet; let the run finish its first round, or go on with it by "
+            f"`fedmerit run --resume --out {path}`"
+        )
+    coalition_results = (results["coalition"] != "") & ~results["quantity"].isin(PAIRS)
+    lacking = results["quantity"].isin(undefined_quantities(info["method"])) | coalition_results
+    return Run(path, info, Results(results[~lacking]), str(info["method"]))
+
+
+def undefined_quantities(method: str) -> list[str]:
+    """Quantities that are recorded for every method, but mean nothing for this one."""
+    about = METHODS[method].about if method in METHODS else None
+    contributions = ["contribution", "reputation"] if about and about.contribution == "none" else []
+    weights = ["weight"] if about and about.weights == "none" else []
+    return contributions + weights
+
+
+def open_runs(paths: Sequence[Path]) -> list[Run]:
+    """Read run folders to stand in one table, and label them apart.
+
+    Raises:
+        BadInput: none given, one given twice or unusable, or they differ in task, labels or sites.
+    """
+    if not paths:
+        raise BadInput(f"no run folder given; make one with `{MAKES} --out RUN`")
+    for path, count in Counter(Path(path).resolve() for path in paths).items():
+        if count > 1:
+            raise BadInput(f"{path}: given {count} times; name each run folder once")
+    runs = [open_run(path) for path in paths]
+    first = runs[0]
+    for run in runs[1:]:
+        for field in ("task", "labels", "sites"):
+            ours, theirs = first.info[field], run.info[field]
+            if (sorted(ours) != sorted(theirs)) if field == "sites" else (ours != theirs):
+                raise BadInput(
+                    f"{run.path}: its {field} {theirs} is not {ours} of {first.path}; "
+                    "report runs on the same sites and task together, others on their own"
+                )
+    return label_runs(runs)
+
+
+def combine_results(runs: Sequence[Run], order: Sequence[str] | None = None) -> Results:
+    """The results of all runs, labels in column ``method``.
+
+    Cases of one name are the same: those of sites that were prepared otherwise than another run of the seed had them,
+    as far as both say, get a name of their own.
+
+    Args:
+        runs: with labels; none is needed.
+        order: of the labels; None: as the runs come.
+    """
+    if not runs:
+        return Results(pd.DataFrame(columns=COLUMNS))
+    labels = dict.fromkeys(run.label for run in runs)
+    images: dict[int, dict[str, str]] = {}  # by seed, which may move the split
+    for run in runs:
+        images[run.seed] = run.site_digests | images.get(run.seed, {})
+    table = pd.concat(
+        [_distinguish_labels(run, images[run.seed]).assign(method=run.label) for run in runs], ignore_index=True
+    )
+    ordered = pd.Categorical(table["method"], [label for label in order or labels if label in labels])
+    return Results(table.assign(method=ordered))
+
+
+def _distinguish_labels(run: Run, images: Mapping[str, str]) -> pd.DataFrame:
+    """The rows of a run, whose cases are named by their place in a site's folder: those of other folders are marked.
+
+    Args:
+        run: with labels.
+        images: digests by site of the folders that need no mark.
+    """
+    rows = run.results.rows
+    marks = {site: f"@{digest[:8]}" for site, digest in run.site_digests.items() if digest != images[site]}
+    if not marks:
+        return rows
+    at = rows["case"].str.rpartition("/")[0]  # of what is tested at other sites
+    mark = at.where(at != "", rows["site"]).map(marks).fillna("")
+    return rows.assign(case=rows["case"] + mark.where(rows["case"] != "", ""))
+
+
+def label_runs(runs: Sequence[Run]) -> list[Run]:
+    """Methods by name; where one method stands with several settings, with those that differ.
+
+    So runs of one label differ in their seeds alone.
+    """
+    told = []
+    for run in runs:
+        settings = _settings(run)
+        same = [_settings(other) for other in runs if other.info["method"] == run.info["method"]]
+        unsaid = _unrecorded_defaults(run)
+        differing = [key for key in settings if any(other.get(key, unsaid.get(key)) != settings[key] for other in same)]
+        shown = [f"{key}={_plain(settings[key])}" for key in differing]
+        shown += ["attacked"] * bool(run.attacks)  # not by whom: a label may be read by other sites
+        values = ", ".join(shown)
+        told.append(replace(run, label=f"{run.info['method']} ({values})" if values else run.label))
+    twice = Counter((run.label, run.seed) for run in told)
+    return [
+        replace(run, label=f"{run.label} [{run.path.name}]") if twice[run.label, run.seed] > 1 else run for run in told
+    ]
+
+
+def _settings(run: Run) -> dict[str, Any]:
+    """By name. Contributions that a run was given say only that they were: they differ from seed to seed."""
+    settings = {
+        **_training_settings(run),
+        **_guard(run),
+        **_unrecorded_defaults(run),
+        **run.info["parameters"],
+    }
+    return settings | ({"contributions": "given"} if settings.get("contributions") else {})
+
+
+def _training_settings(run: Run) -> dict[str, Any]:
+    """What whoever trains alone has as well."""
+    return {**run.info.get("plan", {}).get("network", {}), **run.info["training"], "rounds": run.rounds}
+
+
+def has_same_training(one: Run, other: Run) -> bool:
+    """Whether runs of two methods have the same network, training, rounds and images, as far as both say."""
+    first, second = (_training_settings(run) | _image_settings(run) for run in (one, other))
+    return all(first[key] == second[key] for key in first.keys() & second.keys())
+
+
+def _guard(run: Run) -> dict[str, Any]:
+    """What is set of the guard; nothing where it idles, as nobody gets anything of another's."""
+    if run.info["method"] in (ALONE, POOLED):
+        return {}
+    default = vars(GuardSettings())
+    asked = default | run.info.get("plan", {}).get("guard", {})
+    return asked if asked["guard"] == "on" else default
+
+
+def _unrecorded_defaults(run: Run) -> dict[str, Any]:
+    """Settings that earlier versions, or runs between hospitals, do not say: of these that is no difference.
+
+    Images of the server's own say only that there are any: they may differ from seed to seed, as the sites' may.
+    """
+    info, found = run.info, _image_settings(run)
+    if "privacy" in info:
+        found["privacy"] = "+".join(info["privacy"]) or "none"
+    if "server_sites" in info:
+        found["server_sites"] = "given" if info["server_sites"] else "none"
+    return found
+
+
+def _image_settings(run: Run) -> dict[str, Any]:
+    """How large they are, and how they were prepared."""
+    said = run.info.get("plan", {}).get("preprocessing") or {}
+    size = run.info.get("image_size") or said.get("size")
+    found = {name: value for name, value in said.items() if name not in ("size", "spacing")}
+    return found | ({"image_size": "x".join(map(str, size))} if size else {})
+
+
+def _plain(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

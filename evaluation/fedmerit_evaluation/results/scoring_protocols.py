@@ -1,0 +1,253 @@
+"""The same final weights scored as others score theirs: how much of a Dice is the protocol's (docs/protocols.md)."""
+
+import copy
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+from monai.metrics.confusion_matrix import get_confusion_matrix
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from fedmerit.errors import BadInput
+from fedmerit.seeds import random_seed
+from fedmerit.trainers.monai_trainer.batch_norm import STATISTICS_BATCH
+from fedmerit.trainers.monai_trainer.data import Case, SiteFolder, open_sites
+from fedmerit.trainers.monai_trainer.mixed_precision import autocast, choose_precision
+from fedmerit.trainers.monai_trainer.networks import patch_size
+from fedmerit.trainers.monai_trainer.overlaps import Overlap
+from fedmerit.trainers.monai_trainer.prediction import evaluate, predict_logits
+from fedmerit_evaluation.results.dice import SURFACES
+from fedmerit_evaluation.results.final_models import final_models
+from fedmerit_evaluation.results.run_folders import open_run
+
+SHARE = 0.1  # of all slices, that a split by slices sets aside to test on
+AS_USED, BATCH = "as-used", "batch-statistics"
+NO_BATCH_NORM = " (no BatchNorm, or a network of volumes: the same as volumes)"
+Counts = NDArray[np.int64]  # (slices, labels, 3): true positives, false positives, false negatives
+
+
+@dataclass(frozen=True, eq=False)
+class Scored:
+    """A site, and the model that is scored on it."""
+
+    network: nn.Module
+    site: SiteFolder
+    split: str
+    amp: bool
+    seed: int  # of draws
+
+    @cached_property
+    def tested(self) -> "Slices":
+        """All slices of the split, as the model predicts them."""
+        return Slices.of(self.site.cases(self.split)).predicted(self.network, self.amp)
+
+    @cached_property
+    def used(self) -> list[Overlap]:
+        """The cases of the split, masks as they are used."""
+        return evaluate(self.network, self.site.cases(self.split), self.site.labels, self.amp, final=True)
+
+    @property
+    def all_patients(self) -> "Slices":
+        """All slices of the site, not yet predicted."""
+        return Slices.of([case for cases in self.site.splits.values() for case in cases])
+
+
+@dataclass(frozen=True, eq=False)
+class Slices:
+    """Slices of some cases, in order, and what was made of them."""
+
+    places: Sequence[tuple[Case, int]]
+    counts: Counts | None = None
+
+    @classmethod
+    def of(cls, cases: Sequence[Case]) -> "Slices":
+        """All slices."""
+        return cls([(case, position) for case in cases for position in range(len(case.image))])
+
+    def drawn(self, share: float, seed: int) -> "Slices":
+        """Some, at random, at least one."""
+        number = max(1, round(share * len(self.places)))
+        chosen = np.random.default_rng(seed).choice(len(self.places), number, replace=False)
+        return Slices([self.places[place] for place in sorted(chosen.tolist())])
+
+    @torch.inference_mode()
+    def predicted(self, network: nn.Module, amp: bool) -> "Slices":
+        """With counts; a network of slices predicts batches of nearly equal size, and stays in its mode."""
+        if patch_size(network):
+            return self._predicted_in_volumes(network, amp)
+        device = next(network.parameters()).device
+        found = []
+        for part in np.array_split(np.arange(len(self.places)), math.ceil(len(self.places) / STATISTICS_BATCH)):
+            batch = [self.places[place] for place in part]
+            images, masks = (
+                torch.from_numpy(np.stack(arrays)).to(device, torch.float32)
+                for arrays in zip(*((case.image[at], case.label[at]) for case, at in batch), strict=True)
+            )
+            with autocast(device, choose_precision(device, amp)):
+                logits: Tensor = network(images)
+            found.append(get_confusion_matrix((logits > 0).float(), masks)[..., [0, 1, 3]].cpu())
+        return Slices(self.places, torch.cat(found).round().long().numpy())
+
+    @torch.inference_mode()
+    def _predicted_in_volumes(self, network: nn.Module, amp: bool) -> "Slices":
+        """Likewise, of whole cases, in evaluation mode."""
+        device = next(network.parameters()).device
+        masks: dict[Case, Tensor] = {}
+        found = []
+        for case, at in self.places:
+            if case not in masks:
+                with autocast(device, choose_precision(device, amp)):
+                    logits = predict_logits(network.eval(), torch.from_numpy(np.array(case.image)).to(device))
+                masks[case] = (logits > 0).float().cpu()
+            reference = torch.from_numpy(np.array(case.label[at], dtype=np.float32))
+            found.append(get_confusion_matrix(masks[case][at][None], reference[None])[..., [0, 1, 3]])
+        return Slices(self.places, torch.cat(found).round().long().numpy())
+
+    @property
+    def with_reference(self) -> "Slices":
+        """Nothing counts of a label in slices whose reference has none of it."""
+        counts = self._counts
+        there = (counts[..., 0] + counts[..., 2] > 0)[..., None]
+        return Slices(self.places, np.where(there, counts, 0))
+
+    @property
+    def volume_dice(self) -> float:
+        """Of whole cases: the mean over cases of the mean over labels."""
+        of_cases: dict[Case, list[int]] = {}
+        for row, (case, _) in enumerate(self.places):
+            of_cases.setdefault(case, []).append(row)
+        return _mean(_dice(np.stack([self._counts[rows].sum(axis=0) for rows in of_cases.values()])))
+
+    def slice_dice(self, both_empty: float = math.nan) -> float:
+        """Of single slices: the mean over all of the mean over labels.
+
+        Args:
+            both_empty: what a slice counts that shows a label neither in reference nor in prediction; NaN: nothing.
+        """
+        dice = _dice(self._counts)
+        return _mean(np.where(np.isnan(dice), both_empty, dice))
+
+    @property
+    def _counts(self) -> Counts:
+        assert self.counts is not None, "not predicted"
+        return self.counts
+
+
+def _dice(counts: Counts) -> NDArray[np.float64]:
+    """2 TP / (2 TP + FP + FN); NaN where all are 0."""
+    twice = 2 * counts[..., 0]
+    size = (twice + counts[..., 1] + counts[..., 2]).astype(np.float64)
+    return np.asarray(twice / np.where(size > 0, size, np.nan))
+
+
+def _mean(dice: NDArray[np.float64]) -> float:
+    """Of (cases or slices, labels): the mean over labels, then over the others, without what is NaN."""
+    return float(pd.DataFrame(dice).mean(axis=1).mean())
+
+
+def _batch_norms(network: nn.Module) -> list[nn.Module]:
+    """Its layers that keep running statistics; none of a network of volumes, of which no batch of slices is made."""
+    if patch_size(network):
+        return []
+    return [layer for layer in network.modules() if isinstance(layer, _BatchNorm) and layer.track_running_stats]
+
+
+def _batch_statistics(one: Scored) -> float:
+    """By a copy: layers in training mode also move their running statistics."""
+    if not _batch_norms(one.network):
+        return one.tested.volume_dice
+    network = copy.deepcopy(one.network)
+    for layer in _batch_norms(network):
+        layer.train()
+    return Slices(one.tested.places).predicted(network, one.amp).volume_dice
+
+
+def _drawn_slices(one: Scored) -> float:
+    drawn = one.all_patients.drawn(SHARE, random_seed(one.seed, one.site.name))
+    return drawn.predicted(one.network, one.amp).slice_dice(both_empty=1.0)
+
+
+def _as_used(one: Scored) -> float:
+    return _average_models(one.used, "dice")
+
+
+def _average_models(overlaps: Sequence[Overlap], quantity: str) -> float:
+    """The mean over cases of the mean over labels; NaN where none has it."""
+    found = pd.Series({(one.case, one.label): one.scores.get(quantity) for one in overlaps}, dtype=float)
+    return float(found.groupby(level=0).mean().mean())
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """How Dice, a fraction, is taken."""
+
+    text: str
+    score: Callable[[Scored], float]
+
+
+PROTOCOLS: Mapping[str, Protocol] = {
+    AS_USED: Protocol("3D Dice of whole volumes, as everywhere in FedMerit: masks as they are used", _as_used),
+    "volumes": Protocol(
+        "3D Dice of whole volumes, masks as they come of the network: no mirror image, every part kept",
+        lambda one: one.tested.volume_dice,
+    ),
+    "organ-volumes": Protocol(
+        "3D Dice of the slices whose reference is not empty", lambda one: one.tested.with_reference.volume_dice
+    ),
+    "slices": Protocol(
+        "Dice slice by slice; empty in both counts 1", lambda one: one.tested.slice_dice(both_empty=1.0)
+    ),
+    "organ-slices": Protocol(
+        "Dice slice by slice, where the reference is not empty", lambda one: one.tested.with_reference.slice_dice()
+    ),
+    BATCH: Protocol(f"as volumes; BatchNorm takes statistics of {STATISTICS_BATCH} test slices", _batch_statistics),
+    "drawn-slices": Protocol(
+        f"as slices; a random {SHARE:.0%} of the slices of all patients, trained on or not (leakage)", _drawn_slices
+    ),
+}
+
+
+def audit(run: Path, sites: Path, protocols: str = "all", split: str = "testing", seed: int = 0) -> pd.DataFrame:
+    """Dice [%] of a run's final model, or models, by protocol: ``Protocol``, ``What is scored``, sites, ``Mean``.
+
+    Beside them, of ``as-used`` alone, the mean over sites of those of `SURFACES` that can be measured.
+
+    Args:
+        run: a finished run folder.
+        sites: a folder of site folders; ``drawn-slices`` reads the images of all their patients.
+        protocols: ``all``, or names of `PROTOCOLS`, comma-separated.
+        split: whose cases the others are scored on.
+        seed: of the draw of slices.
+
+    Raises:
+        BadInput: an unknown protocol, or one named twice; no model, or one that does not fit a site; or no case.
+    """
+    names = list(PROTOCOLS) if protocols == "all" else [name.strip() for name in protocols.split(",")]
+    if unknown := [name for name in names if name not in PROTOCOLS]:
+        raise BadInput(f"--protocols {unknown[0]}: expected all, or some of {','.join(PROTOCOLS)}")
+    if len(set(names)) < len(names):
+        raise BadInput(f"--protocols {protocols}: name each once")
+    opened, model_of = open_run(run), final_models(run)
+    amp = opened.info["training"].get("amp", False)
+    scored = [Scored(model_of(site), site, split, amp, seed) for site in open_sites(sites) if site.cases(split)]
+    if not scored:
+        raise BadInput(f"{sites}: no site has a {split} case; choose another --split or prepare the sites again")
+    texts = {name: PROTOCOLS[name].text for name in names}
+    if BATCH in texts and not any(_batch_norms(one.network) for one in scored):
+        texts[BATCH] += NO_BATCH_NORM
+    dice = pd.DataFrame({one.site.name: [100 * PROTOCOLS[name].score(one) for name in names] for one in scored})
+    told = pd.DataFrame({"Protocol": list(texts), "What is scored": list(texts.values())})
+    surfaces = {
+        quantity: [mean if name == AS_USED else math.nan for name in names]
+        for quantity in SURFACES
+        if AS_USED in names
+        and not math.isnan(mean := float(pd.Series([_average_models(one.used, quantity) for one in scored]).mean()))
+    }
+    return pd.concat([told, dice.assign(Mean=dice.mean(axis=1), **surfaces)], axis=1)

@@ -1,0 +1,243 @@
+"""What runs recorded in their rounds: views of the long results table that are computed once.
+
+The results of runs as one value: what tables, figures and reports show of them is computed once.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property, wraps
+
+import pandas as pd
+
+from fedmerit_evaluation.results.dice import OWN, RUN, SITE, SURFACES, UNION, VALIDATION, Dice, UnionDice
+from fedmerit_evaluation.statistics import intervals
+
+View = Callable[["Rounds", str], pd.DataFrame]
+
+
+def _once_each(view: View) -> View:
+    """A view that takes a name, computed once for each."""
+
+    @wraps(view)
+    def kept(self: "Rounds", name: str) -> pd.DataFrame:
+        key = (view.__name__, name)
+        if key not in self._kept:
+            self._kept[key] = view(self, name)
+        return self._kept[key]
+
+    return kept
+
+
+@dataclass(frozen=True, eq=False)
+class Rounds:
+    """What was recorded round by round."""
+
+    results: pd.DataFrame
+    _kept: dict[tuple[str, str], pd.DataFrame] = field(default_factory=dict, init=False, repr=False)
+
+    @_once_each
+    def of(self, quantity: str) -> pd.DataFrame:
+        """One quantity: ``(method, seed, round)`` x sites; NaN where a site was absent."""
+        return self._rows(quantity).pivot(index=[*RUN, "round"], columns="site", values="value")
+
+    @_once_each
+    def pairs(self, quantity: str) -> pd.DataFrame:
+        """What sites hold of each other, mean over seeds: ``(method, round, holder)`` x sites; NaN on the diagonal."""
+        keys = ["method", "round", "coalition", "site"]
+        held = self._rows(quantity).groupby(keys, observed=True)["value"].mean()
+        return held.unstack("site").rename_axis(index={"coalition": "holder"})
+
+    @_once_each
+    def dice(self, split: str) -> pd.DataFrame:
+        """Dice, mean over cases and labels alike: ``(method, seed, round)`` x sites.
+
+        Args:
+            split: ``validation``, of the model received; ``validation_trained``, of what the site made of it.
+        """
+        return self._dice_rows(split).groupby([*RUN, "round", "site"])["value"].mean().unstack("site")
+
+    @cached_property
+    def validation(self) -> pd.DataFrame:
+        """Validation Dice of the model each site received, mean over cases of the mean over labels, as `of`.
+
+        Without the final models: their masks are made in another way, and do not go on with these.
+        """
+        cases = self._dice_rows("validation").groupby([*RUN, "round", "site", "case"])["value"].mean()
+        rounds = cases.groupby(level=[*RUN, "round", "site"]).mean().unstack("site")
+        trained = self.of("num_samples").reset_index("round")["round"].groupby(level=RUN).max()
+        table = rounds.reset_index("round")
+        last = trained.reindex(table.index).fillna(math.inf)
+        return table[table["round"] <= last].set_index("round", append=True)
+
+    @cached_property
+    def contributions(self) -> pd.DataFrame:
+        """What each site brought and was given: ``(method, seed, site)`` x the quantities that the method records.
+
+        ``num_samples``; ``weight``, ``contribution``, ``reputation`` of the last round, and ``mean_...`` over rounds;
+        ``share`` of the sum of mean contributions, 0 to 1 where none is negative, of runs in which they differ and sum
+        to more than 0; ``flagged``, ``rejected``: in how many rounds, where any site was.
+        """
+        columns: dict[str, pd.Series] = {}
+        for quantity in ("num_samples", "weight", "contribution", "reputation", "flagged", "rejected"):
+            rounds = self.of(quantity)
+            runs = rounds.groupby(level=RUN)
+            if quantity in ("flagged", "rejected"):
+                columns[quantity] = _stacked(runs.sum())
+                continue
+            last = rounds[rounds.index.get_level_values("round") == _last_round(rounds)].droplevel("round")
+            columns[quantity] = _stacked(last)
+            if quantity != "num_samples":
+                columns[f"mean_{quantity}"] = _stacked(runs.mean())
+        columns["share"] = _shares(columns["mean_contribution"])
+        table = pd.DataFrame(columns).rename_axis(SITE).dropna(axis=1, how="all")
+        counts = {name: table[name].fillna(0).astype(int) for name in ("flagged", "rejected") if name in table}
+        return table.assign(**counts).drop(columns=[name for name, rounds in counts.items() if not rounds.any()])
+
+    @cached_property
+    def ranks(self) -> pd.DataFrame:
+        """How stable the order of contributions is: ``(method, site)`` x ``best, worst`` rank over seeds, 1 highest.
+
+        Of methods with several seeds and differing contributions; ranks are of their mean over rounds.
+        """
+        table = self.of("contribution").groupby(level=RUN).mean()
+        table = table[table.max(axis=1) > table.min(axis=1)]
+        several = table.groupby(level="method").transform("size") > 1
+        ranks = table[several].rank(axis=1, ascending=False, method="min").groupby(level="method")
+        both = {"best": _stacked(ranks.min()), "worst": _stacked(ranks.max())}
+        return pd.DataFrame(both).rename_axis(["method", "site"])
+
+    @cached_property
+    def intervals(self) -> pd.DataFrame:
+        """`fedmerit_evaluation.statistics.intervals.of_contributions`, of their means over rounds."""
+        if "mean_contribution" not in self.contributions:
+            return intervals.NONE
+        return intervals.of_contributions(pd.Series(self.contributions["mean_contribution"]).dropna())
+
+    @cached_property
+    def share_intervals(self) -> pd.DataFrame:
+        """Likewise of their shares, of methods that have them in every seed: ``(method, of)`` x numbers."""
+        if "share" not in self.contributions:
+            return intervals.of_sites(intervals.NONE, "contribution")
+        shares = self.contributions["share"].groupby(level="method", observed=True)
+        known = shares.filter(lambda of_method: bool(of_method.notna().any()))
+        missing = known.isna().groupby(level=["method", "seed"], observed=True).transform("all")
+        telling = ~missing.groupby(level="method", observed=True).transform("any")
+        told = known[telling].dropna()
+        bounds = min(0.0, told.min()), max(1.0, told.max())  # beyond 0 to 1 only where contributions of both signs are
+        return intervals.of_sites(intervals.of_contributions(told, bounds), "contribution")
+
+    @cached_property
+    def costs(self) -> pd.DataFrame:
+        """Mean cost of a round: ``(method, seed, site)`` x ``seconds, bytes_sent, bytes_received``, where recorded."""
+        names = ("seconds", "bytes_sent", "bytes_received")
+        table = pd.DataFrame({name: _stacked(self.of(name).groupby(level=RUN).mean()) for name in names})
+        return table.rename_axis(SITE).dropna(axis=1, how="all")
+
+    def _rows(self, quantity: str) -> pd.DataFrame:
+        return self.results[(self.results["split"] == "") & (self.results["quantity"] == quantity)]
+
+    def _dice_rows(self, split: str) -> pd.DataFrame:
+        return self.results[(self.results["split"] == split) & (self.results["quantity"] == "dice")]
+
+
+def _shares(values: pd.Series) -> pd.Series:
+    """Of each run's sum, where that and the differences mean something."""
+    runs = values.groupby(level=RUN, observed=True)
+    total = runs.transform("sum")
+    return pd.Series((values / total).where((total > 0) & (runs.transform("max") > runs.transform("min"))))
+
+
+def _stacked(table: pd.DataFrame) -> pd.Series:
+    """Columns as the last level of the index."""
+    return pd.Series(table.stack())
+
+
+def _last_round(rounds: pd.DataFrame) -> pd.Series:
+    number = rounds.index.get_level_values("round").to_series(index=rounds.index)
+    return number.groupby(level=RUN).transform("max")
+
+
+@dataclass(frozen=True, eq=False)
+class Results:
+    """Rows of the long results table (`fedmerit.records.results.COLUMNS`), never changed, and views of them.
+
+    Column ``method`` holds the label of what is shown. Views of several runs are indexed by ``(method, seed)``, one run
+    each; methods follow the column's categories where it has any, else the alphabet.
+    """
+
+    rows: pd.DataFrame
+
+    @cached_property
+    def dice(self) -> Dice:
+        """Dice on each site's own test cases."""
+        return Dice(self.rows)
+
+    @cached_property
+    def union(self) -> UnionDice:
+        """Dice on the test cases of all sites."""
+        return UnionDice(self.rows, UNION)
+
+    @cached_property
+    def rounds(self) -> Rounds:
+        """What was recorded round by round."""
+        return Rounds(self.rows)
+
+    @cached_property
+    def methods(self) -> list[str]:
+        """The methods, in the order of the views."""
+        return [str(label) for label in self.rows["method"].drop_duplicates().sort_values()]
+
+    @cached_property
+    def sites(self) -> list[str]:
+        """The sites, by name."""
+        return sorted(str(site) for site in self.rows["site"].unique() if site)
+
+    @cached_property
+    def plain(self) -> "Results":
+        """The same results, methods in alphabetical order."""
+        return Results(self.rows.astype({"method": str}))
+
+    @cached_property
+    def on_union(self) -> "Results":
+        """The same results, with the test cases of all sites in the place of each site's own."""
+        rest = self.rows[~self.rows["split"].isin([OWN, UNION])]
+        return Results(pd.concat([rest, self.rows[self.rows["split"] == UNION].assign(split=OWN)], ignore_index=True))
+
+    @cached_property
+    def with_validation(self) -> "Results":
+        """The same results, with each site's validation cases beside its test cases, both of the model it ends with.
+
+        Twice the cases where there are few. A model that was chosen by its validation Dice looks better on them.
+        """
+        tested = self.rows[self.rows["split"] == OWN]
+        rounds = tested.groupby(RUN, observed=True)["round"].max().rename("tested")
+        validated = self.rows[self.rows["split"] == VALIDATION].join(rounds, on=RUN)
+        final = validated[validated["round"] > validated["tested"]]  # of the model that is tested
+        beside = final.assign(split=OWN, round=final["tested"], case=VALIDATION + "/" + final["case"].astype(str))
+        rest = self.rows[self.rows["split"] != VALIDATION]
+        return Results(pd.concat([rest, beside[rest.columns]], ignore_index=True))
+
+    @cached_property
+    def coalition_results(self) -> "Results":
+        """The rows that name a coalition, which stands in the place of a method."""
+        trained = self.rows[self.rows["coalition"] != ""]
+        return Results(trained.assign(method=trained["coalition"]))
+
+    @cached_property
+    def read_folders(self) -> "Results":
+        """The same results, with the names of run folders in the place of methods."""
+        return Results(self.rows.assign(method=self.rows["run"]))
+
+    @cached_property
+    def dice_and_contributions(self) -> pd.DataFrame:
+        """The table at the end of a run: one row per method and site, mean over seeds.
+
+        Columns ``method, site, num_samples, dice, weight, mean_contribution, share``: test Dice as a fraction, the
+        weight of the last round, the contribution as mean over rounds, and its share of all sites'. After Dice stand
+        those of `SURFACES` that were recorded. NaN where a run has no such number.
+        """
+        tested = ["dice", *(name for name in SURFACES if name in self.dice.sites)]
+        wanted = ["num_samples", *tested, "weight", "mean_contribution", "share"]
+        table = self.rounds.contributions.join(self.dice.sites[tested], how="outer").reindex(columns=wanted)
+        return table.groupby(level=["method", "site"]).mean().reset_index().astype({"method": str})

@@ -1,0 +1,177 @@
+"""Intervals of what a report says: Dice, gains, ranks and differences of methods; contributions of sites.
+
+All are intervals of `fedmerit_evaluation.statistics.bootstrap`, at 95 %: Dice over cases and seeds, contributions
+over seeds.
+"""
+
+from collections.abc import Collection, Iterator
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+from scipy.stats import rankdata
+
+from fedmerit_evaluation.statistics.bootstrap import FloatArray, SiteDice, bootstrap, nan_mean
+
+COLUMNS = ["mean", "std", "low", "high", "seeds"]
+
+
+class Key(NamedTuple):
+    """Which statistic, of which method, and of which site or against which method."""
+
+    statistic: str  # dice, gain of a site; mean, worst, mean_gain, rank of a method; difference of two
+    method: str
+    of: str
+
+
+def of_dice(cases: pd.Series, order: list[str], alone: str) -> pd.DataFrame:
+    """Statistics of test Dice, fractions, by `Key`: ``mean, std`` over seeds, ``low, high``, ``seeds``.
+
+    ``difference`` is the mean Dice of a method minus that of the next in rank, and of the best minus every other's.
+    ``rank`` is that of the mean over seeds, 1 the highest. Both are over the sites that all compared methods have in a
+    seed: one that did not answer the last test of a method would else be compared with none.
+
+    Args:
+        cases: Dice of every case, ``(method, seed, site, case)``; there is at least one.
+        order: the methods by rank of their means.
+        alone: the one that gains are against, where it is among them.
+    """
+    return _table(bootstrap(cases, lambda dice: dict(_statistics(dice, order, alone)), bounds=_bounds))
+
+
+def drop_small_sample_intervals(table: pd.DataFrame, few: Collection[str]) -> pd.DataFrame:
+    """The statistics of `of_dice` without the intervals that rest on too few cases of a site.
+
+    Args:
+        table: as `of_dice`.
+        few: the sites with too few.
+    """
+    statistic, of = (table.index.get_level_values(name) for name in ("statistic", "of"))
+    over_sites = ~statistic.isin(["dice", "gain"])
+    gone = of.isin(few) | (over_sites & bool(few))
+    return table.assign(**{end: table[end].mask(gone) for end in ("low", "high")})
+
+
+def of_contributions(known: pd.Series, bounds: tuple[float, float] = (-np.inf, np.inf)) -> pd.DataFrame:
+    """Contributions by `Key`: ``contribution`` of a site, ``difference: SITE`` to the next in rank.
+
+    Of methods with differing contributions; the intervals are over seeds alone, so those of one seed have no width.
+
+    Args:
+        known: contributions, ``(method, seed, site)``.
+        bounds: the least and the most that one can be, in its unit.
+    """
+    if known.empty:
+        return NONE
+    means = known.groupby(level=["method", "site"], observed=True).mean()
+    orders = {
+        str(method): list(line.droplevel("method").sort_values(ascending=False, kind="stable").index)
+        for method, line in means.groupby(level="method", observed=True)
+    }
+    table = known.rename("value").reset_index().astype({"method": str}).assign(case="")
+    rows = table.set_index(["method", "seed", "site", "case"])["value"]
+
+    def statistics(said: SiteDice) -> dict[Key, FloatArray]:
+        found: dict[Key, FloatArray] = {}
+        for method, order in orders.items():
+            line = {site: said.of(method)[..., said.sites.index(site)] for site in order}
+            found |= {Key("contribution", method, site): value for site, value in line.items()}
+            for higher, lower in pairwise(order):
+                found[Key(f"difference: {higher}", method, lower)] = line[higher] - line[lower]
+        return found
+
+    free = (-np.inf, np.inf)
+    return _table(bootstrap(rows, statistics, bounds=lambda key: bounds if key.statistic == "contribution" else free))
+
+
+def of_sites(intervals: pd.DataFrame, statistic: str) -> pd.DataFrame:
+    """The rows of one statistic, ``(method, of)`` x numbers; none where it is not known."""
+    return pd.DataFrame(intervals[intervals.index.get_level_values("statistic") == statistic].droplevel("statistic"))
+
+
+def of_methods(intervals: pd.DataFrame, statistic: str) -> pd.DataFrame:
+    """The rows of one statistic of methods, ``method`` x numbers; none where it is not known."""
+    return of_sites(intervals, statistic).droplevel("of")
+
+
+def sort_by_mean(table: pd.DataFrame) -> list[str]:
+    """The names in the index, the highest mean first, without those whose mean is not known."""
+    return [str(name) for name in table["mean"].dropna().sort_values(ascending=False, kind="stable").index]
+
+
+def alike(differences: pd.DataFrame) -> pd.Series:
+    """Whether each difference's interval holds 0; False where there is no interval, or no second seed or case."""
+    return (differences["low"] <= 0) & (differences["high"] >= 0)
+
+
+def group_ties(order: list[str], together: list[bool]) -> Iterator[tuple[int, list[str]]]:
+    """Neighbours in rank that hang together: (rank of the first, 1 the highest; their names).
+
+    Args:
+        order: names by rank.
+        together: of each but the last, whether it cannot be told from the next.
+    """
+    start = 0
+    for place in range(1, len(order) + 1):
+        if place == len(order) or not together[place - 1]:
+            if place - start > 1:
+                yield start + 1, order[start:place]
+            start = place
+
+
+def _statistics(dice: SiteDice, order: list[str], alone: str) -> Iterator[tuple[Key, FloatArray]]:
+    """Every statistic of (..., s, methods, n) Dice; that of a rank or method (..., s)."""
+    means = {method: _over_sites(dice.of(method), "mean") for method in order}
+    for method in order:
+        own = dice.of(method)
+        yield Key("mean", method, ""), means[method]
+        yield Key("worst", method, ""), _over_sites(own, "worst")
+        for place, site in enumerate(dice.sites):
+            yield Key("dice", method, site), own[..., place]
+        if alone in dice.methods and method != alone:
+            gain = own - dice.of(alone)
+            yield Key("mean_gain", method, ""), _over_sites(gain, "mean")
+            for place, site in enumerate(dice.sites):
+                yield Key("gain", method, site), gain[..., place]
+    same = _over_same_sites(np.stack([dice.of(method) for method in order], axis=-2))
+    overall = np.stack([dice.over_seeds(same[..., place]) for place in range(len(order))], axis=-1)
+    known = np.isfinite(overall)
+    ranks = rankdata(np.where(known, -overall, np.inf), axis=-1, method="min")
+    for place, method in enumerate(order):
+        rank = np.where(known[..., place], ranks[..., place], np.nan)
+        yield Key("rank", method, ""), np.broadcast_to(rank[..., None], means[method].shape)
+    for one, other in dict.fromkeys([*pairwise(order), *((order[0], method) for method in order[1:])]):
+        yield Key("difference", one, other), _over_sites(dice.of(one) - dice.of(other), "mean")
+
+
+def _bounds(key: Key) -> tuple[float, float]:
+    """The least and the most that a statistic of Dice can be: of a rank as it comes."""
+    return {"rank": (1, np.inf), "dice": (0, 1), "mean": (0, 1), "worst": (0, 1)}.get(key.statistic, (-1, 1))
+
+
+def _over_sites(dice: FloatArray, what: str) -> FloatArray:
+    """Mean or lowest of the sites that have a Dice, as `fedmerit_evaluation.results.dice.over_sites`."""
+    if what == "mean":
+        return nan_mean(dice, axis=-1)
+    lowest = np.where(np.isfinite(dice), dice, np.inf).min(axis=-1)
+    return np.where(np.isfinite(lowest), lowest, np.nan)
+
+
+def _over_same_sites(dice: FloatArray) -> FloatArray:
+    """(..., methods) means over sites of (..., methods, n), of the sites that all methods there have."""
+    known = np.isfinite(dice)
+    same = (known | ~known.any(axis=-1, keepdims=True)).all(axis=-2, keepdims=True)
+    return nan_mean(np.where(same, dice, np.nan), axis=-1)
+
+
+def _table(found: dict[Key, dict[str, float]]) -> pd.DataFrame:
+    index = (
+        pd.MultiIndex.from_tuples(list(found), names=Key._fields)
+        if found
+        else pd.MultiIndex.from_arrays([[], [], []], names=Key._fields)
+    )
+    return pd.DataFrame(list(found.values()), index=index, columns=COLUMNS).sort_index(level=0, sort_remaining=False)
+
+
+NONE = _table({})  # where there is nothing to take intervals of

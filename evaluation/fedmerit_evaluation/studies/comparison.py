@@ -1,0 +1,213 @@
+"""The runs of a comparison: which there are to be, which of them are missing, and what they gave."""
+
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from fedmerit.capabilities import PoolsImages
+from fedmerit.engines import runs
+from fedmerit.engines.given_contributions import format_setting, read_contributions
+from fedmerit.errors import BadInput, RunFailed
+from fedmerit.federation.checkpoint import is_finished
+from fedmerit.files import write_json
+from fedmerit.machine import cores
+from fedmerit.methods.registry import METHODS
+from fedmerit.records.results import read_run
+from fedmerit.trainers.monai_trainer.data import open_sites, read_site_digests
+from fedmerit_evaluation.figures import heat_maps, tables
+from fedmerit_evaluation.figures.drawing import png
+from fedmerit_evaluation.figures.pages import save_png
+from fedmerit_evaluation.figures.tables import Table, file_name
+from fedmerit_evaluation.results.dice import ALONE
+from fedmerit_evaluation.results.run_folders import combine_results, open_run
+from fedmerit_evaluation.results.views import Results
+from fedmerit_evaluation.studies import comparison_tables
+from fedmerit_evaluation.studies.cluster import OnEnd, OnRound, Workers, execute_all, execute_in_turn
+from fedmerit_evaluation.studies.execution import After
+from fedmerit_evaluation.studies.study_folders import DIGESTS, require_same, require_same_images, scratch
+from fedmerit_evaluation.studies.study_options import MethodSpec
+
+STUDY = "compare.json"  # what the folder's runs were asked for with, last
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One run of a comparison.
+
+    Where training alone is compared too, a method that takes contributions as given takes them from there: its run
+    can begin once the other is finished.
+    """
+
+    label: str
+    seed: int
+    folder: Path
+    alone: Path | None = None  # the run folder of training alone that it waits for
+    asked: Mapping[str, Any] = field(default_factory=dict, compare=False)  # options of `runs.create`, then
+
+    @property
+    def finished(self) -> bool:
+        """Whether it is trained and tested."""
+        there = (self.folder / "run.json").exists()
+        return there and is_finished(self.folder, int(read_run(self.folder)["rounds"]))
+
+    def begin(self) -> None:
+        """Make the run folder where it could not be made before; `RunFailed` where it still cannot."""
+        if self.alone is None or (self.folder / "run.json").exists():
+            return
+        if not is_finished(self.alone, int(self.asked["rounds"])):
+            raise RunFailed(f"it needs the contributions of {self.alone}, which is not finished")
+        runs.create(self.folder, **_with_contributions(self.asked, self.alone))
+
+
+def prepare(
+    out: Path,
+    items: Sequence[MethodSpec],
+    seeds: Sequence[int],
+    settings: Mapping[str, str],
+    options: Mapping[str, Any],
+) -> list[Planned]:
+    """Check every run, then create those that are missing. Nothing is left behind where one cannot be.
+
+    Args:
+        out: the folder of the run folders.
+        items: what to compare.
+        seeds: of every item.
+        settings: of every run.
+        options: further ones of `fedmerit.engines.runs.create`, for every run; ``sites`` and ``rounds`` among them.
+
+    Returns:
+        The runs: all items for one seed, then for the next.
+
+    Raises:
+        BadInput: a run cannot be created, or is there already with other options or sites.
+    """
+    sites = open_sites(Path(options["sites"]))
+    names = [site.name for site in sites]
+    require_same_images(out / STUDY, sites)
+    planned = []
+    with scratch(out) as new:
+        for seed in seeds:
+            for item in items:
+                if both := sorted(set(settings) & set(item.settings)):
+                    raise BadInput(f"--methods {item.label}: {both[0]} is also given by --set; give it once")
+                folder = out / f"{file_name(item.label)}_seed{seed}"
+                by_alone = _takes_contributions(item, items)
+                own = {name: value for name, value in item.settings.items() if not (by_alone and value == ALONE)}
+                asked = {**options, "method": item.method, "seed": seed, "settings": {**settings, **own}}
+                if issubclass(METHODS[item.method], PoolsImages):
+                    asked["engine"] = "local"  # it has no other, and that one waits for all
+                    asked.pop("round_timeout", None)
+                alone = out / f"{ALONE}_seed{seed}" if by_alone else None
+                if alone and is_finished(alone, options["rounds"]):
+                    asked, alone = _with_contributions(asked, alone), None
+                if (folder / "run.json").exists():
+                    require_same(folder, asked, sites)
+                elif folder.exists() and any(folder.iterdir()):
+                    raise BadInput(f"{folder}: holds no run.json, but other files; choose another --out")
+                else:
+                    stand_in = {"contributions": ",".join("1" for _ in names)} if alone else {}
+                    runs.create(new / folder.name, **asked | {"settings": stand_in | asked["settings"]})
+                    if alone:  # that was a check alone
+                        shutil.rmtree(new / folder.name)
+                planned.append(Planned(item.label, seed, folder, alone, asked))
+        for folder in sorted(new.glob("*")):
+            folder.rename(out / folder.name)
+    asked_for = {"methods": [item.label for item in items], "seeds": list(seeds), "settings": dict(settings)}
+    places = {name: str(value.resolve()) for name, value in options.items() if isinstance(value, Path)}
+    of_sites = {"site_names": names, DIGESTS: read_site_digests(sites)}
+    write_json(out / STUDY, {**asked_for, **options, **places, **of_sites})
+    return planned
+
+
+def _takes_contributions(item: MethodSpec, items: Sequence[MethodSpec]) -> bool:
+    """Whether a method is to take the contributions of training alone, which is among ``items``.
+
+    It is where it says ``contributions=standalone``, or would find contributions out itself and is given none.
+
+    Raises:
+        BadInput: it says so, and training alone is not compared.
+    """
+    there = any(other.label == ALONE for other in items)
+    if item.settings.get("contributions") == ALONE:
+        if not there:
+            raise BadInput(f"--methods {item.label}: {ALONE} is not compared; name it among the methods")
+        return True
+    own = {part.name for part in fields(METHODS[item.method])}
+    given = {"contributions", "standalone_rounds"} & set(item.settings)
+    return there and "standalone_rounds" in own and not given
+
+
+def _with_contributions(asked: Mapping[str, Any], alone: Path) -> dict[str, Any]:
+    """The options with what sites reached alone as a setting."""
+    contributions = read_contributions(alone, read_run(alone)["sites"])
+    return {**asked, "settings": {**asked["settings"], "contributions": format_setting(contributions)}}
+
+
+def work_off(
+    planned: Sequence[Planned],
+    workers: Workers,
+    on_end: OnEnd,
+    on_round: OnRound = lambda folder, record: None,
+    after: After | None = None,
+) -> dict[Path, str]:
+    """Train and test what is not finished, side by side; the runs that failed, and why.
+
+    Runs that wait for what sites reach alone come last. Those of the simulator go one after the other, since each
+    starts processes for its sites. Of fewer runs than there are cores, each has several sites at work at a time, where
+    it was not created with a number of them. The other arguments are those of
+    `fedmerit_evaluation.studies.cluster.execute_all`.
+    """
+    failed: dict[Path, str] = {}
+    for waiting in (False, True):
+        left = []
+        for run in planned:
+            if (run.alone is not None) == waiting and not run.finished:
+                try:
+                    run.begin()
+                    left.append(run.folder)
+                except (BadInput, RunFailed) as error:
+                    failed[run.folder] = str(error)
+                    on_end(run.folder, str(error))
+        failed |= _execute(left, workers, on_end, on_round, after)
+    return failed
+
+
+def _execute(
+    folders: Sequence[Path], workers: Workers, on_end: OnEnd, on_round: OnRound, after: After | None
+) -> dict[Path, str]:
+    local = [folder for folder in folders if read_run(folder)["engine"] == "local"]
+    failed = {}
+    if local:
+        info = read_run(local[0])
+        busy = workers.number_for(local[0], len(local)) * info["training"]["cpu_threads"]
+        threads = info["threads"] or (max(1, cores() // busy) if workers.cluster is None else 1)
+        failed = execute_all(local, workers, on_end, on_round, after, threads=threads)
+    others = [folder for folder in folders if folder not in local]  # NVFlare has processes of its own
+    return failed | execute_in_turn(others, on_end, on_round, after)
+
+
+def results_of(planned: Sequence[Planned], order: Sequence[str] | None = None) -> Results:
+    """The results of the finished runs, column ``method`` by their labels, in this order or as they were planned."""
+    finished = [replace(open_run(run.folder), label=run.label) for run in planned if run.finished]
+    return combine_results(finished, order)
+
+
+def write_tables(out: Path, planned: Sequence[Planned]) -> list[Table]:
+    """The tables of `fedmerit_evaluation.studies.comparison_tables`, written below ``out/tables`` as CSV and LaTeX.
+
+    Where a run trains alone, ``out/figures/gains.png`` shows who gains, who loses, at what cost.
+    """
+    labels, seeds = dict.fromkeys(run.label for run in planned), dict.fromkeys(run.seed for run in planned)
+    results = results_of(planned)
+    found = comparison_tables.tables(results, list(labels), list(seeds))
+    tables.write_tables(found, out / "tables")
+    above = comparison_tables.gains(results, list(labels))
+    figure = out / "figures" / "gains.png"
+    if above.empty:  # what is there is of an earlier call, in which a run trained alone
+        for stale in (out / "tables" / "gains.csv", out / "tables" / "gains.tex", figure):
+            stale.unlink(missing_ok=True)
+    else:
+        save_png(figure, png(heat_maps.gains(above, comparison_tables.transfer(results))))
+    return found

@@ -1,0 +1,118 @@
+"""The comparison tables of Jiang et al. 2023 (FedCE, Tables 1 and 6), and what every site has above training alone:
+functions of results, no files.
+
+Dice is a percentage here.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pandas as pd
+
+from fedmerit_evaluation.figures.tables import HEADINGS, HIDDEN_COLUMNS, UNITS, Table
+from fedmerit_evaluation.results.dice import ALONE, POOLED, UNION
+from fedmerit_evaluation.results.views import Results
+
+PAPER = "Jiang et al. 2023"
+BOUNDS = {ALONE: "floor", POOLED: "ceiling"}  # of what a federation is measured by
+OVER_SEEDS = ", mean ± std over seeds"
+
+
+def tables(results: Results, methods: list[str], seeds: Sequence[int]) -> list[Table]:
+    """Tables 1 and 6 for each label, the one on the union of the test splits, and HD95 and NSD, where measured.
+
+    A site's Dice is the mean over the cases of its own test split, of the model that it ends with. What is
+    missing is left empty, never counted as zero:
+
+    - A cell is the mean over the seeds whose runs have results, ± (Table 6) their sample standard deviation
+      (ddof 1; none for one seed). Where a run is missing, a column ``Seeds`` counts those that there are.
+    - The cell of a site that one of these runs has no Dice of is empty.
+    - Avg. and Std. are the mean and the sample standard deviation (ddof 1) over sites of the row's means over
+      seeds, as in the paper; empty where a site's cell is.
+
+    Args:
+        results: of all runs, at most one run for each label and seed; none is needed.
+        methods: labels of what is compared, one row each, in this order.
+        seeds: those asked for.
+    """
+    if results.dice.rows.empty:
+        return []
+    own, union = results.dice.labels, results.union.complete
+    several = len(own.columns) > 1
+    sites = [str(site) for site in results.dice.by_site]
+    bounds = [f"{method} is the {bound}" for method, bound in BOUNDS.items() if method in methods]
+    bounded = "".join(f"; {one}" for one in bounds)
+    found = []
+    for label in own.columns:
+        what = f"Dice [%]{f' of the {label}' * several} on each site's test split"
+        suffix = f"-{label}" * several
+        plain = _table(
+            f"table1{suffix}", f"{what} (as Table 1 of {PAPER}){bounded}", 100 * own[label], sites, methods, seeds
+        )
+        caption = f"{what}{OVER_SEEDS} (as Table 6 of {PAPER}){bounded}"
+        found += [replace(plain, spread=None), replace(plain, name=f"table6{suffix}", caption=caption)]
+    found += _gains(results, methods)
+    if not union.empty:
+        caption = f"Dice [%] on the union of the test splits, of the model each site ends with{OVER_SEEDS}"
+        measured = [method for method in methods if method in union.index.get_level_values("method")]
+        found.append(_table(UNION, caption, 100 * union, sites, measured, seeds))
+    for quantity, table in results.dice.label_surfaces.items():
+        for label in table.columns:
+            what = f"{HEADINGS[quantity]}{f' of the {label}' * several} on each site's test split{OVER_SEEDS}"
+            what += HIDDEN_COLUMNS.get(quantity, "")
+            shown = UNITS.get(quantity, 1.0) * table[label]
+            found.append(_table(f"{quantity}{f'-{label}' * several}", what, shown, sites, methods, seeds))
+    return found
+
+
+def gains(results: Results, methods: Sequence[str]) -> pd.DataFrame:
+    """Methods x sites: Dice above training alone in points, on a site's validation and test cases together.
+
+    Of the model that the site ends with, mean over the seeds that both have. Empty where no run trains alone.
+    """
+    above = 100 * results.with_validation.dice.gains
+    return above.reindex([name for name in methods if name in above.index])
+
+
+def transfer(results: Results) -> pd.Series:
+    """Of methods, megabytes that a site sends and receives in a round, mean over sites, rounds and seeds.
+
+    Not of pooled training, where images have moved before. Not seconds, which are of the machine as it was, with runs
+    side by side: `fedmerit bench methods` has those.
+    """
+    both = results.rounds.of("bytes_sent") + results.rounds.of("bytes_received")
+    return 1e-6 * both.mean(axis=1).groupby(level="method", observed=True).mean().drop(POOLED, errors="ignore")
+
+
+def _gains(results: Results, methods: Sequence[str]) -> list[Table]:
+    above = gains(results, methods)
+    if above.empty:
+        return []
+    over_sites = {"Mean": above.mean(axis=1, skipna=False), "Least": above.min(axis=1, skipna=False)}
+    beside = pd.DataFrame(over_sites | {"Transfer [MB]": transfer(results).reindex(above.index)})
+    frame = pd.concat([above, beside], axis=1).rename_axis("Method").reset_index()
+    caption = (
+        "Dice above training alone [points] on each site's validation and test cases, of the model it ends with, mean "
+        "over seeds; what a site sends and receives in a round"
+    )
+    return [Table("gains", caption, frame, decimals=2)]
+
+
+def _table(
+    name: str, caption: str, numbers: pd.Series, sites: list[str], methods: list[str], seeds: Sequence[int]
+) -> Table:
+    """Methods x (sites, Avg., Std.) of ``numbers`` by (method, seed, site), as `tables` describes it."""
+    runs = numbers.unstack("site").reindex(columns=sites).groupby(level="method")
+    mean, spread = (part.reindex(methods) for part in (runs.mean(skipna=False), runs.std(ddof=1, skipna=False)))
+    over_sites = {"Avg.": mean.mean(axis=1, skipna=False), "Std.": mean.std(axis=1, ddof=1, skipna=False)}
+    frame = mean.assign(**over_sites)
+    texts = {"Method": methods}
+    there = runs.size().reindex(methods, fill_value=0)
+    if (there < len(seeds)).any():
+        texts["Seeds"] = [f"{count} of {len(seeds)}" for count in there]
+
+    def shown(part: pd.DataFrame) -> pd.DataFrame:
+        numbers = part.reindex(columns=frame.columns).reset_index(drop=True).rename_axis(columns=None)
+        return pd.concat([pd.DataFrame(texts), numbers], axis=1)
+
+    return Table(name, caption, shown(frame), spread=shown(spread), decimals=2)

@@ -1,0 +1,35 @@
+"""The estimators of values that there are, by name."""
+
+from collections.abc import Sequence
+from functools import cache
+
+from fedmerit.configuration import spec_syntax
+from fedmerit.errors import BadInput
+from fedmerit.plugins import Catalogue
+from fedmerit_evaluation.valuation import game_estimators, image_estimators, record_estimators
+from fedmerit_evaluation.valuation.estimator import Estimator
+
+
+@cache
+def estimators() -> Catalogue[type[Estimator]]:
+    """By name, ours and those of others."""
+    return Catalogue(
+        "estimators",
+        {**game_estimators.ESTIMATORS, **record_estimators.ESTIMATORS, **image_estimators.ESTIMATORS},
+        lambda part: isinstance(part, type) and issubclass(part, Estimator),
+        "a frozen dataclass derived from fedmerit_evaluation.valuation.estimator.Estimator",
+    )
+
+
+def parse(spec: str) -> Estimator:
+    """The estimator of a spec such as ``in_run:voice=others``; `BadInput` where it is none."""
+    estimator: Estimator = spec_syntax.parse(spec, estimators(), "--estimators")
+    return estimator
+
+
+def parse_all(specs: Sequence[str]) -> dict[str, Estimator]:
+    """By spec; `BadInput` where one is given twice."""
+    found = {spec: parse(spec) for spec in specs}
+    if len(found) < len(specs):
+        raise BadInput(f"--estimators {','.join(specs)}: name each once")
+    return found

@@ -1,0 +1,232 @@
+"""Estimators made of what the sites said of models of coalitions: `fedmerit.values` says which models."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedmerit.errors import BadInput
+from fedmerit.parameters import parameter
+from fedmerit_evaluation.ground_truth.regression import shapley_or_regression
+from fedmerit_evaluation.ground_truth.semivalues import FloatArray, named
+from fedmerit_evaluation.statistics.bootstrap import nan_mean
+from fedmerit_evaluation.valuation.estimator import Estimator
+from fedmerit_evaluation.valuation.observed_run import ObservedRun, RoundGame
+
+SHAPLEY, LEAVE_ONE_OUT = "shapley", "leave_one_out"
+ALL, OTHERS = "all", "others"
+
+
+def shapley_matrix(game: RoundGame, sites: Sequence[str]) -> FloatArray:
+    """(n, n, D) Shapley values of row for the Dice at column; 0 in the rows of sites without a part in the round."""
+    return _placed(shapley_or_regression(game.utilities, game.players), game, sites)
+
+
+def leave_one_out_matrix(game: RoundGame, sites: Sequence[str], lacking: int = 0) -> FloatArray:
+    """(n, n, D) what the Dice at column loses without row, likewise; 0 where nothing is left without it.
+
+    Args:
+        game: one round's.
+        sites: n names.
+        lacking: of how many players of several there may be no model without them: of 1, that has all the weight.
+
+    Raises:
+        BadInput: a model that this takes was not evaluated.
+    """
+    grand = frozenset(game.players)
+    missing = [rest for rest in (grand - {site} for site in game.players) if rest not in game.utilities]
+    if grand not in game.utilities or len(missing) > (lacking if len(grand) > 1 else 1):
+        raise BadInput(
+            f"round {game.round}: {named(missing or [grand])}: not evaluated; leave-one-out takes the models of all "
+            "and without each, so observe 2 n + 2 coalitions of n sites or more (most=)"
+        )
+    whole = game.utilities[grand]
+    lost = [whole - game.utilities.get(grand - {site}, whole) for site in game.players]
+    return _placed(np.stack(lost), game, sites)
+
+
+MATRICES: Mapping[str, Callable[[RoundGame, Sequence[str]], FloatArray]] = {
+    SHAPLEY: shapley_matrix,
+    LEAVE_ONE_OUT: leave_one_out_matrix,
+}
+
+
+def own_patient_mask(game: RoundGame, sites: Sequence[str]) -> NDArray[np.bool_]:
+    """(n, n) whose patients, at column, are those of the site at row, or of who earns as one with it."""
+    own = np.eye(len(sites), dtype=bool)
+    for group in game.parts.values():
+        places = [sites.index(site) for site in group]
+        own[np.ix_(places, places)] = True
+    return own
+
+
+def heard(matrix: FloatArray, voice: str, own: NDArray[np.bool_]) -> FloatArray:
+    """(n, D) the mean of (n, n, D) over the sites that tested: all of them, or all but those that are a row's own."""
+    if voice == OTHERS:
+        matrix = np.where(own[:, :, None], np.nan, matrix)
+    return nan_mean(matrix, axis=1)
+
+
+@dataclass(frozen=True)
+class MultiRoundValues(Estimator):
+    """Σ_t φ_i(v_t), by linearity the Shapley value of Σ_t v_t (Wang et al. 2020)."""
+
+    kind: str = parameter(SHAPLEY, "of each round's game", choices=tuple(MATRICES))
+    voice: str = parameter(ALL, "whose patients count; others: not a site's own", choices=(ALL, OTHERS))
+    last: int = parameter(0, "rounds that count, the last ones observed; 0: all", low=0)
+    weigh: str = parameter(
+        "alike",
+        "rounds; progress: by what the round gained, 0 where nothing; level: by the Dice it began with",
+        choices=("alike", "progress", "level"),
+    )
+
+    about: ClassVar[str] = "values of each round's mixtures of updates, summed over rounds"
+    observes: ClassVar[str] = "in_run"
+    in_dice: ClassVar[bool] = True
+
+    def values(self, run: ObservedRun) -> FloatArray:
+        """(n, D) points of Dice gained, fractions."""
+        games = _last(run, self.observes, self.last)
+        parts = np.stack([_responding_sites(self.kind, game, run.sites, self.voice) for game in games])  # (T, n, D)
+        weights = np.stack([game.counts for game in games]) * self._weights(games)  # (T, D)
+        return _summed(parts, weights)
+
+    def _weights(self, games: Sequence[RoundGame]) -> FloatArray:
+        """(T, D), of mean 1 over rounds."""
+        if self.weigh == "alike":
+            return np.ones((len(games), 1))
+        nobody = np.stack([game.on_average(frozenset()) for game in games])
+        everyone = np.stack([game.on_average(frozenset(game.players)) for game in games])
+        amounts = np.maximum(everyone - nobody, 0) if self.weigh == "progress" else nobody
+        mean = amounts.mean(axis=0)
+        return np.asarray(amounts / np.where(mean > 0, mean, 1.0))
+
+
+@dataclass(frozen=True)
+class OneRoundValues(Estimator):
+    """Values of the models that coalitions would have, had only their members been heard from the first round on."""
+
+    kind: str = parameter(SHAPLEY, "of the game of carried models", choices=tuple(MATRICES))
+    voice: str = parameter(ALL, "whose patients count; others: not a site's own", choices=(ALL, OTHERS))
+    over: str = parameter("last", "evaluations that count; mean: of all", choices=("last", "mean"))
+
+    about: ClassVar[str] = "values of coalitions' models, carried along the run from its updates"
+    observes: ClassVar[str] = "carried"
+    in_dice: ClassVar[bool] = True
+
+    def values(self, run: ObservedRun) -> FloatArray:
+        """(n, D) points of Dice, fractions."""
+        games = run.games(self.observes)
+        chosen = games[-1:] if self.over == "last" else games
+        return np.asarray(
+            np.mean([_responding_sites(self.kind, game, run.sites, self.voice) for game in chosen], axis=0)
+        )
+
+
+@dataclass(frozen=True)
+class LeaveOneOutLossValues(Estimator):
+    """Σ_t Σ_{j≠i} q_j [E_j(w^{-i}) - E_j(w)], E = 1 - Dice, q_j the shares of images among the others."""
+
+    last: int = parameter(0, "rounds that count, the last ones observed; 0: all", low=0)
+
+    about: ClassVar[str] = "what the others' Dice loses by the new model without the site, summed over rounds"
+    observes: ClassVar[str] = "others_lose"
+    in_dice: ClassVar[bool] = True
+
+    def values(self, run: ObservedRun) -> FloatArray:
+        """(n, D) fractions of Dice."""
+        games = _last(run, self.observes, self.last)
+        lost = [(leave_one_out_matrix(game, run.sites, lacking=1), own_patient_mask(game, run.sites)) for game in games]
+        parts = np.stack([others_lose(one, run.num_samples, own) for one, own in lost])
+        return _summed(parts, np.stack([game.counts for game in games]))
+
+
+def others_lose(lost: FloatArray, num_samples: FloatArray, own: NDArray[np.bool_]) -> FloatArray:
+    """(n, D) of (n, n, D) what column loses without row: the mean by images over those not its ``own``, who said."""
+    shares = np.where(own, 0.0, num_samples[None, :])[:, :, None]
+    shares = np.where(np.isfinite(lost), shares, 0.0)
+    totals = shares.sum(axis=1)
+    sums = (shares * np.where(np.isfinite(lost), lost, 0.0)).sum(axis=1)
+    return np.asarray(sums / np.where(totals > 0, totals, np.nan))
+
+
+@dataclass(frozen=True)
+class LocalOnlyValues(Estimator):
+    """v({i}), what the model that a site trains alone reaches: the first term of every order that it begins."""
+
+    voice: str = parameter(ALL, "whose patients count; others: not a site's own", choices=(ALL, OTHERS))
+    copies: str = parameter(
+        "share", "sites with the same training images; share: one site's value", choices=("share", "apart")
+    )
+
+    about: ClassVar[str] = "Dice on all sites' patients of what each trains alone"
+    observes: ClassVar[str] = "alone"
+    in_dice: ClassVar[bool] = True
+
+    def values(self, run: ObservedRun) -> FloatArray:
+        """(n, D) Dice, fractions."""
+        game = run.games(self.observes)[-1]
+        of_each = np.stack([game.utilities[frozenset([site])] for site in run.sites])
+        reached = heard(of_each, self.voice, own_patient_mask(game, run.sites))
+        return reached / run.holders[:, None] if self.copies == "share" else reached
+
+
+def _responding_sites(kind: str, game: RoundGame, sites: Sequence[str], voice: str) -> FloatArray:
+    return heard(MATRICES[kind](game, sites), voice, own_patient_mask(game, sites))
+
+
+def benefit_matrix(run: ObservedRun) -> FloatArray:
+    """(n, n) Σ_t of `shapley_matrix`, as observed; a round in which the site of a column said nothing is 0 there."""
+    parts = np.stack([shapley_matrix(game, run.sites)[..., 0] for game in run.games(MultiRoundValues.observes)])
+    return _summed(parts, np.ones((len(parts), 1)))
+
+
+def efficiency_gap(run: ObservedRun) -> float:
+    """How far in-run values are from efficient: what the Dice gained over the rounds beside Σ_t [v_t(N) - v_t(∅)].
+
+    Σ_t [v_{t+1}(∅) - v_t(N)] over consecutive observed rounds, a fraction of Dice: 0 where the run's method weighs by
+    images and every round is observed.
+    """
+    games = run.games(MultiRoundValues.observes)
+    began = [float(game.on_average(frozenset())[0]) for game in games]
+    ended = [float(game.on_average(frozenset(game.players))[0]) for game in games]
+    return sum(after - before for after, before in zip(began[1:], ended[:-1], strict=True))
+
+
+def _last(run: ObservedRun, observer: str, number: int) -> list[RoundGame]:
+    """The last rounds observed, or of 0 all; where they are some of them, the draws are of these alone."""
+    games = run.games(observer)
+    chosen = games[-number:]
+    if len(chosen) == len(games):
+        return games
+    return [replace(game, counts=one) for game, one in zip(chosen, run.round_counts(len(chosen)), strict=True)]
+
+
+def _summed(parts: FloatArray, weights: FloatArray) -> FloatArray:
+    """(n, D) Σ_t of parts (T, n, D) by weights (T, D); rounds in which nobody could say count as those without a site.
+
+    NaN where nobody could in any.
+    """
+    known = np.isfinite(parts)
+    return np.where(known.any(axis=0), (np.where(known, parts, 0.0) * weights[:, None]).sum(axis=0), np.nan)
+
+
+def _placed(values: FloatArray, game: RoundGame, sites: Sequence[str]) -> FloatArray:
+    """Rows of the round's players among those of all sites; who earned as one divides a player's value."""
+    if unknown := sorted(set(game.players) - set(sites)):
+        raise BadInput(f"round {game.round}: {', '.join(unknown)} is none of the run's sites {', '.join(sites)}")
+    result = np.zeros((len(sites), *values.shape[1:]))
+    for player, value in zip(game.players, values, strict=True):
+        for site, part in game.parts.get(player, {player: 1.0}).items():
+            result[sites.index(site)] = part * value
+    return result
+
+
+ESTIMATORS: Mapping[str, type[Estimator]] = {
+    "in_run": MultiRoundValues,
+    "carried": OneRoundValues,
+    "others_lose": LeaveOneOutLossValues,
+    "alone": LocalOnlyValues,
+}

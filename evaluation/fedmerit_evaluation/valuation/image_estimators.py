@@ -1,0 +1,178 @@
+"""Estimators that look at the sites' images: for studies, where these lie in one place.
+
+Volumes, distances of distributions, and Shapley values of a nearest-neighbour model on the final model's features
+(Jia et al. 2019).
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from scipy.stats import wasserstein_distance
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+from fedmerit.errors import BadInput
+from fedmerit.parameters import parameter
+from fedmerit.trainers.monai_trainer.data import SiteFolder, Slices
+from fedmerit.trainers.monai_trainer.networks import patch_size
+from fedmerit.trainers.monai_trainer.prediction import EVALUATION_BATCH
+from fedmerit_evaluation.ground_truth.semivalues import FloatArray
+from fedmerit_evaluation.results.final_models import final_models
+from fedmerit_evaluation.valuation.estimator import Estimator
+from fedmerit_evaluation.valuation.observed_run import ObservedRun
+
+MASK_SIDE = 16  # pixels that masks are shrunk to, to be compared
+
+
+def _in_all_draws(values: Sequence[float], run: ObservedRun) -> FloatArray:
+    return np.repeat(np.array(values, dtype=np.float64)[:, None], run.count, axis=1)
+
+
+@dataclass(frozen=True)
+class LabelVolume(Estimator):
+    """How many pixels of the training slices are labelled, all labels together."""
+
+    about: ClassVar[str] = "labelled pixels of the training slices"
+
+    def values(self, run: ObservedRun) -> FloatArray:
+        """(n, D) pixels."""
+        return _in_all_draws([float(sum(masks.sum() for _, masks in _training(one))) for one in run.folders], run)
+
+
+@dataclass(frozen=True)
+class LabelDistance(Estimator):
+    """Minus the Wasserstein distance of the site's organ sizes from those of all others' training slices."""
+
+    about: ClassVar[str] = "nearness of its organ sizes to the others'"
+
+    def values(self, run: ObservedRun) -> FloatArray:
+        """(n, D) minus shares of the frame."""
+        sizes = [np.array([float(masks.mean()) for _, masks in _training(one)]) for one in run.folders]
+        return _in_all_draws(_nearness(sizes), run)
+
+
+@dataclass(frozen=True)
+class IntensityDistance(Estimator):
+    """Minus the Wasserstein distance of the site's intensities, by their percentiles, from the others'."""
+
+    about: ClassVar[str] = "nearness of its intensities to the others'"
+
+    def values(self, run: ObservedRun) -> FloatArray:
+        """(n, D) minus standard deviations of an image."""
+        percentiles = np.linspace(0, 100, 101)
+        found = [
+            np.concatenate([np.percentile(image.numpy(), percentiles) for image, _ in _training(one)])
+            for one in run.folders
+        ]
+        return _in_all_draws(_nearness(found), run)
+
+
+def _nearness(of_sites: Sequence[FloatArray]) -> list[float]:
+    found = []
+    for place, own in enumerate(of_sites):
+        others = np.concatenate([one for other, one in enumerate(of_sites) if other != place])
+        found.append(-float(wasserstein_distance(own, others)))
+    return found
+
+
+@dataclass(frozen=True)
+class KNNShapley(Estimator):
+    """Shapley values of training slices in a K-nearest-neighbour model of validation slices, summed by site.
+
+    Slices are near by the features of the run's final model; a neighbour is of use by the Dice of its mask, shrunk to
+    16 pixels a side, with that of the slice in question. Averages over the sites' validation slices, site by site.
+    """
+
+    k: int = parameter(5, "neighbours", low=1, high=1000)
+
+    about: ClassVar[str] = "K-nearest-neighbour Shapley values on features of the final model"
+
+    def values(self, run: ObservedRun) -> FloatArray:
+        """(n, D) fractions of Dice."""
+        model_of = final_models(run.path)
+        trained = [_described(model_of(one), Slices(one.cases("training"))) for one in run.folders]
+        owners = np.repeat(np.arange(len(trained)), [len(features) for features, _ in trained])
+        features, masks = (torch.cat(part) for part in zip(*trained, strict=True))
+        values = np.zeros(len(run.sites))
+        for folder in run.folders:
+            asked, wanted = _described(model_of(folder), Slices(folder.cases("validation")))
+            use = mask_dice(wanted, masks)  # (asked, trained)
+            order = torch.cdist(asked, features).argsort(dim=1, stable=True).numpy()
+            of_points = knn_shapley(use.numpy(), order, self.k).mean(axis=0)
+            values += np.bincount(owners, of_points, minlength=len(values)) / len(run.folders)
+        return _in_all_draws(values.tolist(), run)
+
+
+def knn_shapley(use: FloatArray, order: np.ndarray, k: int) -> FloatArray:
+    """(q, m) Shapley values of m training points for each of q questions (Theorem 1, Jia et al. 2019).
+
+    v(S) is the sum of ``use`` over the K nearest in S, by K. With the points by distance α_1, ..., α_m:
+    s_{α_m} = u_{α_m} min(K, m) / (K m) and s_{α_i} = s_{α_{i+1}} + (u_{α_i} - u_{α_{i+1}}) min(K, i) / (K i).
+
+    Args:
+        use: (q, m) of each point for each question, any numbers.
+        order: (q, m) the points, nearest first.
+        k: K.
+    """
+    m = use.shape[1]
+    by_distance = np.take_along_axis(use, order, axis=1)
+    places = np.arange(1, m + 1)
+    factors = np.minimum(k, places) / (k * places)
+    last = by_distance[:, -1:] * factors[-1]
+    steps = (by_distance[:, :-1] - by_distance[:, 1:]) * factors[:-1]
+    values = np.concatenate([last + np.cumsum(steps[:, ::-1], axis=1)[:, ::-1], last], axis=1)
+    result = np.empty_like(values)
+    np.put_along_axis(result, order, values, axis=1)
+    return result
+
+
+def mask_dice(masks: Tensor, others: Tensor) -> Tensor:
+    """(q, m) soft Dice of (q, p) masks with (m, p) others, float64 in [0, 1]; 1 where both are empty."""
+    masks, others = masks.double(), others.double()
+    sums = masks.sum(dim=1)[:, None] + others.sum(dim=1)
+    return torch.where(sums > 0, 2 * masks @ others.T / sums.where(sums > 0, 1.0), 1.0).clamp(max=1)
+
+
+@torch.inference_mode()
+def _described(network: nn.Module, slices: Slices) -> tuple[Tensor, Tensor]:
+    """(m, c) features of slices, the means over the image of the network's deepest level, and (m, p) shrunk masks."""
+    if patch_size(network):
+        raise BadInput(
+            "knn_shapley: compares slices, but the run's network is one of volumes; leave it out of --values"
+        )
+    deepest: list[Tensor] = []
+
+    def keep(module: nn.Module, inputs: object, output: object) -> None:
+        if isinstance(output, Tensor) and output.ndim == 4:
+            size = output.shape[-1] * output.shape[-2]
+            if not deepest or size < deepest[0].shape[-1] * deepest[0].shape[-2]:
+                deepest[:] = [output]
+
+    hooks = [module.register_forward_hook(keep) for module in network.modules() if not list(module.children())]
+    features, shrunk = [], []
+    try:
+        for images, masks in DataLoader(slices, batch_size=EVALUATION_BATCH):
+            deepest.clear()
+            network(images)
+            features.append(deepest[0].mean(dim=(2, 3)).double())
+            shrunk.append(nn.functional.adaptive_avg_pool2d(masks, MASK_SIDE).flatten(start_dim=1))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return torch.cat(features), torch.cat(shrunk)
+
+
+def _training(folder: SiteFolder) -> Iterator[tuple[Tensor, Tensor]]:
+    slices = Slices(folder.cases("training"))
+    return (slices[place] for place in range(len(slices)))
+
+
+ESTIMATORS: Mapping[str, type[Estimator]] = {
+    "label_volume": LabelVolume,
+    "knn_shapley": KNNShapley,
+    "label_distance": LabelDistance,
+    "intensity_distance": IntensityDistance,
+}

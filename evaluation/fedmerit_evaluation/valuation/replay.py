@@ -1,0 +1,134 @@
+"""Observers after the fact: a run's kept updates, gone through again, its models evaluated where the images are."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import pandas as pd
+import torch
+
+from fedmerit.configuration.description import read_plan
+from fedmerit.configuration.filters import HE
+from fedmerit.configuration.observation import ENCRYPTED, require_observer
+from fedmerit.configuration.run import RunConfiguration
+from fedmerit.configuration.spec_syntax import split_spec
+from fedmerit.errors import BadInput
+from fedmerit.federation.model_evaluation import (
+    RoundStatistics,
+    candidate_statistics,
+    candidate_statistics_rule,
+    candidate_task,
+    estimates_statistics,
+    evaluate_models,
+)
+from fedmerit.federation.observation import UPDATES, KeptRound, RunObservers, expand_groups, read_kept_rounds
+from fedmerit.federation.recorder import OBSERVED, observed_rows
+from fedmerit.files import write_text
+from fedmerit.observers import Observation
+from fedmerit.records.results import COLUMNS, Row, read_run, read_table
+from fedmerit.trainers.monai_trainer.data import SiteFolder
+from fedmerit.trainers.monai_trainer.machine_settings import pick_device
+from fedmerit.trainers.monai_trainer.networks import build_network
+from fedmerit.trainers.monai_trainer.patches import build_samples
+from fedmerit_evaluation.valuation.observed_run import prepared_sites
+
+FOLDER = "values"  # in the run folder: what was observed afterwards, a file an observer
+
+
+def observed_after(
+    run: Path,
+    observers: Sequence[str],
+    device: str = "auto",
+    on_round: Callable[[str, int, int], None] = lambda name, done, rounds: None,
+    place: Path | None = None,
+) -> pd.DataFrame:
+    """All that was observed of a run, and what ``observers`` lack of it made of its kept updates.
+
+    What is made is written to ``RUN/values``, round by round, so that an interrupted call goes on.
+
+    Args:
+        run: a finished run folder.
+        observers: specs, as of ``fedmerit run --values``.
+        device: to evaluate on.
+        on_round: called with observer, rounds done and rounds in all.
+        place: the folder that the run's site folders lie in by now; None: where it had them.
+
+    Raises:
+        BadInput: something is missing, and the run kept no updates or was encrypted, or its method does not bear it; or
+            its images are elsewhere.
+    """
+    info = read_run(run) | ({} if place is None else {"sites_folder": str(place)})
+    config = read_plan(run)
+    there = read_table(run / OBSERVED) if (run / OBSERVED).exists() else pd.DataFrame(columns=COLUMNS)
+    seen = set(there["split"])
+    lacking = {name: spec for spec in observers if (name := split_spec(spec)[0]) not in seen}
+    if lacking and HE in info.get("privacy", []):
+        raise BadInput(f"{run}: {', '.join(lacking)} cannot be told: {ENCRYPTED}")
+    if lacking and not (run / UPDATES).is_dir():
+        raise BadInput(
+            f"{run}: was run without --values {','.join(lacking)} and kept no updates (--keep-updates), so that "
+            "nothing can be told afterwards; run it again with one of both"
+        )
+    for spec in lacking.values():
+        require_observer(spec, config.method, config.build_method())
+    tables = [there]
+    for name, spec in lacking.items():
+        tables.append(_replayed(run, config, name, spec, prepared_sites(run, info), device, on_round))
+    return pd.concat([table for table in tables if len(table)], ignore_index=True) if any(map(len, tables)) else there
+
+
+def _replayed(
+    run: Path,
+    config: RunConfiguration,
+    name: str,
+    spec: str,
+    folders: Sequence[SiteFolder],
+    device: str,
+    on_round: Callable[[str, int, int], None],
+) -> pd.DataFrame:
+    """What one observer would have observed; rounds that are written already are not evaluated again."""
+    out = run / FOLDER / f"{spec.replace(':', '-')}.csv"
+    table = read_table(out) if out.exists() else pd.DataFrame(columns=COLUMNS)
+    done = set(table["round"])
+    rounds = read_kept_rounds(run, config)
+    observers: RunObservers | None = None
+    for kept in rounds:
+        if observers is None:
+            observers = RunObservers([spec], kept.view.began, len(folders))
+        for _, observation in observers.observe(kept.view):
+            if kept.view.round not in done:
+                rows = _evaluated(run, config, name, kept, observation, folders, device)
+                made = pd.DataFrame([asdict(row) for row in rows], columns=COLUMNS)
+                table = pd.concat([table, made], ignore_index=True) if len(table) else made
+                write_text(out, table.to_csv(index=False, lineterminator="\n"))
+        on_round(name, kept.view.round + 1, config.rounds)
+    return read_table(out) if out.exists() else table
+
+
+def _evaluated(
+    run: Path,
+    config: RunConfiguration,
+    name: str,
+    kept: KeptRound,
+    observation: Observation,
+    folders: Sequence[SiteFolder],
+    device: str,
+) -> list[Row]:
+    number, candidates, network = kept.view.round, observation.candidates, config.network
+    there = RoundStatistics(kept.buffers, kept.statistics, weights=kept.view.weights)
+    rule = candidate_statistics_rule(config.training, number, config.build_method())
+    torch.set_num_threads(config.training.cpu_threads)
+    built = build_network(network, pick_device(device, "values"))
+    answers = {}
+    for row, folder in enumerate(folders):
+        if kept.heard[row]:
+            task = candidate_task(candidates, candidate_statistics(candidates, there, rule, row), number, "validation")
+            own = (
+                build_samples(folder.cases("training"), network.patch)
+                if estimates_statistics(config.training)
+                else None
+            )
+            answers[folder.name] = evaluate_models(built, folder.cases("validation"), task, config, own)
+    sites = [folder.name for folder in folders]
+    coalitions = expand_groups(observation.coalitions, kept.first, kept.heard)
+    return observed_rows((run.name, config.method, config.seed, number), name, sites, coalitions, answers)

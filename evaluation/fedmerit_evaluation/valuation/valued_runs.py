@@ -1,0 +1,199 @@
+"""What estimators say of runs that differ in their seeds: rankings, their flips, who gains by whose data."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from fedmerit.configuration.description import read_plan
+from fedmerit.configuration.observation import can_observe
+from fedmerit.configuration.observation import parse as parse_observer
+from fedmerit.errors import BadInput
+from fedmerit.federation.observation import UPDATES
+from fedmerit.observers import OBSERVERS
+from fedmerit.records.results import read_run
+from fedmerit_evaluation.figures.tables import Table, plain_name
+from fedmerit_evaluation.ground_truth.reliability import POINTS
+from fedmerit_evaluation.ground_truth.semivalues import FloatArray
+from fedmerit_evaluation.results.run_folders import Run, label_runs, open_run, undefined_quantities
+from fedmerit_evaluation.statistics.ranks import Ranking, count_rank_flips, ranking
+from fedmerit_evaluation.valuation.estimator import Estimator
+from fedmerit_evaluation.valuation.estimators import estimators, parse, parse_all
+from fedmerit_evaluation.valuation.game_estimators import benefit_matrix, efficiency_gap
+from fedmerit_evaluation.valuation.observed_run import DRAWS, ObservedRun, prepared_sites, require_same_sites
+from fedmerit_evaluation.valuation.replay import observed_after
+
+UNMEASURED = "counted, not measured: it has no interval, and how far worth differs with it is not known"
+SINGLE = "no interval, and no two sites told apart: by one validation patient a site, nothing is known of others"
+
+
+@dataclass(frozen=True, eq=False)
+class Valued:
+    """Runs of the same sites, and what each estimator says of them."""
+
+    runs: Sequence[ObservedRun]
+    values: Mapping[str, FloatArray]  # by spec: (s, n, D)
+
+    @property
+    def sites(self) -> list[str]:
+        """n names."""
+        return self.runs[0].sites
+
+    @property
+    def rankings(self) -> dict[str, Ranking]:
+        """By spec."""
+        return {spec: ranking(self.sites, values) for spec, values in self.values.items()}
+
+    @property
+    def shown(self) -> dict[str, Ranking]:
+        """By spec, in the unit that `units` names."""
+        return {spec: one.times(POINTS) if _is_dice(spec) else one for spec, one in self.rankings.items()}
+
+
+def value_runs(
+    paths: Sequence[Path],
+    specs: Sequence[str],
+    draws: int = DRAWS,
+    on_round: Callable[[str, int, int], None] = lambda name, done, rounds: None,
+    place: Path | None = None,
+) -> Valued:
+    """What the estimators of ``specs`` say of finished runs, made where it was not observed and updates were kept.
+
+    Where the runs' site folders were moved, ``place`` is the folder that they lie in by now.
+
+    Raises:
+        BadInput: a run has not ended, the sites in ``place`` are not those that it was started with, the runs are not
+            of the same sites, method and settings, two have one seed, or an estimator lacks something.
+    """
+    chosen = parse_all(specs)
+    runs = [_observed(path, chosen, draws, on_round, place) for path in paths]
+    require_same_sites(runs)
+    opened = label_runs([Run(run.path, run.info, run.results, str(run.info["method"])) for run in runs])
+    labels, seeds = dict.fromkeys(run.label for run in opened), [run.seed for run in opened]
+    if len(labels) > 1 or len(set(seeds)) < len(seeds):
+        what = " and ".join(labels) if len(labels) > 1 else f"of the seeds {', '.join(map(str, seeds))}"
+        raise BadInput(
+            f"{', '.join(map(str, paths))}: are {what}; expected runs of one method that differ in "
+            "their seeds alone; value others apart"
+        )
+    return Valued(runs, {spec: np.stack([one.values(run) for run in runs]) for spec, one in chosen.items()})
+
+
+def default_estimators(paths: Sequence[Path], everything: bool = False) -> list[str]:
+    """The estimators that runs bear without looking at images, those of what was observed first.
+
+    With ``everything``, those too that kept updates allow.
+    """
+    seen = set.intersection(*(set(ObservedRun(path).rows["split"]) for path in paths))
+    if everything and all((path / UPDATES).is_dir() for path in paths):
+        method = read_plan(paths[0]).build_method()
+        seen |= {name for name in OBSERVERS if can_observe(parse_observer(name), method)}
+    observed = [name for name, kind in estimators().items() if kind.observes in seen]
+    own = (
+        []
+        if any("contribution" in undefined_quantities(read_run(path)["method"]) for path in paths)
+        else ["contribution"]
+    )
+    return [*observed, *own, "data_size"]
+
+
+def _observed(
+    path: Path,
+    chosen: Mapping[str, Estimator],
+    draws: int,
+    on_round: Callable[[str, int, int], None],
+    place: Path | None,
+) -> ObservedRun:
+    run = open_run(path)
+    if run.rounds_done < run.rounds:
+        raise BadInput(
+            f"{path}: stands at {run.rounds_done} of {run.rounds} rounds, and a run is valued when it has ended; go on "
+            f"with it by `fedmerit run --resume --out {path}`"
+        )
+    needed = list(dict.fromkeys(one.observes for one in chosen.values() if one.observes))
+    if place is not None:
+        prepared_sites(path, {**run.info, "sites_folder": str(place)})  # to say so before anything is evaluated
+    return ObservedRun(path, draws, observed_after(path, needed, on_round=on_round, place=place), place)
+
+
+def value_tables(valued: Valued) -> list[Table]:
+    """A table an estimator, then flips, costs, and of in-run values who gains by whose data."""
+    rankings = valued.shown
+    tables = [_ranking_table(spec, one) for spec, one in rankings.items()]
+    if len(rankings) > 1:
+        tables.append(rank_flip_table(rankings, "value-flips", "Pairs"))
+    observed = {name for run in valued.runs for name in run.seconds} - {"training"}
+    if observed:
+        tables.append(_costs(valued.runs, sorted(observed)))
+    if "in_run" in observed:
+        tables.append(_benefit_table(valued.runs))
+    return tables
+
+
+def _ranking_table(spec: str, one: Ranking) -> Table:
+    frame = one.table.reset_index()
+    frame = frame.assign(share=100 * frame["share"])
+    heading = "Value [points]" if _is_dice(spec) else "Value"
+    shown = frame[["site", "value", "share", "ranks", "as good as"]]
+    names = {
+        "site": "Site",
+        "value": heading,
+        "share": "Share [%]",
+        "ranks": "Rank",
+        "as good as": "Not told apart from",
+    }
+    empty = pd.DataFrame(np.nan, index=shown.index, columns=shown.columns)
+    low, high = (empty.assign(value=frame[end].astype(float)) for end in ("low", "high"))
+    told = "over patients, rounds and seeds" if one.seeds > 1 else "over patients and rounds, of one seed alone"
+    verdict = "" if one.has_significant_pairs else "; NO TWO SITES CAN BE TOLD APART by this"
+    unknown = SINGLE if _is_dice(spec) else UNMEASURED
+    caption = f"{spec}: values with 95 % intervals {told}{verdict}" if one.measured else f"{spec}: {unknown}"
+    shown, low, high = (part.rename(columns=names) for part in (shown, low, high))
+    return Table(f"values-{plain_name(spec)}", caption, shown, low=low, high=high, decimals=_decimals(frame["value"]))
+
+
+def _decimals(values: pd.Series) -> int:
+    """So many that the largest has three digits, of whatever unit, and not fewer than two."""
+    largest = float(values.abs().max())
+    return max(2, 2 - math.floor(math.log10(largest))) if largest > 0 else 2
+
+
+def rank_flip_table(rankings: Mapping[str, Ranking], name: str, pairs: str) -> Table:
+    """Of every two estimators or methods, the ``pairs`` of sites that they put in another order."""
+    names = {"first": "Estimator", "second": "Beside", "flips": "Pairs in another order",
+             "contradictions": "of these told apart by both", "pairs": "Pairs of sites"}  # fmt: skip
+    frame = count_rank_flips(rankings).rename(columns=names)
+    return Table(name, f"{pairs} of sites that two estimators put in another order", frame, decimals=0)
+
+
+def _costs(runs: Sequence[ObservedRun], observers: Sequence[str]) -> Table:
+    rows = []
+    for name in observers:
+        spent = float(np.mean([run.seconds.get(name, np.nan) / run.seconds["training"] for run in runs]))
+        times = float(np.mean([len(run.games(name)) for run in runs]))
+        rows.append({"Observer": name, "Rounds observed": times, "Cost [trainings]": spent})
+    caption = "What observing cost the sites beside one training of all: seconds of evaluation by seconds of rounds"
+    return Table("value-costs", caption, pd.DataFrame(rows), decimals=2)
+
+
+def _benefit_table(runs: Sequence[ObservedRun]) -> Table:
+    sites = runs[0].sites
+    frame = POINTS * pd.DataFrame(np.mean([benefit_matrix(run) for run in runs], axis=0), index=sites, columns=sites)
+    told = ", ".join(f"{POINTS * efficiency_gap(run):.2f}" for run in runs)
+    caption = (
+        "Who gains by whose data: in-run Shapley values [points] of the site in the row for the validation Dice of "
+        f"that in the column; the rounds drift from their games by {told} points in all"
+    )
+    return Table("who-gains", caption, frame.rename_axis("Site").reset_index(), decimals=2)
+
+
+def units(valued: Valued) -> dict[str, str]:
+    """What the values of each estimator are, for a figure."""
+    return {spec: "points of Dice" if _is_dice(spec) else "in units of its own" for spec in valued.values}
+
+
+def _is_dice(spec: str) -> bool:
+    return parse(spec).in_dice

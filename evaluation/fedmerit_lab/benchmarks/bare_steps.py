@@ -1,0 +1,44 @@
+"""The steps of a FedCE round and nothing else: ``python -m fedmerit_lab.benchmarks.bare_steps RUN ENDS``.
+
+Forward, backward and optimiser over every site's training images, and two validations, of the model received and of
+the one without the site; sites side by side, as many as there are cores. It is what a round cannot do without.
+"""
+
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import torch
+
+from fedmerit.configuration.run import RunConfiguration
+from fedmerit.machine import cores
+from fedmerit.records.results import read_run
+from fedmerit.trainers.monai_trainer.data import SiteFolder, Slices, open_sites
+from fedmerit.trainers.monai_trainer.local_training import train
+from fedmerit.trainers.monai_trainer.networks import initial_network
+from fedmerit.trainers.monai_trainer.prediction import evaluate
+
+
+def main(run: str, ends: str) -> None:
+    """As many rounds as the run has."""
+    info = read_run(Path(run))
+    config = RunConfiguration.from_dict(info["plan"])
+    torch.set_num_threads(config.training.cpu_threads)
+    sites = open_sites(Path(info["sites_folder"]), info["sites"])
+    networks = {site.name: initial_network(config.network, config.seed) for site in sites}
+
+    def steps(site: SiteFolder) -> None:
+        network = networks[site.name]
+        train(network, Slices(site.cases("training")), config.training, config.training.lr, seed=0)
+        for _ in range(2):
+            evaluate(network, site.cases("validation"), site.labels, config.training.amp)
+
+    with Path(ends).open("a", buffering=1) as file, ThreadPoolExecutor(cores()) as threads:
+        for _ in range(config.rounds):
+            list(threads.map(steps, sites))
+            file.write(f"{time.time()}\n")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,200 @@
+"""What every benchmark is: cases measured in turn, several times over; one JSON of all that was measured, one table.
+
+Repetitions are interleaved, a, b, a, b, since a machine is not always equally fast; ratios are taken within each of
+them.
+"""
+
+import json
+import os
+import platform
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import psutil
+import torch
+from matplotlib import style
+from matplotlib.figure import Figure
+
+from fedmerit.configuration.description import PACKAGES
+from fedmerit.errors import BadInput
+from fedmerit.files import read_json, write_json, write_text
+from fedmerit.machine import cores
+from fedmerit_evaluation.figures.drawing import STYLE, method_style, png
+from fedmerit_evaluation.figures.pages import save_png
+
+LEAST = 5  # repetitions of which a median is worth printing
+Measure = Callable[[], Mapping[str, float]]
+
+
+@dataclass
+class Benchmark:
+    """A benchmark's name, what was asked for, and one row for each case and repetition.
+
+    Args:
+        name: of the files.
+        settings: what the user asked for.
+    """
+
+    name: str
+    settings: Mapping[str, Any]
+    machine: Mapping[str, Any] = field(default_factory=lambda: describe_machine())
+    rows: list[dict[str, Any]] = field(default_factory=list)
+
+    def measure(
+        self,
+        cases: Mapping[str, Measure],
+        repetitions: int,
+        on_case: Callable[[str, int], None] = lambda *_: None,
+        out: Path | None = None,
+    ) -> None:
+        """Measure every case once, then every case again: ``repetitions`` times.
+
+        Args:
+            cases: by name.
+            repetitions: of each.
+            on_case: called before every measurement.
+            out: where what is measured is kept until `write`, so that what was interrupted goes on; None: nowhere.
+
+        Raises:
+            BadInput: fewer repetitions than one, or what was begun there was asked or measured otherwise.
+        """
+        if repetitions < 1:
+            raise BadInput(f"--repetitions {repetitions}: expected 1 or more, {LEAST} for medians to print")
+        if out and self._unfinished(out).exists():
+            self._go_on(self._unfinished(out))
+        done = {(row["case"], row["repetition"]) for row in self.rows}
+        for repetition in range(repetitions):
+            for case, measured in cases.items():
+                if (case, repetition) in done:
+                    continue
+                on_case(case, repetition)
+                load = os.getloadavg()[0]
+                self.rows.append({"case": case, "repetition": repetition, "load": load, **measured()})
+                if out:
+                    out.mkdir(parents=True, exist_ok=True)
+                    write_json(self._unfinished(out), self._content)
+
+    def _unfinished(self, out: Path) -> Path:
+        return out / f"{self.name}-unfinished.json"
+
+    @property
+    def _content(self) -> dict[str, Any]:
+        content = {"benchmark": self.name, "settings": dict(self.settings), "machine": dict(self.machine)}
+        return content | {"measured": self.rows}
+
+    def _go_on(self, begun: Path) -> None:
+        """Take what an interrupted command measured."""
+        earlier = read_json(begun)
+        same = ("processor", "cores", "packages", "threads")
+        if earlier["settings"] != json.loads(json.dumps(dict(self.settings))) or any(
+            earlier["machine"][name] != self.machine[name] for name in same
+        ):
+            raise BadInput(
+                f"{begun}: begun with other settings, on another machine or with other versions; "
+                "go on as it was begun, give another --out, or delete this file to begin anew"
+            )
+        self.machine, self.rows = earlier["machine"], earlier["measured"]
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """By case and quantity: median, lowest and highest of the repetitions, and how many there are."""
+        long = self._long
+        grouped = long.groupby(["case", "quantity"], sort=False)["value"]
+        return grouped.agg(median="median", least="min", most="max", repetitions="count").reset_index()
+
+    def ratios(self, quantity: str, to: str) -> pd.DataFrame:
+        """By case: the median, lowest and highest of its ``quantity`` over that of case ``to`` in each repetition."""
+        wide = pd.DataFrame(self.rows).pivot(index="repetition", columns="case", values=quantity)
+        ratios = wide.div(wide[to], axis=0)
+        order = list(dict.fromkeys(row["case"] for row in self.rows))
+        table = pd.DataFrame({"median": ratios.median(), "least": ratios.min(), "most": ratios.max()})
+        return table.loc[order].rename_axis("case").reset_index()
+
+    @property
+    def _long(self) -> pd.DataFrame:
+        frame = pd.DataFrame(self.rows)
+        long = frame.melt(id_vars=["case", "repetition"], var_name="quantity").dropna(subset=["value"])
+        long["place"] = long["case"].map({case: place for place, case in enumerate(frame["case"].unique())})
+        return long.sort_values("place", kind="stable").drop(columns="place")
+
+    def write(self, out: Path, figures: Mapping[str, Figure] | None = None) -> None:
+        """``<name>.json`` of all, ``<name>.csv`` of `table`, and the figures as PNG."""
+        self.write_with(out, self.table, figures)
+
+    def write_with(self, out: Path, table: pd.DataFrame, figures: Mapping[str, Figure] | None = None) -> None:
+        """As `write`, with another table."""
+        write_json(out / f"{self.name}.json", self._content)
+        write_text(out / f"{self.name}.csv", table.to_csv(index=False, lineterminator="\n"))
+        for name, figure in (figures or {}).items():
+            save_png(out / f"{name}.png", png(figure))
+        self._unfinished(out).unlink(missing_ok=True)
+
+
+def timed(work: Callable[[], Any]) -> Measure:
+    """Seconds and CPU seconds that ``work`` takes in this process."""
+
+    def measured() -> Mapping[str, float]:
+        cpu, wall = time.process_time(), time.perf_counter()
+        work()
+        return {"seconds": time.perf_counter() - wall, "CPU seconds": time.process_time() - cpu}
+
+    return measured
+
+
+def describe_machine() -> dict[str, Any]:
+    """What measured: processor, cores, memory, GPUs, system, versions, when, and how busy it was besides."""
+    return {
+        "processor": _processor(),
+        "cores": cores(),
+        "memory": psutil.virtual_memory().total,
+        "GPUs": [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())],
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "packages": {name: version(name) for name in PACKAGES},
+        "threads": os.environ.get("OMP_NUM_THREADS", "torch's default"),
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "load": os.getloadavg()[0],
+    }
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
+
+
+def bars(table: pd.DataFrame, quantity: str, title: str) -> Figure:
+    """One bar for each case of `Benchmark.table`: its median, and a line from lowest to highest."""
+    rows = table[table["quantity"] == quantity]
+    with style.context(STYLE):
+        figure = Figure(figsize=(6.8, 0.8 + 0.4 * len(rows)), dpi=160, layout="constrained")
+        axis = figure.subplots()
+        spread = [rows["median"] - rows["least"], rows["most"] - rows["median"]]
+        axis.barh(rows["case"], rows["median"], xerr=spread, color=method_style(0)["color"], height=0.6)
+        axis.invert_yaxis()
+        axis.set_xlabel(title)
+    return figure
+
+
+def lines(series: Mapping[str, tuple[Sequence[float], Sequence[float]]], across: str, up: str, log: bool) -> Figure:
+    """One line for each name: values by what they grow with."""
+    with style.context(STYLE):
+        figure = Figure(figsize=(6.8, 3.6), dpi=160, layout="constrained")
+        axis = figure.subplots()
+        for number, (name, (x, y)) in enumerate(series.items()):
+            axis.plot(x, y, marker="o" if len(x) < 20 else "", label=name, **method_style(number))
+        if log:
+            axis.set_xscale("log", base=2)
+            axis.set_yscale("log")
+        axis.set_xlabel(across)
+        axis.set_ylabel(up)
+        axis.legend()
+    return figure

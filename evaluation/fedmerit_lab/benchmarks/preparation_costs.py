@@ -1,0 +1,107 @@
+"""What `prepare` takes beside bare decoding: of the same raw files, in this process, everything imported before."""
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import nibabel as nib
+import numpy as np
+import pydicom
+import SimpleITK
+import torch
+from PIL import Image
+
+from fedmerit.errors import BadInput
+from fedmerit_data.folders import new_folder
+from fedmerit_data.preparation import Preparation
+from fedmerit_data.prepare import prepare
+from fedmerit_data.raw import visible
+from fedmerit_data.readers.generic import ITK, NIFTI, name_and_suffix
+from fedmerit_data.spatial.dicom import is_slice
+from fedmerit_data.synthetic import prostate
+from fedmerit_lab.benchmarks.benchmark import Benchmark, Measure, bars, timed
+
+BASE = "decode"
+GENERATED = "prostate-multisite"  # the layout of what is generated where no source is given
+SimpleITK_: Any = SimpleITK  # which carries no types
+
+
+def preparation_costs(out: Path, asked: Preparation, jobs: int, repetitions: int, on_case: Any) -> Benchmark:
+    """Measure reading and decoding of all files, the kind's reader, and `prepare` with one process and with ``jobs``.
+
+    Args:
+        out: folder of what was measured; site folders are written below it and removed.
+        asked: of a kind whose raw files are in its source.
+        jobs: processes of the last case, which is left out where they are fewer than two.
+        repetitions: of every case, interleaved.
+        on_case: called before every measurement.
+
+    Raises:
+        BadInput: of a synthetic kind, or as `prepare`.
+    """
+    if asked.source is None or asked.layout.generate is not None:
+        raise BadInput(f"kind {asked.kind}: generates its files; give a kind of raw files and --source")
+    cases = [case for site in asked.layout.find_sites(asked.source) for case in site.cases]
+    files = [file for case in cases for path in (case.image, *case.channels, case.label, *case.more)
+             for file in _files(path)]  # fmt: skip
+    plain = replace(asked, pictures=False)
+    measured: dict[str, Measure] = {
+        "read": timed(lambda: [file.read_bytes() for file in files]),
+        BASE: timed(lambda: [decode(file) for file in files]),
+        "reader": timed(lambda: [asked.layout.decode(case) for case in cases]),
+        "prepare": _prepared(out, plain, 1),
+        "prepare, pictures": _prepared(out, replace(asked, pictures=True), 1),
+    }
+    if jobs > 1:
+        measured[f"prepare, {jobs} processes"] = _prepared(out, plain, jobs)
+    settings = {**asked.record(), "size": asked.size, "cases": len(cases), "files": len(files), "jobs": jobs}
+    benchmark = Benchmark("preparation", settings)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        benchmark.measure(measured, repetitions, on_case)
+    finally:
+        torch.set_num_threads(threads)
+    benchmark.write(out, {"preparation": bars(benchmark.table, "seconds", "seconds")})
+    return benchmark
+
+
+def generated_source(out: Path, patients: int) -> Path:
+    """The folder of six generated prostate sites' raw files, in the layout `GENERATED`, made where it is absent."""
+    raw = out / f"raw-{patients}"
+    if not raw.exists():
+        with new_folder(raw) as folder:
+            prostate.generate(folder, 0, patients)
+    return raw
+
+
+def decode(file: Path) -> np.ndarray[Any, Any]:
+    """What one file holds, by its library alone."""
+    suffix = name_and_suffix(file)[1]
+    if suffix in NIFTI:
+        return np.asarray(nib.load(file).dataobj)
+    if suffix in ITK:
+        return np.asarray(SimpleITK_.GetArrayFromImage(SimpleITK_.ReadImage(str(file))))
+    if is_slice(file):
+        return pydicom.dcmread(file).pixel_array
+    with Image.open(file) as image:
+        return np.asarray(image)
+
+
+def _files(path: Path) -> list[Path]:
+    """A file itself, or the slices in the folder of a DICOM series."""
+    return [file for file in visible(path) if is_slice(file)] if path.is_dir() else [path]
+
+
+def _prepared(out: Path, asked: Preparation, jobs: int) -> Measure:
+    work = out / "work"
+
+    def measured() -> Mapping[str, float]:
+        shutil.rmtree(work, ignore_errors=True)
+        taken = timed(lambda: prepare(asked, work, jobs=jobs, progress=lambda *_: None))()
+        shutil.rmtree(work)
+        return taken if jobs == 1 else {"seconds": taken["seconds"]}  # CPU seconds are this process's alone
+
+    return measured

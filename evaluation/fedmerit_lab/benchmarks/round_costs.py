@@ -1,0 +1,153 @@
+"""CPU seconds of a round by method, beside FedAvg's: what a method costs, whatever else the machine does.
+
+CPU seconds of a FedAvg round in which values are observed, beside one in which none are, by number of sites.
+"""
+
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from fedmerit.engines import runs
+from fedmerit.errors import BadInput
+from fedmerit.methods.registry import METHODS
+from fedmerit_lab.benchmarks.benchmark import Benchmark, Measure, bars
+from fedmerit_lab.benchmarks.generated_sites import generated_sites
+
+BASE = "fedavg"
+SECONDS = "CPU seconds per round"
+SETTINGS: Mapping[str, Mapping[str, Any]] = {  # so that the rounds after the first are those of the method proper
+    "fedsac": {"importance": "taylor", "standalone_rounds": 1},
+    "cycle": {"warmup": 0},
+}
+
+
+def method_costs(
+    out: Path, sites: Path, methods: Sequence[str], rounds: int, repetitions: int, settings: Mapping[str, Any], on: Any
+) -> Benchmark:
+    """Measure short trainings in this process, one site at a time; a round's is the mean of all but the first.
+
+    Args:
+        out: folder of what was measured.
+        sites: folder of site folders, with images set aside for the server where a method needs them.
+        methods: beside `BASE`, which always is among them.
+        rounds: of each training.
+        repetitions: of every method, interleaved.
+        settings: of all of them, beneath `SETTINGS`.
+        on: called before every measurement.
+
+    Raises:
+        BadInput: an unknown method, or fewer than two rounds.
+    """
+    if unknown := [name for name in methods if name not in METHODS]:
+        raise BadInput(f"--methods {unknown[0]}: unknown; there are {', '.join(METHODS)}")
+    if rounds < 2:
+        raise BadInput(f"--rounds {rounds}: expected 2 or more, as the first is not counted")
+    names = list(dict.fromkeys([BASE, *methods]))
+    asked = {"sites": str(sites), "methods": names, "rounds": rounds, "settings": dict(settings), "of": SETTINGS}
+    benchmark = Benchmark("methods", asked)
+    cases = {
+        name: rounds_of(out / "work" / name, name, sites, rounds, {**settings, **SETTINGS.get(name, {})})
+        for name in names
+    }
+    benchmark.measure(cases, repetitions, on, out)
+    benchmark.write(out, {"methods": bars(benchmark.table, SECONDS, SECONDS)})
+    return benchmark
+
+
+class _RoundsDone(Exception):
+    """What a run does after its last round is not measured, and not done."""
+
+
+def rounds_of(
+    work: Path, method: str, sites: Path, rounds: int, settings: Mapping[str, Any], values: Sequence[str] = ()
+) -> Measure:
+    """CPU seconds of a round of a training in this process, the mean of all but the first; ``values`` are observed."""
+
+    def measured() -> Mapping[str, float]:
+        shutil.rmtree(work, ignore_errors=True)
+        runs.create(work, method, sites, rounds, engine="local", threads=1, settings=settings, values=values)
+        ends: list[float] = []
+
+        def note(record: Mapping[str, Any]) -> None:
+            ends.append(time.process_time())
+            if len(ends) == rounds:
+                raise _RoundsDone
+
+        with suppress(_RoundsDone):
+            runs.execute(work, note)
+        return {SECONDS: (ends[-1] - ends[0]) / (len(ends) - 1)}
+
+    return measured
+
+
+NOTHING = "nothing"
+
+
+def estimator_costs(
+    out: Path,
+    numbers: Sequence[int],
+    values: Sequence[str],
+    size: int,
+    rounds: int,
+    repetitions: int,
+    settings: Mapping[str, Any],
+    on_case: Any,
+) -> pd.DataFrame:
+    """Measure short trainings of generated sites, all alike, in this process, one site at a time.
+
+    Args:
+        out: folder of what was measured.
+        numbers: of sites, from 2.
+        values: what is observed, as `fedmerit run --values` takes it, one at a time.
+        size: pixels of the images.
+        rounds: of each training, the first of which is not counted.
+        repetitions: of every case, interleaved.
+        settings: of the training.
+        on_case: called before every measurement.
+
+    Returns:
+        Sites, what is observed, seconds, and their ratio to those of a round of as many sites in which nothing is: the
+        median, the least and the most of those within a repetition. Written to ``out``, too.
+
+    Raises:
+        BadInput: fewer than two rounds or sites, or something that cannot be observed.
+    """
+    if rounds < 2:
+        raise BadInput(f"--rounds {rounds}: expected 2 or more, as the first is not counted")
+    if few := [number for number in numbers if number < 2]:
+        raise BadInput(f"--sites {few[0]}: expected 2 or more, as one site alone is worth everything")
+    asked = {"sites": list(numbers), "values": list(values), "size": size, "rounds": rounds, "settings": dict(settings)}
+    benchmark = Benchmark("estimators", asked)
+    cases = {
+        _name(number, observed): rounds_of(
+            out / "work" / _name(number, observed).replace(" ", "-").replace(":", "-"),
+            BASE,
+            generated_sites(out, size, number),
+            rounds,
+            settings,
+            [] if observed == NOTHING else [observed],
+        )
+        for number in numbers
+        for observed in (NOTHING, *values)
+    }
+    benchmark.measure(cases, repetitions, on_case, out)
+    medians = benchmark.table.set_index(["case", "quantity"])["median"]
+    rows = []
+    for number in numbers:
+        ratios = benchmark.ratios(SECONDS, _name(number, NOTHING)).set_index("case")
+        for observed in (NOTHING, *values):
+            case = _name(number, observed)
+            row = {"Sites": number, "Observed": observed, SECONDS: medians[case, SECONDS]}
+            rows.append(row | ratios.loc[case, ["median", "least", "most"]].add_prefix("Ratio, ").to_dict())
+    table = pd.DataFrame(rows)
+    benchmark.write_with(out, table)
+    return table
+
+
+def _name(number: int, observed: str) -> str:
+    return f"{number} sites {observed}"

@@ -1,0 +1,192 @@
+"""Numbers that papers printed, typed from their tables into ``printed/``, to stand beside what is measured here.
+
+A file is a printed table, its rows named as `fedmerit compare --methods` names methods; ``captions.csv`` says where it
+stands. A column belongs to the group after its ``|``. A cell is a number, with a deviation (``86.7±0.3``), or a mean
+with the highest (``91(92)``); empty where nothing is printed. FedCE: Jiang et al. 2023; CGSV: Xu et al. 2021; FedAVE:
+Wang et al. 2024; FedSAC: Wang et al., KDD 2024; CYCle: Tastan et al. 2025.
+
+What a paper's table or figure is: its name, the trainings it takes, how it is made, what the paper printed.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from importlib.resources import files
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from fedmerit_evaluation.figures.tables import Table
+from fedmerit_lab.papers.study import Need, Study
+
+CELL = r"(?P<value>-?[\d.]+(?:e-?\d+)?)(?:±(?P<spread>[\d.]+)|\((?P<highest>[\d.]+)\))?"
+
+
+@dataclass(frozen=True, eq=False)
+class Published:
+    """One printed table."""
+
+    where: str  # Table 1
+    what: str  # with the unit
+    cells: pd.DataFrame  # as printed; names of rows in the first column
+
+    @property
+    def first(self) -> str:
+        """What a row is."""
+        return str(self.cells.columns[0])
+
+    @property
+    def groups(self) -> list[str]:
+        """What columns belong to."""
+        return list(dict.fromkeys(_split(heading)[1] for heading in self.cells.columns[1:]))
+
+    def of(self, group: str) -> Table:
+        """The columns of one group under their own names; of a mean with the highest, two."""
+        return self._table({group: ""})
+
+    def table(self, name: str, groups: Sequence[str] | None = None) -> Table:
+        """All columns, or those of some groups, each with the name of its group."""
+        chosen = self.groups if groups is None else groups
+        return self._table({group: f", {group}" * bool(group) for group in chosen}, name)
+
+    def _table(self, suffixes: Mapping[str, str], name: str = "") -> Table:
+        frame = self.cells[[self.first]].copy()
+        spread = frame.copy()
+        for heading in self.cells.columns[1:]:
+            column, group = _split(heading)
+            if group not in suffixes:
+                continue
+            title, parts = f"{column}{suffixes[group]}", _parts(self.cells[heading])
+            frame[title], spread[title] = parts["value"], parts["spread"]
+            if parts["highest"].notna().any():
+                frame[f"{title}, highest"], spread[f"{title}, highest"] = parts["highest"], float("nan")
+        return Table(name, f"{self.where} of the paper: {self.what}", frame, spread, decimals=2)
+
+
+@cache
+def published(name: str) -> Published:
+    """The printed table of that name: ``fedce-table2``."""
+    caption = _read("captions").set_index("table").loc[name]
+    return Published(str(caption["where"]), str(caption["what"]), _read(name))
+
+
+def names() -> list[str]:
+    """The printed tables there are."""
+    return list(_read("captions")["table"])
+
+
+def _read(name: str) -> pd.DataFrame:
+    with (files("fedmerit_lab.papers") / "printed" / f"{name}.csv").open(encoding="utf-8") as file:
+        return pd.read_csv(file, dtype=str, keep_default_na=False)
+
+
+def _split(heading: str) -> tuple[str, str]:
+    """A column's own name, and its group."""
+    column, _, group = heading.partition(" | ")
+    return column, group
+
+
+def _parts(cells: "pd.Series[str]") -> pd.DataFrame:
+    """``value, spread, highest`` of each cell, NaN where it has none; `ValueError` where one is no number."""
+    parts = cells.str.extract(f"^{CELL}$")
+    if wrong := list(cells[parts["value"].isna() & (cells != "")]):
+        raise ValueError(f"cell {wrong[0]!r} of a published table is no number")
+    return parts.astype(float)
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A figure, and the numbers it shows."""
+
+    name: str  # of its files
+    caption: str
+    figure: Figure
+    numbers: pd.DataFrame
+
+
+@dataclass(frozen=True)
+class Made:
+    """What came of an artefact: tables of ours, the paper's, figures, and what there is to say of them."""
+
+    tables: Sequence[Table] = ()
+    drawn: Sequence[Drawn] = ()
+    notes: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Artefact:
+    """A table or figure of a paper."""
+
+    name: str  # table1
+    what: str
+    make: Callable[[Study, "Artefact"], Made]
+    needs: tuple[Need, ...] = ()
+    published: tuple[Published, ...] = ()
+    remark: str = ""  # what differs from the paper's, and why
+    private: bool = False  # shows patients' images, or what is computed from them
+    on_demand: bool = False  # made where it is named alone: it deals more patients than most folders hold
+
+    @property
+    def cost(self) -> str:
+        """Trainings of one seed, where N is the number of sites."""
+        return " + ".join(need.cost for need in self.needs) or "0"
+
+
+@dataclass(frozen=True)
+class Paper:
+    """A paper: what can be made of it here, and what cannot."""
+
+    title: str
+    source: str
+    setting: str  # how it was measured there
+    artefacts: tuple[Artefact, ...]
+    absent: Mapping[str, str] = field(default_factory=dict)  # what is not made, and why
+
+
+APART = ":last_round=own"  # as labels have it: sites of one model keep what they train in the last round
+BY_ALONE = ":contributions=standalone"  # rewards go by what sites reach alone, not by the method's reputations
+
+
+def beside(ours: Table, published: Published, groups: Sequence[str] | None = None) -> Table:
+    """Our table with the paper's columns of the same headings after it, for the methods that it has.
+
+    Args:
+        ours: its first column names methods; with `APART` or `BY_ALONE` they stand beside the paper's of the same name.
+        published: the paper's.
+        groups: of the paper's columns; None: all.
+    """
+    frame, spread = ours.frame.copy(), (ours.frame if ours.spread is None else ours.spread).copy()
+    if ours.spread is None:
+        for place in range(spread.shape[1]):
+            if ours.is_number(place):
+                spread[spread.columns[place]] = float("nan")
+    methods = frame[published.first].str.removesuffix(APART).str.removesuffix(BY_ALONE)
+    numbers = [heading for place, heading in enumerate(ours.headings) if ours.is_number(place)]
+    for group in published.groups if groups is None else groups:
+        theirs = published.of(group)
+        for heading in (name for name in theirs.headings[1:] if name in numbers):
+            title = f"{heading}, {group or 'paper'}"
+            for part, source in ((frame, theirs.frame), (spread, theirs.spread)):
+                assert source is not None
+                part[title] = methods.map(source.set_index(published.first)[heading])
+    caption = f"{ours.caption}; beside it {published.where} of the paper"
+    return replace(ours, frame=frame, spread=spread, caption=caption)
+
+
+def every(group: str) -> bool:
+    """All of the paper's columns."""
+    return True
+
+
+def printed(name: str, published: Sequence[Published], groups: Callable[[str], bool] = every) -> list[Table]:
+    """The paper's own tables, named after the artefact; of their columns those of the wanted groups."""
+    tables = []
+    for number, one in enumerate(published, start=1):
+        if wanted := [group for group in one.groups if groups(group)]:
+            tables.append(one.table(f"{name}-published" + f"-{number}" * (len(published) > 1), wanted))
+    return tables
+
+
+def renamed(table: Table, name: str) -> Table:
+    """The same table with another name for its files."""
+    return replace(table, name=name)

@@ -1,0 +1,73 @@
+"""Tables and figures of FedAVE (Wang et al., 2024), for the patients of other sites dealt into new ones."""
+
+from fedmerit_lab.papers.artefact import Artefact, Paper, published
+from fedmerit_lab.papers.partitioned_sites import (
+    CLA,
+    NOT_THEIR_CLASSES,
+    ONCE_MORE,
+    apart,
+    bars,
+    fairness,
+    highest_dice,
+    lines,
+    needs,
+)
+from fedmerit_lab.papers.study import Partition
+
+DEALS = (
+    Partition("POW", "powerlaw"),
+    CLA,
+    *(Partition(f"DIR({alpha:g})", "dirichlet", alpha=alpha) for alpha in (0.1, 0.2, 0.3)),
+)
+METHODS = ("standalone", "fedavg", "cffl", "cgsv", "fedave")
+ABLATION = tuple(f"fedave:distributions={where}" for where in ("none", "quota", "reputation"))
+ALL = needs(METHODS, DEALS)
+NOT_THEIR_DATA = (
+    "The paper classifies images (MNIST, CIFAR-10, EMNIST letters) among 10 clients, by accuracy; here it is Dice of "
+    f"segmentations, and classes of patients in DIR are their hospitals. {NOT_THEIR_CLASSES}"
+)
+
+
+PAPER = Paper(
+    "FedAVE: Adaptive Data Value Evaluation Framework for Collaborative Fairness in Federated Learning",
+    "Wang et al., 2024",
+    "MNIST, CIFAR-10 and EMNIST letters dealt among 10 clients, a tenth of the training images set aside for the "
+    "server; three local epochs; accuracy on one test set",
+    (
+        Artefact(
+            "table2",
+            "Fairness: final Dice beside that of training alone",
+            fairness,
+            needs(apart(METHODS), DEALS),
+            (published("fedave-table2"),),
+            f"{NOT_THEIR_DATA} {ONCE_MORE}",
+        ),
+        Artefact(
+            "table3", "The highest Dice of any site", highest_dice, ALL, (published("fedave-table3"),), NOT_THEIR_DATA
+        ),
+        Artefact(
+            "table4",
+            "Fairness without what FedAVE knows of distributions: in neither module, in one, in both",
+            fairness,
+            needs(("standalone", *ABLATION, "fedave"), DEALS),
+            (published("fedave-table4"),),
+            f"{NOT_THEIR_DATA} The paper writes r\N{SUPERSCRIPT MINUS} where the reputation lacks it "
+            "(distributions=quota), q\N{SUPERSCRIPT MINUS} where the quota does (distributions=reputation).",
+        ),
+        Artefact(
+            "figure3",
+            "Validation Dice of every site over rounds",
+            lines(validation="Validation Dice [%]"),
+            needs(("fedave",), DEALS),
+            remark="Of the model received, on the site's validation images; the paper tests in every round.",
+        ),
+        Artefact(
+            "figure4",
+            "Final Dice of every site, beside training alone",
+            bars,
+            needs(("standalone", "fedave"), DEALS),
+            remark=f"The paper's is on CLA. {NOT_THEIR_CLASSES}",
+        ),
+    ),
+    {"Table 1": "notation", "Figure 1, Figure 2": "diagrams"},
+)

@@ -1,0 +1,293 @@
+"""Tables and lines of papers that deal one data set into sites of their own making, as CGSV and FedAVE do.
+
+Dice is that of the test cases of all sites together, which are the same in every way of dealing.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+from matplotlib import style
+from matplotlib.figure import Figure
+
+from fedmerit.errors import BadInput
+from fedmerit_evaluation.fairness.measures import pearson
+from fedmerit_evaluation.figures import curves, dots_and_bars
+from fedmerit_evaluation.figures.drawing import METHOD_COLOURS, STYLE
+from fedmerit_evaluation.figures.tables import Table, file_name
+from fedmerit_evaluation.results.dice import ALONE
+from fedmerit_evaluation.results.views import Results
+from fedmerit_lab.papers.artefact import APART, Artefact, Drawn, Made, beside, every, printed
+from fedmerit_lab.papers.required_trainings import Compared
+from fedmerit_lab.papers.study import Partition, Study
+
+ALPHA, FLOOR = 0.95, 1e-3  # of Eq. 4, Xu et al. 2021, and of `fedmerit.methods.cgsv`
+
+ONCE_MORE = (
+    "Of methods with one model for all, fairness is that of what each site makes of it in the last round, which is not "
+    "aggregated (last_round=own): the paper has every agent train once more at the end."
+)
+
+CLA = Partition("CLA", "variety")
+NOT_THEIR_CLASSES = (
+    "CLA is of quarters of the patients, by the last label's part of all that is labelled (the cup's of the disc), "
+    "with one label by its size: as many patients each, the first site's of one quarter, the last's of all."
+)
+
+Groups = Callable[[str], bool]
+
+
+def require_partition(need: Compared) -> Partition:
+    """How a comparison's sites are dealt."""
+    assert need.deal is not None
+    return need.deal
+
+
+def partitioned_needs(artefact: Artefact) -> list[Compared]:
+    """What an artefact compares, once for each way of dealing."""
+    return [need for need in artefact.needs if isinstance(need, Compared)]
+
+
+def artefact_methods(artefact: Artefact, columns: Mapping[str, pd.DataFrame] | Mapping[str, pd.Series]) -> list[str]:
+    """The methods that have a number in some column, in the order in which the artefact names them."""
+    labels = dict.fromkeys(label for need in partitioned_needs(artefact) for label in need.labels)
+    return [label for label in labels if any(label in column.index for column in columns.values())]
+
+
+def parameters_of(label: str) -> dict[str, str]:
+    """What a method's label sets: ``cgsv:beta=2`` sets beta to 2."""
+    return dict(part.split("=") for part in label.split(":")[1:])
+
+
+def site_dice(results: Results) -> pd.DataFrame:
+    """Test Dice of each site's final model on the cases of all sites, a fraction: ``(method, seed)`` x sites."""
+    return results.plain.union.complete.unstack("site")
+
+
+def accuracies(study: Study, artefact: Artefact, groups: Groups, *, mean: bool = True) -> Made:
+    """Methods x ways of dealing: mean over sites of their Dice, and the highest; or the highest alone."""
+    columns: dict[str, pd.DataFrame] = {}
+    for need in partitioned_needs(artefact):
+        dice = 100 * site_dice(study.results(need))
+        name = require_partition(need).heading
+        highest = dice.max(axis=1, skipna=False).groupby(level="method")
+        if mean:
+            over_sites = dice.mean(axis=1, skipna=False).groupby(level="method")
+            columns[name] = pd.DataFrame({"mean": over_sites.mean(), "std": over_sites.std(ddof=1)})
+        heading = f"{name}, highest" if mean else name
+        columns[heading] = pd.DataFrame({"mean": highest.mean(), "std": highest.std(ddof=1)})
+    what = "mean over sites, and the highest of any" if mean else "the highest of any site"
+    return _made(study, artefact, columns, f"Dice [%] on the test cases of all sites: {what}", groups)
+
+
+def correlations(
+    study: Study, artefact: Artefact, groups: Groups, of: Callable[[Results], tuple[pd.DataFrame, pd.DataFrame]]
+) -> Made:
+    """Methods x ways of dealing: 100 x Pearson over sites of two vectors, mean over seeds.
+
+    Args:
+        study: what was asked for.
+        artefact: which.
+        groups: the paper's columns to show.
+        of: from results, both vectors: ``(method, seed)`` x sites each.
+    """
+    columns: dict[str, pd.DataFrame] = {}
+    for need in partitioned_needs(artefact):
+        one, other = of(study.results(need))
+        one, other = one.align(other, join="inner", axis=0)
+        values = pd.Series(pearson(one.to_numpy(float), other[one.columns].to_numpy(float)), one.index)
+        seeds = values.groupby(level="method")
+        columns[require_partition(need).heading] = pd.DataFrame({"mean": seeds.mean(), "std": seeds.std(ddof=1)})
+    return _made(study, artefact, columns, f"{artefact.what}: 100 x Pearson over sites", groups)
+
+
+def local_only_and_final(results: Results) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Dice of training alone, repeated for every other method, and of the method; where all sites agree, undefined."""
+    dice = site_dice(results)
+    if ALONE not in dice.index.get_level_values("method"):
+        raise BadInput("no training alone is finished; the same command goes on")
+    final = dice.drop(index=ALONE, level="method")
+    alone = dice.xs(ALONE, level="method").reindex(final.index.get_level_values("seed"))
+    return pd.DataFrame(alone.to_numpy(), final.index, final.columns), final
+
+
+def highest_dice(study: Study, artefact: Artefact) -> Made:
+    """Methods x ways of dealing: the highest Dice of any site, beside all the paper's columns."""
+    return accuracies(study, artefact, every, mean=False)
+
+
+def fairness(study: Study, artefact: Artefact) -> Made:
+    """Methods x ways of dealing: 100 x Pearson of `local_only_and_final`, beside all the paper's columns."""
+    return correlations(study, artefact, every, local_only_and_final)
+
+
+def reputations(results: Results) -> pd.DataFrame:
+    """r of Eq. 4 of Xu et al. 2021 after the last round, for any method: ``(method, seed)`` x sites.
+
+    CGSV's own where it is recorded; of others from the cosine of each update to their weighted mean.
+    """
+    rounds = results.plain.rounds
+    cosines, recorded = rounds.of("cosine_to_mean"), rounds.of("reputation")
+    own = recorded.groupby(level=["method", "seed"]).last()
+    found = cosines.groupby(level=["method", "seed"]).apply(_remembered)
+    methods = found.index.get_level_values("method")
+    is_cgsv = methods.str.split(":").str[0] == "cgsv"
+    return pd.concat([found.loc[~is_cgsv & (methods != ALONE)], own.reindex(found.index).loc[is_cgsv]])
+
+
+def _remembered(cosines: pd.DataFrame) -> pd.Series:
+    """Eq. 4 over the rounds of a run, rounds x sites; absent sites count as 0."""
+    reputation = np.zeros(cosines.shape[1])
+    for psi in cosines.fillna(0).to_numpy():
+        reputation = np.maximum(ALPHA * reputation + (1 - ALPHA) * psi, FLOOR)
+        reputation /= reputation.sum()
+    return pd.Series(reputation, cosines.columns)
+
+
+def reputation_and_final(results: Results) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """`reputations`, and Dice of each site's final model."""
+    return reputations(results), site_dice(results)
+
+
+def reputation_and_loss(results: Results) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """`reputations`, and the negative training loss of each site's last round."""
+    losses = results.plain.rounds.of("train_loss").groupby(level=["method", "seed"]).last()
+    return reputations(results), -losses
+
+
+def last_round_values(results: Results, quantity: str) -> pd.DataFrame:
+    """What was recorded in the last round: ``(method, seed)`` x sites."""
+    return results.plain.rounds.of(quantity).groupby(level=["method", "seed"]).last()
+
+
+def pairs_in_order(labels: Sequence[str], reputation: pd.DataFrame, goods: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """Pairs of sites of which one has the higher reputation, and in how many of them it has no less of what is good.
+
+    Args:
+        labels: the methods.
+        reputation: ``(method, seed)`` x sites.
+        goods: likewise, the larger the better, by what to say of them.
+
+    Raises:
+        BadInput: there is no run of these methods.
+    """
+    rows = []
+    for label in (name for name in labels if name in reputation.index.get_level_values("method")):
+        r = reputation.loc[label].to_numpy(float)
+        above = r[:, :, None] > r[:, None]
+        in_all = above.copy()
+        row: dict[str, str | int | float] = {"Method": label, "Pairs": int(above.sum())}
+        for name, table in goods.items():
+            good = table.loc[label].reindex(reputation.loc[label].index)[reputation.columns].to_numpy(float)
+            no_less = above & (good[:, :, None] >= good[:, None])
+            in_all &= no_less
+            row[f"{name} [%]"] = 100 * no_less.sum() / max(above.sum(), 1)
+        row["all [%]"] = 100 * in_all.sum() / max(above.sum(), 1)
+        rows.append(row)
+    if not rows:
+        raise BadInput(f"no training of {', '.join(labels)} is finished; the same command goes on")
+    return pd.DataFrame(rows)
+
+
+def scatter(artefact: Artefact, points: pd.DataFrame, across: tuple[str, str], up: tuple[str, str]) -> Made:
+    """A point for each row of ``points``, coloured by its "method"; both axes are a column and what the axis says."""
+    with style.context(STYLE):
+        figure = Figure(figsize=(6.4, 4.4), dpi=160, layout="constrained")
+        panel = figure.subplots()
+        for colour, (method, own) in zip(METHOD_COLOURS, points.groupby("method", sort=False), strict=False):
+            panel.scatter(own[across[0]], own[up[0]], color=colour, s=18, label=str(method))
+        panel.set_xlabel(across[1])
+        panel.set_ylabel(up[1])
+        panel.legend()
+    return Made(drawn=[Drawn(artefact.name, artefact.what, figure, points)])
+
+
+def lines(**titles: str) -> Callable[[Study, Artefact], Made]:
+    """What makes a figure for each quantity: a panel for each method and way of dealing, a line for each site.
+
+    Lines go over rounds and are means over seeds.
+
+    Args:
+        titles: by quantity of the rounds, what the vertical axis says; "validation" is Dice of the model received on
+            the site's validation images, percent.
+    """
+
+    def make(study: Study, artefact: Artefact) -> Made:
+        drawn = []
+        for quantity, title in titles.items():
+            panels = _panels(study, artefact, quantity)
+            name = artefact.name if len(titles) == 1 else f"{artefact.name}-{quantity.replace('_', '-')}"
+            caption = artefact.what if len(titles) == 1 else f"{artefact.what}: {title.lower()}"
+            drawn.append(Drawn(name, caption, curves.lines_over_rounds(panels, title), _panel_table(panels)))
+        return Made(drawn=drawn)
+
+    return make
+
+
+def _panels(study: Study, artefact: Artefact, quantity: str) -> dict[str, pd.DataFrame]:
+    """By method and way of dealing, rounds x sites; `BadInput` where no run records the quantity."""
+    panels: dict[str, pd.DataFrame] = {}
+    for need in partitioned_needs(artefact):
+        rounds = study.results(need).plain.rounds
+        table = 100 * rounds.validation if quantity == "validation" else rounds.of(quantity)
+        for label in (name for name in need.labels if name in table.index.get_level_values("method")):
+            name = require_partition(need).name if len(need.labels) == 1 else f"{require_partition(need).name}, {label}"
+            own = table[table.index.get_level_values("method") == label]
+            panels[name] = own.groupby(level="round").mean().dropna(axis=1, how="all")
+    if not panels:
+        raise BadInput(f"no run records {quantity}; runs of an earlier FedMerit do not: train anew in another --out")
+    return panels
+
+
+def _panel_table(panels: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """What `figures.curves.lines_over_rounds` shows as one table: ``panel, round`` and the sites."""
+    return pd.concat(
+        {name: table.rename_axis("round") for name, table in panels.items()}, names=["panel"]
+    ).reset_index()
+
+
+def bars(study: Study, artefact: Artefact) -> Made:
+    """Final Dice of each site by method, a figure for each way of dealing."""
+    drawn = []
+    for need in partitioned_needs(artefact):
+        results = study.results(need)
+        dice = 100 * site_dice(results).groupby(level="method").mean()
+        deal = require_partition(need).name
+        name = artefact.name if len(artefact.needs) == 1 else f"{artefact.name}-{file_name(deal)}"
+        numbers = dice.rename_axis("method").reset_index()
+        drawn.append(Drawn(name, f"{artefact.what}, {deal}", dots_and_bars.dice_bars(results.on_union), numbers))
+    return Made(drawn=drawn)
+
+
+def _made(study: Study, artefact: Artefact, columns: dict[str, pd.DataFrame], caption: str, groups: Groups) -> Made:
+    there = artefact_methods(artefact, columns)
+
+    def shown(part: str) -> pd.DataFrame:
+        numbers = {name: column[part].reindex(there).to_list() for name, column in columns.items()}
+        return pd.DataFrame({"Method": there} | numbers)
+
+    several = len(study.seeds) > 1
+    caption += "; mean ± std over seeds" * several
+    table = Table(artefact.name, caption, shown("mean"), shown("std") if several else None, decimals=2)
+    for published in artefact.published:
+        if chosen := [group for group in published.groups if groups(group)]:
+            table = beside(table, published, chosen)
+    return Made([table, *printed(artefact.name, artefact.published, groups)])
+
+
+def apart(labels: Sequence[str]) -> tuple[str, ...]:
+    """The same methods, sites of one model for all keeping what they train in the last round.
+
+    The papers have every agent train once more at the end, since of one model fairness is undefined.
+    """
+    return tuple(label + APART * (label in ("fedavg", "qfedavg", "fedce")) for label in labels)
+
+
+def agents(study: Study) -> Groups:
+    """The paper's columns of as many agents as sites were asked for."""
+    return lambda group: group.endswith(f", {study.into} agents")
+
+
+def needs(labels: Sequence[str], deals: Sequence[Partition]) -> tuple[Compared, ...]:
+    """The same methods on sites dealt in several ways."""
+    return tuple(Compared(tuple(labels), deal) for deal in deals)

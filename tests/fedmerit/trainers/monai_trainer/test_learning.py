@@ -1,0 +1,424 @@
+import math
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+from monai.metrics import DiceMetric
+from torch import nn
+from torch.nn.functional import interpolate
+
+from fedmerit import flat
+from fedmerit.configuration.run import OPTIMIZERS, Network, Training
+from fedmerit.errors import BadInput
+from fedmerit.trainers.monai_trainer import local_training
+from fedmerit.trainers.monai_trainer.data import Case, Slices
+from fedmerit.trainers.monai_trainer.local_training import build_loss, count_steps, learning_rate, train
+from fedmerit.trainers.monai_trainer.network_checks import check_image_size
+from fedmerit.trainers.monai_trainer.networks import build_network, initial_network
+from fedmerit.trainers.monai_trainer.overlaps import mean_dice
+from fedmerit.trainers.monai_trainer.prediction import EVALUATION_BATCH, evaluate, predict
+from fedmerit.trainers.monai_trainer.saved_networks import load_network, save_network
+
+NETWORK = Network(in_channels=1, labels=("disc", "cup"), architecture="unet", width=2, depth=3)
+TRAINING = Training(batch_size=4, augment=False)
+
+
+@dataclass(frozen=True)
+class Volume(Case):
+    """A case that lies in memory."""
+
+    image: np.ndarray = None
+    label: np.ndarray = None
+
+
+def volume(image, label):
+    """image (slices, channels, h, w), label (slices, labels, h, w)."""
+    return Volume("", "", "", "", None, None, image.astype(np.float32), label.astype(np.uint8))
+
+
+def random_volume(seed, slices=6, labels=2, size=16, share=0.3):
+    random = np.random.default_rng(seed)
+    image = random.normal(size=(slices, 1, size, size))
+    return volume(image, random.random((slices, labels, size, size)) < share)
+
+
+class Threshold(nn.Module):
+    """Logits: the image above each of some levels, (batch, 1, h, w) to (batch, levels, h, w)."""
+
+    def __init__(self, *levels):
+        super().__init__()
+        self.levels = nn.Parameter(torch.tensor(levels))
+
+    def forward(self, image):
+        return image - self.levels[None, :, None, None]
+
+
+# Dice
+
+
+@pytest.mark.parametrize("slices", [1, 5, EVALUATION_BATCH, EVALUATION_BATCH + 1, 2 * EVALUATION_BATCH + 3])
+def test_dice_of_a_case_is_monais_over_the_whole_volume(slices):
+    cases = [random_volume(seed, slices) for seed in range(3)]  # (slices, 2, 16, 16)
+    overlaps = evaluate(Threshold(0.5, -0.2), cases, ("disc", "cup"))
+    metric = DiceMetric(reduction="none")
+    for case in cases:
+        predicted = (torch.from_numpy(case.image) > torch.tensor([0.5, -0.2])[None, :, None, None]).float()
+        metric(predicted.transpose(0, 1)[None], torch.from_numpy(case.label).transpose(0, 1)[None])
+    expected = metric.aggregate()  # (cases, labels)
+    assert [(o.case, o.label) for o in overlaps] == [(f"{c:03d}", label) for c in range(3) for label in ("disc", "cup")]
+    assert [overlap.dice for overlap in overlaps] == pytest.approx(expected.flatten().tolist(), abs=1e-6)
+
+
+def test_cases_of_few_slices_are_evaluated_together():
+    sizes = [1, 2, EVALUATION_BATCH, 1, 3]
+    cases = [random_volume(seed, slices) for seed, slices in enumerate(sizes)]
+    network, passes = Threshold(0.5, -0.2), []
+    network.register_forward_pre_hook(lambda module, given: passes.append(len(given[0])))
+    together = evaluate(network, cases, ("disc", "cup"), final=True)
+    assert passes == [EVALUATION_BATCH, sum(sizes) - EVALUATION_BATCH]
+    alone = [evaluate(network, [case], ("disc", "cup"), final=True) for case in cases]
+    assert [replace(one, case="") for one in together] == [replace(one, case="") for each in alone for one in each]
+
+
+def test_overlaps_are_counted_voxel_by_voxel():
+    case = random_volume(0, slices=3)
+    predicted = case.image > np.array([0.5, -0.2], dtype=np.float32)[None, :, None, None]
+    for number, overlap in enumerate(evaluate(Threshold(0.5, -0.2), [case], ("disc", "cup"))):
+        ours, reference = predicted[:, number], case.label[:, number].astype(bool)
+        assert overlap.true_positives == (ours & reference).sum()
+        assert overlap.false_positives == (ours & ~reference).sum()
+        assert overlap.false_negatives == (~ours & reference).sum()
+
+
+def test_dice_of_empty_references():
+    nothing, something = np.zeros((2, 1, 8, 8)), np.ones((2, 1, 8, 8))
+    overlaps = evaluate(
+        Threshold(0.5),
+        [volume(*pair) for pair in product((nothing, something), (nothing, something))],
+        ("prostate",),
+    )
+    assert [overlap.dice for overlap in overlaps] == [None, 0, 0, 1]  # (image, reference): predicted is the image
+    assert mean_dice(overlaps) == pytest.approx(1 / 3)
+    assert mean_dice(overlaps[:1]) == 0
+    assert mean_dice([]) == 0
+    assert evaluate(Threshold(0.5), [], ("prostate",)) == []
+
+
+def test_evaluation_leaves_weights_and_statistics_alone():
+    network = initial_network(NETWORK, 0)
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    evaluate(network, [random_volume(0)], NETWORK.labels)
+    assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
+
+
+def test_predictions_are_what_evaluation_counts():
+    network, case = initial_network(NETWORK, 0), random_volume(0, slices=EVALUATION_BATCH + 2)
+    masks = predict(network, case.image)
+    assert masks.shape == case.label.shape
+    assert masks.dtype == bool
+    overlaps = evaluate(network, [case], NETWORK.labels, final=True)
+    assert [overlap.true_positives + overlap.false_positives for overlap in overlaps] == [
+        masks[:, number].sum() for number in range(2)
+    ]
+
+
+# Loss
+
+
+def test_loss_by_hand():
+    """Logits (2, 1, 1, 2) = (0, ln 3; 0, ln 3), masks (1, 1; 0, 0), so p = (1/2, 3/4; 1/2, 3/4).
+
+    Soft Dice over the batch: 1 - 2 Σpy / (Σp + Σy) = 1 - 2.5 / (2.5 + 2) = 4/9, smoothing of 1e-5 aside.
+    Cross-entropy: -(ln 1/2 + ln 3/4 + ln 1/2 + ln 1/4) / 4.
+    """
+    logits = torch.tensor([0.0, math.log(3), 0.0, math.log(3)]).view(2, 1, 1, 2)
+    masks = torch.tensor([1.0, 1.0, 0.0, 0.0]).view(2, 1, 1, 2)
+    cross_entropy = -sum(math.log(p) for p in (1 / 2, 3 / 4, 1 / 2, 1 / 4)) / 4
+    assert build_loss("dice")(logits, masks).item() == pytest.approx(4 / 9, abs=1e-5)
+    assert build_loss("dice_ce")(logits, masks).item() == pytest.approx(4 / 9 + cross_entropy, abs=1e-5)
+
+
+def test_loss_of_several_labels_is_the_mean_over_labels():
+    random = torch.Generator().manual_seed(0)
+    logits, masks = torch.randn(3, 2, 4, 4, generator=random), torch.rand(3, 2, 4, 4, generator=random).round()
+    for name in ("dice", "dice_ce"):
+        loss = build_loss(name)
+        each = [loss(logits[:, k : k + 1], masks[:, k : k + 1]).item() for k in range(2)]
+        assert loss(logits, masks).item() == pytest.approx(sum(each) / 2, abs=1e-6)
+
+
+def test_dice_loss_is_between_zero_and_one_and_finite_on_empty_masks():
+    loss, masks = build_loss("dice"), torch.zeros(2, 1, 4, 4)
+    for logit in (-50.0, 0.0, 50.0):
+        for target in (masks, masks + 1):
+            assert 0 <= loss(torch.full((2, 1, 4, 4), logit), target).item() <= 1
+
+
+# Training
+
+
+@pytest.fixture
+def slices():
+    """Ten training slices (1, 16, 16) of two cases."""
+    return Slices([random_volume(0, 6), random_volume(1, 4)])
+
+
+def trained(slices, training=TRAINING, seed=1, network=NETWORK):
+    """The vector and loss after one round from a fixed start."""
+    start = initial_network(network, 0)
+    loss = train(start, slices, training, training.lr, seed)
+    return flat.get_parameters(start), loss
+
+
+@pytest.mark.parametrize("augment", [False, True])
+def test_training_repeats_for_a_seed_whatever_the_global_random_state(slices, augment):
+    training = replace(TRAINING, augment=augment)
+    torch.manual_seed(0)
+    np.random.seed(0)  # noqa: NPY002
+    vector, loss = trained(slices, training)
+    torch.manual_seed(1)
+    np.random.seed(1)  # noqa: NPY002
+    again, loss_again = trained(slices, training)
+    assert torch.equal(vector, again)
+    assert loss == loss_again
+    other, _ = trained(slices, training, seed=2)
+    assert not torch.equal(vector, other)
+
+
+def test_training_and_building_leave_the_global_random_state_alone(slices):
+    torch.manual_seed(5)
+    np.random.seed(5)  # noqa: NPY002
+    state, numpy_state = torch.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
+    trained(slices, replace(TRAINING, augment=True))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert (np.random.get_state()[1] == numpy_state).all()  # noqa: NPY002
+
+
+def test_the_initial_network_depends_on_its_seed_alone():
+    torch.manual_seed(0)
+    first = flat.get_parameters(initial_network(NETWORK, 3))
+    torch.manual_seed(1)
+    assert torch.equal(flat.get_parameters(initial_network(NETWORK, 3)), first)
+    assert not torch.equal(flat.get_parameters(initial_network(NETWORK, 4)), first)
+
+
+def test_training_reduces_the_loss(slices):
+    network = initial_network(NETWORK, 0)
+    losses = [train(network, slices, replace(TRAINING, epochs=2), 1e-2, seed) for seed in range(4)]
+    assert losses[-1] < losses[0]
+
+
+def test_no_gradient_outlives_the_round(slices):
+    network = initial_network(NETWORK, 0)
+    train(network, slices, TRAINING, 1e-3, 0)
+    assert all(parameter.grad is None for parameter in network.parameters())
+
+
+def test_the_loss_is_the_mean_over_batches(slices):
+    """Ten slices in batches of 10: with learning rate 0 that batch's loss is the loss of the start."""
+    network = initial_network(NETWORK, 0)
+    images, masks = (torch.stack(parts) for parts in zip(*slices, strict=True))
+    expected = build_loss("dice_ce")(network.train()(images), masks).item()
+    _, loss = trained(slices, replace(TRAINING, batch_size=10, lr=1e-30))
+    assert loss == pytest.approx(expected, abs=1e-5)
+
+
+def test_more_epochs_are_more_steps(slices):
+    once, _ = trained(slices)
+    twice, _ = trained(slices, replace(TRAINING, epochs=2))
+    assert not torch.equal(once, twice)
+
+
+@pytest.mark.parametrize("network", [NETWORK, replace(NETWORK, norm="group")], ids=["batch", "group"])
+def test_mixed_precision_runs_on_a_cpu(slices, network):
+    vector, loss = trained(slices, replace(TRAINING, amp=True), network=network)
+    plain, plain_loss = trained(slices, network=network)
+    assert vector.dtype == torch.float32
+    assert vector.isfinite().all()
+    assert loss == pytest.approx(plain_loss, abs=0.05)
+    assert not torch.equal(vector, plain)
+    overlaps = evaluate(initial_network(network, 0), [random_volume(0)], NETWORK.labels, amp=True)
+    assert len(overlaps) == 2
+
+
+def test_a_batch_of_one_slice_trains():
+    _, loss = trained(Slices([random_volume(0, 1)]))
+    assert math.isfinite(loss)
+
+
+# Schedules, optimisers, batches
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"schedule": "constant"}, [1, 1, 1, 1]),
+        ({"schedule": "polynomial"}, [1, 0.75**0.9, 0.5**0.9, 0.25**0.9]),
+        ({"schedule": "cosine"}, [1, (1 + math.sqrt(0.5)) / 2, 0.5, (1 - math.sqrt(0.5)) / 2]),
+        ({"schedule": "step", "decay": 0.5, "decay_every": 2}, [1, 1, 0.5, 0.5]),
+        ({"schedule": "constant", "warmup_rounds": 3}, [0.25, 0.5, 0.75, 1]),
+    ],
+)
+def test_the_learning_rate_follows_its_schedule(changes, expected):
+    training = replace(TRAINING, lr=0.1, **changes)
+    assert [learning_rate(training, round, 4) for round in range(4)] == pytest.approx([0.1 * rate for rate in expected])
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_a_step_is_that_of_torchs_optimiser(slices, optimizer):
+    training = replace(TRAINING, optimizer=optimizer, momentum=0.9, weight_decay=0.1, batch_size=10, steps=1)
+    kinds = {
+        "sgd": partial(torch.optim.SGD, momentum=0.9, weight_decay=0.1),
+        "adam": partial(torch.optim.Adam, betas=(0.9, 0.99), weight_decay=0.1),
+        "adamw": partial(torch.optim.AdamW, betas=(0.9, 0.99), weight_decay=0.1),
+    }
+    reference = initial_network(NETWORK, 0)
+    step = kinds[optimizer](reference.parameters(), lr=0.02)
+    ((images, masks),) = local_training._batches(slices, training, 1, torch.device("cpu"))
+    build_loss("dice_ce")(reference(images), masks).backward()
+    step.step()
+    ours = initial_network(NETWORK, 0)
+    train(ours, slices, training, 0.02, seed=1)
+    torch.testing.assert_close(flat.get_parameters(ours), flat.get_parameters(reference))
+
+
+def test_a_long_gradient_is_cut(slices):
+    """With SGD a step is the learning rate times the gradient, whose norm over all parameters is at most its bound."""
+    start = initial_network(NETWORK, 0)
+    before = flat.get_parameters(start)
+    train(start, slices, replace(TRAINING, optimizer="sgd", batch_size=10, clip_norm=1e-3), 1.0, seed=1)
+    assert float((flat.get_parameters(start) - before).norm()) == pytest.approx(1e-3, rel=1e-3)
+
+
+@pytest.mark.parametrize(("changes", "expected"), [({}, 3), ({"epochs": 2}, 6), ({"steps": 5}, 5), ({"steps": 1}, 1)])
+def test_a_round_has_its_epochs_or_its_steps(slices, changes, expected):
+    training = replace(TRAINING, **changes)
+    network, seen = initial_network(NETWORK, 0), []
+    network.register_forward_hook(lambda *_: seen.append(1))
+    train(network, slices, training, 1e-3, seed=0)
+    assert len(seen) == count_steps(slices, training) == expected
+
+
+def test_slices_that_show_an_organ_are_drawn_as_often_as_asked():
+    label = np.zeros((20, 2, 16, 16))
+    label[:2, 0, 4:8, 4:8] = 1
+    slices = Slices([volume(np.zeros((20, 1, 16, 16)), label)])
+    assert slices.shows_label.tolist() == [True] * 2 + [False] * 18
+    training = replace(TRAINING, organ_share=0.5, epochs=20)
+    drawn = local_training._batches(slices, training, 0, torch.device("cpu"))
+    shown = [bool(mask.any()) for _, masks in drawn for mask in masks]
+    assert len(shown) == 400
+    assert np.mean(shown) == pytest.approx(0.5, abs=0.08)
+
+
+def test_deep_supervision_weighs_every_head(slices):
+    network = Network(1, ("disc", "cup"), "dynunet", 2, 3, arguments={"deep_supervision": True, "deep_supr_num": 1})
+    start = initial_network(network, 0)
+    before = flat.get_parameters(start)
+    loss = train(start, slices, TRAINING, 1e-2, seed=0)
+    assert math.isfinite(loss)
+    moved = flat.named(start, flat.get_parameters(start) - before)
+    assert all(moved[name].any() for name in moved if name.startswith("deep_supervision_heads"))
+    assert start.eval()(torch.zeros(1, 1, 16, 16)).shape == (1, 2, 16, 16)
+
+
+class Levels(nn.Module):
+    """Logits of three sizes, as a network of others may give them, in evaluation, too."""
+
+    kind = list
+
+    def __init__(self):
+        super().__init__()
+        self.heads = nn.ModuleList(nn.Conv2d(1, 2, 1) for _ in range(3))
+
+    def forward(self, images):
+        return self.kind(head(images[..., :: 2**level, :: 2**level]) for level, head in enumerate(self.heads))
+
+
+class Tuple(Levels):
+    kind = tuple
+
+
+@pytest.mark.parametrize("kind", [Levels, Tuple])
+def test_levels_of_other_sizes_count_half_as_much_each(kind, slices):
+    """1, 1/2 and 1/4 of the loss of each, of the masks' nearest pixels: by hand before the only step."""
+    network = Network(1, ("disc", "cup"), f"{__name__}:{kind.__name__}")
+    built = initial_network(network, 0)
+    plain = replace(TRAINING, loss="dice", batch_size=len(slices), augment=False, epochs=1)
+    images, masks = (torch.stack([pair[part] for pair in slices]) for part in (0, 1))
+    with torch.no_grad():
+        sizes = [interpolate(masks.float(), size=level.shape[2:], mode="nearest-exact") for level in built(images)]
+        losses = [build_loss("dice")(*pair) for pair in zip(built(images), sizes, strict=True)]
+    before = flat.get_parameters(built)
+    loss = train(built, slices, plain, 1e-2, seed=0)
+    assert loss == pytest.approx(float(losses[0] + losses[1] / 2 + losses[2] / 4), rel=1e-5)
+    assert all(part.any() for part in flat.named(built, flat.get_parameters(built) - before).values())
+    images = torch.randn(1, 1, 16, 16)
+    assert torch.equal(built.eval()(images), built.heads[0](images))  # evaluation takes the first
+
+
+def test_monais_segresnet_with_deep_supervision_is_trained_at_every_level(slices):
+    arguments = {"init_filters": 8, "blocks_down": [1, 1, 1], "dsdepth": 2}
+    description = Network(1, ("disc", "cup"), "SegResNetDS", arguments=arguments)
+    check_image_size(description, (16, 16))
+    network = initial_network(description, 0)
+    assert [tuple(level.shape) for level in network(torch.zeros(2, 1, 16, 16))] == [(2, 2, 16, 16), (2, 2, 8, 8)]
+    before = flat.get_parameters(network)
+    assert math.isfinite(train(network, slices, TRAINING, 1e-2, seed=0))
+    moved = flat.named(network, flat.get_parameters(network) - before)
+    heads = [name for name in moved if ".head." in name]
+    assert len(heads) == 4
+    assert all(moved[name].any() for name in heads)
+    assert network.eval()(torch.zeros(1, 1, 16, 16)).shape == (1, 2, 16, 16)
+
+
+# Networks
+
+
+@pytest.mark.parametrize("norm", ["batch", "instance", "group"])
+@pytest.mark.parametrize("residual_units", [0, 2])
+@pytest.mark.parametrize(("width", "depth"), [(1, 2), (3, 3), (16, 2)])
+def test_networks_give_one_logit_map_per_label(norm, residual_units, width, depth):
+    network = build_network(Network(3, ("disc", "cup"), "unet", width, depth, norm, residual_units))
+    assert network(torch.zeros(2, 3, 16, 16)).shape == (2, 2, 16, 16)
+    kinds = {type(module).__name__ for module in network.modules()}
+    layer = {"batch": "BatchNorm2d", "instance": "InstanceNorm2d", "group": "GroupNorm"}
+    assert {kind for kind in layer.values() if kind in kinds} == {layer[norm]}
+    assert bool(flat.get_buffers(network)) == (norm == "batch")
+
+
+@pytest.mark.parametrize("size", [(8, 8), (8, 16), (64, 32)])
+def test_image_sizes_a_network_can_halve(size):
+    check_image_size(NETWORK, size)  # depth 3: multiples of 4, at least 8
+    build_network(NETWORK)(torch.zeros(2, 1, *size))
+
+
+@pytest.mark.parametrize("size", [(4, 8), (8, 4), (10, 8), (8, 13), (0, 8)])
+def test_image_sizes_it_cannot(size):
+    with pytest.raises(BadInput, match=rf"image size {size[0]}x{size[1]}: .* multiples of 4, at least 8"):
+        check_image_size(NETWORK, size)
+
+
+@pytest.mark.parametrize("norm", ["batch", "instance", "group"])
+def test_a_saved_network_comes_back_with_its_description(tmp_path, norm):
+    description = replace(NETWORK, norm=norm)
+    network = initial_network(description, 0)
+    image = torch.randn(3, 1, 16, 16)
+    network(image)  # moves BatchNorm's statistics
+    save_network(tmp_path / "models", "Basel", network, description)
+    assert {path.name for path in (tmp_path / "models").iterdir()} == {"Basel.pt", "model.json"}
+    loaded = load_network(tmp_path / "models", "Basel")
+    assert not loaded.training
+    with torch.inference_mode():
+        assert torch.equal(loaded(image), network.eval()(image))
+
+
+def test_a_saved_network_that_is_missing_is_named(tmp_path):
+    with pytest.raises(BadInput, match=r"model\.json: file not found"):
+        load_network(tmp_path)
+    save_network(tmp_path, "global", initial_network(NETWORK, 0), NETWORK)
+    with pytest.raises(BadInput, match=r"Basel\.pt: file not found; expected the model of a finished run"):
+        load_network(tmp_path, "Basel")

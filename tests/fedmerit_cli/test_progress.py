@@ -1,0 +1,117 @@
+"""What the terminal shows while runs go on, and how commands end that were stopped or failed."""
+
+import logging
+from unittest import TestCase
+
+import pytest
+import typer
+from rich.cells import cell_len
+from run_factory import make_run
+
+from fedmerit_cli import progress as shown_runs
+from fedmerit_cli.app import console, last_round
+from fedmerit_cli.progress import RunBars, counting, exit_if_failed, progress, resumable, run_with_progress
+
+
+def record(number):
+    return {
+        "round": number, "validation_dice": {"A": 0.5, "B": 0.6}, "weights": dict.fromkeys("ABCDEFGH", 1.0),
+        "rejected": {"A": "no answer"}, "flagged": [],
+    }  # fmt: skip
+
+
+def test_every_round_is_logged(tmp_path):
+    folder = make_run(tmp_path / "run")
+    with TestCase().assertLogs("fedmerit", logging.INFO) as logged, progress() as bars:
+        RunBars(bars).on_round(folder, record(3))
+    assert [entry.getMessage() for entry in logged.records] == [
+        "run, round 3: Dice 55.0%, weights 100-100%", "round 3: A rejected: no answer",
+    ]  # fmt: skip
+    assert len(last_round(record(3))) <= 28
+
+
+def test_of_a_method_without_weights_none_are_shown(tmp_path):
+    folder = make_run(tmp_path / "run", method="standalone")
+    with TestCase().assertLogs("fedmerit", logging.INFO) as logged, progress() as bars:
+        RunBars(bars).on_round(folder, record(3))
+    assert logged.records[0].getMessage() == "run, round 3: Dice 55.0%"
+
+
+@pytest.mark.parametrize("rounds", [12, 400])
+def test_bars_with_the_time_left_fit_80_columns(tmp_path, rounds):
+    folder = make_run(tmp_path / "run", rounds=rounds, done=1)
+    bars = progress()
+    each = RunBars(bars)
+    each.begin(folder, "fedce (combine=plus, estimate=server), seed 12")
+    each.on_round(folder, record(rounds // 2))
+    with console.capture() as shown:
+        previous, console.width = console.width, 80
+        console.print(bars.get_renderable())
+        console.width = previous
+    text = shown.get()
+    assert max(map(cell_len, text.splitlines())) <= 80
+    assert text.count("\n") == 1
+    assert "Dice 55.0%, weights 100-100%" in text
+    assert "-:--" in text or "0:" in text
+
+
+def test_a_run_that_nobody_began_has_a_bar_until_it_is_removed(tmp_path, capsys):
+    folder = make_run(tmp_path / "run", rounds=4)
+    bars = progress()
+    each = RunBars(bars)
+    each.on_round(folder, record(2) | {"flagged": ["[/B]"]}, "fedce, seed 1")
+    (task,) = bars.tasks
+    assert (task.description, task.completed, task.total) == ("fedce, seed 1 (local)", 3, 4)
+    each.remove(folder)
+    each.remove(folder)
+    assert bars.tasks == []
+    assert capsys.readouterr().out.splitlines() == [
+        "fedce, seed 1, round 2: A rejected: no answer", "fedce, seed 1, round 2: [/B] flagged by the method",
+    ]  # fmt: skip
+
+
+def test_one_run_moves_a_bar_of_its_own(tmp_path, monkeypatch):
+    folder = make_run(tmp_path / "run", rounds=4)
+    seen = []
+
+    def execute(run, on_round):
+        for number in range(2):
+            on_round(record(number))
+            (task,) = on_round.func.__self__._bars.tasks
+            seen.append((run, task.description, task.completed))
+
+    monkeypatch.setattr(shown_runs.runs, "execute", execute)
+    run_with_progress(folder)
+    assert seen == [(folder, "fedce (local)", 1), (folder, "fedce (local)", 2)]
+
+
+def test_every_run_that_ends_counts(tmp_path, monkeypatch):
+    bars = progress()
+    monkeypatch.setattr(shown_runs, "progress", lambda: bars)
+    with counting("trainings", 3) as on_end:
+        on_end(tmp_path, None)
+        on_end(tmp_path, "no reply")
+        (task,) = bars.tasks
+        assert (task.description, task.completed, task.total) == ("trainings", 2, 3)
+
+
+def interrupted(block):
+    with block:
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("block", [resumable, lambda: counting("trainings", 3)])
+def test_ctrl_c_says_that_the_command_can_go_on(block, capsys):
+    with pytest.raises(typer.Exit) as stopped:
+        interrupted(block())
+    assert stopped.value.exit_code == 130
+    assert capsys.readouterr().err == "stopped; the same command goes on from what is done\n"
+
+
+def test_what_failed_is_told_and_ends_the_command(capsys):
+    exit_if_failed({}, "never said")
+    assert capsys.readouterr() == ("", "")
+    with pytest.raises(typer.Exit) as ended:
+        exit_if_failed({"run1": "no reply,\nlogs: here", "run2": "a\x1b[2J"}, "again")
+    assert ended.value.exit_code == 1
+    assert capsys.readouterr().err == "failed: run1: no reply,\nlogs: here\nfailed: run2: a\\x1b[2J\nagain\n"

@@ -1,0 +1,68 @@
+"""`fedmerit survey` of site folders: tables, CSV, page; who is left out is named."""
+
+import json
+
+import pandas as pd
+import pytest
+
+from fedmerit.wire import survey
+from fedmerit_cli.surveying import LEAST
+
+
+@pytest.fixture(scope="module")
+def surveyed(fedmerit, sites, tmp_path_factory):
+    out = tmp_path_factory.mktemp("survey") / "out"
+    result = fedmerit("survey", "--sites", sites, "--floor", 2, "--out", out)
+    assert result.exit_code == 0, result.output
+    return out, result.output
+
+
+def test_table_csv_and_page_say_the_same(surveyed):
+    out, printed = surveyed
+    told = json.loads((out / "survey.json").read_text())
+    table = pd.read_csv(out / "survey.csv")
+    for site, one in told["sites"].items():
+        for name, tally in one["tallies"].items():
+            rows = table[(table["site"] == site) & (table["quantity"] == name)]
+            assert rows["patients"].tolist() == tally["patients"]
+            assert rows["voxels"].dropna().tolist() == tally["voxels"]
+    page = (out / "survey.html").read_text()
+    total = sum(one["patients"] for one in told["sites"].values())
+    for text in (printed, page):
+        assert str(total) in text
+        assert "all sites" in text
+    assert "site1 has most voxels at" in page
+    assert {path.name for path in (out / "figures").iterdir()} == {"intensity.png"}
+    assert {"sites.csv", "volume-prostate.csv"} <= {path.name for path in (out / "tables").iterdir()}
+
+
+def test_no_number_below_the_floor_stands_anywhere(fedmerit, sites, tmp_path):
+    result = fedmerit("survey", "--sites", sites, "--floor", 3, "--out", tmp_path)
+    assert result.exit_code == 0, result.output
+    told = pd.read_csv(tmp_path / "survey.csv")["patients"]
+    assert told[told > 0].min() >= 3
+    assert (told == 0).any()
+    assert "< 3" in result.output
+
+
+def test_a_site_without_an_answer_is_named(fedmerit, sites, tmp_path):
+    result = fedmerit("survey", "--sites", sites, "--floor", 500, "--out", tmp_path)
+    assert result.exit_code == 0, result.output
+    assert f"site2: no answer: {survey.TOO_FEW}" in result.output
+    assert f"site2: no answer: {survey.TOO_FEW}" in (tmp_path / "survey.html").read_text()
+
+
+def test_what_is_missing_is_said(fedmerit, sites, tmp_path, monkeypatch):
+    monkeypatch.delenv("FEDMERIT_KIT", raising=False)
+    assert "--sites or --kit" in fedmerit("survey", "--out", tmp_path).stderr
+    assert "from 2 on" in fedmerit("survey", "--sites", sites, "--floor", 1, "--out", tmp_path).stderr
+    both = ("survey", "--sites", sites, "--floor", 1, "--out", tmp_path)
+    assert "--sites, --kit: give one of both" in fedmerit(*both, "--kit", tmp_path).stderr
+    of_jobs = ("--job", "id", "--min-sites", 2, "--wait", 5)
+    assert "--sites, --job, --min-sites, --wait: give one of both" in fedmerit(*both, *of_jobs).stderr
+    monkeypatch.setenv("FEDMERIT_KIT", str(tmp_path))  # stands in the environment for other commands
+    assert "from 2 on" in fedmerit(*both).stderr
+
+
+def test_the_floor_offered_is_the_one_of_the_list():
+    assert LEAST == survey.LEAST

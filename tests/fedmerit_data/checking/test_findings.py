@@ -1,0 +1,66 @@
+"""Every finding that can be told is found somewhere; what others are told holds no name."""
+
+import ast
+from itertools import chain
+from pathlib import Path
+
+from run_factory import make_sites
+
+from fedmerit.files import read_json, write_json
+from fedmerit.trainers.monai_trainer.data import SiteFolder
+from fedmerit_data.checking import findings
+from fedmerit_data.checking.findings import KINDS, Finding, Located, Severity, located
+
+ROOM = Path(findings.__file__).parent
+SOURCES = [file for file in (*ROOM.glob("*.py"), ROOM.parent / "check.py") if file.name != "findings.py"]
+
+
+def texts_in(node):
+    return {part.value for part in ast.walk(node) if isinstance(part, ast.Constant) and isinstance(part.value, str)}
+
+
+def test_kinds_are_those_that_are_found():
+    trees = [ast.parse(file.read_text()) for file in SOURCES]
+    assert set(KINDS) <= set().union(*map(texts_in, trees))
+    calls = [node for node in chain.from_iterable(map(ast.walk, trees)) if isinstance(node, ast.Call)]
+    found = [call for call in calls if getattr(call.func, "id", getattr(call.func, "attr", "")).lower() == "finding"]
+    assert len(found) > 20
+    assert set().union(*(texts_in(call.args[0]) for call in found)) - {"image", "label"} <= set(KINDS)
+
+
+def test_others_are_told_neither_file_nor_message():
+    finding = Finding("slices", "HK", Path("/hospital/Miller.npy"), "Miller lists", "training", "003", "4 slices")
+    assert str(finding) == "/hospital/Miller.npy: Miller lists"
+    assert finding.severity is Severity.error
+    assert finding.shareable == {
+        "severity": "error",
+        "kind": "slices",
+        "site": "HK",
+        "split": "training",
+        "position": "003",
+        "detail": "4 slices",
+        "meaning": "slices are listed that the volume does not have",
+    }
+
+
+def test_a_case_is_located_by_its_place_within_its_split(tmp_path):
+    make_sites(tmp_path, ("HK",), size=16)
+    lists = read_json(tmp_path / "HK" / "datalist.json")
+    lists["server_validation"] = [lists["training"].pop(1)]
+    write_json(tmp_path / "HK" / "datalist.json", lists)
+    site = SiteFolder(tmp_path / "HK")
+    cases = located(site)
+    assert [(case.split, case.position, case.case.name) for case in cases] == [
+        *(("training", place, f"training{number}") for place, number in enumerate((0, 2, 3, 4))),
+        *(("validation", number, f"validation{number}") for number in range(5)),
+        *(("testing", number, f"scan_{number}") for number in range(5)),
+        ("server_validation", 0, "training1"),
+    ]
+    second = cases[1]
+    assert second == Located(site, "training", 1, site.cases("training")[1])
+    assert (str(second), second.shareable) == ("case training2 of site HK (training)", "HK training 001")
+    finding = second.finding("copy", "twice", detail="as UCL testing 004")
+    assert finding == Finding(
+        "copy", "HK", tmp_path / "HK" / "training2_image.npy", "twice", "training", "001", "as UCL testing 004"
+    )
+    assert second.finding("array", "odd", file=tmp_path / "other.npy").file == tmp_path / "other.npy"

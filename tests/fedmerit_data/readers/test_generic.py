@@ -1,0 +1,375 @@
+import csv
+import json
+from functools import partial
+
+import nibabel as nib
+import numpy as np
+import pytest
+import SimpleITK
+from layouts import AXIAL, box, save_nifti, save_png, volume
+from layouts_fundus import disc_and_cup, photo, save
+from PIL import ExifTags, Image
+
+from fedmerit.errors import BadInput
+from fedmerit_data.raw import RawCase
+from fedmerit_data.readers import generic
+from fedmerit_data.readers.generic import generic_kind
+
+MAP = {"disc": (1, 2), "cup": (2,)}
+
+
+colour = partial(generic.decode, labels=MAP, channels=3)
+
+
+def zones(shift=0):
+    """1 in the rim, 2 in the cup."""
+    disc, cup = disc_and_cup(shift)
+    return disc.astype(np.uint8) + cup
+
+
+def photographs(folder, ending="", image=".png", mask=".png", cases=("a", "b")):
+    for shift, case in enumerate(cases):
+        save(folder / "images" / f"{case}{image}", photo(shift))
+        save(folder / "masks" / f"{case}{ending}{mask}", zones(shift))
+
+
+@pytest.mark.parametrize("ending", ["", "_mask", "_segmentation", "_seg", "-label", "_Mask"])
+def test_site_folders_pair_by_name(tmp_path, ending):
+    photographs(tmp_path / "east", ending, ".png", ".tif")
+    photographs(tmp_path / "west", ending, ".tif", ".bmp", ("c",))
+    (tmp_path / "east" / "notes.txt").write_text("")
+    (tmp_path / "east" / "images" / "list.txt").write_text("")
+    east, west = generic.find_sites(tmp_path)
+    assert [(case.name, case.patient) for case in east.cases] == [("a", "east-a"), ("b", "east-b")]
+    assert [(case.name, case.patient) for case in west.cases] == [("c", "west-c")]
+    assert east.left_out == (
+        ("notes.txt", "neither in images nor in masks"), ("images/list.txt", "of no format that is read")
+    )  # fmt: skip
+    for shift, case in enumerate(east.cases):
+        decoded = colour(case)
+        np.testing.assert_array_equal(decoded.label[0], disc_and_cup(shift))
+        np.testing.assert_array_equal(decoded.image[0], photo(shift).transpose(2, 0, 1))
+        grey = generic.decode(case)
+        assert grey.image.shape[:2] == (1, 1)
+        np.testing.assert_array_equal(grey.label[0, 0], disc_and_cup(shift)[0])
+
+
+@pytest.mark.parametrize("ending", ["_mask", "_seg", "-label"])
+def test_an_ending_that_the_image_has_as_well_is_part_of_the_name(tmp_path, ending):
+    photographs(tmp_path / "east", cases=(f"a{ending}", "b"))
+    photographs(tmp_path / "west", ending, cases=(f"a{ending}", "b"))
+    for site in generic.find_sites(tmp_path):
+        assert [case.name for case in site.cases] == [f"a{ending}", "b"]
+        for case in site.cases:
+            assert case.label.stem == case.name + ending * (site.name == "west")
+
+
+def test_values_without_a_label_are_refused_unless_they_are_to_be_ignored(tmp_path):
+    photographs(tmp_path / "east")
+    mask = zones()
+    mask[80, 100] = 7
+    mask[81, 100] = 9
+    save_png(tmp_path / "east" / "masks" / "a.png", mask)
+    a, b = generic.find_sites(tmp_path)[0].cases
+    with pytest.raises(BadInput, match=r"a.png: holds 7, 9, which no label names; .*NAME=7\+9.*ignore=7\+9"):
+        colour(a)
+    ignoring = MAP | {"ignore": (7, 9, 11)}
+    decoded = generic.decode(a, ignoring, 3)
+    assert decoded.remarks == ("values 7, 9 ignored: background",)
+    np.testing.assert_array_equal(decoded.label[0], disc_and_cup())
+    assert generic.decode(b, ignoring, 3).remarks == ()
+    assert generic.decode(a).label[0, 0, 80, 100] == 1
+
+
+def test_palettes_colours_and_jpeg_masks(tmp_path):
+    photographs(tmp_path / "east", cases=("a", "b", "c", "d"))
+    masks = tmp_path / "east" / "masks"
+    indexed = Image.fromarray(zones(), mode="P")
+    indexed.putpalette([0, 0, 0, 128, 0, 0, 0, 128, 0])
+    indexed.save(masks / "a.png")
+    save_png(masks / "b.png", np.repeat(zones(1)[..., None], 3, axis=2))
+    save_png(masks / "c.png", photo(0))
+    (masks / "d.png").unlink()
+    save(masks / "d.jpg", (disc_and_cup(3)[0] * 255).astype(np.uint8), quality=90)
+    a, b, c, d = generic.find_sites(tmp_path)[0].cases
+    np.testing.assert_array_equal(colour(a).label[0], disc_and_cup())
+    np.testing.assert_array_equal(colour(b).label[0], disc_and_cup(1))
+    with pytest.raises(BadInput, match=r"c.png: a mask in colours"):
+        colour(c)
+    decoded = generic.decode(d, channels=3)
+    np.testing.assert_array_equal(decoded.label[0, 0], disc_and_cup(3)[0])
+    assert decoded.remarks == ("JPEG mask: levels above 127 taken as 255, others as 0",)
+
+
+def itk(path, voxels):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    image = SimpleITK.GetImageFromArray(voxels.transpose(2, 1, 0))
+    image.SetSpacing((1.0, 1.0, 3.0))
+    SimpleITK.WriteImage(image, str(path))
+
+
+@pytest.mark.parametrize("suffix", [".nii", ".nii.gz", ".mhd", ".nrrd"])
+def test_volumes_with_a_label_map(tmp_path, suffix):
+    mask = box().copy()
+    mask[9:11, 10:14, 1] = 2
+    write = save_nifti if suffix.startswith(".nii") else itk
+    write(tmp_path / "east" / "images" / f"p.1{suffix}", volume(0))
+    write(tmp_path / "east" / "masks" / f"p.1_seg{suffix}", mask)
+    (east,) = generic.find_sites(tmp_path)
+    assert east.left_out == ()
+    (case,) = east.cases
+    assert case.name == "p.1"
+    decoded = generic.decode(case, MAP)
+    np.testing.assert_array_equal(decoded.label[:, 0], (mask > 0).transpose(2, 1, 0))
+    np.testing.assert_array_equal(decoded.label[:, 1], (mask == 2).transpose(2, 1, 0))
+    np.testing.assert_array_equal(decoded.image[:, 0], volume(0).transpose(2, 1, 0))
+    assert decoded.spacing == (1.0, 1.0)
+    write(tmp_path / "east" / "masks" / f"p.1_seg{suffix}", mask.astype(np.float32) / 2)
+    with pytest.raises(BadInput, match="holds values other than 0, 1, 2"):
+        generic.decode(case, MAP)
+
+
+def test_several_channels_of_a_volume(tmp_path):
+    both = np.stack([volume(0), volume(1)], axis=-1)
+    save_nifti(tmp_path / "east" / "images" / "p.nii.gz", both)
+    save_nifti(tmp_path / "east" / "masks" / "p.nii.gz", box())
+    decoded = generic.decode(generic.find_sites(tmp_path)[0].cases[0], channels=2)
+    np.testing.assert_array_equal(decoded.image, both.transpose(2, 3, 1, 0))
+    with pytest.raises(BadInput, match=r"p.nii.gz: of shape \(24, 20, 4, 2\); expected 3 channels as its fourth axis"):
+        generic.decode(generic.find_sites(tmp_path)[0].cases[0], channels=3)
+
+
+@pytest.mark.parametrize("suffix", [".nii.gz", ".mhd"])
+def test_a_volume_of_one_channel_is_not_taken_for_three(tmp_path, suffix):
+    write = save_nifti if suffix.startswith(".nii") else itk
+    write(tmp_path / "east" / "images" / f"p{suffix}", volume(0))
+    write(tmp_path / "east" / "masks" / f"p{suffix}", box())
+    with pytest.raises(BadInput, match=r"3 channels .*pass --channels 1"):
+        generic.decode(generic.find_sites(tmp_path)[0].cases[0], channels=3)
+
+
+def test_decathlon(tmp_path):
+    for number in (2, 1):
+        save_nifti(tmp_path / "imagesTr" / f"p_{number}.nii.gz", volume(number))
+        save_nifti(tmp_path / "labelsTr" / f"p_{number}.nii.gz", box())
+    training = [{"image": f"./imagesTr/p_{n}.nii.gz", "label": f"./labelsTr/p_{n}.nii.gz"} for n in (2, 1)]
+    listing = tmp_path / "dataset.json"
+    listing.write_text(json.dumps({"name": "PROSTATE", "training": training, "test": ["./imagesTs/p_9.nii.gz"]}))
+    (site,) = generic.find_sites(tmp_path)
+    assert site.name == "PROSTATE"
+    assert [(case.name, case.patient) for case in site.cases] == [("p_1", "PROSTATE-p_1"), ("p_2", "PROSTATE-p_2")]
+    assert site.left_out == (("imagesTs/p_9.nii.gz", "listed as test, without a mask"),)
+    decoded = generic.decode(site.cases[0])
+    np.testing.assert_array_equal(decoded.label[:, 0], box().transpose(2, 1, 0))
+    np.testing.assert_array_equal(decoded.image[:, 0], volume(1).transpose(2, 1, 0))
+    assert nib.load(site.cases[0].image).affine.tolist() == AXIAL.tolist()
+    for content, message in (
+        ("{", "not a readable list"),
+        (json.dumps({"name": "a", "training": ["x"]}), "not a readable list"),
+        (json.dumps({"name": "../a", "training": training}), "names no site"),
+        (json.dumps({"name": "a", "training": [{"image": "x.nii", "label": "y.nii"}]}), "x.nii, which is no file"),
+        (json.dumps({"name": "a", "training": [training[0]] * 2}), "already stands for case p_2"),
+    ):
+        listing.write_text(content)
+        with pytest.raises(BadInput, match=message):
+            generic.find_sites(tmp_path)
+
+
+def test_a_list_of_monai(tmp_path):
+    """Without a name, with a validation list; both lists are pooled, as FedMerit splits by patient itself."""
+    for number in range(3):
+        save_nifti(tmp_path / "clinic" / f"p_{number}.nii.gz", volume(number))
+        save_nifti(tmp_path / "clinic" / f"m_{number}.nii.gz", box())
+    entries = [{"image": f"p_{n}.nii.gz", "label": f"m_{n}.nii.gz"} for n in range(3)]
+    content = {"training": entries[:2], "validation": entries[2:], "testing": [{"image": "p_9.nii.gz"}]}
+    (tmp_path / "clinic" / "dataset.json").write_text(json.dumps(content))
+    (site,) = generic.find_sites(tmp_path / "clinic")
+    assert (site.name, [case.name for case in site.cases]) == ("clinic", ["p_0", "p_1", "p_2"])
+    assert site.left_out == (("p_9.nii.gz", "listed as test, without a mask"),)
+
+
+def test_nnunet(tmp_path):
+    """A file for each channel; nothing is listed but what the channels are."""
+    root = tmp_path / "Dataset005_Prostate"
+    for case in ("p_1", "p_2"):
+        for channel in range(2):
+            save_nifti(root / "imagesTr" / f"{case}_000{channel}.nii.gz", volume(channel))
+        save_nifti(root / "labelsTr" / f"{case}.nii.gz", box())
+    save_nifti(root / "imagesTs" / "p_3_0000.nii.gz", volume(0))
+    names = {"channel_names": {"0": "T2", "1": "ADC"}, "labels": {"background": 0, "prostate": 1}, "numTraining": 2}
+    (root / "dataset.json").write_text(json.dumps(names | {"file_ending": ".nii.gz"}))
+    (site,) = generic.find_sites(root)
+    assert (site.name, [case.name for case in site.cases]) == ("Dataset005_Prostate", ["p_1", "p_2"])
+    assert site.left_out == (("imagesTs/p_3_0000.nii.gz", "not in dataset.json"),)
+    decoded = generic.decode(site.cases[0], channels=2)
+    np.testing.assert_array_equal(decoded.image, np.stack([volume(0), volume(1)], axis=-1).transpose(2, 3, 1, 0))
+    np.testing.assert_array_equal(decoded.label[:, 0], box().transpose(2, 1, 0))
+    with pytest.raises(BadInput, match=r"p_1 has 2 channels; pass --channels 2"):
+        generic.decode(site.cases[0], channels=1)
+    (root / "imagesTr" / "p_2_0001.nii.gz").unlink()
+    with pytest.raises(BadInput, match=r"p_2_0001: no such file"):
+        generic.find_sites(root)
+    for named in (["T2", "ADC"], {"T2": 0}, 2):
+        (root / "dataset.json").write_text(json.dumps(names | {"channel_names": named}))
+        with pytest.raises(BadInput, match=r"dataset\.json: not a readable list .*nnU-Net's channel_names"):
+            generic.find_sites(root)
+
+
+def test_a_list_that_an_editor_marked_as_unicode(tmp_path):
+    save_nifti(tmp_path / "a.nii.gz", volume(0))
+    listed = {"name": "Basel", "training": [{"image": "a.nii.gz", "label": "a.nii.gz"}]}
+    (tmp_path / "dataset.json").write_text(json.dumps(listed), "utf-8-sig")
+    (site,) = generic.find_sites(tmp_path)
+    assert (site.name, [case.name for case in site.cases]) == ("Basel", ["a"])
+
+
+def test_a_table_of_pairs(tmp_path):
+    photographs(tmp_path / "files", cases=("a", "b", "c"))
+    listing = tmp_path / "pairs.csv"
+
+    def write(rows, columns=generic.COLUMNS):
+        with listing.open("w", newline="") as file:
+            csv.writer(file).writerows([columns, *rows])
+
+    rows = [(site, patient, f"files/images/{case}.png", f"files/masks/{case}.png")
+            for site, patient, case in (("west", "p1", "c"), ("east", "p1", "b"), ("east", "p1", "a"))]  # fmt: skip
+    write(rows)
+    east, west = generic.find_sites(tmp_path)
+    assert [(case.name, case.patient) for case in east.cases] == [("a", "east-p1"), ("b", "east-p1")]
+    assert [(case.name, case.patient) for case in west.cases] == [("c", "west-p1")]
+    np.testing.assert_array_equal(colour(west.cases[0]).label[0], disc_and_cup(2))
+    for table, columns, message in (
+        (rows, ("site", "patient", "image", "mask"), "has no column label"),
+        ([("east", "", *rows[0][2:])], generic.COLUMNS, "line 2 lacks a value"),
+        ([("../east", *rows[0][1:])], generic.COLUMNS, "no plain name"),
+        ([(*rows[0][:3], "gone.png")], generic.COLUMNS, "gone.png, which is no file"),
+        ([], generic.COLUMNS, "holds no rows"),
+    ):
+        write(table, columns)
+        with pytest.raises(BadInput, match=message):
+            generic.find_sites(tmp_path)
+
+
+def pairs(folder, images):
+    """A pairs.csv of one site that names a patient by row, and these images, each its own mask."""
+    rows = [f"east,p{number},{image},{image}" for number, image in enumerate(images)]
+    (folder / "pairs.csv").write_text("\n".join([",".join(generic.COLUMNS), *rows]))
+
+
+def test_images_of_one_name_are_cases_by_their_folders(tmp_path):
+    """Those whose name is the only one of their site keep it, so do all where it is another site's."""
+    for image in ("A/P0/t2.nii.gz", "A/P1/t2.nii.gz", "A/P1/adc.nii.gz"):
+        save_nifti(tmp_path / image, volume(0))
+    images = ["./A/P0/t2.nii.gz", str(tmp_path / "A" / "P1" / "t2.nii.gz"), "A/P1/adc.nii.gz"]
+    expected = [("A-P0-t2", "east-p0"), ("A-P1-t2", "east-p1"), ("adc", "east-p2")]
+    pairs(tmp_path, images)
+    (east,) = generic.find_sites(tmp_path)
+    assert [(case.name, case.patient) for case in east.cases] == expected
+    assert {case.image.parent.name for case in east.cases[:2]} == {"P0", "P1"}
+    pairs(tmp_path, images[1:])
+    assert [case.name for case in generic.find_sites(tmp_path)[0].cases] == ["adc", "t2"]
+    with (tmp_path / "pairs.csv").open("a") as table:
+        table.write(f"\nwest,p0,{images[0]},{images[0]}")
+    assert [[case.name for case in site.cases] for site in generic.find_sites(tmp_path)] == [["adc", "t2"], ["t2"]]
+    training = [{"image": image, "label": image} for image in images]
+    (tmp_path / "dataset.json").write_text(json.dumps({"name": "east", "training": training}))
+    found = [(case.name, case.patient) for case in generic.find_sites(tmp_path)[0].cases]
+    assert found == [(name, f"east-{name}") for name, _ in expected]
+
+
+def test_one_image_is_no_two_cases(tmp_path):
+    """Nor are those that their folders do not tell apart."""
+    for image in ("a-b/t2.nii.gz", "a/b/t2.nii.gz"):
+        save_nifti(tmp_path / image, volume(0))
+    for images, case in (
+        (["a/b/t2.nii.gz", "a/b/../b/t2.nii.gz"], "t2"),
+        (["a-b/t2.nii.gz", "a/b/t2.nii.gz"], "a-b-t2"),
+    ):
+        pairs(tmp_path, images)
+        with pytest.raises(BadInput, match=f"already stands for case {case}; keep one of the two, or rename one"):
+            generic.find_sites(tmp_path)
+
+
+def test_bad_input_is_named(tmp_path):
+    photographs(tmp_path / "east")
+    (tmp_path / "east" / "masks" / "b.png").unlink()
+    with pytest.raises(BadInput, match=r"b.png: its mask is missing"):
+        generic.find_sites(tmp_path)
+    save_png(tmp_path / "east" / "masks" / "b.png", zones()[:50])
+    a, b = generic.find_sites(tmp_path)[0].cases
+    with pytest.raises(BadInput, match=r"b.png: mask of shape \(50, 120\)"):
+        colour(b)
+    with pytest.raises(BadInput, match="1 or 3 channels, not 2"):
+        generic.decode(a, channels=2)
+    (tmp_path / "east" / "masks" / "a.png").unlink()
+    save_nifti(tmp_path / "east" / "masks" / "a.nii.gz", box())
+    with pytest.raises(BadInput, match=r"one of it and a.png is a volume, the other a photograph"):
+        colour(generic.find_sites(tmp_path)[0].cases[0])
+
+
+def test_a_kind_of_ones_own(tmp_path):
+    photographs(tmp_path / "east")
+    kind = generic_kind(MAP, task="fundus")
+    assert (kind.labels, kind.channels, kind.crops) == (("disc", "cup"), 3, ("whole", "disc"))
+    (east,) = kind.find_sites(tmp_path)
+    np.testing.assert_array_equal(kind.decode(east.cases[0]).label[0], disc_and_cup())
+    assert generic_kind({"disc": (1,), "ignore": (2,)}).labels == ("disc",)
+    for options, message in (
+        ({"labels": {}}, "labels: none"),
+        ({"channels": 0}, "channels 0: expected 1"),
+        ({"task": "my task"}, "task 'my task': expected a letter"),
+        ({"modality": "pet"}, "modality 'pet': expected one of mri,"),
+    ):
+        with pytest.raises(BadInput, match=message):
+            generic_kind(**options)
+
+
+def test_how_intensities_are_made_alike_follows_from_the_channels_unless_it_is_said():
+    found = [generic_kind(channels=channels).normalisation for channels in (1, 2, 3, 4)]
+    assert found == ["mri", "mri_by_channel", "photo", "mri_by_channel"]
+    assert generic_kind(channels=1, modality="ct_lung").normalisation == "ct_lung"
+    assert generic_kind(channels=3, modality="mri_by_channel").normalisation == "mri_by_channel"
+
+
+@pytest.mark.parametrize("mode", ["LA", "RGBA"])
+def test_a_mask_with_an_opaque_alpha_channel_is_grey(tmp_path, mode):
+    photographs(tmp_path / "a")
+    for mask in (tmp_path / "a" / "masks").iterdir():
+        Image.open(mask).convert("L").convert(mode).save(mask)
+    (site,) = generic.find_sites(tmp_path)
+    np.testing.assert_array_equal(colour(site.cases[0]).label[0], disc_and_cup(0))
+
+
+def test_a_photograph_that_viewers_turn_is_refused(tmp_path):
+    photographs(tmp_path / "a", image=".jpg", cases=("a",))
+    (path,) = (tmp_path / "a" / "images").iterdir()
+    picture = Image.open(path)
+    for orientation in (1, 3):
+        exif = Image.Exif()
+        exif[ExifTags.Base.Orientation] = orientation
+        picture.save(path, exif=exif)
+        (site,) = generic.find_sites(tmp_path)
+        if orientation == 1:
+            assert colour(site.cases[0]).image.shape[:2] == (1, 3)
+        else:
+            with pytest.raises(BadInput, match=r"a\.jpg: is stored turned \(EXIF orientation 3\).*save it upright"):
+                colour(site.cases[0])
+
+
+def test_channels_in_files_of_their_own_are_brought_to_one_grid(tmp_path):
+    """Sagittal, the second channel stored with its rows the other way round."""
+    voxels = volume(1, (12, 20, 8))
+    label = box((12, 20, 8))
+    sagittal = np.array([[0, 0, 3.0, 0], [1.0, 0, 0, 0], [0, 1.0, 0, 0], [0, 0, 0, 1]])
+    turned = sagittal.copy()
+    turned[:, 1] *= -1
+    turned[:3, 3] = sagittal[:3, :3] @ [0, 19, 0]
+    for name, array, affine in (("images/a_0000", voxels, sagittal), ("images/a_0001", voxels[:, ::-1], turned),
+                                ("masks/a", label, sagittal)):  # fmt: skip
+        path = tmp_path / "site" / f"{name}.nii.gz"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        nib.save(nib.Nifti1Image(np.ascontiguousarray(array).astype(np.float32), affine), path)
+    first, second = (tmp_path / "site" / "images" / f"a_000{place}.nii.gz" for place in (0, 1))
+    case = RawCase("a", "a", first, tmp_path / "site" / "masks" / "a.nii.gz", channels=(second,))
+    decoded = generic.decode(case, channels=2)
+    np.testing.assert_array_equal(decoded.image[:, 0], decoded.image[:, 1])

@@ -1,0 +1,162 @@
+import shutil
+
+import numpy as np
+import pytest
+from layouts import AXIAL, SHAPE, box, prostate_site, save_nifti, volume
+from layouts_prostate import OBLIQUE, found, require_drawn
+
+from fedmerit.errors import BadInput
+from fedmerit_data.readers import prostate_multisite as prostate
+
+
+def only(source):
+    (site,) = prostate.find_sites(source)
+    return site
+
+
+def test_pairs_cases_whatever_the_case_of_letters(tmp_path):
+    prostate_site(tmp_path / "BMC", mask="_Segmentation")
+    (tmp_path / "BMC" / "notes.txt").write_text("hello")
+    (tmp_path / "BMC" / ".DS_Store").write_text("")
+    site = only(tmp_path)
+    assert [case.name for case in site.cases] == ["Case00", "Case01", "Case02", "Case03"]
+    assert site.cases[0].patient == "BMC-Case00"
+    assert site.left_out == (("notes.txt", "not named CaseNN.nii.gz or CaseNN_segmentation.nii.gz"),)
+
+
+def test_folders_of_older_copies_carry_the_names_of_the_release(tmp_path):
+    for alias in ("ISBI", "ISBI_1.5", "HCRUDB", "UCL"):
+        prostate_site(tmp_path / alias)
+    assert [site.name for site in prostate.find_sites(tmp_path)] == ["BMC", "I2CVB", "RUNMC", "UCL"]
+    prostate_site(tmp_path / "RUNMC")
+    with pytest.raises(BadInput, match=r"RUNMC: .*site RUNMC under another name"):
+        prostate.find_sites(tmp_path)
+
+
+def test_rows_run_from_front_to_back_and_columns_from_right_to_left(tmp_path):
+    prostate_site(tmp_path / "UCL")
+    case = only(tmp_path).cases[0]
+    decoded = prostate.decode(case)
+    np.testing.assert_array_equal(decoded.label[:, 0], box().transpose(2, 1, 0))
+    np.testing.assert_array_equal(decoded.image[:, 0], volume([0, 0]).transpose(2, 1, 0))
+    assert decoded.spacing == (1.0, 1.0)
+    assert decoded.remarks == ()
+
+
+@pytest.mark.parametrize("flips", [(0,), (1,), (2,), (0, 1), (0, 1, 2)])
+def test_the_header_says_which_way_a_volume_is_stored(tmp_path, flips):
+    affine = AXIAL.copy()
+    for axis in flips:
+        affine[:, axis] *= -1
+        affine[:3, 3] -= affine[:3, axis] * (SHAPE[axis] - 1)
+    prostate_site(tmp_path / "UCL", cases=1)
+    save_nifti(tmp_path / "UCL" / "Case00.nii.gz", np.flip(volume([0, 0]), flips), affine)
+    save_nifti(tmp_path / "UCL" / "Case00_segmentation.nii.gz", np.flip(box(), flips), affine)
+    decoded = prostate.decode(only(tmp_path).cases[0])
+    np.testing.assert_array_equal(decoded.label[:, 0], box().transpose(2, 1, 0))
+    np.testing.assert_array_equal(decoded.image[:, 0], volume([0, 0]).transpose(2, 1, 0))
+
+
+def test_a_header_that_is_not_axial_leaves_the_axes_as_stored(tmp_path):
+    prostate_site(tmp_path / "UCL", cases=1)
+    coronal = np.array([[-1.0, 0, 0, 0], [0, 0, 3.0, 0], [0, 1.0, 0, 0], [0, 0, 0, 1]])
+    save_nifti(tmp_path / "UCL" / "Case00.nii.gz", volume(0), coronal)
+    save_nifti(tmp_path / "UCL" / "Case00_segmentation.nii.gz", box(), coronal)
+    decoded = prostate.decode(only(tmp_path).cases[0])
+    np.testing.assert_array_equal(decoded.label[:, 0], box().transpose(2, 1, 0))
+    assert decoded.remarks == ("header does not place the third axis along the body: axes kept as stored",)
+
+
+def test_zones_become_the_whole_gland(tmp_path):
+    prostate_site(tmp_path / "UCL", cases=1)
+    save_nifti(tmp_path / "UCL" / "Case00_segmentation.nii.gz", box() * 2)
+    decoded = prostate.decode(only(tmp_path).cases[0])
+    assert decoded.label.max() == 1
+    assert decoded.label.sum() == box().sum()
+    assert decoded.remarks == ("labels up to 2 clipped to 1",)
+
+
+def test_no_source_and_no_sites(tmp_path):
+    with pytest.raises(BadInput, match="missing: no such folder"):
+        prostate.find_sites(tmp_path / "missing")
+    with pytest.raises(BadInput, match="no site folders in it"):
+        prostate.find_sites(tmp_path)
+    (tmp_path / "UCL").mkdir()
+    with pytest.raises(BadInput, match="UCL: no cases in this site folder"):
+        prostate.find_sites(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("removed", "named"),
+    [
+        ("Case01_segmentation.nii.gz", "Case01.nii.gz: its mask is missing"),
+        ("Case01.nii.gz", "Case01_segmentation.nii.gz: the image of this mask is missing"),
+    ],
+)
+def test_a_file_alone_is_named(tmp_path, removed, named):
+    (prostate_site(tmp_path / "UCL") / removed).unlink()
+    with pytest.raises(BadInput, match=named):
+        prostate.find_sites(tmp_path)
+
+
+def test_two_files_of_one_case(tmp_path):
+    site = prostate_site(tmp_path / "UCL")
+    shutil.copy(site / "Case00.nii.gz", site / "case00.nii")
+    with pytest.raises(BadInput, match="already stands for case Case00"):
+        prostate.find_sites(tmp_path)
+
+
+def damaged(path, how):
+    if how == "truncated":
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    elif how == "no NIfTI":
+        path.write_text("not an image")
+    elif how == "empty":
+        path.write_bytes(b"")
+
+
+@pytest.mark.parametrize("how", ["truncated", "no NIfTI", "empty"])
+@pytest.mark.parametrize("name", ["Case00.nii.gz", "Case00_segmentation.nii.gz"])
+def test_an_unreadable_file_is_named(tmp_path, name, how):
+    damaged(prostate_site(tmp_path / "UCL", cases=1) / name, how)
+    with pytest.raises(BadInput, match=f"{name}: not a readable NIfTI volume"):
+        prostate.decode(only(tmp_path).cases[0])
+
+
+BAD_MASKS = {
+    "another shape": (box((24, 20, 5)), AXIAL, r"mask of shape \(24, 20, 5\), but its image Case00.nii.gz has"),
+    "moved": (box(), AXIAL + np.outer([0, 1, 0, 0], [0, 0, 0, 5.0]), "lies up to 5.0 mm from its image"),
+    "other spacing": (box(), AXIAL * [[2], [1], [1], [1]], "the affines differ"),
+    "negative": (-box().astype(np.int16), AXIAL, "holds labels other than 0, 1, 2"),
+    "fractional": (box() * np.float32(0.5), AXIAL, "holds labels other than 0, 1, 2"),
+    "not a number": (box() * np.float32(np.nan), AXIAL, "holds labels other than 0, 1, 2"),
+    "two volumes": (np.stack([box()] * 2, -1), AXIAL, "expected one volume of three axes"),
+}
+
+
+@pytest.mark.parametrize("defect", BAD_MASKS)
+def test_a_bad_mask_is_named(tmp_path, defect):
+    mask, affine, message = BAD_MASKS[defect]
+    save_nifti(prostate_site(tmp_path / "UCL", cases=1) / "Case00_segmentation.nii.gz", mask, affine)
+    with pytest.raises(BadInput, match=f"Case00_segmentation.nii.gz: .*{message}"):
+        prostate.decode(only(tmp_path).cases[0])
+
+
+def test_an_image_that_is_not_finite_is_named(tmp_path):
+    image = volume(0).astype(np.float32)
+    image[3, 3, 3] = np.inf
+    save_nifti(prostate_site(tmp_path / "UCL", cases=1) / "Case00.nii.gz", image)
+    with pytest.raises(BadInput, match=r"Case00.nii.gz: holds values that are not finite"):
+        prostate.decode(only(tmp_path).cases[0])
+
+
+def test_multisite_takes_every_spelling(tmp_path):
+    for folder, mask in (("isbi_1.5", "_Segmentation"), ("Bidmc", "_SEGMENTATION"), ("HK", "-segmentation")):
+        save_nifti(tmp_path / folder / "case00.nii.gz", volume(0), OBLIQUE)
+        save_nifti(tmp_path / folder / f"Case00{mask}.nii.gz", box() * 3, OBLIQUE)
+    (tmp_path / "HK" / "older").mkdir()
+    sites = found("prostate-multisite", tmp_path)
+    assert list(sites) == ["BIDMC", "BMC", "HK"]
+    assert [name for name, _ in sites["HK"].left_out] == ["older"]
+    for site in sites.values():
+        assert require_drawn("prostate-multisite", site.cases[0], volume(0), box()) == ("labels up to 3 clipped to 1",)

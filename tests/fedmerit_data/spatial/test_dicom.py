@@ -1,0 +1,81 @@
+import numpy as np
+import pydicom
+import pytest
+from layouts import volume
+from layouts_prostate import save_segmentation, save_series, zones
+
+from fedmerit.errors import BadInput
+from fedmerit_data.spatial.dicom import read_segmentation, read_series
+from fedmerit_data.spatial.geometry import onto
+
+
+def test_a_segmentation_is_the_union_of_its_segments(tmp_path):
+    save_segmentation(tmp_path / "seg.dcm", save_series(tmp_path / "a", volume(1)), zones())
+    label, remarks = onto(read_series(tmp_path / "a"), read_segmentation(tmp_path / "seg.dcm", (2, 3)))
+    np.testing.assert_array_equal(label.voxels, np.isin(zones(), (2, 3)))
+    assert remarks == ()
+    with pytest.raises(BadInput, match=r"seg.dcm: segments .*; expected some of \[7\]"):
+        read_segmentation(tmp_path / "seg.dcm", (7,))
+
+
+def edited(path, **changes):
+    slice_ = pydicom.dcmread(path)
+    for key, value in changes.items():
+        setattr(slice_, key, value)
+    slice_.save_as(path)
+
+
+@pytest.mark.parametrize(
+    ("defect", "message"),
+    [
+        ("missing", r"lie 8.00 mm apart, others 4.00 mm; fetch the missing slice"),
+        ("twice", r"lie in one place; keep one of the two"),
+        ("series", r"its SeriesInstanceUID is not that of 1-01.dcm; keep one series per folder"),
+        ("turned", r"its ImageOrientationPatient is not that of"),
+        ("nowhere", r"ImagePositionPatient \[nan, .*; expected 3 numbers"),
+        ("truncated", "not a readable DICOM"),
+        ("empty", "1-02.dcm: not a readable DICOM slice"),
+        ("text", "1-02.dcm: not a readable DICOM slice"),
+        ("folder", r"1-02.dcm: not a readable DICOM slice \(it is a folder\); name the folder of one series"),
+        ("huge", "more than any scan"),
+        ("alone", r"a: 1 DICOM slice\(s\); expected the folder of a whole series"),
+    ],
+)
+def test_a_series_that_is_not_whole(tmp_path, defect, message):
+    shape = (24, 20, 6)
+    save_series(tmp_path / "a", volume(1, shape))
+    places = sorted((tmp_path / "a").iterdir(), key=lambda path: pydicom.dcmread(path).ImagePositionPatient[2])
+    path = tmp_path / "a" / "1-02.dcm"
+    if defect == "missing":
+        places[2].unlink()
+    elif defect == "twice":
+        (tmp_path / "a" / "1-77.dcm").write_bytes(places[2].read_bytes())
+    elif defect == "series":
+        edited(path, SeriesInstanceUID="1.2.3")
+    elif defect == "turned":
+        edited(path, ImageOrientationPatient=[0, 1, 0, 0, 0, 1])
+    elif defect == "nowhere":
+        edited(path, ImagePositionPatient=["nan", "0", "0"])
+    elif defect == "truncated":
+        path.write_bytes(path.read_bytes()[:-600])
+    elif defect == "huge":
+        for each in places:
+            edited(each, Rows=65535, Columns=65535)
+    elif defect == "alone":
+        for each in places[1:]:
+            each.unlink()
+    else:
+        path.unlink()
+        path.mkdir() if defect == "folder" else path.write_text("" if defect == "empty" else "no image")
+    with pytest.raises(BadInput, match=message):
+        read_series(tmp_path / "a")
+
+
+def test_every_slice_has_its_own_slope_and_intercept(tmp_path):
+    """As PET has them, and some MR: the first slice's type must not cut off the others'."""
+    save_series(tmp_path / "a", np.full((24, 20, 3), 1001, np.uint16))
+    stated = ((1, 0), (0.001, 0), (200, -1024))
+    for path, (slope, intercept) in zip(sorted((tmp_path / "a").iterdir()), stated, strict=True):
+        edited(path, RescaleSlope=slope, RescaleIntercept=intercept)
+    found = {round(float(level), 3) for level in np.unique(read_series(tmp_path / "a").voxels)}
+    assert found == {1001, 1.001, 200 * 1001 - 1024}

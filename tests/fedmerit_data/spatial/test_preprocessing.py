@@ -1,0 +1,191 @@
+import numpy as np
+import pytest
+from monai.transforms import (
+    BorderPad,
+    Compose,
+    NormalizeIntensity,
+    Resize,
+    ScaleIntensityRange,
+    ScaleIntensityRangePercentiles,
+    SpatialCrop,
+)
+
+from fedmerit.errors import BadInput
+from fedmerit_data.raw import Decoded
+from fedmerit_data.spatial.preprocessing import (
+    WINDOWS,
+    Box,
+    box_about,
+    central_box,
+    normalise_mri,
+    normalise_of,
+    normalise_photo,
+    preprocess,
+)
+
+
+def case(height=40, width=40, spacing=(1.0, 1.0), slices=3):
+    rng = np.random.default_rng(0)
+    image = rng.random((slices, 1, height, width), dtype=np.float32) + 1
+    label = np.zeros((slices, 1, height, width), np.uint8)
+    label[1, 0, 14:22, 17:27] = 1
+    return Decoded(image, label, spacing)
+
+
+def central(decoded, size, field_of_view, normalise):
+    return preprocess(decoded, size, central_box(decoded, field_of_view), normalise)
+
+
+def test_without_resizing_masks_are_what_was_drawn():
+    _, label = central(case(), 40, 40.0, normalise_mri)
+    np.testing.assert_array_equal(label, case().label)
+    _, label = central(case(), 32, 32.0, normalise_mri)
+    np.testing.assert_array_equal(label, case().label[:, :, 4:36, 4:36])
+
+
+def test_a_field_beyond_the_image_is_padded_with_its_darkest_value():
+    image, label = central(case(), 60, 60.0, normalise_mri)
+    np.testing.assert_array_equal(label[:, :, 10:50, 10:50], case().label)
+    assert label.sum() == case().label.sum()
+    inside = image[:, :, 10:50, 10:50]
+    assert abs(inside.mean()) < 1e-5
+    assert inside.std() == pytest.approx(1, abs=1e-3)
+    assert (image[:, :, :10] == inside.min()).all()
+
+
+def test_millimetres_count_not_pixels():
+    image, label = central(case(40, 80, (1.0, 0.5)), 32, 32.0, normalise_mri)
+    assert image.shape == label.shape == (3, 1, 32, 32)
+    assert image.dtype == np.float32
+    assert label.dtype == np.uint8
+    assert label[1].sum() == 8 * 5  # half as many pixels across, each twice as wide
+    assert set(np.unique(label)) == {0, 1}
+
+
+@pytest.mark.parametrize("size", [16, 24, 64])
+def test_image_and_mask_stay_in_place_together(size):
+    mask = np.zeros((1, 1, 48, 48), np.uint8)
+    mask[..., 10:22, 20:41] = 1
+    image, label = central(Decoded(mask.astype(np.float32), mask), size, None, normalise_photo)
+    bright = image > (image.max() + image.min()) / 2
+    for array in (bright, label):
+        rows, columns = np.nonzero(array[0, 0])
+        scale = size / 48
+        assert rows.mean() + 0.5 == pytest.approx(16 * scale, abs=0.35)
+        assert columns.mean() + 0.5 == pytest.approx(30.5 * scale, abs=0.35)
+
+
+def test_a_field_that_would_cut_the_mask_is_refused_and_the_one_that_fits_named():
+    with pytest.raises(BadInput, match=r"the central 12 mm cut off a part of its mask.*at least 16 mm"):
+        central(case(), 16, 12.0, normalise_mri)
+    assert central(case(), 16, 16.0, normalise_mri)[1].sum() == case().label.sum()
+
+
+def test_a_frame_that_is_not_square_is_padded_not_stretched():
+    _, label = central(case(20 + 20, 60), 60, None, normalise_photo)
+    np.testing.assert_array_equal(label[:, :, 10:50], case(40, 60).label)
+    assert label.sum() == case(40, 60).label.sum()
+
+
+@pytest.mark.parametrize(("height", "width", "field"), [(41, 40, 33.0), (40, 41, 50.0), (25, 52, None), (60, 31, None)])
+def test_a_central_box_says_what_was_stored(height, width, field):
+    decoded = case(height, width)
+    box = central_box(decoded, field)
+    _, label = preprocess(decoded, box.height, box, normalise_mri)
+    assert (box.height, box.width) == ((field or max(height, width)),) * 2
+    stored, source = np.argwhere(label), np.argwhere(decoded.label)
+    np.testing.assert_array_equal(np.add(stored, [0, 0, box.top, box.left]), source)
+
+
+def photograph(top, left, height=60, width=80):
+    """A disc 11 high and 15 wide, its first row and column as given."""
+    image = np.random.default_rng(1).integers(0, 256, (1, 3, height, width)).astype(np.float32)
+    label = np.zeros((1, 2, height, width), np.uint8)
+    label[0, 0, top : top + 11, left : left + 15] = 1
+    label[0, 1, top + 3 : top + 6, left + 2 : left + 9] = 1
+    return Decoded(image, label)
+
+
+def test_a_disc_off_centre_is_brought_to_the_middle():
+    decoded = photograph(22, 41)
+    box = box_about(decoded.label[0, 0], 3)
+    assert box == Box(top=5, left=26, height=45, width=45)  # 3 x 15 about row 27.5 and column 48.5
+    image, label = preprocess(decoded, 45, box, normalise_photo)
+    np.testing.assert_array_equal(label, decoded.label[:, :, 5:50, 26:71])
+    np.testing.assert_allclose(image, normalise_photo(decoded.image[0, :, 5:50, 26:71]).numpy()[None], atol=1e-5)
+    marked = np.argwhere(label[0, 0])
+    np.testing.assert_array_equal(marked.min(0) + marked.max(0), [44, 44])
+
+
+def test_a_disc_at_the_border_is_padded_to_the_middle():
+    decoded = photograph(0, 65)
+    box = box_about(decoded.label[0, 0], 3)
+    assert box == Box(top=-17, left=50, height=45, width=45)
+    image, label = preprocess(decoded, 45, box, normalise_photo)
+    np.testing.assert_array_equal(label[0, :, 17:, :30], decoded.label[0, :, :28, 50:])
+    assert label.sum() == decoded.label.sum()
+    assert (image[:, :, :17] == image.min()).all()
+    assert (image[..., 30:] == image.min()).all()
+    np.testing.assert_allclose(image[0, :, 17:, :30].mean((1, 2)), 0, atol=1e-5)
+
+
+def test_no_multiple_from_one_on_cuts_a_disc_and_no_disc_has_no_box():
+    decoded = photograph(7, 9)
+    for multiple in (1, 1.01, 1.1, 2.5, 4):
+        box = box_about(decoded.label[0, 0], multiple)
+        assert box.top <= 7 < 18 <= box.top + box.height
+        assert box.left <= 9 < 24 <= box.left + box.width
+    assert box_about(decoded.label[0, 0], 1) == Box(5, 9, 15, 15)
+    assert box_about(decoded.label[0, 0] * 0, 3) is None
+
+
+MONAI = {
+    normalise_mri: [ScaleIntensityRangePercentiles(0.5, 99.5, 0, 1, clip=True), NormalizeIntensity()],
+    normalise_photo: [ScaleIntensityRange(0, 255, 0, 1), NormalizeIntensity(channel_wise=True)],
+}
+
+
+@pytest.mark.parametrize("normalise", MONAI)
+@pytest.mark.parametrize("shape", [(3, 2, 40, 52), (2, 3, 30, 30), (20, 1, 230, 230)])  # the last beyond a million
+@pytest.mark.parametrize(("box", "size"), [(Box(-3, 2, 50, 20), 16), (Box(2, -4, 25, 60), 64), (Box(0, 0, 30, 30), 30)])
+@pytest.mark.filterwarnings("ignore:Divide by zero")
+def test_bits_are_those_of_monai(normalise, shape, box, size):
+    rng = np.random.default_rng(0)
+    label = (rng.random(shape) > 0.7).astype(np.uint8)
+    level = np.zeros(shape, np.float32)
+    level[..., 5, 5] = 3  # so rare that both percentiles are 0
+    for image in (rng.gamma(2, 50, shape).astype(np.float32), level):
+        ends = min(box.top + box.height, shape[2]), min(box.left + box.width, shape[3])
+        starts = max(box.top, 0), max(box.left, 0)
+        crop = SpatialCrop(roi_start=starts, roi_end=ends)
+        beyond = [max(-box.top, 0), box.top + box.height - ends[0], max(-box.left, 0), box.left + box.width - ends[1]]
+        seen = Compose([crop, *MONAI[normalise]])(image.reshape(-1, *shape[2:]))
+        seen = BorderPad(beyond, value=float(seen.min()))(seen)
+        seen = Resize((size, size), mode="bilinear", anti_aliasing=True)(seen)
+        drawn = Resize((size, size), mode="nearest-exact")(BorderPad(beyond)(crop(label.reshape(-1, *shape[2:]))))
+        ours = preprocess(Decoded(image, label), size, box, normalise)
+        for array, theirs in zip(ours, (seen, drawn), strict=True):
+            assert array.tobytes() == theirs.numpy().astype(array.dtype).tobytes()
+
+
+@pytest.mark.parametrize("modality", WINDOWS)
+def test_hounsfield_units_mean_the_same_in_every_volume(modality):
+    low, high = WINDOWS[modality]
+    middle = (low + high) / 2
+    normalise = normalise_of(modality, 1)
+    for others in (-1024.0, 3000.0):  # whatever else is in the volume
+        units = np.array([[[low - 500, low, middle, high, high + 500, others]]], np.float32)
+        np.testing.assert_allclose(normalise(units)[0, 0, :5], [-1, -1, 0, 1, 1], atol=1e-6)
+
+
+def test_channels_without_a_common_unit_are_taken_one_by_one():
+    rng = np.random.default_rng(0)
+    stack = rng.gamma(2, 50, (4, 2, 12, 12)).astype(np.float32)
+    stack[:, 1] = 0.001 * stack[:, 1] + 7  # such as a map of diffusion beside T2
+    seen = normalise_of("mri_by_channel", 2)(stack.reshape(8, 12, 12)).reshape(4, 2, 12, 12)
+    for channel in (0, 1):
+        expected = normalise_mri(stack[:, channel])
+        np.testing.assert_array_equal(seen[:, channel], expected)
+        assert float(seen[:, channel].std()) == pytest.approx(1, abs=0.01)
+    together = normalise_of("mri", 2)(stack.reshape(8, 12, 12)).reshape(4, 2, 12, 12)
+    assert float(together[:, 1].std()) < 0.01  # as one volume, the second channel would be flat

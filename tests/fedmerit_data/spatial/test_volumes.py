@@ -1,0 +1,55 @@
+import nibabel as nib
+import numpy as np
+import pytest
+from layouts import box, save_nifti, volume
+from layouts_prostate import OBLIQUE, save_itk, save_series
+
+from fedmerit.errors import BadInput
+from fedmerit_data.spatial.dicom import read_series
+from fedmerit_data.spatial.volumes import read_itk, read_nifti
+
+
+def test_every_format_reads_the_same(tmp_path):
+    save_nifti(tmp_path / "a.nii.gz", volume(1), OBLIQUE)
+    save_itk(tmp_path / "a.mhd", volume(1))
+    save_itk(tmp_path / "a.nrrd", volume(1))
+    save_series(tmp_path / "a", volume(1))
+    for read in (
+        read_nifti(tmp_path / "a.nii.gz"),
+        read_itk(tmp_path / "a.mhd"),
+        read_itk(tmp_path / "a.nrrd"),
+        read_series(tmp_path / "a"),
+    ):
+        np.testing.assert_array_equal(read.voxels, volume(1))
+        np.testing.assert_allclose(read.affine, OBLIQUE, atol=1e-5)
+        assert read.located
+
+
+def test_headers_that_promise_more_than_there_is(tmp_path):
+    header = nib.Nifti1Header()
+    header.set_data_dtype(np.float32)
+    header.set_data_shape((30000, 30000, 30000))
+    (tmp_path / "a.nii").write_bytes(header.binaryblock + b"\0" * 400)
+    save_itk(tmp_path / "a.mhd", box())
+    text = (tmp_path / "a.mhd").read_text().replace("DimSize = 24 20 4", "DimSize = 30000 30000 30000")
+    (tmp_path / "a.mhd").write_text(text)
+    for read, name in ((read_nifti, "a.nii"), (read_itk, "a.mhd")):
+        with pytest.raises(BadInput, match=f"{name}: its header promises .* more than any scan"):
+            read(tmp_path / name)
+
+
+@pytest.mark.parametrize("damage", ["truncated", "text", "empty", "folder", "no voxels"])
+@pytest.mark.parametrize("name", ["a.mhd", "a.nrrd"])
+def test_a_damaged_volume_is_named(tmp_path, name, damage):
+    path = tmp_path / name
+    save_itk(path, volume(1))
+    voxels = path.with_suffix(".raw") if name == "a.mhd" else path
+    if damage == "truncated":
+        voxels.write_bytes(voxels.read_bytes()[:-500])
+    elif damage == "no voxels":
+        voxels.unlink()
+    else:
+        path.unlink()
+        path.mkdir() if damage == "folder" else path.write_text("" if damage == "empty" else "no image")
+    with pytest.raises(BadInput, match=f"{name}: not a readable volume"):
+        read_itk(path)

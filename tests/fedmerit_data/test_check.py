@@ -1,0 +1,75 @@
+"""Which folders are looked into, and in what order findings are told; what is found is tested where it is."""
+
+import shutil
+
+import pytest
+from site_folders import edit
+
+from fedmerit.errors import BadInput
+from fedmerit_data.check import check, examine, examine_folders
+from fedmerit_data.checking.findings import Severity
+
+
+@pytest.fixture
+def sites(two_hospitals, tmp_path):
+    return shutil.copytree(two_hospitals, tmp_path / "sites")
+
+
+def test_nothing_wrong(two_hospitals):
+    assert check(two_hospitals) == []
+
+
+def test_no_sites(tmp_path):
+    for folder in (tmp_path, tmp_path / "missing"):
+        (finding,) = check(folder)
+        assert finding.file == folder
+        assert "no site folders" in finding.message
+
+
+def test_site_json_missing_or_broken(sites):
+    (sites / "HK" / "site.json").unlink()
+    (sites / "UCL" / "site.json").write_text("{")
+    first, second = (str(finding).removeprefix(f"{sites}/") for finding in check(sites))
+    assert first.startswith("HK: ")
+    assert "site.json: file not found" in first
+    assert "not readable as JSON" in second
+
+
+def test_pictures_and_hidden_folders_are_no_sites(two_hospitals, sites):
+    for name in ("overview", ".partial"):
+        (sites / name).mkdir()
+    (sites / "notes.txt").write_text("")
+    assert examine(sites).sites == examine(two_hospitals).sites
+    (sites / "BMC").mkdir()
+    (finding,) = check(sites)
+    assert (finding.kind, finding.site, finding.file) == ("unreadable site", "BMC", sites / "BMC")
+
+
+def test_some_folders_alone(sites):
+    """What lies beside them is not looked at, and may be anything."""
+    (sites / "UCL" / "site.json").unlink()
+    (state,) = examine_folders([sites / "HK"]).sites
+    assert state in examine(sites).sites
+    assert not examine_folders([sites / "HK"]).of(Severity.error)
+    (finding,) = examine_folders([sites / "BMC"]).findings
+    assert (finding.kind, finding.file) == ("unreadable site", sites / "BMC")
+    assert "no such site folder" in finding.message
+
+
+def test_errors_are_told_before_warnings_and_notes(sites):
+    """A split that the first site was to have empty is told after a file of the last site that is missing."""
+    edit(sites / "HK" / "site.json", lambda info: info.update(ratios=[0.5, 0.0, 0.5]))
+    edit(sites / "HK" / "datalist.json", lambda lists: lists.update(validation=[]))
+    (sites / "UCL" / "cases" / "Case01_image.npy").unlink()
+    severities = [finding.severity for finding in examine(sites).findings]
+    assert severities == sorted(severities, key=list(Severity).index)
+    assert {Severity.error, Severity.note} <= set(severities)
+    assert [str(finding) for finding in check(sites)] == [
+        str(finding) for finding in examine(sites).findings if finding.severity is Severity.error
+    ]
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.1, float("nan")])
+def test_a_share_of_empty_masks_that_is_none(two_hospitals, share):
+    with pytest.raises(BadInput, match=r"max_empty .*: expected a share from 0 to 1"):
+        check(two_hospitals, max_empty=share)

@@ -1,0 +1,58 @@
+"""What would be read, before anything is written."""
+
+import pytest
+from made_photographs import write_photographs
+
+from fedmerit.errors import BadInput
+from fedmerit_data.describe import describe
+from fedmerit_data.preparation import Preparation
+
+LABELS = {"disc": (1, 2), "cup": (2,)}
+
+
+def test_what_would_be_read(tmp_path):
+    source = write_photographs(tmp_path / "raw")
+    (source / "A" / "notes.txt").touch()
+    before = sorted(tmp_path.rglob("*"))
+    one, other = describe(Preparation("generic", source=source, labels=LABELS))
+    assert sorted(tmp_path.rglob("*")) == before
+    told = "\n".join(one.lines(("disc", "cup")))
+    for part in ("site A: 4 cases of 4 patients", "0.png", "48 x 56 pixels, 3 channel(s)", "label cup:", "notes.txt"):
+        assert part in told
+    assert not one.faults
+    assert not other.faults
+
+
+def test_what_cannot_be_prepared_so(tmp_path, fedmerit):
+    source = write_photographs(tmp_path / "raw", sites=("A",), count=2)
+    (one,) = describe(Preparation("generic", source=source, labels={"disc": (1,)}))
+    assert len(one.faults) == 2
+    assert "2 patient(s)" in one.faults[0]
+    assert "--labels" in one.faults[1]
+    told = fedmerit("prepare", "generic", "--source", source, "--labels", "disc=1", "--describe")
+    assert told.exit_code == 1
+    assert "cannot be prepared so" in told.output
+    with pytest.raises(BadInput, match="generates"):
+        describe(Preparation("synthetic-prostate"))
+
+
+def test_patients_are_those_of_the_table(tmp_path):
+    """Four photographs of two people cannot be split in three."""
+    source = write_photographs(tmp_path / "raw", sites=("A",))
+    table = tmp_path / "patients.csv"
+    table.write_text("site,case,patient\n" + "".join(f"A,{case},{case % 2}\n" for case in range(4)))
+    (one,) = describe(Preparation("generic", source=source, labels=LABELS, patient_table=table))
+    assert one.patients == 2
+    assert "2 patient(s)" in one.faults[0]
+    table.write_text("site,case,patient\nA,none,0\n")
+    with pytest.raises(BadInput, match=r"patients\.csv"):
+        describe(Preparation("generic", source=source, labels=LABELS, patient_table=table))
+
+
+@pytest.mark.parametrize("name", ["overview", "A=B"])
+def test_a_site_that_cannot_be_called_so(tmp_path, name):
+    source = write_photographs(tmp_path / "raw", sites=(name,))
+    (one,) = describe(Preparation("generic", source=source, labels=LABELS))
+    (fault,) = one.faults
+    assert f"the site's name is '{name}'" in fault
+    assert "rename it" in fault

@@ -1,0 +1,95 @@
+"""The dossier: every item answered by evidence or by whom to ask, and nothing said that was not recorded."""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from run_factory import SITES, make_run, make_sites
+
+from fedmerit.errors import BadInput
+from fedmerit.files import read_json, write_json
+from fedmerit_evaluation.dossier.dossier import EVIDENCE, LISTS, NOT_KNOWN, UNANSWERABLE, read_items, write_dossier
+
+
+def _read(out: Path, name: str) -> "pd.Series[str]":
+    return pd.read_csv(out / "tables" / f"{name}.csv", dtype=str).set_index("MethodSpec")["Evidence"]
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_every_item_names_known_evidence_and_whom_to_ask(name: str) -> None:
+    items = read_items(name)
+    assert items["item"].is_unique
+    assert (items[["item", "asks", "ask"]] != "").all(axis=None)
+    assert not ((items["open"] != "") & (items["evidence"] == "")).any()  # what is left open is beside evidence
+    assert {key for keys in items["evidence"] for key in keys.split()} <= {*EVIDENCE, *UNANSWERABLE}
+
+
+def test_the_lists_are_whole() -> None:
+    sizes = {name: len(read_items(name)) for name in LISTS}
+    assert (sizes["claim"], sizes["future-ai"]) == (44, 30)
+    numbers = {item.rstrip("abcdefg") for item in read_items("tripod-ai")["item"]}
+    assert numbers == {str(number) for number in range(1, 28)}
+    assert {item[0] for item in read_items("eu-ai-act-annex-iv")["item"]} == set("123456789")
+
+
+def test_what_was_recorded_is_told_and_the_rest_is_asked_for(tmp_path: Path) -> None:
+    runs = [make_run(tmp_path / f"{method}-{seed}", method=method, seed=seed, rounds=2, image_size=[64, 64], privacy=[])
+            for method, seed in (("standalone", 0), ("fedce", 1))]  # fmt: skip
+    path = write_dossier(runs, tmp_path / "out")
+    page = path.read_text()
+    assert all(title in page for title in LISTS.values())
+    claim, flute = _read(tmp_path / "out", "claim"), _read(tmp_path / "out", "hl7-flute")
+    assert "Mean test Dice" in claim["37"]
+    assert all(site in claim["37"] for site in SITES)
+    assert claim["23"].startswith("FedMerit 0.1.0 (torch 2.13.0")
+    assert claim["24"] == "Parameters begin at random by seed: 1."  # of what was federated
+    assert claim["7"] == f"{NOT_KNOWN} each hospital's data manager"  # no site folder is here
+    assert claim["33"] == f"{NOT_KNOWN} a hospital that took no part"
+    assert flute["Membership"].startswith(NOT_KNOWN)
+    # What was measured answers such an item in part, and whom to ask for the rest is said.
+    assert claim["40"].endswith(f"Beyond that (limits that the numbers do not show): {NOT_KNOWN} the authors")
+    annex = _read(tmp_path / "out", "eu-ai-act-annex-iv")
+    assert annex["1(e)"] == f"{NOT_KNOWN} the model's provider"  # what it was trained on is not what it is to run on
+    assert annex["4"] == f"{NOT_KNOWN} the study's statistician"  # measures do not say why they are suitable
+    assert "in part" in page
+    assert "hold them against the originals" in page
+    assert str(tmp_path) not in page
+
+
+@pytest.mark.slow
+def test_site_folders_tell_of_the_data(tmp_path: Path) -> None:
+    sites = make_sites(tmp_path / "sites", SITES[:2])
+    for site in SITES[:2]:
+        split = {"patients": 5, "cases": 5, "slices": 15}
+        info = read_json(sites / site / "site.json") | {
+            "source": "generic", "licence": "CC BY 4.0", "left_out": [{"file": "x", "reason": "no mask"}],
+            "counts": dict.fromkeys(("training", "validation", "testing"), split),
+        }  # fmt: skip
+        write_json(sites / site / "site.json", info)
+    run = make_run(tmp_path / "run", rounds=2, image_size=[64, 64])
+    write_dossier([run], tmp_path / "out", sites=sites)
+    claim = _read(tmp_path / "out", "claim")
+    assert claim["35"].startswith("Alder, Birch: training 5 patients, 15 slices")
+    assert claim["35"].endswith("not known of Cedar and Dogwood.")
+    assert "1 file: no mask" in claim["8"]
+    with pytest.raises(BadInput, match="holds none of Alder"):
+        write_dossier([run], tmp_path / "out", sites=make_sites(tmp_path / "others", ("Yew",)))
+
+
+def test_an_unfinished_run_claims_no_result(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", rounds=4, done=2, image_size=[64, 64])
+    write_dossier([run], tmp_path / "out")
+    claim = _read(tmp_path / "out", "claim")
+    for item in ("26", "28", "29", "32", "37", "39"):
+        assert claim[item].startswith(NOT_KNOWN)
+    assert "run incomplete: 2 of 4 rounds" in claim["40"]
+
+
+@pytest.mark.slow
+def test_a_run_says_what_a_real_one_recorded(trained, tmp_path: Path) -> None:
+    run = trained()
+    write_dossier([run], tmp_path / "out")
+    record = _read(tmp_path / "out", "eu-ai-act-article-12")
+    assert "3 rounds, hash chain whole, not signed" in record["12(1)"]
+    assert record["12(1) in use"] == f"{NOT_KNOWN} the model's provider"
+    assert "SHA-256" in _read(tmp_path / "out", "claim")["43"]

@@ -1,0 +1,417 @@
+"""`fedmerit fairness` on made-up runs: its numbers against those of the parts, its files, what it says is missing."""
+
+import math
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+from games_reference import subsets
+from run_factory import SITES, add_rows, make_run
+from typer.testing import CliRunner
+
+from fedmerit.errors import BadInput
+from fedmerit.files import write_json
+from fedmerit.records.results import ResultsFile, Row
+from fedmerit_cli.main import app
+from fedmerit_evaluation.fairness import measures
+from fedmerit_evaluation.fairness.run_fairness import study, write
+from fedmerit_evaluation.ground_truth import semivalues
+from fedmerit_evaluation.ground_truth.ground_truths import complete_ground_truths, write_sampling
+from fedmerit_evaluation.ground_truth.sampling import Sampling
+from fedmerit_evaluation.ground_truth.utilities import coalition_utilities
+from fedmerit_evaluation.results.run_folders import combine_results, open_runs
+from fedmerit_evaluation.results.views import Results
+
+METHODS = {"standalone": 0.7, "fedavg": 0.8, "fedce": 0.85}
+DRAWS = 50
+LEFT_OUT = [frozenset(SITES), *(frozenset(SITES) - {site} for site in SITES)]
+EVERY = [one for one in subsets(SITES) if one]
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory):
+    """Runs of three methods and two seeds, as `compare` leaves them: never change them."""
+    folder = tmp_path_factory.mktemp("compared")
+    for method, level in METHODS.items():
+        for seed in (0, 1):
+            make_run(folder / f"{method}_seed{seed}", method=method, seed=seed, rounds=4, level=level)
+    return folder
+
+
+def make_truth(folder, coalitions=EVERY, seeds=(0, 1), sites=SITES, labels=("prostate",)):
+    """A folder of ground truth: Dice of coalitions on five cases of every site."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = []
+    for seed in seeds:
+        for one in coalitions:
+            random = np.random.default_rng([seed, *map(sites.index, sorted(one))])
+            merit = sum(0.04 * (1 + sites.index(site)) for site in one)
+            rows += [
+                Row("run", "fedavg", seed, 3, site, "dice", 0.4 + merit + random.normal(0, 0.01), "testing",
+                    f"{case:03d}", label, semivalues.format_spec(one))
+                for site in sites for case in range(5) for label in labels
+            ]  # fmt: skip
+    ResultsFile(folder / "results.csv").append(rows)
+    return folder
+
+
+def command(*arguments):
+    return CliRunner().invoke(app, ["fairness", *map(str, arguments), "--draws", str(DRAWS)], env={"COLUMNS": "250"})
+
+
+def measured(found, table, method, name, estimate=""):
+    rows = found.measured.set_index(["table", "method", "estimate", "measure"])
+    return rows.loc[table, method, estimate, name]
+
+
+def dice_of(out, method):
+    """Seeds x sites, in percent."""
+    results = combine_results(open_runs([out / f"{method}_seed{seed}" for seed in (0, 1)]))
+    return 100 * results.dice.by_site.to_numpy()
+
+
+def coalitions_in(folder):
+    return Results(pd.read_csv(folder / "results.csv", dtype={"case": str}))
+
+
+def test_runs_on_other_images_than_training_alone_are_told(tmp_path):
+    for digest, told in (("a", 0), ("b", 1)):
+        runs = [make_run(tmp_path / digest / method, method=method, site_digests={SITES[0]: one})
+                for method, one in (("fedce", "a"), ("standalone", digest))]  # fmt: skip
+        found, notes = study(runs, draws=DRAWS)
+        assert sum("tested on different cases" in note for note in notes) == told
+        assert measured(found, "gains", "fedce", "mean_gain")["seeds"] == 1 - told
+        assert math.isnan(measured(found, "performance", "fedce", "euclidean")["mean"]) == bool(told)
+
+
+def test_a_truth_of_other_images_is_told(tmp_path):
+    digests = dict.fromkeys(SITES, "a")
+    runs = [make_run(tmp_path / "runs" / method, method=method, sites=SITES, site_digests=digests)
+            for method in ("fedce", "standalone")]  # fmt: skip
+    truth = make_truth(tmp_path / "truth", seeds=(0,))
+    for digest, told in (("a", 0), ("b", 1)):
+        write_json(truth / "study.json", {"site_digests": digests | {SITES[0]: digest}})
+        _, notes = study(runs, truth=truth, draws=DRAWS)
+        assert sum("sites from folders that were prepared otherwise" in note for note in notes) == told
+
+
+def test_every_measure_is_the_mean_over_seeds_of_its_parts(out, tmp_path):
+    truth = make_truth(tmp_path / "truth")
+    found, notes = study([out], truth=truth, draws=DRAWS)
+    assert notes == []
+    alone, final = dice_of(out, "standalone"), dice_of(out, "fedce")
+    vectors = {
+        ("dice", "mean"): final.mean(axis=1), ("dice", "std"): final.std(axis=1, ddof=1),
+        ("dice", "worst"): final.min(axis=1),
+        ("performance", "pearson"): measures.pearson(alone, final),
+        ("performance", "pearson_p"): measures.pearson_p(alone, final),
+        ("performance", "euclidean"): measures.euclidean(alone, final),
+        ("performance", "cosine"): measures.cosine(alone, final),
+        ("performance-ranks", "spearman"): measures.spearman(alone, final),
+        ("performance-ranks", "kendall"): measures.kendall(alone, final),
+        ("gains", "mean_gain"): (final - alone).mean(axis=1),
+        ("gains", "gain_spread"): (final - alone).std(axis=1, ddof=1),
+        ("gains", "losers"): (final < alone).mean(axis=1), ("gains", "bounded"): measures.bounded(alone, final),
+    }  # fmt: skip
+    for (table, name), values in vectors.items():
+        row = measured(found, table, "fedce", name)
+        assert row["mean"] == pytest.approx(values.mean()), name
+        assert row["std"] == pytest.approx(values.std(ddof=1)), name
+        assert row["seeds"] == 2
+        assert math.isnan(row["low"]) if name == "pearson_p" else row["low"] <= row["high"]
+
+
+@pytest.mark.parametrize(
+    ("truth", "value"), [("leave-one-out", semivalues.leave_one_out), ("Shapley", semivalues.shapley)]
+)
+def test_collaboration_fairness_is_against_the_values_of_the_same_seed(out, tmp_path, truth, value):
+    folder = make_truth(tmp_path / "truth")
+    found, _ = study([out], truth=folder, draws=DRAWS)
+    utilities = coalition_utilities(coalitions_in(folder))
+    values = np.stack([value(utilities[seed]) for seed in (0, 1)])
+    said = combine_results(open_runs(sorted(out.glob("*_seed*")))).rounds.contributions
+    for method, estimate, column in (
+        ("fedce", "mean weight", "mean_weight"),
+        ("fedce", "mean contribution", "mean_contribution"),
+        ("fedavg", "sample share", "num_samples"),
+    ):
+        vectors = said[column].unstack("site").xs(method, level="method").to_numpy()
+        shares = [np.stack([semivalues.normalised(row) for row in rows]) for rows in (values, vectors)]
+        expected = {
+            "pearson": measures.pearson(values, vectors),
+            "pearson_p": measures.pearson_p(values, vectors),
+            "euclidean": measures.euclidean(*shares),
+            "cosine": measures.cosine(values, vectors),
+        }
+        for name, numbers in expected.items():
+            row = measured(found, truth.lower(), method, name, estimate)
+            assert row["mean"] == pytest.approx(numbers.mean()), (method, name)
+        row = measured(found, f"{truth.lower()}-ranks", method, "kendall", estimate)
+        assert row["mean"] == pytest.approx(measures.kendall(values, vectors).mean())
+        row = measured(found, "rewards", method, "pearson", estimate)
+        assert row["mean"] == pytest.approx(measures.pearson(vectors, dice_of(out, method)).mean())
+    assert set(found.measured.query("method == 'fedavg' and estimate != ''")["estimate"]) == {"sample share"}
+    assert "standalone" not in set(found.measured.query("estimate != ''")["method"])
+
+
+def test_tables_are_printed_and_written(out, tmp_path):
+    result = command(out, "--truth", make_truth(tmp_path / "truth"), "--out", tmp_path / "tables")
+    assert result.exit_code == 0, result.output
+    names = ["dice", "gains", "leave-one-out", "leave-one-out-ranks", "performance", "performance-ranks", "rewards"]
+    names += ["shapley", "shapley-ranks"]
+    written = sorted(path.name for path in (tmp_path / "tables").iterdir())
+    assert written == sorted(
+        [f"fairness-{name}.{kind}" for name in names for kind in ("csv", "tex")] + ["fairness.csv", "notes.txt"]
+    )
+    for words in ("Table 2 of Jiang et al. 2023", "Table 3 of Jiang et al. 2023", "MCG and CGS of CYCle", "Kendall"):
+        assert words in " ".join(result.output.split())
+    table = pd.read_csv(tmp_path / "tables/fairness-performance.csv").set_index("Method")
+    expected = measures.pearson(dice_of(out, "standalone"), dice_of(out, "fedavg"))
+    assert table.loc["fedavg", "Pearson"] == pytest.approx(expected.mean())
+    assert table.loc["fedavg", "Pearson, std over seeds"] == pytest.approx(expected.std(ddof=1))
+    assert " to " in table.loc["fedavg", "Pearson, 95 %"]
+    assert f"{expected.mean():.2f} ± {expected.std(ddof=1):.2f}".replace("-", "\N{MINUS SIGN}") in result.output
+    assert (tmp_path / "tables/fairness-shapley.tex").read_text().count(r"\\") == 1 + 1 + 2
+    assert (tmp_path / "tables/notes.txt").read_text() == ""
+    everything = pd.read_csv(tmp_path / "tables/fairness.csv")
+    assert {"table", "method", "estimate", "figure", "mean", "std", "low", "high", "seeds", "note"} == set(everything)
+
+
+def test_the_same_command_gives_the_same_files(out, tmp_path):
+    for name in "ab":
+        write(*study([out], draws=DRAWS), tmp_path / name)
+    for path in (tmp_path / "a").iterdir():
+        assert path.read_text() == (tmp_path / "b" / path.name).read_text()
+
+
+def test_without_runs_alone_and_without_truth_it_says_what_to_run(out):
+    result = command(out / "fedavg_seed0", out / "fedce_seed0")
+    assert result.exit_code == 0, result.output
+    assert "seed 0: no run that trains alone" in result.stderr
+    assert "`fedmerit run --method standalone --sites None --rounds 4 --seed 0 --out RUN`" in result.stderr
+    assert "`fedmerit loo" in result.stderr
+    assert "Table 2" not in result.stdout
+
+
+def test_a_seed_that_nobody_trains_alone_for_is_left_out_and_told(out):
+    runs = [out / f"{method}_seed{seed}" for method in ("fedavg", "fedce") for seed in (0, 1)]
+    found, notes = study([*runs, out / "standalone_seed1"], draws=DRAWS)
+    row = measured(found, "performance", "fedavg", "pearson")
+    assert row["seeds"] == 1
+    assert row["mean"] == pytest.approx(measures.pearson(dice_of(out, "standalone"), dice_of(out, "fedavg"))[1])
+    assert row["note"] == "seed 0: Dice of standalone is missing"
+    assert any(note.startswith("seed 0: no run that trains alone") for note in notes)
+
+
+def test_runs_that_are_not_finished_are_left_out_and_told(out, tmp_path):
+    shutil.copytree(out, tmp_path / "out")
+    make_run(tmp_path / "out" / "cgsv_seed0", method="cgsv", rounds=4, done=2)
+    found, notes = study([tmp_path / "out"], draws=DRAWS)
+    assert "cgsv" not in set(found.measured["method"])
+    path = tmp_path / "out" / "cgsv_seed0"
+    assert notes[0] == f"{path}: not finished, left out; `fedmerit run --resume --out {path}` goes on with it"
+    result = command(path)
+    assert result.exit_code == 2
+    assert f"--resume --out {path}" in result.stderr
+
+
+def test_a_site_that_was_not_tested(out, tmp_path):
+    shutil.copytree(out / "fedavg_seed0", tmp_path / "fedavg_seed0")
+    results = tmp_path / "fedavg_seed0" / "results.csv"
+    lines = results.read_text().splitlines(keepends=True)
+    results.write_text("".join(line for line in lines if not (",Birch,,testing," in line and ",dice," in line)))
+    found, notes = study([tmp_path / "fedavg_seed0", out / "standalone_seed0"], draws=DRAWS)
+    assert math.isnan(measured(found, "dice", "fedavg", "mean")["mean"])
+    assert "no test Dice from Birch" in notes[0]
+    assert any("Dice is missing for some site" in note for note in notes)
+
+
+@pytest.mark.parametrize(
+    ("coalitions", "word"),
+    [
+        (LEFT_OUT[:-1], r"leave-one-out, seed 0: no utility of coalition Alder\+Birch\+Cedar; `fedmerit loo "),
+        (
+            [frozenset(SITES[:1])],
+            r"leave-one-out, seed 1: no utility of coalitions Alder\+Birch\+Cedar\+Dogwood and \d more; ",
+        ),
+        ([one for one in EVERY if len(one) < 4], r"no utility of coalition Alder\+Birch\+Cedar\+Dogwood"),
+    ],
+)
+def test_an_incomplete_truth_is_named(out, tmp_path, coalitions, word):
+    with pytest.raises(BadInput, match=word):
+        study([out], truth=make_truth(tmp_path / "truth", coalitions), draws=DRAWS)
+
+
+def test_leave_one_out_alone_is_a_whole_truth(out, tmp_path):
+    found, notes = study([out], truth=make_truth(tmp_path / "truth", LEFT_OUT), draws=DRAWS)
+    assert {"leave-one-out", "leave-one-out-ranks"} < set(found.measured["table"])
+    assert not {"shapley", "shapley-ranks"} & set(found.measured["table"])
+    assert notes == []
+
+
+def test_shapley_half_done_is_told(out, tmp_path):
+    truth = make_truth(tmp_path / "truth", [one for one in EVERY if len(one) != 2])
+    found, notes = study([out], truth=truth, draws=DRAWS)
+    assert "leave-one-out" in set(found.measured["table"])
+    assert "shapley" not in set(found.measured["table"])
+    assert any("Shapley, seed 1: no utility of coalitions Alder+Birch and 5 more; " in note for note in notes)
+    assert any("`fedmerit shapley --exact-up-to 4 --sites SITES --seeds 1 " in note for note in notes)
+
+
+def sampled_truth(folder, of, most=6):
+    """A folder of ground truth with the coalitions alone that sampling asks for, and its rule by seed."""
+    whole = coalition_utilities(coalitions_in(of))
+    rules = {
+        seed: Sampling(tuple(SITES), seed=seed, truncation=0.001, precision=0, fewest=2, most=most) for seed in whole
+    }
+    asked = {one for seed, rule in rules.items() for one in rule.coefficients(whole[seed])}
+    make_truth(folder, [one for one in EVERY if one in asked])
+    write_sampling(folder, rules[0])
+    return folder, rules, whole
+
+
+def test_sampled_shapley_values_are_a_truth(out, tmp_path):
+    folder, rules, whole = sampled_truth(tmp_path / "sampled", make_truth(tmp_path / "whole"))
+    assert len(coalition_utilities(coalitions_in(folder))[0]) < 1 + len(EVERY)
+    found, notes = study([out], truth=folder, draws=DRAWS)
+    estimates = {seed: rule.estimate(whole[seed]) for seed, rule in rules.items()}
+    values = np.stack([estimates[seed].values for seed in (0, 1)])
+    said = (
+        combine_results(open_runs(sorted(out.glob("*_seed*"))))
+        .rounds.contributions["mean_contribution"]
+        .unstack("site")
+    )
+    expected = measures.pearson(values, said.xs("fedce", level="method").to_numpy())
+    row = measured(found, "shapley", "fedce", "pearson", "mean contribution")
+    assert row["mean"] == pytest.approx(expected.mean())
+    assert row["low"] < row["high"]
+    for seed, estimate in estimates.items():
+        error = 100 * estimate.standard_errors[0]
+        told = [note for note in notes if f"Shapley, seed {seed}: estimates from 6 sampled permutations" in note]
+        assert f"Alder {100 * estimate.values[0]:.2f} (standard error {error:.2f})" in told[0]
+    (table,) = [table for table in found.tables if table.name == "fairness-shapley"]
+    assert "from 6, 6 sampled permutations, with standard errors up to" in table.caption
+
+
+def test_sampling_that_has_not_come_to_its_end_is_told(out, tmp_path):
+    folder, rules, _ = sampled_truth(tmp_path / "sampled", make_truth(tmp_path / "whole"))
+    write_sampling(folder, replace(rules[0], most=200, fewest=200))
+    with pytest.raises(BadInput, match=r"sampled Shapley, seed 0: no utility of coalition.*--most-permutations 200"):
+        study([out], truth=folder, draws=DRAWS)
+
+
+def test_a_truth_of_one_seed_is_compared_with_that_seed(out, tmp_path):
+    truth = make_truth(tmp_path / "truth", seeds=(1,))
+    found, notes = study([out], truth=truth, draws=DRAWS)
+    row = measured(found, "shapley", "fedce", "pearson", "mean weight")
+    assert row["seeds"] == 1
+    assert row["note"] == "seed 0: Shapley value is missing"
+    assert any("leave-one-out, seed 0: no utility of" in note for note in notes)
+
+
+def test_truths_that_cannot_be_used(out, tmp_path):
+    with pytest.raises(BadInput, match="the ground truth is of Alder, Birch, the runs are of"):
+        study([out], truth=make_truth(tmp_path / "two", [frozenset(SITES[:2])], sites=SITES[:2]))
+    with pytest.raises(
+        BadInput, match="the ground truth is of Alder, Birch, Cedar, Dogwood, the runs are of Alder, Birch"
+    ):
+        complete_ground_truths({0: dict.fromkeys(EVERY, 0.5)}, SITES[:2], [0])
+    with pytest.raises(BadInput, match=r"none: no results.csv in it; `fedmerit loo"):
+        study([out], truth=tmp_path / "none")
+    with pytest.raises(BadInput, match="names no coalition"):
+        study([out], truth=out / "fedavg_seed0")
+
+
+def test_which_runs_train_alone(out, tmp_path):
+    fast = make_run(tmp_path / "fast_seed0", method="standalone", rounds=2, level=0.6)
+    seed0 = [out / "fedavg_seed0", out / "standalone_seed0"]
+    with pytest.raises(BadInput, match=r"standalone \(rounds=4\), standalone \(rounds=2\): several .*--alone"):
+        study([*seed0, fast], draws=DRAWS)
+    by_label, _ = study([*seed0, fast], ["standalone (rounds=2)"], draws=DRAWS)
+    by_folder, _ = study(seed0, [str(fast)], draws=DRAWS)
+    assert by_label.measured["mean"].to_list() == pytest.approx(by_folder.measured["mean"].to_list(), nan_ok=True)
+    gain = measured(by_label, "gains", "standalone (rounds=4)", "mean_gain")["mean"]
+    assert gain == pytest.approx(
+        measured(by_label, "dice", "standalone (rounds=4)", "mean")["mean"]
+        - measured(by_label, "dice", "standalone (rounds=2)", "mean")["mean"]
+    )
+    with pytest.raises(BadInput, match="--alone fedprix: neither a run folder nor a label"):
+        study(seed0, ["fedprix"])
+
+
+def test_the_union_of_the_test_splits(out, tmp_path):
+    """One model for all has the same Dice everywhere: no correlation, and the reason told."""
+    shutil.copytree(out / "fedavg_seed0", tmp_path / "fedavg_seed0")
+    shutil.copytree(out / "standalone_seed0", tmp_path / "standalone_seed0")
+    for method in ("fedavg", "standalone"):
+        add_rows(
+            tmp_path / f"{method}_seed0",
+            [
+                Row("run", method, 0, 3, site, "dice", 0.5 + 0.1 * place * (method == "standalone") + 0.01 * case,
+                    "union", f"{tested}/{case:03d}", "prostate")
+                for place, site in enumerate(SITES) for tested in SITES for case in range(5)
+            ],
+        )  # fmt: skip
+    found, notes = study([tmp_path], split="union", draws=DRAWS)
+    assert measured(found, "dice", "standalone", "worst")["mean"] == pytest.approx(52)
+    assert measured(found, "gains", "fedavg", "mean_gain")["mean"] == pytest.approx(-15)
+    row = measured(found, "performance", "fedavg", "pearson")
+    assert math.isnan(row["mean"])
+    assert row["note"] == "Dice is the same for all sites"
+    assert "fairness-performance: pearson, pearson_p undefined for fedavg: Dice is the same for all sites" in notes
+    assert any(note.startswith("fedavg: all sites have one model") and "last_round=own" in note for note in notes)
+    assert command(tmp_path, "--split", "union").exit_code == 0
+    results = tmp_path / "standalone_seed0" / "results.csv"  # Birch did not answer the final test
+    lines = results.read_text().splitlines(keepends=True)
+    results.write_text("".join(line for line in lines if "union,Birch/" not in line and ",Birch,,testing," not in line))
+    found, notes = study([tmp_path], split="union", draws=DRAWS)
+    assert set(found.measured["method"]) == {"fedavg"}
+    assert any("no test Dice from Birch" in note for note in notes)
+    with pytest.raises(BadInput, match="--split union: no run was tested on it"):
+        study([out], split="union")
+
+
+def test_one_label(tmp_path):
+    labels = ("disc", "cup")
+    for method in ("standalone", "fedavg"):
+        make_run(tmp_path / f"{method}_seed0", method=method, rounds=2, labels=labels)
+    truth = make_truth(tmp_path / "truth", LEFT_OUT, seeds=(0,), labels=labels)
+    both, cup = (study([tmp_path / "fedavg_seed0"], truth=truth, label=name, draws=DRAWS)[0] for name in (None, "cup"))
+    results = combine_results(open_runs([tmp_path / "fedavg_seed0"]))
+    expected = results.rows.query("split == 'testing' and label == 'cup' and quantity == 'dice'")["value"].mean()
+    assert measured(cup, "dice", "fedavg", "mean")["mean"] == pytest.approx(100 * expected)
+    assert measured(both, "dice", "fedavg", "mean")["mean"] != pytest.approx(100 * expected)
+    with pytest.raises(BadInput, match="--label rim: unknown; the runs have cup, disc"):
+        study([tmp_path / "fedavg_seed0"], label="rim")
+
+
+def test_two_sites_have_no_correlation_and_it_says_so(tmp_path):
+    for method in ("standalone", "fedavg"):
+        make_run(tmp_path / f"{method}_seed0", method=method, rounds=2, sites=SITES[:2])
+    result = command(tmp_path)
+    assert result.exit_code == 0, result.output
+    assert (
+        "note: fairness-performance: pearson, pearson_p undefined for fedavg: 2 sites; a correlation takes 3"
+        in result.stderr
+    )
+    found, _ = study([tmp_path], draws=DRAWS)
+    assert math.isfinite(measured(found, "performance", "fedavg", "euclidean")["mean"])
+    assert math.isnan(measured(found, "performance", "fedavg", "pearson")["low"])
+
+
+def test_a_folder_without_a_run_is_told_with_what_makes_one(out, tmp_path):
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    with pytest.raises(BadInput, match=r"no run folder, .* `fedmerit run --method METHOD --sites SITES --out .*empty`"):
+        study([empty])
+    with pytest.raises(BadInput, match=r"it holds run folders, name those: .*fedavg_seed0, .*fedavg_seed1"):
+        open_runs([out])
+
+
+def test_the_command_ends_with_a_message_on_bad_input(tmp_path):
+    result = command(tmp_path / "gone")
+    assert result.exit_code == 2
+    assert "no such run folder" in result.stderr
+    assert "Traceback" not in result.output

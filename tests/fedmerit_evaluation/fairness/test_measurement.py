@@ -1,0 +1,124 @@
+"""Measures with their intervals, notes and tables, of results made for them; `test_from_runs` has those of runs."""
+
+import math
+
+import pytest
+from made_results import SITES, made_dice, made_row
+
+from fedmerit_evaluation.fairness.measurement import measure
+from fedmerit_evaluation.results.views import Results
+from fedmerit_evaluation.statistics.bootstrap import Resampling
+
+METHODS = {name: name for name in ("standalone", "fedce")}
+FEW = Resampling(20)
+
+
+def _rows(found):
+    return found.measured.set_index(["table", "method", "measure"])
+
+
+def test_every_seed_has_the_same_numbers_and_the_interval_no_width():
+    """Dice 60, 70, 80 alone and 70, 70, 95 together: gains 10, 0 and 15 points."""
+    results = made_dice({"standalone": (0.6, 0.7, 0.8), "fedce": (0.7, 0.7, 0.95)}, noise=0.0, seeds=2)
+    rows = _rows(measure(results, METHODS, alone="standalone", resampling=FEW))
+    expected = {
+        ("dice", "fedce", "mean"): 235 / 3,
+        ("dice", "fedce", "std"): math.sqrt(((70 - 235 / 3) ** 2 * 2 + (95 - 235 / 3) ** 2) / 2),
+        ("dice", "fedce", "worst"): 70,
+        ("gains", "fedce", "mean_gain"): 25 / 3,
+        ("gains", "fedce", "gain_spread"): math.sqrt(((5 / 3) ** 2 + (25 / 3) ** 2 + (20 / 3) ** 2) / 2),
+        ("gains", "fedce", "losers"): 0,
+        ("gains", "fedce", "bounded"): 2 / 3,  # the second site is where it was, not above
+        ("performance", "fedce", "euclidean"): math.sqrt(10**2 + 15**2),
+        ("performance", "fedce", "pearson"): 100 * 250 / math.sqrt(200 * 1250 / 3),
+    }
+    for key, value in expected.items():
+        row = rows.loc[key]
+        assert row[["mean", "low", "high"]].to_list() == pytest.approx([value] * 3), key
+        assert (row["std"], row["seeds"], row["note"]) == (pytest.approx(0, abs=1e-9), 2, "")
+    assert rows.loc[("performance", "fedce", "pearson_p"), ["low", "high"]].isna().all()  # it is about chance already
+    assert not {"performance", "gains"} & set(rows.xs("standalone", level="method").index.get_level_values("table"))
+
+
+def test_seeds_that_differ_are_named_in_the_note():
+    results = made_dice({"standalone": (0.6, 0.6, 0.6), "fedce": (0.7, 0.75, 0.8)}, noise=0.0, seeds=1)
+    rows = _rows(measure(results, METHODS, alone="standalone", resampling=FEW))
+    assert rows.loc[("performance", "fedce", "pearson"), "note"] == "Dice of standalone is the same for all sites"
+    more = [
+        made_row("standalone", 1, 5, site, "dice", value, "testing", "000")
+        for site, value in zip(SITES, (0.5, 0.6, 0.7), strict=True)
+    ]
+    more += [made_row("fedce", 1, 5, site, "dice", 0.8, "testing", "000") for site in SITES]
+    results = made_dice({"standalone": (0.6,) * 3, "fedce": (0.7, 0.75, 0.8)}, noise=0.0, seeds=1, rounds=more)
+    rows = _rows(measure(results, METHODS, alone="standalone", resampling=FEW))
+    assert rows.loc[("performance", "fedce", "pearson"), "note"] == (
+        "seed 0: Dice of standalone is the same for all sites; seed 1: Dice is the same for all sites"
+    )
+
+
+def test_a_comparison_says_how_many_seeds_it_rests_on():
+    more = [made_row("fedce", 1, 5, site, "dice", 0.8, "testing", "000") for site in SITES]
+    results = made_dice({"standalone": (0.6, 0.65, 0.7), "fedce": (0.7, 0.75, 0.8)}, seeds=1, rounds=more)
+    tables = {table.name: table for table in measure(results, METHODS, alone="standalone", resampling=FEW).tables}
+    dice, gains = tables["fairness-dice"], tables["fairness-gains"]
+    seeds = {dice.cell(row, 0): dice.cell(row, 1) for row in range(2)}
+    assert seeds == {"standalone": "1", "fedce": "2"}
+    assert [gains.cell(0, place) for place in range(2)] == ["fedce", "1"]
+
+
+def test_what_was_tested_on_other_cases_than_training_alone_is_not_compared_with_it():
+    """Of seed 1, the last site's; of seed 0 there are the numbers of before."""
+    results = made_dice({"standalone": (0.6, 0.7, 0.8), "fedce": (0.7, 0.7, 0.95)}, noise=0.0, seeds=2)
+    rows = results.rows
+    other = (rows["method"] == "fedce") & (rows["seed"] == 1) & (rows["site"] == SITES[-1])
+    marked = Results(rows.assign(case=rows["case"] + other.map({True: "@b", False: ""})))
+    found = _rows(measure(marked, METHODS, alone="standalone", resampling=FEW))
+    for key in (("gains", "fedce", "mean_gain"), ("performance", "fedce", "pearson")):
+        assert found.loc[key, "seeds"] == 1
+        assert found.loc[key, "note"] == "seed 1: Dice of standalone on the same cases is missing"
+    assert found.loc[("gains", "fedce", "mean_gain"), "mean"] == pytest.approx(25 / 3)
+    assert found.loc[("dice", "fedce", "mean"), "seeds"] == 2
+
+
+def test_tables_have_a_row_per_method_each_number_before_its_interval():
+    results = made_dice({"standalone": (0.6, 0.7, 0.8), "fedce": (0.7, 0.7, 0.95)}, noise=0.0, seeds=2)
+    found = measure(results, METHODS, alone="standalone", resampling=Resampling(20, level=0.9))
+    tables = {table.name: table for table in found.tables}
+    assert list(tables) == ["fairness-dice", "fairness-performance", "fairness-performance-ranks", "fairness-gains"]
+    gains = tables["fairness-gains"]
+    assert gains.headings[:6] == ["Method", "Seeds", "MCG", "MCG, 90 %", "CGS", "CGS, 90 %"]
+    assert [gains.cell(0, place) for place in range(4)] == ["fedce", "2", "8.33 ± 0.00", "8.33 to 8.33"]
+    assert "Dice over standalone on each site's test split" in " ".join(gains.caption.split())
+    assert gains.caption.endswith("mean ± std over seeds, 90 % interval from resampled cases and Student's of seeds")
+    assert "p is a mean over seeds, twice of which is a p-value" in tables["fairness-performance"].caption
+    ranks = tables["fairness-performance-ranks"]
+    assert ranks.cell(0, ranks.headings.index("Spearman")) == "0.87 ± 0.00"  # of 1 2 3 and 1.5 1.5 3: sqrt(3) / 2
+    dice = measure(made_dice({"fedce": (0.7, 0.7, 0.95)}, noise=0.0, seeds=1), {"fedce": "fedce"}, resampling=FEW)
+    assert [table.name for table in dice.tables] == ["fairness-dice"]
+    assert dice.tables[0].caption.endswith("; 95 % interval from resampled cases")
+
+
+@pytest.mark.parametrize(("kept", "enough"), [(2, False), (3, True)])
+def test_where_a_site_has_too_few_cases_to_resample_there_is_no_interval(kept, enough):
+    results = made_dice({"standalone": (0.6, 0.7, 0.8), "fedce": (0.7, 0.7, 0.95)}, noise=0.02, seeds=2)
+    rows = results.rows
+    few = (rows["site"] == SITES[1]) & (rows["seed"] == 1) & ~rows["case"].isin([f"{case:03d}" for case in range(kept)])
+    found = measure(Results(rows[~few]), METHODS, alone="standalone", resampling=FEW)
+    numbers = found.measured[found.measured["measure"] != "pearson_p"]
+    assert numbers["mean"].notna().all()
+    assert (numbers[["low", "high"]].notna() == enough).all(axis=None)
+    why = f"mean ± std over seeds, no interval: fewer than 3 test cases at {SITES[1]}"
+    assert all(table.caption.endswith(why) != enough for table in found.tables)
+
+
+def test_undefined_numbers_are_dashes():
+    results = made_dice({"standalone": (0.6, 0.6, 0.6), "fedce": (0.7, 0.75, 0.8)}, noise=0.0, seeds=1)
+    (table,) = (
+        table
+        for table in measure(results, METHODS, alone="standalone", resampling=FEW).tables
+        if table.name == "fairness-performance"
+    )
+    shown = dict(zip(table.headings, (table.cell(0, place) for place in range(table.shape[1])), strict=True))
+    dash = "\N{EN DASH}"
+    assert (shown["Pearson"], shown["Pearson, 95 %"], shown["p"]) == (dash, dash, dash)
+    assert shown["Euclidean"] == "26.93"  # of 10, 15 and 20 points

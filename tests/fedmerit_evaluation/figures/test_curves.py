@@ -1,0 +1,91 @@
+"""Figures over the rounds: drawn for any shape of run, honest smoothing."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from run_factory import SITES, make_run
+
+from fedmerit_evaluation.figures import curves, dots_and_bars
+from fedmerit_evaluation.figures.drawing import NAME_HEIGHT, name_lines, panels, png, svg
+from fedmerit_evaluation.results.run_folders import combine_results, open_runs
+from fedmerit_evaluation.results.views import Results
+
+
+def _results(root: Path, **changes: int) -> Results:
+    runs = [
+        make_run(root / f"{method}-{seed}", method=method, seed=seed, **changes)
+        for method in ("fedavg", "fedce")
+        for seed in (0, 1)
+    ]
+    return combine_results(open_runs(runs))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rounds", [1, 4])
+def test_every_figure_is_drawn_however_few_the_rounds(tmp_path: Path, rounds: int) -> None:
+    results = _results(tmp_path, rounds=rounds)
+    drawn = [
+        curves.over_rounds(results, "weight", "Weight", equal_share=True),
+        curves.over_rounds(results, "contribution", "Contribution"),
+        curves.convergence(results),
+        dots_and_bars.dice_bars(results),
+    ]
+    for figure in drawn:
+        assert png(figure).startswith(b"\x89PNG")
+        assert b"<svg" in svg(figure)
+
+
+def test_smoothing_keeps_a_parabola_and_never_leaves_the_measured_range() -> None:
+    rounds = np.arange(30)
+    parabola = pd.Series(0.1 + 0.002 * rounds**2, index=rounds)
+    np.testing.assert_allclose(curves.smooth(parabola), parabola, atol=1e-9)
+    step = pd.Series([0.0] * 10 + [1.0] * 10)
+    assert curves.smooth(step).between(0, 1).all()
+    short = pd.Series([0.1, 0.9, 0.2])
+    pd.testing.assert_series_equal(curves.smooth(short), short)
+
+
+def test_a_site_that_was_absent_in_a_round_leaves_a_gap(tmp_path: Path) -> None:
+    results = _results(tmp_path, rounds=6)
+    rows = results.rows
+    gone = (rows["site"] == "Birch") & (rows["round"] == 3) & (rows["split"] == "")
+    figure = curves.over_rounds(Results(rows[~gone]), "contribution", "Contribution")
+    assert png(figure)
+
+
+def test_every_line_bears_its_name_and_none_lies_on_another(tmp_path: Path) -> None:
+    figure = curves.over_rounds(_results(tmp_path, rounds=4), "weight", "Weight", equal_share=True)
+    for panel in figure.axes:
+        names = {text.get_text(): text.get_position()[1] for text in panel.texts}
+        assert set(names) == set(SITES)
+        heights, (low, high) = sorted(names.values()), panel.get_ylim()
+        assert low == 0
+        assert np.diff(heights).min() >= 0.99 * NAME_HEIGHT * (high - low)
+        assert heights[-1] <= high
+        assert max(np.max(line.get_ydata()) for line in panel.lines) <= high
+
+
+def test_names_stay_apart_however_many_lines_end_in_one_place() -> None:
+    figure, (panel,) = panels(1)
+    panel.set_ylim(0, 1)
+    name_lines(panel, {f"site{number}": (1.0, 0.98, "k") for number in range(8)})
+    heights = sorted(text.get_position()[1] for text in panel.texts)
+    assert heights[-1] <= 1
+    assert np.diff(heights).min() >= 0.99 * NAME_HEIGHT
+    assert png(figure)
+
+
+def test_methods_whose_numbers_never_change_have_no_panel() -> None:
+    index = pd.MultiIndex.from_product([["fedavg", "fedce"], [0], [0, 1]], names=["method", "seed", "round"])
+    table = pd.DataFrame({"Alder": [0.4, 0.4, 0.4, 0.5], "Birch": [0.6, 0.6, 0.6, np.nan]}, index)
+    assert curves.moving(table) == ["fedce"]
+
+
+def test_a_sites_own_lines() -> None:
+    own = pd.DataFrame({"fedavg": [10, 20, 30], "fedce": [20, 20, 40]})
+    figure = curves.own_over_rounds(own, "Birch", "Weight [%]")
+    assert [len(panel.lines) for panel in figure.axes] == [1, 1]
+    assert {panel.get_ylim()[0] for panel in figure.axes} == {0}
+    assert all(panel.get_ylim()[1] >= 40 for panel in figure.axes)  # none is cut off by another's

@@ -1,0 +1,73 @@
+"""Figures of numbers side by side."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from run_factory import SITES
+
+from fedmerit_evaluation.figures import dots_and_bars
+from fedmerit_evaluation.figures.drawing import method_style, png
+
+
+def test_gains_are_drawn_with_their_intervals_in_rows_that_bear_names() -> None:
+    index = pd.MultiIndex.from_product([["fedavg", "fedce"], SITES[:3]])
+    gains = pd.DataFrame({"mean": 0.1, "low": [-0.1, 0.05, np.nan] * 2, "high": [0.2, 0.3, np.nan] * 2}, index)
+    figure = dots_and_bars.gain_ranges(gains, SITES)
+    panel = figure.axes[0]
+    assert [label.get_text() for label in panel.get_yticklabels()] == list(SITES)
+    assert [bars.lines[0].get_color() for bars in panel.containers] == [
+        method_style(place)["color"] for place in (0, 1)
+    ]
+    ends = panel.containers[0].lines[2][0].get_segments()[0][:, 0]
+    assert sorted(ends) == pytest.approx([-10.0, 20.0])
+    assert [text.get_text() for text in figure.legends[0].texts] == ["fedavg", "fedce"]
+
+
+def test_shares_stand_by_size_beside_the_equal_share() -> None:
+    shares = pd.DataFrame({"mean": [0.2, 0.5, 0.3], "low": np.nan, "high": np.nan}, index=list("abc"))
+    figure = dots_and_bars.share_ranges(shares, 1 / 3)
+    panel = figure.axes[0]
+    assert [label.get_text() for label in panel.get_yticklabels()] == ["b", "c", "a"]
+    assert panel.get_xlim()[0] == 0
+    assert figure.legends[0].texts[0].get_text() == "equal share, 33.3 %"
+
+
+def test_a_sites_own_dice_is_drawn_with_and_without_the_others() -> None:
+    dice = pd.Series({"fedavg": 0.7, "fedce": 0.8})
+    cases = {method: pd.Series([0.6, 0.9]) for method in dice.index}
+    medians = pd.Series({"fedce": 0.75})
+    for others in (medians, medians.iloc[:0]):
+        figure = dots_and_bars.own_dice(dice, cases, others, "Birch")
+        assert sum(line.get_marker() == "D" for line in figure.axes[0].lines) == len(others)
+        assert figure.axes[0].get_xlim() == (50, 100)
+        assert png(figure)
+
+
+def test_agreement_names_each_dot() -> None:
+    values = pd.Series({"Alder": 1.0, "Birch": -0.5, "Cedar": 2.0})
+    figure = dots_and_bars.agreement(values, {"fedce": values / 3, "cgsv": values.drop("Birch")}, "leave-one-out")
+    names = [{text.get_text() for text in panel.texts} for panel in figure.axes]
+    assert names == [set(values.index), {"Alder", "Cedar"}]
+
+
+def test_names_of_dots_that_lie_close_stand_on_different_sides() -> None:
+    values = pd.Series({"a": 1.0, "b": 1.05, "c": 2.0})
+    figure = dots_and_bars.agreement(values, {"fedce": pd.Series({"a": 0.5, "b": 0.5, "c": 0.1})}, "Shapley")
+    sides = {text.get_text(): text.get_ha() for text in figure.axes[0].texts}
+    assert sides == {"a": "right", "b": "left", "c": "left"}
+    crowd = pd.Series({"a": 1.0, "b": 1.01, "c": 1.02, "d": 3.0})
+    figure = dots_and_bars.agreement(crowd, {"fedce": crowd * 0 + 0.5}, "Shapley")
+    assert {text.get_text(): text.get_ha() for text in figure.axes[0].texts}["b"] == "center"
+    between = pd.Series({"a": 1.0, "low": 1.05, "b": 1.1, "d": 3.0})  # one between them that is far below
+    figure = dots_and_bars.agreement(between, {"fedce": pd.Series({"a": 1, "low": 0, "b": 1, "d": 0.5})}, "Shapley")
+    sides = {text.get_text(): text.get_ha() for text in figure.axes[0].texts}
+    assert (sides["a"], sides["low"], sides["b"]) == ("right", "left", "left")
+
+
+def test_marks_of_any_quantity_stand_in_the_rows_of_their_sites() -> None:
+    table = pd.DataFrame({"A": [0.5, 0.2], "B": [0.4, np.nan]}, index=["fedavg", "cgsv"])
+    (panel,) = dots_and_bars.site_marks(table, "Test loss").axes
+    assert [label.get_text() for label in panel.get_yticklabels()] == ["A", "B"]
+    assert panel.get_xlabel() == "Test loss"
+    marks = [(float(x), round(float(y))) for x, y in (np.asarray(line.get_xydata())[0] for line in panel.lines)]
+    assert marks[:3] == [(0.5, 0), (0.4, 1), (0.2, 0)]

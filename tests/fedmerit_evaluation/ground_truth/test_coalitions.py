@@ -1,0 +1,444 @@
+"""Trained coalitions of three tiny sites: each an ordinary run, tested on all sites, all prepared or none."""
+
+import shutil
+
+import pandas as pd
+import pytest
+import torch
+from rounds import SETTINGS, make_rounds, play
+from run_factory import make_sites, prepare_anew
+
+from fedmerit.capabilities import TrainsLocally
+from fedmerit.configuration.run import make_configuration
+from fedmerit.engines import runs
+from fedmerit.errors import BadInput
+from fedmerit.files import read_json, write_json
+from fedmerit.methods.registry import METHODS
+from fedmerit.records.results import COLUMNS, read_results, read_run, read_table
+from fedmerit_evaluation.ground_truth import coalitions
+from fedmerit_evaluation.ground_truth.semivalues import EMPTY_COALITION, format_spec, required, shapley_weights
+from fedmerit_evaluation.ground_truth.utilities import coalition_utilities
+from fedmerit_evaluation.results.views import Results
+from fedmerit_evaluation.studies.cluster import Workers
+
+SITES = ("Alder", "Birch", "Cedar")
+ALL = [coalition for coalition in required(SITES, shapley_weights) if coalition]
+GRAND, PAIR, ONE = frozenset(SITES), frozenset({"Alder", "Birch"}), frozenset({"Birch"})
+TINY = {"architecture": "unet", "width": "4", "depth": "2"}
+IMAGES = 15  # of each site, to train
+
+
+@pytest.fixture(scope="module")
+def sites(tmp_path_factory):
+    return make_sites(tmp_path_factory.mktemp("coalitions") / "sites", SITES, size=32)
+
+
+@pytest.fixture(scope="module")
+def prepare(sites):
+    """`coalitions.prepare` for tiny runs; keywords replace what is asked for."""
+
+    def build(out, of=ALL, seeds=(0,), method="fedavg", settings=(), **options):
+        given = {"sites": sites, "rounds": 2, "engine": "local"} | options
+        return coalitions.prepare(out, of, seeds, method, TINY | dict(settings), given)
+
+    return build
+
+
+def ignore(folder, error):
+    """In the place of an `on_end`."""
+
+
+@pytest.fixture(scope="module")
+def study(prepare, tmp_path_factory):
+    """All coalitions, trained and tested: never change them."""
+    out = tmp_path_factory.mktemp("study") / "out"
+    trainings = prepare(out)
+    assert coalitions.work_off(trainings, Workers(1), ignore) == {}
+    return out, trainings
+
+
+@pytest.fixture
+def own(study, prepare, tmp_path):
+    """A copy of `study` that a test may spoil."""
+    shutil.copytree(study[0], tmp_path / "out")
+    return tmp_path / "out"
+
+
+def folder_of(trainings, coalition):
+    (found,) = [training.folder for training in trainings if training.coalition == coalition]
+    return found
+
+
+def contents(out):
+    """Every file, its time and its size."""
+    return {
+        path: (path.stat().st_mtime_ns, path.stat().st_size)
+        for path in out.rglob("*")
+        if path.is_file() and path.name != "study.json"
+    }
+
+
+def train(folder, sites, method, **options):
+    runs.create(folder, method=method, sites=sites, rounds=2, engine="local", settings=TINY, **options)
+    runs.execute(folder, lambda record: None)
+    return folder
+
+
+def assert_same_model(one, other):
+    first, second = (torch.load(file, weights_only=True) for file in (one, other))
+    assert first.keys() == second.keys()
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+@pytest.mark.slow
+def test_the_largest_come_first_each_in_a_folder_of_its_name(study):
+    out, trainings = study
+    names = [training.folder.name for training in trainings]
+    assert names == [
+        *("Alder+Birch+Cedar_seed0", "Alder+Birch_seed0", "Alder+Cedar_seed0", "Birch+Cedar_seed0"),
+        *("Alder_seed0", "Birch_seed0", "Cedar_seed0"),
+    ]
+    assert sorted(path.name for path in (out / "runs").iterdir()) == sorted(names)
+    assert sorted(path.name for path in out.iterdir()) == ["runs", "study.json"]
+    assert all(training.finished for training in trainings)
+
+
+@pytest.mark.slow
+def test_all_together_is_the_ordinary_run(study, sites, tmp_path):
+    together = folder_of(study[1], GRAND)
+    run = train(tmp_path / "run", sites, "fedavg")
+    assert_same_model(run / "models/global.pt", together / "models/global.pt")
+    tables = [
+        read_results(folder).query("not quantity.str.endswith('seconds')").drop(columns="run")
+        for folder in (run, together)
+    ]
+    assert tables[0].equals(tables[1])
+    dice = tables[0].query("split == 'testing' and quantity == 'dice'")
+    everywhere = coalitions.results_of(study[1]).rows.query("coalition == 'Alder+Birch+Cedar' and split == 'testing'")
+    assert everywhere["value"].to_list() == dice["value"].to_list()
+
+
+@pytest.mark.slow
+def test_one_alone_is_its_standalone_model(study, sites, tmp_path):
+    run = train(tmp_path / "run", sites, "standalone")
+    for site in SITES:
+        alone = folder_of(study[1], frozenset({site}))
+        assert read_run(alone)["method"] == "standalone"
+        assert [path.name for path in (alone / "models").glob("*.pt")] == [f"{site}.pt"]
+        assert_same_model(run / f"models/{site}.pt", alone / f"models/{site}.pt")
+
+
+@pytest.mark.slow
+def test_two_of_three_is_the_run_of_a_folder_of_two(study, sites, tmp_path):
+    for site in PAIR:
+        shutil.copytree(sites / site, tmp_path / "two" / site)
+    run = train(tmp_path / "run", tmp_path / "two", "fedavg")
+    assert_same_model(run / "models/global.pt", folder_of(study[1], PAIR) / "models/global.pt")
+
+
+@pytest.mark.slow
+def test_every_coalition_is_tested_on_every_site(study):
+    out, trainings = study
+    coalitions.write_results(out)
+    try:
+        table = read_table(out / "results.csv")
+    finally:
+        (out / "results.csv").unlink()
+    assert table.columns.to_list() == COLUMNS
+    tested = table[table["quantity"] == "dice"]
+    assert set(tested["split"]) == {"testing"}
+    counts = tested.groupby(["coalition", "site"])["case"].nunique()
+    assert counts.to_dict() == {(format_spec(one), site): 5 for one in ALL for site in SITES}
+    trained = table[table["quantity"] == "num_samples"]
+    assert trained.groupby(["coalition", "site"])["value"].agg(list).to_dict() == {
+        (format_spec(one), site): [float(IMAGES)] for one in ALL for site in one
+    }
+    assert set(coalition_utilities(Results(table))[0]) == {EMPTY_COALITION, *ALL}
+    pd.testing.assert_frame_equal(
+        table.sort_values(COLUMNS[:-1]).reset_index(drop=True),
+        coalitions.results_of(trainings).rows.sort_values(COLUMNS[:-1]).reset_index(drop=True),
+    )
+
+
+@pytest.mark.slow
+def test_what_is_done_is_not_done_again(own, prepare):
+    before, asked = contents(own), read_json(own / "study.json")
+    trainings = prepare(own)
+    assert coalitions.cost(trainings) == coalitions.Cost(0, 0, 0.0)
+    assert coalitions.work_off(trainings, Workers(1), ignore) == {}
+    assert contents(own) == before
+    assert read_json(own / "study.json") == asked
+
+
+@pytest.mark.slow
+def test_what_is_missing_alone_is_done(own, prepare):
+    """One coalition was never trained, one trained but not tested."""
+    whole = coalitions.results_of(prepare(own)).rows.query("quantity == 'dice'")
+    shutil.rmtree(own / "runs/Alder+Birch_seed0")
+    tests = own / "runs/Birch_seed0/evaluation/testing-everywhere.csv"
+    tests.unlink()
+    before, ledger = contents(own), (own / "runs/Birch_seed0/ledger.jsonl").read_text()
+    trainings = prepare(own)
+    left = [training.coalition for training in trainings if not training.finished]
+    assert left == [PAIR, ONE]
+    cost = coalitions.cost(trainings)
+    assert (cost.trainings, cost.images) == (2, 2 * 2 * IMAGES)  # rounds x sites x images, of the pair
+    assert 0 < cost.hours < 1
+    heard = []
+    assert coalitions.work_off(trainings, Workers(1), lambda folder, error: heard.append((folder.name, error))) == {}
+    assert sorted(heard) == [("Alder+Birch_seed0", None), ("Birch_seed0", None)]
+    opened = {own / "runs/Birch_seed0" / name for name in (".lock", "ledger.jsonl")}  # and left as they were
+    assert (own / "runs/Birch_seed0/ledger.jsonl").read_text() == ledger
+    after = contents(own)
+    assert {path: after[path] for path in before if path not in opened} == {
+        path: state for path, state in before.items() if path not in opened
+    }
+    pd.testing.assert_frame_equal(coalitions.results_of(trainings).rows.query("quantity == 'dice'"), whole)
+
+
+@pytest.mark.slow
+def test_own_seconds_are_those_of_the_sites(study):
+    rows = [read_results(training.folder).query("quantity == 'seconds'") for training in study[1]]
+    expected = sum(float(table["value"].sum()) for table in rows)
+    assert coalitions.own_seconds(study[1]) == pytest.approx(expected)
+    assert expected > 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"rounds": 3}, "rounds 2"),
+        ({"method": "fedce"}, "method fedavg"),
+        ({"settings": {"lr": "0.01"}}, "settings"),
+        ({"device": "cpu"}, "no device"),
+    ],
+)
+@pytest.mark.slow
+def test_other_options_need_another_folder(own, prepare, changes, told):
+    before, asked = contents(own), read_json(own / "study.json")
+    with pytest.raises(BadInput, match="Go on with the same, or choose another --out") as error:
+        prepare(own, of=[*ALL], seeds=(0, 1), **changes)
+    assert told in str(error.value)
+    assert contents(own) == before
+    assert read_json(own / "study.json") == asked
+
+
+def test_a_device_setting_names_sites_that_a_coalition_leaves_out(prepare, tmp_path):
+    trainings = prepare(tmp_path / "out", of=[*ALL], device="Alder=cpu,Cedar=cpu")
+    assert {read_run(training.folder)["device"] for training in trainings} == {"Alder=cpu,Cedar=cpu"}
+    with pytest.raises(BadInput, match="no site Elm"):
+        prepare(tmp_path / "other", of=[*ALL], device="Elm=cpu")
+
+
+def test_other_sites_need_another_folder(sites, prepare, tmp_path):
+    more = tmp_path / "sites"
+    shutil.copytree(sites, more)
+    prepare(tmp_path / "out", of=[GRAND], sites=more)
+    shutil.rmtree(more / "Cedar")
+    with pytest.raises(BadInput, match=r"site names Alder, Birch, Cedar\. Go on with the same"):
+        prepare(tmp_path / "out", of=[PAIR], sites=more)
+
+
+def test_sites_prepared_anew_need_another_folder(prepare, tmp_path):
+    """As leave-one-out first, then the others for Shapley values; the study says so where no run of theirs is there."""
+    own = make_sites(tmp_path / "sites", SITES, size=32)
+    prepare(tmp_path / "out", of=[GRAND], sites=own)
+    asked = read_json(tmp_path / "out" / "study.json")
+    assert prepare(tmp_path / "out", of=[GRAND, PAIR], sites=own)
+    prepare_anew(own / "Birch")
+    before = contents(tmp_path / "out")
+    with pytest.raises(BadInput, match=r"sites: Birch is not what .*out was started with; .* choose another --out"):
+        prepare(tmp_path / "out", of=[ONE], sites=own)
+    assert contents(tmp_path / "out") == before
+    assert read_json(tmp_path / "out" / "study.json") == asked
+    (tmp_path / "out" / "study.json").unlink()
+    with pytest.raises(BadInput, match=r"Birch is not what .*Alder\+Birch\+Cedar_seed0 was started with"):
+        prepare(tmp_path / "out", of=[GRAND], sites=own)
+
+
+def test_the_same_images_may_lie_elsewhere(own, sites, prepare, tmp_path):
+    """One training is still to do, which finds them; of the others nothing is written again."""
+    shutil.rmtree(own / "runs" / "Birch_seed0")
+    prepare(own)
+    moved = shutil.copytree(sites, tmp_path / "moved")
+    runs_before = {path: facts for path, facts in contents(own).items() if "Birch_seed0" not in path.parts}
+    left = [training for training in prepare(own, sites=moved) if not training.finished]
+    assert [read_run(training.folder)["sites_folder"] for training in left] == [str(moved)]
+    assert {path: facts for path, facts in contents(own).items() if path in runs_before} == runs_before
+    assert read_json(own / "study.json")["sites"] == str(moved)
+
+
+def test_a_trained_one_is_tested_on_the_images_that_lie_elsewhere(prepare, tmp_path):
+    own, server = make_sites(tmp_path / "sites", SITES, size=32), make_sites(tmp_path / "server", ["Server"], size=32)
+    (training,) = prepare(tmp_path / "out", of=[ONE], rounds=1, sites=own, server_sites=server)
+    runs.execute(training.folder, lambda record: None)
+    before = (training.folder / "run.json").read_bytes()
+    moved = {"sites": own.rename(tmp_path / "moved"), "server_sites": server.rename(tmp_path / "moved_server")}
+    (again,) = prepare(tmp_path / "out", of=[ONE], rounds=1, **moved)
+    assert again == training
+    assert (again.trained, again.finished) == (True, False)
+    assert coalitions.cost([again]) == coalitions.Cost(1, 0, 0.0)
+    assert coalitions.work_off([again], Workers(1), ignore) == {}
+    assert again.finished
+    assert (training.folder / "run.json").read_bytes() == before  # which closing.json covers
+
+
+def test_a_study_of_an_earlier_version_goes_on(prepare, tmp_path):
+    """It noted no digests."""
+    trainings = prepare(tmp_path / "out", of=[GRAND])
+    for file in (tmp_path / "out" / "study.json", trainings[0].folder / "run.json"):
+        write_json(file, {name: value for name, value in read_json(file).items() if "digests" not in name})
+    assert len(prepare(tmp_path / "out", of=[GRAND, PAIR])) == 2
+
+
+def test_all_are_prepared_or_none(prepare, tmp_path):
+    """The last one cannot be: its folder holds something else."""
+    out = tmp_path / "out"
+    other = out / "runs/Cedar_seed0/notes.txt"
+    other.parent.mkdir(parents=True)
+    other.write_text("not a run")
+    with pytest.raises(BadInput, match=r"Cedar_seed0: holds no run\.json"):
+        prepare(out)
+    assert [path for path in out.rglob("*") if path.is_file()] == [other]
+    assert [path.name for path in out.iterdir()] == ["runs"]
+    other.unlink()
+    assert len(prepare(out)) == 7
+    assert len(list(out.glob("runs/*/run.json"))) == 7
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"method": "fedprix"}, "fedprix"),
+        ({"of": [ONE], "method": "fedprix"}, "fedprix"),
+        ({"settings": {"lr": "fast"}}, "lr"),
+        ({"settings": {"depth": "6"}}, "depth"),
+        ({"rounds": 0}, "rounds"),
+        ({"device": "cuda:99"}, "cuda:99"),
+        ({"of": [GRAND, frozenset({"Alder", "Elm"})]}, "Elm"),
+        ({"method": "standalone"}, "such as fedavg"),
+        ({"method": "rffl"}, "take a method with one model for all"),
+        ({"method": "cgsv"}, "add --set reward=global, or"),
+        ({"method": "fedci"}, "--server-sites"),
+    ],
+)
+def test_bad_input_leaves_nothing_behind(prepare, tmp_path, changes, told):
+    with pytest.raises(BadInput) as error:
+        prepare(tmp_path / "out", **changes)
+    assert told in str(error.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_too_many_sites_for_a_method(tmp_path):
+    many = make_sites(tmp_path / "sites", [f"site{number:02}" for number in range(13)], size=32)
+    options = {"sites": many, "rounds": 1, "engine": "local"}
+    with pytest.raises(BadInput, match=r"method fedci: 13 sites: .* at most 12 sites"):
+        coalitions.prepare(
+            tmp_path / "out", [frozenset(path.name for path in many.iterdir())], [0], "fedci", {}, options
+        )
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_plus_in_a_sites_name_is_refused(tmp_path):
+    joined = make_sites(tmp_path / "sites", ("A", "A+B", "B"), size=32)
+    with pytest.raises(BadInput, match=r"A\+B.* rename the site"):
+        coalitions.prepare(tmp_path / "out", [frozenset("AB")], [0], "fedavg", {}, {"sites": joined, "rounds": 1})
+    assert not (tmp_path / "out").exists()
+
+
+def test_settings_of_the_method_do_not_go_to_one_alone(prepare, tmp_path):
+    settings = {"reward": "global", "lr": "0.002"}
+    trainings = prepare(tmp_path / "out", [GRAND, ONE], method="cgsv", settings=settings)
+    recorded = [read_run(training.folder) for training in trainings]
+    assert [info["method"] for info in recorded] == ["cgsv", "standalone"]
+    assert [info["training"]["lr"] for info in recorded] == [0.002, 0.002]
+    assert recorded[0]["parameters"]["reward"] == "global"
+    assert recorded[1]["settings"] == {**TINY, "lr": "0.002"}
+    assert prepare(tmp_path / "out", [GRAND, ONE], method="cgsv", settings=settings) == trainings
+
+
+def test_the_paper_of_one_alone_is_that_of_the_method(prepare, tmp_path):
+    settings = {"reward": "global", "preset": "paper"}
+    trainings = prepare(tmp_path / "out", [GRAND, ONE], method="cgsv", settings=settings)
+    together, alone = (read_run(training.folder) for training in trainings)
+    assert (together["settings"]["preset"], alone["settings"]["preset"]) == ("paper", "cgsv")
+    assert alone["training"] == together["training"]
+    assert alone["training"]["decay"] == 0.977
+    assert prepare(tmp_path / "out", [GRAND, ONE], method="cgsv", settings=settings) == trainings
+
+
+@pytest.mark.slow
+def test_long_names_are_short_folders_that_differ(tmp_path):
+    names = [f"hospital-number-{number:03}" for number in range(20)]
+    many = make_sites(tmp_path / "sites", names, size=32)
+    of = [frozenset(names), *(frozenset(names) - {name} for name in names[:2])]
+    options = {"sites": many, "rounds": 1, "engine": "local"}
+    first = coalitions.prepare(tmp_path / "out", of, [0], "fedavg", TINY, options)
+    assert len({training.folder for training in first}) == 3
+    assert all(len(training.folder.name) < 255 for training in first)
+    assert [frozenset(read_run(training.folder)["sites"]) for training in first] == [one.coalition for one in first]
+    assert coalitions.prepare(tmp_path / "out", of, [0], "fedavg", TINY, options) == first
+
+
+@pytest.mark.slow  # `test_cluster` has the failure; `test_what_is_missing_alone_is_done`, the going on
+def test_a_training_that_fails_is_told_and_the_others_are_there(sites, prepare, tmp_path):
+    own = tmp_path / "sites"
+    shutil.copytree(sites, own)
+    trainings = prepare(tmp_path / "out", [PAIR, ONE, frozenset({"Cedar"})], sites=own)
+    next((own / "Alder").glob("training0_image.npy")).unlink()
+    failed = coalitions.work_off(trainings, Workers(1), ignore)
+    pair = folder_of(trainings, PAIR)
+    assert list(failed) == [pair]
+    assert not trainings[0].finished
+    coalitions.write_results(tmp_path / "out")
+    assert set(read_table(tmp_path / "out/results.csv")["coalition"]) == {"Birch", "Cedar"}
+    shutil.copy(sites / "Alder/training0_image.npy", own / "Alder")
+    assert coalitions.work_off(trainings, Workers(1), ignore) == {}
+    assert len(set(coalitions.results_of(trainings).rows["coalition"])) == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        *((name, SETTINGS.get(name, {})) for name in METHODS),
+        ("cgsv", {"reward": "global"}),
+        ("cffl", {"reward": "global"}),
+    ],
+)
+def test_methods_with_a_model_per_site_are_known(name, settings):
+    """By what they are before round 0, which the models and statistics they give after it bear out."""
+    config = make_configuration(name, "prostate", 2, 0, {"in_channels": 1, "labels": ["prostate"]}, settings)
+    method = config.build_method()
+    (_, outcome), *_ = play(method, make_rounds(rounds=1))
+    kept = isinstance(method, TrainsLocally) and method.keeps_own_model
+    if outcome.models.ndim == 1 and outcome.statistics != "own" and not kept:
+        coalitions.require_one_model(config)
+    else:
+        with pytest.raises(BadInput, match=rf"^method {name}.* gives each site a model of its own"):
+            coalitions.require_one_model(config)
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "way"),
+    [
+        ("fedavg", {"statistics": "own"}, "leave it out, or take statistics=mean"),
+        ("fedavg", {"last_round": "own"}, "leave it out"),
+        ("silobn", {}, "add --set statistics=mean, or take a method with one model for all, such as fedavg"),
+        ("silobn", {"statistics": "own"}, "leave it out, or take statistics=mean"),
+        ("ditto", {"statistics": "mean"}, "take a method with one model for all, such as fedavg"),
+        ("cgsv", {}, "add --set reward=global, or take a method with one model for all, such as fedavg"),
+    ],
+)
+def test_a_model_per_site_is_refused_with_the_way_out_before_anything_is_written(
+    prepare, tmp_path, method, settings, way
+):
+    with pytest.raises(BadInput) as error:
+        prepare(tmp_path / "out", [GRAND, ONE], method=method, settings=settings)
+    assert str(error.value).endswith(f"sites left out of a coalition none to be tested with; {way}")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("rule", ["mean", "weights", "recalibrated", "frozen"])
+def test_one_model_has_statistics_of_all(prepare, tmp_path, rule):
+    """As it is, whatever the method's own rule."""
+    assert len(prepare(tmp_path / "out", [PAIR], method="silobn", settings={"statistics": rule})) == 1

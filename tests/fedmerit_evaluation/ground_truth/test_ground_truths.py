@@ -1,0 +1,198 @@
+"""Ground truths from a folder of trained coalitions: which are complete, what they are worth, what the others lack."""
+
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from games_reference import shapley_by_permutations, subsets
+from noisy_trainings import WORTH, trained
+
+from fedmerit.errors import BadInput
+from fedmerit_evaluation.ground_truth.ground_truths import (
+    STUDY,
+    Reference,
+    complete_ground_truths,
+    list_preparation_differences,
+    open_ground_truths,
+    write_sampling,
+)
+from fedmerit_evaluation.ground_truth.sampling import Estimate, Sampling
+
+SITES = ["A", "B", "C"]
+THREE = {site: WORTH[site] for site in SITES}
+GAME = {frozenset(): 0.0, frozenset("A"): 0.1, frozenset("B"): 0.2, frozenset("C"): 0.3, frozenset("AB"): 0.5,
+        frozenset("AC"): 0.4, frozenset("BC"): 0.6, frozenset("ABC"): 0.9}  # fmt: skip
+LEAVE_ONE_OUT = [0.3, 0.5, 0.4]  # 0.9 less 0.6, 0.4 and 0.5
+
+
+def without(*gone):
+    return {one: value for one, value in GAME.items() if one not in map(frozenset, gone)}
+
+
+def folder_of(tmp_path, results):
+    results.rows.to_csv(tmp_path / "results.csv", index=False)
+    return tmp_path
+
+
+def test_both_truths_by_hand():
+    (first, second), notes = complete_ground_truths({0: GAME}, SITES, [0])
+    assert (first.name, second.name, notes) == ("leave-one-out", "Shapley", [])
+    assert first.values(0, GAME) == pytest.approx(LEAVE_ONE_OUT)
+    assert second.values(0, GAME) == pytest.approx(shapley_by_permutations(GAME, SITES))
+    assert (first.sampled, second.sampled) == ("", "")
+
+
+def test_values_are_of_any_utility_of_the_same_coalitions():
+    (truth, _), _ = complete_ground_truths({0: GAME}, SITES, [0])
+    twice = {one: np.array([value, 2 * value]) for one, value in GAME.items()}
+    assert truth.values(0, twice) == pytest.approx(np.outer(LEAVE_ONE_OUT, [1, 2]))
+    with pytest.raises(KeyError):
+        truth.values(1, GAME)
+
+
+def test_a_seed_that_lacks_a_coalition_is_left_out_and_told():
+    """One that is not finite is as good as none; Shapley values go on with the seed that has them."""
+    truths, notes = complete_ground_truths({0: GAME, 3: {**GAME, frozenset("AB"): math.nan}}, SITES, [0, 3, 4])
+    assert [sorted(truth.parts) for truth in truths] == [[0], [0]]
+    assert [note.split(";")[0] for note in notes] == [
+        "leave-one-out, seed 3: no utility of coalition A+B",
+        "leave-one-out, seed 4: no utility of coalitions A+B+C and 3 more",
+        "Shapley, seed 3: no utility of coalition A+B",
+        "Shapley, seed 4: no utility of coalitions A+B+C and 6 more",
+    ]
+    assert "`fedmerit loo --sites SITES --seeds 3 --out DIR`" in notes[0]
+    assert "`fedmerit shapley --exact-up-to 3 --sites SITES --seeds 3 --out DIR`" in notes[2]
+
+
+def test_shapley_values_that_nobody_asked_for_are_not_missed():
+    (truth,), notes = complete_ground_truths({0: without("A", "B", "C")}, SITES, [0])
+    assert (truth.name, notes) == ("leave-one-out", [])
+    (truth,), notes = complete_ground_truths({0: without("A", "B")}, SITES, [0])  # a single site: somebody did
+    assert truth.name == "leave-one-out"
+    assert len(notes) == 1
+    assert notes[0].startswith("Shapley, seed 0: no utility of coalitions A and 1 more;")
+
+
+def test_no_truth_at_all_names_what_each_lacks():
+    with pytest.raises(BadInput, match=r"^leave-one-out, seed 0: .*A\+B;.*; Shapley, seed 0: no utility of .*A\+B;"):
+        complete_ground_truths({0: without("AB")}, SITES, [0])
+
+
+def test_coalitions_of_other_sites_than_the_runs_are_refused():
+    with pytest.raises(BadInput, match=r"the ground truth is of A, B, C, the runs are of A, B; value the same"):
+        complete_ground_truths({0: GAME}, SITES[:2], [0])
+    with pytest.raises(BadInput, match=r"leave-one-out, seed 0: no utility of coalitions A\+B\+C\+D and 3 more"):
+        complete_ground_truths({0: GAME}, [*SITES, "D"], [0])
+
+
+RULE = {"truncation": 0.0, "precision": 0.0, "fewest": 4, "most": 4}
+
+
+def test_sampled_values_are_the_mean_over_the_orders_drawn():
+    """Four orders of three sites: not all coalitions are met, so that exact values are not to be had."""
+    rule = Sampling(tuple(SITES), seed=1, **RULE)
+    orders = [rule.order(number) for number in range(4)]
+    met = {frozenset(order[:size]) for order in orders for size in range(4)}
+    game = {one: GAME[one] for one in met}
+    assert len(game) < len(GAME)
+    marginals = np.zeros((4, 3))
+    for row, order in enumerate(orders):
+        for place, site in enumerate(order):
+            marginals[row, SITES.index(site)] = GAME[frozenset(order[: place + 1])] - GAME[frozenset(order[:place])]
+    truths, notes = complete_ground_truths({1: game}, SITES, [1], RULE)
+    truth = truths[-1]
+    assert truth.name == "Shapley"
+    assert truth.values(1, game) == pytest.approx(marginals.mean(axis=0))
+    largest = 100 * (marginals.std(axis=0, ddof=1) / 2).max()
+    assert truth.sampled == (
+        f"Shapley values are estimates from 4 sampled permutations, with standard errors up to {largest:.2g} points of "
+        "Dice"
+    )
+    assert not any("Shapley" in note for note in notes)
+
+
+def test_a_seed_that_has_all_coalitions_by_chance_leaves_the_others_theirs():
+    rule = Sampling(tuple(SITES), seed=1, **RULE)
+    met = {frozenset(order[:size]) for order in map(rule.order, range(4)) for size in range(4)}
+    assert len(met) < len(GAME)
+    truths, notes = complete_ground_truths({0: GAME, 1: {one: GAME[one] for one in met}}, SITES, [0, 1], RULE)
+    assert truths[-1].name == "Shapley"
+    assert list(truths[-1].parts) == list(truths[-1].estimates) == [0, 1]
+    assert not any("Shapley" in note for note in notes)
+
+
+def test_sampling_not_at_its_end_says_how_to_go_on():
+    rule = {"truncation": 0.02, "precision": 0.01, "fewest": 4, "most": 50}
+    first = Sampling(tuple(SITES), **rule).order(0)[0]
+    truths, notes = complete_ground_truths({0: without(first)}, SITES, [0], rule)
+    of_no_number = {**GAME, frozenset(first): math.nan}
+    assert complete_ground_truths({0: of_no_number}, SITES, [0], rule)[1] == notes
+    assert [truth.name for truth in truths] == ["leave-one-out"]
+    assert notes[0].startswith(f"sampled Shapley, seed 0: no utility of coalition {first}")
+    assert "shapley --exact-up-to 2 --truncation 0.02 --precision 0.01 --most-permutations 50 --sites" in notes[0]
+
+
+def test_the_rule_is_written_whatever_the_seed_and_sites(tmp_path):
+    write_sampling(tmp_path, Sampling(("A", "B"), seed=7, truncation=0.1, precision=0.2, fewest=3, most=4, batch=5))
+    written = json.loads((tmp_path / "sampling.json").read_text())
+    assert written == {"truncation": 0.1, "precision": 0.2, "fewest": 3, "most": 4, "batch": 5}
+
+
+def test_the_folder_of_an_additive_game_is_opened_with_its_ceilings(tmp_path):
+    """What a site adds is its worth, in every order; nothing moves it, so a perfect estimate would agree wholly."""
+    found = open_ground_truths(folder_of(tmp_path, trained(THREE, seeds=2, patients=2)), SITES, [0, 1])
+    assert found.notes == []
+    for truth in found.truths:
+        assert list(truth.parts) == [0, 1]
+        assert found.noise_ceilings[truth.name] == pytest.approx(1)
+    sampled = Reference("Shapley", {}, {0: Estimate(np.zeros(3), np.zeros(3), 9, (), "")})
+    assert math.isnan(replace(found, truths=[sampled]).noise_ceilings["Shapley"])
+
+
+def test_the_ceiling_is_of_the_seeds_of_the_runs(tmp_path):
+    """In the second seed the first site is worth as much as the last."""
+    results = trained(THREE, seeds=2, patients=2)
+    rows = results.rows
+    rows.loc[(rows["seed"] == 1) & rows["coalition"].str.contains("A"), "value"] += 0.1
+    whole = open_ground_truths(folder_of(tmp_path, results), SITES, [0, 1])
+    assert whole.noise_ceilings["leave-one-out"] < 0.9
+    first = open_ground_truths(tmp_path, SITES, [0])
+    assert first.noise_ceilings == pytest.approx({"leave-one-out": 1, "Shapley": 1})
+
+
+def test_folders_that_hold_no_truth_are_named(tmp_path):
+    with pytest.raises(BadInput, match=f"--truth {tmp_path}: no results.csv in it; `fedmerit loo --sites SITES"):
+        open_ground_truths(tmp_path, SITES, [0])
+    results = trained(THREE, seeds=1, patients=1)
+    with pytest.raises(BadInput, match=rf"--truth {tmp_path}: the ground truth is of A, B, C, the runs are of A, C"):
+        open_ground_truths(folder_of(tmp_path, results), ["A", "C"], [0])
+    with pytest.raises(BadInput, match=r"the ground truth is of A, B, C, the runs are of A, B, C, D; value the same"):
+        open_ground_truths(tmp_path, [*SITES, "D"], [0])
+    with pytest.raises(BadInput, match=rf"--truth {tmp_path}: leave-one-out, seed 5: no utility of coalitions A\+B\+C"):
+        open_ground_truths(tmp_path, SITES, [5])
+    results.rows["coalition"] = ""
+    with pytest.raises(BadInput, match=f"--truth {tmp_path}: its results.csv names no coalition"):
+        open_ground_truths(folder_of(tmp_path, results), SITES, [0])
+
+
+def test_that_runs_had_other_images_is_told_as_far_as_both_say(tmp_path):
+    assert list_preparation_differences(tmp_path, [{"A": "a"}]) == []
+    (tmp_path / STUDY).write_text(json.dumps({"site_digests": {"A": "a", "B": "b", "C": "c"}}))
+    assert list_preparation_differences(tmp_path, [{"A": "a", "B": "b"}, {}, {"C": "c", "D": "d"}]) == []
+    (note,) = list_preparation_differences(tmp_path, [{"A": "a", "B": "b"}, {"A": "x", "B": "x", "C": "c"}, {"B": "y"}])
+    assert note.startswith("its trainings and the runs had 2 of 3 sites from folders that were prepared otherwise")
+
+
+def test_a_rule_beside_the_results_is_followed(tmp_path):
+    """Of an additive game any orders give the worth, with no error."""
+    rule = Sampling(tuple(SITES), truncation=0, precision=0.005, fewest=2, most=9, batch=1)
+    met = {frozenset(rule.order(number)[:size]) for number in range(2) for size in range(1, 4)}
+    lacking = [one for one in subsets(SITES) if one and one not in met]
+    assert lacking
+    write_sampling(folder_of(tmp_path, trained(THREE, seeds=1, patients=1, leave_out=lacking)), rule)
+    found = open_ground_truths(tmp_path, SITES, [0])
+    (sampled,) = [truth for truth in found.truths if truth.name == "Shapley"]
+    assert sampled.estimates[0].permutations == 2
+    assert sampled.estimates[0].values == pytest.approx(list(THREE.values()))

@@ -1,0 +1,178 @@
+"""Which differences of worth can be told, on made-up trainings whose noise is known and by hand."""
+
+import math
+
+import numpy as np
+import pytest
+from noisy_trainings import WORTH, trained
+from scipy.stats import t
+
+from fedmerit.errors import BadInput
+from fedmerit_evaluation.ground_truth.power import (
+    Variances,
+    detectable_standard_errors,
+    estimate_variances,
+    minimum_detectable_difference,
+    pilot_variances,
+    power_table,
+    reliability_table,
+)
+from fedmerit_evaluation.ground_truth.reliability import Resampled, resample, semivalue_function
+from fedmerit_evaluation.ground_truth.semivalues import leave_one_out_weights, shapley_weights
+
+LOO = semivalue_function(leave_one_out_weights)
+
+
+@pytest.mark.parametrize("seeds", [2, 3, 5])
+def test_the_smallest_difference_is_found_in_four_of_five_studies(seeds):
+    difference = minimum_detectable_difference(seeds, 0.02**2 / seeds, 0)
+    studies = np.random.default_rng(0).normal(difference, 0.02, (20_000, seeds))
+    errors = studies.std(axis=1, ddof=1) / np.sqrt(seeds)
+    found = np.abs(studies.mean(axis=1)) > t.ppf(0.975, seeds - 1) * errors
+    assert found.mean() == pytest.approx(0.8, abs=0.01)
+
+
+def test_of_known_variances_it_is_fewer_errors_and_by_one_seed_nothing_is_told():
+    random = np.random.default_rng(0).normal(minimum_detectable_difference(2, 0, 0.02**2), 0.02, 20_000)
+    assert (np.abs(random) > 1.96 * 0.02).mean() == pytest.approx(0.8, abs=0.01)
+    assert minimum_detectable_difference(1, 0, 0.02**2) == minimum_detectable_difference(2, 0, 0.02**2)
+    assert math.isnan(minimum_detectable_difference(1, 0.02**2, 0.02**2))
+    assert [detectable_standard_errors(seeds) for seeds in (2, 3, 5)] == pytest.approx([16.3, 5.65, 3.76], abs=0.05)
+    assert detectable_standard_errors(1000) == pytest.approx(detectable_standard_errors(), rel=0.002)
+
+
+def test_variances_of_a_pilot_are_those_put_in(tmp_path):
+    found = [
+        estimate_variances(
+            resample(trained(WORTH, seed_sd=0.05, patient_sd=0.2, seeds=6, patients=8, draw=draw), LOO, 200), 8
+        )
+        for draw in range(6)
+    ]
+    assert np.mean([one.seed for one in found]) == pytest.approx(2 * 0.05**2, rel=0.35)
+    assert np.mean([one.patient for one in found]) == pytest.approx(2 * 0.2**2 / 5, rel=0.35)  # 5 sites tested
+    trained(WORTH, seed_sd=0.05, seeds=2).rows.to_csv(tmp_path / "results.csv", index=False)
+    assert pilot_variances(tmp_path).seed > 0
+    trained(WORTH, seeds=1).rows.to_csv(tmp_path / "results.csv", index=False)
+    with pytest.raises(BadInput, match="has one seed alone"):
+        pilot_variances(tmp_path)
+    trained(WORTH, seed_sd=0.05, seeds=2, patients=1).rows.to_csv(tmp_path / "results.csv", index=False)
+    with pytest.raises(BadInput, match="has one test patient a site, and nothing is known of others"):
+        pilot_variances(tmp_path)
+
+
+def test_the_table_by_hand():
+    """Of what seeds make of it 16.3 errors count where there are two, 3.2 of nine; of all else 2.8016."""
+    table = power_table(Variances(0.03**2, 0.08**2).with_overrides(round=0.06**2), [4, 16], [2, 9], rounds=36)
+    told = {2: detectable_standard_errors(2), 9: detectable_standard_errors(9)}
+    by_hand = [[np.sqrt(told[s] ** 2 * 9 / s + 2.8016**2 * (64 / p + 36 / 36 / s)) for s in told] for p in (4, 16)]
+    np.testing.assert_allclose(table.frame.iloc[:, 1:].to_numpy(), by_hand, rtol=1e-4)
+
+
+def test_the_command(fedmerit):
+    told = fedmerit("power", "--seed-sd", 3, "--patient-sd", 8, "--patients", "4", "--seeds", "1,3")
+    assert told.exit_code == 0
+    assert "14.9" in told.output  # the root of 5.65² 9 / 3 + 2.8² 16
+    assert "by one seed nothing is told of others" in " ".join(told.output.split())
+    for wrong in ("4,", "0", "-2,4", "4;8"):  # as everywhere
+        refused = fedmerit("power", "--seed-sd", 3, "--patient-sd", 8, "--patients", wrong)
+        assert f"--patients {wrong}: expected whole numbers from 1 on, such as 10,30" in refused.stderr
+    refused = fedmerit("power", "--seed-sd", 3)
+    assert (refused.exit_code, "give --pilot DIR, or state --seed-sd and --patient-sd" in refused.output) == (2, True)
+
+
+def two_sites(seeds=2):
+    """Values of A and B as observed, and by two draws of patients: A less B is 0.1, 0, 0.2 and 0.3, 0.2, 0.6."""
+    by_seed = [[[0.1, 0.1, 0.4], [0.0, 0.1, 0.2]], [[0.4, 0.3, 0.7], [0.1, 0.1, 0.1]]]
+    return Resampled(["A", "B"], list(range(seeds)), np.array(by_seed)[:seeds], np.full((seeds, 2, 2, 1), np.nan))
+
+
+def test_variances_of_differences_by_hand():
+    found = estimate_variances(two_sites(), 10)
+    assert found.seed == pytest.approx(0.02)  # 2 x 0.1²
+    assert found.mean_patient_variance == pytest.approx(0.045)  # of the means over seeds, 0.1 and 0.4
+    assert found.patient == pytest.approx(0.45)
+    assert estimate_variances(two_sites(1)).seed == 0
+
+
+def test_a_pilot_of_leave_one_out_alone_will_do(tmp_path):
+    """Without coalition A+B there are no Shapley values."""
+    lacking = trained(WORTH, seed_sd=0.05, patient_sd=0.2, seeds=2, patients=4, leave_out=[frozenset("AB")])
+    lacking.rows.to_csv(tmp_path / "results.csv", index=False)
+    found = pilot_variances(tmp_path)
+    assert found == estimate_variances(resample(lacking, LOO), 4)
+    assert (found.patients, found.mean_patient_variance) == (4, found.patient / 4)
+
+
+def test_a_pilot_is_of_those_values_that_it_has_two_seeds_of(tmp_path):
+    """The second seed lacks A+B, which Shapley values take and leave-one-out values do not."""
+    whole = trained(WORTH, seed_sd=0.05, patient_sd=0.2, seeds=2, patients=4)
+    whole.rows.to_csv(tmp_path / "results.csv", index=False)
+    found = pilot_variances(tmp_path)
+    assert found == estimate_variances(resample(whole, semivalue_function(shapley_weights)), 4)
+    assert power_table(found, [4], [2], 1).caption.endswith(" over patients; of Shapley values")
+    rows = whole.rows[(whole.rows["seed"] == 0) | (whole.rows["coalition"] != "A+B")]
+    rows.to_csv(tmp_path / "results.csv", index=False)
+    found = pilot_variances(tmp_path)
+    assert found == estimate_variances(resample(whole, LOO), 4)
+    assert power_table(found, [4], [2], 1).caption.endswith(" over patients; of leave-one-out values")
+    rows[rows["seed"] == 0].to_csv(tmp_path / "results.csv", index=False)
+    with pytest.raises(BadInput, match="has one seed alone"):
+        pilot_variances(tmp_path)
+
+
+def test_many_patients_at_one_site_of_a_pilot_do_not_stand_for_all(tmp_path):
+    """What two patients at four sites and twenty at one tell of a mean over sites, 2.44 a site do."""
+    uneven = trained(WORTH, seed_sd=0.05, patient_sd=0.2, seeds=2, patients=(2, 2, 2, 2, 20))
+    uneven.rows.to_csv(tmp_path / "results.csv", index=False)
+    assert pilot_variances(tmp_path).patients == pytest.approx(5 / (4 / 2 + 1 / 20))
+
+
+def test_what_is_stated_takes_the_place_of_what_was_found():
+    assert Variances(1.0, 2.0).with_overrides(patient=5.0) == Variances(1.0, 5.0)
+
+
+def test_rounds_are_named_only_where_they_count():
+    variances = Variances(0.03**2, 0.08**2)
+    assert "rounds" not in power_table(variances, [4], [1], rounds=36).caption
+    table = power_table(variances.with_overrides(round=0.06**2), [4, 16], [1, 9], rounds=36)
+    assert table.caption.endswith(
+        "[points]: 3 over seeds, 8 over patients, 6 over each of 36 rounds; by one seed nothing is told of others"
+    )
+    assert table.headings == ["Test patients a site", "1 seed [points]", "9 seeds [points]"]
+    assert table.frame["1 seed [points]"].isna().all()
+    assert table.frame["Test patients a site"].to_list() == ["4", "16"]
+
+
+def test_each_truth_has_a_row_and_one_seed_a_warning():
+    """Values that nothing moves are wholly reliable, and any difference is told."""
+    settled = resample(trained(dict(list(WORTH.items())[:3]), seeds=2, patients=3), LOO, 20)
+    table = reliability_table({"mine": settled})
+    (row,) = table.frame.to_dict("records")
+    assert row.pop("Truth") == "mine"
+    assert row == pytest.approx(
+        {
+            "Seeds": 2,
+            "Halves of seeds agree": 1,
+            "Halves of patients agree": 1,
+            "Reliability": 1,
+            "Ceiling": 1,
+            "Mean standard error [points]": 0,
+            "Smallest difference told [points]": 0,
+        },
+        abs=1e-6,
+    )
+    assert "one seed alone" not in table.caption
+    alone = resample(trained(dict(list(WORTH.items())[:3]), seeds=1, patients=3), LOO, 20)
+    both = reliability_table({"mine": settled, "other": alone})
+    assert both.frame["Seeds"].to_list() == [2, 1]
+    assert "of one seed alone, nothing here knows of others" in both.caption
+
+
+def test_errors_and_differences_of_a_truth_by_hand():
+    """A's variance of seeds is 0.045, of patients 0.06125; B's 0.005 and 0.00125."""
+    (row,) = reliability_table({"mine": two_sites()}).frame.to_dict("records")
+    errors = np.sqrt([0.045 / 2 + 0.06125, 0.005 / 2 + 0.00125])
+    assert row["Mean standard error [points]"] == pytest.approx(100 * errors.mean())
+    assert row["Smallest difference told [points]"] == pytest.approx(
+        100 * np.hypot(detectable_standard_errors(2) * np.sqrt(0.02 / 2), 2.8016 * np.sqrt(0.045)), rel=1e-4
+    )

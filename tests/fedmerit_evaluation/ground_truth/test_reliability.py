@@ -1,0 +1,119 @@
+"""Reliability on made-up trainings whose noise is known."""
+
+import numpy as np
+import pytest
+from noisy_trainings import SITES, WORTH, trained
+
+from fedmerit.errors import BadInput
+from fedmerit_evaluation.ground_truth.regression import least_squares_values
+from fedmerit_evaluation.ground_truth.reliability import (
+    UTILITIES,
+    correlation,
+    resample,
+    semivalue_function,
+    spearman_brown,
+)
+from fedmerit_evaluation.ground_truth.semivalues import leave_one_out_weights, shapley_weights
+from fedmerit_evaluation.ground_truth.value_tables import ValueTables
+
+SHAPLEY, LOO = semivalue_function(shapley_weights), semivalue_function(leave_one_out_weights)
+
+
+def test_values_without_noise_are_the_worth_and_wholly_reliable():
+    one = resample(trained(WORTH), SHAPLEY, draws=50)
+    np.testing.assert_allclose(one.mean, list(WORTH.values()))
+    assert one.values.shape == (3, 5, 51)
+    assert (one.reliability, one.noise_ceiling, one.single_seed_noise_ceiling) == pytest.approx((1, 1, 1))
+    assert (one.between_seeds, one.patient_half_correlation) == pytest.approx((1, 1))
+    np.testing.assert_allclose(one.standard_errors, 0, atol=1e-12)
+
+
+@pytest.mark.slow
+def test_reliability_is_the_share_of_variance_that_is_the_sites_own():
+    """Var of worth 0.00625 (ddof 1), of seeds' means 0.1² / 4; the ceiling is its root, and what truth reaches."""
+    found, reached, of_a_seed, reached_by_seed = [], [], [], []
+    worth = np.array(list(WORTH.values()))
+    for draw in range(40):
+        one = resample(trained(WORTH, seed_sd=0.1, seeds=4, patients=2, draw=draw), LOO, 2)
+        found.append(one.reliability)
+        reached.append(correlation(one.mean, worth))
+        of_a_seed.append(one.single_seed_noise_ceiling)
+        reached_by_seed.append(np.mean([correlation(values, worth) for values in one.values[..., 0]]))
+    expected = 0.00625 / (0.00625 + 0.1**2 / 4)
+    assert np.mean(found) == pytest.approx(expected, abs=0.12)
+    assert np.mean(reached) == pytest.approx(np.sqrt(expected), abs=0.06)
+    expected = 0.00625 / (0.00625 + 0.1**2)
+    assert np.mean(np.square(of_a_seed)) == pytest.approx(expected, abs=0.06)  # its root would be biased by noise
+    assert np.mean(reached_by_seed) == pytest.approx(np.sqrt(expected), abs=0.06)
+
+
+def test_of_one_seed_both_ceilings_are_one():
+    one = resample(trained(WORTH, patient_sd=0.3, seeds=1), SHAPLEY, draws=50)
+    assert 0 < one.noise_ceiling < 1
+    assert one.single_seed_noise_ceiling == pytest.approx(one.noise_ceiling)
+
+
+def test_standard_errors_add_seeds_and_patients():
+    errors = [
+        resample(
+            trained(WORTH, seed_sd=0.06, patient_sd=0.3, seeds=4, patients=20, draw=draw), LOO, 200
+        ).standard_errors
+        for draw in range(5)
+    ]
+    expected = np.sqrt(0.06**2 / 4 + 0.3**2 / 100)  # 100 cases in all
+    assert np.sqrt(np.mean(np.square(errors))) == pytest.approx(expected, rel=0.2)
+
+
+@pytest.mark.parametrize("patients", [(2, 2, 2, 2, 2), (1, 2, 2, 2, 2), (1, 5, 5, 5, 5)])
+def test_errors_over_few_patients_are_as_large_as_they_are(patients):
+    """Drawn with replacement alone they were half of that of two, and nothing of one."""
+    errors = [
+        resample(trained(WORTH, patient_sd=0.3, seeds=1, patients=patients, draw=draw), LOO, 100).standard_errors
+        for draw in range(20)
+    ]
+    expected = 0.3 * np.sqrt(np.mean([1 / number for number in patients]) / 5)
+    assert np.sqrt(np.mean(np.square(errors))) == pytest.approx(expected, rel=0.15)
+
+
+def test_of_single_patients_no_error_is_known():
+    one = resample(trained(WORTH, patient_sd=0.3, patients=1), LOO, 20)
+    assert np.isnan([one.reliability, one.noise_ceiling, one.single_seed_noise_ceiling, *one.standard_errors]).all()
+
+
+def test_halves_of_patients_are_disjoint_and_agree_by_chance_alone_where_all_is_noise():
+    agreement = [
+        resample(trained(dict.fromkeys(SITES, 0.1), patient_sd=0.3, draw=draw), LOO, 2).patient_half_correlation
+        for draw in range(10)
+    ]
+    assert np.mean(agreement) < 0.5
+
+
+def test_spearman_brown():
+    assert spearman_brown(np.array([0.5]), 2) == pytest.approx(2 / 3)
+    assert np.isnan(spearman_brown(np.array([np.nan]), 2))
+
+
+def test_one_patient_a_site_and_one_seed_leave_halves_unknown():
+    one = resample(trained(WORTH, seeds=1, patients=1), SHAPLEY, draws=3)
+    assert np.isnan(one.between_seeds)
+    assert np.isnan(one.patient_half_correlation)
+    np.testing.assert_allclose(one.mean, list(WORTH.values()))
+
+
+def test_what_is_missing_is_told():
+    lacking = trained(WORTH, leave_out=[frozenset("AB")])
+    with pytest.raises(BadInput, match=r"seed 2: coalition A\+B: no utility"):
+        resample(lacking, SHAPLEY)
+    assert resample(lacking, LOO, 2).seeds == [0, 1, 2]
+    with pytest.raises(BadInput, match="no hd95 of trained coalitions"):
+        resample(lacking, LOO, 2, UTILITIES["mean HD95"])
+    few = trained(dict(list(WORTH.items())[:3]), seeds=1, patients=2, leave_out=[*map(frozenset, ("A", "B", "AB"))])
+    with pytest.raises(BadInput, match=r"regression: no seed has all .* 3 coalitions .* do not tell the sites apart"):
+        ValueTables(few, {"regression": least_squares_values}).tables()
+
+
+def test_the_worst_hospital_and_distances_are_utilities_too():
+    results = trained(WORTH, hd95=True)
+    np.testing.assert_allclose(resample(results, LOO, 2, UTILITIES["worst hospital's Dice"]).mean, list(WORTH.values()))
+    distance = resample(results, LOO, 2, UTILITIES["mean HD95"])
+    np.testing.assert_allclose(distance.mean, 20 * np.array(list(WORTH.values())))

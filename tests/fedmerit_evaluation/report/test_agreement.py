@@ -1,0 +1,196 @@
+"""Contributions beside a ground truth in the report: values, correlations, p, and caveats."""
+
+from itertools import combinations, permutations
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from run_factory import SITES, make_run
+from scipy.stats import pearsonr, spearmanr
+
+from fedmerit.errors import BadInput
+from fedmerit.files import write_json
+from fedmerit.records.results import ResultsFile, Row
+from fedmerit_evaluation.ground_truth import ground_truths
+from fedmerit_evaluation.ground_truth.ground_truths import write_sampling
+from fedmerit_evaluation.ground_truth.sampling import Sampling
+from fedmerit_evaluation.report.all_sites import write_report
+from fedmerit_evaluation.report.contributions import agreements, permutation_p
+from fedmerit_evaluation.report.one_site import write_site_report
+from fedmerit_evaluation.results.run_folders import combine_results, open_runs
+from fedmerit_evaluation.results.views import Results
+from fedmerit_evaluation.statistics.bootstrap import Resampling
+
+WORTH = dict(zip(SITES, (0.02, 0.05, 0.08, 0.1), strict=True))  # Dice that each adds to every coalition
+
+
+def _truth(folder: Path, *, sizes: tuple[int, ...] = (3, 4), seeds: tuple[int, ...] = (0, 1)) -> Path:
+    folder.mkdir(parents=True)
+    rows = [
+        Row("x", "fedavg", seed, 3, tested, "dice", 0.5 + sum(map(WORTH.__getitem__, members)), "testing", case,
+            "prostate", "+".join(members))
+        for seed in seeds
+        for size in sizes
+        for members in combinations(SITES, size)
+        for tested in SITES
+        for case in ("000", "001")
+    ]  # fmt: skip
+    images = [Row("x", "fedavg", seed, 0, site, "num_samples", 40.0, coalition="+".join(SITES))
+              for seed in seeds for site in SITES]  # fmt: skip
+    ResultsFile(folder / "results.csv").append([*rows, *images])
+    return folder
+
+
+def _runs(root: Path) -> list[Path]:
+    return [make_run(root / f"{method}-{seed}", method=method, seed=seed, rounds=4)
+            for method in ("fedavg", "fedce") for seed in (0, 1)]  # fmt: skip
+
+
+def test_leave_one_out_values_and_the_correlation_with_them(tmp_path: Path) -> None:
+    runs = open_runs(_runs(tmp_path))
+    results = combine_results(runs)
+    (found,), notes = agreements(runs, results, _truth(tmp_path / "truth"), Resampling(200))
+    assert notes == []
+    assert found.truth == "leave-one-out"
+    for seed in (0, 1):
+        assert found.values.loc[seed].to_dict() == pytest.approx({site: 100 * worth for site, worth in WORTH.items()})
+    said = found.said["fedce", "mean contribution"]
+    table = found.of_methods.frame.set_index(["Method", "Contribution"])
+    row = table.loc["fedce", "mean contribution"]
+    assert (row["Sites"], row["Seeds"]) == (4, 2)
+    worth = list(WORTH.values())
+    assert row["Pearson"] == pytest.approx(np.mean([pearsonr(worth, said.loc[seed]).statistic for seed in (0, 1)]))
+    assert row["Spearman"] == pytest.approx(np.mean([spearmanr(worth, said.loc[seed]).statistic for seed in (0, 1)]))
+    assert found.ranks["fedce"].mean == row["Spearman"]
+    assert found.p == {"fedce": row["p, Spearman"]}
+    assert list(found.ranks) == ["fedce"]  # of fedavg it is the share of training images
+    assert ("any", "sample share") in table.index
+    assert any("rests on 4 sites" in caveat for caveat in found.caveats)
+    assert table["Ceiling"].to_list() == pytest.approx([1] * len(table))  # every case says the same
+    assert not any("no agreement can be judged" in caveat for caveat in found.caveats)
+
+
+def test_a_truth_that_is_lost_in_its_noise_judges_nobody(tmp_path: Path) -> None:
+    truth = _truth(tmp_path / "truth")
+    rows = pd.read_csv(truth / "results.csv", dtype={"case": str}, keep_default_na=False)
+    dice = rows["quantity"] == "dice"
+    rows.loc[dice, "value"] = np.random.default_rng(0).uniform(0.3, 0.9, int(dice.sum()))
+    rows.to_csv(truth / "results.csv", index=False)
+    runs = open_runs(_runs(tmp_path))
+    (found,), _ = agreements(runs, combine_results(runs), truth, Resampling(50))
+    assert found.of_methods.frame["Ceiling"].max() < 0.7
+    assert "of this one seed" not in found.of_methods.caption
+    assert "with its 95 % interval over cases and seeds; the ceiling" in found.of_methods.caption
+    assert any("no agreement can be judged" in caveat for caveat in found.caveats)
+
+
+def test_a_ceiling_is_computed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs, drawn = open_runs(_runs(tmp_path)), []
+    real = ground_truths.resample
+    monkeypatch.setattr(ground_truths, "resample", lambda *given: drawn.append(given) or real(*given))
+    found, _ = agreements(runs, combine_results(runs), _truth(tmp_path / "truth", sizes=(1, 2, 3, 4)), Resampling(20))
+    assert [one.truth for one in found] == ["leave-one-out", "Shapley"]
+    assert len(drawn) == 2
+
+
+def test_of_one_seed_the_ceiling_says_so(tmp_path: Path) -> None:
+    runs = open_runs(_runs(tmp_path))
+    (found,), _ = agreements(runs, combine_results(runs), _truth(tmp_path / "truth", seeds=(0,)), Resampling(50))
+    assert "as uncertain over test patients, of this one seed, as these" in found.of_methods.caption
+    assert "with its 95 % interval over cases, of one seed alone; the ceiling" in found.of_methods.caption
+
+
+def test_p_is_the_share_of_permutations_as_far_from_0() -> None:
+    random = np.random.default_rng(0)
+    x, y = random.normal(size=(2, 1, 5))
+    for name, of in (("pearson", pearsonr), ("spearman", spearmanr)):
+        here = abs(of(x[0], y[0]).statistic)
+        all_of_them = [abs(of(x[0], y[0, list(order)]).statistic) for order in permutations(range(5))]
+        assert permutation_p(x, y, name) == pytest.approx(np.mean(np.array(all_of_them) >= here - 1e-9))
+    rising = np.arange(4.0)[None]
+    assert permutation_p(rising, rising, "spearman") == pytest.approx(2 / 24)
+    assert np.isnan(permutation_p(rising, np.ones((1, 4)), "pearson"))
+    many = np.arange(9.0)[None]
+    assert permutation_p(many, many, "pearson") == pytest.approx(1e-4, abs=2e-4)
+
+
+def test_the_report_shows_agreement_and_its_limits(tmp_path: Path) -> None:
+    truth, runs = _truth(tmp_path / "truth", sizes=(1, 2, 3, 4)), _runs(tmp_path)
+    out = write_report(runs, tmp_path / "r" / "report.html", truth=truth)
+    page = out.read_text()
+    for name in ("leave-one-out", "shapley"):
+        assert f'id="table-agreement-{name}"' in page
+        assert f'id="table-{name}"' in page
+        assert (out.parent / "figures" / f"agreement-{name}.png").exists()
+    assert "rests on 4 sites" in page
+    assert "no p can fall below 0.042" in page
+    table = pd.read_csv(out.parent / "tables" / "agreement-leave-one-out.csv")
+    assert table["Pearson"].between(-1, 1).all()
+    said = "The method&#39;s estimate and Shapley values rank the hospitals with a correlation of"
+    assert said not in page  # FedAvg's is the share of training images
+    assert said in write_report(runs[2:], tmp_path / "fedce.html", truth=truth).read_text()
+
+
+@pytest.mark.slow
+def test_sampled_values_stand_with_their_errors(tmp_path: Path) -> None:
+    truth = _truth(tmp_path / "truth", sizes=(4, 3, 2), seeds=(0, 1))
+    write_sampling(truth, Sampling(SITES, truncation=2.0, most=20))
+    out = write_report(_runs(tmp_path), tmp_path / "r" / "report.html", truth=truth)
+    page = out.read_text()
+    assert "Standard error [points]" in page
+    assert "estimates from 20, 20 sampled permutations, with standard errors up to" in page
+    table = pd.read_csv(out.parent / "tables" / "shapley.csv")
+    assert table["Standard error [points]"].tolist() == [0, 0, 0, 0]  # each order ends before its first site
+
+
+def test_values_that_sum_to_less_than_0_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for site in WORTH:
+        monkeypatch.setitem(WORTH, site, -WORTH[site])
+    runs = open_runs(_runs(tmp_path))
+    (found,), _ = agreements(runs, combine_results(runs), _truth(tmp_path / "truth"), Resampling(50))
+    assert any("sum to 0 or less (seed 0, 1)" in caveat for caveat in found.caveats)
+
+
+def test_a_truth_that_is_none_or_of_others_is_refused(tmp_path: Path) -> None:
+    runs = _runs(tmp_path)
+    with pytest.raises(BadInput, match=r"--truth .*no results.csv.*fedmerit loo"):
+        write_report(runs, tmp_path / "r.html", truth=tmp_path)
+    with pytest.raises(BadInput, match="names no coalition"):
+        write_report(runs, tmp_path / "r.html", truth=runs[0])
+    with pytest.raises(BadInput, match=r"fedmerit loo .*trains what is missing"):
+        write_report(runs, tmp_path / "r.html", truth=_truth(tmp_path / "part", sizes=(4,)))
+    other = make_run(tmp_path / "other", sites=("Yew", "Zelkova"))
+    with pytest.raises(BadInput, match="the ground truth is of Alder"):
+        write_report([other], tmp_path / "r.html", truth=_truth(tmp_path / "truth"))
+    assert not (tmp_path / "r.html").exists()
+
+
+def test_a_hospital_sees_its_own_value(tmp_path: Path) -> None:
+    path = write_site_report(_runs(tmp_path), "Birch", truth=_truth(tmp_path / "truth"))
+    table = pd.read_csv(path.parent / "report-files" / "tables" / "own-values.csv")
+    assert table["Birch"].tolist() == pytest.approx([5.0])
+    assert table["Rank among all sites"].tolist() == ["middle third"]
+    assert not [column for column in table if "Others" in column]  # three values and their median tell too much
+    assert b"Cedar" not in path.read_bytes()
+
+
+def test_a_truth_of_other_images_is_told_in_both_reports(tmp_path: Path) -> None:
+    runs = [make_run(tmp_path / f"{seed}", seed=seed, site_digests=dict.fromkeys(SITES, "a")) for seed in (0, 1)]
+    truth = _truth(tmp_path / "truth")
+    told = "Ground truth: its trainings and the runs had 1 of 4 sites from folders that were prepared otherwise"
+    for digest, times in (("a", 0), ("b", 1)):
+        write_json(truth / "study.json", {"site_digests": dict.fromkeys(SITES, "a") | {"Cedar": digest}})
+        page = write_report(runs, tmp_path / "r.html", truth=truth).read_text()
+        own = write_site_report(runs, "Birch", tmp_path / "own.html", truth=truth).read_text()
+        assert page.count(told) == own.count(told) == times
+        assert "Cedar" not in own
+
+
+def test_a_site_that_never_answered_in_a_round_leaves_the_agreement_undefined(tmp_path: Path) -> None:
+    runs = open_runs(_runs(tmp_path))
+    rows = combine_results(runs).rows
+    answered = Results(rows[(rows["site"] != SITES[-1]) | (rows["split"] == "testing")])
+    (found,), _ = agreements(runs, answered, _truth(tmp_path / "truth"), Resampling(50))
+    assert found.of_methods.frame["Pearson"].isna().all()
+    assert any("is undefined for fedce (mean contribution)" in caveat for caveat in found.caveats)

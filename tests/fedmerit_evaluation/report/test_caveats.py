@@ -1,0 +1,104 @@
+"""Caveats of the report, from results made for them."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from made_results import SITES, made_dice, made_results, made_rounds, made_row
+from run_factory import make_run
+
+from fedmerit_evaluation.report import caveats, summary
+from fedmerit_evaluation.results.run_folders import combine_results, open_runs
+from fedmerit_evaluation.results.views import Results
+from fedmerit_evaluation.statistics.intervals import of_sites
+
+
+def test_methods_that_cannot_be_told_apart_are_named() -> None:
+    results = made_dice({"a": (0.8, 0.8, 0.8), "b": (0.5, 0.5, 0.5), "c": (0.5, 0.5, 0.5)})
+    (said,) = caveats.of_ranks(results)
+    assert "ranks 2 and 3 (b, c) are not distinguishable" in said
+    words = summary.sentences(results)
+    assert any("intervals of what a is above each other method leave out 0" in text for text in words)
+
+
+def test_few_cases_and_empty_ones_are_counted() -> None:
+    rows = made_dice({"a": (0.7, 0.7, 0.7)}, cases=2).rows
+    alone = (rows["site"] == "Birch") & (rows["case"] == "001")
+    counts = [
+        made_row("a", 0, 5, "Cedar", quantity, value, "testing", "000")
+        for quantity, value in (("true_positives", 0.0), ("false_negatives", 0.0), ("false_positives", 9.0))
+    ]
+    rows = pd.concat([rows[~alone], made_results(counts, ["a"]).rows], ignore_index=True)
+    rows.loc[(rows["site"] == "Alder") & (rows["case"] == "001") & (rows["seed"] == 0), "value"] = np.nan
+    results = Results(rows)
+    few, empty, false = caveats.of_cases(results)
+    assert "Alder (2), Birch (1) and Cedar (2)" in few
+    assert "fewer than 3 (Alder, Birch and Cedar) are nothing to resample: no interval" in few
+    assert empty.startswith("1 pair of test case and label")
+    assert false.startswith("1 test cases whose reference is empty")
+    (own,) = caveats.of_cases(results, "Birch")
+    assert "Alder" not in own
+
+
+def test_the_run_with_the_fewest_cases_of_a_site_is_told() -> None:
+    """Of six in each of three seeds four are gone in one."""
+    rows = made_dice({"fedce": (0.8, 0.7, 0.9)}).rows
+    gone = (rows["site"] == "Birch") & (rows["seed"] == 1) & (rows["case"] > "001")
+    results = Results(rows[~gone])
+    (few,) = caveats.of_cases(results)
+    assert few.startswith("Fewer than 5 test cases in a run: Birch (2).")
+    assert of_sites(results.dice.intervals, "dice").loc[("fedce", "Birch"), ["low", "high"]].isna().all()
+
+
+def test_contributions_that_overlap_and_negative_sums() -> None:
+    contributions = {
+        "a": [(0.5, 0.5, 0.5), (0.2, 0.3, 0.25), (0.2, 0.1, 0.25)],
+        "b": [(-0.5, -0.6, -0.4), (0.1, 0.1, 0.1), (0.2, 0.2, 0.2)],
+        "c": [(-0.1, -0.1, -0.1), (0.3, 0.3, 0.3), (0.6, 0.6, 0.6)],
+    }
+    results = made_results(made_rounds("contribution", contributions), ["a", "b", "c"])
+    found = results.rounds.intervals
+    ends = of_sites(found, "contribution").loc["a", "Birch"]
+    reach = 4.3 * 0.05 / 3**0.5  # standard errors of three seeds
+    assert (ends["mean"], ends["low"], ends["high"]) == pytest.approx((0.25, 0.25 - reach, 0.25 + reach), abs=0.02)
+    overlap, sums, negative = caveats.of_contributions(results)
+    assert "a, ranks 2 and 3 (Birch, Cedar)" in overlap
+    assert "b" not in overlap.split("a, ranks")[0].replace("Contributions: intervals overlap", "")
+    assert "sum to 0 or less under b:" in sums
+    assert "negative under c:" in negative
+
+
+def test_one_seed_has_no_interval_of_contributions(tmp_path: Path) -> None:
+    (run,) = open_runs([make_run(tmp_path / "run", rounds=2)])
+    results = combine_results([run])
+    assert list(caveats.of_contributions(results)) == []
+    assert "One seed" in " ".join(caveats.of_runs([run], results))
+
+
+def test_of_two_seeds_it_is_told_how_wide_their_intervals_are(tmp_path: Path) -> None:
+    runs = open_runs([make_run(tmp_path / str(seed), rounds=2, seed=seed) for seed in range(3)])
+    told = "2 seeds: intervals over seeds take 12.7 standard errors, those of 3 take 4.3: more seeds tell better."
+    assert told in list(caveats.of_runs(runs[:2], combine_results(runs[:2])))
+    assert told not in " ".join(caveats.of_runs(runs, combine_results(runs)))
+
+
+@pytest.mark.parametrize("differ", [True, False])
+def test_runs_on_images_prepared_otherwise_cannot_be_compared(tmp_path: Path, differ: bool) -> None:
+    digests = dict.fromkeys(SITES, "a" * 64)
+    other = digests | ({"Cedar": "b" * 64} if differ else {})
+    runs = open_runs([
+        make_run(tmp_path / "fedce", sites=SITES, site_digests=digests),
+        make_run(tmp_path / "fedavg", sites=SITES, method="fedavg", site_digests=other),
+        make_run(tmp_path / "second", sites=SITES, seed=1, site_digests=dict.fromkeys(SITES, "c" * 64)),
+    ])  # fmt: skip
+    said = caveats.of_runs(runs, combine_results(runs))
+    assert ("Runs of one seed were tested on different cases: their Dice cannot be compared." in said) is differ
+
+
+def test_a_reader_of_an_encrypted_run_is_told_what_nobody_checked(tmp_path: Path) -> None:
+    for privacy, told in ((["he"], True), ([], False), (["gaussian:clip=1,noise=0.01"], False)):
+        (run,) = open_runs([make_run(tmp_path / str(len(privacy) + told), sites=SITES, privacy=privacy)])
+        said = " ".join(caveats.of_runs([run], run.results))
+        assert ("updates were encrypted: the server could check neither" in said) is told
+        assert not any(site in said for site in SITES)

@@ -1,0 +1,98 @@
+"""Which case and slice an overlay shows, and what it says of it."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from run_factory import SITES, add_models, make_run, make_sites, prepare_anew
+
+from fedmerit.errors import BadInput
+from fedmerit.records.results import read_results
+from fedmerit.trainers.monai_trainer.data import open_sites, read_site_digests
+from fedmerit_evaluation.figures.drawing import png
+from fedmerit_evaluation.report.overlays import chosen_cases, draw, largest_slice, overlays
+from fedmerit_evaluation.results.run_folders import open_runs
+
+
+def test_best_median_and_worst_case_each_once() -> None:
+    dice = pd.Series({"000": 0.1, "001": 0.9, "002": 0.7, "003": np.nan, "004": 0.8, "005": 0.9, "006": 0.1})
+    # the median of .1 .1 .7 .8 .9 .9 is .75: .7 and .8 are as near, the first is shown; so of equals at the ends
+    assert chosen_cases(dice) == {"best": "001", "median": "002", "worst": "006"}
+    assert chosen_cases(dice[["000", "001"]]) == {"best": "001", "worst": "000"}
+    assert chosen_cases(dice[["000"]]) == {"only": "000"}
+    assert chosen_cases(pd.Series({"000": 0.5, "001": 0.5, "002": 0.5})) == {
+        "best": "000",
+        "median": "001",
+        "worst": "002",
+    }
+    with pytest.raises(BadInput):
+        chosen_cases(pd.Series({"000": np.nan}))
+
+
+def test_the_slice_is_the_one_with_the_largest_reference() -> None:
+    reference, prediction = np.zeros((3, 2, 4, 4), bool), np.zeros((3, 2, 4, 4), bool)
+    prediction[2] = True
+    assert largest_slice(reference, prediction) == 2
+    reference[1, 0, :2] = True
+    assert largest_slice(reference, prediction) == 1
+
+
+@pytest.mark.slow
+def test_overlays_of_two_methods(tmp_path: Path) -> None:
+    labels = ("disc", "cup")
+    sites = make_sites(tmp_path / "sites", labels=labels, channels=1)
+    runs = [make_run(tmp_path / name, method=name, labels=labels) for name in ("fedavg", "standalone")]
+    add_models(runs[0], labels=labels)
+    add_models(runs[1], SITES, labels=labels)
+    shown = overlays(open_runs(runs), sites)
+    assert [(overlay.method, overlay.site, overlay.which) for overlay in shown] == [
+        (method, site, which)
+        for method in ("fedavg", "standalone")
+        for site in SITES
+        for which in ("best", "median", "worst")
+    ]
+    for overlay in shown:
+        assert overlay.image.shape == (64, 64)
+        assert overlay.reference.shape == overlay.prediction.shape == (len(labels), 64, 64)
+        assert overlay.reference.any()
+        assert 0 <= overlay.image.min() <= overlay.image.max() <= 1
+    for first, second in zip(shown[:12], shown[12:], strict=True):  # the same case and slice
+        np.testing.assert_array_equal(first.image, second.image)
+    drawn = draw(shown)
+    assert [len(panel.images) for panel in drawn.axes] == [1] * 16  # sites x the best and the worst case x methods
+    assert png(drawn).startswith(b"\x89PNG")
+
+
+def test_a_hospital_sees_its_own_site_alone(tmp_path: Path) -> None:
+    sites = make_sites(tmp_path / "sites", ("Birch",))
+    run = make_run(tmp_path / "run")
+    add_models(run)
+    assert {overlay.site for overlay in overlays(open_runs([run]), sites)} == {"Birch"}
+    assert {overlay.site for overlay in overlays(open_runs([run]), sites, only="Birch")} == {"Birch"}
+    with pytest.raises(BadInput, match="none of the run's sites Cedar"):
+        overlays(open_runs([run]), sites, only="Cedar")
+    with pytest.raises(BadInput, match="none of the run's sites"):
+        overlays(open_runs([run]), make_sites(tmp_path / "others", ("Yew",)))
+
+
+def test_images_that_were_prepared_otherwise_are_not_shown(tmp_path: Path) -> None:
+    """A hospital has its own site alone; the others' digests need not be there."""
+    sites = make_sites(tmp_path / "sites", ("Birch",))
+    run = make_run(tmp_path / "run", site_digests=read_site_digests(open_sites(sites)) | {"Alder": "of another"})
+    add_models(run)
+    assert {overlay.site for overlay in overlays(open_runs([run]), sites)} == {"Birch"}
+    prepare_anew(sites / "Birch")
+    with pytest.raises(BadInput, match=r"sites: Birch prepared otherwise than for .*run; name its own sites"):
+        overlays(open_runs([run]), sites)
+
+
+def test_a_site_that_was_not_tested_leaves_the_others_their_images(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    add_models(run)
+    results = read_results(run)
+    results[(results["site"] != "Birch") | (results["split"] != "testing")].to_csv(run / "results.csv", index=False)
+    sites = make_sites(tmp_path / "sites", ("Alder", "Birch"))
+    assert {overlay.site for overlay in overlays(open_runs([run]), sites)} == {"Alder"}
+    with pytest.raises(BadInput, match="no test Dice of the sites"):
+        overlays(open_runs([run]), sites, only="Birch")

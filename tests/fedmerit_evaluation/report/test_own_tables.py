@@ -1,0 +1,132 @@
+"""Tables and figures of one hospital, from runs and results made for it."""
+
+from itertools import product
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from made_results import made_dice, made_rounds, made_runs
+from run_factory import SITES, add_rows, make_run, write_ledger
+
+from fedmerit.records.results import Row
+from fedmerit_evaluation.report.one_site import write_site_report
+from fedmerit_evaluation.report.own_site import Own
+from fedmerit_evaluation.report.own_tables import own_figures, own_tables
+
+OWN = SITES[1]
+LEVELS = {"standalone": (0.60, 0.61, 0.60, 0.60), "fedce": (0.62, 0.71, 0.83, 0.90)}
+
+
+def _own(folder: Path, seeds: int = 3, **more: list[tuple[float, ...]]) -> Own:
+    rounds = [row for name, values in more.items() for row in made_rounds(name, {"fedce": values}, SITES)]
+    results = made_dice(LEVELS, noise=0.0, seeds=seeds, sites=SITES, rounds=rounds)
+    return Own(OWN, made_runs(results, folder), results)
+
+
+def test_its_dice_stands_beside_its_third_and_the_median_of_the_others_rounded_to_5(tmp_path: Path) -> None:
+    tables = {table.name: table for table in own_tables(_own(tmp_path), [])}
+    assert list(tables) == ["own-dice", "own-gains", "own-cases"]
+    # it ranks third of four, in the middle at 2.5 of 4; the others' median is 83
+    row = tables["own-dice"].frame.set_index("Method").loc["fedce"]
+    assert row.to_dict() == {OWN: 71.0, "Rank among all sites": "middle third", "Others, median": 85.0}
+    assert (tables["own-dice"].low.iloc[1][OWN], tables["own-dice"].high.iloc[1][OWN]) == (71.0, 71.0)
+    assert tables["own-dice"].caption.endswith("no more than a median, rounded to 5")
+    gains = tables["own-gains"].frame
+    assert gains.to_dict("records") == [{"Method": "fedce", OWN: 10.0, "Rank among all sites": "middle third"}]
+    cases = tables["own-cases"].frame.set_index("Method").loc["fedce"]
+    assert cases.to_dict() == {"Test cases": 6, "Lowest case [%]": 71.0, "Both empty": 0}
+
+
+def test_of_one_seed_no_rank_is_told(tmp_path: Path) -> None:
+    (dice,) = (table for table in own_tables(_own(tmp_path, seeds=1), []) if table.name == "own-dice")
+    assert set(dice.frame["Rank among all sites"]) == {"one seed is not enough to judge"}
+
+
+def test_its_weight_and_share_of_contribution(tmp_path: Path) -> None:
+    own = _own(
+        tmp_path,
+        weight=[(0.1,) * 3, (0.4, 0.3, 0.2), (0.2, 0.3, 0.4), (0.3,) * 3],
+        contribution=[(1.0,) * 3, (4.0,) * 3, (2.0,) * 3, (1.0,) * 3],
+    )
+    (table,) = (table for table in own_tables(own, []) if table.name == "own-contributions")
+    rows = table.frame.set_index("Quantity")
+    assert rows.loc["Weight, mean [%]", OWN] == 30.0
+    assert rows.loc["Share of contribution [%]", OWN] == 50.0
+    assert rows.loc["Share of contribution [%]", "Rank among all sites"] == "upper third"
+    assert rows.loc["Share of contribution [%]", "Others, median"] == 10.0  # of 1/8, 2/8 and 1/8, to the nearest 5
+    assert pd.isna(rows.loc["Weight, mean [%]", "Others, median"])  # of weights nothing of the others is told
+
+
+def test_figures_are_of_the_own_line_alone(tmp_path: Path) -> None:
+    own = _own(tmp_path, weight=[(0.1,), (0.4,), (0.2,), (0.3,)])
+    drawn = dict(own_figures(own))
+    assert list(drawn) == ["own-dice", "own-weights"]
+    assert "beside it the median of the others" in drawn["own-dice"].caption
+    assert drawn["own-dice"].seen == ("A row per method. Mean test Dice of Birch: standalone 61.0 %, fedce 71.0 %.")
+    (panel,) = drawn["own-weights"].figure.axes
+    assert [list(line.get_ydata()) for line in panel.lines] == [[40.0]]
+    assert drawn["own-weights"].seen == "Weight [%], from the first round to the last: fedce from 40 to 40."
+
+
+def test_its_surfaces(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", rounds=2, surfaces=True)
+    tables = write_site_report([run], OWN).parent / "report-files" / "tables"
+    shown = pd.read_csv(tables / "own-surfaces.csv").set_index("Quantity")
+    dice = pd.read_csv(tables / "own-dice.csv").iloc[0]
+    assert shown.loc["HD95 [mm]", OWN] == pytest.approx(20 - 0.2 * dice[OWN], abs=0.1)
+    assert "Others, median" not in shown
+
+
+def test_what_it_takes_home_and_nobody_else(tmp_path: Path) -> None:
+    """Every other site's Dice is 0.3 lower: a mean of several would show."""
+    run = make_run(tmp_path / "run", rounds=2, surfaces=True)
+    levels = {"given": 0.7, "alone": 0.6, "finished": 0.8}
+    rows = []
+    for site, (end, level), split in product(SITES, levels.items(), ("testing", "validation")):
+        dice = level if site == OWN else level - 0.3
+        for name, value in {"dice": dice, "hd95": 20 - 20 * dice, "nsd": dice / 2}.items():
+            rows.append(Row(run.name, "fedce", 0, 1, site, name, value, f"{split}_{end}", "000", "prostate"))
+    add_rows(run, rows)
+    page = write_site_report([run], OWN)
+    tables = page.parent / "report-files" / "tables"
+    (home,) = pd.read_csv(tables / "own-taken-home.csv").to_dict("records")
+    assert home == {
+        "Method": "fedce",
+        **{"Given, Dice [%]": 70.0, "Alone, Dice [%]": 60.0, "Takes home, Dice [%]": 80.0},
+        **{f"{name}, validation Dice [%]": 100 * levels[end]
+           for name, end in (("Given", "given"), ("LocalOnly", "alone"), ("Takes home", "finished"))},
+    }  # fmt: skip
+    (surfaces,) = pd.read_csv(tables / "own-taken-home-surfaces.csv").to_dict("records")
+    assert (surfaces["Takes home, HD95 [mm]"], surfaces["Takes home, NSD at 2 mm [%]"]) == (4.0, 40.0)
+    text = page.read_text()
+    assert f"What {OWN} takes home (finish=own)" in text
+    assert not any(site in text for site in SITES if site != OWN)
+    other = write_site_report([make_run(tmp_path / "other", rounds=2)], OWN)
+    assert not (other.parent / "report-files" / "tables" / "own-taken-home.csv").exists()
+
+
+def test_of_the_marks_its_own_alone(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", rounds=4)
+    add_rows(run, [Row("run", "fedce", 0, 3, site, "rejected", 1.0) for site in (OWN, "Cedar")])
+    write_ledger(run, [{"round": 3, "rejected": {OWN: "update with NaN", "Cedar": "no answer"}}])
+    path = write_site_report([run], OWN)
+    marks = pd.read_csv(path.parent / "report-files" / "tables" / "own-marks.csv")
+    assert marks[["Site", "Rounds", "Reason"]].to_numpy().tolist() == [[OWN, 3, "update with NaN"]]
+
+
+@pytest.mark.parametrize(
+    ("reason", "shown"),
+    [
+        ("Among updates of A, that of A-1 is nearest to B.", "Among updates of another site, that of A-1 is nearest to "
+         "another site."),
+        ("Apart from 'A': 3 of A's cases", "Apart from 'another site': 3 of another site's cases"),
+        ("BAD A_B", "BAD A_B"),
+    ],
+)  # fmt: skip
+def test_a_reason_names_no_other_site_and_keeps_its_words(tmp_path: Path, reason: str, shown: str) -> None:
+    run = make_run(tmp_path / "run", sites=("A", "A-1", "B", "St. C"), rounds=4)
+    add_rows(run, [Row("run", "fedce", 0, 3, "A-1", "rejected", 1.0)])
+    write_ledger(run, [{"round": 3, "rejected": {"A-1": reason}}])
+    path = write_site_report([run], "A-1")
+    (marked,) = pd.read_csv(path.parent / "report-files" / "tables" / "own-marks.csv").to_dict("records")
+    assert marked["Reason"] == shown

@@ -1,0 +1,253 @@
+"""Intervals by resampling: means known by hand, coverage, pairing, what a case and a seed are."""
+
+import math
+import time
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedmerit.errors import BadInput
+from fedmerit_evaluation.fairness import measures
+from fedmerit_evaluation.statistics.bootstrap import (
+    Resampling,
+    SeedDraws,
+    bootstrap,
+    bootstrap_counts,
+    nan_mean,
+    observed,
+)
+
+
+def cases(values):
+    """Dice by (method, seed, site, case) from a mapping of the first three to a list."""
+    rows = {(*key, f"{place:03d}"): dice for key, those in values.items() for place, dice in enumerate(those)}
+    return pd.Series(rows, dtype=float).rename_axis(["method", "seed", "site", "case"])
+
+
+def drawn_mean(dice):
+    """The mean over sites of each method."""
+    return {method: measures.mean(dice.of(method)) for method in dice.methods}
+
+
+def made_up(methods=("a", "b"), seeds=(0, 1, 2), sites="ABC", count=20, spread=0.1, shift=0.0):
+    random = np.random.default_rng([len(sites), count])
+    level = {(seed, site): random.uniform(0.4, 0.8, count) for seed in seeds for site in sites}
+    return cases(
+        {
+            (method, seed, site): level[seed, site] + shift * place + random.normal(0, spread * place, count)
+            for place, method in enumerate(methods)
+            for seed in seeds
+            for site in sites
+        }
+    )
+
+
+def test_what_was_observed():
+    seen = observed(cases({("a", 0, "A"): [0.6, math.nan, 0.8], ("a", 0, "B"): [0.5], ("a", 1, "A"): [0.4]}))
+    assert (seen.seeds, seen.methods, seen.sites) == ([0, 1], ["a"], ["A", "B"])
+    assert seen.of("a") == pytest.approx(np.array([[0.7, 0.5], [0.4, math.nan]]), nan_ok=True)
+
+
+def test_mean_and_std_are_over_seeds():
+    found = bootstrap(
+        cases({("a", 0, "A"): [0.6], ("a", 0, "B"): [0.4], ("a", 1, "A"): [0.8], ("a", 1, "B"): [0.6]}),
+        drawn_mean
+    )["a"]  # fmt: skip
+    assert found["mean"] == pytest.approx(0.6)
+    assert found["std"] == pytest.approx(math.sqrt(2 * 0.1**2))
+    assert found["seeds"] == 2
+    # one case a site: only seeds are drawn; the standard error is 0.1, the quantile of t with one degree 12.7
+    assert (found["low"], found["high"]) == pytest.approx((0.6 - 1.27, 0.6 + 1.27), abs=0.2)
+
+
+def test_no_interval_goes_beyond_what_a_statistic_can_be():
+    table = cases({("a", 0, "A"): [0.6], ("a", 1, "A"): [0.8]})
+    found = bootstrap(table, drawn_mean, bounds=lambda method: {"a": (0, 1)}[method])["a"]
+    assert (found["mean"], found["low"], found["high"]) == pytest.approx((0.7, 0, 1))
+
+
+def covered(seeds, seed_sd, patient_sd, studies, patients=6):
+    """How often the interval of a mean holds what it is of, of made-up studies that test all seeds on the same."""
+    random = np.random.default_rng([seeds, patients])
+    held = 0
+    for number in range(studies):
+        level = 0.6 + random.normal(0, patient_sd, patients)
+        table = cases({("a", seed, "A"): level + random.normal(0, seed_sd) for seed in range(seeds)})
+        found = bootstrap(table, drawn_mean, Resampling(400, number))["a"]
+        held += found["low"] <= 0.6 <= found["high"]
+    return held / studies
+
+
+@pytest.mark.parametrize("seeds", [2, 3, 5])
+def test_where_seeds_are_what_varies_intervals_hold_the_truth_as_often_as_they_say(seeds):
+    """Drawn with replacement, 51, 73 and 85 % of them did."""
+    random = np.random.default_rng(seeds)
+    held = []
+    for _ in range(3000):
+        numbers = np.broadcast_to(random.normal(0.6, 0.05, seeds), (1000, seeds))
+        low, high = np.quantile(SeedDraws.of(seeds, 1000, random).mean(numbers), [0.025, 0.975])
+        held.append(low <= 0.6 <= high)
+    assert 0.92 <= np.mean(held) <= 0.98
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seeds", [2, 3, 5])
+@pytest.mark.parametrize(("seed_sd", "patient_sd"), [(0.04, 0.0001), (0.03, 0.03), (0.0001, 0.04)])
+def test_whether_seeds_or_patients_vary_intervals_hold_the_truth(seeds, seed_sd, patient_sd):
+    """Few patients alone leave them short: of six 89 %, by the normal quantile where Student's is larger."""
+    assert 0.85 <= covered(seeds, seed_sd, patient_sd, 300) <= 0.99
+
+
+def test_a_draw_of_seeds_is_of_those_that_are_known():
+    """With none it is none, with one its number; a draw of equal numbers is that number."""
+    drawn = SeedDraws.of(3, 5, np.random.default_rng(0))
+    numbers = np.array([[np.nan] * 3, [np.nan, 0.4, np.nan], [0.7] * 3, [0.2, np.nan, 0.7], [0.2, 0.4, 0.6]])
+    means = drawn.mean(numbers)
+    assert means[:3].tolist() == pytest.approx([np.nan, 0.4, 0.7], nan_ok=True)
+    assert np.isfinite(means[3:]).all()
+    other = drawn.mean(1 - numbers)
+    assert (means + other)[1:].tolist() == pytest.approx([1] * 4)  # the same draw of all statistics
+
+
+def test_of_what_one_seed_of_several_has_there_is_no_interval():
+    table = cases({("a", 0, "A"): [0.5, 0.6], ("b", 0, "A"): [0.5, 0.6], ("b", 1, "A"): [0.5, 0.7]})
+    found = bootstrap(table, drawn_mean, Resampling(50))
+    assert math.isnan(found["a"]["low"])
+    assert math.isfinite(found["b"]["low"])
+
+
+def test_the_interval_of_a_mean_is_the_normal_one():
+    """One seed, one site of 200 cases: half the width is 1.96 standard errors."""
+    dice = np.random.default_rng(1).uniform(0.3, 0.9, 200)
+    found = bootstrap(cases({("a", 0, "A"): dice}), drawn_mean, Resampling(20000))["a"]
+    error = dice.std() / math.sqrt(200)
+    assert found["mean"] == pytest.approx(dice.mean())
+    assert math.isnan(found["std"])
+    assert (found["low"], found["high"]) == pytest.approx(
+        (dice.mean() - 1.96 * error, dice.mean() + 1.96 * error), abs=0.1 * error
+    )
+
+
+@pytest.mark.slow
+def test_intervals_hold_the_truth_as_often_as_they_say():
+    random = np.random.default_rng(3)
+    held = 0
+    for number in range(100):
+        dice = cases({("a", 0, site): random.normal(level, 0.1, 40) for site, level in (("A", 0.5), ("B", 0.7))})
+        found = bootstrap(dice, drawn_mean, Resampling(200, number, 0.9))["a"]
+        held += found["low"] <= 0.6 <= found["high"]
+    assert 0.8 <= held / 100 <= 0.99  # 0.9, three standard errors about it
+
+
+def test_methods_of_a_seed_get_the_same_cases():
+    """Methods that differ by 0.05 in every case differ by 0.05 in every draw."""
+    table = made_up(spread=0, shift=0.05)
+    between = bootstrap(table, lambda dice: {"d": drawn_mean(dice)["b"] - drawn_mean(dice)["a"]}, Resampling(200))
+    difference = between["d"]
+    assert (difference["low"], difference["high"]) == pytest.approx((0.05, 0.05))
+    alone = bootstrap(table, drawn_mean, Resampling(200))["a"]
+    assert alone["high"] - alone["low"] > 0.01
+
+
+def test_the_cases_of_the_union_are_the_same_for_all_sites():
+    dice = np.random.default_rng(4).uniform(size=30)
+    rows = {
+        ("a", 0, site, f"{'A' if place < 10 else 'B'}/{place:03d}"): value + (site == "B") * 0.1
+        for site in "AB"
+        for place, value in enumerate(dice)
+    }
+    table = pd.Series(rows).rename_axis(["method", "seed", "site", "case"])
+    found = bootstrap(table, lambda d: {"d": d.of("a")[..., 1] - d.of("a")[..., 0]}, Resampling(100))["d"]
+    assert (found["low"], found["high"]) == pytest.approx((0.1, 0.1))
+
+
+def test_what_is_drawn_counts_as_often_as_there_is_of_it_after_once_as_observed():
+    counts = bootstrap_counts(4, 1000, np.random.default_rng(0))
+    assert counts.shape == (1001, 4)
+    assert counts[0].tolist() == [1, 1, 1, 1]
+    assert set(counts.sum(axis=1)) == {4}
+    np.testing.assert_allclose(counts[1:].mean(axis=0), 1, atol=0.1)
+
+
+def test_means_are_of_what_is_known():
+    values = np.array([[1.0, np.nan, np.nan], [2.0, 4.0, np.nan]])
+    assert nan_mean(values, axis=0).tolist() == pytest.approx([1.5, 4, np.nan], nan_ok=True)
+    assert nan_mean(values, axis=1).tolist() == [1, 3]
+
+
+def test_cases_are_drawn_within_their_site():
+    """Each site's mean stays that of its cases, however many another has."""
+    table = cases({("a", 0, "A"): [0.2] * 50, ("a", 0, "B"): [0.8, 0.9]})
+    found = bootstrap(
+        table, lambda d: {site: d.of("a")[..., place] for place, site in enumerate("AB")}, Resampling(500)
+    )
+    assert (found["A"]["low"], found["A"]["high"]) == pytest.approx((0.2, 0.2))
+    # 0.8 or 0.9 twice, and √2 as far from 0.85: two drawn with replacement have half the variance of two others
+    ends = 0.85 - 0.05 * math.sqrt(2), 0.85 + 0.05 * math.sqrt(2)
+    assert (found["B"]["low"], found["B"]["high"]) == pytest.approx(ends)
+
+
+def test_patients_that_all_seeds_are_tested_on_are_not_averaged_out():
+    """The same Dice in three seeds tells as much as in one."""
+    dice = np.random.default_rng(7).uniform(0.3, 0.9, 8)
+    one, three = (
+        bootstrap(cases({("a", seed, "A"): dice for seed in range(seeds)}), drawn_mean)["a"] for seeds in (1, 3)
+    )
+    assert three["high"] - three["low"] == pytest.approx(one["high"] - one["low"], rel=0.1)
+
+
+def test_an_interval_of_dice_is_within_0_and_1():
+    found = bootstrap(cases({("a", 0, "A"): [1.0, 1.0, 0.7]}), drawn_mean)["a"]
+    assert found["high"] == 1
+
+
+def test_a_seed_repeats_and_another_differs():
+    table = made_up()
+    first, again, other = (bootstrap(table, drawn_mean, Resampling(100, seed)) for seed in (5, 5, 6))
+    assert first == again
+    assert first["a"]["low"] != other["a"]["low"]
+    shuffled = table.sample(frac=1, random_state=np.random.default_rng(0))
+    assert bootstrap(shuffled, drawn_mean, Resampling(100, 5)) == first
+
+
+def test_a_method_without_a_run_of_some_seed_counts_those_it_has():
+    table = made_up()
+    table = table[~((table.index.get_level_values("method") == "b") & (table.index.get_level_values("seed") == 1))]
+    found = bootstrap(table, drawn_mean, Resampling(200))
+    assert (found["a"]["seeds"], found["b"]["seeds"]) == (3, 2)
+    assert math.isfinite(found["b"]["low"])
+
+
+def test_a_statistic_that_draws_leave_undefined_has_no_interval():
+    table = cases({("a", 0, site): [0.5, 0.6] for site in "ABC"})
+    flat = bootstrap(table, lambda d: {"r": measures.pearson(d.of("a"), [1, 2, 3])}, Resampling(200))["r"]
+    assert math.isnan(flat["mean"])  # all sites have 0.55
+    assert flat["seeds"] == 0
+    assert math.isnan(flat["low"])
+    often = cases({("a", 0, "A"): [0.5, 0.6], ("a", 0, "B"): [0.5, 0.7], ("a", 0, "C"): [0.5, 0.8]})
+    found = bootstrap(often, lambda d: {"r": measures.pearson(d.of("a"), [1, 2, 3])}, Resampling(400))["r"]
+    assert found["mean"] == pytest.approx(100)
+    assert math.isfinite(found["low"])  # 1 of 64 draws takes 0.5 twice at every site
+    three = bootstrap(often, lambda d: {"r": np.where(d.of("a")[..., 0] < 0.52, np.nan, 1.0)}, Resampling(400))["r"]
+    assert math.isnan(three["low"])  # a quarter of the draws
+
+
+@pytest.mark.slow
+def test_2000_draws_of_many_methods_are_quick():
+    table = made_up(methods=[f"m{number}" for number in range(40)], sites="ABCDEF", count=20)
+    start = time.process_time()
+    found = bootstrap(table, lambda d: {m: measures.pearson(d.of("m0"), d.of(m)) for m in d.methods}, Resampling(2000))
+    assert time.process_time() - start < 10  # seconds; 1.4 measured
+    assert len(found) == 40
+
+
+@pytest.mark.parametrize("change", [{"draws": 0}, {"seed": -1}, {"level": 1.0}, {"level": 0.0}])
+def test_arguments_out_of_range(change):
+    with pytest.raises(BadInput, match="expected draws >= 1"):
+        Resampling(**change)
+
+
+def test_no_case():
+    with pytest.raises(BadInput, match="no test case"):
+        bootstrap(made_up().iloc[:0], drawn_mean)

@@ -1,0 +1,137 @@
+"""Run folders opened: their labels, and which may stand together."""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from run_factory import SITES, add_rows, make_run
+
+from fedmerit.errors import BadInput
+from fedmerit.records.results import Row
+from fedmerit_evaluation.results.run_folders import combine_results, open_runs
+
+
+def test_runs_of_one_method_are_labelled_by_what_differs(tmp_path: Path) -> None:
+    runs = [
+        make_run(tmp_path / f"{tau}-{seed}", seed=seed, parameters={"tau": tau, "mode": "times"})
+        for tau in (0.4, 0.6)
+        for seed in (0, 1)
+    ]
+    labels = [run.label for run in open_runs(runs)]
+    assert labels == ["fedce (tau=0.4)"] * 2 + ["fedce (tau=0.6)"] * 2
+    twins = [make_run(tmp_path / name) for name in ("one", "two")]
+    assert [run.label for run in open_runs(twins)] == ["fedce [one]", "fedce [two]"]
+
+
+def test_seeds_that_were_given_other_contributions_are_one_method(tmp_path: Path) -> None:
+    """As `compare` gives FedSAC what sites reached alone with the same seed."""
+    given = [{"contributions": [0.5, 0.1 * seed]} for seed in range(3)]
+    runs = [make_run(tmp_path / f"{k}", method="fedsac", seed=k, parameters=one) for k, one in enumerate(given)]
+    assert [run.label for run in open_runs(runs)] == ["fedsac"] * 3
+    runs.append(make_run(tmp_path / "found", method="fedsac", seed=3, parameters={"contributions": []}))
+    assert [run.label for run in open_runs(runs)] == ["fedsac (contributions=given)"] * 3 + [
+        "fedsac (contributions=[])"
+    ]
+
+
+IMAGES = {"size": [32, 32], "spacing": [3, 3], "field_of_view": 96, "crop": "whole"}
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "labels"),
+    [
+        ({"plan": {"guard": {"guard": "on"}}}, {}, ["guard=on", "guard=off"]),
+        ({"plan": {"guard": {"guard": "on", "on_verdict": "show"}}}, {"plan": {"guard": {"guard": "on"}}},
+         ["on_verdict=show", "on_verdict=withhold"]),
+        ({"privacy": ["gaussian:sigma=0.1", "top:share=0.5"]}, {"privacy": []},
+         ["privacy=gaussian:sigma=0.1+top:share=0.5", "privacy=none"]),
+        ({"image_size": [32, 32]}, {"image_size": [64, 64]}, ["image_size=32x32", "image_size=64x64"]),
+        ({"plan": {"preprocessing": IMAGES}}, {"plan": {"preprocessing": IMAGES | {"crop": "disc"}}},
+         ["crop=whole", "crop=disc"]),
+        ({"server_sites": "/data/own"}, {"server_sites": None}, ["server_sites=given", "server_sites=none"]),
+    ],
+)  # fmt: skip
+def test_runs_that_differ_otherwise_are_no_seeds_of_one_method(
+    tmp_path: Path, one: dict[str, object], other: dict[str, object], labels: list[str]
+) -> None:
+    runs = [make_run(tmp_path / f"{seed}", seed=seed, **change) for seed, change in enumerate((one, other, other))]
+    expected = [f"fedce ({label})" for label in (*labels, labels[1])]
+    assert [run.label for run in open_runs(runs)] == expected
+    assert open_runs(runs[:1])[0].label == "fedce"
+    assert {run.label for run in open_runs(runs[1:])} == {"fedce"}
+
+
+def test_what_changed_nothing_or_is_not_said_is_no_difference(tmp_path: Path) -> None:
+    """Alone a guard idles; off, nothing else of it counts; between hospitals some things are not said."""
+    guards: list[dict[str, str]] = [{"guard": "on"}, {"guard": "off", "on_verdict": "show"}, {}]
+    alone = [make_run(tmp_path / f"{k}", method="standalone", seed=k, plan={"guard": guards[k]}) for k in range(3)]
+    off = [make_run(tmp_path / f"off{k}", seed=k, plan={"guard": guards[k]}) for k in (1, 2)]
+    said = {"image_size": [32, 32], "privacy": ["top:share=0.5"], "server_sites": "/data/0"}
+    known = make_run(tmp_path / "known", method="fedavg", seed=0, plan={"preprocessing": IMAGES}, **said)
+    silent = make_run(tmp_path / "silent", method="fedavg", seed=1)
+    other = make_run(tmp_path / "other", method="fedavg", seed=2, **said | {"server_sites": "/data/2"})
+    labels = [run.label for run in open_runs([*alone, *off, known, silent, other])]
+    assert labels == ["standalone"] * 3 + ["fedce"] * 2 + ["fedavg"] * 3
+
+
+def test_cases_of_sites_prepared_otherwise_are_others(tmp_path: Path) -> None:
+    """Within a seed, as far as both runs say; another seed may have another split."""
+    digests = dict.fromkeys(SITES, "a" * 64)
+    other = digests | {"Birch": "b" * 64}
+    alone, moved = (make_run(tmp_path / f"alone{seed}", method="standalone", seed=seed, site_digests=one)
+                    for seed, one in ((0, digests), (1, other)))  # fmt: skip
+    runs = [make_run(tmp_path / f"fedce{seed}", seed=seed, site_digests=other) for seed in (0, 1)]
+    silent = make_run(tmp_path / "fedavg", method="fedavg")
+    far = [Row("fedce", "fedce", 0, 11, "Alder", "dice", 0.5, "union", f"{at}/000", "prostate") for at in SITES]
+    add_rows(runs[0], far)
+    results = combine_results(open_runs([alone, moved, *runs, silent]))
+    marked = {"fedce": {0}, "standalone": set(), "fedavg": set()}
+    for (method, seed), at in results.dice.tested.items():
+        expected = {f"00{case}@bbbbbbbb" if seed in marked[method] else f"00{case}" for case in range(5)}
+        assert at["Birch"] == expected
+        assert at["Alder"] == {f"00{case}" for case in range(5)}
+    (union,) = (at for at in results.union.tested.values())
+    assert union["Alder"] == {"Alder/000", "Birch/000@bbbbbbbb", "Cedar/000", "Dogwood/000"}
+    assert set(results.rows.loc[results.rows["quantity"] == "weight", "case"]) == {""}
+    assert results.dice.mismatched_seeds() == results.dice.mismatched_seeds("Birch", ["fedce", "standalone"]) == {0}
+    assert not results.dice.mismatched_seeds("Alder") | results.dice.mismatched_seeds(methods=["fedavg", "standalone"])
+
+
+def test_rows_of_coalitions_are_left_out(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    before = combine_results(open_runs([run])).dice.by_site
+    add_rows(run, [Row("run", "fedce", 0, 11, "Alder", "dice", 0.0, "testing", "000", "prostate", coalition="Birch")])
+    pd.testing.assert_frame_equal(combine_results(open_runs([run])).dice.by_site, before)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"sites": ("Alder", "Birch", "Cedar")}, "sites"),
+        ({"labels": ("disc", "cup")}, "labels"),
+        ({"task": "fundus"}, "task"),
+    ],
+)
+def test_runs_that_do_not_belong_together(tmp_path: Path, change: dict[str, object], message: str) -> None:
+    runs = [make_run(tmp_path / "a"), make_run(tmp_path / "b", **change)]  # type: ignore[arg-type]
+    with pytest.raises(BadInput, match=rf"b: its {message} .* is not"):
+        open_runs(runs)
+
+
+def test_what_is_missing_is_named_with_the_command_that_makes_it(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"gone: no such run folder; make one with `fedmerit run"):
+        open_runs([tmp_path / "gone"])
+    with pytest.raises(BadInput, match="no run folder given"):
+        open_runs([])
+    empty = make_run(tmp_path / "empty", done=0)
+    with pytest.raises(BadInput, match=r"empty: results.csv holds no result yet.*fedmerit run"):
+        open_runs([empty])
+    (empty / "results.csv").unlink()
+    with pytest.raises(BadInput, match=r"empty: no results.csv in it, no round is over; go on with .*--resume"):
+        open_runs([empty])
+    (empty / "run.json").write_text("{}")
+    with pytest.raises(BadInput, match=r"run.json: lacks run, method"):
+        open_runs([empty])
+    run = make_run(tmp_path / "run")
+    with pytest.raises(BadInput, match="given 2 times"):
+        open_runs([run, run])

@@ -1,0 +1,262 @@
+"""Runs side by side in worker processes: the same results, and no run harms another, whatever befalls it."""
+
+import fcntl
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+from run_factory import make_sites
+
+from fedmerit.engines import runs
+from fedmerit.errors import BadInput
+from fedmerit.federation.checkpoint import is_finished
+from fedmerit.records.ledger import Ledger
+from fedmerit.records.results import read_results
+from fedmerit_evaluation.ground_truth.coalitions import test_on_all_sites as everywhere
+from fedmerit_evaluation.studies.cluster import Workers, execute_all
+
+SITES = ("Alder", "Birch", "Cedar")
+TINY = {"architecture": "unet", "width": "4", "depth": "2"}
+
+
+@pytest.fixture(scope="module")
+def sites(tmp_path_factory):
+    return make_sites(tmp_path_factory.mktemp("cluster") / "sites", SITES, size=32)
+
+
+@pytest.fixture(scope="module")
+def two():
+    """Two workers on this machine, which all tests use."""
+    with Workers(2) as workers:
+        yield workers
+
+
+def create(folder, sites, rounds=2, settings=(), method="fedavg", **options):
+    settings = TINY | dict(settings)
+    runs.create(folder, method=method, sites=sites, rounds=rounds, engine="local", settings=settings, **options)
+    return folder
+
+
+def ignore(record):
+    """In the place of an `on_round`."""
+
+
+def assert_same(one, other):
+    names = sorted(path.name for path in (one / "models").glob("*.pt"))
+    assert names
+    assert names == sorted(path.name for path in (other / "models").glob("*.pt"))
+    for name in names:
+        first, second = (torch.load(run / "models" / name, weights_only=True) for run in (one, other))
+        assert first.keys() == second.keys()
+        assert all(torch.equal(first[key], second[key]) for key in first)
+    tables = [
+        read_results(run).query("not quantity.str.endswith('seconds')").drop(columns="run") for run in (one, other)
+    ]
+    assert tables[0].equals(tables[1])
+
+
+def test_side_by_side_as_one_after_the_other(sites, tmp_path, two):
+    asked = {
+        "all": {},
+        "two": {"method": "fedce", "only": ["Alder", "Cedar"]},
+        "one": {"method": "standalone", "only": ["Birch"]},
+    }
+    rounds, ended = [], []
+    failed = execute_all(
+        [create(tmp_path / "beside" / name, sites, **options) for name, options in asked.items()],
+        two,
+        on_end=lambda folder, error: ended.append((folder.name, error)),
+        on_round=lambda folder, record: rounds.append((folder.name, record["round"])),
+    )
+    assert failed == {}
+    assert sorted(ended) == sorted((name, None) for name in asked)
+    assert sorted(rounds) == sorted((name, number) for name in asked for number in range(2))
+    alone = [create(tmp_path / "alone" / name, sites, **options) for name, options in asked.items()]
+    assert execute_all(alone, Workers(1)) == {}
+    for name in asked:
+        assert_same(tmp_path / "alone" / name, tmp_path / "beside" / name)
+
+
+def test_what_fails_is_told_and_the_others_finish(sites, tmp_path, two):
+    spoiled = make_sites(tmp_path / "spoiled", SITES, size=32)
+    folders = {
+        "spoiled": create(tmp_path / "spoiled-run", spoiled),
+        "locked": create(tmp_path / "locked", sites),
+        "diverged": create(tmp_path / "diverged", sites, settings={"lr": "1e30"}),
+        "broken": create(tmp_path / "broken", sites),
+        "good": create(tmp_path / "good", sites),
+    }
+    (spoiled / "Birch/site.json").unlink()
+    (folders["broken"] / "results.csv").mkdir()
+    ended = {}
+    with (folders["locked"] / ".lock").open("a") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        failed = execute_all(list(folders.values()), two, on_end=ended.__setitem__)
+    assert set(failed) == {folders[name] for name in ("spoiled", "locked", "diverged", "broken")}
+    assert ended == {folder: failed.get(folder) for folder in folders.values()}
+    assert "Birch" in failed[folders["spoiled"]]
+    assert "another process is at work" in failed[folders["locked"]]
+    assert "no site sent a usable reply" in failed[folders["diverged"]]
+    assert failed[folders["broken"]].startswith("IsADirectoryError")
+    log = folders["broken"] / "failed.log"
+    assert str(log) in failed[folders["broken"]]
+    assert "Traceback" in log.read_text()
+    assert list(tmp_path.glob("*/failed.log")) == [log]
+    assert is_finished(folders["good"], 2)
+
+
+def note_process(folder, sites):
+    """Who executed a run, and who was killed at it, into files of the run."""
+    (folder / "process.txt").write_text(str(os.getpid()))
+
+
+def die(folder, sites):
+    """What befalls a process that takes too much memory."""
+    note_process(folder, sites)
+    if folder.name == "victim":
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_run_that_ends_every_process_is_told_and_the_other_finishes(sites, tmp_path, two):
+    victim, other = create(tmp_path / "victim", sites, rounds=1), create(tmp_path / "other", sites, rounds=1)
+    failed = execute_all([victim, other], two, after=die)
+    assert list(failed) == [victim]
+    assert "died" in failed[victim]
+    assert "same command" in failed[victim]
+    assert is_finished(other, 1)
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    """A scheduler and two workers, in processes of their own, with a copy of the sites of theirs; its address."""
+    address = tmp_path / "scheduler.json"
+    own = {"FEDMERIT_SITES": str(tmp_path / "copy"), "OMP_NUM_THREADS": "1"}
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    dask = [sys.executable, "-m", "dask"]
+    local = ["--host", "127.0.0.1", "--port", "0"]
+    process = [
+        subprocess.Popen([*dask, "scheduler", *local, "--no-dashboard", "--scheduler-file", str(address)], **quiet)
+    ]
+    work = [*dask, "worker", "--no-nanny", "--no-dashboard", "--nthreads", "1", "--host", "127.0.0.1"]
+    work += ["--scheduler-file", str(address), "--local-directory", str(tmp_path / "scratch")]
+    process += [subprocess.Popen(work, env=os.environ | own, **quiet) for _ in range(2)]
+    try:
+        deadline = time.monotonic() + 120
+        while not address.exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        yield address
+    finally:
+        for one in process:
+            one.kill()
+            one.wait()
+
+
+def address_in(file):
+    return json.loads(file.read_text())["address"]
+
+
+@pytest.mark.slow
+def test_a_cluster_that_loses_a_worker_gives_the_same(sites, tmp_path, cluster, monkeypatch):
+    """The worker is killed in the middle of a run, which goes on at the other, from its last complete round.
+
+    The workers are in another working directory than who names the run folders.
+    """
+    monkeypatch.chdir(tmp_path)
+    folders = [create(Path("out") / name, sites, rounds=6) for name in ("one", "other")]
+    elsewhere = make_sites(tmp_path / "elsewhere", SITES, size=32)
+    shutil.copytree(elsewhere, tmp_path / "copy")  # of others: the workers read what run.json names
+    victims, heard = {}, []
+
+    def kill(folder, record):
+        heard.append((folder, record["round"]))
+        if record["round"] == 2 and not victims:
+            found = [one for one in psutil.process_iter() if _holds(one, folder.absolute() / ".lock")]
+            victims.update({folder: found})
+            for process in found:
+                process.kill()
+
+    with Workers(cluster=address_in(cluster)) as workers:
+        assert execute_all(folders, workers, on_round=kill, after=everywhere) == {}
+    ((victim, killed),) = victims.items()
+    assert len(killed) == 1
+    assert sum(folder == victim for folder, _ in heard) > 6  # told again by the other worker
+    for folder in folders:
+        assert is_finished(folder, 6)
+        assert len(Ledger(folder / "ledger.jsonl").records) == 6
+        alone = create(tmp_path / "alone" / folder.name, sites, rounds=6)
+        runs.execute(alone, ignore)
+        assert_same(alone, folder)
+
+
+def _holds(process, file):
+    try:
+        return any(opened.path == str(file) for opened in process.open_files())
+    except (psutil.AccessDenied, psutil.NoSuchProcess):
+        return False
+
+
+def test_no_scheduler_at_the_address():
+    with pytest.raises(BadInput, match=r"--cluster tcp://127.0.0.1:9: no scheduler answers.*dask scheduler"):
+        Workers(cluster="tcp://127.0.0.1:9", patience=0.5).number_for(None, 1)
+
+
+def test_slurm_needs_a_number_of_jobs():
+    with pytest.raises(BadInput, match="--cluster slurm: say with --jobs"):
+        Workers(cluster="slurm")
+
+
+def test_a_job_of_slurm_holds_one_run(sites, tmp_path, monkeypatch):
+    dask_jobqueue = pytest.importorskip("dask_jobqueue")
+    from fedmerit_evaluation.studies.cluster import _slurm_cluster
+
+    run = create(tmp_path / "run", sites)
+    asked = {}
+    monkeypatch.setattr(dask_jobqueue, "SLURMCluster", lambda **options: asked.update(options))
+    _slurm_cluster(run)
+    assert asked["cores"] == asked["processes"] == 1
+    assert asked["memory"].endswith("GB")
+
+
+@pytest.mark.slow
+def test_no_process_outlives_the_one_that_began_it(sites, tmp_path):
+    folders = [create(tmp_path / name, sites, rounds=1000) for name in ("one", "two")]
+    script = tmp_path / "parent.py"
+    script.write_text(
+        "import sys\nfrom pathlib import Path\nfrom fedmerit_evaluation.studies.cluster import Workers, execute_all\n"
+        "if __name__ == '__main__':\n"
+        "    with Workers(2) as workers:\n        execute_all([Path(name) for name in sys.argv[1:]], workers)\n"
+    )
+    parent = psutil.Popen([sys.executable, str(script), *map(str, folders)], stderr=subprocess.PIPE, text=True)
+    family = []
+    try:
+        deadline = time.monotonic() + 300
+        while not all(Ledger(folder / "ledger.jsonl").records for folder in folders):
+            assert parent.poll() is None, parent.stderr.read()
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        family = parent.children(recursive=True)
+        assert len(family) >= 3  # the server that forks, and two workers
+    finally:
+        parent.kill()
+        parent.wait()
+        _, alive = psutil.wait_procs(family, timeout=60)
+        for process in alive:
+            process.kill()
+    assert alive == []
+    assert "Traceback" not in parent.stderr.read()
+    for folder in folders:  # nobody holds it: it can go on
+        with (folder / ".lock").open("a") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def test_no_runs_are_no_work(two):
+    assert execute_all([], two) == {}

@@ -1,0 +1,255 @@
+"""The runs of a comparison: which there are to be, what may go on, and how they are worked off."""
+
+import json
+from pathlib import Path
+
+import pytest
+from run_factory import make_sites
+
+from fedmerit.engines import runs
+from fedmerit.errors import BadInput, RunFailed
+from fedmerit.records.results import read_run
+from fedmerit.trainers.monai_trainer.data import open_sites, read_site_digests
+from fedmerit_evaluation.studies import comparison
+from fedmerit_evaluation.studies.cluster import Workers
+from fedmerit_evaluation.studies.comparison import Planned, prepare, work_off, write_tables
+from fedmerit_evaluation.studies.study_options import parse_methods, parse_seeds
+
+
+@pytest.fixture
+def options(tmp_path):
+    return {"sites": make_sites(tmp_path / "sites", ("A", "B")), "rounds": 2, "engine": "local"}
+
+
+def read_plan(tmp_path, options, methods="fedavg,fedce:combine=plus", seeds="0,3", settings=None, **changes):
+    return prepare(tmp_path / "out", parse_methods(methods), parse_seeds(seeds), settings or {}, options | changes)
+
+
+def test_every_run_is_created_seed_by_seed(tmp_path, options):
+    planned = read_plan(tmp_path, options, settings={"width": "4"})
+    names = ["fedavg_seed0", "fedce_combine-plus_seed0", "fedavg_seed3", "fedce_combine-plus_seed3"]
+    assert planned == [
+        Planned(label, seed, tmp_path / "out" / name)
+        for name, (label, seed) in zip(
+            names, [("fedavg", 0), ("fedce:combine=plus", 0), ("fedavg", 3), ("fedce:combine=plus", 3)], strict=True
+        )
+    ]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == sorted([*names, "compare.json"])
+    info = read_run(planned[3].folder)
+    assert (info["run"], info["method"], info["seed"], info["rounds"]) == (names[3], "fedce", 3, 2)
+    assert info["plan"]["parameters"]["combine"] == "plus"
+    assert info["plan"]["network"]["width"] == 4
+    assert not any(run.finished for run in planned)
+
+
+def test_compare_json_says_what_was_asked(tmp_path, options):
+    read_plan(tmp_path, options, settings={"width": "4"})
+    asked = json.loads((tmp_path / "out/compare.json").read_text())
+    assert asked == {
+        "methods": ["fedavg", "fedce:combine=plus"],
+        "seeds": [0, 3],
+        "settings": {"width": "4"},
+        "rounds": 2,
+        "engine": "local",
+        "sites": str(tmp_path / "sites"),
+        "site_names": ["A", "B"],
+        "site_digests": read_site_digests(open_sites(options["sites"])),
+    }
+
+
+def test_more_methods_and_seeds_join_those_that_are_there(tmp_path, options):
+    first = read_plan(tmp_path, options)
+    before = {run.folder: (run.folder / "run.json").stat().st_mtime_ns for run in first}
+    assert len(read_plan(tmp_path, options, methods="standalone,fedavg,fedce:combine=plus", seeds="0,3,4")) == 9
+    assert {run.folder: (run.folder / "run.json").stat().st_mtime_ns for run in first} == before
+
+
+BAD: dict[str, tuple[dict[str, object], str]] = {
+    "a parameter of no method": ({"methods": "fedavg,fedce:nonsense=1"}, "'nonsense'"),
+    "a value that is none": ({"methods": "fedavg,fedce:combine=minus"}, "combine='minus'"),
+    "a setting that not all have": ({"settings": {"combine": "plus"}}, "method fedavg has none"),
+    "a parameter in both places": ({"methods": "fedce:combine=plus", "settings": {"combine": "plus"}}, "also given"),
+    "no rounds": ({"rounds": 0}, "rounds=0"),
+    "no threads": ({"threads": 0}, "threads 0"),
+    "a device of no site": ({"device": "C=cpu"}, "no site C"),
+    "no sites": ({"sites": Path("nowhere")}, "nowhere"),
+}
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_bad_input_leaves_nothing_behind(tmp_path, options, bad):
+    changes, words = BAD[bad]
+    with pytest.raises(BadInput, match=words):
+        read_plan(tmp_path, options, **changes)
+    assert not (tmp_path / "out").exists()
+
+
+def test_bad_input_leaves_what_was_there(tmp_path, options):
+    read_plan(tmp_path, options)
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(BadInput, match="nonsense"):
+        read_plan(tmp_path, options, methods="standalone,fedce:nonsense=1")
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"rounds": 3}, "rounds 2, not 3"),
+        ({"engine": "sim"}, "engine 'local', not 'sim'"),
+        ({"settings": {"width": "4"}}, "settings {}"),
+    ],
+)
+def test_runs_made_otherwise_are_refused(tmp_path, options, changes, words):
+    read_plan(tmp_path, options)
+    with pytest.raises(BadInput, match=f"{words}.*another --out"):
+        read_plan(tmp_path, options, **changes)
+
+
+def test_settings_left_out_are_noticed(tmp_path, options):
+    read_plan(tmp_path, options, settings={"width": "4"})
+    with pytest.raises(BadInput, match="another --out"):
+        read_plan(tmp_path, options)
+
+
+def test_server_sites_left_out_are_noticed(tmp_path, options):
+    own = make_sites(tmp_path / "own", ("S",))
+    read_plan(tmp_path, options, server_sites=own)
+    read_plan(tmp_path, options, server_sites=own)
+    with pytest.raises(BadInput, match=f"--server-sites {own}"):
+        read_plan(tmp_path, options)
+
+
+def test_a_site_more_is_noticed(tmp_path, options):
+    read_plan(tmp_path, options)
+    make_sites(tmp_path / "sites", ("A", "B", "C"))
+    with pytest.raises(BadInput, match=r"started with the sites A, B, .* now holds A, B, C"):
+        read_plan(tmp_path, options)
+
+
+def test_sites_prepared_anew_are_noticed(tmp_path, options):
+    """By the study too, where no run that is there is asked for again."""
+    read_plan(tmp_path, options)
+    make_sites(options["sites"], ("A", "B"), size=32)
+    for methods in ("fedavg,fedprox", "fedprox"):
+        with pytest.raises(BadInput, match=r"sites: A, B are not what .* was started with; .* another --out"):
+            read_plan(tmp_path, options, methods=methods)
+    assert not list((tmp_path / "out").glob("fedprox*"))
+    (tmp_path / "out/compare.json").unlink()
+    with pytest.raises(BadInput, match=r"sites: holds images of 32x32, run .*fedavg_seed0 was started with 64x64"):
+        read_plan(tmp_path, options)
+
+
+def test_a_folder_of_other_things_is_no_run(tmp_path, options):
+    (tmp_path / "out/fedavg_seed3").mkdir(parents=True)
+    (tmp_path / "out/fedavg_seed3/letter.txt").write_text("dear")
+    with pytest.raises(BadInput, match=r"fedavg_seed3: holds no run\.json"):
+        read_plan(tmp_path, options)
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["fedavg_seed3"]
+
+
+def test_what_a_killed_process_left_does_not_disturb(tmp_path, options):
+    (tmp_path / "out/fedavg_seed0").mkdir(parents=True)
+    (tmp_path / "out/.new.1/fedavg_seed0").mkdir(parents=True)
+    (tmp_path / "out/.new.1/fedavg_seed0/.run.json.1.tmp").write_text("{")
+    assert len(read_plan(tmp_path, options)) == 4
+
+
+TINY = {"architecture": "unet", "width": "4", "depth": "2"}
+
+
+def tiny(tmp_path, engine, settings=None):
+    sites = make_sites(tmp_path / "sites", ("A", "B"), size=32)
+    options = {"sites": sites, "rounds": 1, "engine": engine}
+    return read_plan(tmp_path, options, methods="fedavg", seeds="0,1,2", settings=TINY | (settings or {}))
+
+
+@pytest.mark.slow
+def test_runs_go_side_by_side(tmp_path):
+    planned, rounds, ended = tiny(tmp_path, "local"), [], []
+    (planned[1].folder / "results.csv").mkdir()
+    with Workers(2) as workers:
+        failed = work_off(
+            planned,
+            workers,
+            lambda folder, error: ended.append((folder, error)),
+            lambda folder, record: rounds.append(folder),
+        )
+    assert list(failed) == [planned[1].folder]
+    assert failed[planned[1].folder].startswith("IsADirectoryError")
+    assert sorted(ended) == sorted((run.folder, failed.get(run.folder)) for run in planned)
+    assert sorted(rounds) == [planned[0].folder, planned[2].folder]
+    assert [run.finished for run in planned] == [True, False, True]
+    assert work_off(planned[::2], Workers(2), lambda folder, error: ended.clear()) == {}
+    assert ended
+    assert write_tables(tmp_path / "out", planned)
+
+
+def test_a_run_of_the_simulator_that_fails_does_not_stop_the_others(tmp_path, monkeypatch):
+    planned, done, ended = tiny(tmp_path, "sim"), [], []
+
+    def execute(folder, on_round, *places):
+        done.append(folder)
+        on_round({"round": 0})
+        if folder == planned[0].folder:
+            raise RunFailed("the simulator ended")
+        if folder == planned[1].folder:
+            raise MemoryError("the GPU is full")
+
+    monkeypatch.setattr(runs, "execute", execute)
+    rounds = []
+    failed = work_off(
+        planned, Workers(2), lambda folder, error: ended.append(folder), lambda folder, record: rounds.append(folder)
+    )
+    assert done == ended == rounds == [run.folder for run in planned]
+    log = planned[1].folder / "failed.log"
+    told = {planned[0]: "the simulator ended", planned[1]: f"MemoryError: the GPU is full\nlog: {log}"}
+    assert failed == {run.folder: reason for run, reason in told.items()}
+    assert log.read_text().startswith("Traceback")
+    assert write_tables(tmp_path / "out", planned) == []
+
+
+def test_runs_of_the_simulator_go_one_by_one_also_beside_local_ones(tmp_path, monkeypatch):
+    planned = [*tiny(tmp_path / "one", "local"), *tiny(tmp_path / "other", "sim")]
+    side_by_side, in_turn = [], []
+    monkeypatch.setattr(comparison, "execute_all", lambda folders, *_, **options: side_by_side.extend(folders) or {})
+    monkeypatch.setattr(comparison, "execute_in_turn", lambda folders, *_: in_turn.extend(folders) or {})
+    assert work_off(planned, Workers(2), lambda folder, error: None) == {}
+    assert side_by_side == [run.folder for run in planned[:3]]
+    assert in_turn == [run.folder for run in planned[3:]]
+
+
+@pytest.mark.parametrize(
+    ("cores", "workers", "asked", "settings", "threads"),
+    [
+        (8, 2, {}, {}, 4),
+        (8, 8, {}, {}, 2),
+        (8, 2, {}, {"cpu_threads": "2"}, 2),
+        (1, 4, {}, {}, 1),
+        (8, 2, {"threads": 3}, {}, 3),
+    ],
+)
+def test_free_cores_go_to_the_sites_of_a_run(tmp_path, options, monkeypatch, cores, workers, asked, settings, threads):
+    planned, heard = read_plan(tmp_path, options | asked, settings=settings), {}
+    monkeypatch.setattr(comparison, "cores", lambda: cores)
+    monkeypatch.setattr(comparison, "execute_all", lambda *arguments, threads: heard.update(threads=threads) or {})
+    assert work_off(planned, Workers(workers), lambda folder, error: None) == {}
+    assert heard == {"threads": threads}
+
+
+def test_rewards_by_training_alone_wait_for_it(tmp_path, options, monkeypatch):
+    label = "cgsv:contributions=standalone"
+    with pytest.raises(BadInput, match=f"--methods {label}: standalone is not compared"):
+        read_plan(tmp_path, options, methods=label)
+    alone, waiting, plain = read_plan(tmp_path, options, methods=f"standalone,{label},cgsv", seeds="0")
+    assert (waiting.alone, plain.alone) == (alone.folder, None)
+    assert not waiting.folder.exists()
+    with pytest.raises(RunFailed, match="not finished"):
+        waiting.begin()
+    monkeypatch.setattr(comparison, "is_finished", lambda folder, rounds: folder == alone.folder)
+    monkeypatch.setattr(comparison, "read_contributions", lambda run, sites: {"B": 0.75, "A": 0.5})
+    waiting.begin()
+    assert read_run(waiting.folder)["plan"]["parameters"]["contributions"] == [0.5, 0.75]
+    assert read_run(plain.folder)["plan"]["parameters"]["contributions"] == []
+    again = read_plan(tmp_path, options, methods=f"standalone,{label},cgsv", seeds="0")
+    assert [run.folder for run in again] == [alone.folder, waiting.folder, plain.folder]

@@ -1,0 +1,70 @@
+"""One run to its end: what comes of a failure, and what is done after."""
+
+import pytest
+
+from fedmerit.engines import runs
+from fedmerit.errors import BadInput, RunFailed
+from fedmerit.files import write_json
+from fedmerit_evaluation.studies.execution import Places, execute_one
+
+
+@pytest.fixture
+def asked(tmp_path, monkeypatch):
+    """What `runs.execute` is called with; it does nothing."""
+    heard = []
+    monkeypatch.setattr(runs, "execute", lambda *arguments: heard.append(arguments))
+    write_json(tmp_path / "run.json", {"sites_folder": str(tmp_path / "own")})
+    return heard
+
+
+def failing(monkeypatch, error):
+    def execute(*arguments):
+        raise error
+
+    monkeypatch.setattr(runs, "execute", execute)
+
+
+def test_a_run_gets_what_it_was_asked_with_and_ends_without_a_word(tmp_path, asked):
+    places = Places(tmp_path / "sites", tmp_path / "server")
+    assert execute_one(tmp_path, print, None, 3, places) is None
+    assert asked == [(tmp_path, print, 3, *places)]
+    assert not (tmp_path / "failed.log").exists()
+
+
+def test_what_comes_after_knows_where_the_sites_lie(tmp_path, asked):
+    heard = []
+    assert execute_one(tmp_path, print, lambda *places: heard.append(places)) is None
+    execute_one(tmp_path, print, lambda *places: heard.append(places), places=Places(tmp_path / "here"))
+    assert heard == [(tmp_path, tmp_path / "own"), (tmp_path, tmp_path / "here")]
+
+
+@pytest.mark.parametrize("error", [BadInput("no such site"), RunFailed("the simulator ended")])
+def test_a_failure_that_is_told_is_a_text_alone(tmp_path, monkeypatch, error):
+    failing(monkeypatch, error)
+    after = []
+    assert execute_one(tmp_path, print, lambda *places: after.append(places)) == str(error)
+    assert after == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_any_other_leaves_its_traceback(tmp_path, monkeypatch):
+    failing(monkeypatch, MemoryError("the GPU is full"))
+    log = tmp_path / "failed.log"
+    assert execute_one(tmp_path, print) == f"MemoryError: the GPU is full\nlog: {log}"
+    text = log.read_text()
+    assert text.startswith("Traceback")
+    assert text.endswith("MemoryError: the GPU is full\n")
+
+
+def test_a_failure_of_what_comes_after_is_the_runs(tmp_path, asked):
+    def after(folder, sites):
+        raise RunFailed("its models are gone")
+
+    assert execute_one(tmp_path, print, after) == "its models are gone"
+    assert len(asked) == 1
+
+
+def test_an_interrupt_ends_the_study(tmp_path, monkeypatch):
+    failing(monkeypatch, KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        execute_one(tmp_path, print)

@@ -1,0 +1,227 @@
+"""Folders of studies: nothing is left half made, and an old one goes on with what it was made for alone."""
+
+import os
+
+import pytest
+from run_factory import make_sites, prepare_anew
+
+from fedmerit.configuration.network_input import Preprocessing
+from fedmerit.engines import resumption, runs
+from fedmerit.errors import BadInput
+from fedmerit.files import read_json, write_json
+from fedmerit.records.results import read_run
+from fedmerit.trainers.monai_trainer.data import open_sites, read_site_digests
+from fedmerit_evaluation.studies.study_folders import (
+    DIGESTS,
+    recorded_digests,
+    require_same,
+    require_same_images,
+    require_unchanged,
+    scratch,
+    servers_own,
+)
+
+# Folders in the making
+
+
+def test_a_scratch_folder_goes_and_with_it_an_empty_folder(tmp_path):
+    out = tmp_path / "out"
+    with scratch(out) as new:
+        (new / "run").mkdir(parents=True)
+        assert new.parent == out
+    assert not out.exists()
+
+
+def fail_half_way(out):
+    with scratch(out) as new:
+        for name in ("whole", "half"):
+            (new / name).mkdir(parents=True)
+        (new / "whole").rename(out / "whole")
+        raise BadInput("of the second run")
+
+
+def test_what_was_moved_out_of_it_stays(tmp_path):
+    with pytest.raises(BadInput, match="of the second run"):
+        fail_half_way(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["whole"]
+
+
+def test_what_a_killed_process_of_this_number_left_is_not_used(tmp_path):
+    old = tmp_path / "out" / f".new.{os.getpid()}" / "old"
+    old.mkdir(parents=True)
+    with scratch(tmp_path / "out") as new:
+        assert new == old.parent
+        assert not new.exists()
+
+
+# What was asked for
+
+
+def test_a_new_folder_and_one_asked_alike_are_unchanged(tmp_path):
+    record, asked = tmp_path / "asked.json", {"rounds": 3, "site_names": ["A", "B"]}
+    require_unchanged(record, asked)
+    assert not record.exists()
+    write_json(record, asked)
+    require_unchanged(record, asked)
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ({"rounds": 4}, "rounds 3"),
+        ({"site_names": ["A"]}, "site names A, B"),
+        ({"device": "cpu"}, "no device"),  # was not asked for
+        ({"rounds": None, "device": "cuda"}, "rounds 3; no device"),
+    ],
+)
+def test_what_was_asked_for_otherwise_is_told_as_it_was(tmp_path, asked, told):
+    before = {"rounds": 3, "site_names": ["A", "B"]}
+    write_json(tmp_path / "asked.json", before)
+    with pytest.raises(BadInput) as refused:
+        require_unchanged(tmp_path / "asked.json", before | asked)
+    assert (
+        str(refused.value) == f"{tmp_path}: holds trainings with {told}. Go on with the same, or choose another --out"
+    )
+
+
+def test_what_is_no_longer_asked_for_is_told(tmp_path):
+    write_json(tmp_path / "asked.json", {"rounds": 3, "device": "cpu"})
+    with pytest.raises(BadInput, match=r"holds trainings with device cpu\."):
+        require_unchanged(tmp_path / "asked.json", {"rounds": 3})
+
+
+def test_sites_of_a_study_are_those_that_it_was_begun_with(tmp_path):
+    """As far as they are the same: a comparison may go on with others beside its runs."""
+    record, sites = tmp_path / "asked.json", make_sites(tmp_path / "sites", ("A", "B"), size=32)
+    require_same_images(record, open_sites(sites))
+    write_json(record, {"rounds": 3, DIGESTS: read_site_digests(open_sites(sites))})
+    require_unchanged(record, {"rounds": 3})
+    make_sites(sites, ("C",), size=32)
+    require_same_images(record, open_sites(sites))
+    prepare_anew(sites / "A")
+    require_same_images(record, open_sites(sites, ["B", "C"]))
+    with pytest.raises(BadInput, match=f"{sites}: A is not what {tmp_path} was started with"):
+        require_same_images(record, open_sites(sites))
+
+
+def test_where_sites_lie_is_no_matter_once_their_digests_are_known(tmp_path):
+    record, asked = tmp_path / "asked.json", {"sites": "here", "rounds": 3}
+    write_json(record, asked)
+    with pytest.raises(BadInput, match=r"holds trainings with sites here\."):
+        require_unchanged(record, asked | {"sites": "there"})
+    write_json(record, asked | {DIGESTS: {"A": "0" * 64}})
+    require_unchanged(record, asked | {"sites": "there"})
+    with pytest.raises(BadInput, match=r"holds trainings with rounds 3\."):
+        require_unchanged(record, {"sites": "there", "rounds": 4})
+
+
+def test_where_the_servers_own_lie_is_no_matter_either(tmp_path):
+    record, own = tmp_path / "asked.json", make_sites(tmp_path / "own", ("S",), size=32)
+    asked = {"sites": "here", "server_sites": str(own), "rounds": 3}
+    write_json(record, asked | recorded_digests([], open_sites(own)))
+    moved = asked | {"server_sites": str(own.rename(tmp_path / "moved"))}
+    require_unchanged(record, moved)
+    require_same_images(record, [], servers_own(moved))
+    with pytest.raises(BadInput, match=f"holds trainings with server sites {own}"):
+        require_unchanged(record, {"sites": "here", "rounds": 3})
+    write_json(record, {"sites": "here", "rounds": 3} | recorded_digests([], []))
+    with pytest.raises(BadInput, match="holds trainings with no server sites"):
+        require_unchanged(record, moved)
+    write_json(record, asked | recorded_digests([], servers_own(moved)))
+    prepare_anew(tmp_path / "moved" / "S")
+    with pytest.raises(BadInput, match=f"moved: S is not what {tmp_path} was started with"):
+        require_same_images(record, [], servers_own(moved))
+
+
+# Run folders
+
+
+@pytest.fixture
+def asked(tmp_path):
+    """Options of a run of two sites, which is created in ``run``."""
+    sites = make_sites(tmp_path / "sites", ("A", "B"), size=32)
+    options = {"method": "fedavg", "sites": sites, "rounds": 2, "seed": 1, "engine": "local", "settings": {"lr": "0.1"}}
+    runs.create(tmp_path / "run", **options)
+    return options
+
+
+def test_a_run_folder_asked_for_alike_may_go_on(tmp_path, asked):
+    require_same(tmp_path / "run", asked, open_sites(asked["sites"]))
+
+
+def test_a_run_folder_of_other_images_may_not(tmp_path, asked):
+    prepare_anew(asked["sites"] / "B")
+    with pytest.raises(BadInput, match=r"sites: B is not what .*run was started with; .* or choose another --out$"):
+        require_same(tmp_path / "run", asked, open_sites(asked["sites"]))
+
+
+def test_a_run_goes_on_with_the_same_images_elsewhere(tmp_path, asked):
+    moved = asked | {"sites": asked["sites"].rename(tmp_path / "moved")}
+    require_same(tmp_path / "run", moved, open_sites(moved["sites"]))
+    assert read_run(tmp_path / "run")["sites_folder"] == str(tmp_path / "moved")
+    prepare_anew(moved["sites"] / "B")
+    again = moved | {"sites": moved["sites"].rename(tmp_path / "again")}
+    with pytest.raises(BadInput, match=r"again: B is not what .*run was started with"):
+        require_same(tmp_path / "run", again, open_sites(again["sites"]))
+
+
+def test_how_images_were_prepared_is_no_default_of_a_run(tmp_path, asked):
+    file = tmp_path / "run" / "run.json"
+    info = read_json(file)
+    assert "preprocessing" not in info["plan"]  # these sites do not say
+    info["plan"]["preprocessing"] = Preprocessing((32, 32)).to_dict()
+    write_json(file, info)
+    require_same(tmp_path / "run", asked, open_sites(asked["sites"]))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"rounds": 3}, r"was started with rounds 2, not 3; resume it with the same, or choose another --out$"),
+        ({"settings": {}}, r"settings \{'lr': '0.1'\}, not \{\}; .*, or choose another --out$"),
+    ],
+)
+def test_other_options_are_refused(tmp_path, asked, changes, words):
+    with pytest.raises(BadInput, match=words):
+        require_same(tmp_path / "run", asked | changes, open_sites(asked["sites"]))
+
+
+def test_other_sites_are_refused(tmp_path, asked):
+    with pytest.raises(BadInput, match=r"started with the sites A, B, .*sites now holds A, B, C; give it the same"):
+        require_same(tmp_path / "run", asked, open_sites(make_sites(asked["sites"], ("A", "B", "C"), size=32)))
+
+
+def test_a_run_of_other_defaults_is_refused_and_names_who_wrote_it(tmp_path, asked):
+    """Of settings that nobody gave: the batch."""
+    file = tmp_path / "run" / "run.json"
+    info = read_json(file)
+    assert info["plan"]["training"]["lr"] == 0.1
+    info["plan"]["training"]["batch_size"] += 1
+    write_json(file, info | {"fedmerit_version": "0.0.9"})
+    with pytest.raises(BadInput, match=r"not today's defaults \(fedmerit 0\.0\.9 wrote it\); choose another --out"):
+        require_same(tmp_path / "run", asked, open_sites(asked["sites"]))
+
+
+def test_a_servers_own_sites_may_not_be_forgotten(tmp_path, asked):
+    own = make_sites(tmp_path / "own", ("S",), size=32)
+    folder = tmp_path / "with_server"
+    runs.create(folder, **asked, server_sites=own)
+    require_same(folder, asked | {"server_sites": own}, open_sites(asked["sites"]))
+    with pytest.raises(BadInput, match=f"with_server: was started with --server-sites {own}; give it the same"):
+        require_same(folder, asked, open_sites(asked["sites"]))
+
+
+def test_a_run_that_has_ended_may_have_its_images_elsewhere_and_stays_as_it_is(tmp_path, asked, monkeypatch):
+    folder, own = tmp_path / "with_server", make_sites(tmp_path / "own", ("S",), size=32)
+    runs.create(folder, **asked, server_sites=own)
+    monkeypatch.setattr(resumption, "is_finished", lambda run, rounds: True)
+    before = (folder / "run.json").read_bytes()
+    moved = asked | {
+        "sites": asked["sites"].rename(tmp_path / "moved"),
+        "server_sites": own.rename(tmp_path / "moved_own"),
+    }
+    require_same(folder, moved, open_sites(moved["sites"]))
+    assert (folder / "run.json").read_bytes() == before
+    prepare_anew(moved["server_sites"] / "S")
+    with pytest.raises(BadInput, match=f"was started with server_sites '{own}', not"):
+        require_same(folder, moved, open_sites(moved["sites"]))

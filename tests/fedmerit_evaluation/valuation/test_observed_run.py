@@ -1,0 +1,159 @@
+"""An observed run as estimators see it: its games by hand, its draws, what it lacks."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from run_factory import make_run, make_sites
+
+from fedmerit.errors import BadInput
+from fedmerit.records.results import COLUMNS, read_table
+from fedmerit_evaluation.ground_truth.semivalues import EMPTY_COALITION
+from fedmerit_evaluation.valuation.game_estimators import leave_one_out_matrix, shapley_matrix
+from fedmerit_evaluation.valuation.observed_run import ObservedRun, RoundGame, prepared_sites, require_same_sites
+
+SITES = ("Alder", "Birch")
+BOTH = frozenset(SITES)
+
+
+def rows_of(round, said):
+    """Rows of ``said``: (coalition, site, case, label): Dice."""
+    return [
+        ("run", "fedavg", 0, round, site, coalition, "in_run", case, label, "dice", value)
+        for (coalition, site, case, label), value in said.items()
+    ]
+
+
+def run_of(folder, rows, draws=100):
+    made = make_run(folder, method="fedavg", sites=SITES, rounds=2)
+    return ObservedRun(made, draws, pd.DataFrame(rows, columns=COLUMNS).astype({"value": float}))
+
+
+SAID = {
+    ("(nobody)", "Alder", "a", "x"): 0.1,
+    ("(nobody)", "Alder", "b", "x"): 0.3,
+    ("(nobody)", "Birch", "a", "x"): 0.2,
+    ("Alder+Birch", "Alder", "a", "x"): 0.6,
+    ("Alder+Birch", "Alder", "a", "y"): 0.8,
+    ("Alder+Birch", "Alder", "b", "x"): float("nan"),
+    ("Alder+Birch", "Birch", "a", "x"): 0.5,
+}
+
+
+def test_a_game_is_of_means_over_labels_and_cases_by_who_tested(tmp_path):
+    (game,) = run_of(tmp_path / "run", rows_of(1, SAID)).games("in_run")
+    assert game.round == 1
+    assert game.players == list(SITES)
+    assert set(game.utilities) == {EMPTY_COALITION, BOTH}
+    assert game.utilities[EMPTY_COALITION][:, 0].tolist() == pytest.approx([0.2, 0.2])
+    assert game.utilities[BOTH][:, 0].tolist() == pytest.approx([0.7, 0.5])  # a case that is empty in both is left out
+    assert game.on_average(BOTH)[0] == pytest.approx(0.6)
+    assert game.counts[0] == 1
+
+
+def test_who_earned_as_one_is_one_player(tmp_path):
+    """Alder and Birch in round 1: always together, each with a part of what both earned. In round 0 they are not."""
+    said = {(text, "Cedar", "a", "x"): dice for text, dice in (("(nobody)", 0.1), ("Alder+Birch", 0.3), ("Cedar", 0.4),
+                                                               ("Alder+Birch+Cedar", 0.5))}  # fmt: skip
+    parts = [("run", "fedavg", 0, 1, site, "", "", "", "", "part", part) for site, part in
+             (("Alder", 0.25), ("Birch", 0.75), ("Cedar", 1.0))]  # fmt: skip
+    made = make_run(tmp_path / "run", method="fedavg", sites=(*SITES, "Cedar"), rounds=2)
+    results = read_table(made / "results.csv")
+    rows = pd.concat([results, pd.DataFrame(parts, columns=COLUMNS)], ignore_index=True)
+    rows.to_csv(made / "results.csv", index=False)
+    observed = pd.DataFrame(rows_of(0, said) + rows_of(1, said), columns=COLUMNS)
+    apart, as_one = ObservedRun(made, 0, observed).games("in_run")
+    assert apart.parts == {}
+    assert apart.players == ["Alder", "Birch", "Cedar"]
+    assert as_one.parts == {"Alder": {"Alder": 0.25, "Birch": 0.75}}
+    assert as_one.players == ["Alder", "Cedar"]
+    values = shapley_matrix(as_one, (*SITES, "Cedar"))[:, 2, 0]
+    assert values.tolist() == pytest.approx([0.25 * 0.15, 0.75 * 0.15, 0.25])  # the pair adds .2 to nobody, .1 to Cedar
+    assert leave_one_out_matrix(as_one, (*SITES, "Cedar"))[:, 2, 0].tolist() == pytest.approx([0.025, 0.075, 0.2])
+
+
+def test_a_draw_has_the_same_patients_in_every_round_and_for_every_model(tmp_path):
+    """Of two patients each draw has one twice or both: 0.2 of one model, or √2 times 0.1 off; twice that of another."""
+    cases = {"a": 0.1, "b": 0.3}
+    said = {("(nobody)", "Alder", case, "x"): value for case, value in cases.items()}
+    said |= {("Alder", "Alder", case, "x"): 2 * value for case, value in cases.items()}
+    later = {what: value + 0.1 for what, value in said.items()}
+    games = run_of(tmp_path / "run", rows_of(0, said) + rows_of(1, later)).games("in_run")
+    first, second = (game.utilities[frozenset({"Alder"})][0] for game in games)
+    np.testing.assert_allclose(second, first + 0.1)
+    np.testing.assert_allclose(first, 2 * games[0].utilities[EMPTY_COALITION][0])
+    far = 0.2 * 2**0.5
+    assert sorted(set(first.round(6).tolist())) == pytest.approx([0.4 - far, 0.4, 0.4 + far], abs=1e-6)
+    assert np.isnan(games[0].utilities[EMPTY_COALITION][1]).all()  # Birch tested nothing
+
+
+def test_of_single_patients_as_much_is_known_as_those_of_other_sites_tell(tmp_path):
+    """Birch's one patient is as far off as one of Alder's two: √2 times 0.1. Where Alder has one, too, nobody knows."""
+    said = {("Alder", "Alder", case, "x"): value for case, value in {"a": 0.1, "b": 0.3}.items()}
+    said |= {("Alder", "Birch", "a", "x"): 0.5}
+    (game,) = run_of(tmp_path / "run", rows_of(0, said)).games("in_run")
+    found = game.utilities[frozenset({"Alder"})][1]
+    far = 0.1 * 2**0.5
+    assert found[0] == 0.5
+    assert sorted(set(found[1:].round(6).tolist())) == pytest.approx([0.5 - far, 0.5 + far], abs=1e-6)
+    del said["Alder", "Alder", "b", "x"]
+    (game,) = run_of(tmp_path / "single", rows_of(0, said)).games("in_run")
+    assert game.utilities[frozenset({"Alder"})][:, 0].tolist() == [0.1, 0.5]
+    assert np.isnan(game.utilities[frozenset({"Alder"})][:, 1:]).all()
+
+
+def test_rounds_are_drawn_as_often_as_there_are_and_by_the_seed_alone(tmp_path):
+    run, same = (run_of(tmp_path / name, []) for name in ("run", "same"))
+    counts = run.round_counts(5)
+    assert counts.shape == (5, 101)
+    assert counts[:, 0].tolist() == [1] * 5
+    assert (counts.sum(axis=0) == 5).all()
+    assert counts.max() > 1
+    np.testing.assert_array_equal(counts, same.round_counts(5))
+
+
+def test_what_was_not_observed_says_what_would_be(tmp_path):
+    run = run_of(tmp_path / "run", rows_of(0, SAID))
+    with pytest.raises(BadInput, match="nothing was observed for carried; run with --values carried"):
+        run.games("carried")
+    assert ObservedRun(run.path).rows.empty  # there is no values.csv
+
+
+def test_numbers_of_the_run(tmp_path):
+    seconds = [("run", "fedavg", 0, round, "Alder", "", "in_run", "", "", "seconds", 1.5) for round in (0, 1)]
+    run = run_of(tmp_path / "run", rows_of(0, SAID) + seconds)
+    assert run.sites == list(SITES)
+    assert run.count == 101
+    assert run.num_samples.tolist() == [40, 50]
+    assert run.seconds == pytest.approx({"training": 2 * (2.5 + 3.5), "in_run": 3.0})
+
+
+def test_images_that_are_elsewhere_are_told(tmp_path):
+    sites = make_sites(tmp_path / "sites", SITES, size=16)
+    found = prepared_sites(tmp_path / "run", {"sites_folder": str(sites), "sites": ["Birch"]})
+    assert [folder.name for folder in found] == ["Birch"]
+    with pytest.raises(BadInput, match="its images are at the sites"):
+        prepared_sites(tmp_path / "run", {"sites_folder": None, "sites": SITES})
+
+
+def test_runs_of_other_sites_are_not_valued_together(tmp_path):
+    one, same = (run_of(tmp_path / name, []) for name in ("one", "same"))
+    other = ObservedRun(make_run(tmp_path / "other", sites=("Alder", "Cedar"), rounds=1))
+    assert require_same_sites([one, same]) == list(SITES)
+    with pytest.raises(BadInput, match=r"other: its sites are Alder, Cedar, those of .*one Alder, Birch"):
+        require_same_sites([one, other])
+
+
+def test_a_coalitions_mean_over_sites_is_of_what_is_known():
+    values = np.array([[1.0, np.nan, np.nan], [2.0, 4.0, np.nan]])
+    game = RoundGame(0, {BOTH: values}, np.ones(3))
+    assert game.on_average(BOTH).tolist() == pytest.approx([1.5, 4, np.nan], nan_ok=True)
+
+
+def test_images_that_were_prepared_anew_since_are_not_those_of_the_run(tmp_path):
+    sites = make_sites(tmp_path / "sites", SITES, size=32)
+    info = {"sites_folder": str(sites), "sites": list(SITES)}
+    info["site_digests"] = {folder.name: folder.digest for folder in prepared_sites(tmp_path / "run", info)}
+    assert [folder.name for folder in prepared_sites(tmp_path / "run", info)] == list(SITES)
+    make_sites(sites, SITES, size=64)
+    with pytest.raises(BadInput, match=r"sites: Alder, Birch are not what .*run was started with"):
+        prepared_sites(tmp_path / "run", info)

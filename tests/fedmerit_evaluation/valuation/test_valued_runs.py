@@ -1,0 +1,263 @@
+"""Runs valued: as observed, afterwards from kept updates, with intervals, tables, figure; and what is refused."""
+
+import json
+import shutil
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from run_factory import make_run, make_sites, prepare_anew
+
+from fedmerit.configuration.description import read_plan
+from fedmerit.configuration.recipes import guarded
+from fedmerit.engines import runs
+from fedmerit.errors import BadInput
+from fedmerit.federation.recorder import OBSERVED
+from fedmerit.files import read_json, write_json
+from fedmerit.records.results import read_results, read_table
+from fedmerit.trainers.monai_trainer.data import open_sites
+from fedmerit.trainers.monai_trainer.networks import build_network
+from fedmerit.trainers.monai_trainer.prediction import evaluate
+from fedmerit_evaluation.figures.dots_and_bars import value_ranges
+from fedmerit_evaluation.figures.drawing import png
+from fedmerit_evaluation.report.all_sites import write_report
+from fedmerit_evaluation.valuation.game_estimators import MultiRoundValues
+from fedmerit_evaluation.valuation.observed_run import ObservedRun
+from fedmerit_evaluation.valuation.replay import FOLDER, observed_after
+from fedmerit_evaluation.valuation.valued_runs import default_estimators, units, value_runs, value_tables
+
+SITES = ("Alder", "Birch", "Cedar")
+TINY = {"architecture": "unet", "width": "2", "depth": "2"}
+OBSERVERS = ("in_run", "carried", "others_lose")
+
+
+@pytest.fixture(scope="module")
+def sites(tmp_path_factory):
+    return make_sites(tmp_path_factory.mktemp("valued") / "sites", SITES, size=16)
+
+
+@pytest.fixture(scope="module")
+def observed(sites, tmp_path_factory):
+    """Two seeds that were observed and kept their updates: never change them."""
+    folders = [tmp_path_factory.mktemp("valued") / f"seed{seed}" for seed in range(2)]
+    for seed, run in enumerate(folders):
+        runs.create(run, method="fedavg", sites=sites, rounds=2, seed=seed, engine="local", threads=1, settings=TINY,
+                    values=OBSERVERS, keep_updates=True)  # fmt: skip
+        runs.execute(run, lambda record: None)
+    return folders
+
+
+@pytest.fixture
+def own(observed, tmp_path):
+    """A copy of the first that a test may spoil."""
+    return shutil.copytree(observed[0], tmp_path / "run")
+
+
+def _without(run, field):
+    info = read_json(run / "run.json")
+    del info[field]
+    write_json(run / "run.json", info)
+
+
+def test_kept_updates_give_afterwards_what_was_observed(observed, own):
+    (own / OBSERVED).unlink()
+    asked = []
+    table = observed_after(own, OBSERVERS, on_round=lambda name, done, of: asked.append((name, done, of)))
+    keys = ["split", "round", "site", "coalition", "case", "label"]
+    expected = read_table(observed[0] / OBSERVED)
+    of = [one[one["quantity"] == "dice"].set_index(keys)["value"].sort_index() for one in (expected, table)]
+    assert of[0].index.equals(of[1].index)
+    np.testing.assert_allclose(*of, atol=1e-12)
+    assert asked[:2] == [("in_run", 1, 2), ("in_run", 2, 2)]
+
+
+def test_who_earns_as_one_divides_the_value_and_has_a_voice_afterwards_too(tmp_path):
+    """Birch holds Alder's images: copies, which divide equally what one site is worth."""
+    sites = make_sites(tmp_path / "sites", SITES, size=16)
+    for image in (sites / "Alder").glob("*.npy"):
+        shutil.copy(image, sites / "Birch" / image.name)
+    run = tmp_path / "run"
+    runs.create(run, method="fedce", sites=sites, rounds=2, engine="local", threads=1, settings=guarded(TINY),
+                values=["in_run"], keep_updates=True)  # fmt: skip
+    runs.execute(run, lambda record: None)
+    table = read_table(run / OBSERVED)
+    assert set(table["coalition"].dropna()) - {""} == {"(nobody)", "Alder+Birch", "Cedar", "Alder+Birch+Cedar"}
+    assert set(table["site"]) == set(SITES)
+    observed = ObservedRun(run, 20)
+    values = MultiRoundValues().values(observed)
+    np.testing.assert_array_equal(values[0], values[1])
+    assert (values[0] != 0).any()
+    (run / OBSERVED).unlink()
+    afterwards = ObservedRun(run, 20, observed_after(run, ["in_run"]))
+    np.testing.assert_allclose(MultiRoundValues().values(afterwards), values, atol=1e-12)
+
+
+def test_rounds_that_are_there_are_not_evaluated_again(own, monkeypatch):
+    (own / OBSERVED).unlink()
+    whole = observed_after(own, ["in_run"])
+    file = own / FOLDER / "in_run.csv"
+    table = read_table(file)
+    table[table["round"] == 0].to_csv(file, index=False)
+    evaluated = []
+    from fedmerit_evaluation.valuation import replay
+
+    original = replay.evaluate_models
+    monkeypatch.setattr(replay, "evaluate_models", lambda *rest: evaluated.append(rest[2].round) or original(*rest))
+    again = observed_after(own, ["in_run"])
+    assert set(evaluated) == {1}
+    pd.testing.assert_frame_equal(again[again["quantity"] == "dice"], whole[whole["quantity"] == "dice"])
+
+
+@pytest.mark.parametrize(
+    ("spoil", "told"),
+    [
+        (lambda run: shutil.rmtree(run / "updates"), "was run without --values in_run and kept no updates"),
+        (lambda run: (run / "updates" / "round_00001.pt").unlink(), "round_00001.pt: file not found"),
+        (lambda run: (run / "updates" / "round_00001.pt").write_bytes(b"?"), "round_00001.pt: not readable"),
+        (lambda run: _without(run, "sites_folder"), "its images are at the sites"),
+    ],
+)
+def test_without_what_it_takes_nothing_is_told(own, spoil, told):
+    (own / OBSERVED).unlink()
+    spoil(own)
+    with pytest.raises(BadInput, match=told):
+        observed_after(own, ["in_run"])
+
+
+def test_of_an_encrypted_run_the_reason_is_told(own):
+    (own / OBSERVED).unlink()
+    info = json.loads((own / "run.json").read_text())
+    (own / "run.json").write_text(json.dumps(info | {"privacy": ["he"]}))
+    with pytest.raises(BadInput, match="in_run cannot be told: updates leave encrypted"):
+        value_runs([own], ["in_run"])
+
+
+def test_of_sites_that_were_moved_the_place_is_told(observed, own, sites, tmp_path):
+    """Of an estimator that looks at images, and of an observer afterwards."""
+    (own / OBSERVED).unlink()
+    moved = shutil.copytree(sites, tmp_path / "moved")
+    write_json(own / "run.json", read_json(own / "run.json") | {"sites_folder": str(tmp_path / "gone")})
+    specs = ["label_volume", "in_run"]
+    for spec in specs:
+        with pytest.raises(BadInput, match=r"gone: no such folder, where .*run had its sites; --sites PLACE says"):
+            value_runs([own], [spec], draws=5)
+    found, expected = value_runs([own], specs, 5, place=moved), value_runs(observed[:1], specs, 5)
+    for spec in specs:
+        np.testing.assert_allclose(found.values[spec], expected.values[spec], atol=1e-12)
+    np.testing.assert_array_equal(found.runs[0].holders, expected.runs[0].holders)
+    prepare_anew(moved / "Birch")
+    with pytest.raises(BadInput, match=r"moved: Birch is not what .*run was started with"):
+        value_runs([own], ["data_size"], place=moved)
+
+
+def test_a_run_that_was_stopped_is_not_valued(observed, own):
+    results = read_results(own)
+    results[results["round"] == 0].to_csv(own / "results.csv", index=False)
+    with pytest.raises(BadInput, match=r"run: stands at 1 of 2 rounds.*`fedmerit run --resume --out .*run`"):
+        value_runs([observed[1], own], ["in_run"])
+
+
+def test_every_estimator_says_something_of_every_site(observed):
+    specs = ["in_run", "carried", "others_lose", "contribution", "data_size", "label_volume", "knn_shapley",
+             "label_distance", "intensity_distance"]  # fmt: skip
+    valued = value_runs(observed, specs, draws=20)
+    assert {spec: values.shape for spec, values in valued.values.items()} == dict.fromkeys(specs, (2, 3, 21))
+    assert all(np.isfinite(values).all() for values in valued.values.values())
+    assert valued.values["data_size"][0, :, 0].tolist() == [15, 15, 15]
+    tables = {table.name: table for table in value_tables(valued)}
+    assert {"values-in-run", "value-flips", "value-costs", "who-gains"} <= set(tables)
+    assert "counted, not measured" in tables["values-data-size"].caption
+    assert (
+        "NO TWO SITES CAN BE TOLD APART" in tables["values-in-run"].caption
+        or valued.rankings["in_run"].has_significant_pairs
+    )
+    for spec, factor in {"in_run": 100, "data_size": 1}.items():
+        table = tables[f"values-{spec.replace('_', '-')}"].frame.set_index("Site")
+        value = table["Value [points]" if factor == 100 else "Value"].loc[valued.sites]
+        assert value.to_numpy() == pytest.approx(factor * valued.rankings[spec].value)
+        assert valued.shown[spec].value == pytest.approx(factor * valued.rankings[spec].value)
+    assert units(valued)["in_run"] == "points of Dice"
+    gains = tables["who-gains"].frame.set_index("Site")
+    assert gains.mean(axis=1).to_numpy() == pytest.approx(100 * valued.values["in_run"][..., 0].mean(axis=0))
+    assert len(png(value_ranges(valued.shown, units(valued)))) > 10_000
+
+
+def test_draws_are_of_patients_and_rounds_and_the_first_is_what_was(observed):
+    table = read_table(observed[0] / OBSERVED)
+    run = ObservedRun(observed[0], draws=300)
+    (game, _) = run.games("in_run")
+    rows = table[(table["split"] == "in_run") & (table["round"] == 0) & (table["coalition"] == "Alder+Birch")]
+    cases = rows[rows["quantity"] == "dice"].groupby("site")["value"]
+    drawn = game.utilities[frozenset({"Alder", "Birch"})]
+    np.testing.assert_allclose(drawn[:, 0], cases.mean())
+    spread = (cases.std(ddof=0) / np.sqrt(5)).to_numpy()  # of means of five patients drawn with replacement
+    np.testing.assert_allclose(drawn[:, 1:].std(axis=1), spread, rtol=0.25, atol=1e-6)
+    counts = np.stack([one.counts for one in run.games("in_run")])
+    assert counts[:, 0].tolist() == [1, 1]
+    assert (counts.sum(axis=0) == 2).all()
+    assert set(counts[0, 1:]) == {0, 1, 2}
+
+
+def test_runs_valued_together_differ_in_their_seeds_alone(observed, own):
+    with pytest.raises(BadInput, match="differ in their seeds"):
+        value_runs([observed[0], own], ["data_size"])
+    write_json(own / "run.json", {**read_json(own / "run.json"), "seed": 2, "privacy": ["gaussian:sigma=0.1"]})
+    with pytest.raises(BadInput, match=r"are fedavg \(privacy=none\) and fedavg \(privacy=gaussian:sigma=0\.1\); exp"):
+        value_runs([observed[0], own], ["data_size"])
+    with pytest.raises(BadInput, match="are of the seeds 0, 0; expected runs"):
+        value_runs([observed[0], observed[0]], ["data_size"])
+    with pytest.raises(BadInput, match="--estimators 'shap': unknown"):
+        value_runs(observed, ["shap"])
+    with pytest.raises(BadInput, match="name each once"):
+        value_runs(observed, ["data_size", "data_size"])
+
+
+def test_by_default_what_was_observed_is_valued(observed, own, tmp_path):
+    assert default_estimators(observed) == [*OBSERVERS, "contribution", "data_size"]
+    (own / OBSERVED).unlink()
+    assert default_estimators([own]) == ["contribution", "data_size"]
+    assert default_estimators([own], everything=True) == [*OBSERVERS, "contribution", "data_size"]
+    assert default_estimators([make_run(tmp_path / "median", method="median", rounds=1)]) == ["data_size"]
+
+
+def test_of_sites_that_train_alone_each_model_is_evaluated_by_all(sites, tmp_path):
+    """As `evaluate` has it, of the models that the run leaves."""
+    run = tmp_path / "run"
+    runs.create(run, method="standalone", sites=sites, rounds=2, engine="local", threads=1, settings=TINY,
+                values=["alone"])  # fmt: skip
+    runs.execute(run, lambda record: None)
+    assert default_estimators([run]) == ["alone", "data_size"]
+    valued = value_runs([run], ["alone", "alone:voice=others"], draws=10)
+    network = build_network(read_plan(run).network, torch.device("cpu"))
+    reached = np.zeros((3, 3))
+    for row, site in enumerate(SITES):
+        network.load_state_dict(torch.load(run / "models" / f"{site}.pt", weights_only=True))
+        for column, tester in enumerate(open_sites(sites)):
+            found = evaluate(network, tester.cases("validation"), ("prostate",))
+            reached[row, column] = np.mean([one.dice for one in found])
+    np.testing.assert_allclose(valued.values["alone"][0, :, 0], reached.mean(axis=1), atol=1e-6)
+    off = reached[~np.eye(3, dtype=bool)].reshape(3, 2)
+    np.testing.assert_allclose(valued.values["alone:voice=others"][0, :, 0], off.mean(axis=1), atol=1e-6)
+    assert units(valued)["alone"] == "points of Dice"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("estimator", "decimals"), [("contribution", 3), ("data_size", 2)])
+def test_the_largest_value_has_three_digits(observed, estimator, decimals):
+    assert value_tables(value_runs(observed, [estimator]))[0].decimals == decimals
+
+
+def test_the_commands_print_and_write(observed, fedmerit, tmp_path):
+    result = fedmerit("value", *observed, "--out", tmp_path / "out", "--draws", 20)
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / "out" / "figures" / "values.png").exists()
+    assert (tmp_path / "out" / "tables" / "values-in-run.csv").exists()
+    assert "Not told apart from" in result.output
+
+
+@pytest.mark.slow
+def test_the_report_shows_what_was_observed(observed, tmp_path):
+    page = write_report(observed, tmp_path / "report.html", images=False).read_text()
+    assert "No payment should rest on a difference that is not told" in page
+    assert (tmp_path / "figures" / "values.png").exists()
