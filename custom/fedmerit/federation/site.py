@@ -107,7 +107,7 @@ class Site:
         self.participants, self.caps = participants, dict(caps or {})
         self._evaluations = Evaluations(config)
         self.models = self._models(ask_peer, key)
-        selects = config.training.final_model == "selected"
+        selects = config.training.finish == "own"
         self._final_selector = FinalModelSelector(config, folder, memory, lambda: self.network) if selects else None
 
     def _models(self, ask_peer: AskPeer, key: SiteKey | None) -> ModelsFromServer:
@@ -282,7 +282,7 @@ class Site:
         for model in selected.models:
             flat.load(self.network, *model)
             overlaps.append(tuple(evaluate(self.network, cases, labels, self.config.training.amp, final=True)))
-        self._save("finished", self.name)
+        self._save("selected", self.name)
         took = time.perf_counter() - started
         return Evaluated(task.round, tuple(overlaps), torch.zeros(task.count, 0), took, selected.choice)
 
