@@ -112,9 +112,13 @@ class FinalModelSelector:
             candidates.append((RECALIBRATED, self._now()))
         training, validation = self.folder.cases("training"), self.folder.cases("validation")
         if len({case.patient for case in validation}) >= FEWEST:
-            return candidates + [(LOCAL_ONLY + epoch, model) for epoch, model in self._fine_tune(given, training, EPOCHS)]
+            return candidates + [
+                (LOCAL_ONLY + epoch, model) for epoch, model in self._fine_tune(given, training, EPOCHS)
+            ]
         epochs = self._cross_validate_epochs(given, [*training, *validation])
-        return candidates + [(LOCAL_ONLY + epoch, model) for epoch, model in self._fine_tune(given, training, epochs)][-1:]
+        return (
+            candidates + [(LOCAL_ONLY + epoch, model) for epoch, model in self._fine_tune(given, training, epochs)][-1:]
+        )
 
     def _cross_validate_epochs(self, given: Model, cases: Sequence[Case]) -> int:
         """Epochs of fine-tuning that were clearly best on left-out patients; 0: none."""

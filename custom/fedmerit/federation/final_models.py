@@ -126,7 +126,9 @@ class RunClosure:
         tested = yield from ask(tests)
         models.save(self.run / MODELS)
         best = self.best.models(models)
-        if best and self._prefers_best(best, (yield from ask(self._own_models(best, "validation", ledger_head))), validated):
+        if best and self._prefers_best(
+            best, (yield from ask(self._own_models(best, "validation", ledger_head))), validated
+        ):
             self.recorder.best_test(self.best.round, (yield from ask(self._tests(best, ledger_head))))
             best.save(self.run / BEST)
         self.recorder.final_validation(rounds, validated)
@@ -136,9 +138,7 @@ class RunClosure:
             yield from self._select_final_models(ask, ledger_head)
         return self.recorder.close()
 
-    def _prefers_best(
-        self, best: Models, ones: Sequence[Evaluated | None], last: Sequence[Evaluated | None]
-    ) -> bool:
+    def _prefers_best(self, best: Models, ones: Sequence[Evaluated | None], last: Sequence[Evaluated | None]) -> bool:
         """Whether the best round's models are at least as good as the last, at all sites that are never separate."""
         rows = [row for row in range(len(self.sites)) if row not in {*self.models.separate, *best.separate}]
         return is_at_least_as_good([ones[row] for row in rows], [last[row] for row in rows])
@@ -168,4 +168,3 @@ class RunClosure:
         """For each site the evaluation of its own final model."""
         rounds = self.config.rounds
         return {site: models.own_model(row, rounds, split, ledger_head, purpose) for row, site in enumerate(self.sites)}
-

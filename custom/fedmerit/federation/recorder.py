@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.core import Outcome
-from fedmerit.federation.round_updates import Replies, RoundReplies
+from fedmerit.federation.round_updates import RoundReplies
 from fedmerit.federation.site_log import answer_digest
 from fedmerit.files import write_json
 from fedmerit.records.closing_record import Closing, close
@@ -26,7 +26,6 @@ CROSS_SITE = Path("cross_site_val", "cross_val_results.json")  # where NVFlare's
 FINAL_CANDIDATES = ("given", "local_only", "selected")  # after a split: of the models that a site selects from
 OBSERVED = "values.csv"  # in the run folder, if the run has observers: rows of the results schema
 NOBODY = "(nobody)"  # the coalition without a member
-
 
 
 class Recorder:
@@ -185,7 +184,7 @@ class Recorder:
     def _cross_site(
         self, tests: Sequence[Evaluated | None], tests_own_only: bool, separate: Collection[int]
     ) -> dict[str, dict[str, dict[str, float]]]:
-        """Mean test Dice by the site of the images and of the model, in the form of NVFlare's ``cross_val_results.json``."""
+        """Mean test Dice by sites of the images and of the model, in the form of NVFlare's ``cross_val_results.json``."""
         matrix = {}
         for row, (site, test) in enumerate(zip(self.sites, tests, strict=True)):
             if test:
@@ -215,9 +214,7 @@ class Recorder:
         self._sent.update(digests.values())
         return repeated
 
-    def _round_rows(
-        self, round: int, replies: RoundReplies, outcome: Outcome, repeated: Collection[str]
-    ) -> list[Row]:
+    def _round_rows(self, round: int, replies: RoundReplies, outcome: Outcome, repeated: Collection[str]) -> list[Row]:
         per_site: dict[str, Tensor] = {
             "weight": outcome.weights,
             "contribution": outcome.contribution,

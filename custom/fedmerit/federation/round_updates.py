@@ -30,7 +30,9 @@ class RoundReplies:
     evaluated: Mapping[str, Sequence[Evaluated]] = field(default_factory=dict)  # by site, its ratings that count
 
     @classmethod
-    def collect(cls, training: Exchange, sites: Sequence[str], earlier: tuple[int, Mapping[str, str]]) -> "RoundReplies":
+    def collect(
+        cls, training: Exchange, sites: Sequence[str], earlier: tuple[int, Mapping[str, str]]
+    ) -> "RoundReplies":
         """Of a training's answers; ``earlier`` are bytes sent to each site in the round before it, and faults.
 
         Raises:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedmerit.capabilities import AllocatesNeurons, capabilities
 from fedmerit.configuration.run import RunConfiguration
-from fedmerit.errors import BadInput, RunFailed
+from fedmerit.errors import BadInput
 from fedmerit.federation.checkpoint import known_sites, read_checkpoint, write_checkpoint
 from fedmerit.federation.evaluator import Evaluator
 from fedmerit.federation.exchange import Clock, Exchange, Moment
@@ -77,13 +77,13 @@ class Federation:
         require_sites(config, self.sites)
         for folder in server_sites:
             require_compatible_images(config, folder)
-        network = initial_network(config.network, config.seed)
-        require_repeatable(config.network, network)
+        self.network = initial_network(config.network, config.seed)
+        require_repeatable(config.network, self.network)
         run.mkdir(parents=True, exist_ok=True)
         self.recorder = Recorder(config, self.sites, run, signer)
-        self.models = build_models(config, self.can, network, self.sites, context)
+        self.models = build_models(config, self.can, self.network, self.sites, context)
         self.run_guard = RunGuard(config, self.method, self.can, self.sites, self.models.are_visible, root)
-        self.submodels = Submodels(network)
+        self.submodels = Submodels(self.network)
         cases = [case for folder in server_sites for cases in folder.splits.values() for case in cases]
         self.evaluator = Evaluator(
             config, self.sites, self.models, self.run_guard, cases, device, self.now, Evaluations(config)
@@ -93,7 +93,7 @@ class Federation:
         self.observation = RoundObservation(config, run, observers, self.models, self.evaluator, self.recorder)
         self.closure = RunClosure(config, self.sites, run, self.models, self.best, self.recorder)
         self.round = 0
-        layout = read_layout(network, with_neurons=self.can.neurons is not None)
+        layout = read_layout(self.network, with_neurons=self.can.neurons is not None)
         self.state = self.method.start(self.models.parameters, len(self.sites), layout)
         self.mean_update: Tensor | None = None  # (d,) weighted mean of the last round's updates
         self.num_samples: dict[str, int] = {}  # by site, as enrolled or in its first reply; it may not change

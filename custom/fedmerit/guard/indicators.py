@@ -54,13 +54,13 @@ DIRECTION = Rule(
     f"Without the step that the model last took, the cosine to the others is under {DIRECTION_FACTOR:g} times the "
     f"median of the others, mean over rounds; {2 * DIRECTION_FACTOR:g} times, while a verdict stands. If nothing is "
     "left without that step, earlier rounds do not count. If the others have nothing in common any more, the indicator "
-    f"keeps its state, except for an update shorter than {NOTHING:g} times their median, which has no direction at all.",
+    f"keeps its state, except for an update shorter than {NOTHING:g} times their median, which has no direction.",
     "noise, delta weights, zero updates, reversed updates",
     "an honest site of different images shows this indicator, and no other: it is never judged by it",
 )
 CLAIM = Rule(
     "indicator: claim",
-    "A claim that the server can compute (FedCE's cosine) is wrong. The computed value counts, also for a claim that is "
+    "A claim that the server can compute (FedCE's cosine) is wrong. The computed value counts, also if a claim is "
     "left out.",
     "invented claims",
     "none by itself",
@@ -265,8 +265,8 @@ PROFILE_RULE = Rule(
     "indicator: profile",
     "The update is not long in the same layers as the others': the correlation of the lengths of its blocks of "
     f"{PROFILE_BLOCK} entries with the others', median over them and mean over rounds, is under {PROFILE_FACTOR:g} "
-    f"times the median of the others; {PROFILE_EASING * PROFILE_FACTOR:g} times, while a verdict stands. If that median "
-    f"is under {MIN_PROFILE_LIKENESS:g}, as late in training, or under {CHANCE:g} times what chance gives, the "
+    f"times the median of the others; {PROFILE_EASING * PROFILE_FACTOR:g} times, while a verdict stands. If that "
+    f"median is under {MIN_PROFILE_LIKENESS:g}, as late in training, or under {CHANCE:g} times what chance gives, the "
     "indicator keeps its state.",
     "noise, zero updates",
     "none by itself; an honest outlier trains the same network by the same optimiser",
