@@ -14,7 +14,7 @@ from torch import Tensor
 from fedmerit.capabilities import AllocatesNeurons, Candidates, EvaluatesCandidates, ImportanceRequest
 from fedmerit.core import About, Layout, Method, Needs, Outcome, Reports
 from fedmerit.games import trained_candidates
-from fedmerit.methods.earnings import require_one_each
+from fedmerit.methods.rewards import require_one_each
 from fedmerit.parameters import parameter
 from fedmerit.vectors import average_submodels, parameter_mask, share, to_sites
 
