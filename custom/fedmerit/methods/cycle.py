@@ -52,9 +52,7 @@ class CYCle(Method, LearnsFromPeers):
     lambda0: float = parameter(1.0, "λ0, tuned on Dice (docs/cycle.md); the paper: 50, of images of one class", low=0)
     T: float = parameter(5.0, "temperature, of CaPriDe; not given in the paper", above=0)
     warmup: int = parameter(8, "rounds before sites learn from each other; 8 of 30, as the paper's 25 of 100", low=0)
-    warmup_by: str = parameter(
-        "fedavg", "as one model, by the server; own, the paper's: local training", choices=("own", "fedavg")
-    )
+    warmup_by: str = parameter("fedavg", "as one model; own, the paper's: local training", choices=("own", "fedavg"))
     kl: str = parameter("own_peer", "KL(own || peer), or peer_own: KL(peer || own)", choices=DIRECTIONS)
     exchange: str = parameter("relay", "of models: by the server; peer: from site to site", choices=EXCHANGES)
     score_batches: int = parameter(8, "batches of training images to score on", low=1)
