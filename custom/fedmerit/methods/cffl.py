@@ -108,7 +108,7 @@ class CFFL(Method, EvaluatesCandidates):
 
         clipped = updates if self.clip is None else updates.clamp(-self.clip, self.clip)
         uploads = largest_entries(clipped, self.theta)
-        quantities = {"utility": utility, "removed": removed.double()}
+        quantities = {"utility": utility, "expelled": removed.double()}
         if self.reward == "global":
             weights = share(raw, remaining)
             models = aggregate(state.models, weights, uploads)

@@ -99,6 +99,6 @@ class RFFL(Method):
         for i in (present & (own > 0)).nonzero().flatten():
             models[i] += own[i] * updates[i]
 
-        quantities = {"cosine": phi.where(present, torch.nan), "quota": quota, "removed": removed.double()}
+        quantities = {"cosine": phi.where(present, torch.nan), "quota": quota, "expelled": removed.double()}
         state = RFFLState(models, reputation, removed, state.rounds + present, state.tensor_sizes)
         return state, Outcome(quantities["cosine"], reputation, weights, models, quantities)
