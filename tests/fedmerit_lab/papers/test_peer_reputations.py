@@ -25,7 +25,7 @@ def test_the_site_with_wrong_masks_stands_apart(study, tmp_path, pretend):
         made_up_run(folder, "cycle", 0, names)
         attacks.append(Attack("cycle", kind, "" if kind == "honest" else "site-5", 0, folder))
     for attack in attacks:
-        torch.save({"round": 99}, attack.folder / "checkpoint.pt")
+        torch.save({"round": 99, "complete_rounds": 98}, attack.folder / "checkpoint.pt")
     study.trainings[need] = attacks
     ours, theirs = artefact.make(study, artefact).tables
     frame = ours.frame.set_index("Masks")

@@ -1,4 +1,6 @@
-"""Which BatchNorm statistics a model is evaluated with."""
+"""Evaluation: equal models once; which BatchNorm statistics a model is evaluated with."""
+
+from dataclasses import replace
 
 import pytest
 import torch
@@ -7,16 +9,92 @@ from stepping import Stepped as Federation
 
 from fedmerit import flat
 from fedmerit.capabilities import Candidates, EvaluatesCandidates
-from fedmerit.configuration.run import Training
+from fedmerit.configuration.run import TASKS, Network, RunConfiguration, Training
+from fedmerit.federation import model_evaluation
 from fedmerit.federation.model_evaluation import (
+    Evaluations,
     RoundStatistics,
     candidate_statistics,
     candidate_statistics_rule,
     estimates_statistics,
+    evaluate_models,
     statistics_rule,
 )
 from fedmerit.methods.registry import METHODS
+from fedmerit.trainers.monai_trainer.data import SiteFolder
+from fedmerit.trainers.monai_trainer.networks import initial_network
+from fedmerit.trainers.monai_trainer.overlaps import mean_dice
+from fedmerit.trainers.monai_trainer.prediction import evaluate
 from fedmerit.wire.messages import TRAIN, Evaluated, Evaluation, Purpose
+
+NETWORK = Network(**TASKS["prostate"], architecture="unet", width=2, depth=2)  # with batch norms
+CONFIG = RunConfiguration("fedavg", "prostate", rounds=1, seed=0, network=NETWORK)
+
+
+@pytest.fixture(scope="module")
+def cases(sites):
+    return SiteFolder(sites / "site1").cases("validation")
+
+
+@pytest.fixture
+def passes(monkeypatch):
+    """The number of slices that the network sees in a pass, one for each evaluation."""
+    seen = []
+    for name in ("evaluate", "evaluate_with_losses"):
+        original = getattr(model_evaluation, name)
+        monkeypatch.setattr(model_evaluation, name, lambda *rest, of=original: seen.append(len(rest[1])) or of(*rest))
+    return seen
+
+
+def task(models, mixtures, bins=0):
+    buffers = flat.get_buffers(initial_network(NETWORK, 0))
+    shares = torch.ones(len(mixtures), 1, dtype=torch.float64)
+    return Evaluation(
+        0, "validation", models, torch.tensor(mixtures, dtype=torch.float64), (buffers,), shares, bins=bins
+    )
+
+
+def test_equal_candidates_are_evaluated_once_with_the_numbers_of_each_alone(cases, passes):
+    network = initial_network(NETWORK, 0)
+    first, second = (flat.get_parameters(initial_network(NETWORK, seed)) for seed in (0, 1))
+    asked = task(torch.stack([first, second, first]), [[1, 0, 0], [0, 1, 0], [0, 0, 1], [0.5, 0, 0.5]], bins=4)
+    together = evaluate_models(network, cases, asked, CONFIG)
+    assert len(passes) == 2
+    assert together.overlaps[0] == together.overlaps[2] == together.overlaps[3] != together.overlaps[1]
+    assert torch.equal(together.losses[0], together.losses[2])
+    for place in range(4):
+        alone = replace(asked, mixtures=asked.mixtures[place][None], shares=asked.shares[:1])
+        found = evaluate_models(network, cases, alone, CONFIG)
+        assert found.overlaps == (together.overlaps[place],)
+        assert torch.equal(found.losses[0], together.losses[place])
+
+
+def test_what_was_found_before_is_remembered_by_model_statistics_and_images(cases, passes):
+    network, known = initial_network(NETWORK, 0), Evaluations(CONFIG)
+    model, buffers = flat.get_parameters(network), flat.get_buffers(network)
+    first = known.evaluate(network, model, buffers, cases)
+    asked = task(model[None], [[1]])
+    assert evaluate_models(network, cases, asked, CONFIG, evaluations=known).overlaps == (first.overlaps,)
+    assert len(passes) == 1
+    other = {name: value + 1 for name, value in buffers.items()}
+    flat.load(network, model, other)
+    assert known.evaluate(network, model, other, cases).overlaps == tuple(evaluate(network, cases, NETWORK.labels))
+    model[0] += 1
+    known.evaluate(network, model, buffers, cases)
+    known.evaluate(network, model, buffers, cases[:-1])
+    assert len(passes) == 4
+    assert all(0 <= mean_dice(found.overlaps) <= 1 for found in known._found.values())
+
+
+def test_no_more_than_the_last_are_remembered(cases, passes, monkeypatch):
+    monkeypatch.setattr(model_evaluation, "KEPT", 2)
+    network, known = initial_network(NETWORK, 0), Evaluations(CONFIG)
+    buffers = flat.get_buffers(network)
+    models = [flat.get_parameters(network) + step for step in range(3)]
+    for place in (0, 1, 0, 2, 0, 1):  # the last: forgotten, as it was asked for before the others
+        known.evaluate(network, models[place], buffers, cases)
+    assert len(passes) == 4
+
 
 SENT_OUT = 100.0
 ROWS = [  # shares of three sites' trained statistics: one alone, two, all by images, none
@@ -35,7 +113,7 @@ TRAINED = [statistics(1.0), statistics(3.0), statistics(9.0)]
 WEIGHTS = torch.tensor([0.2, 0.6, 0.2], dtype=torch.float64)
 
 
-def candidates(received=None):
+def make_candidates(received=None):
     shares = torch.tensor(ROWS, dtype=torch.float64)
     return Candidates(torch.zeros(4, 5), torch.eye(4, dtype=torch.float64), shares, received=received)
 
@@ -43,7 +121,7 @@ def candidates(received=None):
 def means(rule, evaluator=1, asked=None, **there):
     """(k,) of the running means that the candidates are evaluated with."""
     given = RoundStatistics(**{"trained": TRAINED, "sent_out": statistics(SENT_OUT), "weights": WEIGHTS} | there)
-    sets, shares = candidate_statistics(asked or candidates(), given, rule, evaluator)
+    sets, shares = candidate_statistics(asked or make_candidates(), given, rule, evaluator)
     assert shares.sum(dim=1).tolist() == pytest.approx([1.0] * len(shares))
     return [float(flat.average_buffers(sets, row)["running_mean"]) for row in shares]
 
@@ -84,8 +162,8 @@ def test_models_that_sites_hold_come_with_what_they_hold(rule):
     received = torch.zeros(4, 3, dtype=torch.float64)
     received[3, 2] = 1.0
     held = [statistics(20.0), statistics(30.0), statistics(40.0)]
-    assert means(rule, asked=candidates(received), held=held)[3] == 40.0
-    assert means(rule, asked=candidates(received))[3] == SENT_OUT  # where all hold those
+    assert means(rule, asked=make_candidates(received), held=held)[3] == 40.0
+    assert means(rule, asked=make_candidates(received))[3] == SENT_OUT  # where all hold those
 
 
 @pytest.mark.parametrize(

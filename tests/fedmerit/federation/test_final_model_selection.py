@@ -10,8 +10,8 @@ from fedmerit import flat
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.engines import runs
 from fedmerit.federation.final_model_selection import (
-    ALONE,
     GIVEN,
+    LOCAL_ONLY,
     RECALIBRATED,
     FinalModelSelector,
     clearly_better,
@@ -56,16 +56,16 @@ def test_nobody_is_worse_off_on_its_own_validation_patients(finished):
 
 def test_what_was_given_is_the_run_s_model_and_what_was_trained_alone_is_standalone(finished, alone):
     assert dice(finished, "testing_given") == pytest.approx(dice(finished, "testing"))
-    assert dice(finished, "testing_alone") == dice(alone, "testing")
+    assert dice(finished, "testing_local_only") == dice(alone, "testing")
 
 
 def test_what_is_taken_home_lies_among_the_models_and_is_what_was_tested(finished, sites):
     for site in open_sites(sites):
         overlaps = evaluate(
-            load_network(finished / "models" / "finished", site.name), site.cases("testing"), site.labels, final=True
+            load_network(finished / "models" / "selected", site.name), site.cases("testing"), site.labels, final=True
         )
         own = dice_by_patient(site.cases("testing"), overlaps)
-        assert fmean(own.values()) == pytest.approx(dice(finished, "testing_finished")[site.name])
+        assert fmean(own.values()) == pytest.approx(dice(finished, "testing_selected")[site.name])
 
 
 def test_the_choice_is_made_once(finished, sites):
@@ -73,10 +73,10 @@ def test_the_choice_is_made_once(finished, sites):
     network = build_network(config.network, torch.device("cpu"))
     finisher = FinalModelSelector(config, SiteFolder(sites / "site1"), finished / "sites" / "site1", lambda: network)
     worst = initial_network(config.network, 5)
-    again = finisher.finish((flat.get_parameters(worst), flat.get_buffers(worst)))
+    again = finisher.select((flat.get_parameters(worst), flat.get_buffers(worst)))
     rows = read_results(finished).query("quantity == 'final_model_choice' and site == 'site1'")
     assert set(rows["value"]) == {float(again.choice)}
-    assert again.choice in range(GIVEN, ALONE + 9)
+    assert again.choice in range(GIVEN, LOCAL_ONLY + 9)
 
 
 def test_a_change_counts_beyond_its_standard_error():
@@ -103,8 +103,8 @@ def test_dice_is_that_of_patients_whatever_the_number_of_their_cases():
     [
         (RECALIBRATED, (0.6, 0.5), GIVEN),  # better by .05 on average, at an error of .05
         (RECALIBRATED, (0.6, 0.59), RECALIBRATED),
-        (ALONE + 3, (0.6, 0.5), ALONE + 3),  # which cross-validation chose
-        (ALONE + 3, (0.6, 0.3), GIVEN),
+        (LOCAL_ONLY + 3, (0.6, 0.5), LOCAL_ONLY + 3),  # which cross-validation chose
+        (LOCAL_ONLY + 3, (0.6, 0.3), GIVEN),
     ],
 )
 def test_two_patients_choose_no_statistics_not_clearly_better(sites, tmp_path, monkeypatch, tried, dice, chosen):
@@ -117,4 +117,4 @@ def test_two_patients_choose_no_statistics_not_clearly_better(sites, tmp_path, m
     monkeypatch.setattr(
         finisher, "_dice", lambda model, cases: dict(zip("ab", of_patients[int(model[0])], strict=True))
     )
-    assert finisher.finish(given).choice == chosen
+    assert finisher.select(given).choice == chosen

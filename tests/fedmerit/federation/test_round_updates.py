@@ -1,16 +1,49 @@
-"""What the server keeps of a round's updates, and what it accepts of the models that sites trained."""
-
-from dataclasses import replace
+"""A round's replies as tensors, and what its updates show: norms and cosines."""
 
 import pytest
 import torch
 
-from fedmerit.federation.round_updates import measure_updates
-from fedmerit.methods.fedavg import FedAvg
-from fedmerit.trainers.monai_trainer.overlaps import Overlap
+from fedmerit.capabilities import capabilities
+from fedmerit.federation.round_updates import measure_updates, stack_replies
+from fedmerit.methods.registry import build_method
 from fedmerit.vectors import BLOCK, gram
-from fedmerit.wire.inspection import check_reply
 from fedmerit.wire.messages import Reply
+
+SITES = ["Alder", "Birch", "Cedar"]
+
+
+def reply(number, **more):
+    return Reply(0, torch.full((4,), float(number)), {}, 10 * number, (), **more)
+
+
+def test_a_row_is_a_site_and_who_is_away_is_zero_or_not_known():
+    method = build_method("fedce", {})
+    replies = [reply(1, values={"cosine": 0.5}), None, reply(3, values={"minus_error": 0.25})]
+    updates, reports = stack_replies(replies, SITES, 4, method.asks, capabilities(method))
+    assert updates.tolist() == [[1.0] * 4, [0.0] * 4, [3.0] * 4]
+    assert reports.num_samples.tolist() == [10, 0, 30]
+    assert reports.present.tolist() == [True, False, True]
+    assert reports.values["cosine"].nan_to_num(-1).tolist() == [0.5, -1, -1]
+    assert reports.values["minus_error"].nan_to_num(-1).tolist() == [-1, -1, 0.25]
+    assert reports.products.tolist() == [[4, 0, 12], [0, 0, 0], [12, 0, 36]]
+
+
+def test_what_a_site_says_of_another_stands_in_its_row_and_the_others_column():
+    method = build_method("cycle", {})
+    quantity = next(iter(method.peer_quantities))
+    said = {quantity: {"Cedar": 0.5}}
+    pairs = stack_replies([reply(1, pairs=said), reply(2), reply(3)], SITES, 4, method.asks, capabilities(method))[
+        1
+    ].pairs[quantity]
+    assert pairs.nan_to_num(-1).tolist() == [[-1, -1, 0.5], [-1, -1, -1], [-1, -1, -1]]
+
+
+def test_vectors_beside_the_update_are_stacked_likewise():
+    method = build_method("scaffold", {})
+    name = method.vectors[0]
+    replies = [None, reply(2, vectors={name: torch.arange(4.0)}), None]
+    _, reports = stack_replies(replies, SITES, 4, method.asks, capabilities(method))
+    assert reports.vectors[name].tolist() == [[0.0] * 4, [0.0, 1.0, 2.0, 3.0], [0.0] * 4]
 
 
 def cosine(one, other):
@@ -51,25 +84,3 @@ def test_what_there_is_nothing_to_compare_with_is_unknown_or_zero():
     assert both["cosine_to_mean"].tolist() == pytest.approx([1, 0])
     assert both["cosine_to_previous"].tolist() == [0, 0]
     assert both["largest_pair_cosine"].tolist() == [0, 0]
-
-
-RECEIVED = (Overlap("000", "disc", 5, 2, 1), Overlap("000", "cup", 3, 0, 3))
-GOOD = (Overlap("000", "disc", 4, 0, 2), Overlap("000", "cup", 6, 1, 0))
-
-
-@pytest.mark.parametrize(
-    ("trained", "words"),
-    [
-        (GOOD, None),
-        ((), None),
-        (GOOD[:1], "some of its labels"),
-        ((replace(GOOD[0], true_positives=5), GOOD[1]), "another reference"),
-        ((replace(GOOD[0], case="001"), replace(GOOD[1], case="001")), "other cases"),
-        ((replace(GOOD[0], false_positives=-1), GOOD[1]), "no counts"),
-        ((replace(GOOD[0], label="rim"), GOOD[1]), "another label"),
-    ],
-)
-def test_overlaps_of_a_trained_model_are_of_the_same_references(trained, words):
-    reply = Reply(0, torch.zeros(3), {}, 5, RECEIVED, trained_overlaps=trained)
-    fault = check_reply(reply, 0, torch.zeros(3), {}, ("disc", "cup"), FedAvg())
-    assert (fault is None) if words is None else (fault is not None and words in fault)

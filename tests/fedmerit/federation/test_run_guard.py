@@ -11,10 +11,11 @@ from pretending import SITES, evaluated, replies, tiny_plan
 from stepping import Stepped as Federation
 
 from fedmerit import flat
-from fedmerit.capabilities import EvaluatesCandidates
+from fedmerit.capabilities import EvaluatesCandidates, capabilities
 from fedmerit.errors import BadInput
-from fedmerit.federation.admission import RunGuard
+from fedmerit.federation.exchange import Moment
 from fedmerit.federation.recorder import Recorder
+from fedmerit.federation.run_guard import RunGuard
 from fedmerit.flat import Buffers
 from fedmerit.methods.registry import build_method
 from fedmerit.records.results import read_results, read_table
@@ -109,9 +110,15 @@ def test_a_site_that_has_not_enrolled_counts_for_nothing_until_it_has(tmp_path, 
 
 
 def test_why_a_site_has_not_enrolled_is_known_until_it_has():
-    run_guard = RunGuard(plan(), build_method("fedce", {}), SITES, in_the_clear=True)
-    run_guard.enrol({"Alder": enrolment()}, {"Birch": "asleep", "Cedar": "away"})
-    run_guard.enrol({"Birch": enrolment()}, {})  # late
+    method = build_method("fedce", {})
+    run_guard = RunGuard(plan(), method, capabilities(method), SITES, in_the_clear=True)
+    for absent in ({"Birch": "asleep", "Cedar": "away"}, {"Cedar": "away"}):  # Birch is late
+        for exchange in run_guard.ask(SITES, Moment(0, "round 0", "", 0)):
+            for place, site in enumerate(SITES):
+                if site in absent:
+                    exchange.refuse(site, absent[site])
+                else:
+                    exchange.take(site, enrolment(place=place))
     assert run_guard.check_site("Birch") is None
     assert "(away)" in (run_guard.check_site("Cedar") or "")
 
@@ -123,7 +130,7 @@ def test_a_site_that_stays_away_is_not_waited_for_to_enrol(tmp_path):
     federation.take({site: answer for site, answer in answers(federation).items() if site != "Birch"})
     assert (federation.round, federation.work) == (1, TRAIN)  # it was not heard: no enrolment is waited for
     federation.take(answers(federation))
-    assert (federation.tasks().keys(), federation.exchange.enough()) == ({"Birch"}, True)
+    assert (federation.tasks().keys(), federation.exchange.is_complete()) == ({"Birch"}, True)
 
 
 @pytest.mark.parametrize("split", ["validation", "testing"])
@@ -344,7 +351,7 @@ def test_a_verdict_leaves_the_others_one_model_with_the_mean_of_their_statistics
     assert set(saved) == {"global", "Birch"}
     for name, value in mean.items():
         torch.testing.assert_close(saved["global"][name], value)
-    models.take_estimated([{"mean": torch.full((1,), value)} for value in (1.0, 50.0, 7.0)], torch.tensor([10, 0, 2]))
+    models.take_estimates([{"mean": torch.full((1,), value)} for value in (1.0, 50.0, 7.0)], torch.tensor([10, 0, 2]))
     assert [float(buffers["mean"]) for buffers in models.buffers] == pytest.approx([2, 50, 2])
 
 

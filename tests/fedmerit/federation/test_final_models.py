@@ -1,4 +1,4 @@
-"""The end of a run: what is asked of the sites, in which order, and what is written down of it."""
+"""The end of a run: what sites are asked, in which order, what is recorded; the best round's models."""
 
 from types import SimpleNamespace
 
@@ -6,9 +6,13 @@ import pytest
 import torch
 from pretending import NETWORK, SITES, SIZE, tiny_plan
 
+from fedmerit.capabilities import capabilities
+from fedmerit.engines import runs
+from fedmerit.federation import final_models
 from fedmerit.federation.final_models import BestRound, RunClosure
 from fedmerit.federation.recorder import Recorder
-from fedmerit.federation.server_models import build_models
+from fedmerit.federation.server_models import ModelsInTheClear, build_models
+from fedmerit.federation.site import Site
 from fedmerit.records.closing_record import CLOSING
 from fedmerit.records.ledger import state_digest
 from fedmerit.records.results import read_results
@@ -25,7 +29,7 @@ def ended(tmp_path):
 
     def end(method="fedavg", best=None, own=False, **parameters):
         config = tiny_plan(method, **parameters)
-        models = build_models(config, config.build_method(), NETWORK, SITES, None)
+        models = build_models(config, capabilities(config.build_method()), NETWORK, SITES, None)
         models.parameters, kept = torch.zeros(len(models.parameters)), BestRound(tmp_path)
         if best is not None:
             reply = SimpleNamespace(overlaps=[Overlap("000", "prostate", 1, 0, 0)])
@@ -111,14 +115,14 @@ def test_the_last_record_has_digests_of_what_is_saved_and_of_the_best_round(ende
 def test_sites_choose_what_they_take_home_last(ended, tmp_path):
     asked = ended(finish="own")
     assert asked_for(asked)[2:] == [("validation", Purpose.FINISH), ("testing", Purpose.FINISH)]
-    for name in ("given", "alone", "finished"):
+    for name in ("given", "local_only", "selected"):
         assert dice(tmp_path, f"testing_{name}") == dict.fromkeys(SITES, 0.4)
 
 
 def test_rows_stand_under_the_round_that_began_with_the_models_or_the_last(ended, tmp_path):
     """Of rounds 0 to 2: the final models would begin round 3; those of the best round began round 1."""
     ended(best=70, finish="own")
-    splits = ("validation", "testing", "testing_best", "validation_finished", "testing_finished")
+    splits = ("validation", "testing", "testing_best", "validation_selected", "testing_selected")
     assert [rounds_of(tmp_path, split) for split in splits] == [{3}, {2}, {1}, {2}, {2}]
 
 
@@ -135,3 +139,115 @@ def test_of_models_that_stay_at_their_sites_each_tests_its_own(ended, tmp_path, 
     assert {task.models.shape for tasks in asked for task in tasks.values()} == {(1, 0)}
     assert dice(tmp_path, "testing") == dict.fromkeys(SITES, 0.4)
     assert rounds_of(tmp_path, "union") == set()  # nobody tested the others' models
+
+
+ROUNDS = 3
+
+
+@pytest.fixture
+def falling(monkeypatch):
+    """Sites whose every training after the first spoils the model: round 1's models are the best."""
+    learn = Site.learn
+
+    def spoiled(self, task, received, memory):
+        learned = learn(self, task, received, memory)
+        if task.round:
+            learned.update.mul_(0).sub_(10 * received)
+        return learned
+
+    monkeypatch.setattr(Site, "learn", spoiled)
+
+
+@pytest.fixture
+def train_run(sites, tmp_path):
+    plain = {"mirrored": "false", "largest": "false"}  # the final models' masks are those of the rounds
+    settings = {"architecture": "unet", "width": "4", "depth": "3", "lr": "0.02", "epochs": "4", **plain}
+
+    def made(method="fedavg"):
+        folder = tmp_path / method
+        runs.create(folder, method, sites, rounds=ROUNDS, engine="local", settings=settings)
+        runs.execute(folder, lambda record: None)
+        return folder
+
+    return made
+
+
+def dice_by_round(results, split):
+    rows = results[(results["split"] == split) & (results["quantity"] == "dice")]
+    return rows.groupby(["round", "site"])["value"].mean().groupby("round").mean()
+
+
+@pytest.mark.parametrize("method", ["fedavg", pytest.param("standalone", marks=pytest.mark.slow)])
+def test_where_models_get_worse_the_best_round_is_tested_too(falling, train_run, method):
+    folder = train_run(method)
+    results = read_results(folder)
+    validation = dice_by_round(results, "validation")
+    assert validation.index.tolist() == [0, 1, 2, 3]  # the final models are those that round 3 would begin with
+    best = int(validation.idxmax())
+    assert best < ROUNDS
+    tested = dice_by_round(results, "testing_best")
+    assert tested.index.tolist() == [best]
+    assert tested[best] > dice_by_round(results, "testing")[ROUNDS - 1]
+    names = sorted(path.name for path in (folder / "models").glob("*.pt"))
+    assert sorted(path.name for path in (folder / "models" / "best").glob("*.pt")) == names
+    first = names[0]
+    last, chosen = (
+        torch.load(place / first, weights_only=True) for place in (folder / "models", folder / "models/best")
+    )
+    assert any(not torch.equal(last[name], chosen[name]) for name in last)
+    assert not list(folder.glob(final_models.FILES))
+
+
+def test_where_the_last_models_are_the_best_they_are_tested_once(train_run):
+    folder = train_run()
+    results = read_results(folder)
+    validation = dice_by_round(results, "validation")
+    if int(validation.idxmax()) == ROUNDS:
+        assert dice_by_round(results, "testing_best").empty
+        assert not (folder / "models" / "best").exists()
+    else:
+        pytest.fail(f"these sites were to learn to the end: {validation.to_dict()}")
+
+
+class Models(ModelsInTheClear):
+    """Models that are one number."""
+
+    def __init__(self, parameters, separate=()):
+        self.parameters, self.buffers, self.separate, self.sites_keep_models = parameters, (), separate, False
+
+
+def test_a_separate_site_has_no_vote(tmp_path):
+    """The second rates the first model 1; from then on it is separate, with a model that no other site has."""
+
+    def replies(*dice):
+        return [SimpleNamespace(overlaps=(Overlap("000", "prostate", one, 1 - one, 1 - one),)) for one in dice]
+
+    best = BestRound(tmp_path)
+    best.consider(0, replies(0.5, 1.0), Models(0))
+    best.consider(1, replies(0.4, 0.9), Models(1, separate=(1,)))
+    assert best.round == 0
+    best.consider(2, replies(0.6, 0.0), Models(2, separate=(1,)))
+    assert best.round == 2
+    best.consider(3, [replies(0.7)[0], None], Models(3, separate=(1,)))  # nor does its reply matter
+    assert best.round == 3
+
+
+def test_the_best_before_is_kept_until_the_checkpoint_knows_of_a_better_one(tmp_path):
+    def reply(dice):
+        return SimpleNamespace(overlaps=(Overlap("000", "prostate", dice, 1 - dice, 1 - dice),))
+
+    best = BestRound(tmp_path)
+    best.consider(0, [reply(0.5)], Models(0))
+    checkpoint = best.content()
+    best.consider(1, [reply(0.8)], Models(1))  # and the server is killed before its next checkpoint
+
+    again = BestRound(tmp_path)
+    again.restore(checkpoint)
+    again.consider(1, [None], Models(1))  # a site is missing this time
+    assert again.models(Models(9)).parameters == 0
+    for round in (2, 3, 4):
+        again.consider(round, [reply(0.6 + round / 100)], Models(round))
+        assert again.models(Models(9)).parameters == round
+        assert len(list(tmp_path.glob(final_models.FILES))) <= 2
+    again.forget()
+    assert not list(tmp_path.iterdir())
