@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from fedmerit.core import Outcome, Reports
-from fedmerit.guard.guard import Enrolled, Guard, RoundReplies
+from fedmerit.guard.guard import Enrolled, Guard
 from fedmerit.guard.history import KINDS_NEEDED, ROUNDS, History
 from fedmerit.guard.settings import GuardSettings
 from fedmerit_lab.detection.detector import Detection, MonitoredRound, RoundDetector
@@ -85,9 +85,9 @@ class GuardDetector:
         """What its rules make of the round."""
         n = len(round.updates)
         guard = Guard(GuardSettings("on", "show"), Enrolled.nothing(n))
-        history = replace(self.history or History.empty(n), claimed=round.wrong, alone=round.alone)
-        answers = RoundReplies(round.updates, Reports(round.images, round.present), round.last_step)
-        history, ruling = guard.rule(history, answers)
+        history = replace(self.history or History.empty(n), claim_was_wrong=round.wrong, keeps_own_model=round.alone)
+        reports = Reports(round.images, round.present)
+        history, ruling = guard.admit(history, round.updates, reports, round.last_step)
         weights = ruling.reports.data_share  # a watcher knows no method's
         shared = round.received[~round.alone]
         one = len(shared) > 0 and bool((shared == shared[0]).all())

@@ -15,7 +15,8 @@ from torch import Tensor
 from fedmerit.capabilities import Candidates, OwnUpdate, capabilities
 from fedmerit.core import CandidateResults, Layout, Method, Outcome, Reports, SiteView
 from fedmerit.guard import cross_evaluation
-from fedmerit.guard.guard import Guard, RoundReplies, Ruling
+from fedmerit.guard.admission import Admission
+from fedmerit.guard.guard import Guard
 from fedmerit.guard.history import History
 from fedmerit.seeds import random_seed
 from fedmerit.vectors import gram, histogram
@@ -123,7 +124,7 @@ def play(
         on_round(MonitoredRound(number, held, updates, reports.present, images, last_step, wrong, alone, known))
         ruling = None
         if guard:
-            history, ruling = guard.rule(history, RoundReplies(updates, reports, last_step))
+            history, ruling = guard.admit(history, updates, reports, last_step)
             updates, reports = ruling.updates, ruling.reports
         if can.candidates:
             candidates = can.candidates.candidates(state, updates, reports)
@@ -140,7 +141,7 @@ def play(
             if can.leave_one_out and can.leave_one_out.measured_by_others and number % guard.settings.rate_every == 0:
                 history = _measured(guard, history, ruling, outcome, held, updates, players, optima)
             updates = ruling.own
-            given, outcome = outcome, ruling.settled(outcome, held)
+            given, outcome = outcome, ruling.divide_outcome(outcome, held)
             if outcome.models is not given.models:
                 state = method.restart_from(state, outcome.models)
             alone = ruling.withheld
@@ -172,7 +173,7 @@ def _optima(draw: torch.Generator) -> Tensor:
 
 
 def _judged(
-    guard: Guard, history: History, ruling: Ruling, candidates: Candidates, ratings: Tensor, losses: Tensor
+    guard: Guard, history: History, ruling: Admission, candidates: Candidates, ratings: Tensor, losses: Tensor
 ) -> tuple[History, CandidateResults]:
     """What the guard makes of ``ratings`` (n, k) of candidates, and of their ``losses`` (k, bins)."""
     scores = cross_evaluation.rating_matrix(candidates, ratings, ruling.reports.present)
@@ -183,7 +184,7 @@ def _judged(
 def _measured(
     guard: Guard,
     history: History,
-    ruling: Ruling,
+    ruling: Admission,
     outcome: Outcome,
     held: Tensor,
     updates: Tensor,
@@ -200,7 +201,7 @@ def _measured(
     scores = torch.full((len(players), len(players)), torch.nan, dtype=torch.float64)
     scores[:, there] = 1 - ratings
     history, judged, _, _ = guard.judge(history, ruling.reward_groups, scores)
-    return replace(history, measured=judged.clamp(0, 1).where(there, history.measured))
+    return replace(history, leave_one_out_error=judged.clamp(0, 1).where(there, history.leave_one_out_error))
 
 
 def _rated(
