@@ -1,4 +1,4 @@
-"""Going on with a run: what its run.json says, and what has to agree with that."""
+"""Resuming a run: what its run.json says, and what has to agree with it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -35,7 +35,7 @@ IMAGES = ("sites", "server_sites")  # options that say where images lie
 
 
 def read_info(run: Path) -> dict[str, Any]:
-    """run.json as `fedmerit.engines.runs.create` wrote it; `BadInput` naming it where it is not."""
+    """run.json as `fedmerit.engines.runs.create` wrote it; `BadInput` naming it if it is not."""
     info = read_run(run)
     if missing := [name for name in NEEDED if name not in info]:
         raise BadInput(f"{run / 'run.json'}: lacks {', '.join(missing)}; expected what `fedmerit run` wrote")
@@ -43,7 +43,7 @@ def read_info(run: Path) -> dict[str, Any]:
 
 
 def relocate(run: Path, options: Mapping[str, Any]) -> None:
-    """Have a run that has not ended find its images where ``options`` say that they lie by now, in run.json.
+    """Record in run.json where an unfinished run finds its images now, as ``options`` say.
 
     Args:
         run: the run folder.
@@ -67,13 +67,13 @@ def relocate(run: Path, options: Mapping[str, Any]) -> None:
 
 
 def has_ended_elsewhere(run: Path) -> bool:
-    """Whether a run has ended, and its sites are no longer where it had them: there is nothing to go on with."""
+    """Whether a run has ended, and its sites are no longer where it had them: nothing is left to train."""
     info = read_info(run)
     return is_finished(run, info["rounds"]) and not Path(info["sites_folder"]).is_dir()
 
 
 def needs_resuming(run: Path, options: Mapping[str, Any]) -> bool:
-    """Whether anything is to be done of a run that is to go on, with ``options`` as of `require_same`.
+    """Whether a run is to be trained further, with ``options`` as of `require_same`.
 
     Nothing is where it `has_ended_elsewhere`: it needs no images. Else it finds them where `relocate` says.
 
@@ -89,7 +89,7 @@ def needs_resuming(run: Path, options: Mapping[str, Any]) -> bool:
 
 
 def require_same(run: Path, options: Mapping[str, Any]) -> None:
-    """`BadInput` where the options, or scripts of own parts, are not those that the run was created with."""
+    """`BadInput` if the options, or scripts of own parts, are not those that the run was created with."""
     info = read_info(run)
     plugins.require_given(info.get("parts", []), run / "run.json")
     config = read_plan(run)
@@ -122,7 +122,7 @@ def _guard_setting(settings: Mapping[str, str]) -> dict[str, str]:
 
 
 def open_recorded_sites(run: Path, info: Mapping[str, Any]) -> list[SiteFolder]:
-    """Those of the run's sites; `BadInput` where they are not those that it was created with."""
+    """Those of the run's sites; `BadInput` if they are not those that it was created with."""
     root = Path(info["sites_folder"])
     if not root.is_dir():
         raise BadInput(f"{root}: no such folder, where {run} had its sites; --resume --sites PLACE says where they are")
@@ -136,7 +136,7 @@ def open_recorded_sites(run: Path, info: Mapping[str, Any]) -> list[SiteFolder]:
 def require_same_images(
     run: Path, info: Mapping[str, Any], folders: Sequence[SiteFolder], own: Sequence[SiteFolder] = ()
 ) -> None:
-    """`BadInput` where images were prepared anew since the run was created, wherever they lie.
+    """`BadInput` if images were prepared again since the run was created, wherever they are.
 
     Args:
         run: the run folder.
@@ -155,7 +155,7 @@ def require_same_images(
 
 
 def require_same_transforms(run: Path, info: Mapping[str, Any], config: RunConfiguration) -> None:
-    """`BadInput` where an unfinished run was begun with random transforms that are drawn no more."""
+    """`BadInput` if an unfinished run was begun with random transforms that are drawn no more."""
     training = info["plan"].get("training", {})
     if training.get("augment") and "augmentation" not in training and not is_finished(run, config.rounds):
         raise BadInput(
