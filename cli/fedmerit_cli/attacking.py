@@ -28,8 +28,8 @@ from fedmerit_cli.app import (
 )
 
 if TYPE_CHECKING:
-    from fedmerit_evaluation.freeriders.attacked_runs import Attack
     from fedmerit_evaluation.studies.cluster import Workers
+    from fedmerit_lab.attacks.attacked_runs import Attack
 
 KINDS = "repeat, zero, noise, delta, ..., duplicate, split, each with parameters where wanted: noise:from=5."
 
@@ -58,8 +58,8 @@ def attack(
     """
     workers = workers_of(jobs, cluster)
     from fedmerit_cli.printing import show
-    from fedmerit_evaluation.freeriders.attacked_runs import results_of
-    from fedmerit_evaluation.freeriders.outcomes import compare_with_honest
+    from fedmerit_lab.attacks.attacked_runs import results_of
+    from fedmerit_lab.attacks.outcomes import compare_with_honest
 
     for option, value in (("--kind", kind), ("--method", method)):
         if "," in value or value == "all":
@@ -98,10 +98,10 @@ def freeriders(
     from fedmerit_evaluation.figures.drawing import png
     from fedmerit_evaluation.figures.pages import save_png
     from fedmerit_evaluation.figures.tables import Table, file_name, write_tables
-    from fedmerit_evaluation.freeriders.attacked_runs import results_of
-    from fedmerit_evaluation.freeriders.detection_rules import detection_rates
-    from fedmerit_evaluation.freeriders.figures import detection_rate_figures, figures
-    from fedmerit_evaluation.freeriders.outcomes import outcomes, rocs, tables
+    from fedmerit_lab.attacks.attacked_runs import results_of
+    from fedmerit_lab.attacks.detection_rules import detection_rates
+    from fedmerit_lab.attacks.figures import detection_rate_figures, figures
+    from fedmerit_lab.attacks.outcomes import outcomes, rocs, tables
 
     numbers = parse_whole(after, "--after", least=1)
     names = [folder.name for folder in open_sites(sites)] if riding is None else parse_names(riding, "--riding")
@@ -130,8 +130,8 @@ def _train(
     """All runs, controls first, those that are missing trained; exit code 1 where one failed."""
     from fedmerit.trainers.monai_trainer.data import open_sites
     from fedmerit_cli.progress import counting, exit_if_failed
-    from fedmerit_evaluation.freeriders.attacked_runs import parse_attack_kinds, prepare, work_off
     from fedmerit_evaluation.studies.study_options import parse_methods, parse_seeds
+    from fedmerit_lab.attacks.attacked_runs import parse_attack_kinds, prepare, work_off
 
     folders = open_sites(options["sites"])
     items = parse_methods(methods, [folder.name for folder in folders], attacked=True)

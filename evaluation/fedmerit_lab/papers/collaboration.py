@@ -15,9 +15,9 @@ from fedmerit.errors import BadInput
 from fedmerit_evaluation.fairness.measures import gain_spread, mean_gain
 from fedmerit_evaluation.figures import heat_maps
 from fedmerit_evaluation.figures.tables import Table, file_name
-from fedmerit_evaluation.freeriders.attacked_runs import HONEST, Attack
 from fedmerit_evaluation.results.dice import ALONE
 from fedmerit_evaluation.results.views import Results
+from fedmerit_lab.attacks.attacked_runs import HONEST, Attack
 from fedmerit_lab.papers.artefact import Artefact, Drawn, Made, printed
 from fedmerit_lab.papers.partitioned_sites import (
     artefact_methods,

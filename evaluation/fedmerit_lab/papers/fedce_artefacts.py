@@ -8,7 +8,6 @@ from fedmerit_data.pictures import intensities
 from fedmerit_evaluation.fairness.measurement import Fairness, measure
 from fedmerit_evaluation.figures import curves, dots_and_bars
 from fedmerit_evaluation.figures.tables import Table
-from fedmerit_evaluation.freeriders import figures
 from fedmerit_evaluation.freeriders.detectors import accumulated, free_rider_values, of_rounds
 from fedmerit_evaluation.ground_truth.ground_truths import GroundTruth, complete_ground_truths
 from fedmerit_evaluation.ground_truth.utilities import coalition_utilities
@@ -17,6 +16,7 @@ from fedmerit_evaluation.report.overlays import draw, overlays
 from fedmerit_evaluation.results.dice import ALONE
 from fedmerit_evaluation.results.run_folders import Run, open_runs
 from fedmerit_evaluation.studies import comparison_tables
+from fedmerit_lab.attacks import figures
 from fedmerit_lab.papers import descent_bounds, value_shift
 from fedmerit_lab.papers.artefact import Artefact, Drawn, Made, Paper, beside, printed, published, renamed
 from fedmerit_lab.papers.required_trainings import Compared, FreeRiding, WithoutOne

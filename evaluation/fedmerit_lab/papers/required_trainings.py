@@ -6,13 +6,13 @@ from pathlib import Path
 
 from fedmerit.trainers.monai_trainer.data import open_sites
 from fedmerit_evaluation.figures.tables import file_name
-from fedmerit_evaluation.freeriders import attacked_runs
 from fedmerit_evaluation.ground_truth import coalitions
 from fedmerit_evaluation.ground_truth.semivalues import leave_one_out_weights, required
 from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.studies import comparison
 from fedmerit_evaluation.studies.cluster import OnEnd, Workers
 from fedmerit_evaluation.studies.comparison import Planned
+from fedmerit_lab.attacks import attacked_runs
 from fedmerit_lab.papers.study import Partition, Study
 
 FREE_RIDE = "repeat"  # how a free rider of FedCE's study cheats: one image, several times

@@ -6,7 +6,7 @@ import pytest
 from run_factory import make_sites
 
 from fedmerit.records.results import read_run
-from fedmerit_evaluation.freeriders.attacked_runs import HONEST
+from fedmerit_lab.attacks.attacked_runs import HONEST
 from fedmerit_lab.papers.production import PAPERS, list_needs
 from fedmerit_lab.papers.required_trainings import Compared, FreeRiding, WithoutOne, WrongMasks
 from fedmerit_lab.papers.study import Partition

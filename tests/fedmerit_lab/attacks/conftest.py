@@ -6,8 +6,8 @@ import pytest
 from ridden_study import ridden_study
 from run_factory import make_sites
 
-from fedmerit_evaluation.freeriders.attacked_runs import Attack
 from fedmerit_evaluation.results.views import Results
+from fedmerit_lab.attacks.attacked_runs import Attack
 
 
 @pytest.fixture(scope="session")

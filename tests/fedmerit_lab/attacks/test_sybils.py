@@ -5,7 +5,7 @@ import pytest
 from fedmerit.attacks.catalogue import STUDY_ATTACKS
 from fedmerit.errors import BadInput
 from fedmerit.trainers.monai_trainer.data import Slices, open_sites
-from fedmerit_evaluation.freeriders.sybils import SYBILS, duplicate, split
+from fedmerit_lab.attacks.sybils import SYBILS, duplicate, split
 
 
 def test_a_run_knows_that_it_has_none_of_them():

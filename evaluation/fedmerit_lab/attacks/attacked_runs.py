@@ -20,12 +20,12 @@ from fedmerit.files import write_json
 from fedmerit.records.results import COLUMNS, read_run
 from fedmerit.trainers.monai_trainer.data import open_sites
 from fedmerit_evaluation.figures.tables import file_name
-from fedmerit_evaluation.freeriders.sybils import SYBILS
 from fedmerit_evaluation.results.run_folders import open_run
 from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.studies.cluster import OnEnd, OnRound, Workers, execute_all
 from fedmerit_evaluation.studies.study_folders import recorded_digests, require_same, require_same_images, scratch
 from fedmerit_evaluation.studies.study_options import MethodSpec
+from fedmerit_lab.attacks.sybils import SYBILS
 
 HONEST = "honest"
 IMAGES = "images.json"  # digests of what the sites that stand twice or as two were made of

@@ -12,9 +12,9 @@ import pandas as pd
 
 from fedmerit_evaluation.figures.tables import Table
 from fedmerit_evaluation.freeriders import detectors
-from fedmerit_evaluation.freeriders.attacked_runs import HONEST, Attack
 from fedmerit_evaluation.freeriders.detectors import DETECTORS, Detector, of_rounds
 from fedmerit_evaluation.results.views import Results
+from fedmerit_lab.attacks.attacked_runs import HONEST, Attack
 
 RIGHTLY, FALSELY = "Rider named alone [%]", "Honest site named [%]"
 WINDOW = 5  # rounds, of the means whose difference is a fall

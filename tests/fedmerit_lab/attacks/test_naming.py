@@ -6,16 +6,9 @@ import pandas as pd
 import pytest
 
 from fedmerit.records.results import COLUMNS
-from fedmerit_evaluation.freeriders.attacked_runs import HONEST, Attack
-from fedmerit_evaluation.freeriders.detection_rules import (
-    WINDOW,
-    _Found,
-    _summary,
-    cosine_drops,
-    detection_rates,
-    low_losses,
-)
 from fedmerit_evaluation.results.views import Results
+from fedmerit_lab.attacks.attacked_runs import HONEST, Attack
+from fedmerit_lab.attacks.detection_rules import WINDOW, _Found, _summary, cosine_drops, detection_rates, low_losses
 
 SITES = ("A", "B", "C", "D")
 

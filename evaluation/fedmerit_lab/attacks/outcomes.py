@@ -7,10 +7,10 @@ import pandas as pd
 
 from fedmerit_evaluation.figures.tables import HEADINGS, UNITS, Table
 from fedmerit_evaluation.freeriders import detectors
-from fedmerit_evaluation.freeriders.attacked_runs import HONEST, Attack
 from fedmerit_evaluation.freeriders.detectors import DETECTORS
 from fedmerit_evaluation.results.dice import SURFACES
 from fedmerit_evaluation.results.views import Results
+from fedmerit_lab.attacks.attacked_runs import HONEST, Attack
 
 WITHIN = 10  # rounds after the first in which a site attacks: until then it is to be told (Jiang et al. 2023)
 DETECTION_TABLES = [detector.name for detector in DETECTORS]

@@ -3,8 +3,8 @@
 import pandas as pd
 
 from fedmerit_evaluation.figures.drawing import png
-from fedmerit_evaluation.freeriders.detection_rules import FALSELY, RIGHTLY
-from fedmerit_evaluation.freeriders.figures import detection_rate_figures
+from fedmerit_lab.attacks.detection_rules import FALSELY, RIGHTLY
+from fedmerit_lab.attacks.figures import detection_rate_figures
 
 
 def test_a_figure_for_each_behaviour_and_a_panel_for_each_method():

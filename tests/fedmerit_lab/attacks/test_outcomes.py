@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from fedmerit_evaluation.freeriders.outcomes import WITHIN, compare_with_honest, false_flags, outcomes, rocs, tables
 from fedmerit_evaluation.results.views import Results
+from fedmerit_lab.attacks.outcomes import WITHIN, compare_with_honest, false_flags, outcomes, rocs, tables
 
 
 def test_outcomes_are_against_the_honest_run_of_the_seed(study):

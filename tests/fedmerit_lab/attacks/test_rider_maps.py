@@ -1,7 +1,7 @@
 """Figures of runs in which each site in turn rides."""
 
 from fedmerit_evaluation.figures.drawing import png
-from fedmerit_evaluation.freeriders import figures
+from fedmerit_lab.attacks import figures
 
 
 def test_figures_are_drawn_of_sites_that_ride_in_turn(study):
