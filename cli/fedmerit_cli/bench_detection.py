@@ -18,18 +18,18 @@ def detection(
     out: BenchFolder,
     sites: Annotated[
         Path | None,
-        typer.Option(help="Train networks on these site folders.", show_default="made-up sites, no network"),
+        typer.Option(help="Train networks on these site folders.", show_default="six synthetic sites, tiny model"),
     ] = None,
     generated: Annotated[
         int | None, typer.Option(metavar="PIXELS", help="Train networks on six generated sites of this size.")
     ] = None,
     methods: Methods = "fedavg,fedce,cgsv",
     attacks: Annotated[
-        str, typer.Option(metavar="all|worst|NAME;NAME", help="worst: the ten of docs/trust.md, on trained networks.")
+        str, typer.Option(metavar="all|worst|NAME;NAME", help="worst: the ten with the largest gain.")
     ] = "all",
     seeds: Annotated[str, typer.Option(help="Of every federation.")] = "0,1,2",
-    rounds: Annotated[int, typer.Option(min=4, help="Of trained networks; made-up sites have 15.")] = ROUNDS,
-    after: Annotated[int, typer.Option(min=1, help="Rounds of an attack within which it is to be told.")] = 10,
+    rounds: Annotated[int, typer.Option(min=4, help="Of every federation.")] = ROUNDS,
+    after: Annotated[int, typer.Option(min=1, help="Rounds of an attack after which detection is scored.")] = 10,
     attacker: Annotated[str | None, typer.Option(help="Site that attacks.", show_default="the last")] = None,
     outlier: Annotated[str | None, typer.Option(help="Honest site of images unlike the others'.")] = None,
     guard: Annotated[str, typer.Option(metavar="on|off", help="Of every federation.")] = "on",
@@ -37,16 +37,16 @@ def detection(
     settings: Settings = None,
     recipe: Recipe = None,
 ) -> None:
-    """Detectors of riders and poisoners beside each other, and what attacks pay: attacks by methods by seeds.
+    """Compare detectors of free riders and poisoning, and the gain from attacks, over methods and seeds.
 
-    The guard and detectors of other papers watch every federation: AUROC and F1 by round, with intervals over seeds,
-    and false alarms on honest sites. docs/trust.md says what each is. Interrupted, the same command goes on.
+    The guard and detectors of other papers monitor every federation: AUROC and F1 by round with 95 % CI over seeds,
+    and false positives among honest sites. docs/trust.md describes them. An interrupted benchmark resumes.
     """
     from fedmerit_cli.printing import show
     from fedmerit_evaluation.studies.study_options import parse_methods, parse_seeds
     from fedmerit_lab.benchmarks import detection_benchmark as bench
     from fedmerit_lab.benchmarks.generated_sites import generated_sites
-    from fedmerit_lab.detection import attack_matrix, monitored_federation
+    from fedmerit_lab.detection.simulated_attacks import ATTACKS, WORST
 
     if sites and generated:
         raise BadInput("--sites, --generated: give one of both")
@@ -57,15 +57,8 @@ def detection(
         if value not in choices:
             raise BadInput(f"{option} {value}: expected one of {', '.join(choices)}")
     folder = generated_sites(out, generated) if generated else sites
-    known = monitored_federation.ATTACKS if folder else attack_matrix.ATTACKS
-    named = {"all": tuple(known), "worst": bench.WORST}.get(attacks, tuple(attacks.split(";")))
-    if folder is None and rounds != ROUNDS:
-        raise BadInput(f"--rounds {rounds}: made-up sites have {ROUNDS}; give --sites or --generated")
-    of_networks = {"--set": settings, "--recipe": recipe, "--attacker": attacker, "--outlier": outlier}
-    if folder is None and (needless := [option for option, value in of_networks.items() if value]):
-        raise BadInput(f"{', '.join(needless)}: no network is trained on made-up sites; give --sites or --generated")
+    named = {"all": tuple(ATTACKS), "worst": WORST}.get(attacks, tuple(attacks.split(";")))
     asked = bench.DetectionBench(
-        bench.TRAINED if folder else bench.MADE_UP,
         parse_methods(methods, attacked=True),
         [name.strip() for name in named],
         parse_seeds(seeds),
@@ -73,7 +66,8 @@ def detection(
         guard,
         on_verdict or "withhold",
         folder,
-        bench.assign_roles(folder, attacker, outlier or ("site5" if generated else None)) if folder else None,
+        attacker,
+        outlier or ("site5" if generated else None),
         rounds,
         settings_of(settings, recipe),
     )

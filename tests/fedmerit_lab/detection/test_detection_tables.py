@@ -1,4 +1,4 @@
-"""AUROC, F1, false alarms and pay of federations whose numbers are known."""
+"""AUROC, F1, false positives and rewards of federations whose numbers are known."""
 
 from dataclasses import replace
 
@@ -8,17 +8,17 @@ from made_federations import NAN, federation, honest
 from fedmerit_lab.detection.detection_tables import (
     DetectorResult,
     attack_reward_table,
-    by_round,
     detection_table,
     detector_results,
     false_positive_table,
-    latest_common_round,
-    over_seeds,
+    last_scored_round,
+    mean_over_seeds,
+    results_by_round,
 )
 from fedmerit_lab.detection.monitored_federation import MonitoredFederation
 
 
-def test_what_is_kept_is_read_again():
+def test_a_federation_is_written_and_read():
     one = replace(federation(), weights=[0.3, NAN, 0.4, 0.0])
     again = MonitoredFederation.from_json(one.to_json())
     assert again.suspicion == one.suspicion
@@ -26,40 +26,40 @@ def test_what_is_kept_is_read_again():
 
 
 def test_auroc_and_f1_of_one_federation():
-    one = federation(said=(0.1, 0.95, 0.3, 0.9))
-    said = DetectorResult(one, "one", one.suspicion["one"], one.flagged["one"])
-    assert said.auroc(0) == pytest.approx(2 / 3)
-    assert said.f1(0) == pytest.approx(2 / 3)  # one of two flags is right
-    assert said.detected_within(0) == 1
-    late = replace(said, watched=replace(one, first=1))
+    one = federation(suspicion=(0.1, 0.95, 0.3, 0.9))
+    found = DetectorResult(one, "one", one.suspicion["one"], one.flagged["one"])
+    assert found.auroc(0) == pytest.approx(2 / 3)
+    assert found.f1(0) == pytest.approx(2 / 3)  # one of two flags is right
+    assert found.is_detected(0) == 1
+    late = replace(found, federation=replace(one, first=1))
     assert str(late.auroc(0)) == str(late.f1(0)) == "nan"
-    assert latest_common_round(late.watched, 10) == 1
-    assert said.false_positives() == {"A": False, "B": False, "C": True}
+    assert last_scored_round(late.federation, 10) == 1
+    assert found.false_positives() == {"A": False, "B": False, "C": True}
 
 
 def test_the_tables_of_detectors():
-    said = detector_results([honest(), federation(), federation(seed=1, said=(0.95, 0.2, 0.3, 0.9))])
-    table = detection_table(said, 2)
+    found = detector_results([honest(), federation(), federation(seed=1, suspicion=(0.95, 0.2, 0.3, 0.9))])
+    table = detection_table(found, 2)
     row = table.frame.set_index("Detector").loc["one"]
     assert row["AUROC"] == pytest.approx((1 + 2 / 3) / 2)
-    assert (row["Seeds"], row["Named [%]"]) == (2, 100)
+    assert (row["Seeds"], row["Detected [%]"]) == (2, 100)
     assert table.low["AUROC"].notna().any()
     assert table.frame.set_index("Detector").loc["small norm", "AUROC"] == 1  # of the evidence
-    alarms = false_positive_table(said).frame.set_index("Detector").loc["one"]
-    assert alarms["Honest flagged, honest runs [%]"] == 0
-    assert alarms["Honest outlier flagged, all runs [%]"] == 100
-    assert set(by_round(said)["Round"]) == {0, 1}
+    flagged = false_positive_table(found).frame.set_index("Detector").loc["one"]
+    assert flagged["Honest flagged, honest runs [%]"] == 0
+    assert flagged["Honest outlier flagged, all runs [%]"] == 100
+    assert set(results_by_round(found)["Round"]) == {0, 1}
 
 
-def test_what_an_attack_pays():
+def test_the_gain_from_an_attack():
     row = attack_reward_table([honest(), federation()], 2).frame.iloc[0]
     assert row["Weight [points]"] == pytest.approx(-25)
     assert row["Reward [points]"] == pytest.approx(-100)
     assert row["Others' Dice [points]"] == pytest.approx(100 * (-0.02 + 0 - 0.02) / 3)
-    assert (row["Named [%]"], row["Honest sites accused"]) == (100, "0")
+    assert (row["Detected [%]"], row["False positives"]) == (100, "0")
 
 
-def test_a_site_split_in_two_is_paid_for_both():
+def test_a_site_split_in_two_has_the_weight_of_both():
     parts = replace(
         federation("a site split in two", attackers=("D-a", "D-b")),
         sites=["A", "B", "C", "D-a", "D-b"],
@@ -70,12 +70,12 @@ def test_a_site_split_in_two_is_paid_for_both():
     )
     row = attack_reward_table([honest(), parts], 2).frame.iloc[0]
     assert row["Weight [points]"] == pytest.approx(15)
-    assert (row["Named [%]"], row["Others' Dice [points]"]) == (0, 0)
+    assert (row["Detected [%]"], row["Others' Dice [points]"]) == (0, 0)
 
 
-def test_one_seed_has_no_interval():
-    assert str(over_seeds([0.5, NAN])) == "(0.5, nan, nan)"
-    mean, low, high = over_seeds([0.2, 0.4, 0.6])
+def test_one_seed_has_no_confidence_interval():
+    assert str(mean_over_seeds([0.5, NAN])) == "(0.5, nan, nan)"
+    mean, low, high = mean_over_seeds([0.2, 0.4, 0.6])
     assert mean == pytest.approx(0.4)
     assert 0 <= low < mean < high
-    assert over_seeds([0.8, 1.0])[2] == 1  # of two seeds 2.2 by Student
+    assert mean_over_seeds([0.8, 1.0])[2] == 1  # of two seeds 2.2 by Student
