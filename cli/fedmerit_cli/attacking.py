@@ -131,7 +131,7 @@ def _train(
     from fedmerit.trainers.monai_trainer.data import open_sites
     from fedmerit_cli.progress import counting, exit_if_failed
     from fedmerit_evaluation.freeriders.attacked_runs import parse_attack_kinds, prepare, work_off
-    from fedmerit_evaluation.studies.study_options import parse_methods, parse_seeds
+    from fedmerit_evaluation.studies.study_folders import parse_methods, parse_seeds
 
     folders = open_sites(options["sites"])
     items = parse_methods(methods, [folder.name for folder in folders], attacked=True)

@@ -24,8 +24,13 @@ from fedmerit_evaluation.freeriders.sybils import SYBILS
 from fedmerit_evaluation.results.run_folders import open_run
 from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.studies.cluster import OnEnd, OnRound, Workers, execute_all
-from fedmerit_evaluation.studies.study_folders import recorded_digests, require_same, require_same_images, scratch
-from fedmerit_evaluation.studies.study_options import MethodSpec
+from fedmerit_evaluation.studies.study_folders import (
+    MethodSpec,
+    recorded_digests,
+    require_same,
+    require_same_images,
+    scratch,
+)
 
 HONEST = "honest"
 IMAGES = "images.json"  # digests of what the sites that stand twice or as two were made of

@@ -20,7 +20,7 @@ from fedmerit.files import read_json, write_json
 from fedmerit.trainers.monai_trainer.data import open_sites
 from fedmerit_evaluation.figures.drawing import INK, STYLE
 from fedmerit_evaluation.figures.tables import Table, file_name
-from fedmerit_evaluation.studies.study_options import MethodSpec
+from fedmerit_evaluation.studies.study_folders import MethodSpec
 from fedmerit_lab.benchmarks.benchmark import Benchmark, lines
 from fedmerit_lab.detection import attack_matrix, monitored_federation
 from fedmerit_lab.detection.detection_tables import (

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from fedmerit_evaluation.results.dice import ALONE
+from fedmerit_evaluation.results.dice import STANDALONE
 from fedmerit_lab.papers import mean_estimation
 from fedmerit_lab.papers.artefact import Artefact, Drawn, Made, Paper, published
 from fedmerit_lab.papers.collaboration import (
@@ -37,7 +37,7 @@ AMONG = {  # of Table 2, and of Table 3
     )
     for numbers in ((5, 10), (2,))
 }
-METHODS = (ALONE, "fedavg", "vpdl", "cycle", "cffl", "rffl", "cgsv")
+METHODS = (STANDALONE, "fedavg", "vpdl", "cycle", "cffl", "rffl", "cgsv")
 ALL = needs(METHODS, DEALS)
 SHARES = (0.2, 0.5, 1.0)  # of images with wrong masks, in the place of flipped labels
 WRONG = tuple(f"{kind}:share={share}" for kind in ("shifted", "inverted") for share in SHARES)
@@ -46,10 +46,10 @@ TWO_WRONG = tuple(
     Partition(f"Two wrong ({share:g})", "uniform", into=5, noise=(("site-4", share), ("site-5", share)))
     for share in SHARES
 )
-DISTINGUISHABLE = (ALONE, "fedavg", "vpdl", "cycle")
-IN_PLOT = (ALONE, "vpdl", "cycle", "cffl", "rffl", "cgsv")
+DISTINGUISHABLE = (STANDALONE, "fedavg", "vpdl", "cycle")
+IN_PLOT = (STANDALONE, "vpdl", "cycle", "cffl", "rffl", "cgsv")
 TAUS = tuple((opt, most) for opt in (0.1, 0.25, 0.4) for most in (0.6, 0.75, 0.9))
-BY_TAU = (ALONE, *(f"cycle:score=gradients:tau_opt={opt:g}:tau_max={most:g}" for opt, most in TAUS))
+BY_TAU = (STANDALONE, *(f"cycle:score=gradients:tau_opt={opt:g}:tau_max={most:g}" for opt, most in TAUS))
 
 NOT_THEIR_DATA = (
     "The paper classifies images (CIFAR-10, CIFAR-100, Fed-ISIC2019), by accuracy; here it is Dice of segmentations. "
@@ -101,7 +101,7 @@ PAPER = Paper(
             "table2",
             "Mean Dice, mean collaboration gain and its spread among 5 and 10 sites",
             gains,
-            needs((ALONE, "vpdl", "cycle"), AMONG[5, 10]),
+            needs((STANDALONE, "vpdl", "cycle"), AMONG[5, 10]),
             (published("cycle-table2"),),
             f"{NOT_THEIR_DATA} {PRINTED_SPREADS}",
             on_demand=True,
@@ -110,7 +110,7 @@ PAPER = Paper(
             "table3",
             "Mean Dice, mean collaboration gain and its spread of two sites",
             gains,
-            needs((ALONE, "vpdl", "cycle"), AMONG[2,]),
+            needs((STANDALONE, "vpdl", "cycle"), AMONG[2,]),
             (published("cycle-table3"),),
             f"{NOT_THEIR_DATA} {PRINTED_SPREADS}",
             on_demand=True,
@@ -127,7 +127,10 @@ PAPER = Paper(
             "table8",
             "Final Dice where two sites have wrong masks",
             dice_of_two_wrong,
-            (Compared((ALONE, "cycle"), Partition("Homogeneous", "uniform", into=5)), *needs(("cycle",), TWO_WRONG)),
+            (
+                Compared((STANDALONE, "cycle"), Partition("Homogeneous", "uniform", into=5)),
+                *needs(("cycle",), TWO_WRONG),
+            ),
             (published("cycle-table8"),),
             "Of five sites; masks of training images moved by half their extent, in the place of flipped labels "
             "of CIFAR-10.",
@@ -185,14 +188,14 @@ PAPER = Paper(
             "figure2",
             "Final Dice of every site",
             bars,
-            needs((ALONE, "fedavg", "vpdl", "cycle"), DEALS),
+            needs((STANDALONE, "fedavg", "vpdl", "cycle"), DEALS),
             remark=NOT_THEIR_DATA,
         ),
         Artefact(
             "figure3",
             "Final Dice of every site, beside CFFL, RFFL and CGSV",
             bars,
-            needs((ALONE, "cffl", "rffl", "cgsv", "cycle"), DEALS),
+            needs((STANDALONE, "cffl", "rffl", "cgsv", "cycle"), DEALS),
             remark=f"{NOT_THEIR_DATA} The paper's is of a small network, as the lower half of its Table 1.",
         ),
         Artefact(
@@ -213,7 +216,7 @@ PAPER = Paper(
             "table7",
             "Final Dice where one site has wrong masks",
             dice_by_share,
-            (Compared((ALONE,), UNI), FLIPPED),
+            (Compared((STANDALONE,), UNI), FLIPPED),
             (published("cycle-table7"),),
             "Masks that are shifted by a quarter of their extent, or inverted, in a share of the last site's training "
             "images, in the place of flipped labels of CIFAR-10. Validation and test masks are right.",

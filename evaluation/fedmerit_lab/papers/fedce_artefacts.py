@@ -10,11 +10,10 @@ from fedmerit_evaluation.figures import curves, dots_and_bars
 from fedmerit_evaluation.figures.tables import Table
 from fedmerit_evaluation.freeriders import figures
 from fedmerit_evaluation.freeriders.detectors import accumulated, free_rider_values, of_rounds
-from fedmerit_evaluation.ground_truth.ground_truths import GroundTruth, complete_ground_truths
-from fedmerit_evaluation.ground_truth.utilities import coalition_utilities
+from fedmerit_evaluation.ground_truth.ground_truths import GroundTruth, coalition_utilities, complete_ground_truths
 from fedmerit_evaluation.ground_truth.value_tables import leave_one_out_tables
 from fedmerit_evaluation.report.overlays import draw, overlays
-from fedmerit_evaluation.results.dice import ALONE
+from fedmerit_evaluation.results.dice import STANDALONE
 from fedmerit_evaluation.results.run_folders import Run, open_runs
 from fedmerit_evaluation.studies import comparison_tables
 from fedmerit_lab.papers import descent_bounds, value_shift
@@ -25,7 +24,7 @@ from fedmerit_lab.papers.study import Study
 
 ALL = Compared(
     (
-        ALONE,
+        STANDALONE,
         "fedavg",
         "qfedavg",
         "cffl:reward=global",
@@ -57,7 +56,7 @@ def _dice(study: Study, artefact: Artefact) -> Made:
 
 def _fairness(study: Study, truth: GroundTruth | None = None) -> Fairness:
     results = study.results(ALL)
-    return measure(results, {label: label.split(":")[0] for label in results.methods}, alone=ALONE, truth=truth)
+    return measure(results, {label: label.split(":")[0] for label in results.methods}, alone=STANDALONE, truth=truth)
 
 
 def _detected(found: Fairness, name: str, lacking: str) -> Table:

@@ -9,7 +9,7 @@ import pandas as pd
 
 from fedmerit_evaluation.fairness.measures import pearson
 from fedmerit_evaluation.figures.tables import Table
-from fedmerit_evaluation.results.dice import ALONE
+from fedmerit_evaluation.results.dice import STANDALONE
 from fedmerit_lab.papers import submodel_bounds
 from fedmerit_lab.papers.artefact import BY_ALONE, Artefact, Made, Paper, published
 from fedmerit_lab.papers.partitioned_sites import (
@@ -41,9 +41,9 @@ MORE = tuple(  # of Tables 5 and 6
     for number, deals in ((20, DEALS), (40, DIR[:2]), (60, DIR[:2]))
     for deal in deals
 )
-METHODS = (ALONE, "fedavg", "qfedavg", *(f"{method}{BY_ALONE}" for method in ("cffl", "cgsv", "fedave")), "fedsac")
-ABLATIONS = (ALONE, "fedsac:importance=equal", "fedsac:aggregation=plain", "fedsac")
-BETAS = (ALONE, "fedsac:beta=2", "fedsac", "fedsac:beta=10", "fedsac:beta=20")
+METHODS = (STANDALONE, "fedavg", "qfedavg", *(f"{method}{BY_ALONE}" for method in ("cffl", "cgsv", "fedave")), "fedsac")
+ABLATIONS = (STANDALONE, "fedsac:importance=equal", "fedsac:aggregation=plain", "fedsac")
+BETAS = (STANDALONE, "fedsac:beta=2", "fedsac", "fedsac:beta=10", "fedsac:beta=20")
 NOT_THEIR_DATA = (
     "The paper classifies images (CIFAR-10, SVHN, Fashion MNIST) among 10 clients with small networks of its own, by "
     f"accuracy; here it is Dice of segmentations by a U-Net. {NOT_THEIR_CLASSES}"
@@ -185,7 +185,7 @@ PAPER = Paper(
             "figure5",
             "Validation Dice of every site over rounds",
             lines(validation="Validation Dice [%]"),
-            needs((ALONE, "fedsac"), DEALS),
+            needs((STANDALONE, "fedsac"), DEALS),
             remark="Of the model received, on the site's validation images; the paper tests in every round.",
         ),
         Artefact(
@@ -199,7 +199,7 @@ PAPER = Paper(
             "theorem1",
             "Theorem 1: the better the reputation, the nearer the submodel and the lower the loss",
             _nested,
-            (Compared((ALONE, "fedsac"), POW),),
+            (Compared((STANDALONE, "fedsac"), POW),),
             remark="The theorem asks for L <= mu, which leaves L = mu: a loss of one curvature in all directions. "
             "There it holds near the minimum (Eq. 16); of other losses a larger submodel may have the higher loss.",
         ),

@@ -8,11 +8,11 @@ from fedmerit.trainers.monai_trainer.data import open_sites
 from fedmerit_evaluation.figures.tables import file_name
 from fedmerit_evaluation.freeriders import attacked_runs
 from fedmerit_evaluation.ground_truth import coalitions
-from fedmerit_evaluation.ground_truth.semivalues import leave_one_out_weights, required
+from fedmerit_evaluation.ground_truth.semivalues import leave_one_out_weights, required_coalitions
 from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.studies import comparison
 from fedmerit_evaluation.studies.cluster import OnEnd, Workers
-from fedmerit_evaluation.studies.comparison import Planned
+from fedmerit_evaluation.studies.comparison import PlannedRun
 from fedmerit_lab.papers.study import Partition, Study
 
 FREE_RIDE = "repeat"  # how a free rider of FedCE's study cheats: one image, several times
@@ -37,7 +37,7 @@ class Compared:
             return f"{len(self.labels)}"
         return f"{len(self.labels)} on {self.deal.name}" + (f" of {self.deal.into}" if self.deal.into else "")
 
-    def prepare(self, study: Study) -> list[Planned]:
+    def prepare(self, study: Study) -> list[PlannedRun]:
         """A run folder for each method and seed."""
         labels = [label for label in self.labels if study.can_train(label)]
         if not labels:
@@ -46,13 +46,13 @@ class Compared:
         where = study.out / "runs" / (sites.name if self.deal else "as-they-are")
         return comparison.prepare(where, study.items(labels), study.seeds, {}, study.options(sites))
 
-    def work_off(self, trainings: Sequence[Planned], workers: Workers, on_end: OnEnd) -> dict[Path, str]:
+    def work_off(self, trainings: Sequence[PlannedRun], workers: Workers, on_end: OnEnd) -> dict[Path, str]:
         """Train what is not finished."""
-        return comparison.work_off(trainings, workers, on_end, after=attacked_runs.forget)
+        return comparison.execute_runs(trainings, workers, on_end, after=attacked_runs.forget)
 
-    def results(self, trainings: Sequence[Planned]) -> Results:
+    def results(self, trainings: Sequence[PlannedRun]) -> Results:
         """Column ``method`` holds labels, in the order they were named."""
-        return comparison.results_of(trainings, self.labels)
+        return comparison.collect_results(trainings, self.labels)
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class WithoutOne(_OneMethod):
 
     def prepare(self, study: Study) -> list[coalitions.Training]:
         """A run folder for each coalition and seed."""
-        asked = required(study.names, leave_one_out_weights)
+        asked = required_coalitions(study.names, leave_one_out_weights)
         chosen = [coalition for coalition in asked if self.with_all or len(coalition) < len(study.names)]
         (item,) = study.items(self.labels)
         out = study.out / "coalitions" / file_name(self.label)
@@ -90,11 +90,11 @@ class WithoutOne(_OneMethod):
 
     def work_off(self, trainings: Sequence[coalitions.Training], workers: Workers, on_end: OnEnd) -> dict[Path, str]:
         """Train what is not finished."""
-        return coalitions.work_off(trainings, workers, on_end)
+        return coalitions.execute_trainings(trainings, workers, on_end)
 
     def results(self, trainings: Sequence[coalitions.Training]) -> Results:
         """Column ``coalition`` says who trained."""
-        return coalitions.results_of(trainings)
+        return coalitions.collect_results(trainings)
 
 
 @dataclass(frozen=True)

@@ -24,11 +24,12 @@ from fedmerit_evaluation.studies.cluster import OnEnd, Workers
 from fedmerit_evaluation.studies.study_folders import (
     DIGESTS,
     SERVER_DIGESTS,
+    MethodSpec,
+    open_server_sites,
+    parse_methods,
     recorded_digests,
     require_unchanged,
-    servers_own,
 )
-from fedmerit_evaluation.studies.study_options import MethodSpec, parse_methods
 
 RECORD = "paper.json"  # what the folder's trainings were asked for with
 
@@ -128,7 +129,7 @@ class Study:
         self.folders = folders = open_sites(self.sites)
         given: dict[str, Any] = {"device": self.device, "server_sites": self.server_sites}
         self.given = {name: value for name, value in given.items() if value is not None}
-        self.own = servers_own(self.given)
+        self.own = open_server_sites(self.given)
         self.names = [folder.name for folder in folders]
         if len(folders) < 2:
             raise BadInput(f"{self.sites}: holds {self.names[0]} alone; a paper's study takes two sites or more")

@@ -9,7 +9,7 @@ from fedmerit.errors import BadInput
 from fedmerit.records.results import read_run
 from fedmerit_evaluation.freeriders import attacked_runs
 from fedmerit_evaluation.freeriders.attacked_runs import HONEST, parse_attack_kinds, prepare, results_of
-from fedmerit_evaluation.studies.study_options import parse_methods
+from fedmerit_evaluation.studies.study_folders import parse_methods
 
 SETTINGS = {"architecture": "unet", "width": "2", "depth": "2", "residual_units": "0"}
 
