@@ -130,7 +130,7 @@ def _train(
     """All runs, controls first, those that are missing trained; exit code 1 where one failed."""
     from fedmerit.trainers.monai_trainer.data import open_sites
     from fedmerit_cli.progress import counting, exit_if_failed
-    from fedmerit_evaluation.studies.study_options import parse_methods, parse_seeds
+    from fedmerit_evaluation.studies.study_folders import parse_methods, parse_seeds
     from fedmerit_lab.attacks.attacked_runs import parse_attack_kinds, prepare, work_off
 
     folders = open_sites(options["sites"])

@@ -43,7 +43,7 @@ def detection(
     and false positives among honest sites. docs/trust.md describes them. An interrupted benchmark resumes.
     """
     from fedmerit_cli.printing import show
-    from fedmerit_evaluation.studies.study_options import parse_methods, parse_seeds
+    from fedmerit_evaluation.studies.study_folders import parse_methods, parse_seeds
     from fedmerit_lab.benchmarks import detection_benchmark as bench
     from fedmerit_lab.benchmarks.generated_sites import generated_sites
     from fedmerit_lab.detection.simulated_attacks import ATTACKS, WORST

@@ -39,7 +39,7 @@ def planted(
     """
     workers = workers_of(jobs, cluster)
     from fedmerit_cli.printing import show
-    from fedmerit_evaluation.studies.study_options import parse_seeds
+    from fedmerit_evaluation.studies.study_folders import parse_seeds
     from fedmerit_evaluation.valuation.estimators import parse_all
     from fedmerit_lab.benchmarks.known_answers import KnownAnswerBenchmark, compute_values, known_answer_tables
     from fedmerit_lab.benchmarks.observed_trainings import ESTIMATORS

@@ -57,7 +57,7 @@ def values(
     """
     workers = workers_of(jobs, cluster)
     from fedmerit_cli.printing import show
-    from fedmerit_evaluation.studies.study_options import parse_methods, parse_seeds
+    from fedmerit_evaluation.studies.study_folders import parse_methods, parse_seeds
     from fedmerit_lab.benchmarks.scenarios import generate
     from fedmerit_lab.benchmarks.value_benchmark import ESTIMATORS, Bench, bench_tables, judge, require_scenarios
 

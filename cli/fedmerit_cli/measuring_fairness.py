@@ -33,14 +33,14 @@ def fairness(
     seed: Annotated[int, typer.Option(help="Of the draws.")] = 0,
 ) -> None:
     """How fair methods are: Tables 2 and 3 of the FedCE paper and what other papers ask, each with an interval."""
-    from fedmerit_evaluation.fairness.run_fairness import study, write
+    from fedmerit_evaluation.fairness.run_fairness import measure_runs, write_fairness
     from fedmerit_evaluation.figures.tables import print_table
 
-    found, notes = study(runs, alone or [], truth, split=split.value, label=label, draws=draws, seed=seed)
+    found, notes = measure_runs(runs, alone or [], truth, split=split.value, label=label, draws=draws, seed=seed)
     for table in found.tables:
         print_table(table, console)
     for note in notes:
         typer.echo(f"note: {note}", err=True)
     if out:
-        write(found, notes, out)
+        write_fairness(found, notes, out)
         console.print(f"tables: {out}", soft_wrap=True)

@@ -58,7 +58,7 @@ def evaluate(
     from fedmerit_evaluation.figures.tables import Table, print_table, with_headings
     from fedmerit_evaluation.results.dice import Dice
     from fedmerit_evaluation.results.evaluation import evaluate as evaluate_run
-    from fedmerit_evaluation.results.final_models import list_preparation_differences
+    from fedmerit_evaluation.results.evaluation import list_preparation_differences
     from fedmerit_evaluation.results.scoring_protocols import audit
 
     if protocols is not None and estimate_statistics:
@@ -131,13 +131,13 @@ def figure(
     from rich.progress import track
 
     from fedmerit_evaluation.figures.tables import print_table
-    from fedmerit_evaluation.valuation import cosine_approximation
+    from fedmerit_lab.papers import approximation
 
-    cells = cosine_approximation.grid(largest_sites)
+    cells = approximation.grid(largest_sites)
     bar = partial(track, description=name.value, console=console)
-    table = cosine_approximation.compare(cells, repeats=repeats, seed=seed, track=bar)
-    print_table(cosine_approximation.shown(table), console)
-    for path in cosine_approximation.write(table, out):
+    table = approximation.compare(cells, repeats=repeats, seed=seed, track=bar)
+    print_table(approximation.shown(table), console)
+    for path in approximation.write(table, out):
         console.print(str(path), soft_wrap=True)
 
 

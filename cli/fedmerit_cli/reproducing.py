@@ -55,7 +55,7 @@ def paper(
     Interrupted, the same command goes on. Exits with 1 where a training failed or something could not be made.
     """
     from fedmerit_cli.progress import exit_if_failed, progress, resumable
-    from fedmerit_evaluation.studies.study_options import parse_seeds
+    from fedmerit_evaluation.studies.study_folders import parse_seeds
     from fedmerit_lab.papers.production import chosen, find_paper, produce
     from fedmerit_lab.papers.study import Study
 

@@ -48,13 +48,13 @@ def loo(
     """
     workers = workers_of(jobs, cluster)
     from fedmerit_cli.coalition_study import CoalitionStudy
-    from fedmerit_evaluation.ground_truth.semivalues import leave_one_out_weights, required
+    from fedmerit_evaluation.ground_truth.semivalues import leave_one_out_weights, required_coalitions
     from fedmerit_evaluation.ground_truth.value_tables import ValueTables, leave_one_out_tables
 
     options = given(sites=sites, rounds=rounds, engine="local", device=device, server_sites=server_sites)
     with workers:
         study = CoalitionStudy(out, method, seeds, workers, settings_of(settings, recipe), options)
-        study.train(required(study.names, leave_one_out_weights))
+        study.train(required_coalitions(study.names, leave_one_out_weights))
         results = study.results()
         truths = ValueTables(results)
         study.show([*leave_one_out_tables(results), *truths.tables()], truths.rankings)
@@ -82,7 +82,7 @@ def generalise(
     workers = workers_of(jobs, cluster)
     from fedmerit.trainers.monai_trainer.data import open_sites
     from fedmerit_cli.coalition_study import CoalitionStudy
-    from fedmerit_evaluation.ground_truth.generalisation import generalisation_tables, leave_each_out
+    from fedmerit_evaluation.ground_truth.unseen_sites import generalisation_tables, leave_each_out
 
     options = given(sites=sites, rounds=rounds, engine="local", device=device, server_sites=server_sites)
     with workers:
@@ -121,9 +121,12 @@ def shapley(
     """
     workers = workers_of(jobs, cluster)
     from fedmerit_cli.coalition_study import CoalitionStudy
-    from fedmerit_evaluation.ground_truth.regression import coalitions_to_train, least_squares_values
-    from fedmerit_evaluation.ground_truth.sampling import Sampling
-    from fedmerit_evaluation.ground_truth.semivalues import required, shapley_weights
+    from fedmerit_evaluation.ground_truth.semivalues import required_coalitions, shapley_weights
+    from fedmerit_evaluation.ground_truth.shapley_approximations import (
+        Sampling,
+        coalitions_to_train,
+        least_squares_values,
+    )
     from fedmerit_evaluation.ground_truth.value_tables import ValueTables, sampled_tables, shapley_tables
 
     options = given(sites=sites, rounds=rounds, engine="local", device=device, server_sites=server_sites)
@@ -131,7 +134,7 @@ def shapley(
         study = CoalitionStudy(out, method, seeds, workers, settings_of(settings, recipe), options)
         number = len(study.names)
         if number <= exact_up_to:
-            study.train(coalition for coalition in required(study.names, shapley_weights) if coalition)
+            study.train(coalition for coalition in required_coalitions(study.names, shapley_weights) if coalition)
             results = study.results()
             truths = ValueTables(results)
             study.show([*shapley_tables(results), *truths.tables()], truths.rankings)

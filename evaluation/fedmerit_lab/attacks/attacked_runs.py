@@ -23,8 +23,13 @@ from fedmerit_evaluation.figures.tables import file_name
 from fedmerit_evaluation.results.run_folders import open_run
 from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.studies.cluster import OnEnd, OnRound, Workers, execute_all
-from fedmerit_evaluation.studies.study_folders import recorded_digests, require_same, require_same_images, scratch
-from fedmerit_evaluation.studies.study_options import MethodSpec
+from fedmerit_evaluation.studies.study_folders import (
+    MethodSpec,
+    recorded_digests,
+    require_same,
+    require_same_images,
+    scratch,
+)
 from fedmerit_lab.attacks.sybils import SYBILS
 
 HONEST = "honest"

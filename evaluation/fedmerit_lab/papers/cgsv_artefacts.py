@@ -11,8 +11,8 @@ from fedmerit.errors import BadInput
 from fedmerit_evaluation.fairness.measures import pearson
 from fedmerit_evaluation.figures import dots_and_bars
 from fedmerit_evaluation.figures.tables import Table, file_name
-from fedmerit_evaluation.results.dice import ALONE
-from fedmerit_evaluation.valuation import cosine_approximation
+from fedmerit_evaluation.results.dice import STANDALONE
+from fedmerit_lab.papers import approximation
 from fedmerit_lab.papers.artefact import Artefact, Drawn, Made, Paper, every, printed, published
 from fedmerit_lab.papers.final_losses import final_losses
 from fedmerit_lab.papers.partitioned_sites import (
@@ -21,10 +21,10 @@ from fedmerit_lab.papers.partitioned_sites import (
     ONCE_MORE,
     accuracies,
     agents,
-    keep_own,
     bars,
     correlations,
     fairness,
+    keep_own,
     last_round_values,
     lines,
     local_only_and_final,
@@ -83,8 +83,8 @@ def _approximation(study: Study, artefact: Artefact) -> Made:
     path = study.out / "figures" / f"{artefact.name}.csv"
     index = ["sites", "dimensions", "evaluation"]
     computed = pd.read_csv(path).set_index(index) if path.exists() else None
-    table = cosine_approximation.compare(cosine_approximation.grid(LARGEST)) if computed is None else computed
-    return Made(drawn=[Drawn(artefact.name, artefact.what, cosine_approximation.draw(table), table.reset_index())])
+    table = approximation.compare(approximation.grid(LARGEST)) if computed is None else computed
+    return Made(drawn=[Drawn(artefact.name, artefact.what, approximation.draw(table), table.reset_index())])
 
 
 def _overhead(study: Study, artefact: Artefact) -> Made:
@@ -96,7 +96,7 @@ def _overhead(study: Study, artefact: Artefact) -> Made:
     labels = [label for label in need.labels if label in sites.index]
     sites, server = sites[labels], server.reindex(labels)
     both = sites + server
-    training = sites.get(ALONE, float("nan"))
+    training = sites.get(STANDALONE, float("nan"))
     columns = {"Sites [s]": sites, "Server [s]": server, "Overhead [s]": both - training}
     frame = pd.DataFrame(columns | {"Ratio to training": (both - training) / training})
     frame = frame.rename_axis("Method").reset_index()
@@ -159,7 +159,7 @@ def _with_losses(study: Study, artefact: Artefact) -> Made:
     """Final Dice of each site by method, its test loss and its training loss of the last round."""
     drawn = list(bars(study, artefact).drawn)
     for need in partitioned_needs(artefact):
-        sites, found = study.sites_of(require_partition(need)), {}
+        sites, found = study.open_partition(require_partition(need)), {}
         for run in study.done(need):
             found[run.label, run.seed] = final_losses(run.folder, sites)
         test = pd.DataFrame(found).T.rename_axis(["method", "seed"])

@@ -13,7 +13,7 @@ from fedmerit.errors import BadInput
 from fedmerit_evaluation.fairness.measures import gain_spread, mean_gain
 from fedmerit_evaluation.figures import heat_maps
 from fedmerit_evaluation.figures.tables import Table, file_name
-from fedmerit_evaluation.results.dice import ALONE
+from fedmerit_evaluation.results.dice import STANDALONE
 from fedmerit_evaluation.results.views import Results
 from fedmerit_lab.attacks.attacked_runs import HONEST, Attack
 from fedmerit_lab.papers.artefact import Artefact, Drawn, Made, printed
@@ -143,7 +143,7 @@ def dice_by_share(study: Study, artefact: Artefact) -> Made:
     """Final Dice of each site by the share of wrong masks of the last one, and its reputation with the others."""
     rows = []
     (local_only,) = partitioned_needs(artefact)
-    by_kind = {ALONE: study.results(local_only)} | _wrong_masks(study, artefact)
+    by_kind = {STANDALONE: study.results(local_only)} | _wrong_masks(study, artefact)
     for kind, results in by_kind.items():
         dice = 100 * site_dice(results).mean()
         *others, last = (str(site) for site in dice.index)

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from fedmerit_evaluation.results.dice import ALONE
-from fedmerit_lab.papers.artefact import Artefact, Drawn, Made, Paper, published
+from fedmerit_evaluation.results.dice import STANDALONE
+from fedmerit_lab.papers.artefact import Artefact, Paper, published
 from fedmerit_lab.papers.collaboration import (
     dice_by_share,
     dice_of_two_wrong,
@@ -16,7 +16,7 @@ from fedmerit_lab.papers.collaboration import (
 )
 from fedmerit_lab.papers.partitioned_sites import bars, needs
 from fedmerit_lab.papers.required_trainings import Compared, WrongMasks
-from fedmerit_lab.papers.study import Partition, Study
+from fedmerit_lab.papers.study import Partition
 
 UNI, DIR = Partition("Homogeneous", "uniform"), Partition("Dirichlet (0.5)", "dirichlet", alpha=0.5)
 
@@ -36,7 +36,7 @@ AMONG = {  # of Table 2, and of Table 3
     )
     for numbers in ((5, 10), (2,))
 }
-METHODS = (ALONE, "fedavg", "vpdl", "cycle", "cffl", "rffl", "cgsv")
+METHODS = (STANDALONE, "fedavg", "vpdl", "cycle", "cffl", "rffl", "cgsv")
 ALL = needs(METHODS, PARTITIONS)
 SHARES = (0.2, 0.5, 1.0)  # of images with wrong masks, instead of flipped labels
 WRONG = tuple(f"{kind}:share={share}" for kind in ("shifted", "inverted") for share in SHARES)
@@ -45,10 +45,10 @@ TWO_WRONG = tuple(
     Partition(f"Two wrong ({share:g})", "uniform", into=5, noise=(("site-4", share), ("site-5", share)))
     for share in SHARES
 )
-WITH_ONE_MODEL = (ALONE, "fedavg", "vpdl", "cycle")
-IN_PLOT = (ALONE, "vpdl", "cycle", "cffl", "rffl", "cgsv")
+WITH_ONE_MODEL = (STANDALONE, "fedavg", "vpdl", "cycle")
+IN_PLOT = (STANDALONE, "vpdl", "cycle", "cffl", "rffl", "cgsv")
 TAUS = tuple((opt, most) for opt in (0.1, 0.25, 0.4) for most in (0.6, 0.75, 0.9))
-BY_TAU = (ALONE, *(f"cycle:score=gradients:tau_opt={opt:g}:tau_max={most:g}" for opt, most in TAUS))
+BY_TAU = (STANDALONE, *(f"cycle:score=gradients:tau_opt={opt:g}:tau_max={most:g}" for opt, most in TAUS))
 
 NOT_THEIR_DATA = (
     "The paper classifies images (CIFAR-10, CIFAR-100, Fed-ISIC2019), by accuracy; here it is Dice of segmentations. "
@@ -58,7 +58,9 @@ PRINTED_SPREADS = (
     "The paper defines CGS by N - 1; from its Tables 6 and 9 follows that its numbers are by N, below ours by a factor "
     "of 0.89 for five sites. CYCle's homogeneous column of Table 1 differs from that of Tables 2 and 9."
 )
-ROUNDS = "In the first, a middle and the last round with reputations; the paper has rounds 0, 25 and 75 after the warm-up."
+ROUNDS = (
+    "In the first, a middle and the last round with reputations; the paper has rounds 0, 25 and 75 after the warm-up."
+)
 
 
 PAPER = Paper(
@@ -80,7 +82,7 @@ PAPER = Paper(
             "table2",
             "Mean Dice, mean collaboration gain and its spread among 5 and 10 sites",
             gains,
-            needs((ALONE, "vpdl", "cycle"), AMONG[5, 10]),
+            needs((STANDALONE, "vpdl", "cycle"), AMONG[5, 10]),
             (published("cycle-table2"),),
             f"{NOT_THEIR_DATA} {PRINTED_SPREADS}",
             on_demand=True,
@@ -89,7 +91,7 @@ PAPER = Paper(
             "table3",
             "Mean Dice, mean collaboration gain and its spread of two sites",
             gains,
-            needs((ALONE, "vpdl", "cycle"), AMONG[2,]),
+            needs((STANDALONE, "vpdl", "cycle"), AMONG[2,]),
             (published("cycle-table3"),),
             f"{NOT_THEIR_DATA} {PRINTED_SPREADS}",
             on_demand=True,
@@ -106,7 +108,10 @@ PAPER = Paper(
             "table8",
             "Final Dice if two sites have wrong masks",
             dice_of_two_wrong,
-            (Compared((ALONE, "cycle"), Partition("Homogeneous", "uniform", into=5)), *needs(("cycle",), TWO_WRONG)),
+            (
+                Compared((STANDALONE, "cycle"), Partition("Homogeneous", "uniform", into=5)),
+                *needs(("cycle",), TWO_WRONG),
+            ),
             (published("cycle-table8"),),
             "Of five sites; masks of training images moved by half their extent, instead of flipped labels of "
             "CIFAR-10.",
@@ -152,14 +157,14 @@ PAPER = Paper(
             "figure2",
             "Final Dice of every site",
             bars,
-            needs((ALONE, "fedavg", "vpdl", "cycle"), PARTITIONS),
+            needs((STANDALONE, "fedavg", "vpdl", "cycle"), PARTITIONS),
             remark=NOT_THEIR_DATA,
         ),
         Artefact(
             "figure3",
             "Final Dice of every site, compared with CFFL, RFFL and CGSV",
             bars,
-            needs((ALONE, "cffl", "rffl", "cgsv", "cycle"), PARTITIONS),
+            needs((STANDALONE, "cffl", "rffl", "cgsv", "cycle"), PARTITIONS),
             remark=f"{NOT_THEIR_DATA} The paper's is of a small network, as the lower half of its Table 1.",
         ),
         Artefact(
@@ -180,7 +185,7 @@ PAPER = Paper(
             "table7",
             "Final Dice if one site has wrong masks",
             dice_by_share,
-            (Compared((ALONE,), UNI), FLIPPED),
+            (Compared((STANDALONE,), UNI), FLIPPED),
             (published("cycle-table7"),),
             "Masks that are shifted by a quarter of their extent, or inverted, in a share of the last site's training "
             "images, instead of flipped labels of CIFAR-10. Validation and test masks are right.",

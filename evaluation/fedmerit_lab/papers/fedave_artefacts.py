@@ -5,10 +5,10 @@ from fedmerit_lab.papers.partitioned_sites import (
     CLA,
     NOT_THEIR_CLASSES,
     ONCE_MORE,
-    keep_own,
     bars,
     fairness,
     highest_dice,
+    keep_own,
     lines,
     needs,
 )

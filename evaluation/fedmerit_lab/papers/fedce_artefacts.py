@@ -9,11 +9,10 @@ from fedmerit_evaluation.fairness.measurement import Fairness, measure
 from fedmerit_evaluation.figures import curves, dots_and_bars
 from fedmerit_evaluation.figures.tables import Table
 from fedmerit_evaluation.freeriders.detectors import accumulated, free_rider_values, of_rounds
-from fedmerit_evaluation.ground_truth.ground_truths import GroundTruth, complete_ground_truths
-from fedmerit_evaluation.ground_truth.utilities import coalition_utilities
+from fedmerit_evaluation.ground_truth.ground_truths import GroundTruth, coalition_utilities, complete_ground_truths
 from fedmerit_evaluation.ground_truth.value_tables import leave_one_out_tables
 from fedmerit_evaluation.report.overlays import draw, overlays
-from fedmerit_evaluation.results.dice import ALONE
+from fedmerit_evaluation.results.dice import STANDALONE
 from fedmerit_evaluation.results.run_folders import Run, open_runs
 from fedmerit_evaluation.studies import comparison_tables
 from fedmerit_lab.attacks import figures
@@ -24,7 +23,7 @@ from fedmerit_lab.papers.study import Study
 
 ALL = Compared(
     (
-        ALONE,
+        STANDALONE,
         "fedavg",
         "qfedavg",
         "cffl:reward=global",
@@ -56,7 +55,7 @@ def _dice(study: Study, artefact: Artefact) -> Made:
 
 def _fairness(study: Study, truth: GroundTruth | None = None) -> Fairness:
     results = study.results(ALL)
-    return measure(results, {label: label.split(":")[0] for label in results.methods}, alone=ALONE, truth=truth)
+    return measure(results, {label: label.split(":")[0] for label in results.methods}, alone=STANDALONE, truth=truth)
 
 
 def _detected(found: Fairness, name: str, lacking: str) -> Table:

@@ -9,16 +9,16 @@ import pandas as pd
 
 from fedmerit_evaluation.fairness.measures import pearson
 from fedmerit_evaluation.figures.tables import Table
-from fedmerit_evaluation.results.dice import ALONE
+from fedmerit_evaluation.results.dice import STANDALONE
 from fedmerit_lab.papers.artefact import BY_LOCAL_ONLY, Artefact, Made, Paper, published
 from fedmerit_lab.papers.partitioned_sites import (
     CLA,
     NOT_THEIR_CLASSES,
     ONCE_MORE,
-    keep_own,
     bars,
     fairness,
     highest_dice,
+    keep_own,
     last_round_values,
     lines,
     local_only_and_final,
@@ -40,9 +40,15 @@ MORE = tuple(  # of Tables 5 and 6
     for number, partitions in ((20, PARTITIONS), (40, DIR[:2]), (60, DIR[:2]))
     for one in partitions
 )
-METHODS = (ALONE, "fedavg", "qfedavg", *(f"{method}{BY_LOCAL_ONLY}" for method in ("cffl", "cgsv", "fedave")), "fedsac")
-ABLATIONS = (ALONE, "fedsac:importance=equal", "fedsac:aggregation=plain", "fedsac")
-BETAS = (ALONE, "fedsac:beta=2", "fedsac", "fedsac:beta=10", "fedsac:beta=20")
+METHODS = (
+    STANDALONE,
+    "fedavg",
+    "qfedavg",
+    *(f"{method}{BY_LOCAL_ONLY}" for method in ("cffl", "cgsv", "fedave")),
+    "fedsac",
+)
+ABLATIONS = (STANDALONE, "fedsac:importance=equal", "fedsac:aggregation=plain", "fedsac")
+BETAS = (STANDALONE, "fedsac:beta=2", "fedsac", "fedsac:beta=10", "fedsac:beta=20")
 NOT_THEIR_DATA = (
     "The paper classifies images (CIFAR-10, SVHN, Fashion MNIST) among 10 clients with small networks of its own, by "
     f"accuracy; here it is Dice of segmentations by a U-Net. {NOT_THEIR_CLASSES}"
@@ -173,7 +179,7 @@ PAPER = Paper(
             "figure5",
             "Validation Dice of every site over rounds",
             lines(validation="Validation Dice [%]"),
-            needs((ALONE, "fedsac"), PARTITIONS),
+            needs((STANDALONE, "fedsac"), PARTITIONS),
             remark="Of the model received, on the site's validation images; the paper tests in every round.",
         ),
         Artefact(
@@ -187,7 +193,7 @@ PAPER = Paper(
             "theorem1",
             "Theorem 1: with a higher reputation the submodel is larger and the loss lower",
             _nested,
-            (Compared((ALONE, "fedsac"), POW),),
+            (Compared((STANDALONE, "fedsac"), POW),),
             remark="The theorem assumes L <= mu, so L = mu: one curvature in all directions, which no network has. "
             "tests/fedmerit_lab/papers/test_theorems.py checks it with and without this condition.",
         ),

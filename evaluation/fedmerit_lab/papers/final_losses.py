@@ -13,7 +13,7 @@ from fedmerit.trainers.monai_trainer.data import Case, open_sites
 from fedmerit.trainers.monai_trainer.networks import patch_size
 from fedmerit.trainers.monai_trainer.patches import build_samples
 from fedmerit.trainers.monai_trainer.prediction import image_losses
-from fedmerit_evaluation.results.final_models import final_models
+from fedmerit_evaluation.results.evaluation import final_models
 from fedmerit_evaluation.results.run_folders import open_run
 
 FILE = "testing-losses-{}.csv"  # by a digest of the sites

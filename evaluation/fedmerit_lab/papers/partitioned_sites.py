@@ -15,7 +15,7 @@ from fedmerit_evaluation.fairness.measures import pearson
 from fedmerit_evaluation.figures import curves, dots_and_bars
 from fedmerit_evaluation.figures.drawing import METHOD_COLOURS, STYLE
 from fedmerit_evaluation.figures.tables import Table, file_name
-from fedmerit_evaluation.results.dice import ALONE
+from fedmerit_evaluation.results.dice import STANDALONE
 from fedmerit_evaluation.results.views import Results
 from fedmerit_lab.papers.artefact import KEEP_OWN, Artefact, Drawn, Made, beside, every, printed
 from fedmerit_lab.papers.required_trainings import Compared
@@ -104,10 +104,10 @@ def correlations(
 def local_only_and_final(results: Results) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Dice of local-only training, repeated for every other method, and of the method."""
     dice = site_dice(results)
-    if ALONE not in dice.index.get_level_values("method"):
+    if STANDALONE not in dice.index.get_level_values("method"):
         raise BadInput("no local-only training is finished; run the same command again")
-    final = dice.drop(index=ALONE, level="method")
-    local_only = dice.xs(ALONE, level="method").reindex(final.index.get_level_values("seed"))
+    final = dice.drop(index=STANDALONE, level="method")
+    local_only = dice.xs(STANDALONE, level="method").reindex(final.index.get_level_values("seed"))
     return pd.DataFrame(local_only.to_numpy(), final.index, final.columns), final
 
 
@@ -132,7 +132,7 @@ def reputations(results: Results) -> pd.DataFrame:
     found = cosines.groupby(level=["method", "seed"]).apply(_remembered)
     methods = found.index.get_level_values("method")
     is_cgsv = methods.str.split(":").str[0] == "cgsv"
-    return pd.concat([found.loc[~is_cgsv & (methods != ALONE)], own.reindex(found.index).loc[is_cgsv]])
+    return pd.concat([found.loc[~is_cgsv & (methods != STANDALONE)], own.reindex(found.index).loc[is_cgsv]])
 
 
 def _remembered(cosines: pd.DataFrame) -> pd.Series:

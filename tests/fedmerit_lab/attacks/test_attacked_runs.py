@@ -7,7 +7,7 @@ import pytest
 
 from fedmerit.errors import BadInput
 from fedmerit.records.results import read_run
-from fedmerit_evaluation.studies.study_options import parse_methods
+from fedmerit_evaluation.studies.study_folders import parse_methods
 from fedmerit_lab.attacks import attacked_runs
 from fedmerit_lab.attacks.attacked_runs import HONEST, parse_attack_kinds, prepare, results_of
 

@@ -13,8 +13,7 @@ from fedmerit.trainers.monai_trainer.prediction import evaluate
 from fedmerit_evaluation.figures.tables import HEADINGS, HIDDEN_COLUMNS, UNITS, Table
 from fedmerit_evaluation.ground_truth.coalitions import Training
 from fedmerit_evaluation.results.dice import SURFACES
-from fedmerit_evaluation.results.evaluation import with_batch_statistics
-from fedmerit_evaluation.results.final_models import final_models
+from fedmerit_evaluation.results.evaluation import final_models, with_batch_statistics
 
 UNSEEN, ESTIMATED, SEEN = (
     "Unseen",
@@ -46,15 +45,15 @@ def generalisation_tables(trainings: Sequence[Training], folders: Sequence[SiteF
         outside = sorted(set(of_site) - training.coalition)
         for site in [of_site[name] for name in outside] or folders:
             network = final_models(training.folder)(site)
-            rows.append((training.seed, site.name, UNSEEN if outside else SEEN, scores_of(network, site, amp)))
+            rows.append((training.seed, site.name, UNSEEN if outside else SEEN, mean_scores(network, site, amp)))
             if outside and has_statistics(network):
-                scores = scores_of(with_batch_statistics(site, network), site, amp)
+                scores = mean_scores(with_batch_statistics(site, network), site, amp)
                 rows.append((training.seed, site.name, ESTIMATED, scores))
     measured = {quantity for *_, scores in rows for quantity in scores}
     return [_table(rows, quantity) for quantity in ("dice", *SURFACES) if quantity in measured]
 
 
-def scores_of(network: nn.Module, site: SiteFolder, amp: bool) -> dict[str, float]:
+def mean_scores(network: nn.Module, site: SiteFolder, amp: bool) -> dict[str, float]:
     """By quantity, in the units shown: mean over test cases of the mean over labels, of what has a number."""
     known: dict[str, dict[str, list[float]]] = {}  # by quantity and case
     for overlap in evaluate(network, site.cases("testing"), site.labels, amp, final=True):
