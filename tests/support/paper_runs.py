@@ -8,7 +8,7 @@ from run_factory import SITES, add_rows, make_run
 
 from fedmerit.methods.registry import METHODS
 from fedmerit.records.results import Row
-from fedmerit_lab.papers.artefact import KEEP_OWN, BY_LOCAL_ONLY
+from fedmerit_lab.papers.artefact import BY_LOCAL_ONLY, KEEP_OWN
 
 
 @dataclass(frozen=True)

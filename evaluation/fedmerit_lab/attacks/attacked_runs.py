@@ -38,8 +38,8 @@ OPTIONS = {"engine": "local"}
 SETTINGS = {"validate_trained": "true"}  # the free-rider value needs it
 NOT_ALONE = {  # what these need beside the site, which the study does not give
     "twin": "needs a second site with the same images; ask for duplicate",
-    "near-twin": "needs a second site with the same images; `fedmerit bench detection` has it",
-    "rigged": "needs the names of friends; `fedmerit bench detection` has it",
+    "near-twin": "needs a second site with the same images; `fedmerit lab bench detection` has it",
+    "rigged": "needs the names of friends; `fedmerit lab bench detection` has it",
 }
 
 
@@ -186,7 +186,7 @@ def _specs(attack: Attack) -> dict[str, str]:
     return {} if attack.kind in SYBILS or attack.kind == HONEST else {attack.site: attack.kind}
 
 
-def work_off(
+def execute_runs(
     attacks: Sequence[Attack],
     workers: Workers,
     on_end: OnEnd,
@@ -202,7 +202,7 @@ def forget(folder: Path, sites: Path) -> None:
     shutil.rmtree(folder / "sites", ignore_errors=True)
 
 
-def results_of(attacks: Sequence[Attack]) -> Results:
+def collect_results(attacks: Sequence[Attack]) -> Results:
     """The results of the finished runs; column ``run`` tells them apart."""
     finished = [attack for attack in attacks if attack.finished]
     tables = [open_run(attack.folder).results.rows.assign(run=attack.folder.name) for attack in finished]

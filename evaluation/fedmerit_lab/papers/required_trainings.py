@@ -102,11 +102,11 @@ class WithoutOne(_OneMethod):
 class _Attacked(_OneMethod):
     def execute(self, trainings: Sequence[attacked_runs.Attack], workers: Workers, on_end: OnEnd) -> dict[Path, str]:
         """Execute unfinished trainings."""
-        return attacked_runs.work_off(trainings, workers, on_end)
+        return attacked_runs.execute_runs(trainings, workers, on_end)
 
     def results(self, trainings: Sequence[attacked_runs.Attack]) -> Results:
         """Column ``run`` has run folders."""
-        return attacked_runs.results_of(trainings)
+        return attacked_runs.collect_results(trainings)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from fedmerit.errors import BadInput
 from fedmerit.records.results import read_run
 from fedmerit_evaluation.studies.study_folders import parse_methods
 from fedmerit_lab.attacks import attacked_runs
-from fedmerit_lab.attacks.attacked_runs import HONEST, parse_attack_kinds, prepare, results_of
+from fedmerit_lab.attacks.attacked_runs import HONEST, collect_results, parse_attack_kinds, prepare
 
 SETTINGS = {"architecture": "unet", "width": "2", "depth": "2", "residual_units": "0"}
 
@@ -56,7 +56,7 @@ def test_every_run_is_planned_and_says_what_it_is(sites, tmp_path):
             "noise:from=2": {attack.site: "noise:from=2:times=1.0"},
             "duplicate": {f"{attack.site}-copy": f"twin:from=0:of={attack.site}"},
         }
-        assert info["behaviours"] == expected[attack.kind]
+        assert info["attacks"] == expected[attack.kind]
         assert attack.first == (2 if attack.kind.startswith("noise") else 0)
         assert len(info["sites"]) == (4 if attack.kind == "duplicate" else 3)
         assert set(attack.riders) <= set(info["sites"])
@@ -65,7 +65,7 @@ def test_every_run_is_planned_and_says_what_it_is(sites, tmp_path):
         ("site1", "site1-copy"),
         ("site3", "site3-copy"),
     }
-    assert results_of(attacks).rows.empty
+    assert collect_results(attacks).rows.empty
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from fedmerit_evaluation.figures.tables import Table
-from fedmerit_lab.papers.artefact import KEEP_OWN, BY_LOCAL_ONLY, Artefact, Made, Published, beside, printed
+from fedmerit_lab.papers.artefact import BY_LOCAL_ONLY, KEEP_OWN, Artefact, Made, Published, beside, printed
 from fedmerit_lab.papers.required_trainings import Compared, WithoutOne
 
 
