@@ -2,9 +2,10 @@
 
 They are ordinary site folders, and the product's own server, sites and attacks run on them. Only the data and the
 model are toys. Each site has a template of ``SIDE`` x ``SIDE`` pixels. It is the mask of every validation and test
-image; in training masks each pixel is flipped with probability `FLIPPED`. The model has one logit per pixel and ignores the image, so
-that local training is a logistic regression on the masks and d is 1024. Five templates agree on most pixels; that of
-`OUTLIER`, an honest site, points away from theirs. A finding on these sites needs a check on trained networks.
+image; in training masks each pixel is flipped with probability `FLIPPED`. The model has one logit per pixel and
+ignores the image, so that local training is a logistic regression on the masks and d is 1024. Five templates agree on
+most pixels; that of `OUTLIER`, an honest site, points away from theirs. A finding on these sites needs a check on
+trained networks.
 """
 
 import json
