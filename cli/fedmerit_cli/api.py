@@ -21,7 +21,7 @@ from fedmerit_evaluation.results.run_folders import Run, open_run
 from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.studies import comparison
 from fedmerit_evaluation.studies.cluster import Workers
-from fedmerit_evaluation.studies.study_options import parse_methods
+from fedmerit_evaluation.studies.study_folders import parse_methods
 
 Record = Mapping[str, Any]  # of the ledger: round, participants, weights, contributions, validation_dice, ...
 OnRound = Callable[[Record], None]
@@ -182,11 +182,11 @@ def compare(
     settings = {name: str(value) for name, value in asked.all_settings.items()}
     planned = comparison.prepare(Path(out), items, list(seeds), settings, asked.for_study("engine"))
     with workers:
-        failed = comparison.work_off(planned, workers, lambda folder, error: None)
+        failed = comparison.execute_runs(planned, workers, lambda folder, error: None)
     comparison.write_tables(Path(out), planned)
     if failed:
         raise RunFailed("; ".join(f"{folder}: {error}" for folder, error in failed.items()))
-    return comparison.results_of(planned)
+    return comparison.collect_results(planned)
 
 
 def report(

@@ -17,14 +17,13 @@ from fedmerit_evaluation.figures.pages import save_png
 from fedmerit_evaluation.figures.tables import Table
 from fedmerit_evaluation.ground_truth import coalitions
 from fedmerit_evaluation.ground_truth.coalitions import Training
-from fedmerit_evaluation.ground_truth.ground_truths import write_sampling
-from fedmerit_evaluation.ground_truth.sampling import Estimate, Sampling
+from fedmerit_evaluation.ground_truth.ground_truths import coalition_utilities, write_sampling
 from fedmerit_evaluation.ground_truth.semivalues import EMPTY_COALITION, Coalition
-from fedmerit_evaluation.ground_truth.utilities import coalition_utilities
+from fedmerit_evaluation.ground_truth.shapley_approximations import Estimate, Sampling
 from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.statistics.ranks import Ranking
 from fedmerit_evaluation.studies.cluster import Workers
-from fedmerit_evaluation.studies.study_options import parse_seeds
+from fedmerit_evaluation.studies.study_folders import parse_seeds
 
 
 class CoalitionStudy:
@@ -65,7 +64,7 @@ class CoalitionStudy:
         """Train what is missing, for all seeds or some; `typer.Exit` with 1 where a training failed."""
         planned = self._prepare(asked, self.seeds if seeds is None else seeds)
         self.trainings |= {training.folder: training for training in planned}
-        cost = coalitions.cost(planned)
+        cost = coalitions.estimate_cost(planned)
         if not cost.trainings:
             return
         number = self.workers.number_for(planned[0].folder, cost.trainings)
@@ -74,10 +73,10 @@ class CoalitionStudy:
             f"about {_duration(cost.hours / number)} with {number} at a time"
         )
         left = [training for training in planned if not training.finished]
-        started, before = time.monotonic(), coalitions.own_seconds(left)
+        started, before = time.monotonic(), coalitions.sum_seconds(left)
         with counting("trainings", cost.trainings) as on_end:
-            failed = coalitions.work_off(left, self.workers, on_end)
-        took, own = time.monotonic() - started, coalitions.own_seconds(left) - before
+            failed = coalitions.execute_trainings(left, self.workers, on_end)
+        took, own = time.monotonic() - started, coalitions.sum_seconds(left) - before
         if own > 0 and not failed:  # nothing is left to compare with where models were only tested
             console.print(
                 f"took {_duration(took / 3600)}: {took * number / own - 1:+.1%} over the sites' own time, "
@@ -106,7 +105,7 @@ class CoalitionStudy:
 
     def results(self) -> Results:
         """Of the trainings that this command asked for."""
-        return coalitions.results_of(list(self.trainings.values()))
+        return coalitions.collect_results(list(self.trainings.values()))
 
     def show(self, tables: Sequence[Table], rankings: Mapping[str, Ranking] | None = None) -> None:
         """Print the tables; write them, the results they come from, and of rankings [points] one figure."""

@@ -14,7 +14,7 @@ from fedmerit.federation.checkpoint import is_finished
 from fedmerit.records.ledger import Ledger
 from fedmerit.records.results import read_results, read_run
 from fedmerit_evaluation.results.dice import Dice
-from fedmerit_evaluation.studies import comparison, study_options
+from fedmerit_evaluation.studies import comparison, study_folders
 
 METHODS = "standalone,fedavg"
 ROUNDS = 2
@@ -143,7 +143,7 @@ def test_changed_sites_are_refused(fedmerit, arguments, small, own_sites, tmp_pa
     out = tmp_path / "out"
     options = {"sites": own_sites, "rounds": ROUNDS, "engine": "local"}
     settings = dict(setting.split("=") for setting in small[1::2])
-    comparison.prepare(out, study_options.parse_methods("fedavg"), [0], settings, options)
+    comparison.prepare(out, study_folders.parse_methods("fedavg"), [0], settings, options)
     shutil.rmtree(own_sites / "site3")
     result = fedmerit(*arguments(out, methods="fedavg", seeds="0", sites=own_sites))
     assert result.exit_code == 2

@@ -13,9 +13,9 @@ import pytest
 from gate import Gate
 
 from fedmerit.records.results import read_run, read_table
-from fedmerit_evaluation.ground_truth.sampling import Sampling
+from fedmerit_evaluation.ground_truth.ground_truths import coalition_utilities
 from fedmerit_evaluation.ground_truth.semivalues import EMPTY_COALITION
-from fedmerit_evaluation.ground_truth.utilities import coalition_utilities
+from fedmerit_evaluation.ground_truth.shapley_approximations import Sampling
 from fedmerit_evaluation.ground_truth.value_tables import leave_one_out_tables, sampled_tables, shapley_tables
 from fedmerit_evaluation.results.views import Results
 
