@@ -252,7 +252,7 @@ class RunGuard:
         self.history = self.guard.after(self.history, admission.ruling, outcome)
         settled = admission.settled(outcome, received)
         seen = {
-            "apart": self.history.apart.double(),
+            "rater_outlier": self.history.apart.double(),
             "rater_distance": self.history.rater_distance,
             "measured_error": self.history.measured,
         }
@@ -269,7 +269,7 @@ class RunGuard:
         bounds = {
             name: _by_site(self.sites, values, values < 1)
             for name, values in admission.quantities.items()
-            if name in ("clipped", "statistics_bound", "part")
+            if name in ("clipped", "statistics_bound", "reward_group_share")
         }
         claimed = torch.tensor([float(one.num_samples) if one else 0.0 for one in admission.replies])
         images = admission.quantities["counted_images"]
@@ -282,7 +282,7 @@ class RunGuard:
         against = self.history.verdicts.against.tolist()
         record: dict[str, Any] = {
             "bounds": {name: sites for name, sites in bounds.items() if sites},
-            "signs": standing,
+            "indicators": standing,
             "verdicts": [site for site, found in zip(self.sites, against, strict=True) if found],
         }
         return {"guard": record | enrolments}
