@@ -12,30 +12,30 @@ from fedmerit.errors import BadInput
 OVERVIEW = "overview"  # the folder of pictures beside site folders
 
 
-def holds_something(folder: Path) -> bool:
+def is_occupied(folder: Path) -> bool:
     """Whether ``folder`` is there and no empty folder."""
     return folder.exists() and not (folder.is_dir() and not any(folder.iterdir()))
 
 
 def require_free(folder: Path) -> None:
     """`BadInput` unless ``folder`` is absent or empty: nothing is ever overwritten or mixed."""
-    if holds_something(folder):
+    if is_occupied(folder):
         raise BadInput(f"{folder}: already holds something; name a new folder or remove this one first")
 
 
-def partial_of(folder: Path, suffix: str = "partial") -> Path:
+def partial_path(folder: Path, suffix: str = "partial") -> Path:
     """The hidden sibling in which ``folder`` comes into being; it outlives an interruption."""
     return folder.absolute().with_name(f".{folder.absolute().name}.{suffix}")
 
 
 @contextmanager
 def partial_folder(folder: Path, suffix: str = "partial") -> Iterator[Path]:
-    """`partial_of` ``folder``, made where it is absent, for this process alone until the block ends.
+    """`partial_path` ``folder``, made where it is absent, for this process alone until the block ends.
 
     Raises:
         BadInput: it cannot be made, or another process is at work in it.
     """
-    partial = partial_of(folder, suffix)
+    partial = partial_path(folder, suffix)
     try:
         partial.mkdir(parents=True, exist_ok=True)
         lock = (partial / "lock").open("w")

@@ -157,7 +157,7 @@ class Preparation:
         """What site.json says of what images and labels are."""
         return {"task": self.layout.task, "labels": list(self.layout.labels), "channels": self.layout.channels}
 
-    def options_of_arrays(self, raw: Path) -> dict[str, Any]:
+    def array_options(self, raw: Path) -> dict[str, Any]:
         """All that the stored arrays depend on: with other values, finished cases cannot be gone on from."""
         of_lists = ("ratios", "seed", "slices", "server_share", "patient_table", "normalisation")
         options = {name: value for name, value in self.record().items() if name not in of_lists}

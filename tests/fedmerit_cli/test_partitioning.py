@@ -6,11 +6,11 @@ import pytest
 from fedmerit.files import sha256
 from fedmerit.trainers.monai_trainer.data import open_sites
 from fedmerit_cli.partitioning import By, Classes, NoiseRule
-from fedmerit_data import dealing
-from fedmerit_data.dealing import Scheme
+from fedmerit_data.downsampling import block_means
 from fedmerit_data.partition import partition
+from fedmerit_data.partitioning import scheme
 from fedmerit_data.partitioning.label_noise import RULES
-from fedmerit_data.shrinking import block_means
+from fedmerit_data.partitioning.scheme import Scheme
 
 
 def checksums(folder):
@@ -18,8 +18,8 @@ def checksums(folder):
 
 
 def test_help_offers_the_schemes_classes_and_rules_that_there_are():
-    assert tuple(By) == tuple(dealing.SCHEMES)
-    assert tuple(Classes) == tuple(dealing.CLASSES)
+    assert tuple(By) == tuple(scheme.SCHEMES)
+    assert tuple(Classes) == tuple(scheme.CLASSES)
     assert tuple(NoiseRule) == tuple(RULES)
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from fedmerit.errors import BadInput
-from fedmerit_data.csv_tables import read_table
+from fedmerit_data.tables import read_table
 
 COLUMNS = ("site", "case")
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedmerit.errors import BadInput
-from fedmerit_data.dealing import Scheme, apportion, deal
+from fedmerit_data.partitioning.scheme import Scheme, apportion, assign_sites
 
 
 def classes_of(*sizes):
@@ -24,7 +24,7 @@ def table(classes, sites, scheme):
 
 def dealt(scheme, *sizes):
     classes = classes_of(*sizes)
-    return table(classes, deal(classes, scheme.shares(len(sizes))), scheme)
+    return table(classes, assign_sites(classes, scheme.shares(len(sizes))), scheme)
 
 
 def largest_remainders(total, weights):
@@ -178,17 +178,17 @@ def test_bands_give_every_site_neighbouring_classes_and_equal_sizes():
 
 
 def test_a_class_alone_is_all_the_last_site_has():
-    shares = Scheme("uniform", 3, alone=("B",)).shares_of(["C", "B", "A"])
+    shares = Scheme("uniform", 3, alone=("B",)).class_shares(["C", "B", "A"])
     assert {name: row.tolist() for name, row in shares.items()} == {
         "C": [0.5, 0.5, 0], "A": [0.5, 0.5, 0], "B": [0, 0, 1]
     }  # fmt: skip
-    shares = Scheme("uniform", 3, alone=("A", "B")).shares_of(["C", "B", "A"])
+    shares = Scheme("uniform", 3, alone=("A", "B")).class_shares(["C", "B", "A"])
     assert {name: row.tolist() for name, row in shares.items()} == {
         "C": [0.5, 0.5, 0], "A": [0, 0, 1], "B": [0, 0, 1]
     }  # fmt: skip
     with pytest.raises(BadInput, match="alone D: no such class of patients; there are A, B, C"):
-        Scheme("uniform", 3, alone=("B", "D")).shares_of(["C", "B", "A"])
+        Scheme("uniform", 3, alone=("B", "D")).class_shares(["C", "B", "A"])
     with pytest.raises(BadInput, match="alone A, B: nothing is left for the others; there are A, B"):
-        Scheme("uniform", 3, alone=("A", "B")).shares_of(["B", "A"])
+        Scheme("uniform", 3, alone=("A", "B")).class_shares(["B", "A"])
     with pytest.raises(BadInput, match="alone B: expected 2 sites or more"):
         Scheme("uniform", 1, alone=("B",))

@@ -4,8 +4,8 @@ import pytest
 from made_photographs import write_photographs
 
 from fedmerit.errors import BadInput
-from fedmerit_data.describe import describe
 from fedmerit_data.preparation import Preparation
+from fedmerit_data.prepare import describe
 
 LABELS = {"disc": (1, 2), "cup": (2,)}
 

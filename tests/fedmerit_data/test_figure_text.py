@@ -5,7 +5,7 @@ import io
 import pytest
 from matplotlib.figure import Figure
 
-from fedmerit_data.figure_text import draw_as_written
+from fedmerit_data.figure_style import disable_mathtext
 
 
 def drawn(figure):
@@ -23,7 +23,7 @@ def test_dollars_are_no_formulas_but_powers_of_ten_are():
     panel.legend()
     with pytest.raises(ValueError, match="nothing"):
         drawn(figure)
-    draw_as_written(figure)
+    disable_mathtext(figure)
     page = drawn(figure)
     for text in (r"$\nothing$ that can be read", "site $a^b$"):
         assert f"<!-- {text} -->" in page
@@ -40,7 +40,7 @@ def test_letters_that_the_font_lacks_are_written_out():
     panel.set_yticks([0, 1], ["Köln", "दिल्ली"])
     panel.set_title("two\nlines")
     panel.legend()
-    draw_as_written(figure)
+    disable_mathtext(figure)
     page = drawn(figure)
     for text in (r"\u5317\u4eac", "Köln", "two", r"\u0926"):
         assert f"<!-- {text}" in page

@@ -14,11 +14,11 @@ from fedmerit.files import sha256
 from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT, SPLITS, open_sites
 from fedmerit_data import folders
 from fedmerit_data.check import check
-from fedmerit_data.dealing import Scheme
-from fedmerit_data.folders import partial_of
+from fedmerit_data.folders import partial_path
 from fedmerit_data.partition import partition
-from fedmerit_data.partitioning import dealt_site
+from fedmerit_data.partitioning import site_writer
 from fedmerit_data.partitioning.label_noise import RULES
+from fedmerit_data.partitioning.scheme import Scheme
 
 UNIFORM = Scheme("uniform", 3)
 SCHEMES = [
@@ -376,7 +376,7 @@ def test_a_full_disk_leaves_nothing(sources, tmp_path, monkeypatch):
     def fail(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(dealt_site, "write_json", fail)
+    monkeypatch.setattr(site_writer, "write_json", fail)
     with pytest.raises(BadInput, match=r"out: cannot be written \(.*No space left on device\); make room"):
         partition(sources, tmp_path / "out", UNIFORM)
     assert list(tmp_path.iterdir()) == []
@@ -398,7 +398,7 @@ def test_four_hospitals(real_data, tmp_path):
 
 
 def test_an_interrupted_preparation_of_the_same_name_is_kept(sources, tmp_path):
-    kept = partial_of(tmp_path / "out") / "done"
+    kept = partial_path(tmp_path / "out") / "done"
     kept.mkdir(parents=True)
     partition(sources, tmp_path / "out", Scheme("uniform", 2))
     assert kept.is_dir()

@@ -4,7 +4,7 @@ from layouts import fundus_site, prepare, prostate_site
 from PIL import Image
 
 from fedmerit.trainers.monai_trainer.data import Case, open_sites
-from fedmerit_data.pictures import density, draw, intensities, largest, montage, sample, spread
+from fedmerit_data.overview import density, draw, intensities, largest, montage, sample, spread
 
 
 @pytest.fixture(scope="module")

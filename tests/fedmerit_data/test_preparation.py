@@ -63,7 +63,7 @@ def test_it_does_not_change():
 def test_arrays_do_not_depend_on_what_only_the_lists_say(tmp_path):
     one = Preparation(KIND, tmp_path)
     lists = {"ratios": (0.4, 0.3, 0.3), "seed": 5, "slices": "organ", "server_share": 0.1}
-    assert Preparation(KIND, tmp_path, **lists).options_of_arrays(tmp_path) == one.options_of_arrays(tmp_path)
-    assert Preparation(KIND, tmp_path, size=32).options_of_arrays(tmp_path) != one.options_of_arrays(tmp_path)
-    generated = [Preparation("synthetic-fundus", seed=seed).options_of_arrays(tmp_path) for seed in (0, 1)]
+    assert Preparation(KIND, tmp_path, **lists).array_options(tmp_path) == one.array_options(tmp_path)
+    assert Preparation(KIND, tmp_path, size=32).array_options(tmp_path) != one.array_options(tmp_path)
+    generated = [Preparation("synthetic-fundus", seed=seed).array_options(tmp_path) for seed in (0, 1)]
     assert generated[0] != generated[1]

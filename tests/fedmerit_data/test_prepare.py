@@ -11,7 +11,7 @@ from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT, SPLITS, SiteFolde
 from fedmerit_cli.main import app
 from fedmerit_data.check import check, examine
 from fedmerit_data.kinds import KINDS
-from fedmerit_data.preparing.interruption import finished_cases
+from fedmerit_data.preparing.resumption import count_finished_cases
 
 FIELD = {"size": 24, "field_of_view": 24.0}  # one pixel per millimetre: nothing is resized
 
@@ -205,7 +205,7 @@ def test_a_bad_case_keeps_the_finished_ones_and_out_absent(source, tmp_path):
     assert "12 finished cases are kept in" in str(raised.value)
     assert "--skip-unreadable leaves out such cases" in str(raised.value)
     assert not (tmp_path / "sites").exists()
-    assert finished_cases(tmp_path / "sites") == 12
+    assert count_finished_cases(tmp_path / "sites") == 12
     path.write_bytes(sound)
     prepare("prostate-multisite", tmp_path / "sites", source=source, **FIELD)
     prepare("prostate-multisite", tmp_path / "undisturbed", source=source, **FIELD)

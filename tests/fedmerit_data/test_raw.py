@@ -6,22 +6,22 @@ import numpy as np
 import pytest
 
 from fedmerit.errors import BadInput
-from fedmerit_data.raw import (
+from fedmerit_data.raw_cases import (
     Decoded,
     RawCase,
     RawSite,
-    blank,
-    by_site,
-    files_below,
-    pair,
-    remember,
+    add_left_out,
+    blank_remarks,
+    find_site_folders,
+    group_by_site,
+    list_files,
+    list_visible,
+    note_file,
+    pair_files,
     require_few_labels,
     require_file,
     require_folder,
     require_same_shape,
-    site_folders,
-    visible,
-    with_strays,
 )
 
 
@@ -35,23 +35,23 @@ def source(tmp_path):
 
 
 def test_files_are_found_in_order_without_hidden_ones_and_links_are_not_followed(source):
-    assert [path.name for path in visible(source)] == ["_notes", "a.txt", "b", "link"]
-    names = [path.relative_to(source).as_posix() for path in files_below(source)]
+    assert [path.name for path in list_visible(source)] == ["_notes", "a.txt", "b", "link"]
+    names = [path.relative_to(source).as_posix() for path in list_files(source)]
     assert names == ["_notes/d", "a.txt", "b/1.dcm", "b/2.dcm", "b/inner/0.dcm", "link"]
-    for find in (visible, lambda folder: list(files_below(folder))):
+    for find in (list_visible, lambda folder: list(list_files(folder))):
         with pytest.raises(BadInput, match="missing: not a readable folder"):
             find(source / "missing")
 
 
 def test_sites_are_folders_and_what_lies_beside_them_is_told(source):
-    folders, strays = site_folders(source, "one per site")
+    folders, strays = find_site_folders(source, "one per site")
     assert [folder.name for folder in folders] == ["b", "link"]
     assert strays == (("_notes", "not the folder of a site"), ("a.txt", "not the folder of a site"))
-    first, second = with_strays([RawSite("b", (), (("x", "odd"),)), RawSite("link", ())], strays)
+    first, second = add_left_out([RawSite("b", (), (("x", "odd"),)), RawSite("link", ())], strays)
     assert (first.left_out, second.left_out) == ((*strays, ("x", "odd")), ())
     with pytest.raises(BadInput, match="inner: no site folders in it; expected one per site"):
-        site_folders(source / "b" / "inner", "one per site")
-    for require in (site_folders, require_folder):
+        find_site_folders(source / "b" / "inner", "one per site")
+    for require in (find_site_folders, require_folder):
         with pytest.raises(BadInput, match=r"a.txt: no such folder; --source has to be the folder that holds scans"):
             require(source / "a.txt", "scans")
 
@@ -67,28 +67,28 @@ def test_what_is_no_file_is_not_read(source, name):
 def test_cases_become_sites_in_the_order_of_their_names(tmp_path):
     one, two, three = (RawCase(name, name, tmp_path, tmp_path) for name in "123")
     left_out = [("z", "odd"), ("y", "odd")]
-    assert by_site([("UCL", one), ("HK", three), ("UCL", two)], left_out) == [
+    assert group_by_site([("UCL", one), ("HK", three), ("UCL", two)], left_out) == [
         RawSite("HK", (three,), (("y", "odd"), ("z", "odd"))), RawSite("UCL", (one, two))
     ]  # fmt: skip
-    assert by_site([], left_out) == []
+    assert group_by_site([], left_out) == []
 
 
 def test_images_and_masks_are_paired_or_the_one_alone_is_named(tmp_path):
     images, masks = ({case: tmp_path / f"{case}{end}" for case in "ba"} for end in (".png", "_mask.png"))
-    assert pair(images, masks, tmp_path) == [(case, images[case], masks[case]) for case in "ab"]
+    assert pair_files(images, masks, tmp_path) == [(case, images[case], masks[case]) for case in "ab"]
     with pytest.raises(BadInput, match=r"b.png: its mask is missing"):
-        pair(images, {"a": masks["a"]}, tmp_path)
+        pair_files(images, {"a": masks["a"]}, tmp_path)
     with pytest.raises(BadInput, match=r"a_mask.png: the image of this mask is missing"):
-        pair({"b": images["b"]}, masks, tmp_path)
+        pair_files({"b": images["b"]}, masks, tmp_path)
     with pytest.raises(BadInput, match="no cases in this site folder"):
-        pair({}, {}, tmp_path)
+        pair_files({}, {}, tmp_path)
 
 
 def test_one_file_stands_for_a_case(tmp_path):
     found = {}
-    remember(found, "a", tmp_path / "a.png")
+    note_file(found, "a", tmp_path / "a.png")
     with pytest.raises(BadInput, match=r"a.jpg: .*a.png already stands for case a; keep one of the two, or rename one"):
-        remember(found, "a", tmp_path / "a.jpg")
+        note_file(found, "a", tmp_path / "a.jpg")
     assert found == {"a": tmp_path / "a.png"}
 
 
@@ -110,4 +110,4 @@ def test_image_and_mask_have_one_shape(tmp_path):
 def test_an_image_of_one_value_is_told(level, found):
     image = np.full((2, 1, 3, 3), 7, np.float32)
     image[0, 0, 0, 0] += level
-    assert blank(Decoded(image, np.zeros_like(image, np.uint8))) == found
+    assert blank_remarks(Decoded(image, np.zeros_like(image, np.uint8))) == found

@@ -7,8 +7,8 @@ from run_factory import make_sites
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json, sha256, write_json
 from fedmerit.trainers.monai_trainer.data import open_sites
-from fedmerit_data import shrinking
-from fedmerit_data.shrinking import block_means, shrink
+from fedmerit_data import downsampling
+from fedmerit_data.downsampling import block_means, shrink
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def test_all_sites_are_written_or_none(sites, tmp_path, monkeypatch):
         if path.parent.name == "B":
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(shrinking, "write_json", stop)
+    monkeypatch.setattr(downsampling, "write_json", stop)
     with pytest.raises(KeyboardInterrupt):
         shrink(sites, tmp_path / "small", 2)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["full", "sites"]

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from fedmerit_data.raw import Decoded, RawCase, RawSite
+from fedmerit_data.raw_cases import Decoded, RawCase, RawSite
 from fedmerit_data.readers.kind import disc_kind
-from fedmerit_data.spatial.photographs import decoded, halved, load, load_mask, one_site
+from fedmerit_data.spatial.photographs import binarise_mask, find_one_site, load, load_mask, make_case
 
 ROLES = {"image": "image", "groundtruth": "mask"}
 
@@ -15,7 +15,7 @@ def find_sites(source: Path) -> list[RawSite]:
     Raises:
         BadInput: no such folder, no cases, an image or mask alone, or one case in train and test.
     """
-    return [one_site("DRIONS-DB", source, "{train,test}/{image,groundtruth}/image_NNN.jpg", _role)]
+    return [find_one_site("DRIONS-DB", source, "{train,test}/{image,groundtruth}/image_NNN.jpg", _role)]
 
 
 def _role(path: Path) -> tuple[str, str]:
@@ -31,7 +31,7 @@ def decode(case: RawCase) -> Decoded:
         BadInput: a file is unreadable, or image and mask differ in shape.
     """
     image = load(case.image, "RGB")
-    return decoded(image, halved(case.label, load_mask(case, case.label, image)))
+    return make_case(image, binarise_mask(case.label, load_mask(case, case.label, image)))
 
 
 KIND = disc_kind(

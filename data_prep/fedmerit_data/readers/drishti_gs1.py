@@ -3,9 +3,9 @@
 import re
 from pathlib import Path
 
-from fedmerit_data.raw import Decoded, RawCase, RawSite
+from fedmerit_data.raw_cases import Decoded, RawCase, RawSite
 from fedmerit_data.readers.kind import fundus_kind
-from fedmerit_data.spatial.photographs import decoded, halved, load, load_mask, one_site
+from fedmerit_data.spatial.photographs import binarise_mask, find_one_site, load, load_mask, make_case
 
 EXPECTED = (
     "{Training,Test}/Images/drishtiGS_NNN.png and "
@@ -21,7 +21,7 @@ def find_sites(source: Path) -> list[RawSite]:
     Raises:
         BadInput: no such folder, no cases, an image or soft map alone, or two files of one case.
     """
-    return [one_site("Drishti-GS1", source, EXPECTED, _role, masks=("disc", "cup"))]
+    return [find_one_site("Drishti-GS1", source, EXPECTED, _role, masks=("disc", "cup"))]
 
 
 def _role(path: Path) -> tuple[str, str]:
@@ -38,8 +38,8 @@ def decode(case: RawCase) -> Decoded:
         BadInput: a file is unreadable, or image and soft maps differ in shape.
     """
     image = load(case.image, "RGB")
-    disc, cup = (halved(path, load_mask(case, path, image)) for path in (case.label, *case.more))
-    return decoded(image, disc, cup)
+    disc, cup = (binarise_mask(path, load_mask(case, path, image)) for path in (case.label, *case.more))
+    return make_case(image, disc, cup)
 
 
 KIND = fundus_kind(

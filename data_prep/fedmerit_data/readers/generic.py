@@ -15,25 +15,25 @@ from numpy.typing import NDArray
 
 from fedmerit.configuration.network_input import NORMALISATIONS
 from fedmerit.errors import BadInput
-from fedmerit_data.csv_tables import read_table
-from fedmerit_data.raw import (
+from fedmerit_data.raw_cases import (
     Decoded,
     RawCase,
     RawSite,
-    files_below,
-    pair,
-    remember,
+    add_left_out,
+    find_site_folders,
+    list_files,
+    list_visible,
+    note_file,
+    pair_files,
     require_file,
     require_same_shape,
-    site_folders,
-    visible,
-    with_strays,
 )
 from fedmerit_data.readers.kind import Kind
-from fedmerit_data.readers.label_map import ANY, IGNORE, LabelMap, ignored_in, masks_of, require_labels
-from fedmerit_data.spatial.geometry import axial, same_grid
+from fedmerit_data.readers.label_map import ANY, IGNORE, LabelMap, ignored_remarks, require_labels, split_masks
+from fedmerit_data.spatial.geometry import align_axes, slice_axially
 from fedmerit_data.spatial.photographs import HALF, UPRIGHT, load, stated_orientation
 from fedmerit_data.spatial.volumes import Volume, read_itk, read_nifti
+from fedmerit_data.tables import read_table
 
 EXPECTED = (
     "folders <site>/{images,masks}, a dataset.json of the Decathlon, MONAI or nnU-Net, or pairs.csv with "
@@ -63,29 +63,29 @@ def find_sites(source: Path) -> list[RawSite]:
         if os.path.lexists(source / name):
             require_file(source / name)
             sites = read(source / name)
-            return with_strays(sites, _unlisted(source / name, sites))
-    folders, strays = site_folders(source, EXPECTED)
-    return with_strays([_read_folder(folder) for folder in folders], strays)
+            return add_left_out(sites, _unlisted(source / name, sites))
+    folders, strays = find_site_folders(source, EXPECTED)
+    return add_left_out([_read_folder(folder) for folder in folders], strays)
 
 
 def _read_folder(folder: Path) -> RawSite:
     found: dict[str, dict[str, Path]] = {"images": {}, "masks": {}}
     left_out = [
         (path.name, "neither in images nor in masks")
-        for path in visible(folder)
+        for path in list_visible(folder)
         if path.name not in found or not path.is_dir()
     ]
     for part, files in found.items():
-        for path in visible(folder / part) if (folder / part).is_dir() else ():
+        for path in list_visible(folder / part) if (folder / part).is_dir() else ():
             stem, suffix = name_and_suffix(path)
             if suffix in READ:
                 own = part == "images" or stem in found["images"]  # which are read first
-                remember(files, stem if own else MASK.sub("", stem), path)
+                note_file(files, stem if own else MASK.sub("", stem), path)
             elif suffix not in DETACHED or not path.with_suffix(".mhd").exists():
                 left_out.append((f"{part}/{path.name}", "of no format that is read"))
     cases = (
         RawCase(case, f"{folder.name}-{case}", image, mask)
-        for case, image, mask in pair(found["images"], found["masks"], folder)
+        for case, image, mask in pair_files(found["images"], found["masks"], folder)
     )
     return RawSite(folder.name, tuple(cases), tuple(left_out))
 
@@ -100,7 +100,7 @@ def _unlisted(listing: Path, sites: list[RawSite]) -> tuple[tuple[str, str], ...
     known = {os.path.normpath(path) for path in told | named | voxels | links}
     return tuple(
         (path.relative_to(listing.parent).as_posix(), f"not in {listing.name}")
-        for path in files_below(listing.parent)
+        for path in list_files(listing.parent)
         if os.path.normpath(path) not in known
     )
 
@@ -143,22 +143,22 @@ def _read_nnunet(folder: Path, site: str, numbers: Sequence[int]) -> RawSite:
     images: dict[str, dict[str, Path]] = defaultdict(dict)
     masks: dict[str, Path] = {}
     left_out = []
-    for path in visible(folder / "imagesTr"):
+    for path in list_visible(folder / "imagesTr"):
         stem, suffix = name_and_suffix(path)
         match = CHANNEL.fullmatch(stem)
         if match and suffix in READ:
-            remember(images[match["case"]], match["number"], path)
+            note_file(images[match["case"]], match["number"], path)
         elif suffix not in DETACHED:
             left_out.append((f"imagesTr/{path.name}", "not named CASE_0000, with the number of its channel"))
-    for path in visible(folder / "labelsTr"):
+    for path in list_visible(folder / "labelsTr"):
         stem, suffix = name_and_suffix(path)
         if suffix in READ:
-            remember(masks, stem, path)
+            note_file(masks, stem, path)
     for case, files in images.items():
         if missing := sorted(f"{number:04d}" for number in numbers if f"{number:04d}" not in files):
             raise BadInput(f"{folder / 'imagesTr' / case}_{missing[0]}: no such file; dataset.json names this channel")
     cases = []
-    for case, first, mask in pair({case: files[min(files)] for case, files in images.items()}, masks, folder):
+    for case, first, mask in pair_files({case: files[min(files)] for case, files in images.items()}, masks, folder):
         others = tuple(images[case][number] for number in sorted(images[case])[1:])
         cases.append(RawCase(case, f"{site}-{case}", first, mask, channels=others))
     return RawSite(site, tuple(cases), tuple(left_out))
@@ -197,7 +197,7 @@ def _cases(listing: Path, entries: list[tuple[str, str, str, str]]) -> tuple[Raw
         if stems[case] > 1:
             folders = [part for part in within.parent.parts if part not in (within.anchor, "..")]
             case = "-".join((*folders, case))
-        remember(images, case, files[0])
+        note_file(images, case, files[0])
         cases.append(RawCase(case, f"{site}-{patient or case}", *files))
     return tuple(sorted(cases, key=lambda case: case.name))
 
@@ -256,11 +256,11 @@ def _photograph(case: RawCase, labels: LabelMap, channels: int) -> Decoded:
     if name_and_suffix(case.label)[1] in JPEG:
         index = np.where(index > HALF, 255, 0).astype(np.uint8)
         remarks.append("JPEG mask: levels above 127 taken as 255, others as 0")
-    masks = masks_of(case.label, index, labels)
+    masks = split_masks(case.label, index, labels)
     return Decoded(
         image,
         np.stack(masks).astype(np.uint8)[None],
-        remarks=(*remarks, *ignored_in(index, labels)),
+        remarks=(*remarks, *ignored_remarks(index, labels)),
     )
 
 
@@ -280,17 +280,17 @@ def read_photograph(path: Path, channels: int) -> NDArray[np.float32]:
 
 
 def _volume(case: RawCase, labels: LabelMap, channels: int) -> Decoded:
-    images = _channels_of(case, channels)
+    images = _channel_volumes(case, channels)
     mask = _read(case.label)
     # Each label on its own: what `axial` turns and checks is a mask of 0 and 1.
-    masks = [replace(mask, voxels=part.astype(np.float32)) for part in masks_of(case.label, mask.voxels, labels)]
-    sliced = [axial(case, image, masks[0]) for image in images]
-    label = [sliced[0].label, *(axial(case, images[0], part).label for part in masks[1:])]
+    masks = [replace(mask, voxels=part.astype(np.float32)) for part in split_masks(case.label, mask.voxels, labels)]
+    sliced = [slice_axially(case, image, masks[0]) for image in images]
+    label = [sliced[0].label, *(slice_axially(case, images[0], part).label for part in masks[1:])]
     return Decoded(
         np.concatenate([part.image for part in sliced], axis=1),
         np.concatenate(label, axis=1),
         sliced[0].spacing,
-        (*sliced[0].remarks, *ignored_in(mask.voxels, labels)),
+        (*sliced[0].remarks, *ignored_remarks(mask.voxels, labels)),
         sliced[0].slice_distance,
     )
 
@@ -299,7 +299,7 @@ def _read(path: Path) -> Volume:
     return read_nifti(path) if name_and_suffix(path)[1] in NIFTI else read_itk(path)
 
 
-def _channels_of(case: RawCase, channels: int) -> list[Volume]:
+def _channel_volumes(case: RawCase, channels: int) -> list[Volume]:
     """A volume for each channel, of one file or of several."""
     if not case.channels:
         return read_channels(case.image, channels)
@@ -307,13 +307,13 @@ def _channels_of(case: RawCase, channels: int) -> list[Volume]:
     if len(files) != channels:
         raise BadInput(f"{case.image}: case {case.name} has {len(files)} channels; pass --channels {len(files)}")
     first, *others = (_read(path) for path in files)
-    return [first, *(same_grid(case, first, one) for one in others)]
+    return [first, *(align_axes(case, first, one) for one in others)]
 
 
 def read_channels(path: Path, channels: int) -> list[Volume]:
     """A volume for each of the numbers of a voxel; `BadInput` where it has others."""
     if channels == 1:
-        there = shape_of(path)
+        there = read_shape(path)
         if len(there) == 4 and there[3] > 1:
             raise BadInput(f"{path}: of shape {there}; pass --channels {there[3]} to read them all")
         return [_read(path)]
@@ -321,7 +321,7 @@ def read_channels(path: Path, channels: int) -> list[Volume]:
         raise BadInput(
             f"{path}: {channels} channels are read from NIfTI files alone; pass --channels 1, or export it as such"
         )
-    first, shape = read_nifti(path, 0), shape_of(path)
+    first, shape = read_nifti(path, 0), read_shape(path)
     if shape[3:] != (channels,):
         number = shape[3] if len(shape) == 4 else 1
         raise BadInput(
@@ -330,7 +330,7 @@ def read_channels(path: Path, channels: int) -> list[Volume]:
     return [first, *(read_nifti(path, channel) for channel in range(1, channels))]
 
 
-def shape_of(path: Path) -> tuple[int, ...]:
+def read_shape(path: Path) -> tuple[int, ...]:
     """Of a NIfTI file; empty where it is none, or cannot be read."""
     if name_and_suffix(path)[1] not in NIFTI or not path.is_file():
         return ()

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from fedmerit_data.raw import Decoded, RawCase, RawSite
-from fedmerit_data.spatial.preprocessing import Normalise, normalise_of
+from fedmerit_data.raw_cases import Decoded, RawCase, RawSite
+from fedmerit_data.spatial.preprocessing import Normalise, make_normaliser
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Kind:
     @property
     def normalise(self) -> Normalise:
         """What makes intensities alike."""
-        return normalise_of(self.normalisation, self.channels)
+        return make_normaliser(self.normalisation, self.channels)
 
     @property
     def needs_source(self) -> bool:
@@ -53,18 +53,18 @@ fundus_kind = partial(photo_kind, task="fundus", labels=("disc", "cup"), crops=(
 disc_kind = partial(photo_kind, task="fundus-disc", labels=("disc",), crops=("whole", "disc"))
 
 
-def disc_alone(kind: Kind) -> Kind:
+def disc_only(kind: Kind) -> Kind:
     """The same images for the first of their labels alone, the disc."""
     same = disc_kind(
         description=f"{kind.description}; disc alone",
         find_sites=kind.find_sites,
-        decode=partial(_decode_disc_alone, kind.decode),
+        decode=partial(_decode_disc_only, kind.decode),
         licence=kind.licence,
         citation=kind.citation,
     )
     return same
 
 
-def _decode_disc_alone(decode: Callable[[RawCase], Decoded], case: RawCase) -> Decoded:
+def _decode_disc_only(decode: Callable[[RawCase], Decoded], case: RawCase) -> Decoded:
     both = decode(case)
     return replace(both, label=both.label[:, :1])

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmerit.errors import BadInput
-from fedmerit_data.raw import require_few_labels
+from fedmerit_data.raw_cases import require_few_labels
 
 LabelMap = Mapping[str, tuple[int, ...]]
 
@@ -69,7 +69,7 @@ def require_labels(labels: LabelMap) -> None:
             raise BadInput(f"labels: {both[0]} is a value of {name} and of {IGNORE}; leave it out of one")
 
 
-def masks_of(path: Path, index: NDArray[Any], labels: LabelMap) -> list[NDArray[np.bool_]]:
+def split_masks(path: Path, index: NDArray[Any], labels: LabelMap) -> list[NDArray[np.bool_]]:
     """Of a mask file's values ``index`` the mask of each label, of the same shape, in the order of the map.
 
     Raises:
@@ -90,7 +90,7 @@ def masks_of(path: Path, index: NDArray[Any], labels: LabelMap) -> list[NDArray[
     return [np.isin(whole, values) if values else whole > 0 for name, values in labels.items() if name != IGNORE]
 
 
-def ignored_in(index: NDArray[Any], labels: LabelMap) -> list[str]:
+def ignored_remarks(index: NDArray[Any], labels: LabelMap) -> list[str]:
     """A remark where a mask holds values that the map ignores."""
     there = sorted({int(value) for value in np.unique(np.rint(index))} & set(labels.get(IGNORE, ())))
     return [f"values {', '.join(map(str, there))} ignored: background"] if there else []

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from fedmerit_data.raw import RawSite
+from fedmerit_data.raw_cases import RawSite
 from fedmerit_data.readers.kind import fundus_kind
-from fedmerit_data.spatial.photographs import decode_rings, one_site
+from fedmerit_data.spatial.photographs import decode_rings, find_one_site
 
 EXPECTED = (
     "Training400/{Glaucoma,Non-Glaucoma}/*.jpg, REFUGE-Validation400/*.jpg or Test400/*.jpg, and their masks in "
@@ -18,7 +18,7 @@ def find_sites(source: Path) -> list[RawSite]:
     Raises:
         BadInput: no such folder, no cases, an image or mask alone, or two files of one case.
     """
-    return [one_site("REFUGE", source, EXPECTED, _role)]
+    return [find_one_site("REFUGE", source, EXPECTED, _role)]
 
 
 def _role(path: Path) -> tuple[str, str]:

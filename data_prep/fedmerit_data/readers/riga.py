@@ -14,9 +14,9 @@ from skimage.measure import label, regionprops
 from skimage.morphology import closing, disk
 
 from fedmerit.errors import BadInput
-from fedmerit_data.raw import Decoded, RawCase, RawSite, files_below, remember, require_folder, require_same_shape
+from fedmerit_data.raw_cases import Decoded, RawCase, RawSite, list_files, note_file, require_folder, require_same_shape
 from fedmerit_data.readers.kind import Kind, fundus_kind
-from fedmerit_data.spatial.photographs import decoded, load
+from fedmerit_data.spatial.photographs import load, make_case
 
 Mask = NDArray[np.bool_]
 
@@ -65,7 +65,7 @@ def _read_site(name: str, source: Path, part: str) -> RawSite:
     found: dict[str, dict[str, Path]] = defaultdict(dict)
     left_out = []
     require_folder(folder, f"{part}/.../{EXPECTED}")
-    for path in files_below(folder):
+    for path in list_files(folder):
         relative, match = path.relative_to(folder), FILE.fullmatch(path.name)
         if match is None:
             left_out.append((relative.as_posix(), "not named imageKprime or imageK-1 to imageK-6"))
@@ -74,7 +74,7 @@ def _read_site(name: str, source: Path, part: str) -> RawSite:
         if f"{case}-{match['expert']}" in UNUSABLE:
             left_out.append((relative.as_posix(), "known to be unusable in the release"))
         else:
-            remember(found[case], match["expert"] or "prime", path)
+            note_file(found[case], match["expert"] or "prime", path)
     cases = []
     for case, files in sorted(found.items()):
         prime = files.pop("prime", None)
@@ -120,7 +120,7 @@ def decode(case: RawCase) -> Decoded:
     if not experts:
         raise BadInput(f"{case.label}: no closed contour found on it or on another copy; expected disc and cup drawn")
     disc, cup = np.sum(experts, axis=0) * 2 > len(experts)
-    return decoded(image, disc, cup, remarks=tuple(remarks))
+    return make_case(image, disc, cup, remarks=tuple(remarks))
 
 
 def drawn(image: NDArray[np.uint8], copy: NDArray[np.uint8], lossy: bool) -> Mask:

@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from fedmerit.errors import BadInput
-from fedmerit_data.raw import Decoded, RawCase, require_few_labels, require_same_shape
+from fedmerit_data.raw_cases import Decoded, RawCase, require_few_labels, require_same_shape
 from fedmerit_data.spatial.volumes import Volume
 
-SAME_PLACE = 0.1  # mm that corners of image and mask may lie apart
+CORNER_TOLERANCE = 0.1  # mm that corners of image and mask may lie apart
 AXIAL = orientations.axcodes2ornt(("L", "P", "S"))  # where the axes of axial slices lead: left, posterior, superior
 
 
-def onto(image: Volume, label: Volume) -> tuple[Volume, tuple[str, ...]]:
+def resample_mask(image: Volume, label: Volume) -> tuple[Volume, tuple[str, ...]]:
     """``label`` on the grid of ``image`` by nearest neighbour, and the remark where that moved voxels.
 
     A mask that only lacks slices, or is stored in another order, loses nothing and gets no remark.
@@ -26,7 +26,7 @@ def onto(image: Volume, label: Volume) -> tuple[Volume, tuple[str, ...]]:
         BadInput: marked voxels lie outside the image, or a header does not say where its voxels lie.
     """
     for volume in (image, label):
-        if not volume.located:
+        if not volume.is_located:
             raise BadInput(f"{volume.path}: its header does not say where its voxels lie; export the file again")
     to_label = np.linalg.inv(label.affine) @ image.affine
     marked = np.argwhere(label.voxels > 0)
@@ -43,16 +43,16 @@ def onto(image: Volume, label: Volume) -> tuple[Volume, tuple[str, ...]]:
     beyond = _corners(label.voxels.shape) @ back.T
     if (beyond[:, :3] < -1).any() or (beyond[:, :3] > np.add(image.voxels.shape, 1)).any():
         remarks += ("the grid of the mask reaches beyond its image: is a slice missing?",)
-    return Volume(label.path, voxels, image.affine, image.located), remarks
+    return Volume(label.path, voxels, image.affine, image.is_located), remarks
 
 
-def same_grid(case: RawCase, image: Volume, label: Volume) -> Volume:
+def align_axes(case: RawCase, image: Volume, label: Volume) -> Volume:
     """``label`` with its axes in the order and direction of ``image``'s, nothing resampled.
 
     Raises:
         BadInput: their shapes differ, or their corners lie apart.
     """
-    if image.located and label.located:
+    if image.is_located and label.is_located:
         turn = orientations.ornt_transform(
             orientations.io_orientation(label.affine), orientations.io_orientation(image.affine)
         )
@@ -60,7 +60,7 @@ def same_grid(case: RawCase, image: Volume, label: Volume) -> Volume:
         label = replace(label, voxels=orientations.apply_orientation(label.voxels, turn), affine=affine)
     require_same_shape(case, image.voxels, label.voxels)
     apart = np.abs(_corners(image.voxels.shape) @ (image.affine - label.affine).T).max()
-    if not apart <= SAME_PLACE:
+    if not apart <= CORNER_TOLERANCE:
         raise BadInput(
             f"{label.path}: lies up to {apart:.1f} mm from its image {image.path.name} (the affines differ); "
             "they have to have one geometry"
@@ -74,10 +74,10 @@ def _corners(shape: tuple[int, ...]) -> NDArray[np.float64]:
 
 def _along_the_body(image: Volume) -> bool:
     """Whether the header places the third axis from foot to head or back."""
-    return image.located and nib.aff2axcodes(image.affine)[2] in "SI"
+    return image.is_located and nib.aff2axcodes(image.affine)[2] in "SI"
 
 
-def as_stored(image: Volume, slices: NDArray[np.uint8]) -> NDArray[np.uint8]:
+def restore_axes(image: Volume, slices: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """Axial ``slices`` (slices, height, width), as `axial` cuts them, as voxels (x, y, z) in the order of ``image``."""
     voxels = slices.transpose(2, 1, 0)
     if not _along_the_body(image):
@@ -87,7 +87,7 @@ def as_stored(image: Volume, slices: NDArray[np.uint8]) -> NDArray[np.uint8]:
     return stored
 
 
-def axial(
+def slice_axially(
     case: RawCase, image: Volume, label: Volume, *, zones: int | None = None, remarks: tuple[str, ...] = ()
 ) -> Decoded:
     """Axial slices from foot to head, rows from anterior to posterior, columns from the patient's right to left.
@@ -104,7 +104,7 @@ def axial(
         BadInput: image and mask differ in shape or geometry, hold values that are not finite, or a label is
             none of the layout's.
     """
-    label = same_grid(case, image, label)
+    label = align_axes(case, image, label)
     if not np.isfinite(image.voxels).all():
         raise BadInput(f"{image.path}: holds values that are not finite; export the image again")
     require_few_labels(label.path, label.voxels)
@@ -124,7 +124,7 @@ def axial(
     else:
         remarks += ("header does not place the third axis along the body: axes kept as stored",)
     spacing = np.linalg.norm(affine[:3, :3], axis=0)
-    nominal = not image.located or np.allclose(spacing, 1)  # 1 mm along all axes is what writers put who know none
+    nominal = not image.is_located or np.allclose(spacing, 1)  # 1 mm along all axes is what writers put who know none
     pixels = np.ascontiguousarray(voxels.transpose(2, 1, 0), dtype=np.float32)  # (slices, height, width), as marked
     marked = np.ascontiguousarray(mask.transpose(2, 1, 0), dtype=np.uint8)
     return Decoded(

@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 from PIL import ExifTags, Image
 
 from fedmerit.errors import BadInput
-from fedmerit_data.raw import (
+from fedmerit_data.raw_cases import (
     Decoded,
     RawCase,
     RawSite,
-    files_below,
-    pair,
-    remember,
+    list_files,
+    note_file,
+    pair_files,
     require_file,
     require_folder,
     require_same_shape,
@@ -26,7 +26,7 @@ CUP, RIM, BACKGROUND = 0, 128, 255
 TOLERANCE = 5  # grey levels that a mask may stray, as from another 8-bit encoder
 HALF = 127  # masks that are 0 and 255, softly or after JPEG, are cut above it
 NEAR, UNDECIDED = 32, 0.1  # grey levels about 0 and 255, and the share of such a mask that may stray further
-MOST_PIXELS = 2**26  # more than any fundus camera's; a header that promises more is not believed
+MAX_PIXELS = 2**26  # more than any fundus camera's; a header that promises more is not believed
 FORMATS = ("PNG", "JPEG", "BMP", "TIFF")  # what Pillow may take a file for; it would run others as programs
 MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr")  # of 8 bits: Pillow cuts deeper ones off
 UPRIGHT = 1
@@ -36,7 +36,7 @@ EYE = re.compile(r"-[LR]$", re.IGNORECASE)
 Role = Callable[[Path], tuple[str, str]]
 
 
-def one_site(
+def find_one_site(
     name: str,
     source: Path,
     expected: str,
@@ -61,11 +61,11 @@ def one_site(
     found: dict[str, dict[str, Path]] = {part: {} for part in ("image", *masks)}
     left_out = []
     require_folder(source, expected)
-    for path in files_below(source):
+    for path in list_files(source):
         relative = path.relative_to(source)
         part, case = role(relative)
         if part in found:
-            remember(found[part], case, path)
+            note_file(found[part], case, path)
         else:
             left_out.append((relative.as_posix(), case))
     if not any(found.values()):
@@ -80,7 +80,7 @@ def one_site(
             )
     cases = (
         RawCase(case, f"{name}-{patient(case)}", image, mask, tuple(other[case] for other in others))
-        for case, image, mask in pair(found["image"], first, source)
+        for case, image, mask in pair_files(found["image"], first, source)
     )
     return RawSite(name, tuple(cases), tuple(left_out))
 
@@ -96,7 +96,7 @@ def load(path: Path, mode: str | None) -> NDArray[np.uint8]:
     try:
         require_file(path, "image")
         with Image.open(path, formats=FORMATS) as file:
-            if file.width * file.height > MOST_PIXELS:
+            if file.width * file.height > MAX_PIXELS:
                 raise ValueError(f"{file.width} x {file.height} pixels, more than any photograph has")
             if file.mode not in MODES:
                 raise BadInput(f"{path}: pixels of type {file.mode}; expected 8 bits per colour: convert it")
@@ -122,7 +122,7 @@ def load_mask(case: RawCase, path: Path, image: NDArray[np.uint8]) -> NDArray[np
     return grey
 
 
-def halved(path: Path, grey: NDArray[np.uint8]) -> NDArray[np.bool_]:
+def binarise_mask(path: Path, grey: NDArray[np.uint8]) -> NDArray[np.bool_]:
     """What is bright in a mask of 0 and 255, whose edges may be soft.
 
     Raises:
@@ -148,7 +148,7 @@ def load_rings(case: RawCase, image: NDArray[np.uint8]) -> tuple[NDArray[np.bool
     return ~background, cup
 
 
-def decoded(image: NDArray[np.uint8], *masks: NDArray[np.bool_], remarks: tuple[str, ...] = ()) -> Decoded:
+def make_case(image: NDArray[np.uint8], *masks: NDArray[np.bool_], remarks: tuple[str, ...] = ()) -> Decoded:
     """A photograph (height, width, colours) and its masks (height, width) as a case of one slice."""
     colours = image.transpose(2, 0, 1).astype(np.float32)
     return Decoded(colours[None], np.stack(masks).astype(np.uint8)[None], remarks=remarks)
@@ -161,4 +161,4 @@ def decode_rings(case: RawCase) -> Decoded:
         BadInput: a file is unreadable, image and mask differ in shape, or the mask holds another value.
     """
     image = load(case.image, "RGB")
-    return decoded(image, *load_rings(case, image))
+    return make_case(image, *load_rings(case, image))

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedmerit.errors import BadInput
-from fedmerit_data.raw import Decoded
+from fedmerit_data.raw_cases import Decoded
 
 Normalise = Callable[[NDArray[np.float32] | Tensor], Tensor]
 
@@ -44,7 +44,7 @@ WINDOWS: Mapping[str, tuple[float, float]] = {
 }
 
 
-def normalise_of(modality: str, channels: int) -> Normalise:
+def make_normaliser(modality: str, channels: int) -> Normalise:
     """What makes intensities of a modality alike, of slices and channels as one axis.
 
     Args:
@@ -95,7 +95,7 @@ def central_box(case: Decoded, field_of_view: float | None) -> Box:
     return Box(_central_start(height, extent[0]), _central_start(width, extent[1]), *extent)
 
 
-def box_about(mask: NDArray[Any], multiple: float) -> Box | None:
+def box_around(mask: NDArray[Any], multiple: float) -> Box | None:
     """The square about the middle of ``mask`` (height, width), ``multiple`` times its larger extent; `None` if empty.
 
     The middle is that of the mask's bounding box, so that from a multiple of 1 on nothing is cut off.

@@ -17,11 +17,11 @@ import SimpleITK
 from numpy.typing import NDArray
 
 from fedmerit.errors import BadInput
-from fedmerit_data.raw import require_file
+from fedmerit_data.raw_cases import require_file
 
 ITK_VOXELS = re.compile(rb"^(?:ElementDataFile\s*=|data ?file:)\s*(.*?)\s*$", re.IGNORECASE | re.MULTILINE)
-PACKED = 1032  # voxels that one stored byte can stand for: the most that deflate packs
-MOST_VOXELS = 2**27  # many times any scan: what promises more is a damaged header
+MAX_PACKING = 1032  # voxels that one stored byte can stand for: the most that deflate packs
+MAX_VOXELS = 2**27  # many times any scan: what promises more is a damaged header
 FROM_LPS = np.diag([-1.0, -1.0, 1.0, 1.0])  # DICOM and ITK count towards left and back
 ITK: Any = SimpleITK  # which carries no types
 
@@ -33,11 +33,11 @@ class Volume:
     path: Path
     voxels: NDArray[np.float32]
     affine: NDArray[np.float64]
-    located: bool = True
+    is_located: bool = True
 
 
 @contextmanager
-def reading(path: Path, what: str) -> Iterator[None]:
+def report_damage(path: Path, what: str) -> Iterator[None]:
     """Whatever a library raises over a damaged file, running out of memory included, as `BadInput`."""
     if not path.is_dir():
         require_file(path, what)
@@ -57,17 +57,17 @@ def require_sane(path: Path, shape: Collection[int], stored: int | None = None) 
     voxels = np.prod([float(side) for side in shape])
     if len(shape) != 3 or min(shape) < 1:
         raise BadInput(f"{path}: shape {tuple(shape)}; expected one volume of three axes")
-    if voxels > MOST_VOXELS:
+    if voxels > MAX_VOXELS:
         raise BadInput(f"{path}: its header promises {tuple(shape)} voxels, more than any scan; fetch the file again")
-    if stored is not None and voxels > stored * PACKED:
+    if stored is not None and voxels > stored * MAX_PACKING:
         raise BadInput(f"{path}: its header promises {tuple(shape)} voxels, but few bytes follow; fetch the file again")
 
 
-def placed(path: Path, voxels: NDArray[Any], affine: NDArray[Any], located: bool = True) -> Volume:
+def place_volume(path: Path, voxels: NDArray[Any], affine: NDArray[Any], is_located: bool = True) -> Volume:
     """The volume of these voxels; `BadInput` unless its affine gives each a place of its own."""
     if not np.isfinite(affine).all() or np.linalg.det(affine) == 0:
         raise BadInput(f"{path}: its header places no voxel (affine {affine.tolist()}); export the file again")
-    return Volume(path, voxels.astype(np.float32, copy=False), np.asarray(affine, dtype=np.float64), located)
+    return Volume(path, voxels.astype(np.float32, copy=False), np.asarray(affine, dtype=np.float64), is_located)
 
 
 def read_nifti(path: Path, channel: int | None = None) -> Volume:
@@ -76,7 +76,7 @@ def read_nifti(path: Path, channel: int | None = None) -> Volume:
     Raises:
         BadInput: the file is unreadable, not one volume, or placed nowhere.
     """
-    with reading(path, "NIfTI volume"):
+    with report_damage(path, "NIfTI volume"):
         file: Any = nib.load(path)
         shape, proxy, stored = file.shape, file.dataobj, path.stat().st_size
         if proxy.dtype.kind not in "buif":
@@ -87,8 +87,8 @@ def read_nifti(path: Path, channel: int | None = None) -> Volume:
         else:
             require_sane(path, shape, stored)
             voxels = np.asarray(proxy, dtype=np.float32)
-        located = bool(file.header["sform_code"] > 0 or file.header["qform_code"] > 0)
-        return placed(path, voxels, file.affine, located)
+        is_located = bool(file.header["sform_code"] > 0 or file.header["qform_code"] > 0)
+        return place_volume(path, voxels, file.affine, is_located)
 
 
 def read_itk(path: Path) -> Volume:
@@ -97,8 +97,8 @@ def read_itk(path: Path) -> Volume:
     Raises:
         BadInput: the file is unreadable, not one volume of single numbers, or placed nowhere.
     """
-    with reading(path, "volume"):
-        stored = _stored_in(path).stat().st_size
+    with report_damage(path, "volume"):
+        stored = _voxel_file(path).stat().st_size
         reader = ITK.ImageFileReader()
         reader.SetFileName(str(path))
         reader.ReadImageInformation()
@@ -110,11 +110,11 @@ def read_itk(path: Path) -> Volume:
         affine[:3, :3] = np.reshape(image.GetDirection(), (3, 3)) * image.GetSpacing()
         affine[:3, 3] = image.GetOrigin()
         # NRRD may leave the patient out; MetaImage never does.
-        located = path.suffix.lower() != ".nrrd" or reader.HasMetaDataKey("NRRD_space")
-        return placed(path, ITK.GetArrayFromImage(image).T, FROM_LPS @ affine, located)
+        is_located = path.suffix.lower() != ".nrrd" or reader.HasMetaDataKey("NRRD_space")
+        return place_volume(path, ITK.GetArrayFromImage(image).T, FROM_LPS @ affine, is_located)
 
 
-def _stored_in(path: Path) -> Path:
+def _voxel_file(path: Path) -> Path:
     """The file that holds the voxels of a MetaImage or NRRD header: itself, or the one of its name beside it."""
     with path.open("rb") as file:
         named = ITK_VOXELS.search(file.read(2**16))

@@ -11,7 +11,7 @@ from pathlib import Path
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.parameters import Checked, parameter
 from fedmerit.trainers.monai_trainer.data import open_sites
-from fedmerit_data.shrinking import shrink
+from fedmerit_data.downsampling import shrink
 from fedmerit_evaluation.ground_truth import coalitions
 from fedmerit_evaluation.ground_truth.coalitions import Training
 from fedmerit_evaluation.ground_truth.regression import coalitions_to_train, least_squares_values

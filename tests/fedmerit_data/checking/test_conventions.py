@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from fedmerit_data.checking.conventions import conventions, in_words, regions
+from fedmerit_data.checking.label_conventions import compare_conventions, describe_reading, measure_regions
 
 SIDE = 40
 TASKS = {"nested": ("disc", "cup"), "beside": ("peripheral", "transition"), "alone": ("prostate",)}
@@ -43,7 +43,7 @@ def sites(task, names="ABCDE", changed="", change=lambda label: label, cases=6):
     for name in names:
         rng = np.random.default_rng([ord(name), len(task)])
         pairs = [case(task, rng, **HONEST[name]) for _ in range(cases)]
-        found[name] = [regions(image, change(label) if name == changed else label) for image, label in pairs]
+        found[name] = [measure_regions(image, change(label) if name == changed else label) for image, label in pairs]
     return found
 
 
@@ -62,7 +62,7 @@ def second_inverted(label):
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize("names", ["ABCDE", "ABC", "AE", "BC"])
 def test_no_alarm_on_sites_that_are_only_different(task, names):
-    assert list(conventions(sites(task, names))) == []
+    assert list(compare_conventions(sites(task, names))) == []
 
 
 CHANGES = {
@@ -84,22 +84,22 @@ HIDDEN = [("beside", swapped, "E")]  # so far from the others that it fits them 
 @pytest.mark.parametrize(("task", "change"), CHANGES)
 @pytest.mark.parametrize("changed", HONEST)
 def test_the_site_that_means_something_else_is_told_alone(task, change, changed):
-    found = list(conventions(sites(task, changed=changed, change=change)))
+    found = list(compare_conventions(sites(task, changed=changed, change=change)))
     if (task, change, changed) in HIDDEN:
         assert found == []
         return
     ((name, reading, misfit, other),) = found
     assert name == changed
-    assert in_words(reading, TASKS[task]) == CHANGES[task, change]
+    assert describe_reading(reading, TASKS[task]) == CHANGES[task, change]
     assert misfit > 2 * other
 
 
 def test_of_two_sites_both_are_named():
-    assert [found[0] for found in conventions(sites("beside", "AB", changed="B", change=swapped))] == ["A", "B"]
+    assert [found[0] for found in compare_conventions(sites("beside", "AB", changed="B", change=swapped))] == ["A", "B"]
 
 
 def test_few_cases_are_not_compared():
-    assert list(conventions(sites("alone", "AB", changed="B", change=inverted, cases=4))) == []
+    assert list(compare_conventions(sites("alone", "AB", changed="B", change=inverted, cases=4))) == []
 
 
 def test_many_labels_are_compared_by_single_changes():
@@ -109,11 +109,11 @@ def test_many_labels_are_compared_by_single_changes():
         return image[None, None].astype(np.float32), planes[None]
 
     drawn = [row_of_five(np.random.default_rng(seed)) for seed in range(6)]
-    others = {name: [regions(*pair) for pair in drawn] for name in "AB"}
+    others = {name: [measure_regions(*pair) for pair in drawn] for name in "AB"}
     order = [0, 3, 2, 1, 4]
-    changed = {"C": [regions(image, label[:, order]) for image, label in drawn]}
-    ((name, reading, _, _),) = conventions(others | changed)
-    assert (name, in_words(reading, "abcde")) == ("C", "its d read as b, its b read as d")
+    changed = {"C": [measure_regions(image, label[:, order]) for image, label in drawn]}
+    ((name, reading, _, _),) = compare_conventions(others | changed)
+    assert (name, describe_reading(reading, "abcde")) == ("C", "its d read as b, its b read as d")
 
 
 def test_regions_are_what_they_are_said_to_be():
@@ -121,7 +121,7 @@ def test_regions_are_what_they_are_said_to_be():
     label[0, 0, :2] = True  # upper half of the first slice
     label[0, 1, :2, :4] = True  # the left half of that
     image = label[:, :1].astype(np.float32)
-    found = regions(image, label)
+    found = measure_regions(image, label)
     shares = np.array([16, 8, 48, 56]) / 64
     np.testing.assert_allclose(found.own[:, 0], np.log(shares / (1 - shares)))
     np.testing.assert_allclose(found.own[:2, 1:3], [[0.25, 0.5], [0.25, 0.25]])
@@ -130,5 +130,5 @@ def test_regions_are_what_they_are_said_to_be():
     np.testing.assert_allclose(found.held[0], [1, 0.5, 0, 0.5])
     np.testing.assert_allclose(found.held[1], [1, 1, 0, 0])
     np.testing.assert_allclose(found.held[3], [8 / 56, 0, 48 / 56, 1])
-    assert regions(image, np.zeros_like(label)) is None
-    assert regions(image, np.ones_like(label)) is None
+    assert measure_regions(image, np.zeros_like(label)) is None
+    assert measure_regions(image, np.ones_like(label)) is None

@@ -9,7 +9,7 @@ from run_factory import make_sites
 from fedmerit.files import read_json, write_json
 from fedmerit.trainers.monai_trainer.data import SiteFolder
 from fedmerit_data.checking import findings
-from fedmerit_data.checking.findings import KINDS, Finding, Located, Severity, located
+from fedmerit_data.checking.findings import KINDS, Finding, LocatedCase, Severity, locate_cases
 
 ROOM = Path(findings.__file__).parent
 SOURCES = [file for file in (*ROOM.glob("*.py"), ROOM.parent / "check.py") if file.name != "findings.py"]
@@ -49,7 +49,7 @@ def test_a_case_is_located_by_its_place_within_its_split(tmp_path):
     lists["server_validation"] = [lists["training"].pop(1)]
     write_json(tmp_path / "HK" / "datalist.json", lists)
     site = SiteFolder(tmp_path / "HK")
-    cases = located(site)
+    cases = locate_cases(site)
     assert [(case.split, case.position, case.case.name) for case in cases] == [
         *(("training", place, f"training{number}") for place, number in enumerate((0, 2, 3, 4))),
         *(("validation", number, f"validation{number}") for number in range(5)),
@@ -57,7 +57,7 @@ def test_a_case_is_located_by_its_place_within_its_split(tmp_path):
         ("server_validation", 0, "training1"),
     ]
     second = cases[1]
-    assert second == Located(site, "training", 1, site.cases("training")[1])
+    assert second == LocatedCase(site, "training", 1, site.cases("training")[1])
     assert (str(second), second.shareable) == ("case training2 of site HK (training)", "HK training 001")
     finding = second.finding("copy", "twice", detail="as UCL testing 004")
     assert finding == Finding(

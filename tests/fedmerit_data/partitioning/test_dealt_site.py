@@ -10,9 +10,9 @@ from site_folders import edit
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json, sha256
 from fedmerit.trainers.monai_trainer.data import SiteFolder, open_sites
-from fedmerit_data.partitioning.dealt_site import write_site
 from fedmerit_data.partitioning.label_noise import Disturbed
-from fedmerit_data.partitioning.patient_pool import pool
+from fedmerit_data.partitioning.patient_pool import pool_patients
+from fedmerit_data.partitioning.site_writer import write_site
 
 SAID = {
     "A": {"licence": "CC BY", "seed": 0, "spacing": [1.0, 1.0], "citation": "one", "shrunk_by": 2},
@@ -34,7 +34,7 @@ def two(tmp_path):
 
 
 def patients(two, *names):
-    return [one for one in pool(open_sites(two), "source") if one.name in names]
+    return [one for one in pool_patients(open_sites(two), "source") if one.name in names]
 
 
 def test_arrays_are_links_but_for_the_masks_that_are_wrong(two, tmp_path):

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from fedmerit.errors import BadInput
-from fedmerit_data.dealing import Scheme
+from fedmerit_data.partitioning.assignment import assign_patients, require_sites
 from fedmerit_data.partitioning.patient_pool import Patient
-from fedmerit_data.partitioning.shares import deal_all, require_sites
+from fedmerit_data.partitioning.scheme import Scheme
 
 SITES = Path("sites")
 
@@ -25,7 +25,7 @@ def patients(training, testing, validation=None, server=0, classes=("x",)):
 
 
 def dealt(pool, scheme, duplicate=(), split_site=()):
-    return deal_all(SITES, pool, scheme, duplicate, split_site)
+    return assign_patients(SITES, pool, scheme, duplicate, split_site)
 
 
 def names(share, *splits):
@@ -60,7 +60,7 @@ def test_neighbouring_sites_see_neighbouring_classes():
     quarters = tuple(f"size {number}" for number in (1, 2, 3, 4))
     shares = dealt(patients(8, 4, classes=quarters), Scheme("banded", 4))
     for number, share in enumerate(shares.values(), start=1):
-        assert {patient.of_class for patient in share.patients if patient.split != "testing"} == {f"size {number}"}
+        assert {patient.patient_class for patient in share.patients if patient.split != "testing"} == {f"size {number}"}
 
 
 def test_a_twin_has_the_same_patients_to_train_on_and_others_to_test_on():
@@ -86,7 +86,7 @@ def test_halves_share_what_the_whole_would_have():
         a, b = (names(half, split) for half in halves)
         assert (len(a), len(b), a | b) == (2, 2, names(whole, split))
         for half in halves:
-            assert {patient.of_class for patient in half.patients if patient.split == split} == {"x", "y"}
+            assert {patient.patient_class for patient in half.patients if patient.split == split} == {"x", "y"}
 
 
 def test_the_seed_moves_who_goes_where():
@@ -137,7 +137,7 @@ def test_a_class_alone_is_dealt_to_the_last_site_and_to_no_other(by, others, out
     pool += patients(0, 12, classes=("a", "b"), validation=0)
     shares = dealt(pool, Scheme(by, into, alone=("b",)))
     for site, share in shares.items():
-        own = {patient.of_class for patient in share.patients if patient.split != "testing"}
+        own = {patient.patient_class for patient in share.patients if patient.split != "testing"}
         assert own == ({"b"} if site == f"site-{into}" else {"a"})
 
 

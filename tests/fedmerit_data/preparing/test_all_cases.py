@@ -10,7 +10,7 @@ from layouts import prepare, prostate_site, snapshot
 
 from fedmerit.errors import BadInput
 from fedmerit_data.kinds import KINDS
-from fedmerit_data.preparing.interruption import finished_cases
+from fedmerit_data.preparing.resumption import count_finished_cases
 
 KIND = "prostate-multisite"
 
@@ -53,7 +53,7 @@ def test_processes_end_with_the_command_and_the_next_goes_on(source, tmp_path):
     arguments += ["--size", "16", "--field-of-view", "24", "--no-pictures"]
     code = "from fedmerit_cli.main import app; app()"
     command = subprocess.Popen([sys.executable, "-c", code, *arguments], start_new_session=True)
-    while finished_cases(out) < 2 and command.poll() is None:
+    while count_finished_cases(out) < 2 and command.poll() is None:
         time.sleep(0.01)
     command.kill()
     command.wait()
@@ -65,7 +65,7 @@ def test_processes_end_with_the_command_and_the_next_goes_on(source, tmp_path):
         time.sleep(0.1)
     else:
         pytest.fail("its processes outlive the command")
-    assert finished_cases(out) >= 2 or out.exists()
+    assert count_finished_cases(out) >= 2 or out.exists()
     if not out.exists():
         prepare(KIND, out, source=source, **FIELD)
     prepare(KIND, tmp_path / "undisturbed", source=source, **FIELD)

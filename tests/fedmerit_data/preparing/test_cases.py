@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from fedmerit_data.kinds import KINDS
-from fedmerit_data.preparing.cases import Work, prepare_case, raw_files
-from fedmerit_data.raw import Decoded, RawCase
+from fedmerit_data.preparing.cases import CaseTask, prepare_case, raw_files
+from fedmerit_data.raw_cases import Decoded, RawCase
 
 KIND = "prostate-multisite"
 
@@ -17,7 +17,7 @@ def test_every_raw_file_counts(tmp_path):
 
     def files(image, label, *more):
         case = RawCase("a", "a", tmp_path / image, tmp_path / label, tuple(tmp_path / name for name in more))
-        work = Work(KINDS[KIND], tmp_path, "site", case, tmp_path / "out", 16, None, None)
+        work = CaseTask(KINDS[KIND], tmp_path, "site", case, tmp_path / "out", 16, None, None)
         return [path.as_posix() for path in raw_files(work)]
 
     assert files("a.mhd", "m1.png", "m2.png") == ["a.mhd", "a.raw", "m1.png", "m2.png"]
@@ -43,7 +43,7 @@ def test_what_is_odd_of_a_mask_is_remarked(tmp_path, slices, remarks):
     raw.write_text("")
 
     def remarked(kind):
-        work = Work(kind, tmp_path, "site", RawCase("a", "a", raw, raw), tmp_path / kind.task, 16, None, None)
+        work = CaseTask(kind, tmp_path, "site", RawCase("a", "a", raw, raw), tmp_path / kind.task, 16, None, None)
         return prepare_case(work).remarks
 
     assert remarked(kind) == remarks

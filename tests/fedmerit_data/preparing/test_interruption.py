@@ -13,9 +13,9 @@ from layouts import fundus_site, prepare, prostate_site, save_nifti, snapshot, v
 from fedmerit.errors import BadInput
 from fedmerit.files import sha256
 from fedmerit_data.check import check
-from fedmerit_data.folders import partial_folder, partial_of
+from fedmerit_data.folders import partial_folder, partial_path
 from fedmerit_data.kinds import KINDS
-from fedmerit_data.preparing.interruption import finished_cases
+from fedmerit_data.preparing.resumption import count_finished_cases
 
 KIND = "prostate-multisite"
 
@@ -40,7 +40,7 @@ def interrupted(source, out, after=3, **options):
     with pytest.raises(KeyboardInterrupt):
         prepare(KIND, out, source=source, progress=progress, **FIELD | options)
     assert not out.exists()
-    assert finished_cases(out) == after
+    assert count_finished_cases(out) == after
 
 
 @pytest.fixture
@@ -71,9 +71,9 @@ def test_what_changed_since_is_done_again(source, tmp_path, decoded):
     before = changed.stat()
     save_nifti(changed, volume(99))
     os.utime(changed, ns=(before.st_atime_ns, before.st_mtime_ns))  # neither time nor size would tell
-    array = partial_of(out) / "sites" / "RUNMC" / "cases" / "Case01_label.npy"
+    array = partial_path(out) / "sites" / "RUNMC" / "cases" / "Case01_label.npy"
     array.write_bytes(array.read_bytes()[:-1])
-    (partial_of(out) / "done" / "RUNMC" / "Case02.json").write_text("{")
+    (partial_path(out) / "done" / "RUNMC" / "Case02.json").write_text("{")
     decoded.clear()
     prepare(KIND, out, source=source, **FIELD)
     assert decoded[:3] == ["RUNMC-Case00", "RUNMC-Case01", "RUNMC-Case02"]
@@ -87,8 +87,8 @@ def test_a_finished_case_that_is_no_longer_in_the_source_goes(source, tmp_path):
     interrupted(source, out, after=4)
     for name in ("Case03.nii.gz", "Case03_segmentation.nii.gz"):
         (source / "ISBI" / name).unlink()
-    (partial_of(out) / "sites" / "RUNMC" / "cases" / ".Case00_image.npy.1.tmp").write_bytes(b"half")
-    (partial_of(out) / "sites" / "HK").mkdir()
+    (partial_path(out) / "sites" / "RUNMC" / "cases" / ".Case00_image.npy.1.tmp").write_bytes(b"half")
+    (partial_path(out) / "sites" / "HK").mkdir()
     prepare(KIND, out, source=source, **FIELD)
     prepare(KIND, tmp_path / "undisturbed", source=source, **FIELD)
     assert snapshot(out) == snapshot(tmp_path / "undisturbed")
@@ -102,7 +102,7 @@ def test_other_options_are_refused_by_name_but_those_of_the_lists_may_change(sou
         prepare(KIND, out, source=source, size=32, field_of_view=24.0)
     with pytest.raises(BadInput, match=r"\(field of view 24.0 then, 120.0 now\)"):
         prepare(KIND, out, source=source, size=16)
-    assert finished_cases(out) == 3
+    assert count_finished_cases(out) == 3
     decoded.clear()
     lists = {"seed": 5, "slices": "organ", "ratios": (0.4, 0.3, 0.3)}
     prepare(KIND, out, source=source, **FIELD | lists)
@@ -141,7 +141,7 @@ def test_cut_off_after_the_last_rename(source, tmp_path, monkeypatch):
         prepare(KIND, out, source=source, seed=3, **FIELD)
     assert prepare(KIND, out, source=source, **FIELD) == [out / "RUNMC", out / "UCL"]
     assert snapshot(out) == before
-    assert not partial_of(out).exists()
+    assert not partial_path(out).exists()
 
 
 def test_generated_files_are_kept_with_the_finished_cases(few_generated, tmp_path):
@@ -153,7 +153,7 @@ def test_generated_files_are_kept_with_the_finished_cases(few_generated, tmp_pat
         try:
             prepare("synthetic-prostate", tmp_path / out, progress=progress, **FIELD)
         except KeyboardInterrupt:
-            assert finished_cases(tmp_path / out) == 2
+            assert count_finished_cases(tmp_path / out) == 2
             assert (tmp_path / "sites-raw" / "site1").is_dir()
     for suffix in ("", "-raw"):
         assert snapshot(tmp_path / f"sites{suffix}") == snapshot(tmp_path / f"undisturbed{suffix}")
@@ -197,13 +197,13 @@ def test_killed_again_and_again_the_folder_is_that_of_an_undisturbed_preparation
         assert kills < 100
         if out.exists():
             assert snapshot(out) == expected
-        for note in partial_of(out).glob("done/*/*.json"):
+        for note in partial_path(out).glob("done/*/*.json"):
             for name, known in json.loads(note.read_text())["checksums"].items():
-                if (stored := partial_of(out) / "sites" / note.parent.name).exists():
+                if (stored := partial_path(out) / "sites" / note.parent.name).exists():
                     assert sha256(stored / name) == known
     assert kills >= 2
     assert snapshot(out) == expected
-    assert not partial_of(out).exists()
+    assert not partial_path(out).exists()
 
 
 def test_disc_crops_resume_too(tmp_path):

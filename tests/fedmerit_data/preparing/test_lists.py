@@ -5,9 +5,9 @@ import pytest
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json
 from fedmerit_data.preparation import Preparation
-from fedmerit_data.preparing.cases import Finished, Unusable, Work
-from fedmerit_data.preparing.lists import split_site, write_lists
-from fedmerit_data.raw import RawCase, RawSite
+from fedmerit_data.preparing.cases import CaseTask, PreparedCase, UnusableCase
+from fedmerit_data.preparing.site_lists import split_site, write_lists
+from fedmerit_data.raw_cases import RawCase, RawSite
 
 KIND = "prostate-multisite"
 SPLITS = ("training", "validation", "testing", "server_validation")
@@ -27,13 +27,13 @@ def raw_case(folder, name, patient=None):
 
 def outcome(folder, asked, case, reason="", **changes):
     """A case of four slices, the second of which shows the organ; or why it cannot be used."""
-    work = Work(asked.layout, folder / "raw", "UCL", case, folder / "partial", 32, 64.0, None)
+    work = CaseTask(asked.layout, folder / "raw", "UCL", case, folder / "partial", 32, 64.0, None)
     if reason:
-        return work, Unusable(reason, readable=False)
+        return work, UnusableCase(reason, readable=False)
     raw = {f"{case.name}.nii": "1", f"{case.name}_mask.nii": "2", "shared.raw": "3"}
     checksums = {name: f"sum of {name}" for name in work.arrays.values()}
     of_all = {"crop": {"top": 1, "left": 2, "height": 3, "width": 4}, "spacing": [3.0, 2.0, 2.0], "remarks": []}
-    return work, Finished(**{"raw": raw, "checksums": checksums, "slices": 4, "organ": [1], **of_all, **changes})
+    return work, PreparedCase(**{"raw": raw, "checksums": checksums, "slices": 4, "organ": [1], **of_all, **changes})
 
 
 def written(folder):

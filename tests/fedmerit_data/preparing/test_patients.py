@@ -8,8 +8,8 @@ from fedmerit.errors import BadInput
 from fedmerit.trainers.monai_trainer.data import SiteFolder, open_sites
 from fedmerit_data.check import examine
 from fedmerit_data.checking.findings import Severity
-from fedmerit_data.dealing import Scheme
 from fedmerit_data.partition import partition
+from fedmerit_data.partitioning.scheme import Scheme
 
 FIELD = {"size": 32, "field_of_view": 24.0}
 HEADER = "site,case,patient\n"

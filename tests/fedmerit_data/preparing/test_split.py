@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from fedmerit.errors import BadInput
 from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT, SPLITS
-from fedmerit_data.preparing.split import split_patients
+from fedmerit_data.preparing.site_lists import split_patients
 
 RATIOS = (0.5, 0.25, 0.25)
 

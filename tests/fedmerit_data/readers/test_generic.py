@@ -11,7 +11,7 @@ from layouts_fundus import disc_and_cup, photo, save
 from PIL import ExifTags, Image
 
 from fedmerit.errors import BadInput
-from fedmerit_data.raw import RawCase
+from fedmerit_data.raw_cases import RawCase
 from fedmerit_data.readers import generic
 from fedmerit_data.readers.generic import generic_kind
 

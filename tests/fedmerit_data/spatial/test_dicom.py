@@ -6,12 +6,12 @@ from layouts_prostate import save_segmentation, save_series, zones
 
 from fedmerit.errors import BadInput
 from fedmerit_data.spatial.dicom import read_segmentation, read_series
-from fedmerit_data.spatial.geometry import onto
+from fedmerit_data.spatial.geometry import resample_mask
 
 
 def test_a_segmentation_is_the_union_of_its_segments(tmp_path):
     save_segmentation(tmp_path / "seg.dcm", save_series(tmp_path / "a", volume(1)), zones())
-    label, remarks = onto(read_series(tmp_path / "a"), read_segmentation(tmp_path / "seg.dcm", (2, 3)))
+    label, remarks = resample_mask(read_series(tmp_path / "a"), read_segmentation(tmp_path / "seg.dcm", (2, 3)))
     np.testing.assert_array_equal(label.voxels, np.isin(zones(), (2, 3)))
     assert remarks == ()
     with pytest.raises(BadInput, match=r"seg.dcm: segments .*; expected some of \[7\]"):

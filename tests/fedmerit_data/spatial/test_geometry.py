@@ -6,9 +6,9 @@ from layouts import SHAPE, box, volume
 from layouts_prostate import OBLIQUE, flipped, save_itk, save_series, zones
 
 from fedmerit.errors import BadInput
-from fedmerit_data.raw import RawCase
+from fedmerit_data.raw_cases import RawCase
 from fedmerit_data.spatial.dicom import read_series
-from fedmerit_data.spatial.geometry import axial, onto, same_grid
+from fedmerit_data.spatial.geometry import align_axes, resample_mask, slice_axially
 from fedmerit_data.spatial.volumes import Volume, read_itk
 
 
@@ -17,7 +17,7 @@ def test_a_mask_stored_the_other_way_round(tmp_path, axes):
     save_series(tmp_path / "a", volume(1))
     save_itk(tmp_path / "a.nrrd", *flipped(box(), OBLIQUE, *axes))
     case = RawCase("a", "a", tmp_path / "a", tmp_path / "a.nrrd")
-    decoded = axial(case, read_series(case.image), read_itk(case.label))
+    decoded = slice_axially(case, read_series(case.image), read_itk(case.label))
     np.testing.assert_array_equal(decoded.label[:, 0], box().transpose(2, 1, 0))
     np.testing.assert_array_equal(decoded.image[:, 0], volume(1).transpose(2, 1, 0))
 
@@ -31,9 +31,9 @@ def test_an_nrrd_that_knows_no_patient(tmp_path):
     label = read_itk(tmp_path / "a.nrrd")
     assert not label.located
     with pytest.raises(BadInput, match=r"a.nrrd: its header does not say where"):
-        onto(read_series(tmp_path / "a"), label)
+        resample_mask(read_series(tmp_path / "a"), label)
     with pytest.raises(BadInput, match=r"a.nrrd: lies up to .* mm from its image a "):
-        same_grid(RawCase("a", "a", tmp_path / "a", tmp_path / "a.nrrd"), read_series(tmp_path / "a"), label)
+        align_axes(RawCase("a", "a", tmp_path / "a", tmp_path / "a.nrrd"), read_series(tmp_path / "a"), label)
 
 
 def test_shape_is_what_the_flips_need():
@@ -53,5 +53,5 @@ def test_a_mask_of_larger_voxels_is_told_as_resampled(step, resampled):
     voxels = np.ones((size, size, 2), dtype=np.uint8)
     image = Volume(Path("image"), np.zeros((8, 8, 2)), np.eye(4), located=True)
     label = Volume(Path("mask"), voxels, np.diag([step, step, 1.0, 1.0]), located=True)
-    _, remarks = onto(image, label)
+    _, remarks = resample_mask(image, label)
     assert any("resampled" in remark for remark in remarks) == resampled

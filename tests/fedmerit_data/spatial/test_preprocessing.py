@@ -11,14 +11,14 @@ from monai.transforms import (
 )
 
 from fedmerit.errors import BadInput
-from fedmerit_data.raw import Decoded
+from fedmerit_data.raw_cases import Decoded
 from fedmerit_data.spatial.preprocessing import (
     WINDOWS,
     Box,
-    box_about,
+    box_around,
     central_box,
+    make_normaliser,
     normalise_mri,
-    normalise_of,
     normalise_photo,
     preprocess,
 )
@@ -108,7 +108,7 @@ def photograph(top, left, height=60, width=80):
 
 def test_a_disc_off_centre_is_brought_to_the_middle():
     decoded = photograph(22, 41)
-    box = box_about(decoded.label[0, 0], 3)
+    box = box_around(decoded.label[0, 0], 3)
     assert box == Box(top=5, left=26, height=45, width=45)  # 3 x 15 about row 27.5 and column 48.5
     image, label = preprocess(decoded, 45, box, normalise_photo)
     np.testing.assert_array_equal(label, decoded.label[:, :, 5:50, 26:71])
@@ -119,7 +119,7 @@ def test_a_disc_off_centre_is_brought_to_the_middle():
 
 def test_a_disc_at_the_border_is_padded_to_the_middle():
     decoded = photograph(0, 65)
-    box = box_about(decoded.label[0, 0], 3)
+    box = box_around(decoded.label[0, 0], 3)
     assert box == Box(top=-17, left=50, height=45, width=45)
     image, label = preprocess(decoded, 45, box, normalise_photo)
     np.testing.assert_array_equal(label[0, :, 17:, :30], decoded.label[0, :, :28, 50:])
@@ -132,11 +132,11 @@ def test_a_disc_at_the_border_is_padded_to_the_middle():
 def test_no_multiple_from_one_on_cuts_a_disc_and_no_disc_has_no_box():
     decoded = photograph(7, 9)
     for multiple in (1, 1.01, 1.1, 2.5, 4):
-        box = box_about(decoded.label[0, 0], multiple)
+        box = box_around(decoded.label[0, 0], multiple)
         assert box.top <= 7 < 18 <= box.top + box.height
         assert box.left <= 9 < 24 <= box.left + box.width
-    assert box_about(decoded.label[0, 0], 1) == Box(5, 9, 15, 15)
-    assert box_about(decoded.label[0, 0] * 0, 3) is None
+    assert box_around(decoded.label[0, 0], 1) == Box(5, 9, 15, 15)
+    assert box_around(decoded.label[0, 0] * 0, 3) is None
 
 
 MONAI = {
@@ -172,7 +172,7 @@ def test_bits_are_those_of_monai(normalise, shape, box, size):
 def test_hounsfield_units_mean_the_same_in_every_volume(modality):
     low, high = WINDOWS[modality]
     middle = (low + high) / 2
-    normalise = normalise_of(modality, 1)
+    normalise = make_normaliser(modality, 1)
     for others in (-1024.0, 3000.0):  # whatever else is in the volume
         units = np.array([[[low - 500, low, middle, high, high + 500, others]]], np.float32)
         np.testing.assert_allclose(normalise(units)[0, 0, :5], [-1, -1, 0, 1, 1], atol=1e-6)
@@ -182,10 +182,10 @@ def test_channels_without_a_common_unit_are_taken_one_by_one():
     rng = np.random.default_rng(0)
     stack = rng.gamma(2, 50, (4, 2, 12, 12)).astype(np.float32)
     stack[:, 1] = 0.001 * stack[:, 1] + 7  # such as a map of diffusion beside T2
-    seen = normalise_of("mri_by_channel", 2)(stack.reshape(8, 12, 12)).reshape(4, 2, 12, 12)
+    seen = make_normaliser("mri_by_channel", 2)(stack.reshape(8, 12, 12)).reshape(4, 2, 12, 12)
     for channel in (0, 1):
         expected = normalise_mri(stack[:, channel])
         np.testing.assert_array_equal(seen[:, channel], expected)
         assert float(seen[:, channel].std()) == pytest.approx(1, abs=0.01)
-    together = normalise_of("mri", 2)(stack.reshape(8, 12, 12)).reshape(4, 2, 12, 12)
+    together = make_normaliser("mri", 2)(stack.reshape(8, 12, 12)).reshape(4, 2, 12, 12)
     assert float(together[:, 1].std()) < 0.01  # as one volume, the second channel would be flat

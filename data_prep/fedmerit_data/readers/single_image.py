@@ -13,7 +13,7 @@ from PIL import Image
 
 from fedmerit.errors import BadInput
 from fedmerit.files import write_atomically
-from fedmerit_data.raw import Decoded, RawCase
+from fedmerit_data.raw_cases import Decoded, RawCase
 from fedmerit_data.readers.generic import (
     ITK,
     NIFTI,
@@ -21,10 +21,10 @@ from fedmerit_data.readers.generic import (
     name_and_suffix,
     read_channels,
     read_photograph,
-    shape_of,
+    read_shape,
 )
 from fedmerit_data.spatial.dicom import read_series
-from fedmerit_data.spatial.geometry import as_stored, axial
+from fedmerit_data.spatial.geometry import restore_axes, slice_axially
 from fedmerit_data.spatial.volumes import Volume, read_nifti
 
 KNOWN = f"{', '.join((*NIFTI, *ITK, *PHOTOGRAPHS))}, or the folder of one DICOM series"
@@ -61,7 +61,7 @@ class OneImage:
         if self.volume is None:
             write_atomically(path, lambda file: Image.fromarray(np.uint8(255) * mask[0]).save(file, "PNG"))
             return path
-        stored = nib.Nifti1Image(as_stored(self.volume, mask.astype(np.uint8)), self.volume.affine)
+        stored = nib.Nifti1Image(restore_axes(self.volume, mask.astype(np.uint8)), self.volume.affine)
         packed = gzip.compress(stored.to_bytes(), compresslevel=1, mtime=0)  # as nibabel: the same bytes at any time
         write_atomically(path, lambda file: file.write(packed))
         return path
@@ -94,7 +94,7 @@ def read_image(path: Path, channels: int, channel: int | None = None) -> OneImag
     volumes = _volumes(path, channels, channel)
     blank = replace(volumes[0], voxels=np.zeros_like(volumes[0].voxels))
     case = RawCase(image_name(path), image_name(path), path, path)
-    sliced = [axial(case, volume, blank) for volume in volumes]
+    sliced = [slice_axially(case, volume, blank) for volume in volumes]
     image = np.concatenate([part.image for part in sliced], axis=1)
     return OneImage(path, replace(sliced[0], image=image), volumes[0])
 
@@ -104,7 +104,7 @@ def _volumes(path: Path, channels: int, channel: int | None) -> list[Volume]:
         if channels != 1:
             raise BadInput(f"{path}: a DICOM series has one channel, the model takes {channels}; give NIfTI files")
         return [read_series(path)]
-    shape = shape_of(path)
+    shape = read_shape(path)
     count = shape[3:]
     if channel is None:
         if shape and channels != (count[0] if count else 1):

@@ -6,7 +6,7 @@ from matplotlib.font_manager import findfont, get_font
 from matplotlib.text import Text
 
 
-def draw_as_written(figure: Figure) -> None:
+def disable_mathtext(figure: Figure) -> None:
     """Draw dollar signs: names of sites and runs are no formulas, and may be none that matplotlib can read.
 
     Letters that the figure's font lacks, such as Chinese ones, are written out as ``\\u5317``: the box that would be

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fedmerit.files import write_atomically
 from fedmerit.trainers.monai_trainer.data import Case, SiteFolder, open_sites
-from fedmerit_data.figure_text import draw_as_written
+from fedmerit_data.figure_style import disable_mathtext
 
 STYLE = "fedmerit_data.figures"  # a style sheet beside this file; each site takes the next colour and line of its cycle
 CASES = 4  # of each site in the montage
@@ -32,7 +32,7 @@ def draw(sites: Path, out: Path) -> None:
     """
     opened = open_sites(sites)
     for name, figure in (("montage", montage(opened)), ("intensities", intensities(opened))):
-        draw_as_written(figure)
+        disable_mathtext(figure)
         write_atomically(out / f"{name}.png", partial(figure.savefig, format="png", metadata={"Software": None}))
 
 

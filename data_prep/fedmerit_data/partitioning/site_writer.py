@@ -14,11 +14,11 @@ from fedmerit.files import sha256, write_atomically, write_json
 from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT, SPLITS, SiteFolder, load_array
 from fedmerit_data.folders import link_or_copy
 from fedmerit_data.partitioning.label_noise import Disturbed
-from fedmerit_data.partitioning.patient_pool import Patient, Pooled
+from fedmerit_data.partitioning.patient_pool import Patient, PooledCase
 
-# What site.json says of one site; everything else is of all its cases.
+# Fields of site.json that describe one site; all others describe its cases and are merged from the sources.
 CREDITS = {"licence", "citation", "source"}
-OF_A_SITE = {
+SITE_FIELDS = {
     *("name", "counts", "used", "unreadable_cases", "left_out", "remarks", "checksums", "partition"),
     "fedmerit_version",
 }
@@ -35,13 +35,13 @@ def write_site(
 
     Args:
         folder: Absent.
-        patients: Whose cases it gets.
-        wrong: By case, masks to store in place of its own.
-        about: What site.json says under ``partition``.
+        patients: Their cases are stored.
+        wrong: By case, masks to store instead of its own.
+        about: The field ``partition`` of site.json.
         inverted: Sources whose images are stored with bright and dark exchanged.
 
     Raises:
-        BadInput: an array is not there, or its checksum is not stated.
+        BadInput: an array is missing, or site.json has no checksum of it.
     """
     entries: dict[str, list[dict[str, Any]]] = {split: [] for split in (*SPLITS, SERVER_SPLIT)}
     counts = {split: {"cases": 0, "patients": 0, "slices": 0} for split in entries}
@@ -65,7 +65,7 @@ def write_site(
         folder / "site.json",
         {
             "name": folder.name,
-            **_agreed([sources[name].info for name in sorted(sources)]),
+            **_merge_infos([sources[name].info for name in sorted(sources)]),
             "counts": counts,
             "used": {"cases": sum(count["cases"] for count in counts.values()), "files": len(checksums)},
             "unreadable_cases": 0,
@@ -78,11 +78,11 @@ def write_site(
     )
 
 
-def _write_case(folder: Path, item: Pooled, wrong: Disturbed | None, inverted: bool) -> dict[str, tuple[str, str]]:
-    """Image and label of a case into a site's folder; by key the file's name there, and its checksum."""
+def _write_case(folder: Path, item: PooledCase, wrong: Disturbed | None, inverted: bool) -> dict[str, tuple[str, str]]:
+    """Store image and label of a case in a site's folder; returns file name and checksum by key."""
     files = {"image": item.case.image_file, "label": item.case.label_file}
     for file in files.values():
-        load_array(file)  # BadInput where it is not there, before anything is written
+        load_array(file)  # BadInput if it is missing, before anything is written
     stored = {}
     for key, file in files.items():
         name, changed = f"cases/{item.name}_{key}.npy", None
@@ -92,7 +92,7 @@ def _write_case(folder: Path, item: Pooled, wrong: Disturbed | None, inverted: b
             changed = np.negative(load_array(file))  # 0 is the middle in every normalisation
         if changed is None:
             link_or_copy(file, folder / name)
-            stored[key] = name, _stated(item.source, file)
+            stored[key] = name, _stated_checksum(item.source, file)
         else:
             write_atomically(folder / name, partial(np.save, arr=changed))
             stored[key] = name, sha256(folder / name)
@@ -112,8 +112,8 @@ def _origin(patients: Sequence[Patient], sources: Mapping[str, SiteFolder]) -> l
     ]
 
 
-def _stated(source: SiteFolder, file: Path) -> str:
-    """The checksum that site.json has of an array: `check` then finds out whether it changed since."""
+def _stated_checksum(source: SiteFolder, file: Path) -> str:
+    """The checksum that site.json has of an array, so `check` finds whether the array changed since."""
     name = file.relative_to(source.path).as_posix()
     try:
         return str(source.info["checksums"][name])
@@ -121,14 +121,14 @@ def _stated(source: SiteFolder, file: Path) -> str:
         raise BadInput(f"{source.path / 'site.json'}: has no checksum of {name}; prepare the site again") from None
 
 
-def _agreed(infos: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What the sources' site.json say of all their cases: None where they differ, of `CREDITS` one after the other."""
+def _merge_infos(infos: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The fields that the sources' site.json share: None if they differ; `CREDITS` are listed one after the other."""
     merged: dict[str, Any] = {}
-    for name in dict.fromkeys(name for info in infos for name in info if name not in OF_A_SITE):
+    for name in dict.fromkeys(name for info in infos for name in info if name not in SITE_FIELDS):
         values: list[Any] = []
         for value in (info.get(name) for info in infos):
             if value not in values:
                 values.append(value)
-        told = "; ".join(str(value) for value in values if value) if name in CREDITS else None
-        merged[name] = values[0] if len(values) == 1 else told
+        listed = "; ".join(str(value) for value in values if value) if name in CREDITS else None
+        merged[name] = values[0] if len(values) == 1 else listed
     return merged

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedmerit.errors import BadInput
 
-MOST_LABELS = 128  # that a mask may tell apart
+MAX_LABELS = 128  # that a mask may tell apart
 
 
 @dataclass(frozen=True)
@@ -52,12 +52,12 @@ class Decoded:
     slice_distance: float | None = None
 
 
-def blank(case: Decoded) -> list[str]:
+def blank_remarks(case: Decoded) -> list[str]:
     """A remark where the whole image is of one value."""
     return [] if np.ptp(case.image) else ["no content in its image: all of one value"]
 
 
-def visible(folder: Path) -> list[Path]:
+def list_visible(folder: Path) -> list[Path]:
     """Everything in a folder sorted by name, hidden entries aside; what is no file fails where it is read.
 
     Raises:
@@ -69,7 +69,7 @@ def visible(folder: Path) -> list[Path]:
         raise BadInput(f"{folder}: not a readable folder ({error}); correct its name or its permissions") from error
 
 
-def files_below(folder: Path) -> Iterator[Path]:
+def list_files(folder: Path) -> Iterator[Path]:
     """All but the folders below a folder at any depth, sorted, hidden entries aside.
 
     A link is told as a file, wherever it leads: one to a folder is not followed.
@@ -77,11 +77,11 @@ def files_below(folder: Path) -> Iterator[Path]:
     Raises:
         BadInput: a folder may not be read.
     """
-    for path in visible(folder):
+    for path in list_visible(folder):
         if path.is_symlink() or not path.is_dir():
             yield path
         else:
-            yield from files_below(path)
+            yield from list_files(path)
 
 
 def require_folder(source: Path, expected: str) -> None:
@@ -96,27 +96,27 @@ def require_file(path: Path, what: str = "file") -> None:
         raise BadInput(f"{path}: not a readable {what} (it is no file); put the file there or take this away")
 
 
-def site_folders(source: Path, expected: str) -> tuple[list[Path], tuple[tuple[str, str], ...]]:
+def find_site_folders(source: Path, expected: str) -> tuple[list[Path], tuple[tuple[str, str], ...]]:
     """The site folders in ``source``, and what lies beside them, to be left out, with the reason.
 
     Raises:
         BadInput: no such folder, or no site in it.
     """
     require_folder(source, expected)
-    entries = visible(source)
+    entries = list_visible(source)
     folders = [path for path in entries if path.is_dir() and not path.name.startswith("_")]
     if not folders:
         raise BadInput(f"{source}: no site folders in it; expected {expected}")
     return folders, tuple((path.name, "not the folder of a site") for path in entries if path not in folders)
 
 
-def with_strays(sites: list[RawSite], strays: tuple[tuple[str, str], ...]) -> list[RawSite]:
+def add_left_out(sites: list[RawSite], strays: tuple[tuple[str, str], ...]) -> list[RawSite]:
     """The sites, the first of which also tells what is left out of the whole source."""
     first, *others = sites
     return [replace(first, left_out=strays + first.left_out), *others]
 
 
-def by_site(cases: Iterable[tuple[str, RawCase]], left_out: Iterable[tuple[str, str]]) -> list[RawSite]:
+def group_by_site(cases: Iterable[tuple[str, RawCase]], left_out: Iterable[tuple[str, str]]) -> list[RawSite]:
     """(site, case) pairs as sites sorted by name; what is left out of the whole source is told with the first."""
     sites: dict[str, list[RawCase]] = defaultdict(list)
     for name, case in cases:
@@ -125,7 +125,7 @@ def by_site(cases: Iterable[tuple[str, RawCase]], left_out: Iterable[tuple[str, 
     return [RawSite(name, tuple(sites[name]), tuple(sorted(left_out)) if name == names[0] else ()) for name in names]
 
 
-def pair(images: dict[str, Path], masks: dict[str, Path], site: Path) -> list[tuple[str, Path, Path]]:
+def pair_files(images: dict[str, Path], masks: dict[str, Path], site: Path) -> list[tuple[str, Path, Path]]:
     """(case, image, mask) sorted by case; `BadInput` naming the file whose counterpart is missing."""
     if not images and not masks:
         raise BadInput(f"{site}: no cases in this site folder; add its files or move the folder out of the source")
@@ -136,7 +136,7 @@ def pair(images: dict[str, Path], masks: dict[str, Path], site: Path) -> list[tu
     return [(case, images[case], masks[case]) for case in sorted(images)]
 
 
-def remember(found: dict[str, Path], case: str, path: Path) -> None:
+def note_file(found: dict[str, Path], case: str, path: Path) -> None:
     """Note ``path`` as the file of ``case``; `BadInput` if another file already stands for it."""
     if case in found:
         raise BadInput(f"{path}: {found[case]} already stands for case {case}; keep one of the two, or rename one")
@@ -145,10 +145,10 @@ def remember(found: dict[str, Path], case: str, path: Path) -> None:
 
 def require_few_labels(path: Path, values: NDArray[Any]) -> None:
     """`BadInput` if a mask holds as many different values as images do: then it is one."""
-    if ((values >= 0) & (values < MOST_LABELS) & (values == np.rint(values))).all():
+    if ((values >= 0) & (values < MAX_LABELS) & (values == np.rint(values))).all():
         return  # so many whole numbers there are: nothing to sort
-    if np.unique(values).size > MOST_LABELS:
-        raise BadInput(f"{path}: holds more than {MOST_LABELS} different values, as images do; expected a mask")
+    if np.unique(values).size > MAX_LABELS:
+        raise BadInput(f"{path}: holds more than {MAX_LABELS} different values, as images do; expected a mask")
 
 
 def require_same_shape(case: RawCase, image: NDArray[Any], label: NDArray[Any]) -> None:

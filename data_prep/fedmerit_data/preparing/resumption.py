@@ -9,17 +9,17 @@ from typing import Any
 
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json, write_json
-from fedmerit_data.folders import partial_of
+from fedmerit_data.folders import partial_path
 from fedmerit_data.preparation import Preparation
-from fedmerit_data.preparing.cases import CaseOutcome, Finished
+from fedmerit_data.preparing.cases import CaseOutcome, PreparedCase
 
 
-def finished_cases(out: Path) -> int:
+def count_finished_cases(out: Path) -> int:
     """How many cases an interrupted `prepare` of ``out`` has finished: its next call does not do them again."""
-    return _finished(partial_of(Path(out)))
+    return _count_finished(partial_path(Path(out)))
 
 
-def _finished(folder: Path) -> int:
+def _count_finished(folder: Path) -> int:
     return sum(1 for _ in folder.glob("done/*/*.json"))
 
 
@@ -32,7 +32,7 @@ def is_published(folder: Path, out: Path, asked: Preparation) -> bool:
     return bool(infos) and as_asked and not (folder / "sites").exists()
 
 
-def begin(folder: Path, out: Path, options: Mapping[str, Any]) -> bool:
+def start_or_resume(folder: Path, out: Path, options: Mapping[str, Any]) -> bool:
     """Note the options that the stored arrays depend on; True where an earlier call with the same goes on.
 
     Raises:
@@ -40,7 +40,7 @@ def begin(folder: Path, out: Path, options: Mapping[str, Any]) -> bool:
     """
     file = folder / "options.json"
     before = read_json(file) if file.exists() else {}
-    if before != options and (done := _finished(folder)):
+    if before != options and (done := _count_finished(folder)):
         changed = [
             f"{name.replace('_', ' ')} {before.get(name)} then, {options.get(name)} now"
             for name in {**before, **options}
@@ -56,13 +56,13 @@ def begin(folder: Path, out: Path, options: Mapping[str, Any]) -> bool:
 
 
 @contextmanager
-def keeping_finished(folder: Path) -> Iterator[list[Path]]:
+def keep_finished_cases(folder: Path) -> Iterator[list[Path]]:
     """After a failure, keep what holds finished cases and say so; else remove it and the folders noted as new."""
     new: list[Path] = []
     try:
         yield new
     except BaseException as error:
-        done = _finished(folder)
+        done = _count_finished(folder)
         if not done:
             for path in (folder, *new):
                 shutil.rmtree(path, ignore_errors=True)
@@ -72,12 +72,15 @@ def keeping_finished(folder: Path) -> Iterator[list[Path]]:
         raise
 
 
-def sweep(folder: Path, outcomes: Sequence[CaseOutcome]) -> None:
+def remove_leftovers(folder: Path, outcomes: Sequence[CaseOutcome]) -> None:
     """Remove what an interrupted call left: halves, lists, cases that are no longer in the source."""
     wanted = {
-        work.array(name) for work, finished in outcomes if isinstance(finished, Finished) for name in finished.checksums
+        task.array(name)
+        for task, finished in outcomes
+        if isinstance(finished, PreparedCase)
+        for name in finished.checksums
     }
-    names = {work.site for work, _ in outcomes}
+    names = {task.site for task, _ in outcomes}
     for site in folder.iterdir():
         if site.name not in names:
             shutil.rmtree(site)

@@ -16,80 +16,85 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from fedmerit.errors import BadInput
 from fedmerit.workers import end_with_parent
 from fedmerit_data.preparing.case_processes import begin_processes
-from fedmerit_data.preparing.cases import CaseOutcome, Finished, Unusable, Work, prepare_case
+from fedmerit_data.preparing.cases import CaseOutcome, CaseTask, PreparedCase, UnusableCase, prepare_case
 
-Report = Callable[[str, int, int], None]  # site, cases done, cases in all
-NAMED = 10  # bad cases to name at once
+ProgressReport = Callable[[str, int, int], None]  # site, cases done, cases in all
+MAX_NAMED = 10  # bad cases to name at once
 
 
 def prepare_cases(
-    works: Sequence[Work], jobs: int, skip_unreadable: bool, progress: Report | None
+    tasks: Sequence[CaseTask], jobs: int, skip_unreadable: bool, progress: ProgressReport | None
 ) -> list[CaseOutcome]:
-    """Every case with what came of it, in the order of ``works``.
+    """Every case with what came of it, in the order of ``tasks``.
 
     Raises:
         BadInput: names the cases that cannot be used, up to `NAMED` of them.
     """
     outcomes: dict[int, CaseOutcome] = {}
-    bad: dict[int, Unusable] = {}
+    bad: dict[int, UnusableCase] = {}
     done: Counter[str] = Counter()
-    totals = Counter(work.site for work in works)
-    with _bars(progress) as report, closing(_alone(works) if jobs == 1 else _shared(works, jobs)) as steps:
+    totals = Counter(task.site for task in tasks)
+    with (
+        _bars(progress) as report,
+        closing(_in_this_process(tasks) if jobs == 1 else _in_processes(tasks, jobs)) as steps,
+    ):
         for site, total in totals.items():
             report(site, 0, total)
         for position, outcome in steps:
-            work = works[position]
-            outcomes[position] = work, outcome
-            done[work.site] += 1
-            report(work.site, done[work.site], totals[work.site])
-            if isinstance(outcome, Unusable) and (outcome.readable or not skip_unreadable):
+            task = tasks[position]
+            outcomes[position] = task, outcome
+            done[task.site] += 1
+            report(task.site, done[task.site], totals[task.site])
+            if isinstance(outcome, UnusableCase) and (outcome.readable or not skip_unreadable):
                 bad[position] = outcome
-                if len(bad) == NAMED:
+                if len(bad) == MAX_NAMED:
                     break
     if bad:
         reasons = [bad[position].reason for position in sorted(bad)]
         text = reasons[0]
         if len(reasons) > 1:
-            first = "the first " if len(outcomes) < len(works) else ""
+            first = "the first " if len(outcomes) < len(tasks) else ""
             text = "\n  ".join([f"{first}{len(reasons)} cases that cannot be used:", *reasons])
         if not skip_unreadable and not any(unusable.readable for unusable in bad.values()):
             text += "\n--skip-unreadable leaves out such cases and says so"
         raise BadInput(text)
-    return [outcomes[position] for position in range(len(works))]
+    return [outcomes[position] for position in range(len(tasks))]
 
 
-def _alone(works: Sequence[Work]) -> Generator[tuple[int, Finished | Unusable], None, None]:
+def _in_this_process(tasks: Sequence[CaseTask]) -> Generator[tuple[int, PreparedCase | UnusableCase], None, None]:
     """Cases one after the other, on one thread.
 
-    Slices are too small to share between threads: beside other work, waiting for them takes most of the time.
+    Slices are too small to share between threads: beside other task, waiting for them takes most of the time.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        for position, work in enumerate(works):
-            yield position, prepare_case(work)
+        for position, task in enumerate(tasks):
+            yield position, prepare_case(task)
     finally:
         torch.set_num_threads(threads)
 
 
-def _shared(works: Sequence[Work], jobs: int) -> Generator[tuple[int, Finished | Unusable], None, None]:
+def _in_processes(
+    tasks: Sequence[CaseTask], jobs: int
+) -> Generator[tuple[int, PreparedCase | UnusableCase], None, None]:
     """Cases as they come from a pool of processes, each given out only when a process is free for it."""
     begin_processes()
     context = multiprocessing.get_context("forkserver")  # a fork of this process would copy its threads' locks
-    running: dict[Future[Finished | Unusable], int] = {}
-    waiting = iter(enumerate(works))
-    with ProcessPoolExecutor(min(jobs, len(works)), context, initializer=_serve) as pool:
+    running: dict[Future[PreparedCase | UnusableCase], int] = {}
+    waiting = iter(enumerate(tasks))
+    with ProcessPoolExecutor(min(jobs, len(tasks)), context, initializer=_serve) as pool:
         try:
             while True:
-                for position, work in islice(waiting, jobs - len(running)):
-                    running[pool.submit(prepare_case, work)] = position
+                for position, task in islice(waiting, jobs - len(running)):
+                    running[pool.submit(prepare_case, task)] = position
                 if not running:
                     return
                 for future in wait(running, return_when=FIRST_COMPLETED).done:
                     outcome = future.result()
                     yield running.pop(future), outcome
         except BrokenProcessPool as error:
-            candidates = ", ".join(str(works[position].case.image) for position in sorted(running.values()))
+            candidates = ", ".join(str(tasks[position].case.image) for position in sorted(running.values()))
             raise BadInput(
                 f"a process died over one of {candidates}; if memory ran out, use fewer jobs, else fetch these "
                 "files again"
@@ -104,7 +109,7 @@ def _serve() -> None:
 
 
 @contextmanager
-def _bars(progress: Report | None) -> Iterator[Report]:
+def _bars(progress: ProgressReport | None) -> Iterator[ProgressReport]:
     """``progress`` itself, or one bar per site on the terminal (nothing where there is no terminal)."""
     if progress is not None:
         yield progress
