@@ -1,4 +1,4 @@
-"""Prepared sites at a lower resolution: copies whose pixels are blocks of the originals'."""
+"""Downsampling: copies of prepared sites at a lower resolution, ``fedmerit data shrink``."""
 
 from functools import partial
 from pathlib import Path
@@ -14,17 +14,18 @@ from fedmerit_data.folders import new_folder
 
 
 def shrink(sites: Path, out: Path, by: int) -> list[Path]:
-    """Write every site folder below ``sites`` again below ``out``, ``by`` times smaller a side; all of them or none.
+    """Write a copy of every site folder below ``sites`` to ``out``, each side ``by`` times smaller; all or none.
 
-    A pixel of an image is the mean of its block; of a mask it is set where half of its block is, or more.
+    A pixel of an image is the mean of its block of ``by`` x ``by`` pixels; a pixel of a mask is set if at least half of
+    its block is.
 
     Raises:
-        BadInput: ``out`` is not free, or an image side is no multiple of ``by``.
+        BadInput: ``out`` is not empty, or an image side is not a multiple of ``by``.
     """
     folders = open_sites(sites)
     height, width = folders[0].image_size
     if by < 1 or height % by or width % by:
-        raise BadInput(f"{sites}: images of {height}x{width} cannot be shrunk by {by}; expected a divisor of both")
+        raise BadInput(f"{sites}: images of {height}x{width} cannot be downsampled by {by}; expected a divisor of both")
     with new_folder(out, "shrunk") as folder:
         for one in folders:
             _write(one, folder / one.name, by)
@@ -44,14 +45,14 @@ def _write(site: SiteFolder, out: Path, by: int) -> None:
             if isinstance(spacing := entry.get("spacing"), list) and len(spacing) == 3:
                 entry["spacing"] = [spacing[0], *(step * by for step in spacing[1:])]
     changed = {"image_size": [side // by for side in site.image_size], "checksums": checksums, "shrunk_by": by}
-    if spacing := site.info.get("spacing"):  # None where pixels follow the images' own
+    if spacing := site.info.get("spacing"):  # None if pixels follow the images' own
         changed["spacing"] = [step * by for step in spacing]
     write_json(out / "datalist.json", lists)
     write_json(out / "site.json", {**site.info, **changed})
 
 
 def block_means(array: NDArray[Any], by: int) -> NDArray[np.float64]:
-    """(..., h / by, w / by) means over blocks of (..., h, w)."""
+    """(..., h / by, w / by) means over blocks of ``by`` x ``by`` pixels of (..., h, w)."""
     *rest, height, width = array.shape
     blocks = np.asarray(array, dtype=np.float64).reshape(*rest, height // by, by, width // by, by)
     return np.asarray(blocks.mean(axis=(-3, -1)))

@@ -1,4 +1,4 @@
-"""The raw layouts that `prepare` knows, by name."""
+"""The kinds of raw data that `prepare` reads, by name."""
 
 from collections.abc import Mapping
 

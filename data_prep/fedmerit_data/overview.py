@@ -1,4 +1,4 @@
-"""What a preparation looks like: a montage of a few cases per site, and the intensities of every site."""
+"""Pictures of prepared sites: a montage of a few cases per site, and the intensities of every site."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -12,23 +12,22 @@ from numpy.typing import NDArray
 
 from fedmerit.files import write_atomically
 from fedmerit.trainers.monai_trainer.data import Case, SiteFolder, open_sites
-from fedmerit_data.figure_style import disable_mathtext
+from fedmerit_data.figure_style import STYLE, disable_mathtext
 
-STYLE = "fedmerit_data.figures"  # a style sheet beside this file; each site takes the next colour and line of its cycle
 CASES = 4  # of each site in the montage
-OUTLINES = ("#F0E442", "#56B4E9", "#FF4FA3")  # of the labels in turn
-SAMPLE = 50_000  # pixels of a case that its site's histogram is made of
+OUTLINES = ("#F0E442", "#56B4E9", "#FF4FA3")  # colours of the labels in turn
+SAMPLE = 50_000  # pixels of a case in its site's histogram
 BINS = 120
 
 
 def draw(sites: Path, out: Path) -> None:
     """Write montage.png and intensities.png into ``out``; the same bytes for the same site folders.
 
-    Both show patients' images or what is computed from them: they are as private as the images.
+    Both show patients' images or values computed from them: they are as private as the images.
 
     Args:
         sites: A folder of site folders.
-        out: Made where it is absent.
+        out: Made if absent.
     """
     opened = open_sites(sites)
     for name, figure in (("montage", montage(opened)), ("intensities", intensities(opened))):
@@ -37,7 +36,7 @@ def draw(sites: Path, out: Path) -> None:
 
 
 def montage(sites: Sequence[SiteFolder]) -> Figure:
-    """One row per site: cases evenly spread over its sorted ones, where the organ is largest, each label outlined."""
+    """One row per site: cases at even steps in sorted order, the slice with the largest organ, labels outlined."""
     with style.context(STYLE):
         figure = Figure(figsize=(2.1 * CASES + 0.4, 2.3 * len(sites) + 0.5), dpi=110, layout="constrained")
         rows = figure.subplots(len(sites), CASES, squeeze=False)
@@ -63,7 +62,7 @@ def montage(sites: Sequence[SiteFolder]) -> Figure:
 
 
 def intensities(sites: Sequence[SiteFolder]) -> Figure:
-    """One curve per site: how often each normalised intensity occurs, every case counting alike."""
+    """One curve per site: the density of normalised intensities, each case with equal weight."""
     samples = {site.name: [sample(case) for case in _cases(site)] for site in sites}
     pooled = np.concatenate([part for parts in samples.values() for part in parts])
     low, high = np.percentile(pooled, (0.1, 99.9)) if pooled.size else (0.0, 0.0)
@@ -82,7 +81,7 @@ def intensities(sites: Sequence[SiteFolder]) -> Figure:
 
 
 def spread(cases: Sequence[Case]) -> list[Case]:
-    """Up to `CASES` of them, evenly spread, first and last included."""
+    """Up to `CASES` cases at even steps, including the first and the last."""
     chosen = np.linspace(0, len(cases) - 1, min(CASES, len(cases))).round().astype(int)
     return [cases[position] for position in chosen]
 
@@ -90,7 +89,7 @@ def spread(cases: Sequence[Case]) -> list[Case]:
 def largest(case: Case) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
     """The slice with most labelled pixels (the middle one if there are none), as picture and (labels, h, w) masks.
 
-    The picture is (h, w), or (h, w, 3) of three channels, from its 1st to 99th percentile to 0 to 1.
+    The picture is (h, w), or (h, w, 3) with three channels; its 1st to 99th percentile is scaled to 0 to 1.
     """
     areas = case.label.any(axis=1).sum(axis=(1, 2))
     position = int(areas.argmax()) if areas.any() else len(areas) // 2
@@ -102,14 +101,14 @@ def largest(case: Case) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
 
 
 def sample(case: Case) -> NDArray[np.float32]:
-    """Intensities at even steps, without the darkest value of each channel: padding and clipping share it."""
+    """Intensities at even steps, without the darkest value of each channel, which padding and clipping have."""
     channels = [case.image[:, position].reshape(-1) for position in range(case.image.shape[1])]
     step = max(1, sum(channel.size for channel in channels) // SAMPLE)
     return np.concatenate([channel[::step][channel[::step] > channel.min()] for channel in channels])
 
 
 def density(pixels: NDArray[np.float32], edges: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Share of ``pixels`` in each bin per unit of intensity; what lies beyond the outer edges counts in none."""
+    """Share of ``pixels`` in each bin per unit of intensity; pixels beyond the outer edges count in no bin."""
     counts, _ = np.histogram(pixels, edges)
     return counts / max(pixels.size, 1) / np.diff(edges)
 

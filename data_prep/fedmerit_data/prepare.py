@@ -1,7 +1,4 @@
-"""Raw public data sets and generated sites to site folders: ``fedmerit prepare``.
-
-What `prepare` would read, before anything is written: ``fedmerit prepare --describe``.
-"""
+"""Raw data sets and synthetic sites to site folders, or a description of what would be read: ``fedmerit prepare``."""
 
 import shutil
 from collections.abc import Sequence
@@ -23,15 +20,15 @@ from fedmerit_data.raw_cases import Decoded, RawCase, RawSite
 def prepare(asked: Preparation, out: Path, *, jobs: int = 1, progress: ProgressReport | None = None) -> list[Path]:
     """Write one site folder per site below ``out`` and return them, sorted by name; all of them or none.
 
-    Cases are finished one by one in a hidden folder beside ``out``, which outlives an interruption or a bad case:
-    the same call then goes on from there.
+    Cases are finished one by one in a hidden folder beside ``out``, which is kept after an interruption or a bad case:
+    the same call then continues from there.
 
     Args:
-        asked: What of which raw data.
+        asked: Raw data and options.
         out: Folder to make; must be absent or empty.
-        jobs: Processes to share the cases among; what is written does not depend on it. A script that asks for more
-            than one has to guard its own start by ``if __name__ == "__main__"``, since they import it.
-        progress: Called with site, cases done and cases in all; bars on the terminal where not given.
+        jobs: Number of processes; the files do not depend on it. A script that asks for more than one needs an
+            ``if __name__ == "__main__"`` guard, since the processes import it.
+        progress: Called with site, cases done and cases in all; default: bars on the terminal.
 
     Raises:
         BadInput: a raw file is unusable, or an interrupted call had other options.
@@ -67,7 +64,7 @@ def prepare(asked: Preparation, out: Path, *, jobs: int = 1, progress: ProgressR
 def _require_apart(raw: Path, out: Path) -> None:
     raw, out = raw.resolve(), out.resolve()
     if raw.is_relative_to(out) or out.is_relative_to(raw):
-        raise BadInput(f"{raw}: raw files and site folders ({out}) need folders apart, neither within the other")
+        raise BadInput(f"{raw}: raw files and site folders ({out}) need separate folders, neither within the other")
 
 
 def _generate(asked: Preparation, raw: Path) -> None:
@@ -82,7 +79,7 @@ def _write_sites(
 ) -> None:
     """Decode, crop, resize and store every case, then split each site's patients and list its cases."""
     for site in sites:
-        split_site(site, site.cases, asked)  # too few patients: better told now than after hours
+        split_site(site, site.cases, asked)  # an error about too few patients comes now, not after hours
     tasks = [
         CaseTask(asked.layout, raw, site.name, case, folder, asked.size, asked.field_of_view, asked.crop_multiple)
         for site in sites
@@ -105,12 +102,12 @@ class SiteDescription:
     site: RawSite
     patients: int
     first: RawCase
-    decoded: Decoded | None  # None: it cannot be read, or not as asked
-    faults: tuple[str, ...]  # why, and why its patients cannot be split
+    decoded: Decoded | None  # None: it cannot be read with these options
+    faults: tuple[str, ...]  # the reasons, and why its patients cannot be split
 
     def lines(self, labels: tuple[str, ...]) -> list[str]:
-        """In words."""
-        told = [
+        """The description as text."""
+        lines = [
             f"site {self.site.name}: {len(self.site.cases)} cases of {self.patients} patients",
             f"  first image: {self.first.image}{''.join(f' + {path.name}' for path in self.first.channels)}",
             f"  first mask: {self.first.label}",
@@ -122,17 +119,17 @@ class SiteDescription:
             known = f"{spacing[0]:.3g} x {spacing[1]:.3g} mm" if spacing else "mm not known"
             distance = self.decoded.slice_distance
             apart = f", slices {distance:.3g} mm apart" if distance else ""
-            told.append(
+            lines.append(
                 f"  read as {slices} slice(s) of {height} x {width} pixels, {channels} channel(s), {known}{apart}; "
                 f"intensities {low:.5g} to {high:.5g}"
             )
             shares = self.decoded.label.mean(axis=(0, 2, 3), dtype=np.float64)
-            told += [f"  label {name}: {share:.2%} of it" for name, share in zip(labels, shares, strict=True)]
-            told += [f"  noted: {remark}" for remark in self.decoded.remarks]
+            lines += [f"  label {name}: {share:.2%} of it" for name, share in zip(labels, shares, strict=True)]
+            lines += [f"  remark: {remark}" for remark in self.decoded.remarks]
         if self.site.left_out:
             name, reason = self.site.left_out[0]
-            told.append(f"  left out: {len(self.site.left_out)} files, the first {name}: {reason}")
-        return told + [f"  cannot be prepared so: {fault}" for fault in self.faults]
+            lines.append(f"  left out: {len(self.site.left_out)} files, the first {name}: {reason}")
+        return lines + [f"  cannot be prepared: {fault}" for fault in self.faults]
 
 
 def describe(asked: Preparation) -> list[SiteDescription]:
@@ -142,7 +139,9 @@ def describe(asked: Preparation) -> list[SiteDescription]:
         BadInput: the kind generates its images, or no site is found.
     """
     if asked.source is None:
-        raise BadInput(f"kind {asked.kind}: generates its images, so that there is nothing to describe before")
+        raise BadInput(
+            f"kind {asked.kind}: generates its images, so there is nothing to describe; leave out --describe"
+        )
     source = Path(asked.source)
     sites = asked.layout.find_sites(source)
     if asked.patient_table is not None:
@@ -159,6 +158,6 @@ def _describe_site(site: RawSite, source: Path, asked: Preparation) -> SiteDescr
         faults.append(str(error))
     try:
         decoded = asked.layout.decode(first)
-    except Exception as error:  # what `prepare` would say of it
+    except Exception as error:  # the error of `prepare`
         faults.append(str(error) if isinstance(error, BadInput) else f"{first.image}: not readable ({error})")
     return SiteDescription(site, len({case.patient for case in site.cases}), first, decoded, tuple(faults))

@@ -1,4 +1,4 @@
-"""What the readers of raw public layouts hand on: sites found, cases paired, one case decoded at a time."""
+"""Raw cases: the sites, paired files and decoded images that readers return, and the checks that they share."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -11,24 +11,24 @@ from numpy.typing import NDArray
 
 from fedmerit.errors import BadInput
 
-MAX_LABELS = 128  # that a mask may tell apart
+MAX_LABELS = 128  # different values in a mask
 
 
 @dataclass(frozen=True)
 class RawCase:
-    """One image and its mask. ``patient`` tells patients apart across all sites of a source."""
+    """One image and its mask. ``patient`` identifies the patient across all sites of a source."""
 
     name: str
     patient: str
     image: Path  # a file, or the folder of one DICOM series
-    label: Path  # its mask, or the first of the files that the mask is made of
-    more: tuple[Path, ...] = ()  # the others of these
-    channels: tuple[Path, ...] = ()  # further files of the image, each a channel more
+    label: Path  # its mask, or the first of the mask's files
+    more: tuple[Path, ...] = ()  # the other files of the mask
+    channels: tuple[Path, ...] = ()  # further files of the image, one channel each
 
 
 @dataclass(frozen=True)
 class RawSite:
-    """One site's cases, sorted by name, and the files that are no case, each with the reason."""
+    """One site's cases, sorted by name, and the files that are left out, each with the reason."""
 
     name: str
     cases: tuple[RawCase, ...]
@@ -40,8 +40,8 @@ class Decoded:
     """One case in memory, before any resizing.
 
     ``image`` is (slices, channels, height, width) float32, ``label`` (slices, labels, height, width) uint8
-    of 0 and 1, ``spacing`` the millimetres per pixel along height and width where the file knows them,
-    ``remarks`` what was put right on the way in, and ``slice_distance`` the millimetres from slice to slice where
+    of 0 and 1, ``spacing`` the millimetres per pixel along height and width if the file states them,
+    ``remarks`` the corrections made while reading, and ``slice_distance`` the millimetres from slice to slice if
     the file states them and they are not nominal.
     """
 
@@ -53,15 +53,15 @@ class Decoded:
 
 
 def blank_remarks(case: Decoded) -> list[str]:
-    """A remark where the whole image is of one value."""
+    """A remark if all pixels of the image have one value."""
     return [] if np.ptp(case.image) else ["no content in its image: all of one value"]
 
 
 def list_visible(folder: Path) -> list[Path]:
-    """Everything in a folder sorted by name, hidden entries aside; what is no file fails where it is read.
+    """All entries of a folder, sorted by name, except hidden ones.
 
     Raises:
-        BadInput: there is no such folder, or it may not be read.
+        BadInput: the folder does not exist or is not readable.
     """
     try:
         return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
@@ -70,12 +70,12 @@ def list_visible(folder: Path) -> list[Path]:
 
 
 def list_files(folder: Path) -> Iterator[Path]:
-    """All but the folders below a folder at any depth, sorted, hidden entries aside.
+    """All files below a folder at any depth, sorted, except hidden ones.
 
-    A link is told as a file, wherever it leads: one to a folder is not followed.
+    A link counts as a file, also one to a folder, which is not followed.
 
     Raises:
-        BadInput: a folder may not be read.
+        BadInput: a folder is not readable.
     """
     for path in list_visible(folder):
         if path.is_symlink() or not path.is_dir():
@@ -87,17 +87,18 @@ def list_files(folder: Path) -> Iterator[Path]:
 def require_folder(source: Path, expected: str) -> None:
     """`BadInput` unless ``source`` is a folder."""
     if not source.is_dir():
-        raise BadInput(f"{source}: no such folder; --source has to be the folder that holds {expected}")
+        raise BadInput(f"{source}: no such folder; --source has to be the folder with {expected}")
 
 
 def require_file(path: Path, what: str = "file") -> None:
-    """`BadInput` unless ``path`` is a file or leads to one: reading a pipe or a device might never end."""
+    """`BadInput` unless ``path`` is a file or a link to one: reading a pipe or a device might never end."""
     if not path.is_file():
-        raise BadInput(f"{path}: not a readable {what} (it is no file); put the file there or take this away")
+        problem = "not a regular file" if path.exists() else "file not found"
+        raise BadInput(f"{path}: not a readable {what} ({problem}); add the file or remove what refers to it")
 
 
 def find_site_folders(source: Path, expected: str) -> tuple[list[Path], tuple[tuple[str, str], ...]]:
-    """The site folders in ``source``, and what lies beside them, to be left out, with the reason.
+    """The site folders in ``source``, and the other entries, which are left out, with the reason.
 
     Raises:
         BadInput: no such folder, or no site in it.
@@ -111,13 +112,13 @@ def find_site_folders(source: Path, expected: str) -> tuple[list[Path], tuple[tu
 
 
 def add_left_out(sites: list[RawSite], strays: tuple[tuple[str, str], ...]) -> list[RawSite]:
-    """The sites, the first of which also tells what is left out of the whole source."""
+    """The sites; the first also lists what is left out of the whole source."""
     first, *others = sites
     return [replace(first, left_out=strays + first.left_out), *others]
 
 
 def group_by_site(cases: Iterable[tuple[str, RawCase]], left_out: Iterable[tuple[str, str]]) -> list[RawSite]:
-    """(site, case) pairs as sites sorted by name; what is left out of the whole source is told with the first."""
+    """(site, case) pairs as sites sorted by name; the first also lists what is left out of the whole source."""
     sites: dict[str, list[RawCase]] = defaultdict(list)
     for name, case in cases:
         sites[name].append(case)
@@ -126,7 +127,7 @@ def group_by_site(cases: Iterable[tuple[str, RawCase]], left_out: Iterable[tuple
 
 
 def pair_files(images: dict[str, Path], masks: dict[str, Path], site: Path) -> list[tuple[str, Path, Path]]:
-    """(case, image, mask) sorted by case; `BadInput` naming the file whose counterpart is missing."""
+    """(case, image, mask) sorted by case; `BadInput` if the counterpart of a file is missing."""
     if not images and not masks:
         raise BadInput(f"{site}: no cases in this site folder; add its files or move the folder out of the source")
     for case in sorted(images.keys() - masks.keys()):
@@ -137,18 +138,18 @@ def pair_files(images: dict[str, Path], masks: dict[str, Path], site: Path) -> l
 
 
 def note_file(found: dict[str, Path], case: str, path: Path) -> None:
-    """Note ``path`` as the file of ``case``; `BadInput` if another file already stands for it."""
+    """Add ``path`` as the file of ``case``; `BadInput` if the case has one already."""
     if case in found:
-        raise BadInput(f"{path}: {found[case]} already stands for case {case}; keep one of the two, or rename one")
+        raise BadInput(f"{path}: case {case} already has the file {found[case]}; keep one of the two, or rename one")
     found[case] = path
 
 
 def require_few_labels(path: Path, values: NDArray[Any]) -> None:
-    """`BadInput` if a mask holds as many different values as images do: then it is one."""
+    """`BadInput` if a mask has as many different values as an image."""
     if ((values >= 0) & (values < MAX_LABELS) & (values == np.rint(values))).all():
-        return  # so many whole numbers there are: nothing to sort
+        return  # there are at most MAX_LABELS such numbers: no need to sort
     if np.unique(values).size > MAX_LABELS:
-        raise BadInput(f"{path}: holds more than {MAX_LABELS} different values, as images do; expected a mask")
+        raise BadInput(f"{path}: has more than {MAX_LABELS} different values, as an image has; expected a mask")
 
 
 def require_same_shape(case: RawCase, image: NDArray[Any], label: NDArray[Any]) -> None:

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedmerit.errors import BadInput
-from fedmerit_data.partitioning.scheme import Scheme, apportion, assign_sites
+from fedmerit_data.partitioning.assignment import apportion, assign_sites
+from fedmerit_data.partitioning.scheme import Scheme
 
 
 def classes_of(*sizes):

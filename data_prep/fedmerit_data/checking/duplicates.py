@@ -95,7 +95,7 @@ def _like(seen: Fingerprint, coarse: Array, spectra: NDArray[Any]) -> dict[int, 
 
 
 def _agreements(one: NDArray[Any], others: NDArray[Any]) -> Array:
-    """(cases,) best correlations of spectra ``one`` (zooms, ...) and ``others`` (cases, zooms, ...), any shift, zoom."""
+    """(cases,) best correlation of spectra ``one`` (zooms, ...) and ``others`` (cases, zooms, ...)."""
     best = _peaks(one[0], others[:, 0])
     likely = best > LIKELY
     for ours, theirs in ((one[0], others[likely, 1:]), (one[1:], others[likely, :1])):

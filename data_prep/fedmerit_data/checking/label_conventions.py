@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 FEATURE_SPREADS = np.array([1.0, 0.15, 0.15, 0.1, 0.75])
 OVERLAP_SPREAD = 0.3
 # Six real and twelve generated sites had misfits of 1.6 at most, and of 7.5 or more with two labels exchanged or one
-# inverted. A site is reported if its misfit is higher by this margin than in another reading, and at least twice as high.
+# inverted. A site is reported if its misfit exceeds that of another reading by this margin and is twice as high.
 MISFIT_MARGIN = 4.0
 ALL_READINGS = 4  # labels up to which every reading is tried: 4! * 2**4 of them
 MIN_COMPARABLE = 5  # cases; a site with fewer is not compared
@@ -104,7 +104,7 @@ def _median(cases: Sequence[Regions]) -> Regions:
 
 
 def _readings(labels: int) -> list[Reading]:
-    """Readings of a site's labels, the unchanged one first; with more than `ALL_READINGS` labels, at most one change."""
+    """Readings of a site's labels, the unchanged one first; with more than `ALL_READINGS` labels at most one change."""
     unchanged = tuple((position, False) for position in range(labels))
     if labels <= ALL_READINGS:
         orders, inversions = permutations(range(labels)), list(product((False, True), repeat=labels))

@@ -92,8 +92,8 @@ def assign_patients(
         rest = [patient for patient in patients_in(split) if patient.patient_class not in scheme.outlier]
         if scheme.outlier and (not outliers or len(rest) < len(others)):
             raise BadInput(
-                f"{sites}: {len(outliers)} {split} patients of {', '.join(scheme.outlier)} for one site and {len(rest)} "
-                f"others for {len(others)}; expected one for each site: choose fewer sites, or another class"
+                f"{sites}: {len(outliers)} {split} patients of {', '.join(scheme.outlier)} for one site and "
+                f"{len(rest)} others for {len(others)}; expected one for each site: choose fewer sites or another class"
             )
         assigned[names[-1]].patients.extend(outliers)
         for patient, site in _assign(rest, shares, others):

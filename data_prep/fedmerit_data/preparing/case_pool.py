@@ -1,4 +1,4 @@
-"""Every case of a preparation, here or shared among processes."""
+"""All cases of a preparation, in this process or in a pool of processes."""
 
 import multiprocessing
 import signal
@@ -19,16 +19,16 @@ from fedmerit_data.preparing.case_processes import begin_processes
 from fedmerit_data.preparing.cases import CaseOutcome, CaseTask, PreparedCase, UnusableCase, prepare_case
 
 ProgressReport = Callable[[str, int, int], None]  # site, cases done, cases in all
-MAX_NAMED = 10  # bad cases to name at once
+MAX_NAMED = 10  # unusable cases in one error
 
 
 def prepare_cases(
     tasks: Sequence[CaseTask], jobs: int, skip_unreadable: bool, progress: ProgressReport | None
 ) -> list[CaseOutcome]:
-    """Every case with what came of it, in the order of ``tasks``.
+    """Every case with its outcome, in the order of ``tasks``.
 
     Raises:
-        BadInput: names the cases that cannot be used, up to `NAMED` of them.
+        BadInput: some cases cannot be used; names up to `MAX_NAMED` of them.
     """
     outcomes: dict[int, CaseOutcome] = {}
     bad: dict[int, UnusableCase] = {}
@@ -56,7 +56,7 @@ def prepare_cases(
             first = "the first " if len(outcomes) < len(tasks) else ""
             text = "\n  ".join([f"{first}{len(reasons)} cases that cannot be used:", *reasons])
         if not skip_unreadable and not any(unusable.readable for unusable in bad.values()):
-            text += "\n--skip-unreadable leaves out such cases and says so"
+            text += "\n--skip-unreadable leaves such cases out and lists them in site.json"
         raise BadInput(text)
     return [outcomes[position] for position in range(len(tasks))]
 
@@ -64,7 +64,7 @@ def prepare_cases(
 def _in_this_process(tasks: Sequence[CaseTask]) -> Generator[tuple[int, PreparedCase | UnusableCase], None, None]:
     """Cases one after the other, on one thread.
 
-    Slices are too small to share between threads: beside other task, waiting for them takes most of the time.
+    Slices are too small to share between threads: under load, waiting for threads takes most of the time.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -78,7 +78,7 @@ def _in_this_process(tasks: Sequence[CaseTask]) -> Generator[tuple[int, Prepared
 def _in_processes(
     tasks: Sequence[CaseTask], jobs: int
 ) -> Generator[tuple[int, PreparedCase | UnusableCase], None, None]:
-    """Cases as they come from a pool of processes, each given out only when a process is free for it."""
+    """Cases from a pool of processes, in the order in which they finish; a process gets one when it is free."""
     begin_processes()
     context = multiprocessing.get_context("forkserver")  # a fork of this process would copy its threads' locks
     running: dict[Future[PreparedCase | UnusableCase], int] = {}
@@ -96,13 +96,13 @@ def _in_processes(
         except BrokenProcessPool as error:
             candidates = ", ".join(str(tasks[position].case.image) for position in sorted(running.values()))
             raise BadInput(
-                f"a process died over one of {candidates}; if memory ran out, use fewer jobs, else fetch these "
-                "files again"
+                f"a process died at one of {candidates}; if memory ran out, use fewer jobs; otherwise one of these "
+                "files is damaged: fetch it again"
             ) from error
 
 
 def _serve() -> None:
-    """Begin a process of the pool: one thread, deaf to Ctrl-C (it ends the case at hand), gone with its parent."""
+    """Set up a process of the pool: one thread, ignores Ctrl-C (it finishes its case), ends with its parent."""
     torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     end_with_parent()
@@ -110,7 +110,7 @@ def _serve() -> None:
 
 @contextmanager
 def _bars(progress: ProgressReport | None) -> Iterator[ProgressReport]:
-    """``progress`` itself, or one bar per site on the terminal (nothing where there is no terminal)."""
+    """``progress`` itself, or one bar per site on the terminal (nothing without a terminal)."""
     if progress is not None:
         yield progress
         return

@@ -1,4 +1,4 @@
-"""One case from its raw files to stored arrays: what each process of `prepare` does, and is done with once."""
+"""One case from its raw files to stored arrays: the unit of work of `prepare`, done once."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -14,12 +14,12 @@ from fedmerit_data.readers.kind import Kind
 from fedmerit_data.spatial.preprocessing import Box, box_around, central_box, preprocess
 
 ORGANS = ("prostate",)  # tasks of volumes whose labels are in one piece; lesions need not be
-DETACHED = (".mhd", ".nhdr", ".hdr", ".img")  # headers whose voxels lie in a file of the same stem, or the reverse
+DETACHED = (".mhd", ".nhdr", ".hdr", ".img")  # headers whose voxels are in a file of the same stem, or the reverse
 
 
 @dataclass(frozen=True)
 class CaseTask:
-    """What to do of one case, and where: arrays below ``folder``/sites, the done_file that it is done below ``folder``/done.
+    """One case to prepare: arrays go below ``folder``/sites, the file that records it as done below ``folder``/done.
 
     ``crop_multiple`` is the side of a square about the disc, in its extents; `None` for central boxes.
     """
@@ -35,11 +35,11 @@ class CaseTask:
 
     @property
     def done_file(self) -> Path:
-        """The JSON file that says done, written last."""
+        """The JSON file that records the case as done, written last."""
         return self.folder / "done" / self.site / f"{self.case.name}.json"
 
     def array(self, name: str) -> Path:
-        """Where one of `arrays` lies."""
+        """The path of one of `arrays`."""
         return self.folder / "sites" / self.site / name
 
     @property
@@ -50,7 +50,7 @@ class CaseTask:
 
 @dataclass(frozen=True)
 class PreparedCase:
-    """A stored case: checksums of the raw files and of the arrays, and what datalist.json and site.json say of it."""
+    """A stored case: checksums of raw files and arrays, and its entries in datalist.json and site.json."""
 
     raw: dict[str, str]
     checksums: dict[str, str]
@@ -63,17 +63,17 @@ class PreparedCase:
 
 @dataclass(frozen=True)
 class UnusableCase:
-    """A case that could not be stored; ``readable`` where the options are at fault, not its files."""
+    """A case that could not be stored; ``readable`` if the options are the cause, not its files."""
 
     reason: str
     readable: bool
 
 
-CaseOutcome = tuple[CaseTask, PreparedCase | UnusableCase]  # a case and what came of it
+CaseOutcome = tuple[CaseTask, PreparedCase | UnusableCase]
 
 
 def prepare_case(task: CaseTask) -> PreparedCase | UnusableCase:
-    """Store a case, unless that was done before from the same bytes and the arrays are still what they were."""
+    """Store a case, unless that was done before from the same bytes and the arrays are unchanged."""
     case = task.case
     try:
         for path in raw_files(task):
@@ -84,9 +84,11 @@ def prepare_case(task: CaseTask) -> PreparedCase | UnusableCase:
         decoded = task.kind.decode(case)
     except BadInput as error:
         return UnusableCase(str(error), readable=False)
-    except Exception as error:  # whatever a damaged file makes a library raise: it has to be named
+    except Exception as error:  # any error of a library over a damaged file: the message has to name the file
         what = f"{type(error).__name__}: {error}"
-        return UnusableCase(f"{case.image}: not readable with its mask ({what}); fetch both again", readable=False)
+        return UnusableCase(
+            f"{case.image}: not readable with its mask ({what}); if a file is damaged, fetch both again", readable=False
+        )
     try:
         box, remarks = _box(task, decoded)
         image, label = preprocess(decoded, task.size, box, task.kind.normalise)
@@ -94,7 +96,7 @@ def prepare_case(task: CaseTask) -> PreparedCase | UnusableCase:
         return UnusableCase(f"{case.label}: {error}", readable=True)
     except Exception as error:
         what = f"{type(error).__name__}: {error}"
-        return UnusableCase(f"{case.image}: cannot be brought to {task.size} pixels ({what})", readable=False)
+        return UnusableCase(f"{case.image}: cannot be resized to {task.size} pixels ({what})", readable=False)
     checksums = {}
     for key, array in (("image", image), ("label", label)):
         name = task.arrays[key]
@@ -120,9 +122,9 @@ def prepare_case(task: CaseTask) -> PreparedCase | UnusableCase:
 
 
 def raw_files(task: CaseTask) -> list[Path]:
-    """Every file that a case is read from, sorted: those of folders, and detached voxels.
+    """Every file that a case is read from, sorted, with those of folders and detached voxels.
 
-    Relative to the source where they lie in it.
+    Paths are relative to the source if the files are within it.
     """
     files: set[Path] = set()
     for path in (task.case.image, *task.case.channels, task.case.label, *task.case.more):
@@ -135,7 +137,7 @@ def raw_files(task: CaseTask) -> list[Path]:
 
 
 def _read_prepared(task: CaseTask) -> PreparedCase | None:
-    """What an earlier process noted, if its arrays are still the same bytes."""
+    """The record of an earlier process, if its arrays are unchanged."""
     try:
         finished = PreparedCase(**json.loads(task.done_file.read_text()))
         whole = all(sha256(task.array(name)) == known for name, known in finished.checksums.items())
@@ -154,7 +156,7 @@ def _box(task: CaseTask, decoded: Decoded) -> tuple[Box, list[str]]:
 
 
 def _spacing(case: Decoded, box: Box, size: int) -> list[float] | None:
-    """Millimetres between the slices, rows and columns of what is stored, where the file states all of them."""
+    """Millimetres between the stored slices, rows and columns, if the file states all of them."""
     if case.spacing is None or case.slice_distance is None:
         return None
     return [case.slice_distance, case.spacing[0] * box.height / size, case.spacing[1] * box.width / size]
@@ -165,12 +167,12 @@ def _store(path: Path, array: NDArray[np.float32] | NDArray[np.uint8]) -> None:
 
 
 def _empty(kind: Kind, label: NDArray[np.uint8]) -> list[str]:
-    """A remark for each label that the whole case lacks: such a case is kept, and counted by `check`."""
+    """A remark for each label that the whole case lacks: such a case is kept, and `check` counts it."""
     return [f"no {name} in its mask" for position, name in enumerate(kind.labels) if not label[:, position].any()]
 
 
 def _odd(kind: Kind, case: Decoded) -> list[str]:
-    """A remark for each label that a whole case or slice is, and for each organ that slices in its midst lack."""
+    """Remarks: labels that fill a whole case or slice, and organs that slices between others lack."""
     found = []
     full: NDArray[np.bool_] = np.all(case.label, axis=(2, 3))  # (slices, labels)
     shown: NDArray[np.bool_] = np.any(case.label, axis=(2, 3))
@@ -189,6 +191,6 @@ def _odd(kind: Kind, case: Decoded) -> list[str]:
 
 
 def _slices(which: NDArray[np.bool_]) -> str:
-    """By number, from 1, in the order in which they are stored."""
+    """Slice numbers, from 1, in stored order."""
     numbers = [str(place + 1) for place in np.flatnonzero(which)]
     return f"slice {numbers[0]}" if len(numbers) == 1 else f"slices {', '.join(numbers)}"

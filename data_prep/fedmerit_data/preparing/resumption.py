@@ -1,4 +1,4 @@
-"""Preparations that were interrupted: what is kept of them, and when the next call may go on from it."""
+"""Resumption of interrupted preparations: what is kept, and when the next call may continue from it."""
 
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,7 +15,7 @@ from fedmerit_data.preparing.cases import CaseOutcome, PreparedCase
 
 
 def count_finished_cases(out: Path) -> int:
-    """How many cases an interrupted `prepare` of ``out`` has finished: its next call does not do them again."""
+    """The number of cases that an interrupted `prepare` of ``out`` has finished and its next call skips."""
     return _count_finished(partial_path(Path(out)))
 
 
@@ -24,7 +24,7 @@ def _count_finished(folder: Path) -> int:
 
 
 def is_published(folder: Path, out: Path, asked: Preparation) -> bool:
-    """Whether an earlier call was cut off between its last rename and its end: ``out`` is whole, and as asked for."""
+    """Whether an earlier call was cut off after its last rename: ``out`` is complete, and prepared as ``asked``."""
     stated = asked.record() | asked.meaning()
     stated |= {"image_size": [asked.size, asked.size], "fedmerit_version": version("fedmerit")}
     infos = [read_json(file) for file in out.glob("*/site.json")]
@@ -33,10 +33,10 @@ def is_published(folder: Path, out: Path, asked: Preparation) -> bool:
 
 
 def start_or_resume(folder: Path, out: Path, options: Mapping[str, Any]) -> bool:
-    """Note the options that the stored arrays depend on; True where an earlier call with the same goes on.
+    """Record the options that the stored arrays depend on; True if this resumes an earlier call with the same options.
 
     Raises:
-        BadInput: it finished cases with others.
+        BadInput: an earlier call finished cases with other options.
     """
     file = folder / "options.json"
     before = read_json(file) if file.exists() else {}
@@ -48,7 +48,7 @@ def start_or_resume(folder: Path, out: Path, options: Mapping[str, Any]) -> bool
         ]
         raise BadInput(
             f"{out}: {done} finished cases of an interrupted preparation with other options are kept in {folder} "
-            f"({'; '.join(changed)}); go on with those, remove that folder to begin anew or name another folder"
+            f"({'; '.join(changed)}); use those options, remove that folder to start again or name another folder"
         )
     (folder / "sites").mkdir(exist_ok=True)
     write_json(file, options)
@@ -57,7 +57,7 @@ def start_or_resume(folder: Path, out: Path, options: Mapping[str, Any]) -> bool
 
 @contextmanager
 def keep_finished_cases(folder: Path) -> Iterator[list[Path]]:
-    """After a failure, keep what holds finished cases and say so; else remove it and the folders noted as new."""
+    """After a failure, keep ``folder`` if it has finished cases, and say so; else remove it and the yielded folders."""
     new: list[Path] = []
     try:
         yield new
@@ -67,13 +67,13 @@ def keep_finished_cases(folder: Path) -> Iterator[list[Path]]:
             for path in (folder, *new):
                 shutil.rmtree(path, ignore_errors=True)
         elif isinstance(error, (BadInput, OSError)):
-            kept = f"{done} finished cases are kept in {folder}; the same command goes on from there"
+            kept = f"{done} finished cases are kept in {folder}; the same command continues from there"
             raise BadInput(f"{error}\n{kept}") from error
         raise
 
 
 def remove_leftovers(folder: Path, outcomes: Sequence[CaseOutcome]) -> None:
-    """Remove what an interrupted call left: halves, lists, cases that are no longer in the source."""
+    """Remove what an interrupted call left: partial files, lists, cases that are no longer in the source."""
     wanted = {
         task.array(name)
         for task, finished in outcomes

@@ -1,9 +1,4 @@
-"""Whose images they are, where file names do not tell: a table by the data's owner.
-
-Splits by patient: the same for the same seed, none empty that was asked for.
-
-What a site folder says of its cases: datalist.json and site.json.
-"""
+"""The lists of a site folder, datalist.json and site.json: patients from a table, splits by patient, and both files."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -25,13 +20,15 @@ from fedmerit_data.tables import read_table
 
 COLUMNS = ("site", "case", "patient")
 Patients = Mapping[tuple[str, str], str]  # by site and case
+MAX_NAMED = 10  # unreadable cases in one error
+MAX_NAME_BYTES = 200  # of a site or a case: file names add endings
 
 
 def read_patients(file: Path) -> Patients:
     """The table of a CSV file with the columns ``site,case,patient``.
 
-    A patient is named as readers name them, ``SITE-PATIENT``, be it so in the file or not: hospitals that each number
-    theirs 1, 2, 3 share none.
+    Patients get the names that readers give them, ``SITE-PATIENT``, also if the file has only ``PATIENT``: hospitals
+    that number their patients 1, 2, 3 have none in common.
 
     Raises:
         BadInput: the file cannot be read, lacks a column or a value, or names a case twice.
@@ -42,16 +39,16 @@ def read_patients(file: Path) -> Patients:
         if not (site and case and patient):
             raise BadInput(f"{file}: line {line}: expected a value in each of the columns {', '.join(COLUMNS)}")
         if (site, case) in patients:
-            raise BadInput(f"{file}: line {line}: case {case} of site {site} stands in it twice; keep one line")
+            raise BadInput(f"{file}: line {line}: case {case} of site {site} is listed twice; keep one line")
         patients[site, case] = patient if patient.startswith(f"{site}-") else f"{site}-{patient}"
     return patients
 
 
 def with_patients(sites: Sequence[RawSite], patients: Patients, file: Path) -> list[RawSite]:
-    """The sites, each case that the table names with its patient there; the others keep theirs.
+    """The sites with the patients of the table; cases that it does not name are unchanged.
 
     Raises:
-        BadInput: the table names a case that is not there.
+        BadInput: the table names a case that does not exist.
     """
     there = {(site.name, case.name) for site in sites for case in site.cases}
     if unknown := sorted(set(patients) - there):
@@ -72,13 +69,13 @@ def with_patients(sites: Sequence[RawSite], patients: Patients, file: Path) -> l
 def split_patients(
     site: str, patients: Sequence[str], ratios: tuple[float, float, float], seed: int, server_share: float = 0.0
 ) -> dict[str, str]:
-    """The split of every patient: shares as near to ``ratios`` as whole patients allow, at least one where positive.
+    """The split of every patient, the same for the same seed: shares as near to ``ratios`` as whole patients allow.
 
-    ``server_share`` of the training patients, at least one if it is positive, go to the server's split instead;
-    the others stay where they are without it.
+    A positive ratio gets at least one patient. ``server_share`` of the training patients, at least one if it is
+    positive, go to the server's split instead; it moves no other patient.
 
     Raises:
-        BadInput: fewer patients than splits to fill, or one training patient of which the server wants a share.
+        BadInput: fewer patients than splits to fill, or no training patient left beside the server's share.
     """
     names = sorted(set(patients))
     wanted = [int(ratio > 0) for ratio in ratios]
@@ -86,7 +83,7 @@ def split_patients(
         *first, last = (split for split, one in zip(SPLITS, wanted, strict=True) if one)
         raise BadInput(
             f"site {site}: {len(names)} patient(s), but {', '.join(first)} and {last} need one each; "
-            "add patients or leave the site out (a site to test on alone takes the ratios 0,0,1)"
+            "add patients or leave the site out (for a site that only tests, use the ratios 0,0,1)"
         )
     np.random.default_rng([seed, *site.encode()]).shuffle(names)
     counts = list(wanted)
@@ -99,45 +96,40 @@ def split_patients(
     server = max(1, round(server_share * training)) if server_share > 0 and training else 0
     if server and server >= training:
         raise BadInput(
-            f"site {site}: {training} training patient(s), of which the server share {server_share:g} takes {server}, "
-            "but one has to be left; add patients, raise the training ratio or prepare with a server share of 0"
+            f"site {site}: {training} training patient(s), and the server share {server_share:g} takes {server}, but "
+            "one has to remain; add patients, raise the training ratio or prepare with a server share of 0"
         )
     splits = np.repeat([SPLITS[0], SERVER_SPLIT, *SPLITS[1:]], [training - server, server, *others])
     return {name: str(split) for name, split in zip(names, splits, strict=True)}
 
 
-MAX_NAMED = 10  # unreadable cases to name at once
-MAX_NAME_BYTES = 200  # bytes, of a site or a case: what is stored adds endings
-
-
 def require_site_name(name: str, raw: Path) -> None:
-    """`BadInput` where a site of ``raw`` cannot be called so, or as the folder of pictures beside site folders is."""
+    """`BadInput` if a site of ``raw`` cannot have this name, or the folder of pictures beside site folders has it."""
     require_name(name, raw)
     if name == OVERVIEW:
-        told = "which is the folder of pictures beside site folders"
-        raise BadInput(f"{raw}: the site's name is {OVERVIEW!r}, {told}; rename it")
+        raise BadInput(f"{raw}: a site is named {OVERVIEW!r}, as the folder of pictures beside site folders; rename it")
 
 
 def split_site(site: RawSite, cases: Sequence[RawCase], asked: Preparation) -> dict[str, str]:
     """The split of every patient of a site's ``cases``.
 
     Raises:
-        BadInput: a name is too long or stands for two cases, or there are too few patients.
+        BadInput: a name is too long or names two cases, or there are too few patients.
     """
     names = Counter(case.name for case in cases)
     if long := [name for name in (site.name, *names) if len(name.encode()) > MAX_NAME_BYTES]:
-        raise BadInput(f"site {site.name}: {long[0]} is too long a name for its files; rename what is called so")
+        raise BadInput(f"site {site.name}: the name {long[0]} is too long for its files; rename the site or the case")
     if twice := [name for name, count in names.items() if count > 1]:
         count = names[twice[0]]
         raise BadInput(
-            f"site {site.name}: {twice[0]} is the name of {count} cases; keep one of their files, or rename one"
+            f"site {site.name}: {count} cases have the name {twice[0]}; keep one of their files, or rename one"
         )
     patients = [case.patient for case in cases]
     return split_patients(site.name, patients, asked.ratios, asked.seed, asked.server_share)
 
 
 def write_lists(site: RawSite, outcomes: Sequence[CaseOutcome], asked: Preparation) -> None:
-    """Write both of one site, whose cases came to these ``outcomes``.
+    """Write datalist.json and site.json of one site from the ``outcomes`` of its cases.
 
     Raises:
         BadInput: too few patients are left, or no slice to train on.
@@ -177,7 +169,7 @@ def write_lists(site: RawSite, outcomes: Sequence[CaseOutcome], asked: Preparati
 
 
 def _list_reasons(reasons: Sequence[str], cases: int) -> str:
-    """What to add to an error about a site where so many of its ``cases`` are left out."""
+    """The reasons why some of a site's ``cases`` are left out, to add to an error."""
     if not reasons:
         return ""
     more = [f"and {len(reasons) - MAX_NAMED} more"] if len(reasons) > MAX_NAMED else []
@@ -189,7 +181,7 @@ def _list_reasons(reasons: Sequence[str], cases: int) -> str:
 def _datalist(
     site: RawSite, usable: Sequence[tuple[CaseTask, PreparedCase]], asked: Preparation
 ) -> tuple[dict[str, list[dict[str, Any]]], dict[str, dict[str, int]]]:
-    """The entries of every split, and how many cases, patients and slices it has."""
+    """The entries of every split, and its numbers of cases, patients and slices."""
     splits = split_site(site, [task.case for task, _ in usable], asked)
     entries: dict[str, list[dict[str, Any]]] = {split: [] for split in (*SPLITS, SERVER_SPLIT)}
     counts = {split: {"cases": 0, "patients": 0, "slices": 0} for split in entries}

@@ -1,4 +1,4 @@
-"""What the readers of DICOM sets share: which of a patient's series is meant, and what lies outside of it."""
+"""DICOM series in the readers: the selection of a patient's series, and the files outside of it."""
 
 import re
 from collections.abc import Collection, Iterable
@@ -10,10 +10,10 @@ from fedmerit_data.spatial.dicom import read_series_uid
 
 
 def select_series(folders: Collection[Path], name: re.Pattern[str], uid: str | None = None) -> Path:
-    """Of a patient's series folders that of the series ``uid``; where none is asked for the only one, or named so.
+    """The folder of the series ``uid``; without a uid the only one of a patient's series, or the one that has ``name``.
 
     Raises:
-        BadInput: several could be meant, or none.
+        BadInput: several series match, or none.
     """
     several = sorted(folders)
     if uid is not None:
@@ -23,18 +23,18 @@ def select_series(folders: Collection[Path], name: re.Pattern[str], uid: str | N
     if len(several) != 1:
         raise BadInput(
             f"{min(folders).parent}: {len(several)} of its {len(folders)} series could be the T2 series of its mask; "
-            "keep that alone"
+            "keep only that one"
         )
     return several[0]
 
 
 def list_outside(series: Iterable[Path], left_out: Iterable[tuple[Path, str]], source: Path) -> list[tuple[str, str]]:
-    """What is left out, by its path in ``source``, but for what lies within a series: that belongs to its case."""
+    """Files and folders left out, by path in ``source``, except those within a series, which belong to its case."""
     folders = set(series)
-    told = []
+    found = []
     for path, reason in left_out:
-        if any(folder != path and folder.is_relative_to(path) for folder in folders):  # its own files alone
-            told += [(entry, reason) for entry in list_visible(path) if entry.is_symlink() or not entry.is_dir()]
+        if any(folder != path and folder.is_relative_to(path) for folder in folders):  # only its own files
+            found += [(entry, reason) for entry in list_visible(path) if entry.is_symlink() or not entry.is_dir()]
         elif folders.isdisjoint((path, *path.parents)):
-            told.append((path, reason))
-    return [(path.relative_to(source).as_posix(), reason) for path, reason in told]
+            found.append((path, reason))
+    return [(path.relative_to(source).as_posix(), reason) for path, reason in found]

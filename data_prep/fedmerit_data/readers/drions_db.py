@@ -1,4 +1,4 @@
-"""Reader of DRIONS-DB: ``{train,test}/{image,groundtruth}/image_NNN.jpg``, disc alone; one site."""
+"""Reader of DRIONS-DB: ``{train,test}/{image,groundtruth}/image_NNN.jpg``, only the disc; one site."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ def find_sites(source: Path) -> list[RawSite]:
     """The images of train and test as one site.
 
     Raises:
-        BadInput: no such folder, no cases, an image or mask alone, or one case in train and test.
+        BadInput: no such folder, no cases, an image or mask without the other, or one case in train and test.
     """
     return [find_one_site("DRIONS-DB", source, "{train,test}/{image,groundtruth}/image_NNN.jpg", _role)]
 
@@ -25,7 +25,7 @@ def _role(path: Path) -> tuple[str, str]:
 
 
 def decode(case: RawCase) -> Decoded:
-    """One photograph as a case of one slice, label disc: the mask's grey levels above 127, as JPEG blurs them.
+    """One photograph as a case of one slice, label disc: the mask's grey levels above 127, since JPEG blurs them.
 
     Raises:
         BadInput: a file is unreadable, or image and mask differ in shape.
@@ -35,7 +35,7 @@ def decode(case: RawCase) -> Decoded:
 
 
 KIND = disc_kind(
-    description="DRIONS-DB, disc alone: {train,test}/{image,groundtruth}/image_NNN.jpg",
+    description="DRIONS-DB, only the disc: {train,test}/{image,groundtruth}/image_NNN.jpg",
     find_sites=find_sites,
     decode=decode,
     licence="research use",

@@ -19,7 +19,7 @@ def find_sites(source: Path) -> list[RawSite]:
     """The images of Training and Test, each with the soft maps of disc and cup, as one site.
 
     Raises:
-        BadInput: no such folder, no cases, an image or soft map alone, or two files of one case.
+        BadInput: no such folder, no cases, an image or soft map without the other, or two files of one case.
     """
     return [find_one_site("Drishti-GS1", source, EXPECTED, _role, masks=("disc", "cup"))]
 
@@ -30,9 +30,9 @@ def _role(path: Path) -> tuple[str, str]:
 
 
 def decode(case: RawCase) -> Decoded:
-    """One photograph as a case of one slice, labels disc and cup: what at least half of the experts marked.
+    """One photograph as a case of one slice, labels disc and cup: the pixels that at least half of the experts marked.
 
-    The maps are 0, 64, 128, 191 and 255 where none to all of four experts agree.
+    The maps are 0, 64, 128, 191 and 255 for none to all of four experts.
 
     Raises:
         BadInput: a file is unreadable, or image and soft maps differ in shape.

@@ -33,7 +33,7 @@ def find_sites(source: Path) -> list[RawSite]:
     require_folder(source, "GE and Siemens")
     folders = [path for path in list_visible(source) if path.name in SITES and path.is_dir()]
     if not folders:
-        raise BadInput(f"{source}: no folder GE or Siemens in it; --source has to be the folder that holds them")
+        raise BadInput(f"{source}: no folder GE or Siemens in it; --source has to be the folder that contains them")
     sites = [_read_site(folder) for folder in folders]
     other = tuple((path.name, "not the folder GE or Siemens") for path in list_visible(source) if path not in folders)
     return add_left_out(sites, other)
@@ -53,10 +53,10 @@ def _read_site(folder: Path) -> RawSite:
         for found, series in ((images, image), (masks, mask)):
             if series.is_dir():
                 note_file(found, name, series)
-        truth = patient / "GT"
-        others = [*list_visible(patient), *(list_visible(truth) if truth.is_dir() else ())]
+        masked = patient / "GT"
+        others = [*list_visible(patient), *(list_visible(masked) if masked.is_dir() else ())]
         left_out += [
-            (path.relative_to(folder.parent).as_posix(), LEFT) for path in others if path not in (image, mask, truth)
+            (path.relative_to(folder.parent).as_posix(), LEFT) for path in others if path not in (image, mask, masked)
         ]
         if name not in images and name not in masks:
             raise BadInput(f"{patient}: neither T2W nor GT/prostate in it; add them or move it out of the source")
@@ -67,10 +67,10 @@ def _read_site(folder: Path) -> RawSite:
 
 
 def decode(case: RawCase) -> Decoded:
-    """The T2 slices and the gland, wherever the ground truth is above 0, oriented as `axial` has it.
+    """The T2 slices and the gland, all ground truth above 0, oriented by `slice_axially`.
 
     Raises:
-        BadInput: a series is unreadable or not whole, or image and mask differ in shape or geometry.
+        BadInput: a series is unreadable or incomplete, or image and mask differ in shape or geometry.
     """
     label = read_series(case.label)
     require_few_labels(case.label, label.voxels)

@@ -1,4 +1,4 @@
-"""Reader of iChallenge in VOC folders: ``JPEGImages/*.jpg`` and ``Annotations/*.png``, disc alone; one site."""
+"""Reader of iChallenge in VOC folders: ``JPEGImages/*.jpg`` and ``Annotations/*.png``, only the disc; one site."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ def find_sites(source: Path) -> list[RawSite]:
     """All images as one site.
 
     Raises:
-        BadInput: no such folder, no cases, or an image or mask alone.
+        BadInput: no such folder, no cases, or an image or mask without the other.
     """
     return [find_one_site("iChallenge", source, "JPEGImages/*.jpg and Annotations/*.png", _role)]
 
@@ -41,7 +41,7 @@ def decode(case: RawCase) -> Decoded:
 
 
 KIND = disc_kind(
-    description="iChallenge, disc alone: JPEGImages/*.jpg + Annotations/*.png",
+    description="iChallenge, only the disc: JPEGImages/*.jpg + Annotations/*.png",
     find_sites=find_sites,
     decode=decode,
     licence="research use",

@@ -1,4 +1,4 @@
-"""What a kind of raw data is: how its sites are found and decoded, and what its labels mean."""
+"""A kind of raw data: how to find its sites, decode a case and read its labels."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -11,11 +11,11 @@ from fedmerit_data.spatial.preprocessing import Normalise, make_normaliser
 
 @dataclass(frozen=True)
 class Kind:
-    """One raw layout: how to find its sites, decode a case and normalise it, and where its data come from.
+    """One raw layout: how to find its sites, decode a case and normalise it, and the source of its data.
 
     ``generate`` writes synthetic raw files in the layout; ``field_of_view`` is the default in mm, `None` for
-    whole frames (of layouts without millimetres). ``crops`` are the crops to choose from, the default first:
-    ``whole`` (or the field of view), and ``disc`` for photographs whose labels hold a disc.
+    whole frames (of layouts without millimetres). ``crops`` are the possible crops, the default first:
+    ``whole`` (or the field of view), and ``disc`` for photographs with a label ``disc``.
     """
 
     description: str
@@ -33,18 +33,18 @@ class Kind:
 
     @property
     def normalise(self) -> Normalise:
-        """What makes intensities alike."""
+        """The normalisation of intensities."""
         return make_normaliser(self.normalisation, self.channels)
 
     @property
     def needs_source(self) -> bool:
-        """Whether raw files have to be there before; generated kinds write their own."""
+        """Whether raw files have to exist before; synthetic kinds write their own."""
         return self.generate is None
 
 
 GENERATED = "generated, shows no patient; Apache-2.0 as FedMerit"  # the licence of synthetic kinds
 
-# What kinds of one task have in common; each states the rest itself.
+# Fields that kinds of one task have in common.
 prostate_kind = partial(
     Kind, task="prostate", labels=("prostate",), channels=1, normalisation="mri", field_of_view=120.0
 )
@@ -54,9 +54,9 @@ disc_kind = partial(photo_kind, task="fundus-disc", labels=("disc",), crops=("wh
 
 
 def disc_only(kind: Kind) -> Kind:
-    """The same images for the first of their labels alone, the disc."""
+    """The same images with only the first of their labels, the disc."""
     same = disc_kind(
-        description=f"{kind.description}; disc alone",
+        description=f"{kind.description}; only the disc",
         find_sites=kind.find_sites,
         decode=partial(_decode_disc_only, kind.decode),
         licence=kind.licence,

@@ -17,7 +17,7 @@ def find_sites(source: Path) -> list[RawSite]:
     """The one site that the set is; ``source`` is its folder or the one that holds it.
 
     Raises:
-        BadInput: no case, an image or mask alone, or a case twice.
+        BadInput: no case, an image or mask without the other, or a case twice.
     """
     require_folder(source, "imagesTr and labelsTr")
     root = source / "Task05_Prostate" if (source / "Task05_Prostate").is_dir() else source
@@ -40,7 +40,7 @@ def find_sites(source: Path) -> list[RawSite]:
 
 
 def decode(case: RawCase) -> Decoded:
-    """The T2 slices and the gland, both zones merged, oriented as `axial` has it.
+    """The T2 slices and the gland, both zones merged, oriented by `slice_axially`.
 
     Raises:
         BadInput: a file is unreadable, image and mask differ in shape or geometry, or a label is not 0 to 2.

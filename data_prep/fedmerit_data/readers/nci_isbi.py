@@ -29,8 +29,8 @@ T2 = re.compile("t2", re.IGNORECASE)
 def find_sites(source: Path) -> list[RawSite]:
     """The collections, whichever of the two ``source`` holds at any depth, sorted by name.
 
-    A corrected mask stands before the one that it corrects. Patients without a mask are no part of the challenge
-    and left out.
+    A corrected mask replaces the one that it corrects. Patients without a mask are not part of the challenge and are
+    left out.
 
     Raises:
         BadInput: no case, a mask without an image or twice, or a patient with several series that could be the T2.
@@ -74,7 +74,7 @@ def find_sites(source: Path) -> list[RawSite]:
 
 
 def decode(case: RawCase) -> Decoded:
-    """The T2 slices and the gland, both zones merged, oriented as `axial` has it.
+    """The T2 slices and the gland, both zones merged, oriented by `slice_axially`.
 
     Raises:
         BadInput: a file is unreadable, image and mask differ in shape or geometry, or a label is not 0 to 2.

@@ -1,7 +1,7 @@
 """Reader of NVFlare's prostate example: ``dataset_2D/<site>/{Image,Mask}/<case>/<slice>.png`` and its data lists.
 
-Its data lists ``datalist_2D/client_<site>.json`` say which cases count; FedMerit splits these by patient anew. The
-slices carry no millimetres, and only those that show the prostate are there.
+Its data lists ``datalist_2D/client_<site>.json`` name the cases to use; FedMerit splits them by patient again. The
+slices have no pixel size in mm, and the layout has only slices that show the prostate.
 """
 
 import json
@@ -36,7 +36,7 @@ def find_sites(source: Path) -> list[RawSite]:
 
     Raises:
         BadInput: no site, a case without images or masks, or a data list that is missing, unreadable or names
-            files that are not there.
+            missing files.
     """
     folders, strays = find_site_folders(source / "dataset_2D", EXPECTED)
     return add_left_out([_read_site(source, folder) for folder in folders], strays)
@@ -79,7 +79,7 @@ def _listed(datalist: Path, folder: Path) -> set[str]:
 
 
 def decode(case: RawCase) -> Decoded:
-    """The slices of one case from foot to head, by the numbers that name them; a mask is what is above 127.
+    """The slices of one case from foot to head, sorted by number; mask values above 127 are the prostate.
 
     Raises:
         BadInput: a slice is unreadable, has no mask, is not named by a number, or differs in shape from others.

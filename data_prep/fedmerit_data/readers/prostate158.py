@@ -16,7 +16,7 @@ def find_sites(source: Path) -> list[RawSite]:
     """The one site that the set is; its own train, valid and test folders, at any depth, are pooled.
 
     Raises:
-        BadInput: no case, an image or mask alone, or a case twice.
+        BadInput: no case, an image or mask without the other, or a case twice.
     """
     require_folder(source, "{train,valid,test}/NNN/t2.nii.gz and t2_anatomy_reader1.nii.gz")
     images: dict[str, Path] = {}
@@ -34,7 +34,7 @@ def find_sites(source: Path) -> list[RawSite]:
 
 
 def decode(case: RawCase) -> Decoded:
-    """The T2 slices and the gland, both zones merged, oriented as `axial` has it.
+    """The T2 slices and the gland, both zones merged, oriented by `slice_axially`.
 
     Raises:
         BadInput: a file is unreadable, image and mask differ in shape or geometry, or a label is not 0 to 2.

@@ -27,7 +27,7 @@ def find_sites(source: Path) -> list[RawSite]:
     """Every site below ``source``, its images and masks paired, sorted by name.
 
     Raises:
-        BadInput: no site, a site without cases, an image or mask alone, or two folders that are one site.
+        BadInput: no site, a site without cases, an image or mask without the other, or two folders of one site.
     """
     folders, strays = find_site_folders(source, "one folder per site with CaseNN.nii.gz and CaseNN_segmentation.nii.gz")
     sites: dict[str, tuple[Path, RawSite]] = {}
@@ -50,13 +50,13 @@ def _read_site(folder: Path) -> RawSite:
             note_file(masks if match["mask"] else images, match["case"].capitalize(), path)
         else:
             left_out.append((path.name, "not named CaseNN.nii.gz or CaseNN_segmentation.nii.gz"))
-    # Case numbers start anew at some sites, so that a patient is a site and a number.
+    # Case numbers start again at some sites, so a patient is a site and a number.
     cases = (RawCase(case, f"{name}-{case}", image, mask) for case, image, mask in pair_files(images, masks, folder))
     return RawSite(name, tuple(cases), tuple(left_out))
 
 
 def decode(case: RawCase) -> Decoded:
-    """The T2 slices and the whole gland, oriented as `axial` has it; labels above 1 count as 1.
+    """The T2 slices and the whole gland, oriented by `slice_axially`; labels above 1 count as 1.
 
     Raises:
         BadInput: a file is unreadable, image and mask differ in shape or geometry, or a label is no label.

@@ -52,7 +52,7 @@ def find_sites(source: Path) -> list[RawSite]:
 
 
 def decode(case: RawCase) -> Decoded:
-    """The T2 slices and the gland, its zones merged, oriented as `axial` has it.
+    """The T2 slices and the gland, its zones merged, oriented by `slice_axially`.
 
     The mask may lie on another grid than the image: it is brought onto the image's by nearest neighbour, with a
     remark where that moved voxels.

@@ -13,10 +13,10 @@ EXPECTED = (
 
 
 def find_sites(source: Path) -> list[RawSite]:
-    """The images of all parts that are there as one site; g, n, V or T before the number tells the parts apart.
+    """The images of all parts found as one site; the letter g, n, V or T before the number is the part.
 
     Raises:
-        BadInput: no such folder, no cases, an image or mask alone, or two files of one case.
+        BadInput: no such folder, no cases, an image or mask without the other, or two files of one case.
     """
     return [find_one_site("REFUGE", source, EXPECTED, _role)]
 

@@ -22,7 +22,7 @@ def find_sites(source: Path) -> list[RawSite]:
     """Healthy eyes, glaucomas and suspects as one site; both eyes of a patient are one patient.
 
     Raises:
-        BadInput: no such folder, no cases, an image or mask alone, or two files of one case.
+        BadInput: no such folder, no cases, an image or mask without the other, or two files of one case.
     """
     site = find_one_site("RIM-ONE-r3", source, EXPECTED, _role, masks=("disc", "cup"), patient=partial(EYE.sub, ""))
     return [site]

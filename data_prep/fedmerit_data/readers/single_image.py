@@ -1,4 +1,4 @@
-"""One raw image without a mask, as prediction reads it: what `generic` reads, or the folder of a DICOM series."""
+"""One raw image without a mask, for prediction: a format of the generic reader, or the folder of a DICOM series."""
 
 import gzip
 import hashlib
@@ -14,7 +14,7 @@ from PIL import Image
 from fedmerit.errors import BadInput
 from fedmerit.files import write_atomically
 from fedmerit_data.raw_cases import Decoded, RawCase
-from fedmerit_data.readers.generic import (
+from fedmerit_data.readers.image_files import (
     ITK,
     NIFTI,
     PHOTOGRAPHS,
@@ -36,52 +36,52 @@ class OneImage:
 
     path: Path
     decoded: Decoded
-    volume: Volume | None  # as it is stored; None: a photograph
+    volume: Volume | None  # in stored order; None: a photograph
 
     @property
     def name(self) -> str:
-        """As `image_name` has it."""
+        """The `image_name`."""
         return image_name(self.path)
 
     @property
     def digest(self) -> str:
-        """The SHA-256 of its pixels or voxels as they are read: of one image the same, wherever it lies."""
+        """The SHA-256 of its pixels or voxels as read: the same for copies of an image."""
         return hashlib.sha256(self.decoded.image.tobytes()).hexdigest()
 
     def mask_file(self, folder: Path, label: str) -> Path:
-        """Where `write_mask` writes."""
+        """The file that `write_mask` writes."""
         return folder / f"{self.name}_{label}{'.png' if self.volume is None else '.nii.gz'}"
 
     def write_mask(self, folder: Path, label: str, mask: NDArray[np.bool_]) -> Path:
-        """A mask (slices, height, width) as a file ``NAME_LABEL`` in the geometry of the image.
+        """Write a mask (slices, height, width) to a file ``NAME_LABEL`` in the geometry of the image.
 
-        Of a volume a NIfTI file of 0 and 1, of a photograph a PNG file of 0 and 255.
+        NIfTI with 0 and 1 for a volume, PNG with 0 and 255 for a photograph.
         """
         path = self.mask_file(folder, label)
         if self.volume is None:
             write_atomically(path, lambda file: Image.fromarray(np.uint8(255) * mask[0]).save(file, "PNG"))
             return path
         stored = nib.Nifti1Image(restore_axes(self.volume, mask.astype(np.uint8)), self.volume.affine)
-        packed = gzip.compress(stored.to_bytes(), compresslevel=1, mtime=0)  # as nibabel: the same bytes at any time
+        packed = gzip.compress(stored.to_bytes(), compresslevel=1, mtime=0)  # mtime as nibabel: equal bytes
         write_atomically(path, lambda file: file.write(packed))
         return path
 
 
 def image_name(path: Path) -> str:
-    """That of a file without its ending, or of a folder, also where the path says it as ``.``."""
+    """The name of a file without its ending, or of a folder, also if the path is ``.``."""
     return Path(os.path.abspath(path)).name if path.is_dir() else name_and_suffix(path)[0]
 
 
 def read_image(path: Path, channels: int, channel: int | None = None) -> OneImage:
-    """One image of so many channels.
+    """Read one image.
 
     Args:
-        path: a NIfTI, MetaImage or NRRD file, a photograph, or the folder of one DICOM series.
-        channels: that the network takes.
-        channel: of a NIfTI file of four axes the one to take, where the network takes one.
+        path: A NIfTI, MetaImage or NRRD file, a photograph, or the folder of one DICOM series.
+        channels: The number of channels that the network takes.
+        channel: The channel to read from a NIfTI file of four axes, from 0, if the network takes one.
 
     Raises:
-        BadInput: it is unreadable, has not these channels, or is no NIfTI file and a ``channel`` is named.
+        BadInput: it is unreadable, lacks these channels, or is not a NIfTI file and a ``channel`` is named.
     """
     suffix = "" if path.is_dir() else name_and_suffix(path)[1]
     if channel is not None and (path.is_dir() or suffix in PHOTOGRAPHS):
@@ -90,7 +90,7 @@ def read_image(path: Path, channels: int, channel: int | None = None) -> OneImag
         pixels = read_photograph(path, channels)
         return OneImage(path, Decoded(pixels, np.zeros((1, 1, *pixels.shape[2:]), np.uint8)), None)
     if not path.is_dir() and suffix not in (*NIFTI, *ITK):
-        raise BadInput(f"{path}: no image that is read; expected {KNOWN}")
+        raise BadInput(f"{path}: unknown image format; expected {KNOWN}")
     volumes = _volumes(path, channels, channel)
     blank = replace(volumes[0], voxels=np.zeros_like(volumes[0].voxels))
     case = RawCase(image_name(path), image_name(path), path, path)
@@ -113,7 +113,5 @@ def _volumes(path: Path, channels: int, channel: int | None) -> list[Volume]:
         return read_channels(path, channels)
     unread = name_and_suffix(path)[1] in NIFTI and not shape  # `read_nifti` says why
     if not unread and (channels != 1 or not count or not 0 <= channel < count[0]):
-        raise BadInput(
-            f"{path}: --channel {channel}: has no such channel to give to a model of {channels}; leave it out"
-        )
+        raise BadInput(f"{path}: --channel {channel}: no such channel for a model of {channels}; leave it out")
     return [read_nifti(path, channel)]

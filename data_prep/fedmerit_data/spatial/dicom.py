@@ -12,7 +12,7 @@ from fedmerit.errors import BadInput
 from fedmerit_data.raw_cases import list_visible
 from fedmerit_data.spatial.volumes import FROM_LPS, ITK, Volume, place_volume, report_damage, require_sane
 
-# What a slice has to say, and its whole series in the same words.
+# Tags that every slice has, with equal values in the whole series.
 SHARED_TAGS = (
     "SeriesInstanceUID",
     "Rows",
@@ -22,21 +22,21 @@ SHARED_TAGS = (
     "BitsAllocated",
     "PixelRepresentation",
 )
-POSITION_TOLERANCE = 0.1  # mm within which two slices lie in one place
-SPACING_TOLERANCE = 0.05  # share of the median step by which the steps between the slices of a series may stray
+POSITION_TOLERANCE = 0.1  # mm; closer slices have the same position
+SPACING_TOLERANCE = 0.05  # share of the median step by which steps between slices may differ from it
 
 
 def is_slice(path: Path) -> bool:
-    """Whether a file of a DICOM folder is named as a slice is; many sets name slices without a suffix."""
+    """Whether a file in a DICOM folder has the name of a slice; many sets name slices without a suffix."""
     plain = path.suffix == "" and path.name.upper() not in ("LICENSE", "DICOMDIR", "README")
     return plain or path.suffix.lower() in (".dcm", ".ima")
 
 
 def read_series(folder: Path) -> Volume:
-    """The one DICOM series that a folder holds, its slices sorted by where they lie.
+    """The one DICOM series of a folder, its slices sorted by position.
 
     Raises:
-        BadInput: a slice is unreadable, belongs to another series, is there twice, or is missing in between.
+        BadInput: a slice is unreadable, belongs to another series, occurs twice, or is missing in between.
     """
     paths = [path for path in list_visible(folder) if is_slice(path)]
     if len(paths) < 2:
@@ -59,7 +59,7 @@ def read_series(folder: Path) -> Volume:
         _require_even(folder, [path.name for path, _ in slices], places @ normal)
         reader = ITK.ImageSeriesReader()
         reader.SetFileNames([str(path) for path, _ in slices])
-        reader.SetOutputPixelType(ITK.sitkFloat32)  # else that of the first, which cuts off others' slopes
+        reader.SetOutputPixelType(ITK.sitkFloat32)  # by default the type of the first slice, which truncates others
         voxels = ITK.GetArrayFromImage(reader.Execute()).T
         affine = np.eye(4)
         rows_apart, columns_apart = (float(value) for value in first.PixelSpacing)
@@ -81,43 +81,43 @@ def _header(path: Path) -> pydicom.Dataset:
             if len(header[key].value) != count or not np.isfinite([float(value) for value in header[key].value]).all():
                 raise BadInput(f"{path}: {key} {header[key].value}; expected {count} numbers")
         if int(header.get("NumberOfFrames") or 1) != 1:
-            raise BadInput(f"{path}: holds several frames; expected one slice per file")
+            raise BadInput(f"{path}: has several frames; expected one slice per file")
         for key in SHARED_TAGS:
-            header[key]  # raises the name of what is missing
+            header[key]  # KeyError names a missing tag
         return header
 
 
 def _require_pixels(header: pydicom.Dataset) -> None:
-    """`ValueError` unless a slice holds all its pixels, for ITK makes up what is missing; takes them out of memory."""
+    """`ValueError` unless a slice has all its pixels, since ITK fills in missing ones; drops them from memory."""
     pixels = header.pop("PixelData", None)
     there = len(pixels.value or b"") if pixels else 0
     promised = 1 if header.file_meta.TransferSyntaxUID.is_compressed else get_expected_length(header)
     if there < promised:
-        raise ValueError(f"promises {promised} bytes of pixels, but holds {there}")
+        raise ValueError(f"promises {promised} bytes of pixels, but has {there}")
 
 
 def _require_even(folder: Path, names: list[str], places: NDArray[np.float64]) -> None:
-    """`BadInput` unless neighbours along the normal lie equally far apart."""
+    """`BadInput` unless neighbours along the normal have equal distances."""
     steps = np.diff(places)
     at = int(np.argmin(steps))
     if steps[at] < POSITION_TOLERANCE:
-        raise BadInput(f"{folder}: {names[at]} and {names[at + 1]} lie in one place; keep one of the two")
+        raise BadInput(f"{folder}: {names[at]} and {names[at + 1]} have one position; keep one of the two")
     usual = float(np.median(steps))
     at = int(np.argmax(np.abs(steps - usual)))
     if not abs(steps[at] - usual) <= SPACING_TOLERANCE * usual:
         raise BadInput(
-            f"{folder}: {names[at]} and {names[at + 1]} lie {steps[at]:.2f} mm apart, others {usual:.2f} mm; "
-            "fetch the missing slice, or remove what is no part of the series"
+            f"{folder}: {names[at]} and {names[at + 1]} are {steps[at]:.2f} mm apart, others {usual:.2f} mm; "
+            "add the missing slice, or remove what is not part of the series"
         )
 
 
 def read_segmentation(path: Path, segments: Collection[int]) -> Volume:
-    """The union of the given segments of a DICOM-SEG object, 1 within and 0 without.
+    """The union of the given segments of a DICOM-SEG object, 1 inside and 0 outside.
 
     Raises:
-        BadInput: the file is unreadable or holds none of the segments.
+        BadInput: the file is unreadable or has none of the segments.
     """
-    import highdicom  # takes a second, and other layouts do without
+    import highdicom  # takes a second to import, and other layouts do not need it
 
     with report_damage(path, "DICOM segmentation"):
         header = pydicom.dcmread(path, stop_before_pixels=True)
@@ -128,7 +128,7 @@ def read_segmentation(path: Path, segments: Collection[int]) -> Volume:
             raise BadInput(f"{path}: segments {list(file.segment_numbers)}; expected some of {sorted(segments)}")
         geometry = file.get_volume_geometry()
         if geometry is None:
-            raise BadInput(f"{path}: its frames make up no volume; export the segmentation again")
+            raise BadInput(f"{path}: its frames are not a volume; export the segmentation again")
         require_sane(path, geometry.spatial_shape)
         volume = file.get_volume(segment_numbers=present)
         # Its axes are slice, row, column.
@@ -136,12 +136,12 @@ def read_segmentation(path: Path, segments: Collection[int]) -> Volume:
 
 
 def read_series_uid(folder: Path) -> str:
-    """The SeriesInstanceUID of the first slice in a folder; `BadInput` where it is unreadable."""
+    """The SeriesInstanceUID of the first slice in a folder; `BadInput` if it is unreadable."""
     return str(_header(next(path for path in list_visible(folder) if is_slice(path))).SeriesInstanceUID)
 
 
 def read_referenced_series(path: Path) -> str | None:
-    """The series that a DICOM-SEG object was drawn on, where it names one.
+    """The series that a DICOM-SEG object was drawn on, if it names one.
 
     Raises:
         BadInput: the file is unreadable.

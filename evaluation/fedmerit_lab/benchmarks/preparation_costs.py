@@ -18,7 +18,7 @@ from fedmerit_data.folders import new_folder
 from fedmerit_data.preparation import Preparation
 from fedmerit_data.prepare import prepare
 from fedmerit_data.raw_cases import list_visible
-from fedmerit_data.readers.generic import ITK, NIFTI, name_and_suffix
+from fedmerit_data.readers.image_files import ITK, NIFTI, name_and_suffix
 from fedmerit_data.spatial.dicom import is_slice
 from fedmerit_data.synthetic import prostate
 from fedmerit_lab.benchmarks.benchmark import Benchmark, Measure, bars, timed
