@@ -155,10 +155,10 @@ def test_the_seed_alone_moves_the_draws():
         ({"kappa": 0.5}, "kappa 0.5: belongs to imbalanced, but the scheme is uniform"),
         ({"by": "imbalanced", "holders": 3}, "holders 3: expected 1 to 2"),
         (
-            {"by": "imbalanced", "holders": 2, "kappa": 0.4, "alone": ("A",)},
-            "holders 2: expected 1 to 1; one of the sites is kept for alone",
+            {"by": "imbalanced", "holders": 2, "kappa": 0.4, "outlier": ("A",)},
+            "holders 2: expected 1 to 1; one of the sites is kept for the outlier",
         ),
-        ({"by": "imbalanced", "into": 2, "alone": ("A",)}, "left for the others of 2 sites; one of the sites is kept"),
+        ({"by": "imbalanced", "into": 2, "outlier": ("A",)}, "left for the others of 2 sites; one of the sites is kept"),
         ({"by": "imbalanced", "kappa": 0.5, "holders": 2}, "kappa 0.5, holders 2: expected something left"),
         ({"by": "variety", "classes": "source"}, "classes source: variety needs classes of one size"),
         ({"by": "imbalanced", "into": 1}, "expected something left for the others of 1 sites"),
@@ -179,17 +179,17 @@ def test_bands_give_every_site_neighbouring_classes_and_equal_sizes():
 
 
 def test_a_class_alone_is_all_the_last_site_has():
-    shares = Scheme("uniform", 3, alone=("B",)).class_shares(["C", "B", "A"])
+    shares = Scheme("uniform", 3, outlier=("B",)).class_shares(["C", "B", "A"])
     assert {name: row.tolist() for name, row in shares.items()} == {
         "C": [0.5, 0.5, 0], "A": [0.5, 0.5, 0], "B": [0, 0, 1]
     }  # fmt: skip
-    shares = Scheme("uniform", 3, alone=("A", "B")).class_shares(["C", "B", "A"])
+    shares = Scheme("uniform", 3, outlier=("A", "B")).class_shares(["C", "B", "A"])
     assert {name: row.tolist() for name, row in shares.items()} == {
         "C": [0.5, 0.5, 0], "A": [0, 0, 1], "B": [0, 0, 1]
     }  # fmt: skip
-    with pytest.raises(BadInput, match="alone D: no such class of patients; there are A, B, C"):
-        Scheme("uniform", 3, alone=("B", "D")).class_shares(["C", "B", "A"])
-    with pytest.raises(BadInput, match="alone A, B: nothing is left for the others; there are A, B"):
-        Scheme("uniform", 3, alone=("A", "B")).class_shares(["B", "A"])
-    with pytest.raises(BadInput, match="alone B: expected 2 sites or more"):
-        Scheme("uniform", 1, alone=("B",))
+    with pytest.raises(BadInput, match="outlier D: no such class of patients; there are A, B, C"):
+        Scheme("uniform", 3, outlier=("B", "D")).class_shares(["C", "B", "A"])
+    with pytest.raises(BadInput, match="outlier A, B: nothing is left for the others; there are A, B"):
+        Scheme("uniform", 3, outlier=("A", "B")).class_shares(["B", "A"])
+    with pytest.raises(BadInput, match="outlier B: expected 2 sites or more"):
+        Scheme("uniform", 1, outlier=("B",))

@@ -19,7 +19,7 @@ def test_an_absent_or_empty_folder_is_free(tmp_path):
     assert taken == {"absent": False, "empty": False, "full": True, "file": True}
     for name, full in taken.items():
         if full:
-            with pytest.raises(BadInput, match=f"{name}: already holds something; name a new folder"):
+            with pytest.raises(BadInput, match=f"{name}: is not empty; name a new folder"):
                 require_free(tmp_path / name)
         else:
             require_free(tmp_path / name)
@@ -56,7 +56,7 @@ def test_a_new_folder_is_whole_or_absent(tmp_path):
         (folder / "whole").touch()
         assert not out.exists()
     assert [path.name for path in out.iterdir()] == ["whole"]
-    with pytest.raises(BadInput, match="sites: already holds something"), new_folder(out):
+    with pytest.raises(BadInput, match="sites: is not empty"), new_folder(out):
         pytest.fail("let in")
     with pytest.raises(KeyboardInterrupt), new_folder(tmp_path / "within" / "others") as folder:
         _stopped_half_way(folder)

@@ -28,10 +28,10 @@ def test_kinds_are_of_a_task_that_can_be_trained(kind):
 
 @pytest.mark.parametrize("kind", WRITE)
 def test_no_photographs(tmp_path, kind):
-    with pytest.raises(BadInput, match="missing: no such folder; --source has to be the folder that holds"):
+    with pytest.raises(BadInput, match="missing: no such folder; --source has to be the folder with"):
         KINDS[kind].find_sites(tmp_path / "missing")
     (tmp_path / "notes.txt").write_text("")
-    with pytest.raises(BadInput, match="holds no cases in this layout; expected"):
+    with pytest.raises(BadInput, match="has no cases in this layout; expected"):
         KINDS[kind].find_sites(tmp_path)
 
 

@@ -107,7 +107,7 @@ def test_every_patient_is_dealt_once_and_stays_in_its_split(sources, tmp_path, s
     assert list(tmp_path.iterdir()) == [tmp_path / "out"]
 
 
-def test_training_and_validation_follow_the_law_and_the_common_test_set_is_dealt_evenly(single, tmp_path):
+def test_training_and_validation_follow_the_law_and_the_common_test_set_is_split_evenly(single, tmp_path):
     partition(single, tmp_path / "out", Scheme("powerlaw", 4, exponent=1))
     assert sizes(tmp_path / "out", "training") == [2, 4, 6, 8]
     assert sizes(tmp_path / "out", "validation") == [1, 2, 3, 4]
@@ -159,8 +159,8 @@ def test_arrays_are_links_and_site_json_tells_where_from(sources, tmp_path):
             "exponent": 1.25,
             "classes": "source",
             "seed": 7,
-            "dealt_by_scheme": ["training", "validation"],
-            "dealt_evenly": ["testing", "server_validation"],
+            "split_by_scheme": ["training", "validation"],
+            "split_evenly": ["testing", "server_validation"],
             "copy_of": None,
             "half_of": None,
             "label_noise": None,
@@ -292,7 +292,7 @@ def test_label_noise_is_in_the_stated_training_masks_alone(single, tmp_path, rul
 
 def test_too_few_patients_says_how_many_are_needed(sources, tmp_path):
     for scheme, options, message in (
-        (Scheme("uniform", 9), {}, "8 training patients, but the sites need 9, one each; deal into fewer sites"),
+        (Scheme("uniform", 9), {}, "8 training patients, but the sites need 9, one each; partition into fewer sites"),
         (Scheme("uniform", 4), {"duplicate": ["site-1"]}, "4 server_validation patients, but the sites need 5"),
         (Scheme("powerlaw", 4), {"split_site": ["site-1"]}, "4 server_validation patients, but the sites need 5"),
         (Scheme("powerlaw", 3, exponent=3), {"split_site": ["site-1"]}, "split site site-1: 1 training patient, but"),
@@ -323,18 +323,18 @@ def test_bad_options(sources, tmp_path, options, message):
 def test_bad_folders(sources, tmp_path):
     with pytest.raises(BadInput, match="no site folders in it"):
         partition(tmp_path, tmp_path.parent / "out", UNIFORM)
-    with pytest.raises(BadInput, match="need folders apart, neither within the other"):
+    with pytest.raises(BadInput, match="need separate folders, neither within the other"):
         partition(sources, sources / "out", UNIFORM)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "notes.txt").write_text("keep")
-    with pytest.raises(BadInput, match="full: already holds something"):
+    with pytest.raises(BadInput, match="full: is not empty"):
         partition(sources, tmp_path / "full", UNIFORM)
 
 
 def repeat_patient(folder):
     first = json.loads((folder / "HK" / "datalist.json").read_text())["training"][0]["patient"]
     edit(folder / "UCL" / "datalist.json", lambda lists: lists["testing"][0].update(patient=first))
-    return rf"UCL: patient {first} stands in testing and in training of site HK; expected one split of one site"
+    return rf"UCL: patient {first} is in testing and in training of site HK; expected one split of one site"
 
 
 def repeat_name(folder):
@@ -349,7 +349,7 @@ def repeat_name(folder):
 
 def other_spacing(folder):
     edit(folder / "UCL" / "site.json", lambda info: info.update(spacing=[2.0, 2.0]))
-    return r"UCL: has spacing \[2.0, 2.0\] mm, but HK \[1.0, 1.0\]; sites dealt together have to be prepared alike"
+    return r"UCL: has spacing \[2.0, 2.0\] mm, but HK \[1.0, 1.0\]; prepare sites alike to partition them together"
 
 
 def lost_array(folder):

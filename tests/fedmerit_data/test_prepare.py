@@ -203,7 +203,7 @@ def test_a_bad_case_keeps_the_finished_ones_and_out_absent(source, tmp_path):
     with pytest.raises(BadInput, match=r"Case07_segmentation.nii.gz: mask of shape") as raised:
         prepare("prostate-multisite", tmp_path / "sites", source=source, **FIELD)
     assert "12 finished cases are kept in" in str(raised.value)
-    assert "--skip-unreadable leaves out such cases" in str(raised.value)
+    assert "--skip-unreadable leaves such cases out" in str(raised.value)
     assert not (tmp_path / "sites").exists()
     assert count_finished_cases(tmp_path / "sites") == 12
     path.write_bytes(sound)
@@ -307,7 +307,7 @@ def test_an_occupied_folder_is_refused_and_an_empty_one_filled(source, tmp_path)
     (tmp_path / "sites").mkdir()
     prepare("prostate-multisite", tmp_path / "sites", source=source, **FIELD)
     before = snapshot(tmp_path / "sites")
-    with pytest.raises(BadInput, match="sites: already holds something"):
+    with pytest.raises(BadInput, match="sites: is not empty"):
         prepare("prostate-multisite", tmp_path / "sites", source=source, seed=1, **FIELD)
     assert snapshot(tmp_path / "sites") == before
 
@@ -438,7 +438,7 @@ def test_a_label_map_that_does_not_fit(own, tmp_path):
     for options, message in (
         (
             ("--labels", "disc=1"),
-            "holds 2, which no label names; add them to --labels (NAME=2), or have them ignored",
+            "has the values 2, which no label has; add them to --labels (NAME=2), or ignore them",
         ),
         (("--labels", "disc"), "labels disc: 'disc' is not NAME=VALUE; expected such as disc=1+2,cup=2"),
         (("--channels", "0"), "channels 0: expected 1"),
@@ -500,21 +500,21 @@ def test_names_that_files_cannot_have(source, tmp_path):
     with pytest.raises(BadInput, match="expected 1 to 100 printable characters"):
         prepare("prostate-multisite", tmp_path / "sites", source=source, **FIELD)
     (source / ("U" * 201)).rename(source / "overview")
-    with pytest.raises(BadInput, match=r"the site's name is 'overview', which is the folder of pictures .*; rename it"):
+    with pytest.raises(BadInput, match=r"a site is named 'overview', as the folder of pictures .*; rename it"):
         prepare("prostate-multisite", tmp_path / "sites", source=source, **FIELD)
     for part in ("images", "masks"):
         for folder in ("one", "two"):
             save_png(tmp_path / "own" / folder / part / "a.png", rings())
     rows = [f"east,{folder},one/images/a.png,{folder}/masks/a.png" for folder in ("one", "two")]
     (tmp_path / "own" / "pairs.csv").write_text("\n".join(["site,patient,image,label", *rows]))
-    with pytest.raises(BadInput, match="already stands for case a"):
+    with pytest.raises(BadInput, match="case a already has the file"):
         prepare("generic", tmp_path / "sites", source=tmp_path / "own")
 
 
 def test_raw_files_that_are_there_are_never_overwritten(tmp_path):
     (tmp_path / "sites-raw").mkdir()
     (tmp_path / "sites-raw" / "mine.txt").write_text("mine")
-    with pytest.raises(BadInput, match="sites-raw: already holds something"):
+    with pytest.raises(BadInput, match="sites-raw: is not empty"):
         prepare("synthetic-prostate", tmp_path / "sites")
 
 
@@ -529,6 +529,6 @@ def test_a_failure_leaves_neither_sites_nor_raw_files(few_generated, tmp_path):
 
 @pytest.mark.parametrize("source", ["sites", "sites/raw", "."])
 def test_raw_files_and_sites_need_folders_apart(tmp_path, source):
-    with pytest.raises(BadInput, match="need folders apart"):
+    with pytest.raises(BadInput, match="need separate folders"):
         prepare("synthetic-prostate", tmp_path / "sites", source=tmp_path / source)
     assert list(tmp_path.iterdir()) == []

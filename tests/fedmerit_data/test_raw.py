@@ -52,7 +52,7 @@ def test_sites_are_folders_and_what_lies_beside_them_is_told(source):
     with pytest.raises(BadInput, match="inner: no site folders in it; expected one per site"):
         find_site_folders(source / "b" / "inner", "one per site")
     for require in (find_site_folders, require_folder):
-        with pytest.raises(BadInput, match=r"a.txt: no such folder; --source has to be the folder that holds scans"):
+        with pytest.raises(BadInput, match=r"a.txt: no such folder; --source has to be the folder with scans"):
             require(source / "a.txt", "scans")
 
 
@@ -60,7 +60,7 @@ def test_sites_are_folders_and_what_lies_beside_them_is_told(source):
 def test_what_is_no_file_is_not_read(source, name):
     os.mkfifo(source / "pipe")
     require_file(source / "a.txt")
-    with pytest.raises(BadInput, match=rf"{name}: not a readable scan \(it is no file\)"):
+    with pytest.raises(BadInput, match=rf"{name}: not a readable scan \((file not found|not a regular file)\)"):
         require_file(source / name, "scan")
 
 
@@ -87,7 +87,7 @@ def test_images_and_masks_are_paired_or_the_one_alone_is_named(tmp_path):
 def test_one_file_stands_for_a_case(tmp_path):
     found = {}
     note_file(found, "a", tmp_path / "a.png")
-    with pytest.raises(BadInput, match=r"a.jpg: .*a.png already stands for case a; keep one of the two, or rename one"):
+    with pytest.raises(BadInput, match=r"a.jpg: .*a.png case a already has the file; keep one of the two, or rename one"):
         note_file(found, "a", tmp_path / "a.jpg")
     assert found == {"a": tmp_path / "a.png"}
 
@@ -95,7 +95,7 @@ def test_one_file_stands_for_a_case(tmp_path):
 @pytest.mark.parametrize("values", [np.arange(128), np.arange(128) + 0.5, np.tile([-1.0, 1e6], 500)])
 def test_a_mask_tells_128_labels_apart_and_no_more(tmp_path, values):
     require_few_labels(tmp_path / "mask.png", values)
-    with pytest.raises(BadInput, match=r"mask.png: holds more than 128 different values, as images do"):
+    with pytest.raises(BadInput, match=r"mask.png: has more than 128 different values, as an image has"):
         require_few_labels(tmp_path / "mask.png", np.concatenate([values, np.arange(200, 329)]))
 
 

@@ -76,7 +76,7 @@ def test_a_smaller_copy_says_what_it_is_and_leaves_the_original(sites, tmp_path)
 
 @pytest.mark.parametrize("by", [0, 3, 8])
 def test_other_than_divisors_of_both_sides_are_refused(sites, tmp_path, by):
-    with pytest.raises(BadInput, match=f"sites: images of 4x8 cannot be shrunk by {by}; expected a divisor of both"):
+    with pytest.raises(BadInput, match=f"sites: images of 4x8 cannot be downsampled by {by}; expected a divisor of both"):
         shrink(sites, tmp_path / "small", by)
     assert [path.name for path in tmp_path.iterdir()] == ["sites"]
 
@@ -84,7 +84,7 @@ def test_other_than_divisors_of_both_sides_are_refused(sites, tmp_path, by):
 def test_all_sites_are_written_or_none(sites, tmp_path, monkeypatch):
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "notes.txt").write_text("keep")
-    with pytest.raises(BadInput, match="full: already holds something"):
+    with pytest.raises(BadInput, match="full: is not empty"):
         shrink(sites, tmp_path / "full", 2)
 
     def stop(path, content):

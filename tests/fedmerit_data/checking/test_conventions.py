@@ -4,7 +4,7 @@ import pytest
 from fedmerit_data.checking.label_conventions import compare_conventions, describe_reading, measure_regions
 
 SIDE = 40
-TASKS = {"nested": ("disc", "cup"), "beside": ("peripheral", "transition"), "alone": ("prostate",)}
+TASKS = {"nested": ("disc", "cup"), "beside": ("peripheral", "transition"), "outlier": ("prostate",)}
 
 
 def ellipse(row, column, height, width):
@@ -123,12 +123,12 @@ def test_regions_are_what_they_are_said_to_be():
     image = label[:, :1].astype(np.float32)
     found = measure_regions(image, label)
     shares = np.array([16, 8, 48, 56]) / 64
-    np.testing.assert_allclose(found.own[:, 0], np.log(shares / (1 - shares)))
-    np.testing.assert_allclose(found.own[:2, 1:3], [[0.25, 0.5], [0.25, 0.25]])
-    np.testing.assert_allclose(found.own[0, 4], 1 / image.std(), rtol=1e-6)
-    np.testing.assert_allclose(found.own[2, 4], -1 / image.std(), rtol=1e-6)
-    np.testing.assert_allclose(found.held[0], [1, 0.5, 0, 0.5])
-    np.testing.assert_allclose(found.held[1], [1, 1, 0, 0])
-    np.testing.assert_allclose(found.held[3], [8 / 56, 0, 48 / 56, 1])
+    np.testing.assert_allclose(found.features[:, 0], np.log(shares / (1 - shares)))
+    np.testing.assert_allclose(found.features[:2, 1:3], [[0.25, 0.5], [0.25, 0.25]])
+    np.testing.assert_allclose(found.features[0, 4], 1 / image.std(), rtol=1e-6)
+    np.testing.assert_allclose(found.features[2, 4], -1 / image.std(), rtol=1e-6)
+    np.testing.assert_allclose(found.overlaps[0], [1, 0.5, 0, 0.5])
+    np.testing.assert_allclose(found.overlaps[1], [1, 1, 0, 0])
+    np.testing.assert_allclose(found.overlaps[3], [8 / 56, 0, 48 / 56, 1])
     assert measure_regions(image, np.zeros_like(label)) is None
     assert measure_regions(image, np.ones_like(label)) is None

@@ -88,5 +88,5 @@ def test_a_patient_in_two_places_or_two_cases_of_one_name(two):
     with pytest.raises(BadInput, match="two cases would be named A-x-scan_1; rename the site or one case"):
         pool_patients(open_sites(two), "source")
     edit(two / "A-x" / "datalist.json", lambda lists: lists["testing"][0].update(patient="A-training-2"))
-    with pytest.raises(BadInput, match="A-x: patient A-training-2 stands in testing and in training of site A; "):
+    with pytest.raises(BadInput, match="A-x: patient A-training-2 is in testing and in training of site A; "):
         pool_patients(open_sites(two), "source")

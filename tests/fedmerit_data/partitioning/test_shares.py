@@ -100,7 +100,7 @@ def test_the_seed_moves_who_goes_where():
 @pytest.mark.parametrize(
     ("pool", "options", "told"),
     [
-        (patients(2, 9), {}, "sites: 2 training patients, but the sites need 3, one each; deal into fewer sites"),
+        (patients(2, 9), {}, "sites: 2 training patients, but the sites need 3, one each; partition into fewer sites"),
         (patients(9, 3), {"duplicate": ["site-1"]}, "3 testing patients, but the sites need 4"),
         (patients(9, 9, server=2), {}, "2 server_validation patients, but the sites need 3"),
         (patients(3, 9), {"split_site": ["site-3"]}, "split site site-3: 1 training patient, but its halves need 2"),
@@ -135,7 +135,7 @@ def test_a_class_alone_is_dealt_to_the_last_site_and_to_no_other(by, others, out
         for number in range(count)
     ]
     pool += patients(0, 12, classes=("a", "b"), validation=0)
-    shares = dealt(pool, Scheme(by, into, alone=("b",)))
+    shares = dealt(pool, Scheme(by, into, outlier=("b",)))
     for site, share in shares.items():
         own = {patient.patient_class for patient in share.patients if patient.split != "testing"}
         assert own == ({"b"} if site == f"site-{into}" else {"a"})
@@ -145,4 +145,4 @@ def test_an_outlier_without_a_patient_in_a_split_is_told():
     pool = [Patient(f"{split}{number}", split, (), "a") for split in ("training", "validation") for number in range(9)]
     pool += [Patient(f"b{number}", "training", (), "b") for number in range(3)] + patients(0, 9, validation=0)
     with pytest.raises(BadInput, match="0 validation patients of b for one site and 9 others for 2"):
-        dealt(pool, Scheme("uniform", 3, alone=("b",)))
+        dealt(pool, Scheme("uniform", 3, outlier=("b",)))

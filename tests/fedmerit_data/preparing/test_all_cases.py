@@ -40,7 +40,7 @@ def dies(case):
 
 def test_a_process_that_dies_names_its_case(source, tmp_path, monkeypatch):
     monkeypatch.setitem(KINDS, KIND, replace(KINDS[KIND], decode=dies))
-    with pytest.raises(BadInput, match=r"died over one of .*Case00.nii.gz.*use fewer jobs"):
+    with pytest.raises(BadInput, match=r"died at one of .*Case00.nii.gz.*use fewer jobs"):
         prepare(KIND, tmp_path / "sites", source=source, jobs=2, **FIELD)
     assert not list(tmp_path.glob(".*"))
 

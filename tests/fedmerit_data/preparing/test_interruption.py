@@ -137,7 +137,7 @@ def test_cut_off_after_the_last_rename(source, tmp_path, monkeypatch):
         with pytest.raises(KeyboardInterrupt):
             prepare(KIND, out, source=source, **FIELD)
     before = snapshot(out)
-    with pytest.raises(BadInput, match="already holds something"):
+    with pytest.raises(BadInput, match="is not empty"):
         prepare(KIND, out, source=source, seed=3, **FIELD)
     assert prepare(KIND, out, source=source, **FIELD) == [out / "RUNMC", out / "UCL"]
     assert snapshot(out) == before

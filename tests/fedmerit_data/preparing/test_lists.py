@@ -117,9 +117,9 @@ def test_names_that_cannot_be_those_of_files(tmp_path, asked):
 
     assert set(split("UCL", "a", "b", "é" * 100).values()) == set(SPLITS[:3])
     for site, names, told in (
-        ("UCL", ("a", "b", "é" * 101), "é is too long a name for its files"),  # of 202 bytes
-        ("U" * 201, ("a", "b", "c"), "U is too long a name for its files"),
-        ("UCL", ("a", "b", "c", "b"), "b is the name of 2 cases; keep one of their files"),
+        ("UCL", ("a", "b", "é" * 101), "é is too long for its files"),  # of 202 bytes
+        ("U" * 201, ("a", "b", "c"), "U is too long for its files"),
+        ("UCL", ("a", "b", "c", "b"), "2 cases have the name b; keep one of their files"),
     ):
         with pytest.raises(BadInput, match=told):
             split(site, *names)

@@ -70,7 +70,7 @@ def test_a_case_joins_the_patient_of_another_that_is_not_in_the_table(source, tm
     ("content", "message"),
     [
         (HEADER + "UCL,Case77,one\n", "site UCL has no case Case77; name cases as datalist.json"),
-        (HEADER + "UCL,CASE,one\nUCL,CASE,two\n", "line 3: case CASE of site UCL stands in it twice"),
+        (HEADER + "UCL,CASE,one\nUCL,CASE,two\n", "line 3: case CASE of site UCL is listed twice"),
         (HEADER + "UCL,CASE,\n", "line 2: expected a value in each of the columns site, case, patient"),
         ("case,patient\nCASE,one\n", "has no column site; expected the columns site, case, patient"),
         (b"\xff\xfe\x00", "not a readable table"),

@@ -31,7 +31,7 @@ def test_the_server_takes_its_share_of_training_patients_alone(count, seed, shar
     without = split_patients("UCL", names(count), (0.8, 0.1, 0.1), seed)
     training = {name for name, split in without.items() if split == "training"}
     if share > 0 and len(training) == 1:
-        with pytest.raises(BadInput, match="site UCL: 1 training patient\\(s\\), of which the server share"):
+        with pytest.raises(BadInput, match="site UCL: 1 training patient\\(s\\), and the server share"):
             split_patients("UCL", names(count), (0.8, 0.1, 0.1), seed, share)
         return
     splits = split_patients("UCL", names(count), (0.8, 0.1, 0.1), seed, share)

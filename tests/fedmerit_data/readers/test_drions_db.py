@@ -19,5 +19,5 @@ def test_drions_masks_survive_jpeg(tmp_path):
 
 def test_one_case_in_two_folders(tmp_path):
     layouts.drions(tmp_path, train=(1,), test=(1,))
-    with pytest.raises(BadInput, match="already stands for case image_001"):
+    with pytest.raises(BadInput, match="case image_001 already has the file"):
         KINDS["drions-db"].find_sites(tmp_path)

@@ -61,7 +61,7 @@ def test_a_file_alone_is_named(tmp_path, kind):
 
 def test_one_case_in_train_and_test(tmp_path):
     fundus_site(tmp_path / "Domain1", train=("a", "b"), test=("a",))
-    with pytest.raises(BadInput, match="already stands for case a"):
+    with pytest.raises(BadInput, match="case a already has the file"):
         fundus.find_sites(tmp_path)
 
 
@@ -86,5 +86,5 @@ def test_another_value(tmp_path):
     mask = rings()
     mask[3, 3] = 64
     save_png(site / "train" / "ROIs" / "mask" / "a.png", mask)
-    with pytest.raises(BadInput, match=r"mask/a.png: holds the value 64; expected 0 \(cup\)"):
+    with pytest.raises(BadInput, match=r"mask/a.png: has the value 64; expected 0 \(cup\)"):
         fundus.KIND.decode(only(tmp_path).cases[0])

@@ -71,7 +71,7 @@ def test_values_without_a_label_are_refused_unless_they_are_to_be_ignored(tmp_pa
     mask[81, 100] = 9
     save_png(tmp_path / "east" / "masks" / "a.png", mask)
     a, b = generic.find_sites(tmp_path)[0].cases
-    with pytest.raises(BadInput, match=r"a.png: holds 7, 9, which no label names; .*NAME=7\+9.*ignore=7\+9"):
+    with pytest.raises(BadInput, match=r"a.png: has the values 7, 9, which no label has; .*NAME=7\+9.*ignore=7\+9"):
         colour(a)
     ignoring = MAP | {"ignore": (7, 9, 11)}
     decoded = generic.decode(a, ignoring, 3)
@@ -94,7 +94,7 @@ def test_palettes_colours_and_jpeg_masks(tmp_path):
     a, b, c, d = generic.find_sites(tmp_path)[0].cases
     np.testing.assert_array_equal(colour(a).label[0], disc_and_cup())
     np.testing.assert_array_equal(colour(b).label[0], disc_and_cup(1))
-    with pytest.raises(BadInput, match=r"c.png: a mask in colours"):
+    with pytest.raises(BadInput, match=r"c.png: the mask is in colours"):
         colour(c)
     decoded = generic.decode(d, channels=3)
     np.testing.assert_array_equal(decoded.label[0, 0], disc_and_cup(3)[0])
@@ -125,7 +125,7 @@ def test_volumes_with_a_label_map(tmp_path, suffix):
     np.testing.assert_array_equal(decoded.image[:, 0], volume(0).transpose(2, 1, 0))
     assert decoded.spacing == (1.0, 1.0)
     write(tmp_path / "east" / "masks" / f"p.1_seg{suffix}", mask.astype(np.float32) / 2)
-    with pytest.raises(BadInput, match="holds values other than 0, 1, 2"):
+    with pytest.raises(BadInput, match="has values other than 0, 1, 2"):
         generic.decode(case, MAP)
 
 
@@ -166,9 +166,9 @@ def test_decathlon(tmp_path):
     for content, message in (
         ("{", "not a readable list"),
         (json.dumps({"name": "a", "training": ["x"]}), "not a readable list"),
-        (json.dumps({"name": "../a", "training": training}), "names no site"),
-        (json.dumps({"name": "a", "training": [{"image": "x.nii", "label": "y.nii"}]}), "x.nii, which is no file"),
-        (json.dumps({"name": "a", "training": [training[0]] * 2}), "already stands for case p_2"),
+        (json.dumps({"name": "../a", "training": training}), "is not a valid site name"),
+        (json.dumps({"name": "a", "training": [{"image": "x.nii", "label": "y.nii"}]}), "x.nii, file not found"),
+        (json.dumps({"name": "a", "training": [training[0]] * 2}), "case p_2 already has the file"),
     ):
         listing.write_text(content)
         with pytest.raises(BadInput, match=message):
@@ -241,9 +241,9 @@ def test_a_table_of_pairs(tmp_path):
     for table, columns, message in (
         (rows, ("site", "patient", "image", "mask"), "has no column label"),
         ([("east", "", *rows[0][2:])], generic.COLUMNS, "line 2 lacks a value"),
-        ([("../east", *rows[0][1:])], generic.COLUMNS, "no plain name"),
-        ([(*rows[0][:3], "gone.png")], generic.COLUMNS, "gone.png, which is no file"),
-        ([], generic.COLUMNS, "holds no rows"),
+        ([("../east", *rows[0][1:])], generic.COLUMNS, "not a plain name"),
+        ([(*rows[0][:3], "gone.png")], generic.COLUMNS, "gone.png, file not found"),
+        ([], generic.COLUMNS, "has no rows"),
     ):
         write(table, columns)
         with pytest.raises(BadInput, match=message):
@@ -286,7 +286,7 @@ def test_one_image_is_no_two_cases(tmp_path):
         (["a-b/t2.nii.gz", "a/b/t2.nii.gz"], "a-b-t2"),
     ):
         pairs(tmp_path, images)
-        with pytest.raises(BadInput, match=f"already stands for case {case}; keep one of the two, or rename one"):
+        with pytest.raises(BadInput, match=f"case {case} already has the file; keep one of the two, or rename one"):
             generic.find_sites(tmp_path)
 
 
@@ -303,7 +303,7 @@ def test_bad_input_is_named(tmp_path):
         generic.decode(a, channels=2)
     (tmp_path / "east" / "masks" / "a.png").unlink()
     save_nifti(tmp_path / "east" / "masks" / "a.nii.gz", box())
-    with pytest.raises(BadInput, match=r"one of it and a.png is a volume, the other a photograph"):
+    with pytest.raises(BadInput, match=r"the mask or its image a.png is a volume, the other a photograph"):
         colour(generic.find_sites(tmp_path)[0].cases[0])
 
 
@@ -352,7 +352,7 @@ def test_a_photograph_that_viewers_turn_is_refused(tmp_path):
         if orientation == 1:
             assert colour(site.cases[0]).image.shape[:2] == (1, 3)
         else:
-            with pytest.raises(BadInput, match=r"a\.jpg: is stored turned \(EXIF orientation 3\).*save it upright"):
+            with pytest.raises(BadInput, match=r"a\.jpg: is stored rotated \(EXIF orientation 3\).*save it upright"):
                 colour(site.cases[0])
 
 

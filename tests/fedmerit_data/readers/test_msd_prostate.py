@@ -22,5 +22,5 @@ def test_a_zone_that_the_layout_does_not_know(tmp_path):
     msd_prostate(tmp_path)
     save_nifti(tmp_path / "Task05_Prostate" / "labelsTr" / "prostate_00.nii.gz", zones(), OBLIQUE)
     (site,) = found("msd-prostate", tmp_path).values()
-    with pytest.raises(BadInput, match=r"labelsTr/prostate_00.nii.gz: holds label 4; expected 0 to 2"):
+    with pytest.raises(BadInput, match=r"labelsTr/prostate_00.nii.gz: has label 4; expected 0 to 2"):
         KINDS["msd-prostate"].decode(site.cases[0])

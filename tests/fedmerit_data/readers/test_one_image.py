@@ -61,7 +61,7 @@ def test_channels_of_a_volume_are_all_read_or_one_is_chosen(tmp_path):
     np.testing.assert_array_equal(read_image(path, 1, channel=1).decoded.image, slices[:, 1:])
     for channels, channel in ((1, 2), (1, -1), (2, 0)):
         with pytest.raises(
-            BadInput, match=f"scan.nii: --channel {channel}: has no such channel .* model of {channels}"
+            BadInput, match=f"scan.nii: --channel {channel}: no such channel .* model of {channels}"
         ):
             read_image(path, channels, channel)
     with pytest.raises(BadInput, match=r"scan.nii: of shape .*; the model takes 3 channel\(s\)$"):
@@ -88,7 +88,7 @@ def test_a_dicom_series_and_a_metaimage_are_read_as_one_channel(tmp_path):
     assert (series.name, scan.name) == ("series", "scan")
     with pytest.raises(BadInput, match="series: a DICOM series has one channel, the model takes 2"):
         read_image(tmp_path / "series", 2)
-    with pytest.raises(BadInput, match=r"scan.mhd: --channel 0: has no such channel"):
+    with pytest.raises(BadInput, match=r"scan.mhd: --channel 0: no such channel"):
         read_image(tmp_path / "scan.mhd", 1, 0)
 
 
@@ -114,7 +114,7 @@ def test_a_photograph_is_one_slice_and_its_mask_black_and_white(tmp_path):
 
 def test_what_is_no_image_is_told_with_what_is(tmp_path):
     (tmp_path / "notes.txt").write_text("")
-    with pytest.raises(BadInput, match=r"notes.txt: no image that is read; expected \.nii, \.nii\.gz, .*DICOM series"):
+    with pytest.raises(BadInput, match=r"notes.txt: unknown image format; expected \.nii, \.nii\.gz, .*DICOM series"):
         read_image(tmp_path / "notes.txt", 1)
 
 

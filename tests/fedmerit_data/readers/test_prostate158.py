@@ -16,5 +16,5 @@ def test_prostate158_pools_its_folders(tmp_path):
     ]
     assert require_drawn("prostate158", site.cases[1], volume(22), box()) == ()
     save_nifti(tmp_path / "train" / "022" / "t2.nii.gz", volume(1))
-    with pytest.raises(BadInput, match="already stands for case 022"):
+    with pytest.raises(BadInput, match="case 022 already has the file"):
         found("prostate158", tmp_path)

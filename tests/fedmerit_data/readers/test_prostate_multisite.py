@@ -102,7 +102,7 @@ def test_a_file_alone_is_named(tmp_path, removed, named):
 def test_two_files_of_one_case(tmp_path):
     site = prostate_site(tmp_path / "UCL")
     shutil.copy(site / "Case00.nii.gz", site / "case00.nii")
-    with pytest.raises(BadInput, match="already stands for case Case00"):
+    with pytest.raises(BadInput, match="case Case00 already has the file"):
         prostate.find_sites(tmp_path)
 
 
@@ -125,11 +125,11 @@ def test_an_unreadable_file_is_named(tmp_path, name, how):
 
 BAD_MASKS = {
     "another shape": (box((24, 20, 5)), AXIAL, r"mask of shape \(24, 20, 5\), but its image Case00.nii.gz has"),
-    "moved": (box(), AXIAL + np.outer([0, 1, 0, 0], [0, 0, 0, 5.0]), "lies up to 5.0 mm from its image"),
+    "moved": (box(), AXIAL + np.outer([0, 1, 0, 0], [0, 0, 0, 5.0]), "is up to 5.0 mm from its image"),
     "other spacing": (box(), AXIAL * [[2], [1], [1], [1]], "the affines differ"),
-    "negative": (-box().astype(np.int16), AXIAL, "holds labels other than 0, 1, 2"),
-    "fractional": (box() * np.float32(0.5), AXIAL, "holds labels other than 0, 1, 2"),
-    "not a number": (box() * np.float32(np.nan), AXIAL, "holds labels other than 0, 1, 2"),
+    "negative": (-box().astype(np.int16), AXIAL, "has labels other than 0, 1, 2"),
+    "fractional": (box() * np.float32(0.5), AXIAL, "has labels other than 0, 1, 2"),
+    "not a number": (box() * np.float32(np.nan), AXIAL, "has labels other than 0, 1, 2"),
     "two volumes": (np.stack([box()] * 2, -1), AXIAL, "expected one volume of three axes"),
 }
 
@@ -146,7 +146,7 @@ def test_an_image_that_is_not_finite_is_named(tmp_path):
     image = volume(0).astype(np.float32)
     image[3, 3, 3] = np.inf
     save_nifti(prostate_site(tmp_path / "UCL", cases=1) / "Case00.nii.gz", image)
-    with pytest.raises(BadInput, match=r"Case00.nii.gz: holds values that are not finite"):
+    with pytest.raises(BadInput, match=r"Case00.nii.gz: has values that are not finite"):
         prostate.decode(only(tmp_path).cases[0])
 
 

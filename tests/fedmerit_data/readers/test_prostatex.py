@@ -40,5 +40,5 @@ def test_prostatex_mask_beyond_its_image(tmp_path):
     far[1, 3] += 30
     save_itk(tmp_path / "Mask" / "ProstateX-0101.nrrd", zones(), far)
     (site,) = found("prostatex", tmp_path).values()
-    with pytest.raises(BadInput, match=r"ProstateX-0101.nrrd: marks voxels outside of its image t2_tse_tra"):
+    with pytest.raises(BadInput, match=r"ProstateX-0101.nrrd: marks voxels outside its image t2_tse_tra"):
         KINDS["prostatex"].decode(site.cases[0])

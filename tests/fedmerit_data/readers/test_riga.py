@@ -176,7 +176,7 @@ def test_bad_input_is_named(tmp_path):
         with pytest.raises(BadInput, match="no such folder"):
             KINDS[kind].find_sites(tmp_path / "missing")
         (tmp_path / part).mkdir()
-        with pytest.raises(BadInput, match=rf"{part}: holds no cases in this layout"):
+        with pytest.raises(BadInput, match=rf"{part}: has no cases in this layout"):
             KINDS[kind].find_sites(tmp_path)
     layouts.riga(tmp_path / "MESSIDOR", 1)
     layouts.riga(tmp_path / "MESSIDOR", 2, experts=())
@@ -186,5 +186,5 @@ def test_bad_input_is_named(tmp_path):
     with pytest.raises(BadInput, match=r"image1-5.tif: mask of shape"):
         KINDS["riga-messidor"].decode(site.cases[0])
     layouts.riga(tmp_path / "MESSIDOR", 1, suffix=".jpg")
-    with pytest.raises(BadInput, match="already stands for case 1"):
+    with pytest.raises(BadInput, match="case 1 already has the file"):
         KINDS["riga-messidor"].find_sites(tmp_path)

@@ -28,8 +28,8 @@ def edited(path, **changes):
 @pytest.mark.parametrize(
     ("defect", "message"),
     [
-        ("missing", r"lie 8.00 mm apart, others 4.00 mm; fetch the missing slice"),
-        ("twice", r"lie in one place; keep one of the two"),
+        ("missing", r"are 8.00 mm apart, others 4.00 mm; add the missing slice"),
+        ("twice", r"have one position; keep one of the two"),
         ("series", r"its SeriesInstanceUID is not that of 1-01.dcm; keep one series per folder"),
         ("turned", r"its ImageOrientationPatient is not that of"),
         ("nowhere", r"ImagePositionPatient \[nan, .*; expected 3 numbers"),
@@ -61,7 +61,7 @@ def test_a_series_that_is_not_whole(tmp_path, defect, message):
     elif defect == "huge":
         for each in places:
             edited(each, Rows=65535, Columns=65535)
-    elif defect == "alone":
+    elif defect == "outlier":
         for each in places[1:]:
             each.unlink()
     else:

@@ -29,10 +29,10 @@ def test_an_nrrd_that_knows_no_patient(tmp_path):
     kept = [line for line in text.split(b"\n\n", 1)[0].split(b"\n") if not line.startswith(b"space")]
     (tmp_path / "a.nrrd").write_bytes(b"\n".join(kept) + b"\n\n" + text.split(b"\n\n", 1)[1])
     label = read_itk(tmp_path / "a.nrrd")
-    assert not label.located
-    with pytest.raises(BadInput, match=r"a.nrrd: its header does not say where"):
+    assert not label.is_located
+    with pytest.raises(BadInput, match=r"a.nrrd: its header does not state where"):
         resample_mask(read_series(tmp_path / "a"), label)
-    with pytest.raises(BadInput, match=r"a.nrrd: lies up to .* mm from its image a "):
+    with pytest.raises(BadInput, match=r"a.nrrd: is up to .* mm from its image a "):
         align_axes(RawCase("a", "a", tmp_path / "a", tmp_path / "a.nrrd"), read_series(tmp_path / "a"), label)
 
 
@@ -51,7 +51,7 @@ def test_a_mask_of_larger_voxels_is_told_as_resampled(step, resampled):
     """Their corners lie on corners of the image's voxels, and most of them on none."""
     size = int(8 / step)
     voxels = np.ones((size, size, 2), dtype=np.uint8)
-    image = Volume(Path("image"), np.zeros((8, 8, 2)), np.eye(4), located=True)
-    label = Volume(Path("mask"), voxels, np.diag([step, step, 1.0, 1.0]), located=True)
+    image = Volume(Path("image"), np.zeros((8, 8, 2)), np.eye(4), is_located=True)
+    label = Volume(Path("mask"), voxels, np.diag([step, step, 1.0, 1.0]), is_located=True)
     _, remarks = resample_mask(image, label)
     assert any("resampled" in remark for remark in remarks) == resampled

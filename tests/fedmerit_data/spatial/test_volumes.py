@@ -22,7 +22,7 @@ def test_every_format_reads_the_same(tmp_path):
     ):
         np.testing.assert_array_equal(read.voxels, volume(1))
         np.testing.assert_allclose(read.affine, OBLIQUE, atol=1e-5)
-        assert read.located
+        assert read.is_located
 
 
 def test_headers_that_promise_more_than_there_is(tmp_path):
