@@ -1,4 +1,4 @@
-import shutil
+"""Reader of the multi-site prostate release: names, orientation, zones and bad masks."""
 
 import numpy as np
 import pytest
@@ -74,53 +74,6 @@ def test_zones_become_the_whole_gland(tmp_path):
     assert decoded.label.max() == 1
     assert decoded.label.sum() == box().sum()
     assert decoded.remarks == ("labels up to 2 clipped to 1",)
-
-
-def test_no_source_and_no_sites(tmp_path):
-    with pytest.raises(BadInput, match="missing: no such folder"):
-        prostate.find_sites(tmp_path / "missing")
-    with pytest.raises(BadInput, match="no site folders in it"):
-        prostate.find_sites(tmp_path)
-    (tmp_path / "UCL").mkdir()
-    with pytest.raises(BadInput, match="UCL: no cases in this site folder"):
-        prostate.find_sites(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("removed", "named"),
-    [
-        ("Case01_segmentation.nii.gz", "Case01.nii.gz: its mask is missing"),
-        ("Case01.nii.gz", "Case01_segmentation.nii.gz: the image of this mask is missing"),
-    ],
-)
-def test_a_file_alone_is_named(tmp_path, removed, named):
-    (prostate_site(tmp_path / "UCL") / removed).unlink()
-    with pytest.raises(BadInput, match=named):
-        prostate.find_sites(tmp_path)
-
-
-def test_two_files_of_one_case(tmp_path):
-    site = prostate_site(tmp_path / "UCL")
-    shutil.copy(site / "Case00.nii.gz", site / "case00.nii")
-    with pytest.raises(BadInput, match="case Case00 already has the file"):
-        prostate.find_sites(tmp_path)
-
-
-def damaged(path, how):
-    if how == "truncated":
-        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    elif how == "no NIfTI":
-        path.write_text("not an image")
-    elif how == "empty":
-        path.write_bytes(b"")
-
-
-@pytest.mark.parametrize("how", ["truncated", "no NIfTI", "empty"])
-@pytest.mark.parametrize("name", ["Case00.nii.gz", "Case00_segmentation.nii.gz"])
-def test_an_unreadable_file_is_named(tmp_path, name, how):
-    damaged(prostate_site(tmp_path / "UCL", cases=1) / name, how)
-    with pytest.raises(BadInput, match=f"{name}: not a readable NIfTI volume"):
-        prostate.decode(only(tmp_path).cases[0])
 
 
 BAD_MASKS = {

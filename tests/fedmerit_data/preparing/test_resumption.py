@@ -1,3 +1,5 @@
+"""Interrupted preparations: the next call gives the bytes of an undisturbed one."""
+
 import json
 import multiprocessing
 import os
@@ -12,7 +14,6 @@ from layouts import fundus_site, prepare, prostate_site, save_nifti, snapshot, v
 
 from fedmerit.errors import BadInput
 from fedmerit.files import sha256
-from fedmerit_data.check import check
 from fedmerit_data.folders import partial_folder, partial_path
 from fedmerit_data.kinds import KINDS
 from fedmerit_data.preparing.resumption import count_finished_cases
@@ -109,14 +110,6 @@ def test_other_options_are_refused_by_name_but_those_of_the_lists_may_change(sou
     assert len(decoded) == 4
     prepare(KIND, tmp_path / "undisturbed", source=source, **FIELD | lists)
     assert snapshot(out) == snapshot(tmp_path / "undisturbed")
-
-
-def test_without_a_finished_case_other_options_begin_anew(source, tmp_path):
-    out = tmp_path / "sites"
-    with partial_folder(out) as folder:
-        (folder / "options.json").write_text(json.dumps({"size": 99}))
-    prepare(KIND, out, source=source, **FIELD)
-    assert check(out) == []
 
 
 def test_a_second_process_is_told(source, tmp_path):

@@ -1,3 +1,5 @@
+"""Pictures of prepared sites."""
+
 import numpy as np
 import pytest
 from layouts import fundus_site, prepare, prostate_site

@@ -60,9 +60,7 @@ def test_channels_of_a_volume_are_all_read_or_one_is_chosen(tmp_path):
     np.testing.assert_array_equal(read_image(path, 2).decoded.image, slices)
     np.testing.assert_array_equal(read_image(path, 1, channel=1).decoded.image, slices[:, 1:])
     for channels, channel in ((1, 2), (1, -1), (2, 0)):
-        with pytest.raises(
-            BadInput, match=f"scan.nii: --channel {channel}: no such channel .* model of {channels}"
-        ):
+        with pytest.raises(BadInput, match=f"scan.nii: --channel {channel}: no such channel .* model of {channels}"):
             read_image(path, channels, channel)
     with pytest.raises(BadInput, match=r"scan.nii: of shape .*; the model takes 3 channel\(s\)$"):
         read_image(path, 3)
@@ -90,14 +88,6 @@ def test_a_dicom_series_and_a_metaimage_are_read_as_one_channel(tmp_path):
         read_image(tmp_path / "series", 2)
     with pytest.raises(BadInput, match=r"scan.mhd: --channel 0: no such channel"):
         read_image(tmp_path / "scan.mhd", 1, 0)
-
-
-def test_a_channel_of_what_has_none_to_choose_from_is_refused(tmp_path):
-    save_series(tmp_path / "series", volume(3))
-    save_png(tmp_path / "eye.png", np.zeros((8, 8), np.uint8))
-    for name in ("series", "eye.png"):
-        with pytest.raises(BadInput, match=f"{name}: --channel 7: belongs to NIfTI files of four axes; leave it out"):
-            read_image(tmp_path / name, 1, channel=7)
 
 
 def test_a_photograph_is_one_slice_and_its_mask_black_and_white(tmp_path):

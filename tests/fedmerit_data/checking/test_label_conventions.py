@@ -1,3 +1,5 @@
+"""Sites whose labels mean something else than those of the others."""
+
 import numpy as np
 import pytest
 

@@ -1,4 +1,4 @@
-"""Names are drawn as they are written: no formulas, and no boxes instead of letters."""
+"""Names in figures are drawn as they are written."""
 
 import io
 

@@ -1,4 +1,4 @@
-"""One site folder of a partition: what is linked, what is written anew, and what it says of itself."""
+"""One site folder of a partition: linked arrays, changed arrays, lists and origin."""
 
 import os
 

@@ -1,3 +1,5 @@
+"""Partition schemes: shares of classes, and whole patients in proportion."""
+
 import itertools
 from fractions import Fraction
 
@@ -23,7 +25,7 @@ def table(classes, sites, scheme):
     return counts
 
 
-def dealt(scheme, *sizes):
+def assigned(scheme, *sizes):
     classes = classes_of(*sizes)
     return table(classes, assign_sites(classes, scheme.shares(len(sizes))), scheme)
 
@@ -72,7 +74,7 @@ def test_a_small_site_gets_one_and_the_others_keep_their_proportion():
     ],
 )
 def test_sizes_follow_the_power_law(sites, exponent, total, sizes):
-    assert dealt(Scheme("powerlaw", sites, exponent=exponent), total).sum(axis=0).tolist() == sizes
+    assert assigned(Scheme("powerlaw", sites, exponent=exponent), total).sum(axis=0).tolist() == sizes
 
 
 @pytest.mark.parametrize(
@@ -86,7 +88,7 @@ def test_sizes_follow_the_power_law(sites, exponent, total, sizes):
 )
 def test_a_few_sites_hold_a_share_each_and_the_others_the_rest(sites, kappa, holders, total, sizes):
     scheme = Scheme("imbalanced", sites, kappa=kappa, holders=holders)
-    assert dealt(scheme, total).sum(axis=0).tolist() == sizes
+    assert assigned(scheme, total).sum(axis=0).tolist() == sizes
     assert scheme.shares(2).sum(axis=1) == pytest.approx([1, 1])
 
 
@@ -95,7 +97,7 @@ def test_a_few_sites_hold_a_share_each_and_the_others_the_rest(sites, kappa, hol
     [(1, [4]), (2, [2, 2]), (3, [2, 3, 4]), (5, [1, 1, 2, 3, 4]), (10, [1] * 3 + [2] * 3 + [3] * 3 + [4])],
 )
 def test_sites_of_one_size_see_more_and_more_classes(sites, seen):
-    counts = dealt(Scheme("variety", sites), *[300] * 4)
+    counts = assigned(Scheme("variety", sites), *[300] * 4)
     assert counts.sum(axis=1).tolist() == [300] * 4
     assert np.ptp(counts.sum(axis=0)) <= 2
     assert (counts > 5).sum(axis=0).tolist() == seen
@@ -108,20 +110,20 @@ def test_power_law_and_uniform_vary_sizes_alone(sites, sizes, exponent):
         shares = scheme.shares(1)[0]
         if total * shares.min() < 1:
             continue
-        counts = dealt(scheme, *sizes)
+        counts = assigned(scheme, *sizes)
         assert counts.sum(axis=1).tolist() == sizes
         assert np.abs(counts.sum(axis=0) - total * shares).max() < 1
         assert np.abs(counts - np.outer(sizes, shares)).max() < 2
 
 
 def test_a_large_alpha_is_even():
-    counts = dealt(Scheme("dirichlet", 4, alpha=1e6), 40, 20, 12)
+    counts = assigned(Scheme("dirichlet", 4, alpha=1e6), 40, 20, 12)
     assert counts.tolist() == [[10] * 4, [5] * 4, [3] * 4]
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_small_alpha_gives_each_class_to_one_site(seed):
-    counts = dealt(Scheme("dirichlet", 4, alpha=1e-3, seed=seed), 30, 30, 30, 30)
+    counts = assigned(Scheme("dirichlet", 4, alpha=1e-3, seed=seed), 30, 30, 30, 30)
     assert counts.sum(axis=0).min() >= 1
     assert (counts.max(axis=1) >= 27).all()  # the others have at least one patient, which has to come from somewhere
 
@@ -158,7 +160,10 @@ def test_the_seed_alone_moves_the_draws():
             {"by": "imbalanced", "holders": 2, "kappa": 0.4, "outlier": ("A",)},
             "holders 2: expected 1 to 1; one of the sites is kept for the outlier",
         ),
-        ({"by": "imbalanced", "into": 2, "outlier": ("A",)}, "left for the others of 2 sites; one of the sites is kept"),
+        (
+            {"by": "imbalanced", "into": 2, "outlier": ("A",)},
+            "left for the others of 2 sites; one of the sites is kept",
+        ),
         ({"by": "imbalanced", "kappa": 0.5, "holders": 2}, "kappa 0.5, holders 2: expected something left"),
         ({"by": "variety", "classes": "source"}, "classes source: variety needs classes of one size"),
         ({"by": "imbalanced", "into": 1}, "expected something left for the others of 1 sites"),
@@ -171,11 +176,11 @@ def test_bad_input(options, message):
 
 
 def test_bands_give_every_site_neighbouring_classes_and_equal_sizes():
-    assert dealt(Scheme("banded", 4), 6, 6, 6, 6).tolist() == (6 * np.eye(4, dtype=int)).tolist()
-    six = dealt(Scheme("banded", 6), 6, 6, 6, 6)
+    assert assigned(Scheme("banded", 4), 6, 6, 6, 6).tolist() == (6 * np.eye(4, dtype=int)).tolist()
+    six = assigned(Scheme("banded", 6), 6, 6, 6, 6)
     assert six.sum(axis=0).tolist() == [4] * 6
     assert all(np.ptp(np.flatnonzero(column)) <= 1 for column in six.T)
-    assert dealt(Scheme("banded", 2), 6, 6, 6, 6).tolist() == [[6, 0], [6, 0], [0, 6], [0, 6]]
+    assert assigned(Scheme("banded", 2), 6, 6, 6, 6).tolist() == [[6, 0], [6, 0], [0, 6], [0, 6]]
 
 
 def test_a_class_alone_is_all_the_last_site_has():

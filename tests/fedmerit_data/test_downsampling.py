@@ -1,4 +1,4 @@
-"""Copies of prepared sites whose pixels are blocks of the originals'."""
+"""Copies of prepared sites at a lower resolution."""
 
 import numpy as np
 import pytest
@@ -76,7 +76,9 @@ def test_a_smaller_copy_says_what_it_is_and_leaves_the_original(sites, tmp_path)
 
 @pytest.mark.parametrize("by", [0, 3, 8])
 def test_other_than_divisors_of_both_sides_are_refused(sites, tmp_path, by):
-    with pytest.raises(BadInput, match=f"sites: images of 4x8 cannot be downsampled by {by}; expected a divisor of both"):
+    with pytest.raises(
+        BadInput, match=f"sites: images of 4x8 cannot be downsampled by {by}; expected a divisor of both"
+    ):
         shrink(sites, tmp_path / "small", by)
     assert [path.name for path in tmp_path.iterdir()] == ["sites"]
 

@@ -1,4 +1,4 @@
-"""Which patients each site of a partition gets, of patients without files."""
+"""Patients of each site of a partition, without files."""
 
 from collections import Counter
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fedmerit.errors import BadInput
-from fedmerit_data.partitioning.assignment import assign_patients, require_sites
+from fedmerit_data.partitioning.assignment import assign_patients
 from fedmerit_data.partitioning.patient_pool import Patient
 from fedmerit_data.partitioning.scheme import Scheme
 
@@ -24,7 +24,7 @@ def patients(training, testing, validation=None, server=0, classes=("x",)):
     ]
 
 
-def dealt(pool, scheme, duplicate=(), split_site=()):
+def assigned(pool, scheme, duplicate=(), split_site=()):
     return assign_patients(SITES, pool, scheme, duplicate, split_site)
 
 
@@ -38,7 +38,7 @@ def sizes(shares, split):
 
 def test_everybody_is_dealt_once_and_names_of_sites_sort_as_their_numbers():
     pool = patients(20, 20, server=10)
-    shares = dealt(pool, Scheme("uniform", 10))
+    shares = assigned(pool, Scheme("uniform", 10))
     assert list(shares) == [f"site-{number:02d}" for number in range(1, 11)]
     assert Counter(name for share in shares.values() for name in names(share)) == dict.fromkeys(
         (patient.name for patient in pool), 1
@@ -50,7 +50,7 @@ def test_everybody_is_dealt_once_and_names_of_sites_sort_as_their_numbers():
 
 def test_the_scheme_deals_what_sites_own_and_what_all_are_judged_on_is_even():
     """Shares of 1, 2, 3 of six."""
-    shares = dealt(patients(12, 9, server=6), Scheme("powerlaw", 3, exponent=1))
+    shares = assigned(patients(12, 9, server=6), Scheme("powerlaw", 3, exponent=1))
     assert sizes(shares, "training") == sizes(shares, "validation") == {"site-1": 2, "site-2": 4, "site-3": 6}
     assert sizes(shares, "testing") == dict.fromkeys(shares, 3)
     assert sizes(shares, "server_validation") == dict.fromkeys(shares, 2)
@@ -58,27 +58,27 @@ def test_the_scheme_deals_what_sites_own_and_what_all_are_judged_on_is_even():
 
 def test_neighbouring_sites_see_neighbouring_classes():
     quarters = tuple(f"size {number}" for number in (1, 2, 3, 4))
-    shares = dealt(patients(8, 4, classes=quarters), Scheme("banded", 4))
+    shares = assigned(patients(8, 4, classes=quarters), Scheme("banded", 4))
     for number, share in enumerate(shares.values(), start=1):
         assert {patient.patient_class for patient in share.patients if patient.split != "testing"} == {f"size {number}"}
 
 
 def test_a_twin_has_the_same_patients_to_train_on_and_others_to_test_on():
-    shares = dealt(patients(6, 8), Scheme("uniform", 3), duplicate=["site-2"])
+    shares = assigned(patients(6, 8), Scheme("uniform", 3), duplicate=["site-2"])
     assert sorted(shares) == ["site-1", "site-2", "site-2-copy", "site-3"]
     twin, first = shares["site-2-copy"], shares["site-2"]
     assert (twin.copy_of, first.copy_of) == ("site-2", None)
     assert names(twin, "training", "validation") == names(first, "training", "validation")
     assert not names(twin, "testing") & names(first, "testing")
     assert sizes(shares, "testing") == dict.fromkeys(shares, 2)
-    plain = dealt(patients(6, 8), Scheme("uniform", 3))
+    plain = assigned(patients(6, 8), Scheme("uniform", 3))
     assert names(first, "training") == names(plain["site-2"], "training")
 
 
 def test_halves_share_what_the_whole_would_have():
     pool = patients(8, 6, classes=("x", "y"))
-    whole = dealt(pool, Scheme("uniform", 2))["site-1"]
-    shares = dealt(pool, Scheme("uniform", 2), split_site=["site-1"])
+    whole = assigned(pool, Scheme("uniform", 2))["site-1"]
+    shares = assigned(pool, Scheme("uniform", 2), split_site=["site-1"])
     assert sorted(shares) == ["site-1-a", "site-1-b", "site-2"]
     halves = [shares["site-1-a"], shares["site-1-b"]]
     assert [half.half_of for half in halves] == ["site-1"] * 2
@@ -91,7 +91,7 @@ def test_halves_share_what_the_whole_would_have():
 
 def test_the_seed_moves_who_goes_where():
     def who(seed):
-        return names(dealt(patients(12, 6), Scheme("uniform", 3, seed=seed))["site-1"])
+        return names(assigned(patients(12, 6), Scheme("uniform", 3, seed=seed))["site-1"])
 
     assert who(1) == who(1)
     assert len({frozenset(who(seed)) for seed in range(4)}) > 1
@@ -114,14 +114,7 @@ def test_the_seed_moves_who_goes_where():
 )
 def test_too_few_patients_and_sites_that_are_none(pool, options, told):
     with pytest.raises(BadInput, match=told):
-        dealt(pool, Scheme("uniform", 3), **options)
-
-
-def test_sites_asked_for_are_known_and_named_once():
-    require_sites("label noise", [], ["B", "A"])
-    require_sites("label noise", ["A"], ["B", "A"])
-    with pytest.raises(BadInput, match="label noise C: no such site; there are A, B"):
-        require_sites("label noise", ["A", "C"], ["B", "A"])
+        assigned(pool, Scheme("uniform", 3), **options)
 
 
 @pytest.mark.parametrize("by", ["uniform", "powerlaw"])
@@ -135,7 +128,7 @@ def test_a_class_alone_is_dealt_to_the_last_site_and_to_no_other(by, others, out
         for number in range(count)
     ]
     pool += patients(0, 12, classes=("a", "b"), validation=0)
-    shares = dealt(pool, Scheme(by, into, outlier=("b",)))
+    shares = assigned(pool, Scheme(by, into, outlier=("b",)))
     for site, share in shares.items():
         own = {patient.patient_class for patient in share.patients if patient.split != "testing"}
         assert own == ({"b"} if site == f"site-{into}" else {"a"})
@@ -145,4 +138,4 @@ def test_an_outlier_without_a_patient_in_a_split_is_told():
     pool = [Patient(f"{split}{number}", split, (), "a") for split in ("training", "validation") for number in range(9)]
     pool += [Patient(f"b{number}", "training", (), "b") for number in range(3)] + patients(0, 9, validation=0)
     with pytest.raises(BadInput, match="0 validation patients of b for one site and 9 others for 2"):
-        dealt(pool, Scheme("uniform", 3, outlier=("b",)))
+        assigned(pool, Scheme("uniform", 3, outlier=("b",)))

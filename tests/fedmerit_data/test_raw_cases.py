@@ -1,4 +1,4 @@
-"""What readers of raw layouts share: files found, cases paired, what no mask can be."""
+"""What readers share: files found, cases paired, values that no mask has."""
 
 import os
 
@@ -87,7 +87,9 @@ def test_images_and_masks_are_paired_or_the_one_alone_is_named(tmp_path):
 def test_one_file_stands_for_a_case(tmp_path):
     found = {}
     note_file(found, "a", tmp_path / "a.png")
-    with pytest.raises(BadInput, match=r"a.jpg: .*a.png case a already has the file; keep one of the two, or rename one"):
+    with pytest.raises(
+        BadInput, match=r"a.jpg: .*a.png case a already has the file; keep one of the two, or rename one"
+    ):
         note_file(found, "a", tmp_path / "a.jpg")
     assert found == {"a": tmp_path / "a.png"}
 
