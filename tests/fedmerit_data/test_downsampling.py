@@ -8,7 +8,7 @@ from fedmerit.errors import BadInput
 from fedmerit.files import read_json, sha256, write_json
 from fedmerit.trainers.monai_trainer.data import open_sites
 from fedmerit_data import downsampling
-from fedmerit_data.downsampling import block_means, shrink
+from fedmerit_data.downsampling import shrink
 
 
 @pytest.fixture
@@ -29,13 +29,6 @@ def sites(tmp_path):
 
 def contents(folder):
     return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
-def test_block_means_by_hand():
-    """(1 + 2 + 5 + 6) / 4 and so on; every channel and slice by itself."""
-    plane = np.array([[1, 2, 3, 4], [5, 6, 7, 8]])
-    assert block_means(plane, 2).tolist() == [[3.5, 5.5]]
-    assert block_means(np.stack([plane, 10 * plane])[None], 2).tolist() == [[[[3.5, 5.5]], [[35, 55]]]]
 
 
 def test_pixels_are_means_and_a_mask_is_set_where_half_of_its_block_is(sites, tmp_path):

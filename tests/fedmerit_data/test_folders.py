@@ -1,8 +1,7 @@
-"""Folders that are either whole or absent, and the partial ones in which they come into being."""
+"""Folders that are complete or absent."""
 
 import os
 import shutil
-from pathlib import Path
 
 import pytest
 
@@ -23,12 +22,6 @@ def test_an_absent_or_empty_folder_is_free(tmp_path):
                 require_free(tmp_path / name)
         else:
             require_free(tmp_path / name)
-
-
-def test_the_partial_folder_is_a_hidden_sibling(tmp_path, monkeypatch):
-    assert partial_path(tmp_path / "sites") == tmp_path / ".sites.partial"
-    monkeypatch.chdir(tmp_path)
-    assert partial_path(Path("sites")) == tmp_path / ".sites.partial"
 
 
 def test_a_partial_folder_is_for_one_at_a_time_and_outlives_the_block(tmp_path):

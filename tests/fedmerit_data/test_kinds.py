@@ -1,10 +1,11 @@
+"""All kinds: tasks, missing files, real images, and a card in the docs."""
+
 import pickle
 from pathlib import Path
 
 import numpy as np
 import pytest
 from layouts_fundus import WRITE, only
-from layouts_prostate import found
 
 from fedmerit.configuration.run import TASKS
 from fedmerit.errors import BadInput
@@ -87,14 +88,6 @@ def test_real_photographs(real_data, kind):
 
 
 VOLUMES = ("promise12", "nci-isbi-2013", "i2cvb", "msd-prostate", "prostatex", "prostate158")
-
-
-@pytest.mark.parametrize("kind", VOLUMES)
-def test_no_volumes(tmp_path, kind):
-    with pytest.raises(BadInput, match="missing: no such folder"):
-        found(kind, tmp_path / "missing")
-    with pytest.raises(BadInput, match=r"no cases in this site folder|no folder GE or Siemens in it"):
-        found(kind, tmp_path)
 
 
 # The release's folder, and the millilitres of gland and the slices that show it as measured on its real cases.

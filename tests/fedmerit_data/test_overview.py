@@ -6,7 +6,7 @@ from layouts import fundus_site, prepare, prostate_site
 from PIL import Image
 
 from fedmerit.trainers.monai_trainer.data import Case, open_sites
-from fedmerit_data.overview import density, draw, intensities, largest, montage, sample, spread
+from fedmerit_data.overview import draw, intensities, largest, montage, sample
 
 
 @pytest.fixture(scope="module")
@@ -57,10 +57,6 @@ def test_one_curve_per_site(prepared):
         assert np.sum(y) * (x[1] - x[0]) == pytest.approx(1, abs=0.01)  # all but the outermost thousandths
 
 
-def test_density_is_per_unit():
-    np.testing.assert_allclose(density(np.array([0.1, 0.2, 0.7, 9.0]), np.array([0, 0.5, 1.0])), [1.0, 0.5])
-
-
 def test_padding_does_not_count(tmp_path):
     image = np.arange(2 * 2 * 4 * 4).reshape(2, 2, 4, 4)
     image[:, :, :2] = -5
@@ -80,17 +76,3 @@ def test_the_slice_that_shows_most_is_shown(tmp_path):
     picture, masks = largest(case(tmp_path, image[:, :1], label * 0))
     np.testing.assert_array_equal(picture, image[1, 0])
     assert not masks.any()
-
-
-def test_images_without_contrast_are_drawn(tmp_path):
-    fundus_site(tmp_path / "raw" / "Domain1")
-    for path in (tmp_path / "raw").rglob("image/*.png"):
-        Image.new("RGB", (32, 32), (9, 9, 9)).save(path)
-    prepare("fundus-rois", tmp_path / "sites", source=tmp_path / "raw", size=16, pictures=True)
-    assert (tmp_path / "sites" / "overview" / "intensities.png").stat().st_size > 1000
-
-
-def test_cases_are_spread_over_the_site(tmp_path):
-    one = case(tmp_path, np.zeros((1, 1, 2, 2)), np.zeros((1, 1, 2, 2)))
-    assert spread([one]) == [one]
-    assert spread(list(range(10))) == [0, 3, 6, 9]

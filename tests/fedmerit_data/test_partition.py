@@ -1,3 +1,5 @@
+"""All of a partition: patients, links, label noise, twins, and nothing left after an error."""
+
 import json
 import os
 import re
@@ -12,7 +14,6 @@ from one_in import one_in
 from fedmerit.errors import BadInput
 from fedmerit.files import sha256
 from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT, SPLITS, open_sites
-from fedmerit_data import folders
 from fedmerit_data.check import check
 from fedmerit_data.folders import partial_path
 from fedmerit_data.partition import partition
@@ -114,22 +115,6 @@ def test_training_and_validation_follow_the_law_and_the_common_test_set_is_split
     assert sizes(tmp_path / "out", "testing") == [3, 3, 2, 2]
 
 
-def test_classes_by_labels_take_several_labels(single, tmp_path):
-    partition(single, tmp_path / "out", Scheme("variety", 4))
-    assert about(tmp_path / "out", "site-1")["partition"]["classes"] == "size"
-    with pytest.raises(BadInput, match="classes labels: there is one label, prostate; take size or intensity"):
-        partition(single, tmp_path / "none", Scheme("variety", 4, classes="labels"))
-
-
-def test_sources_are_spread_in_proportion(sources, tmp_path):
-    partition(sources, tmp_path / "out", Scheme("uniform", 2))
-    for site in open_sites(tmp_path / "out"):
-        origin = {entry["site"]: entry["patients"] for entry in site.info["partition"]["origin"]}
-        assert [origin["HK"]["server_validation"], origin["UCL"]["server_validation"]] == [1, 1]
-        assert 2 <= origin["HK"]["training"] <= 3
-        assert 1 <= origin["UCL"]["training"] <= 2
-
-
 def test_the_same_seed_gives_the_same_bytes(sources, tmp_path):
     for out in ("first", "again"):
         partition(sources, tmp_path / out, Scheme("dirichlet", 3, seed=4), label_noise={"site-2": 0.5})
@@ -170,28 +155,6 @@ def test_arrays_are_links_and_site_json_tells_where_from(sources, tmp_path):
             assert entry["site_json"] == sha256(sources / entry["site"] / "site.json")
             for split, count in entry["patients"].items():
                 assert count == sum(name.startswith(entry["site"]) for name in members(site, split))
-
-
-def test_without_links_arrays_are_copied(sources, tmp_path, monkeypatch):
-    partition(sources, tmp_path / "linked", UNIFORM)
-
-    def refuse(*_):
-        raise OSError(18, "Invalid cross-device link")
-
-    monkeypatch.setattr(folders.os, "link", refuse)
-    partition(sources, tmp_path / "copied", UNIFORM)
-    assert checksums(tmp_path / "copied") == checksums(tmp_path / "linked")
-    assert all(path.stat().st_nlink == 1 for path in (tmp_path / "copied").rglob("*.npy"))
-    assert check(tmp_path / "copied") == []
-
-
-def test_what_sources_say_differently_is_joined(sources, tmp_path):
-    shutil.copytree(sources, tmp_path / "sources")
-    edit(tmp_path / "sources" / "UCL" / "site.json", lambda info: info.update(licence="other terms", seed=3))
-    partition(tmp_path / "sources", tmp_path / "out", Scheme("uniform", 1))
-    info = about(tmp_path / "out", "site-1")
-    assert info["licence"] == f"{about(sources, 'HK')['licence']}; other terms"
-    assert info["seed"] is None
 
 
 def test_organ_slices_alone_train_where_they_were_chosen(tmp_path):
@@ -246,22 +209,6 @@ def test_a_duplicated_site_trains_on_the_same_and_tests_on_its_own(sources, tmp_
     }
 
 
-def test_a_site_split_in_two(sources, tmp_path):
-    partition(sources, tmp_path / "plain", Scheme("uniform", 2))
-    partition(sources, tmp_path / "out", Scheme("uniform", 2), split_site=["site-1"])
-    whole = {site.name: site for site in open_sites(tmp_path / "plain")}
-    halves = {site.name: site for site in open_sites(tmp_path / "out")}
-    assert list(halves) == ["site-1-a", "site-1-b", "site-2"]
-    for split in ("training", "validation"):
-        a, b = members(halves["site-1-a"], split), members(halves["site-1-b"], split)
-        assert not a & b
-        assert a | b == members(whole["site-1"], split)
-        assert abs(len(a) - len(b)) <= 1
-        assert members(halves["site-2"], split) == members(whole["site-2"], split)
-    assert about(tmp_path / "out", "site-1-b")["partition"]["half_of"] == "site-1"
-    assert check(tmp_path / "out") == []
-
-
 @pytest.mark.parametrize("rule", one_in(2, RULES))
 def test_label_noise_is_in_the_stated_training_masks_alone(single, tmp_path, rule):
     partition(single, tmp_path / "clean", UNIFORM)
@@ -288,18 +235,6 @@ def test_label_noise_is_in_the_stated_training_masks_alone(single, tmp_path, rul
         assert stated == (None if share is None else {"rule": rule, "share": share, "slices": wrong})
     told = {finding.kind for finding in check(tmp_path / "noisy")}
     assert told <= ({"label convention"} if rule == "invert" else set())
-
-
-def test_too_few_patients_says_how_many_are_needed(sources, tmp_path):
-    for scheme, options, message in (
-        (Scheme("uniform", 9), {}, "8 training patients, but the sites need 9, one each; partition into fewer sites"),
-        (Scheme("uniform", 4), {"duplicate": ["site-1"]}, "4 server_validation patients, but the sites need 5"),
-        (Scheme("powerlaw", 4), {"split_site": ["site-1"]}, "4 server_validation patients, but the sites need 5"),
-        (Scheme("powerlaw", 3, exponent=3), {"split_site": ["site-1"]}, "split site site-1: 1 training patient, but"),
-    ):
-        with pytest.raises(BadInput, match=message):
-            partition(sources, tmp_path / "out", scheme, **options)
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -331,22 +266,6 @@ def test_bad_folders(sources, tmp_path):
         partition(sources, tmp_path / "full", UNIFORM)
 
 
-def repeat_patient(folder):
-    first = json.loads((folder / "HK" / "datalist.json").read_text())["training"][0]["patient"]
-    edit(folder / "UCL" / "datalist.json", lambda lists: lists["testing"][0].update(patient=first))
-    return rf"UCL: patient {first} is in testing and in training of site HK; expected one split of one site"
-
-
-def repeat_name(folder):
-    (folder / "UCL").rename(folder / "HK-A")
-    edit(folder / "HK-A" / "site.json", lambda info: info.update(name="HK-A"))
-    names = [
-        json.loads((folder / site / "datalist.json").read_text())["training"][0]["case"] for site in ("HK", "HK-A")
-    ]
-    edit(folder / "HK" / "datalist.json", lambda lists: lists["training"][0].update(case=f"A-{names[1]}"))
-    return f"two cases would be named HK-A-{names[1]}; rename the site"
-
-
 def other_spacing(folder):
     edit(folder / "UCL" / "site.json", lambda info: info.update(spacing=[2.0, 2.0]))
     return r"UCL: has spacing \[2.0, 2.0\] mm, but HK \[1.0, 1.0\]; prepare sites alike to partition them together"
@@ -356,11 +275,6 @@ def lost_array(folder):
     file = next((folder / "UCL" / "cases").glob("*_label.npy"))
     file.unlink()
     return re.escape(f"{file}: file not found")
-
-
-def no_checksum(folder):
-    edit(folder / "HK" / "site.json", lambda info: info["checksums"].pop(sorted(info["checksums"])[0]))
-    return r"HK/site.json: has no checksum of cases/Case00_image.npy; prepare the site again"
 
 
 @pytest.mark.parametrize("harm", [repeat_patient, repeat_name, other_spacing, lost_array, no_checksum])

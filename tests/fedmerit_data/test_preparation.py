@@ -1,4 +1,4 @@
-from dataclasses import FrozenInstanceError
+"""Options of a preparation: ranges, defaults, and what arrays depend on."""
 
 import pytest
 
@@ -53,11 +53,6 @@ def test_what_is_not_given_is_the_kinds_own(tmp_path):
     assert own.meaning() == {"task": "eyes", "labels": ["disc"], "channels": 1}
     assert own.record()["label_values"] == {"disc": [1], "ignore": [2]}
     assert Preparation("synthetic-fundus").raw_folder(tmp_path / "out") == tmp_path / "out-raw"
-
-
-def test_it_does_not_change():
-    with pytest.raises(FrozenInstanceError):
-        Preparation("synthetic-fundus").seed = 1
 
 
 def test_arrays_do_not_depend_on_what_only_the_lists_say(tmp_path):

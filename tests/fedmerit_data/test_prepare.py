@@ -1,9 +1,11 @@
+"""All of a preparation: site folders, splits, crops, unreadable cases, label maps, synthetic kinds."""
+
 import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from layouts import SHAPE, box, fundus_site, prepare, prostate_site, rings, save_nifti, save_png, snapshot, volume
+from layouts import box, fundus_site, prepare, prostate_site, rings, save_nifti, save_png, snapshot, volume
 from typer.testing import CliRunner
 
 from fedmerit.errors import BadInput
@@ -137,40 +139,6 @@ def test_the_server_gets_whole_training_patients_and_nothing_else_moves(source, 
         assert other.info["counts"][SERVER_SPLIT] == {"cases": 0, "patients": 0, "slices": 0}
 
 
-def test_both_eyes_go_to_the_server(tmp_path):
-    fundus_site(tmp_path / "raw" / "Domain1", train=[f"{n}-{eye}" for n in range(8) for eye in "LR"], test=("x-L",))
-    prepare("fundus-rois", tmp_path / "sites", source=tmp_path / "raw", size=32, server_share=0.01)
-    (site,) = open_sites(tmp_path / "sites")
-    assert site.info["counts"][SERVER_SPLIT]["patients"] == 1
-    (patient,) = {case.patient for case in site.cases(SERVER_SPLIT)}
-    assert patient not in {case.patient for split in SPLITS for case in site.cases(split)}
-    assert check(tmp_path / "sites") == []
-
-
-def test_a_site_with_one_training_patient_has_none_for_the_server(tmp_path):
-    prostate_site(tmp_path / "raw" / "UCL", cases=3)
-    with pytest.raises(BadInput, match=r"site UCL: 1 training patient\(s\), .*prepare with a server share of 0"):
-        prepare("prostate-multisite", tmp_path / "sites", source=tmp_path / "raw", server_share=0.1, **FIELD)
-    assert not (tmp_path / "sites").exists()
-
-
-def test_folders_from_before_there_was_a_server_split_open(source, tmp_path):
-    (path, _) = prepare("prostate-multisite", tmp_path / "sites", source=source, **FIELD)
-    for name, keys in (("datalist.json", ()), ("site.json", ("counts",))):
-        content = json.loads((path / name).read_text())
-        inner = content
-        for key in keys:
-            inner = inner[key]
-        assert inner.pop(SERVER_SPLIT) in ([], {"cases": 0, "patients": 0, "slices": 0})
-        (path / name).write_text(json.dumps(content))
-    site = SiteFolder(path)
-    assert site.cases(SERVER_SPLIT) == ()
-    assert len(site.cases("training")) == 3
-    assert check(tmp_path / "sites") == []
-    with pytest.raises(BadInput, match="expected one of training, validation, testing, server_validation"):
-        site.cases("server")
-
-
 def test_the_arrays_of_the_server_split_are_required_too(source, tmp_path):
     (path, _) = prepare("prostate-multisite", tmp_path / "sites", source=source, server_share=0.1, **FIELD)
     (case,) = SiteFolder(path).cases(SERVER_SPLIT)
@@ -249,13 +217,6 @@ def test_unreadable_cases_are_left_out_on_request_and_counted(two_unreadable, tm
     assert check(tmp_path / "sites") == []
 
 
-def test_too_many_unreadable_cases_are_too_many(source, tmp_path):
-    for case in range(6):
-        (source / "UCL" / f"Case{case:02d}.nii.gz").write_bytes(b"")
-    with pytest.raises(BadInput, match=r"site UCL: 2 patient\(s\)"):
-        prepare("prostate-multisite", tmp_path / "sites", source=source, skip_unreadable=True, **FIELD)
-
-
 def test_a_cut_mask_is_named_and_not_skipped(source, tmp_path):
     for skip in (False, True):
         with pytest.raises(BadInput, match=r"Case00_segmentation.nii.gz: the central 10 mm cut off") as raised:
@@ -295,14 +256,6 @@ def test_a_crop_about_the_disc_is_recorded(tmp_path):
     assert {entry["case"] for entry in site.info["remarks"]} == {"b"}
 
 
-def test_no_organ_to_train_on(tmp_path):
-    for case in range(3):
-        save_nifti(tmp_path / "raw" / "UCL" / f"Case0{case}.nii.gz", volume(case))
-        save_nifti(tmp_path / "raw" / "UCL" / f"Case0{case}_segmentation.nii.gz", np.zeros(SHAPE, np.uint8))
-    with pytest.raises(BadInput, match="site UCL: no training slice shows the organ"):
-        prepare("prostate-multisite", tmp_path / "sites", source=tmp_path / "raw", slices="organ", **FIELD)
-
-
 def test_an_occupied_folder_is_refused_and_an_empty_one_filled(source, tmp_path):
     (tmp_path / "sites").mkdir()
     prepare("prostate-multisite", tmp_path / "sites", source=source, **FIELD)
@@ -310,25 +263,6 @@ def test_an_occupied_folder_is_refused_and_an_empty_one_filled(source, tmp_path)
     with pytest.raises(BadInput, match="sites: is not empty"):
         prepare("prostate-multisite", tmp_path / "sites", source=source, seed=1, **FIELD)
     assert snapshot(tmp_path / "sites") == before
-
-
-def test_a_folder_that_cannot_be_made_is_named(source, tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(BadInput, match="sites: cannot be made"):
-        prepare("prostate-multisite", tmp_path / "file" / "sites", source=source, **FIELD)
-
-
-def test_too_few_patients(tmp_path):
-    prostate_site(tmp_path / "raw" / "UCL", cases=2)
-    with pytest.raises(BadInput, match=r"site UCL: 2 patient\(s\)"):
-        prepare("prostate-multisite", tmp_path / "sites", source=tmp_path / "raw", **FIELD)
-
-
-def test_progress_is_told(source, tmp_path):
-    told = []
-    prepare("prostate-multisite", tmp_path / "sites", source=source, progress=lambda *step: told.append(step), **FIELD)
-    assert told[0] == ("RUNMC", 0, 5)
-    assert told[-1] == ("UCL", 8, 8)
 
 
 @pytest.mark.parametrize(

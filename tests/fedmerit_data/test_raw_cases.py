@@ -8,12 +8,10 @@ import pytest
 from fedmerit.errors import BadInput
 from fedmerit_data.raw_cases import (
     Decoded,
-    RawCase,
     RawSite,
     add_left_out,
     blank_remarks,
     find_site_folders,
-    group_by_site,
     list_files,
     list_visible,
     note_file,
@@ -21,7 +19,6 @@ from fedmerit_data.raw_cases import (
     require_few_labels,
     require_file,
     require_folder,
-    require_same_shape,
 )
 
 
@@ -64,15 +61,6 @@ def test_what_is_no_file_is_not_read(source, name):
         require_file(source / name, "scan")
 
 
-def test_cases_become_sites_in_the_order_of_their_names(tmp_path):
-    one, two, three = (RawCase(name, name, tmp_path, tmp_path) for name in "123")
-    left_out = [("z", "odd"), ("y", "odd")]
-    assert group_by_site([("UCL", one), ("HK", three), ("UCL", two)], left_out) == [
-        RawSite("HK", (three,), (("y", "odd"), ("z", "odd"))), RawSite("UCL", (one, two))
-    ]  # fmt: skip
-    assert group_by_site([], left_out) == []
-
-
 def test_images_and_masks_are_paired_or_the_one_alone_is_named(tmp_path):
     images, masks = ({case: tmp_path / f"{case}{end}" for case in "ba"} for end in (".png", "_mask.png"))
     assert pair_files(images, masks, tmp_path) == [(case, images[case], masks[case]) for case in "ab"]
@@ -99,13 +87,6 @@ def test_a_mask_tells_128_labels_apart_and_no_more(tmp_path, values):
     require_few_labels(tmp_path / "mask.png", values)
     with pytest.raises(BadInput, match=r"mask.png: has more than 128 different values, as an image has"):
         require_few_labels(tmp_path / "mask.png", np.concatenate([values, np.arange(200, 329)]))
-
-
-def test_image_and_mask_have_one_shape(tmp_path):
-    case = RawCase("a", "a", tmp_path / "a.png", tmp_path / "a_mask.png")
-    require_same_shape(case, np.zeros((3, 4)), np.ones((3, 4)))
-    with pytest.raises(BadInput, match=r"a_mask.png: mask of shape \(4, 3\), but its image a.png has \(3, 4\)"):
-        require_same_shape(case, np.zeros((3, 4)), np.ones((4, 3)))
 
 
 @pytest.mark.parametrize(("level", "found"), [(0, ["no content in its image: all of one value"]), (1, [])])

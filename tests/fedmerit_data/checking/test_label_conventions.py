@@ -100,10 +100,6 @@ def test_of_two_sites_both_are_named():
     assert [found[0] for found in compare_conventions(sites("beside", "AB", changed="B", change=swapped))] == ["A", "B"]
 
 
-def test_few_cases_are_not_compared():
-    assert list(compare_conventions(sites("alone", "AB", changed="B", change=inverted, cases=4))) == []
-
-
 def test_many_labels_are_compared_by_single_changes():
     def row_of_five(rng):
         planes = np.stack([ellipse(0.1 + 0.2 * at, 0.2 + 0.15 * at, 0.03 + 0.01 * at, 0.1) for at in range(5)])

@@ -1,7 +1,6 @@
 """Implausible masks, images, label conventions and numbers of patients in valid site folders."""
 
 import shutil
-from itertools import chain
 
 import numpy as np
 import pytest
@@ -46,16 +45,6 @@ def test_a_site_whose_masks_are_inverted(sites):
     assert "either may be the wrong one" in errors[0].message
 
 
-@pytest.mark.parametrize("sites", ["fundus"], indirect=True)
-def test_sites_of_other_labels_are_not_compared(sites):
-    edit(sites / "HK" / "site.json", lambda info: info.update(labels=["disc"]))
-    for split, count in CASES.items():
-        for number in range(count):
-            change(sites, f"{split}{number}", "label", lambda label: 1 - label[:, :1])
-    kinds = {finding.kind for finding in check(sites)}
-    assert kinds == {"unlike sites"}
-
-
 @pytest.mark.parametrize("distance", [0.3, 90.0])
 def test_volumes_in_millilitres(sites, distance):
     space(sites, [distance, 2.5, 2.5])
@@ -90,16 +79,6 @@ def test_volumes_are_not_judged_where_the_spacing_is_not_known(sites, spacing):
     (finding,) = examine(sites).findings
     assert (finding.kind, finding.severity, finding.site) == ("unknown volume", Severity.note, "HK")
     assert finding.detail == "1 of 12 cases"
-
-
-def test_site_folders_from_before_spacings_were_noted(sites):
-    def before(lists):
-        for entry in chain.from_iterable(lists.values()):
-            entry.pop("spacing")
-
-    for site in ("HK", "UCL"):
-        edit(sites / site / "datalist.json", before)
-    assert [(item.kind, item.detail) for item in examine(sites).findings] == [("unknown volume", "12 of 12 cases")] * 2
 
 
 @pytest.mark.parametrize("sites", TASKS, indirect=True)

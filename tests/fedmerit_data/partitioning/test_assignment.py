@@ -56,13 +56,6 @@ def test_the_scheme_deals_what_sites_own_and_what_all_are_judged_on_is_even():
     assert sizes(shares, "server_validation") == dict.fromkeys(shares, 2)
 
 
-def test_neighbouring_sites_see_neighbouring_classes():
-    quarters = tuple(f"size {number}" for number in (1, 2, 3, 4))
-    shares = assigned(patients(8, 4, classes=quarters), Scheme("banded", 4))
-    for number, share in enumerate(shares.values(), start=1):
-        assert {patient.patient_class for patient in share.patients if patient.split != "testing"} == {f"size {number}"}
-
-
 def test_a_twin_has_the_same_patients_to_train_on_and_others_to_test_on():
     shares = assigned(patients(6, 8), Scheme("uniform", 3), duplicate=["site-2"])
     assert sorted(shares) == ["site-1", "site-2", "site-2-copy", "site-3"]

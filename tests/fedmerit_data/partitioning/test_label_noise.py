@@ -1,3 +1,5 @@
+"""Label noise: exact shares, rules, seeds."""
+
 import numpy as np
 import pytest
 
@@ -103,12 +105,6 @@ def test_resize_grows_or_shrinks_by_a_quarter_of_the_smallest_radius(seed):
     assert (resized[1] <= resized[0]).all()  # the cup stays within the disc
 
 
-def test_resize_goes_both_ways():
-    mask = case("a", "a").label[2]
-    sizes = {int(np.sign(int(apply("resize", mask, seed=seed).sum()) - int(mask.sum()))) for seed in range(12)}
-    assert sizes == {-1, 1}
-
-
 @pytest.mark.parametrize("seed", range(6))
 def test_a_mask_that_fills_the_frame_shrinks(seed):
     mask = np.ones((1, 16, 16), np.uint8)
@@ -130,12 +126,6 @@ def test_swapped_masks_are_another_patients(masks):
         for position in disturbed[item.case].positions:
             new = disturbed[item.case].label[position]
             assert any((new == candidate).all() for candidate in theirs)
-
-
-def test_swapping_with_an_equal_mask_would_be_no_mistake():
-    masks = [case("a", "a", slices=1), case("b", "b", slices=1), case("c", "c", slices=1, size=1.3)]
-    disturbed = disturb("HK", masks, 1, "swap", SEED)
-    assert changed(masks, disturbed) == {("a", 0), ("b", 0), ("c", 0)}
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from layouts import fundus_site, prepare, prostate_site, save_nifti, snapshot, volume
+from layouts import prepare, prostate_site, save_nifti, snapshot, volume
 
 from fedmerit.errors import BadInput
 from fedmerit.files import sha256
-from fedmerit_data.folders import partial_folder, partial_path
+from fedmerit_data.folders import partial_path
 from fedmerit_data.kinds import KINDS
 from fedmerit_data.preparing.resumption import count_finished_cases
 
@@ -112,13 +112,6 @@ def test_other_options_are_refused_by_name_but_those_of_the_lists_may_change(sou
     assert snapshot(out) == snapshot(tmp_path / "undisturbed")
 
 
-def test_a_second_process_is_told(source, tmp_path):
-    out = tmp_path / "sites"
-    with partial_folder(out), pytest.raises(BadInput, match="sites: another process is preparing it"):
-        prepare(KIND, out, source=source, **FIELD)
-    prepare(KIND, out, source=source, **FIELD)
-
-
 def test_cut_off_after_the_last_rename(source, tmp_path, monkeypatch):
     out = tmp_path / "sites"
 
@@ -197,21 +190,3 @@ def test_killed_again_and_again_the_folder_is_that_of_an_undisturbed_preparation
     assert kills >= 2
     assert snapshot(out) == expected
     assert not partial_path(out).exists()
-
-
-def test_disc_crops_resume_too(tmp_path):
-    fundus_site(tmp_path / "raw" / "Domain1")
-    out = tmp_path / "sites"
-    options = {"source": tmp_path / "raw", "size": 16, "crop": "disc"}
-
-    def stop(site, done, total):
-        if done == 2:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        prepare("fundus-rois", out, progress=stop, **options)
-    with pytest.raises(BadInput, match=r"\(crop multiple 3.0 then, 2.0 now\)"):
-        prepare("fundus-rois", out, crop_multiple=2.0, **options)
-    prepare("fundus-rois", out, **options)
-    prepare("fundus-rois", tmp_path / "undisturbed", **options)
-    assert snapshot(out) == snapshot(tmp_path / "undisturbed")

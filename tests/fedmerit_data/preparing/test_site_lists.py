@@ -13,8 +13,6 @@ from fedmerit.files import read_json
 from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT, SPLITS, SiteFolder, open_sites
 from fedmerit_data.check import examine
 from fedmerit_data.checking.findings import Severity
-from fedmerit_data.partition import partition
-from fedmerit_data.partitioning.scheme import Scheme
 from fedmerit_data.preparation import Preparation
 from fedmerit_data.preparing.cases import CaseTask, PreparedCase, UnusableCase
 from fedmerit_data.preparing.site_lists import split_patients, split_site, write_lists
@@ -228,19 +226,6 @@ def test_cases_of_one_patient_stay_in_one_split(source, tmp_path):
         homes = {split for split, cases in site.splits.items() for case in cases if case.patient == "UCL-one"}
         assert len(homes) == 1
         assert len(site.info["patient_table"]) == 64
-
-
-def test_hospitals_that_number_their_patients_alike_share_none(source, tmp_path):
-    prostate_site(source / "HK", cases=4, seed=1)
-    table = tmp_path / "patients.csv"
-    cases = [("UCL", number) for number in range(5)] + [("HK", number) for number in range(4)]
-    table.write_text(HEADER + "".join(f"{site},Case{number:02d},{number}\n" for site, number in cases))
-    prepare("prostate-multisite", tmp_path / "sites", source=source, patient_table=table, **FIELD)
-    hk, ucl = open_sites(tmp_path / "sites")
-    assert sorted(patients(hk).values()) == ["HK-0", "HK-1", "HK-2", "HK-3"]
-    assert sorted(patients(ucl).values()) == ["UCL-0", "UCL-1", "UCL-2", "UCL-3", "UCL-4"]
-    assert not examine(tmp_path / "sites").of(Severity.error)
-    partition(tmp_path / "sites", tmp_path / "parts", Scheme("uniform", 2))
 
 
 def test_a_case_joins_the_patient_of_another_that_is_not_in_the_table(source, tmp_path):

@@ -1,3 +1,5 @@
+"""The generic reader: folders, lists, tables, channels, label maps."""
+
 import csv
 import json
 from functools import partial
@@ -52,16 +54,6 @@ def test_site_folders_pair_by_name(tmp_path, ending):
         grey = generic.decode(case)
         assert grey.image.shape[:2] == (1, 1)
         np.testing.assert_array_equal(grey.label[0, 0], disc_and_cup(shift)[0])
-
-
-@pytest.mark.parametrize("ending", ["_mask", "_seg", "-label"])
-def test_an_ending_that_the_image_has_as_well_is_part_of_the_name(tmp_path, ending):
-    photographs(tmp_path / "east", cases=(f"a{ending}", "b"))
-    photographs(tmp_path / "west", ending, cases=(f"a{ending}", "b"))
-    for site in generic.find_sites(tmp_path):
-        assert [case.name for case in site.cases] == [f"a{ending}", "b"]
-        for case in site.cases:
-            assert case.label.stem == case.name + ending * (site.name == "west")
 
 
 def test_values_without_a_label_are_refused_unless_they_are_to_be_ignored(tmp_path):
@@ -213,14 +205,6 @@ def test_nnunet(tmp_path):
         (root / "dataset.json").write_text(json.dumps(names | {"channel_names": named}))
         with pytest.raises(BadInput, match=r"dataset\.json: not a readable list .*nnU-Net's channel_names"):
             generic.find_sites(root)
-
-
-def test_a_list_that_an_editor_marked_as_unicode(tmp_path):
-    save_nifti(tmp_path / "a.nii.gz", volume(0))
-    listed = {"name": "Basel", "training": [{"image": "a.nii.gz", "label": "a.nii.gz"}]}
-    (tmp_path / "dataset.json").write_text(json.dumps(listed), "utf-8-sig")
-    (site,) = generic.find_sites(tmp_path)
-    assert (site.name, [case.name for case in site.cases]) == ("Basel", ["a"])
 
 
 def test_a_table_of_pairs(tmp_path):

@@ -1,3 +1,5 @@
+"""Readers of RIGA: experts, majority, and contours to masks."""
+
 import layouts_fundus as layouts
 import numpy as np
 import pytest
@@ -83,13 +85,6 @@ def test_messidor_pixel_by_pixel(tmp_path):
     np.testing.assert_array_equal(decoded.label[0], majority())
     np.testing.assert_array_equal(decoded.image[0], photo(3).transpose(2, 0, 1))
     assert decoded.remarks == ()
-
-
-def test_three_of_six_are_no_majority(tmp_path):
-    near, far = disc_and_cup(0), disc_and_cup(20)
-    layouts.riga(tmp_path, 1, opinions=[near] * 3 + [far] * 3)
-    label = KINDS["riga-messidor"].decode(only("riga-messidor", tmp_path).cases[0]).label[0]
-    np.testing.assert_array_equal(label, np.array(near) & far)
 
 
 @pytest.mark.parametrize("colour", [BLACK, BLUE, GREEN, WHITE])

@@ -1,7 +1,6 @@
 """One raw image without a mask, and masks in its geometry."""
 
 import os
-from pathlib import Path
 
 import nibabel as nib
 import numpy as np
@@ -113,13 +112,6 @@ def test_an_image_is_named_without_its_ending(tmp_path, name):
     assert image_name(tmp_path / name) == "scan"
     (tmp_path / "study.1").mkdir()
     assert image_name(tmp_path / "study.1") == "study.1"
-
-
-def test_a_folder_given_as_a_dot_has_its_name(tmp_path, monkeypatch):
-    save_series(tmp_path / "series", volume(3))
-    monkeypatch.chdir(tmp_path / "series")
-    image = read_image(Path("."), 1)
-    assert image.mask_file(tmp_path, "prostate") == tmp_path / "series_prostate.nii.gz"
 
 
 def test_one_image_has_one_digest_wherever_it_lies(tmp_path):

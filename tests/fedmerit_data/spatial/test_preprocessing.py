@@ -1,3 +1,5 @@
+"""Crop, normalise, pad and resize: places, millimetres, the bits of MONAI."""
+
 import numpy as np
 import pytest
 from monai.transforms import (
@@ -34,13 +36,6 @@ def case(height=40, width=40, spacing=(1.0, 1.0), slices=3):
 
 def central(decoded, size, field_of_view, normalise):
     return preprocess(decoded, size, central_box(decoded, field_of_view), normalise)
-
-
-def test_without_resizing_masks_are_what_was_drawn():
-    _, label = central(case(), 40, 40.0, normalise_mri)
-    np.testing.assert_array_equal(label, case().label)
-    _, label = central(case(), 32, 32.0, normalise_mri)
-    np.testing.assert_array_equal(label, case().label[:, :, 4:36, 4:36])
 
 
 def test_a_field_beyond_the_image_is_padded_with_its_darkest_value():
@@ -81,12 +76,6 @@ def test_a_field_that_would_cut_the_mask_is_refused_and_the_one_that_fits_named(
     assert central(case(), 16, 16.0, normalise_mri)[1].sum() == case().label.sum()
 
 
-def test_a_frame_that_is_not_square_is_padded_not_stretched():
-    _, label = central(case(20 + 20, 60), 60, None, normalise_photo)
-    np.testing.assert_array_equal(label[:, :, 10:50], case(40, 60).label)
-    assert label.sum() == case(40, 60).label.sum()
-
-
 @pytest.mark.parametrize(("height", "width", "field"), [(41, 40, 33.0), (40, 41, 50.0), (25, 52, None), (60, 31, None)])
 def test_a_central_box_says_what_was_stored(height, width, field):
     decoded = case(height, width)
@@ -115,18 +104,6 @@ def test_a_disc_off_centre_is_brought_to_the_middle():
     np.testing.assert_allclose(image, normalise_photo(decoded.image[0, :, 5:50, 26:71]).numpy()[None], atol=1e-5)
     marked = np.argwhere(label[0, 0])
     np.testing.assert_array_equal(marked.min(0) + marked.max(0), [44, 44])
-
-
-def test_a_disc_at_the_border_is_padded_to_the_middle():
-    decoded = photograph(0, 65)
-    box = box_around(decoded.label[0, 0], 3)
-    assert box == Box(top=-17, left=50, height=45, width=45)
-    image, label = preprocess(decoded, 45, box, normalise_photo)
-    np.testing.assert_array_equal(label[0, :, 17:, :30], decoded.label[0, :, :28, 50:])
-    assert label.sum() == decoded.label.sum()
-    assert (image[:, :, :17] == image.min()).all()
-    assert (image[..., 30:] == image.min()).all()
-    np.testing.assert_allclose(image[0, :, 17:, :30].mean((1, 2)), 0, atol=1e-5)
 
 
 def test_no_multiple_from_one_on_cuts_a_disc_and_no_disc_has_no_box():
