@@ -6,7 +6,7 @@ import pytest
 from fedmerit_data.checking.label_conventions import compare_conventions, describe_reading, measure_regions
 
 SIDE = 40
-TASKS = {"nested": ("disc", "cup"), "beside": ("peripheral", "transition"), "outlier": ("prostate",)}
+TASKS = {"nested": ("disc", "cup"), "beside": ("peripheral", "transition"), "single": ("prostate",)}
 
 
 def ellipse(row, column, height, width):
@@ -75,7 +75,7 @@ CHANGES = {
         "beside",
         inverted,
     ): "what is not its peripheral read as peripheral, what is not its transition read as transition",
-    ("alone", inverted): "what is not its prostate read as prostate",
+    ("single", inverted): "what is not its prostate read as prostate",
     ("nested", second_inverted): "what is not its cup read as cup",
 }
 

@@ -29,7 +29,7 @@ def test_a_site_whose_labels_are_swapped(sites):
             change(sites, f"{split}{number}", "label", lambda label: label[:, ::-1])
     assert found(sites) == [("label convention", "HK", "", "")]
     (finding,) = check(sites)
-    assert finding.detail == "cup not within disc in 12 of 12 cases"
+    assert finding.detail == "cup not within disc in 14 of 14 cases"
 
 
 def test_a_site_whose_masks_are_inverted(sites):
@@ -78,7 +78,7 @@ def test_volumes_are_not_judged_where_the_spacing_is_not_known(sites, spacing):
     space(sites, spacing)
     (finding,) = examine(sites).findings
     assert (finding.kind, finding.severity, finding.site) == ("unknown volume", Severity.note, "HK")
-    assert finding.detail == "1 of 12 cases"
+    assert finding.detail == "1 of 14 cases"
 
 
 @pytest.mark.parametrize("sites", TASKS, indirect=True)

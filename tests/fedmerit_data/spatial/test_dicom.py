@@ -38,7 +38,7 @@ def edited(path, **changes):
         ("text", "1-02.dcm: not a readable DICOM slice"),
         ("folder", r"1-02.dcm: not a readable DICOM slice \(it is a folder\); name the folder of one series"),
         ("huge", "more than any scan"),
-        ("alone", r"a: 1 DICOM slice\(s\); expected the folder of a whole series"),
+        ("single", r"a: 1 DICOM slice\(s\); expected the folder of a whole series"),
     ],
 )
 def test_a_series_that_is_not_whole(tmp_path, defect, message):
@@ -61,7 +61,7 @@ def test_a_series_that_is_not_whole(tmp_path, defect, message):
     elif defect == "huge":
         for each in places:
             edited(each, Rows=65535, Columns=65535)
-    elif defect == "outlier":
+    elif defect == "single":
         for each in places[1:]:
             each.unlink()
     else:
