@@ -108,53 +108,12 @@ def test_every_patient_is_dealt_once_and_stays_in_its_split(sources, tmp_path, s
     assert list(tmp_path.iterdir()) == [tmp_path / "out"]
 
 
-def test_training_and_validation_follow_the_law_and_the_common_test_set_is_split_evenly(single, tmp_path):
-    partition(single, tmp_path / "out", Scheme("powerlaw", 4, exponent=1))
-    assert sizes(tmp_path / "out", "training") == [2, 4, 6, 8]
-    assert sizes(tmp_path / "out", "validation") == [1, 2, 3, 4]
-    assert sizes(tmp_path / "out", "testing") == [3, 3, 2, 2]
-
-
 def test_the_same_seed_gives_the_same_bytes(sources, tmp_path):
     for out in ("first", "again"):
         partition(sources, tmp_path / out, Scheme("dirichlet", 3, seed=4), label_noise={"site-2": 0.5})
     partition(sources, tmp_path / "other", Scheme("dirichlet", 3, seed=5), label_noise={"site-2": 0.5})
     assert checksums(tmp_path / "first") == checksums(tmp_path / "again")
     assert patients(tmp_path / "first") != patients(tmp_path / "other")
-
-
-def test_arrays_are_links_and_site_json_tells_where_from(sources, tmp_path):
-    partition(sources, tmp_path / "out", Scheme("powerlaw", 3, seed=7))
-    for site in open_sites(tmp_path / "out"):
-        for case in (case for cases in site.splits.values() for case in cases):
-            origin, name = case.name.split("-", 1)
-            for key, file in (("image", case.image_file), ("label", case.label_file)):
-                assert os.path.samefile(file, sources / origin / f"cases/{name}_{key}.npy")
-        info = site.info
-        for split, cases in site.splits.items():
-            slices = sum(len(case.image) for case in cases)
-            expected = {"cases": len(cases), "patients": len(members(site, split)), "slices": slices}
-            assert info["counts"][split] == expected
-        first = about(sources, "HK")
-        for field in ("task", "labels", "image_size", "spacing", "source", "licence", "citation", "field_of_view"):
-            assert info[field] == first[field]
-        assert info["partition"] == {
-            "by": "powerlaw",
-            "into": 3,
-            "exponent": 1.25,
-            "classes": "source",
-            "seed": 7,
-            "split_by_scheme": ["training", "validation"],
-            "split_evenly": ["testing", "server_validation"],
-            "copy_of": None,
-            "half_of": None,
-            "label_noise": None,
-            "origin": info["partition"]["origin"],
-        }
-        for entry in info["partition"]["origin"]:
-            assert entry["site_json"] == sha256(sources / entry["site"] / "site.json")
-            for split, count in entry["patients"].items():
-                assert count == sum(name.startswith(entry["site"]) for name in members(site, split))
 
 
 def test_organ_slices_alone_train_where_they_were_chosen(tmp_path):
@@ -164,27 +123,6 @@ def test_organ_slices_alone_train_where_they_were_chosen(tmp_path):
     for site in open_sites(tmp_path / "out"):
         assert {case.slices for case in site.cases("training")} == {(1, 2)}
         assert site.info["counts"]["training"]["slices"] == 2 * len(site.cases("training"))
-
-
-def spread(folder, value):
-    """Mean over sites of the deviation of ``value`` of case numbers within their training and validation."""
-    deviations = []
-    for site in open_sites(folder):
-        values = [value(int(case.name[-2:])) for split in ("training", "validation") for case in site.cases(split)]
-        deviations.append(np.std(values))
-    return np.mean(deviations)
-
-
-@pytest.mark.parametrize(("classes", "value"), [(None, lambda n: n), ("intensity", lambda n: (n + 20) % 40)])
-def test_one_source_is_dealt_by_quarters_of_size_or_intensity(single, tmp_path, classes, value):
-    for name, alpha in (("small", 0.001), ("large", 1e6)):
-        scheme = Scheme("dirichlet", 4, alpha=alpha, classes=classes, seed=3)
-        partition(single, tmp_path / name, scheme)
-        assert about(tmp_path / name, "site-1")["partition"]["classes"] == (classes or "size")
-    assert spread(tmp_path / "small", value) < 0.8 * spread(tmp_path / "large", value)
-    for split in ("training", "validation"):
-        assert np.ptp(sizes(tmp_path / "large", split)) <= 1
-        assert np.ptp(sizes(tmp_path / "small", split)) > 2
 
 
 def test_a_duplicated_site_trains_on_the_same_and_tests_on_its_own(sources, tmp_path):

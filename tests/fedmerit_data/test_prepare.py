@@ -9,7 +9,7 @@ from layouts import box, fundus_site, prepare, prostate_site, rings, save_nifti,
 from typer.testing import CliRunner
 
 from fedmerit.errors import BadInput
-from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT, SPLITS, SiteFolder, Slices, open_sites
+from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT, SPLITS, Slices, open_sites
 from fedmerit_cli.main import app
 from fedmerit_data.check import check, examine
 from fedmerit_data.kinds import KINDS
@@ -108,15 +108,6 @@ def test_the_spacing_of_what_is_stored_is_noted(tmp_path, affine, expected):
         assert stated[0].detail == f"prostate of {millilitres:.3g} ml, expected 5 to 500"
 
 
-def test_the_spacing_of_volumes_of_ones_own(tmp_path):
-    for case in range(3):
-        save_nifti(tmp_path / "raw" / "east" / "images" / f"{case}.nii.gz", volume(case))
-        save_nifti(tmp_path / "raw" / "east" / "masks" / f"{case}.nii.gz", box())
-    prepare("generic", tmp_path / "sites", source=tmp_path / "raw", size=32, channels=1, labels={"prostate": ()})
-    lists = json.loads((tmp_path / "sites" / "east" / "datalist.json").read_text())
-    assert lists["testing"][0]["spacing"] == pytest.approx([3.0, 0.75, 0.75])
-
-
 def test_the_server_gets_whole_training_patients_and_nothing_else_moves(source, tmp_path):
     prepare("prostate-multisite", tmp_path / "without", source=source, slices="organ", **FIELD)
     prepare("prostate-multisite", tmp_path / "with", source=source, slices="organ", server_share=0.5, **FIELD)
@@ -137,14 +128,6 @@ def test_the_server_gets_whole_training_patients_and_nothing_else_moves(source, 
         }  # fmt: skip
         assert other.cases(SERVER_SPLIT) == ()
         assert other.info["counts"][SERVER_SPLIT] == {"cases": 0, "patients": 0, "slices": 0}
-
-
-def test_the_arrays_of_the_server_split_are_required_too(source, tmp_path):
-    (path, _) = prepare("prostate-multisite", tmp_path / "sites", source=source, server_share=0.1, **FIELD)
-    (case,) = SiteFolder(path).cases(SERVER_SPLIT)
-    np.save(case.label_file, np.zeros((4, 2, 24, 24), np.uint8))
-    with pytest.raises(BadInput, match=rf"{case.label_file.name}: uint8 of shape \(4, 2, 24, 24\), expected"):
-        SiteFolder(path).require_arrays()
 
 
 def test_everything_used_or_left_out_is_accounted_for(source, tmp_path):
@@ -443,13 +426,6 @@ def test_names_that_files_cannot_have(source, tmp_path):
     (tmp_path / "own" / "pairs.csv").write_text("\n".join(["site,patient,image,label", *rows]))
     with pytest.raises(BadInput, match="case a already has the file"):
         prepare("generic", tmp_path / "sites", source=tmp_path / "own")
-
-
-def test_raw_files_that_are_there_are_never_overwritten(tmp_path):
-    (tmp_path / "sites-raw").mkdir()
-    (tmp_path / "sites-raw" / "mine.txt").write_text("mine")
-    with pytest.raises(BadInput, match="sites-raw: is not empty"):
-        prepare("synthetic-prostate", tmp_path / "sites")
 
 
 def test_a_failure_leaves_neither_sites_nor_raw_files(few_generated, tmp_path):

@@ -228,15 +228,6 @@ def test_cases_of_one_patient_stay_in_one_split(source, tmp_path):
         assert len(site.info["patient_table"]) == 64
 
 
-def test_a_case_joins_the_patient_of_another_that_is_not_in_the_table(source, tmp_path):
-    """By the name in datalist.json."""
-    first, second, *_ = sorted(patients(prepared(source, tmp_path / "without")))
-    table = tmp_path / "patients.csv"
-    table.write_text(HEADER + f"UCL,{second},UCL-{first}\n")
-    found = patients(prepared(source, tmp_path / "with", patient_table=table))
-    assert found[first] == found[second] == f"UCL-{first}"
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [

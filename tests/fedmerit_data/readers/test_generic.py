@@ -131,15 +131,6 @@ def test_several_channels_of_a_volume(tmp_path):
         generic.decode(generic.find_sites(tmp_path)[0].cases[0], channels=3)
 
 
-@pytest.mark.parametrize("suffix", [".nii.gz", ".mhd"])
-def test_a_volume_of_one_channel_is_not_taken_for_three(tmp_path, suffix):
-    write = save_nifti if suffix.startswith(".nii") else itk
-    write(tmp_path / "east" / "images" / f"p{suffix}", volume(0))
-    write(tmp_path / "east" / "masks" / f"p{suffix}", box())
-    with pytest.raises(BadInput, match=r"3 channels .*pass --channels 1"):
-        generic.decode(generic.find_sites(tmp_path)[0].cases[0], channels=3)
-
-
 def test_decathlon(tmp_path):
     for number in (2, 1):
         save_nifti(tmp_path / "imagesTr" / f"p_{number}.nii.gz", volume(number))
@@ -306,13 +297,6 @@ def test_a_kind_of_ones_own(tmp_path):
     ):
         with pytest.raises(BadInput, match=message):
             generic_kind(**options)
-
-
-def test_how_intensities_are_made_alike_follows_from_the_channels_unless_it_is_said():
-    found = [generic_kind(channels=channels).normalisation for channels in (1, 2, 3, 4)]
-    assert found == ["mri", "mri_by_channel", "photo", "mri_by_channel"]
-    assert generic_kind(channels=1, modality="ct_lung").normalisation == "ct_lung"
-    assert generic_kind(channels=3, modality="mri_by_channel").normalisation == "mri_by_channel"
 
 
 @pytest.mark.parametrize("mode", ["LA", "RGBA"])

@@ -117,14 +117,6 @@ def test_compression_moves_a_contour_by_a_pixel_at_most(tmp_path, quality, colou
         assert not ((mask ^ other) & ~contour(other, 3)).any()
 
 
-def test_curves_that_run_together():
-    disc = oval(40, 50, 30, 24, 0.4)
-    cup = oval(46, 66, 16, 14, 0.2) & disc
-    assert (contour(cup) & contour(disc)).sum() > 20
-    line = contour(disc) | contour(cup)
-    np.testing.assert_array_equal(riga.enclosed(line), (disc, cup))
-
-
 def test_a_line_with_gaps_is_closed():
     shape = (180, 240)
     disc, cup = oval(80, 100, 60, 48, 0.4, shape), oval(88, 90, 32, 24, 0.2, shape)

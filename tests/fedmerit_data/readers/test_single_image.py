@@ -10,7 +10,7 @@ from layouts_prostate import save_itk, save_series
 from PIL import Image
 
 from fedmerit.errors import BadInput
-from fedmerit_data.readers.single_image import image_name, read_image
+from fedmerit_data.readers.single_image import read_image
 
 TURNED = np.diag([1.0, 1.0, 3.0, 1.0])  # axes towards right, front and head: both axes of a slice are reversed
 
@@ -105,13 +105,6 @@ def test_what_is_no_image_is_told_with_what_is(tmp_path):
     (tmp_path / "notes.txt").write_text("")
     with pytest.raises(BadInput, match=r"notes.txt: unknown image format; expected \.nii, \.nii\.gz, .*DICOM series"):
         read_image(tmp_path / "notes.txt", 1)
-
-
-@pytest.mark.parametrize("name", ["scan.nii.gz", "scan.nii", "scan.mhd", "scan.PNG", "scan"])
-def test_an_image_is_named_without_its_ending(tmp_path, name):
-    assert image_name(tmp_path / name) == "scan"
-    (tmp_path / "study.1").mkdir()
-    assert image_name(tmp_path / "study.1") == "study.1"
 
 
 def test_one_image_has_one_digest_wherever_it_lies(tmp_path):

@@ -106,16 +106,6 @@ def test_a_disc_off_centre_is_brought_to_the_middle():
     np.testing.assert_array_equal(marked.min(0) + marked.max(0), [44, 44])
 
 
-def test_no_multiple_from_one_on_cuts_a_disc_and_no_disc_has_no_box():
-    decoded = photograph(7, 9)
-    for multiple in (1, 1.01, 1.1, 2.5, 4):
-        box = box_around(decoded.label[0, 0], multiple)
-        assert box.top <= 7 < 18 <= box.top + box.height
-        assert box.left <= 9 < 24 <= box.left + box.width
-    assert box_around(decoded.label[0, 0], 1) == Box(5, 9, 15, 15)
-    assert box_around(decoded.label[0, 0] * 0, 3) is None
-
-
 MONAI = {
     normalise_mri: [ScaleIntensityRangePercentiles(0.5, 99.5, 0, 1, clip=True), NormalizeIntensity()],
     normalise_photo: [ScaleIntensityRange(0, 255, 0, 1), NormalizeIntensity(channel_wise=True)],
