@@ -407,27 +407,6 @@ def test_generated_files_are_kept_where_it_is_asked_for(few_generated, tmp_path)
     assert a == b != c
 
 
-def test_no_process_to_work(source, tmp_path):
-    with pytest.raises(BadInput, match="jobs 0: expected 1 or more"):
-        prepare("prostate-multisite", tmp_path / "sites", source=source, jobs=0)
-
-
-def test_names_that_files_cannot_have(source, tmp_path):
-    (source / "UCL").rename(source / ("U" * 201))
-    with pytest.raises(BadInput, match="expected 1 to 100 printable characters"):
-        prepare("prostate-multisite", tmp_path / "sites", source=source, **FIELD)
-    (source / ("U" * 201)).rename(source / "overview")
-    with pytest.raises(BadInput, match=r"a site is named 'overview', as the folder of pictures .*; rename it"):
-        prepare("prostate-multisite", tmp_path / "sites", source=source, **FIELD)
-    for part in ("images", "masks"):
-        for folder in ("one", "two"):
-            save_png(tmp_path / "own" / folder / part / "a.png", rings())
-    rows = [f"east,{folder},one/images/a.png,{folder}/masks/a.png" for folder in ("one", "two")]
-    (tmp_path / "own" / "pairs.csv").write_text("\n".join(["site,patient,image,label", *rows]))
-    with pytest.raises(BadInput, match="case a already has the file"):
-        prepare("generic", tmp_path / "sites", source=tmp_path / "own")
-
-
 def test_a_failure_leaves_neither_sites_nor_raw_files(few_generated, tmp_path):
     def interrupt(site, done, total):
         raise KeyboardInterrupt

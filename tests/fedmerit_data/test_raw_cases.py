@@ -7,10 +7,8 @@ import pytest
 
 from fedmerit.errors import BadInput
 from fedmerit_data.raw_cases import (
-    Decoded,
     RawSite,
     add_left_out,
-    blank_remarks,
     find_site_folders,
     list_files,
     list_visible,
@@ -87,10 +85,3 @@ def test_a_mask_tells_128_labels_apart_and_no_more(tmp_path, values):
     require_few_labels(tmp_path / "mask.png", values)
     with pytest.raises(BadInput, match=r"mask.png: has more than 128 different values, as an image has"):
         require_few_labels(tmp_path / "mask.png", np.concatenate([values, np.arange(200, 329)]))
-
-
-@pytest.mark.parametrize(("level", "found"), [(0, ["no content in its image: all of one value"]), (1, [])])
-def test_an_image_of_one_value_is_told(level, found):
-    image = np.full((2, 1, 3, 3), 7, np.float32)
-    image[0, 0, 0, 0] += level
-    assert blank_remarks(Decoded(image, np.zeros_like(image, np.uint8))) == found

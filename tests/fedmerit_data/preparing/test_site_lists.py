@@ -56,12 +56,6 @@ def test_the_server_takes_its_share_of_training_patients_alone(count, seed, shar
         assert len(server) == 1 or abs(len(server) - share * len(training)) <= 0.5
 
 
-def test_seed_and_site_move_the_split():
-    first = split_patients("UCL", names(12), RATIOS, 0)
-    assert split_patients("UCL", names(12), RATIOS, 1) != first
-    assert split_patients("HK", names(12), RATIOS, 0) != first
-
-
 @pytest.mark.parametrize(
     ("ratios", "counts"),
     [((0, 0, 1), {"testing": 1}), ((0.5, 0, 0.5), {"training": 1, "testing": 1}), ((1, 0, 0), {"training": 1})],

@@ -1,16 +1,13 @@
 """Readers of public fundus sets: their sites, the files left out, and disc and cup."""
 
-import shutil
-
 import layouts_fundus as layouts
 import numpy as np
 import pytest
-from layouts import fundus_site, prepare, rings, save_png
+from layouts import fundus_site, rings, save_png
 from layouts_fundus import SHAPE, WRITE, decoded, disc_and_cup, only, photo
 from PIL import Image
 
 from fedmerit.errors import BadInput
-from fedmerit.trainers.monai_trainer.data import open_sites
 from fedmerit_data.kinds import KINDS
 from fedmerit_data.readers import fundus_rois as fundus
 
@@ -51,13 +48,6 @@ def test_drishti_is_what_at_least_half_of_four_experts_marked(tmp_path):
         assert case.image.dtype == np.float32
         assert case.label.dtype == np.uint8
         assert case.spacing is None
-
-
-def test_drishti_below_its_top_folder(tmp_path):
-    layouts.drishti(tmp_path / "Drishti-GS1_files")
-    assert [case.name for case in only("drishti-gs1", tmp_path).cases] == [
-        "drishtiGS_001", "drishtiGS_002", "drishtiGS_004"
-    ]  # fmt: skip
 
 
 def test_ichallenge_reads_palette_indices_not_colours(tmp_path):
@@ -124,29 +114,6 @@ def test_the_disc_alone(tmp_path, kind):
         np.testing.assert_array_equal(disc[name].image, both[name].image)
 
 
-def test_prepared_together_all_disc_sources_are_one_task(tmp_path):
-    for kind in ("drishti-gs1-disc", "refuge-disc", "drions-db", "ichallenge"):
-        WRITE[kind.removesuffix("-disc")](tmp_path / kind)
-    layouts.ichallenge(tmp_path / "ichallenge", cases=("H0002", "P0195", "N0003"))
-    for kind in ("drishti-gs1-disc", "refuge-disc", "drions-db", "ichallenge"):
-        prepare(kind, tmp_path / "sites" / kind, source=tmp_path / kind, size=32)
-        (site,) = open_sites(tmp_path / "sites" / kind)
-        assert (site.task, site.labels, site.channels) == ("fundus-disc", ("disc",), 3)
-
-
-def test_real_crops_for_the_disc_alone(real_data, tmp_path):
-    raw = tmp_path / "raw"
-    for site in ("Drishti-GS", "REFUGE"):
-        for part in ("image", "mask"):
-            for path in sorted((real_data / "fundus" / site / "train" / "ROIs" / part).iterdir())[:4]:
-                (raw / site / "train" / "ROIs" / part).mkdir(parents=True, exist_ok=True)
-                shutil.copy(path, raw / site / "train" / "ROIs" / part)
-    prepare("fundus-rois-disc", tmp_path / "sites", source=raw, size=32)
-    assert [(site.name, site.labels) for site in open_sites(tmp_path / "sites")] == [
-        ("Drishti-GS", ("disc",)), ("REFUGE", ("disc",))
-    ]  # fmt: skip
-
-
 def only_rois(source):
     (site,) = fundus.find_sites(source)
     return site
@@ -177,18 +144,6 @@ def test_disc_includes_cup(tmp_path, mode):
     np.testing.assert_array_equal(cup, rings() == 0)
     image = np.asarray(Image.open(site / "train" / "ROIs" / "image" / "a.png"))
     np.testing.assert_array_equal(drawn.image[0], image.transpose(2, 0, 1))
-
-
-def test_values_a_little_off_are_the_nearest(tmp_path):
-    site = fundus_site(tmp_path / "Domain1", train=("a",), test=())
-    save_png(site / "train" / "ROIs" / "mask" / "a.png", np.where(rings() == 0, 3, rings() - 2).astype(np.uint8))
-    np.testing.assert_array_equal(fundus.KIND.decode(only_rois(tmp_path).cases[0]).label[0, 1], rings() == 0)
-
-
-def test_one_case_in_train_and_test(tmp_path):
-    fundus_site(tmp_path / "Domain1", train=("a", "b"), test=("a",))
-    with pytest.raises(BadInput, match="case a already has the file"):
-        fundus.find_sites(tmp_path)
 
 
 def test_another_value(tmp_path):

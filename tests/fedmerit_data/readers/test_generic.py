@@ -265,23 +265,6 @@ def test_one_image_is_no_two_cases(tmp_path):
             generic.find_sites(tmp_path)
 
 
-def test_bad_input_is_named(tmp_path):
-    photographs(tmp_path / "east")
-    (tmp_path / "east" / "masks" / "b.png").unlink()
-    with pytest.raises(BadInput, match=r"b.png: its mask is missing"):
-        generic.find_sites(tmp_path)
-    save_png(tmp_path / "east" / "masks" / "b.png", zones()[:50])
-    a, b = generic.find_sites(tmp_path)[0].cases
-    with pytest.raises(BadInput, match=r"b.png: mask of shape \(50, 120\)"):
-        colour(b)
-    with pytest.raises(BadInput, match="1 or 3 channels, not 2"):
-        generic.decode(a, channels=2)
-    (tmp_path / "east" / "masks" / "a.png").unlink()
-    save_nifti(tmp_path / "east" / "masks" / "a.nii.gz", box())
-    with pytest.raises(BadInput, match=r"the mask or its image a.png is a volume, the other a photograph"):
-        colour(generic.find_sites(tmp_path)[0].cases[0])
-
-
 def test_a_kind_of_ones_own(tmp_path):
     photographs(tmp_path / "east")
     kind = generic_kind(MAP, task="fundus")
@@ -297,15 +280,6 @@ def test_a_kind_of_ones_own(tmp_path):
     ):
         with pytest.raises(BadInput, match=message):
             generic_kind(**options)
-
-
-@pytest.mark.parametrize("mode", ["LA", "RGBA"])
-def test_a_mask_with_an_opaque_alpha_channel_is_grey(tmp_path, mode):
-    photographs(tmp_path / "a")
-    for mask in (tmp_path / "a" / "masks").iterdir():
-        Image.open(mask).convert("L").convert(mode).save(mask)
-    (site,) = generic.find_sites(tmp_path)
-    np.testing.assert_array_equal(colour(site.cases[0]).label[0], disc_and_cup(0))
 
 
 def test_a_photograph_that_viewers_turn_is_refused(tmp_path):

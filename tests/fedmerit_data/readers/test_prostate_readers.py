@@ -40,13 +40,6 @@ def test_i2cvb_is_two_scanners_of_whole_series(tmp_path):
     assert require_drawn("i2cvb", sites["Siemens"].cases[1], volume(11), box()) == ()
 
 
-def test_i2cvb_without_a_mask(tmp_path):
-    i2cvb(tmp_path)
-    (tmp_path / "GE" / "Patient 1" / "GT" / "prostate").rename(tmp_path / "GE" / "Patient 1" / "GT" / "pz")
-    with pytest.raises(BadInput, match="Patient 1/T2W: its mask is missing"):
-        found("i2cvb", tmp_path)
-
-
 @pytest.mark.parametrize("folder", ["", "Task05_Prostate"])
 def test_msd_prostate_takes_t2_and_merges_zones(tmp_path, folder):
     msd_prostate(tmp_path)
@@ -86,13 +79,6 @@ def test_nci_isbi_collections_and_every_naming_of_masks(tmp_path):
     for site in sites.values():
         for case in site.cases:
             assert require_drawn("nci-isbi-2013", case, volume(18), box()) == ()
-
-
-def test_nci_isbi_mask_without_its_image(tmp_path):
-    nci_isbi(tmp_path)
-    save_itk(tmp_path / "Mask" / "Test" / "ProstateDx-03-0001.nrrd", box())
-    with pytest.raises(BadInput, match=r"ProstateDx-03-0001.nrrd: the image of this mask is missing"):
-        found("nci-isbi-2013", tmp_path)
 
 
 def rim_and_cup(shift=0):

@@ -1,3 +1,5 @@
+"""DICOM series and segmentations."""
+
 import numpy as np
 import pydicom
 import pytest
