@@ -9,7 +9,6 @@ from fedmerit.attacks.catalogue import require_possible
 from fedmerit.configuration.description import read_plan
 from fedmerit.configuration.filters import require_privacy
 from fedmerit.configuration.observation import require_observers
-from fedmerit.configuration.run import RunConfiguration
 from fedmerit.errors import BadInput
 from fedmerit.federation.checkpoint import is_finished
 from fedmerit.files import lock_folder, write_json
@@ -28,15 +27,17 @@ NEEDED = (
     "sites_folder",
     "server_sites",
     "settings",
+    "only",
+    "min_sites",
+    "round_timeout",
+    "privacy",
+    "track",
+    "behaviours",
+    "image_size",
+    "site_digests",
+    "server_digests",
 )
 IMAGES = ("sites", "server_sites")  # options that say where images lie
-LEGACY_SETTINGS: Mapping[str, Any] = {  # what a run.json that lacks these stands for
-    "only": None,
-    "min_sites": 1,
-    "round_timeout": 0,
-    "privacy": [],
-    "track": [],
-}
 
 
 def read_info(run: Path) -> dict[str, Any]:
@@ -60,11 +61,11 @@ def relocate(run: Path, options: Mapping[str, Any]) -> None:
     info = read_info(run)
     places = {"sites_folder": ("sites", "site_digests"), "server_sites": ("server_sites", "server_digests")}
     for place, (option, digests) in places.items():
-        if not (options.get(option) and info[place] and info.get(digests)) or is_finished(run, info["rounds"]):
+        if not (options.get(option) and info[place]) or is_finished(run, info["rounds"]):
             continue
         folder = Path(options[option]).resolve()
         if str(folder) != info[place]:
-            only = info.get("only") if option == "sites" else None
+            only = info["only"] if option == "sites" else None
             require_same_preparation(open_sites(folder, only), info[digests], run)
             info[place] = str(folder)
             with lock_folder(run):
@@ -96,11 +97,11 @@ def needs_resuming(run: Path, options: Mapping[str, Any]) -> bool:
 def require_same(run: Path, options: Mapping[str, Any]) -> None:
     """`BadInput` where the options, or scripts of own parts, are not those that the run was created with."""
     info = read_info(run)
-    plugins.require_given(info.get("parts", []), run / "run.json")
+    plugins.require_given(info.get("parts", {}), run / "run.json")
     config = read_plan(run)
     observed = {"values": config.values, "keep_updates": config.keep_updates}
-    elsewhere = {"sites": info["sites_folder"], "attacks": info.get("behaviours", {})}
-    recorded = {**LEGACY_SETTINGS, **info, **observed, **elsewhere}
+    elsewhere = {"sites": info["sites_folder"], "attacks": info["behaviours"]}
+    recorded = {**info, **observed, **elsewhere}
     as_recorded: Mapping[str, Callable[[Any], Any]] = {
         "sites": lambda folder: str(Path(folder).resolve()),
         "server_sites": lambda folder: str(Path(folder).resolve()),
@@ -142,25 +143,15 @@ def require_same_images(
 
     Args:
         run: the run folder.
-        info: run.json; of earlier versions it says nothing of images but their size.
+        info: run.json.
         folders: of its sites, as they are now.
         own: the server's own, likewise.
     """
-    before, now = info.get("image_size"), list(folders[0].image_size)
-    if before and before != now:
+    before, now = info["image_size"], list(folders[0].image_size)
+    if before != now:
         raise BadInput(
             f"{folders[0].path.parent}: holds images of {now[0]}x{now[1]}, run {run} was started with "
             f"{before[0]}x{before[1]}; prepare the old folder again, or choose another --out"
         )
-    require_same_preparation(folders, info.get("site_digests", {}), run)
-    require_same_preparation(own, info.get("server_digests", {}), run)
-
-
-def require_same_transforms(run: Path, info: Mapping[str, Any], config: RunConfiguration) -> None:
-    """`BadInput` where an unfinished run was begun with random transforms that are drawn no more."""
-    training = info["plan"].get("training", {})
-    if training.get("augment") and "augmentation" not in training and not is_finished(run, config.rounds):
-        raise BadInput(
-            f"{run}: was begun by an earlier version of FedMerit, which drew other random transforms of images; "
-            "finish it with that version, or start another run"
-        )
+    require_same_preparation(folders, info["site_digests"], run)
+    require_same_preparation(own, info["server_digests"], run)

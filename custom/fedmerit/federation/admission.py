@@ -8,7 +8,7 @@ import torch
 from cryptography.x509 import Certificate
 from torch import Tensor
 
-from fedmerit.capabilities import AllocatesNeurons, Candidates, LearnsFromPeers
+from fedmerit.capabilities import Candidates, capabilities
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.core import CandidateResults, Method, Outcome, Reports
 from fedmerit.federation.enrolment import collect_enrolments, read_organisation
@@ -108,9 +108,11 @@ class RunGuard:
         self.on = config.is_guarded(method)
         # whoever is valued says what it holds, also where the guard idles
         self.enrols = self.on or (config.guard.guard == "on" and bool(config.values))
-        self.merges = in_the_clear and not isinstance(method, (AllocatesNeurons, LearnsFromPeers))
-        self.measures = in_the_clear and method.needs.without_each
-        self.rises = method.needs.others_lose  # it is not the error that counts, but by how much it rises
+        can = capabilities(method)
+        self.merges = in_the_clear and not (can.neurons or can.peers)
+        measured = can.leave_one_out
+        self.measures = in_the_clear and measured is not None and measured.measured_by_others
+        self.rises = measured is not None and measured.needs_others  # the rise of the error counts, not the error
         self.enrolments: dict[str, Enrolment] = {}
         self.not_enrolled: dict[str, str] = {}  # by site, why, where that is known
         self.asked = not self.enrols  # for enrolments

@@ -46,25 +46,14 @@ class CFFL(Method, EvaluatesCandidates):
     theta: float = parameter(1.0, "share of its update that a site uploads, the largest entries", above=0, high=1)
     clip: float | None = parameter(None, "bound on every entry of an update; None: none", above=0)
     alpha: float | None = parameter(None, "of the sinh; None: min(5, 0.7 N), N the sites present", above=0, high=100)
-    alpha_growth: int = parameter(0, "T of the released alpha (1 + t/T), t up to T; 0: constant", low=0)
     # 1/6 is released for unbalanced classes; by the 1/3 of the others, honest hospitals were removed
     coef: float = parameter(1 / 6, "of the threshold below which a site is removed", low=0)
-    reputation: str = parameter(
-        "sinh_first", "c ∝ c/2 + sinh(a share)/2; released: sinh(a(.8c + .2 share))", choices=("sinh_first", "released")
-    )
-    aggregation: str = parameter(
-        "share",
-        "weights n_i over those of R; released: mean, over those of all, or sum, 1",
-        choices=("share", "mean", "sum"),
-    )
-    keep_own: bool = parameter(False, "released: own update kept, own upload taken off the download")
     reward: str = parameter(
         "sparse", "the largest entries by reputation; global: one model, c its weights", choices=("sparse", "global")
     )
     unrewarded: str = unrewarded_parameter("nothing")
     contributions: tuple[float, ...] = contributions_parameter()
 
-    read_by_variant: ClassVar[tuple[str, ...]] = ("alpha_growth", "reputation", "aggregation", "keep_own")
     about: ClassVar[About] = About(
         contribution="server validation Dice of what it trained",
         weights="share of training images, among those not removed",
@@ -77,6 +66,11 @@ class CFFL(Method, EvaluatesCandidates):
         super().__post_init__()
         if self.reward == "global" and (self.unrewarded == "own" or self.contributions):
             raise ValueError("reward='global': unrewarded and contributions belong to reward='sparse'")
+
+    @property
+    def has_site_models(self) -> bool:
+        """Of every reward but one model for all."""
+        return self.reward != "global"
 
     def start(self, model: Tensor, num_sites: int, layout: Layout) -> CFFLState:
         """The state before round 0; ``model`` is (d,). ValueError: there is not one contribution per site."""

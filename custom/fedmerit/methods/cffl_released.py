@@ -1,7 +1,6 @@
-"""CFFL as its released code reads, one reading at a time: a fading reputation, a growing α, other weights."""
+"""CFFL as its authors' released code computes it: a fading reputation, a growing α, other weights, own updates kept."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -9,6 +8,7 @@ from torch import Tensor
 from fedmerit.core import Reports
 from fedmerit.methods.cffl import CFFL, CFFLState
 from fedmerit.methods.unrewarded import instead
+from fedmerit.parameters import parameter
 from fedmerit.vectors import aggregate, reward, share
 
 FADE = 0.8  # of the old reputation
@@ -16,18 +16,24 @@ FADE = 0.8  # of the old reputation
 
 @dataclass(frozen=True)
 class CFFLReleased(CFFL):
-    """CFFL with the readings that ``alpha_growth``, ``reputation``, ``aggregation`` and ``keep_own`` name.
+    """CFFL with each of the released readings as a parameter.
 
     Raises:
-        ValueError: a parameter does not follow its rule, or belongs to another reward.
+        ValueError: a parameter does not follow its rule, or ``unrewarded`` contradicts ``keep_own``.
     """
 
-    read_by_variant: ClassVar[tuple[str, ...]] = ()
+    reward: str = parameter("sparse", "the largest entries by reputation", choices=("sparse",))
+    alpha_growth: int = parameter(0, "T of alpha (1 + t/T), t up to T; 0: constant", low=0)
+    reputation: str = parameter(
+        "released", "c ∝ sinh(a(.8c + .2 share)); sinh_first: c/2 + sinh(a share)/2", choices=("released", "sinh_first")
+    )
+    aggregation: str = parameter(
+        "mean", "weights n_i over those of all; sum: 1; share: over those of R", choices=("mean", "sum", "share")
+    )
+    keep_own: bool = parameter(True, "own update kept, own upload taken off the download")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.reward == "global" and (self.keep_own or self.aggregation != "share"):
-            raise ValueError("reward='global': keep_own and aggregation belong to reward='sparse'")
         if self.keep_own and self.unrewarded == "own":
             raise ValueError("keep_own=True: sites keep what they trained everywhere; leave unrewarded out")
 

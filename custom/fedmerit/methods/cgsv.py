@@ -87,6 +87,11 @@ class CGSV(Method):
         if self.reward == "global" and (self.unrewarded == "own" or self.contributions):
             raise ValueError("reward='global': unrewarded and contributions belong to reward='sparse'")
 
+    @property
+    def has_site_models(self) -> bool:
+        """Of every reward but one model for all."""
+        return self.reward != "global"
+
     def start(self, model: Tensor, num_sites: int, layout: Layout) -> CGSVState:
         """The state before round 0; ``model`` is (d,). ValueError: there is not one contribution per site."""
         require_one_each(self.contributions, num_sites)

@@ -5,6 +5,7 @@ well k segments n's images or, in the paper, how far learning from k points wher
 shares its own predictions with k with probability r_(n,k) (Section 4.2): who is of no use to it gets nothing.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fedmerit.capabilities import LearnsFromPeers, PeerTerm, PeerView, Sharing
-from fedmerit.core import About, Layout, Method, Needs, Outcome, Reports
+from fedmerit.core import About, Layout, Method, Needs, Outcome, Range, Reports
 from fedmerit.distillation import DIRECTIONS, EXCHANGES, distillation
 from fedmerit.methods.peer_scores import OWN_LOSSES, agreements, misalignments, own_loss
 from fedmerit.parameters import parameter
@@ -67,6 +68,8 @@ class CYCle(Method, LearnsFromPeers):
         choices=tuple(SCORES),
     )
 
+    peer_ranges: ClassVar[Mapping[str, Range]] = {"available": (0, 1), "misalignment": (0, 1), "agreement": (0, 1)}
+    has_site_models: ClassVar[bool] = True
     about: ClassVar[About] = About(
         contribution="how well its model segments its peers' images, by their own masks",
         weights="none",
@@ -83,9 +86,9 @@ class CYCle(Method, LearnsFromPeers):
             raise ValueError("exchange='peer': the server has no models to average; set warmup_by=own, too")
 
     @property
-    def peer_quantities(self) -> tuple[str, ...]:
+    def peer_quantities(self) -> Mapping[str, Range]:
         """Whether they could be used, and how they score."""
-        return "available", SCORES[self.score]
+        return {name: self.peer_ranges[name] for name in ("available", SCORES[self.score])}
 
     @property
     def together(self) -> int:

@@ -31,6 +31,7 @@ class DataWeighted(Method):
         "max", "q_i = n_i / max n; or share: n_i / Σ n, so that nobody downloads all", choices=("max", "share")
     )
 
+    has_site_models: ClassVar[bool] = True
     about: ClassVar[About] = About(
         contribution="share of training images",
         weights="share of training images",

@@ -38,6 +38,7 @@ class ECI(Method, EvaluatesCandidates):
     truncation: float = parameter(0.0, "a round with |U(all) - U(nobody)| up to it counts 0; TMR: 0.01", low=0)
     unrewarded: str = unrewarded_parameter("own")
 
+    has_site_models: ClassVar[bool] = True
     about: ClassVar[About] = About(
         contribution="Shapley value of server validation Dice",
         weights="share of training images",

@@ -31,6 +31,7 @@ class Euclidean(Method):
     keep their model.
     """
 
+    has_site_models: ClassVar[bool] = True
     about: ClassVar[About] = About(
         contribution="closeness of its update to the mean",
         weights="share of training images",

@@ -4,20 +4,24 @@ A site's data are worth the validation Dice of what it trained, the more the nea
 server's. Its download grows with the reputation that remembers this and with that nearness.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from fedmerit.capabilities import Candidates, EvaluatesCandidates
-from fedmerit.core import About, Layout, Method, Outcome, Reports, SiteView, inner_products
+from fedmerit.capabilities import Candidates, EvaluatesCandidates, RestsOnSelfReports
+from fedmerit.core import About, Layout, Method, Outcome, Range, Reports, SiteView, inner_products
 from fedmerit.games import trained_candidates, with_received
 from fedmerit.methods.earnings import contributions_parameter, deserved, require_one_each
 from fedmerit.methods.loss_distributions import floored_divergence
 from fedmerit.methods.unrewarded import instead, unrewarded_parameter
 from fedmerit.parameters import parameter
 from fedmerit.vectors import aggregate, gram, histogram, norms, remember, reshare, reward, share, to_sites
+
+MOST_BINS = 100  # of a histogram
+MOST_IMAGES = 1e9  # in one of them
 
 
 @dataclass(frozen=True)
@@ -30,7 +34,7 @@ class FedAVEState:
 
 
 @dataclass(frozen=True)
-class FedAVE(Method, EvaluatesCandidates):
+class FedAVE(Method, EvaluatesCandidates, RestsOnSelfReports):
     """FedAVE's server half, and with `report` its site half.
 
     KL compares histograms of losses per image of one model, on the site's training images and on the server's. The
@@ -50,7 +54,7 @@ class FedAVE(Method, EvaluatesCandidates):
     )
     alpha: float = parameter(0.95, "memory of the reputation", low=0, high=1)
     beta: float = parameter(1.5, "of the tanh: larger makes quotas more alike", above=0)
-    bins: int = parameter(10, "of a histogram of losses, on [0, 1]", low=1, high=100)
+    bins: int = parameter(10, "of a histogram of losses, on [0, 1]", low=1, high=MOST_BINS)
     smoothing: float = parameter(1.0, "added to the count of every bin", above=0)
     kl_floor: float | None = parameter(
         None, "of the divergence; None: what sampling alone gives, (bins - 1)/2 (1/n_i + 1/n_V)", above=0
@@ -71,6 +75,8 @@ class FedAVE(Method, EvaluatesCandidates):
     unrewarded: str = unrewarded_parameter("own")
     contributions: tuple[float, ...] = contributions_parameter()
 
+    ranges: ClassVar[Mapping[str, Range]] = {f"loss_bin_{number}": (0, MOST_IMAGES) for number in range(MOST_BINS)}
+    has_site_models: ClassVar[bool] = True
     about: ClassVar[About] = About(
         contribution="server validation Dice, times how alike its losses and the server's are",
         weights="share of training images",
@@ -80,9 +86,9 @@ class FedAVE(Method, EvaluatesCandidates):
     )
 
     @property
-    def asks(self) -> tuple[str, ...]:
+    def asks(self) -> Mapping[str, Range]:
         """Images of the site by the loss of the model it received, bin by bin."""
-        return tuple(f"loss_bin_{number}" for number in range(self.loss_bins))
+        return dict(list(self.ranges.items())[: self.loss_bins])
 
     @property
     def loss_bins(self) -> int:

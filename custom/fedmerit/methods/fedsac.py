@@ -56,6 +56,7 @@ class FedSAC(Method, AllocatesNeurons, EvaluatesCandidates):
         "count", "Eq. 9; share: by images among holders; plain: as FedAvg", choices=("count", "share", "plain")
     )
 
+    has_site_models: ClassVar[bool] = True
     about: ClassVar[About] = About(
         contribution="server validation Dice of a model it trained alone, or given",
         weights="equal, neuron by neuron, among the sites that hold it",

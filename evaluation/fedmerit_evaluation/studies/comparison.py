@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from fedmerit.capabilities import PoolsImages
+from fedmerit.capabilities import capabilities
 from fedmerit.engines import runs
 from fedmerit.engines.given_contributions import format_setting, read_contributions
 from fedmerit.errors import BadInput, RunFailed
@@ -96,7 +96,7 @@ def prepare(
                 by_alone = _takes_contributions(item, items)
                 own = {name: value for name, value in item.settings.items() if not (by_alone and value == ALONE)}
                 asked = {**options, "method": item.method, "seed": seed, "settings": {**settings, **own}}
-                if issubclass(METHODS[item.method], PoolsImages):
+                if capabilities(METHODS[item.method]()).pools_images:
                     asked["engine"] = "local"  # it has no other, and that one waits for all
                     asked.pop("round_timeout", None)
                 alone = out / f"{ALONE}_seed{seed}" if by_alone else None

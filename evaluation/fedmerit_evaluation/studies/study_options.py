@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from fedmerit.capabilities import PoolsImages, TrainsLocally
+from fedmerit.capabilities import capabilities
 from fedmerit.configuration.run import Training
 from fedmerit.errors import BadInput
 from fedmerit.federation.requirements import check_sites
@@ -43,11 +43,11 @@ def parse_methods(text: str, sites: Sequence[str] | None = None, attacked: bool 
 
 def _all(sites: Sequence[str] | None, attacked: bool) -> list[MethodSpec]:
     """At their defaults; a method that trains by another optimizer than the others has to be named."""
+    by_name = {name: capabilities(kind()) for name, kind in METHODS.items()}
     others = {
         name
-        for name, kind in METHODS.items()
-        if (issubclass(kind, TrainsLocally) and kind.optimizers and Training().optimizer not in kind.optimizers)
-        or (attacked and issubclass(kind, PoolsImages))
+        for name, can in by_name.items()
+        if (can.optimizers and Training().optimizer not in can.optimizers) or (attacked and can.pools_images)
     }
     fit = [name for name in METHODS if sites is None or check_sites(name, METHODS[name](), sites) is None]
     return [MethodSpec(name, name, {}) for name in fit if name not in others]

@@ -12,6 +12,7 @@ from fedmerit.core import CandidateResults, Layout, Reports
 from fedmerit.methods.cffl import CFFL
 from fedmerit.methods.registry import build_method
 
+FIRST = {"reputation": "sinh_first", "aggregation": "share", "keep_own": False}  # CFFL, as parameters of `CFFLReleased`
 RELEASED = {"theta": 0.5, "clip": 0.4, "alpha": 5.0, "reputation": "released", "aggregation": "sum", "keep_own": True}
 GROWING = {"alpha": 5.0, "coef": 0.9, "reputation": "released", "aggregation": "mean", "keep_own": True}
 CASES = {  # parameters, and how the reference calls them where that differs
@@ -19,8 +20,8 @@ CASES = {  # parameters, and how the reference calls them where that differs
     "strict": ({"coef": 0.9}, {}),
     "cut": ({"alpha": 3.0, "clip": 0.5, "theta": 0.4}, {}),
     "own kept where nothing comes": ({"coef": 0.9, "clip": 0.5, "unrewarded": "own"}, {}),
-    "likewise, released": ({"coef": 0.9, "aggregation": "mean", "unrewarded": "own"}, {}),
-    "own kept": ({"coef": 0.8, "keep_own": True}, {}),
+    "likewise, released": (FIRST | {"coef": 0.9, "aggregation": "mean", "unrewarded": "own"}, {}),
+    "own kept": (FIRST | {"coef": 0.8, "keep_own": True}, {}),
     "one model": ({"reward": "global", "coef": 0.8}, {"sparse": False}),
     "released": (RELEASED, {"released": True}),
     "released, growing": (GROWING | {"alpha_growth": 3}, {"released": True, "growth": 3}),
@@ -32,7 +33,7 @@ CASES = {  # parameters, and how the reference calls them where that differs
 @few
 def test_cffl_is_the_reference(case, rounds):
     parameters, otherwise = CASES[case]
-    method = build_method("cffl", parameters)
+    method = build_method("cffl_released" if "reputation" in parameters else "cffl", parameters)
     same = {name: value for name, value in parameters.items() if name not in ("reputation", "reward", "alpha_growth")}
     expected = reference.cffl(*given_to(rounds), dice_of(rounds), **same | otherwise)
     for (reports, outcome), round in zip(play(method, rounds), expected, strict=True):

@@ -12,7 +12,7 @@ from fedmerit.capabilities import TrainsLocally
 from fedmerit.configuration.run import make_configuration
 from fedmerit.engines import runs
 from fedmerit.errors import BadInput
-from fedmerit.files import read_json, write_json
+from fedmerit.files import read_json
 from fedmerit.methods.registry import METHODS
 from fedmerit.records.results import COLUMNS, read_results, read_run, read_table
 from fedmerit_evaluation.ground_truth import coalitions
@@ -281,14 +281,6 @@ def test_a_trained_one_is_tested_on_the_images_that_lie_elsewhere(prepare, tmp_p
     assert coalitions.work_off([again], Workers(1), ignore) == {}
     assert again.finished
     assert (training.folder / "run.json").read_bytes() == before  # which closing.json covers
-
-
-def test_a_study_of_an_earlier_version_goes_on(prepare, tmp_path):
-    """It noted no digests."""
-    trainings = prepare(tmp_path / "out", of=[GRAND])
-    for file in (tmp_path / "out" / "study.json", trainings[0].folder / "run.json"):
-        write_json(file, {name: value for name, value in read_json(file).items() if "digests" not in name})
-    assert len(prepare(tmp_path / "out", of=[GRAND, PAIR])) == 2
 
 
 def test_all_are_prepared_or_none(prepare, tmp_path):
