@@ -5,7 +5,6 @@ import shutil
 import pytest
 from site_folders import edit
 
-from fedmerit.errors import BadInput
 from fedmerit_data.check import check, examine, examine_folders
 from fedmerit_data.checking.findings import Severity
 
@@ -60,9 +59,3 @@ def test_errors_are_told_before_warnings_and_notes(sites):
     assert [str(finding) for finding in check(sites)] == [
         str(finding) for finding in examine(sites).findings if finding.severity is Severity.error
     ]
-
-
-@pytest.mark.parametrize("share", [-0.1, 1.1, float("nan")])
-def test_a_share_of_empty_masks_that_is_none(two_hospitals, share):
-    with pytest.raises(BadInput, match=r"max_empty .*: expected a share from 0 to 1"):
-        check(two_hospitals, max_empty=share)

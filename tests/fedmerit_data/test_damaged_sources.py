@@ -43,7 +43,7 @@ FORMATS = {
 }
 RARE = ("promise12", "generic.nrrd", "i2cvb", "prostatex-seg", "generic-photographs")  # under `make test-all`
 # Layouts with a way of their own to find and to pair files.
-OWN = [name for name in LAYOUTS if not name.endswith(("-disc", "-cup", "-seg", ".nii", ".mhd", ".nrrd"))]
+OWN = [name for name in LAYOUTS if not name.endswith(("-cup", "-seg", ".nii", ".mhd", ".nrrd"))]
 PREPARED = ("prostate-multisite", "refuge")  # stand for all where nothing but `prepare` is tried
 # What each layout may take in a way of its own.
 AT_EVERY_LAYOUT = (

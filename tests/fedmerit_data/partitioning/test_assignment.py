@@ -82,14 +82,6 @@ def test_halves_share_what_the_whole_would_have():
             assert {patient.patient_class for patient in half.patients if patient.split == split} == {"x", "y"}
 
 
-def test_the_seed_moves_who_goes_where():
-    def who(seed):
-        return names(assigned(patients(12, 6), Scheme("uniform", 3, seed=seed))["site-1"])
-
-    assert who(1) == who(1)
-    assert len({frozenset(who(seed)) for seed in range(4)}) > 1
-
-
 @pytest.mark.parametrize(
     ("pool", "options", "told"),
     [

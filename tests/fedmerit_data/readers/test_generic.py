@@ -272,14 +272,18 @@ def test_a_kind_of_ones_own(tmp_path):
     (east,) = kind.find_sites(tmp_path)
     np.testing.assert_array_equal(kind.decode(east.cases[0]).label[0], disc_and_cup())
     assert generic_kind({"disc": (1,), "ignore": (2,)}).labels == ("disc",)
-    for options, message in (
-        ({"labels": {}}, "labels: none"),
-        ({"channels": 0}, "channels 0: expected 1"),
-        ({"task": "my task"}, "task 'my task': expected a letter"),
-        ({"modality": "pet"}, "modality 'pet': expected one of mri,"),
-    ):
-        with pytest.raises(BadInput, match=message):
-            generic_kind(**options)
+    found = [generic_kind(channels=channels).normalisation for channels in (1, 2, 3, 4)]
+    assert found == ["mri", "mri_by_channel", "photo", "mri_by_channel"]
+    assert generic_kind(channels=1, modality="ct_lung").normalisation == "ct_lung"
+
+
+def test_a_source_may_be_the_folder_of_one_site(tmp_path):
+    photographs(tmp_path / "HK")
+    for name, site in (("HK", None), ("Hospital", "Hospital")):
+        (found,) = generic_kind(site=site).find_sites(tmp_path / "HK")
+        assert (found.name, [case.patient for case in found.cases]) == (name, [f"{name}-a", f"{name}-b"])
+    with pytest.raises(BadInput, match="--site Hospital names a folder of one site, with images and masks in it"):
+        generic_kind(site="Hospital").find_sites(tmp_path)
 
 
 def test_a_photograph_that_viewers_turn_is_refused(tmp_path):
