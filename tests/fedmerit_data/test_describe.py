@@ -36,19 +36,6 @@ def test_what_cannot_be_prepared_so(tmp_path, fedmerit):
         describe(Preparation("synthetic-prostate"))
 
 
-def test_patients_are_those_of_the_table(tmp_path):
-    """Four photographs of two people cannot be split in three."""
-    source = write_photographs(tmp_path / "raw", sites=("A",))
-    table = tmp_path / "patients.csv"
-    table.write_text("site,case,patient\n" + "".join(f"A,{case},{case % 2}\n" for case in range(4)))
-    (one,) = describe(Preparation("generic", source=source, labels=LABELS, patient_table=table))
-    assert one.patients == 2
-    assert "2 patient(s)" in one.faults[0]
-    table.write_text("site,case,patient\nA,none,0\n")
-    with pytest.raises(BadInput, match=r"patients\.csv"):
-        describe(Preparation("generic", source=source, labels=LABELS, patient_table=table))
-
-
 @pytest.mark.parametrize("name", ["overview", "A=B"])
 def test_a_site_that_cannot_be_called_so(tmp_path, name):
     source = write_photographs(tmp_path / "raw", sites=(name,))

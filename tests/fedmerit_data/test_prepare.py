@@ -264,29 +264,6 @@ def test_the_command_tells_what_the_server_gets_where_it_gets_any(source, tmp_pa
     assert not (tmp_path / "sites" / "overview").exists()
 
 
-@pytest.mark.slow
-def test_the_command_counts_reasons(two_unreadable, tmp_path):
-    for name in ("protocol.pdf", "notes.txt"):
-        (two_unreadable / "UCL" / name).write_text("")
-    for case in (0, 1, 3):
-        save_nifti(two_unreadable / "UCL" / f"Case{case:02d}_segmentation.nii.gz", box() * 3)
-    options = ["prepare", "prostate-multisite", "--source", str(two_unreadable), "--out", str(tmp_path / "sites")]
-    options += ["--size", "24", "--field-of-view", "24", "--jobs", "1", "--skip-unreadable"]
-    result = CliRunner().invoke(app, options)
-    assert result.exit_code == 0, result.output
-    lines = [" ".join(line.split()) for line in result.output.splitlines()]
-    assert any(line.startswith("UCL 2 not named CaseNN.nii.gz or") for line in lines)
-    assert any(line.startswith("UCL 2 unreadable case: UCL/Case02.nii.gz: not a readable") for line in lines)
-    assert "UCL 3 labels up to 3 clipped to 1" in lines
-    assert "2 unreadable cases left out, as --skip-unreadable asks" in lines
-    assert "overview; private, they show images of patients" in result.output.replace("\n", " ")
-    assert sorted(path.name for path in (tmp_path / "sites" / "overview").iterdir()) == [
-        "intensities.png",
-        "montage.png",
-    ]
-    assert [site.name for site in open_sites(tmp_path / "sites")] == ["RUNMC", "UCL"]
-
-
 MAP = {"disc": (1, 2), "cup": (2,)}
 
 

@@ -12,7 +12,6 @@ from fedmerit_data.raw_cases import (
     find_site_folders,
     list_files,
     list_visible,
-    note_file,
     pair_files,
     require_few_labels,
     require_file,
@@ -68,16 +67,6 @@ def test_images_and_masks_are_paired_or_the_one_alone_is_named(tmp_path):
         pair_files({"b": images["b"]}, masks, tmp_path)
     with pytest.raises(BadInput, match="no cases in this site folder"):
         pair_files({}, {}, tmp_path)
-
-
-def test_one_file_stands_for_a_case(tmp_path):
-    found = {}
-    note_file(found, "a", tmp_path / "a.png")
-    with pytest.raises(
-        BadInput, match=r"a.jpg: case a already has the file .*a.png; keep one of the two, or rename one"
-    ):
-        note_file(found, "a", tmp_path / "a.jpg")
-    assert found == {"a": tmp_path / "a.png"}
 
 
 @pytest.mark.parametrize("values", [np.arange(128), np.arange(128) + 0.5, np.tile([-1.0, 1e6], 500)])

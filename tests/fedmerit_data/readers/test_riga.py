@@ -76,17 +76,6 @@ def test_the_three_unusable_files_and_more_than_half_of_the_others(tmp_path, kin
     np.testing.assert_array_equal(KINDS[kind].decode(site.cases[0]).label[0], majority(others))
 
 
-def test_messidor_pixel_by_pixel(tmp_path):
-    for number in (3, 10):
-        layouts.riga(tmp_path / "MESSIDOR", number)
-    site = only("riga-messidor", tmp_path)
-    assert [case.name for case in site.cases] == ["image10", "image3"]
-    decoded = KINDS["riga-messidor"].decode(site.cases[1])
-    np.testing.assert_array_equal(decoded.label[0], majority())
-    np.testing.assert_array_equal(decoded.image[0], photo(3).transpose(2, 0, 1))
-    assert decoded.remarks == ()
-
-
 @pytest.mark.parametrize("colour", [BLACK, BLUE, GREEN, WHITE])
 def test_a_thin_line_gives_the_mask_it_outlines(colour):
     masks = disc_and_cup()

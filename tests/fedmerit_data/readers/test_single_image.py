@@ -67,14 +67,6 @@ def test_channels_of_a_volume_are_all_read_or_one_is_chosen(tmp_path):
         read_image(path, 1)
 
 
-@pytest.mark.parametrize("content", [b"broken", None])
-def test_a_channel_of_an_unreadable_file(tmp_path, content):
-    if content:
-        (tmp_path / "scan.nii.gz").write_bytes(content)
-    with pytest.raises(BadInput, match=r"scan\.nii\.gz: not a readable NIfTI volume"):
-        read_image(tmp_path / "scan.nii.gz", 1, channel=0)
-
-
 def test_a_dicom_series_and_a_metaimage_are_read_as_one_channel(tmp_path):
     voxels = volume(3)
     save_series(tmp_path / "series", voxels)

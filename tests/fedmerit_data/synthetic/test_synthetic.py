@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from layouts import prepare
-from PIL import Image
 
 from fedmerit.trainers.monai_trainer.data import SPLITS, open_sites
 from fedmerit_data.check import check
@@ -80,16 +79,6 @@ def test_generation_repeats_for_a_seed_and_moves_with_it(tmp_path, monkeypatch, 
     assert len(a) >= 2
     assert a == b
     assert not set(a) & set(c)
-
-
-def test_the_photograph_read_is_the_one_taken(tmp_path, monkeypatch):
-    camera = fundus.SITES["site5"]
-    monkeypatch.setattr(fundus, "SITES", {"site5": camera})
-    fundus.generate(tmp_path, 0, 4)
-    (site,) = fundus_rois.find_sites(tmp_path)
-    image, mask = fundus.photograph(camera, np.random.default_rng([0, 0, 0, ord("L")]))
-    np.testing.assert_array_equal(np.asarray(Image.open(site.cases[0].image)), image)
-    np.testing.assert_array_equal(fundus_rois.KIND.decode(site.cases[0]).label[0], [mask < 255, mask == 0])
 
 
 def test_the_reader_returns_what_was_drawn(tmp_path, monkeypatch):
