@@ -49,7 +49,7 @@ def dice(run, split):
 
 
 def test_nobody_is_worse_off_on_its_own_validation_patients(finished):
-    home, given, alone = (dice(finished, f"validation_{name}") for name in ("finished", "given", "alone"))
+    home, given, alone = (dice(finished, f"validation_{name}") for name in ("selected", "given", "local_only"))
     assert set(home) == {"site1", "site2", "site3"}
     assert all(home[site] >= max(given[site], alone[site]) - 1e-9 for site in home)
 
@@ -112,7 +112,7 @@ def test_two_patients_choose_no_statistics_not_clearly_better(sites, tmp_path, m
     finisher = FinalModelSelector(config, SiteFolder(sites / "site1"), tmp_path, lambda: None)
     given, alone, changed = ((torch.full((1,), float(number)), {}) for number in range(3))
     of_patients = {0: (0.5, 0.5), 1: (0.1, 0.1), 2: dice}
-    monkeypatch.setattr(finisher, "_alone", lambda: alone)
+    monkeypatch.setattr(finisher, "_train_locally", lambda: alone)
     monkeypatch.setattr(finisher, "_changed", lambda model: [(tried, changed)])
     monkeypatch.setattr(
         finisher, "_dice", lambda model, cases: dict(zip("ab", of_patients[int(model[0])], strict=True))

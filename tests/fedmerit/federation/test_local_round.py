@@ -124,7 +124,9 @@ def test_peers_that_can_be_used_add_a_term_and_what_is_found_of_them_is_told(sam
     def dice(network):
         return 1.0 if flat.get_parameters(network).any() else 0.5
 
-    listening = replace(here, method=method, task=replace(here.task, peers=peers), validation_dice=dice)
+    listening = replace(
+        here, method=method, can=capabilities(method), task=replace(here.task, peers=peers), validation_dice=dice
+    )
     with TestCase().assertLogs("fedmerit.federation.local_round") as logged:
         learned = listening.learn(received, None)
     assert "round 1: site3 is not available: model of shape" in logged.output[0]
@@ -143,7 +145,7 @@ def test_peers_that_can_be_used_add_a_term_and_what_is_found_of_them_is_told(sam
 
 def test_where_nobody_shares_a_site_trains_as_every_site(samples):
     here = local(samples)
-    learned = replace(here, method=Listens()).learn(here.task.parameters, None)
+    learned = replace(here, method=Listens(), can=capabilities(Listens())).learn(here.task.parameters, None)
     assert torch.equal(learned.trained, local(samples).learn(here.task.parameters, None).trained)
     assert (learned.pairs, learned.weights) == ({}, {})
 
@@ -163,7 +165,9 @@ def test_a_method_trains_with_what_it_asks_for_and_its_second_model_stays(sample
     """15 images in batches of 4: 4 steps."""
     here, method = local(samples, optimizer="sgd", batch_size=4), Twice()
     received, buffers = here.task.parameters, here.task.buffers
-    sent = replace(here, method=method, task=replace(here.task, vectors={"control": received + 5}))
+    sent = replace(
+        here, method=method, can=capabilities(method), task=replace(here.task, vectors={"control": received + 5})
+    )
     memory = Memory(received, received, buffers, kept={"before": received + 6}, own=(received + 7, buffers))
     learned = sent.learn(received, memory)
     assert (method.view.vectors, method.view.kept, method.view.own) == (sent.task.vectors, memory.kept, memory.own)

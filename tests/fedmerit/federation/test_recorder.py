@@ -149,9 +149,9 @@ def test_who_tests_its_own_alone_has_no_union(recorder):
 
 def test_what_a_site_takes_home_stands_beside_what_it_was_given_and_trained_alone(recorder):
     test = Evaluated(3, ((HALF,), (WHOLE,), (WHOLE,)), torch.zeros(3, 0), choice=1)
-    recorder.finished(2, "testing", [test, None, None])
-    found = {name: of(recorder, "dice", f"testing_{name}") for name in ("given", "alone", "finished")}
-    assert found == {"given": {"Alder": 0.5}, "alone": {"Alder": 1.0}, "finished": {"Alder": 1.0}}
+    recorder.selected_models(2, "testing", [test, None, None])
+    found = {name: of(recorder, "dice", f"testing_{name}") for name in ("given", "local_only", "selected")}
+    assert found == {"given": {"Alder": 0.5}, "local_only": {"Alder": 1.0}, "selected": {"Alder": 1.0}}
     assert of(recorder, "final_model_choice", "testing_selected") == {"Alder": 1.0}
 
 
@@ -267,7 +267,7 @@ def test_what_sites_said_of_their_logs_outlasts_a_restart(recorder):
     recorder.training_round(0, admitted(reply(1, "a0"), reply(2, "b0"), reply(3, "c0")), ["b"] * 3, "e", outcome())
     content = recorder.content()
     again = Recorder(recorder.config, SITES, recorder.run)
-    again.restore(content, 1)
+    again.restore({**content, "complete_rounds": 1})
     again.final_validation(3, [Evaluated(3, ((HALF,),), torch.zeros(1, 0), log="a1"), None, None])
     assert again.close().site_logs == {"Alder": "a1", "Birch": "b0", "Cedar": "c0"}
     assert len(again.ledger.records) == 1

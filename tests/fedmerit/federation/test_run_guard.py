@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from fedmerit.federation.admission import RunGuard
 from pretending import SITES, evaluated, replies, tiny_plan
 from stepping import Stepped as Federation
 

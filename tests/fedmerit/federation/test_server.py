@@ -118,7 +118,7 @@ def test_a_checkpoint_of_another_version_is_told(run):
     content = torch.load(run / CHECKPOINT)
     del content["state"]["server"]
     torch.save(content, run / CHECKPOINT)
-    with pytest.raises(BadInput, match="begun by another version of FedMerit, whose cgsv remembers other things"):
+    with pytest.raises(BadInput, match="begun by another version of FedMerit, whose cgsv has another state"):
         Federation(config, SITES, run)
 
 
