@@ -66,7 +66,7 @@ def test_examples_have_only_options_that_exist(command):
 
 
 def test_methods_and_tasks_are_those_that_there_are():
-    assert (METHODS, TASKS) == (tuple(registry.METHODS), tuple(run.TASKS))
+    assert (tuple(registry.METHODS), tuple(run.TASKS)) == (METHODS, TASKS)
 
 
 @pytest.mark.parametrize(

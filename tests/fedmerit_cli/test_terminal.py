@@ -80,19 +80,6 @@ def test_an_ignored_signal_stays_ignored():
         signal.signal(signal.SIGHUP, before)
 
 
-def test_an_error_of_no_file_stays_what_it_is():
-    app = typer.Typer(cls=Group)
-
-    @app.command()
-    def fail() -> None:
-        raise TimeoutError("no answer")
-
-    @app.command()
-    def other() -> None: ...
-
-    assert isinstance(CliRunner().invoke(app, ["fail"]).exception, TimeoutError)
-
-
 def test_paths_are_shown_whole_and_unchanged():
     path = "runs/x[b]y[/]/" + 80 * "z"
     table = plain_table("kit", "what was found")
