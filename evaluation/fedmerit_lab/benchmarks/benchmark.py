@@ -58,7 +58,7 @@ class Benchmark:
             cases: by name.
             repetitions: of each.
             on_case: called before every measurement.
-            out: where what is measured is stored until `write`, so that an interrupted benchmark resumes; None: nowhere.
+            out: folder of the measurements until `write`, so that an interrupted benchmark resumes; None: none.
 
         Raises:
             BadInput: no repetition, or an unfinished benchmark there has other options or another machine.

@@ -1,6 +1,6 @@
 """Estimators of values against retraining, by scenario; docs/values_protocol.md has the protocol.
 
-``OUT/SCENARIO`` holds the scenario's ``sites``, the ``ground_truth`` (every coalition, every seed), ``observed`` runs of
+``OUT/SCENARIO`` holds the scenario's ``sites``, the ``ground_truth`` (every coalition and seed), ``observed`` runs of
 FedAvg by seed, ``local_only`` runs, runs of other ``methods``, and ``proxy`` trainings. All are resumed.
 """
 
