@@ -1,4 +1,4 @@
-"""A folder of trained coalitions, as loo and shapley fill it. They import it when they are called: it loads torch."""
+"""A folder of trained coalitions, for `value leave-one-out`, `shapley` and `unseen`. It loads torch."""
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,7 +27,7 @@ from fedmerit_evaluation.studies.study_folders import parse_seeds
 
 
 class CoalitionStudy:
-    """What was asked for, and where it goes.
+    """The trainings of a study, and its folder.
 
     Args:
         out: the folder.
@@ -38,7 +38,7 @@ class CoalitionStudy:
         options: further ones of `fedmerit.engines.runs.create`; ``sites`` and ``rounds`` among them.
 
     Raises:
-        BadInput: one of these cannot be used, or there is one site alone.
+        BadInput: one of these cannot be used, or there is only one site.
     """
 
     def __init__(
@@ -54,7 +54,9 @@ class CoalitionStudy:
         self.settings, self.options = settings, options
         self.names = [site.name for site in open_sites(options["sites"])]
         if len(self.names) < 2:
-            raise BadInput(f"{options['sites']}: holds {self.names[0]} alone; what a site is worth shows beside others")
+            raise BadInput(
+                f"{options['sites']}: holds only {self.names[0]}; a site's value needs at least one other site"
+            )
         self.seeds = parse_seeds(seeds)
         self.trainings: dict[Path, Training] = {}
 
@@ -81,7 +83,7 @@ class CoalitionStudy:
                 f"{_duration(own / 3600)} / {number}"
             )
         coalitions.write_results(self.out)
-        exit_if_failed(failed, advice="the same command goes on from what is done")
+        exit_if_failed(failed, advice="the same command resumes from what is finished")
 
     def _prepare(self, asked: Iterable[Coalition], seeds: Sequence[int]) -> list[Training]:
         return coalitions.prepare(self.out, asked, seeds, self.method, self.settings, self.options)

@@ -47,6 +47,8 @@ def run(
                 raise BadInput(f"--{name}: missing; a new run needs it (or --resume to continue one)")
         runs.create(folder, **given | {"settings": guarded(given.get("settings", {}))})
     print_cost(folder)
+    if "tensorboard" in given.get("track", ()):
+        console.print(f"live: tensorboard --logdir {folder / 'nvflare'}", soft_wrap=True)
     run_with_progress(folder)
     print_runs([folder])
 

@@ -122,7 +122,7 @@ def job_configuration(asked: RunOptions, task: str | None) -> tuple[RunConfigura
 
 
 def _require_new(run: Path) -> None:
-    """`BadInput` where a run folder cannot be made, or holds something already."""
+    """`BadInput` if a run folder cannot be made, or holds something already."""
     in_the_way = next((path for path in (run, *run.parents) if path.exists() and not path.is_dir()), None)
     if in_the_way:
         raise BadInput(f"{run}: cannot be a folder, as {in_the_way} is a file; choose another --out")
@@ -139,7 +139,7 @@ def configuration_for(
     values: Sequence[str] = (),
     keep_updates: bool = False,
 ) -> RunConfiguration:
-    """Of a run on such sites; `BadInput` where a setting is none, or their images do not fit the network."""
+    """Of a run on such sites; `BadInput` if a setting is none, or their images do not fit the network."""
     first = folders[0]
     network = {"in_channels": first.channels, "labels": list(first.labels)}
     preprocessing = common({folder.name: folder.info for folder in folders})
@@ -168,7 +168,7 @@ def _require_one_machine(config: RunConfiguration, asked: RunOptions) -> None:
 
 
 def _require_processes(config: RunConfiguration, engine: str, threads: int | None, sites: Sequence[str]) -> None:
-    """`BadInput` where sites ask each other for their models, and not all of them would be there to answer."""
+    """`BadInput` if sites ask each other for their models, and not all of them would be there to answer."""
     at_sites = capabilities(config.build_method()).exchanges_directly
     if at_sites and engine == "sim" and threads is not None and threads < len(sites):
         raise BadInput(
@@ -178,7 +178,7 @@ def _require_processes(config: RunConfiguration, engine: str, threads: int | Non
 
 
 def _require_server_set(config: RunConfiguration, folders: Sequence[SiteFolder], own: Sequence[SiteFolder]) -> None:
-    """`BadInput` where the method needs a server validation set and there is none, or it does not fit the sites."""
+    """`BadInput` if the method needs a server validation set and there is none, or it does not fit the sites."""
     first = folders[0]
     expected = (first.task, first.channels, first.labels, first.image_size)
     for folder in own:

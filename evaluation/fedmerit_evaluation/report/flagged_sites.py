@@ -89,12 +89,12 @@ def _signs(run: Run) -> Mapping[tuple[int, str], tuple[str, ...]]:
         run.path,
         lambda record: [
             ((int(record["round"]), str(site)), tuple(kinds))
-            for site, kinds in record.get("guard", {}).get("signs", {}).items()
+            for site, kinds in record.get("guard", {}).get("indicators", {}).items()
         ],
     )
 
 
-FLAGS = ("flagged", "rejected", "removed")
+FLAGS = ("flagged", "rejected", "expelled")
 BY_SERVER = "server"  # the detector that repeats what stands in the table of marks
 
 
@@ -116,7 +116,6 @@ def list_flags(runs: Sequence[Run]) -> pd.DataFrame:
             for number in range(one.since, run.rounds_done if one.lifted is None else one.lifted)
         ]
     table = pd.DataFrame(rows, columns=["Method", "Seed", "Site", "What", "Rounds", "Reason"])
-    table["What"] = table["What"].replace("removed", "expelled")
     keys = ["Method", "Seed", "Site", "What", "Reason"]
     grouped = table.groupby(keys, sort=False)["Rounds"].agg(format_ranges).reset_index()
     return pd.DataFrame(grouped[["Method", "Seed", "Site", "What", "Rounds", "Reason"]])
@@ -221,7 +220,7 @@ def _reason(run: Run, site: str, what: str, number: int, split: str, reasons: Ma
         return "no usable reply to the final test"
     if what == "rejected":
         return reasons.get((number, site), "the ledger gives no reason")
-    if what == "removed":
+    if what == "expelled":
         return _threshold(run)
     method = run.info["method"]
     if method in METHODS and issubclass(METHODS[method], FedCE):
@@ -253,11 +252,11 @@ BOUNDS = {  # by the quantity that says it: in a word, and what was done
         f"moved over {bounds.STATISTICS_FACTOR:g} times as far as the others' median, and brought back to that",
     ),
     "counted_images": ("number of images", f"counted as {bounds.COUNT_FACTOR:g} times the others' median at most"),
-    "part": (
+    "reward_group_share": (
         "earnings",
         "shared with other sites: of one organisation, of shared cases, or with near copies of updates",
     ),
-    "apart": ("ratings of others", "apart from those of the other raters, and without a voice"),
+    "rater_outlier": ("ratings of others", "apart from those of the other raters, and without a voice"),
 }
 
 
@@ -285,7 +284,7 @@ def _of_run(run: Run) -> list[tuple[str, int, str, str, str, float]]:
         if quantity == "counted_images":
             left = values / said.reindex(values.index)
         else:
-            left = 1 - values if quantity == "apart" else values
+            left = 1 - values if quantity == "rater_outlier" else values
         for site, own in left[left < 1 - ROUNDING].groupby("site", sort=True):
             rounds = own.index.get_level_values("round")
             found.append(

@@ -208,7 +208,7 @@ class ObservedRun:
 
     def _parts(self, number: int, coalitions: Sequence[Coalition]) -> dict[str, dict[str, float]]:
         """Who earned as one in a round: those with a part of what a group earned, in the same coalitions always."""
-        table = self.results.rounds.of("part")
+        table = self.results.rounds.of("reward_group_share")
         of_round = table[table.index.get_level_values("round") == number].max()
         part = {str(site): float(value) for site, value in of_round[of_round < 1].items()}
         groups: dict[tuple[bool, ...], dict[str, float]] = {}

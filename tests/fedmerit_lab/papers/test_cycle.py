@@ -11,7 +11,7 @@ from paper_runs import artefact_of, write_paper_run
 from fedmerit.attacks.catalogue import parse
 from fedmerit.attacks.faulty_masks import Inverted, Shifted
 from fedmerit.errors import BadInput
-from fedmerit_data.dealing import Scheme
+from fedmerit_data.partitioning.scheme import Scheme
 from fedmerit_evaluation.results.views import Results
 from fedmerit_lab.attacks.attacked_runs import Attack
 from fedmerit_lab.papers.collaboration import gains
