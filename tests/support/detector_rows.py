@@ -1,4 +1,4 @@
-"""Made-up tables of rounds, in which who rides is known."""
+"""Synthetic tables of rounds with a known free rider."""
 
 import math
 
@@ -21,9 +21,9 @@ HONEST = {
     "before": 0.5,
     "after": 0.6,
 }
-RIDER = "B"
-# What gives each detector's rider away, and whose else it is.
-GIVEN_AWAY = {
+FREE_RIDER = "B"
+# By detector, the values of the free rider that only it flags.
+EVIDENCE = {
     "free-rider value": {"after": 0.2},
     "small norm": {"norm": 0.19},
     "large norm": {"norm": 6.1},
@@ -36,12 +36,12 @@ GIVEN_AWAY = {
 }
 
 
-def table(run="run", rounds=6, start=2, **given_away) -> Results:
-    """A run in which `RIDER` is given away from round ``start`` on."""
+def table(run="run", rounds=6, start=2, **evidence) -> Results:
+    """A run in which `FREE_RIDER` has other values from round ``start`` on."""
     rows = []
     for round in range(rounds):
         for site in SITES:
-            values = HONEST | (given_away if site == RIDER and round >= start else {})
+            values = HONEST | (evidence if site == FREE_RIDER and round >= start else {})
             for quantity, value in values.items():
                 where = {"before": "validation", "after": "validation_trained"}.get(quantity, "")
                 if where:

@@ -1,4 +1,4 @@
-"""Results of a few numbers, by how sites were dealt, for the tables and figures of papers."""
+"""Results of a few numbers by partition, for the tables and figures of papers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -16,15 +16,15 @@ Runs = Mapping[tuple[str, int], Sequence[float]]  # by method and seed, a number
 def study_of(
     dice: Mapping[str, Runs], recorded: Mapping[str, Sequence[Runs]] | None = None, seeds: Sequence[int] = (0,)
 ) -> SimpleNamespace:
-    """A study that has results alone.
+    """A study that has only results.
 
     Args:
-        dice: by the name of the deal, each site's on the test cases of all.
-        recorded: by quantity, its rounds, the same on every deal; NaN: the site was absent.
+        dice: by the name of the partition, each site's on the test cases of all.
+        recorded: by quantity, its rounds, the same on every partition; NaN: the site was absent.
         seeds: of the runs.
     """
-    found = {deal: _results(runs, recorded or {}) for deal, runs in dice.items()}
-    return SimpleNamespace(seeds=list(seeds), into=5, results=lambda need: found[need.deal.name])
+    found = {name: _results(runs, recorded or {}) for name, runs in dice.items()}
+    return SimpleNamespace(seeds=list(seeds), into=5, results=lambda need: found[need.partition.name])
 
 
 def _results(dice: Runs, recorded: Mapping[str, Sequence[Runs]]) -> Results:
