@@ -41,5 +41,5 @@ def test_a_site_that_cannot_be_called_so(tmp_path, name):
     source = write_photographs(tmp_path / "raw", sites=(name,))
     (one,) = describe(Preparation("generic", source=source, labels=LABELS))
     (fault,) = one.faults
-    assert f"a site is named '{name}'" in fault
+    assert f"'{name}'" in fault
     assert "rename it" in fault
