@@ -21,11 +21,7 @@ def _role(path: Path) -> tuple[str, str]:
     inner = path.relative_to(SET) if path.parts[0] == SET else path
     if match := FILE.fullmatch(inner.as_posix()):
         return PARTS[match["folder"]], match["case"]
-    test = inner.parent.as_posix() == "imagesTs"
-    return (
-        "",
-        "a test image, whose labels are not published" if test else "no prostate_NN.nii.gz of imagesTr or labelsTr",
-    )
+    return "", "a test image, whose labels are not published" if inner.parent.as_posix() == "imagesTs" else LEFT
 
 
 def decode(case: RawCase) -> Decoded:
