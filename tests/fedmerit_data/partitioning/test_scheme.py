@@ -13,7 +13,7 @@ from fedmerit_data.partitioning.assignment import apportion, assign_sites
 from fedmerit_data.partitioning.scheme import Scheme
 
 
-def classes_of(*sizes):
+def make_classes(*sizes):
     """A row of patients: as many of each class."""
     return np.repeat(np.arange(len(sizes)), sizes)
 
@@ -26,7 +26,7 @@ def table(classes, sites, scheme):
 
 
 def assigned(scheme, *sizes):
-    classes = classes_of(*sizes)
+    classes = make_classes(*sizes)
     return table(classes, assign_sites(classes, scheme.shares(len(sizes))), scheme)
 
 
