@@ -14,7 +14,7 @@ from fedmerit.configuration.network_input import Preprocessing
 from fedmerit.configuration.observation import require_observers
 from fedmerit.configuration.recipes import with_preset, with_recipe
 from fedmerit.core import Method
-from fedmerit.errors import BadInput
+from fedmerit.errors import BadInput, suggest
 from fedmerit.guard.settings import GuardSettings
 from fedmerit.methods.registry import METHODS, build_method
 from fedmerit.parameters import Checked, parameter
@@ -246,6 +246,9 @@ def _move_statistics_to_training(values: Mapping[str, Any]) -> Mapping[str, Any]
     return {**values, "parameters": rest, "training": {**(values.get("training") or {}), "statistics": rule}}
 
 
+RENAMED = {"learning_rate": "lr", "local_epochs": "epochs", "network": "architecture", "channels": "width"}
+
+
 def settable(kind: type[Any]) -> list[Field[Any]]:
     """The fields of a part of a run that are not fixed by its sites."""
     return [part for part in fields(kind) if part.name not in ("in_channels", "labels")]
@@ -278,14 +281,14 @@ def make_configuration(
         BadInput: a name is unknown or a value not of its type; the message lists the names there are.
     """
     if method not in METHODS:
-        raise BadInput(f"method {method!r}: unknown; expected one of {', '.join(METHODS)}")
+        raise BadInput(f"method {method!r}: unknown{suggest(method, METHODS)}")
     names = parameter_names(method)
     chosen: dict[str, dict[str, Any]] = {"parameters": {}, "training": {}, "network": dict(network), "guard": {}}
     for name, value in with_recipe(with_preset(settings, method), task).items():
         group = next((group for group in names if name in names[group]), None)
         if group is None:
-            known = "; ".join(f"{group}: {', '.join(there) or 'none'}" for group, there in names.items())
-            raise BadInput(f"parameter {name!r}: method {method} has none of that name. There are {known}")
+            known = [name for there in names.values() for name in there]
+            raise BadInput(f"parameter {name!r}: unknown with method {method}{suggest(name, known, RENAMED)}")
         chosen[group][name] = value
     for group, kind in (("network", Network), ("training", Training)):
         chosen[group] = _typed(kind, chosen[group], group)

@@ -13,10 +13,18 @@ from torch import Tensor
 from fedmerit.capabilities import Candidates, EvaluatesCandidates
 from fedmerit.core import About, Layout, Method, Outcome, Reports
 from fedmerit.games import trained_candidates
-from fedmerit.methods.earnings import contributions_parameter, deserved, require_one_each
-from fedmerit.methods.unrewarded import instead, unrewarded_parameter
+from fedmerit.methods.rewards import (
+    Reward,
+    contributions_parameter,
+    deserved,
+    fractions_of_largest,
+    kept,
+    require_one_each,
+    require_sparse,
+    unrewarded_parameter,
+)
 from fedmerit.parameters import parameter
-from fedmerit.vectors import aggregate, keep_largest, quota_counts, reshare, reward, share, to_sites
+from fedmerit.vectors import aggregate, keep_largest, quota_counts, reshare, share, to_sites
 
 
 @dataclass(frozen=True)
@@ -64,8 +72,7 @@ class CFFL(Method, EvaluatesCandidates):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.reward == "global" and (self.unrewarded == "own" or self.contributions):
-            raise ValueError("reward='global': unrewarded and contributions belong to reward='sparse'")
+        require_sparse(self.reward, self.unrewarded, self.contributions)
 
     @property
     def has_site_models(self) -> bool:
@@ -101,14 +108,14 @@ class CFFL(Method, EvaluatesCandidates):
 
         clipped = updates if self.clip is None else updates.clamp(-self.clip, self.clip)
         uploads = largest_entries(clipped, self.theta)
-        quantities = {"utility": utility, "removed": removed.double()}
+        quantities = {"utility": utility, "expelled": removed.double()}
         if self.reward == "global":
             weights = share(raw, remaining)
             models = aggregate(state.models, weights, uploads)
         else:
             images = share(reports.num_samples, remaining)
-            earned = deserved(self.contributions, reputation, present) * remaining
-            quota = (earned / earned.max() * images / images.max()).nan_to_num()  # 0 where nobody earns anything
+            earned = fractions_of_largest(deserved(self.contributions, reputation, present), remaining)
+            quota = earned * images / images.max()
             quantities["quota"] = quota.where(present, torch.nan)
             models, weights = self.rewarded(state.models, clipped, uploads, quota, remaining, reports)
         outcome = Outcome(
@@ -142,9 +149,9 @@ class CFFL(Method, EvaluatesCandidates):
             reports: of the round.
         """
         images = share(reports.num_samples, remaining)
-        own = instead(self.unrewarded, clipped)
-        models = reward(models, aggregate(torch.zeros_like(uploads[0]), images, uploads), quota, instead=own)
-        if own is None:
+        update = aggregate(torch.zeros_like(uploads[0]), images, uploads)
+        models = Reward(update, quota, own=kept(self.unrewarded, clipped)).add_to(models)
+        if self.unrewarded == "nothing":
             alone = reports.present & ~remaining
             models[alone] += clipped[alone]
         return models, share(images, remaining)

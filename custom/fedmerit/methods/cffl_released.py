@@ -7,9 +7,9 @@ from torch import Tensor
 
 from fedmerit.core import Reports
 from fedmerit.methods.cffl import CFFL, CFFLState
-from fedmerit.methods.unrewarded import instead
+from fedmerit.methods.rewards import Reward, kept
 from fedmerit.parameters import parameter
-from fedmerit.vectors import aggregate, reward, share
+from fedmerit.vectors import aggregate, share
 
 FADE = 0.8  # of the old reputation
 
@@ -55,9 +55,9 @@ class CFFLReleased(CFFL):
         present, ones = reports.present, remaining.double()
         images = share(reports.num_samples, remaining)
         amounts = {"share": images, "mean": reports.data_share * ones, "sum": ones}[self.aggregation]
-        own = instead(self.unrewarded, clipped)
-        models = reward(models, aggregate(torch.zeros_like(uploads[0]), amounts, uploads), quota, instead=own)
-        if own is None:
+        update = aggregate(torch.zeros_like(uploads[0]), amounts, uploads)
+        models = Reward(update, quota, own=kept(self.unrewarded, clipped)).add_to(models)
+        if self.unrewarded == "nothing":
             keeping = present if self.keep_own else present & ~remaining
             models[keeping] += clipped[keeping]
         if self.keep_own:  # κ; of "mean" n_i / max n, though n_i / Σ n is what was added

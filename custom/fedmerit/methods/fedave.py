@@ -14,11 +14,18 @@ from torch import Tensor
 from fedmerit.capabilities import Candidates, EvaluatesCandidates, RestsOnSelfReports
 from fedmerit.core import About, Layout, Method, Outcome, Range, Reports, SiteView, inner_products
 from fedmerit.games import trained_candidates, with_received
-from fedmerit.methods.earnings import contributions_parameter, deserved, require_one_each
 from fedmerit.methods.loss_distributions import floored_divergence
-from fedmerit.methods.unrewarded import instead, unrewarded_parameter
+from fedmerit.methods.rewards import (
+    Reward,
+    contributions_parameter,
+    deserved,
+    fractions_of_largest,
+    kept,
+    require_one_each,
+    unrewarded_parameter,
+)
 from fedmerit.parameters import parameter
-from fedmerit.vectors import aggregate, gram, histogram, norms, remember, reshare, reward, share, to_sites
+from fedmerit.vectors import aggregate, gram, histogram, norms, remember, reshare, share, to_sites
 
 MOST_BINS = 100  # of a histogram
 MOST_IMAGES = 1e9  # in one of them
@@ -30,7 +37,7 @@ class FedAVEState:
 
     models: Tensor  # (n, d)
     reputation: Tensor  # (n,) r, 0 before a site's first round
-    tensor_sizes: Tensor  # (tensors,) int64
+    tensor_sizes: Tensor  # (tensors,) int64; none with mask="global"
 
 
 @dataclass(frozen=True)
@@ -104,7 +111,8 @@ class FedAVE(Method, EvaluatesCandidates, RestsOnSelfReports):
         """The state before round 0; ``model`` is (d,). ValueError: there is not one contribution per site."""
         require_one_each(self.contributions, num_sites)
         reputation = torch.zeros(num_sites, dtype=torch.float64)
-        return FedAVEState(model.repeat(num_sites, 1), reputation, torch.tensor(layout.tensor_sizes))
+        sizes = torch.tensor(layout.tensor_sizes if self.mask == "per_tensor" else ()).long()
+        return FedAVEState(model.repeat(num_sites, 1), reputation, sizes)
 
     def candidates(self, state: FedAVEState, updates: Tensor, reports: Reports) -> Candidates:
         """What the k present sites trained, for their Dice, then what they received, for its losses: 2k models."""
@@ -136,16 +144,15 @@ class FedAVE(Method, EvaluatesCandidates, RestsOnSelfReports):
         reputation = torch.where(seen, known, first).clamp(min=self.floor)
         reputation = reshare(state.reputation, reputation, present)
 
-        bounded = torch.tanh(self.beta * deserved(self.contributions, reputation, present)) * present
-        quota = bounded / bounded.max()
+        boosted = torch.tanh(self.beta * deserved(self.contributions, reputation, present))
+        quota = fractions_of_largest(boosted, present)
         if self.distributions in ("both", "quota"):
             quota = quota * (1 / kl if self.form == "paper" else nearness)
         quota = quota.clamp(max=1).where(present, 0.0)
         clipped = self.clipped(updates)
         products = inner_products(updates, reports) if self.clip is None else gram(clipped)
         update = self.weighted_uploads(weights, clipped, norms(products))
-        per_tensor = state.tensor_sizes.tolist() if self.mask == "per_tensor" else None
-        models = reward(state.models, update, quota, per_tensor, instead(self.unrewarded, clipped))
+        models = Reward(update, quota, state.tensor_sizes.tolist(), kept(self.unrewarded, clipped)).add_to(state.models)
         outcome = Outcome(
             contribution=new.where(present, torch.nan),
             reputation=reputation,

@@ -25,7 +25,7 @@ from fedmerit.trainers.monai_trainer.saved_networks import load_network, load_we
 from fedmerit_data.raw_cases import Decoded, blank_remarks
 from fedmerit_data.readers.single_image import OneImage, image_name, read_image
 from fedmerit_data.spatial.preprocessing import Box, central_box, make_normaliser, preprocess
-from fedmerit_evaluation.results.final_models import final_model
+from fedmerit_evaluation.results.evaluation import final_model
 
 SUMMARY = "prediction.json"
 
@@ -111,7 +111,7 @@ def open_bundle(root: Path, device: str = "auto") -> Predictor:
     said = read_json(root / "configs" / "inference.json").get("description")
     file = root / "models" / "model.pt"
     if not said or not file.is_file():
-        raise BadInput(f"{root}: no bundle that `fedmerit export-model` wrote")
+        raise BadInput(f"{root}: no bundle that `fedmerit model export` wrote")
     description = Network.from_dict(said["network"])
     network = load_weights(file, description).to(pick_device(device, "here"))
     return Predictor(file, network, description, Preprocessing.from_dict(said["preprocessing"]))

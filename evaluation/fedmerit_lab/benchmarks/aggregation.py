@@ -70,5 +70,7 @@ def _method(name: str) -> Method:
     method = METHODS[name]()
     can = capabilities(method)
     if can.candidates or can.peers or can.neurons:
-        raise BadInput(f"--methods {name}: needs more than updates for a round; measure it with `fedmerit bench speed`")
+        raise BadInput(
+            f"--methods {name}: needs more than updates for a round; measure it with `fedmerit lab bench speed`"
+        )
     return method

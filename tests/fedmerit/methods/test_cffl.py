@@ -40,7 +40,7 @@ def test_cffl_is_the_reference(case, rounds):
         present = reports.present.nonzero().flatten().tolist()
         assert_at_sites(outcome.contribution, round["share"], present)
         assert outcome.reputation.tolist() == pytest.approx(round["c"], abs=1e-9)
-        assert outcome.quantities["removed"].bool().tolist() == round["removed"]
+        assert outcome.quantities["expelled"].bool().tolist() == round["removed"]
         assert outcome.weights.tolist() == pytest.approx(round["weights"], abs=1e-9)
         assert_models(outcome.models.expand(len(round["models"]), -1), round["models"])
 
@@ -49,7 +49,7 @@ def test_a_site_that_cffl_removed_trains_alone():
     method, updates = CFFL(coef=0.5), torch.ones(3, 4).double()
     state = method.start(torch.zeros(4).double(), 3, Layout.of(4))
     state, outcome = with_dice(method, state, [0.9, 0.8, 0.05], updates)
-    assert outcome.quantities["removed"].tolist() == [0, 0, 1]
+    assert outcome.quantities["expelled"].tolist() == [0, 0, 1]
     assert outcome.reputation[2] == 0
     state, outcome = with_dice(method, state, [0.1, 0.1, 0.9], 2 * updates)  # too late
     assert outcome.weights.tolist() == [0.5, 0.5, 0]
@@ -60,7 +60,7 @@ def test_a_site_that_cffl_removed_trains_alone():
 def test_nobody_earns_where_all_contribution_is_a_removed_sites():
     method = CFFL(coef=0.5, contributions=(0.0, 0.0, 1.0))
     _, outcome = with_dice(method, method.start(torch.zeros(4), 3, Layout.of(4)), [0.9, 0.8, 0.05], torch.ones(3, 4))
-    assert outcome.quantities["removed"].tolist() == [0, 0, 1]
+    assert outcome.quantities["expelled"].tolist() == [0, 0, 1]
     assert outcome.quantities["quota"].tolist() == [0, 0, 0]
 
 
@@ -69,7 +69,7 @@ def test_cffl_removes_nobody_where_nobody_would_remain():
     state = method.start(torch.zeros(4), 3, Layout.of(4))
     for _ in range(3):
         state, outcome = with_dice(method, state, [0.9, 0.1, 0.4], torch.ones(3, 4))
-        assert not outcome.quantities["removed"].any()
+        assert not outcome.quantities["expelled"].any()
 
 
 def test_cffl_takes_removed_sites_back_where_only_they_come():

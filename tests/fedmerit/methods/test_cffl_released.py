@@ -25,7 +25,7 @@ def test_released_cffl_expels_all_but_the_best_of_six_near_equal_sites_and_the_r
         state = method.start(torch.zeros(5), 6, Layout.of(5))
         for _ in range(60):
             state, outcome = with_dice(method, state, dice, updates)
-        remaining[name] = int(6 - outcome.quantities["removed"].sum())
+        remaining[name] = int(6 - outcome.quantities["expelled"].sum())
     assert remaining == {"released": 1, "tamed": 6, "resolved": 6}
 
 
