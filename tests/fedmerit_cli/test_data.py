@@ -42,7 +42,7 @@ def test_the_command(fedmerit, sites, tmp_path):
         (("--by", "dirichlet", "--alpha", 3, "--classes", "size"), {"alpha": 3.0, "classes": "size"}, {}),
         (("--by", "imbalanced", "--kappa", 0.3, "--holders", 2), {"kappa": 0.3, "holders": 2}, {}),
         (
-            ("--by", "uniform", "--alone", "site2", "--alone", "site3", "--inverted", "site3"),
+            ("--by", "uniform", "--outlier", "site2", "--outlier", "site3", "--inverted", "site3"),
             {"outlier": ("site2", "site3")},
             {"inverted": ["site3"]},
         ),
