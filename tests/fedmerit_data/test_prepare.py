@@ -9,7 +9,7 @@ from layouts import box, fundus_site, prepare, prostate_site, rings, save_nifti,
 from typer.testing import CliRunner
 
 from fedmerit.errors import BadInput
-from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT, SPLITS, Slices, open_sites
+from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT, SPLITS, open_sites
 from fedmerit_cli.main import app
 from fedmerit_data.check import check
 from fedmerit_data.kinds import KINDS
@@ -54,16 +54,6 @@ def test_the_same_seed_repeats_byte_for_byte_and_another_moves_the_split(source,
     assert snapshot(tmp_path / "a") == snapshot(tmp_path / "b")
     lists = [json.loads((tmp_path / name / "UCL" / "datalist.json").read_text()) for name in "ac"]
     assert lists[0] != lists[1]
-
-
-def test_organ_slices_are_for_training_alone(source, tmp_path):
-    prepare("prostate-multisite", tmp_path / "sites", source=source, slices="organ", **FIELD)
-    for site in open_sites(tmp_path / "sites"):
-        assert {case.slices for case in site.cases("training")} == {(1, 2)}
-        assert {case.slices for split in SPLITS[1:] for case in site.cases(split)} == {None}
-        assert site.info["counts"]["training"]["slices"] == len(Slices(site.cases("training")))
-        assert site.info["counts"]["testing"]["slices"] == 4 * len(site.cases("testing"))
-    assert check(tmp_path / "sites") == []
 
 
 @pytest.mark.parametrize(
