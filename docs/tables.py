@@ -13,10 +13,11 @@ DOCS = Path(__file__).parent
 
 def methods_table() -> str:
     """Every method and how it differs."""
-    from fedmerit.methods.registry import METHODS
+    from typer.testing import CliRunner
 
-    head = ["method", "contribution of a site", "weights", "download of a site", "work of a site", "paper"]
-    return _table(head, [[f"`{name}`", *vars(kind.about).values()] for name, kind in METHODS.items()])
+    from fedmerit_cli.main import app
+
+    return CliRunner().invoke(app, ["methods", "--markdown"]).output.strip()
 
 
 def guard_table() -> str:
