@@ -24,6 +24,7 @@ LAYERS = (  # from the bottom up: a line may import the lines above it, and its 
     {"fedmerit.games", "fedmerit.distillation"},
     {"fedmerit.methods", "fedmerit.records", "fedmerit.observers", "fedmerit.guard"},
     {"fedmerit.configuration"},
+    {"fedmerit.options"},
     {"fedmerit.trainers"},
     {"fedmerit.wire"},
     {"fedmerit.federation"},
@@ -54,7 +55,7 @@ LAYERS = (  # from the bottom up: a line may import the lines above it, and its 
     {"fedmerit_cli.api"},
     {"fedmerit_cli"},
 )
-LAB_COMMANDS = {f"cli/fedmerit_cli/{name}.py" for name in ("lab",)}
+LAB_COMMANDS = {f"cli/fedmerit_cli/{name}.py" for name in ("lab", "lab_bench", "lab_costs")}
 ROOMS = {room: floor for floor, rooms in enumerate(LAYERS) for room in rooms}
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from fedmerit.errors import BadInput
 from fedmerit.trainers.monai_trainer.data import open_sites
-from fedmerit_cli.app import console
 from fedmerit_cli.printing import show
 from fedmerit_cli.progress import counting, exit_if_failed
+from fedmerit_cli.terminal import console
 from fedmerit_evaluation.figures.dots_and_bars import value_ranges
 from fedmerit_evaluation.figures.drawing import png
 from fedmerit_evaluation.figures.pages import save_png

@@ -13,7 +13,7 @@ from rich.table import Column
 from fedmerit.engines import runs
 from fedmerit.errors import printable
 from fedmerit.records.results import read_run
-from fedmerit_cli.app import console, last_round, log
+from fedmerit_cli.terminal import console, last_round, log
 from fedmerit_evaluation.results.run_folders import undefined_quantities
 from fedmerit_evaluation.studies.cluster import OnEnd
 

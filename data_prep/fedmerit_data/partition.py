@@ -1,4 +1,4 @@
-"""Prepared patients dealt anew into site folders, as papers deal theirs: ``fedmerit partition``."""
+"""Prepared patients dealt anew into site folders, as papers deal theirs: ``fedmerit data partition``."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path

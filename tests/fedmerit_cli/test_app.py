@@ -12,7 +12,8 @@ from typer.testing import CliRunner
 from fedmerit.configuration import run
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.methods import registry
-from fedmerit_cli.app import (
+from fedmerit_cli.progress import resumable
+from fedmerit_cli.terminal import (
     METHODS,
     TASKS,
     Commands,
@@ -24,7 +25,6 @@ from fedmerit_cli.app import (
     plain_table,
     require_jobs,
 )
-from fedmerit_cli.progress import resumable
 
 
 def test_help_names_the_methods_and_tasks_that_there_are():
@@ -149,7 +149,7 @@ def test_paths_are_shown_whole_and_as_they_are():
 
 
 def test_names_that_others_chose_are_printed_as_they_are_and_command_no_terminal():
-    """Such as those of jobs in `fedmerit status`: whoever submits one names it."""
+    """Such as those of jobs in `fedmerit job status`: whoever submits one names it."""
     table = plain_table("job")
     table.add_row("[red]\x1b]0;owned\x07")
     with console.capture() as printed:

@@ -1,4 +1,4 @@
-"""`fedmerit bench detection`: detectors beside each other on made-up sites."""
+"""`fedmerit lab bench detection`: detectors beside each other on made-up sites."""
 
 import json
 
@@ -9,7 +9,7 @@ import pytest
 @pytest.mark.slow
 def test_detection_on_made_up_sites(fedmerit, tmp_path, monkeypatch):
     asked = ("--methods", "fedavg", "--attacks", "zero update", "--seeds", "0")
-    result = fedmerit("bench", "detection", "--out", tmp_path, *asked)
+    result = fedmerit("lab", "bench", "detection", "--out", tmp_path, *asked)
     assert result.exit_code == 0, result.output
     table = pd.read_csv(tmp_path / "detection.csv").set_index(["Attack", "Detector"])
     assert table.loc["zero update", "AUROC"]["guard"] == table.loc["zero update", "F1"]["guard"] == 1
@@ -20,8 +20,8 @@ def test_detection_on_made_up_sites(fedmerit, tmp_path, monkeypatch):
     assert (tmp_path / "tables" / "paid.csv").exists()
     played = "fedmerit_lab.benchmarks.detection_benchmark._played"
     monkeypatch.setattr(played, lambda *_: pytest.fail("played again"))
-    assert fedmerit("bench", "detection", "--out", tmp_path, *asked).exit_code == 0
-    other = fedmerit("bench", "detection", "--out", tmp_path, *asked, "--on-verdict", "show")
+    assert fedmerit("lab", "bench", "detection", "--out", tmp_path, *asked).exit_code == 0
+    other = fedmerit("lab", "bench", "detection", "--out", tmp_path, *asked, "--on-verdict", "show")
     assert other.exit_code == 2
     assert "other on_verdict" in other.stderr
 
@@ -39,6 +39,6 @@ def test_detection_on_made_up_sites(fedmerit, tmp_path, monkeypatch):
     ],
 )
 def test_bad_input(fedmerit, tmp_path, arguments, told):
-    result = fedmerit("bench", "detection", *arguments, "--out", tmp_path)
+    result = fedmerit("lab", "bench", "detection", *arguments, "--out", tmp_path)
     assert result.exit_code == 2, result.output
     assert told in result.stderr

@@ -1,4 +1,4 @@
-"""`fedmerit bench speed`: what it measures is written; timings themselves are not tested."""
+"""`fedmerit lab bench speed`: what it measures is written; timings themselves are not tested."""
 
 import pandas as pd
 import pytest
@@ -8,7 +8,7 @@ import pytest
 def test_speed(fedmerit, sites, tmp_path):
     tiny = ("--set", "architecture=unet", "--set", "depth=2", "--set", "width=4", "--repetitions", 1)
     cases = ("--cases", "steps,local,peer-1")
-    result = fedmerit("bench", "speed", "--sites", sites, "--out", tmp_path, "--rounds", 2, *cases, *tiny)
+    result = fedmerit("lab", "bench", "speed", "--sites", sites, "--out", tmp_path, "--rounds", 2, *cases, *tiny)
     assert result.exit_code == 0, result.output
     table = pd.read_csv(tmp_path / "speed.csv").set_index(["case", "quantity"])["median"]
     assert (table[:, "seconds per round"] > 0).all()
@@ -23,6 +23,6 @@ def test_speed(fedmerit, sites, tmp_path):
     ],
 )
 def test_bad_input(fedmerit, tmp_path, arguments, told):
-    result = fedmerit("bench", "speed", *arguments, "--out", tmp_path)
+    result = fedmerit("lab", "bench", "speed", *arguments, "--out", tmp_path)
     assert result.exit_code == 2, result.output
     assert told in result.stderr

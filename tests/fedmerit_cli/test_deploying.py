@@ -330,7 +330,7 @@ def test_admins_commands_with_another_kit(fedmerit, kit, tmp_path, command, whic
 def test_server_that_is_not_there(fedmerit, federation, monkeypatch):
     begin = session.new_secure_session
     monkeypatch.setattr(session, "new_secure_session", lambda *kit, timeout: begin(*kit, timeout=1.0))
-    result = fedmerit("status", "--kit", federation / "fedmerit/prod_00/a@lead.org")
+    result = fedmerit("job", "status", "--kit", federation / "fedmerit/prod_00/a@lead.org")
     assert result.exit_code == 2
     for word in ("localhost", "cannot be reached", "is it started"):
         assert word in result.stderr

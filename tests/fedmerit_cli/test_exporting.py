@@ -1,4 +1,4 @@
-"""`fedmerit methods` and `fedmerit export`; the jobs themselves are tested with `fedmerit.flare`."""
+"""`fedmerit methods` and `fedmerit job export`; the jobs themselves are tested with `fedmerit.flare`."""
 
 import json
 import re
@@ -17,7 +17,7 @@ FIXED = ("in_channels", "labels")  # by the sites
 
 
 def test_methods_prints_the_table(fedmerit, monkeypatch):
-    monkeypatch.setattr("fedmerit_cli.app.console.width", 400)
+    monkeypatch.setattr("fedmerit_cli.terminal.console.width", 400)
     result = fedmerit("methods")
     assert result.exit_code == 0
     for name, kind in METHODS.items():
@@ -31,7 +31,7 @@ def test_methods_prints_the_table(fedmerit, monkeypatch):
 
 @pytest.mark.parametrize("method", ["standalone", "cffl", "fedsac"])
 def test_methods_says_what_each_parameter_of_one_is_and_may_be(fedmerit, monkeypatch, method):
-    monkeypatch.setattr("fedmerit_cli.app.console.width", 400)
+    monkeypatch.setattr("fedmerit_cli.terminal.console.width", 400)
     result = fedmerit("methods", method)
     assert result.exit_code == 0
     for name, rule in rules(METHODS[method]).items():
@@ -49,7 +49,7 @@ def test_methods_says_what_each_parameter_of_one_is_and_may_be(fedmerit, monkeyp
 
 @pytest.mark.parametrize("method", ["qfedavg", "rr", "fedavg"])
 def test_methods_tells_how_the_paper_of_one_trains_it(fedmerit, monkeypatch, method):
-    monkeypatch.setattr("fedmerit_cli.app.console.width", 400)
+    monkeypatch.setattr("fedmerit_cli.terminal.console.width", 400)
     result = fedmerit("methods", method)
     preset = PRESETS.get(method)
     assert ("--preset paper" in result.output) == bool(preset)
@@ -75,7 +75,7 @@ def test_methods_prints_the_table_of_the_documentation(fedmerit):
 
 def test_export_takes_what_run_takes_by_options_of_their_own(fedmerit, tmp_path):
     options = ("--preset", "paper", "--finish", "own")
-    told = fedmerit("export", "--method", "cgsv", "--task", "prostate", "--out", tmp_path / "job", *options)
+    told = fedmerit("job", "export", "--method", "cgsv", "--task", "prostate", "--out", tmp_path / "job", *options)
     assert told.exit_code == 0, told.output
     config = json.loads((tmp_path / "job" / "app" / "config" / "config_fed_server.json").read_text())
     (plan,) = [part["args"]["plan"] for part in config["components"] if part["id"] == "aggregator"]
@@ -87,7 +87,7 @@ def test_export_takes_what_run_takes_by_options_of_their_own(fedmerit, tmp_path)
 @pytest.mark.parametrize("options", [("--min-sites", 0), ("--rounds", 0), ("--set", "depth=1")])
 def test_export_with_a_parameter_that_cannot_be_used(fedmerit, tmp_path, options):
     job = tmp_path / "job"
-    result = fedmerit("export", "--method", "fedce", "--task", "prostate", "--out", job, *options)
+    result = fedmerit("job", "export", "--method", "fedce", "--task", "prostate", "--out", job, *options)
     assert result.exit_code == 2
     assert "=" in result.stderr
     assert "expected" in result.stderr
@@ -97,7 +97,7 @@ def test_export_with_a_parameter_that_cannot_be_used(fedmerit, tmp_path, options
 @pytest.mark.parametrize("options", [("--set", "last_round=own"), ("--set", "statistics=own", "--privacy", "he")])
 def test_export_with_what_run_would_refuse(fedmerit, tmp_path, options):
     method = "fedavg" if "he" in options else "cgsv"
-    result = fedmerit("export", "--method", method, "--task", "prostate", "--out", tmp_path / "job", *options)
+    result = fedmerit("job", "export", "--method", method, "--task", "prostate", "--out", tmp_path / "job", *options)
     assert result.exit_code == 2
     assert "=own: " in result.stderr
     assert "leave it out" in result.stderr
@@ -109,13 +109,13 @@ def test_export_for_sites_of_a_task_of_ones_own(fedmerit, tmp_path):
     given = ("--labels", "disc=1+2", "--task", "eyes", "--size", 32, "--jobs", 1, "--no-pictures")
     told = fedmerit("prepare", "generic", "--source", source, "--out", tmp_path / "sites", *given)
     assert told.exit_code == 0, told.output
-    told = fedmerit("export", "--method", "fedavg", "--sites", tmp_path / "sites", "--out", tmp_path / "job")
+    told = fedmerit("job", "export", "--method", "fedavg", "--sites", tmp_path / "sites", "--out", tmp_path / "job")
     assert told.exit_code == 0, told.output
     config = json.loads((tmp_path / "job" / "app" / "config" / "config_fed_server.json").read_text())
     (plan,) = [part["args"]["plan"] for part in config["components"] if part["id"] == "aggregator"]
     assert (plan["task"], plan["network"]["labels"], plan["network"]["in_channels"]) == ("eyes", ["disc"], 3)
     assert plan["preprocessing"]["size"] == [32, 32]
     for options in ((), ("--task", "prostate", "--sites", tmp_path / "sites"), ("--task", "eyes")):
-        told = fedmerit("export", "--method", "fedavg", "--out", tmp_path / "other", *options)
+        told = fedmerit("job", "export", "--method", "fedavg", "--out", tmp_path / "other", *options)
         assert told.exit_code == 2
         assert "--sites" in told.output

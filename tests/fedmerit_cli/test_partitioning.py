@@ -1,11 +1,11 @@
-"""`fedmerit partition` and `fedmerit shrink`: the commands do what they call; what that does is tested with it."""
+"""`fedmerit data partition` and `fedmerit data shrink`: the commands do what they call; what that does is tested with it."""
 
 import numpy as np
 import pytest
+from fedmerit_cli.partitioning import By, Classes, NoiseRule
 
 from fedmerit.files import sha256
 from fedmerit.trainers.monai_trainer.data import open_sites
-from fedmerit_cli.partitioning import By, Classes, NoiseRule
 from fedmerit_data import dealing
 from fedmerit_data.dealing import Scheme
 from fedmerit_data.partition import partition
@@ -26,7 +26,7 @@ def test_help_offers_the_schemes_classes_and_rules_that_there_are():
 def test_the_command(fedmerit, sites, tmp_path):
     options = ("--by", "powerlaw", "--exponent", 1, "--seed", 2, "--label-noise", "site-1=0.5,site-3=1")
     given = ("--out", tmp_path / "out", "--into", 3, *options, "--noise-rule", "invert")
-    result = fedmerit("partition", sites, *given)
+    result = fedmerit("data", "partition", sites, *given)
     assert result.exit_code == 0, result.output
     assert f"3 sites in {tmp_path / 'out'}" in result.output
     scheme = Scheme("powerlaw", 3, exponent=1, seed=2)
@@ -57,7 +57,7 @@ def test_every_option_reaches_the_partition(fedmerit, sites, tmp_path, monkeypat
         "fedmerit_data.partition.partition", lambda *told, **more: asked.append((told, more)) or [sites]
     )
     monkeypatch.setattr("fedmerit_cli.printing.print_sites", lambda root, count: None)
-    result = fedmerit("partition", sites, "--out", tmp_path / "out", "--into", 4, *given)
+    result = fedmerit("data", "partition", sites, "--out", tmp_path / "out", "--into", 4, *given)
     assert result.exit_code == 0, result.output
     ((told, more),) = asked
     assert told == (sites, tmp_path / "out", Scheme(given[1], 4, **scheme))
@@ -71,7 +71,7 @@ def test_every_option_reaches_the_partition(fedmerit, sites, tmp_path, monkeypat
 )
 def test_the_command_refuses_other_noise(fedmerit, sites, tmp_path, noise):
     given = ("--out", tmp_path / "out", "--into", 2, "--by", "uniform", "--label-noise", noise)
-    result = fedmerit("partition", sites, *given)
+    result = fedmerit("data", "partition", sites, *given)
     assert result.exit_code == 2
     assert "expected SITE=LEVEL" in result.output
     assert not (tmp_path / "out").exists()
@@ -79,21 +79,21 @@ def test_the_command_refuses_other_noise(fedmerit, sites, tmp_path, noise):
 
 def test_the_command_refuses_a_rule_without_noise(fedmerit, sites, tmp_path):
     given = ("--out", tmp_path / "out", "--into", 2, "--by", "uniform", "--noise-rule", "invert")
-    result = fedmerit("partition", sites, *given)
+    result = fedmerit("data", "partition", sites, *given)
     assert result.exit_code == 2
     assert "--noise-rule invert: says how masks of --label-noise are wrong; give that too" in result.output
     assert not (tmp_path / "out").exists()
 
 
 def test_shrink_writes_copies_of_half_the_side(fedmerit, sites, tmp_path):
-    result = fedmerit("shrink", sites, "--out", tmp_path / "small")
+    result = fedmerit("data", "shrink", sites, "--out", tmp_path / "small")
     assert result.exit_code == 0, result.output
     assert f"3 sites in {tmp_path / 'small'}" in result.output
     for site, small in zip(open_sites(sites), open_sites(tmp_path / "small"), strict=True):
         assert small.image_size == (16, 16)
         image = np.array(small.cases("testing")[0].image)
         np.testing.assert_array_equal(image, block_means(site.cases("testing")[0].image, 2).astype(np.float32))
-    refused = fedmerit("shrink", sites, "--out", tmp_path / "other", "--by", 3)
+    refused = fedmerit("data", "shrink", sites, "--out", tmp_path / "other", "--by", 3)
     assert refused.exit_code == 2
     assert "cannot be shrunk by 3" in " ".join(refused.stderr.split())
     assert not (tmp_path / "other").exists()

@@ -1,4 +1,4 @@
-"""`fedmerit paper`: what it lists and how it ends; what is made is tested with what it calls."""
+"""`fedmerit lab paper`: what it lists and how it ends; what is made is tested with what it calls."""
 
 import pytest
 from run_factory import make_sites
@@ -49,7 +49,7 @@ def lines(result):
 
 def test_the_list_tells_trainings_of_one_seed(fedmerit):
     """All sites and without each, by a method: N + 1."""
-    told = lines(fedmerit("paper", "made-up", "--list"))
+    told = lines(fedmerit("lab", "paper", "made-up", "--list"))
     assert "table1 What table1 shows N + 1" in told
     assert "figure2 * What figure2 shows N + 1 + N + 1" in told
     assert "not made: Table 9: photographs" in told
@@ -67,7 +67,7 @@ def test_trainings_that_artefacts_share_are_counted_once(fedmerit, four):
 def test_options_say_what_is_made(fedmerit, four, tmp_path, produced):
     out = tmp_path / "out"
     given = ("--rounds", 2, "--seeds", "4,7", "--into", 3, "--jobs", 1, "--set", "lr=0.1", "--preset", "paper")
-    result = fedmerit("paper", "made-up", "--sites", four, "--out", out, "--only", "figure2", *given)
+    result = fedmerit("lab", "paper", "made-up", "--sites", four, "--out", out, "--only", "figure2", *given)
     assert result.exit_code == 0, result.output
     study = produced["study"]
     assert [one.name for one in produced["artefacts"]] == ["figure2"]
@@ -102,7 +102,7 @@ def test_what_is_missing_or_failed_is_told_with_exit_code_1(fedmerit, four, tmp_
 )
 def test_bad_input_before_anything_is_made(fedmerit, tmp_path, monkeypatch, produced, given, told):
     monkeypatch.chdir(tmp_path)
-    result = fedmerit("paper", "made-up", *given)
+    result = fedmerit("lab", "paper", "made-up", *given)
     assert result.exit_code == 2
     assert told in " ".join(result.stderr.split())
     assert "study" not in produced

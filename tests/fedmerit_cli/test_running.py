@@ -458,7 +458,7 @@ def test_a_run_says_who_attacks(fedmerit, sites, small, run):
     given = ("--method", "fedavg", "--sites", sites, "--rounds", 2, "--engine", "local", *small, *steady)
     result = fedmerit("run", "--out", run, *given, "--attack", "site2=scaled:from=1:by=3")
     assert result.exit_code == 0, result.output
-    assert read_run(run)["behaviours"] == {"site2": "scaled:from=1:by=3.0"}
+    assert read_run(run)["attacks"] == {"site2": "scaled:from=1:by=3.0"}
     norms = read_results(run).query("quantity == 'norm' and site == 'site2'")["value"].to_list()
     assert norms[1] > 2 * norms[0]
     assert fedmerit("run", "--resume", "--out", run, "--attack", "site2=scaled:by=3:from=1").exit_code == 0

@@ -5,7 +5,7 @@ from importlib.metadata import version
 import pytest
 from run_factory import make_run
 
-from fedmerit_cli.app import console
+from fedmerit_cli.terminal import console
 
 
 def test_version(fedmerit):

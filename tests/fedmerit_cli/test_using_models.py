@@ -55,8 +55,8 @@ def test_what_predict_cannot_use_is_named(fedmerit, trained, scan, tmp_path, giv
 
 
 def test_export_model(fedmerit, trained, tmp_path):
-    told = fedmerit("export-model", trained(), "--torchscript", tmp_path / "m.ts", "--bundle", tmp_path / "bundle")
+    told = fedmerit("model", "export", trained(), "--torchscript", tmp_path / "m.ts", "--bundle", tmp_path / "bundle")
     assert told.exit_code == 0, told.output
     assert (tmp_path / "m.ts").exists()
     assert (tmp_path / "bundle" / "configs" / "metadata.json").exists()
-    assert fedmerit("export-model", trained()).exit_code == 2
+    assert fedmerit("model", "export", trained()).exit_code == 2

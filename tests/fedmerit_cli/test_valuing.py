@@ -1,4 +1,4 @@
-"""`fedmerit loo` and `fedmerit shapley` with tiny real trainings."""
+"""`fedmerit value leave-one-out` and `fedmerit value shapley` with tiny real trainings."""
 
 import os
 import re

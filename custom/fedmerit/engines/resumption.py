@@ -10,9 +10,11 @@ from fedmerit.configuration.description import read_plan
 from fedmerit.configuration.filters import require_privacy
 from fedmerit.configuration.observation import require_observers
 from fedmerit.configuration.run import RunConfiguration
+from fedmerit.engines.given_contributions import add_contributions
 from fedmerit.errors import BadInput
 from fedmerit.federation.checkpoint import is_finished
 from fedmerit.files import lock_folder, write_json
+from fedmerit.options import RunOptions
 from fedmerit.records.results import read_run
 from fedmerit.trainers.monai_trainer.data import SiteFolder, open_sites, require_same_preparation
 
@@ -30,13 +32,6 @@ NEEDED = (
     "settings",
 )
 IMAGES = ("sites", "server_sites")  # options that say where images lie
-LEGACY_SETTINGS: Mapping[str, Any] = {  # what a run.json that lacks these stands for
-    "only": None,
-    "min_sites": 1,
-    "round_timeout": 0,
-    "privacy": [],
-    "track": [],
-}
 
 
 def read_info(run: Path) -> dict[str, Any]:
@@ -44,7 +39,7 @@ def read_info(run: Path) -> dict[str, Any]:
     info = read_run(run)
     if missing := [name for name in NEEDED if name not in info]:
         raise BadInput(f"{run / 'run.json'}: lacks {', '.join(missing)}; expected what `fedmerit run` wrote")
-    return info
+    return {**RunOptions().recorded(), "attacks": {}, **info}  # the server of a deployment records fewer options
 
 
 def relocate(run: Path, options: Mapping[str, Any]) -> None:
@@ -99,8 +94,7 @@ def require_same(run: Path, options: Mapping[str, Any]) -> None:
     plugins.require_given(info.get("parts", []), run / "run.json")
     config = read_plan(run)
     observed = {"values": config.values, "keep_updates": config.keep_updates}
-    elsewhere = {"sites": info["sites_folder"], "attacks": info.get("behaviours", {})}
-    recorded = {**LEGACY_SETTINGS, **info, **observed, **elsewhere}
+    recorded = {**info, **observed, "sites": info["sites_folder"]}
     as_recorded: Mapping[str, Callable[[Any], Any]] = {
         "sites": lambda folder: str(Path(folder).resolve()),
         "server_sites": lambda folder: str(Path(folder).resolve()),
@@ -108,11 +102,15 @@ def require_same(run: Path, options: Mapping[str, Any]) -> None:
             _guard_setting(recorded["settings"]) | {name: str(value) for name, value in given.items()}
         ),
         "only": sorted,
+        "track": list,
         "attacks": lambda specs: require_possible(specs, info["sites"], info["rounds"]),
         "privacy": lambda specs: require_privacy(specs, info["method"], config.build_method()),
         "values": lambda specs: require_observers(specs, False, info["method"], config.build_method()),
     }
-    for name, value in options.items():
+    given = dict(options)
+    if source := given.pop("contributions", None):
+        given["settings"] = add_contributions(given.get("settings", {}), source, info["sites"])
+    for name, value in given.items():
         asked = as_recorded[name](value) if name in as_recorded else value
         if asked != recorded[name]:
             raise BadInput(f"{run}: was started with {name} {recorded[name]!r}, not {asked!r}; resume it with the same")

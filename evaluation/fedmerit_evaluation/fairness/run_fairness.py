@@ -39,7 +39,7 @@ def study(
     Args:
         paths: run folders, or folders of run folders. Runs that have not come to their end are left out.
         alone: the label of training alone, or its run folders; none: the runs of the method standalone.
-        truth: a folder of trained coalitions (`fedmerit loo`, `fedmerit shapley`).
+        truth: a folder of trained coalitions (`fedmerit value leave-one-out`, `fedmerit value shapley`).
         split: ``testing``, each site's own test cases, or ``union``, those of all sites.
         label: one label; None: the mean over all.
         draws: of the bootstrap.
@@ -70,15 +70,15 @@ def study(
     ground = None
     if truth is None:
         notes.append(
-            "collaboration fairness needs a ground truth: give --truth DIR, what `fedmerit loo --sites "
-            f"{runs[0].info.get('sites_folder')} --out DIR` or `fedmerit shapley` wrote"
+            "collaboration fairness needs a ground truth: give --ground-truth DIR, what `fedmerit value leave-one-out --sites "
+            f"{runs[0].info.get('sites_folder')} --out DIR` or `fedmerit value shapley` wrote"
         )
     else:
         ground = open_ground_truths(truth, runs[0].sites, sorted({run.seed for run in runs}))
         ground = replace(ground, trained=_select_label(ground.trained, label))
         otherwise = list_preparation_differences(truth, [run.site_digests for run in runs])
-        notes += [f"--truth {truth}: {note}" for note in [*ground.notes, *otherwise]]
-        notes += [f"--truth {truth}: {text}" for one in ground.truths for text in _sampled(one, runs[0].sites, label)]
+        notes += [f"--ground-truth {truth}: {note}" for note in [*ground.notes, *otherwise]]
+        notes += [f"--ground-truth {truth}: {text}" for one in ground.truths for text in _sampled(one, runs[0].sites, label)]
     methods = {run.label: str(run.info["method"]) for run in runs}
     found = measure(
         results, methods, alone=base, truth=ground, split=split, resampling=Resampling(draws=draws, seed=seed)

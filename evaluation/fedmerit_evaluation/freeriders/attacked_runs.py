@@ -33,8 +33,8 @@ OPTIONS = {"engine": "local"}
 SETTINGS = {"validate_trained": "true"}  # the free-rider value needs it
 NOT_ALONE = {  # what these need beside the site, which the study does not give
     "twin": "needs a second site with the same images; ask for duplicate",
-    "near-twin": "needs a second site with the same images; `fedmerit bench detection` has it",
-    "rigged": "needs the names of friends; `fedmerit bench detection` has it",
+    "near-twin": "needs a second site with the same images; `fedmerit lab bench detection` has it",
+    "rigged": "needs the names of friends; `fedmerit lab bench detection` has it",
 }
 
 

@@ -100,7 +100,7 @@ def open_ground_truths(folder: Path, sites: Sequence[str], seeds: Sequence[int])
     """A folder of trained coalitions.
 
     Args:
-        folder: what `fedmerit loo` or `fedmerit shapley` wrote.
+        folder: what `fedmerit value leave-one-out` or `fedmerit value shapley` wrote.
         sites: those of the runs to be compared.
         seeds: likewise.
 
@@ -109,13 +109,13 @@ def open_ground_truths(folder: Path, sites: Sequence[str], seeds: Sequence[int])
     """
     if not (folder / "results.csv").exists():
         raise BadInput(
-            f"--truth {folder}: no results.csv in it; `fedmerit loo --sites SITES --out {folder}` or "
-            f"`fedmerit shapley --sites SITES --out {folder}` makes it"
+            f"--ground-truth {folder}: no results.csv in it; `fedmerit value leave-one-out --sites SITES --out {folder}` or "
+            f"`fedmerit value shapley --sites SITES --out {folder}` makes it"
         )
     rows = read_results(folder)
     if not (rows["coalition"] != "").any():
         raise BadInput(
-            f"--truth {folder}: its results.csv names no coalition; give what `fedmerit loo` or `fedmerit shapley` "
+            f"--ground-truth {folder}: its results.csv names no coalition; give what `fedmerit value leave-one-out` or `fedmerit value shapley` "
             "wrote"
         )
     sampling = read_json(folder / SAMPLING) if (folder / SAMPLING).exists() else None
@@ -124,7 +124,7 @@ def open_ground_truths(folder: Path, sites: Sequence[str], seeds: Sequence[int])
         trained = Results(rows)
         return GroundTruth(trained, *complete_ground_truths(coalition_utilities(trained), sites, seeds, sampling))
     except BadInput as error:
-        raise BadInput(f"--truth {folder}: {error}") from None
+        raise BadInput(f"--ground-truth {folder}: {error}") from None
 
 
 def list_preparation_differences(folder: Path, digests: Iterable[Mapping[str, str]]) -> list[str]:

@@ -208,7 +208,7 @@ def _cases(results: Results, utility: Utility) -> pd.DataFrame:
     coalition_results = results.rows[results.rows["coalition"] != ""]
     there = [name for name in utility.quantities if (coalition_results["quantity"] == name).any()]
     if not there:
-        raise BadInput(f"no {utility.quantities[0]} of trained coalitions; `fedmerit shapley` records it")
+        raise BadInput(f"no {utility.quantities[0]} of trained coalitions; `fedmerit value shapley` records it")
     trained = coalition_results[coalition_results["quantity"] == there[0]]
     means = utility.sign * trained.groupby(["seed", "coalition", "site", "case"])["value"].mean()
     return pd.DataFrame(means.unstack(["site", "case"])).sort_index(axis=1)

@@ -111,7 +111,7 @@ def open_bundle(root: Path, device: str = "auto") -> Predictor:
     said = read_json(root / "configs" / "inference.json").get("description")
     file = root / "models" / "model.pt"
     if not said or not file.is_file():
-        raise BadInput(f"{root}: no bundle that `fedmerit export-model` wrote")
+        raise BadInput(f"{root}: no bundle that `fedmerit model export` wrote")
     description = Network.from_dict(said["network"])
     network = load_weights(file, description).to(pick_device(device, "here"))
     return Predictor(file, network, description, Preprocessing.from_dict(said["preprocessing"]))

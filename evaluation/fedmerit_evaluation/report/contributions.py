@@ -106,7 +106,7 @@ def agreements(
     Args:
         runs: with labels, as in ``results``.
         results: of all runs.
-        folder: what `fedmerit loo` or `fedmerit shapley` wrote.
+        folder: what `fedmerit value leave-one-out` or `fedmerit value shapley` wrote.
         resampling: of the intervals.
 
     Raises:

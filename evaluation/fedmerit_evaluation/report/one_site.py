@@ -52,7 +52,7 @@ def write_site_report(
         out: where to; default ``for-NAME/report.html`` in the run's folder, or in the runs' common parent.
         sites: the prepared site folder of the site, in a folder of such; default that of the first run, where it is.
         images: whether to show the site's test images. Such a report must not leave the hospital.
-        truth: a folder of trained coalitions of the same sites (`fedmerit loo`, `fedmerit shapley`).
+        truth: a folder of trained coalitions of the same sites (`fedmerit value leave-one-out`, `fedmerit value shapley`).
 
     Returns:
         The path of the HTML file.

@@ -66,7 +66,7 @@ class Run:
     @property
     def attacks(self) -> dict[str, str]:
         """The attacks that were planted, by site."""
-        return dict(self.info.get("behaviours", {}))
+        return dict(self.info.get("attacks", {}))
 
     @property
     def seed(self) -> int:

@@ -179,7 +179,7 @@ class ObservedRun:
             if rows.empty:
                 raise BadInput(
                     f"{self.path}: nothing was observed for {observer}; run with --values {observer}, or with "
-                    "--keep-updates and then `fedmerit value`"
+                    "--keep-updates and then `fedmerit value estimate`"
                 )
             numbers = sorted({*map(int, rows["round"])})
             counts = self.round_counts(len(numbers))

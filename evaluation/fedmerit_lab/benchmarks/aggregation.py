@@ -69,5 +69,5 @@ def _method(name: str) -> Method:
         raise BadInput(f"--methods {name}: unknown; there are {', '.join(METHODS)}")
     method = METHODS[name]()
     if isinstance(method, EvaluatesCandidates | LearnsFromPeers | AllocatesNeurons):
-        raise BadInput(f"--methods {name}: needs more than updates for a round; measure it with `fedmerit bench speed`")
+        raise BadInput(f"--methods {name}: needs more than updates for a round; measure it with `fedmerit lab bench speed`")
     return method

@@ -1,4 +1,4 @@
-"""Cases whose answer is planted: in how many seeds does an estimator see it? ``fedmerit bench planted``.
+"""Cases whose answer is planted: in how many seeds does an estimator see it? ``fedmerit lab bench known-answers``.
 
 ``OUT/WORLD/seedK`` holds the ``sites`` that seed K dealt, the observed ``run``, and where an estimator asks for it
 that of sites that train ``alone``. No coalition is trained.

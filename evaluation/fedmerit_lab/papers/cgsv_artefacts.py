@@ -285,7 +285,7 @@ PAPER = Paper(
             "figure1",
             "Approximations of Shapley values of random updates: error and time",
             _approximation,
-            remark=f"Of random updates, as in the paper, for 4 to {LARGEST} sites; `fedmerit figure` has more.",
+            remark=f"Of random updates, as in the paper, for 4 to {LARGEST} sites; `fedmerit lab paper cgsv` has more.",
         ),
         Artefact(
             "theorem1",

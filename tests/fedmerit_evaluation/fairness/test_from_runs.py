@@ -157,7 +157,7 @@ def test_collaboration_fairness_is_against_the_values_of_the_same_seed(out, tmp_
 
 
 def test_tables_are_printed_and_written(out, tmp_path):
-    result = command(out, "--truth", make_truth(tmp_path / "truth"), "--out", tmp_path / "tables")
+    result = command(out, "--ground-truth", make_truth(tmp_path / "truth"), "--out", tmp_path / "tables")
     assert result.exit_code == 0, result.output
     names = ["dice", "gains", "leave-one-out", "leave-one-out-ranks", "performance", "performance-ranks", "rewards"]
     names += ["shapley", "shapley-ranks"]
@@ -191,7 +191,7 @@ def test_without_runs_alone_and_without_truth_it_says_what_to_run(out):
     assert result.exit_code == 0, result.output
     assert "seed 0: no run that trains alone" in result.stderr
     assert "`fedmerit run --method standalone --sites None --rounds 4 --seed 0 --out RUN`" in result.stderr
-    assert "`fedmerit loo" in result.stderr
+    assert "`fedmerit value leave-one-out" in result.stderr
     assert "Table 2" not in result.stdout
 
 
@@ -231,7 +231,7 @@ def test_a_site_that_was_not_tested(out, tmp_path):
 @pytest.mark.parametrize(
     ("coalitions", "word"),
     [
-        (LEFT_OUT[:-1], r"leave-one-out, seed 0: no utility of coalition Alder\+Birch\+Cedar; `fedmerit loo "),
+        (LEFT_OUT[:-1], r"leave-one-out, seed 0: no utility of coalition Alder\+Birch\+Cedar; `fedmerit value leave-one-out "),
         (
             [frozenset(SITES[:1])],
             r"leave-one-out, seed 1: no utility of coalitions Alder\+Birch\+Cedar\+Dogwood and \d more; ",
@@ -257,7 +257,7 @@ def test_shapley_half_done_is_told(out, tmp_path):
     assert "leave-one-out" in set(found.measured["table"])
     assert "shapley" not in set(found.measured["table"])
     assert any("Shapley, seed 1: no utility of coalitions Alder+Birch and 5 more; " in note for note in notes)
-    assert any("`fedmerit shapley --exact-up-to 4 --sites SITES --seeds 1 " in note for note in notes)
+    assert any("`fedmerit value shapley --exact-up-to 4 --sites SITES --seeds 1 " in note for note in notes)
 
 
 def sampled_truth(folder, of, most=6):
@@ -318,7 +318,7 @@ def test_truths_that_cannot_be_used(out, tmp_path):
         BadInput, match="the ground truth is of Alder, Birch, Cedar, Dogwood, the runs are of Alder, Birch"
     ):
         complete_ground_truths({0: dict.fromkeys(EVERY, 0.5)}, SITES[:2], [0])
-    with pytest.raises(BadInput, match=r"none: no results.csv in it; `fedmerit loo"):
+    with pytest.raises(BadInput, match=r"none: no results.csv in it; `fedmerit value leave-one-out"):
         study([out], truth=tmp_path / "none")
     with pytest.raises(BadInput, match="names no coalition"):
         study([out], truth=out / "fedavg_seed0")

@@ -56,7 +56,7 @@ def test_every_run_is_planned_and_says_what_it_is(sites, tmp_path):
             "noise:from=2": {attack.site: "noise:from=2:times=1.0"},
             "duplicate": {f"{attack.site}-copy": f"twin:from=0:of={attack.site}"},
         }
-        assert info["behaviours"] == expected[attack.kind]
+        assert info["attacks"] == expected[attack.kind]
         assert attack.first == (2 if attack.kind.startswith("noise") else 0)
         assert len(info["sites"]) == (4 if attack.kind == "duplicate" else 3)
         assert set(attack.riders) <= set(info["sites"])

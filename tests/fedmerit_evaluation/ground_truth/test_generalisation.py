@@ -13,7 +13,7 @@ def study(fedmerit, sites, tmp_path_factory):
     """Three sites, each left out once, with BatchNorm."""
     out = tmp_path_factory.mktemp("unseen") / "study"
     tiny = ("--set", "architecture=unet", "--set", "width=4", "--set", "depth=3", "--set", "lr=0.02")
-    result = fedmerit("generalise", "--sites", sites, "--out", out, "--rounds", 2, "--jobs", 1, *tiny)
+    result = fedmerit("value", "unseen", "--sites", sites, "--out", out, "--rounds", 2, "--jobs", 1, *tiny)
     assert result.exit_code == 0, result.output
     return out
 
@@ -59,6 +59,6 @@ def test_statistics_of_its_own_images_and_the_model_of_all_stand_beside(study):
 
 def test_leave_one_out_takes_the_same_trainings_up(study, fedmerit, sites):
     tiny = ("--set", "architecture=unet", "--set", "width=4", "--set", "depth=3", "--set", "lr=0.02")
-    result = fedmerit("loo", "--sites", sites, "--out", study, "--rounds", 2, "--jobs", 1, *tiny)
+    result = fedmerit("value", "leave-one-out", "--sites", sites, "--out", study, "--rounds", 2, "--jobs", 1, *tiny)
     assert result.exit_code == 0, result.output
     assert "trainings to do" not in result.output

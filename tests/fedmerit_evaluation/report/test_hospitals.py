@@ -168,7 +168,7 @@ def test_nobody_is_judged_by_other_cases_than_it_had_alone(tmp_path: Path) -> No
 
 def test_a_single_run_of_training_alone_is_compared_with_whatever_its_settings(tmp_path: Path) -> None:
     assert [run.label for run in _alone(tmp_path, short=1)] == ["fedce", "standalone"]
-    attacked = make_run(tmp_path / "attacked", method="standalone", rounds=3, behaviours={"Alder": "zero"})
+    attacked = make_run(tmp_path / "attacked", method="standalone", rounds=3, attacks={"Alder": "zero"})
     runs = align_local_only(open_runs([tmp_path / "fedce", tmp_path / "short", attacked]))
     assert [run.label for run in runs] == ["fedce", "standalone", "standalone (rounds=3, attacked)"]
 

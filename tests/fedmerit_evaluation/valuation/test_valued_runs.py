@@ -249,7 +249,7 @@ def test_the_largest_value_has_three_digits(observed, estimator, decimals):
 
 
 def test_the_commands_print_and_write(observed, fedmerit, tmp_path):
-    result = fedmerit("value", *observed, "--out", tmp_path / "out", "--draws", 20)
+    result = fedmerit("value", "estimate", *observed, "--out", tmp_path / "out", "--draws", 20)
     assert result.exit_code == 0, result.output
     assert (tmp_path / "out" / "figures" / "values.png").exists()
     assert (tmp_path / "out" / "tables" / "values-in-run.csv").exists()

@@ -1,7 +1,6 @@
-"""Commands of a federation of separate machines: deploy, submit, status, fetch, resume, abort."""
+"""``fedmerit deploy``: startup kits, and the machines of hospitals and server."""
 
 from collections.abc import Mapping
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,38 +8,33 @@ import typer
 from rich.text import Text
 
 from fedmerit.errors import BadInput
-from fedmerit_cli.app import ServerSites, console, given, last_round, plain_table, tell
+from fedmerit_cli.options import given
+from fedmerit_cli.terminal import Commands, console, plain_table
 
 if TYPE_CHECKING:
     from fedmerit.flare.deploy.check_result import CheckResult
     from fedmerit.flare.deploy.provision import Kit
 
-commands = typer.Typer()
-deploy = typer.Typer(
-    no_args_is_help=True, help="Prepare a federation of separate machines: startup kits, sites, server."
-)
-commands.add_typer(deploy, name="deploy")
-
 AnyKit = Annotated[Path, typer.Option(help="The startup kit, unpacked.")]
-AdminKit = Annotated[Path, typer.Option(envvar="FEDMERIT_KIT", help="The admin's startup kit.")]
-JobId = Annotated[str, typer.Argument(help="As `submit` printed it.")]
-Byoc = Annotated[bool, typer.Option("--byoc", help="Let jobs bring code of their own (`export --byoc`).")]
-Offline = Annotated[bool, typer.Option("--offline", help="The server need not be started yet.")]
-KitDevice = Annotated[str, typer.Option(help="cuda:0, cpu, ... on this machine.")]
+Byoc = Annotated[bool, typer.Option("--byoc", help="Allow jobs that bring their own code (`job export --byoc`).")]
+Offline = Annotated[bool, typer.Option("--offline", help="The server need not be running yet.")]
+KitDevice = Annotated[str, typer.Option(metavar="DEVICE", help="cuda:0, cpu, ... on this machine.")]
 DEFAULT_NAME, DEFAULT_PORT = "fedmerit", "8002"  # of a federation, and of its organisation
 COLOURS: Mapping[str, str] = {"ok": "green", "warn": "yellow", "fail": "bold red"}
-SHARES: Mapping[str, str] = {
+RECIPIENTS: Mapping[str, str] = {
     "server": "the server's machine",
     "client": "the hospital",
     "admin": "the admin, on any machine",
 }
 
+commands = Commands("A federation of separate machines: startup kits, hospitals, server.")
 
-@deploy.command()
+
+@commands.add("deploy init --out federation --sites HK,BIDMC --server fed.example.org")
 def init(
-    out: Annotated[Path, typer.Option(help="Folder to write; with --add, the one written before.")],
+    out: Annotated[Path, typer.Option(help="Folder to write; with --add, the existing project.")],
     sites: Annotated[
-        str, typer.Option(metavar="A,B:ORG", help="Sites, by the names of their folders; without ORG, of their own.")
+        str, typer.Option(metavar="A,B:ORG", help="Sites, by the names of their folders; without ORG, one each.")
     ],
     server: Annotated[str | None, typer.Option(help="Host name at which the sites reach the server.")] = None,
     org: Annotated[
@@ -48,14 +42,14 @@ def init(
     ] = None,
     admin: Annotated[
         list[str] | None,
-        typer.Option(metavar="EMAIL:ROLE", help="project_admin, org_admin, lead or member; several times."),
+        typer.Option(metavar="EMAIL:ROLE", help="project_admin, org_admin, lead or member; may be repeated."),
     ] = None,
-    name: Annotated[str | None, typer.Option(help="Of the federation.", show_default=DEFAULT_NAME)] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the federation.", show_default=DEFAULT_NAME)] = None,
     ports: Annotated[
         str | None,
-        typer.Option(metavar="PORT[,PORT]", help="Of sites and admins, or of each.", show_default=DEFAULT_PORT),
+        typer.Option(metavar="PORT[,PORT]", help="One for sites and admins, or one each.", show_default=DEFAULT_PORT),
     ] = None,
-    he: Annotated[bool, typer.Option("--he", help="With keys for encrypted jobs (`export --privacy he`).")] = False,
+    he: Annotated[bool, typer.Option("--he", help="With keys for encrypted jobs (`job export --privacy he`).")] = False,
     add: Annotated[bool, typer.Option("--add", help="Add the sites to the project in --out.")] = False,
 ) -> None:
     """Write NVFlare's project.yml and the startup kits of server, sites and admins."""
@@ -64,10 +58,10 @@ def init(
     from fedmerit.flare.deploy.provision import init as write_project
     from fedmerit.records.ciphertexts import require_tenseal
 
-    stated = _stated(sites)
+    stated = _organisations(sites)
     if add:
         if he or admin or not all(option is None for option in (server, org, name, ports)):
-            raise BadInput("--add: adds sites alone; leave out --server, --org, --admin, --name, --ports and --he")
+            raise BadInput("--add: only adds sites; leave out --server, --org, --admin, --name, --ports and --he")
         kits = add_sites(out, stated)
     else:
         if server is None:
@@ -84,29 +78,28 @@ def init(
     _print_kits(kits)
     console.print(f"project: {out / PROJECT_FILE}", soft_wrap=True)
     private = kits[0].path.parents[1] / "state"
-    console.print(f"keep to yourself, it holds the keys that make certificates: {private}", soft_wrap=True)
+    console.print(f"keep private, it holds the keys that sign certificates: {private}", soft_wrap=True)
 
 
-@deploy.command()
+@commands.add("deploy renew --out federation --names HK")
 def renew(
     out: Annotated[Path, typer.Option(help="Folder that `deploy init` wrote.")],
     names: Annotated[str, typer.Option(metavar="A,B", help="Sites, the server or admins, by the names of their kits.")],
 ) -> None:
-    """Make new keys and certificates for some participants, before the old ones end; all others stay as they are."""
+    """Make new keys and certificates for some participants, before the old ones expire; all others are unchanged."""
     from fedmerit.flare.deploy.provision import renew as renewed
 
     kits = renewed(out, [name.strip() for name in names.split(",")])
     _print_kits(kits)
     console.print(
-        "each puts the new kit's startup/ in the place of the old one, and starts again; local/, runs and logs stay",
-        soft_wrap=True,
+        "each participant replaces startup/ by the new kit's and restarts; local/, runs and logs stay", soft_wrap=True
     )
     if any(kit.kind == "server" for kit in kits):
-        console.print("once the server has a new key, every site has to start again, renewed or not", soft_wrap=True)
+        console.print("after the server has a new key, every site has to restart, renewed or not", soft_wrap=True)
 
 
-def _stated(sites: str) -> dict[str, str]:
-    """Organisation by site; "" of one that states none."""
+def _organisations(sites: str) -> dict[str, str]:
+    """Organisation by site; "" if none is given."""
     found: dict[str, str] = {}
     for part in sites.split(","):
         name, _, own = part.strip().partition(":")
@@ -137,26 +130,26 @@ def _ports(text: str) -> tuple[int, int]:
 
 
 def _print_kits(kits: list["Kit"]) -> None:
-    table = plain_table("kit", "of", "organisation", "goes to, by a private way")
+    table = plain_table("kit", "of", "organisation", "send securely to")
     for kit in kits:
         of = {"server": "server", "client": "site", "admin": kit.role}[kit.kind]
-        table.add_row(kit.name, of, kit.org, SHARES[kit.kind])
+        table.add_row(kit.name, of, kit.org, RECIPIENTS[kit.kind])
     console.print(table)
     for kit in kits:
         console.print(f"{kit.name}: {kit.path}", soft_wrap=True)
 
 
-@deploy.command()
+@commands.add("deploy site --kit HK --sites-folder /data/sites")
 def site(
     kit: AnyKit,
-    sites_folder: Annotated[Path | None, typer.Option(help="Folder of site folders that holds this site's.")] = None,
+    sites_folder: Annotated[Path | None, typer.Option(help="Folder of site folders that includes this site's.")] = None,
     site_folder: Annotated[Path | None, typer.Option(help="Or the site folder itself.")] = None,
     device: KitDevice = "auto",
     evaluations: Annotated[
         str | None,
         typer.Option(
             metavar="SPLIT=NUMBER,...",
-            help="Evaluate at most so many models a round for the server: validation=8,testing=4.",
+            help="Maximum models a round to evaluate for the server: validation=8,testing=4.",
             show_default="as many as the run needs",
         ),
     ] = None,
@@ -165,13 +158,13 @@ def site(
         bool | None,
         typer.Option(
             "--surveys/--no-surveys",
-            help="Whether `fedmerit survey` gets an answer here.",
-            show_default="as before; at first it does",
+            help="Answer `fedmerit data survey` here, or not.",
+            show_default="as before; at first --surveys",
         ),
     ] = None,
     offline: Offline = False,
 ) -> None:
-    """Prepare one hospital's machine, and check it; exits with 1 where something is in the way."""
+    """Prepare one hospital's machine, and check it; exits with 1 if a check fails."""
     from fedmerit.flare.deploy.kits import name_of, prepare_site, require_kind
     from fedmerit.flare.deploy.preflight import preflight
 
@@ -184,17 +177,17 @@ def site(
     console.print(f"start: {kit / 'startup' / 'start.sh'}", soft_wrap=True)
 
 
-@deploy.command("server")
+@commands.add("deploy server --kit fed.example.org --runs /data/runs", "server")
 def prepare_the_server(
     kit: AnyKit,
     runs: Annotated[
         Path | None, typer.Option(help="Folder for the run folders, by job id.", show_default="in the kit")
     ] = None,
-    server_sites: ServerSites = None,
+    server_sites: Annotated[Path | None, typer.Option(help="Site folders of the server's own, to validate on.")] = None,
     device: KitDevice = "auto",
     byoc: Byoc = False,
 ) -> None:
-    """Prepare the server's machine, and check it; exits with 1 where something is in the way."""
+    """Prepare the server's machine, and check it; exits with 1 if a check fails."""
     from fedmerit.flare.deploy.kits import prepare_server
     from fedmerit.flare.deploy.preflight import preflight
 
@@ -203,31 +196,33 @@ def prepare_the_server(
     console.print(f"start: {kit / 'startup' / 'start.sh'}", soft_wrap=True)
 
 
-@deploy.command()
+@commands.add("deploy approve mypackage.methods:SoftCos --kit HK")
 def approve(
     parts: Annotated[list[str], typer.Argument(metavar="PACKAGE.MODULE:NAME...", help="Or scripts, SCRIPT.py.")],
     kit: AnyKit,
-    sha256: Annotated[str | None, typer.Option(help="Of the distribution that was looked at; refuses others.")] = None,
+    sha256: Annotated[
+        str | None, typer.Option(help="Digest of the distribution that you reviewed; others are refused.")
+    ] = None,
 ) -> None:
-    """Let jobs name a method, network, loss or optimiser of others on this machine, in the version installed here."""
+    """Allow jobs to use a plugin (method, network, loss, optimiser) on this machine, in the version installed here."""
     from fedmerit.flare.deploy.kits import approve as approve_parts
     from fedmerit.plugins import approvable
 
     found = [approvable(text) for text in parts]
     for part in found:
         if sha256 not in (None, part.digest):
-            raise BadInput(f"{part.told}: has SHA-256 {part.digest}, not {sha256}; look at what is installed here")
+            raise BadInput(f"{part.told}: has SHA-256 {part.digest}, not {sha256}; review what is installed here")
     approve_parts(kit, found)
     for part in found:
         console.print(f"approved: {part.told}, SHA-256 {part.digest}", soft_wrap=True)
 
 
-@deploy.command("check")
+@commands.add("deploy check --kit HK", "check")
 def check_kit(
     kit: AnyKit,
     offline: Offline = False,
 ) -> None:
-    """Check a machine that was prepared, once more; changes nothing."""
+    """Check a prepared machine again; changes nothing."""
     from fedmerit.flare.deploy.kits import read_manifest
     from fedmerit.flare.deploy.preflight import preflight
 
@@ -236,7 +231,7 @@ def check_kit(
 
 
 def _data(folder: Path) -> list["CheckResult"]:
-    """What `fedmerit check` says of one site folder alone, in a line or two."""
+    """The findings of `fedmerit check` on only this site folder, in a line or two."""
     from fedmerit.flare.deploy.check_result import CheckResult, State
     from fedmerit_data.check import examine_folders
     from fedmerit_data.checking.findings import Severity
@@ -245,10 +240,9 @@ def _data(folder: Path) -> list["CheckResult"]:
     found = [finding for finding in examine_folders([folder]).findings if finding.kind != "site name"]
     lines = []
     for severity, state in ((Severity.error, State.fail), (Severity.warning, State.warn)):
-        of_it = [finding for finding in found if finding.severity == severity]
-        if of_it:
-            told = f"{len(of_it)} {severity}s, the first: {of_it[0]}; `fedmerit check {folder.parent}` lists them"
-            lines.append(CheckResult("data", state, told))
+        if chosen := [finding for finding in found if finding.severity == severity]:
+            text = f"{len(chosen)} {severity}s, the first: {chosen[0]}; `fedmerit check {folder.parent}` lists them"
+            lines.append(CheckResult("data", state, text))
     return lines or [CheckResult("data", State.ok, f"{folder}: nothing wrong")]
 
 
@@ -259,87 +253,5 @@ def _report(lines: list["CheckResult"]) -> None:
         table.add_row(line.what, Text(line.state, style=COLOURS[line.state]), Text(line.told))
     console.print(table)
     if failed := sum(line.state == "fail" for line in lines):
-        typer.echo(f"not ready: {failed} to put right", err=True)
+        typer.echo(f"not ready: {failed} {'problem' if failed == 1 else 'problems'}", err=True)
         raise typer.Exit(1)
-
-
-@commands.command()
-def submit(
-    job: Annotated[Path, typer.Argument(help="Job folder that `fedmerit export` wrote.")],
-    kit: AdminKit,
-) -> None:
-    """Submit a job to a deployed federation; prints its id."""
-    from fedmerit.flare.deploy import session
-
-    with session.session(kit) as opened:
-        job_id = session.submit(opened, job)
-        there = session.connected(opened)
-    console.print(f"job: {job_id}", soft_wrap=True)
-    console.print(f"connected sites: {', '.join(there) or 'none yet; the job waits for them'}", soft_wrap=True)
-
-
-@commands.command()
-def status(
-    kit: AdminKit,
-    job: Annotated[str | None, typer.Argument(help="Id of one job; all where not given.")] = None,
-) -> None:
-    """Sites that are connected, and how jobs are."""
-    from fedmerit.flare.deploy import session
-    from fedmerit_evaluation.results.run_folders import undefined_quantities
-
-    with session.session(kit) as opened:
-        there = session.connected(opened)
-        jobs = [session.job(opened, job)] if job else session.jobs(opened)
-        running = [str(one["job_id"]) for one in jobs if one["status"] == "RUNNING"]
-        told = {name: session.progress(opened, name) for name in running}
-    console.print(f"connected sites: {', '.join(there) or 'none'}", soft_wrap=True)
-    table = plain_table("job", "name", "status", "submitted", "by", "took")
-    table.columns[0].no_wrap = True
-    for one in jobs:
-        when = datetime.fromisoformat(one["submit_time_iso"]).astimezone().strftime("%Y-%m-%d %H:%M")
-        took = str(one.get("duration", "")).partition(".")[0]
-        cells = (one["job_id"], one["name"] if "name" in one else one["job_name"], one["status"], when)
-        table.add_row(*cells, one.get("submitter_name", ""), took)
-    console.print(table if jobs else "no jobs")
-    for name, how_far in told.items():
-        if how_far and how_far["record"]:
-            record, rounds = how_far["record"], how_far["rounds"]
-            weighed = "weight" not in undefined_quantities(how_far.get("method", ""))
-            done = f"{name}: round {record['round'] + 1} of {rounds}, {last_round(record, weighed)}"
-            console.print(done, soft_wrap=True)
-    for text in session.explain_refusal(jobs[0]) if job else []:
-        tell(text)
-
-
-@commands.command()
-def fetch(
-    job: JobId,
-    kit: AdminKit,
-    out: Annotated[Path, typer.Option(help="Run folder to write.")],
-) -> None:
-    """Fetch the run folder of a job that is over."""
-    from fedmerit.flare.deploy import session
-
-    with session.session(kit) as opened:
-        session.fetch(opened, job, out)
-    console.print(f"run folder: {out}", soft_wrap=True)
-
-
-@commands.command()
-def abort(job: JobId, kit: AdminKit) -> None:
-    """Stop a job."""
-    from fedmerit.flare.deploy import session
-
-    with session.session(kit) as opened:
-        session.abort(opened, job)
-    console.print(f"stopped: {job}", soft_wrap=True)
-
-
-@commands.command()
-def resume(job: JobId, kit: AdminKit) -> None:
-    """Go on with the run of a job that ended early, or that lost a site which is back: a new job, the same run."""
-    from fedmerit.flare.deploy import session
-
-    with session.session(kit) as opened:
-        new = session.resume(opened, job)
-    console.print(f"job: {new}", soft_wrap=True)

@@ -1,4 +1,4 @@
-"""How much commands say, and where it is written down: options before the command's name."""
+"""Logging and verbosity: options before the command's name."""
 
 import logging
 import sys
@@ -8,13 +8,13 @@ from typing import Annotated
 import typer
 
 from fedmerit.errors import BadInput
-from fedmerit_cli.app import console, log
+from fedmerit_cli.terminal import console, log
 
 ours = logging.getLogger("fedmerit")
 LINE = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s", "%Y-%m-%dT%H:%M:%S%z")
 
 
-def _say_version(wanted: bool) -> None:
+def _print_version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"fedmerit {_version()}")
         raise typer.Exit
@@ -26,20 +26,20 @@ def _version() -> str:
     return version("fedmerit")
 
 
-def talk(
+def set_up(
     ctx: typer.Context,
     show_version: Annotated[
-        bool, typer.Option("--version", help="Say which FedMerit this is.", is_eager=True, callback=_say_version)
+        bool, typer.Option("--version", help="Show version and exit.", is_eager=True, callback=_print_version)
     ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print errors alone.")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print every round and what the sites log.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only errors.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print every round and the sites' logs.")] = False,
     log_file: Annotated[
-        Path | None, typer.Option("--log", metavar="FILE", help="Add every round, error and site log to a file.")
+        Path | None, typer.Option("--log", metavar="FILE", help="Append every round, error and site log to a file.")
     ] = None,
 ) -> None:
     """Collaboratively-fair federated learning for medical image segmentation."""
     if quiet and verbose:
-        raise BadInput("--quiet, --verbose: take one of them")
+        raise BadInput("--quiet, --verbose: give only one of them")
     console.quiet = quiet
     handlers: list[logging.Handler] = [logging.StreamHandler()] if verbose else []
     if log_file is not None:

@@ -1,4 +1,4 @@
-"""Commands that use a finished run's model: predict, export-model."""
+"""Commands that use a finished run's model: predict, model export."""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,19 +6,19 @@ from typing import Annotated
 import typer
 
 from fedmerit.errors import BadInput, printable
-from fedmerit_cli.app import console
+from fedmerit_cli.terminal import Commands, console
 
-commands = typer.Typer()
+commands = Commands()
+group = Commands("A finished run's model in other formats.")
 
 RunFolder = Annotated[Path, typer.Argument(help="Run folder of a finished run.")]
-Site = Annotated[str | None, typer.Option(help="Whose model, where each site has its own, or took one home.")]
+Site = Annotated[str | None, typer.Option(help="Which site's model, if sites have their own.")]
 PreparedSites = Annotated[
-    Path | None,
-    typer.Option("--sites", help="Site folders that say how images were prepared, where the model does not."),
+    Path | None, typer.Option("--sites", help="Site folders that record the preparation, if the model does not.")
 ]
 
 
-@commands.command()
+@commands.add("predict runs/fedce scan.nii.gz --out masks")
 def predict(
     run: RunFolder,
     images: Annotated[
@@ -29,16 +29,14 @@ def predict(
     sites: PreparedSites = None,
     box: Annotated[
         str | None,
-        typer.Option(
-            metavar="TOP,LEFT,HEIGHT,WIDTH|whole", help="Pixels of the image to look at.", show_default="the model's"
-        ),
+        typer.Option(metavar="TOP,LEFT,HEIGHT,WIDTH|whole", help="Pixels to crop to.", show_default="the model's"),
     ] = None,
     channel: Annotated[
-        int | None, typer.Option(help="Of NIfTI files of four axes: the one to take, counted from 0.")
+        int | None, typer.Option(min=0, help="NIfTI files with four axes: the channel, counted from 0.")
     ] = None,
-    device: Annotated[str, typer.Option(help="cuda:0, cpu, ...")] = "auto",
+    device: Annotated[str, typer.Option(metavar="DEVICE", help="cuda:0, cpu, ...")] = "auto",
 ) -> None:
-    """From raw images to masks in their own geometry, prepared as the run's images were. For research alone."""
+    """Segment raw images: masks in the images' own geometry, prepared as in the run. Only for research."""
     from fedmerit_evaluation.models.predictor import open_predictor, predict_files
 
     predictor = open_predictor(run, site, sites, device)
@@ -50,8 +48,8 @@ def predict(
         console.print(str(path), soft_wrap=True)
 
 
-@commands.command()
-def export_model(
+@group.add("model export runs/fedce --bundle bundle --onnx model.onnx")
+def export(
     run: RunFolder,
     bundle: Annotated[Path | None, typer.Option(help="Folder for a MONAI bundle.")] = None,
     onnx: Annotated[Path | None, typer.Option(help="ONNX file; needs FedMerit's extra onnx.")] = None,
@@ -59,13 +57,13 @@ def export_model(
     site: Site = None,
     sites: PreparedSites = None,
 ) -> None:
-    """The model for other programs; each file is compared with the network itself."""
+    """Export the model for other programs; each file is compared with the network itself."""
     from fedmerit_evaluation.models.bundle import write_bundle
     from fedmerit_evaluation.models.export import write_onnx, write_torchscript
     from fedmerit_evaluation.models.predictor import open_predictor
 
     if bundle is None and onnx is None and torchscript is None:
-        raise BadInput("--bundle, --onnx or --torchscript: expected one of them, or more")
+        raise BadInput("--bundle, --onnx or --torchscript: expected at least one of them")
     predictor = open_predictor(run, site, sites, "cpu")
     if bundle is not None:
         write_bundle(predictor, bundle, run.resolve().name)
