@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "custom" / "fedmerit"
 SOURCE_ROOTS = tuple(ROOT / name for name in ("custom", "data_prep", "evaluation", "cli"))
 LAB = ROOT / "evaluation" / "fedmerit_lab"
-BASE = ("flat", "machine", "parameters", "seeds", "vectors", "workers")
+BASE = ("flat", "machine", "parameters", "seeds", "vectors", "version", "workers")
 LAYERS = (  # from the bottom up: a line may import the lines above it, and its own package
     {"fedmerit.errors"},
     {"fedmerit.plugins"},

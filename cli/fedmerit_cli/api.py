@@ -1,8 +1,8 @@
 """The commands as Python functions: `fedmerit.prepare`, `run`, `rounds`, `compare`, `report`, `load_run`."""
 
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from multiprocessing import current_process
 from pathlib import Path
 from queue import Queue
 from typing import Any
@@ -21,7 +21,7 @@ from fedmerit_evaluation.results.run_folders import Run, open_run
 from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.studies import comparison
 from fedmerit_evaluation.studies.cluster import Workers
-from fedmerit_evaluation.studies.study_options import parse_methods
+from fedmerit_evaluation.studies.study_folders import parse_methods
 
 Record = Mapping[str, Any]  # of the ledger: round, participants, weights, contributions, validation_dice, ...
 OnRound = Callable[[Record], None]
@@ -50,6 +50,8 @@ def prepare(
     Raises:
         BadInput: a raw file or an option cannot be used.
     """
+    if jobs > 1:
+        _require_guarded_script("prepare")
     given, table = (None if path is None else Path(path) for path in (source, patient_table))
     asked = Preparation(kind, source=given, patient_table=table, **options)
     return preparing.prepare(asked, Path(out), jobs=jobs)
@@ -132,6 +134,16 @@ def rounds(out: Folder, method: str | None = None, sites: Folder | None = None, 
         thread.join()
 
 
+def _require_guarded_script(function: str) -> None:
+    """`BadInput` if processes that ``function`` starts would import a script that calls it again, without an end."""
+    script = Path(getattr(sys.modules["__main__"], "__file__", None) or "")
+    if script.suffix == ".py" and script.exists() and "__name__" not in script.read_text("utf-8", errors="replace"):
+        raise BadInput(
+            f'{script}: {function}() with jobs above 1 needs `if __name__ == "__main__":` around the calls, since its '
+            "processes import the script; add that, or pass jobs=1"
+        )
+
+
 @takes_options(*STUDY_OPTIONS)
 def compare(
     out: Folder,
@@ -157,11 +169,11 @@ def compare(
         cluster: address of a dask scheduler, or "slurm"; None: processes on this machine.
 
     Raises:
-        BadInput: something cannot be used, or a process that this function started has called it again.
+        BadInput: something cannot be used.
         RunFailed: a run failed; the others are finished.
     """
-    if current_process().name != "MainProcess":
-        raise BadInput('compare() in a process of its own: put the call below `if __name__ == "__main__":`, or jobs=1')
+    if cluster is None and jobs != 1:
+        _require_guarded_script("compare")
     workers = Workers(jobs, cluster)
     workers.require_used_by(engine)
     asked = RunOptions.read({"sites": sites, "engine": engine, **options})
@@ -170,11 +182,11 @@ def compare(
     settings = {name: str(value) for name, value in asked.all_settings.items()}
     planned = comparison.prepare(Path(out), items, list(seeds), settings, asked.for_study("engine"))
     with workers:
-        failed = comparison.work_off(planned, workers, lambda folder, error: None)
+        failed = comparison.execute_runs(planned, workers, lambda folder, error: None)
     comparison.write_tables(Path(out), planned)
     if failed:
         raise RunFailed("; ".join(f"{folder}: {error}" for folder, error in failed.items()))
-    return comparison.results_of(planned)
+    return comparison.collect_results(planned)
 
 
 def report(

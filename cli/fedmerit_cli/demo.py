@@ -77,7 +77,7 @@ def _train(folders: Sequence[Path], values: Path, shared: Mapping[str, Any]) -> 
     from fedmerit.federation.checkpoint import is_finished
     from fedmerit_cli.coalition_study import CoalitionStudy
     from fedmerit_cli.progress import RunBars, exit_if_failed, progress, resumable
-    from fedmerit_evaluation.ground_truth.semivalues import leave_one_out_weights, required
+    from fedmerit_evaluation.ground_truth.semivalues import leave_one_out_weights, required_coalitions
     from fedmerit_evaluation.studies.cluster import Workers, execute_all
 
     left = [folder for folder in folders if not is_finished(folder, shared["rounds"])]
@@ -93,4 +93,4 @@ def _train(folders: Sequence[Path], values: Path, shared: Mapping[str, Any]) -> 
             )
         exit_if_failed(failed)
         study = CoalitionStudy(values, "fedavg", "0", workers, SETTINGS, options)
-        study.train(required(study.names, leave_one_out_weights))
+        study.train(required_coalitions(study.names, leave_one_out_weights))

@@ -14,8 +14,8 @@ from fedmerit_cli.options import Cluster, Jobs, Methods, OutFolder, Seeds, make_
 from fedmerit_cli.terminal import Commands, console
 
 if TYPE_CHECKING:
-    from fedmerit_evaluation.freeriders.attacked_runs import Attack
     from fedmerit_evaluation.studies.cluster import Workers
+    from fedmerit_lab.attacks.attacked_runs import Attack
     from fedmerit_lab.papers.artefact import Artefact, Paper
 
 commands = Commands("The laboratory: papers' tables and figures, simulated attacks, benchmarks.")
@@ -43,7 +43,7 @@ def paper(
     Interrupted, the same command resumes. Exits with 1 if a training failed or something could not be made.
     """
     from fedmerit_cli.progress import exit_if_failed, progress, resumable
-    from fedmerit_evaluation.studies.study_options import parse_seeds
+    from fedmerit_evaluation.studies.study_folders import parse_seeds
     from fedmerit_lab.papers.production import chosen, find_paper, produce
     from fedmerit_lab.papers.study import Study
 
@@ -148,10 +148,10 @@ def attacks(
     from fedmerit_evaluation.figures.drawing import png
     from fedmerit_evaluation.figures.pages import save_png
     from fedmerit_evaluation.figures.tables import Table, file_name, write_tables
-    from fedmerit_evaluation.freeriders.attacked_runs import results_of
-    from fedmerit_evaluation.freeriders.detection_rules import detection_rates
-    from fedmerit_evaluation.freeriders.figures import detection_rate_figures, figures
-    from fedmerit_evaluation.freeriders.outcomes import compare_with_honest, outcomes, rocs, tables
+    from fedmerit_lab.attacks.attacked_runs import collect_results
+    from fedmerit_lab.attacks.detection_rules import detection_rates
+    from fedmerit_lab.attacks.figures import detection_rate_figures, figures
+    from fedmerit_lab.attacks.outcomes import compare_with_honest, outcomes, rocs, tables
 
     numbers = parse_integers(after, "--after", least=1)
     options = asked.for_study()
@@ -160,7 +160,7 @@ def attacks(
     except ValueError as error:
         raise BadInput(f"--attackers {attackers}: {error}") from None
     runs = _train(out, methods, kinds, names, seeds, workers, asked.all_settings, options)
-    results = results_of(runs)
+    results = collect_results(runs)
     if len(runs) == 2:
         control, attacked = runs
         show([compare_with_honest(attacked, control, results)], out)
@@ -187,8 +187,8 @@ def _train(
     """Train the missing runs; all runs, honest ones first. Exit code 1 if one failed."""
     from fedmerit.trainers.monai_trainer.data import open_sites
     from fedmerit_cli.progress import counting, exit_if_failed
-    from fedmerit_evaluation.freeriders.attacked_runs import parse_attack_kinds, prepare, work_off
-    from fedmerit_evaluation.studies.study_options import parse_methods, parse_seeds
+    from fedmerit_evaluation.studies.study_folders import parse_methods, parse_seeds
+    from fedmerit_lab.attacks.attacked_runs import execute_runs, parse_attack_kinds, prepare
 
     folders = open_sites(options["sites"])
     items = parse_methods(methods, [folder.name for folder in folders], attacked=True)
@@ -198,7 +198,7 @@ def _train(
     with workers:
         console.print(f"{len(attacks)} runs, {left} to do, {workers.number_for(attacks[0].folder, left)} at a time")
         with counting("runs", left) as on_end:
-            failed = work_off(attacks, workers, on_end)
+            failed = execute_runs(attacks, workers, on_end)
     exit_if_failed(failed)
     return attacks
 

@@ -73,7 +73,7 @@ def values(
     """
     workers = make_workers(jobs, cluster)
     from fedmerit_cli.printing import show
-    from fedmerit_evaluation.studies.study_options import parse_methods, parse_seeds
+    from fedmerit_evaluation.studies.study_folders import parse_methods, parse_seeds
     from fedmerit_lab.benchmarks.scenarios import generate
     from fedmerit_lab.benchmarks.value_benchmark import ESTIMATORS, Bench, bench_tables, judge, require_scenarios
 
@@ -125,7 +125,7 @@ def known_answers(
     """
     workers = make_workers(jobs, cluster)
     from fedmerit_cli.printing import show
-    from fedmerit_evaluation.studies.study_options import parse_seeds
+    from fedmerit_evaluation.studies.study_folders import parse_seeds
     from fedmerit_evaluation.valuation.estimators import parse_all
     from fedmerit_lab.benchmarks.known_answers import KnownAnswerBenchmark, compute_values, known_answer_tables
     from fedmerit_lab.benchmarks.observed_trainings import ESTIMATORS
@@ -170,19 +170,17 @@ def detection(
     false positives among honest sites. docs/trust.md describes them. Interrupted, the same command resumes.
     """
     from fedmerit_cli.printing import show
-    from fedmerit_evaluation.studies.study_options import parse_methods, parse_seeds
+    from fedmerit_evaluation.studies.study_folders import parse_methods, parse_seeds
     from fedmerit_lab.benchmarks import detection_benchmark as bench
     from fedmerit_lab.benchmarks.generated_sites import generated_sites
-    from fedmerit_lab.detection import attack_matrix, monitored_federation
+    from fedmerit_lab.detection.simulated_attacks import ATTACKS, WORST
 
     if sites and generated:
         raise BadInput("--sites, --generated: give only one of them")
     folder = generated_sites(out, generated) if generated else sites
-    known = monitored_federation.ATTACKS if folder else attack_matrix.ATTACKS
-    named = {"all": tuple(known), "worst": bench.WORST}.get(attacks, tuple(attacks.split(";")))
+    named = {"all": tuple(ATTACKS), "worst": WORST}.get(attacks, tuple(attacks.split(";")))
     found = bench.federations(
         wanted := bench.DetectionBench(
-            bench.TRAINED if folder else bench.MADE_UP,
             parse_methods(methods, attacked=True),
             [name.strip() for name in named],
             parse_seeds(seeds),
@@ -190,7 +188,8 @@ def detection(
             asked.guard or "on",
             asked.on_verdict or "withhold",
             folder,
-            bench.assign_roles(folder, attacker, outlier or ("site5" if generated else None)) if folder else None,
+            attacker,
+            outlier or ("site5" if generated else None),
             rounds,
             {name: value for name, value in asked.all_settings.items() if name not in ("guard", "on_verdict")},
         ),

@@ -47,6 +47,8 @@ def run(
                 raise BadInput(f"--{name}: missing; a new run needs it (or --resume to continue one)")
         runs.create(folder, **given | {"settings": guarded(given.get("settings", {}))})
     print_cost(folder)
+    if "tensorboard" in given.get("track", ()):
+        console.print(f"live: tensorboard --logdir {folder / 'nvflare'}", soft_wrap=True)
     run_with_progress(folder)
     print_runs([folder])
 
@@ -77,7 +79,7 @@ def compare(
     from fedmerit_cli.progress import RunBars, exit_if_failed, progress, resumable
     from fedmerit_evaluation.figures.tables import print_table
     from fedmerit_evaluation.studies.comparison import prepare, work_off, write_tables
-    from fedmerit_evaluation.studies.study_options import parse_methods, parse_seeds
+    from fedmerit_evaluation.studies.study_folders import parse_methods, parse_seeds
 
     options = asked.for_study("engine")
     items = parse_methods(methods, [site.name for site in open_sites(options["sites"])])

@@ -85,6 +85,7 @@ def shapley(
     with _study(asked, out, seeds, jobs, cluster) as study:
         from fedmerit_evaluation.ground_truth.regression import coalitions_to_train, least_squares_values
         from fedmerit_evaluation.ground_truth.sampling import Sampling
+
         from fedmerit_evaluation.ground_truth.semivalues import required, shapley_weights
         from fedmerit_evaluation.ground_truth.value_tables import ValueTables, sampled_tables, shapley_tables
 
@@ -206,8 +207,9 @@ def unseen(asked: RunOptions, out: OutFolder, seeds: Seeds = "0", jobs: Jobs = N
     resumes. Exits with 1 if a training failed.
     """
     with _study(asked, out, seeds, jobs, cluster) as study:
-        from fedmerit.trainers.monai_trainer.data import open_sites
         from fedmerit_evaluation.ground_truth.generalisation import generalisation_tables, leave_each_out
+
+        from fedmerit.trainers.monai_trainer.data import open_sites
 
         study.train(leave_each_out(study.names))
         study.show(generalisation_tables(list(study.trainings.values()), open_sites(Path(str(asked.sites)))))

@@ -24,7 +24,6 @@ from fedmerit.core import Method
 from fedmerit.engines import resumption, runs
 from fedmerit.errors import BadInput
 from fedmerit.federation.checkpoint import is_finished
-from fedmerit.files import write_json
 from fedmerit.flare.deploy import session
 from fedmerit.flare.deploy.validator import ClassValidator
 from fedmerit.methods.registry import METHODS
@@ -237,15 +236,6 @@ def test_an_object_without_source_may_be_a_part(monkeypatch):
     plugins.register("losses", "of-an-object")(loss)
     assert plugins.load("losses", "of-an-object") is loss
     assert plugins.scripts() == [str(Path(__file__).resolve())]
-
-
-def test_a_run_of_an_earlier_version_names_its_scripts_alone(script, sites, tmp_path):
-    settings = {"architecture": "unet", "width": "2", "depth": "2", "augment": "false"}
-    runs.create(tmp_path / "run", "of-a-script", sites, rounds=1, engine="local", settings=settings)
-    file = tmp_path / "run" / "run.json"
-    write_json(file, json.loads(file.read_text()) | {"parts": [str(script)]})
-    runs.execute(tmp_path / "run", lambda record: None)
-    assert is_finished(tmp_path / "run", 1)
 
 
 def test_a_script_that_is_not_there_begins_no_run(sites, tmp_path, monkeypatch):

@@ -93,7 +93,7 @@ def test_all_methods_are_those_in_which_so_many_sites_can_attack(fedmerit, own_s
         asked.extend(item.method for item in items)
         raise BadInput("that is all")
 
-    monkeypatch.setattr("fedmerit_evaluation.freeriders.attacked_runs.prepare", prepare)
+    monkeypatch.setattr("fedmerit_lab.attacks.attacked_runs.prepare", prepare)
     fedmerit("lab", "attacks", "--methods", "all", "--kinds", "zero", "--sites", own_sites, "--out", tmp_path / "out")
     assert "fedavg" in asked
     assert not {"pooled", "krum"} & set(asked)

@@ -48,7 +48,7 @@ _BUILT_IN: Mapping[str, type[Attack]] = {
 STUDY_ATTACKS = (
     "duplicate",
     "split",
-)  # which make site folders anew for it: `fedmerit_evaluation.freeriders.sybils.SYBILS`
+)  # which make site folders anew for it: `fedmerit_lab.attacks.sybils.SYBILS`
 KINDS: Catalogue[type[Attack]] = Catalogue(
     "attacks",
     _BUILT_IN,

@@ -6,8 +6,8 @@ from typing import Any
 
 from fedmerit import plugins
 from fedmerit.attacks.catalogue import require_possible
-from fedmerit.capabilities import EvaluatesCandidates, PoolsImages, exchanges_directly
-from fedmerit.configuration.description import describe, read_plan, run_plan
+from fedmerit.capabilities import capabilities
+from fedmerit.configuration.description import describe, read_plan
 from fedmerit.configuration.filters import HE, require_privacy
 from fedmerit.configuration.network_input import common
 from fedmerit.configuration.recipes import ROUNDS, guarded
@@ -19,14 +19,11 @@ from fedmerit.engines.resumption import (
     open_recorded_sites,
     read_info,
     require_same_images,
-    require_same_transforms,
 )
 from fedmerit.errors import BadInput
-from fedmerit.federation.checkpoint import complete_rounds
 from fedmerit.federation.requirements import require_consistent, require_decentralised, require_sites, require_timeouts
 from fedmerit.files import LOCK, lock_folder, remove_partial_files, write_json
 from fedmerit.machine import cores
-from fedmerit.methods.registry import METHODS
 from fedmerit.options import RunOptions, Waiting
 from fedmerit.records.ciphertexts import KEYS
 from fedmerit.records.results import read_run
@@ -125,7 +122,7 @@ def job_configuration(asked: RunOptions, task: str | None) -> tuple[RunConfigura
 
 
 def _require_new(run: Path) -> None:
-    """`BadInput` where a run folder cannot be made, or holds something already."""
+    """`BadInput` if a run folder cannot be made, or holds something already."""
     in_the_way = next((path for path in (run, *run.parents) if path.exists() and not path.is_dir()), None)
     if in_the_way:
         raise BadInput(f"{run}: cannot be a folder, as {in_the_way} is a file; choose another --out")
@@ -142,7 +139,7 @@ def configuration_for(
     values: Sequence[str] = (),
     keep_updates: bool = False,
 ) -> RunConfiguration:
-    """Of a run on such sites; `BadInput` where a setting is none, or their images do not fit the network."""
+    """Of a run on such sites; `BadInput` if a setting is none, or their images do not fit the network."""
     first = folders[0]
     network = {"in_channels": first.channels, "labels": list(first.labels)}
     preprocessing = common({folder.name: folder.info for folder in folders})
@@ -166,13 +163,13 @@ def _require_one_machine(config: RunConfiguration, asked: RunOptions) -> None:
     """`BadInput` if images had to be pooled outside one process, or pooling sites are to attack."""
     if asked.engine != "local":
         require_decentralised(config)
-    elif asked.attacks and isinstance(config.build_method(), PoolsImages):
+    elif asked.attacks and capabilities(config.build_method()).pools_images:
         raise BadInput(f"--attack: {config.method} has one training for all sites, so no site can attack it")
 
 
 def _require_processes(config: RunConfiguration, engine: str, threads: int | None, sites: Sequence[str]) -> None:
-    """`BadInput` where sites ask each other for their models, and not all of them would be there to answer."""
-    at_sites = exchanges_directly(config.build_method())
+    """`BadInput` if sites ask each other for their models, and not all of them would be there to answer."""
+    at_sites = capabilities(config.build_method()).exchanges_directly
     if at_sites and engine == "sim" and threads is not None and threads < len(sites):
         raise BadInput(
             f"threads {threads}: with exchange=peer all {len(sites)} sites have to be there at once; "
@@ -181,7 +178,7 @@ def _require_processes(config: RunConfiguration, engine: str, threads: int | Non
 
 
 def _require_server_set(config: RunConfiguration, folders: Sequence[SiteFolder], own: Sequence[SiteFolder]) -> None:
-    """`BadInput` where the method needs a server validation set and there is none, or it does not fit the sites."""
+    """`BadInput` if the method needs a server validation set and there is none, or it does not fit the sites."""
     first = folders[0]
     expected = (first.task, first.channels, first.labels, first.image_size)
     for folder in own:
@@ -195,7 +192,7 @@ def _require_server_set(config: RunConfiguration, folders: Sequence[SiteFolder],
     if own:
         return
     lacking = [folder.name for folder in folders if not folder.cases(SERVER_SPLIT)]
-    if lacking and issubclass(METHODS[config.method], EvaluatesCandidates):
+    if lacking and capabilities(config.build_method()).candidates:
         raise BadInput(
             f"method {config.method} needs images set aside for the server, and {', '.join(lacking)} set none aside; "
             "prepare the sites with --server-share 0.1, or name a folder of the server's own with --server-sites"
@@ -226,21 +223,18 @@ def execute(
         RunFailed: the run did not come to its end; the message says where the log is.
     """
     here = {"sites_folder": sites, "server_sites": server_sites}
-    info = read_info(run) | {name: str(place) for name, place in here.items() if place}
-    plugins.require_given(info.get("parts", []), run / "run.json")
+    info = {**read_info(run), **{name: str(place) for name, place in here.items() if place}}
+    plugins.require_given(info.get("parts", {}), run / "run.json")
     config, folders = read_plan(run), open_recorded_sites(run, info)
     own = open_sites(Path(info["server_sites"])) if info["server_sites"] else []
     require_same_images(run, info, folders, own)
     names = [folder.name for folder in folders]
     threads = threads or info["threads"]
     _require_processes(config, info["engine"], threads, names)
-    require_same_transforms(run, info, config)
     device, waiting = assign_devices(info["device"], names), Waiting.of_record(info)
     attacks, of_server = info["attacks"], info["server_sites"]
     with lock_folder(run) as lock:
         remove_partial_files(run)
-        if not complete_rounds(run):  # an earlier version knew fewer settings, and nothing was done by its plan yet
-            write_json(run / "run.json", read_run(run) | run_plan(config))
         keys = _encryption_contexts(run, config) if HE in info["privacy"] else None
         if info["engine"] == "local":
             devices = {name: configured_device(name, device) for name in (*names, SERVER)}
@@ -260,7 +254,8 @@ def execute(
 
 def _concurrent_sites(config: RunConfiguration, sites: Sequence[str]) -> int:
     """Sites at work at a time on the simulator: as many as there are cores for; all where they ask each other."""
-    return len(sites) if exchanges_directly(config.build_method()) else max(1, cores() // config.training.cpu_threads)
+    at_once = capabilities(config.build_method()).exchanges_directly
+    return len(sites) if at_once else max(1, cores() // config.training.cpu_threads)
 
 
 def _encryption_contexts(run: Path, config: RunConfiguration) -> tuple[bytes, bytes]:

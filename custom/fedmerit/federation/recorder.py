@@ -146,7 +146,7 @@ class Recorder:
         rows = []
         for site, test in zip(self.sites, tests, strict=True):
             if test:
-                rows.append(self._row(round, site, "choice", float(test.choice), split=f"{split}_finished"))
+                rows.append(self._row(round, site, "final_model_choice", float(test.choice), split=f"{split}_finished"))
                 for name, overlaps in zip(FINISHED, test.overlaps, strict=True):
                     rows += self._overlap_rows(round, site, f"{split}_{name}", overlaps)
         self.results.append(rows)

@@ -88,8 +88,6 @@ def compare_answers(
         if _is_in_results(entry, rounds) and "overlaps" in entry:
             split = entry.get("split", "validation")
             answered.setdefault((entry["round"], split), set()).update(entry["overlaps"])
-    if not answered:  # of an earlier version
-        return 0, [f"that measurements of {log.site} are its own: its log has none"]
     taken = [record["round"] for record in records if log.site in record["participants"]]
     rows = {(round, "validation"): (round, "validation") for round in taken}
     _compare_images(path, log, {round for round, _ in rows}, table.rows)
@@ -162,7 +160,7 @@ def _is_in_results(entry: Record, rounds: int) -> bool:
 
 
 def _compare_images(path: Path, log: SiteLog, taken: Collection[int], results: pd.DataFrame) -> None:
-    """How many images it trained on, by which it may be weighed; earlier versions do not say."""
+    """How many images it trained on, by which it may be weighed."""
     told: dict[int, set[int]] = {}
     for entry in log.entries:
         if entry["work"] == TRAIN and "images" in entry:

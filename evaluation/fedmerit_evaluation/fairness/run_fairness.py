@@ -12,7 +12,7 @@ from fedmerit_evaluation.fairness.measurement import Fairness, measure
 from fedmerit_evaluation.fairness.measures import ALIKE
 from fedmerit_evaluation.figures.tables import write_tables
 from fedmerit_evaluation.ground_truth.ground_truths import Reference, list_preparation_differences, open_ground_truths
-from fedmerit_evaluation.results.dice import ALONE, OWN, Dice
+from fedmerit_evaluation.results.dice import OWN, STANDALONE, Dice
 from fedmerit_evaluation.results.run_folders import Run, combine_results, open_runs
 from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.statistics.bootstrap import DRAWS, Resampling
@@ -24,7 +24,7 @@ APART = (
 )
 
 
-def study(
+def measure_runs(
     paths: Sequence[Path],
     alone: Sequence[str] = (),
     truth: Path | None = None,
@@ -86,7 +86,7 @@ def study(
     return found, [*notes, *_undefined(found)]
 
 
-def write(found: Fairness, notes: Sequence[str], out: Path) -> None:
+def write_fairness(found: Fairness, notes: Sequence[str], out: Path) -> None:
     """Write ``fairness.csv`` (every measure, with what it lacks), each table as CSV and LaTeX, and ``notes.txt``."""
     table = found.measured.rename(columns={"measure": "figure"})  # as the file has always called it
     write_text(out / "fairness.csv", no_formulas(table).to_csv(index=False, lineterminator="\n"))
@@ -133,7 +133,7 @@ def _alone(runs: Sequence[Run], names: Sequence[str], folders: Sequence[Path]) -
         if not chosen:
             raise BadInput("--alone: none of its runs is finished; `fedmerit run --resume --out RUN` goes on with one")
     else:
-        chosen = dict.fromkeys(run.label for run in runs if run.info["method"] == ALONE)
+        chosen = dict.fromkeys(run.label for run in runs if run.info["method"] == STANDALONE)
     if len(chosen) > 1:
         raise BadInput(f"{', '.join(chosen)}: several that train alone, of different settings; name one by --alone")
     return next(iter(chosen), None)
@@ -155,7 +155,7 @@ def _missing_local_only(runs: Sequence[Run], alone: str | None) -> list[str]:
     info = runs[0].info
     return [
         f"seed {seed}: no run that trains alone, so neither performance fairness nor gains; `fedmerit run --method "
-        f"{ALONE} --sites {info.get('sites_folder')} --rounds {info['rounds']} --seed {seed} --out RUN` makes one"
+        f"{STANDALONE} --sites {info.get('sites_folder')} --rounds {info['rounds']} --seed {seed} --out RUN` makes one"
         for seed in sorted(lacking)
     ]
 

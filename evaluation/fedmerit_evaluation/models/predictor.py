@@ -25,7 +25,7 @@ from fedmerit.trainers.monai_trainer.saved_networks import load_network, load_we
 from fedmerit_data.raw import Decoded, blank
 from fedmerit_data.readers.one_image import OneImage, image_name, read_image
 from fedmerit_data.spatial.preprocessing import Box, central_box, normalise_of, preprocess
-from fedmerit_evaluation.results.final_models import final_model
+from fedmerit_evaluation.results.evaluation import final_model
 
 SUMMARY = "prediction.json"
 

@@ -15,7 +15,7 @@ from fedmerit_evaluation.figures.drawing import STYLE, legend, panels, site_styl
 from fedmerit_evaluation.figures.pages import Drawing, pictures, write_page
 from fedmerit_evaluation.figures.tables import MINUS, Table, print_table, write_tables
 
-ALL = "all sites"
+ALL_SITES = "all sites"
 HIDDEN = "\N{LESS-THAN SIGN}"  # before the floor, in the place of a 0
 
 
@@ -58,7 +58,7 @@ def sites_table(survey: Survey) -> Table:
     """A row per site: patients and slices."""
     rows = [(name, one.patients, one.slices) for name, one in survey.sites.items()]
     if len(rows) > 1:
-        rows.append((ALL, sum(row[1] for row in rows), sum(row[2] for row in rows)))
+        rows.append((ALL_SITES, sum(row[1] for row in rows), sum(row[2] for row in rows)))
     frame = pd.DataFrame(rows, columns=["Site", "Patients", "Slices"])
     return Table("sites", "Patients and slices, all splits", frame, decimals=0)
 
@@ -68,7 +68,7 @@ def survey_table(survey: Survey, name: str) -> Table:
     quantity = find_quantity(name)
     counts = {site: one.tallies[name].patients for site, one in survey.sites.items() if name in one.tallies}
     if len(counts) > 1:
-        counts[ALL] = tuple(map(sum, zip(*counts.values(), strict=True)))
+        counts[ALL_SITES] = tuple(map(sum, zip(*counts.values(), strict=True)))
     filled = [place for place in range(quantity.bins) if any(row[place] for row in counts.values())]
     below = f"{HIDDEN} {survey.floor}"
     frame = pd.DataFrame(

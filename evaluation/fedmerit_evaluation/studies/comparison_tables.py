@@ -10,11 +10,11 @@ from dataclasses import replace
 import pandas as pd
 
 from fedmerit_evaluation.figures.tables import HEADINGS, HIDDEN_COLUMNS, UNITS, Table
-from fedmerit_evaluation.results.dice import ALONE, POOLED, UNION
+from fedmerit_evaluation.results.dice import POOLED, STANDALONE, UNION
 from fedmerit_evaluation.results.views import Results
 
 PAPER = "Jiang et al. 2023"
-BOUNDS = {ALONE: "floor", POOLED: "ceiling"}  # of what a federation is measured by
+BOUNDS = {STANDALONE: "floor", POOLED: "ceiling"}  # of what a federation is measured by
 OVER_SEEDS = ", mean ± std over seeds"
 
 

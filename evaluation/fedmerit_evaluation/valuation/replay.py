@@ -35,7 +35,7 @@ from fedmerit_evaluation.valuation.observed_run import prepared_sites
 FOLDER = "values"  # in the run folder: what was observed afterwards, a file an observer
 
 
-def observed_after(
+def replay_observers(
     run: Path,
     observers: Sequence[str],
     device: str = "auto",

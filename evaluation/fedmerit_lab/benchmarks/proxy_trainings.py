@@ -14,9 +14,9 @@ from fedmerit.trainers.monai_trainer.data import open_sites
 from fedmerit_data.shrinking import shrink
 from fedmerit_evaluation.ground_truth import coalitions
 from fedmerit_evaluation.ground_truth.coalitions import Training
-from fedmerit_evaluation.ground_truth.regression import coalitions_to_train, least_squares_values
 from fedmerit_evaluation.ground_truth.reliability import Resampled, Values, resample, semivalue_function
-from fedmerit_evaluation.ground_truth.semivalues import Game, required, shapley_weights, sites_of
+from fedmerit_evaluation.ground_truth.semivalues import Game, list_sites, required_coalitions, shapley_weights
+from fedmerit_evaluation.ground_truth.shapley_approximations import coalitions_to_train, least_squares_values
 from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.studies.cluster import Workers
 from fedmerit_lab.benchmarks.scenarios import make_if_missing
@@ -44,7 +44,7 @@ class Proxy(Checked):
 
 
 def _complete(game: Game) -> bool:
-    return bool(len(game) == 2 ** len(sites_of(game)))
+    return bool(len(game) == 2 ** len(list_sites(game)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,14 +87,14 @@ def train_proxy(
         make_if_missing(small, asked, lambda: shrink(sites, small, proxy.shrink))
     names = [site.name for site in open_sites(small)]
     if 2 ** len(names) <= proxy.most:
-        chosen = [one for one in required(names, shapley_weights) if one]
+        chosen = [one for one in required_coalitions(names, shapley_weights) if one]
     else:
         chosen = coalitions_to_train(names, proxy.most, 0)
     options = {"sites": small, "rounds": proxy.rounds, "engine": "local"}
     trainings = coalitions.prepare(out, chosen, seeds, "fedavg", {**settings, **proxy.settings}, options)
-    if failed := coalitions.work_off(trainings, workers, on_end):
+    if failed := coalitions.execute_trainings(trainings, workers, on_end):
         raise RunFailed("; ".join(f"{folder}: {why}" for folder, why in failed.items()))
-    results: Results = coalitions.results_of(trainings)
+    results: Results = coalitions.collect_results(trainings)
     if not results.sites:
         raise BadInput(f"{out}: no training is finished; the same command goes on")
-    return ProxyResult(resample(results, proxy.values), coalitions.own_seconds(trainings), trainings)
+    return ProxyResult(resample(results, proxy.values), coalitions.sum_seconds(trainings), trainings)

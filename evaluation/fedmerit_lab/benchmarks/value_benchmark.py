@@ -23,19 +23,19 @@ from fedmerit_evaluation.figures.tables import Table, plain_name
 from fedmerit_evaluation.ground_truth import coalitions
 from fedmerit_evaluation.ground_truth.ground_truths import LEAVE_ONE_OUT, SHAPLEY
 from fedmerit_evaluation.ground_truth.power import reliability_table
-from fedmerit_evaluation.ground_truth.regression import coalitions_to_train, shapley_or_regression
 from fedmerit_evaluation.ground_truth.reliability import POINTS, Resampled, correlation, resample
 from fedmerit_evaluation.ground_truth.semivalues import FloatArray
-from fedmerit_evaluation.ground_truth.value_tables import TRUTHS
+from fedmerit_evaluation.ground_truth.shapley_approximations import coalitions_to_train, shapley_or_regression
+from fedmerit_evaluation.ground_truth.value_tables import REFERENCES
 from fedmerit_evaluation.results.run_folders import undefined_quantities
 from fedmerit_evaluation.statistics.ranks import ranking
 from fedmerit_evaluation.statistics.ranks import resample as resample_seeds
 from fedmerit_evaluation.studies import comparison
 from fedmerit_evaluation.studies.cluster import Workers
-from fedmerit_evaluation.studies.study_options import MethodSpec
+from fedmerit_evaluation.studies.study_folders import MethodSpec
+from fedmerit_evaluation.valuation.estimator import OwnContribution
 from fedmerit_evaluation.valuation.estimators import parse
 from fedmerit_evaluation.valuation.observed_run import ObservedRun
-from fedmerit_evaluation.valuation.record_estimators import OwnContribution
 from fedmerit_evaluation.valuation.valued_runs import rank_flip_table
 from fedmerit_lab.benchmarks import observed_trainings
 from fedmerit_lab.benchmarks.budget_allocation import Outcome, budget_table
@@ -137,7 +137,7 @@ def judge(bench: Bench, world: str, progress: Progress = lambda what, done, of: 
             costs[spec] = found.seconds / len(bench.seeds) / training
     said = {spec: said[spec] for spec in bench.estimators}
     outcomes = dict.fromkeys(said, Outcome(_reached(heard.together), alone))
-    failed = comparison.work_off(planned, bench.workers, _counter(progress, f"{folder.name}: methods"))
+    failed = comparison.execute_runs(planned, bench.workers, _counter(progress, f"{folder.name}: methods"))
     observed_trainings.require_success(failed)
     for label in (item.label for item in bench.methods):
         of_method = [ObservedRun(run.folder, bench.draws) for run in planned if run.label == label]
@@ -152,7 +152,7 @@ def _reached(observed: Sequence[ObservedRun]) -> FloatArray:
     return np.concatenate([run.results.dice.by_site[run.sites].to_numpy(dtype=np.float64) for run in observed])
 
 
-def _planned(bench: Bench, sites: Path, out: Path) -> list[comparison.Planned]:
+def _planned(bench: Bench, sites: Path, out: Path) -> list[comparison.PlannedRun]:
     """The runs of the methods."""
     given: dict[str, Any] = {"sites": sites, "rounds": bench.rounds, "engine": "local"}
     return comparison.prepare(out, bench.methods, bench.seeds, bench.settings, given) if bench.methods else []
@@ -168,13 +168,13 @@ def _truths(bench: Bench, sites: Path, out: Path, progress: Progress) -> tuple[d
     trainings = coalitions.prepare(
         out, sorted(asked, key=lambda one: (-len(one), sorted(one))), bench.seeds, "fedavg", bench.settings, given
     )
-    failed = coalitions.work_off(trainings, bench.workers, _counter(progress, f"{out.parent.name}: truth"))
+    failed = coalitions.execute_trainings(trainings, bench.workers, _counter(progress, f"{out.parent.name}: truth"))
     coalitions.write_results(out)
     observed_trainings.require_success(failed)
-    results = coalitions.results_of(trainings)
+    results = coalitions.collect_results(trainings)
     own = results.coalition_results.dice.by_site
     alone = np.array([[own.loc[(name, seed), name] for name in names] for seed in bench.seeds])
-    truths = {SHAPLEY: lambda game: shapley_or_regression(game, names), LEAVE_ONE_OUT: TRUTHS[LEAVE_ONE_OUT]}
+    truths = {SHAPLEY: lambda game: shapley_or_regression(game, names), LEAVE_ONE_OUT: REFERENCES[LEAVE_ONE_OUT]}
     return {name: resample(results, values, bench.draws) for name, values in truths.items()}, alone
 
 
@@ -225,7 +225,7 @@ def agreement(said: FloatArray, truth: Resampled, seed: int = 0) -> dict[str, fl
 
 def bench_tables(judged: Sequence[ScenarioResult]) -> list[Table]:
     """Estimators by worlds, how good every world's truth is, and what the values are."""
-    tables = [_agreements(name, judged) for name in TRUTHS]
+    tables = [_agreements(name, judged) for name in REFERENCES]
     for one in judged:
         table, name = reliability_table(one.truths), f"reliability-{plain_name(one.world)}"
         caption = f"World {one.world} ({one.expected}): {table.caption}"

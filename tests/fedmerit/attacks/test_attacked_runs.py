@@ -5,8 +5,7 @@ import json
 import pytest
 
 from fedmerit.attacks.catalogue import parse
-from fedmerit.engines import resumption, runs
-from fedmerit.errors import BadInput
+from fedmerit.engines import runs
 from fedmerit.records.ledger import verify
 from fedmerit.records.results import read_results, read_run
 
@@ -62,12 +61,3 @@ def test_rounds_record_norms_cosines_and_repetitions(tmp_path, sites):
     assert len(both) == len(trained) / 4
     same = both["value_x"] == both["value_y"]
     assert same[both["site"] == "site1"].all()
-
-
-def test_runs_of_earlier_versions_are_of_honest_sites(own_run):
-    info = read_run(own_run)
-    del info["attacks"]
-    (own_run / "run.json").write_text(json.dumps(info))
-    resumption.require_same(own_run, {"rounds": 3})
-    with pytest.raises(BadInput, match="attacks"):
-        resumption.require_same(own_run, {"attacks": {"site1": "zero"}})

@@ -28,7 +28,7 @@ from fedmerit.vectors import aggregate
 from fedmerit.verification.run import verify_run
 from fedmerit.wire.egress_list import Withheld
 from fedmerit.wire.messages import TRAIN, Failure, Reply, payload_bytes
-from fedmerit_evaluation.results.final_models import final_models
+from fedmerit_evaluation.results.evaluation import final_models
 
 tenseal = pytest.importorskip("tenseal", reason="TenSEAL is not installed: pip install 'fedmerit[he]'")
 

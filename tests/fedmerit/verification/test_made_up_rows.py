@@ -42,7 +42,7 @@ ROWS = [
     row(1, "C", "rejected", 1, split="testing"),
     *measured(0, "testing_best"),
     *(one for split in FINISHED for one in measured(1, split)),
-    row(1, "A", "choice", 2, split="testing_finished"),
+    row(1, "A", "final_model_choice", 2, split="testing_finished"),
 ]
 
 

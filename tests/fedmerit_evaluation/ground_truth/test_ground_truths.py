@@ -18,7 +18,7 @@ from fedmerit_evaluation.ground_truth.ground_truths import (
     open_ground_truths,
     write_sampling,
 )
-from fedmerit_evaluation.ground_truth.sampling import Estimate, Sampling
+from fedmerit_evaluation.ground_truth.shapley_approximations import Estimate, Sampling
 
 SITES = ["A", "B", "C"]
 THREE = {site: WORTH[site] for site in SITES}

@@ -14,7 +14,7 @@ from fedmerit.files import write_json
 from fedmerit.records.results import ResultsFile, Row
 from fedmerit_evaluation.ground_truth import ground_truths
 from fedmerit_evaluation.ground_truth.ground_truths import write_sampling
-from fedmerit_evaluation.ground_truth.sampling import Sampling
+from fedmerit_evaluation.ground_truth.shapley_approximations import Sampling
 from fedmerit_evaluation.report.all_sites import write_report
 from fedmerit_evaluation.report.contributions import agreements, permutation_p
 from fedmerit_evaluation.report.one_site import write_site_report

@@ -254,7 +254,9 @@ def test_a_table_and_figures_from_end_to_end(tmp_path):
 
 
 def test_too_few_patients_are_told_before_anything_is_trained(sites, tmp_path):
-    result = fedmerit("lab", "paper", "cgsv", "--sites", sites, "--out", tmp_path / "out", "--into", 30, "--only", "figure3")
+    result = fedmerit(
+        "lab", "paper", "cgsv", "--sites", sites, "--out", tmp_path / "out", "--into", 30, "--only", "figure3"
+    )
     assert result.exit_code == 2
     assert "the sites need 30" in plain(result.output)
     assert not list(tmp_path.glob("out/**/*.json"))  # neither runs nor paper.json, which would hold on to this

@@ -57,7 +57,7 @@ def test_a_run_that_is_whole_is_none_that_failed_whatever_its_session_says(tmp_p
     write_json(tmp_path / "run" / "run.json", {})
     monkeypatch.setattr(poc, "make_federation", lambda *_: (tmp_path / "admin", []))
     monkeypatch.setattr(poc, "export_job", lambda *_, **__: None)
-    monkeypatch.setattr(poc, "guarded", lambda *_, **__: nullcontext())
+    monkeypatch.setattr(poc, "end_processes_on_exit", lambda *_, **__: nullcontext())
     monkeypatch.setattr(poc.session, "session", end)
     config, finished = SimpleNamespace(rounds=1), [False, True, True]
     monkeypatch.setattr(poc, "is_finished", lambda run, rounds: finished.pop(0))
