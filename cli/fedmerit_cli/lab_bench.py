@@ -98,7 +98,7 @@ def values(
         )
         for scenario in wanted:
             judged.append(
-                judge(bench, scenario, lambda what, done, of: console.print(f"{what}: {done} done", soft_wrap=True))
+                judge(bench, scenario, lambda what, done: console.print(f"{what}: {done} done", soft_wrap=True))
             )
             show(bench_tables(judged), out)
     console.print(f"trainings and tables: {out}", soft_wrap=True)

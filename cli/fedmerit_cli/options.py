@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 # The keys of `METHODS` in `fedmerit.methods.registry` and of `TASKS` in `fedmerit.configuration.run`, which load torch
 METHODS = (
-    "standalone", "pooled", "fedavg", "fedce", "cgsv", "rffl", "dw", "eu", "rr", "cffl", "fedave", "fedsac", "qfedavg",
-    "fedci", "eci", "fedvalue", "cycle", "vpdl", "fedbn", "silobn", "fedprox", "fedavgm", "fedadam", "scaffold",
-    "ditto", "shapfed", "median", "trimmed", "krum",
+    "standalone", "pooled", "fedavg", "fedce", "fedce_nvflare", "cgsv", "rffl", "dw", "eu", "rr", "cffl",
+    "cffl_released", "fedave", "fedsac", "qfedavg", "fedci", "eci", "fedvalue", "cycle", "vpdl", "fedbn", "silobn",
+    "fedprox", "fedavgm", "fedadam", "scaffold", "ditto", "shapfed", "median", "trimmed", "krum",
 )  # fmt: skip
 TASKS = ("prostate", "fundus", "fundus-disc")
 

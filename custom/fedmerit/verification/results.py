@@ -13,7 +13,7 @@ from pathlib import Path
 import pandas as pd
 
 from fedmerit.errors import BadInput
-from fedmerit.federation.recorder import FINISHED
+from fedmerit.federation.recorder import FINAL_CANDIDATES
 from fedmerit.records.results import EXPECTED, ROUND_SPLITS, read_results, read_run, rows_digest
 from fedmerit.trainers.monai_trainer.overlaps import COUNTS, Overlap, mean_dice
 from fedmerit.verification.site_logs import Record
@@ -245,7 +245,7 @@ FINAL_QUANTITIES: Mapping[str, Sequence[str]] = {  # by split, the quantities wr
     "testing": (*MEASURED, "bytes_received", "rejected"),
     BEST: MEASURED,
     UNION: SCORES,
-    **{f"{split}_{name}": (*MEASURED, "final_model_choice") for split in ("validation", "testing") for name in FINISHED},
+    **{f"{split}_{name}": (*MEASURED, "final_model_choice") for split in ("validation", "testing") for name in FINAL_CANDIDATES},
 }
 ADDED = "it was put in: take the file from whom it was sent to when the run ended"
 

@@ -78,7 +78,9 @@ def measure_runs(
         ground = replace(ground, trained=_select_label(ground.trained, label))
         otherwise = list_preparation_differences(truth, [run.site_digests for run in runs])
         notes += [f"--ground-truth {truth}: {note}" for note in [*ground.notes, *otherwise]]
-        notes += [f"--ground-truth {truth}: {text}" for one in ground.truths for text in _sampled(one, runs[0].sites, label)]
+        notes += [
+            f"--ground-truth {truth}: {text}" for one in ground.truths for text in _sampled(one, runs[0].sites, label)
+        ]
     methods = {run.label: str(run.info["method"]) for run in runs}
     found = measure(
         results, methods, alone=base, truth=ground, split=split, resampling=Resampling(draws=draws, seed=seed)

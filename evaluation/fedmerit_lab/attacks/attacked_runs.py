@@ -1,6 +1,6 @@
-"""The runs of a study of free riders: every site in turn attacks, beside runs in which all are honest.
+"""The runs of a study of attacks: every site in turn attacks, and the honest runs to compare with.
 
-``OUT/runs`` holds a run folder for each, ``OUT/sites`` the site folders of sites that stand twice or as two.
+``OUT/runs`` holds a run folder for each, ``OUT/sites`` the site folders that Sybil attacks change.
 """
 
 import shutil
@@ -33,26 +33,26 @@ from fedmerit_evaluation.studies.study_folders import (
 from fedmerit_lab.attacks.sybils import SYBILS
 
 HONEST = "honest"
-IMAGES = "images.json"  # digests of what the sites that stand twice or as two were made of
+IMAGES = "images.json"  # digests of the sites that Sybil attacks changed
 OPTIONS = {"engine": "local"}
 SETTINGS = {"validate_trained": "true"}  # the free-rider value needs it
-NOT_ALONE = {  # what these need beside the site, which the study does not give
-    "twin": "needs a second site with the same images; ask for duplicate",
-    "near-twin": "needs a second site with the same images; `fedmerit lab bench detection` has it",
-    "rigged": "needs the names of friends; `fedmerit lab bench detection` has it",
+COLLUSIONS = {  # attacks that need more than the site
+    "twin": "needs a second site with the same images; take duplicate",
+    "near-twin": "needs a second site with the same images; take `fedmerit lab bench detection`",
+    "rigged": "needs the names of friends; take `fedmerit lab bench detection`",
 }
 
 
 @dataclass(frozen=True)
 class Attack:
-    """One run. Of a control, in which all are honest, ``kind`` is `HONEST` and ``site`` empty."""
+    """One run. In an honest run, ``kind`` is `HONEST` and ``site`` is empty."""
 
     label: str  # of the method
     kind: str  # spec of an attack, or a key of `SYBILS`
     site: str
     seed: int
     folder: Path
-    riders: tuple[str, ...] = ()  # the names under which the site takes part
+    attackers: tuple[str, ...] = ()  # the names under which the site takes part
     first: int = 0  # its first round that is not honest
 
     @property
@@ -62,25 +62,25 @@ class Attack:
 
 
 def parse_attack_kinds(text: str, labels: Sequence[str]) -> list[str]:
-    """The kinds of ``repeat,noise:from=5,duplicate``; ``all`` is every kind at its defaults.
+    """The kinds of ``repeat,noise:from=5,duplicate``; ``all`` is every kind with its defaults.
 
-    Of sites with one label, ``all`` leaves ``swapped`` out: it is ``inverted`` there.
+    With one label, ``all`` leaves out ``swapped``, which is the same as ``inverted`` then.
 
     Raises:
-        BadInput: a kind is unknown or there twice, or a parameter unusable.
+        BadInput: a kind is unknown or there twice, or a parameter cannot be used.
     """
     kinds: list[str] = []
     for part in text.split(","):
         if part.strip() == "all":
             same = ("swapped",) if len(labels) == 1 else ()
-            kinds += [kind for kind in (*catalogue.KINDS, *SYBILS) if kind not in (*NOT_ALONE, *same)]
+            kinds += [kind for kind in (*catalogue.KINDS, *SYBILS) if kind not in (*COLLUSIONS, *same)]
         else:
             kinds.append(part.strip())
     for kind in kinds:
         if kinds.count(kind) > 1:
             raise BadInput(f"--kinds: {kind} is given twice; name each once")
-        if kind.split(":")[0] in NOT_ALONE:
-            raise BadInput(f"--kinds: {kind} {NOT_ALONE[kind.split(':')[0]]}")
+        if kind.split(":")[0] in COLLUSIONS:
+            raise BadInput(f"--kinds: {kind} {COLLUSIONS[kind.split(':')[0]]}")
         if kind not in SYBILS:
             try:
                 catalogue.parse(kind)
@@ -93,50 +93,50 @@ def prepare(
     out: Path,
     items: Sequence[MethodSpec],
     kinds: Sequence[str],
-    riding: Sequence[str],
+    attackers: Sequence[str],
     seeds: Sequence[int],
     settings: Mapping[str, str],
     options: Mapping[str, Any],
 ) -> list[Attack]:
-    """Check every run, then create those that are missing. No run is left behind where one cannot be created.
+    """Check every run, then create the missing ones; if one cannot be created, none is.
 
     Args:
         out: the study's folder.
         items: the methods.
-        kinds: of attack, as `parse_attack_kinds` gives them.
-        riding: the sites that attack, one in each run.
+        kinds: of attack, from `parse_attack_kinds`.
+        attackers: the sites that attack, one in each run.
         seeds: of every run.
-        settings: of every run, beside `SETTINGS`.
+        settings: of every run, in addition to `SETTINGS`.
         options: further ones of `fedmerit.engines.runs.create`; ``sites`` and ``rounds`` among them.
 
     Returns:
-        The runs, controls first.
+        The runs, honest ones first.
 
     Raises:
-        BadInput: a run cannot be created, or is there already with other options or sites; or a kind begins after
-            the last round; or sites were prepared anew since copies of them were made here.
+        BadInput: a run cannot be created, or exists with other options or sites; or an attack begins after the last
+            round; or sites were prepared again after copies of them were made here.
     """
     root = Path(options["sites"])
     folders = open_sites(root)
     everyone = [site.name for site in folders]
-    if unknown := [site for site in riding if site not in everyone]:
+    if unknown := [site for site in attackers if site not in everyone]:
         raise BadInput(f"{root}: holds no site {', '.join(unknown)}; there are {', '.join(everyone)}")
     for kind in kinds:
         if (first := _first(kind)) >= options["rounds"]:
             raise BadInput(f"--kinds {kind}: begins in round {first}, the last of {options['rounds']} rounds is before")
     attacks = [
         (item, _attack(out, item.label, kind, site, seed))
-        for kind, site in [(HONEST, ""), *product(kinds, riding)]
+        for kind, site in [(HONEST, ""), *product(kinds, attackers)]
         for item in items
         for seed in seeds
     ]
     require_same_images(out / IMAGES, folders)
-    doubled = [kind for kind in kinds if kind in SYBILS]
+    sybils = [kind for kind in kinds if kind in SYBILS]
     with scratch(out) as new:
-        for kind, site in product(doubled, riding):
+        for kind, site in product(sybils, attackers):
             if not _changed_sites(out, kind, site).exists():
                 SYBILS[kind](root, site, _changed_sites(new, kind, site))
-        if doubled:
+        if sybils:
             write_json(out / IMAGES, recorded_digests(folders, ()))
         _take_over(new / "sites", out / "sites")
         for item, attack in attacks:
@@ -159,7 +159,7 @@ def prepare(
 
 
 def _changed_sites(out: Path, kind: str, site: str) -> Path:
-    """The folder of site folders in which a site stands twice or as two."""
+    """The folder of site folders that a Sybil attack changed."""
     return out / "sites" / f"{kind}_{site}"
 
 
@@ -180,9 +180,9 @@ def _attack(out: Path, label: str, kind: str, site: str, seed: int) -> Attack:
 
 
 def _specs(attack: Attack) -> dict[str, str]:
-    """By site, as `fedmerit.engines.runs.create` takes them."""
+    """By site, for `fedmerit.engines.runs.create`."""
     if attack.kind == "duplicate":
-        return {attack.riders[1]: f"twin:of={attack.site}"}
+        return {attack.attackers[1]: f"twin:of={attack.site}"}
     return {} if attack.kind in SYBILS or attack.kind == HONEST else {attack.site: attack.kind}
 
 
@@ -192,18 +192,18 @@ def execute_runs(
     on_end: OnEnd,
     on_round: OnRound = lambda folder, record: None,
 ) -> dict[Path, str]:
-    """Execute what is not finished, side by side; the runs that failed, and why."""
+    """Execute unfinished runs concurrently; the failed runs with the reason."""
     left = [attack.folder for attack in attacks if not attack.finished]
     return execute_all(left, workers, on_end, on_round, after=forget)
 
 
 def forget(folder: Path, sites: Path) -> None:
-    """Drop what the sites of a finished run remember: models, of which a study would keep hundreds."""
+    """Delete the sites' memory of a finished run: models, of which a study would keep hundreds."""
     shutil.rmtree(folder / "sites", ignore_errors=True)
 
 
 def collect_results(attacks: Sequence[Attack]) -> Results:
-    """The results of the finished runs; column ``run`` tells them apart."""
+    """The results of the finished runs; column ``run`` has their folders."""
     finished = [attack for attack in attacks if attack.finished]
     tables = [open_run(attack.folder).results.rows.assign(run=attack.folder.name) for attack in finished]
     return Results(pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=COLUMNS))

@@ -1,7 +1,4 @@
-"""Figures 4 and 7 of Jiang et al. 2023: who looks like a free rider, in runs in which each site in turn is one.
-
-How often each rule names the rider, and an honest site, after so many rounds: a picture of `naming`'s table.
-"""
+"""Figures of a study of attacks: Figures 4 and 7 of Jiang et al. 2023, and the detection rates of rules."""
 
 from collections.abc import Mapping, Sequence
 
@@ -23,7 +20,7 @@ SNAPSHOTS = 6  # rounds that Figure 4 shows
 
 
 def figures(attacks: Sequence[Attack], results: Results) -> dict[str, Figure]:
-    """Both figures for every method and attack that leaves the sites as they are, means over seeds; by name."""
+    """Both figures for every method and attack except Sybil attacks, means over seeds; by name."""
     values, cosines = accumulated(free_rider_values(results)), of_rounds(results, "cosine_to_mean")
     there = [
         attack for attack in attacks if attack.kind not in (HONEST, *SYBILS) and attack.folder.name in values.index
@@ -36,11 +33,11 @@ def figures(attacks: Sequence[Attack], results: Results) -> dict[str, Figure]:
             ("figure4", values, heat_map, "Free-rider value, mean over rounds"),
             ("figure7", cosines, lines, "Cosine to the mean update"),
         ):
-            by_rider = {
+            by_attacker = {
                 site: _over_seeds(table, [attack for attack in own if attack.site == site])
                 for site in sorted({attack.site for attack in own})
             }
-            drawn[f"{figure}_{name}"] = draw(by_rider, f"{title} ({label}, {kind})")
+            drawn[f"{figure}_{name}"] = draw(by_attacker, f"{title} ({label}, {kind})")
     return drawn
 
 
@@ -51,21 +48,21 @@ def _over_seeds(table: pd.DataFrame, attacks: Sequence[Attack]) -> pd.DataFrame:
 
 
 def heat_map(values: Mapping[str, pd.DataFrame], title: str) -> Figure:
-    """As Figure 4: a panel per round shown, a row per site that rides in a run of its own, a column per site.
+    """As Figure 4: a panel for each shown round, a row for each run by its attacker, a column for each site.
 
     Args:
-        values: by the site that rides, rounds x sites of that run (or the mean of several), the same in each; below
-            0 they are drawn as 0, as in the paper.
-        title: what the values are.
+        values: by attacker, rounds x sites of its run (or the mean of several); negative ones are drawn as 0, as in
+            the paper.
+        title: of the values.
     """
-    riders, table = list(values), next(iter(values.values()))
+    attackers, table = list(values), next(iter(values.values()))
     rounds = np.unique(np.linspace(0, len(table) - 1, SNAPSHOTS).round().astype(int))
-    stack = np.stack([[values[rider].iloc[row].clip(lower=0).to_numpy() for rider in riders] for row in rounds])
+    stack = np.stack([[values[site].iloc[row].clip(lower=0).to_numpy() for site in attackers] for row in rounds])
     highest = max(float(np.nanmax(stack)), 1e-9) if np.isfinite(stack).any() else 1.0
     size = 0.55 * len(table.columns)
     with style.context([STYLE, {"axes.grid": False, "font.size": 8}]):
         figure = Figure(
-            figsize=(1.5 + (0.4 + size) * len(rounds), 1.6 + 0.4 * len(riders)), dpi=160, layout="constrained"
+            figsize=(1.5 + (0.4 + size) * len(rounds), 1.6 + 0.4 * len(attackers)), dpi=160, layout="constrained"
         )
         panels = figure.subplots(1, len(rounds), sharey=True, squeeze=False)[0]
         for panel, row, cells in zip(panels, rounds, stack, strict=True):
@@ -77,7 +74,7 @@ def heat_map(values: Mapping[str, pd.DataFrame], title: str) -> Figure:
                 )
             panel.set_title(f"Round {table.index[row]}")
             panel.set_xticks(range(len(table.columns)), table.columns, rotation=90)
-            panel.set_yticks(range(len(riders)), riders)
+            panel.set_yticks(range(len(attackers)), attackers)
         panels[0].set_ylabel("Free rider")
         figure.colorbar(picture, ax=panels, shrink=0.8)
         figure.suptitle(title, x=0.01, ha="left")
@@ -85,19 +82,19 @@ def heat_map(values: Mapping[str, pd.DataFrame], title: str) -> Figure:
 
 
 def lines(values: Mapping[str, pd.DataFrame], title: str) -> Figure:
-    """As Figure 7: a panel per site that rides, a line per site over the rounds, the rider's the thickest."""
-    panels = {f"{rider} rides": table for rider, table in values.items()}
-    return lines_over_rounds(panels, title, bold={f"{rider} rides": rider for rider in values})
+    """As Figure 7: a panel for each attacker, a line for each site over the rounds, the attacker's in bold."""
+    by_title = {f"{site} attacks": table for site, table in values.items()}
+    return lines_over_rounds(by_title, title, bold={f"{site} attacks": site for site in values})
 
 
 def detection_rate_figures(table: pd.DataFrame) -> dict[str, Figure]:
-    """A figure for each behaviour, a panel for each method in it; by name.
+    """A figure for each attack with a panel for each method; by name.
 
     Args:
-        table: that of `naming`, one row for each method, behaviour, number of rounds and rule.
+        table: of `fedmerit_lab.attacks.detection_rules.detection_rates`.
     """
-    kinds = list(dict.fromkeys(table["Behaviour"])) if len(table) else []
-    return {f"naming_{kind}": _figure(table[table["Behaviour"] == kind]) for kind in kinds}
+    kinds = list(dict.fromkeys(table["Attack"])) if len(table) else []
+    return {f"detection-rates_{kind}": _figure(table[table["Attack"] == kind]) for kind in kinds}
 
 
 def _figure(table: pd.DataFrame) -> Figure:
@@ -114,8 +111,8 @@ def _figure(table: pd.DataFrame) -> Figure:
             panel.set_xticks(sorted(set(table["After rounds"])))
         titled(figure, "Percent of runs")
         kinds = [
-            Line2D([], [], color=GREY, marker="o", markersize=4, label="rider alone named"),
-            Line2D([], [], color=GREY, marker="x", markersize=4, linestyle=":", label="honest site named"),
+            Line2D([], [], color=GREY, marker="o", markersize=4, label="only attackers flagged"),
+            Line2D([], [], color=GREY, marker="x", markersize=4, linestyle=":", label="honest site flagged"),
         ]
         legend(figure, [*kinds, *(Line2D([], [], label=rule, **look) for rule, look in looks.items())])
     return figure

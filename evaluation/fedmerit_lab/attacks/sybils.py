@@ -1,4 +1,4 @@
-"""Site folders in which one site stands twice, or as two: what a hospital gains by several identities."""
+"""Sybil attacks: site folders in which one site takes part under two names."""
 
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
@@ -15,11 +15,11 @@ Keep = Callable[[str, str], bool]  # of a split and a patient
 def duplicate(sites: Path, site: str, out: Path) -> list[str]:
     """All sites, and ``site`` a second time as ``<site>-copy``; the names of both.
 
-    Arrays are hard links to those of ``sites`` where the file system has them, else copies.
+    Arrays are hard links to those of ``sites`` if the file system has them, else copies.
 
     Args:
         sites: folder of site folders.
-        site: of which there are to be two.
+        site: to duplicate.
         out: folder to write them into; new.
 
     Raises:
@@ -32,12 +32,12 @@ def duplicate(sites: Path, site: str, out: Path) -> list[str]:
 
 
 def split(sites: Path, site: str, out: Path) -> list[str]:
-    """All sites but ``site``, in whose place stand ``<site>-a`` and ``<site>-b``; their names.
+    """All sites, with ``site`` replaced by ``<site>-a`` and ``<site>-b``; their names.
 
-    Each trains on every other of its training patients. Validation, test and server images both have, so that a
-    site of few patients can be split.
+    Each trains on every other of its training patients. Both have all validation, test and server images, so a site
+    of few patients can be split.
 
-    Args, links and errors are those of `duplicate`; `BadInput` too where there is one training patient alone.
+    Args, links and errors are those of `duplicate`; also `BadInput` if there is only one training patient.
     """
     halves = [f"{site}-a", f"{site}-b"]
     chosen = _others(sites, site, halves, out)

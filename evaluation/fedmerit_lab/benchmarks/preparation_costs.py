@@ -1,4 +1,4 @@
-"""What `prepare` takes beside bare decoding: of the same raw files, in this process, everything imported before."""
+"""Seconds of `prepare` compared with only decoding the same raw files, in this process with everything imported."""
 
 import shutil
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ from fedmerit_data.synthetic import prostate
 from fedmerit_lab.benchmarks.benchmark import Benchmark, Measure, bars, timed
 
 BASE = "decode"
-GENERATED = "prostate-multisite"  # the layout of what is generated where no source is given
+GENERATED = "prostate-multisite"  # layout of generated files, without a source
 SimpleITK_: Any = SimpleITK  # which carries no types
 
 
@@ -34,7 +34,7 @@ def preparation_costs(out: Path, asked: Preparation, jobs: int, repetitions: int
     Args:
         out: folder of what was measured; site folders are written below it and removed.
         asked: of a kind whose raw files are in its source.
-        jobs: processes of the last case, which is left out where they are fewer than two.
+        jobs: processes of the last case, which is left out if they are fewer than two.
         repetitions: of every case, interleaved.
         on_case: called before every measurement.
 
@@ -69,7 +69,7 @@ def preparation_costs(out: Path, asked: Preparation, jobs: int, repetitions: int
 
 
 def generated_source(out: Path, patients: int) -> Path:
-    """The folder of six generated prostate sites' raw files, in the layout `GENERATED`, made where it is absent."""
+    """The folder of six generated prostate sites' raw files in the layout `GENERATED`, made if missing."""
     raw = out / f"raw-{patients}"
     if not raw.exists():
         with new_folder(raw) as folder:
@@ -78,7 +78,7 @@ def generated_source(out: Path, patients: int) -> Path:
 
 
 def decode(file: Path) -> np.ndarray[Any, Any]:
-    """What one file holds, by its library alone."""
+    """The array of one file, only by its library."""
     suffix = name_and_suffix(file)[1]
     if suffix in NIFTI:
         return np.asarray(nib.load(file).dataobj)
@@ -102,6 +102,6 @@ def _prepared(out: Path, asked: Preparation, jobs: int) -> Measure:
         shutil.rmtree(work, ignore_errors=True)
         taken = timed(lambda: prepare(asked, work, jobs=jobs, progress=lambda *_: None))()
         shutil.rmtree(work)
-        return taken if jobs == 1 else {"seconds": taken["seconds"]}  # CPU seconds are this process's alone
+        return taken if jobs == 1 else {"seconds": taken["seconds"]}  # CPU seconds are only of this process
 
     return measured

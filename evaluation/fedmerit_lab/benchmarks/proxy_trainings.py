@@ -1,7 +1,6 @@
-"""The truth by proxy: coalitions trained with a small network, on small images, for few rounds.
+"""Proxy of retraining: coalitions trained with a small network, on small images, for few rounds.
 
-What it keeps of the truth is a question to measure (`fedmerit_lab.benchmarks.value_benchmark`), not to take for
-granted.
+`fedmerit_lab.benchmarks.value_benchmark` measures its agreement with retraining.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -29,17 +28,17 @@ class Proxy(Checked):
     rounds: int = parameter(10, "of each training", low=1)
     width: int = parameter(4, "channels of the network's first level", low=1, high=512)
     depth: int = parameter(4, "its levels", low=2, high=9)
-    shrink: int = parameter(1, "times that images are made smaller a side", low=1, high=16)
-    most: int = parameter(64, "coalitions; where all are more, so many are drawn for a regression", low=8)
+    shrink: int = parameter(1, "downsampling factor of images", low=1, high=16)
+    most: int = parameter(64, "coalitions; of more, a sample for a regression", low=8)
 
     @property
     def settings(self) -> Mapping[str, str]:
-        """Of every training, over those of the runs that it stands for."""
+        """Of every training; they replace those of the runs that it approximates."""
         return {"width": str(self.width), "depth": str(self.depth)}
 
     @property
     def values(self) -> Values:
-        """Exact where all coalitions are trained."""
+        """Exact if all coalitions are trained."""
         return lambda game: semivalue_function(shapley_weights)(game) if _complete(game) else least_squares_values(game)
 
 
@@ -49,7 +48,7 @@ def _complete(game: Game) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class ProxyResult:
-    """What a proxy said, and what it cost."""
+    """The values of a proxy and their cost."""
 
     values: Resampled
     seconds: float  # of all sites and seeds
@@ -65,19 +64,19 @@ def train_proxy(
     workers: Workers,
     on_end: Callable[[Path, str | None], None] = lambda folder, error: None,
 ) -> ProxyResult:
-    """Train what is missing of a proxy, and value the sites by it.
+    """Execute the missing trainings of a proxy and compute its values.
 
     Args:
         proxy: how.
         sites: folder of site folders.
         out: the study's folder.
         seeds: of every coalition.
-        settings: of the trainings that the proxy stands for.
+        settings: of the trainings that the proxy approximates.
         workers: processes that train.
-        on_end: called as `fedmerit_evaluation.ground_truth.coalitions.work_off` does.
+        on_end: as of `fedmerit_evaluation.ground_truth.coalitions.execute_trainings`.
 
     Raises:
-        BadInput: something cannot be trained so, or ``out`` is of other sites.
+        BadInput: a training cannot be created, or ``out`` belongs to other sites.
         RunFailed: a training failed.
     """
     small = sites
@@ -96,5 +95,5 @@ def train_proxy(
         raise RunFailed("; ".join(f"{folder}: {why}" for folder, why in failed.items()))
     results: Results = coalitions.collect_results(trainings)
     if not results.sites:
-        raise BadInput(f"{out}: no training is finished; the same command goes on")
+        raise BadInput(f"{out}: no training is finished; run the same command again")
     return ProxyResult(resample(results, proxy.values), coalitions.sum_seconds(trainings), trainings)

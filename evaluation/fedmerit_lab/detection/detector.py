@@ -71,6 +71,6 @@ def compare_with_others(values: Tensor, present: Tensor, least: float) -> Tensor
     return distance
 
 
-def run_detectors(detectors: Sequence[RoundDetector], round: MonitoredRound) -> dict[str, Detection]:
+def apply_detectors(detectors: Sequence[RoundDetector], round: MonitoredRound) -> dict[str, Detection]:
     """Each detector's result of a round, by name."""
     return {detector.name: detector.see(round) for detector in detectors}

@@ -25,7 +25,7 @@ from fedmerit.wire.messages import Answer, Reply, SparseUpdate, Task, Work
 from fedmerit_evaluation.freeriders.detectors import of_rounds
 from fedmerit_evaluation.results.run_folders import open_run
 from fedmerit_lab.attacks.sybils import SYBILS
-from fedmerit_lab.detection.detector import MonitoredRound, run_detectors
+from fedmerit_lab.detection.detector import MonitoredRound, apply_detectors
 from fedmerit_lab.detection.detectors import all_detectors
 from fedmerit_lab.detection.simulated_attacks import ATTACKS, Roles
 
@@ -149,7 +149,7 @@ class DetectorLog:
 
     def see(self, seen: MonitoredRound) -> None:
         """Run all detectors on the next round."""
-        for name, detection in run_detectors(self.detectors, seen).items():
+        for name, detection in apply_detectors(self.detectors, seen).items():
             self.suspicion[name].append(detection.suspicion.tolist())
             self.flagged[name].append(detection.flagged.double().tolist())
         equal = seen.present.double() / seen.present.sum()

@@ -9,7 +9,7 @@ from monitored_rounds import monitored_round
 from pulling_sites import updates_of
 
 from fedmerit.guard.indicators import KINDS
-from fedmerit_lab.detection.detector import Detection, compare_with_others, run_detectors
+from fedmerit_lab.detection.detector import Detection, compare_with_others, apply_detectors
 from fedmerit_lab.detection.detectors import ChallengeImages, GuardDetector, TrustedRoot, all_detectors
 
 ATTACKER, OUTLIER, TRUSTED, ROUNDS = 5, 3, 1, 8
@@ -35,7 +35,7 @@ def test_a_site_is_flagged_above_the_threshold_and_never_without_data():
 
 def test_detectors_are_run_by_name():
     updates = torch.tensor([[1.0, 0.0], [-1.0, 0.0]])
-    found = run_detectors([TrustedRoot(0), TrustedRoot(1, name="another root")], monitored_round(0, updates))
+    found = apply_detectors([TrustedRoot(0), TrustedRoot(1, name="another root")], monitored_round(0, updates))
     assert list(found) == ["trusted root", "another root"]
     assert [one.flagged.tolist() for one in found.values()] == [[False, True], [True, False]]
 
@@ -114,7 +114,7 @@ def detect(change):
         updates = updates_of(number)
         if change is not None and step is not None:
             updates[ATTACKER] = change(number, updates, step)
-        found.append(run_detectors(detectors, monitored_round(number, updates, step)))
+        found.append(apply_detectors(detectors, monitored_round(number, updates, step)))
         step = updates.mean(dim=0)
     return found
 
