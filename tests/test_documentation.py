@@ -106,5 +106,5 @@ def test_commands_and_options_exist(page):
 
 
 def test_unknown_commands_are_found():
-    page = "Then `fedmerit report RUN --no-images`, `fedmerit deploy\nsight --kit KIT`, `fedmerit job status --kitt KIT`."
+    page = "`fedmerit report RUN --no-images`, `fedmerit deploy\nsight --kit KIT`, `fedmerit job status --kitt KIT`"
     assert [unknown_in(words) for words in command_lines(page)] == [set(), {"sight"}, {"--kitt"}]

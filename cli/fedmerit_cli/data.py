@@ -90,8 +90,8 @@ def partition(
 ) -> None:
     """Repartition the patients of prepared sites into new site folders, as papers partition data sets."""
     from fedmerit_cli.printing import print_sites
-    from fedmerit_data.dealing import Scheme
     from fedmerit_data.partition import partition as partition_sites
+    from fedmerit_data.partitioning.scheme import Scheme
 
     if noise_rule and not label_noise:
         raise BadInput(f"--noise-rule {noise_rule}: belongs to --label-noise; give that too")
@@ -117,7 +117,7 @@ def shrink(
 ) -> None:
     """Copies of prepared sites at a lower resolution, such as for cheap trainings of many coalitions."""
     from fedmerit_cli.printing import print_sites
-    from fedmerit_data.shrinking import shrink as shrink_sites
+    from fedmerit_data.downsampling import shrink as shrink_sites
 
     folders = shrink_sites(sites, out, by)
     print_sites(out, len(folders))

@@ -10,8 +10,7 @@ from fedmerit.errors import BadInput, printable
 from fedmerit_cli.terminal import Commands, console, plain_table
 
 if TYPE_CHECKING:
-    from fedmerit_data.checking.examination import Examination
-    from fedmerit_data.checking.findings import Finding
+    from fedmerit_data.checking.findings import Examination, Finding
 
 GENERIC, PHOTOGRAPHS = "Kind generic", "Slices and photographs"
 
@@ -96,11 +95,11 @@ def prepare(
 
         begin_processes(["__main__"])  # which import at the same time as this one, below
     from fedmerit_cli.printing import print_sites
-    from fedmerit_data.describe import describe as describe_sites
     from fedmerit_data.folders import OVERVIEW
     from fedmerit_data.preparation import Preparation
+    from fedmerit_data.prepare import describe as describe_sites
     from fedmerit_data.prepare import prepare as prepare_sites
-    from fedmerit_data.preparing.interruption import finished_cases
+    from fedmerit_data.preparing.resumption import count_finished_cases
     from fedmerit_data.readers.label_map import parse_labels
 
     try:
@@ -142,7 +141,8 @@ def prepare(
         folders = prepare_sites(asked, out, jobs=jobs)
     except KeyboardInterrupt:
         typer.echo(
-            f"stopped; {finished_cases(out)} finished cases are kept, and the same command resumes from them", err=True
+            f"stopped; {count_finished_cases(out)} finished cases are kept, and the same command resumes from them",
+            err=True,
         )
         raise typer.Exit(130) from None
     print_sites(out, len(folders))
@@ -209,5 +209,5 @@ def _table(found: "Examination") -> Table:
     for site in found.sites:
         counts = [str(sum(item.site == site.name for item in found.of(severity))) for severity in Severity]
         state = "as prepared" if site.unchanged else "changed"
-        table.add_row(site.name, str(sum(site.cases.values())), *counts, state, site.spoken)
+        table.add_row(site.name, str(sum(site.cases.values())), *counts, state, site.short_digest)
     return table

@@ -1,16 +1,18 @@
 """`fedmerit data partition` and `fedmerit data shrink`: the commands do what they call; what that does is tested with it."""
 
+from typing import get_args
+
 import numpy as np
 import pytest
-from fedmerit_cli.partitioning import By, Classes, NoiseRule
 
 from fedmerit.files import sha256
 from fedmerit.trainers.monai_trainer.data import open_sites
-from fedmerit_data import dealing
-from fedmerit_data.dealing import Scheme
+from fedmerit_cli.data import By, Classes, NoiseRule
+from fedmerit_data.downsampling import block_means
 from fedmerit_data.partition import partition
+from fedmerit_data.partitioning import scheme
 from fedmerit_data.partitioning.label_noise import RULES
-from fedmerit_data.shrinking import block_means
+from fedmerit_data.partitioning.scheme import Scheme
 
 
 def checksums(folder):
@@ -18,9 +20,9 @@ def checksums(folder):
 
 
 def test_help_offers_the_schemes_classes_and_rules_that_there_are():
-    assert tuple(By) == tuple(dealing.SCHEMES)
-    assert tuple(Classes) == tuple(dealing.CLASSES)
-    assert tuple(NoiseRule) == tuple(RULES)
+    assert get_args(By) == tuple(scheme.SCHEMES)
+    assert get_args(Classes) == tuple(scheme.CLASSES)
+    assert get_args(NoiseRule) == tuple(RULES)
 
 
 def test_the_command(fedmerit, sites, tmp_path):

@@ -245,7 +245,11 @@ FINAL_QUANTITIES: Mapping[str, Sequence[str]] = {  # by split, the quantities wr
     "testing": (*MEASURED, "bytes_received", "rejected"),
     BEST: MEASURED,
     UNION: SCORES,
-    **{f"{split}_{name}": (*MEASURED, "final_model_choice") for split in ("validation", "testing") for name in FINAL_CANDIDATES},
+    **{
+        f"{split}_{name}": (*MEASURED, "final_model_choice")
+        for split in ("validation", "testing")
+        for name in FINAL_CANDIDATES
+    },
 }
 ADDED = "it was put in: take the file from whom it was sent to when the run ended"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from fedmerit.errors import BadInput
 from fedmerit.files import write_text
 from fedmerit.records.results import read_results
-from fedmerit_data.csv_cells import no_formulas
+from fedmerit_data.tables import escape_formulas
 from fedmerit_evaluation.fairness.measurement import Fairness, measure
 from fedmerit_evaluation.fairness.measures import ALIKE
 from fedmerit_evaluation.figures.tables import write_tables
@@ -91,7 +91,7 @@ def measure_runs(
 def write_fairness(found: Fairness, notes: Sequence[str], out: Path) -> None:
     """Write ``fairness.csv`` (every measure, with what it lacks), each table as CSV and LaTeX, and ``notes.txt``."""
     table = found.measured.rename(columns={"measure": "figure"})  # as the file has always called it
-    write_text(out / "fairness.csv", no_formulas(table).to_csv(index=False, lineterminator="\n"))
+    write_text(out / "fairness.csv", escape_formulas(table).to_csv(index=False, lineterminator="\n"))
     write_tables(found.tables, out)
     write_text(out / "notes.txt", "".join(f"{note}\n" for note in notes))
 

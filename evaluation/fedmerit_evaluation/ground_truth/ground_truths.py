@@ -72,7 +72,10 @@ def coalition_utilities(results: Results, *, per_label: bool = False) -> dict[in
 
 LEAVE_ONE_OUT, SHAPLEY = "leave-one-out", "Shapley"
 EXACT: Mapping[str, Weights] = {LEAVE_ONE_OUT: leave_one_out_weights, SHAPLEY: shapley_weights}
-COMMANDS: Mapping[str, str] = {LEAVE_ONE_OUT: "value leave-one-out", SHAPLEY: "value shapley --exact-up-to {}"}  # of n sites
+COMMANDS: Mapping[str, str] = {
+    LEAVE_ONE_OUT: "value leave-one-out",
+    SHAPLEY: "value shapley --exact-up-to {}",
+}  # of n sites
 STUDY = "study.json"  # beside results.csv: what the folder's trainings were asked for with
 SAMPLING = "sampling.json"  # beside results.csv where permutations are sampled: the rule
 

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from fedmerit.files import write_json, write_text
 from fedmerit.wire.survey import Quantity, Survey, find_quantity, is_intensity
-from fedmerit_data.csv_cells import no_formulas
+from fedmerit_data.tables import escape_formulas
 from fedmerit_evaluation.figures.drawing import STYLE, legend, panels, site_style, titled
 from fedmerit_evaluation.figures.pages import Drawing, pictures, write_page
 from fedmerit_evaluation.figures.tables import MINUS, Table, print_table, write_tables
@@ -36,7 +36,7 @@ def write_survey(survey: Survey, out: Path, console: Console) -> Path:
         console.print(f"{name}: no answer: {why}", soft_wrap=True, markup=False)
     write_tables(tables, out / "tables")
     write_json(out / "survey.json", survey.to_dict())
-    write_text(out / "survey.csv", no_formulas(long_table(survey)).to_csv(index=False, lineterminator="\n"))
+    write_text(out / "survey.csv", escape_formulas(long_table(survey)).to_csv(index=False, lineterminator="\n"))
     drawn = {
         f"intensity{number or ''}": Drawing(_caption(survey, name), intensities(survey, name), _visible(survey, name))
         for number, name in enumerate(filter(is_intensity, shown))

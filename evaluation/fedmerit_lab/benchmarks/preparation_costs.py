@@ -17,8 +17,8 @@ from fedmerit.errors import BadInput
 from fedmerit_data.folders import new_folder
 from fedmerit_data.preparation import Preparation
 from fedmerit_data.prepare import prepare
-from fedmerit_data.raw import visible
-from fedmerit_data.readers.generic import ITK, NIFTI, name_and_suffix
+from fedmerit_data.raw_cases import list_visible
+from fedmerit_data.readers.image_files import ITK, NIFTI, name_and_suffix
 from fedmerit_data.spatial.dicom import is_slice
 from fedmerit_data.synthetic import prostate
 from fedmerit_lab.benchmarks.benchmark import Benchmark, Measure, bars, timed
@@ -92,7 +92,7 @@ def decode(file: Path) -> np.ndarray[Any, Any]:
 
 def _files(path: Path) -> list[Path]:
     """A file itself, or the slices in the folder of a DICOM series."""
-    return [file for file in visible(path) if is_slice(file)] if path.is_dir() else [path]
+    return [file for file in list_visible(path) if is_slice(file)] if path.is_dir() else [path]
 
 
 def _prepared(out: Path, asked: Preparation, jobs: int) -> Measure:

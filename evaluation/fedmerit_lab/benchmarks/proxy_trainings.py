@@ -10,7 +10,7 @@ from pathlib import Path
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.parameters import Checked, parameter
 from fedmerit.trainers.monai_trainer.data import open_sites
-from fedmerit_data.shrinking import shrink
+from fedmerit_data.downsampling import shrink
 from fedmerit_evaluation.ground_truth import coalitions
 from fedmerit_evaluation.ground_truth.coalitions import Training
 from fedmerit_evaluation.ground_truth.reliability import Resampled, Values, resample, semivalue_function

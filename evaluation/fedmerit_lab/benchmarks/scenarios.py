@@ -10,9 +10,9 @@ from fedmerit.errors import BadInput
 from fedmerit.files import write_json
 from fedmerit.parameters import Checked, parameter
 from fedmerit.trainers.monai_trainer.data import open_sites
-from fedmerit_data.dealing import Scheme
-from fedmerit_data.folders import holds_something
+from fedmerit_data.folders import is_occupied
 from fedmerit_data.partition import partition
+from fedmerit_data.partitioning.scheme import Scheme
 from fedmerit_data.preparation import Preparation
 from fedmerit_data.prepare import prepare
 from fedmerit_evaluation.studies.study_folders import require_unchanged
@@ -124,7 +124,7 @@ def make_if_missing(folder: Path, asked: Mapping[str, Any], make: Callable[[], o
     """
     record = folder.with_name(f"{folder.name}.json")
     require_unchanged(record, asked)
-    if not holds_something(folder):
+    if not is_occupied(folder):
         make()
     write_json(record, asked)
 

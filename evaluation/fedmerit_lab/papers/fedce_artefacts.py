@@ -4,7 +4,7 @@ import pandas as pd
 
 from fedmerit.errors import BadInput
 from fedmerit.trainers.monai_trainer.data import open_sites
-from fedmerit_data.pictures import intensities
+from fedmerit_data.overview import intensities
 from fedmerit_evaluation.fairness.measurement import Fairness, measure
 from fedmerit_evaluation.figures import curves, dots_and_bars
 from fedmerit_evaluation.figures.tables import Table

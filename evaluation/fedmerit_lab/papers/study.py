@@ -15,8 +15,8 @@ from fedmerit.errors import BadInput
 from fedmerit.files import read_json, write_json
 from fedmerit.methods.registry import METHODS
 from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT, open_sites, require_same_preparation
-from fedmerit_data.dealing import Scheme
 from fedmerit_data.partition import partition
+from fedmerit_data.partitioning.scheme import Scheme
 from fedmerit_evaluation.figures.tables import file_name
 from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.studies.cluster import OnEnd, Workers
@@ -35,7 +35,7 @@ RECORD = "paper.json"  # options of the folder's trainings
 
 @dataclass(frozen=True)
 class Partition:
-    """How the patients of all sites are split into new sites, by `fedmerit_data.dealing`."""
+    """How the patients of all sites are split into new sites, by `fedmerit_data.partitioning.scheme`."""
 
     name: str  # as the papers call it
     by: str

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from fedmerit.federation.admission import RunGuard
 from pretending import SITES, evaluated, replies, tiny_plan
 from stepping import Stepped as Federation
 
 from fedmerit import flat
 from fedmerit.capabilities import EvaluatesCandidates
 from fedmerit.errors import BadInput
-from fedmerit.federation.admission import RunGuard
 from fedmerit.federation.recorder import Recorder
 from fedmerit.flat import Buffers
 from fedmerit.methods.registry import build_method

@@ -47,7 +47,10 @@ def test_job_folder_carries_no_code_and_no_path(name):
 def test_exported_settings_stand_in_the_job(fedmerit, tmp_path):
     settings = ("--rounds", 7, "--seed", 3, "--min-sites", 5, "--set", "combine=plus", "--set", "lr=0.01")
     assert (
-        fedmerit("job", "export", "--method", "fedce", "--task", "fundus", "--out", tmp_path / "job", *settings).exit_code == 0
+        fedmerit(
+            "job", "export", "--method", "fedce", "--task", "fundus", "--out", tmp_path / "job", *settings
+        ).exit_code
+        == 0
     )
     assert json.loads((tmp_path / "job/meta.json").read_text())["min_clients"] == 5
     for side in ("server", "client"):

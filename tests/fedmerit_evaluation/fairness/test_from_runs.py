@@ -230,7 +230,10 @@ def test_a_site_that_was_not_tested(out, tmp_path):
 @pytest.mark.parametrize(
     ("coalitions", "word"),
     [
-        (LEFT_OUT[:-1], r"leave-one-out, seed 0: no utility of coalition Alder\+Birch\+Cedar; `fedmerit value leave-one-out "),
+        (
+            LEFT_OUT[:-1],
+            r"leave-one-out, seed 0: no utility of coalition Alder\+Birch\+Cedar; `fedmerit value leave-one-out ",
+        ),
         (
             [frozenset(SITES[:1])],
             r"leave-one-out, seed 1: no utility of coalitions Alder\+Birch\+Cedar\+Dogwood and \d more; ",

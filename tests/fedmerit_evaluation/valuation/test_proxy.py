@@ -9,7 +9,7 @@ from run_factory import make_sites
 
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.files import write_json
-from fedmerit_data.shrinking import shrink
+from fedmerit_data.downsampling import shrink
 from fedmerit_evaluation.ground_truth import coalitions
 from fedmerit_evaluation.ground_truth.shapley_approximations import least_squares_values
 from fedmerit_evaluation.studies.cluster import Workers

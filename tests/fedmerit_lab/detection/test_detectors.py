@@ -9,7 +9,7 @@ from monitored_rounds import monitored_round
 from pulling_sites import updates_of
 
 from fedmerit.guard.indicators import KINDS
-from fedmerit_lab.detection.detector import Detection, compare_with_others, apply_detectors
+from fedmerit_lab.detection.detector import Detection, apply_detectors, compare_with_others
 from fedmerit_lab.detection.detectors import ChallengeImages, GuardDetector, TrustedRoot, all_detectors
 
 ATTACKER, OUTLIER, TRUSTED, ROUNDS = 5, 3, 1, 8

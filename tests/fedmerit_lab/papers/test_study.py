@@ -8,7 +8,7 @@ from run_factory import SITES, make_sites, prepare_anew
 
 from fedmerit.errors import BadInput
 from fedmerit.records.results import read_run
-from fedmerit_data.dealing import Scheme
+from fedmerit_data.partitioning.scheme import Scheme
 from fedmerit_lab.papers.required_trainings import Compared
 from fedmerit_lab.papers.study import Partition, Study
 
