@@ -36,8 +36,11 @@ def commands_options() -> str:
         for parameter in command.params:
             names = ", ".join(f"`{option}`" for option in (*parameter.opts, *parameter.secondary_opts))
             text = " ".join((getattr(parameter, "help", None) or "").split())
-            rows.append([names, text.replace("|", "\\|")])
-        sections.append(f"## {name}\n\n{_summary(command)}\n\n{_table(['option', 'meaning'], rows)}\n")
+            default = (
+                "" if parameter.default in (None, False) or callable(parameter.default) else str(parameter.default)
+            )
+            rows.append([names, text.replace("|", "\\|"), default])
+        sections.append(f"## {name}\n\n{_summary(command)}\n\n{_table(['option', 'meaning', 'default'], rows)}\n")
     return "\n".join(sections)
 
 
