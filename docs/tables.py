@@ -36,10 +36,9 @@ def commands_options() -> str:
         for parameter in command.params:
             names = ", ".join(f"`{option}`" for option in (*parameter.opts, *parameter.secondary_opts))
             text = " ".join((getattr(parameter, "help", None) or "").split())
-            default = (
-                "" if parameter.default in (None, False) or callable(parameter.default) else str(parameter.default)
-            )
-            rows.append([names, text.replace("|", "\\|"), default])
+            default = parameter.default
+            shown = "" if default in (None, False) or callable(default) else str(default)
+            rows.append([names, text.replace("|", "\\|"), shown])
         sections.append(f"## {name}\n\n{_summary(command)}\n\n{_table(['option', 'meaning', 'default'], rows)}\n")
     return "\n".join(sections)
 
