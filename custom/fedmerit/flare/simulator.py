@@ -176,7 +176,7 @@ def main(run: str, workspace: str, threads: str, *names: str) -> None:
     info, root = read_json(Path(run) / "run.json"), Path(workspace).resolve()
     waiting = Waiting.of_record(info)
     privacy, track = info.get("privacy", []), info.get("track", [])
-    recipe = MeritRecipe(RunConfiguration.from_dict(info["plan"]), "job", *waiting, len(names), privacy, track)
+    recipe = MeritRecipe(RunConfiguration.from_dict(info["plan"]), "job", waiting, len(names), privacy, track)
     write_json(root / recipe.name / "local" / "resources.json", build_site_policy(track=bool(track)))
     if sites is None:
         recipe.execute(SimEnv(clients=list(names), num_threads=int(threads), workspace_root=str(root)))

@@ -16,7 +16,7 @@ from fedmerit.guard.indicators import KINDS
 from fedmerit.guard.settings import GuardSettings
 from fedmerit.vectors import gram
 
-PAGE = Path(__file__).parents[3] / "docs" / "trust.md"
+PAGE = Path(__file__).parents[3] / "docs" / "guard.md"
 
 
 def honest(round, updates):
