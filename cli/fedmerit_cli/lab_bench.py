@@ -167,7 +167,7 @@ def detection(
     """Compare detectors of free riders and poisoning, and the gain from attacks, over methods and seeds.
 
     The guard and detectors of other papers monitor every federation: AUROC and F1 by round with 95 % CI over seeds, and
-    false positives among honest sites. docs/trust.md describes them. Interrupted, the same command resumes.
+    false positives among honest sites. docs/guard.md describes them. Interrupted, the same command resumes.
     """
     from fedmerit_cli.printing import show
     from fedmerit_evaluation.studies.study_folders import parse_methods, parse_seeds
