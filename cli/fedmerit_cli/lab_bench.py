@@ -28,7 +28,7 @@ TrainingRounds = Annotated[int, typer.Option("--rounds", min=1, help="Rounds of 
 Estimators = Annotated[
     str | None,
     typer.Option(
-        metavar="NAME[:PARAMETER=VALUE],...", help="Names of docs/values_protocol.md.", show_default="all of ours"
+        metavar="NAME[:PARAMETER=VALUE],...", help="Names of docs/studies/estimator-protocol.md.", show_default="all of ours"
     ),
 ]
 takes_settings = run_options("recipe", "settings")
@@ -69,7 +69,7 @@ def values(
 ) -> None:
     """Estimators of values against retraining, by scenario: agreement, its noise ceiling, cost, misallocation.
 
-    docs/values_protocol.md has the protocol. Interrupted, the same command resumes.
+    docs/studies/estimator-protocol.md has the protocol. Interrupted, the same command resumes.
     """
     workers = make_workers(jobs, cluster)
     from fedmerit_cli.printing import show
