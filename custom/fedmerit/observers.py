@@ -22,7 +22,7 @@ A round's mean without each site in turn: FedCE's data term, asked of all the ot
 
 w^{-i} = (w - ρ_i w_i) / (1 - ρ_i), of w = Σ ρ_i w_i (Eq. 3, Jiang et al. 2023). What the others lose without i is
 Σ_{j≠i} q_j [E_j(w^{-i}) - E_j(w)], q_j their shares of the images
-(`fedmerit_evaluation.valuation.game_estimators.others_lose`). Where a server makes its next model otherwise than by
+(`fedmerit_evaluation.valuation.game_estimators.leave_one_out_loss`). If a server makes its next model otherwise than by
 that mean, as FedAdam or the median do, w is still the mean: of such a model no site's part can be taken off.
 
 What can be observed of a run, by name.
@@ -205,10 +205,10 @@ class LeaveOneOutLoss(Observer):
 
 
 OWN = {
-    "in_run": MultiRoundReconstruction,
-    "carried": OneRoundReconstruction,
-    "others_lose": LeaveOneOutLoss,
-    "alone": LocalOnly,
+    "multi_round": MultiRoundReconstruction,
+    "one_round": OneRoundReconstruction,
+    "leave_one_out_loss": LeaveOneOutLoss,
+    "local_only": LocalOnly,
 }
 OBSERVERS: Catalogue[type[Observer]] = Catalogue(
     "observers",

@@ -18,7 +18,7 @@ ENCRYPTED = (
 
 
 def parse(spec: str) -> Observer:
-    """The observer of a spec such as ``in_run:every=2``; `BadInput` where it is none."""
+    """The observer of a spec such as ``multi_round:every=2``; `BadInput` where it is none."""
     observer: Observer = spec_syntax.parse(spec, OBSERVERS, "--values")
     return observer
 

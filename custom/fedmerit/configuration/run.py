@@ -130,8 +130,10 @@ class Training(Checked):
     frozen_from: int = parameter(0, "of statistics=frozen: the first round that changes them no more", low=0)
     amp: bool = parameter(False, "mixed precision")
     cpu_threads: int = parameter(1, "of one site; another number is another order of summation", low=1, high=256)
-    finish: str = parameter(
-        "none", "own: in the end every site takes the best for its own patients home", choices=("none", "own")
+    final_model: str = parameter(
+        "method",
+        "that a site receives: the method's; selected: of several the best on its own validation patients",
+        choices=("method", "selected"),
     )
     last_round: str = parameter(
         "aggregated",

@@ -110,8 +110,8 @@ class Site:
         self.participants, self.caps = participants, dict(caps or {})
         self._evaluations = Evaluations(config)
         self.models = self._models(ask_peer, key)
-        finishes = config.training.finish == "own"
-        self._finisher = FinalModelSelector(config, folder, memory, lambda: self.network) if finishes else None
+        selects = config.training.final_model == "selected"
+        self._finisher = FinalModelSelector(config, folder, memory, lambda: self.network) if selects else None
 
     def _models(self, ask_peer: AskPeer, key: SiteKey | None) -> ModelsFromServer:
         if key:
@@ -282,7 +282,7 @@ class Site:
         for model in finished.models:
             flat.load(self.network, *model)
             overlaps.append(tuple(evaluate(self.network, cases, labels, self.config.training.amp, final=True)))
-        self._save("finished", self.name)
+        self._save("selected", self.name)
         took = time.perf_counter() - started
         return Evaluated(task.round, tuple(overlaps), torch.zeros(task.count, 0), took, finished.choice)
 

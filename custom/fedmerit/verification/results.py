@@ -255,7 +255,9 @@ FINAL_QUANTITIES: Mapping[str, Sequence[str]] = {  # by split, the quantities wr
     "testing": (*MEASURED, "bytes_received", "rejected"),
     BEST: MEASURED,
     UNION: SCORES,
-    **{f"{split}_{name}": (*MEASURED, "final_model_choice") for split in ("validation", "testing") for name in FINISHED},
+    **{
+        f"{split}_{name}": (*MEASURED, "final_model_choice") for split in ("validation", "testing") for name in FINISHED
+    },
 }
 ADDED = "it was put in: take the file from whom it was sent to when the run ended"
 

@@ -83,7 +83,7 @@ class MultiRoundValues(Estimator):
     )
 
     about: ClassVar[str] = "values of each round's mixtures of updates, summed over rounds"
-    observes: ClassVar[str] = "in_run"
+    observes: ClassVar[str] = "multi_round"
     in_dice: ClassVar[bool] = True
 
     def values(self, run: ObservedRun) -> FloatArray:
@@ -113,7 +113,7 @@ class OneRoundValues(Estimator):
     over: str = parameter("last", "evaluations that count; mean: of all", choices=("last", "mean"))
 
     about: ClassVar[str] = "values of coalitions' models, carried along the run from its updates"
-    observes: ClassVar[str] = "carried"
+    observes: ClassVar[str] = "one_round"
     in_dice: ClassVar[bool] = True
 
     def values(self, run: ObservedRun) -> FloatArray:
@@ -132,18 +132,18 @@ class LeaveOneOutLossValues(Estimator):
     last: int = parameter(0, "rounds that count, the last ones observed; 0: all", low=0)
 
     about: ClassVar[str] = "what the others' Dice loses by the new model without the site, summed over rounds"
-    observes: ClassVar[str] = "others_lose"
+    observes: ClassVar[str] = "leave_one_out_loss"
     in_dice: ClassVar[bool] = True
 
     def values(self, run: ObservedRun) -> FloatArray:
         """(n, D) fractions of Dice."""
         games = _last(run, self.observes, self.last)
         lost = [(leave_one_out_matrix(game, run.sites, lacking=1), own_patient_mask(game, run.sites)) for game in games]
-        parts = np.stack([others_lose(one, run.num_samples, own) for one, own in lost])
+        parts = np.stack([leave_one_out_loss(one, run.num_samples, own) for one, own in lost])
         return _summed(parts, np.stack([game.counts for game in games]))
 
 
-def others_lose(lost: FloatArray, num_samples: FloatArray, own: NDArray[np.bool_]) -> FloatArray:
+def leave_one_out_loss(lost: FloatArray, num_samples: FloatArray, own: NDArray[np.bool_]) -> FloatArray:
     """(n, D) of (n, n, D) what column loses without row: the mean by images over those not its ``own``, who said."""
     shares = np.where(own, 0.0, num_samples[None, :])[:, :, None]
     shares = np.where(np.isfinite(lost), shares, 0.0)
@@ -162,7 +162,7 @@ class LocalOnlyValues(Estimator):
     )
 
     about: ClassVar[str] = "Dice on all sites' patients of what each trains alone"
-    observes: ClassVar[str] = "alone"
+    observes: ClassVar[str] = "local_only"
     in_dice: ClassVar[bool] = True
 
     def values(self, run: ObservedRun) -> FloatArray:
@@ -225,8 +225,8 @@ def _placed(values: FloatArray, game: RoundGame, sites: Sequence[str]) -> FloatA
 
 
 ESTIMATORS: Mapping[str, type[Estimator]] = {
-    "in_run": MultiRoundValues,
-    "carried": OneRoundValues,
-    "others_lose": LeaveOneOutLossValues,
-    "alone": LocalOnlyValues,
+    "multi_round": MultiRoundValues,
+    "one_round": OneRoundValues,
+    "leave_one_out_loss": LeaveOneOutLossValues,
+    "local_only": LocalOnlyValues,
 }

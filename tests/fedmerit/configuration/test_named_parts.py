@@ -13,7 +13,7 @@ from fedmerit.methods.registry import METHODS
 @pytest.mark.parametrize("method", METHODS)
 def test_a_run_of_our_own_parts_names_none(method):
     plan = make_configuration(method, "prostate", 30, 0, TASKS["prostate"], {"optimizer": "sgd"}).to_dict()
-    assert find_external_parts(plan | {"values": ["in_run:every=1,most=256", "others_lose"]}) == []
+    assert find_external_parts(plan | {"values": ["multi_round:every=1,most=256", "leave_one_out_loss"]}) == []
 
 
 def test_what_a_plan_does_not_say_is_ours():
@@ -26,7 +26,7 @@ def test_each_is_named_with_its_group_and_none_is_imported():
         "method": "theirs.parts:Method",
         "network": {"architecture": "theirs.parts:network", "width": 4},
         "training": {"loss": "focal", "optimizer": "theirs.parts:lion", "lr": 0.1},
-        "values": ["carried:every=2", "theirs:most=9", "banzhaf"],
+        "values": ["one_round:every=2", "theirs:most=9", "banzhaf"],
     }
     assert find_external_parts(plan) == [
         ("methods", "theirs.parts:Method"),

@@ -21,7 +21,7 @@ def installed(monkeypatch):
 def test_packages_bring_observers(installed):
     assert type(parse("mine:every=2")) is MultiRoundReconstruction
     assert list(OBSERVERS) == [*OWN, "mine"]
-    assert find_external_parts({"method": "fedavg", "values": ["in_run:every=1", "mine:every=2"]}) == [
+    assert find_external_parts({"method": "fedavg", "values": ["multi_round:every=1", "mine:every=2"]}) == [
         ("observers", "mine")
     ]
 
@@ -34,4 +34,4 @@ def test_a_deployed_machine_imports_no_observer_that_is_not_approved(installed, 
         BadInput, match=r"'mine': fedmerit.observers:MultiRoundReconstruction .* is not installed from a wheel"
     ):
         parse("mine")
-    assert parse("others_lose:every=3").every == 3
+    assert parse("leave_one_out_loss:every=3").every == 3
