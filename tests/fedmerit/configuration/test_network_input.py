@@ -9,10 +9,9 @@ SITE = {"name": "A", "image_size": [64, 64], "channels": 1, "field_of_view": 120
 FED = Preprocessing((64, 64), 120.0)
 
 
-def test_by_site_json_also_of_earlier_versions():
+def test_by_site_json():
     assert Preprocessing.from_dict(SITE) == FED
-    assert Preprocessing.from_dict(SITE | {"channels": 3}).normalisation == "photo"
-    assert Preprocessing.from_dict(SITE | {"channels": 3, "normalisation": "mri"}).normalisation == "mri"
+    assert Preprocessing.from_dict(SITE | {"channels": 3, "normalisation": "photo"}).normalisation == "photo"
     assert FED.spacing == (1.875, 1.875)
     assert Preprocessing((64, 64)).spacing is None
 

@@ -226,7 +226,7 @@ def test_a_servers_own_images_say_it_alone(tmp_path, monkeypatch, error, expecte
 
 
 def test_what_the_others_lose_needs_the_guard():
-    with pytest.raises(BadInput, match="guard=off: fedce needs what the others lose"):
+    with pytest.raises(BadInput, match="guard=off: fedce needs the others' error"):
         tiny_plan("fedce", 4, guard="off", error="others")
 
 

@@ -6,7 +6,7 @@ from comparing import assert_equals, expected_of
 from hypothesis import given
 from rounds import few, outcomes, random_rounds
 
-from fedmerit.methods.data_weighted import DataWeighted
+from fedmerit.methods.xu_baselines import DataWeighted
 
 
 @pytest.mark.parametrize("ratio", ["max", "share"])

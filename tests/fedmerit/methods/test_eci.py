@@ -7,7 +7,7 @@ from comparing import assert_at_sites, assert_models, dice_of, given_to
 from hypothesis import given
 from rounds import few, play, random_rounds
 
-from fedmerit.methods.eci import ECI
+from fedmerit.methods.fedci import ECI
 
 
 @pytest.mark.parametrize(("truncation", "unrewarded"), [(0.0, "own"), (0.01, "nothing")])

@@ -7,7 +7,7 @@ from comparing import assert_equals, expected_of
 from hypothesis import given
 from rounds import few, make_rounds, outcomes, random_rounds
 
-from fedmerit.methods.euclidean import Euclidean, distances_to_sum
+from fedmerit.methods.xu_baselines import Euclidean, distances_to_sum
 from fedmerit.vectors import gram
 
 

@@ -8,8 +8,7 @@ from hypothesis import given
 from rounds import few, make_rounds, play, random_rounds
 
 from fedmerit.core import Layout
-from fedmerit.methods.eci import ECI
-from fedmerit.methods.fedci import FedCI
+from fedmerit.methods.fedci import ECI, FedCI
 
 
 @pytest.mark.parametrize("truncation", [0.0, 0.01])

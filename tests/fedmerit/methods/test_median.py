@@ -6,7 +6,7 @@ from comparing import assert_models
 from hypothesis import given
 from rounds import as_numbers, few, outcomes, random_rounds
 
-from fedmerit.methods.median import Median
+from fedmerit.methods.trimmed import Median
 
 
 @given(rounds=random_rounds)

@@ -6,7 +6,7 @@ from comparing import assert_equals, expected_of
 from hypothesis import given
 from rounds import few, make_rounds, play, random_rounds
 
-from fedmerit.methods.round_robin import RoundRobin
+from fedmerit.methods.xu_baselines import RoundRobin
 
 
 @pytest.mark.parametrize("turns", ["pass", "one"])
