@@ -97,6 +97,13 @@ class Outcome:
 
 
 @dataclass(frozen=True)
+class GlobalModel:
+    """The state of methods that remember only one model for all sites."""
+
+    model: Tensor  # (d,)
+
+
+@dataclass(frozen=True)
 class SiteModels:
     """The state of methods that remember only one model per site."""
 
@@ -112,14 +119,14 @@ class SiteView:
     validation_dice: float = 0.0  # of w_t on its validation split
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class About:
-    """A method's row in the tables of methods."""
+    """A method's row in the tables of methods; the defaults are FedAvg's."""
 
-    contribution: str  # how it is estimated
-    weights: str  # of updates
-    download: str
-    site_work: str
+    contribution: str = "share of training images"  # how it is estimated
+    weights: str = "share of training images"  # of updates
+    download: str = "global model"
+    site_work: str = "training"
     paper: str
 
 
@@ -160,6 +167,8 @@ class Method(Checked):
     def start(self, model: Tensor, num_sites: int, layout: Layout) -> Any:
         """The state before round 0, a frozen dataclass of tensors and numbers.
 
+        By default it has only the model, or one per site.
+
         Args:
             model: (d,) from which all sites start.
             num_sites: n.
@@ -168,7 +177,7 @@ class Method(Checked):
         Raises:
             ValueError: the method cannot work with so many sites.
         """
-        raise NotImplementedError
+        return SiteModels(model.repeat(num_sites, 1)) if self.has_site_models else GlobalModel(model)
 
     def round(self, state: Any, updates: Tensor, reports: Reports) -> tuple[Any, Outcome]:
         """One aggregation. ``updates`` (n, d) float32: trained minus received, zero rows for absent sites."""

@@ -74,7 +74,6 @@ class CGSV(Method):
         contribution="cosine of its update to the weighted sum, or its Shapley value",
         weights="reputation",
         download="own model, plus the largest entries its reputation earns; or one global model",
-        site_work="training",
         paper="Xu et al. 2021",
     )
 

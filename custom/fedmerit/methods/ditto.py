@@ -21,8 +21,6 @@ class Ditto(FedAvg, TrainsLocally):
     keeps_own_model: ClassVar[bool] = True
     needs: ClassVar[Needs] = Needs()
     about: ClassVar[About] = About(
-        contribution="share of training images",
-        weights="share of training images",
         download="global model; it keeps one of its own",
         site_work="training of two models, its own held near the global one",
         paper="Li et al. 2021, Ditto",

@@ -86,7 +86,6 @@ class FedAVE(Method, EvaluatesCandidates, RestsOnSelfReports):
     has_site_models: ClassVar[bool] = True
     about: ClassVar[About] = About(
         contribution="server validation Dice, times how alike its losses and the server's are",
-        weights="share of training images",
         download="own model, plus the largest entries by reputation and likeness",
         site_work="training, losses of training images, evaluation of the sites' models",
         paper="Wang et al. 2024",

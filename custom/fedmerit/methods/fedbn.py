@@ -33,10 +33,7 @@ class FedBN(Method):
     own_statistics: ClassVar[bool] = True
     has_site_models: ClassVar[bool] = True
     about: ClassVar[About] = About(
-        contribution="share of training images",
-        weights="share of training images",
         download="global model, with its own norms and their statistics",
-        site_work="training",
         paper="Li et al. 2021, FedBN",
     )
 

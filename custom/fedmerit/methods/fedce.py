@@ -62,7 +62,6 @@ class FedCE(Method, MeasuresLeaveOneOut):
     about: ClassVar[About] = About(
         contribution="novelty of its update's direction, error on its images of the model without it",
         weights="contribution, accumulated",
-        download="global model",
         site_work="training, cosine, validation without own model",
         paper="Jiang et al. 2023",
     )

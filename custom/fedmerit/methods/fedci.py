@@ -53,7 +53,6 @@ class FedCI(ContributionIndex):
     about: ClassVar[About] = About(
         contribution="Shapley value of server validation Dice",
         weights="contribution, accumulated",
-        download="global model",
         site_work="training, evaluation of the sites' models",
         paper="Song et al. 2019",
     )
@@ -97,7 +96,6 @@ class ECI(ContributionIndex):
     has_site_models: ClassVar[bool] = True
     about: ClassVar[About] = About(
         contribution="Shapley value of server validation Dice",
-        weights="share of training images",
         download="own model, plus the largest entries by contribution",
         site_work="training, evaluation of the sites' models",
         paper="Song et al. 2019",

@@ -19,13 +19,7 @@ class FedProx(FedAvg, TrainsLocally):
     mu: float = parameter(1e-3, "μ, of the term that keeps a site's model near the one received", low=0)
 
     needs: ClassVar[Needs] = Needs()
-    about: ClassVar[About] = About(
-        contribution="share of training images",
-        weights="share of training images",
-        download="global model",
-        site_work="training, held near the global model",
-        paper="Li et al. 2020, FedProx",
-    )
+    about: ClassVar[About] = About(site_work="training, held near the global model", paper="Li et al. 2020, FedProx")
 
     def train(self, view: TrainingView) -> LocalResult:
         """Minimise F_i(w) + μ/2 ‖w - w_t‖² (Eq. 2, Li et al. 2020) over the trainable parameters."""

@@ -41,7 +41,6 @@ class FedValue(Method, EvaluatesCandidates):
     about: ClassVar[About] = About(
         contribution="value in the round's game of server validation Dice",
         weights="contribution, remembered",
-        download="global model",
         site_work="training, evaluation of coalitions' models",
         paper="after Song et al. 2019",
     )

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from fedmerit.capabilities import PoolsImages
-from fedmerit.core import About, Needs, Outcome, Reports
-from fedmerit.methods.fedavg import FedAvg, FedAvgState
+from fedmerit.core import About, GlobalModel, Needs, Outcome, Reports
+from fedmerit.methods.fedavg import FedAvg
 
 
 @dataclass(frozen=True)
@@ -20,13 +20,11 @@ class Pooled(FedAvg, PoolsImages):
     needs: ClassVar[Needs] = Needs(sites=1, unfiltered="nothing leaves a site: one machine holds all images")
     about: ClassVar[About] = About(
         contribution="none",
-        weights="share of training images",
-        download="global model",
         site_work="one training on the images of all sites; only engine local",
         paper="baseline",
     )
 
-    def round(self, state: FedAvgState, updates: Tensor, reports: Reports) -> tuple[FedAvgState, Outcome]:
+    def round(self, state: GlobalModel, updates: Tensor, reports: Reports) -> tuple[GlobalModel, Outcome]:
         """``updates`` (n, d), all the same."""
         state, outcome = super().round(state, updates, reports)
         nothing = torch.zeros(len(updates), dtype=torch.float64)

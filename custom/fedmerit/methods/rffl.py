@@ -55,7 +55,6 @@ class RFFL(Method):
         contribution="cosine of its update to the weighted sum",
         weights="reputation, 0 once expelled",
         download="own model, plus the largest entries its reputation earns",
-        site_work="training",
         paper="Xu and Lyu 2021",
     )
 

@@ -55,7 +55,6 @@ class ShapFed(Method):
         contribution="cosine of its output layer's update to the weighted sum, or its Shapley value, mean over classes",
         weights="contribution, remembered",
         download="mean of its own and the global model, by contribution; or one global model",
-        site_work="training",
         paper="Tastan et al. 2024",
     )
 

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from fedmerit.core import About, Layout, Method, Needs, Outcome, Reports, SiteModels
+from fedmerit.core import About, Method, Needs, Outcome, Reports, SiteModels
 
 
 @dataclass(frozen=True)
@@ -19,17 +19,7 @@ class Standalone(Method):
         sites=1, unfiltered="no site gets anything of another's update, so a filter would only harm its own"
     )
     has_site_models: ClassVar[bool] = True
-    about: ClassVar[About] = About(
-        contribution="none",
-        weights="none",
-        download="own model",
-        site_work="training",
-        paper="baseline",
-    )
-
-    def start(self, model: Tensor, num_sites: int, layout: Layout) -> SiteModels:
-        """All sites start from one model (d,)."""
-        return SiteModels(model.repeat(num_sites, 1))
+    about: ClassVar[About] = About(contribution="none", weights="none", download="own model", paper="baseline")
 
     def round(self, state: SiteModels, updates: Tensor, reports: Reports) -> tuple[SiteModels, Outcome]:
         """``updates`` (n, d): w_i ← w_i + Δ_i. Contributions are 0; weights are sample shares."""

@@ -31,16 +31,9 @@ class DataWeighted(Method):
 
     has_site_models: ClassVar[bool] = True
     about: ClassVar[About] = About(
-        contribution="share of training images",
-        weights="share of training images",
         download="own model, plus the largest entries its images earn",
-        site_work="training",
         paper="baseline of Xu et al. 2021",
     )
-
-    def start(self, model: Tensor, num_sites: int, layout: Layout) -> SiteModels:
-        """All sites start from one model (d,)."""
-        return SiteModels(model.repeat(num_sites, 1))
 
     def round(self, state: SiteModels, updates: Tensor, reports: Reports) -> tuple[SiteModels, Outcome]:
         """``updates`` (n, d): u_N = Σ p_i Δ_i, of which a site gets the q_i largest (Eq. 5, Xu et al. 2021)."""
@@ -63,15 +56,9 @@ class Euclidean(Method):
     has_site_models: ClassVar[bool] = True
     about: ClassVar[About] = About(
         contribution="closeness of its update to the mean",
-        weights="share of training images",
         download="own model, plus the largest entries its closeness earns",
-        site_work="training",
         paper="baseline of Xu et al. 2021",
     )
-
-    def start(self, model: Tensor, num_sites: int, layout: Layout) -> SiteModels:
-        """All sites start from one model (d,)."""
-        return SiteModels(model.repeat(num_sites, 1))
 
     def round(self, state: SiteModels, updates: Tensor, reports: Reports) -> tuple[SiteModels, Outcome]:
         """``updates`` (n, d): u_N = Σ p_i Δ_i, of which a site gets what its score earns (Eq. 5, Xu et al. 2021)."""
@@ -116,9 +103,7 @@ class RoundRobin(Method):
     has_site_models: ClassVar[bool] = True
     about: ClassVar[About] = About(
         contribution="none",
-        weights="share of training images",
         download="server model, in turns",
-        site_work="training",
         paper="baseline of Xu et al. 2021",
     )
 
