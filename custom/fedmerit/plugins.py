@@ -20,7 +20,7 @@ import re
 import shlex
 import sys
 import tokenize
-from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
@@ -157,11 +157,11 @@ def script_digests() -> dict[str, str]:
     return {path: _imported_digest(path) for path in scripts()}
 
 
-def require_given(recorded: Mapping[str, str] | Sequence[str], record: Path) -> None:
+def require_given(recorded: Mapping[str, str], record: Path) -> None:
     """`BadInput` where a ``record``, which may be by others, names scripts that this process was not given as before.
 
     Args:
-        recorded: as of `script_digests`; those of earlier versions are paths alone.
+        recorded: as of `script_digests`.
         record: the file.
     """
     given = scripts()
@@ -171,7 +171,7 @@ def require_given(recorded: Mapping[str, str] | Sequence[str], record: Path) -> 
             f"{record}: names {others[0]} as a script of own parts, which is not imported unless you name it, too; "
             f"look at it, then give the same command with {SCRIPTS}={shlex.quote(wanted)} before it"
         )
-    for path, digest in recorded.items() if isinstance(recorded, Mapping) else ():
+    for path, digest in recorded.items():
         if _imported_digest(path) != digest:
             raise BadInput(
                 f"{path}: was changed since {record} was written, and not only what stands under "

@@ -11,7 +11,7 @@ from fedmerit.observers import LeaveOneOutLoss, MultiRoundReconstruction
 from fedmerit_evaluation.valuation.game_estimators import (
     LeaveOneOutLossValues,
     MultiRoundValues,
-    leave_one_out_loss,
+    leave_one_out_losses,
     leave_one_out_matrix,
 )
 
@@ -56,7 +56,7 @@ def check_leave_one_out_loss(content, entry):
     game = game_of(observation, evaluated(observation, utility_of(given)), list("012"))
     run = Rounds([game], list("012"), given["num_samples"])
     assert_equal(LeaveOneOutLossValues().values(run)[:, 0], given["value"], "value")
-    same = leave_one_out_loss(
+    same = leave_one_out_losses(
         leave_one_out_matrix(game, list("012")), np.array(given["num_samples"]), np.eye(3, dtype=bool)
     )
     assert_equal(same[:, 0], given["value"], "value")

@@ -48,7 +48,7 @@ _BUILT_IN: Mapping[str, type[Attack]] = {
 STUDY_ATTACKS = (
     "duplicate",
     "split",
-)  # which make site folders anew for it: `fedmerit_evaluation.freeriders.sybils.SYBILS`
+)  # which make site folders anew for it: `fedmerit_lab.attacks.sybils.SYBILS`
 KINDS: Catalogue[type[Attack]] = Catalogue(
     "attacks",
     _BUILT_IN,
@@ -75,7 +75,7 @@ def require_possible(specs: Mapping[str, str], sites: Sequence[str], rounds: int
         if (kind := str(spec).partition(":")[0]) in STUDY_ATTACKS:
             raise BadInput(
                 f"attack {site}={spec}: changes the site folders, which a run takes as they are; use "
-                f"`fedmerit attack --kind {kind} --site {site}` or `fedmerit freeriders`"
+                f"`fedmerit lab attacks --kinds {kind} --attackers {site}`"
             )
         attack = parse(str(spec))
         named = [site, *attack.others]

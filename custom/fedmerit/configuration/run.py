@@ -14,7 +14,7 @@ from fedmerit.configuration.network_input import Preprocessing
 from fedmerit.configuration.observation import require_observers
 from fedmerit.configuration.recipes import with_preset, with_recipe
 from fedmerit.core import Method
-from fedmerit.errors import BadInput
+from fedmerit.errors import BadInput, suggest
 from fedmerit.guard.settings import GuardSettings
 from fedmerit.methods.registry import METHODS, build_method
 from fedmerit.parameters import Checked, parameter
@@ -232,6 +232,9 @@ class RunConfiguration(Checked):
         return RunConfiguration(**vars(self) | {"parameters": asdict(method), "values": observers})
 
 
+SYNONYMS = {"learning_rate": "lr", "local_epochs": "epochs", "network": "architecture", "channels": "width"}
+
+
 def settable(kind: type[Any]) -> list[Field[Any]]:
     """The fields of a part of a run that its sites do not fix."""
     return [part for part in fields(kind) if part.name not in ("in_channels", "labels")]
@@ -264,14 +267,14 @@ def make_configuration(
         BadInput: a name is unknown or a value is not of its type; the message lists the known names.
     """
     if method not in METHODS:
-        raise BadInput(f"method {method!r}: unknown; expected one of {', '.join(METHODS)}")
+        raise BadInput(f"method {method!r}: unknown{suggest(method, METHODS)}")
     names = parameter_names(method)
     chosen: dict[str, dict[str, Any]] = {"parameters": {}, "training": {}, "network": dict(network), "guard": {}}
     for name, value in with_recipe(with_preset(settings, method), task).items():
         group = next((group for group in names if name in names[group]), None)
         if group is None:
-            known = "; ".join(f"{group}: {', '.join(there) or 'none'}" for group, there in names.items())
-            raise BadInput(f"parameter {name!r}: method {method} has none of that name. There are {known}")
+            known = [name for there in names.values() for name in there]
+            raise BadInput(f"parameter {name!r}: unknown with method {method}{suggest(name, known, SYNONYMS)}")
         chosen[group][name] = value
     for group, kind in (("network", Network), ("training", Training)):
         chosen[group] = _typed(kind, chosen[group], group)

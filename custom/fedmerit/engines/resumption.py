@@ -1,4 +1,4 @@
-"""Going on with a run: what its run.json says, and what has to agree with that."""
+"""Resuming a run: what its run.json says, and what has to agree with it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -9,38 +9,23 @@ from fedmerit.attacks.catalogue import require_possible
 from fedmerit.configuration.description import read_plan
 from fedmerit.configuration.filters import require_privacy
 from fedmerit.configuration.observation import require_observers
-from fedmerit.configuration.run import RunConfiguration
+from fedmerit.engines.given_contributions import add_contributions
 from fedmerit.errors import BadInput
 from fedmerit.federation.checkpoint import is_finished
 from fedmerit.files import lock_folder, write_json
+from fedmerit.options import RunOptions
 from fedmerit.records.results import read_run
 from fedmerit.trainers.monai_trainer.data import SiteFolder, open_sites, require_same_preparation
 
 NEEDED = (
-    "method",
-    "sites",
-    "rounds",
-    "seed",
-    "engine",
-    "threads",
-    "device",
-    "plan",
-    "sites_folder",
-    "server_sites",
-    "settings",
-)
+    "method", "sites", "rounds", "seed", "engine", "plan", "sites_folder", "server_sites", "settings", "attacks",
+    "image_size", "site_digests", "server_digests", *RunOptions().recorded(),
+)  # fmt: skip
 IMAGES = ("sites", "server_sites")  # options that say where images lie
-LEGACY_SETTINGS: Mapping[str, Any] = {  # what a run.json that lacks these stands for
-    "only": None,
-    "min_sites": 1,
-    "round_timeout": 0,
-    "privacy": [],
-    "track": [],
-}
 
 
 def read_info(run: Path) -> dict[str, Any]:
-    """run.json as `fedmerit.engines.runs.create` wrote it; `BadInput` naming it where it is not."""
+    """run.json as `fedmerit.engines.runs.create` wrote it; `BadInput` naming it if it is not."""
     info = read_run(run)
     if missing := [name for name in NEEDED if name not in info]:
         raise BadInput(f"{run / 'run.json'}: lacks {', '.join(missing)}; expected what `fedmerit run` wrote")
@@ -48,7 +33,7 @@ def read_info(run: Path) -> dict[str, Any]:
 
 
 def relocate(run: Path, options: Mapping[str, Any]) -> None:
-    """Have a run that has not ended find its images where ``options`` say that they lie by now, in run.json.
+    """Record in run.json where an unfinished run finds its images now, as ``options`` say.
 
     Args:
         run: the run folder.
@@ -60,11 +45,11 @@ def relocate(run: Path, options: Mapping[str, Any]) -> None:
     info = read_info(run)
     places = {"sites_folder": ("sites", "site_digests"), "server_sites": ("server_sites", "server_digests")}
     for place, (option, digests) in places.items():
-        if not (options.get(option) and info[place] and info.get(digests)) or is_finished(run, info["rounds"]):
+        if not (options.get(option) and info[place]) or is_finished(run, info["rounds"]):
             continue
         folder = Path(options[option]).resolve()
         if str(folder) != info[place]:
-            only = info.get("only") if option == "sites" else None
+            only = info["only"] if option == "sites" else None
             require_same_preparation(open_sites(folder, only), info[digests], run)
             info[place] = str(folder)
             with lock_folder(run):
@@ -72,13 +57,13 @@ def relocate(run: Path, options: Mapping[str, Any]) -> None:
 
 
 def has_ended_elsewhere(run: Path) -> bool:
-    """Whether a run has ended, and its sites are no longer where it had them: there is nothing to go on with."""
+    """Whether a run has ended, and its sites are no longer where it had them: nothing is left to train."""
     info = read_info(run)
     return is_finished(run, info["rounds"]) and not Path(info["sites_folder"]).is_dir()
 
 
 def needs_resuming(run: Path, options: Mapping[str, Any]) -> bool:
-    """Whether anything is to be done of a run that is to go on, with ``options`` as of `require_same`.
+    """Whether a run is to be trained further, with ``options`` as of `require_same`.
 
     Nothing is where it `has_ended_elsewhere`: it needs no images. Else it finds them where `relocate` says.
 
@@ -94,13 +79,12 @@ def needs_resuming(run: Path, options: Mapping[str, Any]) -> bool:
 
 
 def require_same(run: Path, options: Mapping[str, Any]) -> None:
-    """`BadInput` where the options, or scripts of own parts, are not those that the run was created with."""
+    """`BadInput` if the options, or scripts of own parts, are not those that the run was created with."""
     info = read_info(run)
-    plugins.require_given(info.get("parts", []), run / "run.json")
+    plugins.require_given(info.get("parts", {}), run / "run.json")
     config = read_plan(run)
     observed = {"values": config.values, "keep_updates": config.keep_updates}
-    elsewhere = {"sites": info["sites_folder"], "attacks": info.get("behaviours", {})}
-    recorded = {**LEGACY_SETTINGS, **info, **observed, **elsewhere}
+    recorded = {**info, **observed, "sites": info["sites_folder"]}
     as_recorded: Mapping[str, Callable[[Any], Any]] = {
         "sites": lambda folder: str(Path(folder).resolve()),
         "server_sites": lambda folder: str(Path(folder).resolve()),
@@ -108,11 +92,15 @@ def require_same(run: Path, options: Mapping[str, Any]) -> None:
             _guard_setting(recorded["settings"]) | {name: str(value) for name, value in given.items()}
         ),
         "only": sorted,
+        "track": list,
         "attacks": lambda specs: require_possible(specs, info["sites"], info["rounds"]),
         "privacy": lambda specs: require_privacy(specs, info["method"], config.build_method()),
         "values": lambda specs: require_observers(specs, False, info["method"], config.build_method()),
     }
-    for name, value in options.items():
+    given = dict(options)
+    if source := given.pop("contributions", None):
+        given["settings"] = add_contributions(given.get("settings", {}), source, info["sites"])
+    for name, value in given.items():
         asked = as_recorded[name](value) if name in as_recorded else value
         if asked != recorded[name]:
             raise BadInput(f"{run}: was started with {name} {recorded[name]!r}, not {asked!r}; resume it with the same")
@@ -124,7 +112,7 @@ def _guard_setting(settings: Mapping[str, str]) -> dict[str, str]:
 
 
 def open_recorded_sites(run: Path, info: Mapping[str, Any]) -> list[SiteFolder]:
-    """Those of the run's sites; `BadInput` where they are not those that it was created with."""
+    """Those of the run's sites; `BadInput` if they are not those that it was created with."""
     root = Path(info["sites_folder"])
     if not root.is_dir():
         raise BadInput(f"{root}: no such folder, where {run} had its sites; --resume --sites PLACE says where they are")
@@ -138,29 +126,19 @@ def open_recorded_sites(run: Path, info: Mapping[str, Any]) -> list[SiteFolder]:
 def require_same_images(
     run: Path, info: Mapping[str, Any], folders: Sequence[SiteFolder], own: Sequence[SiteFolder] = ()
 ) -> None:
-    """`BadInput` where images were prepared anew since the run was created, wherever they lie.
+    """`BadInput` if images were prepared again since the run was created, wherever they are.
 
     Args:
         run: the run folder.
-        info: run.json; of earlier versions it says nothing of images but their size.
+        info: run.json.
         folders: of its sites, as they are now.
         own: the server's own, likewise.
     """
-    before, now = info.get("image_size"), list(folders[0].image_size)
-    if before and before != now:
+    before, now = info["image_size"], list(folders[0].image_size)
+    if before != now:
         raise BadInput(
             f"{folders[0].path.parent}: holds images of {now[0]}x{now[1]}, run {run} was started with "
             f"{before[0]}x{before[1]}; prepare the old folder again, or choose another --out"
         )
-    require_same_preparation(folders, info.get("site_digests", {}), run)
-    require_same_preparation(own, info.get("server_digests", {}), run)
-
-
-def require_same_transforms(run: Path, info: Mapping[str, Any], config: RunConfiguration) -> None:
-    """`BadInput` where an unfinished run was begun with random transforms that are drawn no more."""
-    training = info["plan"].get("training", {})
-    if training.get("augment") and "augmentation" not in training and not is_finished(run, config.rounds):
-        raise BadInput(
-            f"{run}: was begun by an earlier version of FedMerit, which drew other random transforms of images; "
-            "finish it with that version, or start another run"
-        )
+    require_same_preparation(folders, info["site_digests"], run)
+    require_same_preparation(own, info["server_digests"], run)

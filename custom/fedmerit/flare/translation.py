@@ -273,7 +273,7 @@ def _overlaps(value: object) -> tuple[Overlap, ...]:
     return tuple(_overlap(**overlap) for overlap in value)
 
 
-def _overlap(surface: Mapping[str, Any] | None = None, **parts: Any) -> Overlap:
+def _overlap(surface: Mapping[str, Any] | None, **parts: Any) -> Overlap:
     return Overlap(**parts, surface=None if surface is None else Surface(**surface))
 
 

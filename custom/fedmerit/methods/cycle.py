@@ -49,7 +49,8 @@ class CYCle(Method, LearnsFromPeers):
     tau_opt: float = parameter(0.25, "misalignment up to which r̃ is 1", low=0, below=1)
     tau_max: float = parameter(0.75, "misalignment from which r̃ is 0", above=0, high=1)
     R: int = parameter(5, "collaborative rounds from one scoring to the next; not given in the paper", low=1)
-    lambda0: float = parameter(1.0, "λ0, tuned on Dice (docs/cycle.md); the paper: 50, of images of one class", low=0)
+    # tuned on Dice: docs/studies/cycle-shifted-masks.md
+    lambda0: float = parameter(1.0, "λ0; the paper: 50, of images of one class", low=0)
     T: float = parameter(5.0, "temperature, of CaPriDe; not given in the paper", above=0)
     warmup: int = parameter(8, "rounds before sites learn from each other; 8 of 30, as the paper's 25 of 100", low=0)
     warmup_by: str = parameter("fedavg", "as one model; own, the paper's: local training", choices=("own", "fedavg"))

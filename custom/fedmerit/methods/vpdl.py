@@ -28,7 +28,8 @@ class VPDLState:
 class VPDL(Method, LearnsFromPeers):
     """Distillation from all peers, of equal weight."""
 
-    lambda0: float = parameter(1.0, "λ0, tuned on Dice (docs/cycle.md); the paper: 50, of images of one class", low=0)
+    # tuned on Dice: docs/studies/cycle-shifted-masks.md
+    lambda0: float = parameter(1.0, "λ0; the paper: 50, of images of one class", low=0)
     T: float = parameter(5.0, "temperature, of CaPriDe", above=0)
     warmup: int = parameter(8, "rounds of local training before; a quarter of 30, as the paper's 25 of 100", low=0)
     kl: str = parameter("own_peer", "KL(own || peer), or peer_own: KL(peer || own)", choices=DIRECTIONS)

@@ -13,8 +13,7 @@ from fedmerit.records.ledger import record_hash, signature_payload
 from fedmerit.records.signatures import Signer
 
 CLOSING = "closing.json"
-FILES = ("results.csv", "run.json")
-TOLD = ("values.csv", "cross_site_val/cross_val_results.json")  # likewise; closing records of before list neither
+FILES = ("results.csv", "run.json", "values.csv", "cross_site_val/cross_val_results.json")
 MODELS = "models"
 
 
@@ -25,7 +24,7 @@ class Closing:
     ledger: str  # hash of the last record
     files: Mapping[str, str]  # SHA-256 by path in the run folder
     site_logs: Mapping[str, str]  # by site, the hash of its log's last record, as the site said it
-    signature: str | None = None  # of `closing_payload`; of earlier versions, of `digest`
+    signature: str | None = None  # of `closing_payload`
 
     @property
     def digest(self) -> str:
@@ -54,7 +53,7 @@ def closing_payload(head: str, digest: str) -> str:
 
 def covered_files(run: Path) -> Iterable[Path]:
     """The files of a run folder that its closing record covers, in order."""
-    here = [run / name for name in (*FILES, *TOLD) if (run / name).exists()]
+    here = [run / name for name in FILES if (run / name).exists()]
     models = (path for path in (run / MODELS).rglob("*") if path.is_file() and not path.name.endswith(UNFINISHED))
     return [*here, *sorted(models)]
 

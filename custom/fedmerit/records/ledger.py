@@ -179,7 +179,7 @@ class Ledger:
 class RecordSignature:
     """A record's signature: of its hash, its round and the chain that it stands in, so that it fits nowhere else."""
 
-    chain: str  # drawn when the chain began; "": of earlier versions, which signed the hash alone
+    chain: str  # drawn when the chain began
     signature: str
 
     @classmethod
@@ -198,7 +198,7 @@ class RecordSignature:
 
 def signature_payload(chain: str, round: object, hash: str) -> str:
     """What is signed of a record."""
-    return f"{chain} {round} {hash}" if chain else hash
+    return f"{chain} {round} {hash}"
 
 
 def split_head(head: str) -> tuple[str, str | None]:

@@ -8,7 +8,7 @@ from cryptography.x509 import Certificate
 from fedmerit.errors import BadInput
 from fedmerit.federation.site_log import CLOSED
 from fedmerit.files import sha256
-from fedmerit.records.closing_record import CLOSING, TOLD, Closing, closing_payload, covered_files, read_closing
+from fedmerit.records.closing_record import CLOSING, Closing, closing_payload, covered_files, read_closing
 from fedmerit.records.signatures import is_signed_by_any
 from fedmerit.verification.site_logs import Record, SiteLog
 
@@ -27,8 +27,8 @@ def verify_closing(run: Path, head: str, server: Sequence[Certificate]) -> Closi
     closing, path = read_closing(run), run / CLOSING
     if closing is None:
         return None
-    texts = closing_payload(closing.ledger, closing.digest), closing.digest
-    if server and not any(is_signed_by_any(server, text, closing.signature) for text in texts):
+    signed = closing_payload(closing.ledger, closing.digest)
+    if server and not is_signed_by_any(server, signed, closing.signature):
         how = "it is not signed" if closing.signature is None else "its signature is not the server's"
         raise BadInput(f"{path}: {how}; it was written or changed by somebody else")
     if closing.signature and not server:
@@ -40,9 +40,8 @@ def verify_closing(run: Path, head: str, server: Sequence[Certificate]) -> Closi
             raise BadInput(f"{run / name}: is missing; {path} lists it")
         if sha256(run / name) != said:
             raise BadInput(f"{run / name}: was changed after the run; {path} has another SHA-256")
-    of_before = () if any(name in closing.files for name in TOLD) else TOLD
     for file in covered_files(run):
-        if file.relative_to(run).as_posix() not in (*closing.files, *of_before):
+        if file.relative_to(run).as_posix() not in closing.files:
             raise BadInput(f"{file}: was put there after the run; {path} does not list it")
     return closing
 

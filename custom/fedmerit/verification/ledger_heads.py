@@ -33,12 +33,8 @@ class _AcknowledgedHead:
         return RecordSignature.of(self.entry.get("vouched"))
 
     def is_signed(self, server: Sequence[Certificate]) -> bool:
-        """Whether the server signed it; those of earlier versions signed no round."""
+        """Whether the server signed that a ledger ended with it as this round began."""
         return self.sealed.is_signed_by(server, self.entry["round"] - 1, self.head)
-
-    def is_proved(self, server: Sequence[Certificate]) -> bool:
-        """Whether it signed that a ledger ended with it as this round began."""
-        return bool(self.sealed.chain) and self.is_signed(server)
 
     def misplaced(self, records: Sequence[Record]) -> str:
         """That it is the ledger's record of another round, where it is."""
@@ -80,27 +76,19 @@ def _explain_conflict(
     one: _AcknowledgedHead, other: _AcknowledgedHead, server: Sequence[Certificate], records: Sequence[Record]
 ) -> str:
     """Whose fault it is that two heads of a round differ."""
-    proved = [told.is_proved(server) for told in (one, other)]
-    if all(proved):
+    signed = [told.is_signed(server) for told in (one, other)]
+    if all(signed):
         if one.sealed.chain == other.sealed.chain:
             return "the server signed both: it keeps two ledgers"
         return "the server signed both, of two chains: one log is of another run, or it keeps two ledgers"
-    if any(proved):
-        false = other if proved[0] else one
+    if any(signed):
+        false = other if signed[0] else one
         return (
             f"the server signed one of them alone, not that in {false.where}: that log was changed, or the server told "
             f"it without signing{false.misplaced(records)}"
         )
     if misplaced := one.misplaced(records) or other.misplaced(records):
         return f"the server signed neither for this round{misplaced}"
-    signed = [told.is_signed(server) for told in (one, other)]
-    if all(signed):
-        return (
-            "the server signed both, in the form of earlier versions, which names no round: it keeps two ledgers, or a "
-            "log was changed to hold what is of another round or run"
-        )
-    if any(signed):
-        return "the server signed one of them alone; the other log was changed, or the server did not sign"
     return "neither is signed by the server: it keeps two ledgers, or a log was changed"
 
 
@@ -133,7 +121,7 @@ def _explain_mismatch(told: _AcknowledgedHead, records: Sequence[Record], server
     if not server or not told.entry["round"]:
         return ""
     chains = {RecordSignature.of(record.get("signature")).chain for record in records}
-    if told.is_proved(server):
+    if told.is_signed(server):
         of_the_run = told.sealed.chain in chains
         return "; the server signed that" if of_the_run else "; the server signed that of another chain, or run"
     return f"; the server did not sign that for round {told.entry['round']}{told.misplaced(records)}"

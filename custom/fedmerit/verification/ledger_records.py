@@ -25,17 +25,17 @@ LEDGER_REQUIRED: Mapping[str, Shape] = {
     "updates": mapping_shape(TEXT),
     "weights": mapping_shape(NUMBER),
     "contributions": mapping_shape(optional_shape(NUMBER)),
-}
-LEDGER_OPTIONAL: Mapping[str, Shape] = {  # those of earlier versions lack some
     "of": WHOLE,
-    "plan": TEXT,
     "rejected": mapping_shape(TEXT),
     "flagged": list_shape(TEXT),
     "model": TEXT,
     "validation_dice": mapping_shape(NUMBER),
     "rows": TEXT,
     "evaluated": mapping_shape(list_shape(TEXT)),
-    "saved": mapping_shape(TEXT),
+}
+LEDGER_FIRST: dict[str, Shape] = {"plan": TEXT}  # only the first record has it
+LEDGER_LAST: dict[str, Shape] = {"saved": mapping_shape(TEXT)}  # only the last record of a finished run has it
+LEDGER_OPTIONAL: dict[str, Shape] = {
     "guard": object_shape(
         {
             "bounds": mapping_shape(mapping_shape(NUMBER)),
@@ -56,11 +56,15 @@ def read_ledger(path: Path) -> list[Record]:
     records = read_verified_records(path)
     for line, record in enumerate(records, start=1):
         where = f"{path}, line {line}"
-        require_shapes(record, LEDGER_REQUIRED, LEDGER_OPTIONAL, f"{where}: not the record of a round")
+        what = f"{where}: not the record of a round"
+        require_shapes(record, LEDGER_REQUIRED, LEDGER_OPTIONAL | LEDGER_FIRST | LEDGER_LAST, what)
         if record["round"] != line - 1:
             raise BadInput(f"{where}: is of round {record['round']}, expected {line - 1}")
-        if record.get("of", line) < line:
+        if record["of"] < line:
             raise BadInput(f"{where}: is of round {line - 1} of {record['of']}, expected more rounds than that")
         if unknown := sorted(set(record["updates"]) - set(record["began"])):
             raise BadInput(f"{where}: began lacks {unknown[0]}, which has an update; expected what it began with")
+        require_shapes(
+            record, (LEDGER_FIRST if line == 1 else {}) | (LEDGER_LAST if line == record["of"] else {}), {}, what
+        )
     return list(records)

@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from fedmerit.errors import BadInput
-from fedmerit.federation.recorder import CROSS_SITE, FINISHED
+from fedmerit.federation.recorder import CROSS_SITE, FINAL_CANDIDATES
 from fedmerit.federation.site_log import counts_digest
 from fedmerit.files import read_json
 from fedmerit.trainers.monai_trainer.overlaps import Overlap, mean_dice
@@ -61,7 +61,10 @@ def _cross_site_dice(table: ResultsTable) -> dict[tuple[str, str], float]:
     return {(str(tester), str(model)): float(dice) for tester, model, dice in means.itertuples(index=False)}
 
 
-FINAL_SPLITS = ("testing_", *(f"validation_{name}" for name in FINISHED))  # splits measured once all rounds are over
+FINAL_SPLITS = (
+    "testing_",
+    *(f"validation_{name}" for name in FINAL_CANDIDATES),
+)  # splits measured once all rounds are over
 
 
 def compare_answers(
@@ -88,8 +91,6 @@ def compare_answers(
         if _is_in_results(entry, rounds) and "overlaps" in entry:
             split = entry.get("split", "validation")
             answered.setdefault((entry["round"], split), set()).update(entry["overlaps"])
-    if not answered:  # of an earlier version
-        return 0, [f"that measurements of {log.site} are its own: its log has none"]
     taken = [record["round"] for record in records if log.site in record["participants"]]
     rows = {(round, "validation"): (round, "validation") for round in taken}
     _compare_images(path, log, {round for round, _ in rows}, table.rows)
@@ -162,7 +163,7 @@ def _is_in_results(entry: Record, rounds: int) -> bool:
 
 
 def _compare_images(path: Path, log: SiteLog, taken: Collection[int], results: pd.DataFrame) -> None:
-    """How many images it trained on, by which it may be weighed; earlier versions do not say."""
+    """How many images it trained on, by which it may be weighed."""
     told: dict[int, set[int]] = {}
     for entry in log.entries:
         if entry["work"] == TRAIN and "images" in entry:

@@ -40,21 +40,19 @@ def compare_models(
     Raises:
         BadInput: one is missing, or is not that of which the ledger has the digest.
     """
-    saved = records[-1].get("saved")
+    saved = records[-1]["saved"]
     there = sorted(path.relative_to(run).as_posix() for path in (run / MODELS).rglob("*.pt"))
-    if saved is not None:
-        _require_saved(run, records, there)
-        if further := [name for name in there if name not in saved]:
-            yield f"what {', '.join(further)} are: models of sites, of which the ledger has no digest"
-    listed = there if saved is None else list(saved)
-    models = _Models(run, list_sites(run, records), [name for name in there if name in listed])
+    _require_saved(run, records, there)
+    if further := [name for name in there if name not in saved]:
+        yield f"what {', '.join(further)} are: models of sites, of which the ledger has no digest"
+    models = _Models(run, list_sites(run, records), [name for name in there if name in saved])
     yield from models.compare_final(records, logs)
     if models.at(BEST):
         yield from models.compare_best(records, results)
 
 
 def _require_saved(run: Path, records: Sequence[Record], there: Sequence[str]) -> None:
-    """Every tensor of every model, by what the ledger has of new runs; the best round's may not have been kept."""
+    """Every tensor of every model; the best round's may not have been kept."""
     ledger = f"{run / 'ledger.jsonl'}, line {len(records)}"
     for name, digest in records[-1]["saved"].items():
         if name in there:
@@ -92,10 +90,8 @@ class _Models:
 
     def compare_final(self, records: Sequence[Record], logs: Sequence[SiteLog]) -> Iterator[str]:
         """What the last round ended with, and what sites say that they tested."""
-        files, said = self.at(MODELS), records[-1].get("model")
-        if not files or said is None:
-            if records[-1].get("saved") is None:
-                yield f"which models the run ended with: {self.run / MODELS} does not hold those of all sites"
+        files, said = self.at(MODELS), records[-1]["model"]
+        if not files:
             return
         distinct = {name: self._digest([name]) for name in {*files.values(), *self._global_files(MODELS)}}
         if said not in {*distinct.values(), self._digest([files[site] for site in self.sites])}:

@@ -29,21 +29,14 @@ def compare_plan(run: Path, records: Sequence[Record], logs: Sequence[SiteLog]) 
         BadInput: run.json holds another plan than that which server or site had, or what it or a model.json says beside
             is not in its plan.
     """
-    said = records[0].get("plan")
     if not (run / "run.json").exists():
-        if said is not None:
-            raise BadInput(f"{run / 'run.json'}: file not found; {run / 'ledger.jsonl'}, line 1, names its plan")
-        return
+        raise BadInput(f"{run / 'run.json'}: file not found; {run / 'ledger.jsonl'}, line 1, names its plan")
     info = read_run(run)
-    plan = info.get("plan")
-    if plan is not None:
-        digest = record_hash(plan)
-        for log in logs:
-            yield from _compare_log(info.file, digest, log)
-    if said is None:
-        yield f"that {info.file} says what was run: an earlier version of FedMerit made it"
-        return
-    if plan is None or record_hash(plan) != said:
+    plan = info["plan"]
+    digest = record_hash(plan)
+    for log in logs:
+        yield from _compare_log(info.file, digest, log)
+    if digest != records[0]["plan"]:
         raise BadInput(f"{info.file}: its plan is not that which {run / 'ledger.jsonl'}, line 1, names; {CHANGED}")
     if silent := [log.site for log in logs if not _plan_digests(log)]:
         yield f"that {', '.join(silent)} trained by the plan in {info.file}: their logs name none"
@@ -66,7 +59,7 @@ def _compare_log(file: Path, plan: str, log: SiteLog) -> Iterator[str]:
     named = _plan_digests(log)
     if named and named[0][1] != plan:
         raise BadInput(f"{log.path}, line {named[0][0]}: {log.site} trained by another plan than {file} holds")
-    if other := next((line for line, digest in named if digest != plan), None):  # of another version, or another plan
+    if other := next((line for line, digest in named if digest != plan), None):
         yield f"that {log.site} trained by the plan in {file} to the end: {log.path}, line {other}, names another"
 
 

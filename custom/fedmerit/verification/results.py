@@ -13,7 +13,7 @@ from pathlib import Path
 import pandas as pd
 
 from fedmerit.errors import BadInput
-from fedmerit.federation.recorder import FINISHED
+from fedmerit.federation.recorder import FINAL_CANDIDATES
 from fedmerit.records.results import EXPECTED, ROUND_SPLITS, read_results, read_run, rows_digest
 from fedmerit.trainers.monai_trainer.overlaps import COUNTS, Overlap, mean_dice
 from fedmerit.verification.site_logs import Record
@@ -69,15 +69,13 @@ def compare_tables(table: ResultsTable, records: Sequence[Record]) -> None:
             whole["round"], whole["site"], whole["quantity"], whole["value"], strict=True
         )
     }
-    means = (mean_dice,) if records and "plan" in records[0] else (mean_dice, _legacy_mean_dice)
     for record in records:
         round = record["round"]
         for quantity, part in TABLES.items():
             for site, said in record.get(part, {}).items():
                 _require_same(values.get((round, site, quantity)), said, path, round, site, quantity)
         for site, dice in record.get("validation_dice", {}).items():
-            of_site = overlaps.get((round, "validation", site), ())
-            found = min((mean(of_site) for mean in means), key=lambda one: abs(one - dice))
+            found = mean_dice(overlaps.get((round, "validation", site), ()))
             _require_same(found, dice, path, round, site, "mean validation dice")
         _compare_participants(values, record, path)
         if "verdicts" in record.get("guard", {}):
@@ -87,12 +85,6 @@ def compare_tables(table: ResultsTable, records: Sequence[Record]) -> None:
     for name, part in (*TABLES.items(), ("mean validation dice", "validation_dice")):
         _require_no_extra(values, overlaps, records, path, name, part)
     _compare_rows(path, records)
-
-
-def _legacy_mean_dice(overlaps: Sequence[Overlap]) -> float:
-    """Over pairs of case and label, as versions had it whose ledgers name no plan; such a run may end by this one."""
-    known = [one.dice for one in overlaps if one.dice is not None]
-    return sum(known) / len(known) if known else 0.0
 
 
 def _require_no_extra(
@@ -155,9 +147,7 @@ def _rounded(value: float) -> float:
 
 
 def _compare_repeated(values: Values, records: Sequence[Record], path: Path) -> None:
-    """Whose update had come before, as the updates in the ledger show; earlier versions do not say."""
-    if not any(quantity == "repeated" for _, _, quantity in values):
-        return
+    """Whose update had come before, as the updates in the ledger show."""
     before: set[str] = set()
     for record in records:
         round, updates = record["round"], record.get("updates", {})
@@ -256,7 +246,9 @@ FINAL_QUANTITIES: Mapping[str, Sequence[str]] = {  # by split, the quantities wr
     BEST: MEASURED,
     UNION: SCORES,
     **{
-        f"{split}_{name}": (*MEASURED, "final_model_choice") for split in ("validation", "testing") for name in FINISHED
+        f"{split}_{name}": (*MEASURED, "final_model_choice")
+        for split in ("validation", "testing")
+        for name in FINAL_CANDIDATES
     },
 }
 ADDED = "it was put in: take the file from whom it was sent to when the run ended"

@@ -81,7 +81,7 @@ def verify_run(run: Path, site_logs: Sequence[Path] = (), trust: Trust | None = 
         updates[log.site] = compare_updates(ledger, records, log)
         silent += explain_missing(records, log)
         silent += compare_ratings(ledger, records, log)
-        silent += compare_enrolments(ledger, records, log)
+        compare_enrolments(ledger, records, log)
     head = records[-1]["hash"] if records else GENESIS
     closing = verify_closing(run, head, certificates)
     there = (run / "results.csv").exists()
@@ -133,8 +133,6 @@ def _list_unproven(
         yield "whose the certificates beside the sites' logs are: --certificate takes the rootCA.pem of a startup kit"
     if not records:
         yield "that anything was run: the ledger holds no record"
-    elif "of" not in records[-1]:
-        yield "that results and models are those of the run: an earlier version of FedMerit made it, unclosed"
     elif len(records) < rounds:
         yield f"that there was no more: {len(records)} of {rounds} rounds are there; unfinished, or cut short"
     elif closing is None:
@@ -153,11 +151,6 @@ def _list_unproven(
         yield f"that the logs of {', '.join(unheard)} are whole: {CLOSING} does not say how they ended"
     if closing and (untold := [log.site for log in logs if not has_countersigned(log, certificates)]):
         yield f"that the run was not closed anew: the logs of {', '.join(untold)} do not say how it was when it ended"
-    if closing and any("rows" not in record for record in records):
-        yield (
-            "that reputations, and what else the ledger has no digest of, stand in results.csv as they were: an "
-            "earlier version of FedMerit made the run"
-        )
     if unsigned := [log.site for log in logs if not log.certificates]:
         yield f"that the logs of {', '.join(unsigned)} are theirs: they are not signed"
 
@@ -214,8 +207,6 @@ def _require_rounds(run: Path, ledger: Path, records: Sequence[Record]) -> None:
         if left := next((path for path in (run / CLOSING, *(run / MODELS).glob("*.pt")) if path.exists()), None):
             raise BadInput(f"{ledger}: holds no record, and {left} is of a run that ended; its records were removed")
         return
-    if "of" not in records[-1]:  # of an earlier version
-        return
     rounds, closed = _planned_rounds(records), (run / CLOSING).exists()
     if closed and len(records) < rounds:
         raise BadInput(f"{ledger}: holds {len(records)} of {rounds} rounds, and {run / CLOSING} ends the run")
@@ -228,5 +219,5 @@ def _require_rounds(run: Path, ledger: Path, records: Sequence[Record]) -> None:
 
 
 def _planned_rounds(records: Sequence[Record]) -> int:
-    """How many rounds the run has, as its records say; of an earlier version, those that are there."""
-    return int(records[-1].get("of", len(records))) if records else 0
+    """How many rounds the run has, as its records say."""
+    return int(records[-1]["of"]) if records else 0

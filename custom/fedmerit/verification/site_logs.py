@@ -131,21 +131,12 @@ def explain_missing(records: Sequence[Record], own: SiteLog) -> Iterator[str]:
 COMMITTED_FIELDS = ("cases", "slices", "fingerprint")  # what both have of it
 
 
-def compare_enrolments(ledger: Path, records: Sequence[Record], own: SiteLog) -> Iterator[str]:
-    """In a sentence, that a log has none of the commitments that the ledger has of its site.
-
-    Raises:
-        BadInput: the ledger has another than the log.
-    """
+def compare_enrolments(ledger: Path, records: Sequence[Record], own: SiteLog) -> None:
+    """`BadInput` if the ledger has a commitment of a log's site that the log has not."""
     said = [(entry["round"], _commitment(entry)) for entry in own.entries if entry["work"] == ENROLLED]
     for record in records:
         round, taken = record["round"], record.get("guard", {}).get("enrolled", {}).get(own.site)
-        if taken is None:
-            continue
-        if not said:  # of an earlier version
-            yield f"that what {own.site} enrolled is its own: its log has none"
-            return
-        if (round, _commitment(taken)) not in said:
+        if taken is not None and (round, _commitment(taken)) not in said:
             raise BadInput(
                 f"{ledger}, line {round + 1}: {own.site} enrolled other cases, or another number of them, than "
                 f"{own.path} has in round {round}"
@@ -167,9 +158,9 @@ def compare_ratings(ledger: Path, records: Sequence[Record], own: SiteLog) -> It
     Raises:
         BadInput: a record has what the site did not say.
     """
-    open_to: dict[tuple[str, str], list[int]] = {}  # by what is asked, and what is known
-    for record in records if any("overlaps" in entry for entry in own.entries) else ():  # earlier versions say nothing
-        round, taken = record["round"], record.get("evaluated", {}).get(own.site, ())
+    reasons: dict[str, list[int]] = {}
+    for record in records:
+        round, taken = record["round"], record["evaluated"].get(own.site, ())
         said = _rating_digests(own, round)
         if any(all(digest not in answers for answers in said.values()) for digest in taken):
             raise BadInput(
@@ -177,13 +168,10 @@ def compare_ratings(ledger: Path, records: Sequence[Record], own: SiteLog) -> It
                 f"in round {round}"
             )
         if any(not answers.intersection(taken) for answers in said.values()):
-            told = record.get("rejected", {}).get(own.site, "nothing of it")
-            why = "why", f"did not count: its log has it, the ledger says: {told}"
-            whether = "whether", "counted: the ledger does not say"
-            open_to.setdefault(why if "evaluated" in record else whether, []).append(round)
-    for (asked, known), rounds in open_to.items():
+            reasons.setdefault(record.get("rejected", {}).get(own.site, "nothing of it"), []).append(round)
+    for reason, rounds in reasons.items():
         when = f"round{'s' * (len(rounds) > 1)} {', '.join(map(str, rounds))}"
-        yield f"{asked} what {own.site} said of models in {when} {known}"
+        yield f"why what {own.site} said of models in {when} did not count: its log has it, the ledger says: {reason}"
 
 
 def _rating_digests(own: SiteLog, round: int) -> dict[Kind, set[str]]:

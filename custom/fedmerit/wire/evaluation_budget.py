@@ -192,7 +192,7 @@ def _asked(done: Iterable[Mapping[str, Any]], split: str, of_neurons: bool = Fal
 
 
 def _question(record: Mapping[str, Any], split: str) -> str | None:
-    """That of a log's record, where it stands for models evaluated on ``split``; records of old have none."""
+    """That of a log's record, where it stands for models evaluated on ``split``."""
     of = "validation" if record.get("work") == TRAIN else record.get("split")
     question = record.get("question")
     return str(question) if question and of == split else None

@@ -93,7 +93,7 @@ class Surveyed:
     patients: int
     slices: int
     tallies: Mapping[str, Tally]
-    floor: int = 0  # that all of it keeps to: what is left out, too, is of so many patients or of none
+    floor: int  # that all of it keeps to: what is left out, too, is of so many patients or of none
 
     def to_dict(self) -> dict[str, Any]:
         """As messages and files hold it."""
@@ -110,11 +110,10 @@ class Surveyed:
             ValueError: it is no answer to a survey.
         """
         try:
-            if set(told) | {"floor"} != {"patients", "slices", "tallies", "floor"}:  # files of before have no floor
+            if set(told) != {"patients", "slices", "tallies", "floor"}:
                 raise ValueError("survey: other parts than counts and tallies")
             tallies = {str(name): _tally(name, one) for name, one in told["tallies"].items()}
-            floor = _count(told.get("floor", 0))
-            return cls(_count(told["patients"]), _count(told["slices"]), tallies, floor)
+            return cls(_count(told["patients"]), _count(told["slices"]), tallies, _count(told["floor"]))
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"survey: not of the kind listed ({type(error).__name__})") from None
 

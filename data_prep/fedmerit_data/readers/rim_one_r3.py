@@ -8,24 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmerit.errors import BadInput
-from fedmerit_data.raw import Decoded, RawCase, RawSite
+from fedmerit_data.raw_cases import Decoded, RawCase, find_one_site
 from fedmerit_data.readers.kind import fundus_kind
-from fedmerit_data.spatial.photographs import EYE, decoded, halved, load, load_mask, one_site
+from fedmerit_data.spatial.photographs import EYE, binarise_mask, load, load_mask, make_case
 
 EXPECTED = (
     "{Healthy,Glaucoma and suspects}/Stereo Images/{N,G,S}-k-{L,R}.jpg and Average_masks/N-1-L-{Disc,Cup}-Avg.png"
 )
 FILE = re.compile(r"(?P<case>[NGS]-\d+-[LR])(\.jpg|-(?P<mask>Disc|Cup)-Avg\.png)", re.IGNORECASE)
-
-
-def find_sites(source: Path) -> list[RawSite]:
-    """Healthy eyes, glaucomas and suspects as one site; both eyes of a patient are one patient.
-
-    Raises:
-        BadInput: no such folder, no cases, an image or mask alone, or two files of one case.
-    """
-    site = one_site("RIM-ONE-r3", source, EXPECTED, _role, masks=("disc", "cup"), patient=partial(EYE.sub, ""))
-    return [site]
 
 
 def _role(path: Path) -> tuple[str, str]:
@@ -35,18 +25,18 @@ def _role(path: Path) -> tuple[str, str]:
     return (match["mask"] or "image").lower(), match["case"].upper()
 
 
-def decode(case: RawCase) -> Decoded:
-    """The left half of a stereo pair as a case of one slice, labels disc and cup.
+def _patient(eye: str) -> str:
+    return EYE.sub("", eye)
 
-    Raises:
-        BadInput: a file is unreadable, image and masks differ in shape, or the image is no stereo pair.
-    """
+
+def decode(case: RawCase) -> Decoded:
+    """The left half of a stereo pair as a case of one slice, labels disc and cup."""
     image = load(case.image, "RGB")
     height, width = image.shape[:2]
     if width <= height:
         raise BadInput(f"{case.image}: {width} x {height} pixels; expected a stereo pair as released, 2144 x 1424")
-    disc, cup = (halved(path, _left(load_mask(case, path, image))) for path in (case.label, *case.more))
-    return decoded(_left(image), disc, cup)
+    disc, cup = (binarise_mask(path, _left(load_mask(case, path, image))) for path in (case.label, *case.more))
+    return make_case(_left(image), disc, cup)
 
 
 def _left(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -55,7 +45,14 @@ def _left(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 KIND = fundus_kind(
     description="RIM-ONE r3: {Healthy,Glaucoma and suspects}/Stereo Images + Average_masks; left halves",
-    find_sites=find_sites,
+    find_sites=partial(
+        find_one_site,
+        name="RIM-ONE-r3",
+        expected=EXPECTED,
+        role=_role,
+        masks=("disc", "cup"),
+        patient=partial(EYE.sub, ""),
+    ),
     decode=decode,
     licence="the terms of the RIM-ONE r3 release hold",
     citation="Fumero et al., Interactive tool and database for optic disc and cup segmentation of stereo and "

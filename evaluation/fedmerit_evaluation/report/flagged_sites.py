@@ -19,9 +19,9 @@ from fedmerit_evaluation.figures.tables import DASH, Table
 from fedmerit_evaluation.freeriders.detectors import DETECTORS, Detector, flags
 from fedmerit_evaluation.report.phrases import describe_indicators, describe_simulated_attacks, describe_verdict
 from fedmerit_evaluation.results.dice import POOLED
-from fedmerit_evaluation.results.run_folders import Run, of_rounds
+from fedmerit_evaluation.results.run_folders import Run, read_rounds
 
-DOES = {"show": "accused", "withhold": "withheld", "exclude": "excluded"}  # by what a verdict does
+VERDICT_EFFECTS = {"show": "accused", "withhold": "withheld", "exclude": "excluded"}  # by what a verdict does
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def list_verdicts(run: Run) -> list[GuardVerdict]:
     """All verdicts of a run, in the order of sites and rounds; none where it was not guarded."""
     if not is_guarded(run):
         return []
-    what = DOES[run.info["plan"]["guard"].get("on_verdict", "withhold")]
+    what = VERDICT_EFFECTS[run.info["plan"]["guard"].get("on_verdict", "withhold")]
     rows = run.results.rows
     rows = rows[rows["quantity"] == "verdict"].sort_values(["site", "round"])
     signs = _signs(run)
@@ -67,7 +67,7 @@ def list_verdicts(run: Run) -> list[GuardVerdict]:
     return found
 
 
-def told(runs: Sequence[Run]) -> dict[str, list[str]]:
+def describe_by_site(runs: Sequence[Run]) -> dict[str, list[str]]:
     """By site, every verdict of some guarded runs in words; the seed is named where there are several."""
     several = len({run.seed for run in runs}) > 1
     found: dict[str, list[str]] = {}
@@ -78,14 +78,14 @@ def told(runs: Sequence[Run]) -> dict[str, list[str]]:
     return found
 
 
-def stand(runs: Sequence[Run]) -> set[str]:
+def sites_with_standing_verdict(runs: Sequence[Run]) -> set[str]:
     """The sites against whom a verdict stood in the last round of any of the runs."""
     return {one.site for run in runs for one in list_verdicts(run) if one.lifted is None}
 
 
 def _signs(run: Run) -> Mapping[tuple[int, str], tuple[str, ...]]:
     """The kinds of signs that stood, by round and site, as the ledger has them."""
-    return of_rounds(
+    return read_rounds(
         run.path,
         lambda record: [
             ((int(record["round"]), str(site)), tuple(kinds))
@@ -179,7 +179,7 @@ def describe_attacked_runs(runs: Sequence[Run], suspicions: pd.DataFrame) -> lis
         own = suspicions[suspicions["Method"] == label] if not suspicions.empty else suspicions
         told = {} if own.empty else {str(site): list(rows["Detector"]) for site, rows in own.groupby("Site")}
         for row in list_flags([run for run in runs if run.label == label]).to_dict("records"):
-            by = "the guard" if row["What"] in DOES.values() else "the server"
+            by = "the guard" if row["What"] in VERDICT_EFFECTS.values() else "the server"
             if (words := f"{by} ({row['What']})") not in told.setdefault(row["Site"], []):
                 told[row["Site"]].append(words)
         honest = sorted(site for site in told if site not in attacks)
@@ -241,7 +241,7 @@ def rejection_reasons(run: Run) -> dict[tuple[int, str], str]:
     def told(record: Mapping[str, Any]) -> list[tuple[tuple[int, str], str]]:
         return [((record["round"], site), str(why)) for site, why in record.get("rejected", {}).items()]
 
-    return of_rounds(run.path, told)
+    return read_rounds(run.path, told)
 
 
 ROUNDING = 1e-6  # counts are float64 products of whole numbers
@@ -260,15 +260,15 @@ BOUNDS = {  # by the quantity that says it: in a word, and what was done
 }
 
 
-def bounded(runs: Sequence[Run]) -> Table:
+def bounds_table(runs: Sequence[Run]) -> Table:
     """A row per method, seed, site and bound: ``Rounds`` in which it applied, ``Least``, the smallest part left."""
     found = [part for run in runs if is_guarded(run) for part in _of_run(run)]
     frame = pd.DataFrame(found, columns=["Method", "Seed", "Site", "What", "Rounds", "Least [%]"])
-    caption = f"What the guard bounded, and what was left of it where least was{meaning(frame['What'])}"
+    caption = f"What the guard bounded, and what was left of it where least was{explain_bounds(frame['What'])}"
     return Table("bounds", caption, frame, decimals=0)
 
 
-def meaning(names: Iterable[str]) -> str:
+def explain_bounds(names: Iterable[str]) -> str:
     """What was done about those that were bounded, to end a caption."""
     there = set(names)
     return "".join(f"; {name}: {done}" for name, done in BOUNDS.values() if name in there)

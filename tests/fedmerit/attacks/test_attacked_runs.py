@@ -5,8 +5,7 @@ import json
 import pytest
 
 from fedmerit.attacks.catalogue import parse
-from fedmerit.engines import resumption, runs
-from fedmerit.errors import BadInput
+from fedmerit.engines import runs
 from fedmerit.records.ledger import verify
 from fedmerit.records.results import read_results, read_run
 
@@ -28,7 +27,7 @@ def test_a_simulated_site_attacks_as_a_local_one(tmp_path, sites, assert_same_ru
     local = make(tmp_path / "local" / "run", sites, "local", attacks)
     simulated = make(tmp_path / "sim" / "run", sites, "sim", attacks)
     assert_same_run(local, simulated)
-    assert read_run(local)["behaviours"] == read_run(simulated)["behaviours"]
+    assert read_run(local)["attacks"] == read_run(simulated)["attacks"]
     honest = make(tmp_path / "honest" / "run", sites, "local", {})
     digests = [[json.loads(line)["updates"] for line in (run / "ledger.jsonl").open()] for run in (local, honest)]
     attacking = {site for site, sent in digests[0][0].items() if sent != digests[1][0][site]}
@@ -62,12 +61,3 @@ def test_rounds_record_norms_cosines_and_repetitions(tmp_path, sites):
     assert len(both) == len(trained) / 4
     same = both["value_x"] == both["value_y"]
     assert same[both["site"] == "site1"].all()
-
-
-def test_runs_of_earlier_versions_are_of_honest_sites(own_run):
-    info = read_run(own_run)
-    del info["behaviours"]
-    (own_run / "run.json").write_text(json.dumps(info))
-    resumption.require_same(own_run, {"rounds": 3})
-    with pytest.raises(BadInput, match="attacks"):
-        resumption.require_same(own_run, {"attacks": {"site1": "zero"}})

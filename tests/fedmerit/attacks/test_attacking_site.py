@@ -97,5 +97,5 @@ def test_a_rider_that_does_not_train_sends_the_vectors_that_belong_to_the_method
     site.method = WithVectors()
     assert list(site.answer(late_task).vectors) == ["control"]
     assert not site.answer(late_task).vectors["control"].any()
-    parameters, _ = site.memory.of(late_task.round).own
+    parameters, _ = site.memory.read(late_task.round).own
     assert torch.equal(parameters, late_task.parameters)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedmerit.configuration import description
+import fedmerit.version
 from fedmerit.configuration.description import describe, read_plan
 from fedmerit.configuration.external_parts import PLACES, find_external_parts
 from fedmerit.configuration.network_input import Preprocessing, common
@@ -19,6 +19,7 @@ from fedmerit.configuration.run import TASKS, Network, RunConfiguration, Trainin
 from fedmerit.errors import BadInput
 from fedmerit.files import write_json
 from fedmerit.methods.registry import METHODS
+from fedmerit.version import code_commit
 
 CONFIG = make_configuration("fedce", "fundus", 7, 3, TASKS["fundus"], {"combine": "plus", "lr": "0.1"})
 
@@ -45,6 +46,7 @@ def test_it_says_when_and_by_which_command_and_versions(monkeypatch):
     assert told["packages"]["torch"].split("+")[0] == torch.__version__.split("+")[0]
     assert told["packages"]["python"] == platform.python_version()
     assert told["fedmerit_version"] == told["packages"]["fedmerit"]
+    assert told["commit"] == code_commit()
 
 
 def test_what_came_with_a_job_has_no_version(monkeypatch):
@@ -53,7 +55,7 @@ def test_what_came_with_a_job_has_no_version(monkeypatch):
             raise PackageNotFoundError
         return "1.0"
 
-    monkeypatch.setattr(description, "version", version)
+    monkeypatch.setattr(fedmerit.version, "version", version)
     told = describe("mine", CONFIG, ("A",), "prod")
     assert told["fedmerit_version"] == told["packages"]["fedmerit"] == "not installed"
     assert told["packages"]["nvflare"] == "1.0"

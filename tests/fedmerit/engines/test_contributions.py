@@ -96,7 +96,7 @@ def test_other_methods_have_no_such_parameter(fedmerit, options, alone, tmp_path
 
 def test_export_writes_them_into_the_job(fedmerit, alone, dice, tmp_path):
     given = ("--method", "fedsac", "--task", "prostate", "--contributions", alone, "--rounds", 5)
-    result = fedmerit("export", "--out", tmp_path / "job", *given)
+    result = fedmerit("job", "export", "--out", tmp_path / "job", *given)
     assert result.exit_code == 0, result.output
     config = json.loads((tmp_path / "job/app/config/config_fed_server.json").read_text())
     assert str(dice["site1"]) in json.dumps(config)

@@ -56,6 +56,6 @@ def test_it_is_refused_where_images_are_apart(sites, tmp_path, options, told):
 
 
 def test_no_job_is_made_of_it(fedmerit, tmp_path):
-    result = fedmerit("export", "--method", "pooled", "--task", "prostate", "--out", tmp_path / "job")
+    result = fedmerit("job", "export", "--method", "pooled", "--task", "prostate", "--out", tmp_path / "job")
     assert result.exit_code == 2
     assert "one place" in result.output

@@ -8,7 +8,7 @@ from run_factory import prepare_anew
 
 from fedmerit.engines import resumption, runs
 from fedmerit.errors import BadInput
-from fedmerit.files import read_json, write_json
+from fedmerit.files import read_json
 
 
 @pytest.fixture
@@ -67,14 +67,3 @@ def test_a_run_that_ended_and_whose_sites_are_elsewhere_goes_on_with_nothing(beg
     assert not resumption.needs_resuming(begun, asked | {"sites": elsewhere})
     with pytest.raises(BadInput, match="was started with rounds 1, not 2"):
         resumption.needs_resuming(begun, {"rounds": 2})
-
-
-def test_a_run_of_an_earlier_version_knows_the_size_of_images_alone(begun, own_sites):
-    info = read_json(begun / "run.json")
-    write_json(begun / "run.json", {name: value for name, value in info.items() if "digests" not in name})
-    prepare_anew(own_sites / "site2")
-    runs.execute(begun, lambda record: None)
-    for site in own_sites.iterdir():
-        write_json(site / "site.json", read_json(site / "site.json") | {"image_size": [64, 64]})
-    with pytest.raises(BadInput, match=r"own_sites: holds images of 64x64, run .*run was started with 32x32; prepare"):
-        runs.execute(begun, lambda record: None)

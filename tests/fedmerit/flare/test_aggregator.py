@@ -220,7 +220,7 @@ def test_aggregating_gives_nothing_and_forgets_nothing(opened):
     opened.accept_model(told(LIAR, answers[LIAR], opened.federation))
     opened.reset_stats()
     assert opened.aggregate_model().params == {}
-    assert [site for site in SITES if opened.exchange.heard(site)] == [LIAR]
+    assert [site for site in SITES if opened.exchange.has_reply(site)] == [LIAR]
 
 
 def test_a_run_opened_again_goes_on_from_its_last_complete_round(tmp_path, undisturbed):

@@ -31,7 +31,7 @@ def test_one_job_per_method_and_task():
 @pytest.mark.parametrize("name", FOLDERS)
 def test_job_folder_is_what_export_writes(fedmerit, tmp_path, name):
     method, _, task = name.partition("_")
-    result = fedmerit("export", "--method", method, "--task", task, "--out", tmp_path / name)
+    result = fedmerit("job", "export", "--method", method, "--task", task, "--out", tmp_path / name)
     assert result.exit_code == 0, result.output
     assert contents(tmp_path / name) == contents(JOBS / name)
 
@@ -47,7 +47,10 @@ def test_job_folder_carries_no_code_and_no_path(name):
 def test_exported_settings_stand_in_the_job(fedmerit, tmp_path):
     settings = ("--rounds", 7, "--seed", 3, "--min-sites", 5, "--set", "combine=plus", "--set", "lr=0.01")
     assert (
-        fedmerit("export", "--method", "fedce", "--task", "fundus", "--out", tmp_path / "job", *settings).exit_code == 0
+        fedmerit(
+            "job", "export", "--method", "fedce", "--task", "fundus", "--out", tmp_path / "job", *settings
+        ).exit_code
+        == 0
     )
     assert json.loads((tmp_path / "job/meta.json").read_text())["min_clients"] == 5
     for side in ("server", "client"):
@@ -61,7 +64,7 @@ def test_job_may_bring_its_code(fedmerit, tmp_path):
     """A site without the package could run it; what the job names stands in the code that it brings."""
     for _ in range(2):
         options = ("--method", "fedce", "--task", "prostate", "--out", tmp_path / "job", "--byoc")
-        assert fedmerit("export", *options).exit_code == 0
+        assert fedmerit("job", "export", *options).exit_code == 0
     custom = tmp_path / "job/app/custom"
     assert {path.suffix for path in custom.rglob("*") if path.is_file()} == {".py", ".pyi", ".typed"}
     names = [name.rpartition(".") for name in build_site_policy()["class_allow_list"]]
@@ -77,7 +80,7 @@ def test_job_may_bring_its_code(fedmerit, tmp_path):
 def test_export_again_replaces_the_job(fedmerit, tmp_path):
     for rounds in (3, 4):
         options = ("--method", "fedavg", "--task", "prostate", "--rounds", rounds)
-        assert fedmerit("export", "--out", tmp_path / "job", *options).exit_code == 0
+        assert fedmerit("job", "export", "--out", tmp_path / "job", *options).exit_code == 0
     assert '"rounds": 4' in (tmp_path / "job/app/config/config_fed_server.json").read_text()
 
 
@@ -91,7 +94,7 @@ def test_export_again_replaces_the_job(fedmerit, tmp_path):
     ],
 )
 def test_export_of_what_is_none_writes_nothing(fedmerit, tmp_path, options, word):
-    result = fedmerit("export", "--out", tmp_path / "job", *options)
+    result = fedmerit("job", "export", "--out", tmp_path / "job", *options)
     assert result.exit_code == 2
     assert word in result.stderr
     assert not (tmp_path / "job").exists()
@@ -100,7 +103,7 @@ def test_export_of_what_is_none_writes_nothing(fedmerit, tmp_path, options, word
 def test_export_leaves_another_folder_alone(fedmerit, tmp_path):
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis/thesis.txt").write_text("all of it")
-    result = fedmerit("export", "--out", tmp_path / "thesis", "--method", "fedavg", "--task", "prostate")
+    result = fedmerit("job", "export", "--out", tmp_path / "thesis", "--method", "fedavg", "--task", "prostate")
     assert result.exit_code == 2
     assert str(tmp_path / "thesis") in result.stderr
     assert contents(tmp_path / "thesis") == {"thesis.txt": b"all of it"}
@@ -110,7 +113,7 @@ def test_export_leaves_another_folder_alone(fedmerit, tmp_path):
 def test_export_leaves_the_folder_where_one_stands_alone(fedmerit, tmp_path, monkeypatch, out):
     (tmp_path / "here" / "a").mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "here")
-    result = fedmerit("export", "--out", out, "--method", "fedavg", "--task", "prostate")
+    result = fedmerit("job", "export", "--out", out, "--method", "fedavg", "--task", "prostate")
     assert result.exit_code == 2
     assert f"{tmp_path / 'here'}: cannot be written (Job folder" in " ".join(result.stderr.split())
     assert [path.name for path in tmp_path.rglob("*")] == ["here", "a"]
@@ -118,16 +121,16 @@ def test_export_leaves_the_folder_where_one_stands_alone(fedmerit, tmp_path, mon
 
 def test_export_from_within_an_earlier_one_replaces_it(fedmerit, tmp_path, monkeypatch):
     options = ("--method", "fedavg", "--task", "prostate")
-    first = fedmerit("export", "--out", tmp_path / "job", *options)
+    first = fedmerit("job", "export", "--out", tmp_path / "job", *options)
     monkeypatch.chdir(tmp_path / "job")
-    again = fedmerit("export", "--out", ".", *options)
+    again = fedmerit("job", "export", "--out", ".", *options)
     assert again.exit_code == 0, again.output
     assert again.output.splitlines()[1:] == first.output.splitlines()[1:]
 
 
 @pytest.mark.parametrize("name", [".job", "my job", "jöb"])
 def test_export_under_what_is_no_name_of_a_job(fedmerit, tmp_path, name):
-    result = fedmerit("export", "--out", tmp_path / name, "--method", "fedavg", "--task", "prostate")
+    result = fedmerit("job", "export", "--out", tmp_path / name, "--method", "fedavg", "--task", "prostate")
     assert result.exit_code == 2
     assert f"{name!r} is no name of an NVFlare job" in " ".join(result.stderr.split())
     assert not list(tmp_path.iterdir())
@@ -152,7 +155,7 @@ def simulate(fedmerit, scripts, sites, tmp_path, kill):
     def run(rounds: int, allowed: bool, **environment: str) -> Path:
         job, workspace = tmp_path / "fedce_prostate", tmp_path / "workspace"
         settings = ("--rounds", rounds, "--set", "architecture=unet", "--set", "width=4", "--set", "depth=3")
-        fedmerit("export", "--method", "fedce", "--task", "prostate", "--out", job, *settings)
+        fedmerit("job", "export", "--method", "fedce", "--task", "prostate", "--out", job, *settings)
         (workspace / "local").mkdir(parents=True)
         if allowed:
             shutil.copy(JOBS / "resources.json", workspace / "local")

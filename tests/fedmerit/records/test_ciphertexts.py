@@ -28,7 +28,7 @@ from fedmerit.vectors import aggregate
 from fedmerit.verification.run import verify_run
 from fedmerit.wire.egress_list import Withheld
 from fedmerit.wire.messages import TRAIN, Failure, Reply, payload_bytes
-from fedmerit_evaluation.results.final_models import final_models
+from fedmerit_evaluation.results.evaluation import final_models
 
 tenseal = pytest.importorskip("tenseal", reason="TenSEAL is not installed: pip install 'fedmerit[he]'")
 
@@ -351,7 +351,7 @@ def test_methods_that_need_single_updates_refuse_encryption_with_the_reason(meth
 
 def test_fedces_other_estimate_refuses_encryption():
     with pytest.raises(BadInput, match="single updates"):
-        require_privacy(["he"], "fedce", build_method("fedce", {"estimate": "server"}))
+        require_privacy(["he"], "fedce_nvflare", build_method("fedce_nvflare", {}))
 
 
 def test_filters_of_updates_in_the_clear_are_refused_beside_encryption():
@@ -368,7 +368,7 @@ def test_without_tenseal_the_refusal_says_how_to_install_it(monkeypatch):
 def test_exported_job_is_encrypted_and_names_no_further_class(fedmerit, tmp_path):
     job = ("--method", "fedce", "--task", "prostate")
     for name, more in (("plain", ()), ("encrypted", ("--privacy", "he"))):
-        assert fedmerit("export", *job, "--out", tmp_path / name, *more).exit_code == 0
+        assert fedmerit("job", "export", *job, "--out", tmp_path / name, *more).exit_code == 0
     configs = {
         (name, side): json.loads((tmp_path / name / f"app/config/config_fed_{side}.json").read_text())
         for name in ("plain", "encrypted")
@@ -509,7 +509,7 @@ def test_deployed_run_leaves_its_model_at_the_hospitals(sites, trained, model, f
     """And a federation without keys ends an encrypted job at once."""
     job, run = tmp_path / "job", tmp_path / "run"
     tiny = ("--rounds", 2, "--min-sites", 3, "--set", "architecture=unet", "--set", "width=4", "--set", "depth=3")
-    exported = fedmerit("export", "--method", "fedce", "--task", "prostate", "--out", job, *tiny,
+    exported = fedmerit("job", "export", "--method", "fedce", "--task", "prostate", "--out", job, *tiny,
                         "--privacy", "he", "--guard", "off")  # fmt: skip
     assert exported.exit_code == 0, exported.output
     with federation_of(tmp_path / "federation", sites, keys=tmp_path / "keys") as hospitals:

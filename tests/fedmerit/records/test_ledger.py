@@ -248,17 +248,6 @@ def test_a_chain_that_goes_on_as_another_is_found(signer, tmp_path):
         read_verified_records(other, [signer.certificate])
 
 
-def test_a_chain_that_an_earlier_version_began_goes_on(signer, tmp_path):
-    path = tmp_path / "ledger.jsonl"
-    Ledger(path).append({"round": 0})
-    first = json.loads(path.read_text())
-    path.write_text(json.dumps(first | {"signature": signer.sign(first["hash"])}) + "\n")
-    for round in (1, 2):
-        Ledger(path, signer).append({"round": round})
-    records = read_verified_records(path, [signer.certificate])
-    assert [bool(RecordSignature.of(record["signature"]).chain) for record in records] == [False, True, True]
-
-
 def test_a_chain_goes_on_with_a_renewed_key_and_never_back(keys, signer, tmp_path):
     path, renewed = tmp_path / "ledger.jsonl", Signer(keys / "stranger.key", keys / "stranger.crt")
     for round, by in enumerate([signer, signer, renewed]):

@@ -44,24 +44,12 @@ def test_what_the_server_threw_away_is_told_with_the_ledgers_reason(own_log):
     ]
 
 
-def test_a_ledger_that_does_not_say_what_counted_is_told(own_log):
-    own = own_log("A", rated(0, "a"), rated(1, "b"))
-    assert of([{"round": 0}, {"round": 1}, {"round": 2}], own) == [
-        "whether what A said of models in rounds 0, 1 counted: the ledger does not say"
-    ]
-
-
 def test_what_the_site_did_not_say_is_found(own_log):
     words = "ledger.jsonl, line 2: holds what A said of models, but A.jsonl has no such answer in round 1"
     for own in (own_log("A", rated(0, "a"), rated(1, "a")), own_log("A", rated(0, "a"))):
         with pytest.raises(BadInput) as found:
             of([record(0, "a"), record(1, "b")], own)
         assert str(found.value) == words
-
-
-def test_a_log_of_an_earlier_version_says_nothing(own_log):
-    own = own_log("A", {"work": "evaluate", "round": 0, "split": "validation"})
-    assert of([record(0, "a")], own) == []
 
 
 def test_what_is_no_answer_on_models_has_none(own_log):

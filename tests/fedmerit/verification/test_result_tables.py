@@ -215,14 +215,3 @@ def test_a_cell_that_is_too_long_is_named(written):
         file.write(f"run,fedce,0,0,A,,,{'x' * 200_000},,reputation,0.5\n")
     with pytest.raises(BadInput, match=r"results\.csv: not readable as results \(field larger than field limit"):
         compare(run, [RECORDS[0] | {"rows": "of all"}, RECORDS[1]])
-
-
-def test_mean_dice_is_that_of_the_version_that_wrote_the_ledger(written):
-    """Case 0 has the disc (.75) and the cup (1), case 1 the disc alone (.5): .6875 over cases, .75 over pairs."""
-    cup = measured(0, "A", "validation", {"0": (4, 0, 0, 1.0)})
-    run = written([*ROWS, *(Row(**vars(one) | {"label": "cup"}) for one in cup)])
-    for first, said, other in (({"plan": "of now"}, [0.6875], 0.75), ({}, [0.6875, 0.75], 0.7)):
-        for dice in said:
-            compare(run, [{**RECORDS[0], **first, "validation_dice": {"A": dice}}, RECORDS[1]])
-        with pytest.raises(BadInput, match=f"mean validation dice of A in round 0 is 0.6875, the ledger has {other}"):
-            compare(run, [{**RECORDS[0], **first, "validation_dice": {"A": other}}, RECORDS[1]])

@@ -16,7 +16,14 @@ RECORD = {
     "updates": {"A": "u"},
     "weights": {"A": 1.0},
     "contributions": {"A": None},
+    "rejected": {},
+    "flagged": [],
+    "model": "m",
+    "validation_dice": {"A": 0.5},
+    "rows": "r",
+    "evaluated": {},
 }
+FIRST = RECORD | {"plan": "p"}
 
 
 @pytest.fixture
@@ -32,8 +39,8 @@ def ledger(tmp_path):
 
 
 def test_rounds_are_read(ledger):
-    more = {"round": 1, "guard": {"enrolled": {}}, "rows": "r", "saved": {}, "validation_dice": {"A": 0.5}}
-    assert [record["round"] for record in read_ledger(ledger(RECORD, RECORD | more))] == [0, 1]
+    more = {"round": 1, "guard": {"enrolled": {}}, "saved": {}}
+    assert [record["round"] for record in read_ledger(ledger(FIRST, RECORD | more))] == [0, 1]
 
 
 @pytest.mark.parametrize(
@@ -54,14 +61,15 @@ def test_rounds_are_read(ledger):
     ],
 )
 def test_what_is_no_record_of_a_round_is_named(ledger, change, words):
-    path = ledger(RECORD, RECORD | {"round": 1} | change)
+    path = ledger(FIRST, RECORD | {"round": 1, "saved": {}} | change)
     with pytest.raises(BadInput) as found:
         read_ledger(path)
     assert str(found.value).startswith(f"{path}, line 2: {words}")
 
 
-@pytest.mark.parametrize("name", ["round", "participants", "began", "updates", "weights", "contributions"])
+@pytest.mark.parametrize("name", [*FIRST, "saved"])
 def test_what_a_record_lacks_is_named(ledger, name):
-    path = ledger({one: value for one, value in RECORD.items() if one != name})
+    whole = FIRST | {"of": 1, "saved": {}}
+    path = ledger({one: value for one, value in whole.items() if one != name})
     with pytest.raises(BadInput, match=rf"ledger\.jsonl, line 1: not the record of a round: lacks {name}, expected"):
         read_ledger(path)

@@ -11,6 +11,8 @@ from signed_runs import closed_anew, rewritten
 from fedmerit import flat
 from fedmerit.configuration.run import Network
 from fedmerit.errors import BadInput
+from fedmerit.files import read_json, write_json
+from fedmerit.records.ledger import record_hash, state_digest
 from fedmerit.trainers.monai_trainer.networks import ARCHITECTURES, initial_network
 from fedmerit.verification.models import KNOWN, trained_tensors
 from fedmerit.verification.run import verify_run
@@ -39,10 +41,11 @@ def run(request, trained, tmp_path):
     return shutil.copytree(trained("architecture=unet", method=request.param), tmp_path / "run")
 
 
-def of_before(run):
-    """As if an earlier version had written the ledger."""
-    unknown = ("saved", "rows", "plan")
-    rewritten(run / "ledger.jsonl", lambda lines: [one.pop(name, None) for one in lines for name in unknown])
+def resaved(run):
+    """As if the ledger had digests of the models that are there now."""
+    files = {path.relative_to(run).as_posix(): path for path in (run / "models").rglob("*.pt")}
+    digests = {name: state_digest(torch.load(path, weights_only=True)) for name, path in files.items()}
+    rewritten(run / "ledger.jsonl", lambda lines: lines[-1]["saved"].update(digests))
     shutil.rmtree(run / "sites")
     closed_anew(run)
 
@@ -54,29 +57,29 @@ def changed(path, which):
     torch.save(state, path)
 
 
-@pytest.mark.parametrize("before", [False, True])
+@pytest.mark.parametrize("rewrites", [False, True])
 @pytest.mark.parametrize("best", [False, True])
-def test_a_model_that_was_swapped_is_found(run, before, best):
-    if before:
-        of_before(run)
+def test_a_model_that_was_swapped_is_found(run, rewrites, best):
     folder = run / "models/best" if best else run / "models"
     if not folder.exists():
         pytest.skip("the last round was the best")
     verify_run(run)
     path = sorted(folder.glob("*.pt"))[-1]
     changed(path, "weight")
+    if rewrites:
+        resaved(run)
     closed_anew(run)
     with pytest.raises(BadInput, match=r"\.pt: is not .* it was swapped or changed: take the model from a site"):
         verify_run(run)
 
 
-def test_statistics_are_part_of_a_model_in_new_runs_alone(run):
+def test_statistics_are_part_of_a_saved_model(run):
     path = sorted((run / "models").glob("*.pt"))[0]
     changed(path, STATISTICS)
     closed_anew(run)
     with pytest.raises(BadInput, match=rf"{path.name}: is not the model that .* has a digest of"):
         verify_run(run)
-    of_before(run)
+    resaved(run)
     verify_run(run)
 
 
@@ -86,8 +89,6 @@ def test_a_model_that_is_gone_is_missed(run):
     closed_anew(run)
     with pytest.raises(BadInput, match=rf"{path.name}: is missing; .*ledger\.jsonl, line \d has a digest of it"):
         verify_run(run)
-    of_before(run)
-    assert "does not hold those of all sites" in " ".join(verify_run(run).unproven)
 
 
 def test_what_is_put_beside_them_is_said_to_be_unknown(run):
@@ -109,21 +110,22 @@ def test_what_is_no_model_is_named(run, content):
 
 
 def test_of_networks_of_others_and_of_models_that_the_server_never_saw_it_is_said_that_it_is_not_known(run):
-    of_before(run)
     changed(sorted((run / "models").glob("*.pt"))[-1], "weight")
-    for file, change, words in (
-        ("models/model.json", {"architecture": "FlexibleUNet"}, "which numbers of such a network are trained"),
-        ("run.json", {"privacy": ["he"]}, "whose digests are of what the server saw: not the models"),
-    ):
-        path = run / file
-        path.write_text(json.dumps(json.loads(path.read_text()) | change))
-        closed_anew(run)
-        assert words in " ".join(verify_run(run).unproven)
+    resaved(run)
+    for file in ("run.json", "models/model.json"):
+        (run / file).write_text((run / file).read_text().replace('"architecture": "unet"', '"architecture": "Mine"'))
+    plan = record_hash(json.loads((run / "run.json").read_text())["plan"])
+    rewritten(run / "ledger.jsonl", lambda lines: lines[0].update(plan=plan))
+    closed_anew(run)
+    assert "which numbers of such a network are trained" in " ".join(verify_run(run).unproven)
+    write_json(run / "run.json", read_json(run / "run.json") | {"privacy": ["he"]})
+    closed_anew(run)
+    assert "whose digests are of what the server saw: not the models" in " ".join(verify_run(run).unproven)
 
 
 def test_filters_that_are_no_list_are_none(run):
-    of_before(run)
     changed(sorted((run / "models").glob("*.pt"))[-1], "weight")
+    resaved(run)
     path = run / "run.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"privacy": 7}))
     closed_anew(run)

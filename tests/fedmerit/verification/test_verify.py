@@ -418,7 +418,7 @@ GOT = r"site_log\.jsonl, line \d+: site2 got model \w{64} of site1 in round 1, b
         (
             "site2",
             lambda log: got_model(log).update(ledger="0" * 64),
-            "two stories of round 1: .*, with 0{64}; neither",
+            "two ledger heads for round 1: .*, with 0{64}; neither",
         ),
     ],
 )

@@ -109,7 +109,7 @@ def test_numbers_are_rounded(reply, network):
 
 
 def test_surfaces_leave_as_two_rounded_numbers():
-    """Nothing beside them; messages of sites of earlier versions say nothing of surfaces."""
+    """Nothing beside them."""
     sent = [[OVERLAP | {"surface": SURFACE | {"patient": PATIENT}}, OVERLAP]]
     ((one, older),) = clear_answer({}, {"overlaps": sent}, decimals=2)[1]["overlaps"]
     assert one["surface"] == {"unit": "mm", "hd95": 1.23, "nsd": None}

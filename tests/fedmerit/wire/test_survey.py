@@ -46,12 +46,6 @@ def test_what_is_left_out_keeps_to_the_floor_too():
     assert not Surveyed(16, 16, {"x": mask_small_bins(table, 5)}, 5).below(5)
 
 
-def test_files_of_before_say_no_floor():
-    told = Surveyed(9, 90, {}, 5).to_dict()
-    del told["floor"]
-    assert Surveyed.from_dict(told) == Surveyed(9, 90, {}, 0)
-
-
 def test_every_quantity_has_bins_that_rise():
     for name, quantity in QUANTITIES.items():
         assert list(quantity.edges) == sorted(set(quantity.edges)), name

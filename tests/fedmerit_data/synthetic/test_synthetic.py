@@ -1,3 +1,5 @@
+"""Synthetic sites: read by the public readers, sound, different, the same for a seed."""
+
 from dataclasses import replace
 
 import numpy as np

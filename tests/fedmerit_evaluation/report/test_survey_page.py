@@ -35,7 +35,7 @@ def survey() -> Survey:
         "intensity": Tally(_filled(bins, _0=6, _1=9, _2=9), _filled(bins, _0=50, _1=30, _2=90)),
     }
     birch = {"volume cup": Tally(_filled(FEW, _1=7, _9=8))}
-    return Survey(5, {"Alder": Surveyed(15, 90, alder), "Birch": Surveyed(20, 70, birch)}, {"Cedar": "no reply"})
+    return Survey(5, {"Alder": Surveyed(15, 90, alder, 5), "Birch": Surveyed(20, 70, birch, 5)}, {"Cedar": "no reply"})
 
 
 def test_patients_by_site_and_bin_and_of_all_sites(survey: Survey) -> None:
@@ -110,7 +110,7 @@ def test_a_quantity_all_below_the_floor_is_told_in_words(tmp_path: Path) -> None
     bins = find_quantity("intensity").bins
     nothing = {"volume cup": Tally(_filled(FEW)), "intensity": Tally(_filled(bins), _filled(bins))}
     console = Console(file=io.StringIO(), width=200)
-    page = write_survey(Survey(5, {"Alder": Surveyed(6, 9, nothing)}, {}), tmp_path, console).read_text()
+    page = write_survey(Survey(5, {"Alder": Surveyed(6, 9, nothing, 5)}, {}), tmp_path, console).read_text()
     printed = console.file.getvalue()  # type: ignore[attr-defined]
     for what in ("Volume of cup", "Intensity, as prepared"):
         for text in (printed, page):

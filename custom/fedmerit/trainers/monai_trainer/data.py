@@ -176,7 +176,7 @@ class SiteFolder:
 
 
 def _spacing(stated: object) -> tuple[float, float, float] | None:
-    """Three lengths in mm, or None: folders of earlier versions state none, or only those that their files tell."""
+    """Three lengths in mm, or None: a folder states only those that its files have."""
     if not isinstance(stated, list) or len(stated) != 3:
         return None
     if not all(isinstance(step, int | float) and 0 < step < math.inf for step in stated):
@@ -207,7 +207,7 @@ def open_sites(root: Path, only: Sequence[str] | None = None) -> list[SiteFolder
             raise BadInput(f"{site.path}: site.json names the site {site.name!r}; folder and name have to agree")
         for field in ("task", "labels", "channels", "image_size", "normalisation"):
             ours, theirs = getattr(sites[0], field), getattr(site, field)
-            if ours != theirs and None not in (ours, theirs):  # folders of before do not say how they were normalised
+            if ours != theirs:
                 raise BadInput(
                     f"site {site.name}: {field} is {theirs}, but site {sites[0].name} has {ours}; "
                     "sites that train together have to be prepared alike"
@@ -223,7 +223,7 @@ def read_site_digests(sites: Sequence[SiteFolder]) -> dict[str, str]:
 def require_same_preparation(sites: Sequence[SiteFolder], digests: Mapping[str, str], begun: Path) -> None:
     """`BadInput` naming the sites that are not those with which ``begun``, a run or a study, was started.
 
-    ``digests`` are those noted then; none: earlier versions noted none.
+    ``digests`` are those noted then; if it is empty, nothing is compared.
     """
     now = read_site_digests(sites)
     changed = [name for name in sorted({**digests, **now}) if digests.get(name) != now.get(name)]

@@ -25,7 +25,7 @@ def save_network(
 
 
 def read_description(folder: Path) -> tuple[Network, Preprocessing | None]:
-    """What model.json says: the network, and what it is to be fed, which those of earlier versions do not say.
+    """What model.json says: the network, and what it is to be fed, if known.
 
     Raises:
         BadInput: it is missing or not what `save_network` writes.

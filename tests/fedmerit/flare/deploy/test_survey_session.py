@@ -19,7 +19,7 @@ from fedmerit.trainers.monai_trainer.data import open_sites
 from fedmerit.wire.survey import Question, Survey, Surveyed
 
 QUESTION = Question(5)
-ANSWERED = Survey(5, {"A": Surveyed(9, 90, {})}, {"B": "no answer"})
+ANSWERED = Survey(5, {"A": Surveyed(9, 90, {}, 5)}, {"B": "no answer"})
 DEPLOYED = ["server: OK", "A: OK", "B: OK", "C: NVFLARE_ERROR: not in allow_list: SurveyExecutor"]
 
 

@@ -80,7 +80,6 @@ def test_sites_that_are_not_what_they_were_are_named(own_sites, tmp_path):
     require_same_preparation(open_sites(moved), digests, tmp_path / "run")
     require_same_preparation([], {}, tmp_path / "run")
     prepare_anew(moved / "site2")
-    require_same_preparation(open_sites(moved), {}, tmp_path / "run")  # of an earlier version
     with pytest.raises(BadInput, match=r"elsewhere: site2 is not what .*run was started with; prepare the old folder"):
         require_same_preparation(open_sites(moved), digests, tmp_path / "run")
     shutil.rmtree(moved / "site3")

@@ -1,6 +1,6 @@
 import copy
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import pytest
 import torch
@@ -96,14 +96,6 @@ def test_affine_instance_norms_are_computed_as_group_norms_of_one_channel(archit
         network(images).square().mean().backward()
         gradients.append(torch.cat([part.grad.flatten() for part in network.parameters() if part.grad is not None]))
     assert torch.allclose(*gradients, rtol=1e-3, atol=1e-5 * float(gradients[1].abs().max()))
-
-
-def test_a_description_of_an_earlier_version_is_a_unet():
-    old = {"in_channels": 1, "labels": ["disc"], "width": 4, "depth": 3, "norm": "batch", "residual_units": 0}
-    network = Network.from_dict(old)
-    assert network.architecture == "unet"
-    assert any(isinstance(module, torch.nn.BatchNorm2d) for module in build_network(network).modules())
-    assert Network.from_dict(asdict(network)) == network
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,71 @@
+"""`fedmerit methods`: the table, and what `--set` takes with one."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from fedmerit.configuration.recipes import PRESETS
+from fedmerit.configuration.run import Network, Training
+from fedmerit.guard.settings import GuardSettings
+from fedmerit.methods.registry import METHODS
+from fedmerit.parameters import rules
+
+FIXED = ("in_channels", "labels")  # by the sites
+
+
+def test_methods_prints_the_table(fedmerit, monkeypatch):
+    monkeypatch.setattr("fedmerit_cli.terminal.console.width", 400)
+    result = fedmerit("methods")
+    assert result.exit_code == 0
+    for name, kind in METHODS.items():
+        row = next(line for line in result.output.splitlines() if f" {name} " in line)
+        for text in vars(kind.about).values():
+            assert text in row
+        for parameter, value in vars(kind()).items():
+            shown = f"{value:g}" if isinstance(value, float) else value
+            assert f"{parameter}={shown}" in result.output
+
+
+@pytest.mark.parametrize("method", ["standalone", "cffl", "fedsac"])
+def test_methods_says_what_each_parameter_of_one_is_and_may_be(fedmerit, monkeypatch, method):
+    monkeypatch.setattr("fedmerit_cli.terminal.console.width", 400)
+    result = fedmerit("methods", method)
+    assert result.exit_code == 0
+    for name, rule in rules(METHODS[method]).items():
+        row = next(line for line in result.output.splitlines() if f" {name} " in line)
+        assert rule.text in row
+    for kind in (Training, Network, GuardSettings):  # --set takes these too
+        for name, rule in rules(kind).items():
+            assert (f" {name} " in result.output and rule.text in result.output) == (name not in FIXED)
+    assert "(1 - t/T)^0.9" in result.output
+    assert re.search(r" guard +│ on ", result.output)  # as of new runs
+    assert re.search(r" lr +│ 0.001 +│ above 0 ", result.output)
+    shown = {"cffl": ("above 0, at most 1", "one of sparse, global", "true or false", "0.166667")}
+    assert all(text in result.output for text in shown.get(method, ()))
+
+
+@pytest.mark.parametrize("method", ["qfedavg", "rr", "fedavg"])
+def test_methods_tells_how_the_paper_of_one_trains_it(fedmerit, monkeypatch, method):
+    monkeypatch.setattr("fedmerit_cli.terminal.console.width", 400)
+    result = fedmerit("methods", method)
+    preset = PRESETS.get(method)
+    assert ("--preset paper" in result.output) == bool(preset)
+    if preset:
+        assert preset.source in result.output
+        assert f"--rounds {preset.rounds}" in result.output
+        said = result.output.split("--preset paper")[1]
+        for name, value in {**preset.training, **preset.parameters}.items():
+            shown = f"{value:g}" if isinstance(value, float) else value
+            assert re.search(rf" {name} +│ {re.escape(str(shown))} ", said)
+
+
+def test_an_unknown_method_has_a_suggestion(fedmerit):
+    result = fedmerit("methods", "fedec")
+    assert result.exit_code == 2
+    assert "'fedec': unknown; did you mean fed" in result.stderr
+
+
+def test_methods_prints_the_table_of_the_documentation(fedmerit):
+    page = (Path(__file__).resolve().parents[2] / "docs" / "methods.md").read_text()
+    assert fedmerit("methods", "--markdown").output.strip() in page
