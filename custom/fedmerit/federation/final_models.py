@@ -126,7 +126,7 @@ class RunClosure:
         self.recorder.final_validation(rounds, validated)
         received = list(map(payload_bytes, tests.values()))
         self.recorder.final_test(rounds - 1, tested, received, models.tests_own_only, models.separate)
-        if self.config.training.finish == "own":
+        if self.config.training.final_model == "selected":
             yield from self._select_final_models(ask, ledger_head)
         return self.recorder.close()
 

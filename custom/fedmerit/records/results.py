@@ -56,8 +56,8 @@ QUANTITIES: Mapping[str, str] = {
     "loss": "mean soft Dice loss of the received model on the site's training images, 0 to 1",
     "standard_error": "of a contribution estimated by sampling",
     "expelled": "1 where the method has expelled the site",
-    "final_model_choice": "what a site takes home: 0 what it was given, 1 that with its own images' statistics, 2 what it trained "
-    "alone, 2 + e what it was given after e epochs of fine-tuning",
+    "final_model_choice": "the final model that a site receives: 0 the method's, 1 that with its own images' "
+    "statistics, 2 its local-only model, 2 + e the method's after e epochs of fine-tuning",
     "flagged": "1 where a site's claim differs from what the server computed",
     "clipped": "factor that the guard shortened the update by, 1: not at all",
     "counted_images": "training images that the guard counts the site for",

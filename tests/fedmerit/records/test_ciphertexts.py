@@ -351,7 +351,7 @@ def test_methods_that_need_single_updates_refuse_encryption_with_the_reason(meth
 
 def test_fedces_other_estimate_refuses_encryption():
     with pytest.raises(BadInput, match="single updates"):
-        require_privacy(["he"], "fedce", build_method("fedce", {"estimate": "server"}))
+        require_privacy(["he"], "fedce_nvflare", build_method("fedce_nvflare", {}))
 
 
 def test_filters_of_updates_in_the_clear_are_refused_beside_encryption():
