@@ -14,11 +14,7 @@ from fedmerit.configuration.recipes import ROUNDS
 from fedmerit.configuration.run import RunConfiguration, make_configuration
 from fedmerit.configuration.tracking import require_tracking
 from fedmerit.engines.local import OnExchange, run_local
-from fedmerit.engines.resumption import (
-    open_recorded_sites,
-    read_info,
-    require_same_images,
-)
+from fedmerit.engines.resumption import open_recorded_sites, read_info, require_same_images
 from fedmerit.errors import BadInput
 from fedmerit.federation.requirements import require_consistent, require_decentralised, require_sites, require_timeouts
 from fedmerit.files import LOCK, lock_folder, remove_partial_files, write_json

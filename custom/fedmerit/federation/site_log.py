@@ -125,7 +125,7 @@ class SiteLog:
         self._append(REFUSED, task.round, task.ledger, reason=reason)
 
     def closed(self, task: ClosingTask) -> None:
-        """Write down how the server says that it closed the run: what stands behind `Closing.told`, and so in it."""
+        """Write down how the server says that it closed the run: as `Closing.announcement` says it."""
         closing, signature = split_head(task.closing)
         said = {"closing": closing} | ({"sealed": signature} if signature else {})
         self._append(CLOSED, task.round, task.ledger, **said)

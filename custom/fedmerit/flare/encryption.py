@@ -68,6 +68,6 @@ def find_context(name: str, fl_ctx: FLContext, run: Path) -> bytes:
     content, result = SecurityContentService.load_content(name)
     if result != LoadResult.OK:
         raise BadInput(
-            f"startup/{name}: {result}; an encrypted job needs kits that `fedmerit deploy init --he` wrote, as they are"
+            f"startup/{name}: {result}; an encrypted job needs unchanged kits of `fedmerit deploy init --he`"
         )
     return bytes(content)

@@ -86,7 +86,7 @@ def build_site_policy(track: bool = False, surveys: bool = True) -> dict[str, An
 
 
 def survey_classes() -> set[str]:
-    """Those that `build_site_policy` lists for surveys alone."""
+    """Those that `build_site_policy` lists only for surveys."""
     return set(build_site_policy()[CLASS_ALLOW_LIST]) - set(build_site_policy(surveys=False)[CLASS_ALLOW_LIST])
 
 
@@ -120,7 +120,7 @@ def export_job(
     if not JOB_NAME.fullmatch(job.name):
         raise BadInput(
             f"{out}: {job.name!r} is no name of an NVFlare job; expected a folder whose name begins with a letter or "
-            "digit and holds these, ., _ and - alone"
+            "digit and holds only these, ., _ and -"
         )
     try:
         MeritRecipe(config, job.name, min_sites, round_timeout, start_sites, privacy, track).export(str(job.parent))

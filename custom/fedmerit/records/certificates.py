@@ -1,8 +1,8 @@
-"""Whose certificate it is that a signature belongs to, and whether the federation's authority gave it to them.
+"""Whose certificate a signature belongs to, and whether the federation's authority issued it.
 
 NVFlare's provisioning writes names into a certificate's subject: CN is the participant, O its organisation, and
-``unstructuredName`` a role, of admins alone. A site's certificate and the server's are of one kind, and a project has
-no two participants of one name, so that the server is known by its name.
+``unstructuredName`` a role, which only admins have. A site's certificate and the server's are of one kind, and no two
+participants of a project have one name, so the server is known by its name.
 """
 
 from collections.abc import Mapping

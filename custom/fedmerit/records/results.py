@@ -19,15 +19,15 @@ from fedmerit.files import read_json, require_disk_space, write_atomically
 QUANTITIES: Mapping[str, str] = {
     "dice": "Dice of one case and label, 0 to 1; empty where reference and prediction are both empty",
     "hd95": "95th percentile of the distances between the surfaces of prediction and reference, the larger of both "
-    "directions, in mm; of the final test alone; empty where prediction or reference is empty. A volume of unknown "
+    "directions, in mm; of the final test only; empty where prediction or reference is empty. A volume of unknown "
     "spacing has none of these four",
     "nsd": "normalised surface Dice: share of both surfaces within `overlaps.TOLERANCE` of the other, 0 to 1; 0 where "
     "prediction or reference is empty; empty where both are",
     "hd95_px": "hd95 of a photograph or single slice of unknown spacing, in pixels of the stored image",
     "nsd_px": "nsd of such, likewise in pixels",
     "true_positives": "voxels in reference and prediction",
-    "false_positives": "voxels in the prediction alone",
-    "false_negatives": "voxels in the reference alone",
+    "false_positives": "voxels only in the prediction",
+    "false_negatives": "voxels only in the reference",
     "train_loss": "mean loss of the round's local training",
     "num_samples": "training images of the site",
     "weight": "aggregation weight of the round, 0 to 1, sums to 1 over sites",
@@ -49,15 +49,15 @@ QUANTITIES: Mapping[str, str] = {
     "quota": "fraction of the aggregated update that the site earned, 0 to 1",
     "reward_distance": "Euclidean distance of what the site downloads from the aggregated update (CGSV, Figure 5)",
     "model_distance": "Euclidean distance of the site's new model from the server's (CGSV, Figures 2 and 6)",
-    "output_distance": "likewise, of the parameters of the output layer alone (CGSV, Figure 6)",
+    "output_distance": "likewise, of only the parameters of the output layer (CGSV, Figure 6)",
     "held": "fraction of the model's neurons that the site holds, 0 to 1",
     "utility": "Dice of the site's trained model on the server validation set, 0 to 1",
     "divergence": "KL divergence of the received model's losses on the site's images from those on the server set",
     "loss": "mean soft Dice loss of the received model on the site's training images, 0 to 1",
     "standard_error": "of a contribution estimated by sampling",
     "removed": "1 where the method has expelled the site",
-    "choice": "what a site takes home: 0 what it was given, 1 that with its own images' statistics, 2 what it trained "
-    "alone, 2 + e what it was given after e epochs of fine-tuning",
+    "choice": "final model of the site: 0 the received one, 1 that with statistics of its own images, 2 its local-only "
+    "model, 2 + e the received one after e epochs of fine-tuning",
     "flagged": "1 where a site's claim differs from what the server computed",
     "clipped": "factor that the guard shortened the update by, 1: not at all",
     "counted_images": "training images that the guard counts the site for",
@@ -75,7 +75,7 @@ QUANTITIES: Mapping[str, str] = {
     "bytes_sent": "size of what the site sent: update and statistics",
     "bytes_received": "size of what the site received: model (or what changed in it), statistics, models to evaluate",
 }
-EXPECTED = "expected what `fedmerit run` wrote: copy it anew, or run again"
+EXPECTED = "expected what `fedmerit run` wrote: copy it again, or run again"
 KINDS: Mapping[str, type] = {  # of what run.json holds
     **dict.fromkeys(("run", "method", "task", "engine"), str),
     **dict.fromkeys(("seed", "rounds"), int),
@@ -107,7 +107,7 @@ class Row:
 
 COLUMNS = ["run", "method", "seed", "round", "site", "coalition", "split", "case", "label", "quantity", "value"]
 assert set(COLUMNS) == {field.name for field in fields(Row)}
-TOLD = COLUMNS[3:-1]  # all but run, method, seed; and value
+DIGEST_COLUMNS = COLUMNS[3:-1]  # all but run, method, seed; and value
 _cells = attrgetter(*COLUMNS)
 
 
@@ -121,7 +121,7 @@ def rows_digest(rows: Iterable[Mapping[str, Any]]) -> str:
     for row in rows:
         if row["quantity"] not in MACHINE_QUANTITIES:
             value = "" if row["value"] in (None, "") else repr(float(row["value"]))
-            whole.update(json.dumps([str(row[name]) for name in TOLD] + [value]).encode())
+            whole.update(json.dumps([str(row[name]) for name in DIGEST_COLUMNS] + [value]).encode())
     return whole.hexdigest()
 
 
@@ -156,7 +156,7 @@ class ResultsFile:
         if self.size < size:
             raise BadInput(
                 f"{self.path}: {self.size} bytes, the run's last complete round left {size}; bring the file back from "
-                "a copy, or begin a run anew"
+                "a copy, or start another run"
             )
         if self.size > size:
             content = self.path.read_bytes()[:size]
@@ -168,8 +168,8 @@ def read_results(run: Path) -> pd.DataFrame:
     path = Path(run) / "results.csv"
     if not path.exists():
         begun = (Path(run) / "run.json").exists()
-        advice = "go on with `fedmerit run --resume`" if begun else "a run folder is what `fedmerit run --out` wrote"
-        raise BadInput(f"{run}: no results.csv in it{', no round is over' if begun else ''}; {advice}")
+        advice = "continue with `fedmerit run --resume`" if begun else "a run folder is what `fedmerit run --out` wrote"
+        raise BadInput(f"{run}: no results.csv in it{', no round is complete' if begun else ''}; {advice}")
     return read_table(path)
 
 
@@ -182,12 +182,10 @@ def read_table(path: Path) -> pd.DataFrame:
         with path.open(newline="") as file:
             header = next(csv.reader(file))
     except (OSError, ValueError, OverflowError, csv.Error) as error:  # those are all of a file that is no such table
-        raise BadInput(
-            f"{path}: not readable as results ({error}); let the command that wrote it write it anew"
-        ) from error
+        raise BadInput(f"{path}: not readable as results ({error}); repeat the command that wrote it") from error
     if lacking := [name for name in COLUMNS if name not in table]:
         raise BadInput(f"{path}: no table of results, it lacks {', '.join(lacking)}; expected what FedMerit wrote")
-    if twice := [name for name in COLUMNS if header.count(name) > 1]:  # whoever reads it would take either
+    if twice := [name for name in COLUMNS if header.count(name) > 1]:  # readers would differ
         raise BadInput(f"{path}: has the column {twice[0]} twice; {EXPECTED}")
     return table
 

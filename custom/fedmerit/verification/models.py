@@ -1,4 +1,4 @@
-"""The models that a run left behind, against the digests in its ledger and in its sites' logs."""
+"""The models of a run against the digests in its ledger and in its sites' logs."""
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,14 +16,15 @@ from fedmerit.files import read_json
 from fedmerit.records.closing_record import MODELS
 from fedmerit.records.ledger import state_digest
 from fedmerit.records.results import read_run
-from fedmerit.verification.site_logs import Record, SiteLog
+from fedmerit.verification.record_schema import Record
+from fedmerit.verification.site_logs import SiteLog
 from fedmerit.wire.messages import EVALUATE
 
 # Networks of which is known that they train all numbers but the statistics of their norms.
 KNOWN = ("dynunet", "unet", "segresnet", "basicunet", "attentionunet", "swinunetr")
 STATISTICS = ("running_mean", "running_var")
 PLAIN = (torch.float32, torch.float64, torch.float16, torch.int64, torch.int32, torch.uint8, torch.bool)
-REPLACED = "it was swapped or changed: take the model from a site, or from whom the run belongs to"
+REPLACED = "it was swapped or changed: take the model from a site, or from the owner of the run"
 
 
 def compare_models(
@@ -128,7 +129,7 @@ class _Models:
             )
 
     def _report_mismatch(self, what: str, names: Sequence[str], records: Sequence[Record]) -> Iterator[str]:
-        """`BadInput` where models are not those of the ledger, as far as that can be told from the files."""
+        """`BadInput` where models are not those of the ledger, as far as the files show that."""
         files = ", ".join(names)
         description = self.run / MODELS / "model.json"
         said = read_json(description) if description.exists() else {}

@@ -29,9 +29,9 @@ LISTED: Mapping[str, str] = {
     "trained_overlaps": "likewise of the model it trained, where the run asks for that",
     "values": f"numbers the method asks for, some of {', '.join(RANGES)}",
     "pairs": "numbers the method asks a site to say of others, by their names",
-    "increases": "what the loss rises by without each neuron of a model, summed over images",
+    "increases": "how much the loss rises without each neuron of a model, summed over images",
     "images": "over how many images",
-    "choice": "which of its models the site takes home, where the run asks it to choose",
+    "choice": "which of its models the site selects as final, if the run asks it to",
     "losses": "how many images have a loss in each bin of a histogram",
     "enrolment": "before round 0: cases and slices of each split, a salted digest of each training case, the site's "
     "certificate",
@@ -45,9 +45,8 @@ LISTED: Mapping[str, str] = {
     "model": "to each peer that the site shares with, where models stay at the sites: its whole model and statistics",
 }
 OTHER_REASON = "the site has no answer; its own log says why"
-FAILED = re.compile(
-    r"failed with [A-Za-z]{1,60}; the site's own log says more"
-)  # `fedmerit.wire.messages.describe_failure`
+# as `fedmerit.wire.messages.describe_failure` writes it
+FAILED = re.compile(r"failed with [A-Za-z]{1,60}; the site's own log says more")
 NAME = re.compile(r"[\w.\-]{1,120}")  # of parameters, statistics, labels, and sites that name each other
 LARGEST_MB = 512  # of arrays in a message; the default network's update has 6
 MOST_ENTRIES = 100_000  # in any list
@@ -79,7 +78,7 @@ def clear_answer(
     if "survey" in passed and Surveyed.from_dict(passed["survey"]).below(least):
         raise Withheld(f"survey: a number of fewer than {least} patients; ask for a survey with a higher floor")
     if encrypted and (arrays or passed.get("buffers") or passed.get("vectors")):
-        raise Withheld("update: in the clear, and this site sends it encrypted alone")
+        raise Withheld("update: in the clear, and this site sends it only encrypted")
     ciphertexts = sum(len(piece) for pieces in passed.get("ciphertexts", {}).values() for piece in pieces)
     beside = passed.get("vectors", {}).values()
     _require_size(arrays, passed.get("buffers", {}), *beside, more=ciphertexts)
@@ -152,13 +151,13 @@ def _pairs(value: Mapping[str, Any], decimals: int) -> dict[str, dict[str, float
 
 def _number(value: Any, decimals: int) -> float:
     if isinstance(value, str | bytes):
-        raise Withheld("text in the place of a number")
+        raise Withheld("text instead of a number")
     return round(float(value), decimals)
 
 
 def _count(value: Any, decimals: int = 0) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**53:
-        raise Withheld("something else in the place of a count")
+        raise Withheld("something else instead of a count")
     return value
 
 
@@ -193,7 +192,7 @@ def _surface(value: Mapping[str, Any], decimals: int) -> Surface:
 def _losses(value: Any, decimals: int) -> np.ndarray[Any, np.dtype[np.float64]]:
     counts = np.array(value, dtype=np.float64)
     if counts.size > MOST_ENTRIES or not (counts == counts.round()).all() or (counts < 0).any():
-        raise Withheld("losses: something else in the place of counts")
+        raise Withheld("losses: something else instead of counts")
     return counts
 
 
@@ -219,16 +218,16 @@ def _enrolment(value: Mapping[str, Any], decimals: int) -> Parts:
 
 def _true(value: Any, decimals: int) -> bool:
     if value is not True:
-        raise Withheld("something else in the place of a yes")
+        raise Withheld("something else instead of a yes")
     return True
 
 
 def _survey(value: Mapping[str, Any], decimals: int) -> Parts:
-    told = Surveyed.from_dict(value)
-    labels = [name.partition(" ")[2] for name in told.tallies if name.startswith((f"{VOLUME} ", f"{AREA} "))]
+    surveyed = Surveyed.from_dict(value)
+    labels = [name.partition(" ")[2] for name in surveyed.tallies if name.startswith((f"{VOLUME} ", f"{AREA} "))]
     if not all(map(NAME.fullmatch, labels)):
         raise Withheld("survey: a label that is no name")
-    return told.to_dict()
+    return surveyed.to_dict()
 
 
 def _reason(value: Any, decimals: int) -> str:

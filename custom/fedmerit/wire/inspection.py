@@ -1,4 +1,4 @@
-"""What can be wrong with an answer: nothing wrong gets further than here."""
+"""Checks of answers from sites: the server uses only what passes them."""
 
 import math
 import re
@@ -31,7 +31,7 @@ LONGEST = 1e9  # seconds, some 30 years
 FARTHEST = 1e6  # mm or pixels between two surfaces
 ROUNDING = 1e-5  # by how much a loss in float32 may leave its range
 CHECK_ERRORS = (AttributeError, KeyError, OverflowError, RuntimeError, TypeError, ValueError)  # of parts of other kinds
-MOST_CHOICES = 1000  # of a site about what it takes home
+MOST_CHOICES = 1000  # of a site in its final model selection
 MOST_IMAGES, MOST_VOXELS = 10**9, 2**53
 MOST_TRAINING_CASES = 100_000  # of one site
 FINGERPRINT = re.compile(r"[0-9a-f]{32}")  # of a case

@@ -7,7 +7,7 @@ import torch
 
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.engines import runs
-from fedmerit.engines.pooled_training import RANDOM_STREAM, pool_sites
+from fedmerit.engines.local import RANDOM_STREAM, pool_sites
 from fedmerit.errors import BadInput
 from fedmerit.federation.site import Site
 from fedmerit.records.results import read_results, read_run

@@ -227,7 +227,7 @@ def test_a_signature_is_of_one_chain_and_one_round(signer, tmp_path):
         for round in (0, 1):
             Ledger(path, signer).append({"round": round})
         assert len(read_verified_records(path, [signer.certificate])) == 2
-    one, other = ([RecordSignature.of(record["signature"]) for record in Ledger(path).records] for path in paths)
+    one, other = ([RecordSignature.parse(record["signature"]) for record in Ledger(path).records] for path in paths)
     assert one[0].chain == one[1].chain != other[0].chain
     head = Ledger(paths[0]).last["hash"]
     assert one[1].is_signed_by([signer.certificate], 1, head)

@@ -6,7 +6,7 @@ import pytest
 
 from fedmerit.errors import BadInput
 from fedmerit.records.ledger import Ledger
-from fedmerit.verification.ledger_records import read_ledger
+from fedmerit.verification.record_schema import read_ledger
 
 RECORD = {
     "round": 0,

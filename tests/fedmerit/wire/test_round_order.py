@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from fedmerit.errors import Refused
+from fedmerit.wire.evaluation_budget import require_round_order
 from fedmerit.wire.messages import OUT_OF_ORDER, Evaluation, ImportanceTask, Purpose, Task
-from fedmerit.wire.round_order import require_round_order
 
 ROUNDS = 5
 ONE = torch.eye(1, dtype=torch.float64)

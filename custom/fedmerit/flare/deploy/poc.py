@@ -47,17 +47,17 @@ def run_poc(
     min_sites: int = 1,
     round_timeout: float = 0,
 ) -> None:
-    """Run, or go on with, ``run`` on a federation of processes that is made for it, and ended behind it.
+    """Run, or resume, ``run`` on a federation of processes that is made for it and ended afterwards.
 
     Args:
-        config: the run, as in run.json.
+        config: the run, of the run folder's run.json.
         folders: the sites.
         run: the run folder, with run.json; the federation lies in ``run/nvflare``.
         devices: setting as `fedmerit.trainers.monai_trainer.machine_settings.configured_device` reads it.
         on_round: called with every round's ledger record.
         lock: file descriptor that holds the run folder until all processes have ended.
         server_sites: folder of the server's own site folders, where it has any.
-        attacks: by site name, the spec of what it does in the place of honest rounds.
+        attacks: by site name, the spec of its attack.
         min_sites: sites whose answers end a round.
         round_timeout: seconds to wait for further ones; 0: as long as it takes.
 
@@ -83,7 +83,7 @@ def run_poc(
                 opened = stack.enter_context(session.session(admin, TIMEOUT_SECONDS))
                 session.wait_for_sites(opened, [folder.name for folder in folders], TIMEOUT_SECONDS)
                 job = session.submit(opened, job_folder)
-                while not session.has_job_ended(session.job(opened, job)):  # once it is closed, sites are told how
+                while not session.has_job_ended(session.job(opened, job)):  # after it is closed, the sites learn how
                     for _ in range(LOOKS):
                         follow()
                         time.sleep(POLL)
@@ -112,7 +112,7 @@ def make_federation(
         folders: the sites.
         devices: setting as `fedmerit.trainers.monai_trainer.machine_settings.configured_device` reads it.
         server_sites: folder of the server's own site folders, where it has any.
-        attacks: by site name, what it does in the place of honest rounds.
+        attacks: by site name, its attack.
         keys: folder of the contexts of encrypted runs; None: the kits get none.
 
     Returns:
@@ -135,7 +135,7 @@ def make_federation(
 
 
 def _clear(workspace: Path) -> None:
-    """Forget the federation of a process that was killed, but for its keys: what they signed stays theirs."""
+    """Delete the federation of a process that was killed, except its keys: what they signed stays theirs."""
     for path in (*workspace.glob("*/*"), *workspace.glob("*")):
         if path.name == STATE or any(path.glob(STATE)):
             continue

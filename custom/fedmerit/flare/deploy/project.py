@@ -94,7 +94,7 @@ def _require_names(sites: Mapping[str, str], server: str, org: str, admins: Mapp
     if clash := {site for site in sites if site == server}:
         raise BadInput(f"site {clash.pop()!r}: is the server's name too; give one of them another")
     if len({site.lower() for site in sites}) < len(sites):
-        raise BadInput("--sites: two names differ in case alone; not every disk keeps them apart")
+        raise BadInput("--sites: two names differ only in case; not every disk keeps them apart")
     for email, role in admins.items():
         _require(email, "admin", f"admin {email!r}", "an e-mail address")
         if role not in DEFINED_ROLES:

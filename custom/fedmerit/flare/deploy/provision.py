@@ -88,7 +88,7 @@ def state_folder(out: Path, project: Mapping[str, Any]) -> Path:
 
 
 def add_sites(out: Path, sites: Mapping[str, str]) -> list[Kit]:
-    """Add sites to the project in ``out``; kits of the new ones alone, all other kits stay valid as they are.
+    """Add sites to the project in ``out``: kits of only the new ones, all other kits stay valid.
 
     A site of organisation "" gets one of its own.
 
@@ -130,7 +130,7 @@ def renew(out: Path, names: Collection[str]) -> list[Kit]:
 
 @contextmanager
 def owner_only(out: Path) -> Iterator[None]:
-    """What is written below ``out`` in here is for its owner alone, and so is what was there.
+    """Only the owner can read what is written below ``out`` in here, and what was there before.
 
     The keys in it make and prove who is who; NVFlare's provisioning leaves the authority's readable by everyone.
     """
@@ -174,12 +174,12 @@ def provision(out: Path, project: Mapping[str, Any]) -> list[Kit]:
         RunFailed: NVFlare's provisioning failed; it says why.
     """
     content = yaml.safe_load(yaml.safe_dump(dict(project)))  # NVFlare takes it apart
-    told = _ProvisionLog()
-    with redirect_stderr(StringIO()):  # its traceback: what it tells says why
-        context = Provisioner(str(out), prepare_builders(content)).provision(prepare_project(content), logger=told)
+    log = _ProvisionLog()
+    with redirect_stderr(StringIO()):  # its traceback: the log says why
+        context = Provisioner(str(out), prepare_builders(content)).provision(prepare_project(content), logger=log)
     folder = context.get(CtxKey.CURRENT_PROD_DIR)
     if context.get(CtxKey.BUILD_ERROR) or not folder:
-        problems = "; ".join(told.problems) or "NVFlare says no more"
+        problems = "; ".join(log.problems) or "NVFlare says no more"
         if any(words in problems for words in (*map(os.strerror, FULL), "disk is full")):
             raise RunFailed(f"{out}: cannot be written, the disk is full; make room, then give the same command again")
         raise RunFailed(f"{out}: provisioning failed: {problems}")

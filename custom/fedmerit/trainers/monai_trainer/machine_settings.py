@@ -18,10 +18,10 @@ from fedmerit.plugins import APPROVED
 from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT, SPLITS, SiteFolder, open_sites
 
 SITES = "FEDMERIT_SITES"  # the folder in which this machine's site folders lie
-SITE_FOLDER = "FEDMERIT_SITE_FOLDER"  # the site folder of the one site on this machine, in the place of `SITES`
+SITE_FOLDER = "FEDMERIT_SITE_FOLDER"  # the site folder of the one site on this machine, instead of `SITES`
 RUN = "FEDMERIT_RUN"  # the run folder; inside NVFlare's workspace where not set
 RUNS = "FEDMERIT_RUNS"  # or the folder in which every job has a run folder of its own, by its id; clones have none
-SERVER = "server"  # in the place of a site's name, for the server's own evaluation
+SERVER = "server"  # instead of a site's name, for the server's own evaluation
 SERVER_SITES = "FEDMERIT_SERVER_SITES"  # at the server: site folders of its own, to evaluate on; optional
 DEVICES = "FEDMERIT_DEVICES"  # e.g. "cuda:0" for every site here, or "RUNMC=cuda:0,BMC=cpu"
 ATTACKS = "FEDMERIT_BEHAVIOURS"  # of sites here, for studies: "BMC=noise:from=3,RUNMC=zero"; honest where not named
@@ -30,7 +30,7 @@ CAPS = "FEDMERIT_EVALUATIONS"  # models that a site here evaluates in a round at
 RUN_NAME = "fedmerit"  # of the run folder inside NVFlare's folder of the job
 MANIFEST = "fedmerit.json"  # in the local/ folder of a startup kit: `site`, and any of
 PARTS = "parts"  # approved here, SHA-256 by reference: `fedmerit.plugins`
-ALL_PARTS = "all"  # in the place of these, where server and sites are one user's own machine
+ALL_PARTS = "all"  # instead of these, where server and sites are one user's own machine
 MANIFEST_SETTINGS = {
     "site_folder": SITE_FOLDER,
     "device": DEVICES,
@@ -92,7 +92,7 @@ def server_sites() -> list[SiteFolder]:
 
 
 def configured_attack(site: str) -> str | None:
-    """The spec of what ``site`` does in the place of its honest rounds (`fedmerit.attacks`); None: it is honest."""
+    """The spec of what ``site`` does instead of its honest rounds (`fedmerit.attacks`); None: it is honest."""
     setting = os.environ.get(ATTACKS)
     return _parse_by_site(setting, ATTACKS + " is {}: expected SITE=SPEC,SITE=SPEC").get(site) if setting else None
 
@@ -133,7 +133,7 @@ def run_folder(workspace: Path) -> Path:
 
 
 def _first_job(workspace: Path) -> str:
-    """The id of the job, or of the one it was cloned from: a clone goes on with the run."""
+    """The id of the job, or of the one it was cloned from: a clone resumes the run."""
     meta = workspace / "meta.json"
     name = str((read_json(meta) if meta.exists() else {}).get("cloned_from") or workspace.name)
     if not re.fullmatch(r"[\w-]+", name):
@@ -160,7 +160,7 @@ def configured_device(site: str, setting: str | None = None) -> str:
 
 
 def require_known_sites(setting: str, sites: Sequence[str], present: Sequence[str]) -> None:
-    """`BadInput` where a device setting names a site that is none of ``sites``; those ``present`` are told."""
+    """`BadInput` where a device setting names a site that is not in ``sites``; the message lists those ``present``."""
     if "=" in setting and (unknown := set(_parse_by_site(setting)) - set(sites)):
         names = ", ".join(sorted(unknown))
         raise BadInput(f"device setting {setting!r}: no site {names}; there are {', '.join(present)}")

@@ -21,7 +21,7 @@ from fedmerit.seeds import random_seed
 _thread = threading.local()
 
 SHORTEST = 4  # side of a patch's image at the lowest level
-SHAPE = ("spatial_dims", "in_channels", "out_channels")  # what a network is told of its task, as far as it takes it
+SHAPE = ("spatial_dims", "in_channels", "out_channels")  # what a network may take of its task
 
 
 @dataclass(frozen=True)

@@ -7,18 +7,18 @@ import pytest
 from fedmerit.errors import BadInput
 from fedmerit.flare.deploy.kits import (
     approve,
-    name_of,
     prepare_server,
     prepare_site,
     privacy_policy,
     read_kind,
     read_manifest,
+    read_name,
     require_kind,
     server_address,
 )
 from fedmerit.flare.egress import EgressFilter
 from fedmerit.flare.recipe import survey_classes
-from fedmerit.plugins import Reference
+from fedmerit.plugin_references import Reference
 
 KINDS = {"localhost": "server", "site1": "client", "a@lead.org": "admin"}  # by participant
 
@@ -34,7 +34,7 @@ def server(federation):
 
 def test_a_kit_says_whose_it_is_and_where_the_server_is(provisioned):
     kits = [provisioned / "fedmerit/prod_00" / name for name in KINDS]
-    assert {name_of(kit): read_kind(kit) for kit in kits} == KINDS
+    assert {read_name(kit): read_kind(kit) for kit in kits} == KINDS
     (address,) = {server_address(kit) for kit in kits}
     port = read(kits[0] / "startup/fed_server.json")["servers"][0]["admin_port"]
     assert address == ("localhost", int(port))
@@ -61,7 +61,7 @@ def test_a_kit_that_lost_a_part_is_to_be_unpacked_again(federation, name, lacks)
     path = kit / f"startup/fed_{KINDS[name]}.json"
     path.write_text(json.dumps({part: value for part, value in read(path).items() if part != lacks}))
     with pytest.raises(BadInput, match=rf"fed_{KINDS[name]}\.json: lacks '{lacks}'; unpack the kit again"):
-        name_of(kit)
+        read_name(kit)
 
 
 def test_a_site_is_prepared_for_its_own_images_alone(federation, sites):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fedmerit.trainers.monai_trainer.mixed_precision import autocast, choose_precision
+from fedmerit.trainers.monai_trainer.prediction import autocast, choose_precision
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from fedmerit.configuration.run import TASKS, make_configuration
-from fedmerit.trainers.monai_trainer.size_estimates import MAPS, count_feature_maps, count_parameters
+from fedmerit.trainers.monai_trainer.network_checks import MAPS, count_feature_maps, count_parameters
 
 
 def test_numbers_of_a_network():
