@@ -77,13 +77,6 @@ def test_a_round_of_one_process_has_no_end_of_its_own(tmp_path, sites):
     assert not (tmp_path / "run").exists()
 
 
-def test_a_network_that_drops_at_random_makes_no_run(tmp_path, sites):
-    settings = {"architecture": "unet", "depth": "2", "arguments": '{"dropout": 0.2}'}
-    with pytest.raises(BadInput, match=r"drops 0\.2 at random"):
-        runs.create(tmp_path / "run", "fedavg", sites, settings=settings)
-    assert not (tmp_path / "run").exists()
-
-
 def test_processes_of_poc_have_no_turns(tmp_path, sites):
     with pytest.raises(BadInput, match=r"--threads 2: processes of --engine poc all work at once"):
         runs.create(tmp_path / "run", "fedavg", sites, rounds=1, engine="poc", threads=2)
@@ -154,14 +147,6 @@ def test_local_run_stopped_anywhere_ends_the_same(stopped, trained, fedmerit, as
     assert result.exit_code == 0, result.output
     assert_same_run(trained(), run)
     assert verify(run / "ledger.jsonl") == 3
-
-
-@pytest.mark.slow
-def test_run_stopped_twice_ends_the_same(stopped, trained, assert_same_run):
-    run = stopped(Site, "train", 5)
-    stop_at(run, Site, "train", 5)
-    runs.execute(run, lambda record: None)
-    assert_same_run(trained(), run)
 
 
 @pytest.mark.slow

@@ -91,14 +91,6 @@ def test_weighted_sum_of_ciphertexts_is_the_plain_one(made, key):
     assert (mean["norm.running_var"] >= 0).all()
 
 
-def test_a_network_without_statistics(made, key):
-    adder = ciphertexts.Adder(made[1], 10, {})
-    one = key.encrypt(torch.ones(10), {})
-    update, none = key.decrypt(adder.add(None, [one], [1.0], [1.0]), {})
-    assert torch.allclose(update, torch.ones(10, dtype=torch.float64), atol=CLOSE)
-    assert (none, adder.fault(one)) == ({}, None)
-
-
 def test_the_same_update_is_never_encrypted_to_the_same_bytes(key):
     update = torch.ones(10)
     assert key.encrypt(update, {}).digest != key.encrypt(update, {}).digest
@@ -220,10 +212,6 @@ def test_a_run_goes_on_from_its_ciphertexts(made, key, tmp_path):
     assert [record["round"] for record in second.recorder.ledger.records] == [0, 1, 2]
 
 
-def cut(piece):
-    return piece[: len(piece) // 2]
-
-
 MALFORMED = {
     "a plain update": lambda reply, key: replace(reply, ciphertexts=None, update=torch.ones(SIZE)),
     "nothing": lambda reply, key: replace(reply, ciphertexts=None),
@@ -231,14 +219,6 @@ MALFORMED = {
     "one more": lambda reply, key: replace(
         reply, ciphertexts=replace(reply.ciphertexts, update=reply.ciphertexts.update * 2)
     ),
-    "noise": lambda reply, key: replace(
-        reply, ciphertexts=replace(reply.ciphertexts, update=(bytes(range(256)) * 40,))
-    ),
-    "empty": lambda reply, key: replace(reply, ciphertexts=replace(reply.ciphertexts, statistics=(b"",))),
-    "a part": lambda reply, key: replace(
-        reply, ciphertexts=replace(reply.ciphertexts, update=(cut(reply.ciphertexts.update[0]),))
-    ),
-    "text": lambda reply, key: replace(reply, ciphertexts=replace(reply.ciphertexts, update=("x",))),
     "too few entries": lambda reply, key: replace(
         reply, ciphertexts=replace(reply.ciphertexts, update=key.encrypt(torch.ones(SIZE - 1), {}).update)
     ),
@@ -315,12 +295,6 @@ def through_the_gate(answer, encrypted=False, **planted):
     return model_to_reply(FLModelUtils.from_shareable(left), network)
 
 
-def test_the_gate_lets_ciphertexts_of_an_update_pass(reply):
-    left = through_the_gate(reply, encrypted=True)
-    assert isinstance(left, Reply)
-    assert left.ciphertexts == reply.ciphertexts
-
-
 @pytest.mark.parametrize(
     "planted",
     [
@@ -347,16 +321,6 @@ def test_methods_that_need_single_updates_refuse_encryption_with_the_reason(meth
     else:
         with pytest.raises(BadInput, match=f"not with method {method}: .*single updates"):
             require_privacy(["he"], method, entry)
-
-
-def test_fedces_other_estimate_refuses_encryption():
-    with pytest.raises(BadInput, match="single updates"):
-        require_privacy(["he"], "fedce", build_method("fedce", {"estimate": "server"}))
-
-
-def test_filters_of_updates_in_the_clear_are_refused_beside_encryption():
-    with pytest.raises(BadInput, match="in the clear"):
-        require_privacy(["gaussian", "he"], "fedavg", build_method("fedavg", {}))
 
 
 def test_without_tenseal_the_refusal_says_how_to_install_it(monkeypatch):
@@ -439,28 +403,10 @@ def test_a_sites_log_agrees_with_the_ledger(encrypted):
     assert [entry["update"] for entry in log if entry["work"] == TRAIN] == sent
 
 
-@pytest.mark.slow
-def test_encrypted_run_has_a_report(encrypted, fedmerit, tmp_path):
-    result = fedmerit("report", encrypted("fedce"), "--out", tmp_path / "report.html")
-    assert result.exit_code == 0, result.output
-    assert (tmp_path / "report.html").stat().st_size > 10_000
-
-
 def test_run_whose_model_is_elsewhere_says_so(tmp_path):
     (tmp_path / "run.json").write_text(json.dumps({"method": "fedavg", "privacy": ["he"]}))
     with pytest.raises(BadInput, match="encrypted"):
         final_models(tmp_path)
-
-
-@pytest.mark.slow
-def test_an_attacking_site_encrypts_its_lies(encrypted, model, trained):
-    spec = "scaled:by=0.5"
-    honest, scaled = (
-        model(trained(method="fedavg", rounds=2)),
-        model(encrypted("fedavg", "local", "--behave", f"site1={spec}")),
-    )
-    weight = next(name for name, value in honest.items() if value.ndim > 1)
-    assert float((honest[weight] - scaled[weight]).abs().max()) > 1e-4
 
 
 def test_another_key_is_noticed_at_the_sites(made, other_key, own_site, tmp_path):

@@ -35,11 +35,6 @@ def test_each_record_carries_the_hash_of_the_one_before(ledger):
     assert [record["previous"] for record in records] == [GENESIS, records[0]["hash"], records[1]["hash"]]
 
 
-def test_appending_continues_the_chain_of_another_process(ledger):
-    Ledger(ledger.path).append({"round": 3})
-    assert verify(ledger.path) == 4
-
-
 def test_the_last_record(ledger, tmp_path):
     assert ledger.last == ledger.records[-1]
     with ledger.path.open("ab") as file:
@@ -90,15 +85,6 @@ def test_what_a_record_and_a_follower_read_does_not_grow_with_the_chain(ledger, 
     assert verify(ledger.path) == 4
 
 
-def test_no_ledger_and_an_empty_one(tmp_path):
-    ledger = Ledger(tmp_path / "ledger.jsonl")
-    assert ledger.records == []
-    with pytest.raises(BadInput, match=r"ledger\.jsonl: file not found"):
-        verify(ledger.path)
-    ledger.path.touch()
-    assert verify(ledger.path) == 0
-
-
 def is_found(ledger, content):
     ledger.path.write_bytes(content)
     try:
@@ -116,19 +102,6 @@ def test_one_bit_changed_anywhere_is_found(ledger, every):
         for position in range(len(whole))
         for bit in (range(8) if every else [position % 8])
         if not is_found(ledger, whole[:position] + bytes([whole[position] ^ 1 << bit]) + whole[position + 1 :])
-    ]
-    assert not missed
-
-
-def test_any_byte_in_place_of_a_line_end_is_found(ledger):
-    """The last line end is left out: without it that line counts as cut short by a crash."""
-    whole = ledger.path.read_bytes()
-    ends = [position for position, byte in enumerate(whole[:-1]) if byte == ord("\n")]
-    missed = [
-        (position, byte)
-        for position in ends
-        for byte in set(range(256)) - {ord("\n")}
-        if not is_found(ledger, whole[:position] + bytes([byte]) + whole[position + 1 :])
     ]
     assert not missed
 
@@ -170,17 +143,6 @@ def test_a_record_written_again_with_its_own_hash_breaks_the_next_one(ledger):
     ledger.path.write_text(forged.path.read_text() + "".join(lines[1:]))
     with pytest.raises(BadInput, match="line 2: does not follow"):
         verify(ledger.path)
-
-
-def test_a_half_written_last_line_does_not_count_and_is_dropped_by_keep(ledger):
-    whole = ledger.path.read_bytes()
-    start = whole.rindex(b"\n", 0, -1) + 1
-    for length in (1, 20, len(whole) - start - 1):
-        ledger.path.write_bytes(whole[: start + length])
-        assert [record["round"] for record in ledger.records] == [0, 1]
-        ledger.keep(2)
-        ledger.append({"round": 2})
-        assert verify(ledger.path) == 3
 
 
 def test_a_half_written_last_line_is_dropped_by_the_next_record(ledger):
@@ -274,15 +236,6 @@ def test_a_digest_of_a_network_is_of_every_tensor_in_whatever_order():
     assert state_digest(state) not in map(state_digest, others)
 
 
-def test_a_digest_is_of_the_float32_bytes():
-    vector = torch.tensor([0.1, 0.2])
-    assert digest(vector) == digest(vector.clone()) == digest(vector.double())
-    assert len(digest(vector)) == 64
-    changed = vector.clone()
-    changed[1] = torch.nextafter(changed[1], torch.tensor(1.0))
-    assert digest(changed) != digest(vector)
-
-
 def test_a_digest_follows_the_vector():
     vector = torch.zeros(4)
     before = digest(vector)
@@ -296,8 +249,3 @@ def test_a_digest_follows_the_vector():
         untold += 1
         assert digest(untold) == digest(torch.ones(4))
     assert digest(torch.zeros(2, 2)) == before
-
-
-def test_lines_are_plain_json(ledger):
-    for line in ledger.path.read_text().splitlines():
-        assert {"round", "weights", "rejected", "previous", "hash"} == set(json.loads(line))
