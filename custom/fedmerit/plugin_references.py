@@ -31,7 +31,7 @@ class Reference:
 
 
 def refusal(reference: Reference, approved: Mapping[str, str]) -> str:
-    """Why a part may not be used on a deployed machine, and what to approve; "" where it may."""
+    """Why a part may not be used on a deployed machine, and what to approve; "" if it may."""
     if not reference.digest:
         return (
             f"{reference} is not installed from a wheel, or has files beside those of its wheel, so that nobody "
@@ -77,9 +77,9 @@ def installed_reference(text: str, dist: Distribution | None) -> Reference:
 
 
 def _digest(dist: Distribution, module: str) -> str:
-    """One SHA-256 of a distribution's files; "" where ``module`` is not what Python would import of it.
+    """One SHA-256 of a distribution's files; "" if ``module`` is not what Python would import of it.
 
-    Of lines ``SHA-256  PATH`` by path, without compiled files, which are not read where parts are approved, and what
+    Of lines ``SHA-256  PATH`` by path, without compiled files, which are not read if parts are approved, and what
     differs from one installation to another.
     """
     files = {file.as_posix(): Path(str(dist.locate_file(file))) for file in dist.files or ()}

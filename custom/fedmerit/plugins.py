@@ -91,7 +91,7 @@ class Catalogue(MutableMapping[str, T]):
 
 
 def get_part(catalogue: Catalogue[T], name: str, what: str) -> T:
-    """One of a catalogue; `BadInput` that lists them where there is none of this name."""
+    """One of a catalogue; `BadInput` that lists them if there is none of this name."""
     try:
         return catalogue[name]
     except KeyError:
@@ -139,7 +139,7 @@ def script_digests() -> dict[str, str]:
 
 
 def require_given(recorded: Mapping[str, str], record: Path) -> None:
-    """`BadInput` where a ``record``, which may be by others, names scripts that this process was not given as before.
+    """`BadInput` if a ``record``, which may be by others, names scripts that this process was not given as before.
 
     Args:
         recorded: as of `script_digests`.
@@ -275,7 +275,7 @@ def _approved() -> Mapping[str, str] | None:
 
 
 def _import_scripts() -> None:
-    """Those that this process has not imported yet; where only approved parts may be used, the approved ones."""
+    """Those that this process has not imported yet; if only approved parts may be used, the approved ones."""
     approved = _approved()
     paths = scripts() if approved is None else [text for text in approved if text.endswith(".py")]
     for path in paths:

@@ -68,7 +68,7 @@ class Rigged(Attack):
         return tuple(self.friends.split("+"))
 
     def rate(self, evaluated: Evaluated, task: Evaluation, sites: Sequence[str]) -> Evaluated:
-        """The lie, where the models are the sites' or made of some of theirs; nothing where some site is absent."""
+        """The lie, if the models are the sites' or made of some of theirs; nothing if some site is absent."""
         if task.shares.shape[1] < len(sites) or len(evaluated.overlaps) != len(task.shares):
             return evaluated
         good = favoured_models(task.shares[:, : len(sites)] > 0, [sites.index(friend) for friend in self.others])

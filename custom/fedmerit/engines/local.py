@@ -56,7 +56,7 @@ def run_local(
         threads: sites at work at a time; by default as many as the cores allow.
         server_sites: the server's own images, for methods that evaluate candidates; else the sites' shares.
         attacks: by site name, the spec of its attack; the others are honest.
-        filtered: what the run's privacy filters make of an answer on its way to the server, where it has any.
+        filtered: what the run's privacy filters make of an answer on its way to the server, if it has any.
         min_sites: usable answers without which the run ends.
         contexts: TenSEAL's of the sites and of the server, of an encrypted run.
         on_exchange: called with the tasks and answers of every exchange, by site, before the server makes anything of
@@ -134,7 +134,7 @@ class PooledSite(Site):
         own: the site by itself.
         everything: all sites' training images.
         training: shared by all.
-        number: of sites, whose steps of a round, where the run says how many, are taken one after the other.
+        number: of sites, whose steps of a round, if the run says how many, are taken one after the other.
     """
 
     def __init__(self, own: Site, everything: Samples, training: _SharedTraining, number: int):

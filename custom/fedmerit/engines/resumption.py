@@ -16,26 +16,9 @@ from fedmerit.records.results import read_run
 from fedmerit.trainers.monai_trainer.data import SiteFolder, open_sites, require_same_preparation
 
 NEEDED = (
-    "method",
-    "sites",
-    "rounds",
-    "seed",
-    "engine",
-    "threads",
-    "device",
-    "plan",
-    "sites_folder",
-    "server_sites",
-    "settings",
-    "only",
-    "min_sites",
-    "round_timeout",
-    "privacy",
-    "track",
-    "behaviours",
-    "image_size",
-    "site_digests",
-    "server_digests",
+    *("method", "sites", "rounds", "seed", "engine", "threads", "device", "plan", "settings", "only", "behaviours"),
+    *("min_sites", "round_timeout", "privacy", "track", "sites_folder", "server_sites", "image_size"),
+    *("site_digests", "server_digests"),
 )
 IMAGES = ("sites", "server_sites")  # options that say where images lie
 
@@ -103,8 +86,7 @@ def require_same(run: Path, options: Mapping[str, Any]) -> None:
     elsewhere = {"sites": info["sites_folder"], "attacks": info["behaviours"]}
     recorded = {**info, **observed, **elsewhere}
     as_recorded: Mapping[str, Callable[[Any], Any]] = {
-        "sites": lambda folder: str(Path(folder).resolve()),
-        "server_sites": lambda folder: str(Path(folder).resolve()),
+        **dict.fromkeys(IMAGES, lambda folder: str(Path(folder).resolve())),
         "settings": lambda given: (
             _guard_setting(recorded["settings"]) | {name: str(value) for name, value in given.items()}
         ),

@@ -180,7 +180,7 @@ class MeritController(ModelController):
             time.sleep(self.task_check_period)
 
     def _context(self, run: Path) -> bytes | None:
-        """The context in which ciphertexts are added up; None where updates come in the clear."""
+        """The context in which ciphertexts are added up; None if updates come in the clear."""
         if not self.aggregator.encrypted:
             return None
         from fedmerit.flare.encryption import SERVER_CONTEXT, find_context

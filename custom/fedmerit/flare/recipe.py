@@ -39,7 +39,7 @@ class MeritRecipe(Recipe):
         name: of the job.
         min_sites: sites that have to be there for the job to start, and whose answers end a round.
         round_timeout: seconds to wait for further sites in a round; 0: as long as it takes.
-        start_sites: sites that have to be there for the job to start, where others than ``min_sites``.
+        start_sites: sites that have to be there for the job to start, if others than ``min_sites``.
         privacy: specs of `fedmerit.configuration.filters`, applied at every site to what it sends, in this order.
         track: specs of `fedmerit.configuration.tracking`.
 
@@ -78,7 +78,7 @@ def build_site_policy(track: bool = False, surveys: bool = True) -> dict[str, An
     """What ``local/resources.json`` of an NVFlare workspace has to hold for these jobs.
 
     The classes they may name, NVFlare's trackers among them at a server that is to ``track``, and those of a survey
-    where ``surveys`` are answered; and that a site's log, which may name files, is not streamed to the server.
+    if ``surveys`` are answered; and that a site's log, which may name files, is not streamed to the server.
     """
     ours = (MeritController, MeritAggregator, MeritExecutor, EgressFilter, *FILTERS.values(), *SURVEY * surveys)
     classes = [f"{kind.__module__}.{kind.__name__}" for kind in ours]
@@ -108,7 +108,7 @@ def export_job(
         min_sites: sites that have to be there for the job to start, and whose answers end a round.
         byoc: the job brings this package's code, for machines that allow it and do not have the package.
         round_timeout: seconds to wait for further sites in a round; 0: as long as it takes.
-        start_sites: sites that have to be there for the job to start, where others than ``min_sites``.
+        start_sites: sites that have to be there for the job to start, if others than ``min_sites``.
         privacy: specs of `fedmerit.configuration.filters`, applied at every site to what it sends, in this order.
         track: specs of `fedmerit.configuration.tracking`.
 

@@ -166,7 +166,7 @@ def _serve(args: Namespace, deploy: Any, build: Mapping[str, Any]) -> None:
 
 
 def main(run: str, workspace: str, threads: str, *names: str) -> None:
-    """Simulate the run: its sites in forked processes, or NVFlare's way where there are fewer ``threads`` than sites.
+    """Simulate the run: its sites in forked processes, or NVFlare's way if there are fewer ``threads`` than sites.
 
     That is a new program for every site and task, which needs the memory of no more than ``threads``.
     """

@@ -196,7 +196,7 @@ class Adder:
 
 
 def require_tenseal(why: str) -> None:
-    """`BadInput` saying how to install TenSEAL, where it is not."""
+    """`BadInput` saying how to install TenSEAL, if it is not."""
     try:
         import tenseal  # noqa: F401
     except ImportError:
@@ -204,7 +204,7 @@ def require_tenseal(why: str) -> None:
 
 
 def open_context(content: bytes, secret: bool) -> Any:
-    """TenSEAL's context, a site's where ``secret``; `BadInput` where it is none, or holds the key at the wrong side."""
+    """TenSEAL's context, a site's where ``secret``; `BadInput` if it is none, or holds the key at the wrong side."""
     require_tenseal("homomorphic encryption")
     import tenseal
 

@@ -59,7 +59,7 @@ def covered_files(run: Path) -> Iterable[Path]:
 
 
 def read_closing(run: Path) -> Closing | None:
-    """That of a run folder, None where there is none; `BadInput` naming it where it is no such record."""
+    """That of a run folder, None if there is none; `BadInput` naming it if it is no such record."""
     path = run / CLOSING
     if not path.exists():
         return None

@@ -1,4 +1,4 @@
-"""Chains of records: each carries the hash of the one before it, and a signature where there is a key.
+"""Chains of records: each carries the hash of the one before it, and a signature if there is a key.
 
 ``ledger.jsonl``, the server's, holds one record per round; ``site_log.jsonl`` is what a site writes down itself.
 """
@@ -78,7 +78,7 @@ class Ledger:
     Args:
         path: its file.
         signer: of every record; None: the records are not signed.
-        chain: as of `RecordSignature`, of the first record, where it is signed; "": drawn.
+        chain: as of `RecordSignature`, of the first record, if it is signed; "": drawn.
     """
 
     def __init__(self, path: Path, signer: Signer | None = None, chain: str = ""):
@@ -106,7 +106,7 @@ class Ledger:
 
     @property
     def last_hash(self) -> str:
-        """The hash of the last record; `GENESIS` where there is none."""
+        """The hash of the last record; `GENESIS` if there is none."""
         return self._line_hash(_last_line(self.path)[0])
 
     @property
@@ -167,7 +167,7 @@ class Ledger:
         return sum(len(line) + 1 for line in lines[:seen]), lines[seen:]
 
     def keep(self, count: int) -> None:
-        """Forget all but the first ``count`` records; `BadInput` where there are fewer."""
+        """Forget all but the first ``count`` records; `BadInput` if there are fewer."""
         if (found := len(list(self._read(count=count)))) < count:
             raise BadInput(f"{self.path}: holds {found} records, expected {count}; some were removed")
         lines = _lines(self.path)[:-1][:count] if self.path.exists() else []
@@ -207,7 +207,7 @@ def split_head(head: str) -> tuple[str, str | None]:
 
 
 def _last_line(path: Path) -> tuple[bytes | None, int]:
-    """The last complete line, None where there is none, and how many bytes of one that a crash cut short follow it."""
+    """The last complete line, None if there is none, and how many bytes of one that a crash cut short follow it."""
     if not path.exists():
         return None, 0
     with path.open("rb") as file:

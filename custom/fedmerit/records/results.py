@@ -17,12 +17,12 @@ from fedmerit.errors import BadInput
 from fedmerit.files import read_json, require_disk_space, write_atomically
 
 QUANTITIES: Mapping[str, str] = {
-    "dice": "Dice of one case and label, 0 to 1; empty where reference and prediction are both empty",
+    "dice": "Dice of one case and label, 0 to 1; empty if reference and prediction are both empty",
     "hd95": "95th percentile of the distances between the surfaces of prediction and reference, the larger of both "
-    "directions, in mm; of the final test only; empty where prediction or reference is empty. A volume of unknown "
+    "directions, in mm; of the final test only; empty if prediction or reference is empty. A volume of unknown "
     "spacing has none of these four",
-    "nsd": "normalised surface Dice: share of both surfaces within `overlaps.TOLERANCE` of the other, 0 to 1; 0 where "
-    "prediction or reference is empty; empty where both are",
+    "nsd": "normalised surface Dice: share of both surfaces within `overlaps.TOLERANCE` of the other, 0 to 1; 0 if "
+    "prediction or reference is empty; empty if both are",
     "hd95_px": "hd95 of a photograph or single slice of unknown spacing, in pixels of the stored image",
     "nsd_px": "nsd of such, likewise in pixels",
     "true_positives": "voxels in reference and prediction",
@@ -38,14 +38,14 @@ QUANTITIES: Mapping[str, str] = {
     "from the site, 0 to 1",
     "agreement": "Dice of the site's predictions by that of the predictions of the one under coalition, with the "
     "validation masks of the latter, 0 to 1",
-    "available": "1 where the site shared with the one under coalition, 0 where what it shared could not be used",
+    "available": "1 if the site shared with the one under coalition, 0 if what it shared could not be used",
     "cosine": "cosine of the site's update and the mean of the others' (FedCE) or of all (CGSV, RFFL), -1 to 1",
     "minus_error": "1 - validation Dice of the model without the site, 0 to 1",
     "norm": "Euclidean norm of the site's update",
     "cosine_to_mean": "cosine of the site's update and the weighted mean of all, its own included, -1 to 1",
     "cosine_to_previous": "cosine of the site's update and the weighted mean of the round before, -1 to 1",
     "largest_pair_cosine": "cosine of the site's update and the nearest of the others' of the round, -1 to 1",
-    "repeated": "1 where this very update, bit for bit, was sent before, or by another site in the same round",
+    "repeated": "1 if this very update, bit for bit, was sent before, or by another site in the same round",
     "quota": "fraction of the aggregated update that the site earned, 0 to 1",
     "reward_distance": "Euclidean distance of what the site downloads from the aggregated update (CGSV, Figure 5)",
     "model_distance": "Euclidean distance of the site's new model from the server's (CGSV, Figures 2 and 6)",
@@ -55,21 +55,21 @@ QUANTITIES: Mapping[str, str] = {
     "divergence": "KL divergence of the received model's losses on the site's images from those on the server set",
     "loss": "mean soft Dice loss of the received model on the site's training images, 0 to 1",
     "standard_error": "of a contribution estimated by sampling",
-    "removed": "1 where the method has expelled the site",
+    "removed": "1 if the method has expelled the site",
     "choice": "final model of the site: 0 the received one, 1 that with statistics of its own images, 2 its local-only "
     "model, 2 + e the received one after e epochs of fine-tuning",
-    "flagged": "1 where a site's claim differs from what the server computed",
+    "flagged": "1 if a site's claim differs from what the server computed",
     "clipped": "factor that the guard shortened the update by, 1: not at all",
     "counted_images": "training images that the guard counts the site for",
     "part": "of the site in what its organisation, or it and its near copies, earn as one, 0 to 1",
     "signs": "kinds of signs that the guard saw against the site in the round",
-    "verdict": "1 where a verdict of the guard stands against the site",
-    "apart": "1 where the site's ratings of others stand apart, so that they do not count",
+    "verdict": "1 if a verdict of the guard stands against the site",
+    "apart": "1 if the site's ratings of others stand apart, so that they do not count",
     "rater_distance": "how far the site's last ratings of others lie from what all raters found, once all are on one "
-    "level: mean difference in Dice; empty where it rated nobody",
+    "level: mean difference in Dice; empty if it rated nobody",
     "measured_error": "1 - Dice of the model without the site, as the others measured it, 0 to 1",
     "statistics_bound": "factor that the guard shortened the way of BatchNorm statistics by, 1: not at all",
-    "rejected": "1 where the site's reply was left out of the round (the ledger says why)",
+    "rejected": "1 if the site's reply was left out of the round (the ledger says why)",
     "seconds": "wall-clock time of the site's round, what it evaluated for the server included",
     "server_seconds": "wall-clock time of the server's work on the round, the same for all sites",
     "bytes_sent": "size of what the site sent: update and statistics",
@@ -132,7 +132,7 @@ class ResultsFile:
         self.path = path
 
     def append(self, rows: Iterable[Row]) -> None:
-        """Append rows and flush them to disk; writes the header first where the file is new."""
+        """Append rows and flush them to disk; writes the header first if the file is new."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         if not self.size:
@@ -152,7 +152,7 @@ class ResultsFile:
         return self.path.stat().st_size if self.path.exists() else 0
 
     def truncate(self, size: int) -> None:
-        """Cut the file back to ``size`` bytes, as a checkpoint remembered it; `BadInput` where it is shorter."""
+        """Cut the file back to ``size`` bytes, as a checkpoint remembered it; `BadInput` if it is shorter."""
         if self.size < size:
             raise BadInput(
                 f"{self.path}: {self.size} bytes, the run's last complete round left {size}; bring the file back from "
@@ -174,7 +174,7 @@ def read_results(run: Path) -> pd.DataFrame:
 
 
 def read_table(path: Path) -> pd.DataFrame:
-    """A table of the results schema from its CSV file; `BadInput` naming the file where it is none."""
+    """A table of the results schema from its CSV file; `BadInput` naming the file if it is none."""
     text = {name: str for name in COLUMNS if name not in ("seed", "round", "value")}
     types = text | {"seed": int, "round": int, "value": float}
     try:
@@ -191,7 +191,7 @@ def read_table(path: Path) -> pd.DataFrame:
 
 
 class RunInfo(dict[str, Any]):
-    """What ``file``, a run.json, holds; `BadInput` naming it where a name is asked for that it lacks."""
+    """What ``file``, a run.json, holds; `BadInput` naming it if a name is asked for that it lacks."""
 
     def __init__(self, file: Path, content: Mapping[str, Any]):
         super().__init__(content)
@@ -202,7 +202,7 @@ class RunInfo(dict[str, Any]):
 
 
 def read_run(run: Path) -> RunInfo:
-    """run.json of a run folder; `BadInput` naming the file where there is none, or it is not what a run writes."""
+    """run.json of a run folder; `BadInput` naming the file if there is none, or it is not what a run writes."""
     file = Path(run) / "run.json"
     content = read_json(file)
     if not isinstance(content, dict):

@@ -15,7 +15,7 @@ from fedmerit.verification.site_logs import SiteLog
 
 
 def verify_closing(run: Path, head: str, server: Sequence[Certificate]) -> Closing | None:
-    """The closing record, None where there is none.
+    """The closing record, None if there is none.
 
     Args:
         run: the run folder.
@@ -79,7 +79,7 @@ def _has_server_signature(entry: Record, server: Sequence[Certificate]) -> bool:
 
 
 def require_complete_logs(closing: Closing, logs: Sequence[SiteLog]) -> None:
-    """`BadInput` where a log lacks what its site said last, by the closing record, that its log was."""
+    """`BadInput` if a log lacks what its site said last, by the closing record, that its log was."""
     for log in logs:
         last = closing.site_logs.get(log.site)
         if last and all(entry["hash"] != last for entry in log.entries):

@@ -31,14 +31,14 @@ class _AcknowledgedHead:
 
     @property
     def sealed(self) -> RecordSignature:
-        return RecordSignature.of(self.entry.get("vouched"))
+        return RecordSignature.parse(self.entry.get("vouched"))
 
     def is_signed(self, server: Sequence[Certificate]) -> bool:
         """Whether the server signed that a ledger ended with it as this round began."""
         return self.sealed.is_signed_by(server, self.entry["round"] - 1, self.head)
 
     def misplaced(self, records: Sequence[Record]) -> str:
-        """That it is the ledger's record of another round, where it is."""
+        """That it is the ledger's record of another round, if it is."""
         of = next((record["round"] for record in records if record["hash"] == self.head), self.entry["round"] - 1)
         if of == self.entry["round"] - 1:
             return ""
@@ -121,7 +121,7 @@ def _explain_mismatch(task: _AcknowledgedHead, records: Sequence[Record], server
     """Whose fault it is that a head is not the ledger's."""
     if not server or not task.entry["round"]:
         return ""
-    chains = {RecordSignature.of(record.get("signature")).chain for record in records}
+    chains = {RecordSignature.parse(record.get("signature")).chain for record in records}
     if task.is_signed(server):
         of_the_run = task.sealed.chain in chains
         return "; the server signed that" if of_the_run else "; the server signed that of another chain, or run"

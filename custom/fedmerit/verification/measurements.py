@@ -21,7 +21,7 @@ CHANGED = "take the file from somebody who got it when the run ended"
 
 
 def compare_matrix(table: ResultsTable, run: Path) -> None:
-    """`BadInput` where the matrix of a run that is over has other Dice than the table of its results, or no Dice."""
+    """`BadInput` if the matrix of a run that is over has other Dice than the table of its results, or no Dice."""
     path = run / CROSS_SITE
     if not path.exists():
         return
@@ -51,7 +51,7 @@ def _is_matrix(matrix: Any) -> bool:
 
 
 def _cross_site_dice(table: ResultsTable) -> dict[tuple[str, str], float]:
-    """Mean Dice by whose cases and whose model: over cases of the mean over labels; 0 where there is none."""
+    """Mean Dice by whose cases and whose model: over cases of the mean over labels; 0 if there is none."""
     rows = table.rows[(table.rows["split"] == UNION) & (table.rows["quantity"] == "dice")]
     rows = rows.assign(tester=rows["case"].str.rpartition("/")[0])
     of_cases = rows.groupby(["tester", "site", "case"])["value"].mean()
@@ -132,7 +132,7 @@ def _received_models(records: Sequence[Record], rounds: int, round: int, split: 
 
 
 def _matching_answers(models: Collection[str], log: SiteLog, asked: tuple[int, str], sites: Sequence[str]) -> set[str]:
-    """What a site answered of its own, or the only, one of these models; nothing where its log does not show that.
+    """What a site answered of its own, or the only, one of these models; nothing if its log does not show that.
 
     Their order is that of the sites. A site that selects its final model answers about three.
     """

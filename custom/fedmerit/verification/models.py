@@ -64,7 +64,7 @@ def _require_saved(run: Path, records: Sequence[Record], there: Sequence[str]) -
 
 
 def list_sites(run: Path, records: Sequence[Record]) -> list[str]:
-    """In the order of their models, as run.json names them; where it names none, those of the records."""
+    """In the order of their models, as run.json names them; if it names none, those of the records."""
     named = read_run(run).get("sites", ()) if (run / "run.json").exists() else ()
     sites = [site for site in named if isinstance(site, str)]
     heard = {site for record in records for site in (*record["participants"], *record.get("rejected", ()))}
@@ -80,7 +80,7 @@ class _Models:
     names: Sequence[str]  # of files, in the run folder
 
     def at(self, folder: str) -> dict[str, str]:
-        """By site, the file of its model in a folder: its own, or that of all; none where a site has none."""
+        """By site, the file of its model in a folder: its own, or that of all; none if a site has none."""
         files = {
             site: f"{folder}/{name}.pt"
             for site in self.sites
@@ -129,7 +129,7 @@ class _Models:
             )
 
     def _report_mismatch(self, what: str, names: Sequence[str], records: Sequence[Record]) -> Iterator[str]:
-        """`BadInput` where models are not those of the ledger, as far as the files show that."""
+        """`BadInput` if models are not those of the ledger, as far as the files show that."""
         files = ", ".join(names)
         description = self.run / MODELS / "model.json"
         said = read_json(description) if description.exists() else {}
@@ -150,7 +150,7 @@ class _Models:
         return encrypted or not any(record["updates"] for record in records)
 
     def _global_files(self, folder: str) -> list[str]:
-        """The file of the model that all sites have, where there is one."""
+        """The file of the model that all sites have, if there is one."""
         return [name for name in self.names if name == f"{folder}/global.pt"]
 
     def _digest(self, names: Sequence[str]) -> str:
@@ -173,7 +173,7 @@ def trained_tensors(state: Mapping[str, Tensor]) -> Iterator[Tensor]:
 
 
 def _state(path: Path) -> dict[str, Tensor]:
-    """A model's state_dict; `BadInput` naming the file where it holds none."""
+    """A model's state_dict; `BadInput` naming the file if it holds none."""
     try:
         state = torch.load(path, weights_only=True, map_location="cpu")
     except Exception as error:  # of whatever kind torch's unpickler meets in a spoiled file

@@ -48,7 +48,7 @@ def mapping_shape(shape: Shape) -> Shape:
 
 
 def object_shape(of: Mapping[str, Shape]) -> Shape:
-    """An object; where it has one of these names, with that shape."""
+    """An object; if it has one of these names, with that shape."""
     return Shape(
         "an object, in it " + "; ".join(f"{name}: {shape.words}" for name, shape in of.items()),
         lambda value: isinstance(value, dict) and all(of[name].fits(value[name]) for name in of if name in value),

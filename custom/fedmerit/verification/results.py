@@ -35,7 +35,7 @@ class ResultsTable:
 
 
 def read_tables(run: Path) -> ResultsTable:
-    """results.csv; `BadInput` where it holds anything twice, of two runs, or Dice that is not of its voxels."""
+    """results.csv; `BadInput` if it holds anything twice, of two runs, or Dice that is not of its voxels."""
     results, path = read_results(run), run / "results.csv"
     for name in ("method", "seed"):
         if len(said := sorted(set(results[name]))) > 1:
@@ -91,7 +91,7 @@ def _require_no_extra(
     name: str,
     part: str,
 ) -> None:
-    """`BadInput` where the table has a ``part`` of records of a site that they have not."""
+    """`BadInput` if the table has a ``part`` of records of a site that they have not."""
     if part == "validation_dice":
         found = {(round, site) for round, split, site in overlaps if split == "validation"}
         found = {cell for cell in found if cell[0] < len(records)}  # then comes that of the final models
@@ -158,7 +158,7 @@ def _compare_repeated(values: Values, records: Sequence[Record], path: Path) -> 
 def _compare_enrolled(
     values: Values, overlaps: Mapping[Cell, Sequence[Overlap]], records: Sequence[Record], path: Path
 ) -> None:
-    """How many images and cases sites have, where they committed to that."""
+    """How many images and cases sites have, if they committed to that."""
     enrolled: dict[str, Record] = {}
     for record in records:
         round = record["round"]
@@ -202,7 +202,7 @@ def _require_same(found: float | None, said: float | None, path: Path, round: in
 
 
 def read_overlaps(results: pd.DataFrame, path: Path) -> dict[Cell, list[Overlap]]:
-    """The voxel counts in a table of results; `BadInput` where Dice beside them is another than theirs."""
+    """The voxel counts in a table of results; `BadInput` if Dice beside them is another than theirs."""
     counts = results[results["quantity"].isin(["dice", *COUNTS])]
     cases: dict[tuple[int, str, str, str, str], dict[str, float]] = {}
     columns = ("round", "split", "site", "case", "label", "quantity", "value")
@@ -247,7 +247,7 @@ ADDED = "it was put in: take the file from somebody who got it when the run ende
 
 
 def require_no_added_rows(table: ResultsTable, records: Sequence[Record], sites: Sequence[str]) -> None:
-    """`BadInput` where a run of these rounds, which is over, has rows of another round, site, split or quantity.
+    """`BadInput` if a run of these rounds, which is over, has rows of another round, site, split or quantity.
 
     What its rounds hold is compared with their records; all else was measured at its end.
 
@@ -272,7 +272,7 @@ def require_no_added_rows(table: ResultsTable, records: Sequence[Record], sites:
 
 
 def require_same_run(table: ResultsTable, run: Path) -> None:
-    """`BadInput` where all rows are of another method or seed than run.json has."""
+    """`BadInput` if all rows are of another method or seed than run.json has."""
     info = read_run(run) if (run / "run.json").exists() else {}
     for name in ("method", "seed"):
         said = sorted(set(table.rows[name]))

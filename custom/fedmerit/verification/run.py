@@ -59,7 +59,7 @@ def verify_run(run: Path, site_logs: Sequence[Path] = (), trust: Trust | None = 
         run: the run folder.
         site_logs: of some of its sites.
         trust: whose signatures count; the records have to be signed then. Without it they are checked with the
-            certificate in the run folder, where they are signed.
+            certificate in the run folder, if they are signed.
 
     Raises:
         BadInput: something was changed, left out or reordered, is not signed or by another, or two of them disagree;
@@ -155,7 +155,7 @@ def _list_unproven(
 
 
 def _signing_certificates(run: Path, records: Sequence[Record], trust: Trust | None) -> Sequence[Certificate]:
-    """What the records have to be signed with; nothing where they are not signed and need not be."""
+    """What the records have to be signed with; nothing if they are not signed and need not be."""
     ledger = run / "ledger.jsonl"
     if not any("signature" in record for record in records):
         if trust and records:
@@ -195,7 +195,7 @@ def _read_logs(paths: Sequence[Path], trust: Trust | None) -> list[SiteLog]:
 
 
 def _require_rounds(run: Path, ledger: Path, records: Sequence[Record]) -> None:
-    """`BadInput` where records are fewer or more than the run came to."""
+    """`BadInput` if records are fewer or more than the run came to."""
     expected = complete_rounds(run)
     if expected is not None and len(records) != expected:
         raise BadInput(

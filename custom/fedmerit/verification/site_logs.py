@@ -84,7 +84,7 @@ def read_site_log(path: Path, trust: Trust | None = None) -> SiteLog:
 
 
 def compare_updates(ledger: Path, records: Sequence[Record], own: SiteLog) -> int:
-    """In how many rounds the update of a log's site is in the ledger; `BadInput` where the two disagree."""
+    """In how many rounds the update of a log's site is in the ledger; `BadInput` if the two disagree."""
     log, site = own.path, own.site
     sent: dict[int, list[tuple[int, Record]]] = {}
     for line, entry in enumerate(own.entries, start=1):
@@ -141,7 +141,7 @@ def _commitment(entry: Record) -> list[object]:
     return [entry.get(name) for name in COMMITTED_FIELDS]
 
 
-Kind = tuple[str, int]  # the split, and how many models: where a round was repeated one answer of each counts
+Kind = tuple[str, int]  # the split, and how many models: if a round was repeated one answer of each counts
 
 
 def compare_ratings(ledger: Path, records: Sequence[Record], own: SiteLog) -> Iterator[str]:
@@ -213,7 +213,7 @@ def compare_peer_models(giver: SiteLog, receiver: SiteLog) -> PeerExchange:
 
 
 def _require_matching(others: Sequence[tuple[int, Record]], entry: Record, said: str, path: Path) -> None:
-    """`BadInput`, beginning with what was ``said``, where no record of that round in the log at ``path`` is alike."""
+    """`BadInput`, beginning with what was ``said``, if no record of that round in the log at ``path`` is alike."""
     lines = [(line, other["model"]) for line, other in others if other["round"] == entry["round"]]
     if all(model != entry["model"] for _, model in lines):
         says = f"line {lines[-1][0]}, says {lines[-1][1]}" if lines else "has no such record"

@@ -13,20 +13,20 @@ import numpy as np
 from fedmerit.core import DECIMALS, RANGES
 from fedmerit.records.ciphertexts import Ciphertexts
 from fedmerit.trainers.monai_trainer.overlaps import COUNTS, UNITS, Overlap, Surface
-from fedmerit.wire.inspection import CASE, DIGEST
+from fedmerit.wire.inspection import CASE, DIGEST, MOST_VOXELS, is_count
 from fedmerit.wire.messages import REASONS
 from fedmerit.wire.survey import AREA, LEAST, TOO_FEW, VOLUME, Surveyed
 
 LISTED: Mapping[str, str] = {
     "update": "what training changed, entry by entry, by parameter name; float32. The server forgets it after the "
-    "round, but where the run's plan says keep_updates",
+    "round, unless the run's plan says keep_updates",
     "buffers": "BatchNorm statistics after training, or estimated on training images, by name",
     "vectors": "what the method sends beside the update, by its name and the parameter's; float32",
-    "ciphertexts": "update and BatchNorm statistics as ciphertexts, in their place, where the run is encrypted",
+    "ciphertexts": "update and BatchNorm statistics as ciphertexts, in their place, if the run is encrypted",
     "num_samples": "how many training images there are",
     "overlaps": "voxels in prediction and reference, by position in the split and label: of received or tested models; "
     "of the final models also how far their surfaces lie apart",
-    "trained_overlaps": "likewise of the model it trained, where the run asks for that",
+    "trained_overlaps": "likewise of the model it trained, if the run asks for that",
     "values": f"numbers the method asks for, some of {', '.join(RANGES)}",
     "pairs": "numbers the method asks a site to say of others, by their names",
     "increases": "how much the loss rises without each neuron of a model, summed over images",
@@ -36,13 +36,13 @@ LISTED: Mapping[str, str] = {
     "enrolment": "before round 0: cases and slices of each split, a salted digest of each training case, the site's "
     "certificate",
     "countersigned": "after all else: that the site's own log holds how the server closed the run",
-    "survey": "before any training, where it is asked for: patients, slices, and how many patients, or voxels of how "
+    "survey": "before any training, if it is asked for: patients, slices, and how many patients, or voxels of how "
     f"many, lie in fixed bins of spacing, size, intensity and label volume; none of fewer than {LEAST} patients",
     "train_loss": "mean loss of the round",
     "seconds": "how long the round took",
     "log": "the SHA-256 that stands for the site's own log so far",
     "failure": "that there is no answer, for one of the reasons in `fedmerit.wire.messages.REASONS`",
-    "model": "to each peer that the site shares with, where models stay at the sites: its whole model and statistics",
+    "model": "to each peer that the site shares with, if models stay at the sites: its whole model and statistics",
 }
 OTHER_REASON = "the site has no answer; its own log says why"
 # as `fedmerit.wire.messages.describe_failure` writes it
@@ -156,9 +156,9 @@ def _number(value: Any, decimals: int) -> float:
 
 
 def _count(value: Any, decimals: int = 0) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**53:
+    if not is_count(value, MOST_VOXELS):
         raise Withheld("something else instead of a count")
-    return value
+    return int(value)
 
 
 def _overlaps(value: Any, decimals: int) -> list[Any]:

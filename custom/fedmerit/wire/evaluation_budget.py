@@ -41,7 +41,7 @@ from fedmerit.wire.messages import (
     WithModels,
 )
 
-REPEATS = 3  # what a crash cut short is asked again, of models that may differ where noise or a GPU has a part in them
+REPEATS = 3  # what a crash cut short is asked again, of models that may differ if noise or a GPU has a part in them
 RATING_SPLITS = {
     SERVER_SPLIT,
     "validation",
@@ -84,7 +84,7 @@ def require_within_budget(
     done: Iterable[Mapping[str, Any]],
     caps: Mapping[str, int] | None = None,
 ) -> None:
-    """`Refused` where a task asks for more than the run needs, or than the site's operator allows.
+    """`Refused` if a task asks for more than the run needs, or than the site's operator allows.
 
     Args:
         task: the server's.
@@ -126,7 +126,7 @@ def require_within_budget(
 
 
 def _require_kind(task: WithModels, config: RunConfiguration) -> None:
-    """`Refused` where a task asks for more than Dice, and the run's settings say nothing of it."""
+    """`Refused` if a task asks for more than Dice, and the run's settings say nothing of it."""
     method = config.build_guarded_method()
     if isinstance(task, ImportanceTask):
         due = method.importance_schedule(task.round) if isinstance(method, AllocatesNeurons) else None
@@ -166,7 +166,7 @@ def count_models(task: WithModels) -> int:
 def question_digest(task: WithModels, models: Tensor | Ciphertexts) -> str:
     """SHA-256 of all that an answer depends on: ``models``, as the site's log has them, and what goes with them.
 
-    `Refused` where they are not in float32: digests are of that, and of finer numbers many models would have one.
+    `Refused` if they are not in float32: digests are of that, and of finer numbers many models would have one.
     """
     if isinstance(models, Tensor) and models.dtype != torch.float32:
         raise Refused(OTHER_NUMBERS, f"{models.dtype} in round {task.round}")
@@ -207,7 +207,7 @@ def _question(record: Mapping[str, Any], split: str) -> str | None:
 
 
 def require_round_order(task: WithModels, rounds: int, latest: int, trained: Collection[int]) -> None:
-    """`Refused` where a task's round is over for the site, or what it asks for comes after a training still to be done.
+    """`Refused` if a task's round is over for the site, or what it asks for comes after a training still to be done.
 
     A round is repeated as often as a crash of the server has it.
 

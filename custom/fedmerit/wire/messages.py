@@ -48,14 +48,14 @@ class SparseUpdate:
 
     @classmethod
     def between(cls, changed: Tensor, model: Tensor) -> "SparseUpdate | None":
-        """The entries of ``model`` (d,) where ``changed`` (d,) is true; None where the whole model is no larger."""
+        """The entries of ``model`` (d,) where ``changed`` (d,) is true; None if the whole model is no larger."""
         if int(changed.sum()) * 8 >= model.numel() * 4:
             return None
         places = changed.nonzero().flatten()
         return cls(places.to(torch.int32), model[places])
 
     def apply(self, previous: Tensor) -> Tensor:
-        """The model (d,), from ``previous`` (d,); `MemoryLost` where an index lies outside of that."""
+        """The model (d,), from ``previous`` (d,); `MemoryLost` if an index lies outside of that."""
         if len(self.indices) and not 0 <= int(self.indices.min()) <= int(self.indices.max()) < len(previous):
             raise MemoryLost(OTHER_MEMORY)
         model = previous.clone()
@@ -95,11 +95,11 @@ class Reply:
     """What training gave. Nothing else leaves the site."""
 
     round: int
-    update: Tensor  # (d,) float32, trained minus received; (0,) where models stay at the sites
+    update: Tensor  # (d,) float32, trained minus received; (0,) if models stay at the sites
     buffers: Buffers
     num_samples: int  # training images
     overlaps: tuple[Overlap, ...]  # of the received model, on the validation split
-    values: Mapping[str, float] = field(default_factory=dict)  # what the method asked for, where available
+    values: Mapping[str, float] = field(default_factory=dict)  # what the method asked for, if available
     train_loss: float = float("nan")
     seconds: float = 0.0
     # of what it trained, on the same cases, if the configuration asks for them
@@ -149,7 +149,7 @@ class Evaluated:
     losses: Tensor  # (k, bins) images by soft Dice loss, in equal bins on [0, 1]
     seconds: float = 0.0
     choice: int = 0  # the final model that the site selected, of `fedmerit.federation.final_model_selection`
-    buffers: Buffers = field(default_factory=dict)  # where they were to be estimated
+    buffers: Buffers = field(default_factory=dict)  # if they were to be estimated
     log: str = ""  # as in `Reply`
 
 
@@ -210,7 +210,7 @@ class ClosingTask:
     """After all else: write down how the server closed the run."""
 
     round: int
-    closing: str  # digest of its closing record, and the server's signature of that where it has a key
+    closing: str  # digest of its closing record, and the server's signature of that if it has a key
     ledger: str = GENESIS  # as in `Task`
 
 

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-LEAST = 5  # patients behind every number that leaves, where nobody asks for more
+LEAST = 5  # patients behind every number that leaves, if nobody asks for more
 TOO_FEW = "has fewer patients than the floor of the survey, and says nothing"
-INTENSITY = "intensity"  # followed by the channel's number where there are several
+INTENSITY = "intensity"  # followed by the channel's number if there are several
 VOLUME, AREA = "volume", "area"  # of a label, whose name follows
 
 
@@ -54,7 +54,7 @@ def is_intensity(name: str) -> bool:
 
 
 def find_quantity(name: str) -> Quantity:
-    """The quantity of a tally by its name; `KeyError` where there is none of that name."""
+    """The quantity of a tally by its name; `KeyError` if there is none of that name."""
     kind, _, rest = name.partition(" ")
     if kind in (VOLUME, AREA) and rest:
         known = QUANTITIES[kind]
@@ -138,7 +138,7 @@ class Survey:
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> "Survey":
-        """As `to_dict` wrote it; `ValueError` where it is none."""
+        """As `to_dict` wrote it; `ValueError` if it is none."""
         try:
             sites = {str(name): Surveyed.from_dict(one) for name, one in content["sites"].items()}
             return cls(
@@ -151,7 +151,7 @@ class Survey:
 def mask_small_bins(table: NDArray[np.int64], floor: int, voxels: bool = False) -> Tally:
     """The bins of a table that may be shown.
 
-    A bin is shown where ``floor`` patients or more have something in it. Since totals are known, what is left out is a
+    A bin is shown if ``floor`` patients or more have something in it. Since totals are known, what is left out is a
     number, too: further bins are left out, those with the fewest patients first, until what all of them hold together
     is nothing, or of ``floor`` patients or more.
 

@@ -43,7 +43,7 @@ UNWANTED = {"site_log_streamer"}  # components of NVFlare's default that would s
 
 
 def read_kind(kit: Path) -> str:
-    """``"server"``, ``"client"`` or ``"admin"``; `BadInput` where the folder is no startup kit."""
+    """``"server"``, ``"client"`` or ``"admin"``; `BadInput` if the folder is no startup kit."""
     for kind in ("server", "client", "admin"):
         if (kit / "startup" / f"fed_{kind}.json").is_file():
             return kind
@@ -51,7 +51,7 @@ def read_kind(kit: Path) -> str:
 
 
 def require_kind(kit: Path, kind: str) -> Mapping[str, Any]:
-    """startup/fed_KIND.json of a kit; `BadInput` where the kit is of another kind."""
+    """startup/fed_KIND.json of a kit; `BadInput` if the kit is of another kind."""
     found = read_kind(kit)
     if found != kind:
         words = {"server": "the server", "client": "a site", "admin": "an admin"}
@@ -134,7 +134,7 @@ def prepare_server(
     Args:
         kit: the unpacked startup kit.
         server_sites: folder of site folders of the server's own, for methods that evaluate there.
-        runs: folder for the run folders, each by its job's id; ``runs`` in the kit where not given.
+        runs: folder for the run folders, each by its job's id; ``runs`` in the kit if not given.
         device: of the server's own evaluation.
         byoc: as of `prepare_site`.
         settings: others of `fedmerit.trainers.monai_trainer.machine_settings.MANIFEST_SETTINGS`.
@@ -161,7 +161,7 @@ def prepare_server(
 
 
 def read_manifest(kit: Path) -> Mapping[str, Any]:
-    """What `prepare_site` or `prepare_server` wrote; `BadInput` where neither was run."""
+    """What `prepare_site` or `prepare_server` wrote; `BadInput` if neither was run."""
     path = kit / "local" / MANIFEST
     if not path.exists():
         raise BadInput(f"{path}: file not found; run `fedmerit deploy site` or `fedmerit deploy server` for this kit")

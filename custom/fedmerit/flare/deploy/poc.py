@@ -56,7 +56,7 @@ def run_poc(
         devices: setting as `fedmerit.trainers.monai_trainer.machine_settings.configured_device` reads it.
         on_round: called with every round's ledger record.
         lock: file descriptor that holds the run folder until all processes have ended.
-        server_sites: folder of the server's own site folders, where it has any.
+        server_sites: folder of the server's own site folders, if it has any.
         attacks: by site name, the spec of its attack.
         min_sites: sites whose answers end a round.
         round_timeout: seconds to wait for further ones; 0: as long as it takes.
@@ -108,10 +108,10 @@ def make_federation(
 
     Args:
         workspace: new folder for it.
-        run: the run folder of server and sites; every job's own, in its kit, where None.
+        run: the run folder of server and sites; every job's own, in its kit, if None.
         folders: the sites.
         devices: setting as `fedmerit.trainers.monai_trainer.machine_settings.configured_device` reads it.
-        server_sites: folder of the server's own site folders, where it has any.
+        server_sites: folder of the server's own site folders, if it has any.
         attacks: by site name, its attack.
         keys: folder of the contexts of encrypted runs; None: the kits get none.
 

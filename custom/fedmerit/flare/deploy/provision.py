@@ -24,7 +24,6 @@ from nvflare.lighter.spec import Builder, Project, ProvisionContext
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.files import FULL, read_json, write_atomically, write_json
 from fedmerit.flare.deploy.project import (
-    CERTIFICATES_BUILDER,
     PROJECT_FILE,
     add_project_sites,
     organisations,
@@ -73,9 +72,6 @@ def init(out: Path, project: Mapping[str, Any]) -> list[Kit]:
 
 def provision_again(out: Path, project: Mapping[str, Any]) -> list[Kit]:
     """Provision a project in ``out`` as `init` does, with the keys and certificates that were made there before."""
-    before = read_project(out)["builders"] if (out / PROJECT_FILE).exists() else []
-    authority = {one["path"]: one for one in before if one["path"] == CERTIFICATES_BUILDER}  # lasts as long as it did
-    project = {**project, "builders": [authority.get(one["path"], one) for one in project["builders"]]}
     with owner_only(out), rollback_on_error(out):
         kits = provision(out, project)
         write_project(out, project)

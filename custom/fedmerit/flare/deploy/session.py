@@ -45,7 +45,7 @@ def session(kit: Path, timeout: float = LOGIN) -> Iterator[Session]:
 
     Raises:
         BadInput: the kit is no admin's, or the server does not answer, know or obey its owner; in the session too,
-            where NVFlare refuses a command.
+            if NVFlare refuses a command.
         RunFailed: NVFlare failed at a command.
     """
     require_kind(kit, "admin")

@@ -38,7 +38,7 @@ class ClassValidator(AppValidator):
         self.authorizer = ComponentPathAuthorizer()
 
     def validate(self, app_folder: str) -> tuple[str, dict[str, Any]]:
-        """Why the job is refused, "" where it is not; and nothing else."""
+        """Why the job is refused, "" if it is not; and nothing else."""
         app = Path(app_folder)
         if not (app / WorkspaceConstants.CUSTOM_FOLDER_NAME).exists():  # a job with code is judged by the byoc right
             content = ConfigFactory.load_config(self.config, [str(app / "config")]).to_dict()
@@ -51,7 +51,7 @@ class ClassValidator(AppValidator):
         return "", {}
 
     def _require_approved(self, plan: Any) -> None:
-        """`BadInput` where a plan names a part of others that is not approved here, or is no plan."""
+        """`BadInput` if a plan names a part of others that is not approved here, or is no plan."""
         if plan is None:
             return
         approved = read_json(Path(self.manifest)).get(PARTS, {}) if self.manifest else {}

@@ -36,7 +36,7 @@ def count_feature_maps(config: RunConfiguration, image_size: Sequence[int]) -> f
 
 
 def check_image_size(network: Network, image_size: tuple[int, int]) -> None:
-    """`BadInput` where the network cannot halve an image, or its patches, as often as it has to."""
+    """`BadInput` if the network cannot halve an image, or its patches, as often as it has to."""
     if network.architecture not in ARCHITECTURES:
         _require_masks(network, image_size)
         return
@@ -99,7 +99,7 @@ def _with_depth_hint(network: Network, hint: str) -> str:
 
 
 def _require_masks(network: Network, image_size: tuple[int, int]) -> None:
-    """`BadInput` where a network of others makes of an image, or patch, no logits of its size, or cannot be trained."""
+    """`BadInput` if a network of others makes of an image, or patch, no logits of its size, or cannot be trained."""
     sides = network.patch or image_size
     built, images = initial_network(network, 0), torch.zeros(2, network.in_channels, *sides)
     try:

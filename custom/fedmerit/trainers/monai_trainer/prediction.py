@@ -208,7 +208,7 @@ def predict(network: nn.Module, image: NDArray[np.float32]) -> Masks:
 def predict_case_logits(network: nn.Module, image: NDArray[np.float32]) -> Tensor:
     """(slices, labels, h, w) on the CPU, of one case's image (slices, channels, h, w), in the batches of `evaluate`.
 
-    Mirrored where the network's description says so.
+    Mirrored if the network's description says so.
     """
     device = next(network.parameters()).device
     network.eval()
