@@ -19,13 +19,7 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import suppress
-from importlib.metadata import (
-    PackageNotFoundError,
-    distribution,
-    entry_points,
-    packages_distributions,
-    requires,
-)
+from importlib.metadata import PackageNotFoundError, distribution, entry_points, packages_distributions, requires
 from pathlib import Path
 from typing import Any, TypeVar
 

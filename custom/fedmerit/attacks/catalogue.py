@@ -45,10 +45,7 @@ _BUILT_IN: Mapping[str, type[Attack]] = {
     "rigged": Rigged,
     "near-twin": NearTwin,
 }
-STUDY_ATTACKS = (
-    "duplicate",
-    "split",
-)  # they write new site folders: `fedmerit_evaluation.freeriders.sybils.SYBILS`
+STUDY_ATTACKS = ("duplicate", "split")  # they write new site folders: `fedmerit_evaluation.freeriders.sybils.SYBILS`
 KINDS: Catalogue[type[Attack]] = Catalogue(
     "attacks",
     _BUILT_IN,

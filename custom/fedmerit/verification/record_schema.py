@@ -104,7 +104,7 @@ LEDGER_OPTIONAL: dict[str, Shape] = {
             "verdicts": list_shape(TEXT),
             "enrolled": mapping_shape(object_shape({"cases": mapping_shape(WHOLE), "slices": mapping_shape(WHOLE)})),
         }
-    ),
+    )
 }
 
 

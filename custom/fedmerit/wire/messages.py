@@ -198,11 +198,7 @@ class Enrolment:
     @property
     def committed(self) -> dict[str, Any]:
         """What ledger and site's log have of it: the counts, and one digest of those of its cases."""
-        return {
-            "cases": dict(self.cases),
-            "slices": dict(self.slices),
-            "fingerprint": texts_digest(self.fingerprint),
-        }
+        return {"cases": dict(self.cases), "slices": dict(self.slices), "fingerprint": texts_digest(self.fingerprint)}
 
 
 @dataclass(frozen=True)

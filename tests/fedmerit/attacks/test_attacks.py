@@ -10,7 +10,6 @@ from playing import LAST, SIDE, config_of, copy_site, play, same_statistics, ste
 from fedmerit import flat
 from fedmerit.attacks.attacker_site import wrap_attacker
 from fedmerit.attacks.catalogue import parse
-from fedmerit.attacks.false_claims import favoured_models
 from fedmerit.errors import BadInput
 from fedmerit.federation.site import Site
 from fedmerit.trainers.monai_trainer.data import Slices
@@ -86,14 +85,6 @@ def test_replay_sends_its_last_honest_update_again_and_again(played, start):
     for reply in replies[max(start, 1) :]:
         assert torch.equal(reply.update, honest.update)
         assert same_statistics(reply, honest)
-
-
-def test_partial_training_is_on_some_images_and_claims_all(played, folders):
-    cases = parse("partial:share=0.25").training_cases(folders["prostate"], np.random.default_rng(0))
-    assert len(Slices(cases)) == 2
-    honest, acted = played()[1][0], played("partial:share=0.25")[1][0]
-    assert acted.num_samples == honest.num_samples
-    assert 0 < float(acted.update.norm()) != float(honest.update.norm())
 
 
 def test_the_adaptive_rider_repeats_itself_too_little_for_a_replay(played):
@@ -195,12 +186,6 @@ def test_inflated_claims_are_at_their_best_and_the_update_is_honest(played):
     assert all(reply.values == {"cosine": -1.0, "minus_error": 1.0} for reply in lying[1:])
 
 
-def test_one_claim_alone(played):
-    honest, lying = played()[1][1], played("inflated:what=minus_error")[1][1]
-    assert lying.num_samples == honest.num_samples
-    assert lying.values == {"cosine": honest.values["cosine"], "minus_error": 1.0}
-
-
 def test_an_invented_count_is_committed_to_so_that_later_claims_agree(played, folders, tmp_path):
     folder = folders["prostate"]
     site = wrap_attacker(Site(folder, config_of(folder), tmp_path, "cpu"), "inflated:what=num_samples")
@@ -228,8 +213,3 @@ def test_who_rigs_an_evaluation_praises_its_friends_models_alone(folders, tmp_pa
     assert [mean_dice(of_model) for of_model in liar.answer(task).overlaps] == [0.0, 0.0, 1.0]
     last = Evaluation(LAST + 1, "testing", models[:1], torch.eye(1).double(), task.buffers[:1], torch.eye(1).double())
     assert liar.answer(last).overlaps == honest.answer(last).overlaps
-
-
-def test_of_coalitions_those_with_a_friend_are_praised():
-    members = torch.tensor([[0, 0, 0], [1, 0, 0], [0, 1, 0], [0, 1, 1]], dtype=torch.bool)
-    assert favoured_models(members, [0, 2]).tolist() == [False, True, False, True]

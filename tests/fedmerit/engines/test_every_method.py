@@ -166,8 +166,7 @@ def models_of(run):
 
 
 @pytest.mark.parametrize(
-    "method",
-    [pytest.param(name, marks=() if name == "scaffold" else pytest.mark.slow) for name in OWN_WAYS],
+    "method", [pytest.param(name, marks=() if name == "scaffold" else pytest.mark.slow) for name in OWN_WAYS]
 )
 def test_run_stopped_in_its_middle_ends_the_same(tmp_path, sites, whole, assert_same_run, method):
     run = create(tmp_path / "run", sites, method)
@@ -202,28 +201,3 @@ def test_norms_that_stay_at_the_sites_differ_and_nothing_else_does(whole):
     differ = {name for name in one if not torch.equal(one[name], other[name])}
     norms = {name for name in one if ".N." in name and "num_batches" not in name}
     assert differ == norms
-
-
-def test_own_models_stay_at_the_sites_and_are_what_they_test(whole, sites):
-    """Ditto's: drawn to the global model, and none of them is it."""
-    models = models_of(whole("ditto"))
-    assert sorted(models) == ["global", *NAMES]
-    first = next(iter(models["global"]))
-    values = [models[name][first] for name in models]
-    assert all(not torch.equal(one, other) for place, one in enumerate(values) for other in values[:place])
-
-
-@pytest.mark.slow
-def test_penalty_and_control_change_what_is_trained(whole, trained):
-    plain = torch.load(whole("fedprox") / "models" / "global.pt", weights_only=True)
-    fedavg = models_of(trained("augment=false", method="fedavg", rounds=ROUNDS))["global"]
-    first = next(name for name in plain if name.endswith("weight"))
-    assert not torch.equal(plain[first], fedavg[first])
-    assert torch.allclose(plain[first], fedavg[first], atol=0.05)  # mu is 0.001
-    scaffold = torch.load(whole("scaffold") / "checkpoint.pt", weights_only=True)
-    assert scaffold["state"]["controls"].abs().max() > 0
-
-
-def test_scaffold_with_adam_is_refused(tmp_path, sites):
-    with pytest.raises(Exception, match=r"optimizer=adam: method scaffold needs sgd; add --set optimizer=sgd"):
-        runs.create(tmp_path / "run", "scaffold", sites, engine="local", settings=SETTINGS)

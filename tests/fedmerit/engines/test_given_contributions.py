@@ -1,6 +1,5 @@
 """What sites contribute, taken from a finished run: by the commands run, export and compare."""
 
-import json
 import re
 
 import pytest
@@ -78,21 +77,6 @@ def test_run_takes_them_and_can_be_resumed_with_them(
     result = fedmerit("run", "--out", tmp_path / "only", *only, *given)
     assert result.exit_code == 0, result.output
     assert read_run(tmp_path / "only")["parameters"]["contributions"] == [dice["site1"], dice["site3"]]
-
-
-def test_other_methods_have_no_such_parameter(fedmerit, options, alone, tmp_path):
-    result = fedmerit("run", "--out", tmp_path / "run", *options("width=4", method="fedavg"), "--contributions", alone)
-    assert result.exit_code == 2
-    assert "method fedavg has none of that name" in result.stderr
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_export_writes_them_into_the_job(fedmerit, alone, dice, tmp_path):
-    given = ("--method", "fedsac", "--task", "prostate", "--contributions", alone, "--rounds", 5)
-    result = fedmerit("export", "--out", tmp_path / "job", *given)
-    assert result.exit_code == 0, result.output
-    config = json.loads((tmp_path / "job/app/config/config_fed_server.json").read_text())
-    assert str(dice["site1"]) in json.dumps(config)
 
 
 @pytest.mark.slow

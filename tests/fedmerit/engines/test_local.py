@@ -95,19 +95,6 @@ def test_number_of_threads_does_not_change_a_local_run(trained, assert_same_run,
     assert_same_run(trained(), trained(threads=threads))
 
 
-def test_batchnorm_statistics_move_and_stay_finite(trained, model, sites):
-    state = model(trained())
-    means = {name: value for name, value in state.items() if name.endswith("running_mean")}
-    variances = {name: value for name, value in state.items() if name.endswith("running_var")}
-    assert means
-    assert all(value.isfinite().all() and value.abs().max() > 0 for value in means.values())
-    assert all(value.isfinite().all() and (value > 0).all() and (value != 1).all() for value in variances.values())
-    size = RunConfiguration.from_dict(read_run(trained())["plan"]).training.batch_size
-    batches = max(-(-len(Slices(site.cases("training"))) // size) for site in open_sites(sites))
-    counters = [int(value) for name, value in state.items() if name.endswith("num_batches_tracked")]
-    assert counters == [3 * batches] * len(counters)
-
-
 def test_standalone_is_every_site_training_on_its_own(trained, model, sites):
     run = trained(method="standalone")
     assert sorted(path.stem for path in (run / "models").glob("*.pt")) == NAMES
@@ -266,13 +253,6 @@ def test_the_steps_of_all_sites_are_taken_one_after_the_other(trained, sites, tm
     assert own[0].config is config
 
 
-def test_every_site_says_its_own_images_and_is_tested_on_its_own(trained, sites):
-    results = read_results(trained("optimizer=sgd", method="pooled", rounds=2))
-    said = results[results["quantity"] == "num_samples"].groupby("site")["value"].first()
-    assert said.to_dict() == {site.name: len(Slices(site.cases("training"))) for site in open_sites(sites)}
-    assert set(results[results["split"] == "testing"]["site"]) == set(said.index)
-
-
 @pytest.mark.parametrize(
     ("options", "told"), [({"engine": "sim"}, "--engine local"), ({"attacks": {"site1": "zero"}}, "none can attack")]
 )
@@ -280,9 +260,3 @@ def test_it_is_refused_where_images_are_apart(sites, tmp_path, options, told):
     with pytest.raises(BadInput, match=told):
         runs.create(tmp_path / "run", "pooled", sites, rounds=2, **{"engine": "local", **options})
     assert not (tmp_path / "run").exists()
-
-
-def test_no_job_is_made_of_it(fedmerit, tmp_path):
-    result = fedmerit("export", "--method", "pooled", "--task", "prostate", "--out", tmp_path / "job")
-    assert result.exit_code == 2
-    assert "one place" in result.output

@@ -69,12 +69,6 @@ def test_what_was_written_is_read_back(results, tmp_path):
     assert table["coalition"].tolist() == ["", "", "Aarau|Basel", ""]
 
 
-@pytest.mark.parametrize("site", ["NA", "nan", "null", "None", "", "1", "a,b", 'say "x"', "Zürich"])
-def test_names_stay_text(results, tmp_path, site):
-    results.append([row(site=site)])
-    assert read_results(tmp_path)["site"].tolist() == [site]
-
-
 def test_truncate_forgets_what_was_appended_after(results, tmp_path):
     assert results.size == 0
     results.append([row(value=1.0)])

@@ -8,18 +8,12 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from certificates import issue
-from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
+from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 from nvflare.lighter.utils import Identity, generate_cert, serialize_cert
 
 from fedmerit.errors import BadInput
-from fedmerit.records.certificates import (
-    Trust,
-    read_certificate,
-    read_certificates,
-    require_owner,
-)
+from fedmerit.records.certificates import Trust, read_certificate, read_certificates, require_owner
 from fedmerit.records.signatures import CERTIFICATE, Signer, is_signed_by_any
 
 
@@ -146,13 +140,6 @@ def test_key_and_certificate_belong_together(keys, key, certificate):
         Signer(keys / f"{key}.key", keys / f"{certificate}.crt")
 
 
-def test_key_of_another_kind_is_refused(keys, tmp_path):
-    pem = ec.generate_private_key(ec.SECP256R1()).private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    (tmp_path / "server.key").write_bytes(pem)
-    with pytest.raises(BadInput, match=r"server\.key: not the RSA key of .*server\.crt; expected both"):
-        Signer(tmp_path / "server.key", keys / "server.crt")
-
-
 def test_signature_is_the_padded_digest_under_the_private_exponent(signer):
     """s^e mod n is 00 01 ff .. ff 00, the algorithm's name and the SHA-256, as long as n (RFC 8017, 8.2)."""
     key = signer.certificate.public_key()
@@ -198,13 +185,3 @@ def test_certificate_of_a_renewed_key_comes_after_that_of_the_chain_so_far(keys,
     assert not is_signed_by_any((), "head", signer.sign("head"))
     stranger.publish(tmp_path)
     assert read_certificates(tmp_path / CERTIFICATE) == [stranger.certificate]
-
-
-def test_certificate_that_lengthens_a_key_takes_the_place_of_the_one_before(keys, signer, tmp_path):
-    shutil.copytree(keys, tmp_path / "keys")
-    state = load_pem_private_key((keys / "server.key").read_bytes(), None)
-    longer = generate_cert(Identity("server"), Identity("root"), state, state.public_key(), valid_days=700)
-    (tmp_path / "keys/server.crt").write_bytes(serialize_cert(longer))
-    signer.publish(tmp_path)
-    Signer(tmp_path / "keys/server.key", tmp_path / "keys/server.crt").publish(tmp_path, begun=True)
-    assert read_certificates(tmp_path / CERTIFICATE) == [longer]

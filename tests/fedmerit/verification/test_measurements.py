@@ -192,10 +192,6 @@ def test_means_are_those_of_the_tests(written, matrix, more):
     compare(written([*TESTS, *more]), matrix)
 
 
-def test_a_run_may_have_none(written):
-    compare_matrix(read_tables(written(TESTS)), written([]))
-
-
 @pytest.mark.parametrize(
     ("matrix", "words"),
     [
@@ -213,11 +209,3 @@ def test_a_run_may_have_none(written):
 def test_another_matrix_is_named(written, matrix, words):
     with pytest.raises(BadInput, match=rf"cross_val_results\.json: {words}; take the file from somebody who got it"):
         compare(written([*TESTS, *UNION]), matrix)
-
-
-def test_of_several_labels_the_mean_over_them_is_a_cases(written):
-    """Labels .75 and .5 of case 0, .5 alone of case 1: (.625 + .5) / 2; as if labels counted alike it were .583."""
-    counts = {"dice": 0.5, "true_positives": 1, "false_positives": 1, "false_negatives": 1}
-    labels = [row(1, "A", name, value, split="testing", case="0", label="cup") for name, value in counts.items()]
-    compare(written([*TESTS, *labels]), FOR_ALL | {"A": {"SRV_global": {"dice": 0.5625}}})
-    assert CASES["1"][-1] == 0.5

@@ -1,7 +1,6 @@
 """A curious server: how often it may have models tried on a site's images."""
 
 import json
-from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -171,20 +170,6 @@ def test_importance_is_of_the_kind_that_the_runs_settings_say(allocated, monkeyp
     assert isinstance(allocated.answer(neurons(allocated.config)), Importance)
 
 
-@pytest.mark.parametrize(
-    ("split", "bins", "given"), [(SERVER_SPLIT, 10, True), (SERVER_SPLIT, 11, False), ("validation", 10, False)]
-)
-def test_losses_are_in_the_methods_bins_on_the_split_that_it_needs(split, bins, given):
-    plan = tiny_plan("fedave", ROUNDS)
-    task = replace(models(plan, 1, split=split, round=0), bins=bins)
-    with (
-        nullcontext()
-        if given
-        else pytest.raises(Refused, match=f"fedave needs {10 if split == SERVER_SPLIT else 'none'} there")
-    ):
-        require_within_budget(task, "new", plan, 3, [])
-
-
 def test_a_task_in_which_the_site_has_another_part_is_another_question(config):
     """FedCE tells the error without the site's part, which the weight says."""
     task = models(config, 2)
@@ -207,17 +192,6 @@ def test_a_task_in_which_the_site_has_another_part_is_another_question(config):
     ]
     assert len({question_digest(other, one.parameters) for other in others}) == len(others)
     assert question_digest(replace(one, ledger="told anew"), one.parameters) == question_digest(one, one.parameters)
-
-
-def test_fedces_errors_without_a_site_are_as_many_as_the_budget(sites, tmp_path):
-    plan = tiny_plan("fedce", 3)
-    site = begun(Site(open_sites(sites)[0], plan, tmp_path / "memory", "cpu", participants=NAMES))
-    task = models(plan, 1)
-    weights = [0.1 * number for number in range(1, REPEATS + 2)]
-    asked = [Task(1, task.models[0], task.buffers[0], weight=weight, data_share=0.3) for weight in weights]
-    answers = [site.answer(one) for one in asked]
-    assert len({answer.values["minus_error"] for answer in answers[:REPEATS]}) == REPEATS
-    assert answers[REPEATS] == Failure(OVER_BUDGET)
 
 
 def test_statistics_are_of_training_images_by_no_other_name():

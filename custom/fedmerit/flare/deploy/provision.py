@@ -23,13 +23,7 @@ from nvflare.lighter.spec import Builder, Project, ProvisionContext
 
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.files import FULL, read_json, write_atomically, write_json
-from fedmerit.flare.deploy.project import (
-    PROJECT_FILE,
-    add_project_sites,
-    organisations,
-    read_project,
-    write_project,
-)
+from fedmerit.flare.deploy.project import PROJECT_FILE, add_project_sites, organisations, read_project, write_project
 
 VERSIONS_FILE = "fedmerit_versions.json"  # in the local/ folder of the kits of server and sites
 STATE = "state"  # NVFlare's name for the folder of a project's keys
