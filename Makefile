@@ -1,10 +1,17 @@
 VENV ?= .venv
-PYTHON ?= python3.11
 BIN := $(VENV)/bin
-INSTALLED := $(VENV)/.installed
-# One core a process; what is compiled is kept. Three files at a time: some wait for processes.
+# The newest supported Python in PATH; another one: make install PYTHON=/path/to/python3.12
+PYTHON ?= $(shell for version in 3.13 3.12 3.11 3; do \
+	"python$$version" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null \
+	&& { echo "python$$version"; break; }; done)
+# PyTorch without CUDA if this machine has no NVIDIA driver; with it in any case: make install TORCH_INDEX=
+TORCH_INDEX ?= $(shell [ "$$(uname)" = Linux ] && ! command -v nvidia-smi >/dev/null && [ ! -e /proc/driver/nvidia ] \
+	&& echo https://download.pytorch.org/whl/cpu)
+PIP := $(BIN)/python -m pip install --quiet --constraint constraints.txt
+# One core a process; compiled files are kept. Three files at a time, since some tests wait for processes.
 RUNNING := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=
 FILES := -n 3 --dist loadfile --no-loadscope-reorder
+PACKAGES := fedmerit fedmerit_data fedmerit_evaluation fedmerit_lab fedmerit_cli
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test test-all check docs clean
@@ -12,29 +19,47 @@ FILES := -n 3 --dist loadfile --no-loadscope-reorder
 help: ## This list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
 
-install: $(INSTALLED) ## A virtual environment in .venv with every dependency pinned
+$(VENV)/bin/python:
+	@[ -n "$(PYTHON)" ] || { echo "No Python 3.11, 3.12 or 3.13 is in PATH. Install one (Debian, Ubuntu: apt install python3 \
+	python3-venv; elsewhere: https://www.python.org/downloads), or name it: make $(MAKECMDGOALS) PYTHON=/path/to/python3" >&2; exit 1; }
+	@echo "Python: $(PYTHON) ($$($(PYTHON) --version))"
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
+	echo "$(PYTHON) cannot make a virtual environment (Debian, Ubuntu: apt install python3-venv)" >&2; exit 1; }
 
-$(INSTALLED): pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,he,onnx,notebooks,slurm]'
-	touch $@
+$(VENV)/.torch: constraints.txt | $(VENV)/bin/python
+	@if [ -n "$(TORCH_INDEX)" ]; then \
+	echo "PyTorch: the build for CPUs, since no NVIDIA driver is found (with CUDA: make install TORCH_INDEX=)"; \
+	$(PIP) --retries 1 --timeout 15 --no-deps --index-url "$(TORCH_INDEX)" torch \
+	|| echo "PyTorch: not to be had from $(TORCH_INDEX); the package index's own build is taken" >&2; fi
+	@touch $@
 
-demo: $(INSTALLED) ## Six generated hospitals, trained together and alone, a free rider, the report
+$(VENV)/.runtime: pyproject.toml constraints.txt $(VENV)/.torch
+	$(PIP) --editable .
+	@touch $@
+
+$(VENV)/.installed: pyproject.toml constraints.txt $(VENV)/.torch
+	$(PIP) --editable '.[dev,he,onnx,notebooks,slurm]'
+	@touch $@ $(VENV)/.runtime
+
+install: $(VENV)/.installed ## A virtual environment in .venv, every dependency pinned, for use and development
+
+demo: $(VENV)/.runtime ## Six generated hospitals, trained together and locally, a free rider, the report
 	$(BIN)/fedmerit demo --out demo
 
-test: $(INSTALLED) ## The tests, three files at a time
+test: $(VENV)/.installed ## The tests, three files at a time
 	$(RUNNING) $(BIN)/python -m pytest $(FILES) -m 'not slow'
 
-test-all: $(INSTALLED) ## The tests, slow ones included
-	$(RUNNING) $(BIN)/python -m pytest $(FILES)
+test-all: $(VENV)/.installed ## The tests, slow ones included, and the coverage of every package
+	$(RUNNING) $(BIN)/python -m pytest $(FILES) $(PACKAGES:%=--cov=%) --cov-report=term:skip-covered
 
-check: $(INSTALLED) ## Style (ruff) and types (mypy)
+check: $(VENV)/.installed ## Style (ruff), types (mypy) and words
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python tests/check_words.py
 
-docs: $(INSTALLED) ## The documentation as a site, docs/site/index.html; a broken link is an error
+docs: $(VENV)/.installed ## The documentation as a site, docs/site/index.html; a broken link is an error
 	$(BIN)/sphinx-build -W -q -b html docs docs/site
 
 clean: ## Remove the virtual environment and what the tools left
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build docs/site *.egg-info
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage build docs/site *.egg-info

@@ -75,7 +75,5 @@ def test_commands_and_options_exist(page):
 
 
 def test_what_does_not_exist_is_found():
-    said = (
-        "Then `fedmerit report RUN --no-images`, `fedmerit deploy\nsight --kit KIT`, and `fedmerit status --kitt KIT`."
-    )
+    said = "Then `fedmerit report RUN --no-images`, `fedmerit deploy\nsight --kit KIT`, and `fedmerit job status --kitt KIT`."
     assert [unknown_in(words) for words in spoken(said)] == [set(), {"sight"}, {"--kitt"}]

@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "custom" / "fedmerit"
 SOURCE_ROOTS = tuple(ROOT / name for name in ("custom", "data_prep", "evaluation", "cli"))
 LAB = ROOT / "evaluation" / "fedmerit_lab"
-BASE = ("flat", "machine", "parameters", "seeds", "vectors", "workers")
+BASE = ("flat", "machine", "parameters", "seeds", "vectors", "version", "workers")
 LAYERS = (  # from the bottom up: a line may import the lines above it, and its own package
     {"fedmerit.errors"},
     {"fedmerit.plugins"},
@@ -24,6 +24,7 @@ LAYERS = (  # from the bottom up: a line may import the lines above it, and its 
     {"fedmerit.games", "fedmerit.distillation"},
     {"fedmerit.methods", "fedmerit.records", "fedmerit.observers", "fedmerit.guard"},
     {"fedmerit.configuration"},
+    {"fedmerit.options"},
     {"fedmerit.trainers"},
     {"fedmerit.wire"},
     {"fedmerit.federation"},
@@ -31,8 +32,8 @@ LAYERS = (  # from the bottom up: a line may import the lines above it, and its 
     {"fedmerit.attacks"},
     {"fedmerit.flare"},
     {"fedmerit.engines"},
-    {"fedmerit_data.raw", "fedmerit_data.folders", "fedmerit_data.dealing"},
-    {"fedmerit_data.csv_cells", "fedmerit_data.csv_tables", "fedmerit_data.figure_text"},
+    {"fedmerit_data.raw_cases", "fedmerit_data.folders", "fedmerit_data.partitioning.scheme"},
+    {"fedmerit_data.tables", "fedmerit_data.figure_style"},
     {"fedmerit_data.spatial"},
     {"fedmerit_data.readers"},
     {"fedmerit_data.synthetic"},
@@ -54,7 +55,7 @@ LAYERS = (  # from the bottom up: a line may import the lines above it, and its 
     {"fedmerit_cli.api"},
     {"fedmerit_cli"},
 )
-LAB_COMMANDS = {f"cli/fedmerit_cli/{name}.py" for name in ("lab",)}
+LAB_COMMANDS = {f"cli/fedmerit_cli/{name}.py" for name in ("lab", "lab_bench", "lab_costs")}
 ROOMS = {room: floor for floor, rooms in enumerate(LAYERS) for room in rooms}
 
 

@@ -5,7 +5,9 @@ import shutil
 import site
 import subprocess
 import sys
+import zipfile
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import nibabel as nib
@@ -13,16 +15,18 @@ import numpy as np
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-SOURCES = ("cli", "custom", "data_prep", "evaluation", "fedmerit_api", "pyproject.toml", "README.md", "LICENSE")
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+SOURCES = ("cli", "custom", "data_prep", "evaluation", "pyproject.toml", "README.md", "LICENSE")
+PACKAGES = {"fedmerit", "fedmerit_data", "fedmerit_evaluation", "fedmerit_lab", "fedmerit_cli"}
+pytestmark = pytest.mark.timeout(1800)
 
 
 @dataclass(frozen=True)
 class Installed:
-    """FedMerit, installed from its wheel into an environment of its own, and a folder that was empty."""
+    """FedMerit, installed from its wheel into an environment of its own, and an empty folder."""
 
     scripts: Path
     folder: Path
+    wheel: Path
 
     def __call__(self, command: str, *arguments: object) -> str:
         """What a command of the environment prints."""
@@ -41,8 +45,8 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
     source.mkdir()
     work.mkdir()
     for name in SOURCES:
-        copied = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
-        copied(ROOT / name, source / name)
+        copied = partial(shutil.copytree, ignore=shutil.ignore_patterns("*.egg-info", "__pycache__"))
+        (copied if (ROOT / name).is_dir() else shutil.copy)(ROOT / name, source / name)
     pip, quiet = [sys.executable, "-m", "pip"], ("--quiet", "--no-deps")
     subprocess.run([*pip, "wheel", *quiet, "--no-build-isolation", "--wheel-dir", root, source], check=True)
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
@@ -53,12 +57,21 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
     (wheel,) = root.glob("*.whl")
     subprocess.run([*pip, "--python", python, "install", *quiet, "--no-index", wheel], check=True)
 
-    return Installed(environment / "bin", work)
+    return Installed(environment / "bin", work, wheel)
+
+
+def test_the_wheel_holds_all_packages_and_nothing_generic(installed: Installed) -> None:
+    """Every file of the source roots, and no top-level module that another distribution could have as well."""
+    held = {name for name in zipfile.ZipFile(installed.wheel).namelist() if ".dist-info/" not in name}
+    assert {name.partition("/")[0] for name in held} == PACKAGES
+    roots = (ROOT / name for name in ("cli", "custom", "data_prep", "evaluation"))
+    files = {str(file.relative_to(root)) for root in roots for file in root.rglob("*") if file.is_file()}
+    assert held == {name for name in files if "__pycache__" not in name and ".egg-info/" not in name}
 
 
 def test_the_wheel_alone_prepares_trains_reports_predicts_and_exports(installed: Installed) -> None:
     work = installed.folder
-    told = installed("python", "-c", "import fedmerit, cli; print(fedmerit.__file__, cli.__file__)")
+    told = installed("python", "-c", "import fedmerit, fedmerit_cli; print(fedmerit.__file__, fedmerit_cli.__file__)")
     assert str(ROOT) not in told
     prepared = ("--size", 32, "--patients", 5, "--no-pictures")
     installed("fedmerit", "prepare", "synthetic-prostate", "--out", "sites", *prepared)

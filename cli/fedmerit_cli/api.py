@@ -1,14 +1,16 @@
-"""The commands as Python functions: what `fedmerit.prepare`, `run`, `rounds`, `compare`, `report`, `load_run` are."""
+"""The commands as Python functions: `fedmerit.prepare`, `run`, `rounds`, `compare`, `report`, `load_run`."""
 
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from queue import Queue
 from typing import Any
 
-from fedmerit.configuration.recipes import ROUNDS, guarded
+from fedmerit.configuration.recipes import guarded
 from fedmerit.engines import resumption, runs
-from fedmerit.errors import RunFailed
+from fedmerit.errors import BadInput, RunFailed
+from fedmerit.options import STUDY_OPTIONS, RunOptions, takes_options
 from fedmerit.records.ledger import Ledger
 from fedmerit.trainers.monai_trainer.data import open_sites
 from fedmerit_data import prepare as preparing
@@ -19,7 +21,7 @@ from fedmerit_evaluation.results.run_folders import Run, open_run
 from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.studies import comparison
 from fedmerit_evaluation.studies.cluster import Workers
-from fedmerit_evaluation.studies.study_options import parse_methods
+from fedmerit_evaluation.studies.study_folders import parse_methods
 
 Record = Mapping[str, Any]  # of the ledger: round, participants, weights, contributions, validation_dice, ...
 OnRound = Callable[[Record], None]
@@ -41,53 +43,51 @@ def prepare(
         kind: layout of the raw data, such as "generic" or "synthetic-prostate", or a reader of your own.
         out: folder to make.
         source: folder of the raw data; synthetic kinds need none.
-        patient_table: CSV file of site, case, patient: whose images they are, where file names do not tell.
-        jobs: processes; with more than one, a script guards its start by ``if __name__ == "__main__"``.
+        patient_table: CSV file of site, case, patient, if file names do not name patients.
+        jobs: processes; with more than one, a script needs ``if __name__ == "__main__":`` around its calls.
         **options: further fields of `fedmerit_data.preparation.Preparation`: size, ratios, seed, labels, channels, ...
 
     Raises:
         BadInput: a raw file or an option cannot be used.
     """
+    if jobs > 1:
+        _require_guarded_script("prepare")
     given, table = (None if path is None else Path(path) for path in (source, patient_table))
     asked = Preparation(kind, source=given, patient_table=table, **options)
     return preparing.prepare(asked, Path(out), jobs=jobs)
 
 
+@takes_options(*(name for name in RunOptions.model_fields if name != "out"))
 def run(
     out: Folder,
     method: str | None = None,
     sites: Folder | None = None,
-    rounds: int | None = None,
     *,
     on_round: OnRound = lambda record: None,
     resume: bool = False,
     **options: Any,
 ) -> Run:
-    """Train one federation, test what it gave, and open its results.
+    """Train one federation, evaluate its final models, and open its results.
 
     Args:
         out: run folder to write.
         method: name of a method; with ``resume`` None, or that of the run.
         sites: folder of site folders; likewise.
-        rounds: to train; None: `ROUNDS`, with ``resume`` those of the run.
-        on_round: called with every round's ledger record as it is complete, with ``resume`` those done before first;
-            what it raises ends the run, which can be resumed.
-        resume: go on from the last complete round of ``out``.
-        **options: further ones of `fedmerit.engines.runs.create`: seed, engine, threads, device, settings, attacks, ...
-            The guard of a new run is on, unless ``settings`` say ``guard="off"``.
+        on_round: called with every round's ledger record when it is complete, with ``resume`` also with earlier ones;
+            an exception in it ends the run, which can be resumed.
+        resume: continue from the last complete round of ``out``.
 
     Raises:
         BadInput: an option, a site or a parameter cannot be used; with ``resume``, or is not that of the run.
-        RunFailed: the run did not come to its end.
+        RunFailed: the run did not finish.
     """
     folder = Path(out)
-    asked: dict[str, Any] = {"method": method, "sites": sites, "rounds": rounds, **options}
-    given = {name: value for name, value in asked.items() if value is not None}
+    named = {"method": method, "sites": sites, **options}
+    given = RunOptions.read({name: value for name, value in named.items() if value is not None}).given()
     if not resume:
         if method is None or sites is None:
             raise TypeError("run() needs method and sites, or resume=True")
-        given["settings"] = guarded(given.get("settings", {}))
-        runs.create(folder, **given)
+        runs.create(folder, **given | {"settings": guarded(given.get("settings", {}))})
     elif not resumption.needs_resuming(folder, given):
         Ledger(folder / "ledger.jsonl").follower(on_round)()
         return load_run(folder)
@@ -96,13 +96,14 @@ def run(
 
 
 class _Stopped(Exception):
-    """Whoever asked for the rounds wants no more of them."""
+    """The caller has left the loop over the rounds."""
 
 
+@takes_options(*(name for name in RunOptions.model_fields if name != "out"))
 def rounds(out: Folder, method: str | None = None, sites: Folder | None = None, **options: Any) -> Iterator[Record]:
-    """As `run`, round by round: each round's ledger record as it is complete, while training goes on.
+    """As `run`, round by round: each round's ledger record when it is complete, while training continues.
 
-    Leaving the loop early ends the run after the round at hand; ``resume=True`` goes on with it.
+    Leaving the loop early ends the run after the current round; ``resume=True`` continues it.
     """
     records: Queue[Record | BaseException | None] = Queue()
     stopped = threading.Event()
@@ -124,60 +125,68 @@ def rounds(out: Folder, method: str | None = None, sites: Folder | None = None, 
     thread = threading.Thread(target=work, name="fedmerit rounds")
     thread.start()
     try:
-        while (told := records.get()) is not None:
-            if isinstance(told, BaseException):
-                raise told
-            yield told
+        while (record := records.get()) is not None:
+            if isinstance(record, BaseException):
+                raise record
+            yield record
     finally:
         stopped.set()
         thread.join()
 
 
+def _require_guarded_script(function: str) -> None:
+    """`BadInput` if processes that ``function`` starts would import a script that calls it again, without an end."""
+    script = Path(getattr(sys.modules["__main__"], "__file__", None) or "")
+    if script.suffix == ".py" and script.exists() and "__name__" not in script.read_text("utf-8", errors="replace"):
+        raise BadInput(
+            f'{script}: {function}() with jobs above 1 needs `if __name__ == "__main__":` around the calls, since its '
+            "processes import the script; add that, or pass jobs=1"
+        )
+
+
+@takes_options(*STUDY_OPTIONS)
 def compare(
     out: Folder,
     sites: Folder,
     methods: str | Sequence[str],
     seeds: Sequence[int] = (0,),
-    rounds: int = ROUNDS,
     *,
-    settings: Mapping[str, Any] | None = None,
-    jobs: int | None = None,
-    cluster: str | None = None,
     engine: str = "local",
+    jobs: int | None = 1,
+    cluster: str | None = None,
     **options: Any,
 ) -> Results:
-    """Train methods and seeds on the same sites, tables below ``out``; what is done there is not done again.
+    """Train methods and seeds on the same sites; finished runs are reused. Tables are in ``out/tables``.
 
     Args:
         out: folder of the run folders.
         sites: folder of site folders.
-        methods: names, each with parameters where wanted: "fedavg,fedce:combine=plus", or a list of such.
-        seeds: of the runs of each method.
-        rounds: to train.
-        settings: of all of them, by name.
-        jobs: runs at a time, of engine local alone; None: by free cores and memory, or as many as the cluster has room
-            for.
-        cluster: likewise, address of a dask scheduler, or "slurm"; None: processes on this machine.
+        methods: names, each with parameters if needed: "fedavg,fedce:combine=plus", or a list of them.
+        seeds: random seeds of the runs of each method.
         engine: "local", "sim" or "poc".
-        **options: further ones of `fedmerit.engines.runs.create`.
+        jobs: concurrent runs of engine local; None: by free cores and memory. More than one starts processes that
+            import the script again, so that the script needs ``if __name__ == "__main__":`` around its calls.
+        cluster: address of a dask scheduler, or "slurm"; None: processes on this machine.
 
     Raises:
         BadInput: something cannot be used.
-        RunFailed: a run failed; the others are done.
+        RunFailed: a run failed; the others are finished.
     """
+    if cluster is None and jobs != 1:
+        _require_guarded_script("compare")
     workers = Workers(jobs, cluster)
     workers.require_used_by(engine)
-    names = [site.name for site in open_sites(Path(sites), options.get("only"))]
-    asked = parse_methods(methods if isinstance(methods, str) else ",".join(methods), names)
-    given = {"sites": Path(sites), "rounds": rounds, "engine": engine, **options}
-    texts = {name: str(value) for name, value in (settings or {}).items()}
-    planned = comparison.prepare(Path(out), asked, list(seeds), texts, given)
+    asked = RunOptions.read({"sites": sites, "engine": engine, **options})
+    folders = open_sites(Path(sites), asked.only)
+    items = parse_methods(methods if isinstance(methods, str) else ",".join(methods), [site.name for site in folders])
+    settings = {name: str(value) for name, value in asked.all_settings.items()}
+    planned = comparison.prepare(Path(out), items, list(seeds), settings, asked.for_study("engine"))
     with workers:
-        failed = comparison.work_off(planned, workers, lambda folder, error: None)
+        failed = comparison.execute_runs(planned, workers, lambda folder, error: None)
     comparison.write_tables(Path(out), planned)
     if failed:
         raise RunFailed("; ".join(f"{folder}: {error}" for folder, error in failed.items()))
-    return comparison.results_of(planned)
+    return comparison.collect_results(planned)
 
 
 def report(
@@ -187,9 +196,9 @@ def report(
     site: str | None = None,
     sites: Folder | None = None,
     images: bool = True,
-    truth: Folder | None = None,
+    ground_truth: Folder | None = None,
 ) -> Path:
-    """Write the HTML report of one or several runs; for the hospital ``site`` alone where it is named.
+    """Write the HTML report of one or several runs; only for the hospital ``site``, if it is named.
 
     Args:
         runs: run folders, on the same task and sites.
@@ -197,19 +206,19 @@ def report(
         site: the hospital it is for; None: for all of them together.
         sites: folder of site folders to draw overlays from; None: the runs' own.
         images: whether to show test images with outlines. Such a report must not leave the hospital.
-        truth: what `fedmerit loo` or `fedmerit shapley` wrote, on the same sites.
+        ground_truth: folder of `fedmerit value leave-one-out` or `shapley`, on the same sites.
 
     Returns:
         The path of the HTML file.
 
     Raises:
-        BadInput: a run cannot be used, the runs do not belong together, or the truth is not of their sites.
+        BadInput: a run cannot be used, the runs do not belong together, or the ground truth is not of their sites.
     """
     folders = [Path(one) for one in ([runs] if isinstance(runs, (str, Path)) else runs)]
-    target, drawn, held = (None if one is None else Path(one) for one in (out, sites, truth))
+    target, drawn, values = (None if one is None else Path(one) for one in (out, sites, ground_truth))
     if site is None:
-        return write_report(folders, target, sites=drawn, images=images, truth=held)
-    return write_site_report(folders, site, target, sites=drawn, images=images, truth=held)
+        return write_report(folders, target, sites=drawn, images=images, truth=values)
+    return write_site_report(folders, site, target, sites=drawn, images=images, truth=values)
 
 
 def load_run(folder: Folder) -> Run:

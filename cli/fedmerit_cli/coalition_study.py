@@ -1,4 +1,4 @@
-"""A folder of trained coalitions, as loo and shapley fill it. They import it when they are called: it loads torch."""
+"""A folder of trained coalitions, for `value leave-one-out`, `shapley` and `unseen`. It loads torch."""
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,27 +8,26 @@ from typing import Any
 
 from fedmerit.errors import BadInput
 from fedmerit.trainers.monai_trainer.data import open_sites
-from fedmerit_cli.app import console
 from fedmerit_cli.printing import show
 from fedmerit_cli.progress import counting, exit_if_failed
+from fedmerit_cli.terminal import console
 from fedmerit_evaluation.figures.dots_and_bars import value_ranges
 from fedmerit_evaluation.figures.drawing import png
 from fedmerit_evaluation.figures.pages import save_png
 from fedmerit_evaluation.figures.tables import Table
 from fedmerit_evaluation.ground_truth import coalitions
 from fedmerit_evaluation.ground_truth.coalitions import Training
-from fedmerit_evaluation.ground_truth.ground_truths import write_sampling
-from fedmerit_evaluation.ground_truth.sampling import Estimate, Sampling
+from fedmerit_evaluation.ground_truth.ground_truths import coalition_utilities, write_sampling
 from fedmerit_evaluation.ground_truth.semivalues import EMPTY_COALITION, Coalition
-from fedmerit_evaluation.ground_truth.utilities import coalition_utilities
+from fedmerit_evaluation.ground_truth.shapley_approximations import Estimate, Sampling
 from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.statistics.ranks import Ranking
 from fedmerit_evaluation.studies.cluster import Workers
-from fedmerit_evaluation.studies.study_options import parse_seeds
+from fedmerit_evaluation.studies.study_folders import parse_seeds
 
 
 class CoalitionStudy:
-    """What was asked for, and where it goes.
+    """The trainings of a study, and its folder.
 
     Args:
         out: the folder.
@@ -39,7 +38,7 @@ class CoalitionStudy:
         options: further ones of `fedmerit.engines.runs.create`; ``sites`` and ``rounds`` among them.
 
     Raises:
-        BadInput: one of these cannot be used, or there is one site alone.
+        BadInput: one of these cannot be used, or there is only one site.
     """
 
     def __init__(
@@ -55,7 +54,9 @@ class CoalitionStudy:
         self.settings, self.options = settings, options
         self.names = [site.name for site in open_sites(options["sites"])]
         if len(self.names) < 2:
-            raise BadInput(f"{options['sites']}: holds {self.names[0]} alone; what a site is worth shows beside others")
+            raise BadInput(
+                f"{options['sites']}: holds only {self.names[0]}; a site's value needs at least one other site"
+            )
         self.seeds = parse_seeds(seeds)
         self.trainings: dict[Path, Training] = {}
 
@@ -63,7 +64,7 @@ class CoalitionStudy:
         """Train what is missing, for all seeds or some; `typer.Exit` with 1 where a training failed."""
         planned = self._prepare(asked, self.seeds if seeds is None else seeds)
         self.trainings |= {training.folder: training for training in planned}
-        cost = coalitions.cost(planned)
+        cost = coalitions.estimate_cost(planned)
         if not cost.trainings:
             return
         number = self.workers.number_for(planned[0].folder, cost.trainings)
@@ -72,17 +73,17 @@ class CoalitionStudy:
             f"about {_duration(cost.hours / number)} with {number} at a time"
         )
         left = [training for training in planned if not training.finished]
-        started, before = time.monotonic(), coalitions.own_seconds(left)
+        started, before = time.monotonic(), coalitions.sum_seconds(left)
         with counting("trainings", cost.trainings) as on_end:
-            failed = coalitions.work_off(left, self.workers, on_end)
-        took, own = time.monotonic() - started, coalitions.own_seconds(left) - before
+            failed = coalitions.execute_trainings(left, self.workers, on_end)
+        took, own = time.monotonic() - started, coalitions.sum_seconds(left) - before
         if own > 0 and not failed:  # nothing is left to compare with where models were only tested
             console.print(
                 f"took {_duration(took / 3600)}: {took * number / own - 1:+.1%} over the sites' own time, "
                 f"{_duration(own / 3600)} / {number}"
             )
         coalitions.write_results(self.out)
-        exit_if_failed(failed, advice="the same command goes on from what is done")
+        exit_if_failed(failed, advice="the same command resumes from what is finished")
 
     def _prepare(self, asked: Iterable[Coalition], seeds: Sequence[int]) -> list[Training]:
         return coalitions.prepare(self.out, asked, seeds, self.method, self.settings, self.options)
@@ -104,7 +105,7 @@ class CoalitionStudy:
 
     def results(self) -> Results:
         """Of the trainings that this command asked for."""
-        return coalitions.results_of(list(self.trainings.values()))
+        return coalitions.collect_results(list(self.trainings.values()))
 
     def show(self, tables: Sequence[Table], rankings: Mapping[str, Ranking] | None = None) -> None:
         """Print the tables; write them, the results they come from, and of rankings [points] one figure."""

@@ -7,23 +7,23 @@ from typing import Annotated, Any
 import typer
 
 from fedmerit.configuration.recipes import guarded
-from fedmerit_cli.app import Rounds, console
+from fedmerit_cli.terminal import Commands, console
 
 SIZE, PATIENTS, RATIOS = 48, 14, (0.2, 0.12, 0.68)  # few to train on, so that it is quick; enough to test on
 SETTINGS = {"recipe": "quick", "batch_size": "4"}
-WATCHED = {**SETTINGS, "validate_trained": "true"}  # what the free-rider value asks for
-SEEDS = (1, 2)  # besides 0: two seeds tell little
-RIDER = {"site4": "zero"}  # sends back what it received
+MONITORED = {**SETTINGS, "validate_trained": "true"}  # the free-rider value needs it
+SEEDS = (1, 2)  # besides 0: two seeds say little
+FREE_RIDER = {"site4": "zero"}  # returns the model that it received
 
-commands = typer.Typer()
+commands = Commands()
 
 
-@commands.command()
+@commands.add("demo --out demo")
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder to work in; what is done there is not done again.")] = Path("demo"),
-    rounds: Rounds = 5,
+    out: Annotated[Path, typer.Option(help="Folder to work in; finished runs in it are reused.")] = Path("demo"),
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds of each run.")] = 5,
 ) -> None:
-    """Six generated hospitals: FedCE on NVFlare, FedAvg, training alone, leave-one-out, a free rider, the report."""
+    """Six generated hospitals: FedCE on NVFlare, FedAvg, local training, leave-one-out, a free rider, the report."""
     from fedmerit_cli.printing import print_runs, print_sites
     from fedmerit_cli.progress import run_with_progress
     from fedmerit_data.preparation import Preparation
@@ -31,57 +31,57 @@ def demo(
     from fedmerit_evaluation.report.all_sites import write_report
 
     sites, values = out / "sites", out / "values"
-    asked: dict[str, Any] = {"sites": sites, "rounds": rounds, "settings": SETTINGS}
+    shared: dict[str, Any] = {"sites": sites, "rounds": rounds, "settings": SETTINGS}
     if not sites.exists():
-        _say(1, "Six generated hospitals")
+        _print_step(1, "Six generated hospitals")
         preparation = Preparation("synthetic-prostate", size=SIZE, patients=PATIENTS, ratios=RATIOS)
         print_sites(sites, len(prepare_sites(preparation, sites)))
     fedavg: dict[str, Any] = {"method": "fedavg"}
-    fedce: dict[str, Any] = {"method": "fedce", "settings": WATCHED}
-    _say(2, "FedCE on NVFlare's simulator")
-    first = _created(out, {"fedce": fedce}, asked)
+    fedce: dict[str, Any] = {"method": "fedce", "settings": MONITORED}
+    _print_step(2, "FedCE on NVFlare's simulator")
+    first = _create(out, {"fedce": fedce}, shared)
     run_with_progress(first[0])
-    _say(3, "FedAvg, each alone, further seeds, a run with a free rider, and one without each hospital")
+    _print_step(3, "FedAvg, local training, further seeds, a run with a free rider, and one without each hospital")
     others: dict[str, Mapping[str, Any]] = {
         "fedavg": fedavg,
         **{f"fedavg-seed{seed}": {**fedavg, "seed": seed} for seed in SEEDS},
         **{f"fedce-seed{seed}": {**fedce, "seed": seed} for seed in SEEDS},
-        "freerider": {**fedce, "attacks": RIDER},
+        "freerider": {**fedce, "attacks": FREE_RIDER},
         **{f"standalone-seed{seed}": {"method": "standalone", "seed": seed} for seed in (0, *SEEDS)},
     }
-    local = _created(out, others, asked | {"engine": "local"})
-    _side_by_side(local, values, asked)
-    _say(4, "Dice and contribution")
+    local = _create(out, others, shared | {"engine": "local"})
+    _train(local, values, shared)
+    _print_step(4, "Dice and contribution")
     print_runs([*first, *local])
     path = write_report([*first, *local], out / "report.html", truth=values)
     console.print(f"report: {path.resolve()}", soft_wrap=True)
 
 
-def _say(number: int, what: str) -> None:
+def _print_step(number: int, what: str) -> None:
     console.print(f"{number}. {what}", style="bold")
 
 
-def _created(out: Path, wanted: Mapping[str, Mapping[str, Any]], asked: Mapping[str, Any]) -> list[Path]:
-    """Run folders by their names, those created that are not there."""
+def _create(out: Path, wanted: Mapping[str, Mapping[str, Any]], shared: Mapping[str, Any]) -> list[Path]:
+    """Run folders by their names; missing ones are created."""
     from fedmerit.engines import runs
 
     for name, options in wanted.items():
         if not (out / name / "run.json").exists():
-            given = {**asked, **options}
+            given = {**shared, **options}
             runs.create(out / name, **{**given, "settings": guarded(given["settings"])})
     return [out / name for name in wanted]
 
 
-def _side_by_side(folders: Sequence[Path], values: Path, asked: Mapping[str, Any]) -> None:
-    """Train what is not finished on the local engine, then all sites together and without each."""
+def _train(folders: Sequence[Path], values: Path, shared: Mapping[str, Any]) -> None:
+    """Train unfinished runs on the local engine, then all sites together and without each."""
     from fedmerit.federation.checkpoint import is_finished
     from fedmerit_cli.coalition_study import CoalitionStudy
     from fedmerit_cli.progress import RunBars, exit_if_failed, progress, resumable
-    from fedmerit_evaluation.ground_truth.semivalues import leave_one_out_weights, required
+    from fedmerit_evaluation.ground_truth.semivalues import leave_one_out_weights, required_coalitions
     from fedmerit_evaluation.studies.cluster import Workers, execute_all
 
-    left = [folder for folder in folders if not is_finished(folder, asked["rounds"])]
-    options = {"sites": asked["sites"], "rounds": asked["rounds"], "engine": "local"}
+    left = [folder for folder in folders if not is_finished(folder, shared["rounds"])]
+    options = {"sites": shared["sites"], "rounds": shared["rounds"], "engine": "local"}
     with Workers() as workers:
         with resumable(), progress() as bars:
             each = RunBars(bars)
@@ -93,4 +93,4 @@ def _side_by_side(folders: Sequence[Path], values: Path, asked: Mapping[str, Any
             )
         exit_if_failed(failed)
         study = CoalitionStudy(values, "fedavg", "0", workers, SETTINGS, options)
-        study.train(required(study.names, leave_one_out_weights))
+        study.train(required_coalitions(study.names, leave_one_out_weights))

@@ -1,55 +1,40 @@
-"""The ``fedmerit`` command: the commands of every file, in the order of ``--help``.
+"""The ``fedmerit`` command: everyday commands, then groups, in the order of ``--help``.
 
-``--help`` answers at once, since files of commands load nothing heavy: torch, NVFlare and the like come with the
-imports at the head of a command's function, once the command is called.
+``--help`` answers at once, since no file of commands loads anything heavy at its head: torch, NVFlare and the like are
+imported inside a command's function, when it is called.
 """
 
-import typer
-
 from fedmerit_cli import (
-    attacking,
-    benching,
+    data,
     demo,
-    deploying,
-    estimating,
-    exporting,
-    measuring_fairness,
-    partitioning,
-    preparing,
-    reporting,
-    reproducing,
-    running,
-    surveying,
-    using_models,
-    valuing,
+    deploy,
+    jobs,
+    lab,
+    logs,
+    methods,
+    models,
+    results,
+    runs,
+    sites,
+    values,
 )
-from fedmerit_cli.app import Commands
-from fedmerit_cli.talking import talk
+from fedmerit_cli.terminal import Commands
 
-app = typer.Typer(
-    cls=Commands,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-)
-app.callback()(talk)
-for file in (
-    preparing,
-    partitioning,
-    surveying,
-    running,
-    demo,
-    reporting,
-    using_models,
-    measuring_fairness,
-    valuing,
-    estimating,
-    attacking,
-    reproducing,
-    exporting,
-    deploying,
-    benching,
-):
+GROUPS = {
+    "data": data.commands,
+    "value": values.commands,
+    "job": jobs.commands,
+    "deploy": deploy.commands,
+    "model": models.group,
+    "lab": lab.commands,
+}
+
+app = Commands()
+app.callback()(logs.set_up)
+for file in (demo, sites, runs, results, models, methods):
     app.add_typer(file.commands)
+for name, group in GROUPS.items():
+    app.add_typer(group, name=name, rich_help_panel="Groups")
 
 if __name__ == "__main__":
     app()

@@ -11,7 +11,7 @@ from fedmerit.configuration.description import read_plan
 from fedmerit.records.results import read_run
 from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT, SPLITS, open_sites
 from fedmerit.trainers.monai_trainer.networks import estimate_cost
-from fedmerit_cli.app import console, plain_table
+from fedmerit_cli.terminal import console, plain_table
 from fedmerit_evaluation.figures.tables import Table, print_table, write_tables
 from fedmerit_evaluation.results.run_folders import combine_results, open_runs
 

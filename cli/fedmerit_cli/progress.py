@@ -1,4 +1,4 @@
-"""The terminal's view of runs while they go on. Commands import it when they are called, as it loads torch."""
+"""The terminal's view of running runs. Commands import it when they are called, as it loads torch."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -12,8 +12,9 @@ from rich.table import Column
 
 from fedmerit.engines import runs
 from fedmerit.errors import printable
+from fedmerit.federation.checkpoint import complete_rounds
 from fedmerit.records.results import read_run
-from fedmerit_cli.app import console, last_round, log
+from fedmerit_cli.terminal import console, last_round, log
 from fedmerit_evaluation.results.run_folders import undefined_quantities
 from fedmerit_evaluation.studies.cluster import OnEnd
 
@@ -22,11 +23,11 @@ LONGEST_NAME = 24  # characters of a bar's name, so that all fits into 80 column
 
 @contextmanager
 def resumable() -> Iterator[None]:
-    """Ctrl-C in here ends the command with exit code 130, and says that it can go on."""
+    """Ctrl-C in here ends the command with exit code 130, and a line on how to resume."""
     try:
         yield
     except KeyboardInterrupt:
-        typer.echo("stopped; the same command goes on from what is done", err=True)
+        typer.echo("stopped; the same command resumes from what is finished", err=True)
         raise typer.Exit(130) from None
 
 
@@ -62,7 +63,7 @@ def exit_if_failed(failed: Mapping[Any, str], advice: str = "") -> None:
 
 
 class RunBars:
-    """Under ``bars``, a bar of its own for every run at work: its rounds, what happened in the last one."""
+    """A bar for every running run: its rounds, and what happened in the last one."""
 
     def __init__(self, bars: Progress):
         self._bars = bars
@@ -77,7 +78,7 @@ class RunBars:
         self._weighed[folder] = "weight" not in undefined_quantities(info["method"])
 
     def on_round(self, folder: Path, record: Mapping[str, Any], name: str = "") -> None:
-        """Show a round's ledger record; a run that nobody began, such as in another process, begins with it."""
+        """Show a round's ledger record; a run without a bar, such as one in another process, gets one."""
         if folder not in self._of:
             self.begin(folder, name)
         last = last_round(record, self._weighed[folder])
@@ -97,8 +98,14 @@ class RunBars:
 
 
 def run_with_progress(folder: Path) -> None:
-    """Execute one run under a bar of its own."""
-    with progress() as bars:
-        bar = RunBars(bars)
-        bar.begin(folder)
-        runs.execute(folder, partial(bar.on_round, folder))
+    """Execute one run with a bar; Ctrl-C ends the command with exit code 130, and a line on how to resume."""
+    try:
+        with progress() as bars:
+            bar = RunBars(bars)
+            bar.begin(folder)
+            runs.execute(folder, partial(bar.on_round, folder))
+    except KeyboardInterrupt:
+        done = complete_rounds(folder)
+        after = f"after round {done - 1}" if done else "before the first round was complete"
+        typer.echo(printable(f"stopped {after}; resume with: fedmerit run --resume --out {folder}"), err=True)
+        raise typer.Exit(130) from None

@@ -18,3 +18,7 @@ def __getattr__(name: str) -> Any:
     if name in __all__:
         return getattr(import_module("fedmerit_cli.api"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

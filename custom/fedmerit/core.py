@@ -1,11 +1,11 @@
-"""The contract of a method: what it is told (Reports), what it gives (Outcome), what it is (Method).
+"""The contract of a method: what it receives (Reports), what it gives (Outcome), what it is (Method).
 
 n sites, d trainable parameters. Rows are in site-name order, always; reductions are in float64. What only some
-methods do beside that, such as having candidate models evaluated, is a capability: `fedmerit.capabilities`.
+methods do, such as evaluating candidate models, is a capability: `fedmerit.capabilities`.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor
 from fedmerit.parameters import Checked
 from fedmerit.vectors import gram, share
 
+Range = tuple[float, float]  # lowest and highest value
 DECIMALS = 6  # of the numbers a site reports: more say nothing, and could say anything
 
 
@@ -90,40 +91,12 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class OwnUpdate:
-    """What a site knows of its own update in the model it receives."""
-
-    previous: Tensor  # (d,) w_{t-1}
-    trained: Tensor  # (d,) w_{t-1,i}, what it trained from w_{t-1}
-    weight: float  # ρ_i, its weight in the aggregation that made w_t, in [0, 1)
-    validation_dice: Callable[[Tensor], float]  # of (d,) on its validation split, with the others' BatchNorm statistics
-
-
-@dataclass(frozen=True)
 class SiteView:
     """What a site holds when it receives w_t."""
 
     received: Tensor  # (d,) w_t
     training_losses: Callable[[], Tensor]  # (images,) soft Dice loss of w_t on each of its training images, 0 to 1
-    own: OwnUpdate | None = None  # where its own update of the round before is part of w_t
     validation_dice: float = 0.0  # of w_t on its validation split
-
-
-RANGES: Mapping[str, tuple[float, float]] = {  # of `Reports.values`; "loss_bin" of loss_bin_0, loss_bin_1, ...
-    "cosine": (-1.0, 1.0),
-    "minus_error": (0.0, 1.0),
-    "error": (0.0, 1.0),
-    "loss": (0.0, 1.0),
-    "loss_bin": (0.0, 1e9),
-    "misalignment": (0.0, 1.0),
-    "agreement": (0.0, 1.0),
-    "available": (0.0, 1.0),
-}
-
-
-def allowed(name: str) -> tuple[float, float]:
-    """The range of a value that sites report, whatever number its name ends with."""
-    return RANGES[name.rstrip("_0123456789")]
 
 
 @dataclass(frozen=True)
@@ -144,8 +117,6 @@ class Needs:
     sites: int = 2  # the fewest
     rounds: int = 1  # the fewest in which the method comes to anything
     why: str = ""  # so many, where that is more than one
-    without_each: bool = False  # "minus_error", of the model without a site: a guard has it measured by the others
-    others_lose: bool = False  # and it is by how much their error rises above that of the model with it
     sums_only: bool = False  # weights depend on no update: updates may be encrypted, `round` gets them with d = 0
     unfiltered: str = ""  # why no privacy filter may change what sites send; "" where one may
 
@@ -155,14 +126,8 @@ class Method(Checked):
     """One paper's mechanism: a frozen dataclass of parameters, a pure server half, and what it asks of sites."""
 
     about: ClassVar[About]
-    read_by_variant: ClassVar[tuple[str, ...]] = ()  # parameters that only `registry.VARIANTS` of it follow
+    ranges: ClassVar[Mapping[str, Range]] = {}  # of all that `asks` may name, whatever the parameters
     own_statistics: ClassVar[bool] = False  # whether its outcomes have ``statistics`` "own"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for one in fields(self):
-            if one.name in self.read_by_variant and (value := getattr(self, one.name)) != one.default:
-                raise ValueError(f"{one.name}={value!r}: of a variant of {type(self).__name__}; see `build_method`")
 
     @property
     def needs(self) -> Needs:
@@ -170,14 +135,14 @@ class Method(Checked):
         return Needs()
 
     @property
-    def asks(self) -> tuple[str, ...]:
-        """What `report` returns: keys of `Reports.values`, named in `RANGES`."""
-        return ()
+    def has_site_models(self) -> bool:
+        """Whether the server keeps a model for each site: ``models`` of the state and outcomes are (n, d)."""
+        return False
 
     @property
-    def without_self_reports(self) -> "Method":
-        """The same, where what only the site itself can know is not to pay."""
-        return self
+    def asks(self) -> Mapping[str, Range]:
+        """The numbers that the method asks sites for, with their ranges: keys of `Reports.values`."""
+        return self.ranges
 
     def start(self, model: Tensor, num_sites: int, layout: Layout) -> Any:
         """The state before round 0, a frozen dataclass of tensors and numbers.
@@ -199,12 +164,10 @@ class Method(Checked):
     def restart_from(self, state: Any, models: Tensor) -> Any:
         """The state, where sites start the next round from ``models`` (n, d), and not all from what `round` gave them.
 
-        So it is where a guard withholds from a site, which trains on with its own model, or has near copies share one.
-        A method that has a model per site rates and rewards from these; it keeps them as its state's ``models``, or
-        overrides this.
+        This happens if a guard withholds the outcome from a site, which then continues from its own model, or makes
+        near copies share one. A method with a model per site keeps them as its state's ``models``, or overrides this.
         """
-        kept = getattr(state, "models", None)
-        return state if kept is None or kept.shape != models.shape else replace(state, models=models)
+        return replace(state, models=models) if self.has_site_models else state
 
     def report(self, view: SiteView) -> dict[str, float]:
         """The site half: the quantities named in `asks`, those of them that are available."""

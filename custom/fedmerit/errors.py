@@ -1,5 +1,8 @@
 """What a user is told: input that cannot be used, and runs that did not come to their end."""
 
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+
 LONGEST_WORDS = 300  # characters of what a server asked for
 
 
@@ -36,3 +39,17 @@ class Refused(BadInput):
     def __init__(self, reason: str, what: str):
         super().__init__(f"{reason}: {printable(what[:LONGEST_WORDS])}")
         self.reason = reason
+
+
+def suggest(name: str, known: Iterable[str], renamed: Mapping[str, str] | None = None) -> str:
+    """The end of a message about an unknown ``name``: the nearest of the ``known``, or all of them.
+
+    Args:
+        name: as the user wrote it.
+        known: the names to choose from.
+        renamed: other words that users try, and the known name that each stands for.
+    """
+    others = renamed or {}
+    near = get_close_matches(name, [*known, *others], n=1)
+    found = others.get(name) or (others.get(near[0], near[0]) if near else None)
+    return f"; did you mean {found}?" if found else f"; expected one of {', '.join(known)}"

@@ -234,32 +234,6 @@ def keep_largest_per_tensor(vector: Tensor, quotas: Tensor, tensor_sizes: Sequen
     return torch.cat(pieces, dim=1)
 
 
-def reward(
-    models: Tensor,
-    update: Tensor,
-    quotas: Tensor,
-    tensor_sizes: Sequence[int] | None = None,
-    instead: Tensor | None = None,
-) -> Tensor:
-    """(n, d) ``models``, each plus its quota of ``update`` (d,): the largest magnitudes (Eq. 5, Xu et al. 2021).
-
-    Args:
-        models: (n, d).
-        update: (d,).
-        quotas: (n,) the fraction of the entries that each gets, 0 to 1.
-        tensor_sizes: for the rule of `keep_largest_per_tensor`; None: the largest of all.
-        instead: (n, d) what each gets in the other entries; None: nothing.
-    """
-    return add_masked(models, update, earned(update, quotas, tensor_sizes), instead)
-
-
-def earned(update: Tensor, quotas: Tensor, tensor_sizes: Sequence[int] | None = None) -> Tensor:
-    """(n, d) bool: the entries of ``update`` (d,) that each site earns, by the arguments of `reward`."""
-    if tensor_sizes is None:
-        return keep_largest(update, quota_counts(quotas, len(update)))
-    return keep_largest_per_tensor(update, quotas, tensor_sizes)
-
-
 def add_masked(models: Tensor, update: Tensor, masks: Tensor, instead: Tensor | None = None) -> Tensor:
     """(n, d) ``models``, each plus those entries of ``update`` (d,) that its row of ``masks`` (n, d) marks.
 

@@ -1,4 +1,4 @@
-"""Whether prepared site folders are whole and sound: ``fedmerit check``."""
+"""Checks of prepared site folders: ``fedmerit check``."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,23 +7,25 @@ from fedmerit.errors import BadInput
 from fedmerit.files import sha256
 from fedmerit.trainers.monai_trainer.data import SiteFolder
 from fedmerit_data.checking import integrity
-from fedmerit_data.checking.examination import Examination, state_of
-from fedmerit_data.checking.findings import Finding, Located, Severity, located
-from fedmerit_data.checking.quality import plausibility
+from fedmerit_data.checking.findings import Examination, Finding, LocatedCase, Severity, locate_cases, read_site_state
+from fedmerit_data.checking.plausibility import check_plausibility
 from fedmerit_data.folders import OVERVIEW
 
 
 def check(sites: Path, *, max_empty: float = 0.1) -> list[Finding]:
-    """Everything wrong with the site folders below ``sites``: the errors of `examine`; empty where nothing is."""
+    """The errors that `examine` finds in the site folders below ``sites``."""
     return examine(sites, max_empty=max_empty).of(Severity.error)
 
 
 def examine(sites: Path, *, max_empty: float = 0.1) -> Examination:
-    """Everything wrong with the site folders below ``sites``, or worth a look.
+    """Errors, warnings and notes on the site folders below ``sites``.
 
     Args:
-        sites: What `prepare` wrote, or a folder into which the site folders of several were gathered.
-        max_empty: Share of a site's cases, 0 to 1, whose mask may lack a label altogether.
+        sites: A folder of site folders, of one or of several runs of `prepare`.
+        max_empty: Share of a site's cases, 0 to 1, whose mask may lack a label entirely.
+
+    Raises:
+        BadInput: ``max_empty`` is out of its range.
     """
     if not 0 <= max_empty <= 1:
         raise BadInput(f"max_empty {max_empty:g}: expected a share from 0 to 1")
@@ -40,7 +42,7 @@ def examine(sites: Path, *, max_empty: float = 0.1) -> Examination:
 
 
 def examine_folders(folders: Sequence[Path], max_empty: float = 0.1) -> Examination:
-    """As `examine`, of these site folders alone, wherever they lie."""
+    """As `examine`, for these site folders."""
     findings: list[Finding] = []
     opened: list[SiteFolder] = []
     for folder in folders:
@@ -49,21 +51,21 @@ def examine_folders(folders: Sequence[Path], max_empty: float = 0.1) -> Examinat
         except BadInput as error:
             message = str(error).removeprefix(f"{folder}: ")
             findings.append(Finding("unreadable site", folder.name, folder, message))
-    cases = [case for site in opened for case in located(site)]
+    cases = [case for site in opened for case in locate_cases(site)]
     checksums = {
         path: sha256(path) for case in cases for path in (case.case.image_file, case.case.label_file) if path.is_file()
     }
-    sound: list[Located] = []
+    sound: list[LocatedCase] = []
     states = []
     for site in opened:
-        findings += integrity.alike(site, opened[0])
-        findings += integrity.lists(site)
-        changes = list(integrity.files(site, checksums))
+        findings += integrity.check_metadata(site, opened[0])
+        findings += integrity.check_lists(site)
+        changes = list(integrity.check_files(site, checksums))
         findings += changes
-        findings += integrity.arrays(site, max_empty, sound)
-        states.append(state_of(site, checksums, not changes))
-    findings += integrity.patients(cases)
-    findings += integrity.copies(cases, checksums)
-    findings += plausibility(opened, sound, checksums)
+        findings += integrity.check_arrays(site, max_empty, sound)
+        states.append(read_site_state(site, checksums, not changes))
+    findings += integrity.check_patients(cases)
+    findings += integrity.check_copies(cases, checksums)
+    findings += check_plausibility(opened, sound, checksums)
     order = list(Severity)
     return Examination(tuple(states), tuple(sorted(findings, key=lambda finding: order.index(finding.severity))))

@@ -1,4 +1,4 @@
-"""Folders that are either whole or absent, and the partial ones in which they come into being."""
+"""Folders that are either complete or absent, made in a hidden partial folder."""
 
 import fcntl
 import os
@@ -12,30 +12,30 @@ from fedmerit.errors import BadInput
 OVERVIEW = "overview"  # the folder of pictures beside site folders
 
 
-def holds_something(folder: Path) -> bool:
-    """Whether ``folder`` is there and no empty folder."""
+def is_occupied(folder: Path) -> bool:
+    """Whether ``folder`` exists and is not an empty folder."""
     return folder.exists() and not (folder.is_dir() and not any(folder.iterdir()))
 
 
 def require_free(folder: Path) -> None:
-    """`BadInput` unless ``folder`` is absent or empty: nothing is ever overwritten or mixed."""
-    if holds_something(folder):
-        raise BadInput(f"{folder}: already holds something; name a new folder or remove this one first")
+    """`BadInput` unless ``folder`` is absent or empty: nothing is overwritten or mixed."""
+    if is_occupied(folder):
+        raise BadInput(f"{folder}: is not empty; name a new folder or remove this one first")
 
 
-def partial_of(folder: Path, suffix: str = "partial") -> Path:
-    """The hidden sibling in which ``folder`` comes into being; it outlives an interruption."""
+def partial_path(folder: Path, suffix: str = "partial") -> Path:
+    """The hidden folder beside ``folder`` in which it is made; an interruption leaves it."""
     return folder.absolute().with_name(f".{folder.absolute().name}.{suffix}")
 
 
 @contextmanager
 def partial_folder(folder: Path, suffix: str = "partial") -> Iterator[Path]:
-    """`partial_of` ``folder``, made where it is absent, for this process alone until the block ends.
+    """The `partial_path` of ``folder``, made if absent and locked by this process until the block ends.
 
     Raises:
-        BadInput: it cannot be made, or another process is at work in it.
+        BadInput: it cannot be made, or another process has locked it.
     """
-    partial = partial_of(folder, suffix)
+    partial = partial_path(folder, suffix)
     try:
         partial.mkdir(parents=True, exist_ok=True)
         lock = (partial / "lock").open("w")
@@ -44,7 +44,7 @@ def partial_folder(folder: Path, suffix: str = "partial") -> Iterator[Path]:
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Between opening and locking, another process may have come to its end and removed the folder.
+            # Between opening and locking, another process may have finished and removed the folder.
             mine = os.path.samestat(os.fstat(lock.fileno()), (partial / "lock").stat())
         except OSError:
             mine = False
@@ -55,10 +55,10 @@ def partial_folder(folder: Path, suffix: str = "partial") -> Iterator[Path]:
 
 @contextmanager
 def new_folder(folder: Path, suffix: str = "partial") -> Iterator[Path]:
-    """An empty folder to fill, which becomes ``folder`` where the block comes to its end; else nothing of it is left.
+    """An empty folder to fill, renamed to ``folder`` when the block ends; after an error nothing of it is left.
 
     Raises:
-        BadInput: there is something already, it cannot be made, or another process is making it.
+        BadInput: ``folder`` is not empty, it cannot be made, or another process is making it.
     """
     require_free(folder)
     with partial_folder(folder, suffix) as partial:
@@ -72,7 +72,7 @@ def new_folder(folder: Path, suffix: str = "partial") -> Iterator[Path]:
 
 
 def link_or_copy(source: Path, target: Path) -> None:
-    """Make ``target`` the same file as ``source``, or one of the same bytes where the file system has no links."""
+    """Make ``target`` a hard link to ``source``, or a copy if the file system has no links."""
     target.parent.mkdir(parents=True, exist_ok=True)
     try:
         os.link(source.resolve(), target)

@@ -1,4 +1,4 @@
-"""The raw layouts that `prepare` knows, by name."""
+"""The kinds of raw data that `prepare` reads, by name."""
 
 from collections.abc import Mapping
 
@@ -21,7 +21,7 @@ from fedmerit_data.readers import (
     riga,
     rim_one_r3,
 )
-from fedmerit_data.readers.kind import Kind, disc_alone
+from fedmerit_data.readers.kind import Kind, disc_only
 from fedmerit_data.synthetic import fundus, prostate
 
 GENERIC = "generic"
@@ -35,11 +35,11 @@ _OWN: Mapping[str, Kind] = {
     "prostate158": prostate158.KIND,
     "nvflare-prostate": nvflare_prostate.KIND,
     "fundus-rois": fundus_rois.KIND,
-    "fundus-rois-disc": disc_alone(fundus_rois.KIND),
+    "fundus-rois-disc": disc_only(fundus_rois.KIND),
     "drishti-gs1": drishti_gs1.KIND,
-    "drishti-gs1-disc": disc_alone(drishti_gs1.KIND),
+    "drishti-gs1-disc": disc_only(drishti_gs1.KIND),
     "refuge": refuge.KIND,
-    "refuge-disc": disc_alone(refuge.KIND),
+    "refuge-disc": disc_only(refuge.KIND),
     "riga-binrushed": riga.BINRUSHED,
     "riga-magrabia": riga.MAGRABIA,
     "riga-messidor": riga.MESSIDOR,

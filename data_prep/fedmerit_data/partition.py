@@ -1,4 +1,4 @@
-"""Prepared patients dealt anew into site folders, as papers deal theirs: ``fedmerit partition``."""
+"""Prepared patients split again into site folders, as papers partition theirs: ``fedmerit data partition``."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -7,12 +7,12 @@ import numpy as np
 
 from fedmerit.errors import BadInput
 from fedmerit.trainers.monai_trainer.data import SiteFolder, load_array, open_sites
-from fedmerit_data.dealing import Scheme
 from fedmerit_data.folders import new_folder, require_free
-from fedmerit_data.partitioning.dealt_site import write_site
+from fedmerit_data.partitioning.assignment import COMMON_SPLITS, LOCAL_SPLITS, assign_patients, require_sites
 from fedmerit_data.partitioning.label_noise import TrainingMasks, disturb
-from fedmerit_data.partitioning.patient_pool import Patient, pool
-from fedmerit_data.partitioning.shares import COMMON, LOCAL, deal_all, require_sites
+from fedmerit_data.partitioning.patient_pool import Patient, pool_patients
+from fedmerit_data.partitioning.scheme import Scheme
+from fedmerit_data.partitioning.site_writer import write_site
 
 
 def partition(
@@ -30,42 +30,42 @@ def partition(
 
     From ten sites on, numbers have leading zeros.
 
-    Whole patients are dealt, each once, and each stays in its split: training and validation by the scheme,
-    testing and the server's split evenly, so that the test patients of all sites together are the same in every
-    partition of the same folders. Arrays are hard links to the sources' where the file system has them, else copies;
-    masks with noise and inverted images are written anew.
+    Every patient goes to one site and stays in its split: training and validation patients by the scheme, those of
+    testing and of the server's split evenly, so the test patients of all sites together are the same in every
+    partition of the same folders. Arrays are hard links to the sources' if the file system has them, else copies;
+    masks with noise and inverted images are new files.
 
     Args:
-        sites: Folder of prepared site folders, which stay as they are.
-        out: Folder to make; must be absent or empty, and apart from ``sites``.
-        scheme: How to deal.
-        label_noise: By site, above 0 to 1: the share of its training slices with a mask whose mask is disturbed.
+        sites: Folder of prepared site folders, which are not changed.
+        out: Folder to make; must be absent or empty, and neither within ``sites`` nor around it.
+        scheme: Number of sites and their shares.
+        label_noise: By site, above 0 to 1: the share of its labelled training slices that get a wrong mask.
         noise_rule: A key of `fedmerit_data.partitioning.label_noise.RULES`.
         duplicate: Sites that get a twin ``<site>-copy`` with the same training and validation patients.
-        split_site: Sites in whose place stand ``<site>-a`` and ``<site>-b``, each with half of its patients.
-        inverted: Source sites of all whose images, whatever the split, bright and dark are exchanged.
+        split_site: Sites to replace by ``<site>-a`` and ``<site>-b``, each with half of its patients.
+        inverted: Source sites in all of whose images bright and dark are exchanged.
 
     Raises:
         BadInput: a folder or an argument is unusable, or there are too few patients.
     """
     sites, out = Path(sites), Path(out)
     if sites.resolve().is_relative_to(out.resolve()) or out.resolve().is_relative_to(sites.resolve()):
-        raise BadInput(f"{out}: the partition and what it deals ({sites}) need folders apart, neither within the other")
+        raise BadInput(f"{out}: the partition and its source ({sites}) need separate folders, neither within the other")
     require_free(out)
     sources = open_sites(sites)
     for source in sources:
         if source.info.get("spacing") != sources[0].info.get("spacing"):
-            told = f"spacing {source.info.get('spacing')} mm, but {sources[0].name} {sources[0].info.get('spacing')}"
-            raise BadInput(f"{source.path}: has {told}; sites dealt together have to be prepared alike")
+            spacings = f"{source.info.get('spacing')} mm, but {sources[0].name} {sources[0].info.get('spacing')}"
+            raise BadInput(f"{source.path}: has spacing {spacings}; prepare sites alike to partition them together")
     require_sites("inverted", inverted, [source.name for source in sources])
     classes = scheme.classes or _usual_classes(scheme.by, sources)
-    patients = pool(sources, classes)
-    dealt = deal_all(sites, patients, scheme, duplicate, split_site)
+    patients = pool_patients(sources, classes)
+    shares = assign_patients(sites, patients, scheme, duplicate, split_site)
     noise = {site: float(share) for site, share in (label_noise or {}).items()}
-    require_sites("label noise", noise, dealt)
-    # Before anything is written: what noise lacks is told first. The wrong masks of a few sites fit in memory.
+    require_sites("label noise", noise, shares)
+    # Before anything is written, so an error comes first. The wrong masks of a few sites fit in memory.
     wrong = {
-        site: disturb(site, _training_masks(dealt[site].patients), share, noise_rule, [scheme.seed, *site.encode()])
+        site: disturb(site, _training_masks(shares[site].patients), share, noise_rule, [scheme.seed, *site.encode()])
         for site, share in noise.items()
     }
     record = {
@@ -74,14 +74,14 @@ def partition(
         **scheme.parameters,
         "classes": classes,
         "seed": scheme.seed,
-        **({"alone": list(scheme.alone)} if scheme.alone else {}),
+        **({"outlier": list(scheme.outlier)} if scheme.outlier else {}),
         **({"inverted": list(inverted)} if inverted else {}),
-        "dealt_by_scheme": list(LOCAL),
-        "dealt_evenly": list(COMMON),
+        "split_by_scheme": list(LOCAL_SPLITS),
+        "split_evenly": list(COMMON_SPLITS),
     }
     try:
-        with new_folder(out, "dealt") as folder:
-            for site, own in dealt.items():
+        with new_folder(out, "partition") as folder:
+            for site, own in shares.items():
                 disturbed = wrong.get(site, {})
                 about = record | {"copy_of": own.copy_of, "half_of": own.half_of, "label_noise": None}
                 if site in noise:
@@ -90,22 +90,22 @@ def partition(
                 write_site(folder / site, own.patients, disturbed, about, inverted)
     except OSError as error:
         raise BadInput(f"{out}: cannot be written ({error}); make room or name another folder") from error
-    return [out / site for site in sorted(dealt)]
+    return [out / site for site in sorted(shares)]
 
 
 def _usual_classes(by: str, sources: Sequence[SiteFolder]) -> str:
-    """What classes are where nobody says."""
+    """The default of `Scheme.classes`."""
     if by == "variety":
         return "labels" if len(sources[0].labels) > 1 else "size"
     return "source" if len(sources) > 1 or by != "dirichlet" else "size"
 
 
 def _training_masks(patients: Iterable[Patient]) -> list[TrainingMasks]:
-    """What a site trains on, sorted by case: noise does not depend on the order in which patients were dealt."""
+    """What a site trains on, sorted by case: noise does not depend on the order of its patients."""
     cases = [(item, patient.name) for patient in patients if patient.split == "training" for item in patient.cases]
     masks = []
     for item, patient in sorted(cases, key=lambda pair: pair[0].name):
-        label = np.array(load_array(item.case.label_file))  # a map would keep its file open
+        label = np.array(load_array(item.case.label_file))  # a memory map would keep its file open
         used = range(len(label)) if item.case.slices is None else item.case.slices
         masks.append(TrainingMasks(item.name, patient, label, used))
     return masks

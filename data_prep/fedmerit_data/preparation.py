@@ -1,4 +1,4 @@
-"""The description of a preparation: which raw data, and what is to be made of them."""
+"""The options of a preparation: raw data, and how to prepare them."""
 
 import math
 from collections.abc import Iterator
@@ -19,33 +19,34 @@ DISC_MULTIPLE = 3.0
 
 @dataclass(frozen=True)
 class Preparation:
-    """Which raw data, and what `prepare` makes of them: the same description gives the same bytes.
+    """The raw data and options of `prepare`: equal options give equal bytes.
 
-    ``field_of_view``, ``crop`` and ``crop_multiple`` are filled in with the kind's own where they are not given.
+    ``field_of_view``, ``crop`` and ``crop_multiple`` get the kind's defaults.
 
     Args:
         kind: A key of `KINDS`.
-        source: Folder of raw sites. For synthetic kinds, where to keep the generated raw files, absent or
-            empty, by default ``<out>-raw``.
-        ratios: Shares of patients for training, validation and testing; sum 1. One of 0 leaves that split empty: with
-            0, 0, 1 all are tested on, by `evaluate`; no run takes such a site.
+        source: Folder of raw sites. For synthetic kinds, the folder for the generated raw files, absent or empty;
+            default ``<out>-raw``.
+        ratios: Shares of patients for training, validation and testing; sum 1. A ratio of 0 leaves that split empty: a
+            site with 0, 0, 1 can be evaluated on, but takes part in no run.
         size: Pixels of the stored square slices, 16 to 4096.
-        seed: Moves the split, and what synthetic kinds generate; 0 or more.
+        seed: Random seed of the split, and of the images of synthetic kinds; 0 or more.
         slices: ``organ`` trains only on slices that show the organ, ``all`` on all; validation and testing stay whole.
         field_of_view: Side in mm of the central square that is kept, 10 to 1000; `None` for whole frames.
         crop: ``disc``, a square about the disc's middle, or ``whole``.
-        crop_multiple: Side of that square in larger extents of the disc, 1 to 20; 3 where not given.
-        patients: Mean number of patients per site, at least 5, for synthetic kinds alone.
-        labels: For the generic kind alone, the mask values of each label; every value above 0 is ``mask`` where not
-            given. Values under ``ignore`` are background.
-        channels: For the generic kind alone, of an image, 1 to 64; 3 where not given.
-        task: For the generic kind alone, its name in site.json; ``generic`` where not given.
-        modality: For the generic kind alone, how intensities are made alike, as site.json's ``normalisation`` says it;
-            where not given, photo with 3 channels, mri with 1, mri_by_channel with others.
-        server_share: Share of each site's training patients, 0 to 0.5, set aside as the split that the server
-            evaluates models on; where it is positive, at least one patient per site.
-        patient_table: CSV file with the columns site, case, patient: whose images they are, where names do not tell.
-        skip_unreadable: Leave cases out whose files cannot be read, and say so in site.json, instead of stopping.
+        crop_multiple: Side of that square in larger extents of the disc, 1 to 20; default 3.
+        patients: Mean number of patients per site, at least 5; only for synthetic kinds.
+        labels: Mask values of each label; default: every value above 0 is ``mask``. Values under ``ignore`` are
+            background. This and the next four are only for the generic kind.
+        channels: Channels of an image, 1 to 64; default 3.
+        task: Name of the task in site.json; default ``generic``.
+        modality: Normalisation of intensities, ``normalisation`` in site.json; default photo with 3 channels, mri with
+            1, mri_by_channel with others.
+        site: Name of the site, if the source is the folder of one site; default the name of that folder.
+        server_share: Share of each site's training patients, 0 to 0.5, set aside as the split on which the server
+            evaluates models; if positive, at least one patient per site.
+        patient_table: CSV file with the columns site, case, patient, if file names do not show the patient.
+        skip_unreadable: Leave out cases whose files cannot be read and list them in site.json, instead of stopping.
         pictures: Draw ``out``/overview, which shows images and is as private as they are.
 
     Raises:
@@ -66,6 +67,7 @@ class Preparation:
     channels: int | None = None
     task: str | None = None
     modality: str | None = None
+    site: str | None = None
     server_share: float = 0.0
     patient_table: Path | None = None
     skip_unreadable: bool = False
@@ -82,18 +84,18 @@ class Preparation:
         object.__setattr__(self, "crop", crop)
 
     def _faults(self) -> Iterator[str]:
-        """What is wrong with the fields, one after the other; each check may rely on those before it."""
+        """Errors in the fields; each check may rely on those before it."""
         if self.kind not in KINDS:
             yield f"kind {self.kind!r}: expected one of {', '.join(KINDS)}"
-        own = self._own
+        own = self._generic_options
         if self.kind != GENERIC and (unfit := [name for name, value in own.items() if value is not None]):
-            yield f"{', '.join(unfit)}: kind {self.kind} has its own; only kind {GENERIC} takes them"
+            yield f"{', '.join(unfit)}: fixed for kind {self.kind}; only kind {GENERIC} takes them"
         if KINDS[self.kind].needs_source and self.source is None:
             yield f"kind {self.kind}: needs --source, the folder that holds its raw site folders"
         if KINDS[self.kind].needs_source and self.patients is not None:
-            yield f"kind {self.kind}: the number of patients is what the source holds; only synthetic kinds take it"
+            yield f"patients {self.patients}: kind {self.kind} takes all patients of its source; leave it out"
         if self.patients is not None and self.patients < 5:
-            yield f"patients {self.patients}: expected at least 5 per site, so that the smallest can be split"
+            yield f"patients {self.patients}: expected at least 5 per site, so the smallest site can be split"
         layout, ratios, field, multiple = self.layout, self.ratios, self.field_of_view, self.crop_multiple
         if len(ratios) != 3 or not all(part >= 0 for part in ratios) or not math.isclose(sum(ratios), 1, abs_tol=1e-6):
             shares = ",".join(f"{ratio:g}" for ratio in ratios)
@@ -107,35 +109,36 @@ class Preparation:
         if not 0 <= self.server_share <= 0.5:
             yield f"server share {self.server_share:g}: expected a share of the training patients from 0 to 0.5"
         if field is not None and layout.field_of_view is None:
-            yield f"field of view {field:g} mm: {layout.task} images know no millimetres; leave it out"
+            yield f"field of view {field:g} mm: {layout.task} images have no pixel size in mm; leave it out"
         if field is not None and not 10 <= field <= 1000:
             yield f"field of view {field:g} mm: expected 10 to 1000"
         crop = layout.crops[0] if self.crop is None else self.crop
         if crop not in layout.crops:
             yield f"crop {crop!r}: kind {self.kind} allows {' or '.join(layout.crops)}"
         if multiple is not None and crop != "disc":
-            yield f"crop multiple {multiple:g}: says how large a disc crop is, but the crop is {crop}"
+            yield f"crop multiple {multiple:g}: is the size of a disc crop, but the crop is {crop}; leave it out"
         if multiple is not None and not 1 <= multiple <= 20:
             yield f"crop multiple {multiple:g}: expected 1 to 20 extents of the disc"
 
     @property
     def layout(self) -> Kind:
-        """The kind itself, the generic one with what was asked of it."""
+        """The kind; the generic one with its options."""
         if self.kind != GENERIC:
             return KINDS[self.kind]
-        return generic_kind(**{name: value for name, value in self._own.items() if value is not None})
+        return generic_kind(**{name: value for name, value in self._generic_options.items() if value is not None})
 
     @property
-    def _own(self) -> dict[str, Any]:
-        """What the generic kind alone is told."""
-        return {"labels": self.labels, "channels": self.channels, "task": self.task, "modality": self.modality}
+    def _generic_options(self) -> dict[str, Any]:
+        """The options that only the generic kind takes."""
+        names = ("labels", "channels", "task", "modality", "site")
+        return {name: getattr(self, name) for name in names}
 
     def raw_folder(self, out: Path) -> Path:
-        """Where the raw files of a preparation of ``out`` are, or will be generated."""
+        """The folder of the raw files of a preparation of ``out``, given or generated."""
         return out.with_name(f"{out.name}-raw") if self.source is None else Path(self.source)
 
     def record(self) -> dict[str, Any]:
-        """What site.json says of how it was made."""
+        """The fields of site.json on how it was prepared."""
         record: dict[str, Any] = {
             "source": self.kind,
             "ratios": list(self.ratios),
@@ -154,11 +157,11 @@ class Preparation:
         return record
 
     def meaning(self) -> dict[str, Any]:
-        """What site.json says of what images and labels are."""
+        """The fields of site.json on the meaning of images and labels."""
         return {"task": self.layout.task, "labels": list(self.layout.labels), "channels": self.layout.channels}
 
-    def options_of_arrays(self, raw: Path) -> dict[str, Any]:
-        """All that the stored arrays depend on: with other values, finished cases cannot be gone on from."""
+    def array_options(self, raw: Path) -> dict[str, Any]:
+        """All that the stored arrays depend on: with other values, finished cases cannot be reused."""
         of_lists = ("ratios", "seed", "slices", "server_share", "patient_table", "normalisation")
         options = {name: value for name, value in self.record().items() if name not in of_lists}
         options |= {"size": self.size} | self.meaning()

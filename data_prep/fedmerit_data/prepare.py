@@ -1,32 +1,34 @@
-"""Raw public data sets and generated sites to site folders: ``fedmerit prepare``."""
+"""Raw data sets and synthetic sites to site folders, or a description of what would be read: ``fedmerit prepare``."""
 
 import shutil
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from fedmerit.errors import BadInput
-from fedmerit_data.folders import OVERVIEW, holds_something, new_folder, partial_folder, partial_of, require_free
+from fedmerit_data.folders import OVERVIEW, is_occupied, new_folder, partial_folder, partial_path, require_free
 from fedmerit_data.preparation import Preparation
-from fedmerit_data.preparing.all_cases import Report, prepare_cases
-from fedmerit_data.preparing.cases import Work
-from fedmerit_data.preparing.interruption import begin, is_published, keeping_finished, sweep
-from fedmerit_data.preparing.lists import require_site_name, split_site, write_lists
-from fedmerit_data.preparing.patients import read_patients, with_patients
-from fedmerit_data.raw import RawSite
+from fedmerit_data.preparing.case_pool import ProgressReport, prepare_cases
+from fedmerit_data.preparing.cases import CaseTask
+from fedmerit_data.preparing.resumption import is_published, keep_finished_cases, remove_leftovers, start_or_resume
+from fedmerit_data.preparing.site_lists import read_patients, require_site_name, split_site, with_patients, write_lists
+from fedmerit_data.raw_cases import Decoded, RawCase, RawSite
 
 
-def prepare(asked: Preparation, out: Path, *, jobs: int = 1, progress: Report | None = None) -> list[Path]:
+def prepare(asked: Preparation, out: Path, *, jobs: int = 1, progress: ProgressReport | None = None) -> list[Path]:
     """Write one site folder per site below ``out`` and return them, sorted by name; all of them or none.
 
-    Cases are finished one by one in a hidden folder beside ``out``, which outlives an interruption or a bad case:
-    the same call then goes on from there.
+    Cases are finished one by one in a hidden folder beside ``out``, which is kept after an interruption or a bad case:
+    the same call then continues from there.
 
     Args:
-        asked: What of which raw data.
+        asked: Raw data and options.
         out: Folder to make; must be absent or empty.
-        jobs: Processes to share the cases among; what is written does not depend on it. A script that asks for more
-            than one has to guard its own start by ``if __name__ == "__main__"``, since they import it.
-        progress: Called with site, cases done and cases in all; bars on the terminal where not given.
+        jobs: Number of processes; the files do not depend on it. A script that asks for more than one needs an
+            ``if __name__ == "__main__"`` guard, since the processes import it.
+        progress: Called with site, cases done and cases in all; default: bars on the terminal.
 
     Raises:
         BadInput: a raw file is unusable, or an interrupted call had other options.
@@ -38,14 +40,14 @@ def prepare(asked: Preparation, out: Path, *, jobs: int = 1, progress: Report | 
     raw = asked.raw_folder(out)
     if layout.generate is not None:
         _require_apart(raw, out)
-    if not partial_of(out).exists():
+    if not partial_path(out).exists():
         require_free(out)
     with partial_folder(out) as folder:
         if not is_published(folder, out, asked):
             require_free(out)
-            resumed = begin(folder, out, asked.options_of_arrays(raw))
-            with keeping_finished(folder) as new:
-                if layout.generate is not None and not (resumed and holds_something(raw)):
+            resumed = start_or_resume(folder, out, asked.array_options(raw))
+            with keep_finished_cases(folder) as new:
+                if layout.generate is not None and not (resumed and is_occupied(raw)):
                     _generate(asked, raw)
                     new.append(raw)
                 sites = layout.find_sites(raw)
@@ -62,7 +64,7 @@ def prepare(asked: Preparation, out: Path, *, jobs: int = 1, progress: Report | 
 def _require_apart(raw: Path, out: Path) -> None:
     raw, out = raw.resolve(), out.resolve()
     if raw.is_relative_to(out) or out.is_relative_to(raw):
-        raise BadInput(f"{raw}: raw files and site folders ({out}) need folders apart, neither within the other")
+        raise BadInput(f"{raw}: raw files and site folders ({out}) need separate folders, neither within the other")
 
 
 def _generate(asked: Preparation, raw: Path) -> None:
@@ -73,21 +75,89 @@ def _generate(asked: Preparation, raw: Path) -> None:
 
 
 def _write_sites(
-    asked: Preparation, sites: Sequence[RawSite], raw: Path, folder: Path, jobs: int, progress: Report | None
+    asked: Preparation, sites: Sequence[RawSite], raw: Path, folder: Path, jobs: int, progress: ProgressReport | None
 ) -> None:
     """Decode, crop, resize and store every case, then split each site's patients and list its cases."""
     for site in sites:
-        split_site(site, site.cases, asked)  # too few patients: better told now than after hours
-    works = [
-        Work(asked.layout, raw, site.name, case, folder, asked.size, asked.field_of_view, asked.crop_multiple)
+        split_site(site, site.cases, asked)  # an error about too few patients comes now, not after hours
+    tasks = [
+        CaseTask(asked.layout, raw, site.name, case, folder, asked.size, asked.field_of_view, asked.crop_multiple)
         for site in sites
         for case in site.cases
     ]
-    outcomes = prepare_cases(works, jobs, asked.skip_unreadable, progress)
-    sweep(folder / "sites", outcomes)
+    outcomes = prepare_cases(tasks, jobs, asked.skip_unreadable, progress)
+    remove_leftovers(folder / "sites", outcomes)
     for site in sites:
         write_lists(site, [step for step in outcomes if step[0].site == site.name], asked)
     if asked.pictures:
-        from fedmerit_data.pictures import draw  # imports matplotlib
+        from fedmerit_data.overview import draw  # imports matplotlib
 
         draw(folder / "sites", folder / "sites" / OVERVIEW)
+
+
+@dataclass(frozen=True)
+class SiteDescription:
+    """One site, and the first of its cases."""
+
+    site: RawSite
+    patients: int
+    first: RawCase
+    decoded: Decoded | None  # None: it cannot be read with these options
+    faults: tuple[str, ...]  # the reasons, and why its patients cannot be split
+
+    def lines(self, labels: tuple[str, ...]) -> list[str]:
+        """The description as text."""
+        lines = [
+            f"site {self.site.name}: {len(self.site.cases)} cases of {self.patients} patients",
+            f"  first image: {self.first.image}{''.join(f' + {path.name}' for path in self.first.channels)}",
+            f"  first mask: {self.first.label}",
+        ]
+        if self.decoded is not None:
+            slices, channels, height, width = self.decoded.image.shape
+            low, high = float(self.decoded.image.min()), float(self.decoded.image.max())
+            spacing = self.decoded.spacing
+            known = f"{spacing[0]:.3g} x {spacing[1]:.3g} mm" if spacing else "mm not known"
+            distance = self.decoded.slice_distance
+            apart = f", slices {distance:.3g} mm apart" if distance else ""
+            lines.append(
+                f"  read as {slices} slice(s) of {height} x {width} pixels, {channels} channel(s), {known}{apart}; "
+                f"intensities {low:.5g} to {high:.5g}"
+            )
+            shares = self.decoded.label.mean(axis=(0, 2, 3), dtype=np.float64)
+            lines += [f"  label {name}: {share:.2%} of it" for name, share in zip(labels, shares, strict=True)]
+            lines += [f"  remark: {remark}" for remark in self.decoded.remarks]
+        if self.site.left_out:
+            name, reason = self.site.left_out[0]
+            lines.append(f"  left out: {len(self.site.left_out)} files, the first {name}: {reason}")
+        return lines + [f"  cannot be prepared: {fault}" for fault in self.faults]
+
+
+def describe(asked: Preparation) -> list[SiteDescription]:
+    """Every site that would be prepared; writes nothing, and reads one case of each.
+
+    Raises:
+        BadInput: the kind generates its images, or no site is found.
+    """
+    if asked.source is None:
+        raise BadInput(
+            f"kind {asked.kind}: generates its images, so there is nothing to describe; leave out --describe"
+        )
+    source = Path(asked.source)
+    sites = asked.layout.find_sites(source)
+    if asked.patient_table is not None:
+        sites = with_patients(sites, read_patients(asked.patient_table), asked.patient_table)
+    return [_describe_site(site, source, asked) for site in sites]
+
+
+def _describe_site(site: RawSite, source: Path, asked: Preparation) -> SiteDescription:
+    faults, first, decoded = [], site.cases[0], None
+    try:
+        require_site_name(site.name, source)
+        split_site(site, site.cases, asked)
+    except BadInput as error:
+        faults.append(str(error))
+    try:
+        decoded = asked.layout.decode(first)
+    except Exception as error:  # the error of `prepare`
+        faults.append(str(error) if isinstance(error, BadInput) else f"{first.image}: not readable ({error})")
+    return SiteDescription(site, len({case.patient for case in site.cases}), first, decoded, tuple(faults))

@@ -25,8 +25,8 @@ def test_image_is_made_of_what_is_there():
     assert ignored[0] == "*"
     copied = [rest.split() for name, rest in instructions() if name == "COPY" and "--from" not in rest]
     sources = [source for words in copied for source in words[:-1]]
-    packages = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-dir"].values()
-    assert {"pyproject.toml", "constraints.txt", *(folder.partition("/")[0] for folder in packages)} <= set(sources)
+    roots = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]["find"]["where"]
+    assert {"pyproject.toml", "constraints.txt", *roots} <= set(sources)
     for source in sources:
         assert (ROOT / source).exists()
         assert f"!{source}" in ignored

@@ -147,7 +147,7 @@ def test_one_of_each_on_the_local_engine(prepared, fedmerit, tmp_path):
     assert is_finished(run, 2)
     info = json.loads((run / "run.json").read_text())
     assert info["parameters"] == {"step": 0.5}
-    assert info["behaviours"] == {"B": "halved:from_=0"} or info["behaviours"]["B"].startswith("halved")
+    assert info["attacks"] == {"B": "halved:from_=0"} or info["attacks"]["B"].startswith("halved")
     assert json.loads((run / "models" / "model.json").read_text())["architecture"] == "one-layer"
     told = fedmerit("evaluate", run, "--sites", prepared, "--metric", "volume-error")
     assert told.exit_code == 0, told.output
@@ -472,12 +472,12 @@ def test_a_job_is_refused_as_it_is_deployed(own_parts, tmp_path):
 def test_a_deployment_takes_what_its_machines_approved(prepared, fedmerit, tmp_path):
     job = tmp_path / "job"
     settings = [text for name, value in SETTINGS.items() for text in ("--set", f"{name}={value}")]
-    told = fedmerit("export", "--method", "evenly", "--sites", prepared, "--out", job, "--rounds", 1, *settings)
+    told = fedmerit("job", "export", "--method", "evenly", "--sites", prepared, "--out", job, "--rounds", 1, *settings)
     assert told.exit_code == 0, told.output
     with federation(tmp_path / "kits", prepared) as made:
         refused = made.submit(job)
         assert made.wait(refused) != session.COMPLETED
-        told = fedmerit("status", refused, "--kit", made.admin)
+        told = fedmerit("job", "status", refused, "--kit", made.admin)
         assert f"fedmerit deploy approve {CLASS}" in told.output
         parts = [f"own_parts.parts:{name}" for name in ("Evenly", "OneLayer", "Squared", "nesterov")]
         for kit in made.kits.values():

@@ -1,4 +1,4 @@
-"""`fedmerit attack` and `fedmerit freeriders` with tiny real runs."""
+"""`fedmerit attack` and `fedmerit lab attacks` with tiny real runs."""
 
 import re
 import shutil
@@ -18,7 +18,7 @@ def study(fedmerit, sites, small, tmp_path_factory):
     out = tmp_path_factory.mktemp("attacked") / "out"
     options = ("--sites", sites, "--rounds", 2, "--jobs", 1, *small)
     given = ("--kinds", "zero", "--riding", "site1", "--methods", "fedavg")
-    result = fedmerit("freeriders", *given, "--out", out, *options)
+    result = fedmerit("lab", "attacks", *given, "--out", out, *options)
     assert result.exit_code == 0, result.output
     return out, options, plain(result.output)
 
@@ -42,7 +42,7 @@ def test_freeriders_goes_on(study, fedmerit, tmp_path):
     out, (done, options, _) = tmp_path / "out", study
     shutil.copytree(done, out)
     given = ("--kinds", "zero,duplicate", "--riding", "site1", "--methods", "fedavg")
-    result = fedmerit("freeriders", *given, "--out", out, *options)
+    result = fedmerit("lab", "attacks", *given, "--out", out, *options)
     assert result.exit_code == 0, result.output
     assert "3 runs, 1 to do" in plain(result.output)
     assert len(list((out / "runs").iterdir())) == 3
@@ -69,7 +69,7 @@ def test_attack_prints_the_run_beside_the_honest_one(study, fedmerit, tmp_path):
 
 @pytest.mark.parametrize("riding", ["site1,site1", "site1,", "site1, site1"])
 def test_riders_are_named_once_each(fedmerit, sites, tmp_path, riding):
-    result = fedmerit("freeriders", "--riding", riding, "--sites", sites, "--out", tmp_path / "out")
+    result = fedmerit("lab", "attacks", "--riding", riding, "--sites", sites, "--out", tmp_path / "out")
     assert result.exit_code == 2
     assert f"--riding {riding}: expected names of sites such as A,B, each once" in plain(result.output)
     assert not (tmp_path / "out").exists()
@@ -93,7 +93,7 @@ def test_all_methods_are_those_in_which_so_many_sites_can_attack(fedmerit, own_s
         asked.extend(item.method for item in items)
         raise BadInput("that is all")
 
-    monkeypatch.setattr("fedmerit_evaluation.freeriders.attacked_runs.prepare", prepare)
-    fedmerit("freeriders", "--methods", "all", "--kinds", "zero", "--sites", own_sites, "--out", tmp_path / "out")
+    monkeypatch.setattr("fedmerit_lab.attacks.attacked_runs.prepare", prepare)
+    fedmerit("lab", "attacks", "--methods", "all", "--kinds", "zero", "--sites", own_sites, "--out", tmp_path / "out")
     assert "fedavg" in asked
     assert not {"pooled", "krum"} & set(asked)

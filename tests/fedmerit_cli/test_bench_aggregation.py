@@ -1,4 +1,4 @@
-"""`fedmerit bench aggregation`: what it measures is written; timings themselves are not tested."""
+"""`fedmerit lab bench aggregation`: what it measures is written; timings themselves are not tested."""
 
 import json
 
@@ -7,7 +7,7 @@ import pytest
 
 def test_aggregation(fedmerit, tmp_path):
     result = fedmerit(
-        "bench", "aggregation", "--out", tmp_path, "--sites", 3, "--parameters", 50_000, "--repetitions", 2
+        "lab", "bench", "aggregation", "--out", tmp_path, "--sites", 3, "--parameters", 50_000, "--repetitions", 2
     )
     assert result.exit_code == 0, result.output
     written = json.loads((tmp_path / "aggregation.json").read_text())
@@ -24,6 +24,6 @@ def test_aggregation(fedmerit, tmp_path):
     ],
 )
 def test_bad_input(fedmerit, tmp_path, arguments, told):
-    result = fedmerit("bench", "aggregation", *arguments, "--out", tmp_path)
+    result = fedmerit("lab", "bench", "aggregation", *arguments, "--out", tmp_path)
     assert result.exit_code == 2, result.output
     assert told in result.stderr

@@ -1,4 +1,4 @@
-"""`fedmerit bench growth`: what it measures is drawn; timings themselves are not tested."""
+"""`fedmerit lab bench growth`: what it measures is drawn; timings themselves are not tested."""
 
 import pytest
 
@@ -7,7 +7,7 @@ import pytest
 def test_growth(fedmerit, tmp_path):
     left_out = ("--width", "", "--size", "", "--rounds", "")
     tiny = ("--set", "architecture=unet", "--set", "depth=2", "--repetitions", 1)
-    result = fedmerit("bench", "growth", "--out", tmp_path, "--sites", "2,3", *left_out, *tiny)
+    result = fedmerit("lab", "bench", "growth", "--out", tmp_path, "--sites", "2,3", *left_out, *tiny)
     assert result.exit_code == 0, result.output
     assert (tmp_path / "growth-sites-seconds.png").exists()
 
@@ -20,6 +20,6 @@ def test_growth(fedmerit, tmp_path):
     ],
 )
 def test_bad_input(fedmerit, tmp_path, arguments, told):
-    result = fedmerit("bench", "growth", *arguments, "--out", tmp_path)
+    result = fedmerit("lab", "bench", "growth", *arguments, "--out", tmp_path)
     assert result.exit_code == 2, result.output
     assert told in result.stderr

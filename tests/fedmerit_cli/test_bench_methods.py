@@ -1,4 +1,4 @@
-"""`fedmerit bench methods`: what it measures is written; timings themselves are not tested."""
+"""`fedmerit lab bench methods`: what it measures is written; timings themselves are not tested."""
 
 import pandas as pd
 import pytest
@@ -8,7 +8,16 @@ import pytest
 def test_methods(fedmerit, server_sites_data, tmp_path):
     tiny = ("--set", "architecture=unet", "--set", "width=2", "--set", "depth=2", "--repetitions", 1, "--rounds", 2)
     result = fedmerit(
-        "bench", "methods", "--sites", server_sites_data, "--out", tmp_path, "--methods", "cffl,fedsac,cycle", *tiny
+        "lab",
+        "bench",
+        "methods",
+        "--sites",
+        server_sites_data,
+        "--out",
+        tmp_path,
+        "--methods",
+        "cffl,fedsac,cycle",
+        *tiny,
     )
     assert result.exit_code == 0, result.output
     table = pd.read_csv(tmp_path / "methods.csv").set_index(["case", "quantity"])["median"]
@@ -27,6 +36,6 @@ def test_methods(fedmerit, server_sites_data, tmp_path):
     ],
 )
 def test_bad_input(fedmerit, tmp_path, arguments, told):
-    result = fedmerit("bench", "methods", *arguments, "--out", tmp_path)
+    result = fedmerit("lab", "bench", "methods", *arguments, "--out", tmp_path)
     assert result.exit_code == 2, result.output
     assert told in result.stderr

@@ -1,9 +1,9 @@
 """What benchmarks share: where their sites come from, and how they show what they measured."""
 
 import pytest
-
-from fedmerit_cli.app import console
 from fedmerit_cli.bench_options import show_benchmark, sites_of, tell_case
+
+from fedmerit_cli.terminal import console
 from fedmerit_lab.benchmarks.benchmark import Benchmark
 
 ROWS = [

@@ -1,4 +1,4 @@
-"""`fedmerit bench planted`: what is asked for; the worlds and their tables are tested with what it calls."""
+"""`fedmerit lab bench known-answers`: what is asked for; the worlds and their tables are tested with what it calls."""
 
 import pytest
 
@@ -24,7 +24,20 @@ def asked(monkeypatch):
 def test_options_say_what_is_trained(fedmerit, tmp_path, asked):
     given = ("--pool", tmp_path / "pool", "--estimators", "in_run:last=2,data_size", "--seeds", "4,7", "--sites", 3)
     result = fedmerit(
-        "bench", "planted", "--out", tmp_path, *given, "--rounds", 2, "--jobs", 1, "--set", "lr=0.1", "--recipe", "unet"
+        "lab",
+        "bench",
+        "planted",
+        "--out",
+        tmp_path,
+        *given,
+        "--rounds",
+        2,
+        "--jobs",
+        1,
+        "--set",
+        "lr=0.1",
+        "--recipe",
+        "unet",
     )
     assert result.exit_code == 0, result.output
     cases = asked["cases"]
@@ -38,7 +51,7 @@ def test_options_say_what_is_trained(fedmerit, tmp_path, asked):
 
 
 def test_without_a_pool_hospitals_are_generated_and_all_estimators_asked(fedmerit, tmp_path, asked):
-    result = fedmerit("bench", "planted", "--out", tmp_path, "--size", 32, "--patients", 9)
+    result = fedmerit("lab", "bench", "planted", "--out", tmp_path, "--size", 32, "--patients", 9)
     assert result.exit_code == 0, result.output
     assert asked["generated"] == (tmp_path / "pool", 32, 9)
     assert asked["cases"].pool == tmp_path / "pool"
@@ -55,7 +68,7 @@ def test_without_a_pool_hospitals_are_generated_and_all_estimators_asked(fedmeri
     ],
 )
 def test_bad_input_before_anything_is_trained(fedmerit, tmp_path, asked, arguments, told):
-    result = fedmerit("bench", "planted", *arguments, "--out", tmp_path / "out")
+    result = fedmerit("lab", "bench", "planted", *arguments, "--out", tmp_path / "out")
     assert result.exit_code == 2, result.output
     assert told in result.stderr
     assert "cases" not in asked

@@ -1,4 +1,4 @@
-"""`fedmerit bench prepare`: what it measures is written; timings themselves are not tested."""
+"""`fedmerit lab bench prepare`: what it measures is written; timings themselves are not tested."""
 
 import json
 
@@ -9,7 +9,7 @@ import pytest
 @pytest.mark.slow
 def test_prepare(fedmerit, tmp_path):
     result = fedmerit(
-        "bench", "prepare", "--out", tmp_path, "--patients", 1, "--size", 16, "--jobs", 1, "--repetitions", 2
+        "lab", "bench", "prepare", "--out", tmp_path, "--patients", 1, "--size", 16, "--jobs", 1, "--repetitions", 2
     )
     assert result.exit_code == 0, result.output
     table = pd.read_csv(tmp_path / "preparation.csv").set_index(["case", "quantity"])["median"]
@@ -21,6 +21,6 @@ def test_prepare(fedmerit, tmp_path):
 
 
 def test_bad_input(fedmerit, tmp_path):
-    result = fedmerit("bench", "prepare", "--kind", "synthetic-fundus", "--source", "S", "--out", tmp_path)
+    result = fedmerit("lab", "bench", "prepare", "--kind", "synthetic-fundus", "--source", "S", "--out", tmp_path)
     assert result.exit_code == 2, result.output
     assert "generates its files" in result.stderr

@@ -1,4 +1,4 @@
-"""`fedmerit bench values`: what is asked for; worlds and agreement are tested with what it calls."""
+"""`fedmerit lab bench values`: what is asked for; worlds and agreement are tested with what it calls."""
 
 import pytest
 
@@ -29,7 +29,20 @@ def test_worlds_are_judged_in_turn_and_tables_shown_after_each(fedmerit, tmp_pat
     worlds = ["noise:sites=3", "asis"]
     given = ("--worlds", ",".join(worlds), "--pool", tmp_path / "pool", "--estimators", "data_size", "--seeds", "4,7")
     result = fedmerit(
-        "bench", "values", "--out", tmp_path, *given, "--rounds", 2, "--jobs", 1, "--draws", 30, "--set", "lr=0.1"
+        "lab",
+        "bench",
+        "values",
+        "--out",
+        tmp_path,
+        *given,
+        "--rounds",
+        2,
+        "--jobs",
+        1,
+        "--draws",
+        30,
+        "--set",
+        "lr=0.1",
     )
     assert result.exit_code == 0, result.output
     assert [world for _, world in asked["judged"]] == worlds
@@ -44,7 +57,7 @@ def test_worlds_are_judged_in_turn_and_tables_shown_after_each(fedmerit, tmp_pat
 
 
 def test_without_a_pool_hospitals_are_generated_and_all_estimators_asked(fedmerit, tmp_path, asked):
-    result = fedmerit("bench", "values", "--out", tmp_path, "--size", 32, "--patients", 9)
+    result = fedmerit("lab", "bench", "values", "--out", tmp_path, "--size", 32, "--patients", 9)
     assert result.exit_code == 0, result.output
     assert asked["generated"] == (tmp_path / "pool", 32, 9)
     assert [world for _, world in asked["judged"]] == ["sizes:sites=4", "noise:sites=4", "duplicate:sites=4"]
@@ -60,7 +73,7 @@ def test_without_a_pool_hospitals_are_generated_and_all_estimators_asked(fedmeri
     ],
 )
 def test_bad_input_before_anything_is_trained(fedmerit, tmp_path, asked, arguments, told):
-    result = fedmerit("bench", "values", *arguments, "--out", tmp_path / "out")
+    result = fedmerit("lab", "bench", "values", *arguments, "--out", tmp_path / "out")
     assert result.exit_code == 2, result.output
     assert told in result.stderr
     assert asked["judged"] == []

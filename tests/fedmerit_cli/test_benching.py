@@ -1,11 +1,11 @@
-"""`fedmerit bench`: every benchmark is one of its commands."""
+"""`fedmerit lab bench`: every benchmark is one of its commands."""
 
 from pathlib import Path
 
 import typer.main
+from fedmerit_cli.benching import bench
 
 import fedmerit_cli
-from fedmerit_cli.benching import bench
 
 
 def test_every_file_of_a_benchmark_is_a_command():

@@ -16,8 +16,8 @@ from fedmerit_cli import coalition_study
 from fedmerit_cli.coalition_study import CoalitionStudy
 from fedmerit_evaluation.figures.tables import Table
 from fedmerit_evaluation.ground_truth.coalitions import Cost
-from fedmerit_evaluation.ground_truth.sampling import Sampling
 from fedmerit_evaluation.ground_truth.semivalues import EMPTY_COALITION
+from fedmerit_evaluation.ground_truth.shapley_approximations import Sampling
 from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.studies.cluster import Workers
 
@@ -46,9 +46,9 @@ def made_up(monkeypatch):
 
     changes = {
         "prepare": lambda out, asked, seeds, *_: calls.asked.append((list(asked), list(seeds))) or planned,
-        "cost": lambda trainings: calls.cost,
-        "own_seconds": lambda trainings: calls.seconds.pop(0),
-        "work_off": work_off,
+        "estimate_cost": lambda trainings: calls.cost,
+        "sum_seconds": lambda trainings: calls.seconds.pop(0),
+        "execute_trainings": work_off,
         "write_results": lambda out: calls.asked.append("written"),
     }
     for name, function in changes.items():

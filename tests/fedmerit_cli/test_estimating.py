@@ -1,4 +1,4 @@
-"""`fedmerit value` and `fedmerit power`: what they print and write; the numbers are tested with what they call."""
+"""`fedmerit value estimate` and `fedmerit value power`: what they print and write; the numbers are tested with what they call."""
 
 import pandas as pd
 import pytest
@@ -17,7 +17,7 @@ def runs(tmp_path):
 
 def test_value_prints_tables_and_writes_them_and_a_figure(fedmerit, runs):
     """Made-up sites train on 40, 50, 60 and 70 images, of 220."""
-    result = fedmerit("value", *runs, "--estimators", "data_size,contribution", "--draws", 20)
+    result = fedmerit("value", "estimate", *runs, "--estimators", "data_size,contribution", "--draws", 20)
     assert result.exit_code == 0, result.output
     folder = runs[0] / "values"
     assert f"tables and figure: {folder}" in result.output.replace("\n", " ")
@@ -27,7 +27,7 @@ def test_value_prints_tables_and_writes_them_and_a_figure(fedmerit, runs):
     assert (folder / "tables" / "values-contribution.csv").exists()
     assert (folder / "figures" / "values.png").read_bytes().startswith(b"\x89PNG")
     assert "Pairs of sites that two estimators put in another order" in " ".join(result.output.split())
-    assert fedmerit("value", *runs, "--estimators", "data_size", "--draws", 20).exit_code == 0
+    assert fedmerit("value", "estimate", *runs, "--estimators", "data_size", "--draws", 20).exit_code == 0
     assert {file.stem for file in (folder / "tables").iterdir()} == {"values-data-size"}
 
 
@@ -40,7 +40,7 @@ def test_value_prints_tables_and_writes_them_and_a_figure(fedmerit, runs):
     ],
 )
 def test_what_cannot_say_it_is_named(fedmerit, runs, tmp_path, given, told):
-    result = fedmerit("value", *runs, *given, "--out", tmp_path / "out")
+    result = fedmerit("value", "estimate", *runs, *given, "--out", tmp_path / "out")
     assert result.exit_code == 2, result.output
     assert told in result.stderr
     assert not (tmp_path / "out").exists()
@@ -48,7 +48,7 @@ def test_what_cannot_say_it_is_named(fedmerit, runs, tmp_path, given, told):
 
 def test_a_run_without_a_plan_is_named(fedmerit, tmp_path):
     run = make_run(tmp_path / "run", rounds=2)
-    result = fedmerit("value", run)
+    result = fedmerit("value", "estimate", run)
     assert result.exit_code == 2, result.exception
     assert f"{run / 'run.json'}: lacks plan; expected what `fedmerit run` wrote" in " ".join(result.stderr.split())
 
@@ -56,7 +56,7 @@ def test_a_run_without_a_plan_is_named(fedmerit, tmp_path):
 def test_power_by_hand(fedmerit, tmp_path):
     """Of 9/S of seeds, by Student's t, and 64/P + 36/(4 S), by 2.8016, the sum of the quantiles of .975 and .8."""
     stated = ("--seed-sd", 3, "--patient-sd", 8, "--round-sd", 6, "--rounds", 4)
-    result = fedmerit("power", *stated, "--patients", "16,4,4", "--seeds", "9,2,1", "--out", tmp_path)
+    result = fedmerit("value", "power", *stated, "--patients", "16,4,4", "--seeds", "9,2,1", "--out", tmp_path)
     assert result.exit_code == 0, result.output
     table = pd.read_csv(tmp_path / "power.csv").set_index("Test patients a site")
     assert table.loc[4, "2 seeds [points]"] == pytest.approx((16.334**2 * 4.5 + 2.8016**2 * 20.5) ** 0.5, rel=1e-4)
@@ -77,7 +77,7 @@ def test_power_by_hand(fedmerit, tmp_path):
     ],
 )
 def test_power_without_variances_or_numbers(fedmerit, tmp_path, given, told):
-    result = fedmerit("power", *given, "--out", tmp_path / "out")
+    result = fedmerit("value", "power", *given, "--out", tmp_path / "out")
     assert result.exit_code == 2, result.output
     assert told in result.stderr
     assert not (tmp_path / "out").exists()

@@ -59,7 +59,11 @@ def test_command_explains_itself(fedmerit, command):
 
 @pytest.mark.parametrize(
     ("typed", "offered"),
-    [("fedmerit sur", "survey"), ("fedmerit survey --fl", "--floor"), ("fedmerit run --method fedc", "fedce\nfedci")],
+    [
+        ("fedmerit sur", "survey"),
+        ("fedmerit data survey --fl", "--floor"),
+        ("fedmerit run --method fedc", "fedce\nfedci"),
+    ],
 )
 def test_a_shell_completes_commands_options_and_methods(scripts, typed, offered):
     asked = {"_FEDMERIT_COMPLETE": "complete_bash", "COMP_WORDS": typed, "COMP_CWORD": str(typed.count(" "))}

@@ -9,8 +9,8 @@ from rich.cells import cell_len
 from run_factory import make_run
 
 from fedmerit_cli import progress as shown_runs
-from fedmerit_cli.app import console, last_round
 from fedmerit_cli.progress import RunBars, counting, exit_if_failed, progress, resumable, run_with_progress
+from fedmerit_cli.terminal import console, last_round
 
 
 def record(number):
@@ -42,7 +42,7 @@ def test_bars_with_the_time_left_fit_80_columns(tmp_path, rounds):
     folder = make_run(tmp_path / "run", rounds=rounds, done=1)
     bars = progress()
     each = RunBars(bars)
-    each.begin(folder, "fedce (combine=plus, estimate=server), seed 12")
+    each.begin(folder, "fedce (combine=plus, error=relative), seed 12")
     each.on_round(folder, record(rounds // 2))
     with console.capture() as shown:
         previous, console.width = console.width, 80

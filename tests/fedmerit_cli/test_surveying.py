@@ -1,18 +1,18 @@
-"""`fedmerit survey` of site folders: tables, CSV, page; who is left out is named."""
+"""`fedmerit data survey` of site folders: tables, CSV, page; who is left out is named."""
 
 import json
 
 import pandas as pd
 import pytest
+from fedmerit_cli.surveying import LEAST
 
 from fedmerit.wire import survey
-from fedmerit_cli.surveying import LEAST
 
 
 @pytest.fixture(scope="module")
 def surveyed(fedmerit, sites, tmp_path_factory):
     out = tmp_path_factory.mktemp("survey") / "out"
-    result = fedmerit("survey", "--sites", sites, "--floor", 2, "--out", out)
+    result = fedmerit("data", "survey", "--sites", sites, "--floor", 2, "--out", out)
     assert result.exit_code == 0, result.output
     return out, result.output
 
@@ -37,7 +37,7 @@ def test_table_csv_and_page_say_the_same(surveyed):
 
 
 def test_no_number_below_the_floor_stands_anywhere(fedmerit, sites, tmp_path):
-    result = fedmerit("survey", "--sites", sites, "--floor", 3, "--out", tmp_path)
+    result = fedmerit("data", "survey", "--sites", sites, "--floor", 3, "--out", tmp_path)
     assert result.exit_code == 0, result.output
     told = pd.read_csv(tmp_path / "survey.csv")["patients"]
     assert told[told > 0].min() >= 3
@@ -46,7 +46,7 @@ def test_no_number_below_the_floor_stands_anywhere(fedmerit, sites, tmp_path):
 
 
 def test_a_site_without_an_answer_is_named(fedmerit, sites, tmp_path):
-    result = fedmerit("survey", "--sites", sites, "--floor", 500, "--out", tmp_path)
+    result = fedmerit("data", "survey", "--sites", sites, "--floor", 500, "--out", tmp_path)
     assert result.exit_code == 0, result.output
     assert f"site2: no answer: {survey.TOO_FEW}" in result.output
     assert f"site2: no answer: {survey.TOO_FEW}" in (tmp_path / "survey.html").read_text()
@@ -54,8 +54,8 @@ def test_a_site_without_an_answer_is_named(fedmerit, sites, tmp_path):
 
 def test_what_is_missing_is_said(fedmerit, sites, tmp_path, monkeypatch):
     monkeypatch.delenv("FEDMERIT_KIT", raising=False)
-    assert "--sites or --kit" in fedmerit("survey", "--out", tmp_path).stderr
-    assert "from 2 on" in fedmerit("survey", "--sites", sites, "--floor", 1, "--out", tmp_path).stderr
+    assert "--sites or --kit" in fedmerit("data", "survey", "--out", tmp_path).stderr
+    assert "from 2 on" in fedmerit("data", "survey", "--sites", sites, "--floor", 1, "--out", tmp_path).stderr
     both = ("survey", "--sites", sites, "--floor", 1, "--out", tmp_path)
     assert "--sites, --kit: give one of both" in fedmerit(*both, "--kit", tmp_path).stderr
     of_jobs = ("--job", "id", "--min-sites", 2, "--wait", 5)

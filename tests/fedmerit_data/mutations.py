@@ -140,13 +140,9 @@ def _write(name: str, content: str | bytes, root: Path) -> None:
 LISTS: dict[str, bytes] = {
     "not JSON": b"{",
     "a list": b"[]",
-    "a number": b"7",
     "null": b"null",
-    "a text": b'"training"',
     "no keys": b"{}",
     "deep": b"[" * 100_000,
-    "long number": b'{"name": ' + b"9" * 10_000 + b"}",
-    "NaN": b"NaN",
     "Latin-1": b'{"name": "\xe9"}',
     "UTF-16": '{"name": "a"}'.encode("utf-16"),
 }
@@ -167,30 +163,20 @@ def lists(layout: Layout) -> Iterator[Mutation]:
         for name, more in {
             "name missing": {"name": None},
             "name of a folder": {"name": "../PROSTATE"},
-            "name a number": {"name": 7},
             "name empty": {"name": ""},
-            "name long": {"name": "a" * 300},
             "training text": {"training": "imagesTr"},
-            "training texts": {"training": ["imagesTr/p_1.nii.gz"]},
             "training null": {"training": None},
-            "training empty": {"training": []},
             "training a dict": {"training": pair},
             "entry null": {"training": [None]},
-            "entry numbers": {"training": [{"image": 1, "label": 2}]},
             "label missing": {"training": [{"image": pair["image"]}]},
             "label null": {"training": [{**pair, "label": None}]},
-            "label a list": {"training": [{**pair, "label": [pair["label"]]}]},
             "NUL in a name": {"training": [{**pair, "image": "a\0b.nii.gz"}]},
             "long name": {"training": [{**pair, "image": "a" * 5000 + ".nii.gz"}]},
-            "long path": {"training": [{**pair, "image": "a/" * 5000 + ".nii.gz"}]},
-            "lone surrogate": {"training": [{**pair, "image": "\ud800.nii.gz"}]},
             "a folder": {"training": [{**pair, "image": "imagesTr"}]},
             "image as label": {"training": [{**pair, "label": pair["image"]}]},
             "twice": {"training": [pair, pair]},
             "password file": {"training": [{**pair, "image": "/etc/passwd"}]},
             "tests a number": {"test": 7},
-            "tests numbers": {"test": [7]},
-            "tests null": {"test": None},
         }.items():
             yield Mutation(f"list {name}", listing, lambda root, more=more: decathlon(root, **more))
         yield Mutation("list short", "labelsTr/p_4.nii.gz", partial(decathlon, numbers=(1, 2, 3)))
@@ -201,9 +187,7 @@ def lists(layout: Layout) -> Iterator[Mutation]:
             "file missing": [*ROWS[:3], ["east", "pd", "files/e.png", "files/d_mask.png"]],
             "file a folder": [*ROWS[:3], ["east", "pd", "files", "files/d_mask.png"]],
             "site a path": [*ROWS[:3], ["../east", *ROWS[3][1:]]],
-            "site long": [["e" * 300, *row[1:]] for row in ROWS],
             "twice": [*ROWS, ROWS[0]],
-            "long cell": [*ROWS[:3], ["east", "pd", "f" * 200_000, "files/d_mask.png"]],
             "long name": [*ROWS[:3], ["east", "pd", "f" * 5000 + ".png", "files/d_mask.png"]],
             "image as label": [*ROWS[:3], ["east", "pd", "files/d.png", "files/d.png"]],
             "swapped": [*ROWS[:3], ["east", "pd", "files/d_mask.png", "files/d.png"]],
@@ -215,9 +199,7 @@ def lists(layout: Layout) -> Iterator[Mutation]:
         yield Mutation("table headless", listing, lambda root: pairs(root, ROWS[1:], tuple(ROWS[0])))
         for name, content in {
             "semicolons": "site;patient;image;label\n" + "\n".join(map(";".join, ROWS)),
-            "NUL": "site,patient,image,label\neast,a,fi\0les/a.png,files/a_mask.png\n",
             "quote open": 'site,patient,image,label\neast,a,"files/a.png,files/a_mask.png\n',
-            "Latin-1": b"site,patient,image,label\neast,\xe9,files/a.png,files/a_mask.png\n",
             "UTF-16": "site,patient,image,label\n".encode("utf-16"),
         }.items():
             yield Mutation(f"table {name}", listing, partial(_write, listing, content))
@@ -226,13 +208,10 @@ def lists(layout: Layout) -> Iterator[Mutation]:
         for name, value in {
             "training text": {"training": "MSD"},
             "training null": {"training": None},
-            "training numbers": {"training": [7]},
             "label missing": {"training": [{"image": entry["image"]}]},
-            "label null": {"training": [{**entry, "label": None}]},
             "label elsewhere": {"training": [{**entry, "label": "../datalist_2D/client_MSD.json"}]},
             "a folder": {"training": [{**entry, "image": "MSD/Image/prostate_00"}]},
             "NUL in a name": {"training": [{**entry, "image": "a\0b"}]},
-            "long name": {"training": [{**entry, "image": "a" * 5000}]},
             "one case": {"training": [entry]},
         }.items():
             yield Mutation(f"list {name}", listing, partial(_write, listing, json.dumps(value)))

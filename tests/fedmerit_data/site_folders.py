@@ -9,7 +9,7 @@ from fedmerit.files import sha256
 from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT, SPLITS
 from fedmerit_data.check import examine
 
-CASES = {"training": 6, "validation": 3, "testing": 3}
+CASES = {"training": 6, "validation": 3, "testing": 5}
 
 
 SIZE = 48

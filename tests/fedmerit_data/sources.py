@@ -176,32 +176,22 @@ LAYOUTS: dict[str, Layout] = {
         "prostate_01", "dataset_2D/MSD/Image/{}/9.png", "dataset_2D/MSD/Mask/{}/9.png", "prostate_02",
         listing="datalist_2D/client_MSD.json",
     ),
-    **{
-        kind: _layout(
-            kind, lambda folder: fundus_site(folder / "D1") and fundus_site(folder / "D2", seed=1), "b-L",
-            "D1/train/ROIs/image/{}.png", "D1/train/ROIs/mask/{}.png", "a-R",
-        )
-        for kind in ("fundus-rois", "fundus-rois-disc")
-    },
-    **{
-        kind: _layout(
-            kind, partial(fundus.drishti, training=(2, 4, 5)), "drishtiGS_004",
-            "Training/Images/{}.png", "Training/GT/{0}/SoftMap/{0}_ODsegSoftmap.png", "drishtiGS_005",
-        )
-        for kind in ("drishti-gs1", "drishti-gs1-disc")
-    },
-    "drishti-gs1-cup": _layout(
-        "drishti-gs1", partial(fundus.drishti, training=(2, 4, 5)), "drishtiGS_004",
-        "Training/Images/{}.png", "Training/GT/{0}/SoftMap/{0}_cupsegSoftmap.png", "drishtiGS_005",
+    "fundus-rois": _layout(
+        "fundus-rois", lambda folder: fundus_site(folder / "D1") and fundus_site(folder / "D2", seed=1), "b-L",
+        "D1/train/ROIs/image/{}.png", "D1/train/ROIs/mask/{}.png", "a-R",
     ),
     **{
-        kind: Layout(
-            kind, fundus.refuge, "g0001", "Training400/Glaucoma/g0001.jpg",
-            "Annotation-Training400/Disc_Cup_Masks/Glaucoma/g0001.bmp",
-            ("Training400/Non-Glaucoma/n0001.jpg", "Annotation-Training400/Disc_Cup_Masks/Non-Glaucoma/n0001.bmp"),
+        f"drishti-gs1{name}": _layout(
+            "drishti-gs1", partial(fundus.drishti, training=(2, 4, 5)), "drishtiGS_004",
+            "Training/Images/{}.png", f"Training/GT/{{0}}/SoftMap/{{0}}_{part}segSoftmap.png", "drishtiGS_005",
         )
-        for kind in ("refuge", "refuge-disc")
+        for name, part in (("", "OD"), ("-cup", "cup"))
     },
+    "refuge": Layout(
+        "refuge", fundus.refuge, "g0001", "Training400/Glaucoma/g0001.jpg",
+        "Annotation-Training400/Disc_Cup_Masks/Glaucoma/g0001.bmp",
+        ("Training400/Non-Glaucoma/n0001.jpg", "Annotation-Training400/Disc_Cup_Masks/Non-Glaucoma/n0001.bmp"),
+    ),
     **{
         kind: Layout(
             kind, partial(_riga, part), f"{place}image2",

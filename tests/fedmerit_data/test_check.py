@@ -1,11 +1,10 @@
-"""Which folders are looked into, and in what order findings are told; what is found is tested where it is."""
+"""Which folders are checked, and the order of findings."""
 
 import shutil
 
 import pytest
 from site_folders import edit
 
-from fedmerit.errors import BadInput
 from fedmerit_data.check import check, examine, examine_folders
 from fedmerit_data.checking.findings import Severity
 
@@ -17,13 +16,6 @@ def sites(two_hospitals, tmp_path):
 
 def test_nothing_wrong(two_hospitals):
     assert check(two_hospitals) == []
-
-
-def test_no_sites(tmp_path):
-    for folder in (tmp_path, tmp_path / "missing"):
-        (finding,) = check(folder)
-        assert finding.file == folder
-        assert "no site folders" in finding.message
 
 
 def test_site_json_missing_or_broken(sites):
@@ -67,9 +59,3 @@ def test_errors_are_told_before_warnings_and_notes(sites):
     assert [str(finding) for finding in check(sites)] == [
         str(finding) for finding in examine(sites).findings if finding.severity is Severity.error
     ]
-
-
-@pytest.mark.parametrize("share", [-0.1, 1.1, float("nan")])
-def test_a_share_of_empty_masks_that_is_none(two_hospitals, share):
-    with pytest.raises(BadInput, match=r"max_empty .*: expected a share from 0 to 1"):
-        check(two_hospitals, max_empty=share)

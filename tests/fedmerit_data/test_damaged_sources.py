@@ -27,7 +27,7 @@ from sources import LAYOUTS, Layout
 from fedmerit.errors import BadInput
 from fedmerit.files import sha256
 from fedmerit_data.preparation import Preparation
-from fedmerit_data.preparing.cases import Finished, Unusable, Work, prepare_case, raw_files
+from fedmerit_data.preparing.cases import CaseTask, PreparedCase, UnusableCase, prepare_case, raw_files
 
 WHAT_TO_DO = re.compile(r"; \w|expected|fetch|move|export|has to be")
 # Each file format at one layout, and of which of its two files: what readers of a format share.
@@ -43,7 +43,7 @@ FORMATS = {
 }
 RARE = ("promise12", "generic.nrrd", "i2cvb", "prostatex-seg", "generic-photographs")  # under `make test-all`
 # Layouts with a way of their own to find and to pair files.
-OWN = [name for name in LAYOUTS if not name.endswith(("-disc", "-cup", "-seg", ".nii", ".mhd", ".nrrd"))]
+OWN = [name for name in LAYOUTS if not name.endswith(("-cup", "-seg", ".nii", ".mhd", ".nrrd"))]
 PREPARED = ("prostate-multisite", "refuge")  # stand for all where nothing but `prepare` is tried
 # What each layout may take in a way of its own.
 AT_EVERY_LAYOUT = (
@@ -53,19 +53,19 @@ AT_EVERY_LAYOUT = (
 )
 
 
-def works_of(layout: Layout, source: Path, out: Path) -> tuple[list[Work], list[tuple[str, str]]]:
+def works_of(layout: Layout, source: Path, out: Path) -> tuple[list[CaseTask], list[tuple[str, str]]]:
     """Every case as `prepare` would take it, and what it would leave out."""
     asked = Preparation(layout.kind, source, size=16, **layout.options)
     sites = asked.layout.find_sites(source)
     works = [
-        Work(asked.layout, source, site.name, case, out, asked.size, asked.field_of_view, asked.crop_multiple)
+        CaseTask(asked.layout, source, site.name, case, out, asked.size, asked.field_of_view, asked.crop_multiple)
         for site in sites
         for case in site.cases
     ]
     return works, [entry for site in sites for entry in site.left_out]
 
 
-def read_as(work: Work) -> tuple[str, ...]:
+def read_as(work: CaseTask) -> tuple[str, ...]:
     """What identifies a case: the digest of every file that it is read from; none if one is no file."""
     files = [work.source / path for path in raw_files(work)]
     return tuple(sha256(path) for path in files) if all(path.is_file() for path in files) else ()
@@ -158,7 +158,7 @@ def judge_reading(layout: Layout, mutation: Mutation, pristine: Pristine, folder
     for work, own in zip(works, files, strict=True):
         if read_as(work) not in pristine.read:
             outcome = prepare_case(work)
-            if isinstance(outcome, Unusable):
+            if isinstance(outcome, UnusableCase):
                 require_told(layout, mutation, source, outcome.reason)
                 left_out += [(file, outcome.reason) for file in own]
                 continue
@@ -170,7 +170,7 @@ def judge_reading(layout: Layout, mutation: Mutation, pristine: Pristine, folder
     assert disk - used == covered(disk - used, left_out)
 
 
-def require_odd(layout: Layout, mutation: Mutation, work: Work, outcome: Finished) -> None:
+def require_odd(layout: Layout, mutation: Mutation, work: CaseTask, outcome: PreparedCase) -> None:
     assert work.case.name == layout.case, f"{work.case.name} came out another"
     assert mutation.changes, "the case came out another"
     assert outcome.remarks, "the case came out another without a remark"

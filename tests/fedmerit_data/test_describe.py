@@ -4,8 +4,8 @@ import pytest
 from made_photographs import write_photographs
 
 from fedmerit.errors import BadInput
-from fedmerit_data.describe import describe
 from fedmerit_data.preparation import Preparation
+from fedmerit_data.prepare import describe
 
 LABELS = {"disc": (1, 2), "cup": (2,)}
 
@@ -31,22 +31,9 @@ def test_what_cannot_be_prepared_so(tmp_path, fedmerit):
     assert "--labels" in one.faults[1]
     told = fedmerit("prepare", "generic", "--source", source, "--labels", "disc=1", "--describe")
     assert told.exit_code == 1
-    assert "cannot be prepared so" in told.output
+    assert "cannot be prepared" in told.output
     with pytest.raises(BadInput, match="generates"):
         describe(Preparation("synthetic-prostate"))
-
-
-def test_patients_are_those_of_the_table(tmp_path):
-    """Four photographs of two people cannot be split in three."""
-    source = write_photographs(tmp_path / "raw", sites=("A",))
-    table = tmp_path / "patients.csv"
-    table.write_text("site,case,patient\n" + "".join(f"A,{case},{case % 2}\n" for case in range(4)))
-    (one,) = describe(Preparation("generic", source=source, labels=LABELS, patient_table=table))
-    assert one.patients == 2
-    assert "2 patient(s)" in one.faults[0]
-    table.write_text("site,case,patient\nA,none,0\n")
-    with pytest.raises(BadInput, match=r"patients\.csv"):
-        describe(Preparation("generic", source=source, labels=LABELS, patient_table=table))
 
 
 @pytest.mark.parametrize("name", ["overview", "A=B"])
@@ -54,5 +41,5 @@ def test_a_site_that_cannot_be_called_so(tmp_path, name):
     source = write_photographs(tmp_path / "raw", sites=(name,))
     (one,) = describe(Preparation("generic", source=source, labels=LABELS))
     (fault,) = one.faults
-    assert f"the site's name is '{name}'" in fault
+    assert f"a site is named '{name}'" in fault
     assert "rename it" in fault

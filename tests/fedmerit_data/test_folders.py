@@ -1,40 +1,33 @@
-"""Folders that are either whole or absent, and the partial ones in which they come into being."""
+"""Folders that are complete or absent."""
 
 import os
 import shutil
-from pathlib import Path
 
 import pytest
 
 from fedmerit.errors import BadInput
 from fedmerit_data import folders
-from fedmerit_data.folders import holds_something, link_or_copy, new_folder, partial_folder, partial_of, require_free
+from fedmerit_data.folders import is_occupied, link_or_copy, new_folder, partial_folder, partial_path, require_free
 
 
 def test_an_absent_or_empty_folder_is_free(tmp_path):
     (tmp_path / "empty").mkdir()
     (tmp_path / "full" / "inner").mkdir(parents=True)
     (tmp_path / "file").write_text("")
-    taken = {name: holds_something(tmp_path / name) for name in ("absent", "empty", "full", "file")}
+    taken = {name: is_occupied(tmp_path / name) for name in ("absent", "empty", "full", "file")}
     assert taken == {"absent": False, "empty": False, "full": True, "file": True}
     for name, full in taken.items():
         if full:
-            with pytest.raises(BadInput, match=f"{name}: already holds something; name a new folder"):
+            with pytest.raises(BadInput, match=f"{name}: is not empty; name a new folder"):
                 require_free(tmp_path / name)
         else:
             require_free(tmp_path / name)
 
 
-def test_the_partial_folder_is_a_hidden_sibling(tmp_path, monkeypatch):
-    assert partial_of(tmp_path / "sites") == tmp_path / ".sites.partial"
-    monkeypatch.chdir(tmp_path)
-    assert partial_of(Path("sites")) == tmp_path / ".sites.partial"
-
-
 def test_a_partial_folder_is_for_one_at_a_time_and_outlives_the_block(tmp_path):
     out = tmp_path / "new" / "sites"
     with partial_folder(out) as folder:
-        assert folder == partial_of(out)
+        assert folder == partial_path(out)
         (folder / "half").write_text("done")
         with pytest.raises(BadInput, match="sites: another process is preparing it"), partial_folder(out):
             pytest.fail("let in")
@@ -49,14 +42,14 @@ def _stopped_half_way(folder):
 
 def test_a_new_folder_is_whole_or_absent(tmp_path):
     out = tmp_path / "within" / "sites"
-    left = partial_of(out) / "new" / "of a killed process"
+    left = partial_path(out) / "new" / "of a killed process"
     left.mkdir(parents=True)
     with new_folder(out) as folder:
         assert list(folder.iterdir()) == []
         (folder / "whole").touch()
         assert not out.exists()
     assert [path.name for path in out.iterdir()] == ["whole"]
-    with pytest.raises(BadInput, match="sites: already holds something"), new_folder(out):
+    with pytest.raises(BadInput, match="sites: is not empty"), new_folder(out):
         pytest.fail("let in")
     with pytest.raises(KeyboardInterrupt), new_folder(tmp_path / "within" / "others") as folder:
         _stopped_half_way(folder)
@@ -66,7 +59,7 @@ def test_a_new_folder_is_whole_or_absent(tmp_path):
 def test_a_folder_that_the_other_process_removed_meanwhile_is_not_taken(tmp_path, monkeypatch):
     """It came to its end between our opening of the lock and our locking it."""
     out = tmp_path / "sites"
-    monkeypatch.setattr(folders.fcntl, "flock", lambda *_: shutil.rmtree(partial_of(out)))
+    monkeypatch.setattr(folders.fcntl, "flock", lambda *_: shutil.rmtree(partial_path(out)))
     with pytest.raises(BadInput, match="another process"), partial_folder(out):
         pytest.fail("let in")
 

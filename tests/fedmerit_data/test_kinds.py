@@ -1,13 +1,13 @@
+"""All kinds: tasks, real images, and a card in the docs."""
+
 import pickle
 from pathlib import Path
 
 import numpy as np
 import pytest
-from layouts_fundus import WRITE, only
-from layouts_prostate import found
+from layouts_fundus import only
 
 from fedmerit.configuration.run import TASKS
-from fedmerit.errors import BadInput
 from fedmerit_data.kinds import KINDS
 from fedmerit_data.spatial.dicom import read_series
 from fedmerit_data.spatial.volumes import read_itk, read_nifti
@@ -24,36 +24,6 @@ def test_kinds_that_crop_know_a_disc():
 def test_kinds_are_of_a_task_that_can_be_trained(kind):
     task = TASKS[KINDS[kind].task]
     assert (KINDS[kind].labels, KINDS[kind].channels) == (tuple(task["labels"]), task["in_channels"])
-
-
-@pytest.mark.parametrize("kind", WRITE)
-def test_no_photographs(tmp_path, kind):
-    with pytest.raises(BadInput, match="missing: no such folder; --source has to be the folder that holds"):
-        KINDS[kind].find_sites(tmp_path / "missing")
-    (tmp_path / "notes.txt").write_text("")
-    with pytest.raises(BadInput, match="holds no cases in this layout; expected"):
-        KINDS[kind].find_sites(tmp_path)
-
-
-ALONE = [
-    ("drishti-gs1", "Training/Images/drishtiGS_002.png", "ODsegSoftmap.png: the image of this mask is missing"),
-    ("drishti-gs1", "Training/GT/drishtiGS_002/SoftMap/drishtiGS_002_ODsegSoftmap.png", "the disc mask of drishtiGS"),
-    ("drishti-gs1", "Training/GT/drishtiGS_002/SoftMap/drishtiGS_002_cupsegSoftmap.png", "the cup mask of drishtiGS"),
-    ("rim-one-r3", "Healthy/Average_masks/N-1-L-Cup-Avg.png", "N-1-L-Disc-Avg.png: the cup mask of N-1-L is missing"),
-    ("rim-one-r3", "Healthy/Stereo Images/N-1-L.jpg", "N-1-L-Disc-Avg.png: the image of this mask is missing"),
-    ("refuge", "Test400/T0001.jpg", "T0001.bmp: the image of this mask is missing"),
-    ("refuge", "REFUGE-Validation400-GT/Disc_Cup_Masks/V0001.png", "V0001.jpg: its mask is missing"),
-    ("drions-db", "train/groundtruth/image_001.jpg", "image_001.jpg: its mask is missing"),
-    ("ichallenge", "Annotations/H0002.png", "H0002.jpg: its mask is missing"),
-]
-
-
-@pytest.mark.parametrize(("kind", "removed", "message"), ALONE)
-def test_a_file_alone_is_named(tmp_path, kind, removed, message):
-    WRITE[kind](tmp_path)
-    (tmp_path / removed).unlink()
-    with pytest.raises(BadInput, match=message):
-        KINDS[kind].find_sites(tmp_path)
 
 
 # Shares of the frame that disc and cup take, of whole photographs.
@@ -87,14 +57,6 @@ def test_real_photographs(real_data, kind):
 
 
 VOLUMES = ("promise12", "nci-isbi-2013", "i2cvb", "msd-prostate", "prostatex", "prostate158")
-
-
-@pytest.mark.parametrize("kind", VOLUMES)
-def test_no_volumes(tmp_path, kind):
-    with pytest.raises(BadInput, match="missing: no such folder"):
-        found(kind, tmp_path / "missing")
-    with pytest.raises(BadInput, match=r"no cases in this site folder|no folder GE or Siemens in it"):
-        found(kind, tmp_path)
 
 
 # The release's folder, and the millilitres of gland and the slices that show it as measured on its real cases.

@@ -1,4 +1,4 @@
-from dataclasses import FrozenInstanceError
+"""Options of a preparation: ranges, defaults, and what arrays depend on."""
 
 import pytest
 
@@ -15,23 +15,23 @@ BAD = {
     "seed": ({"seed": -1}, "seed -1: expected"),
     "slices": ({"slices": "some"}, "slices 'some': expected all or organ"),
     "field": ({"field_of_view": -5.0}, "field of view -5 mm: expected"),
-    "field of photographs": ({"kind": "fundus-rois", "field_of_view": 100}, "fundus images know no millimetres"),
+    "field of photographs": ({"kind": "fundus-rois", "field_of_view": 100}, "fundus images have no pixel size in mm"),
     "server share": ({"server_share": 0.6}, "server share 0.6: expected a share"),
     "server share nan": ({"server_share": float("nan")}, "server share nan: expected"),
     "server share negative": ({"server_share": -0.1}, "server share -0.1: expected"),
     "crop": ({"crop": "disc"}, "crop 'disc': kind prostate-multisite allows whole$"),
-    "crop multiple": ({"crop_multiple": 3.0}, "crop multiple 3: says how large a disc crop is, but the crop is whole"),
+    "crop multiple": ({"crop_multiple": 3.0}, "crop multiple 3: is the size of a disc crop, but the crop is whole"),
     "multiple of a disc": (
         {"kind": "fundus-rois", "crop": "disc", "crop_multiple": 0.5},
         r"crop multiple 0\.5: expected 1 to 20",
     ),
-    "patients": ({"patients": 9}, "only synthetic kinds take it"),
+    "patients": ({"patients": 9}, "takes all patients of its source"),
     "few patients": ({"kind": "synthetic-fundus", "patients": 3}, "patients 3: expected at least 5"),
     "source": ({"source": None}, "kind prostate-multisite: needs --source"),
     "kind": ({"kind": "cardiac"}, "kind 'cardiac': expected one of prostate-multisite, "),
-    "labels": ({"labels": {"prostate": ()}}, "^labels: kind prostate-multisite has its own"),
-    "channels": ({"channels": 1}, "^channels: kind prostate-multisite has its own"),
-    "task": ({"task": "prostate"}, "^task: kind prostate-multisite has its own"),
+    "labels": ({"labels": {"prostate": ()}}, "^labels: fixed for kind prostate-multisite"),
+    "channels": ({"channels": 1}, "^channels: fixed for kind prostate-multisite"),
+    "task": ({"task": "prostate"}, "^task: fixed for kind prostate-multisite"),
     "own channels": ({"kind": "generic", "channels": 99}, "channels 99: expected 1"),
 }
 
@@ -55,15 +55,10 @@ def test_what_is_not_given_is_the_kinds_own(tmp_path):
     assert Preparation("synthetic-fundus").raw_folder(tmp_path / "out") == tmp_path / "out-raw"
 
 
-def test_it_does_not_change():
-    with pytest.raises(FrozenInstanceError):
-        Preparation("synthetic-fundus").seed = 1
-
-
 def test_arrays_do_not_depend_on_what_only_the_lists_say(tmp_path):
     one = Preparation(KIND, tmp_path)
     lists = {"ratios": (0.4, 0.3, 0.3), "seed": 5, "slices": "organ", "server_share": 0.1}
-    assert Preparation(KIND, tmp_path, **lists).options_of_arrays(tmp_path) == one.options_of_arrays(tmp_path)
-    assert Preparation(KIND, tmp_path, size=32).options_of_arrays(tmp_path) != one.options_of_arrays(tmp_path)
-    generated = [Preparation("synthetic-fundus", seed=seed).options_of_arrays(tmp_path) for seed in (0, 1)]
+    assert Preparation(KIND, tmp_path, **lists).array_options(tmp_path) == one.array_options(tmp_path)
+    assert Preparation(KIND, tmp_path, size=32).array_options(tmp_path) != one.array_options(tmp_path)
+    generated = [Preparation("synthetic-fundus", seed=seed).array_options(tmp_path) for seed in (0, 1)]
     assert generated[0] != generated[1]

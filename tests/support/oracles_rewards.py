@@ -139,7 +139,7 @@ def check_rffl(content, mode):
         assert_equal(config["coef"] / (~before.removed).sum(), round["threshold"], what)
         assert (state.removed & ~before.removed).nonzero().flatten().tolist() == round["removed"], what
         assert (~state.removed).nonzero().flatten().tolist() == round["R"], what
-        assert outcome.quantities["removed"].tolist() == state.removed.tolist(), what
+        assert outcome.quantities["expelled"].tolist() == state.removed.tolist(), what
         assert_equal(outcome.reputation, round["r"], what)
         assert_equal(outcome.quantities["quota"], [max(0.0, ratio) for ratio in round["ratio"]], what)
         if not released:

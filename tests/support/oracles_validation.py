@@ -48,7 +48,7 @@ def check_cffl(content, mode):
         state, outcome = method.round(state, updates, reports)
         assert_equal(outcome.contribution, round["share"], what)
         assert_equal(outcome.quantities["utility"], accuracy, what)
-        assert outcome.quantities["removed"].nonzero().flatten().tolist() == round["removed"], what
+        assert outcome.quantities["expelled"].nonzero().flatten().tolist() == round["removed"], what
         assert (~state.removed).nonzero().flatten().tolist() == round["R"], what
         assert_equal(outcome.reputation, round["c"], what)
         assert_equal(method.coef / (~state.removed).sum(), round["threshold_next"], what)

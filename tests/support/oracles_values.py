@@ -11,8 +11,8 @@ from fedmerit.observers import LeaveOneOutLoss, MultiRoundReconstruction
 from fedmerit_evaluation.valuation.game_estimators import (
     LeaveOneOutLossValues,
     MultiRoundValues,
+    leave_one_out_losses,
     leave_one_out_matrix,
-    others_lose,
 )
 
 
@@ -56,7 +56,9 @@ def check_others_lose(content, entry):
     game = game_of(observation, evaluated(observation, utility_of(given)), list("012"))
     run = Rounds([game], list("012"), given["num_samples"])
     assert_equal(LeaveOneOutLossValues().values(run)[:, 0], given["value"], "value")
-    same = others_lose(leave_one_out_matrix(game, list("012")), np.array(given["num_samples"]), np.eye(3, dtype=bool))
+    same = leave_one_out_losses(
+        leave_one_out_matrix(game, list("012")), np.array(given["num_samples"]), np.eye(3, dtype=bool)
+    )
     assert_equal(same[:, 0], given["value"], "value")
 
 

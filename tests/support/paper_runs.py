@@ -8,7 +8,7 @@ from run_factory import SITES, add_rows, make_run
 
 from fedmerit.methods.registry import METHODS
 from fedmerit.records.results import Row
-from fedmerit_lab.papers.artefact import APART, BY_ALONE
+from fedmerit_lab.papers.artefact import BY_LOCAL_ONLY, KEEP_OWN
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Made_up:
 def made_up_run(folder, label, seed, names=SITES):
     """Every row that a paper's artefact reads, beside those of `make_run`."""
     method, *settings = label.split(":")
-    parameters = dict(setting.split("=") for setting in settings if not (APART + BY_ALONE).count(f":{setting}"))
+    parameters = dict(setting.split("=") for setting in settings if not (KEEP_OWN + BY_LOCAL_ONLY).count(f":{setting}"))
     make_run(folder, method=method, seed=seed, sites=names, rounds=4, parameters=parameters)
     random = np.random.default_rng([seed, *label.encode()])
     head = (folder.name, method, seed)
@@ -37,7 +37,7 @@ def made_up_run(folder, label, seed, names=SITES):
             rows += [
                 Row(*head, number, site, f"{what}_distance", 0.1 * place) for what in ("model", "output", "reward")
             ]
-            rows.append(Row(*head, number, site, "held", 0.2 * place))
+            rows.append(Row(*head, number, site, "neuron_share", 0.2 * place))
         if method == "cycle":
             held = [(number, holder) for number in range(1, 4) for holder in names if holder != site]
             rows += [
@@ -46,7 +46,7 @@ def made_up_run(folder, label, seed, names=SITES):
             ]
         level = (
             0.7
-            if METHODS[method].about.download == "global model" and not label.endswith(APART)
+            if METHODS[method].about.download == "global model" and not label.endswith(KEEP_OWN)
             else 0.5 + 0.05 * place + random.uniform(0, 0.02)
         )
         for tester in names:

@@ -5,8 +5,8 @@ from pathlib import Path
 import pandas as pd
 
 from fedmerit.records.results import COLUMNS
-from fedmerit_evaluation.freeriders.attacked_runs import HONEST, Attack
 from fedmerit_evaluation.results.views import Results
+from fedmerit_lab.attacks.attacked_runs import HONEST, Attack
 
 SITES = ("A", "B", "C")
 ROUNDS = 12

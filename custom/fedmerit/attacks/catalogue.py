@@ -45,7 +45,7 @@ _BUILT_IN: Mapping[str, type[Attack]] = {
     "rigged": Rigged,
     "near-twin": NearTwin,
 }
-STUDY_ATTACKS = ("duplicate", "split")  # they write new site folders: `fedmerit_evaluation.freeriders.sybils.SYBILS`
+STUDY_ATTACKS = ("duplicate", "split")  # they write new site folders: `fedmerit_lab.attacks.sybils.SYBILS`
 KINDS: Catalogue[type[Attack]] = Catalogue(
     "attacks",
     _BUILT_IN,
@@ -72,7 +72,7 @@ def require_possible(specs: Mapping[str, str], sites: Sequence[str], rounds: int
         if (kind := str(spec).partition(":")[0]) in STUDY_ATTACKS:
             raise BadInput(
                 f"attack {site}={spec}: changes the site folders, which a run does not; use "
-                f"`fedmerit attack --kind {kind} --site {site}` or `fedmerit freeriders`"
+                f"`fedmerit lab attacks --kinds {kind} --attackers {site}`"
             )
         attack = parse(str(spec))
         named = [site, *attack.others]

@@ -5,13 +5,13 @@ import shlex
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.errors import BadInput
 from fedmerit.records.results import read_run
+from fedmerit.version import code_commit, package_version
 
 PACKAGES = ("fedmerit", "nvflare", "monai", "torch", "numpy")
 
@@ -23,8 +23,9 @@ def describe(name: str, config: RunConfiguration, sites: Sequence[str], engine: 
         **run_plan(config),
         "sites": list(sites),
         "engine": engine,
-        "fedmerit_version": _version("fedmerit"),
-        "packages": {name: _version(name) for name in PACKAGES} | {"python": platform.python_version()},
+        "fedmerit_version": package_version(),
+        "commit": code_commit(),
+        "packages": {name: package_version(name) for name in PACKAGES} | {"python": platform.python_version()},
         "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
     }
@@ -52,10 +53,3 @@ def read_plan(run: Path) -> RunConfiguration:
         return RunConfiguration.from_dict(plan)
     except BadInput as error:
         raise BadInput(f"{info.file}: {error}") from None
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:  # a job that brings its code
-        return "not installed"

@@ -7,7 +7,7 @@ BatchNorm statistics and the reported numbers pass them as they are.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from fedmerit.capabilities import TrainsLocally, exchanges_directly
+from fedmerit.capabilities import capabilities
 from fedmerit.configuration import spec_syntax
 from fedmerit.core import Method
 from fedmerit.errors import BadInput
@@ -67,9 +67,9 @@ def require_privacy(specs: Sequence[str], name: str, method: Method) -> list[str
         require_tenseal(f"--privacy {HE}")
         return [HE]
     complete = [spec_syntax.format_spec(parse(spec), KINDS) for spec in specs]
-    beside = isinstance(method, TrainsLocally) and method.vectors
+    can = capabilities(method)
     why_not = method.needs.unfiltered or (
-        PEER_MODELS_UNFILTERED if exchanges_directly(method) else BESIDE if beside else ""
+        PEER_MODELS_UNFILTERED if can.exchanges_directly else BESIDE if can.vectors else ""
     )
     if complete and why_not:
         raise BadInput(f"--privacy {complete[0]}: not with method {name}: {why_not}")

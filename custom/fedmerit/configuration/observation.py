@@ -2,12 +2,10 @@
 
 from collections.abc import Sequence
 
-import torch
-
-from fedmerit.capabilities import AllocatesNeurons, LearnsFromPeers, TrainsLocally
+from fedmerit.capabilities import capabilities
 from fedmerit.configuration import spec_syntax
 from fedmerit.configuration.filters import HE
-from fedmerit.core import Layout, Method
+from fedmerit.core import Method
 from fedmerit.errors import BadInput
 from fedmerit.observers import OBSERVERS, Observer
 
@@ -65,17 +63,9 @@ def require_observable(values: Sequence[str], keep_updates: bool, privacy: Seque
 
 def gives_own_models(method: Method) -> bool:
     """Whether sites get, or keep, models of their own."""
-    keeps = isinstance(method, TrainsLocally) and method.keeps_own_model
-    return keeps or isinstance(method, LearnsFromPeers | AllocatesNeurons) or holds_site_models(method)
+    return method.has_site_models or capabilities(method).keeps_own_model
 
 
 def trains_locally(method: Method) -> bool:
     """Whether each site trains a model by itself, and the server has it."""
-    return method.needs.sites == 1 and holds_site_models(method)
-
-
-def holds_site_models(method: Method) -> bool:
-    """Whether the server has a model for each site, as ``models`` of the method's state shows."""
-    sites, size = 3, 7
-    models = getattr(method.start(torch.zeros(size), sites, Layout.of(size)), "models", None)
-    return isinstance(models, torch.Tensor) and models.shape == (sites, size)
+    return method.needs.sites == 1 and method.has_site_models

@@ -9,14 +9,14 @@ from typing import Any, get_origin, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from fedmerit.capabilities import TrainsLocally
+from fedmerit.capabilities import capabilities
 from fedmerit.configuration.network_input import Preprocessing
 from fedmerit.configuration.observation import require_observers
 from fedmerit.configuration.recipes import with_preset, with_recipe
 from fedmerit.core import Method
-from fedmerit.errors import BadInput
+from fedmerit.errors import BadInput, suggest
 from fedmerit.guard.settings import GuardSettings
-from fedmerit.methods.registry import METHODS, build_method, method_class
+from fedmerit.methods.registry import METHODS, build_method
 from fedmerit.parameters import Checked, parameter
 from fedmerit.records.ledger import record_hash
 
@@ -174,7 +174,8 @@ class RunConfiguration(Checked):
     def build_guarded_method(self) -> Method:
         """The method of server and sites: under the guard it rests on nothing that only a site itself can know."""
         method = self.build_method()
-        return method.without_self_reports if self.is_guarded(method) else method
+        trusting = capabilities(method).self_reports if self.is_guarded(method) else None
+        return trusting.without_self_reports if trusting else method
 
     def is_guarded(self, method: Method) -> bool:
         """Whether the guard is on and at work; it idles where nobody gets anything of another's."""
@@ -208,26 +209,25 @@ class RunConfiguration(Checked):
         """The same configuration with the method's parameters complete and of their types, or `BadInput`."""
         if self.method not in METHODS:
             raise BadInput(f"method {self.method!r}: unknown; expected one of {', '.join(METHODS)}")
-        method = build(method_class(self.method, self.parameters), self.parameters, f"method {self.method}")
+        method = build(METHODS[self.method], self.parameters, f"method {self.method}")
+        can = capabilities(method)
         if self.rounds < method.needs.rounds:
             raise BadInput(
                 f"rounds={self.rounds}: method {self.method} needs {method.needs.rounds} or more: {method.needs.why}"
             )
-        if method.needs.others_lose and self.guard.guard != "on":
+        if can.leave_one_out and can.leave_one_out.needs_others and self.guard.guard != "on":
             raise BadInput(
                 f"guard={self.guard.guard}: {self.method} needs what the others lose without a site, which the guard "
                 "has them measure; take guard=on (in a list of methods, too: "
                 f"{self.method}:error=others:guard=on), or error=absolute"
             )
-        if isinstance(method, TrainsLocally) and self.training.optimizer not in (method.optimizers or OPTIMIZERS):
+        if can.optimizers and self.training.optimizer not in can.optimizers:
             raise BadInput(
-                f"optimizer={self.training.optimizer}: method {self.method} needs {' or '.join(method.optimizers)}; "
-                f"add --set optimizer={method.optimizers[0]}"
+                f"optimizer={self.training.optimizer}: method {self.method} needs {' or '.join(can.optimizers)}; "
+                f"add --set optimizer={can.optimizers[0]}"
             )
-        plain = isinstance(method, TrainsLocally) and method.optimizers
-        others = {name: getattr(self.training, name) for name in ("momentum", "clip_norm") if plain}
-        for name, value in others.items():
-            if value:
+        for name in ("momentum", "clip_norm") if can.optimizers else ():
+            if value := getattr(self.training, name):
                 raise BadInput(
                     f"{name}={value:g}: method {self.method} needs steps of the learning rate times the gradient; "
                     f"leave {name} out"
@@ -244,6 +244,9 @@ def _move_statistics_to_training(values: Mapping[str, Any]) -> Mapping[str, Any]
     rest = {name: value for name, value in parameters.items() if name != "statistics"}
     rule = "mean" if parameters["statistics"] == "shared" else "method"
     return {**values, "parameters": rest, "training": {**(values.get("training") or {}), "statistics": rule}}
+
+
+RENAMED = {"learning_rate": "lr", "local_epochs": "epochs", "network": "architecture", "channels": "width"}
 
 
 def settable(kind: type[Any]) -> list[Field[Any]]:
@@ -278,14 +281,14 @@ def make_configuration(
         BadInput: a name is unknown or a value not of its type; the message lists the names there are.
     """
     if method not in METHODS:
-        raise BadInput(f"method {method!r}: unknown; expected one of {', '.join(METHODS)}")
+        raise BadInput(f"method {method!r}: unknown{suggest(method, METHODS)}")
     names = parameter_names(method)
     chosen: dict[str, dict[str, Any]] = {"parameters": {}, "training": {}, "network": dict(network), "guard": {}}
     for name, value in with_recipe(with_preset(settings, method), task).items():
         group = next((group for group in names if name in names[group]), None)
         if group is None:
-            known = "; ".join(f"{group}: {', '.join(there) or 'none'}" for group, there in names.items())
-            raise BadInput(f"parameter {name!r}: method {method} has none of that name. There are {known}")
+            known = [name for there in names.values() for name in there]
+            raise BadInput(f"parameter {name!r}: unknown with method {method}{suggest(name, known, RENAMED)}")
         chosen[group][name] = value
     for group, kind in (("network", Network), ("training", Training)):
         chosen[group] = _typed(kind, chosen[group], group)

@@ -1,7 +1,8 @@
 """Contributions read from a finished run, for methods that take them as input, as FedSAC does."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from fedmerit.errors import BadInput
 from fedmerit.federation.checkpoint import is_finished
@@ -51,3 +52,16 @@ def read_contributions(run: Path, sites: Sequence[str]) -> dict[str, float]:
 def format_setting(contributions: dict[str, float]) -> str:
     """Contributions in the order of site names, as ``--set contributions=`` takes them."""
     return ",".join(repr(contributions[site]) for site in sorted(contributions))
+
+
+def add_contributions(settings: Mapping[str, Any], run: Path | None, sites: Sequence[str]) -> dict[str, Any]:
+    """The settings, and what these sites contributed to a finished ``run``, if one is given.
+
+    Raises:
+        BadInput: the settings have contributions already, or the run has none of these sites.
+    """
+    if run is None:
+        return dict(settings)
+    if "contributions" in settings:
+        raise BadInput("--contributions: also given by --set; give them once")
+    return {**settings, "contributions": format_setting(read_contributions(run, sites))}

@@ -9,17 +9,18 @@ from fedmerit.attacks.catalogue import require_possible
 from fedmerit.configuration.description import read_plan
 from fedmerit.configuration.filters import require_privacy
 from fedmerit.configuration.observation import require_observers
+from fedmerit.engines.given_contributions import add_contributions
 from fedmerit.errors import BadInput
 from fedmerit.federation.checkpoint import is_finished
 from fedmerit.files import lock_folder, write_json
+from fedmerit.options import RunOptions
 from fedmerit.records.results import read_run
 from fedmerit.trainers.monai_trainer.data import SiteFolder, open_sites, require_same_preparation
 
 NEEDED = (
-    *("method", "sites", "rounds", "seed", "engine", "threads", "device", "plan", "settings", "only", "behaviours"),
-    *("min_sites", "round_timeout", "privacy", "track", "sites_folder", "server_sites", "image_size"),
-    *("site_digests", "server_digests"),
-)
+    "method", "sites", "rounds", "seed", "engine", "plan", "sites_folder", "server_sites", "settings", "attacks",
+    "image_size", "site_digests", "server_digests", *RunOptions().recorded(),
+)  # fmt: skip
 IMAGES = ("sites", "server_sites")  # options that say where images lie
 
 
@@ -83,19 +84,22 @@ def require_same(run: Path, options: Mapping[str, Any]) -> None:
     plugins.require_given(info.get("parts", {}), run / "run.json")
     config = read_plan(run)
     observed = {"values": config.values, "keep_updates": config.keep_updates}
-    elsewhere = {"sites": info["sites_folder"], "attacks": info["behaviours"]}
-    recorded = {**info, **observed, **elsewhere}
+    recorded = {**info, **observed, "sites": info["sites_folder"]}
     as_recorded: Mapping[str, Callable[[Any], Any]] = {
         **dict.fromkeys(IMAGES, lambda folder: str(Path(folder).resolve())),
         "settings": lambda given: (
             _guard_setting(recorded["settings"]) | {name: str(value) for name, value in given.items()}
         ),
         "only": sorted,
+        "track": list,
         "attacks": lambda specs: require_possible(specs, info["sites"], info["rounds"]),
         "privacy": lambda specs: require_privacy(specs, info["method"], config.build_method()),
         "values": lambda specs: require_observers(specs, False, info["method"], config.build_method()),
     }
-    for name, value in options.items():
+    given = dict(options)
+    if source := given.pop("contributions", None):
+        given["settings"] = add_contributions(given.get("settings", {}), source, info["sites"])
+    for name, value in given.items():
         asked = as_recorded[name](value) if name in as_recorded else value
         if asked != recorded[name]:
             raise BadInput(f"{run}: was started with {name} {recorded[name]!r}, not {asked!r}; resume it with the same")

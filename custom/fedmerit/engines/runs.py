@@ -6,21 +6,23 @@ from typing import Any
 
 from fedmerit import plugins
 from fedmerit.attacks.catalogue import require_possible
-from fedmerit.capabilities import EvaluatesCandidates, PoolsImages, exchanges_directly
+from fedmerit.capabilities import capabilities
 from fedmerit.configuration.description import describe, read_plan
 from fedmerit.configuration.filters import HE, require_privacy
 from fedmerit.configuration.network_input import common
-from fedmerit.configuration.recipes import ROUNDS
-from fedmerit.configuration.run import RunConfiguration, make_configuration
+from fedmerit.configuration.recipes import ROUNDS, guarded
+from fedmerit.configuration.run import TASKS, RunConfiguration, make_configuration
 from fedmerit.configuration.tracking import require_tracking
+from fedmerit.engines.given_contributions import add_contributions
 from fedmerit.engines.local import OnExchange, run_local
 from fedmerit.engines.resumption import open_recorded_sites, read_info, require_same_images
 from fedmerit.errors import BadInput
 from fedmerit.federation.requirements import require_consistent, require_decentralised, require_sites, require_timeouts
 from fedmerit.files import LOCK, lock_folder, remove_partial_files, write_json
 from fedmerit.machine import cores
-from fedmerit.methods.registry import METHODS
+from fedmerit.options import RunOptions, Waiting
 from fedmerit.records.ciphertexts import KEYS
+from fedmerit.records.results import read_run
 from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT, SiteFolder, open_sites, read_site_digests
 from fedmerit.trainers.monai_trainer.machine_settings import (
     SERVER,
@@ -33,93 +35,90 @@ from fedmerit.trainers.monai_trainer.network_checks import check_image_size, req
 from fedmerit.trainers.monai_trainer.networks import build_network, initial_network
 from fedmerit.wire.messages import Answer
 
-ENGINES = ("sim", "local", "poc")
 
-
-def create(
-    run: Path,
-    method: str,
-    sites: Path | str,
-    rounds: int = ROUNDS,
-    seed: int = 0,
-    engine: str = "sim",
-    threads: int | None = None,
-    device: str = "",
-    settings: Mapping[str, Any] | None = None,
-    server_sites: Path | str | None = None,
-    only: Sequence[str] | None = None,
-    attacks: Mapping[str, str] | None = None,
-    min_sites: int = 1,
-    round_timeout: float = 0,
-    privacy: Sequence[str] = (),
-    track: Sequence[str] = (),
-    values: Sequence[str] = (),
-    keep_updates: bool = False,
-) -> None:
+def create(run: Path, method: str, sites: Path | str, rounds: int = ROUNDS, **options: Any) -> None:
     """Check everything that can be checked, then write run.json: the run can be executed, and resumed, from it.
 
-    The sites are all those in the folder ``sites``, or those of them that ``only`` names; those that ``attacks``
-    names follow a spec of `fedmerit.attacks` in the place of honest rounds. On NVFlare a round ends when all sites
-    have answered, or after ``round_timeout`` seconds, if any, once ``min_sites`` have. What sites send passes the
-    filters ``privacy``; ``privacy`` and ``track`` hold specs of `fedmerit.configuration`, ``values`` those of what is
-    observed to tell values by; with ``keep_updates`` the run folder keeps the updates, to tell others afterwards.
+    Args:
+        run: the run folder.
+        method: name of the method.
+        sites: folder of site folders.
+        rounds: to train.
+        **options: further ones of `RunOptions`.
 
     Raises:
         BadInput: the folder holds a run already, or an option, a site or a parameter cannot be used.
     """
     _require_new(run)
-    if engine not in ENGINES:
-        raise BadInput(f"engine {engine!r}: unknown; expected one of {', '.join(ENGINES)}")
-    if threads is not None and threads < 1:
-        raise BadInput(f"threads {threads}: expected 1 or more")
-    folders = open_sites(Path(sites), only)
-    first = folders[0]
-    config = configuration_for(folders, method, rounds, seed, settings or {}, values, keep_updates)
+    asked = RunOptions.read({"method": method, "sites": sites, "rounds": rounds, **options})
+    folders = open_sites(Path(sites), asked.only)
     names = [folder.name for folder in folders]
+    settings = add_contributions(asked.all_settings, asked.contributions, names)
+    config = configuration_for(folders, method, rounds, asked.seed, settings, asked.values, asked.keep_updates)
     require_sites(config, names)
-    _require_one_machine(config, engine, attacks)
-    require_timeouts(min_sites, round_timeout, len(names))
-    if engine == "local" and round_timeout:
-        raise BadInput(f"--round-timeout {round_timeout:g}: only with NVFlare's engines; take --engine sim")
-    if engine == "poc" and threads:
-        raise BadInput(f"--threads {threads}: processes of --engine poc all work at once; leave it out")
-    known = names if only is None else [folder.name for folder in open_sites(Path(sites))]
-    require_known_sites(device, known, present=names)
-    specs = require_possible(attacks or {}, names, rounds)
-    filters, trackers = require_privacy(privacy, method, config.build_method()), require_tracking(track, engine)
+    _require_one_machine(config, asked)
+    require_timeouts(*asked.waiting, len(names))
+    _require_engine(asked)
+    known = names if asked.only is None else [folder.name for folder in open_sites(Path(sites))]
+    require_known_sites(asked.device, known, present=names)
+    specs = require_possible(asked.attacks, names, rounds)
+    filters = require_privacy(asked.privacy, method, config.build_method())
+    trackers = require_tracking(asked.track, asked.engine)
     require_consistent(config, filters)
     for folder in folders:
         folder.require_cases()
         folder.require_arrays()
-        pick_device(configured_device(folder.name, device), folder.name)
-    own = open_sites(Path(server_sites)) if server_sites is not None else []
+        pick_device(configured_device(folder.name, asked.device), folder.name)
+    own = open_sites(asked.server_sites) if asked.server_sites is not None else []
     _require_server_set(config, folders, own)
-    _require_processes(config, engine, threads, names)
-    description = describe(run.name, config, names, engine) | {
-        "only": only and sorted(only),
-        "threads": threads,
-        "device": device,
-        "behaviours": specs,
+    _require_processes(config, asked.engine, asked.threads, names)
+    description = describe(run.name, config, names, asked.engine) | {
+        **asked.recorded(),
+        "only": asked.only and sorted(asked.only),
+        "attacks": specs,
         "privacy": filters,
         "track": trackers,
-        "min_sites": min_sites,
-        "round_timeout": round_timeout,
-        "image_size": list(first.image_size),
+        "image_size": list(folders[0].image_size),
         "site_digests": read_site_digests(folders),
         "server_digests": read_site_digests(own),
         "sites_folder": str(Path(sites).resolve()),
-        "server_sites": server_sites and str(Path(server_sites).resolve()),
-        "settings": {name: str(value) for name, value in (settings or {}).items()},
+        "server_sites": asked.server_sites and str(asked.server_sites.resolve()),
+        "settings": {name: str(value) for name, value in settings.items()},
         **({"parts": parts} if (parts := plugins.script_digests()) else {}),
     }
     run.mkdir(parents=True, exist_ok=True)
-    with lock_folder(run):  # of two that begin at once, one is the run
+    with lock_folder(run):  # of two processes that begin at once, one has the run
         _require_new(run)
         write_json(run / "run.json", description)
 
 
+def job_configuration(asked: RunOptions, task: str | None) -> tuple[RunConfiguration, list[str]]:
+    """The configuration of a job that is exported, and its privacy filters.
+
+    Args:
+        asked: its options; ``sites``, if given, has site folders like those of the hospitals.
+        task: of the sites, if no ``sites`` are given.
+
+    Raises:
+        BadInput: an option cannot be used.
+    """
+    settings, method = guarded(asked.all_settings), str(asked.method)
+    if asked.contributions:  # in the order of names, as the job's sites will be
+        settings = add_contributions(settings, asked.contributions, read_run(asked.contributions)["sites"])
+    observed = asked.values, asked.keep_updates
+    if asked.sites is None:
+        network = TASKS[str(task)]
+        config = make_configuration(method, str(task), asked.rounds, asked.seed, network, settings, *observed)
+    else:
+        config = configuration_for(open_sites(asked.sites), method, asked.rounds, asked.seed, settings, *observed)
+    filters = require_privacy(asked.privacy, method, config.build_method())
+    require_tracking(asked.track, "prod")
+    require_consistent(config, filters)
+    return config, filters
+
+
 def _require_new(run: Path) -> None:
-    """`BadInput` where a run folder cannot be made, or holds something already."""
+    """`BadInput` if a run folder cannot be made, or holds something already."""
     in_the_way = next((path for path in (run, *run.parents) if path.exists() and not path.is_dir()), None)
     if in_the_way:
         raise BadInput(f"{run}: cannot be a folder, as {in_the_way} is a file; choose another --out")
@@ -136,7 +135,7 @@ def configuration_for(
     values: Sequence[str] = (),
     keep_updates: bool = False,
 ) -> RunConfiguration:
-    """Of a run on such sites; `BadInput` where a setting is none, or their images do not fit the network."""
+    """Of a run on such sites; `BadInput` if a setting is none, or their images do not fit the network."""
     first = folders[0]
     network = {"in_channels": first.channels, "labels": list(first.labels)}
     preprocessing = common({folder.name: folder.info for folder in folders})
@@ -148,17 +147,25 @@ def configuration_for(
     return config
 
 
-def _require_one_machine(config: RunConfiguration, engine: str, attacks: Mapping[str, str] | None) -> None:
-    """`BadInput` where images were to be pooled elsewhere than in one process, or by sites that attack."""
-    if engine != "local":
+def _require_engine(asked: RunOptions) -> None:
+    """`BadInput` if the engine cannot do what other options ask for."""
+    if asked.engine == "local" and asked.round_timeout:
+        raise BadInput(f"--round-timeout {asked.round_timeout:g}: only with NVFlare's engines; take --engine sim")
+    if asked.engine == "poc" and asked.threads:
+        raise BadInput(f"--threads {asked.threads}: with --engine poc all sites are concurrent; leave it out")
+
+
+def _require_one_machine(config: RunConfiguration, asked: RunOptions) -> None:
+    """`BadInput` if images had to be pooled outside one process, or pooling sites are to attack."""
+    if asked.engine != "local":
         require_decentralised(config)
-    elif attacks and isinstance(config.build_method(), PoolsImages):
-        raise BadInput(f"--attack: {config.method} has one training for all sites, so that none can attack it")
+    elif asked.attacks and capabilities(config.build_method()).pools_images:
+        raise BadInput(f"--attack: {config.method} has one training for all sites, so no site can attack it")
 
 
 def _require_processes(config: RunConfiguration, engine: str, threads: int | None, sites: Sequence[str]) -> None:
-    """`BadInput` where sites ask each other for their models, and not all of them would be there to answer."""
-    at_sites = exchanges_directly(config.build_method())
+    """`BadInput` if sites ask each other for their models, and not all of them would be there to answer."""
+    at_sites = capabilities(config.build_method()).exchanges_directly
     if at_sites and engine == "sim" and threads is not None and threads < len(sites):
         raise BadInput(
             f"threads {threads}: with exchange=peer all {len(sites)} sites have to be there at once; "
@@ -167,7 +174,7 @@ def _require_processes(config: RunConfiguration, engine: str, threads: int | Non
 
 
 def _require_server_set(config: RunConfiguration, folders: Sequence[SiteFolder], own: Sequence[SiteFolder]) -> None:
-    """`BadInput` where the method needs a server validation set and there is none, or it does not fit the sites."""
+    """`BadInput` if the method needs a server validation set and there is none, or it does not fit the sites."""
     first = folders[0]
     expected = (first.task, first.channels, first.labels, first.image_size)
     for folder in own:
@@ -181,7 +188,7 @@ def _require_server_set(config: RunConfiguration, folders: Sequence[SiteFolder],
     if own:
         return
     lacking = [folder.name for folder in folders if not folder.cases(SERVER_SPLIT)]
-    if lacking and issubclass(METHODS[config.method], EvaluatesCandidates):
+    if lacking and capabilities(config.build_method()).candidates:
         raise BadInput(
             f"method {config.method} needs images set aside for the server, and {', '.join(lacking)} set none aside; "
             "prepare the sites with --server-share 0.1, or name a folder of the server's own with --server-sites"
@@ -220,20 +227,19 @@ def execute(
     names = [folder.name for folder in folders]
     threads = threads or info["threads"]
     _require_processes(config, info["engine"], threads, names)
-    device = assign_devices(info["device"], names)
-    attacks, of_server = info["behaviours"], info["server_sites"]
+    device, waiting = assign_devices(info["device"], names), Waiting.of_record(info)
+    attacks, of_server = info["attacks"], info["server_sites"]
     with lock_folder(run) as lock:
         remove_partial_files(run)
         keys = _encryption_contexts(run, config) if HE in info["privacy"] else None
         if info["engine"] == "local":
             devices = {name: configured_device(name, device) for name in (*names, SERVER)}
             filtered = None if keys else _build_filter(info["privacy"], config)
-            run_local(config, folders, run, devices, on_round, threads, own, attacks, filtered, info["min_sites"],
+            run_local(config, folders, run, devices, on_round, threads, own, attacks, filtered, waiting.min_sites,
                       keys, on_exchange)  # fmt: skip
         elif info["engine"] == "poc":
             from fedmerit.flare.deploy.poc import run_poc  # NVFlare takes seconds to import
 
-            waiting = info["min_sites"], info["round_timeout"]
             run_poc(config, folders, run, device, on_round, lock, of_server, attacks, *waiting)
         else:
             from fedmerit.flare.simulation import run_simulator
@@ -244,7 +250,8 @@ def execute(
 
 def _concurrent_sites(config: RunConfiguration, sites: Sequence[str]) -> int:
     """Sites at work at a time on the simulator: as many as there are cores for; all where they ask each other."""
-    return len(sites) if exchanges_directly(config.build_method()) else max(1, cores() // config.training.cpu_threads)
+    at_once = capabilities(config.build_method()).exchanges_directly
+    return len(sites) if at_once else max(1, cores() // config.training.cpu_threads)
 
 
 def _encryption_contexts(run: Path, config: RunConfiguration) -> tuple[bytes, bytes]:

@@ -13,43 +13,43 @@ CHECKPOINT = "checkpoint.pt"
 
 
 def is_finished(run: Path, rounds: int) -> bool:
-    """Whether a run folder holds a whole run: trained, tested, models saved."""
+    """Whether a run folder holds a complete run: trained, tested, models saved."""
     content = read_checkpoint(run)
     return content is not None and content["round"] > rounds
 
 
 def complete_rounds(run: Path) -> int | None:
-    """How many rounds a run folder's checkpoint stands at; None where it does not say."""
+    """The number of complete rounds of a run folder's checkpoint; None: it has none."""
     content = read_checkpoint(run)
-    return None if content is None else content.get("complete_rounds")  # those of earlier versions do not say
+    return None if content is None else content["complete_rounds"]
 
 
 def read_checkpoint(run: Path) -> dict[str, Any] | None:
-    """What the checkpoint of a run folder holds; `BadInput` naming it where it is none of ours."""
+    """The content of a run folder's checkpoint, None if it has none; `BadInput` if it cannot be read."""
     path = run / CHECKPOINT
     if not path.exists():
         return None
     try:
         content: dict[str, Any] = torch.load(path, weights_only=True)
-    except Exception as error:  # of whatever kind torch's unpickler meets in a spoiled file
+    except Exception as error:  # of any kind: torch's unpickler reads a damaged file
         raise BadInput(f"{path}: not readable as a checkpoint ({type(error).__name__}); start another run") from error
-    counts = (content.get("round"), content.get("complete_rounds", 0)) if isinstance(content, dict) else (None,)
+    counts = (content.get("round"), content.get("complete_rounds")) if isinstance(content, dict) else (None,)
     if not all(isinstance(count, int) for count in counts):
-        raise BadInput(f"{path}: not a checkpoint of FedMerit's; start another run")
+        raise BadInput(f"{path}: not a checkpoint of FedMerit; start another run")
     return content
 
 
 def write_checkpoint(run: Path, content: Mapping[str, Any]) -> None:
-    """The checkpoint of a run folder from now on: sites are told of the round, and answer in none before it again."""
+    """Write a run folder's checkpoint, durably: sites learn the round and refuse tasks of earlier ones."""
     write_durably(run / CHECKPOINT, lambda file: torch.save(dict(content), file))
 
 
 def known_sites(checkpoint: Mapping[str, Any], sites: Sequence[str], run: Path) -> list[str]:
-    """The sites of a run that goes on with ``sites``, or some of them; `BadInput` where one is none of its own."""
+    """All sites of a run that resumes with ``sites``; `BadInput` if one of these is not of the run."""
     known: list[str] = checkpoint["sites"]
     if unknown := sorted(set(sites) - set(known)):
         raise BadInput(
-            f"{run}: its sites are {', '.join(known)}, and {', '.join(unknown)} is none of them; "
+            f"{run}: {', '.join(unknown)} is not a site of this run, whose sites are {', '.join(known)}; "
             "continue with the same sites or start another run"
         )
     return known

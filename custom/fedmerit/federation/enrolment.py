@@ -1,4 +1,4 @@
-"""What a site commits to before round 0, and what the server makes of it."""
+"""Enrolment: what a site commits to before round 0, and what the guard takes from it."""
 
 import hashlib
 import json
@@ -24,10 +24,9 @@ DIGITS = 32  # of a case's digest, hexadecimal
 def make_enrolment(
     folder: SiteFolder, config: RunConfiguration, round: int, num_samples: int, certificate: str
 ) -> Enrolment:
-    """Counts of all splits, and a digest of the image of every training case that shows what is trained on.
+    """Counts of all splits, and a digest of the image of every training case with slices to train on.
 
-    The digests are salted with the run's plan: equal images at two sites of one run show, and those of two runs are
-    not comparable.
+    The digests are salted with the run's plan: they show equal images at two sites of one run, but not across runs.
     """
     started = time.perf_counter()
     salt = json.dumps(config.to_dict(), sort_keys=True).encode()
@@ -46,7 +45,7 @@ def make_enrolment(
 
 
 def check_certificate(enrolment: Enrolment, site: str, root: Certificate | None) -> str | None:
-    """Why the certificate of an enrolment is not that of ``site``, issued by ``root``; None: it is, or need not be."""
+    """Why the certificate is not that of ``site``, issued by ``root``; None: it is, or there is no ``root``."""
     if root is None:
         return None
     try:
@@ -58,7 +57,7 @@ def check_certificate(enrolment: Enrolment, site: str, root: Certificate | None)
 
 
 def read_organisation(enrolment: Enrolment, site: str, root: Certificate | None) -> str:
-    """As the certificate has it, where ``root`` vouches for it; otherwise the site is its own."""
+    """The organisation in a certificate of ``root``; without one, the site itself."""
     if root is None or not enrolment.certificate:
         return f"site {site}"
     subject = load_pem_x509_certificate(enrolment.certificate.encode()).subject
@@ -69,11 +68,11 @@ def read_organisation(enrolment: Enrolment, site: str, root: Certificate | None)
 def collect_enrolments(sites: Sequence[str], enrolments: Mapping[str, Enrolment], root: Certificate | None) -> Enrolled:
     """What the guard knows of ``sites``, those without an enrolment included.
 
-    Where all that have enrolled are of one organisation, each earns for itself.
+    If all that have enrolled are of one organisation, each is rewarded for itself.
     """
     of_site = {site: read_organisation(one, site, root) for site, one in enrolments.items()}
-    apart = len(set(of_site.values())) > 1
-    names = [of_site[site] if apart and site in of_site else f"site {site}" for site in sites]
+    differ = len(set(of_site.values())) > 1
+    names = [of_site[site] if differ and site in of_site else f"site {site}" for site in sites]
     counts = [_images(enrolments[site]) if site in enrolments else 0.0 for site in sites]
     prints = [frozenset(enrolments[site].fingerprint if site in enrolments else ()) for site in sites]
     organisations = torch.tensor([names.index(name) for name in names])

@@ -1,15 +1,15 @@
-"""Models evaluated for the server: a part of it. On its own images where it has any, else by the sites on theirs."""
+"""Models that are evaluated for the server: on its own images if it has any, else by the sites on theirs."""
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from fedmerit.capabilities import Candidates
+from fedmerit.capabilities import Candidates, EvaluatesCandidates, ImportanceRequest
 from fedmerit.configuration.run import RunConfiguration
-from fedmerit.core import CandidateResults
-from fedmerit.federation.admission import Admission, RunGuard
+from fedmerit.core import CandidateResults, Outcome, Reports
 from fedmerit.federation.exchange import Clock, Exchange, MessageCheck, Moment
 from fedmerit.federation.model_evaluation import (
     Evaluations,
@@ -21,16 +21,19 @@ from fedmerit.federation.model_evaluation import (
     evaluate_models,
     measure_importance,
 )
-from fedmerit.federation.network_layout import mean_importance
-from fedmerit.federation.recorder import Admitted
-from fedmerit.federation.server_models import Models, ModelsInTheClear
+from fedmerit.federation.network_layout import Submodels, mean_importance
+from fedmerit.federation.round_updates import RoundReplies
+from fedmerit.federation.run_guard import RunGuard
+from fedmerit.federation.server_models import ModelsInTheClear
+from fedmerit.federation.unseen_models import Models
+from fedmerit.guard.admission import Admission
 from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT, Case
 from fedmerit.trainers.monai_trainer.machine_settings import pick_device
 from fedmerit.trainers.monai_trainer.networks import build_network
 from fedmerit.trainers.monai_trainer.overlaps import mean_dice
 from fedmerit.trainers.monai_trainer.patches import build_samples
 from fedmerit.wire.inspection import check_evaluated
-from fedmerit.wire.messages import Evaluated, Evaluation, ImportanceTask, payload_bytes
+from fedmerit.wire.messages import Evaluated, Evaluation, ImportanceTask, Purpose, payload_bytes
 
 
 @dataclass(frozen=True)
@@ -40,12 +43,12 @@ class Evaluator:
     Args:
         config: the run.
         sites: their names, sorted.
-        models: what the sites were sent.
-        guarding: judges what sites say of candidates.
+        models: that the sites were sent.
+        run_guard: judges the sites' evaluations of candidates.
         cases: the server's own images; none: the sites evaluate on the images set aside for it.
-        device: on which the server evaluates on its own.
-        now: where the run is.
-        found: what was found of models on the server's own images.
+        device: on which the server evaluates on its own images.
+        now: where the run stands.
+        evaluations: of models on the server's own images.
     """
 
     config: RunConfiguration
@@ -55,120 +58,163 @@ class Evaluator:
     cases: Sequence[Case]
     device: str
     now: Callable[[], Moment]
-    found: Evaluations
+    evaluations: Evaluations
 
     def candidates(
-        self, candidates: Candidates, admitted: Admitted, admission: Admission, clock: Clock
-    ) -> Generator[Exchange, None, tuple[CandidateResults, Admitted]]:
-        """What the server validation set says of candidate models, and what counts of the round with that."""
+        self, method: EvaluatesCandidates | None, state: Any, admission: Admission, replies: RoundReplies, clock: Clock
+    ) -> Generator[Exchange, None, tuple[Reports, RoundReplies]]:
+        """The round's reports with the results of the method's candidate models on the server validation set, if any.
+
+        Also the replies with the sites' evaluations.
+        """
+        reports = admission.reports
+        candidates = method.candidates(state, admission.updates, reports) if method else None
+        if candidates is None:
+            return reports, replies
         make_task = self._tasks(candidates, admission, SERVER_SPLIT)
         if self.cases:
-            return _pooled([self._here(make_task(None))]), admitted
-        usable, admitted = yield from self._ask_participants(make_task, admitted, admission.alone, clock)
-        if self.run_guard.on:
-            return self.run_guard.judged(admission, candidates, usable), admitted
-        return _pooled(list(usable.values())), admitted
+            return replace(reports, candidates=_pool([self._evaluate_here(make_task(None))])), replies
+        usable, replies = yield from self._ask_participants(make_task, replies, admission, clock)
+        guarded = self.run_guard.on
+        results = (
+            self.run_guard.judge_candidates(admission, candidates, usable) if guarded else _pool(list(usable.values()))
+        )
+        return replace(reports, candidates=results), replies
 
-    def without_each(
-        self, without: Candidates, admitted: Admitted, admission: Admission, weights: Tensor, clock: Clock
-    ) -> Generator[Exchange, None, Admitted]:
-        """Tell the guard what the others, or the server's own images, say of the models without each site.
+    def leave_one_out(
+        self, outcome: Outcome, received: Tensor, admission: Admission, replies: RoundReplies, clock: Clock
+    ) -> Generator[Exchange, None, RoundReplies]:
+        """Let the guard know how the models without each site do on the others' images, or the server's own.
 
-        ``weights`` (n,) are those of the aggregation.
+        Args:
+            outcome: of the method.
+            received: (d,) or (n, d) what the sites trained from.
+            admission: of the round.
+            replies: of the round.
+            clock: of the server's work.
+
+        Returns:
+            The replies with the sites' evaluations.
         """
+        candidates = self.run_guard.leave_one_out_models(self.now().round, outcome, admission, received)
+        if candidates is None:
+            return replies
         split = SERVER_SPLIT if self.cases else self.run_guard.split
-        make_task = self._tasks(without, admission, split, weights)
+        make_task = self._tasks(candidates, admission, split, outcome.weights)
         if self.cases:
-            self.run_guard.measured(admission, {"server": self._here(make_task(None))}, by_server=True)
-            return admitted
-        usable, admitted = yield from self._ask_participants(make_task, admitted, admission.alone, clock)
-        self.run_guard.measured(admission, usable, by_server=False)
-        return admitted
+            usable = {"server": self._evaluate_here(make_task(None))}
+        else:
+            usable, replies = yield from self._ask_participants(make_task, replies, admission, clock)
+        self.run_guard.take_leave_one_out(admission, usable, by_server=bool(self.cases))
+        return replies
 
     def observation(
         self, candidates: Candidates, admission: Admission, weights: Tensor
     ) -> Generator[Exchange, None, list[Evaluated | None]]:
-        """What the sites with a part in the aggregation say of models on their validation patients, in site order.
+        """Evaluations on the validation patients of the sites with a part in the aggregation, in site order.
 
         ``weights`` (n,) are those of the aggregation.
         """
-        make_task, rows = self._tasks(candidates, admission, "validation", weights), admission.heard.nonzero().flatten()
-        return (yield from self.by_sites({self.sites[row]: make_task(row) for row in rows.tolist()}))
+        make_task = self._tasks(candidates, admission, "validation", weights)
+        rows = admission.counted.nonzero().flatten().tolist()
+        return (yield from self.by_sites({self.sites[row]: make_task(row) for row in rows}))
+
+    def recalibrate(self, admission: Admission, clock: Clock) -> Generator[Exchange, None, Admission]:
+        """If the run asks for it, have the sites estimate BatchNorm statistics of the new models, and bound these."""
+        models, now = self.models, self.now()
+        if not (estimates_statistics(self.config.training) and isinstance(models, ModelsInTheClear)):
+            return admission
+        if not models.statistics:
+            return admission
+        asked = (now.round, "training", now.ledger_head, Purpose.ESTIMATE)
+        tasks = {site: models.own_model(row, *asked) for row, site in enumerate(self.sites)}
+        with clock.paused():
+            answers = yield from self.by_sites(tasks)
+        estimated = [answer.buffers if answer else None for answer in answers]
+        received = [task.buffers[0] for task in tasks.values()]
+        bounded, admission = self.run_guard.bound_estimates(admission, estimated, received)
+        models.take_estimates(bounded, admission.site_reports.num_samples)
+        return admission
+
+    def importance(self, request: ImportanceRequest, submodels: Submodels) -> Generator[Exchange, None, Tensor]:
+        """(H,) how much the loss rises without each neuron; measured by the sites that have the common model."""
+        models, now = self.models, self.now()
+        assert isinstance(models, ModelsInTheClear)
+        if not request.images:
+            return submodels.zero_importance()
+        task = ImportanceTask(
+            now.round, SERVER_SPLIT, request.model, models.statistics, request.order, request.images, now.ledger_head
+        )
+        if self.cases:
+            return mean_importance([measure_importance(self._network(), self.cases, task)])
+        rows = [row for row, site in enumerate(self.sites) if self.run_guard.accepts(site)]
+        asked = [self.sites[row] for row in rows if row not in models.separate]
+        return (yield from submodels.ask(task, asked, now.when, now.least))
 
     def by_sites(self, tasks: Mapping[str, Evaluation]) -> Generator[Exchange, None, list[Evaluated | None]]:
-        """What the sites make of their tasks, in site order."""
+        """The sites' answers to their tasks, in site order."""
 
         def check_message(site: str, answer: object) -> str | None:
-            return self._fault_of(tasks[site])(site, answer)
+            return self._make_check(tasks[site])(site, answer)
 
         exchange = self.now().exchange(tasks, check_message, "evaluation")
         yield exchange
         usable = exchange.usable()
         return [usable.get(site) for site in self.sites]  # type: ignore[misc]
 
-    def importance(self, task: ImportanceTask) -> Tensor:
-        """(H,) of neurons, on the server's own images."""
-        return mean_importance([measure_importance(self._network(), self.cases, task)])
-
     def _tasks(
         self, candidates: Candidates, admission: Admission, split: str, weights: Tensor | None = None
     ) -> Callable[[int | None], Evaluation]:
-        """What the site of a row is asked; of None, the server itself."""
+        """Makes the task of the site at a row; of None, of the server itself."""
         models, now, config = self.models, self.now(), self.config
         assert isinstance(models, ModelsInTheClear)
-        held = models.buffers if models.own_statistics else None
-        there = RoundStatistics(admission.statistics, models.statistics, held, weights)
+        held = models.buffers if models.has_own_statistics else None
+        there = RoundStatistics(admission.group_statistics, models.statistics, held, weights)
         rule = candidate_statistics_rule(config.training, now.round, config.build_method())
 
         def make_task(row: int | None) -> Evaluation:
-            return candidate_task(
-                candidates, candidate_statistics(candidates, there, rule, row), now.round, split, now.told
-            )
+            statistics = candidate_statistics(candidates, there, rule, row)
+            return candidate_task(candidates, statistics, now.round, split, now.ledger_head)
 
         return make_task
 
     def _ask_participants(
-        self, make_task: Callable[[int | None], Evaluation], admitted: Admitted, alone: Sequence[int], clock: Clock
-    ) -> Generator[Exchange, None, tuple[dict[str, Evaluated], Admitted]]:
-        """Not by those who go on ``alone``: they have no voice, and what they would rate is the others' models."""
-        rows = [row for row, reply in enumerate(admitted.replies) if reply and row not in alone]
+        self, make_task: Callable[[int | None], Evaluation], replies: RoundReplies, admission: Admission, clock: Clock
+    ) -> Generator[Exchange, None, tuple[dict[str, Evaluated], RoundReplies]]:
+        """Ask the sites that replied, except withheld ones: they have no vote, and may not see the others' models."""
+        withheld = admission.withheld.tolist()
+        rows = [row for row, reply in enumerate(replies.replies) if reply and not withheld[row]]
         asked = {self.sites[row]: make_task(row) for row in rows}
-        exchange = self.now().exchange(asked, self._fault_of(make_task(None)), "evaluation", admitted.rejected)
+        exchange = self.now().exchange(asked, self._make_check(make_task(None)), "evaluation", replies.rejected)
         with clock.paused():
             yield exchange
         usable = {site: answer for site, answer in exchange.usable().items() if isinstance(answer, Evaluated)}
-        replies = [
-            reply and replace(reply, seconds=reply.seconds + (usable[site].seconds if site in usable else 0.0))
-            for site, reply in zip(self.sites, admitted.replies, strict=True)
+        sizes = [
+            0 if withheld[row] else payload_bytes(asked.get(site) or make_task(row))
+            for row, site in enumerate(self.sites)
         ]
-        received = [
-            size + (0 if row in alone else payload_bytes(asked.get(site) or make_task(row)))
-            for row, (site, size) in enumerate(zip(self.sites, admitted.received, strict=True))
-        ]
-        said = {site: (*admitted.evaluated.get(site, ()), answer) for site, answer in usable.items()}
-        return usable, Admitted(replies, exchange.faults(), received, {**admitted.evaluated, **said})
+        return usable, replies.with_ratings(self.sites, usable, sizes, exchange.faults())
 
-    def _fault_of(self, task: Evaluation) -> MessageCheck:
+    def _make_check(self, task: Evaluation) -> MessageCheck:
         def check_message(site: str, answer: object) -> str | None:
             fault = check_evaluated(answer, task, self.config.network.labels)
             if fault or not isinstance(answer, Evaluated) or not answer.overlaps:
                 return fault
-            return self.run_guard.check_cases(site, task.split, answer.overlaps[0])  # the others' are the same
+            return self.run_guard.check_cases(site, task.split, answer.overlaps[0])  # the other models' are the same
 
         return check_message
 
-    def _here(self, task: Evaluation) -> Evaluated:
-        images = (
-            build_samples(self.cases, self.config.network.patch) if estimates_statistics(self.config.training) else None
-        )
-        return evaluate_models(self._network(), self.cases, task, self.config, images, self.found)
+    def _evaluate_here(self, task: Evaluation) -> Evaluated:
+        training, patch = self.config.training, self.config.network.patch
+        images = build_samples(self.cases, patch) if estimates_statistics(training) else None
+        return evaluate_models(self._network(), self.cases, task, self.config, images, self.evaluations)
 
     def _network(self) -> nn.Module:
         return build_network(self.config.network, pick_device(self.device, "the server"))
 
 
-def _pooled(evaluated: Sequence[Evaluated]) -> CandidateResults:
-    """All sites' images as one validation set."""
+def _pool(evaluated: Sequence[Evaluated]) -> CandidateResults:
+    """Of all sites' images as one validation set."""
     models = range(len(evaluated[0].overlaps))
     dice = [mean_dice(*(answer.overlaps[model] for answer in evaluated)) for model in models]
     losses = torch.stack([answer.losses for answer in evaluated]).sum(dim=0)

@@ -1,10 +1,10 @@
-"""What a hospital goes home with, where a run has ``finish=own``: never worse on its own patients than without it.
+"""Final model selection with ``final_model=selected``: no site's final model is worse on its own patients than local.
 
-The site compares the model it received with one it trained alone, and with what comes of the received one on its own
-images: statistics estimated anew, or up to `EPOCHS` epochs of fine-tuning. Two or three validation patients choose
-badly, so that a change of the received model counts only where it is better by more than the standard error of the
-paired difference over patients; with fewer than `FEWEST` of them, fine-tuning is judged by cross-validation over
-training and validation patients.
+The site compares the model it received with one trained locally, without the others, and with changes of the received
+one on its own images: estimated BatchNorm statistics, or up to `EPOCHS` epochs of fine-tuning. Two or three validation
+patients choose badly, so a changed model counts only if it is better by more than the standard error of the paired
+difference over patients; with fewer than `FEWEST` of them, cross-validation over training and validation patients
+chooses the epochs of fine-tuning.
 """
 
 import math
@@ -32,10 +32,10 @@ from fedmerit.trainers.monai_trainer.prediction import evaluate, image_losses
 
 EPOCHS = 8  # of fine-tuning, at most
 SLOWER = 5  # that many times lower is its learning rate
-FEWEST = 3  # validation patients to choose by
+FEWEST = 3  # validation patients, to choose epochs by them
 FOLDS = 3
-GIVEN, RECALIBRATED, ALONE = 0, 1, 2  # what is chosen; ALONE + e: e epochs of fine-tuning
-FILE = "finish.pt"
+GIVEN, RECALIBRATED, LOCAL_ONLY = 0, 1, 2  # the choices; LOCAL_ONLY + e: e epochs of fine-tuning
+FILE = "final_model.pt"
 
 Model = tuple[Tensor, Buffers]  # (d,), and its statistics
 ByPatient = Mapping[str, float]  # Dice
@@ -43,27 +43,27 @@ ByPatient = Mapping[str, float]  # Dice
 
 @dataclass(frozen=True)
 class FinalModelChoice:
-    """The models to compare, and which of them was chosen."""
+    """The models to compare, and the choice."""
 
     given: Model
-    alone: Model
+    local_only: Model
     chosen: Model
-    choice: int  # `GIVEN`, `RECALIBRATED`, `ALONE`, or `ALONE` plus epochs of fine-tuning
+    choice: int  # `GIVEN`, `RECALIBRATED`, `LOCAL_ONLY`, or `LOCAL_ONLY` plus epochs of fine-tuning
 
     @property
     def models(self) -> tuple[Model, Model, Model]:
-        """Given, alone, chosen."""
-        return self.given, self.alone, self.chosen
+        """Given, trained locally, chosen."""
+        return self.given, self.local_only, self.chosen
 
 
 class FinalModelSelector:
-    """One site's, with its own images and seeds.
+    """Selects one site's final model, with its own images and seeds.
 
     Args:
         config: the run.
         folder: the site's images.
-        memory: its folder: what was done is not done again.
-        network: gives the one to work in.
+        memory: its folder, which holds the steps that are done.
+        network: returns the network to work in.
     """
 
     def __init__(self, config: RunConfiguration, folder: SiteFolder, memory: Path, network: Callable[[], nn.Module]):
@@ -77,34 +77,34 @@ class FinalModelSelector:
         """To work in."""
         return self._network()
 
-    def finish(self, given: Model) -> FinalModelChoice:
-        """Choose; the same again where it was chosen before."""
+    def select(self, given: Model) -> FinalModelChoice:
+        """Choose; a repeated call returns the same choice."""
         path = self.memory / FILE
         if path.exists():
             return FinalModelChoice(**torch.load(path, weights_only=True))
-        alone = self._alone()
+        local = self._train_locally()
         validation = self.folder.cases("validation")
         base, at_base = (GIVEN, given), self._dice(given, validation)
-        of_alone = self._dice(alone, validation)
-        if self._better(alone, of_alone, given, at_base):
-            base, at_base = (ALONE, alone), of_alone
+        at_local = self._dice(local, validation)
+        if self._is_better(local, at_local, given, at_base):
+            base, at_base = (LOCAL_ONLY, local), at_local
         choice, chosen = base
         for other, candidate in self._changed(given):
             dice = self._dice(candidate, validation)
-            folds = len(dice) < FEWEST and other > ALONE  # chosen by cross-validation, and only held against these
+            folds = len(dice) < FEWEST and other > LOCAL_ONLY  # chosen by cross-validation, only confirmed by these
             if fmean(dice.values()) > fmean(at_base.values()) if folds else clearly_better(at_base, dice):
                 choice, chosen, at_base = other, candidate, dice
-        finished = FinalModelChoice(given, alone, chosen, choice)
-        write_atomically(path, lambda file: torch.save(vars(finished), file))
-        return finished
+        selected = FinalModelChoice(given, local, chosen, choice)
+        write_atomically(path, lambda file: torch.save(vars(selected), file))
+        return selected
 
-    def _better(self, one: Model, of_one: ByPatient, other: Model, of_other: ByPatient) -> bool:
-        """By Dice; equals by the soft Dice loss."""
+    def _is_better(self, one: Model, of_one: ByPatient, other: Model, of_other: ByPatient) -> bool:
+        """By Dice; if equal, by the soft Dice loss."""
         difference = fmean(of_one.values()) - fmean(of_other.values())
         return difference > 0 if difference else self._loss(one) < self._loss(other)
 
     def _changed(self, given: Model) -> list[tuple[int, Model]]:
-        """What can be made of the received model here, the candidates for the last choice."""
+        """Changes of the received model, with their choices."""
         candidates: list[tuple[int, Model]] = []
         if has_statistics(self.network):
             flat.load(self.network, *given)
@@ -112,19 +112,23 @@ class FinalModelSelector:
             candidates.append((RECALIBRATED, self._now()))
         training, validation = self.folder.cases("training"), self.folder.cases("validation")
         if len({case.patient for case in validation}) >= FEWEST:
-            return candidates + [(ALONE + epoch, model) for epoch, model in self._fine_tune(given, training, EPOCHS)]
+            return candidates + [
+                (LOCAL_ONLY + epoch, model) for epoch, model in self._fine_tune(given, training, EPOCHS)
+            ]
         epochs = self._cross_validate_epochs(given, [*training, *validation])
-        return candidates + [(ALONE + epoch, model) for epoch, model in self._fine_tune(given, training, epochs)][-1:]
+        return (
+            candidates + [(LOCAL_ONLY + epoch, model) for epoch, model in self._fine_tune(given, training, epochs)][-1:]
+        )
 
     def _cross_validate_epochs(self, given: Model, cases: Sequence[Case]) -> int:
-        """Of fine-tuning on some patients, what was clearly best on others; 0: none."""
+        """Epochs of fine-tuning that were clearly best on left-out patients; 0: none."""
         patients = sorted({case.patient for case in cases})
         before: dict[str, float] = {}
         after: dict[int, dict[str, float]] = {epoch: {} for epoch in range(1, EPOCHS + 1)}
         for fold in range(min(FOLDS, len(patients))):
-            apart = set(patients[fold::FOLDS])
-            rest = [case for case in cases if case.patient not in apart]
-            held_out = [case for case in cases if case.patient in apart]
+            left_out = set(patients[fold::FOLDS])
+            rest = [case for case in cases if case.patient not in left_out]
+            held_out = [case for case in cases if case.patient in left_out]
             before |= self._dice(given, held_out)
             for epoch, model in self._fine_tune(given, rest, EPOCHS) if rest else ():
                 after[epoch] |= self._dice(model, held_out)
@@ -142,9 +146,9 @@ class FinalModelSelector:
             models.append((epoch, self._now()))
         return models
 
-    def _alone(self) -> Model:
-        """What the site trains without the others by the same recipe: as many rounds, from the same first model."""
-        path = self.memory / "alone.pt"
+    def _train_locally(self) -> Model:
+        """Train without the others by the same recipe: as many rounds, from the same first model."""
+        path = self.memory / "local_only.pt"
         done, model = torch.load(path, weights_only=True) if path.exists() else (0, self._first)
         samples = self._samples(self.folder.cases("training"))
         for round in range(done, self.config.rounds):
@@ -153,7 +157,7 @@ class FinalModelSelector:
             rate = learning_rate(self.config.training, round, self.config.rounds)
             train(self.network, samples, self.config.training, rate, seed)
             before, (trained, buffers) = model[0], self._now()
-            model = before + (trained - before), buffers  # rounded as where an update travels: bit for bit standalone
+            model = before + (trained - before), buffers  # rounded as if the update were sent: bit for bit standalone
             write_atomically(path, partial(torch.save, (round + 1, model)))
         return model
 
@@ -175,7 +179,7 @@ class FinalModelSelector:
 
 
 def dice_by_patient(cases: Sequence[Case], overlaps: Sequence[Overlap]) -> dict[str, float]:
-    """Of each patient, the mean over cases of the mean over labels; 0 where all are empty in both."""
+    """By patient, the mean over cases of the mean over labels; 0 if all are empty in both."""
     found: dict[str, list[Overlap]] = {case.patient: [] for case in cases}
     for overlap in overlaps:
         found[cases[int(overlap.case)].patient].append(overlap)

@@ -1,6 +1,6 @@
-"""The models that the sites' validation patients liked best, of all that a run sent out.
+"""The end of a run: the final models, and those of the best round, are tested and saved; then the records close.
 
-The end of a run: final models, and the best round's, are tested and saved; sites choose what they take home.
+The best round is the one whose models did best on the sites' validation patients.
 """
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -13,19 +13,21 @@ import torch
 
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.federation.exchange import Exchange
-from fedmerit.federation.recorder import Recorder, Replies
-from fedmerit.federation.server_models import Models, ModelsInTheClear
+from fedmerit.federation.recorder import Recorder
+from fedmerit.federation.round_updates import Replies
+from fedmerit.federation.server_models import ModelsInTheClear
+from fedmerit.federation.unseen_models import Models
 from fedmerit.files import write_atomically
 from fedmerit.records.closing_record import MODELS, Closing
 from fedmerit.trainers.monai_trainer.overlaps import mean_dice
 from fedmerit.wire.messages import Evaluated, Evaluation, Purpose, payload_bytes
 
-# In the run folder, until the run ends: the best round's and, until its checkpoint, those of the best before.
+# in the run folder, until the run ends: of the best round and, until the next checkpoint, of the one before
 FILES = "best*.pt"
 
 
 class BestRound:
-    """Kept on disk: models are large, and rounds many.
+    """The models of the best round, on disk.
 
     Args:
         run: the run folder.
@@ -33,38 +35,38 @@ class BestRound:
 
     def __init__(self, run: Path):
         self._run = run
-        self.round = -1  # whose models these are: those that it sent out; -1: none yet
-        self.dice: dict[int, float] = {}  # mean validation Dice that sites said of them, by row
+        self.round = -1  # that sent out these models; -1: none yet
+        self.dice: dict[int, float] = {}  # their mean validation Dice, by the site's row
 
-    def consider(self, round: int, replies: Replies, models: ModelsInTheClear) -> None:
-        """The models that ``round`` sent out, by what sites replied; nothing where one of them is missing.
+    def consider(self, round: int, replies: Replies, models: Models) -> None:
+        """Keep the models that ``round`` sent out, if they are better by the sites' replies, none of which may lack.
 
-        Who goes on alone, as its reward is withheld, has no voice: what it received, nobody else has.
+        Separate sites, whose reward is withheld, do not count: no other site has their model.
         """
-        heard = {row: reply for row, reply in enumerate(replies) if row not in models.alone}
-        dice = {row: mean_dice(reply.overlaps) for row, reply in heard.items() if reply}
-        if len(dice) == len(heard) and self._better(dice):
-            content = {
-                "models": models.parameters,
-                "buffers": models.buffers,
-                "alone": list(models.alone),
-                "round": round,
-            }
+        if not models.are_visible or models.tests_own_only:
+            return
+        counted = {row: reply for row, reply in enumerate(replies) if row not in models.separate}
+        dice = {row: mean_dice(reply.overlaps) for row, reply in counted.items() if reply}
+        if len(dice) == len(counted) and self._is_better(dice):
+            separate = list(models.separate)
+            content = {"models": models.parameters, "buffers": models.buffers, "separate": separate, "round": round}
             write_atomically(self._file(round), lambda file: torch.save(content, file))
             for older in {*self._run.glob(FILES)} - {self._file(self.round), self._file(round)}:
                 older.unlink()
             self.round, self.dice = round, dice
 
-    def models(self, final: ModelsInTheClear) -> ModelsInTheClear | None:
-        """The best round's, of the run whose ``final`` ones are given; None: they are not here."""
+    def models(self, final: Models) -> ModelsInTheClear | None:
+        """The best round's models, of the run whose ``final`` ones are given; None: they are not here."""
+        if not isinstance(final, ModelsInTheClear):
+            return None
         for path in self._run.glob(FILES):
             content = torch.load(path, weights_only=True)
             if content["round"] == self.round:
-                return final.with_models(content["models"], content["buffers"], content.get("alone", ()))
+                return final.with_models(content["models"], content["buffers"], content["separate"])
         return None
 
     def forget(self) -> None:
-        """They are tested and saved, or not needed."""
+        """Delete them: they are tested and saved, or not needed."""
         for path in self._run.glob(FILES):
             path.unlink()
 
@@ -73,24 +75,23 @@ class BestRound:
         return {"best_round": self.round, "best_dice": self.dice}
 
     def restore(self, content: Mapping[str, Any]) -> None:
-        """From the checkpoint; those of earlier versions know of none, or of one mean of all."""
-        said = content.get("best_dice")
-        self.round, self.dice = content.get("best_round", -1), dict(said) if isinstance(said, dict) else {}
+        """From the checkpoint."""
+        self.round, self.dice = content["best_round"], content["best_dice"]
 
     def _file(self, round: int) -> Path:
         return self._run / f"best-{round}.pt"
 
-    def _better(self, dice: Mapping[int, float]) -> bool:
-        """On the mean over the sites that were heard of both."""
+    def _is_better(self, dice: Mapping[int, float]) -> bool:
+        """By the mean over the sites that replied in both rounds."""
         both = dice.keys() & self.dice.keys()
         return not both or fsum(dice[row] for row in both) > fsum(self.dice[row] for row in both)
 
 
 def is_at_least_as_good(ones: Sequence[Evaluated | None], others: Sequence[Evaluated | None]) -> bool:
-    """Whether all of them said of both models how they do, and on the mean ``ones`` do at least as well."""
+    """Whether both are complete, and ``ones`` have at least the mean Dice of ``others``."""
     if None in (*ones, *others):
         return False
-    dice = [sum(mean_dice(one.overlaps[0]) for one in said if one) for said in (ones, others)]
+    dice = [sum(mean_dice(one.overlaps[0]) for one in answers if one) for answers in (ones, others)]
     return dice[0] >= dice[1]
 
 
@@ -101,7 +102,7 @@ Ask = Callable[[Mapping[str, Evaluation]], Generator[Exchange, None, EvaluationR
 
 @dataclass(frozen=True)
 class RunClosure:
-    """What is left of a run after its last round."""
+    """The steps of a run after its last round."""
 
     config: RunConfiguration
     sites: Sequence[str]
@@ -110,69 +111,60 @@ class RunClosure:
     best: BestRound
     recorder: Recorder
 
-    def exchanges(self, ask: Ask, told: str) -> Generator[Exchange, None, Closing]:
+    def exchanges(self, ask: Ask, ledger_head: str) -> Generator[Exchange, None, Closing]:
         """Record the Dice of the final models, and of the best round's, and save them; then close the records.
 
-        Rounds are compared by masks as the network makes them; the best of them and the last by masks as they are used.
+        Rounds are compared by the network's raw masks; the best of them and the last by postprocessed ones.
 
         Args:
             ask: has sites evaluate models.
-            told: the server's word on all rounds before, for the sites' logs.
+            ledger_head: of all rounds before, which the sites write into their logs.
         """
         models, rounds = self.models, self.config.rounds
-        validated = yield from ask(self._own_models(models, "validation", told))
-        tests, alone = self._tests(models, told), _alone(models)
+        validated = yield from ask(self._own_models(models, "validation", ledger_head))
+        tests = self._tests(models, ledger_head)
         tested = yield from ask(tests)
         models.save(self.run / MODELS)
-        best = self._best()
-        if best and self._prefers_best(best, (yield from ask(self._own_models(best, "validation", told))), validated):
-            self.recorder.best_test(self.best.round, (yield from ask(self._tests(best, told))))
+        best = self.best.models(models)
+        if best and self._prefers_best(
+            best, (yield from ask(self._own_models(best, "validation", ledger_head))), validated
+        ):
+            self.recorder.best_test(self.best.round, (yield from ask(self._tests(best, ledger_head))))
             best.save(self.run / BEST)
         self.recorder.final_validation(rounds, validated)
-        self.recorder.final_test(
-            rounds - 1, tested, list(map(payload_bytes, tests.values())), models.tests_own_only, alone
-        )
+        received = list(map(payload_bytes, tests.values()))
+        self.recorder.final_test(rounds - 1, tested, received, models.tests_own_only, models.separate)
         if self.config.training.finish == "own":
-            yield from self._select_final_models(ask, told)
+            yield from self._select_final_models(ask, ledger_head)
         return self.recorder.close()
 
-    def _prefers_best(
-        self, best: ModelsInTheClear, said: Sequence[Evaluated | None], validated: Sequence[Evaluated | None]
-    ) -> bool:
-        """Whether the best round's models are at least as good as the last, to all who have what the others have."""
-        rows = [row for row in range(len(self.sites)) if row not in {*_alone(self.models), *_alone(best)}]
-        return is_at_least_as_good([said[row] for row in rows], [validated[row] for row in rows])
+    def _prefers_best(self, best: Models, ones: Sequence[Evaluated | None], last: Sequence[Evaluated | None]) -> bool:
+        """Whether the best round's models are at least as good as the last, at all sites that are never separate."""
+        rows = [row for row in range(len(self.sites)) if row not in {*self.models.separate, *best.separate}]
+        return is_at_least_as_good([ones[row] for row in rows], [last[row] for row in rows])
 
     def record(self) -> dict[str, Any]:
-        """For the last round's ledger record: digests of what is saved, of the best round's what may be."""
-        best = self._best()
+        """For the last round's ledger record: digests of the models that are saved, or may be if they are the best."""
+        best = self.best.models(self.models)
         saved = {MODELS: self.models.saved(), BEST: best.saved() if best else {}}
         files = {f"{folder}/{name}": digest for folder, one in saved.items() for name, digest in one.items()}
         return {"saved": files}
 
-    def _best(self) -> ModelsInTheClear | None:
-        return self.best.models(self.models) if isinstance(self.models, ModelsInTheClear) else None
-
-    def _select_final_models(self, ask: Ask, told: str) -> Iterator[Exchange]:
-        """Every site makes of its final model what it takes home: chosen by validation patients, then tested."""
+    def _select_final_models(self, ask: Ask, ledger_head: str) -> Iterator[Exchange]:
+        """Every site selects its final model by its validation patients, then tests it."""
         for split in ("validation", "testing"):
-            finished = yield from ask(self._own_models(self.models, split, told, Purpose.FINISH))
-            self.recorder.finished(self.config.rounds - 1, split, finished)
+            selected = yield from ask(self._own_models(self.models, split, ledger_head, Purpose.FINISH))
+            self.recorder.selected_models(self.config.rounds - 1, split, selected)
 
-    def _tests(self, models: Models, told: str) -> dict[str, Evaluation]:
-        """All final models for every site to test; who goes on alone, as its reward is withheld, gets its own alone."""
-        task = models.final_test(self.config.rounds, told)
-        own = self._own_models(models, "testing", told) if _alone(models) else {}
-        return {site: own[site] if row in _alone(models) else task for row, site in enumerate(self.sites)}
+    def _tests(self, models: Models, ledger_head: str) -> dict[str, Evaluation]:
+        """All final models for every site to test; a separate site gets only its own, since its reward is withheld."""
+        task = models.final_test(self.config.rounds, ledger_head)
+        own = self._own_models(models, "testing", ledger_head) if models.separate else {}
+        return {site: own[site] if row in models.separate else task for row, site in enumerate(self.sites)}
 
     def _own_models(
-        self, models: Models, split: str, told: str, purpose: Purpose = Purpose.FINAL
+        self, models: Models, split: str, ledger_head: str, purpose: Purpose = Purpose.FINAL
     ) -> dict[str, Evaluation]:
-        """Each site's of them, to be evaluated there."""
+        """For each site the evaluation of its own final model."""
         rounds = self.config.rounds
-        return {site: models.own_model(row, rounds, split, told, purpose) for row, site in enumerate(self.sites)}
-
-
-def _alone(models: Models) -> Sequence[int]:
-    """The rows of sites that go on from their own model, whatever the others have."""
-    return models.alone if isinstance(models, ModelsInTheClear) else ()
+        return {site: models.own_model(row, rounds, split, ledger_head, purpose) for row, site in enumerate(self.sites)}

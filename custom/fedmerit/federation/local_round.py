@@ -1,9 +1,7 @@
-"""What a site remembers of a round, on disk.
+"""A site's work in one round: what it reports of the received model, how it trains, and what it remembers on disk.
 
-The memory of round t is one file, written when the round is done and kept until round t+1 is. A process that
-is killed, swapped out or replaced loses nothing, and a round can be repeated.
-
-A site's training of one round: as every site trains, with its peers' predictions, or as the method has it.
+The memory of round t is one file, written when the round is done and kept until round t+1 is. A process that is
+killed, swapped out or replaced loses nothing, and a round can be repeated.
 """
 
 import logging
@@ -15,30 +13,46 @@ import torch
 from torch import Tensor, nn
 
 from fedmerit import flat
-from fedmerit.capabilities import LearnsFromPeers, PeerTerm, PeerView, Penalty, Trained, TrainingView, TrainsLocally
-from fedmerit.configuration.run import RunConfiguration
-from fedmerit.core import Method
+from fedmerit.capabilities import (
+    Capabilities,
+    LearnsFromPeers,
+    OwnUpdate,
+    PeerTerm,
+    PeerView,
+    Penalty,
+    Trained,
+    TrainingView,
+    TrainsLocally,
+)
+from fedmerit.configuration.run import Network, RunConfiguration
+from fedmerit.core import Method, SiteView
 from fedmerit.errors import printable
-from fedmerit.federation.peers import ModelExchange
+from fedmerit.federation.model_evaluation import estimates_statistics, statistics_rule
 from fedmerit.files import write_atomically
 from fedmerit.flat import Buffers
 from fedmerit.seeds import random_seed
+from fedmerit.trainers.monai_trainer.batch_norm import estimate_statistics
 from fedmerit.trainers.monai_trainer.data import Samples
 from fedmerit.trainers.monai_trainer.local_training import build_loss, count_steps, fixed_batches, learning_rate, train
+from fedmerit.trainers.monai_trainer.networks import build_network
 from fedmerit.trainers.monai_trainer.neurons import owned_parameters
-from fedmerit.wire.messages import Task
+from fedmerit.trainers.monai_trainer.prediction import image_losses
+from fedmerit.wire.inspection import check_model
+from fedmerit.wire.messages import PeerModel, Task
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Learned:
-    """What a round's training gave."""
+    """The result of a round's training."""
 
     update: Tensor  # (d,) trained minus received
     trained: Tensor  # (d,)
     buffers: Buffers  # after training
     loss: float  # mean of the batches
-    pairs: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # what it found of its peers
-    weights: Mapping[str, float] = field(default_factory=dict)  # that it gives them from now on
+    pairs: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # what it reports of its peers
+    weights: Mapping[str, float] = field(default_factory=dict)  # of its peers from now on
     vectors: Mapping[str, Tensor] = field(default_factory=dict)  # (d,) each, to send beside the update
     kept: Mapping[str, Tensor] = field(default_factory=dict)  # what the method keeps here for the next round
     own: tuple[Tensor, Buffers] | None = None  # a model of the site's own (d,), and its statistics
@@ -51,13 +65,13 @@ class Memory:
     received: Tensor  # (d,)
     trained: Tensor  # (d,)
     buffers: Buffers  # after training
-    weights: Mapping[str, float] = field(default_factory=dict)  # that it gives its peers
+    weights: Mapping[str, float] = field(default_factory=dict)  # of its peers
     kept: Mapping[str, Tensor] = field(default_factory=dict)  # as in `Learned`
     own: tuple[Tensor, Buffers] | None = None  # likewise
 
     @property
     def model(self) -> Tensor:
-        """(d,) what came of the round: received plus update, rounded as where the update travels."""
+        """(d,) the model after the round: received plus update, rounded as if the update had been sent."""
         return self.received + (self.trained - self.received)
 
 
@@ -72,7 +86,7 @@ class MemoryFolder:
         self.path = path
 
     def remember(self, round: int, memory: Memory) -> None:
-        """Write down what is remembered of ``round``, and forget all but that and the round before."""
+        """Write the memory of ``round``, and delete all but that and the one before."""
         file = self._file(round)
         write_atomically(file, lambda stream: torch.save(vars(memory), stream))
         kept = (file, max(self._files(round), default=None))
@@ -80,49 +94,87 @@ class MemoryFolder:
             if old not in kept:
                 old.unlink()
 
-    def of(self, round: int) -> Memory | None:
-        """That of ``round``, if it is there."""
+    def read(self, round: int) -> Memory | None:
+        """The memory of ``round``, if it is there."""
         file = self._file(round)
-        return _read(file) if file.exists() else None
+        return _load(file) if file.exists() else None
 
     def latest(self, round: int) -> Memory | None:
-        """That of the last round before ``round`` that the site did."""
+        """The memory of the last round before ``round`` that the site did."""
         files = self._files(round)
-        return _read(max(files)) if files else None
+        return _load(max(files)) if files else None
 
     def _file(self, round: int) -> Path:
         return self.path / f"round_{round:05d}.pt"
 
     def _files(self, round: int) -> list[Path]:
-        """Those of earlier rounds."""
+        """Of earlier rounds."""
         return [file for file in self.path.glob("round_*.pt") if file < self._file(round)]
 
 
-def _read(file: Path) -> Memory:
-    """What a file holds; memory-mapped, as most methods look at none of its vectors."""
+def _load(file: Path) -> Memory:
+    """Read memory-mapped, since most methods use none of its vectors."""
     return Memory(**torch.load(file, weights_only=True, mmap=True))
 
 
-log = logging.getLogger(__name__)
+class ModelExchange:
+    """The predictions of peers, made with their models here; an encrypted protocol would not need the models.
+
+    A peer whose model does not fit, or predicts NaN or infinity, is not available for the rest of the round.
+
+    Args:
+        models: of the peers, by site name.
+        own: the site's network, on the device to work on.
+        network: its configuration.
+    """
+
+    def __init__(self, models: Mapping[str, PeerModel], own: nn.Module, network: Network):
+        like, buffers = flat.get_parameters(own), flat.get_buffers(own)
+        device = next(own.parameters()).device
+        self.faults: dict[str, str] = {}  # by peer, why it is not available
+        self._networks = {}
+        for peer, model in models.items():
+            if fault := check_model(model.parameters, model.buffers, like, buffers, "model"):
+                self.faults[peer] = fault
+            else:
+                self._networks[peer] = build_network(network, device).eval()
+                flat.load(self._networks[peer], model.parameters, model.buffers)
+
+    def find_network(self, peer: str) -> nn.Module | None:
+        """The peer's network in eval mode, or None."""
+        return self._networks.get(peer)
+
+    @torch.no_grad()
+    def predict(self, peer: str, images: Tensor) -> Tensor | None:
+        """Logits (batch, labels, h, w) of ``peer`` for (batch, channels, h, w), or None."""
+        if peer in self.faults:
+            return None
+        logits: Tensor = self._networks[peer](images)
+        if not logits.isfinite().all():
+            self.faults[peer] = "predictions with NaN or infinite entries"
+            return None
+        return logits
 
 
 @dataclass(frozen=True)
 class LocalRound:
-    """What one site trains in one round.
+    """What one site does in one round.
 
     Args:
         config: the run.
-        method: of it.
-        network: that it trains; what it holds before is of no account.
-        samples: that it trains on.
-        device: where the network is.
-        seeded_as: the name that its random numbers are drawn for, with the run's seed and the round.
+        method: its method.
+        can: the method's capabilities.
+        network: to work in; its content before does not matter.
+        samples: training images.
+        device: of the network.
+        training_seed_site: the site name that seeds the random numbers, with the run's seed and the round.
         validation_dice: mean Dice, 0 to 1, of a network on the site's validation patients.
-        task: what the server asks for, in the clear.
+        task: the server's, in the clear.
     """
 
     config: RunConfiguration
     method: Method
+    can: Capabilities
     network: nn.Module
     samples: Samples
     device: torch.device
@@ -130,13 +182,49 @@ class LocalRound:
     validation_dice: Callable[[nn.Module], float]
     task: Task
 
+    def report(self, received: Tensor, memory: Memory | None, validation_dice: float) -> dict[str, float]:
+        """The method's site half: the numbers that it asks for, of the model ``received`` (d,).
+
+        ``memory`` is that of the round before, None if the site was away; ``validation_dice`` (0 to 1) is the model's.
+        """
+        if not self.method.asks:
+            return {}
+
+        def training_losses() -> Tensor:
+            flat.load(self.network, received, self.task.buffers)
+            return image_losses(self.network, self.samples, self.config.training.amp)
+
+        view = SiteView(received.to(self.device), training_losses, validation_dice)
+        values, measures = self.method.report(view), self.can.leave_one_out
+        own = self._own_update(memory) if measures and memory else None
+        return values | measures.measure(view, own) if measures and own else values
+
+    def _own_update(self, memory: Memory) -> OwnUpdate | None:
+        """The site's last update in the received model; None: the model has no part of it, or of no other site."""
+        weight, data_share = self.task.weight, self.task.data_share
+        if weight is None or data_share is None or weight >= 1 or data_share >= 1:
+            return None
+        statistics, rule = self.task.buffers, statistics_rule(self.config.training, self.task.round - 1)
+        if rule in ("models", "mean", "weights"):  # of the round that gave them; only those of the others
+            share = weight if rule == "weights" else data_share
+            statistics = flat.leave_out_buffers(self.task.buffers, memory.buffers, share)
+
+        def validation_dice(parameters: Tensor) -> float:
+            flat.load(self.network, parameters, statistics)
+            if estimates_statistics(self.config.training):
+                estimate_statistics(self.network, self.samples)
+            return self.validation_dice(self.network)
+
+        previous, trained = memory.received.to(self.device), memory.trained.to(self.device)
+        return OwnUpdate(previous, trained, weight, validation_dice)
+
     def learn(self, received: Tensor, memory: Memory | None) -> Learned:
         """Train from ``received`` (d,); ``memory`` is that of its last round."""
-        if isinstance(self.method, TrainsLocally):
-            return self._learn_its_way(self.method, received, memory)
+        if self.can.local_training:
+            return self._train_locally(self.can.local_training, received, memory)
         flat.load(self.network, received, self.task.buffers)
-        if isinstance(self.method, LearnsFromPeers) and self.task.peers:
-            return self._learn_from_peers(self.method, received)
+        if self.can.peers and self.task.peers:
+            return self._learn_from_peers(self.can.peers, received)
         held = None if self.task.neurons is None else owned_parameters(self.network, self.task.neurons)
         loss = train(self.network, self.samples, self.config.training, self._rate, self._seed, held)
         return self._learned(received, loss)
@@ -150,12 +238,12 @@ class LocalRound:
         return learning_rate(self.config.training, self.task.round, self.config.rounds)
 
     def _learned(self, received: Tensor, loss: float) -> Learned:
-        """What the network has become."""
+        """With the network as trained."""
         trained = flat.get_parameters(self.network)
         return Learned(trained - received, trained, flat.get_buffers(self.network), loss)
 
     def _learn_from_peers(self, method: LearnsFromPeers, received: Tensor) -> Learned:
-        """With the term that the method makes of the peers' predictions; the network is as it was received."""
+        """With the loss term of the peers' predictions; the network holds the received model."""
         exchange = ModelExchange(self.task.peers, self.network, self.config.network)
         term = self._peer_term(method, exchange)
         loss = train(self.network, self.samples, self.config.training, self._rate, self._seed, extra_loss=term.loss)
@@ -179,8 +267,8 @@ class LocalRound:
             PeerView(self.task.round, weights, exchange.predict, self.network.eval(), batches, loss, validation_dice)
         )
 
-    def _learn_its_way(self, method: TrainsLocally, received: Tensor, memory: Memory | None) -> Learned:
-        """As the method has it, which trains once or more."""
+    def _train_locally(self, method: TrainsLocally, received: Tensor, memory: Memory | None) -> Learned:
+        """By the method's own local training, which trains once or more."""
         task, settings, rate = self.task, self.config.training, self._rate
 
         def once(

@@ -1,10 +1,8 @@
-"""Which BatchNorm statistics a model is evaluated with, by the run's ``statistics``: the one place that decides.
+"""Evaluation of models and neurons, as server and sites both do it, and the BatchNorm statistics it uses.
 
-n sites. `statistics_rule` names the rule that holds in a round, for the models that sites are sent, for FedCE's
-model without a site and for candidates alike; `candidate_statistics` follows it for models that nobody trained as
-they are.
-
-Evaluation of models, and of neurons, as server and sites do it alike.
+`statistics_rule` is the one place that decides by the run's ``statistics``. It names the rule of a round for the
+models that sites are sent, for FedCE's model without a site and for candidates alike; `candidate_statistics` applies
+it to models that nobody trained. n sites.
 """
 
 import time
@@ -32,38 +30,38 @@ from fedmerit.vectors import histogram
 from fedmerit.wire.messages import Evaluated, Evaluation, Importance, ImportanceTask, Purpose
 
 
-def statistics_rule(training: Training, round: int, of_outcome: str = "models") -> str:
-    """What holds of the statistics that ``round`` gives.
+def statistics_rule(training: Training, round: int, by_outcome: str = "models") -> str:
+    """The rule for the statistics that ``round`` gives.
 
     Args:
         training: of the run.
         round: its number.
-        of_outcome: `Outcome.statistics`, which ``statistics=method`` follows.
+        by_outcome: `Outcome.statistics`, which ``statistics=method`` follows.
 
     Returns:
         "models", "own", "initial" as in `Outcome.statistics`; "mean" by data share; "weights"; "recalibrated"; or
         "frozen": those of the round before.
     """
-    rule = of_outcome if training.statistics == "method" else training.statistics
+    rule = by_outcome if training.statistics == "method" else training.statistics
     if rule == "shared" or (rule == "frozen" and round < training.frozen_from):
         rule = "mean"
-    if of_outcome == "initial" and rule != "frozen":  # sites start anew: what they trained is of no model any more
+    if by_outcome == "initial" and rule != "frozen":  # sites start again: no model has what they trained
         return "initial"
     return rule
 
 
 def estimates_statistics(training: Training) -> bool:
-    """Whether models that nobody trained are evaluated with statistics of the images of whoever evaluates them."""
+    """Whether models that nobody trained are evaluated with statistics estimated on the evaluating side's images."""
     return training.statistics == "recalibrated"
 
 
 @dataclass(frozen=True)
 class RoundStatistics:
-    """What there is to choose from when a round's candidates are evaluated."""
+    """The statistics to choose from when a round's candidates are evaluated."""
 
     trained: Sequence[Buffers]  # (n,) of each site's reply; empty ones of absent sites
     sent_out: Buffers  # the mean, before this round's
-    held: Sequence[Buffers] | None = None  # (n,) of each site's model as it was sent; None: all had those sent out
+    held: Sequence[Buffers] | None = None  # (n,) of each site's model when it was sent; None: all had those sent out
     weights: Tensor | None = None  # (n,) of the round's aggregation; None: not known yet
 
 
@@ -72,15 +70,15 @@ def candidate_statistics(
 ) -> tuple[tuple[Buffers, ...], Tensor]:
     """The statistics that k candidates are evaluated with.
 
-    A candidate has the mean of its sites' trained ones by `Candidates.shares`, so that what one site alone trained
-    has that site's; by rule "weights" the mean by the sites' weights, once these are known; by rule "own", of several
-    sites, those that the evaluating site trained; by rule "frozen" those sent out. One that no site has a share in
-    has, by rule "own", likewise the evaluating site's, else those sent out, or of those held `Candidates.received`.
+    A candidate has the mean of its sites' trained ones by `Candidates.shares`, so one site's model has that site's; by
+    rule "weights" the mean by the sites' weights, once these are known; by rule "own", for several sites, those that
+    the evaluating site trained; by rule "frozen" those sent out. A candidate that no site has a share in has, by rule
+    "own", also the evaluating site's; else those sent out, or those held by `Candidates.received`.
 
     Args:
-        candidates: what is evaluated.
+        candidates: the models.
         there: the statistics there are.
-        rule: as `statistics_rule` gives it.
+        rule: of `statistics_rule`.
         evaluator: the row of the site that evaluates them; None: the server, on its own images.
 
     Returns:
@@ -107,11 +105,11 @@ def _by_rule(candidates: Candidates, there: RoundStatistics, rule: str, evaluato
         totals = weighed.sum(dim=1, keepdim=True)
         return torch.where(totals > 0, weighed / totals.where(totals > 0, 1.0), shares)
     if rule == "own" and evaluator is not None and there.trained[evaluator]:
-        alone = (shares > 0).sum(dim=1) == 1
-        if candidates.received is not None:  # models that sites have, with what came with them
-            alone |= candidates.received.any(dim=1)
+        keeps = (shares > 0).sum(dim=1) == 1
+        if candidates.received is not None:  # models that sites received, with the statistics sent with them
+            keeps |= candidates.received.any(dim=1)
         own = torch.eye(shares.shape[1], dtype=torch.float64)[evaluator]
-        return shares.where(alone[:, None], own)
+        return shares.where(keeps[:, None], own)
     return shares
 
 
@@ -120,19 +118,19 @@ def candidate_statistics_rule(training: Training, round: int, method: Method) ->
     return statistics_rule(training, round, "own" if method.own_statistics else "models")
 
 
-KEPT = 64  # models of which it is remembered what was found
+KEPT = 64  # last evaluations that are remembered
 
 
 @dataclass(frozen=True)
 class ModelEvaluation:
-    """What a model makes of some images."""
+    """The results of a model on some images."""
 
     overlaps: tuple[Overlap, ...]  # by case and label
-    losses: Tensor | None = None  # (images,) soft Dice, float64, where they were asked for
+    losses: Tensor | None = None  # (images,) soft Dice, float64, if they were asked for
 
 
 class Evaluations:
-    """What models make of images; of one equal to one of the last `KEPT`, on the same images, what was found then.
+    """Evaluates models, and remembers the last `KEPT` results by model and images.
 
     Args:
         config: the run.
@@ -142,7 +140,7 @@ class Evaluations:
         self._labels, self._amp = config.network.labels, config.training.amp
         self._found: dict[tuple[object, ...], ModelEvaluation] = {}
 
-    def of(
+    def evaluate(
         self,
         network: nn.Module,
         parameters: Tensor,
@@ -151,22 +149,22 @@ class Evaluations:
         final: bool = False,
         losses: bool = False,
     ) -> ModelEvaluation:
-        """Of the model ``parameters`` (d,) and ``buffers``, which is loaded into ``network`` where it has to be."""
+        """Results of the model ``parameters`` (d,) and ``buffers``, which is loaded into ``network`` if necessary."""
         model, images = (digest(parameters), tensors_digest(buffers.items())), [case.image_file for case in cases]
         key = model, tuple(images), final, losses
         found = self._found.pop(key, None)
         if found is None:
             flat.load(network, parameters, buffers)
-            found = self.now(network, cases, final, losses)
+            found = self.evaluate_now(network, cases, final, losses)
         self._found[key] = found
         if len(self._found) > KEPT:
             del self._found[next(iter(self._found))]
         return found
 
-    def now(
+    def evaluate_now(
         self, network: nn.Module, cases: Sequence[Case], final: bool = False, losses: bool = False
     ) -> ModelEvaluation:
-        """Of ``network`` as it is; ``losses`` are those of a round's models, of ``final`` ones nobody asks for any."""
+        """Results of ``network``; only a round's models have ``losses``, not ``final`` ones."""
         if not losses:
             return ModelEvaluation(tuple(evaluate(network, cases, self._labels, self._amp, final)))
         overlaps, of_images = evaluate_with_losses(network, cases, self._labels, self._amp)
@@ -181,10 +179,10 @@ def evaluate_models(
     estimate_on: Samples | None = None,
     evaluations: Evaluations | None = None,
 ) -> Evaluated:
-    """Every model of ``task`` on ``cases``, one after the other in ``network``, equal ones once.
+    """Evaluate every model of ``task`` on ``cases``, one after the other in ``network``, equal ones once.
 
-    With ``estimate_on``, BatchNorm statistics are not those of the task, but estimated on these images. Of models
-    that ``evaluations`` remember nothing is done.
+    With ``estimate_on``, BatchNorm statistics are not those of the task, but estimated on these images. Results that
+    ``evaluations`` remember are not computed again.
     """
     started = time.perf_counter()
     final = task.purpose is Purpose.FINAL
@@ -195,9 +193,9 @@ def evaluate_models(
         if estimate_on is not None:
             flat.load(network, *model)
             estimate_statistics(network, estimate_on)
-            found = known.now(network, cases, final, task.bins > 0)
+            found = known.evaluate_now(network, cases, final, task.bins > 0)
         else:
-            found = known.of(network, *model, cases, final, task.bins > 0)
+            found = known.evaluate(network, *model, cases, final, task.bins > 0)
         overlaps.append(found.overlaps)
         if found.losses is not None:
             losses[row] = histogram(found.losses, task.bins)
@@ -211,7 +209,7 @@ def candidate_task(
     split: str,
     ledger: str = GENESIS,
 ) -> Evaluation:
-    """The evaluation of candidate models on a split, with ``statistics`` of `statistics_rules.of_candidates`."""
+    """The evaluation of candidate models on a split, with ``statistics`` of `candidate_statistics`."""
     buffers, shares = statistics
     return Evaluation(
         round=round,
@@ -226,7 +224,7 @@ def candidate_task(
 
 
 def measure_importance(network: nn.Module, cases: Sequence[Case], task: ImportanceTask) -> Importance:
-    """The neurons of the model of ``task`` on images evenly spaced over ``cases``."""
+    """Importance of the neurons of ``task``'s model on images evenly spaced over ``cases``."""
     started = time.perf_counter()
     flat.load(network, task.model, task.buffers)
     samples = build_samples(cases, patch_size(network))

@@ -1,7 +1,4 @@
-"""What a method is told of the network whose parameters are its vector.
-
-The neurons that each site holds, of methods that allocate them: a part of the server.
-"""
+"""The layout of a network's parameter vector, and at the server the neurons that each site holds."""
 
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any
@@ -23,7 +20,7 @@ NORMS = (_NormBase, nn.GroupNorm, nn.LayerNorm)  # _NormBase: of batch and insta
 
 
 def read_layout(network: nn.Module, *, with_neurons: bool = False) -> Layout:
-    """Of the network's trainable parameters; ``with_neurons``: an image is sent through to tell the owners.
+    """Of the network's trainable parameters; ``with_neurons``: one forward pass finds the owners of parameters.
 
     A norm is any layer that normalises: batch, instance, group or layer norm. Without parameters, as MONAI's instance
     norm has it by default, it leaves nothing in the vector.
@@ -43,11 +40,11 @@ def _convolutions(block: nn.Module) -> list[_ConvNd]:
 def _outputs(network: nn.Module) -> Tensor:
     """(labels, m) places in the vector of the weights and bias of the last convolution, by its output channels.
 
-    The heads of deep supervision, which training alone has, do not count.
+    The heads of deep supervision, which only training has, do not count.
     """
     names = {module: name for name, module in network.named_modules()}
     candidates = _convolutions(output_modules(network)[0]) or _convolutions(network)
-    if not candidates:  # a network of others may have none
+    if not candidates:  # a plug-in network may have none
         return torch.empty(0, 0, dtype=torch.long)
     last = candidates[-1]
     name = names[last]
@@ -60,7 +57,7 @@ def _outputs(network: nn.Module) -> Tensor:
 
 
 class Submodels:
-    """Which neurons each site holds, and what it took to find that out this round.
+    """Which neurons each site holds, and the cost of measuring their importance in this round.
 
     Args:
         network: whose neurons they are.
@@ -69,16 +66,12 @@ class Submodels:
     def __init__(self, network: nn.Module):
         self.network = network
         self.held: Tensor | None = None  # (n, H) bool; None: all
-        self.cost: tuple[int, dict[str, str]] = 0, {}  # bytes sent to each site for it, and who gave no answer
-
-    def of(self, row: int) -> Tensor | None:
-        """(H,) bool, those of the site at ``row``."""
-        return None if self.held is None else self.held[row]
+        self._cost: tuple[int, dict[str, str]] = 0, {}  # bytes sent to each site for it; by site, why it did not count
 
     def ask(
         self, task: ImportanceTask, sites: Sequence[str], when: str, least: int
     ) -> Generator[Exchange, None, Tensor]:
-        """Have the sites measure; (H,) what they say."""
+        """Have the sites measure; (H,) mean importance."""
         hidden = neurons.count(self.network)
         exchange = Exchange(
             dict.fromkeys(sites, task),
@@ -90,27 +83,27 @@ class Submodels:
         )
         yield exchange
         answers = [answer for answer in exchange.usable().values() if isinstance(answer, Importance)]
-        self.cost = payload_bytes(task), exchange.faults()
+        self._cost = payload_bytes(task), exchange.faults()
         return mean_importance(answers)
 
-    def nothing(self) -> Tensor:
-        """(H,) zeros, where nothing is to be measured."""
+    def zero_importance(self) -> Tensor:
+        """(H,) zeros."""
         return torch.zeros(neurons.count(self.network), dtype=torch.float64)
 
-    def spent(self) -> tuple[int, dict[str, str]]:
-        """`cost`, which counts for one round."""
-        cost, self.cost = self.cost, (0, {})
+    def take_cost(self) -> tuple[int, dict[str, str]]:
+        """Bytes and faults as in `RoundReplies.collect`, which count for one round."""
+        cost, self._cost = self._cost, (0, {})
         return cost
 
     def content(self) -> dict[str, Any]:
         """For the checkpoint."""
-        return {"neurons": self.held, "weighed": self.cost}
+        return {"neurons": self.held, "importance_cost": self._cost}
 
     def restore(self, content: Mapping[str, Any]) -> None:
-        """From the checkpoint; those of earlier versions have none of it."""
-        self.held, self.cost = content.get("neurons"), content.get("weighed", (0, {}))
+        """From the checkpoint."""
+        self.held, self._cost = content["neurons"], content["importance_cost"]
 
 
 def mean_importance(answers: Sequence[Importance]) -> Tensor:
-    """(H,) of all sites' images as one validation set."""
+    """(H,) over all sites' images as one validation set."""
     return torch.stack([one.increases for one in answers]).sum(dim=0) / sum(one.images for one in answers)

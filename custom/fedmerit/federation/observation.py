@@ -1,4 +1,4 @@
-"""What a run's observers ask for after every round, and where the updates are kept, if they are."""
+"""What the observers of a run evaluate after every round, and the updates that it keeps for later evaluation."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,17 +11,23 @@ from torch import Tensor
 from fedmerit.configuration.observation import parse
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.configuration.spec_syntax import split_spec
-from fedmerit.core import Reports
+from fedmerit.core import Outcome, Reports
 from fedmerit.errors import BadInput
+from fedmerit.federation.evaluator import Evaluator
+from fedmerit.federation.exchange import Exchange
+from fedmerit.federation.recorder import Recorder
+from fedmerit.federation.server_models import ModelsInTheClear
+from fedmerit.federation.unseen_models import Models
 from fedmerit.files import write_atomically
 from fedmerit.flat import Buffers
+from fedmerit.guard.admission import Admission
 from fedmerit.observers import Observation, Observer, RoundView, State
 
 UPDATES = "updates"  # folder of the kept ones, in the run folder
 
 
 class RunObservers:
-    """Those of one run, and what they remember.
+    """The observers of one run, and their states.
 
     Args:
         specs: of the run's `values`.
@@ -36,7 +42,7 @@ class RunObservers:
         }
 
     def observe(self, view: RoundView) -> Iterator[tuple[str, Observation]]:
-        """After a round: what each of them wants to have evaluated, by name."""
+        """After a round: the models that each observer has evaluated, by its name."""
         for name, observer in self._observers.items():
             self._states[name], observation = observer.observe(self._states[name], view)
             if observation is not None:
@@ -47,8 +53,38 @@ class RunObservers:
         return {"observers": {name: dict(state) for name, state in self._states.items()}}
 
     def restore(self, content: Mapping[str, Any]) -> None:
-        """From the checkpoint; those of earlier versions know of none."""
-        self._states |= content.get("observers", {})
+        """From the checkpoint."""
+        self._states |= content["observers"]
+
+
+@dataclass(frozen=True)
+class RoundObservation:
+    """Keeps a round's updates and has the sites evaluate the observers' models, as far as the run asks for it."""
+
+    config: RunConfiguration
+    run: Path
+    observers: RunObservers
+    models: Models
+    evaluator: Evaluator
+    recorder: Recorder
+
+    def exchanges(self, round: int, outcome: Outcome, admission: Admission, reports: Reports) -> Iterator[Exchange]:
+        """After the method's ``outcome``, before the models take it over; it changes nothing of the run."""
+        models, config = self.models, self.config
+        if not (config.values or config.keep_updates):
+            return
+        assert isinstance(models, ModelsInTheClear)
+        began = models.parameters
+        if outcome.models.ndim == 1 and began.ndim == 2:  # a verdict stood: take the common model of the others
+            began = began[next(row for row in range(len(began)) if row not in models.separate)].clone()
+        view = RoundView(round, config.rounds, began, outcome.models, admission.updates, outcome.weights, reports)
+        first, counted = admission.reward_groups.first, admission.counted
+        if config.keep_updates:
+            kept = KeptRound(view, tuple(admission.group_statistics), models.statistics, first, counted)
+            keep_round(self.run, kept)
+        for name, observation in self.observers.observe(view):
+            answers = yield from self.evaluator.observation(observation.candidates, admission, outcome.weights)
+            self.recorder.observed(round, name, expand_groups(observation.coalitions, first, counted), answers)
 
 
 @dataclass(frozen=True)
@@ -56,18 +92,18 @@ class KeptRound:
     """A round as the server held it, and the sites' BatchNorm statistics."""
 
     view: RoundView
-    buffers: tuple[Buffers, ...]  # `Admission.statistics`
+    buffers: tuple[Buffers, ...]  # `Admission.group_statistics`
     statistics: Buffers  # sent out
-    first: Tensor  # (n,) the row of the first of those that each site earns as one with; its own: alone
-    heard: Tensor  # (n,) bool: whose update has a part, who also evaluates
+    first: Tensor  # (n,) row of the first site of each site's reward group
+    counted: Tensor  # (n,) bool: the site's update has a part, and the site evaluates
 
 
-def expand_groups(coalitions: Tensor, first: Tensor, heard: Tensor) -> Tensor:
-    """(k, n) bool the sites of ``coalitions`` (k, n) of the method's rows: all who earn as one in each, and were heard.
+def expand_groups(coalitions: Tensor, first: Tensor, counted: Tensor) -> Tensor:
+    """(k, n) bool the sites of ``coalitions`` (k, n) of the method's rows: the counted members of each reward group.
 
-    ``first`` (n,) and ``heard`` (n,) are as in `KeptRound`.
+    ``first`` (n,) and ``counted`` (n,) are as in `KeptRound`.
     """
-    return coalitions[:, first] & heard
+    return coalitions[:, first] & counted
 
 
 def keep_round(run: Path, kept: KeptRound) -> None:
@@ -77,7 +113,7 @@ def keep_round(run: Path, kept: KeptRound) -> None:
         **{name: getattr(view, name) for name in ("round", "rounds", "began", "ended", "updates", "weights")},
         **{"num_samples": reports.num_samples, "present": reports.present},
         **{"buffers": [dict(one) for one in kept.buffers], "statistics": dict(kept.statistics)},
-        **{"first": kept.first, "heard": kept.heard},
+        **{"first": kept.first, "counted": kept.counted},
     }
     write_atomically(_file(run, view.round), lambda file: torch.save(content, file))
 
@@ -94,13 +130,12 @@ def read_kept_rounds(run: Path, config: RunConfiguration) -> Iterator[KeptRound]
             content: dict[str, Any] = torch.load(path, weights_only=True)
         except FileNotFoundError:
             raise BadInput(f"{path}: file not found; let the run finish, or run again with --keep-updates") from None
-        except Exception as error:  # of whatever kind torch's unpickler meets in a spoiled file
+        except Exception as error:  # of any kind: torch's unpickler reads a damaged file
             raise BadInput(f"{path}: not readable ({type(error).__name__}); run again with --keep-updates") from error
         reports = Reports(content.pop("num_samples"), content.pop("present"))
         buffers, statistics = tuple(content.pop("buffers")), content.pop("statistics")
-        first = content.pop("first", torch.arange(len(reports.present)))  # earlier versions knew of players alone
-        heard = content.pop("heard", reports.present)
-        yield KeptRound(RoundView(**content, reports=reports), buffers, statistics, first, heard)
+        first, counted = content.pop("first"), content.pop("counted")
+        yield KeptRound(RoundView(**content, reports=reports), buffers, statistics, first, counted)
 
 
 def _file(run: Path, round: int) -> Path:

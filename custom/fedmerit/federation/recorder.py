@@ -1,9 +1,8 @@
-"""What a run writes down: rows of results.csv and a ledger record per round."""
+"""The records of a run: rows of results.csv, and a ledger record per round."""
 
 import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import compress
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from torch import Tensor
 
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.core import Outcome
+from fedmerit.federation.round_updates import RoundReplies
 from fedmerit.federation.site_log import answer_digest
 from fedmerit.files import write_json
 from fedmerit.records.closing_record import Closing, close
@@ -23,20 +23,9 @@ from fedmerit.trainers.monai_trainer.overlaps import Overlap, mean_dice
 from fedmerit.wire.messages import Evaluated, Reply, payload_bytes
 
 CROSS_SITE = Path("cross_site_val", "cross_val_results.json")  # where NVFlare's cross-site validation writes its own
-FINISHED = ("given", "alone", "finished")  # after a split: of the models that a site chose among
-OBSERVED = "values.csv"  # in the run folder, where it was observed: rows of the results schema
+FINAL_CANDIDATES = ("given", "local_only", "selected")  # after a split: of the models that a site selects from
+OBSERVED = "values.csv"  # in the run folder, if the run has observers: rows of the results schema
 NOBODY = "(nobody)"  # the coalition without a member
-Replies = Sequence[Reply | None]  # in site order; None: absent or rejected
-
-
-@dataclass(frozen=True)
-class Admitted:
-    """What counts of a round, and what does not."""
-
-    replies: Replies
-    rejected: Mapping[str, str]  # the reason for every other site, and by the name it came under for other messages
-    received: Sequence[int]  # bytes sent to each site
-    evaluated: Mapping[str, Sequence[Evaluated]] = field(default_factory=dict)  # by site, what counts of its ratings
 
 
 class Recorder:
@@ -46,22 +35,22 @@ class Recorder:
         config: the run.
         sites: their names, sorted.
         run: the run folder.
-        signer: of the ledger's records, its certificate put beside them; None: they are not signed.
+        signer: of the ledger's records; its certificate is published beside them; None: they are not signed.
     """
 
     def __init__(self, config: RunConfiguration, sites: Sequence[str], run: Path, signer: Signer | None = None):
         self.config, self.sites, self.name = config, sites, run.name
         self.results, self.ledger = ResultsFile(run / "results.csv"), Ledger(run / "ledger.jsonl", signer)
         self.values = ResultsFile(run / OBSERVED)
-        self._sent: set[str] | None = None  # digests of the updates in the ledger, once it was read
+        self._sent: set[str] | None = None  # digests of the updates in the ledger; None: it is not read yet
         self.matrix, self.run = run / CROSS_SITE, run
-        self.site_logs: dict[str, str] = {}  # by site, what stands for its log, as it said last
-        self._observed: dict[str, list[Evaluated]] = {}  # by site, what it said of models of coalitions in this round
+        self.site_logs: dict[str, str] = {}  # by site, the last head of its log
+        self._observed: dict[str, list[Evaluated]] = {}  # by site, its answers on coalitions in this round
         if signer:
             signer.publish(run, begun=self.ledger.last is not None)
 
     def rewind(self, results_size: int, rounds: int, observed_size: int) -> None:
-        """Forget what was written after a checkpoint: it belongs to an incomplete round."""
+        """Delete what was written after a checkpoint: it belongs to an incomplete round."""
         self.ledger.keep(rounds)
         self._sent = None
         self.results.truncate(results_size)
@@ -71,60 +60,59 @@ class Recorder:
         """For the checkpoint."""
         return {"results_size": self.results.size, "observed_size": self.values.size, "site_logs": self.site_logs}
 
-    def restore(self, content: Mapping[str, Any], rounds: int) -> None:
-        """What stood when so many rounds were complete; earlier versions kept no heads of sites' logs."""
-        self.site_logs = dict(content.get("site_logs", {}))
-        self.rewind(content["results_size"], rounds, content.get("observed_size", 0))
+    def restore(self, content: Mapping[str, Any]) -> None:
+        """From the checkpoint; later records are deleted."""
+        self.site_logs = dict(content["site_logs"])
+        self.rewind(content["results_size"], content["complete_rounds"], content["observed_size"])
 
     def close(self) -> Closing:
-        """Write down what the run leaves behind: results, run.json, models, and how far the logs of the sites are."""
+        """Write the closing record: of results, run.json, models, and the heads of the sites' logs."""
         return close(self.run, self.ledger.last_hash, self.site_logs, self.ledger.signer)
 
-    def _hear(self, answers: Sequence[Reply | Evaluated | None]) -> None:
-        said = {site: answer.log for site, answer in zip(self.sites, answers, strict=True) if answer and answer.log}
-        self.site_logs |= said
+    def _note_logs(self, answers: Sequence[Reply | Evaluated | None]) -> None:
+        heads = {site: answer.log for site, answer in zip(self.sites, answers, strict=True) if answer and answer.log}
+        self.site_logs |= heads
 
     def training_round(
         self,
         round: int,
-        admitted: Admitted,
+        replies: RoundReplies,
         began: Sequence[str],
         ended: str,
         outcome: Outcome,
         more: Mapping[str, Any] | None = None,
     ) -> None:
-        """Write down one round.
+        """Record one round.
 
         Args:
             round: its number.
-            admitted: what counts of it.
+            replies: that count.
             began: digest of the model each site began the round with.
-            ended: digest of what the method gave: the global model, or those of all sites.
-            outcome: of the method.
-            more: entries of the ledger's record beside these.
+            ended: digest of the models after it: the global one, or those of all sites.
+            outcome: of the round, by site.
+            more: further entries of the ledger's record.
         """
-        replies, received, rejected = admitted.replies, admitted.received, admitted.rejected
-        self._hear(replies)
+        self._note_logs(replies.replies)
         digests = {  # none where models stay at the sites
             site: digest(reply.ciphertexts or reply.update)
-            for site, reply in zip(self.sites, replies, strict=True)
+            for site, reply in zip(self.sites, replies.replies, strict=True)
             if reply and (reply.ciphertexts or len(reply.update))
         }
-        rows = self._round_rows(round, replies, received, outcome, self._repeated(digests))
+        rows = self._round_rows(round, replies, outcome, self._repeated(digests))
         self.results.append(rows)
-        record = self._record(round, replies, rejected, began, ended, digests, outcome)
-        evaluated = {"evaluated": self._evaluated_in_round(admitted.evaluated)}
+        record = self._record(round, replies, began, ended, digests, outcome)
+        evaluated = {"evaluated": self._evaluated_in_round(replies.evaluated)}
         self.ledger.append(record | evaluated | {"rows": rows_digest(map(vars, rows))} | dict(more or {}))
 
     def _evaluated_in_round(self, rated: Mapping[str, Sequence[Evaluated]]) -> dict[str, list[str]]:
-        """By site, digests of what it said of models for others: what it ``rated``, and what was observed."""
+        """By site, digests of its evaluations of others' models: those it ``rated``, and those of observers."""
         observed, self._observed = self._observed, {}
-        said = {site: [*rated.get(site, ()), *observed.get(site, ())] for site in self.sites}
-        return {site: list(map(answer_digest, answers)) for site, answers in said.items() if answers}
+        evaluated = {site: [*rated.get(site, ()), *observed.get(site, ())] for site in self.sites}
+        return {site: list(map(answer_digest, answers)) for site, answers in evaluated.items() if answers}
 
     def observed(self, round: int, observer: str, coalitions: Tensor, answers: Sequence[Evaluated | None]) -> None:
-        """Write down what sites made of models of coalitions (k, n) bool, by what it was observed for."""
-        self._hear(answers)
+        """Record the sites' evaluations of models of coalitions (k, n) bool, under the name of the ``observer``."""
+        self._note_logs(answers)
         head = (self.name, self.config.method, self.config.seed, round)
         answered = {site: answer for site, answer in zip(self.sites, answers, strict=True) if answer}
         for site, answer in answered.items():
@@ -132,28 +120,28 @@ class Recorder:
         self.values.append(observed_rows(head, observer, self.sites, coalitions, answered))
 
     def final_validation(self, round: int, validated: Sequence[Evaluated | None]) -> None:
-        """Write down the validation Dice, HD95 and NSD of each site's final model, as of the round it would begin."""
-        self._hear(validated)
+        """Record the validation Dice, HD95 and NSD of each site's final model, under the round that it would begin."""
+        self._note_logs(validated)
         rows = []
         for site, one in zip(self.sites, validated, strict=True):
             if one:
                 rows += self._overlap_rows(round, site, "validation", one.overlaps[0])
         self.results.append(rows)
 
-    def finished(self, round: int, split: str, tests: Sequence[Evaluated | None]) -> None:
-        """Write down Dice of what sites were given, trained alone and take home, and what that is."""
-        self._hear(tests)
+    def selected_models(self, round: int, split: str, tests: Sequence[Evaluated | None]) -> None:
+        """Record the Dice of the given, the locally trained and the selected model of each site, and the choice."""
+        self._note_logs(tests)
         rows = []
         for site, test in zip(self.sites, tests, strict=True):
             if test:
-                rows.append(self._row(round, site, "choice", float(test.choice), split=f"{split}_finished"))
-                for name, overlaps in zip(FINISHED, test.overlaps, strict=True):
+                rows.append(self._row(round, site, "final_model_choice", float(test.choice), split=f"{split}_selected"))
+                for name, overlaps in zip(FINAL_CANDIDATES, test.overlaps, strict=True):
                     rows += self._overlap_rows(round, site, f"{split}_{name}", overlaps)
         self.results.append(rows)
 
     def best_test(self, round: int, tests: Sequence[Evaluated | None]) -> None:
         """Write down the test Dice of the models that ``round`` began with, which validation patients liked best."""
-        self._hear(tests)
+        self._note_logs(tests)
         rows = []
         for place, (site, test) in enumerate(zip(self.sites, tests, strict=True)):
             if test:
@@ -166,18 +154,18 @@ class Recorder:
         tests: Sequence[Evaluated | None],
         received: Sequence[int],
         tests_own_only: bool = False,
-        alone: Collection[int] = (),
+        separate: Collection[int] = (),
     ) -> None:
-        """Write down test Dice, HD95 and NSD of the final models under the last ``round``.
+        """Record test Dice, HD95 and NSD of the final models under the last ``round``.
 
         Args:
             round: the last.
-            tests: what each site made of the final models, the global one or those of all sites; None: nothing.
+            tests: each site's evaluation of the final models, the global one or those of all sites; None: none.
             received: bytes sent to each site for it.
-            own_alone: whether each site tested its own final model and no other; then there is no union.
-            alone: the rows of sites that did so where others tested all.
+            tests_own_only: whether each site tested its own final model and no other; then there is no union.
+            separate: rows of sites that did so while others tested all.
         """
-        self._hear(tests)
+        self._note_logs(tests)
         rows = []
         for place, (site, test) in enumerate(zip(self.sites, tests, strict=True)):
             if test:
@@ -185,24 +173,22 @@ class Recorder:
                 rows.append(self._row(round, site, "bytes_received", received[place], split="testing"))
             else:
                 rows.append(self._row(round, site, "rejected", 1.0, split="testing"))
-        for place, site in enumerate(
-            [] if tests_own_only else self.sites
-        ):  # its final model, on the cases of every site
+        for place, site in enumerate([] if tests_own_only else self.sites):  # its final model, on every site's cases
             for row, (tester, test) in enumerate(zip(self.sites, tests, strict=True)):
-                for overlap in _evaluation_at(test, place) if test and (row == place or row not in alone) else ():
+                for overlap in _evaluation_at(test, place) if test and (row == place or row not in separate) else ():
                     columns = {"split": "union", "case": f"{tester}/{overlap.case}", "label": overlap.label}
                     rows += [self._row(round, site, name, value, **columns) for name, value in overlap.scores.items()]
         self.results.append(rows)
-        write_json(self.matrix, self._cross_site(tests, tests_own_only, alone))
+        write_json(self.matrix, self._cross_site(tests, tests_own_only, separate))
 
     def _cross_site(
-        self, tests: Sequence[Evaluated | None], tests_own_only: bool, alone: Collection[int]
+        self, tests: Sequence[Evaluated | None], tests_own_only: bool, separate: Collection[int]
     ) -> dict[str, dict[str, dict[str, float]]]:
-        """Mean test Dice by whose images and whose model, as NVFlare's ``cross_val_results.json`` has it."""
+        """Mean test Dice by sites of the images and of the model, in the form of NVFlare's ``cross_val_results.json``."""
         matrix = {}
         for row, (site, test) in enumerate(zip(self.sites, tests, strict=True)):
             if test:
-                one = [site] if tests_own_only or row in alone else ["SRV_global"]
+                one = [site] if tests_own_only or row in separate else ["SRV_global"]
                 owners = self.sites if len(test.overlaps) > 1 else one
                 matrix[site] = {
                     owner: {"dice": mean_dice(overlaps)} for owner, overlaps in zip(owners, test.overlaps, strict=True)
@@ -220,7 +206,7 @@ class Recorder:
         ]
 
     def _repeated(self, digests: Mapping[str, str]) -> set[str]:
-        """The sites whose update the ledger holds of an earlier round, or another site sent too."""
+        """The sites whose update is in the ledger of an earlier round, or another site sent it too."""
         if self._sent is None:
             self._sent = {sent for record in self.ledger.records for sent in record["updates"].values()}
         times = Counter(digests.values())
@@ -228,9 +214,7 @@ class Recorder:
         self._sent.update(digests.values())
         return repeated
 
-    def _round_rows(
-        self, round: int, replies: Replies, received: Sequence[int], outcome: Outcome, repeated: Collection[str]
-    ) -> list[Row]:
+    def _round_rows(self, round: int, replies: RoundReplies, outcome: Outcome, repeated: Collection[str]) -> list[Row]:
         per_site: dict[str, Tensor] = {
             "weight": outcome.weights,
             "contribution": outcome.contribution,
@@ -238,7 +222,7 @@ class Recorder:
             **outcome.quantities,
         }
         rows = []
-        for row, (site, reply) in enumerate(zip(self.sites, replies, strict=True)):
+        for row, (site, reply) in enumerate(zip(self.sites, replies.replies, strict=True)):
             if reply is None:
                 rows.append(self._row(round, site, "rejected", 1.0))
                 rows.append(self._row(round, site, "weight", 0.0))
@@ -248,7 +232,7 @@ class Recorder:
                 "num_samples": reply.num_samples,
                 "train_loss": reply.train_loss,
                 "seconds": reply.seconds,
-                "bytes_received": received[row],
+                "bytes_received": replies.received[row],
                 "bytes_sent": payload_bytes(reply),
             }
             rows += [
@@ -260,7 +244,7 @@ class Recorder:
         return rows
 
     def _pair_rows(self, round: int, row: int, pairs: Mapping[str, Tensor]) -> list[Row]:
-        """What the site at ``row`` holds of the others: under their names, its own as the coalition."""
+        """What the site at ``row`` reports of the others: under their names, with its own name as the coalition."""
         return [
             self._row(round, other, name, float(value), coalition=self.sites[row])
             for name, values in pairs.items()
@@ -271,23 +255,21 @@ class Recorder:
     def _record(
         self,
         round: int,
-        replies: Replies,
-        rejected: Mapping[str, str],
+        replies: RoundReplies,
         began: Sequence[str],
         ended: str,
         digests: Mapping[str, str],
         outcome: Outcome,
     ) -> dict[str, Any]:
-        present = {
-            site: (row, reply) for row, (site, reply) in enumerate(zip(self.sites, replies, strict=True)) if reply
-        }
-        flagged = outcome.quantities.get("flagged", torch.zeros(len(replies)))
+        rows = enumerate(zip(self.sites, replies.replies, strict=True))
+        present = {site: (row, reply) for row, (site, reply) in rows if reply}
+        flagged = outcome.quantities.get("flagged", torch.zeros(len(self.sites)))
         return {
             "round": round,
             "of": self.config.rounds,
             **({"plan": self.config.digest} if round == 0 else {}),
             "participants": list(present),
-            "rejected": dict(rejected),
+            "rejected": dict(replies.rejected),
             "flagged": [site for site, (row, _) in present.items() if flagged[row]],
             "began": {site: began[row] for site, (row, _) in present.items()},
             "updates": dict(digests),
@@ -305,14 +287,14 @@ def observed_rows(
     coalitions: Tensor,
     answers: Mapping[str, Evaluated],
 ) -> list[Row]:
-    """Rows of `OBSERVED`: Dice of each coalition's model on each site's cases, split by the name of the ``observer``.
+    """Rows of `OBSERVED`: Dice of each coalition's model on each site's cases; the split is the ``observer``.
 
     Args:
         head: run, method, seed, round.
-        observer: what they were evaluated for.
+        observer: its name.
         sites: all, sorted.
         coalitions: (k, n) bool.
-        answers: what sites said of the k models, by name.
+        answers: evaluations of the k models, by site.
     """
     texts = [NOBODY if not any(row) else "+".join(compress(sites, row)) for row in coalitions.tolist()]
     rows = []
@@ -327,7 +309,7 @@ def observed_rows(
 
 
 def _evaluation_at(test: Evaluated, place: int) -> Sequence[Overlap]:
-    """What a site made of the final model of the site at ``place``, or of the one that all have."""
+    """A site's evaluation of the final model of the site at ``place``, or of the common one."""
     return test.overlaps[place if len(test.overlaps) > 1 else 0]
 
 

@@ -1,31 +1,32 @@
-"""What sites and settings have to be for a run: checked before it begins."""
+"""Requirements of a run on its sites and settings, checked before it begins, and on what its method gives."""
 
 import math
 from collections.abc import Sequence
 
 import torch
 
-from fedmerit.capabilities import LearnsFromPeers, PoolsImages, exchanges_directly
+from fedmerit.capabilities import capabilities
 from fedmerit.configuration.filters import HE
 from fedmerit.configuration.observation import gives_own_models, require_observable
 from fedmerit.configuration.run import RunConfiguration
-from fedmerit.core import Layout, Method
-from fedmerit.errors import BadInput
+from fedmerit.core import Layout, Method, Outcome
+from fedmerit.errors import BadInput, RunFailed
 from fedmerit.trainers.monai_trainer.data import SiteFolder
 from fedmerit.trainers.monai_trainer.network_checks import check_image_size
+from fedmerit.vectors import all_finite
 from fedmerit.wire.egress_list import NAME
 
 
 def require_sites(config: RunConfiguration, sites: Sequence[str]) -> None:
-    """`BadInput` where a method cannot work with so many sites, or sites have names that it cannot use."""
+    """`BadInput` if a method cannot work with so many sites, or sites have names that it cannot use."""
     method = config.build_method()
     if fault := check_sites(config.method, method, sites):
         raise BadInput(fault)
-    if isinstance(method, LearnsFromPeers):
+    if capabilities(method).peers:
         for site in sites:
             if not NAME.fullmatch(site):
                 raise BadInput(
-                    f"site {site}: sites of {config.method} name each other, and the names that leave a site are of "
+                    f"site {site}: sites of {config.method} name each other, and names that leave a site have only "
                     "letters, digits, _ . and -; rename it"
                 )
     if config.values and (joined := [name for name in sites if "+" in name]):
@@ -37,7 +38,7 @@ def check_sites(name: str, method: Method, sites: Sequence[str]) -> str | None:
     if len(sites) < method.needs.sites:
         return (
             f"sites {', '.join(sites) or '(none)'}: {name} needs at least {method.needs.sites}; "
-            "add sites, or take another method, such as --method standalone, by which a site trains alone"
+            "add sites, or take another method, such as --method standalone, which trains every site locally"
         )
     try:
         method.start(torch.zeros(1), len(sites), Layout.of(1))
@@ -47,7 +48,7 @@ def check_sites(name: str, method: Method, sites: Sequence[str]) -> str | None:
 
 
 def require_timeouts(min_sites: int, round_timeout: float, num_sites: int | None = None) -> None:
-    """`BadInput` where a server cannot wait so long, or for so many of its sites."""
+    """`BadInput` if a server cannot wait so long, or for so many of its sites."""
     if not 1 <= min_sites <= (num_sites or min_sites):
         raise BadInput(f"min_sites={min_sites}: expected 1 to the number of sites")
     if not 0 <= round_timeout < math.inf:
@@ -55,7 +56,7 @@ def require_timeouts(min_sites: int, round_timeout: float, num_sites: int | None
 
 
 def require_compatible_images(config: RunConfiguration, folder: SiteFolder) -> None:
-    """`BadInput` where the images of ``folder`` do not fit the run's network."""
+    """`BadInput` if the images of ``folder`` do not fit the run's network."""
     expected = (config.task, config.network.in_channels, config.network.labels)
     if (folder.task, folder.channels, folder.labels) != expected:
         raise BadInput(
@@ -66,37 +67,48 @@ def require_compatible_images(config: RunConfiguration, folder: SiteFolder) -> N
 
 
 def require_decentralised(config: RunConfiguration) -> None:
-    """`BadInput` where the method cannot work with images that stay at their sites."""
-    if isinstance(config.build_method(), PoolsImages):
+    """`BadInput` if the method cannot work with images that stay at their sites."""
+    if capabilities(config.build_method()).pools_images:
         raise BadInput(f"method {config.method}: needs all images in one place; run it with --engine local")
 
 
 def require_consistent(config: RunConfiguration, filters: Sequence[str]) -> None:
-    """`BadInput` where settings, privacy filters and what is observed contradict each other, wherever it is run."""
+    """`BadInput` if settings, privacy filters and observers contradict each other, on any engine."""
     require_observable(config.values, config.keep_updates, filters)
     require_visible_models(config, filters)
     require_one_model_for_all(config)
 
 
 def require_visible_models(config: RunConfiguration, filters: Sequence[str]) -> None:
-    """`BadInput` where statistics or last models were to follow a rule of the server's, which sees none of them."""
-    if not (HE in filters or exchanges_directly(config.build_method())):
+    """`BadInput` if statistics or last models should follow a rule of the server, which does not see them."""
+    if not (HE in filters or capabilities(config.build_method()).exchanges_directly):
         return
     if config.training.statistics != "method":
         raise BadInput(
-            f"statistics={config.training.statistics}: the server of this run sees no model, so that BatchNorm "
-            "statistics go as the method has them; leave it out"
+            f"statistics={config.training.statistics}: the server of this run sees no model, so BatchNorm "
+            "statistics follow the method; leave it out"
         )
     if config.training.last_round != "aggregated":
-        raise BadInput("last_round=own: the server of this run sees no update to keep apart; leave it out")
+        raise BadInput("last_round=own: the server of this run sees no update; leave it out")
 
 
 def require_one_model_for_all(config: RunConfiguration) -> None:
-    """`BadInput` where sites were to keep models apart in the last round that are apart already, or never are."""
+    """`BadInput` if sites should keep separate models in the last round that are separate already, or never are."""
     if config.training.last_round == "aggregated":
         return
     method = config.build_method()
-    if isinstance(method, PoolsImages):
-        raise BadInput(f"last_round=own: {config.method} has one training, and no site one of its own; leave it out")
+    if capabilities(method).pools_images:
+        raise BadInput(f"last_round=own: {config.method} has one training, not one for each site; leave it out")
     if gives_own_models(method):
         raise BadInput(f"last_round=own: sites of {config.method} have models of their own anyway; leave it out")
+
+
+def require_finite(outcome: Outcome, method: Method, where: str) -> None:
+    """`RunFailed` if a method's outcome has NaN or infinite entries, or a model per site that it does not declare.
+
+    ``where`` names round and method.
+    """
+    if (outcome.models.ndim == 2) > method.has_site_models:
+        raise RunFailed(f"{where} gave a model for each site; declare has_site_models in its class")
+    if not (all_finite(outcome.models) and all_finite(outcome.weights)):
+        raise RunFailed(f"{where} gave a model or weights with NaN or infinite entries")

@@ -1,39 +1,83 @@
-"""The sites' replies of a round as tensors, a row per site: what methods and the guard work on.
+"""A round's replies: which of them count, their updates as tensors with a row per site, and what these show.
 
-What a round's updates say of the sites whatever the method: norms and cosines, from their Gram matrix.
-
-Recorded in results.csv for `fedmerit_evaluation.freeriders.detectors`; no method acts on it.
+What `measure_updates` returns is recorded in results.csv for `fedmerit_evaluation.freeriders.detectors`; no method
+uses it.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
-from fedmerit.capabilities import LearnsFromPeers, TrainsLocally
-from fedmerit.core import Method, Reports
-from fedmerit.federation.recorder import Replies
+from fedmerit.capabilities import Capabilities
+from fedmerit.core import Reports
+from fedmerit.federation.exchange import Exchange
 from fedmerit.vectors import BLOCK, cosine_to_sum, fresh_zeros, gram, norms
+from fedmerit.wire.messages import Evaluated, Reply, payload_bytes
+
+Replies = Sequence[Reply | None]  # in site order; None: absent or rejected
 
 
-def stack_replies(replies: Replies, sites: Sequence[str], size: int, method: Method) -> tuple[Tensor, Reports]:
-    """The updates (n, size) and what the sites said, rows of absent sites zero or NaN.
+@dataclass(frozen=True)
+class RoundReplies:
+    """Which messages of a round count, and which do not."""
+
+    replies: Replies
+    rejected: Mapping[str, str]  # the reason, by site, and by the name in the message for other messages
+    received: Sequence[int]  # bytes sent to each site
+    evaluated: Mapping[str, Sequence[Evaluated]] = field(default_factory=dict)  # by site, its ratings that count
+
+    @classmethod
+    def collect(
+        cls, training: Exchange, sites: Sequence[str], earlier: tuple[int, Mapping[str, str]]
+    ) -> "RoundReplies":
+        """Of a training's answers; ``earlier`` are bytes sent to each site in the round before it, and faults.
+
+        Raises:
+            RunFailed: too few sites sent a usable reply.
+        """
+        usable, (size, faults) = training.usable(), earlier
+        replies = [usable.get(site) for site in sites]
+        received = [payload_bytes(task) + size for task in training.tasks.values()]
+        return cls(replies, {**faults, **training.faults()}, received)  # type: ignore[arg-type]
+
+    def num_samples(self, sites: Sequence[str]) -> dict[str, int]:
+        """By site with a reply, its training images."""
+        return {site: reply.num_samples for site, reply in zip(sites, self.replies, strict=True) if reply}
+
+    def with_ratings(
+        self, sites: Sequence[str], ratings: Mapping[str, Evaluated], sizes: Sequence[int], rejected: Mapping[str, str]
+    ) -> "RoundReplies":
+        """With what sites evaluated in the same round; ``sizes`` are the bytes sent to each of ``sites`` for it."""
+        replies = [
+            reply and replace(reply, seconds=reply.seconds + (ratings[site].seconds if site in ratings else 0.0))
+            for site, reply in zip(sites, self.replies, strict=True)
+        ]
+        received = [before + size for before, size in zip(self.received, sizes, strict=True)]
+        rated = {site: (*self.evaluated.get(site, ()), one) for site, one in ratings.items()}
+        return RoundReplies(replies, rejected, received, {**self.evaluated, **rated})
+
+
+def stack_replies(
+    replies: Replies, sites: Sequence[str], size: int, asks: Iterable[str], can: Capabilities
+) -> tuple[Tensor, Reports]:
+    """The updates (n, size) and what the sites report; rows of absent sites are zero or NaN.
 
     Args:
-        replies: of the n ``sites``, None where there is none that can be used.
+        replies: of the n ``sites``, None if there is none that can be used.
         sites: their names, in the order of the rows.
         size: of an update.
-        method: what it asks the sites for is what they said.
+        asks: `Method.asks`.
+        can: what else the method asks of sites.
     """
     n = len(replies)
-    peer_quantities = method.peer_quantities if isinstance(method, LearnsFromPeers) else ()
-    beside = method.vectors if isinstance(method, TrainsLocally) else ()
     updates = rows([reply.update if reply else None for reply in replies], size)
-    vectors = {name: rows([reply.vectors[name] if reply else None for reply in replies], size) for name in beside}
+    vectors = {name: rows([reply.vectors[name] if reply else None for reply in replies], size) for name in can.vectors}
     samples = torch.zeros(n, dtype=torch.float64)
-    values = {name: torch.full((n,), math.nan, dtype=torch.float64) for name in method.asks}
-    pairs = {name: torch.full((n, n), math.nan, dtype=torch.float64) for name in peer_quantities}
+    values = {name: torch.full((n,), math.nan, dtype=torch.float64) for name in asks}
+    pairs = {name: torch.full((n, n), math.nan, dtype=torch.float64) for name in can.peer_quantities}
     for row, reply in enumerate(replies):
         if reply:
             samples[row] = reply.num_samples
@@ -47,7 +91,7 @@ def stack_replies(replies: Replies, sites: Sequence[str], size: int, method: Met
 
 
 def rows(vectors: Sequence[Tensor | None], size: int) -> Tensor:
-    """(n, size) of ``vectors`` (size,), rows of those that are not there zero."""
+    """(n, size) of ``vectors`` (size,); rows of None are zero."""
     result = fresh_zeros(len(vectors), size)
     for row, vector in zip(result, vectors, strict=True):
         if vector is not None:
@@ -57,22 +101,24 @@ def rows(vectors: Sequence[Tensor | None], size: int) -> Tensor:
 
 def measure_updates(
     updates: Tensor, products: Tensor, weights: Tensor, present: Tensor, last_mean: Tensor | None
-) -> tuple[Tensor, Mapping[str, Tensor]]:
-    """The mean of a round's updates, and what each is to it, to the others and to the mean of the round before.
+) -> tuple[Tensor | None, Mapping[str, Tensor]]:
+    """The mean of a round's updates, and each update's relation to it, to the others and to the mean before.
 
     Args:
-        updates: (n, d), zero rows for absent sites.
+        updates: (n, d), zero rows for absent sites; d = 0: the server does not see them, and nothing is measured.
         products: (n, n) their Gram matrix, float64.
         weights: (n,) ρ of the round's aggregation, 0 for absent sites.
-        present: (n,) bool, whose update counts.
-        last_mean: (d,) what this function gave for the round before, if any.
+        present: (n,) bool, the sites whose update counts.
+        last_mean: (d,) the mean of the round before, if any.
 
     Returns:
         (d,) Σ ρ_j Δ_j in the dtype of the updates; and float64 quantities (n,), NaN for absent sites:
         ``norm``, ‖Δ_i‖; ``cosine_to_mean``, cos(Δ_i, Σ ρ_j Δ_j) (Section 4.3, Jiang et al. 2023);
-        ``cosine_to_previous``, to the mean of the round before, NaN where there is none; ``largest_pair_cosine``, to
-        the nearest other update, NaN where there is no other (Fung et al. 2020). A cosine to zeros is 0.
+        ``cosine_to_previous``, to the mean of the round before, NaN if there is none; ``largest_pair_cosine``, to
+        the nearest other update, NaN if there is no other (Fung et al. 2020). A cosine to zeros is 0.
     """
+    if not updates.shape[1]:
+        return last_mean, {}
     rho, n = weights.double(), len(updates)
     mean = torch.empty_like(updates[0])
     to_last, last_square = torch.zeros(n, dtype=torch.float64), torch.zeros((), dtype=torch.float64)
@@ -87,14 +133,13 @@ def measure_updates(
     lengths = norms(products)
     others = present[:, None] & present & ~torch.eye(n, dtype=torch.bool)
     pairs = _cosines(products, torch.outer(lengths, lengths)).where(others, -torch.inf).amax(dim=1)
+    to_previous = _cosines(to_last, lengths * last_square.sqrt())
     quantities = {
         "norm": lengths,
         "cosine_to_mean": cosine_to_sum(products, rho),
-        "cosine_to_previous": _cosines(to_last, lengths * last_square.sqrt()),
+        "cosine_to_previous": torch.full_like(lengths, torch.nan) if last_mean is None else to_previous,
         "largest_pair_cosine": pairs.where(others.any(dim=1), torch.nan),
     }
-    if last_mean is None:
-        quantities["cosine_to_previous"] = torch.full_like(lengths, torch.nan)
     return mean, {name: values.where(present, torch.nan) for name, values in quantities.items()}
 
 

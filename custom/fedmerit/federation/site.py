@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from fedmerit import flat
-from fedmerit.capabilities import TrainsLocally, exchanges_directly
+from fedmerit.capabilities import capabilities
 from fedmerit.configuration.run import RunConfiguration
-from fedmerit.core import OwnUpdate, SiteView
 from fedmerit.errors import BadInput, MemoryLost, Refused, printable
 from fedmerit.federation.enrolment import make_enrolment
 from fedmerit.federation.final_model_selection import FinalModelSelector, Model
@@ -23,12 +22,10 @@ from fedmerit.federation.model_evaluation import (
     estimates_statistics,
     evaluate_models,
     measure_importance,
-    statistics_rule,
 )
-from fedmerit.federation.peers import AskPeer
 from fedmerit.federation.requirements import require_compatible_images
 from fedmerit.federation.site_log import SiteLog
-from fedmerit.federation.site_models import EncryptedModelsFromServer, ModelsFromServer, ModelsOfSites
+from fedmerit.federation.site_models import AskPeer, EncryptedModelsFromServer, ModelsFromServer, ModelsOfSites
 from fedmerit.flat import Buffers
 from fedmerit.games import MOST_COALITION_SITES
 from fedmerit.machine import give_back_memory
@@ -40,7 +37,7 @@ from fedmerit.trainers.monai_trainer.machine_settings import pick_device
 from fedmerit.trainers.monai_trainer.networks import working_network
 from fedmerit.trainers.monai_trainer.overlaps import Overlap, mean_dice
 from fedmerit.trainers.monai_trainer.patches import build_samples
-from fedmerit.trainers.monai_trainer.prediction import evaluate, image_losses
+from fedmerit.trainers.monai_trainer.prediction import evaluate
 from fedmerit.trainers.monai_trainer.saved_networks import save_network
 from fedmerit.wire.evaluation_budget import question_digest, require_round_order, require_within_budget
 from fedmerit.wire.messages import (
@@ -72,14 +69,14 @@ class Site:
     Args:
         folder: the site's images.
         config: the run.
-        memory: folder of its own in which the site keeps its memory between rounds.
-        device: "cpu", "cuda", "cuda:1", or "auto": the first GPU where there is one.
-        ask_peer: how to get another site's model, of methods whose models stay at the sites.
-        key: with which its updates leave encrypted, and models come; None: both are in the clear.
-        participants: names of the sites of the run, none but whom it gives its model; (): not known here.
+        memory: a folder of its own, in which the site keeps its memory between rounds.
+        device: "cpu", "cuda", "cuda:1", or "auto": the first GPU, if there is one.
+        ask_peer: gets another site's model, for methods whose models stay at the sites.
+        key: encrypts its updates and decrypts models; None: both are in the clear.
+        participants: names of the sites of the run, the only ones that get its model; (): not known here.
         signer: of its log; None: it is not signed.
         certificate: PEM, of the site; "": it has none.
-        caps: by split, how many models its operator lets it evaluate in a round; others as the run needs.
+        caps: by split, the most models that the site's operator lets it evaluate in a round; for others no cap.
 
     Raises:
         BadInput: the images do not fit the run's network, or the device is not there.
@@ -102,39 +99,40 @@ class Site:
         self.folder, self.config, self.name, self.certificate = folder, config, folder.name, certificate
         self.device = pick_device(device, folder.name)
         self.method = config.build_guarded_method()
+        self.can = capabilities(self.method)
         self.memory = MemoryFolder(memory)
         self.log = SiteLog(memory, folder.name, signer, config.digest)
-        self.training_seed_site = folder.name  # the name that its random numbers are drawn for
+        self.training_seed_site = folder.name  # the site name that seeds the training
         self.participants, self.caps = participants, dict(caps or {})
         self._evaluations = Evaluations(config)
         self.models = self._models(ask_peer, key)
-        finishes = config.training.finish == "own"
-        self._finisher = FinalModelSelector(config, folder, memory, lambda: self.network) if finishes else None
+        selects = config.training.finish == "own"
+        self._final_selector = FinalModelSelector(config, folder, memory, lambda: self.network) if selects else None
 
     def _models(self, ask_peer: AskPeer, key: SiteKey | None) -> ModelsFromServer:
         if key:
             return EncryptedModelsFromServer(self.memory, self.config, self.name, key)
-        if exchanges_directly(self.method):
-            return ModelsOfSites(self.memory, self.config, self.name, self.method, ask_peer, self.log)
+        if self.can.peers and self.can.exchanges_directly:
+            return ModelsOfSites(self.memory, self.config, self.name, self.can.peers, ask_peer, self.log)
         return ModelsFromServer(self.memory)
 
     @property
     def network(self) -> torch.nn.Module:
-        """The one that it works with; whatever it does, it loads its model first."""
+        """The network that it works with; every use loads its model first."""
         return working_network(self.config.network, self.device)
 
     @cached_property
     def samples(self) -> Samples:
-        """What it trains on."""
+        """Training images."""
         return build_samples(self.folder.cases("training"), self.config.network.patch)
 
     @property
     def num_samples(self) -> int:
-        """Training images that it says it has."""
+        """Number of training images that it reports."""
         return len(self.samples)
 
     def answer(self, task: Work) -> Answer:
-        """Whatever the server asks for; a `Failure` where the site has lost what it needs for it."""
+        """Do what the server asks for; a `Failure` if the site refuses, or has lost what it needs for it."""
         if isinstance(task, EnrolmentTask):
             return round_answer(self.enrol(task))
         if isinstance(task, ClosingTask):
@@ -153,7 +151,7 @@ class Site:
             return Failure(error.reason)
 
     def enrol(self, task: EnrolmentTask) -> Enrolment:
-        """Commit to what is in the site's folder."""
+        """Commit to the cases and images in the site's folder."""
         enrolment = make_enrolment(self.folder, self.config, task.round, self.num_samples, self.certificate)
         self.log.enrolled(task, enrolment)
         return enrolment
@@ -165,9 +163,9 @@ class Site:
         task, model, memory = received.task, received.model, received.memory
         question = self._allowed(task, self.models.seen(received))
         overlaps = self._validate(model, task.buffers)
-        values = self._report(task, model, memory, overlaps)
+        values = self._local_round(task).report(model, memory, mean_dice(overlaps))
         learned = self.learn(task, model, memory)
-        give_back_memory()  # what training held: other sites of this process may be at work while this one writes
+        give_back_memory()  # of training: other sites of this process may be at work while this one writes
         after = self._validate(learned.trained, learned.buffers) if self.config.training.validate_trained else ()
         self._remember(task.round, model, learned, memory)
         leaving = self.models.outgoing(learned)
@@ -190,11 +188,15 @@ class Site:
 
     def learn(self, task: Task, received: Tensor, memory: Memory | None) -> Learned:
         """Train from ``received`` (d,) for a round; ``memory`` is that of the round before, None if it was away."""
-        if isinstance(self.method, TrainsLocally):  # what it keeps for itself outlasts rounds without it
+        if self.can.local_training:  # what the site keeps for itself outlasts rounds without it
             memory = self.memory.latest(task.round)
-        local = LocalRound(
+        return self._local_round(task).learn(received, memory)
+
+    def _local_round(self, task: Task) -> LocalRound:
+        return LocalRound(
             self.config,
             self.method,
+            self.can,
             self.network,
             self.samples,
             self.device,
@@ -202,7 +204,6 @@ class Site:
             self._validation_dice,
             task,
         )
-        return local.learn(received, memory)
 
     def _remember(self, round: int, received: Tensor, learned: Learned, memory: Memory | None) -> None:
         weights = {**(memory.weights if memory else {}), **learned.weights}
@@ -212,17 +213,17 @@ class Site:
         self.memory.remember(round, remembered)
 
     def sent(self, task: Task, update: Tensor) -> None:
-        """Remember ``update`` (d,) as what this site trained for ``task``: a privacy filter changed it on its way out.
+        """Remember ``update`` (d,) as what this site trained for ``task``, after a privacy filter changed it.
 
-        What the others hold of the site is what was sent; its share of the next model is told from that.
+        The next model holds what was sent, so the site computes its own share of it from that.
         """
-        memory = self.memory.of(task.round)
+        memory = self.memory.read(task.round)
         if memory is not None:
             self.memory.remember(task.round, replace(memory, trained=memory.received + update))
             self.log.trained(task, memory.received, update)
 
     def _allowed(self, task: WithModels, models: Tensor | Ciphertexts) -> str:
-        """What tells the question of ``task`` from others; `Refused` where the run needs no answer, or not now."""
+        """A digest of what ``task`` asks; `Refused` if the run needs no answer, or not now."""
         question = question_digest(task, models)
         sites = len(self.participants) or MOST_COALITION_SITES
         require_within_budget(task, question, self.config, sites, self.log.asked(task.round), self.caps)
@@ -230,7 +231,7 @@ class Site:
         return question
 
     def give_model(self, receiver: str, round: int) -> PeerModel | None:
-        """This site's model for a peer to learn from in a round, where it shares it: never for one of no part in it."""
+        """This site's model for a peer of the run to learn from in a round; None: it shares none."""
         if receiver not in self.participants:
             log.warning(
                 "round %d: %.80s asked for the model and is none of the run's sites", round, printable(receiver)
@@ -239,7 +240,7 @@ class Site:
         return self.models.give(receiver, round)
 
     def evaluate(self, task: Evaluation) -> Evaluated:
-        """Dice, and where asked for losses, of some models on one split; `Refused` beyond what the run needs."""
+        """Dice, and losses if asked for, of some models on one split; `Refused` beyond what the run needs."""
         models = task.ciphertexts or task.models
         question = self._allowed(task, models)
         answer = self._evaluate_models(task)
@@ -252,7 +253,7 @@ class Site:
         final = self.models.final(task)
         if task.purpose is Purpose.FINISH:
             return self._select_final_model(task, final[1:] if final else (task.models[0], task.buffers[0]))
-        if final:  # it lies among the run's models from now on
+        if final:  # save it among the run's models
             name, model, buffers = final
             flat.load(self.network, model, buffers)
             self._save("", name or self.name)
@@ -264,7 +265,7 @@ class Site:
         return evaluate_models(self.network, cases, task, self.config, own_images, self._evaluations)
 
     def _estimate(self, task: Evaluation) -> Evaluated:
-        """BatchNorm statistics of one model."""
+        """Estimate BatchNorm statistics of one model."""
         started = time.perf_counter()
         flat.load(self.network, task.models[0], task.buffers[0])
         estimate_statistics(self.network, self.samples)
@@ -272,32 +273,32 @@ class Site:
         return Evaluated(task.round, (), torch.zeros(0, 0), took, buffers=flat.get_buffers(self.network))
 
     def _select_final_model(self, task: Evaluation, given: Model) -> Evaluated:
-        """The models that a site may take home, on one split; what it chose lies among the run's models."""
+        """Evaluate the candidates for the site's final model on one split, and save the chosen one."""
         started = time.perf_counter()
-        assert self._finisher
-        finished = self._finisher.finish(given)
+        assert self._final_selector
+        selected = self._final_selector.select(given)
         overlaps, cases, labels = [], self._cases(task.split), self.config.network.labels
-        for model in finished.models:
+        for model in selected.models:
             flat.load(self.network, *model)
             overlaps.append(tuple(evaluate(self.network, cases, labels, self.config.training.amp, final=True)))
-        self._save("finished", self.name)
+        self._save("selected", self.name)
         took = time.perf_counter() - started
-        return Evaluated(task.round, tuple(overlaps), torch.zeros(task.count, 0), took, finished.choice)
+        return Evaluated(task.round, tuple(overlaps), torch.zeros(task.count, 0), took, selected.choice)
 
     def _save(self, below: str, name: str) -> None:
-        """The network as it is, among the run's models."""
+        """Save the network among the run's models."""
         folder = self.memory.path.parents[1] / "models" / below
         save_network(folder, name, self.network, self.config.network, self.config.preprocessing)
 
     def measure_importance(self, task: ImportanceTask) -> Importance:
-        """What each neuron of a model is worth on one split."""
+        """How much the loss on one split rises without each neuron of a model."""
         question = self._allowed(task, task.model)
         importance = measure_importance(self.network, self._cases(task.split), task)
         self.log.measured(task, question)
         return importance
 
     def _cases(self, split: str) -> tuple[Case, ...]:
-        """The cases of a split; `BadInput` where there is none."""
+        """The cases of a split; `BadInput` if there are none."""
         cases = self.folder.cases(split)
         if not cases:
             way_out = (
@@ -309,46 +310,10 @@ class Site:
         return cases
 
     def _validate(self, parameters: Tensor, buffers: Buffers) -> tuple[Overlap, ...]:
-        """A model (d,) on the validation split."""
+        """Evaluate a model (d,) on the validation split."""
         cases = self.folder.cases("validation")
-        return self._evaluations.of(self.network, parameters, buffers, cases).overlaps
+        return self._evaluations.evaluate(self.network, parameters, buffers, cases).overlaps
 
     def _validation_dice(self, network: torch.nn.Module) -> float:
-        """Of a network as it is, on the validation split."""
-        return mean_dice(self._evaluations.now(network, self.folder.cases("validation")).overlaps)
-
-    def _report(
-        self, task: Task, received: Tensor, memory: Memory | None, overlaps: Iterable[Overlap]
-    ) -> dict[str, float]:
-        """The method's site half."""
-        if not self.method.asks:
-            return {}
-
-        def training_losses() -> Tensor:
-            flat.load(self.network, received, task.buffers)
-            return image_losses(self.network, self.samples, self.config.training.amp)
-
-        own = None if memory is None else self._own_update(task, memory)
-        return self.method.report(SiteView(received.to(self.device), training_losses, own, mean_dice(overlaps)))
-
-    def _own_update(self, task: Task, memory: Memory) -> OwnUpdate | None:
-        """The site's last update in the received model, where it is part of it and others are too."""
-        weight, data_share = task.weight, task.data_share
-        if weight is None or data_share is None or weight >= 1 or data_share >= 1:
-            return None
-        statistics, rule = (
-            task.buffers,
-            statistics_rule(self.config.training, task.round - 1),
-        )  # of the round that gave them
-        if rule in ("models", "mean", "weights"):  # those of the others
-            share = weight if rule == "weights" else data_share
-            statistics = flat.leave_out_buffers(task.buffers, memory.buffers, share)
-
-        def validation_dice(parameters: Tensor) -> float:
-            flat.load(self.network, parameters, statistics)
-            if estimates_statistics(self.config.training):
-                estimate_statistics(self.network, self.samples)
-            return self._validation_dice(self.network)
-
-        previous, trained = memory.received.to(self.device), memory.trained.to(self.device)
-        return OwnUpdate(previous, trained, weight, validation_dice)
+        """Mean Dice of the network on the validation split."""
+        return mean_dice(self._evaluations.evaluate_now(network, self.folder.cases("validation")).overlaps)

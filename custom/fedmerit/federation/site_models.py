@@ -1,25 +1,26 @@
-"""The models of a site: how one reaches it, what of it leaves, and which one it tests in the end.
+"""A site's model: how the site receives it, what of it leaves, and which one it tests in the end.
 
-Each kind is one part that `fedmerit.federation.site` is put together with, the counterpart of
-`fedmerit.federation.server_models` at the server.
+The counterparts at the server are `fedmerit.federation.server_models` and `unseen_models`. `find_givers` and
+`shares_with` say which peers share models in a round, the same at the server and at every site.
 """
 
 import logging
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from fedmerit import flat
-from fedmerit.capabilities import LearnsFromPeers
+from fedmerit.capabilities import LearnsFromPeers, Sharing
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.errors import BadInput, MemoryLost, printable
 from fedmerit.federation.local_round import Learned, Memory, MemoryFolder
-from fedmerit.federation.peers import UNREACHABLE, AskPeer, shares_with
 from fedmerit.federation.site_log import SiteLog, peer_digest
 from fedmerit.flat import Buffers
 from fedmerit.records.ciphertexts import Ciphertexts, SiteKey
+from fedmerit.seeds import random_seed
 from fedmerit.trainers.monai_trainer.networks import initial_network
 from fedmerit.wire.egress_list import require_model
 from fedmerit.wire.inspection import check_model
@@ -28,7 +29,25 @@ from fedmerit.wire.messages import LOST_MEMORY, Evaluation, PeerModel, SparseUpd
 log = logging.getLogger(__name__)
 
 OTHER_KEY = "do all sites have kits of the same `fedmerit deploy init --he`?"
-NOTHING = torch.empty(0)  # in the place of what does not leave the site
+NOTHING = torch.empty(0)  # instead of what does not leave the site
+UNREACHABLE = PeerModel(torch.empty(0), {}, math.nan)  # of a peer that does not answer: it fits no network
+AskPeer = Callable[[str, int], PeerModel | None]  # from a peer's name and the round: its model, None: it shares none
+
+
+def shares_with(probability: float, seed: int, giver: str, receiver: str, round: int) -> bool:
+    """Whether a site shares its model with another: z < ``probability``, z uniform, the same wherever it is drawn."""
+    draw = torch.Generator().manual_seed(random_seed(seed, giver, "shares with", receiver, round))
+    return float(torch.rand((), generator=draw, dtype=torch.float64)) < probability
+
+
+def find_givers(sharing: Sharing, seed: int, sites: Sequence[str], receiver: int, round: int) -> list[int]:
+    """The places in ``sites`` of those that share with the one at place ``receiver``, in order."""
+    return [
+        place
+        for place, giver in enumerate(sites)
+        if place != receiver
+        and shares_with(float(sharing.probability[place, receiver]), seed, giver, sites[receiver], round)
+    ]
 
 
 @dataclass(frozen=True)
@@ -60,8 +79,8 @@ class ModelsFromServer:
         self.memory = memory
 
     def receive(self, task: Task) -> Received:
-        """The model of a task, on the CPU; `MemoryLost` where what it is built on is gone."""
-        memory = self.memory.of(task.round - 1)
+        """The model of a task, on the CPU; `MemoryLost` if the model that it changes is gone."""
+        memory = self.memory.read(task.round - 1)
         if not isinstance(task.parameters, SparseUpdate):
             return Received(task, task.parameters, memory)
         if memory is None:
@@ -69,15 +88,15 @@ class ModelsFromServer:
         return Received(task, task.parameters.apply(memory.received), memory)
 
     def outgoing(self, learned: Learned) -> Outgoing:
-        """Update and statistics as they are."""
+        """Update and statistics in the clear."""
         return Outgoing(learned.update, learned.buffers)
 
     def seen(self, received: Received) -> Tensor | Ciphertexts:
-        """What the site's log says that it got."""
+        """What the site's log records as received."""
         return received.model
 
     def final(self, task: Evaluation) -> tuple[str, Tensor, Buffers] | None:
-        """Name, parameters (d,) and statistics of the model to test that the server has not; None: the task's."""
+        """Name, parameters (d,) and statistics of the model to test; None: the server sent it with the task."""
         if task.models.shape[1]:
             return None
         memory = self.memory.latest(task.round)
@@ -86,12 +105,12 @@ class ModelsFromServer:
         return "", *memory.own
 
     def give(self, receiver: str, round: int) -> PeerModel | None:
-        """The site's model for a peer to learn from; from here it goes by the server alone."""
+        """The site's model for a peer to learn from; this kind goes only through the server."""
         return None
 
 
 class _OwnStart(ModelsFromServer):
-    """The server sees no model, so that the site makes the first itself."""
+    """The server sees no model, so the site makes the first itself."""
 
     def __init__(self, memory: MemoryFolder, config: RunConfiguration, name: str):
         super().__init__(memory)
@@ -101,7 +120,7 @@ class _OwnStart(ModelsFromServer):
         self.start: tuple[Tensor, Buffers] = flat.get_parameters(self.initial), flat.get_buffers(self.initial)
 
     def seen(self, received: Received) -> Tensor | Ciphertexts:
-        """The ciphertexts; nothing where none came."""
+        """The ciphertexts; nothing if none came."""
         return received.task.ciphertexts or NOTHING
 
 
@@ -122,21 +141,21 @@ class EncryptedModelsFromServer(_OwnStart):
     def receive(self, task: Task) -> Received:
         """The model that the ciphertexts hold."""
         model, buffers = self._decrypted(task.ciphertexts)
-        return Received(replace(task, parameters=model, buffers=buffers), model, self.memory.of(task.round - 1))
+        return Received(replace(task, parameters=model, buffers=buffers), model, self.memory.read(task.round - 1))
 
     def outgoing(self, learned: Learned) -> Outgoing:
         """Update and statistics encrypted."""
         return Outgoing(NOTHING, {}, self.key.encrypt(learned.update, learned.buffers))
 
     def final(self, task: Evaluation) -> tuple[str, Tensor, Buffers] | None:
-        """The global model, which lies among the run's models from now on."""
+        """The global model, which the site saves among the run's models."""
         return "global", *self._decrypted(task.ciphertexts)
 
     def _decrypted(self, ciphertexts: Ciphertexts | None) -> tuple[Tensor, Buffers]:
         """The model (d,) and statistics that the server cannot read; those of the start, if nothing was added yet.
 
         Raises:
-            BadInput: they are no model, as where sites have different keys.
+            BadInput: they are no model, for example because sites have different keys.
         """
         start, statistics = self.start
         if ciphertexts is None:
@@ -152,13 +171,13 @@ class EncryptedModelsFromServer(_OwnStart):
 
 
 class ModelsOfSites(_OwnStart):
-    """They stay where they are trained; a peer that learns from one asks the site for it.
+    """Models stay at their sites; a peer that learns from one asks the site for it.
 
     Args:
         memory: of the site.
         config: the run.
         name: of the site.
-        method: whose sites exchange models.
+        method: its sites exchange models.
         ask_peer: how to get another site's model.
         site_log: of the site.
     """
@@ -191,16 +210,16 @@ class ModelsOfSites(_OwnStart):
         return Outgoing(NOTHING, {})
 
     def final(self, task: Evaluation) -> tuple[str, Tensor, Buffers] | None:
-        """Its own, which lies among the run's models from now on."""
+        """Its own, which the site saves among the run's models."""
         return self.name, *self._own(task.round)
 
     def give(self, receiver: str, round: int) -> PeerModel | None:
-        """The model, where the site shares it with ``receiver``, by its own memory alone; logged.
+        """The model, if the site shares it with ``receiver``, by its own memory; logged.
 
         Raises:
-            Withheld: the model is not as `fedmerit.wire.egress_list` lists it, and must not leave.
+            Withheld: the model has what `fedmerit.wire.egress_list` does not list, and must not leave.
         """
-        memory = self.memory.of(round - 1)
+        memory = self.memory.read(round - 1)
         if memory is None and round:
             return None
         weight = torch.tensor(memory.weights.get(receiver, math.nan) if memory else math.nan, dtype=torch.float64)
@@ -213,14 +232,14 @@ class ModelsOfSites(_OwnStart):
         return model
 
     def _ask(self, task: Task, peer: str) -> PeerModel | None:
-        """The model of a peer, `UNREACHABLE` where it does not answer; either is logged. None: it shares none."""
+        """The model of a peer, `UNREACHABLE` if it does not answer; either is logged. None: it shares none."""
         digest = None
         try:
             model = self.ask_peer(peer, task.round)
             if model is None:
                 return None
             digest = peer_digest(model)
-        except Exception as error:  # whatever happens at a peer or on the way there; its text may name files
+        except Exception as error:  # of any kind, at the peer or on the way; its text may name files
             kind = type(error).__name__
             log.warning("round %d: %.80s cannot be asked for its model: %s", task.round, printable(peer), kind)
             model = UNREACHABLE
@@ -228,6 +247,6 @@ class ModelsOfSites(_OwnStart):
         return model
 
     def _own(self, round: int) -> tuple[Tensor, Buffers]:
-        """What the site starts a round from, (d,), and the statistics."""
+        """The parameters (d,) and statistics that the site starts a round from."""
         memory = self.memory.latest(round)
         return self.start if memory is None else (memory.model, memory.buffers)

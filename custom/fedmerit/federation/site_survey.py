@@ -26,7 +26,7 @@ Counts = NDArray[np.int64]
 
 
 def survey_site(folder: SiteFolder, question: Question) -> Surveyed | Failure:
-    """What a site says of all its cases, whichever split they are in; that it has too few patients, if it has."""
+    """A site's counts over all its cases of all splits; a `Failure` if it has too few patients."""
     cases = [case for cases in folder.splits.values() for case in cases]
     patients = {name: place for place, name in enumerate(dict.fromkeys(case.patient for case in cases))}
     if len(patients) < question.floor:
@@ -45,7 +45,7 @@ def survey_site(folder: SiteFolder, question: Question) -> Surveyed | Failure:
 
 
 def local_survey(folders: Sequence[SiteFolder], question: Question) -> Survey:
-    """The answers of sites on this machine, each held against the list of what may leave."""
+    """The answers of sites on this machine, each checked against the list of what may leave."""
     sites: dict[str, Surveyed] = {}
     refused: dict[str, str] = {}
     for folder in folders:
@@ -63,7 +63,7 @@ def local_survey(folders: Sequence[SiteFolder], question: Question) -> Survey:
 
 
 def _counts(case: Case, labels: tuple[str, ...]) -> Iterator[tuple[str, Counts]]:
-    """By name of a quantity, how often the case falls into each bin: once, or voxel by voxel."""
+    """By quantity, the case's count in each bin: one in all, or one a voxel."""
     image, label = np.asarray(case.image), np.asarray(case.label)
     for channel in range(image.shape[1]):
         name = INTENSITY if image.shape[1] == 1 else f"{INTENSITY} {channel}"
@@ -86,7 +86,7 @@ def _counts(case: Case, labels: tuple[str, ...]) -> Iterator[tuple[str, Counts]]
 
 
 def _voxels(values: NDArray[np.float32]) -> Counts:
-    """How many of some intensities lie in each bin; the bins are as wide as each other, which is quick."""
+    """How many intensities are in each bin; the bins are equally wide, which is fast."""
     edges = QUANTITIES[INTENSITY].edges
     finite = values[np.isfinite(values)].astype(np.float64)
     places = np.clip(np.floor((finite - edges[0]) / (edges[1] - edges[0])) + 1, 0, len(edges))

@@ -132,7 +132,7 @@ class MeritController(ModelController):
             AppConstants.AGGREGATION_ACCEPTED
         ):
             site = fl_ctx.get_peer_context().get_identity_name()
-            if not self.aggregator.exchange.heard(site):
+            if not self.aggregator.exchange.has_reply(site):
                 result = fl_ctx.get_prop(AppConstants.TRAINING_RESULT)
                 self.aggregator.exchange.refuse(
                     site, f"an error in place of an answer ({result and result.get_return_code()})"
@@ -146,7 +146,7 @@ class MeritController(ModelController):
         while True:
             there = self.sample_clients()
             for site in self.aggregator.federation.largest_first(models):
-                if site in there and not exchange.heard(site):
+                if site in there and not exchange.has_reply(site):
                     accept = self.aggregator.accept_model
                     self.send_model(exchange.work, models[site], targets=[site], callback=accept)
                     wake_up.wake_up([site])
@@ -154,12 +154,12 @@ class MeritController(ModelController):
                 self._require_running()
                 self.communicator.check_tasks()  # NVFlare's monitor only does it every fifth of a second
                 late = timeout and time.monotonic() - started > timeout
-                if late and exchange.enough():
+                if late and exchange.is_complete():
                     self.cancel_all_tasks()
                 time.sleep(self.task_check_period)
-            if exchange.enough() or all(exchange.heard(site) for site in models):
+            if exchange.is_complete() or all(exchange.has_reply(site) for site in models):
                 break
-            self.warning(f"waiting for sites: {', '.join(site for site in models if not exchange.heard(site))}")
+            self.warning(f"waiting for sites: {', '.join(site for site in models if not exchange.has_reply(site))}")
             self._pause(RETRY_SECONDS)
 
     def _wait_for_a_site(self) -> None:

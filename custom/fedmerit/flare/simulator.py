@@ -42,6 +42,7 @@ from fedmerit.files import read_json, write_json
 from fedmerit.flare import wake_up
 from fedmerit.flare.concurrency_limit import concurrency_slot
 from fedmerit.flare.recipe import MeritRecipe, build_site_policy
+from fedmerit.options import Waiting
 from fedmerit.workers import end_with_parent
 
 EXPORTED = "exported"  # folder of the job in the simulator's workspace
@@ -173,7 +174,7 @@ def main(run: str, workspace: str, threads: str, *names: str) -> None:
     can_fork = sys.platform == "linux"  # elsewhere not what has been imported
     sites = fork_sites(names) if can_fork and int(threads) == len(names) else None
     info, root = read_json(Path(run) / "run.json"), Path(workspace).resolve()
-    waiting, privacy, track = (info["min_sites"], info["round_timeout"]), info["privacy"], info["track"]
+    waiting, privacy, track = Waiting.of_record(info), info["privacy"], info["track"]
     recipe = MeritRecipe(RunConfiguration.from_dict(info["plan"]), "job", *waiting, len(names), privacy, track)
     write_json(root / recipe.name / "local" / "resources.json", build_site_policy(track=bool(track)))
     if sites is None:

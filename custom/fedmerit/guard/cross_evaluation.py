@@ -1,9 +1,8 @@
-"""Cross evaluation: what a site may earn by is measured by the others, each with one voice, never on its own.
+"""Cross evaluation: the other sites measure what a site may earn by, each with one vote, never for itself.
 
-Every rater's ratings are first moved to one level: it divides among the others what it cannot take from their sum, the
-idea of an impartial division (de Clippel, Moulin and Tideman 2008). Then a robust mean over the raters.
-
-What is rated, and what ratings say of sites: the method's candidates, and for FedCE the model without each site.
+What is rated are the method's candidates, and for FedCE the model without each site. Every rater's ratings are first
+moved to a common level: it can then only divide among the others, not take from their sum, the idea of an impartial
+division (de Clippel, Moulin and Tideman 2008). The result is a trimmed mean over the raters.
 """
 
 import torch
@@ -15,25 +14,25 @@ from fedmerit.games import compute_values
 from fedmerit.guard.rule import Rule, median_of_others
 from fedmerit.vectors import trained_models
 
-OUTLIER_FACTOR = 4.0  # times the others' median distance from what all found
-MIN_OUTLIER_DISTANCE = 0.05  # of Dice: nearer raters agree whatever the others do
+OUTLIER_FACTOR = 4.0  # times the others' median distance from the combined ratings
+MIN_OUTLIER_DISTANCE = 0.05  # of Dice: nearer raters are no outliers, however near the others are
 
 RATER_RULE = Rule(
     "raters",
-    "Candidates and models without a site are evaluated by the other sites: one voice each, never on its own, all "
-    "raters on one level, the median over raters. A rater that stands apart has no voice that round. With "
-    "`--server-sites`, the server's own images count alone.",
+    "Candidates and models without a site are evaluated by the other sites: one vote each, none for itself, all raters "
+    "on one level, the median over raters. An outlier among the raters has no vote that round. With "
+    "`--server-sites`, only the server's own images count.",
     "rigged evaluations, invented validation cases, self-reported errors",
-    "a site whose images are like nobody else's earns what it is worth to the others, and may have no voice",
+    "a site whose images differ from all others' earns what it is worth to the others, and may have no vote",
 )
 
 
 def voices(scores: Tensor, heard: Tensor) -> tuple[Tensor, Tensor]:
-    """(n, n) how much the rater of each column says of the site of each row, rows sum to 1 or 0; and (n,) offsets.
+    """(n, n) weight of the rater of each column for the site of each row, rows sum to 1 or 0; and (n,) offsets.
 
     Args:
-        scores: (n, n) float64, what the rater of each row found of the site of each column; NaN: nothing, as of itself.
-        heard: (n,) bool: raters with a voice.
+        scores: (n, n) float64, rating by the rater of each row of the site of each column; NaN: none, as of itself.
+        heard: (n,) bool: raters with a vote.
     """
     found = scores.isfinite() & heard[:, None]
     levels = scores.where(found, torch.nan).nanmean(dim=1)
@@ -48,18 +47,18 @@ def voices(scores: Tensor, heard: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def aggregate_ratings(voice: Tensor, offsets: Tensor, scores: Tensor) -> Tensor:
-    """(n,) what the raters found of each site, by what `voices` gave; NaN: nobody rated it."""
+    """(n,) the combined rating of each site, by the weights and offsets of `voices`; NaN: no site rated it."""
     found = (voice.T * (scores + offsets[:, None]).nan_to_num(0.0)).sum(dim=0)
     return found.where(voice.sum(dim=1) > 0, torch.nan)
 
 
 def distances(scores: Tensor, offsets: Tensor, judged: Tensor, heard: Tensor) -> Tensor:
-    """(n,) how far each rater's ratings are from what all found, in Dice, mean over sites; NaN: it is not heard."""
+    """(n,) mean distance of each rater's ratings from the combined ones, in Dice; NaN: the rater has no vote."""
     return (scores + offsets[:, None] - judged).abs().nanmean(dim=1).where(heard, torch.nan)
 
 
 def find_outlier_raters(away: Tensor) -> Tensor:
-    """(n,) bool: the raters who are far from what all found, compared with the others; ``away`` (n,) `distances`."""
+    """(n,) bool: the raters far from the combined ratings, compared with the others; ``away`` (n,) are `distances`."""
     typical = median_of_others(away, away.isfinite())
     return (away > MIN_OUTLIER_DISTANCE) & (away > OUTLIER_FACTOR * typical)
 
@@ -77,12 +76,12 @@ def leave_one_out_models(
 
     Args:
         model: (d,) the aggregated one, w.
-        received: (d,) or (n, d) what the sites started from, which makes w_i with
+        received: (d,) or (n, d) what the sites started from; w_i is the sum of this and
         updates: (n, d).
         weights: (n,) ρ of the aggregation, below 1.
-        data_share: (n,) by which BatchNorm statistics are averaged, those of the others here.
+        data_share: (n,) by which the others' BatchNorm statistics are averaged.
         counted: (n,) bool.
-        whole: add w itself, the last.
+        whole: add w itself as the last candidate.
     """
     there, count = counted.nonzero().flatten(), int(counted.sum())
     left = 1 - weights[there]
@@ -98,17 +97,17 @@ def leave_one_out_models(
 
 
 def candidate_owners(candidates: Candidates) -> Tensor:
-    """(k,) the site that alone made each candidate; -1: none, or several."""
+    """(k,) row of the only site that made each candidate; -1: none, or several."""
     members = candidates.shares > 0
     return torch.where(members.sum(dim=1) == 1, members.long().argmax(dim=1), -1)
 
 
 def rating_matrix(candidates: Candidates, ratings: Tensor, present: Tensor) -> Tensor:
-    """(n, n) what the rater of each row found of the site of each column; NaN: nothing.
+    """(n, n) rating by the rater of each row of the site of each column; NaN: none.
 
     Args:
         candidates: of the method.
-        ratings: (n, k) Dice by rater and candidate; NaN: it gave none.
+        ratings: (n, k) Dice by rater and candidate; NaN: none.
         present: (n,) bool: the sites that the candidates are of.
     """
     n = len(present)
@@ -127,9 +126,9 @@ def rating_matrix(candidates: Candidates, ratings: Tensor, present: Tensor) -> T
 def candidate_results(
     candidates: Candidates, ratings: Tensor, losses: Tensor, judged: Tensor, voice: Tensor, offsets: Tensor
 ) -> CandidateResults:
-    """What the method gets of ``ratings`` (n, k); the others are as `guard.Guard.judge` gave them.
+    """What the method gets of ``ratings`` (n, k).
 
-    ``losses`` (k, bins) are all raters' images.
+    ``losses`` (k, bins) count all raters' images; the last three are returned by `guard.Guard.judge`.
     """
     mean = ratings.nanmean(dim=0)
     if not candidates.coalitions:

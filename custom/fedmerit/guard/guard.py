@@ -1,7 +1,10 @@
-"""The guard: between a round's answers and the method. Pure: history and answers in, history and a ruling out."""
+"""The guard between a round's replies and the method. It is pure: history and replies in, history and `Admission` out.
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+`Guard.admit` bounds the replies, looks for indicators of free riders and finds verdicts; `Guard.after` notes what the
+method made of them; `Guard.judge` turns the sites' ratings of each other into one score a site.
+"""
+
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -9,15 +12,15 @@ from torch import Tensor
 from fedmerit.core import Outcome, Reports, inner_products
 from fedmerit.errors import RunFailed
 from fedmerit.guard import bounds, cross_evaluation, history, indicators, reward_groups
+from fedmerit.guard.admission import Admission
 from fedmerit.guard.history import WIDTH, History, running_mean, sketch
-from fedmerit.guard.indicators import KINDS
 from fedmerit.guard.reward_groups import RewardGroups, find_near_copies, find_reward_groups
 from fedmerit.guard.rule import fill_unknown, median_of_others
 from fedmerit.guard.settings import GuardSettings
 from fedmerit.vectors import BLOCK, norms
 
 ALL_EXCLUDED = (
-    "only sites answered that verdicts have excluded; `fedmerit run --resume` goes on when others answer, or begin a "
+    "only sites answered that verdicts have excluded; `fedmerit run --resume` continues when others answer, or begin a "
     "run without these"
 )
 RULES = (
@@ -43,180 +46,108 @@ class Enrolled:
     """What the n sites committed to before round 0."""
 
     counts: Tensor  # (n,) training images, float64; 0: not known
-    organisations: Tensor  # (n,) their numbers; each its own: not known
-    shared: Tensor  # (n, n) bool: `earners.find_shared_cases`
+    organisations: Tensor  # (n,) a number for each organisation; unknown ones differ from all others
+    shared: Tensor  # (n, n) bool: `reward_groups.find_shared_cases`
 
     @classmethod
     def nothing(cls, sites: int) -> "Enrolled":
-        """Where sites committed to nothing."""
+        """Sites that committed to nothing."""
         pairs = torch.zeros(sites, sites, dtype=torch.bool)
         return cls(torch.zeros(sites, dtype=torch.float64), torch.arange(sites), pairs)
 
 
 @dataclass(frozen=True)
-class RoundReplies:
-    """What a round brought."""
-
-    updates: Tensor  # (n, d); d = 0: not seen here
-    reports: Reports
-    last_step: Tensor | None = None  # (d,) the mean update of the round before
-
-
-@dataclass(frozen=True)
-class Ruling:
-    """What of a round's answers the method gets, and what comes of it."""
-
-    updates: Tensor  # (n, d) for the method
-    reports: Reports  # likewise: bounded, without those who are withheld, groups as their first site
-    own: Tensor  # (n, d) the bounded updates, site by site
-    own_products: Tensor  # (n, n) their Gram matrix
-    answered: Tensor  # (n,) bool: whose update came
-    reward_groups: RewardGroups
-    withheld: Tensor  # (n,) bool: who goes on from its own model, whether it answered or not
-    counted: Tensor  # (n,) bool: has a part in the aggregation
-    quantities: Mapping[str, Tensor] = field(default_factory=dict)  # (n,) for results.csv
-    signs: Tensor = field(default_factory=lambda: torch.zeros(len(KINDS), 0, dtype=torch.bool))  # (kinds, n) bool
-
-    @property
-    def is_unchanged(self) -> Tensor:
-        """(n,) bool: whose update is the method's as the site sent it: neither shortened, nor one with others'."""
-        first = self.reward_groups.first
-        alone = torch.bincount(first[self.reward_groups.parts > 0], minlength=len(first))[first] == 1
-        return alone & ~(self.quantities["clipped"] < 1)
-
-    @property
-    def site_reports(self) -> Reports:
-        """The reports with each site's own part of the images."""
-        parts = self.reports.num_samples[self.reward_groups.first] * self.reward_groups.parts
-        return replace(self.reports, num_samples=parts.where(self.counted, 0.0), present=self.counted)
-
-    @property
-    def represented(self) -> Tensor:
-        """(n,) bool: who has no part itself, but others of its group have."""
-        return self.reward_groups.parts == 0
-
-    def divided(self, earned: Tensor, without: float = 0.0) -> Tensor:
-        """(n,) by site: groups divide what is ``earned`` (n,) in their row; who is withheld from has nothing.
-
-        Whose group goes on without it has ``without``.
-        """
-        shares = (earned[self.reward_groups.first] * self.reward_groups.parts).where(self.counted, earned)
-        return shares.masked_fill(self.represented, without).masked_fill(self.withheld & self.answered, 0.0)
-
-    def settled(self, outcome: Outcome, received: Tensor) -> Outcome:
-        """The outcome by site; ``received`` (d,) or (n, d) is what they started from.
-
-        Groups divide what is earned in the row of their first site, and share its model. Who is withheld from has
-        earned nothing and keeps the model that it trained.
-        """
-        if not self.reward_groups.grouped and not self.withheld.any():
-            return outcome
-        first, nothing = self.reward_groups.first, self.withheld
-        one, statistics = outcome.models.ndim == 1, outcome.statistics
-        models = outcome.models if one else outcome.models[first]
-        if one and statistics == "models":
-            statistics = "shared"  # the others still have one model, and with it the mean
-        if nothing.any():
-            models = models.expand(len(first), -1).clone()
-            models[nothing] = (received.expand(len(first), -1) + self.own)[nothing]
-
-        quantities = {
-            name: values[first].double().masked_fill(self.represented, torch.nan)
-            for name, values in outcome.quantities.items()
-        }
-        if "quota" in quantities:
-            quantities["quota"] = quantities["quota"].masked_fill(nothing & self.answered, 0.0)
-        vectors = {name: vector if vector.ndim == 1 else vector[first] for name, vector in outcome.vectors.items()}
-        return replace(
-            outcome,
-            contribution=self.divided(outcome.contribution, torch.nan),
-            reputation=self.divided(outcome.reputation),
-            weights=self.divided(outcome.weights),
-            models=models,
-            quantities=quantities,
-            statistics=statistics,
-            vectors=vectors,
-        )
-
-
 class Guard:
-    """The rules of one run.
+    """The rules of one run."""
 
-    Args:
-        settings: of the run.
-        enrolled: what the sites committed to.
-        merges: whether sites that earn as one may be one site to the method.
-        measures: whether others measure what FedCE's sites would claim.
-        seed: of sketches.
-    """
+    settings: GuardSettings
+    enrolled: Enrolled
+    merges: bool = True  # sites of one reward group may be one site to the method
+    measures: bool = True  # other sites measure what FedCE's sites would claim
+    seed: int = 0  # of sketches
 
-    def __init__(
-        self, settings: GuardSettings, enrolled: Enrolled, merges: bool = True, measures: bool = True, seed: int = 0
-    ):
-        self.settings, self.enrolled, self.merges, self.measures, self.seed = (
-            settings, enrolled, merges, measures, seed,
-        )  # fmt: skip
+    def admit(
+        self, history: History, updates: Tensor, reports: Reports, last_step: Tensor | None = None
+    ) -> tuple[History, Admission]:
+        """Bound a round's replies, look for indicators, find verdicts and reward groups.
 
-    def rule(self, history: History, answers: RoundReplies) -> tuple[History, Ruling]:
-        """Bound the answers, look for signs, find verdicts and who earns as one."""
-        present, reports = answers.reports.present, answers.reports
-        products = inner_products(answers.updates, reports)
+        Args:
+            history: before the round.
+            updates: (n, d); d = 0: the server does not see them.
+            reports: what the sites reported beside.
+            last_step: (d,) the mean update of the round before; None: there is none.
+
+        Raises:
+            RunFailed: ``on_verdict`` is "exclude", and only excluded sites answered.
+        """
+        present, products = reports.present, inner_products(updates, reports)
         lengths = norms(products)
         factors = bounds.clip_norms(lengths, present, history.usual)
         history = replace(history, usual=fill_unknown(median_of_others(lengths, present), history.usual))
-        updates, products = _shorten(answers.updates, products, factors)
+        own, products = _clip(updates, products, factors)
         if updates.shape[1]:
-            history = self._update_history(history, answers, products, factors)
+            history = self._update_history(history, updates, present, last_step, products, factors)
         withheld = torch.zeros_like(present)
         if self.settings.on_verdict != "show":
-            withheld = history.verdicts.against  # also of who misses a round, or it would get the model by that
-        if (withheld | ~present).all():  # somebody has to go on
+            withheld = history.verdicts.against  # also of an absent site, which would otherwise get the model
+        if (withheld | ~present).all():  # somebody has to continue
             if self.settings.on_verdict == "exclude":
                 raise RunFailed(ALL_EXCLUDED)
             withheld = torch.zeros_like(present)
-        group = self._reward_groups(present & ~withheld, self._counts(reports), history)
-        known = self._counts(reports).masked_fill(group.parts == 0, 0.0)
-        images = bounds.bound_counts(known, group.first, group.parts, group.copies)
-        ruling = self._ruling(answers, updates, products, group, withheld, images, history)
-        return history, replace(
-            ruling,
+        counts = self.enrolled.counts.where(self.enrolled.counts > 0, reports.num_samples)
+        counted = present & ~withheld
+        groups = self._reward_groups(counted, counts, history)
+        images = bounds.bound_counts(
+            counts.masked_fill(groups.parts == 0, 0.0), groups.first, groups.parts, groups.copies
+        )
+        merged, for_method = self._merge(own, reports, products, groups, withheld, images, history)
+        return history, Admission(
+            merged,
+            for_method,
+            own,
+            products,
+            present,
+            groups,
+            withheld,
+            counted,
             quantities={
                 "clipped": factors.where(present, torch.nan),
                 "counted_images": images.where(present, torch.nan),
-                "signs": history.verdicts.now.sum(dim=0).double(),
+                "indicators": history.verdicts.now.sum(dim=0).double(),
                 "verdict": history.verdicts.against.double(),
-                "part": ruling.reward_groups.parts.masked_fill(ruling.represented, 1.0),
+                "reward_group_share": groups.parts.masked_fill(groups.parts == 0, 1.0),
             },
-            signs=history.verdicts.standing,
+            indicators=history.verdicts.standing,
         )
 
-    def _counts(self, reports: Reports) -> Tensor:
-        """(n,) as enrolled; as said this round, where that is not known."""
-        return self.enrolled.counts.where(self.enrolled.counts > 0, reports.num_samples)
-
-    def _update_history(self, history: History, answers: RoundReplies, products: Tensor, factors: Tensor) -> History:
-        """With what the updates show; ``products`` (n, n) theirs as bounded, ``factors`` (n,) of that."""
-        present, n = answers.reports.present, len(products)
-        lengths = norms(products)
-        now = sketch(answers.updates, self.seed)
-        there, made = present & history.sketches.any(dim=1), history.made
-        to_own = _row_cosines(now, history.sketches).where(there, torch.nan)
+    def _update_history(
+        self,
+        history: History,
+        updates: Tensor,
+        present: Tensor,
+        last_step: Tensor | None,
+        products: Tensor,
+        factors: Tensor,
+    ) -> History:
+        """Add what the ``updates`` show; ``products`` (n, n) are those of the clipped ones, by ``factors`` (n,)."""
+        (n, d), lengths = updates.shape, norms(products)
+        now = sketch(updates, self.seed)
+        known, made = present & history.sketches.any(dim=1), history.dominates_step
+        to_own = _row_cosines(now, history.sketches).where(known, torch.nan)
         inner, squared, to_step = None, 0.0, torch.full((n,), torch.nan, dtype=torch.float64)
-        if answers.last_step is not None:
-            inner, squared = _inner(answers.updates, answers.last_step)
+        if last_step is not None:
+            inner, squared = _inner(updates, last_step)
             inner = inner * factors
             scale = lengths * squared**0.5
             to_step = torch.where(scale > 0, inner / scale.where(scale > 0, 1.0), 0.0).where(present, torch.nan)
         direction = indicators.residual_cosines(products, inner, squared, present & ~history.verdicts.against)
         direction = direction.masked_fill(to_own > indicators.REPLAY_COSINE, 0.0)  # nothing new
-        alone = there & history.alone  # whose model last took its own step
-        to_step = torch.where(alone, to_own, to_step).masked_fill(made, torch.nan)
-        if alone.any():
-            others = present & ~history.alone
-            direction = torch.where(alone, indicators.residual_own_cosines(now, history.sketches, others), direction)
-        d = answers.updates.shape[1]
-        nothing = present & (direction == 0)  # of its own: what it did before speaks for it no more
-        size = min(d, WIDTH)  # of what a sketch holds
+        separate = known & history.keeps_own_model  # the model last took only the site's own step
+        to_step = torch.where(separate, to_own, to_step).masked_fill(made, torch.nan)
+        if separate.any():
+            others = present & ~history.keeps_own_model
+            direction = torch.where(separate, indicators.residual_own_cosines(now, history.sketches, others), direction)
+        nothing = present & (direction == 0)  # no direction of its own: earlier rounds no longer support it
         response = history.responses.cosines(now * factors[:, None])
         scale = torch.outer(lengths, lengths)
         cosines = torch.where(scale > 0, products / scale.where(scale > 0, 1.0), 0.0)
@@ -228,132 +159,131 @@ class Guard:
             nearness=nearness,
             copied=torch.where(pairs, find_near_copies(cosines, nearness, present), history.copied),
             direction=running_mean(history.direction, direction.where(present, torch.nan)).masked_fill(nothing, 0.0),
-            lasting=running_mean(history.lasting, to_own.masked_fill(made, torch.nan)),
+            own_cosine=running_mean(history.own_cosine, to_own.masked_fill(made, torch.nan)),
             response=running_mean(history.response, response.where(present, torch.nan)),
-            likeness=running_mean(history.likeness, indicators.likeness(answers.updates, present)),
-            alone=present & history.alone,
-            made=torch.zeros_like(made),
+            likeness=running_mean(history.likeness, indicators.likeness(updates, present)),
+            keeps_own_model=present & history.keeps_own_model,
+            dominates_step=torch.zeros_like(made),
         )
+        against = history.verdicts.against
+        short = indicators.is_too_short(lengths, present)
         empty = indicators.is_too_short(lengths, present, indicators.NOTHING)
-        seen = torch.stack(
+        stale = indicators.is_stale(to_step, to_own, history.own_cosine.masked_fill(made, torch.nan), present)
+        other = indicators.is_other_direction(history.direction, present, against)
+        opposed = indicators.is_opposed(history.response, present, min(d, WIDTH), against)
+        unlike = indicators.is_unlike(history.likeness, present, d, against)
+        seen = torch.stack([short, stale, other | empty, present & history.claim_was_wrong, opposed, unlike])
+        comparable = torch.stack(
             [
-                indicators.is_too_short(lengths, present),
-                indicators.is_stale(to_step, to_own, history.lasting.masked_fill(made, torch.nan), present),
-                indicators.is_other_direction(history.direction, present, history.verdicts.against) | empty,
-                present & history.claimed,
-                indicators.is_opposed(history.response, present, size, history.verdicts.against),
-                indicators.is_unlike(history.likeness, present, d, history.verdicts.against),
+                indicators.has_reference(lengths, present),
+                stale
+                | indicators.has_reference(to_step, present)
+                | indicators.has_reference(history.own_cosine, present),
+                indicators.is_direction_comparable(history.direction, present) | empty,
+                torch.ones_like(present),
+                indicators.is_response_comparable(history.response, present, min(d, WIDTH)),
+                indicators.is_profile_comparable(history.likeness, present, d),
             ]
         )
-        known = torch.ones_like(seen)
-        known[KINDS.index("length")] = indicators.has_reference(lengths, present)
-        stale = KINDS.index("staleness")
-        known[stale] = (
-            seen[stale]
-            | indicators.has_reference(to_step, present)
-            | indicators.has_reference(history.lasting, present)
-        )
-        known[KINDS.index("direction")] = indicators.is_direction_comparable(history.direction, present) | empty
-        known[KINDS.index("response")] = indicators.is_response_comparable(history.response, present, size)
-        known[KINDS.index("profile")] = indicators.is_profile_comparable(history.likeness, present, d)
-        found = history.verdicts.after(seen, known, present, self.settings.on_verdict == "exclude")
-        return replace(history, verdicts=found)
+        permanent = self.settings.on_verdict == "exclude"
+        return replace(history, verdicts=history.verdicts.after(seen, comparable, present, permanent))
 
     def _reward_groups(self, counted: Tensor, images: Tensor, history: History) -> RewardGroups:
         if not self.merges:
-            n = len(counted)
-            return RewardGroups(torch.arange(n), torch.ones(n, dtype=torch.float64), torch.zeros(n, dtype=torch.bool))
+            return RewardGroups.singles(len(counted))
         return find_reward_groups(counted, images, history.copied | self.enrolled.shared, self.enrolled.organisations)
 
-    def _ruling(
+    def _merge(
         self,
-        answers: RoundReplies,
         updates: Tensor,
+        reports: Reports,
         products: Tensor,
-        group: RewardGroups,
+        groups: RewardGroups,
         withheld: Tensor,
         images: Tensor,
         history: History,
-    ) -> Ruling:
-        reports, own, own_products = answers.reports, updates, products
-        counted = reports.present & ~withheld
-        vectors, values = reports.vectors, reports.values
-        if group.grouped:
-            averaging_matrix = group.averaging_matrix
+    ) -> tuple[Tensor, Reports]:
+        """What the method gets: a reward group's mean in the row of its first site, zeros of withheld sites.
+
+        ``images`` (n,) are the bounded counts, site by site.
+        """
+        vectors, values, counted = reports.vectors, reports.values, reports.present & ~withheld
+        if groups.has_groups:
+            averaging_matrix = groups.averaging_matrix
             updates = _average_groups(averaging_matrix, updates)
             vectors = {name: _average_groups(averaging_matrix, vector) for name, vector in vectors.items()}
             values = {name: _group_means(averaging_matrix, value) for name, value in values.items()}
             products = averaging_matrix @ products @ averaging_matrix.T
         present = torch.zeros_like(counted)
-        present[group.first[counted]] = True
-        samples = torch.zeros_like(images).index_add_(0, group.first, images)
+        present[groups.first[counted]] = True
+        samples = torch.zeros_like(images).index_add_(0, groups.first, images)
         if withheld.any():
             updates = updates.where(present[:, None], 0.0)
             vectors = {name: vector.where(present[:, None], 0.0) for name, vector in vectors.items()}
             products = products * torch.outer(present.double(), present.double())
-        measured = history.measured if self.measures else None
-        values = bounds.bound_claims(values, present, measured)
-        values = {name: value.where(present, torch.nan) for name, value in values.items()}
-        reports = replace(
+        values = bounds.bound_claims(values, present, history.leave_one_out_error if self.measures else None)
+        return updates, replace(
             reports,
             num_samples=samples.where(present, 0.0),
             present=present,
-            values=values,
+            values={name: value.where(present, torch.nan) for name, value in values.items()},
             products=products,
             vectors=vectors,
         )
-        return Ruling(updates, reports, own, own_products, answers.reports.present, group, withheld, counted)
 
-    def after(self, history: History, ruling: Ruling, outcome: Outcome) -> History:
-        """With what the method made of the round.
+    def after(self, history: History, admission: Admission, outcome: Outcome) -> History:
+        """Add what the method made of the round.
 
-        What it found wrong, a site's claim of the aggregation before, counts where the site's update was in that as it
-        sent it.
+        A claim that the method found wrong is about the aggregation before. It counts if that aggregation had the
+        site's update as the site sent it.
         """
         flagged = outcome.quantities.get("flagged")
-        wrong = torch.zeros_like(history.claimed) if flagged is None else flagged.nan_to_num(0.0) > 0
+        wrong = torch.zeros_like(admission.withheld) if flagged is None else flagged.nan_to_num(0.0) > 0
         history = replace(
-            history, claimed=wrong & ~history.bounded, bounded=~ruling.is_unchanged, alone=ruling.withheld
+            history,
+            claim_was_wrong=wrong & ~history.update_was_changed,
+            update_was_changed=~admission.is_unchanged,
+            keeps_own_model=admission.withheld,
         )
-        if not ruling.own.shape[1] or outcome.models.ndim == 2:  # others move parts of a site's model
+        if not admission.own.shape[1] or outcome.models.ndim == 2:  # others move parts of a site's model
             return history
-        updates = history.sketches * ruling.quantities["clipped"].nan_to_num(0.0)[:, None]
-        weights = ruling.divided(outcome.weights).masked_fill(~ruling.counted, 0.0)
-        found = history.responses.after(updates, updates * weights[:, None], ruling.answered, ruling.withheld)
-        made = weights > indicators.MAX_OWN_WEIGHT
-        return replace(history, responses=found.of(~made), made=made)
+        updates = history.sketches * admission.quantities["clipped"].nan_to_num(0.0)[:, None]
+        weights = admission.divide(outcome.weights).masked_fill(~admission.counted, 0.0)
+        found = history.responses.after(updates, updates * weights[:, None], admission.answered, admission.withheld)
+        dominates = weights > indicators.MAX_OWN_WEIGHT
+        return replace(history, responses=found.keep(~dominates), dominates_step=dominates)
 
-    def judge(self, history: History, group: RewardGroups, scores: Tensor) -> tuple[History, Tensor, Tensor, Tensor]:
-        """What the raters found of each site.
+    def judge(self, history: History, groups: RewardGroups, scores: Tensor) -> tuple[History, Tensor, Tensor, Tensor]:
+        """Combine the sites' ratings of each other.
 
         Args:
             history: of the guard.
-            group: who earns as one: none of them rates another.
-            scores: (n, n) float64, of the rater of each row, of the site of each column; NaN: nothing.
+            groups: the reward groups; no site of a group rates another of it.
+            scores: (n, n) float64, by the rater of each row, of the site of each column; NaN: no rating.
 
         Returns:
-            The history; (n,) what they found; (n, n) how much the rater of each column said of the site of each row;
-            (n,) how far every rater was moved to be on one level.
+            The history; (n,) the combined rating of each site; (n, n) weight of the rater of each column for the site
+            of each row; (n,) by how much each rater was moved to a common level.
         """
-        scores = scores.masked_fill(group.first[:, None] == group.first, torch.nan)
+        scores = scores.masked_fill(groups.first[:, None] == groups.first, torch.nan)
         rated = scores.isfinite().any(dim=1)
         heard = rated & ~history.verdicts.against
         voice, offsets = cross_evaluation.voices(scores, heard)
         judged = cross_evaluation.aggregate_ratings(voice, offsets, scores)
         away = cross_evaluation.distances(scores, offsets, judged, heard)
-        apart = cross_evaluation.find_outlier_raters(away)
-        if apart.any():
-            voice, offsets = cross_evaluation.voices(scores, heard & ~apart)
+        outliers = cross_evaluation.find_outlier_raters(away)
+        if outliers.any():
+            voice, offsets = cross_evaluation.voices(scores, heard & ~outliers)
             judged = cross_evaluation.aggregate_ratings(voice, offsets, scores)
         history = replace(
             history,
-            apart=torch.where(rated, apart, history.apart),
+            is_outlier_rater=torch.where(rated, outliers, history.is_outlier_rater),
             rater_distance=torch.where(rated, away, history.rater_distance),
         )
         return history, judged, voice, offsets
 
 
-def _shorten(updates: Tensor, products: Tensor, factors: Tensor) -> tuple[Tensor, Tensor]:
+def _clip(updates: Tensor, products: Tensor, factors: Tensor) -> tuple[Tensor, Tensor]:
     """Updates (n, d) and their Gram matrix, rows times ``factors`` (n,); those of factor 1 keep their bits."""
     if bool((factors == 1).all()):
         return updates, products
@@ -364,7 +294,7 @@ def _shorten(updates: Tensor, products: Tensor, factors: Tensor) -> tuple[Tensor
 
 
 def _average_groups(averaging_matrix: Tensor, rows: Tensor) -> Tensor:
-    """(n, d) the product; a row that is one row alone keeps its bits."""
+    """(n, d) the product; a row of one site only keeps its bits."""
     result = torch.zeros_like(rows)
     for place, parts in enumerate(averaging_matrix):
         for other in parts.nonzero().flatten().tolist():
@@ -373,7 +303,7 @@ def _average_groups(averaging_matrix: Tensor, rows: Tensor) -> Tensor:
 
 
 def _group_means(averaging_matrix: Tensor, values: Tensor) -> Tensor:
-    """(n,) the product; NaN where one of those that are merged is."""
+    """(n,) the product; NaN if one of those that are merged is."""
     unknown = ((averaging_matrix > 0) & values.isnan()).any(dim=1)
     return (averaging_matrix @ values.double().nan_to_num(0.0)).masked_fill(unknown, torch.nan)
 

@@ -1,6 +1,6 @@
-"""Verdicts: signs of two independent kinds that are seen again and again; lifted when they end.
+"""What the guard remembers of n sites from round to round, only tensors so that a checkpoint holds it; verdicts.
 
-What the guard remembers of n sites from round to round: tensors alone, so that a checkpoint holds it.
+A verdict stands while indicators of two independent kinds are seen again and again, and is lifted when they end.
 """
 
 from collections.abc import Mapping
@@ -15,26 +15,26 @@ from fedmerit.guard.indicators import KINDS, Responses
 from fedmerit.guard.rule import Rule
 
 KINDS_NEEDED = 2
-ROUNDS = 3  # with a sign, for its kind to stand; on end without two kinds, for a verdict to be lifted
-WINDOW = 9  # the last rounds, of which those are counted: who rides in every fourth round is named, too
+ROUNDS = 3  # with an indicator, for its kind to stand; in a row without two kinds, for a verdict to be lifted
+WINDOW = 9  # the last rounds, of which those are counted: a free rider in every fourth round is detected, too
 
 VERDICT_RULE = Rule(
     "verdicts",
-    f"Signs of {KINDS_NEEDED} kinds, both seen now and in {ROUNDS} of the last {WINDOW} rounds in which they could "
-    "be looked for, are a verdict: by `--on-verdict` it is shown, "
-    "contribution, weight and reward are withheld while the evidence stands and the site trains on with its own model, "
-    f"or the site is excluded for good. {ROUNDS} rounds without two kinds lift it: the site is paid again.",
-    "riders who are named and paid",
-    "an honest outlier shows one kind at most, and is paid",
+    f"Indicators of {KINDS_NEEDED} kinds, both seen now and in {ROUNDS} of the last {WINDOW} rounds in which they "
+    "could be looked for, are a verdict. By `--on-verdict` it is shown; or contribution, weight and reward are "
+    "withheld while the evidence stands and the site keeps training its own model; or the site is excluded for good. "
+    f"{ROUNDS} rounds without two kinds lift it: the site is rewarded again.",
+    "free riders that are flagged and yet rewarded",
+    "an honest outlier shows one kind at most, and is rewarded",
 )
 
 
 @dataclass(frozen=True)
 class Verdicts:
-    """What stands against each of n sites."""
+    """Verdicts against n sites, and the indicators they rest on."""
 
-    seen: Tensor  # (kinds, n, WINDOW) bool: in the last rounds in which a sign could be looked for, the last one last
-    quiet: Tensor  # (n,) rounds on end without two kinds
+    seen: Tensor  # (kinds, n, WINDOW) bool: in the last rounds in which an indicator could be looked for, oldest first
+    quiet: Tensor  # (n,) rounds in a row without two kinds
     against: Tensor  # (n,) bool: a verdict stands
 
     @classmethod
@@ -43,17 +43,6 @@ class Verdicts:
         zeros = torch.zeros(sites, dtype=torch.long)
         return cls(torch.zeros(kinds, sites, WINDOW, dtype=torch.bool), zeros, zeros.bool())
 
-    @classmethod
-    def of(cls, content: Mapping[str, Tensor], kinds: int) -> "Verdicts":
-        """What a checkpoint holds; earlier versions counted rounds on end, or fewer of them, of fewer kinds."""
-        known = dict(content)
-        if "lasted" in known:
-            ages = torch.arange(WINDOW, 0, -1)
-            known["seen"] = known.pop("lasted")[..., None] >= ages
-        start, before = cls.none(kinds, len(known["against"])), known["seen"]
-        start.seen[: len(before), :, WINDOW - before.shape[2] :] = before
-        return cls(**{**known, "seen": start.seen})
-
     @property
     def now(self) -> Tensor:
         """(kinds, n) bool: seen in the last round."""
@@ -61,24 +50,24 @@ class Verdicts:
 
     @property
     def rounds(self) -> Tensor:
-        """(kinds, n) of the last `WINDOW` rounds those in which a sign was seen; 0 where it was not in the last one."""
+        """(kinds, n) in how many of the last `WINDOW` rounds an indicator was seen; 0 if it was not in the last one."""
         return self.seen.sum(dim=2) * self.now
 
     @property
     def standing(self) -> Tensor:
-        """(kinds, n) bool: seen again, and often enough."""
+        """(kinds, n) bool: seen in the last round and often enough."""
         return self.rounds >= ROUNDS
 
-    def after(self, seen: Tensor, known: Tensor, present: Tensor, for_good: bool) -> "Verdicts":
-        """After a round in which signs were ``seen`` (kinds, n) bool of the ``present`` (n,) sites.
+    def after(self, seen: Tensor, known: Tensor, present: Tensor, permanent: bool) -> "Verdicts":
+        """After a round in which indicators were ``seen`` (kinds, n) bool of the ``present`` (n,) sites.
 
-        Where a kind is not ``known`` (kinds, n) bool, it counts as it stood, and for no round more: that evidence
-        cannot be looked for speaks for no site, and founds no verdict.
+        A kind that is not ``known`` (kinds, n) bool keeps its state: evidence that cannot be looked for clears no
+        site, and founds no verdict.
         """
         later = torch.cat([self.seen[..., 1:], seen[..., None]], dim=2)
         found = replace(self, seen=torch.where((present & known)[..., None], later, self.seen))
         quiet = torch.where(found.now.sum(dim=0) < KINDS_NEEDED, self.quiet + 1, 0).where(present, self.quiet)
-        stays = self.against if for_good else self.against & (quiet < ROUNDS)
+        stays = self.against if permanent else self.against & (quiet < ROUNDS)
         against = stays | (present & ((found.standing & known).sum(dim=0) >= KINDS_NEEDED))
         return replace(found, quiet=quiet, against=against)
 
@@ -89,25 +78,25 @@ MEMORY = 0.5  # of means over rounds
 
 @dataclass(frozen=True)
 class History:
-    """Before a round."""
+    """Before a round. Means over rounds are NaN until there is a value."""
 
     usual: Tensor  # (n,) the last median norm of the others' updates; NaN: none yet
     sketches: Tensor  # (n, m) float32, of each site's last update; zero rows: none yet
-    nearness: Tensor  # (n, n) cosines of updates, mean over rounds; NaN: none yet
+    nearness: Tensor  # (n, n) cosines of updates, mean over rounds
     copied: Tensor  # (n, n) bool: near copies
-    direction: Tensor  # (n,) cosine to the others, likewise
-    lasting: Tensor  # (n,) cosine to the site's own update before, likewise
-    response: Tensor  # (n,) to what the others moved the model by, likewise
+    direction: Tensor  # (n,) cosine to the others, mean over rounds
+    own_cosine: Tensor  # (n,) cosine to the site's own update before, mean over rounds
+    response: Tensor  # (n,) `indicators.Responses.cosines`, mean over rounds
     responses: Responses
-    likeness: Tensor  # (n,) `profiles.likeness`, likewise
+    likeness: Tensor  # (n,) `indicators.likeness`, mean over rounds
     verdicts: Verdicts
-    claimed: Tensor  # (n,) bool: a claim was wrong in the last round
-    bounded: Tensor  # (n,) bool: the update in the last aggregation is not the one sent: shortened, or with others'
-    alone: Tensor  # (n,) bool: goes on from its own model
-    made: Tensor  # (n,) bool: most of the model's last step is this site's
-    apart: Tensor  # (n,) bool: the site's last ratings stood apart
-    rater_distance: Tensor  # (n,) `raters.distances` of them; NaN: none yet, or not heard
-    measured: Tensor  # (n,) error of the model without each site, as others measured it; NaN: not yet
+    claim_was_wrong: Tensor  # (n,) bool: in the last round
+    update_was_changed: Tensor  # (n,) bool: the last aggregation had the update clipped, or averaged with others
+    keeps_own_model: Tensor  # (n,) bool: the site continues from its own model
+    dominates_step: Tensor  # (n,) bool: most of the model's last step is this site's update
+    is_outlier_rater: Tensor  # (n,) bool: in the site's last ratings
+    rater_distance: Tensor  # (n,) `cross_evaluation.distances` of these; NaN: none yet, or the site has no vote
+    leave_one_out_error: Tensor  # (n,) of the model without each site, measured by the others; NaN: not yet
 
     @classmethod
     def empty(cls, sites: int) -> "History":
@@ -121,18 +110,18 @@ class History:
             nearness=unknown.repeat(sites, 1),
             copied=pairs.bool(),
             direction=unknown,
-            lasting=unknown,
+            own_cosine=unknown,
             response=unknown,
             responses=Responses.none(sites, WIDTH),
             likeness=unknown,
             verdicts=Verdicts.none(len(KINDS), sites),
-            claimed=zeros.bool(),
-            bounded=zeros.bool(),
-            alone=zeros.bool(),
-            made=zeros.bool(),
-            apart=zeros.bool(),
+            claim_was_wrong=zeros.bool(),
+            update_was_changed=zeros.bool(),
+            keeps_own_model=zeros.bool(),
+            dominates_step=zeros.bool(),
+            is_outlier_rater=zeros.bool(),
             rater_distance=unknown,
-            measured=unknown,
+            leave_one_out_error=unknown,
         )
 
     def content(self) -> dict[str, Any]:
@@ -140,30 +129,28 @@ class History:
         return {**vars(self), "verdicts": dict(vars(self.verdicts)), "responses": dict(vars(self.responses))}
 
     @classmethod
-    def of(cls, content: Mapping[str, Any]) -> "History":
-        """What `content` gave; what an earlier version did not remember is as before round 0."""
-        start, known = cls.empty(len(content["apart"])), dict(content)
-        known["verdicts"] = Verdicts.of(content["verdicts"], len(KINDS))
-        known |= {"responses": Responses(**content["responses"])} if "responses" in content else {}
-        return replace(start, **known)
+    def restore(cls, content: Mapping[str, Any]) -> "History":
+        """The inverse of `content`."""
+        parts = {"verdicts": Verdicts(**content["verdicts"]), "responses": Responses(**content["responses"])}
+        return cls(**{**content, **parts})
 
 
 def sketch(updates: Tensor, seed: int) -> Tensor:
-    """(n, m) of ``updates`` (n, d): entries with random signs, added up m apart; keeps cosines (count sketch)."""
+    """(n, m) count sketch of ``updates`` (n, d): entries m apart are added with random signs; keeps cosines."""
     n, d = updates.shape
     whole = d // WIDTH * WIDTH
-    signed = updates * _signs(d, seed)
+    signed = updates * _random_signs(d, seed)
     result = signed[:, :whole].view(n, -1, WIDTH).sum(dim=1)
     result[:, : d - whole] += signed[:, whole:]
     return result
 
 
 @lru_cache(maxsize=1)
-def _signs(size: int, seed: int) -> Tensor:
-    """(size,) int8, -1 or 1; a run's are the same every round."""
+def _random_signs(size: int, seed: int) -> Tensor:
+    """(size,) int8, -1 or 1; the same in every round of a run."""
     return torch.randint(0, 2, (size,), generator=torch.Generator().manual_seed(seed), dtype=torch.int8) * 2 - 1
 
 
 def running_mean(memory: Tensor, now: Tensor) -> Tensor:
-    """The mean over rounds: what is not known now stays, what was not known before counts whole."""
+    """The mean over rounds: an unknown value (NaN) leaves it unchanged, the first known one is taken whole."""
     return torch.where(now.isnan(), memory, torch.where(memory.isnan(), now, MEMORY * memory + (1 - MEMORY) * now))

@@ -1,22 +1,20 @@
-"""Signs of a site that earns without work, of kinds that are independent of each other; each is a rule.
+"""Indicators of a free rider, of kinds that are independent of each other; each is a rule.
 
-A zero update alone shows two kinds of one fact, length and direction: else none that starts with the run would be told.
+All compare a site with the others of the round; none is seen if the others have too little in common to compare with.
+Only a zero update shows two kinds by one fact, length and direction: otherwise a free rider from round 0 on would not
+be detected.
 
-All compare a site with the others of the round, and none stands where these show too little to compare with.
+Response: how an update changes with what the other sites made of the model. Minimising a loss asks for less of what
+was given already. Of two rounds s < t, the change Δ_t - Δ_s of a site's update points against the way that the others'
+updates moved the model in between, for any loss that is convex on it, wherever its minimum is:
+(Δ_t - Δ_s) · (w_t - w_s) < 0. Reversed updates point along. Noise and half-reversed updates point neither way, but so
+did an honest hospital for some rounds: not to respond is no indicator. The site's own update is left out of the way,
+since it holds the noise of its own training.
 
-How updates respond to what others made of the model: whoever minimises a loss asks for less of what it was given.
-
-Of two rounds s < t, the change Δ_t - Δ_s of a site's update points against the way that the others' updates moved the
-model in between, for any loss that is convex on it, wherever its minimum lies: (Δ_t - Δ_s) · (w_t - w_s) < 0. Reversed
-signs point along. Noise and half the signs reversed point neither way, but so did an honest hospital for some rounds:
-that a site does not respond is no sign. A site's own part of the way is left out, since it holds the noise of its own
-updates.
-
-Where in the network updates are long: training moves some layers more than others, at every site alike.
-
-It does so whatever the images, since all train one network by one optimiser, and whichever way the update points:
-reversed signs have the profile of honest ones. What was not trained has none, unless somebody shaped it. Late in
-training Adam moves all entries alike, where gradients are noise: an honest hospital had a flat profile then.
+Profile: in which parts of the network updates are long. Training moves some layers more than others, at every site
+alike and whatever the images, since all train one network with one optimiser; reversed updates have the profile of
+honest ones. An untrained update has none, unless an attacker shaped it. Late in training Adam moves all entries alike
+if gradients are noise: an honest hospital had a flat profile then.
 """
 
 from collections.abc import Mapping
@@ -33,76 +31,73 @@ STALE = 0.5  # least cosine to the step before, and
 STEP_DISTANCE_FACTOR = 0.5  # at most this part of the others' distance from it
 REPLAY_COSINE = 0.99  # cosine to the site's own last update
 DIRECTION_FACTOR = 0.25  # of the others' median cosine
-NEW = 0.1  # least part of an update that is not the step before, for a direction to be seen in it
-MIN_COSINE = 0.02  # median cosine of the others that is enough to compare with: chance gives some 1/√d;
-LASTING = 0.05  # of those to the updates before, which are from sketches
+NEW = 0.1  # least part of an update, without the step before, that shows a direction
+MIN_COSINE = 0.02  # median cosine of the others that is enough to compare with: chance gives some 1/√d
+MIN_OWN_COSINE = 0.05  # likewise, to the updates before, which are compared by sketches
 
 LENGTH = Rule(
-    "sign: length",
+    "indicator: length",
     f"The update is shorter than {SHORT:g} times the median of the others.",
     "zero updates",
-    "a sign alone does nothing; a site of very few steps may show this one",
+    "none by itself; a site of very few steps may show it",
 )
 STALENESS = Rule(
-    "sign: staleness",
-    "The update is the step that the model last took (half as far from it as the others), the site's own last one "
-    f"(cosine over {REPLAY_COSINE:g}), or has nothing in common with its own last one where the others' have. Of a "
-    f"site "
-    "that made more than half of that step, only its own last one sent again counts.",
+    "indicator: staleness",
+    "The update is the step that the model last took (half as far from it as the others), the site's own last update "
+    f"(cosine over {REPLAY_COSINE:g}), or has nothing in common with its own last one while the others' have. For a "
+    "site that made more than half of that step, only its own last update sent again counts.",
     "delta weights, with noise too; replays; noise",
-    "a sign alone does nothing",
+    "none by itself",
 )
 DIRECTION = Rule(
-    "sign: direction",
+    "indicator: direction",
     f"Without the step that the model last took, the cosine to the others is under {DIRECTION_FACTOR:g} times the "
-    f"median of the "
-    f"others, mean over rounds; {2 * DIRECTION_FACTOR:g} times, while a verdict stands. Where nothing is left without "
-    f"that step, "
-    "what was before does not count. Where the others have nothing in common any more, the sign stays as it was, but "
-    f"for an update shorter than {NOTHING:g} times their median, which has no direction at all.",
-    "noise, delta weights, zero updates, reversed signs",
-    "an honest site of other images shows this sign, and no other: it is never judged by it",
+    f"median of the others, mean over rounds; {2 * DIRECTION_FACTOR:g} times, while a verdict stands. If nothing is "
+    "left without that step, earlier rounds do not count. If the others have nothing in common any more, the indicator "
+    f"keeps its state, except for an update shorter than {NOTHING:g} times their median, which has no direction.",
+    "noise, delta weights, zero updates, reversed updates",
+    "an honest site of different images shows this indicator, and no other: it is never judged by it",
 )
 CLAIM = Rule(
-    "sign: claim",
-    "A claim that the server can compute (FedCE's cosine) is wrong. What it computed counts, also where a claim is "
+    "indicator: claim",
+    "A claim that the server can compute (FedCE's cosine) is wrong. The computed value counts, also if a claim is "
     "left out.",
-    "claims that are invented",
-    "a sign alone does nothing",
+    "invented claims",
+    "none by itself",
 )
 KINDS = ("length", "staleness", "direction", "claim", "response", "profile")
 
 
 def has_reference(values: Tensor, present: Tensor) -> Tensor:
-    """(n,) bool: whether there is a median of the others to hold ``values`` (n,) to, NaN: not known."""
+    """(n,) bool: whether the others have a median to compare ``values`` (n,) with; NaN: not known."""
     return median_of_others(values, present & values.isfinite()).isfinite()
 
 
 def is_too_short(lengths: Tensor, present: Tensor, part: float = SHORT) -> Tensor:
-    """(n,) bool; ``lengths`` (n,) norms of the updates, which should be ``part`` of the others' median."""
+    """(n,) bool; ``lengths`` (n,) are norms of the updates, ``part`` the least share of the others' median."""
     return present & (lengths < part * median_of_others(lengths, present))
 
 
-def is_stale(to_step: Tensor, to_own: Tensor, lasting: Tensor, present: Tensor) -> Tensor:
-    """(n,) bool.
+def is_stale(to_step: Tensor, to_own: Tensor, own_mean: Tensor, present: Tensor) -> Tensor:
+    """(n,) bool: the update repeats an earlier one, or has nothing in common with it.
 
     Args:
         to_step: (n,) cosine to the step that the model took last; NaN: there is none.
         to_own: (n,) cosine to the site's own last update, likewise.
-        lasting: (n,) the mean of that over rounds, likewise.
+        own_mean: (n,) the mean of that over rounds, likewise.
         present: (n,) bool.
     """
     others = median_of_others(to_step, present & to_step.isfinite())
     step = (to_step > STALE) & (1 - to_step < STEP_DISTANCE_FACTOR * (1 - others))
-    usual = median_of_others(lasting, present & lasting.isfinite())
-    nothing = (usual > LASTING) & (lasting < DIRECTION_FACTOR * usual)
+    usual = median_of_others(own_mean, present & own_mean.isfinite())
+    nothing = (usual > MIN_OWN_COSINE) & (own_mean < DIRECTION_FACTOR * usual)
     return present & (step | (to_own > REPLAY_COSINE) | nothing)
 
 
 def is_other_direction(direction: Tensor, present: Tensor, against: Tensor) -> Tensor:
     """(n,) bool; ``direction`` (n,) mean over rounds of the cosine to the others, NaN: not known.
 
-    Of sites that a verdict stands ``against`` (n,) twice as much is asked, so that chance lifts none.
+    Sites that a verdict stands ``against`` (n,) need twice as much, so that chance lifts no verdict.
     """
     usual = median_of_others(direction, present & direction.isfinite())
     return is_direction_comparable(direction, present) & (
@@ -111,24 +106,22 @@ def is_other_direction(direction: Tensor, present: Tensor, against: Tensor) -> T
 
 
 def is_direction_comparable(direction: Tensor, present: Tensor) -> Tensor:
-    """(n,) bool: whether the others' directions have enough in common to be compared with, as of `elsewhere`.
+    """(n,) bool: whether the others' directions have enough in common for `is_other_direction`.
 
-    Towards the end of training they have not: what was seen before is then neither confirmed nor refuted.
+    Late in training they have not: what was seen before is then neither confirmed nor refuted.
     """
     usual = median_of_others(direction, present & direction.isfinite())
     return present & (usual > MIN_COSINE)
 
 
 def residual_cosines(products: Tensor, inner: Tensor | None, squared: float, count: Tensor) -> Tensor:
-    """(n,) cosine of each update and the mean direction of the others, the step before taken out of all.
-
-    0 where nothing else is left.
+    """(n,) cosine of each update and the mean direction of the others, without the step before; 0: nothing is left.
 
     Args:
         products: (n, n) Gram matrix of the updates.
         inner: (n,) their inner products with that step; None: there is none.
         squared: of its norm.
-        count: (n,) bool: whose directions make the mean.
+        count: (n,) bool: the sites whose directions make the mean.
     """
     left = products if inner is None or not squared else products - torch.outer(inner, inner) / squared
     lengths = left.diagonal().clamp(min=0).sqrt()
@@ -144,11 +137,11 @@ def residual_cosines(products: Tensor, inner: Tensor | None, squared: float, cou
 
 
 def residual_own_cosines(updates: Tensor, before: Tensor, others: Tensor) -> Tensor:
-    """(n,) cosine of what is new in each update since the site's own last one, and the mean direction of ``others``.
+    """(n,) cosine of each update, without the site's own last one, and the mean direction of ``others``.
 
     Args:
-        updates: (n, m) sketches of them.
-        before: (n, m) of those of the round before.
+        updates: (n, m) sketches.
+        before: (n, m) sketches of the round before.
         others: (n,) bool.
     """
     now, last = updates.double(), before.double()
@@ -165,25 +158,24 @@ def residual_own_cosines(updates: Tensor, before: Tensor, others: Tensor) -> Ten
 RESPONSE_FACTOR = -0.5  # of the others' median response
 RESPONSE_EASING = 0.5  # times that, while a verdict stands
 MIN_RESPONSE = 8.0  # times what chance gives: median response of the others that is enough to compare with
-RESPONSE_MEMORY = 0.5  # weight of a round beside the one after it
-MAX_OWN_WEIGHT = 0.5  # weight in the aggregation above which a site makes its own way: nothing is known of it then
+RESPONSE_MEMORY = 0.5  # weight of a round relative to the one after it
+MAX_OWN_WEIGHT = 0.5  # weight in the aggregation above which the model's way is mostly the site's own
 
 RESPONSE_RULE = Rule(
-    "sign: response",
-    "Where all have one model, the update asks for more of what others gave the model: the cosine of that way and of "
-    f"how the update changed on it, reversed and mean over rounds, is under {RESPONSE_FACTOR:g} times the median of "
-    f"the others; "
-    f"{RESPONSE_EASING * RESPONSE_FACTOR:g} times, while a verdict stands. Where that median is under "
-    f"{MIN_RESPONSE:g} times what chance gives, as "
-    "late in training, the sign stays as it was.",
-    "reversed signs",
-    "a sign alone does nothing; an honest outlier asks for less, or for nothing",
+    "indicator: response",
+    "If all have one model: the update asks for more of what the others gave the model. The cosine of that way and of "
+    "the update's change on it, reversed and mean over rounds, is under "
+    f"{RESPONSE_FACTOR:g} times the median of the others; {RESPONSE_EASING * RESPONSE_FACTOR:g} times, while a verdict "
+    f"stands. If that median is under {MIN_RESPONSE:g} times what chance gives, as late in training, the indicator "
+    "keeps its state.",
+    "reversed updates",
+    "none by itself; an honest outlier asks for less, or for nothing",
 )
 
 
 @dataclass(frozen=True)
 class Responses:
-    """Sums over rounds s, of weights that fade, of sketches of n sites; places are relative to the model as it is."""
+    """Sums over rounds s of sketches of n sites, with fading weights; places are relative to the current model."""
 
     updates: Tensor  # (n, m) float64, Σ Δ_s
     places: Tensor  # (n, m) Σ w_s
@@ -206,21 +198,21 @@ class Responses:
         scale = (changes.clamp(min=0) * self.ways.clamp(min=0)).sqrt()
         return torch.where(scale > 0, along / scale.where(scale > 0, 1.0), torch.nan)
 
-    def after(self, updates: Tensor, parts: Tensor, present: Tensor, alone: Tensor) -> "Responses":
+    def after(self, updates: Tensor, parts: Tensor, present: Tensor, separate: Tensor) -> "Responses":
         """After a round.
 
         Args:
             updates: (n, m) of it.
             parts: (n, m) what each added to the model of all.
-            present: (n,) bool: whose updates came.
-            alone: (n,) bool: who goes on from its own model: its way is its own updates', each before it is compared.
+            present: (n,) bool: the sites whose updates came.
+            separate: (n,) bool: sites that continue from their own model: their way is that of their own updates.
         """
         now, moved = updates.double(), parts.double().sum(dim=0) - parts.double()
-        own = alone[:, None]
+        own = separate[:, None]
         return self._moved(now.where(own, 0.0))._with(now, present)._moved(moved.where(~own, 0.0))
 
-    def of(self, sites: Tensor) -> "Responses":
-        """Of the ``sites`` (n,) bool alone, the others as before round 0."""
+    def keep(self, sites: Tensor) -> "Responses":
+        """Only of the ``sites`` (n,) bool; the others as before round 0."""
         kept: Mapping[str, Tensor] = vars(self)
         return Responses(**{name: _by_site(sites, value, torch.zeros_like(value)) for name, value in kept.items()})
 
@@ -233,7 +225,7 @@ class Responses:
         )
 
     def _with(self, updates: Tensor, present: Tensor) -> "Responses":
-        """With a round whose place is the model as it is."""
+        """With a round whose place is the current model."""
         new = {"updates": updates, "lengths": updates.square().sum(dim=1), "counts": torch.ones_like(self.counts)}
         kept: Mapping[str, Tensor] = vars(self)
         return Responses(
@@ -249,44 +241,42 @@ def _by_site(sites: Tensor, one: Tensor, other: Tensor) -> Tensor:
 
 
 def is_response_comparable(responses: Tensor, present: Tensor, size: int) -> Tensor:
-    """(n,) bool: whose ``responses`` (n,), NaN: not known, of vectors of ``size`` can be compared with the others'."""
+    """(n,) bool: whether ``responses`` (n,), NaN: not known, of vectors of ``size`` compare with the others'."""
     known = present & responses.isfinite()
     shown: float = MIN_RESPONSE / size**0.5
     return known & (median_of_others(responses, known) > shown)
 
 
 def is_opposed(responses: Tensor, present: Tensor, size: int, against: Tensor) -> Tensor:
-    """(n,) bool: whose updates point along; less is enough of those that a verdict stands ``against`` (n,)."""
+    """(n,) bool: updates that point along; less is enough for sites that a verdict stands ``against`` (n,)."""
     usual = median_of_others(responses, present & responses.isfinite())
     return is_response_comparable(responses, present, size) & (
         responses < RESPONSE_FACTOR * usual * torch.where(against, RESPONSE_EASING, 1.0)
     )
 
 
-PROFILE_BLOCK = 256  # entries, one after the other, whose length is one number of a profile
+PROFILE_BLOCK = 256  # consecutive entries whose length is one number of a profile
 PROFILE_FACTOR = 0.25  # of the others' median likeness
 PROFILE_EASING = 2.0  # times that, while a verdict stands
 MIN_PROFILE_LIKENESS = 0.4  # median likeness of the others that is enough to compare with, and
 CHANCE = 4.0  # times what chance gives
 
 PROFILE_RULE = Rule(
-    "sign: profile",
-    f"The update is not long where the others' are: the correlation of the lengths of its blocks of {PROFILE_BLOCK} "
-    f"entries "
-    f"with the others', median over them and mean over rounds, is under {PROFILE_FACTOR:g} times the median of the "
-    f"others; "
-    f"{PROFILE_EASING * PROFILE_FACTOR:g} times, while a verdict stands. Where that median is under "
-    f"{MIN_PROFILE_LIKENESS:g}, as late in training, or "
-    f"under {CHANCE:g} times what chance gives, the sign stays as it was.",
+    "indicator: profile",
+    "The update is not long in the same layers as the others': the correlation of the lengths of its blocks of "
+    f"{PROFILE_BLOCK} entries with the others', median over them and mean over rounds, is under {PROFILE_FACTOR:g} "
+    f"times the median of the others; {PROFILE_EASING * PROFILE_FACTOR:g} times, while a verdict stands. If that "
+    f"median is under {MIN_PROFILE_LIKENESS:g}, as late in training, or under {CHANCE:g} times what chance gives, the "
+    "indicator keeps its state.",
     "noise, zero updates",
-    "a sign alone does nothing; an honest outlier trains the same network by the same optimiser",
+    "none by itself; an honest outlier trains the same network by the same optimiser",
 )
 
 
 def likeness(updates: Tensor, present: Tensor) -> Tensor:
     """(n,) correlation of the profiles of ``updates`` (n, d) with those of the others, median over them.
 
-    NaN: of who is not ``present`` (n,) bool, or where fewer than two others are. 0: of a profile that is flat.
+    NaN: the site is not ``present`` (n,) bool, or fewer than two others are. 0: the profile is flat.
     """
     n, d = updates.shape
     whole = d // PROFILE_BLOCK * PROFILE_BLOCK
@@ -298,13 +288,13 @@ def likeness(updates: Tensor, present: Tensor) -> Tensor:
 
 
 def is_profile_comparable(likeness: Tensor, present: Tensor, size: int) -> Tensor:
-    """(n,) bool: whether the others' ``likeness`` (n,) is enough to compare with, of updates of ``size`` entries."""
+    """(n,) bool: whether the others' ``likeness`` (n,) of updates of ``size`` entries is enough to compare with."""
     shown: float = max(MIN_PROFILE_LIKENESS, CHANCE / max(size // PROFILE_BLOCK, 1) ** 0.5)
     return present & (median_of_others(likeness, present & likeness.isfinite()) > shown)
 
 
 def is_unlike(likeness: Tensor, present: Tensor, size: int, against: Tensor) -> Tensor:
-    """(n,) bool: whose profile is not the others'; less is enough of those that a verdict stands ``against`` (n,)."""
+    """(n,) bool: profiles unlike the others'; less is enough for sites that a verdict stands ``against`` (n,)."""
     usual = median_of_others(likeness, present & likeness.isfinite())
     return is_profile_comparable(likeness, present, size) & (
         likeness < PROFILE_FACTOR * usual * torch.where(against, PROFILE_EASING, 1.0)

@@ -1,4 +1,4 @@
-"""Who earns as one: sites of one organisation, and near copies. The method sees one site in their place."""
+"""Reward groups: sites of one organisation, and near copies. The method sees each group as one site (Sybil defence)."""
 
 from dataclasses import dataclass
 
@@ -10,23 +10,23 @@ from torch import Tensor
 from fedmerit.guard.rule import Rule
 
 EXACT = 0.999  # cosine of two updates of one round
-NEAR = 0.4  # of near copies: mean over rounds, what all have in common taken out; honest ones stay below 0
-TWICE = 0.5  # and at most this part of the distance of either from any third
-FEWEST = 4  # sites, to tell near ones from others
+NEAR = 0.4  # of near copies: mean over rounds, without what all have in common; honest ones stay below 0
+NEAR_DISTANCE_FACTOR = 0.5  # and at most this part of the distance of either from any third
+FEWEST = 4  # sites, to distinguish near copies from others
 SHARED_CASES = 0.5  # of the training cases of either site
 
 ORGANISATIONS = Rule(
     "organisations",
-    "Sites whose certificates name one organisation earn as one site, divided by their images; where all are of one, "
-    "each earns for itself.",
+    "Sites whose certificates name one organisation are one reward group, divided by their images; if all are of one, "
+    "each is rewarded for itself.",
     "several identities of one legal entity",
     "none: two hospitals of one organisation count with all their images, up to the bound of one site",
 )
 COPIES = Rule(
     "copies",
-    f"Sites that enrolled half of each other's cases, whose updates are one (cosine over {EXACT:g}), or near share one "
-    f"contribution as long as that lasts. Near: without what all have in common, the mean cosine over rounds is over "
-    f"{NEAR:g}, and each is half as far from the other as from any third.",
+    f"Sites that enrolled half of each other's cases, whose updates are equal (cosine over {EXACT:g}) or near, share "
+    f"one contribution as long as that lasts. Near: without what all have in common, the mean cosine over rounds is "
+    f"over {NEAR:g}, and each is half as far from the other as from any third.",
     "the same images under two names, slightly changed copies of one update",
     "two hospitals whose updates are as near as that, or that hold the same images, would be paid as one",
 )
@@ -34,15 +34,21 @@ COPIES = Rule(
 
 @dataclass(frozen=True)
 class RewardGroups:
-    """Which sites earn as one."""
+    """Which sites are rewarded as one."""
 
-    first: Tensor  # (n,) the first site of each one's group, in whose row the method has it; its own place: alone
+    first: Tensor  # (n,) the first site of each site's group, in whose row the method has it; a single site: its own
     parts: Tensor  # (n,) of what the group earns; sums to 1 in each. 0: others of the group count, this one does not
     copies: Tensor  # (n,) bool: in a group of copies
 
+    @classmethod
+    def singles(cls, sites: int) -> "RewardGroups":
+        """Every site by itself."""
+        rows = torch.arange(sites)
+        return cls(rows, torch.ones(sites, dtype=torch.float64), torch.zeros(sites, dtype=torch.bool))
+
     @property
-    def grouped(self) -> bool:
-        """Whether any site is not alone."""
+    def has_groups(self) -> bool:
+        """Whether any group has several sites."""
         return bool((self.first != torch.arange(len(self.first))).any())
 
     @property
@@ -56,23 +62,23 @@ class RewardGroups:
 def find_reward_groups(counted: Tensor, counts: Tensor, copied: Tensor, organisations: Tensor) -> RewardGroups:
     """The groups of n sites.
 
-    The first of a group is that whether it answered or not: the method remembers in its row what the group has earned.
+    The first site of a group stays its first if it is absent: the method remembers in its row what the group earned.
 
     Args:
-        counted: (n,) bool, who has a part in the round; groups of others alone are none.
+        counted: (n,) bool, the sites with a part in the round; sites without one form no group of their own.
         counts: (n,) images.
         copied: (n, n) bool, symmetric: near copies.
         organisations: (n,) numbers of organisations; equal ones are one.
     """
     places = torch.arange(len(counted))
     linked = copied | (organisations[:, None] == organisations)
-    _, groups = connected_components(csr_array(linked.numpy()), directed=False)
-    of_one = torch.from_numpy(groups)
-    linked = of_one[:, None] == of_one
-    alone = ~(linked & counted).any(dim=1)
-    first = torch.where(alone, places, linked.long().argmax(dim=1))
-    copies = (linked & copied & (places[:, None] != places)).any(dim=1) & ~alone
-    amounts = torch.where(copies | (counts <= 0), 1.0, counts.double()).where(counted | alone, 0.0)
+    _, labels = connected_components(csr_array(linked.numpy()), directed=False)
+    component = torch.from_numpy(labels)
+    linked = component[:, None] == component
+    single = ~(linked & counted).any(dim=1)
+    first = torch.where(single, places, linked.long().argmax(dim=1))
+    copies = (linked & copied & (places[:, None] != places)).any(dim=1) & ~single
+    amounts = torch.where(copies | (counts <= 0), 1.0, counts.double()).where(counted | single, 0.0)
     total = torch.zeros(len(counted), dtype=torch.float64).index_add_(0, first, amounts)
     return RewardGroups(first, amounts / total[first], copies)
 
@@ -80,7 +86,7 @@ def find_reward_groups(counted: Tensor, counts: Tensor, copied: Tensor, organisa
 def find_shared_cases(fingerprints: list[frozenset[str]]) -> Tensor:
     """(n, n) bool: which sites enrolled at least `SHARED_CASES` of each other's cases.
 
-    Of the larger one too: copies divide equally, and one case of a hospital's must not earn half of its pay.
+    Also of the larger one: copies divide equally, and one case of a hospital must not earn half of its reward.
     """
     n = len(fingerprints)
     shared = torch.zeros(n, n, dtype=torch.bool)
@@ -92,9 +98,9 @@ def find_shared_cases(fingerprints: list[frozenset[str]]) -> Tensor:
 
 
 def find_near_copies(cosines: Tensor, remembered: Tensor, present: Tensor) -> Tensor:
-    """(n, n) bool: whose updates are one in this round, or much nearer to each other than to any third's.
+    """(n, n) bool: pairs whose updates are equal in this round, or much nearer to each other than to any third's.
 
-    A cluster of sites that are alike is none of copies: of three or more, only equal updates are told.
+    A cluster of similar sites are not copies: of three or more, only equal updates count.
 
     Args:
         cosines: (n, n) of the round's updates.
@@ -109,11 +115,11 @@ def find_near_copies(cosines: Tensor, remembered: Tensor, present: Tensor) -> Te
     third = left.where(pairs, -torch.inf).topk(2, dim=1)  # the nearest two of each
     of_each = torch.where(left == third.values[:, :1], third.values[:, 1:], third.values[:, :1])
     nearest_third = torch.maximum(of_each, of_each.T)
-    return exact | (pairs & (left > NEAR) & (1 - left < TWICE * (1 - nearest_third)))
+    return exact | (pairs & (left > NEAR) & (1 - left < NEAR_DISTANCE_FACTOR * (1 - nearest_third)))
 
 
 def centred(cosines: Tensor, present: Tensor) -> Tensor:
-    """(n, n) cosines of what the mean direction of the ``present`` (n,) leaves of each; from ``cosines`` (n, n)."""
+    """(n, n) cosines after the mean direction of the ``present`` (n,) is removed; from ``cosines`` (n, n)."""
     known = cosines.where(present[:, None] & present, 0.0)
     share = present.double() / present.sum()
     to_mean = known @ share

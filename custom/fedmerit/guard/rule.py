@@ -1,4 +1,4 @@
-"""What every rule of the guard says of itself, and what rules compare a site with: the other sites."""
+"""The description of a rule of the guard, and the median of the other sites that rules compare a site with."""
 
 import math
 from dataclasses import dataclass
@@ -20,8 +20,7 @@ class Rule:
 def median_of_others(values: Tensor, known: Tensor) -> Tensor:
     """(n,) the median of the ``known`` (n,) bool other sites' ``values``; NaN with fewer than two of them.
 
-    Values are (n,), or (n, n): those of the others beside the site of each row. A site has no part in what it is held
-    to.
+    Values are (n,), or (n, n): in each row those of the other sites. A site has no part in its own bound.
     """
     n = len(values)
     others = known.expand(n, n) & ~torch.eye(n, dtype=torch.bool)
@@ -30,14 +29,14 @@ def median_of_others(values: Tensor, known: Tensor) -> Tensor:
 
 
 def fill_unknown(median: Tensor, before: Tensor) -> Tensor:
-    """(n,) ``median`` of others, as it was ``before`` where they are too few now; NaN: they always were."""
+    """(n,) ``median`` of others, or that of ``before`` if they are too few now; NaN: they always were."""
     return median.where(median.isfinite(), before)
 
 
 def shrink_factors(amounts: Tensor, known: Tensor, times: float, before: float | Tensor = math.nan) -> Tensor:
-    """(n,) by what to multiply ``amounts`` (n,) so that none is over ``times`` the median of the others; 1: nothing.
+    """(n,) factors, at most 1, that hold ``amounts`` (n,) to ``times`` the median of the others.
 
-    Where the others are too few for a median, what it was ``before`` (n,) counts.
+    If the others are too few for a median, the one of ``before`` (n,) counts.
     """
     bound = times * fill_unknown(median_of_others(amounts, known), torch.as_tensor(before, dtype=torch.float64))
     over = known & (bound > 0) & (amounts > bound)

@@ -5,6 +5,7 @@ well k segments n's images or, in the paper, how far learning from k points wher
 shares its own predictions with k with probability r_(n,k) (Section 4.2): who is of no use to it gets nothing.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -12,13 +13,12 @@ import torch
 from torch import Tensor
 
 from fedmerit.capabilities import LearnsFromPeers, PeerTerm, PeerView, Sharing
-from fedmerit.core import About, Layout, Method, Needs, Outcome, Reports
+from fedmerit.core import About, Layout, Method, Needs, Outcome, Range, Reports
 from fedmerit.distillation import DIRECTIONS, EXCHANGES, distillation
 from fedmerit.methods.peer_scores import OWN_LOSSES, agreements, misalignments, own_loss
 from fedmerit.parameters import parameter
 from fedmerit.vectors import aggregate
 
-WARM_UPS = ("own", "fedavg")
 SCORES = {"gradients": "misalignment", "agreement": "agreement"}  # what a site says of a peer, by `CYCle.score`
 
 
@@ -52,7 +52,7 @@ class CYCle(Method, LearnsFromPeers):
     lambda0: float = parameter(1.0, "λ0, tuned on Dice (docs/cycle.md); the paper: 50, of images of one class", low=0)
     T: float = parameter(5.0, "temperature, of CaPriDe; not given in the paper", above=0)
     warmup: int = parameter(8, "rounds before sites learn from each other; 8 of 30, as the paper's 25 of 100", low=0)
-    warmup_by: str = parameter("fedavg", "as one model, by the server; own, the paper's: each alone", choices=WARM_UPS)
+    warmup_by: str = parameter("fedavg", "as one model; own, the paper's: local training", choices=("own", "fedavg"))
     kl: str = parameter("own_peer", "KL(own || peer), or peer_own: KL(peer || own)", choices=DIRECTIONS)
     exchange: str = parameter("relay", "of models: by the server; peer: from site to site", choices=EXCHANGES)
     score_batches: int = parameter(8, "batches of training images to score on", low=1)
@@ -67,6 +67,8 @@ class CYCle(Method, LearnsFromPeers):
         choices=tuple(SCORES),
     )
 
+    peer_ranges: ClassVar[Mapping[str, Range]] = {"available": (0, 1), "misalignment": (0, 1), "agreement": (0, 1)}
+    has_site_models: ClassVar[bool] = True
     about: ClassVar[About] = About(
         contribution="how well its model segments its peers' images, by their own masks",
         weights="none",
@@ -83,9 +85,9 @@ class CYCle(Method, LearnsFromPeers):
             raise ValueError("exchange='peer': the server has no models to average; set warmup_by=own, too")
 
     @property
-    def peer_quantities(self) -> tuple[str, ...]:
+    def peer_quantities(self) -> Mapping[str, Range]:
         """Whether they could be used, and how they score."""
-        return "available", SCORES[self.score]
+        return {name: self.peer_ranges[name] for name in ("available", SCORES[self.score])}
 
     @property
     def together(self) -> int:
@@ -113,8 +115,8 @@ class CYCle(Method, LearnsFromPeers):
         return Sharing(self.probability(state.reputation, int(state.round)), state.reputation)
 
     def probability(self, weights: Tensor, round: int) -> Tensor:
-        """Of what n holds of k, ``weights``, the λ_(n,k) = r_(n,k)."""
-        return sharing_probability(weights, self.scores(round))
+        """r_(n,k) of what n holds of k; 1 in rounds of scoring, and if n holds nothing of k yet."""
+        return torch.ones_like(weights) if self.scores(round) else weights.nan_to_num(1.0)
 
     def round(self, state: CYCleState, updates: Tensor, reports: Reports) -> tuple[CYCleState, Outcome]:
         """``updates`` (n, d): θ_n ← θ_n + Δ_n, and the reputations of what the sites found this round."""
@@ -172,11 +174,6 @@ def remembered(reputation: Tensor, now: Tensor, alpha: float) -> Tensor:
     """r = α r + (1-α) r̃; r̃ where there was none, r where ``now`` r̃ is NaN: not scored, or not available."""
     updated = torch.where(reputation.isnan(), now, alpha * reputation + (1 - alpha) * now)
     return torch.where(now.isnan(), reputation, updated)
-
-
-def sharing_probability(reputation: Tensor, forced: bool) -> Tensor:
-    """(n, n) that row shares with column: r_(n,k); 1 where forced, and where n holds none of k yet."""
-    return torch.ones_like(reputation) if forced else reputation.nan_to_num(1.0)
 
 
 def average_holders(values: Tensor) -> Tensor:

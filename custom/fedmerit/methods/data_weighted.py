@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from fedmerit.core import About, Layout, Method, Outcome, Reports
+from fedmerit.methods.rewards import Reward, fractions_of_largest
 from fedmerit.parameters import parameter
-from fedmerit.vectors import aggregate, reward
+from fedmerit.vectors import aggregate
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,7 @@ class DataWeighted(Method):
         "max", "q_i = n_i / max n; or share: n_i / Σ n, so that nobody downloads all", choices=("max", "share")
     )
 
+    has_site_models: ClassVar[bool] = True
     about: ClassVar[About] = About(
         contribution="share of training images",
         weights="share of training images",
@@ -47,6 +49,6 @@ class DataWeighted(Method):
         """``updates`` (n, d): u_N = Σ p_i Δ_i, of which a site gets the q_i largest (Eq. 5, Xu et al. 2021)."""
         weights = reports.data_share
         u_N = aggregate(torch.zeros_like(updates[0]), weights, updates)
-        quota = weights / weights.max() if self.ratio == "max" else weights
-        models = reward(state.models, u_N, quota)
+        quota = fractions_of_largest(weights, reports.present) if self.ratio == "max" else weights
+        models = Reward(u_N, quota).add_to(state.models)
         return DataWeightedState(models), Outcome.by_weights(weights, reports, models, quantities={"quota": quota})

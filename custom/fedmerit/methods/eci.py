@@ -13,9 +13,9 @@ from torch import Tensor
 from fedmerit.capabilities import Candidates, EvaluatesCandidates
 from fedmerit.core import About, Layout, Method, Outcome, Reports
 from fedmerit.games import coalition_candidates, coalition_values, require_coalitions
-from fedmerit.methods.unrewarded import instead, unrewarded_parameter
+from fedmerit.methods.rewards import Reward, fractions_of_largest, kept, unrewarded_parameter
 from fedmerit.parameters import parameter
-from fedmerit.vectors import aggregate, reward, share
+from fedmerit.vectors import aggregate, share
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,7 @@ class ECI(Method, EvaluatesCandidates):
     truncation: float = parameter(0.0, "a round with |U(all) - U(nobody)| up to it counts 0; TMR: 0.01", low=0)
     unrewarded: str = unrewarded_parameter("own")
 
+    has_site_models: ClassVar[bool] = True
     about: ClassVar[About] = About(
         contribution="Shapley value of server validation Dice",
         weights="share of training images",
@@ -65,10 +66,10 @@ class ECI(Method, EvaluatesCandidates):
         values = coalition_values(reports, self.truncation)
         index = state.index + values.where(present, 0.0)
         positive = index.clamp(min=0)
-        earned = positive * present
-        quota = earned / earned.max() if earned.any() else present.double()
+        quota = fractions_of_largest(positive, present)
+        quota = quota if quota.any() else present.double()
         update = aggregate(torch.zeros_like(state.server), weights, updates)
-        models = reward(state.models, update, quota, instead=instead(self.unrewarded, updates))
+        models = Reward(update, quota, own=kept(self.unrewarded, updates)).add_to(state.models)
         reputation = share(positive, torch.ones_like(present)) if positive.any() else weights
         outcome = Outcome(values, reputation, weights, models, {"quota": quota.where(present, torch.nan)})
         return ECIState(state.server + update, models, index), outcome

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from fedmerit.core import About, Layout, Method, Outcome, Reports, inner_products
-from fedmerit.vectors import aggregate, reward, share
+from fedmerit.methods.rewards import Reward, fractions_of_largest
+from fedmerit.vectors import aggregate, share
 
 COINCIDES = 1e-12  # a squared distance this small beside its terms is rounding
 
@@ -31,6 +32,7 @@ class Euclidean(Method):
     keep their model.
     """
 
+    has_site_models: ClassVar[bool] = True
     about: ClassVar[About] = About(
         contribution="closeness of its update to the mean",
         weights="share of training images",
@@ -50,8 +52,8 @@ class Euclidean(Method):
         distance_share = share(distances_to_sum(inner_products(updates, reports), weights), present)
         others = int(present.sum()) - 1
         score = ((1 - distance_share) / others if others else distance_share).where(present, 0.0)
-        quota = score / score.max()
-        models = reward(state.models, u_N, quota)
+        quota = fractions_of_largest(score, present)
+        models = Reward(u_N, quota).add_to(state.models)
         contribution = score.where(present, torch.nan)
         return EuclideanState(models), Outcome(contribution, score, weights, models, {"quota": quota})
 

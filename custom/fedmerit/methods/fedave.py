@@ -4,20 +4,31 @@ A site's data are worth the validation Dice of what it trained, the more the nea
 server's. Its download grows with the reputation that remembers this and with that nearness.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from fedmerit.capabilities import Candidates, EvaluatesCandidates
-from fedmerit.core import About, Layout, Method, Outcome, Reports, SiteView, inner_products
+from fedmerit.capabilities import Candidates, EvaluatesCandidates, RestsOnSelfReports
+from fedmerit.core import About, Layout, Method, Outcome, Range, Reports, SiteView, inner_products
 from fedmerit.games import trained_candidates, with_received
-from fedmerit.methods.earnings import contributions_parameter, deserved, require_one_each
 from fedmerit.methods.loss_distributions import floored_divergence
-from fedmerit.methods.unrewarded import instead, unrewarded_parameter
+from fedmerit.methods.rewards import (
+    Reward,
+    contributions_parameter,
+    deserved,
+    fractions_of_largest,
+    kept,
+    require_one_each,
+    unrewarded_parameter,
+)
 from fedmerit.parameters import parameter
-from fedmerit.vectors import aggregate, gram, histogram, norms, remember, reshare, reward, share, to_sites
+from fedmerit.vectors import aggregate, gram, histogram, norms, remember, reshare, share, to_sites
+
+MOST_BINS = 100  # of a histogram
+MOST_IMAGES = 1e9  # in one of them
 
 
 @dataclass(frozen=True)
@@ -26,11 +37,11 @@ class FedAVEState:
 
     models: Tensor  # (n, d)
     reputation: Tensor  # (n,) r, 0 before a site's first round
-    tensor_sizes: Tensor  # (tensors,) int64
+    tensor_sizes: Tensor  # (tensors,) int64; none with mask="global"
 
 
 @dataclass(frozen=True)
-class FedAVE(Method, EvaluatesCandidates):
+class FedAVE(Method, EvaluatesCandidates, RestsOnSelfReports):
     """FedAVE's server half, and with `report` its site half.
 
     KL compares histograms of losses per image of one model, on the site's training images and on the server's. The
@@ -50,7 +61,7 @@ class FedAVE(Method, EvaluatesCandidates):
     )
     alpha: float = parameter(0.95, "memory of the reputation", low=0, high=1)
     beta: float = parameter(1.5, "of the tanh: larger makes quotas more alike", above=0)
-    bins: int = parameter(10, "of a histogram of losses, on [0, 1]", low=1, high=100)
+    bins: int = parameter(10, "of a histogram of losses, on [0, 1]", low=1, high=MOST_BINS)
     smoothing: float = parameter(1.0, "added to the count of every bin", above=0)
     kl_floor: float | None = parameter(
         None, "of the divergence; None: what sampling alone gives, (bins - 1)/2 (1/n_i + 1/n_V)", above=0
@@ -71,6 +82,8 @@ class FedAVE(Method, EvaluatesCandidates):
     unrewarded: str = unrewarded_parameter("own")
     contributions: tuple[float, ...] = contributions_parameter()
 
+    ranges: ClassVar[Mapping[str, Range]] = {f"loss_bin_{number}": (0, MOST_IMAGES) for number in range(MOST_BINS)}
+    has_site_models: ClassVar[bool] = True
     about: ClassVar[About] = About(
         contribution="server validation Dice, times how alike its losses and the server's are",
         weights="share of training images",
@@ -80,9 +93,9 @@ class FedAVE(Method, EvaluatesCandidates):
     )
 
     @property
-    def asks(self) -> tuple[str, ...]:
+    def asks(self) -> Mapping[str, Range]:
         """Images of the site by the loss of the model it received, bin by bin."""
-        return tuple(f"loss_bin_{number}" for number in range(self.loss_bins))
+        return dict(list(self.ranges.items())[: self.loss_bins])
 
     @property
     def loss_bins(self) -> int:
@@ -98,7 +111,8 @@ class FedAVE(Method, EvaluatesCandidates):
         """The state before round 0; ``model`` is (d,). ValueError: there is not one contribution per site."""
         require_one_each(self.contributions, num_sites)
         reputation = torch.zeros(num_sites, dtype=torch.float64)
-        return FedAVEState(model.repeat(num_sites, 1), reputation, torch.tensor(layout.tensor_sizes))
+        sizes = torch.tensor(layout.tensor_sizes if self.mask == "per_tensor" else ()).long()
+        return FedAVEState(model.repeat(num_sites, 1), reputation, sizes)
 
     def candidates(self, state: FedAVEState, updates: Tensor, reports: Reports) -> Candidates:
         """What the k present sites trained, for their Dice, then what they received, for its losses: 2k models."""
@@ -130,16 +144,15 @@ class FedAVE(Method, EvaluatesCandidates):
         reputation = torch.where(seen, known, first).clamp(min=self.floor)
         reputation = reshare(state.reputation, reputation, present)
 
-        bounded = torch.tanh(self.beta * deserved(self.contributions, reputation, present)) * present
-        quota = bounded / bounded.max()
+        boosted = torch.tanh(self.beta * deserved(self.contributions, reputation, present))
+        quota = fractions_of_largest(boosted, present)
         if self.distributions in ("both", "quota"):
             quota = quota * (1 / kl if self.form == "paper" else nearness)
         quota = quota.clamp(max=1).where(present, 0.0)
         clipped = self.clipped(updates)
         products = inner_products(updates, reports) if self.clip is None else gram(clipped)
         update = self.weighted_uploads(weights, clipped, norms(products))
-        per_tensor = state.tensor_sizes.tolist() if self.mask == "per_tensor" else None
-        models = reward(state.models, update, quota, per_tensor, instead(self.unrewarded, clipped))
+        models = Reward(update, quota, state.tensor_sizes.tolist(), kept(self.unrewarded, clipped)).add_to(state.models)
         outcome = Outcome(
             contribution=new.where(present, torch.nan),
             reputation=reputation,

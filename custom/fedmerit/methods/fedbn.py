@@ -31,6 +31,7 @@ class FedBN(Method):
     """
 
     own_statistics: ClassVar[bool] = True
+    has_site_models: ClassVar[bool] = True
     about: ClassVar[About] = About(
         contribution="share of training images",
         weights="share of training images",

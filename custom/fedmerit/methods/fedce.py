@@ -12,7 +12,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedmerit.core import About, Layout, Method, Needs, Outcome, Reports, SiteView, inner_products
+from fedmerit.capabilities import MeasuresLeaveOneOut, OwnUpdate
+from fedmerit.core import About, Layout, Method, Needs, Outcome, Range, Reports, SiteView, inner_products
 from fedmerit.methods.minus_model import cosine_to_others_mean, minus_model
 from fedmerit.parameters import parameter
 from fedmerit.vectors import aggregate, cosine_to_others, share, share_known
@@ -42,24 +43,21 @@ class FedCEState:
 
 
 @dataclass(frozen=True)
-class FedCE(Method):
-    """FedCE's server half, and with `report` its site half: Algorithm 1, its round index made consistent.
+class FedCE(Method, MeasuresLeaveOneOut):
+    """FedCE's server half, and with `measure` its site half: Algorithm 1, its round index made consistent.
 
     Weights are shared among the sites present; absent ones keep what they have accumulated. A site that is back has no
     part in w_t, hence no leave-one-outs: in that round its terms count as the mean of the others'.
     """
 
     combine: str = parameter("times", "Γ of Eq. 4: Multi., Sum., or one term alone", choices=tuple(COMBINATIONS))
-    estimate: str = parameter(
-        "site", "both terms at the site, the cosine checked; server: NVFlare 2.9's rule", choices=("site", "server")
-    )
     error: str = parameter(
         "absolute",
         "Γ_err: the error without a site (Eq. 3); relative: by that with it; others: by how much the others' rises",
         choices=("absolute", "relative", "others"),
     )
 
-    read_by_variant: ClassVar[tuple[str, ...]] = ("estimate",)
+    ranges: ClassVar[Mapping[str, Range]] = {"cosine": (-1, 1), "minus_error": (0, 1), "error": (0, 1)}
     about: ClassVar[About] = About(
         contribution="novelty of its update's direction, error on its images of the model without it",
         weights="contribution, accumulated",
@@ -70,13 +68,18 @@ class FedCE(Method):
 
     @property
     def needs(self) -> Needs:
-        """No update, where the sites' claims go unchecked; a guard, for what only others can say."""
-        return Needs(sums_only=self.error != "others", without_each=True, others_lose=self.error == "others")
+        """No update, if the cosines that sites report go unchecked."""
+        return Needs(sums_only=self.error != "others")
 
     @property
-    def asks(self) -> tuple[str, ...]:
+    def needs_others(self) -> bool:
+        """With ``error="others"``."""
+        return self.error == "others"
+
+    @property
+    def asks(self) -> Mapping[str, Range]:
         """Both leave-one-outs, and what the second may be compared to."""
-        return ("cosine", "minus_error", "error")[: 3 if self.error == "relative" else 2]
+        return {name: bounds for name, bounds in self.ranges.items() if name != "error" or self.error == "relative"}
 
     def start(self, model: Tensor, num_sites: int, layout: Layout) -> FedCEState:
         """The state before round 0; ``model`` is (d,)."""
@@ -125,13 +128,11 @@ class FedCE(Method):
         minus_error = reports.values["minus_error"]
         return minus_error / reports.values["error"].clamp(min=LEAST_ERROR) if self.error == "relative" else minus_error
 
-    def report(self, view: SiteView) -> dict[str, float]:
+    def measure(self, view: SiteView, own: OwnUpdate) -> dict[str, float]:
         """What a site computes when it receives w_t: both leave-one-outs of the aggregation that made it."""
-        if (own := view.own) is None:
-            return {}
-        said = {
+        measured = {
             "cosine": cosine_to_others_mean(view.received, own.previous, own.trained, own.weight),
             "minus_error": 1 - own.validation_dice(minus_model(view.received, own.trained, own.weight)),
             "error": 1 - view.validation_dice,
         }
-        return {name: said[name] for name in self.asks}
+        return {name: measured[name] for name in self.asks}

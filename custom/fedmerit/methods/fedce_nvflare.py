@@ -1,4 +1,4 @@
-"""FedCE as the aggregator of NVFlare 2.9 has it (``estimate="server"``)."""
+"""FedCE as the aggregator of NVFlare 2.9 computes it."""
 
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -16,10 +16,9 @@ from fedmerit.vectors import cosine_to_others, share
 class FedCENVFlare(FedCE):
     """Weights by the running means of both terms, the cosine being that of this round's updates."""
 
-    estimate: str = parameter("server", "NVFlare 2.9's rule", choices=("server",))
     error: str = parameter("absolute", "of the model without the site", choices=("absolute", "relative"))
 
-    read_by_variant: ClassVar[tuple[str, ...]] = ()
+    measured_by_others: ClassVar[bool] = False
     needs: ClassVar[Needs] = Needs()
 
     def weigh(self, state: FedCEState, products: Tensor, reports: Reports) -> tuple[FedCEState, Outcome]:

@@ -14,7 +14,7 @@ from torch import Tensor
 from fedmerit.capabilities import AllocatesNeurons, Candidates, EvaluatesCandidates, ImportanceRequest
 from fedmerit.core import About, Layout, Method, Needs, Outcome, Reports
 from fedmerit.games import trained_candidates
-from fedmerit.methods.earnings import require_one_each
+from fedmerit.methods.rewards import require_one_each
 from fedmerit.parameters import parameter
 from fedmerit.vectors import average_submodels, parameter_mask, share, to_sites
 
@@ -56,6 +56,7 @@ class FedSAC(Method, AllocatesNeurons, EvaluatesCandidates):
         "count", "Eq. 9; share: by images among holders; plain: as FedAvg", choices=("count", "share", "plain")
     )
 
+    has_site_models: ClassVar[bool] = True
     about: ClassVar[About] = About(
         contribution="server validation Dice of a model it trained alone, or given",
         weights="equal, neuron by neuron, among the sites that hold it",
@@ -130,7 +131,7 @@ class FedSAC(Method, AllocatesNeurons, EvaluatesCandidates):
         state = replace(state, model=model, models=model.where(held, 0.0), round=state.round + 1)  # θ_i
         fraction = state.neurons.double().sum(dim=1) / max(state.neurons.shape[1], 1)
         weights = share(amounts if plain else parts, present)
-        return state, self._outcome(state, reports, weights, {"held": fraction})
+        return state, self._outcome(state, reports, weights, {"neuron_share": fraction})
 
     def _alone(self, state: FedSACState, updates: Tensor, reports: Reports) -> tuple[FedSACState, Outcome]:
         """Every site's own; after the last such round what they contribute is known, and all start anew."""

@@ -1,7 +1,7 @@
 """Every method by name."""
 
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import is_dataclass
 from typing import Any
 
 from fedmerit.core import Method
@@ -36,7 +36,6 @@ from fedmerit.methods.silobn import SiloBN
 from fedmerit.methods.standalone import Standalone
 from fedmerit.methods.trimmed import Trimmed
 from fedmerit.methods.vpdl import VPDL
-from fedmerit.parameters import rules
 from fedmerit.plugins import Catalogue
 
 OWN: Mapping[str, type[Method]] = {
@@ -44,12 +43,14 @@ OWN: Mapping[str, type[Method]] = {
     "pooled": Pooled,
     "fedavg": FedAvg,
     "fedce": FedCE,
+    "fedce_nvflare": FedCENVFlare,
     "cgsv": CGSV,
     "rffl": RFFL,
     "dw": DataWeighted,
     "eu": Euclidean,
     "rr": RoundRobin,
     "cffl": CFFL,
+    "cffl_released": CFFLReleased,
     "fedave": FedAVE,
     "fedsac": FedSAC,
     "qfedavg": QFedAvg,
@@ -76,23 +77,14 @@ METHODS: Catalogue[type[Method]] = Catalogue(
     lambda part: isinstance(part, type) and issubclass(part, Method) and is_dataclass(part),
     "a frozen dataclass derived from fedmerit.core.Method",
 )
-VARIANTS: Mapping[type[Method], type[Method]] = {FedCE: FedCENVFlare, CFFL: CFFLReleased}  # readings of released code
-
-
-def method_class(name: str, parameters: Mapping[str, Any]) -> type[Method]:
-    """The class of a method with these parameters, numbers or texts: its variant, where one of those that this reads
-    is not at its default.
-    """
-    kind = METHODS[name]
-    for one in fields(kind):
-        value = parameters.get(one.name, one.default)
-        if one.name in kind.read_by_variant and str(value) != str(one.default) and rules(kind)[one.name].allows(value):
-            return VARIANTS[kind]
-    return kind
 
 
 def build_method(name: str, parameters: Mapping[str, Any]) -> Method:
-    """A method with its parameters; ValueError where one does not follow its rule."""
-    kind: Any = method_class(name, parameters)
-    method: Method = kind(**parameters)
-    return method
+    """A method with its parameters; ValueError if one does not follow its rule."""
+    return METHODS[name](**parameters)
+
+
+def asked_quantities() -> set[str]:
+    """All that our methods, and those of others that this process has loaded, may ask sites for, of peers too."""
+    kinds = METHODS.loaded()
+    return {name for kind in kinds for name in (*kind.ranges, *getattr(kind, "peer_ranges", ()))}

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from fedmerit.core import About, Layout, Method, Outcome, Reports, inner_products
+from fedmerit.methods.rewards import Reward, fractions_of_largest
 from fedmerit.parameters import parameter
-from fedmerit.vectors import aggregate, cosine_to_sum, norms, remember, reshare, reward, share
+from fedmerit.vectors import aggregate, cosine_to_sum, norms, remember, reshare, share
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class RFFLState:
     reputation: Tensor  # (n,) r of the last round; 0 before a site's first and once it is removed
     removed: Tensor  # (n,) bool: expelled
     rounds: Tensor  # (n,) rounds a site took part in
-    tensor_sizes: Tensor  # (tensors,) elements of each tensor in the vector (mask="per_tensor")
+    tensor_sizes: Tensor  # (tensors,) elements of each tensor in the vector; none with mask="global"
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,7 @@ class RFFL(Method):
     keep_own: bool = parameter(False, "the reward comes after the (clipped) own update, not before training")
     mask: str = parameter("global", "the largest entries of all, or of each tensor", choices=("global", "per_tensor"))
 
+    has_site_models: ClassVar[bool] = True
     about: ClassVar[About] = About(
         contribution="cosine of its update to the weighted sum",
         weights="reputation, 0 once expelled",
@@ -64,7 +66,7 @@ class RFFL(Method):
             reputation=torch.zeros(num_sites, dtype=torch.float64),
             removed=torch.zeros(num_sites, dtype=torch.bool),
             rounds=torch.zeros(num_sites, dtype=torch.long),
-            tensor_sizes=torch.tensor(layout.tensor_sizes),
+            tensor_sizes=torch.tensor(layout.tensor_sizes if self.mask == "per_tensor" else ()).long(),
         )
 
     def round(self, state: RFFLState, updates: Tensor, reports: Reports) -> tuple[RFFLState, Outcome]:
@@ -90,14 +92,13 @@ class RFFL(Method):
         removed = state.removed | below
         reputation = reshare(state.reputation, memory.masked_fill(removed, 0.0), here)
 
-        relative = reputation.where(here, 0.0).clamp(min=0)
-        relative = relative / relative.max() if relative.any() else relative
+        relative = fractions_of_largest(reputation.clamp(min=0), here)
         quota = torch.tanh(2 * relative) / math.tanh(2) if self.boost else relative
-        models = reward(state.models, u_N, quota, state.tensor_sizes.tolist() if self.mask == "per_tensor" else None)
+        models = Reward(u_N, quota, state.tensor_sizes.tolist()).add_to(state.models)
         own = clip if self.keep_own else removed.double()
         for i in (present & (own > 0)).nonzero().flatten():
             models[i] += own[i] * updates[i]
 
-        quantities = {"cosine": phi.where(present, torch.nan), "quota": quota, "removed": removed.double()}
+        quantities = {"cosine": phi.where(present, torch.nan), "quota": quota, "expelled": removed.double()}
         state = RFFLState(models, reputation, removed, state.rounds + present, state.tensor_sizes)
         return state, Outcome(quantities["cosine"], reputation, weights, models, quantities)

@@ -34,6 +34,7 @@ class RoundRobin(Method):
         choices=("pass", "one"),
     )
 
+    has_site_models: ClassVar[bool] = True
     about: ClassVar[About] = About(
         contribution="none",
         weights="share of training images",

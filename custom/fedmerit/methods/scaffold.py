@@ -11,7 +11,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedmerit.capabilities import LocalResult, TrainingView, TrainsLocally
+from fedmerit.capabilities import LocalResult, RestsOnSelfReports, TrainingView, TrainsLocally
 from fedmerit.core import About, Layout, Method, Outcome, Reports
 from fedmerit.parameters import parameter
 from fedmerit.vectors import aggregate, share
@@ -30,7 +30,7 @@ class SCAFFOLDState:
 
 
 @dataclass(frozen=True)
-class SCAFFOLD(Method, TrainsLocally):
+class SCAFFOLD(Method, TrainsLocally, RestsOnSelfReports):
     """Algorithm 1 of Karimireddy et al. 2020, option II. All sites present count alike.
 
     Sites send c_i⁺ itself, where the paper has them send c_i⁺ - c_i: of a reply that did not count, the server would

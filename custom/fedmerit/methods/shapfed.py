@@ -59,6 +59,11 @@ class ShapFed(Method):
         paper="Tastan et al. 2024",
     )
 
+    @property
+    def has_site_models(self) -> bool:
+        """Of every reward but one model for all."""
+        return self.reward != "global"
+
     def start(self, model: Tensor, num_sites: int, layout: Layout) -> ShapFedState:
         """The state before round 0; ``model`` is (d,). ValueError: the network has no output layer to compare."""
         if not len(layout.outputs):

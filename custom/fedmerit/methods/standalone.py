@@ -26,6 +26,7 @@ class Standalone(Method):
     needs: ClassVar[Needs] = Needs(
         sites=1, unfiltered="no site gets anything of another's update, so that a filter would only spoil its own"
     )
+    has_site_models: ClassVar[bool] = True
     about: ClassVar[About] = About(
         contribution="none",
         weights="none",

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from fedmerit.errors import BadInput
-from fedmerit.federation.recorder import CROSS_SITE, FINISHED
+from fedmerit.federation.recorder import CROSS_SITE, FINAL_CANDIDATES
 from fedmerit.federation.site_log import counts_digest
 from fedmerit.files import read_json
 from fedmerit.trainers.monai_trainer.overlaps import Overlap, mean_dice
@@ -59,7 +59,10 @@ def _cross_site_dice(table: ResultsTable) -> dict[tuple[str, str], float]:
     return {(str(tester), str(model)): float(dice) for tester, model, dice in means.itertuples(index=False)}
 
 
-FINAL_SPLITS = ("testing_", *(f"validation_{name}" for name in FINISHED))  # splits measured once all rounds are over
+FINAL_SPLITS = (
+    "testing_",
+    *(f"validation_{name}" for name in FINAL_CANDIDATES),
+)  # splits measured once all rounds are over
 
 
 def compare_answers(

@@ -1,8 +1,8 @@
-"""Cases that show nearly the same image: saved again, brightened, cropped anew, shifted, mirrored, turned over.
+"""Near-duplicates: cases with nearly the same image, saved again, brightened, cropped, shifted, mirrored or rotated.
 
-What is compared is the middle slice, as thumbnails in which only details of some pixels are left, each as strong as
-the others: brightness, contrast and shading are gone. Coarse thumbnails tell which pairs are worth the second look;
-there fine ones are moved over each other, at several zooms.
+The middle slices are compared as thumbnails that keep details of a few pixels, normalised to equal strength, without
+brightness, contrast and shading. Coarse thumbnails select the candidate pairs; fine ones are then cross-correlated
+at several zooms.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,31 +16,31 @@ from PIL import Image
 from scipy import fft
 from scipy.ndimage import gaussian_filter
 
-from fedmerit_data.checking.findings import Finding, Located
+from fedmerit_data.checking.findings import Finding, LocatedCase
 
 Array = NDArray[np.float32]
 
 COARSE, FINE = 16, 48  # pixels of a side
-ZOOMS = (0.0, 0.03, 0.06)  # what is cut off each side: of the one image or of the other
+ZOOMS = (0.0, 0.03, 0.06)  # share cut off each side, of the one image or of the other
 ORIENTATIONS = {"": (1, 1), "mirrored": (1, -1), "upside down": (-1, 1), "turned by half": (-1, -1)}
-DETAIL = 0.7, 3.0  # deviations in pixels of the Gaussians whose difference keeps what lies between
-FAINT = 0.2  # of the mean strength of details: fainter ones are not brought up to the others'
+DETAIL = 0.7, 3.0  # standard deviations in pixels of the two Gaussians of the band-pass filter
+FAINT = 0.2  # share of the mean strength of details below which they are not amplified to the others'
 SHIFT = 4  # fine pixels, a twelfth of the frame
-# Agreement is a correlation, -1 to 1. Of real images (595 pairs of prostates, 28,920 pairs of fundus photographs, in
-# all four orientations) two patients agreed by 0.78 at most; docs/data/README.md says what copies do.
+# Agreement is a correlation, -1 to 1. In real images (595 pairs of prostates, 28,920 pairs of fundus photographs, in
+# all four orientations) that of two patients was at most 0.78; docs/data/README.md has that of copies.
 WORTH_A_LOOK, LIKELY, SAME = 0.7, 0.45, 0.86
 
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """What a case looks like: a (COARSE, COARSE) thumbnail and one of (FINE, FINE) for each of `ZOOMS`, of norm 1."""
+    """A (COARSE, COARSE) thumbnail of a case and one of (FINE, FINE) for each of `ZOOMS`, of norm 1."""
 
     coarse: Array
     fine: Array
 
 
-def fingerprint(plane: NDArray[Any]) -> Fingerprint | None:
-    """That of one slice (height, width); `None` where there is next to nothing to see."""
+def make_fingerprint(plane: NDArray[Any]) -> Fingerprint | None:
+    """The fingerprint of one slice (height, width); `None` if its pixels have one value."""
     low, high = np.percentile(plane, (1, 99))
     if not high > low:
         return None
@@ -54,13 +54,15 @@ def _thumbnail(grey: Image.Image, side: int, zoom: float) -> Array:
     detail = gaussian_filter(small, DETAIL[0]) - gaussian_filter(small, DETAIL[1])
     detail /= np.sqrt(gaussian_filter(detail**2, DETAIL[1]) + (FAINT * detail.std()) ** 2 + np.finfo(float).tiny)
     towards_border = np.hanning(side + 2)[1:-1]
-    window = np.outer(towards_border, towards_border)  # what a crop cuts off lies at the border
+    window = np.outer(towards_border, towards_border)  # a crop cuts off the border
     detail = (detail - (detail * window).sum() / window.sum()) * window
     return np.asarray(detail / max(np.linalg.norm(detail), np.finfo(float).tiny), dtype=np.float32)
 
 
-def duplicates(cases: Sequence[tuple[Located, Fingerprint]], checksums: Mapping[Path, str]) -> Iterator[Finding]:
-    """Pairs that look the same without being the same bytes, which `check` tells of; a leak across splits or sites."""
+def find_duplicates(
+    cases: Sequence[tuple[LocatedCase, Fingerprint]], checksums: Mapping[Path, str]
+) -> Iterator[Finding]:
+    """Pairs that look the same and are not the same bytes (`check_copies` reports those): a leak if across splits."""
     if len(cases) < 2:
         return
     coarse = np.stack([seen.coarse for _, seen in cases])
@@ -81,7 +83,7 @@ def duplicates(cases: Sequence[tuple[Located, Fingerprint]], checksums: Mapping[
 
 
 def _like(seen: Fingerprint, coarse: Array, spectra: NDArray[Any]) -> dict[int, tuple[float, str]]:
-    """The cases, by position, that look the same, with the agreement and orientation of the best."""
+    """The cases, by position, that look the same, with the best agreement and its orientation."""
     best: dict[int, tuple[float, str]] = {}
     for how, (down, across) in ORIENTATIONS.items():
         near = np.flatnonzero(np.tensordot(coarse, seen.coarse[::down, ::across], 2) > WORTH_A_LOOK)
@@ -93,7 +95,7 @@ def _like(seen: Fingerprint, coarse: Array, spectra: NDArray[Any]) -> dict[int, 
 
 
 def _agreements(one: NDArray[Any], others: NDArray[Any]) -> Array:
-    """Of spectra ``one`` (zooms, ...) and ``others`` (cases, zooms, ...) the best correlation at any shift and zoom."""
+    """(cases,) best correlation of spectra ``one`` (zooms, ...) and ``others`` (cases, zooms, ...)."""
     best = _peaks(one[0], others[:, 0])
     likely = best > LIKELY
     for ours, theirs in ((one[0], others[likely, 1:]), (one[1:], others[likely, :1])):
@@ -102,7 +104,7 @@ def _agreements(one: NDArray[Any], others: NDArray[Any]) -> Array:
 
 
 def _peaks(ours: NDArray[Any], theirs: NDArray[Any]) -> Array:
-    """Cross-correlation of two spectra, largest over the shifts that are allowed; leading axes broadcast."""
+    """Cross-correlation of two spectra, the maximum over shifts up to `SHIFT`; leading axes broadcast."""
     shifts = np.arange(-SHIFT, SHIFT + 1)
     correlation = fft.irfft2(ours * theirs.conj(), s=(FINE, FINE))
     return np.asarray(correlation[..., shifts[:, None], shifts].max(axis=(-2, -1)))

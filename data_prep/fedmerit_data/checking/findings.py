@@ -1,56 +1,61 @@
-"""What ``fedmerit check`` can find, and how each finding is told: to the hospital itself, and to others."""
+"""What ``fedmerit check`` can find: kinds of findings with their severity, and the state of a site.
 
+A finding has a private part for the hospital itself and a part without names that may be shared.
+"""
+
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from fedmerit.files import sha256
 from fedmerit.trainers.monai_trainer.data import Case, SiteFolder
 
 
 class Severity(StrEnum):
-    """How much a finding matters: an error has to be put right, a warning looked at, a note known."""
+    """How much a finding matters: correct an error, look at a warning, know a note."""
 
     error = "error"
     warning = "warning"
     note = "note"
 
 
-# What is told to others has to be true of every finding of a kind: these words and numbers, never a message.
+# Others read only the kind, these words and the numbers of a finding, never its message.
 KINDS: Mapping[str, tuple[Severity, str]] = {
-    "no sites": (Severity.error, "there is no site folder to look into"),
+    "no sites": (Severity.error, "no site folder found"),
     "unreadable site": (Severity.error, "site.json or datalist.json is missing, unreadable or lacks a field"),
     "site name": (Severity.error, "the folder and site.json name the site differently"),
     "unlike sites": (Severity.error, "sites that train together were not prepared alike"),
-    "empty split": (Severity.error, "a split has no case"),
+    "empty split": (Severity.error, "a split has no cases"),
     "no such split": (Severity.note, "a split was left empty on purpose: the site can be evaluated on, not take part"),
     "repeated case": (Severity.error, "a case is listed more than once"),
     "count": (Severity.error, "datalist.json and site.json count the cases differently"),
-    "missing file": (Severity.error, "a listed file is not there"),
+    "missing file": (Severity.error, "a listed file is missing"),
     "no checksum": (Severity.error, "site.json has no checksum of a listed file"),
-    "changed file": (Severity.error, "a file is not what it was when it was prepared"),
-    "unlisted file": (Severity.error, "a file is there or has a checksum, but is not listed"),
-    "unreadable array": (Severity.error, "a file does not hold a readable array"),
+    "changed file": (Severity.error, "a file changed since it was prepared"),
+    "unlisted file": (Severity.error, "a file exists or has a checksum, but is not listed"),
+    "unreadable array": (Severity.error, "a file is not a readable array"),
     "array": (Severity.error, "an array has another type or shape than site.json says"),
     "not finite": (Severity.error, "an image holds values that are not finite"),
     "label value": (Severity.error, "a mask holds other values than 0 and 1"),
     "slices": (Severity.error, "slices are listed that the volume does not have"),
-    "empty mask": (Severity.error, "more masks lack a label altogether than is allowed"),
+    "empty mask": (Severity.error, "more masks lack a label entirely than is allowed"),
     "patient in two splits": (Severity.error, "one patient's images are in two splits: test results would be too good"),
     "patient in two sites": (Severity.error, "one patient is named in two sites"),
-    "copy": (Severity.error, "one and the same image stands for two cases"),
+    "copy": (Severity.error, "two cases have the same image"),
     "leak": (Severity.error, "two splits or sites hold nearly the same image: test results would be too good"),
     "near-duplicate": (Severity.warning, "two cases of one split show nearly the same image"),
     "label convention": (Severity.error, "the site's labels seem to mean something else than agreed, or are swapped"),
-    "label order": (Severity.warning, "one label should lie within another, and does not in this case"),
+    "label order": (Severity.warning, "one label should be within another, and is not in this case"),
     "implausible size": (Severity.warning, "the label is larger or smaller than the organ can be"),
-    "implausible volume": (Severity.warning, "the organ measures more or less millilitres than is known of any"),
+    "implausible volume": (Severity.warning, "the organ's volume in ml is outside the known range"),
     "unknown volume": (Severity.note, "volumes in ml are not checked: slice distances are not stated, or nominal"),
     "unusual size": (Severity.warning, "the label is far larger or smaller than in the cases of all sites"),
     "mask at border": (Severity.warning, "the mask touches the border of the frame: the organ may be cut off"),
     "mask at end": (Severity.note, "the mask reaches the first or the last slice: the organ may be cut off"),
     "flipped": (Severity.warning, "the image looks more like the site's others when it is flipped"),
-    "flat image": (Severity.error, "the image holds a single value"),
+    "flat image": (Severity.error, "all pixels of the image have one value"),
     "unusual intensities": (Severity.warning, "the intensities are far from those of the site's other cases"),
     "few patients": (Severity.warning, "a split has so few patients that its results say little"),
 }
@@ -60,8 +65,8 @@ KINDS: Mapping[str, tuple[Severity, str]] = {
 class Finding:
     """One finding. ``file`` and ``message`` are for the hospital itself, everything else may be shared.
 
-    ``split`` and ``position`` (within the split, from 0, as results.csv numbers cases) are empty where the finding
-    is about no single case; ``detail`` holds numbers, labels, splits and sites, no name of a file, case or patient.
+    ``split`` and ``position`` (within the split, from 0, as results.csv numbers cases) are empty if the finding
+    is not about a single case; ``detail`` has numbers, labels, splits and sites, no name of a file, case or patient.
     """
 
     kind: str
@@ -82,7 +87,7 @@ class Finding:
 
     @property
     def shareable(self) -> dict[str, str]:
-        """What others may be told, one row of the report."""
+        """The part that may be shared, one row of the report."""
         return {
             "severity": self.severity.value,
             "kind": self.kind,
@@ -95,8 +100,8 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Located:
-    """A case and where it stands."""
+class LocatedCase:
+    """A case with its site, split and position."""
 
     site: SiteFolder
     split: str
@@ -108,20 +113,67 @@ class Located:
 
     @property
     def shareable(self) -> str:
-        """Where it stands, without its name."""
+        """Site, split and position, without its name."""
         return f"{self.site.name} {self.split} {self.position:03d}"
 
     def finding(self, kind: str, message: str, *, file: Path | None = None, detail: str = "") -> Finding:
-        """One about this case; its image is the file to look at unless another is named."""
+        """A finding about this case; ``file`` is its image by default."""
         return Finding(
             kind, self.site.name, file or self.case.image_file, message, self.split, f"{self.position:03d}", detail
         )
 
 
-def located(site: SiteFolder) -> list[Located]:
+def locate_cases(site: SiteFolder) -> list[LocatedCase]:
     """Every case of a site, split by split, in the order of datalist.json."""
     return [
-        Located(site, split, position, case)
+        LocatedCase(site, split, position, case)
         for split, cases in site.splits.items()
         for position, case in enumerate(cases)
     ]
+
+
+@dataclass(frozen=True)
+class SiteState:
+    """The contents of a site, and whether they are what `prepare` wrote.
+
+    ``unchanged`` means that the arrays are exactly those of which site.json has checksums, with equal checksums.
+    ``digest`` is the SHA-256 over site.json, datalist.json and every array: equal digests mean equal sites, byte for
+    byte, so a site whose digest equals the one noted after `prepare` did not change since.
+    """
+
+    name: str
+    cases: Mapping[str, int]
+    patients: Mapping[str, int]
+    digest: str
+    unchanged: bool
+
+    @property
+    def short_digest(self) -> str:
+        """The first 64 bits of the digest in groups of four, to compare by phone."""
+        return " ".join(self.digest[start : start + 4] for start in range(0, 16, 4))
+
+
+@dataclass(frozen=True)
+class Examination:
+    """All findings, errors first, and the state of every site that could be opened."""
+
+    sites: tuple[SiteState, ...]
+    findings: tuple[Finding, ...]
+
+    def of(self, severity: Severity) -> list[Finding]:
+        """The findings of one severity."""
+        return [finding for finding in self.findings if finding.severity is severity]
+
+
+def read_site_state(site: SiteFolder, checksums: Mapping[Path, str], unchanged: bool) -> SiteState:
+    """The state of a site; ``checksums`` are those of all arrays, ``unchanged`` whether its own are as prepared."""
+    files = {site.path / name: sha256(site.path / name) for name in ("site.json", "datalist.json")}
+    files |= {path: known for path, known in checksums.items() if path.is_relative_to(site.path)}
+    lines = sorted(f"{path.relative_to(site.path).as_posix()} {known}\n" for path, known in files.items())
+    return SiteState(
+        name=site.name,
+        cases={split: len(cases) for split, cases in site.splits.items()},
+        patients={split: len({case.patient for case in cases}) for split, cases in site.splits.items()},
+        digest=hashlib.sha256("".join(lines).encode()).hexdigest(),
+        unchanged=unchanged,
+    )

@@ -1,4 +1,4 @@
-"""Whether site folders are whole: every file there and unchanged, every array sound, no patient twice."""
+"""Integrity of site folders: every file present and unchanged, every array valid, no patient twice."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -10,17 +10,17 @@ from numpy.typing import NDArray
 
 from fedmerit.errors import BadInput
 from fedmerit.trainers.monai_trainer.data import SPLITS, SiteFolder, load_array
-from fedmerit_data.checking.findings import Finding, Located, located
+from fedmerit_data.checking.findings import Finding, LocatedCase, locate_cases
 
 ALIKE = ("task", "labels", "channels", "image_size", "normalisation", "spacing")
 Checksums = Mapping[Path, str]
 
 
-def alike(site: SiteFolder, first: SiteFolder) -> Iterator[Finding]:
-    """The site's own name, and what sites that train together share."""
+def check_metadata(site: SiteFolder, first: SiteFolder) -> Iterator[Finding]:
+    """The site's name, and the fields that sites that train together share."""
     file = site.path / "site.json"
     if site.name != site.path.name:
-        message = f"names the site {site.name!r}, but its folder is {site.path.name!r}"
+        message = f"names the site {site.name!r}, but its folder is {site.path.name!r}; rename the folder"
         yield Finding("site name", site.name, file, message)
     for field in ALIKE:
         ours, theirs = site.info.get(field), first.info.get(field)
@@ -29,7 +29,7 @@ def alike(site: SiteFolder, first: SiteFolder) -> Iterator[Finding]:
             yield Finding("unlike sites", site.name, file, f"{detail}; prepare both alike", detail=detail)
 
 
-def lists(site: SiteFolder) -> Iterator[Finding]:
+def check_lists(site: SiteFolder) -> Iterator[Finding]:
     """datalist.json: no empty split, no case twice, the counts of site.json."""
     file = site.path / "datalist.json"
     for split in SPLITS:
@@ -39,9 +39,9 @@ def lists(site: SiteFolder) -> Iterator[Finding]:
         elif not site.cases(split):
             message = f"split {split} is empty; add patients or prepare with other ratios"
             yield Finding("empty split", site.name, file, message, split)
-    named = Counter(case.case.name for case in located(site))
+    named = Counter(case.case.name for case in locate_cases(site))
     for name in sorted(name for name, times in named.items() if times > 1):
-        yield Finding("repeated case", site.name, file, f"case {name} stands in it more than once")
+        yield Finding("repeated case", site.name, file, f"lists case {name} more than once")
     for split, stated in site.info.get("counts", {}).items():
         listed, counted = len(site.splits.get(split, ())), stated.get("cases")
         if counted != listed:
@@ -50,10 +50,10 @@ def lists(site: SiteFolder) -> Iterator[Finding]:
             yield Finding("count", site.name, file, message, split, detail=detail)
 
 
-def files(site: SiteFolder, checksums: Checksums) -> Iterator[Finding]:
-    """Checksums as site.json has them; no file that is listed in one place alone."""
+def check_files(site: SiteFolder, checksums: Checksums) -> Iterator[Finding]:
+    """Checksums equal to those in site.json; every file in both lists."""
     stated: dict[str, str] = site.info.get("checksums", {})
-    listed = {path: case for case in located(site) for path in (case.case.image_file, case.case.label_file)}
+    listed = {path: case for case in locate_cases(site) for path in (case.case.image_file, case.case.label_file)}
     for path in sorted(listed):
         name = path.relative_to(site.path).as_posix() if path.is_relative_to(site.path) else ""
         if path not in checksums:
@@ -71,26 +71,29 @@ def files(site: SiteFolder, checksums: Checksums) -> Iterator[Finding]:
             yield Finding("unlisted file", site.name, path, message)
 
 
-def arrays(site: SiteFolder, max_empty: float, sound: list[Located]) -> Iterator[Finding]:
-    """Every pair readable, of the stated shape, finite, and labelled 0 and 1: those join ``sound``; few masks empty."""
-    empty: dict[str, list[Located]] = {label: [] for label in site.labels}
-    cases = located(site)
+def check_arrays(site: SiteFolder, max_empty: float, sound: list[LocatedCase]) -> Iterator[Finding]:
+    """Every pair readable, of the stated shape, finite, labelled 0 and 1; not too many empty masks.
+
+    Cases that pass are appended to ``sound``.
+    """
+    empty: dict[str, list[LocatedCase]] = {label: [] for label in site.labels}
+    cases = locate_cases(site)
     for case in cases:
         files = (case.case.image_file, case.case.label_file)
         if not all(path.is_file() for path in files):
-            continue  # `files` names it
+            continue  # `check_files` reports it
         arrays = []
         for path in files:
             try:
                 arrays.append(load_array(path))
-            except (BadInput, EOFError) as error:  # the latter is what NumPy says of a file of zero bytes
+            except (BadInput, EOFError) as error:  # NumPy raises EOFError for a file of zero bytes
                 message = str(error).removeprefix(f"{path}: ")
                 yield case.finding("unreadable array", message, file=path)
                 break
         if len(arrays) < len(files):
             continue
         image, label = arrays
-        faults = list(_faults(case, image, label))
+        faults = list(_array_faults(case, image, label))
         yield from faults
         if not faults:
             sound.append(case)
@@ -105,7 +108,7 @@ def arrays(site: SiteFolder, max_empty: float, sound: list[Located]) -> Iterator
                 yield case.finding("empty mask", message, file=case.case.label_file, detail=f"no {name} in {share}")
 
 
-def _faults(where: Located, image: NDArray[Any], label: NDArray[Any]) -> Iterator[Finding]:
+def _array_faults(where: LocatedCase, image: NDArray[Any], label: NDArray[Any]) -> Iterator[Finding]:
     site, case = where.site, where.case
     expected = {
         case.image_file: (image, np.float32, (len(image) if image.ndim else 0, site.channels, *site.image_size)),
@@ -119,37 +122,37 @@ def _faults(where: Located, image: NDArray[Any], label: NDArray[Any]) -> Iterato
     if not np.isfinite(image).all():
         yield where.finding("not finite", "holds values that are not finite; prepare the site again")
     if label.max() > 1:
-        message = f"holds the label {label.max()}; a plane of a label holds 0 and 1"
+        message = f"holds the label {label.max()}; expected 0 and 1"
         yield where.finding("label value", message, file=case.label_file, detail=f"value {label.max()}")
     if case.slices is not None and not all(0 <= position < len(image) for position in case.slices):
         message = f"case {case.name} lists slices beyond its {len(image)}"
         yield where.finding("slices", message, file=site.path / "datalist.json", detail=f"{len(image)} slices")
 
 
-def patients(cases: list[Located]) -> Iterator[Finding]:
+def check_patients(cases: list[LocatedCase]) -> Iterator[Finding]:
     """Patients by name: none in two splits, none in two sites."""
-    seen: dict[str, Located] = {}
-    told = set()
+    seen: dict[str, LocatedCase] = {}
+    reported = set()
     for case in cases:
         patient, site = case.case.patient, case.site
         first = seen.setdefault(patient, case)
         place = (patient, site.name, case.split)
-        if (first.site, first.split) == (site, case.split) or place in told:
+        if (first.site, first.split) == (site, case.split) or place in reported:
             continue
-        told.add(place)
+        reported.add(place)
         within = first.site is site
         elsewhere = first.split if within else f"site {first.site.name} ({first.split})"
         yield case.finding(
             "patient in two splits" if within else "patient in two sites",
-            f"patient {patient} stands in {case.split} and in {elsewhere}",
+            f"patient {patient} is in {case.split} and in {elsewhere}",
             file=site.path / "datalist.json",
             detail=f"also {first.shareable}",
         )
 
 
-def copies(cases: list[Located], checksums: Checksums) -> Iterator[Finding]:
-    """Patients by what was imaged: one image under two names is one patient twice."""
-    seen: dict[str, Located] = {}
+def check_copies(cases: list[LocatedCase], checksums: Checksums) -> Iterator[Finding]:
+    """Patients by their images: one image under two names is one patient twice."""
+    seen: dict[str, LocatedCase] = {}
     for case in cases:
         if case.case.image_file not in checksums:
             continue

@@ -1,4 +1,4 @@
-"""The written forms of `check`'s findings: a report that may be shared, and a list that stays in the hospital."""
+"""The files that `check` writes: a report that may be shared, and a list that stays in the hospital."""
 
 import io
 from collections.abc import Sequence
@@ -10,9 +10,8 @@ import jinja2
 import pandas as pd
 
 from fedmerit.files import write_json, write_text
-from fedmerit_data.checking.examination import Examination
-from fedmerit_data.checking.findings import Finding, Severity
-from fedmerit_data.csv_cells import no_formulas
+from fedmerit_data.checking.findings import Examination, Finding, Severity
+from fedmerit_data.tables import escape_formulas
 
 COLUMNS = ("severity", "kind", "site", "split", "position", "detail", "meaning")
 PRIVATE_COLUMNS = ("severity", "kind", "site", "split", "position", "file", "message")
@@ -33,7 +32,8 @@ code { font-size: 13px; overflow-wrap: anywhere; }
 </head>
 <body>
 <h1>Data quality</h1>
-<p>No file, case or patient is named: a case is given by its split and its position in it, from 000, as in results.csv.
+<p>This page names no file, case or patient: a case is given by its split and its position in it, from 000, as in
+results.csv.
 The hospital finds the file with <code>fedmerit check SITES --private FILE</code>.</p>
 <h2>Sites</h2>
 <table>
@@ -45,8 +45,8 @@ The hospital finds the file with <code>fedmerit check SITES --private FILE</code
 <td>{{ "yes" if site.unchanged else "no" }}</td><td>{{ site.errors }}</td><td>{{ site.warnings }}</td>
 <td>{{ site.notes }}</td><td>{{ site.spoken }}<br><code>{{ site.digest }}</code></td></tr>
 {% endfor %}</table>
-<p>Arrays are as prepared where all have the checksums that were noted then. The digest covers site.json and
-datalist.json as well: whoever reads out the same one holds the same site, byte for byte.</p>
+<p>Arrays are as prepared if all have the checksums in site.json. The digest covers site.json and datalist.json as
+well: equal digests mean equal sites, byte for byte.</p>
 <h2>Findings</h2>
 {% if findings %}<table>
 <tr>{% for column in columns %}<th>{{ column }}</th>{% endfor %}</tr>
@@ -59,8 +59,8 @@ datalist.json as well: whoever reads out the same one holds the same site, byte 
 """
 
 
-def shareable(examination: Examination) -> dict[str, Any]:
-    """What others may read: sites with counts and digests, findings without a name of a file, case or patient."""
+def shareable_report(examination: Examination) -> dict[str, Any]:
+    """The report to share: sites with counts and digests, findings without a name of a file, case or patient."""
     return {
         "fedmerit_version": version("fedmerit"),
         "sites": [
@@ -70,7 +70,7 @@ def shareable(examination: Examination) -> dict[str, Any]:
                 "patients": dict(site.patients),
                 "unchanged": site.unchanged,
                 "digest": site.digest,
-                "spoken": site.spoken,
+                "spoken": site.short_digest,
                 **{
                     f"{severity}s": sum(finding.site == site.name for finding in examination.of(severity))
                     for severity in Severity
@@ -83,8 +83,8 @@ def shareable(examination: Examination) -> dict[str, Any]:
 
 
 def write_shareable(examination: Examination, folder: Path) -> list[Path]:
-    """Write quality.json, quality.html and quality.csv into ``folder``, in place of any that are there."""
-    report = shareable(examination)
+    """Write quality.json, quality.html and quality.csv into ``folder``; existing ones are replaced."""
+    report = shareable_report(examination)
     json, html, csv = (folder / name for name in SHARED)
     write_json(json, report)
     page = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined).from_string(PAGE)
@@ -103,5 +103,5 @@ def write_private(findings: Sequence[Finding], file: Path) -> None:
 
 def _csv(rows: Sequence[dict[str, str]], columns: Sequence[str]) -> str:
     text = io.StringIO()
-    no_formulas(pd.DataFrame(rows, columns=list(columns))).to_csv(text, index=False)
+    escape_formulas(pd.DataFrame(rows, columns=list(columns))).to_csv(text, index=False)
     return text.getvalue()

@@ -1,4 +1,4 @@
-"""Masks with a stated share of deliberate mistakes, for studies of sites whose labels are poor."""
+"""Label noise: masks with a stated share of deliberate errors, for studies of sites with poor labels."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ def shift(mask: Mask, other: Mask, rng: np.random.Generator) -> Mask:
 
 
 def offset(mask: Mask, other: Mask, rng: np.random.Generator) -> Mask:
-    """Moved likewise, always towards higher columns: a site whose masks are all off in one way."""
+    """Moved by as much, always towards higher columns: a site whose masks are all off in one way."""
     return _moved(mask, 0.0)
 
 
@@ -79,11 +79,11 @@ def disturb(
     """The cases that change, by name: ``share`` of all training slices that show a label get a wrong mask.
 
     Their number is the nearest whole one. For one ``seed``, the slices of a smaller share are among those of a
-    larger one, and wrong in the same way. Slices without a label stay as they are.
+    larger one, and wrong in the same way. Slices without a label are unchanged.
 
     Raises:
-        BadInput: the share is not above 0 and at most 1, or less than half of a slice; the rule is none of `RULES`, no
-            slice shows a label, or there is no other patient, or none whose mask differs, to ``swap`` with.
+        BadInput: the share is not above 0 and at most 1, or less than half of a slice; the rule is not in `RULES`; no
+            slice shows a label; or there is no other patient, or none whose mask differs, to ``swap`` with.
     """
     if not 0 < share <= 1:
         raise BadInput(f"label noise {site}={share:g}: expected a share above 0 and at most 1")
@@ -96,8 +96,10 @@ def disturb(
         raise BadInput(f"label noise {site}: swapping needs 2 training patients with masks; choose another rule")
     count = int(share * len(shown) + 0.5)
     if not count:
-        told = f"none of its {len(shown)} training slices that show a label would be wrong"
-        raise BadInput(f"label noise {site}={share:g}: {told}; one of them is {1 / len(shown):.2g}")
+        raise BadInput(
+            f"label noise {site}={share:g}: none of its {len(shown)} training slices that show a label would be wrong; "
+            f"a share of {1 / len(shown):.2g} is one slice"
+        )
     chosen = np.random.default_rng(seed).permutation(len(shown))[:count]
     changed: dict[str, Disturbed] = {}
     for place in sorted(chosen.tolist()):

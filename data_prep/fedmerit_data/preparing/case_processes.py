@@ -1,4 +1,4 @@
-"""The processes that share the cases of a preparation; imports next to nothing, so that they can begin at once."""
+"""Worker processes of a preparation; this module imports little, so they can start at once."""
 
 from collections.abc import Sequence
 
@@ -8,5 +8,5 @@ PRELOADED = ("fedmerit_data.kinds", "fedmerit_data.preparing.cases")
 
 
 def begin_processes(others: Sequence[str] = ()) -> None:
-    """Let them import what cases need, and ``others``, while this one goes on; they wait for cases then."""
+    """Start a process that imports what cases need, and ``others``, while this one continues; workers fork from it."""
     begin_fork_server((*others, *PRELOADED))

@@ -1,4 +1,4 @@
-"""One case from its raw files to stored arrays: what each process of `prepare` does, and is done with once."""
+"""One case from its raw files to stored arrays: the unit of work of `prepare`, done once."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -9,17 +9,17 @@ from numpy.typing import NDArray
 
 from fedmerit.errors import BadInput
 from fedmerit.files import sha256, write_atomically, write_json
-from fedmerit_data.raw import Decoded, RawCase, blank, files_below, require_file, visible
+from fedmerit_data.raw_cases import Decoded, RawCase, blank_remarks, list_files, list_visible, require_file
 from fedmerit_data.readers.kind import Kind
-from fedmerit_data.spatial.preprocessing import Box, box_about, central_box, preprocess
+from fedmerit_data.spatial.preprocessing import Box, box_around, central_box, preprocess
 
 ORGANS = ("prostate",)  # tasks of volumes whose labels are in one piece; lesions need not be
-DETACHED = (".mhd", ".nhdr", ".hdr", ".img")  # headers whose voxels lie in a file of the same stem, or the reverse
+DETACHED = (".mhd", ".nhdr", ".hdr", ".img")  # headers whose voxels are in a file of the same stem, or the reverse
 
 
 @dataclass(frozen=True)
-class Work:
-    """What to do of one case, and where: arrays below ``folder``/sites, the note that it is done below ``folder``/done.
+class CaseTask:
+    """One case to prepare: arrays go below ``folder``/sites, the file that records it as done below ``folder``/done.
 
     ``crop_multiple`` is the side of a square about the disc, in its extents; `None` for central boxes.
     """
@@ -34,12 +34,12 @@ class Work:
     crop_multiple: float | None
 
     @property
-    def note(self) -> Path:
-        """The JSON file that says done, written last."""
+    def done_file(self) -> Path:
+        """The JSON file that records the case as done, written last."""
         return self.folder / "done" / self.site / f"{self.case.name}.json"
 
     def array(self, name: str) -> Path:
-        """Where one of `arrays` lies."""
+        """The path of one of `arrays`."""
         return self.folder / "sites" / self.site / name
 
     @property
@@ -49,8 +49,8 @@ class Work:
 
 
 @dataclass(frozen=True)
-class Finished:
-    """A stored case: checksums of the raw files and of the arrays, and what datalist.json and site.json say of it."""
+class PreparedCase:
+    """A stored case: checksums of raw files and arrays, and its entries in datalist.json and site.json."""
 
     raw: dict[str, str]
     checksums: dict[str, str]
@@ -62,93 +62,101 @@ class Finished:
 
 
 @dataclass(frozen=True)
-class Unusable:
-    """A case that could not be stored; ``readable`` where the options are at fault, not its files."""
+class UnusableCase:
+    """A case that could not be stored; ``readable`` if the options are the cause, not its files."""
 
     reason: str
     readable: bool
 
 
-CaseOutcome = tuple[Work, Finished | Unusable]  # a case and what came of it
+CaseOutcome = tuple[CaseTask, PreparedCase | UnusableCase]
 
 
-def prepare_case(work: Work) -> Finished | Unusable:
-    """Store a case, unless that was done before from the same bytes and the arrays are still what they were."""
-    case = work.case
+def prepare_case(task: CaseTask) -> PreparedCase | UnusableCase:
+    """Store a case, unless that was done before from the same bytes and the arrays are unchanged."""
+    case = task.case
     try:
-        for path in raw_files(work):
-            require_file(work.source / path)
-        raw = {path.as_posix(): sha256(work.source / path) for path in raw_files(work)}
-        if (before := _finished(work)) and before.raw == raw:
+        for path in raw_files(task):
+            require_file(task.source / path)
+        raw = {path.as_posix(): sha256(task.source / path) for path in raw_files(task)}
+        if (before := _read_prepared(task)) and before.raw == raw:
             return before
-        decoded = work.kind.decode(case)
+        decoded = task.kind.decode(case)
     except BadInput as error:
-        return Unusable(str(error), readable=False)
-    except Exception as error:  # whatever a damaged file makes a library raise: it has to be named
+        return UnusableCase(str(error), readable=False)
+    except Exception as error:  # any error of a library over a damaged file: the message has to name the file
         what = f"{type(error).__name__}: {error}"
-        return Unusable(f"{case.image}: not readable with its mask ({what}); fetch both again", readable=False)
+        return UnusableCase(
+            f"{case.image}: not readable with its mask ({what}); if a file is damaged, fetch both again", readable=False
+        )
     try:
-        box, remarks = _box(work, decoded)
-        image, label = preprocess(decoded, work.size, box, work.kind.normalise)
+        box, remarks = _box(task, decoded)
+        image, label = preprocess(decoded, task.size, box, task.kind.normalise)
     except BadInput as error:
-        return Unusable(f"{case.label}: {error}", readable=True)
+        return UnusableCase(f"{case.label}: {error}", readable=True)
     except Exception as error:
         what = f"{type(error).__name__}: {error}"
-        return Unusable(f"{case.image}: cannot be brought to {work.size} pixels ({what})", readable=False)
+        return UnusableCase(f"{case.image}: cannot be resized to {task.size} pixels ({what})", readable=False)
     checksums = {}
     for key, array in (("image", image), ("label", label)):
-        name = work.arrays[key]
-        _store(work.array(name), array)
-        checksums[name] = sha256(work.array(name))
-    finished = Finished(
+        name = task.arrays[key]
+        _store(task.array(name), array)
+        checksums[name] = sha256(task.array(name))
+    finished = PreparedCase(
         raw=raw,
         checksums=checksums,
         slices=len(image),
         organ=np.flatnonzero(label.any(axis=(1, 2, 3))).tolist(),
         crop=asdict(box),
-        spacing=_spacing(decoded, box, work.size),
-        remarks=[*decoded.remarks, *blank(decoded), *_empty(work.kind, label), *_odd(work.kind, decoded), *remarks],
+        spacing=_spacing(decoded, box, task.size),
+        remarks=[
+            *decoded.remarks,
+            *blank_remarks(decoded),
+            *_empty(task.kind, label),
+            *_odd(task.kind, decoded),
+            *remarks,
+        ],
     )
-    write_json(work.note, asdict(finished))
+    write_json(task.done_file, asdict(finished))
     return finished
 
 
-def raw_files(work: Work) -> list[Path]:
-    """Every file that a case is read from, sorted: those of folders, and detached voxels.
+def raw_files(task: CaseTask) -> list[Path]:
+    """Every file that a case is read from, sorted, with those of folders and detached voxels.
 
-    Relative to the source where they lie in it.
+    Paths are relative to the source if the files are within it.
     """
     files: set[Path] = set()
-    for path in (work.case.image, *work.case.channels, work.case.label, *work.case.more):
-        files.update(files_below(path) if path.is_dir() else (path,))
+    for path in (task.case.image, *task.case.channels, task.case.label, *task.case.more):
+        files.update(list_files(path) if path.is_dir() else (path,))
         if path.suffix.lower() in DETACHED:
-            files.update(file for file in visible(path.parent) if file.stem == path.stem)
+            files.update(file for file in list_visible(path.parent) if file.stem == path.stem)
     return sorted(
-        file.relative_to(work.source) if file.is_relative_to(work.source) else file.absolute() for file in files
+        file.relative_to(task.source) if file.is_relative_to(task.source) else file.absolute() for file in files
     )
 
 
-def _finished(work: Work) -> Finished | None:
-    """What an earlier process noted, if its arrays are still the same bytes."""
+def _read_prepared(task: CaseTask) -> PreparedCase | None:
+    """The record of an earlier process, if its arrays are unchanged."""
     try:
-        finished = Finished(**json.loads(work.note.read_text()))
-        whole = all(sha256(work.array(name)) == known for name, known in finished.checksums.items())
+        finished = PreparedCase(**json.loads(task.done_file.read_text()))
+        whole = all(sha256(task.array(name)) == known for name, known in finished.checksums.items())
     except (OSError, ValueError, TypeError):
         return None
     return finished if whole else None
 
 
-def _box(work: Work, decoded: Decoded) -> tuple[Box, list[str]]:
-    if work.crop_multiple is None:
-        return central_box(decoded, work.field_of_view), []
-    disc = decoded.label[:, work.kind.labels.index("disc")].max(axis=0)
-    if box := box_about(disc, work.crop_multiple):
+def _box(task: CaseTask, decoded: Decoded) -> tuple[Box, list[str]]:
+    if task.crop_multiple is None:
+        return central_box(decoded, task.field_of_view), []
+    disc = decoded.label[:, task.kind.labels.index("disc")].max(axis=0)
+    if box := box_around(disc, task.crop_multiple):
         return box, []
     return central_box(decoded, None), ["whole frame kept: no disc to crop about"]
 
 
 def _spacing(case: Decoded, box: Box, size: int) -> list[float] | None:
-    """Millimetres between the slices, rows and columns of what is stored, where the file states all of them."""
+    """Millimetres between the stored slices, rows and columns, if the file states all of them."""
     if case.spacing is None or case.slice_distance is None:
         return None
     return [case.slice_distance, case.spacing[0] * box.height / size, case.spacing[1] * box.width / size]
@@ -159,12 +167,12 @@ def _store(path: Path, array: NDArray[np.float32] | NDArray[np.uint8]) -> None:
 
 
 def _empty(kind: Kind, label: NDArray[np.uint8]) -> list[str]:
-    """A remark for each label that the whole case lacks: such a case is kept, and counted by `check`."""
+    """A remark for each label that the whole case lacks: such a case is kept, and `check` counts it."""
     return [f"no {name} in its mask" for position, name in enumerate(kind.labels) if not label[:, position].any()]
 
 
 def _odd(kind: Kind, case: Decoded) -> list[str]:
-    """A remark for each label that a whole case or slice is, and for each organ that slices in its midst lack."""
+    """Remarks: labels that fill a whole case or slice, and organs that slices between others lack."""
     found = []
     full: NDArray[np.bool_] = np.all(case.label, axis=(2, 3))  # (slices, labels)
     shown: NDArray[np.bool_] = np.any(case.label, axis=(2, 3))
@@ -183,6 +191,6 @@ def _odd(kind: Kind, case: Decoded) -> list[str]:
 
 
 def _slices(which: NDArray[np.bool_]) -> str:
-    """By number, from 1, in the order in which they are stored."""
+    """Slice numbers, from 1, in stored order."""
     numbers = [str(place + 1) for place in np.flatnonzero(which)]
     return f"slice {numbers[0]}" if len(numbers) == 1 else f"slices {', '.join(numbers)}"

@@ -1,10 +1,10 @@
-"""Reader of DRIONS-DB: ``{train,test}/{image,groundtruth}/image_NNN.jpg``, disc alone; one site."""
+"""Reader of DRIONS-DB: ``{train,test}/{image,groundtruth}/image_NNN.jpg``, only the disc; one site."""
 
 from pathlib import Path
 
-from fedmerit_data.raw import Decoded, RawCase, RawSite
+from fedmerit_data.raw_cases import Decoded, RawCase, RawSite
 from fedmerit_data.readers.kind import disc_kind
-from fedmerit_data.spatial.photographs import decoded, halved, load, load_mask, one_site
+from fedmerit_data.spatial.photographs import binarise_mask, find_one_site, load, load_mask, make_case
 
 ROLES = {"image": "image", "groundtruth": "mask"}
 
@@ -13,9 +13,9 @@ def find_sites(source: Path) -> list[RawSite]:
     """The images of train and test as one site.
 
     Raises:
-        BadInput: no such folder, no cases, an image or mask alone, or one case in train and test.
+        BadInput: no such folder, no cases, an image or mask without the other, or one case in train and test.
     """
-    return [one_site("DRIONS-DB", source, "{train,test}/{image,groundtruth}/image_NNN.jpg", _role)]
+    return [find_one_site("DRIONS-DB", source, "{train,test}/{image,groundtruth}/image_NNN.jpg", _role)]
 
 
 def _role(path: Path) -> tuple[str, str]:
@@ -25,17 +25,17 @@ def _role(path: Path) -> tuple[str, str]:
 
 
 def decode(case: RawCase) -> Decoded:
-    """One photograph as a case of one slice, label disc: the mask's grey levels above 127, as JPEG blurs them.
+    """One photograph as a case of one slice, label disc: the mask's grey levels above 127, since JPEG blurs them.
 
     Raises:
         BadInput: a file is unreadable, or image and mask differ in shape.
     """
     image = load(case.image, "RGB")
-    return decoded(image, halved(case.label, load_mask(case, case.label, image)))
+    return make_case(image, binarise_mask(case.label, load_mask(case, case.label, image)))
 
 
 KIND = disc_kind(
-    description="DRIONS-DB, disc alone: {train,test}/{image,groundtruth}/image_NNN.jpg",
+    description="DRIONS-DB, only the disc: {train,test}/{image,groundtruth}/image_NNN.jpg",
     find_sites=find_sites,
     decode=decode,
     licence="research use",

@@ -3,9 +3,9 @@
 import re
 from pathlib import Path
 
-from fedmerit_data.raw import Decoded, RawCase, RawSite
+from fedmerit_data.raw_cases import Decoded, RawCase, RawSite
 from fedmerit_data.readers.kind import fundus_kind
-from fedmerit_data.spatial.photographs import decoded, halved, load, load_mask, one_site
+from fedmerit_data.spatial.photographs import binarise_mask, find_one_site, load, load_mask, make_case
 
 EXPECTED = (
     "{Training,Test}/Images/drishtiGS_NNN.png and "
@@ -19,9 +19,9 @@ def find_sites(source: Path) -> list[RawSite]:
     """The images of Training and Test, each with the soft maps of disc and cup, as one site.
 
     Raises:
-        BadInput: no such folder, no cases, an image or soft map alone, or two files of one case.
+        BadInput: no such folder, no cases, an image or soft map without the other, or two files of one case.
     """
-    return [one_site("Drishti-GS1", source, EXPECTED, _role, masks=("disc", "cup"))]
+    return [find_one_site("Drishti-GS1", source, EXPECTED, _role, masks=("disc", "cup"))]
 
 
 def _role(path: Path) -> tuple[str, str]:
@@ -30,16 +30,16 @@ def _role(path: Path) -> tuple[str, str]:
 
 
 def decode(case: RawCase) -> Decoded:
-    """One photograph as a case of one slice, labels disc and cup: what at least half of the experts marked.
+    """One photograph as a case of one slice, labels disc and cup: the pixels that at least half of the experts marked.
 
-    The maps are 0, 64, 128, 191 and 255 where none to all of four experts agree.
+    The maps are 0, 64, 128, 191 and 255 for none to all of four experts.
 
     Raises:
         BadInput: a file is unreadable, or image and soft maps differ in shape.
     """
     image = load(case.image, "RGB")
-    disc, cup = (halved(path, load_mask(case, path, image)) for path in (case.label, *case.more))
-    return decoded(image, disc, cup)
+    disc, cup = (binarise_mask(path, load_mask(case, path, image)) for path in (case.label, *case.more))
+    return make_case(image, disc, cup)
 
 
 KIND = fundus_kind(

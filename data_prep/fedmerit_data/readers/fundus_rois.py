@@ -2,7 +2,16 @@
 
 from pathlib import Path
 
-from fedmerit_data.raw import RawCase, RawSite, files_below, pair, remember, site_folders, visible, with_strays
+from fedmerit_data.raw_cases import (
+    RawCase,
+    RawSite,
+    add_left_out,
+    find_site_folders,
+    list_files,
+    list_visible,
+    note_file,
+    pair_files,
+)
 from fedmerit_data.readers.kind import fundus_kind
 from fedmerit_data.spatial.photographs import EYE, decode_rings
 
@@ -11,10 +20,10 @@ def find_sites(source: Path) -> list[RawSite]:
     """Every site below ``source`` sorted by name; the release's own train and test folders are pooled.
 
     Raises:
-        BadInput: no site, a site without cases, an image or mask alone, or one case in train and test.
+        BadInput: no site, a site without cases, an image or mask without the other, or one case in train and test.
     """
-    folders, strays = site_folders(source, "one folder per site with {train,test}/ROIs/{image,mask}/*.png")
-    return with_strays([_read_site(folder) for folder in folders], strays)
+    folders, strays = find_site_folders(source, "one folder per site with {train,test}/ROIs/{image,mask}/*.png")
+    return add_left_out([_read_site(folder) for folder in folders], strays)
 
 
 def _read_site(folder: Path) -> RawSite:
@@ -27,18 +36,18 @@ def _read_site(folder: Path) -> RawSite:
         for kind, found in (("image", images), ("mask", masks))
     }
     for place, found in places.items():
-        for path in visible(place) if place.is_dir() else ():
+        for path in list_visible(place) if place.is_dir() else ():
             if path.suffix.lower() == ".png":
-                remember(found, path.stem, path)
+                note_file(found, path.stem, path)
             else:
                 left_out.append((path.relative_to(folder).as_posix(), "not a .png"))
-    for path in files_below(folder):
+    for path in list_files(folder):
         if path.parent not in places and not any(place.is_dir() and place.is_relative_to(path) for place in places):
             left_out.append((path.relative_to(folder).as_posix(), "not in {train,test}/ROIs/{image,mask}"))
     cases = (
         # Both eyes of a patient, NAME-L and NAME-R, are one patient.
         RawCase(case, f"{folder.name}-{EYE.sub('', case)}", image, mask)
-        for case, image, mask in pair(images, masks, folder)
+        for case, image, mask in pair_files(images, masks, folder)
     )
     return RawSite(folder.name, tuple(cases), tuple(left_out))
 

@@ -1,4 +1,4 @@
-"""Reader of anyone's own images: site folders, a ``dataset.json`` (Decathlon, MONAI, nnU-Net) or ``pairs.csv``."""
+"""Reader of your own images: site folders, a ``dataset.json`` (Decathlon, MONAI, nnU-Net) or ``pairs.csv``."""
 
 import json
 import os
@@ -9,98 +9,107 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-import nibabel as nib
 import numpy as np
-from numpy.typing import NDArray
 
 from fedmerit.configuration.network_input import NORMALISATIONS
 from fedmerit.errors import BadInput
-from fedmerit_data.csv_tables import read_table
-from fedmerit_data.raw import (
+from fedmerit_data.raw_cases import (
     Decoded,
     RawCase,
     RawSite,
-    files_below,
-    pair,
-    remember,
+    add_left_out,
+    find_site_folders,
+    list_files,
+    list_visible,
+    note_file,
+    pair_files,
     require_file,
     require_same_shape,
-    site_folders,
-    visible,
-    with_strays,
+)
+from fedmerit_data.readers.image_files import (
+    JPEG,
+    PHOTOGRAPHS,
+    READABLE,
+    name_and_suffix,
+    read_channels,
+    read_photograph,
+    read_volume,
 )
 from fedmerit_data.readers.kind import Kind
-from fedmerit_data.readers.label_map import ANY, IGNORE, LabelMap, ignored_in, masks_of, require_labels
-from fedmerit_data.spatial.geometry import axial, same_grid
-from fedmerit_data.spatial.photographs import HALF, UPRIGHT, load, stated_orientation
-from fedmerit_data.spatial.volumes import Volume, read_itk, read_nifti
+from fedmerit_data.readers.label_map import ANY, IGNORE, LabelMap, ignored_remarks, require_labels, split_masks
+from fedmerit_data.spatial.geometry import align_axes, slice_axially
+from fedmerit_data.spatial.photographs import HALF, load
+from fedmerit_data.spatial.volumes import Volume
+from fedmerit_data.tables import read_table
 
 EXPECTED = (
     "folders <site>/{images,masks}, a dataset.json of the Decathlon, MONAI or nnU-Net, or pairs.csv with "
     "site,patient,image,label"
 )
 COLUMNS = ("site", "patient", "image", "label")
-NIFTI, ITK = (".nii", ".nii.gz"), (".mhd", ".nrrd")
-JPEG = (".jpg", ".jpeg")
-PHOTOGRAPHS = (*JPEG, ".png", ".tif", ".tiff", ".bmp")
-READ = (*NIFTI, *ITK, *PHOTOGRAPHS)
-DETACHED = (".raw", ".zraw")  # voxels that a .mhd file of the same name reads
-FILE = re.compile(r"(?P<stem>.+?)(?P<suffix>\.nii\.gz|\.[^.]+)", re.IGNORECASE)
-CHANNEL = re.compile(r"(?P<case>.+)_(?P<number>\d{4})")  # of nnU-Net's image files, without suffix
+PARTS = ("images", "masks")  # folders of a site
+DETACHED = (".raw", ".zraw")  # voxels of a .mhd file of the same name
+CHANNEL = re.compile(r"(?P<case>.+)_(?P<number>\d{4})")  # nnU-Net's image files, without suffix
 MASK = re.compile(r"[_-](mask|segmentation|seg|label)$", re.IGNORECASE)
 
 
-def find_sites(source: Path) -> list[RawSite]:
+def find_sites(source: Path, site: str | None = None) -> list[RawSite]:
     """The site of ``dataset.json``, named by it or its folder; those of ``pairs.csv``; or one per folder in ``source``.
 
-    In site folders an image and its mask have one name, but for an ending such as _mask or _seg that only the mask's
-    has, and each case is a patient; ``pairs.csv`` tells patients by name, with paths relative to it.
+    A ``source`` with folders images and masks of its own is one site, named ``site`` or as its folder. In site
+    folders an image and its mask have the same name, except for an ending such as _mask or _seg of the mask, and each
+    case is a patient; ``pairs.csv`` names the patients, with paths relative to it.
 
     Raises:
-        BadInput: no site, an image or mask alone, a file of no known format, or a list that cannot be read.
+        BadInput: no site, an image or mask without the other, an unknown format, a list that cannot be read, or a
+            ``site`` is named and the source is not the folder of one site.
     """
-    for name, read in (("dataset.json", _read_dataset), ("pairs.csv", _read_pairs)):
-        if os.path.lexists(source / name):
-            require_file(source / name)
-            sites = read(source / name)
-            return with_strays(sites, _unlisted(source / name, sites))
-    folders, strays = site_folders(source, EXPECTED)
-    return with_strays([_read_folder(folder) for folder in folders], strays)
+    lists = {name: source / name for name in ("dataset.json", "pairs.csv") if os.path.lexists(source / name)}
+    if not lists and all((source / part).is_dir() for part in PARTS):
+        return [_read_folder(source, site or source.resolve().name)]
+    if site is not None:
+        raise BadInput(f"{source}: --site {site} names a folder of one site, with images and masks in it; leave it out")
+    for name, listing in lists.items():
+        require_file(listing)
+        sites = _read_dataset(listing) if name == "dataset.json" else _read_pairs(listing)
+        return add_left_out(sites, _unlisted(listing, sites))
+    folders, strays = find_site_folders(source, EXPECTED)
+    return add_left_out([_read_folder(folder, folder.name) for folder in folders], strays)
 
 
-def _read_folder(folder: Path) -> RawSite:
-    found: dict[str, dict[str, Path]] = {"images": {}, "masks": {}}
+def _read_folder(folder: Path, site: str) -> RawSite:
+    found: dict[str, dict[str, Path]] = {part: {} for part in PARTS}
     left_out = [
         (path.name, "neither in images nor in masks")
-        for path in visible(folder)
+        for path in list_visible(folder)
         if path.name not in found or not path.is_dir()
     ]
     for part, files in found.items():
-        for path in visible(folder / part) if (folder / part).is_dir() else ():
+        for path in list_visible(folder / part) if (folder / part).is_dir() else ():
             stem, suffix = name_and_suffix(path)
-            if suffix in READ:
-                own = part == "images" or stem in found["images"]  # which are read first
-                remember(files, stem if own else MASK.sub("", stem), path)
+            if suffix in READABLE:
+                own = part == "images" or stem in found["images"]  # images are read first
+                note_file(files, stem if own else MASK.sub("", stem), path)
             elif suffix not in DETACHED or not path.with_suffix(".mhd").exists():
                 left_out.append((f"{part}/{path.name}", "of no format that is read"))
     cases = (
-        RawCase(case, f"{folder.name}-{case}", image, mask)
-        for case, image, mask in pair(found["images"], found["masks"], folder)
+        RawCase(case, f"{site}-{case}", image, mask)
+        for case, image, mask in pair_files(found["images"], found["masks"], folder)
     )
-    return RawSite(folder.name, tuple(cases), tuple(left_out))
+    return RawSite(site, tuple(cases), tuple(left_out))
 
 
 def _unlisted(listing: Path, sites: list[RawSite]) -> tuple[tuple[str, str], ...]:
-    """The files beside a list that it does not name, nor a header that it names."""
+    """The files beside a list that neither it nor a listed header names."""
     cases = [case for site in sites for case in site.cases]
     named = {path for case in cases for path in (case.image, case.label, *case.channels)}
     voxels = {path.with_suffix(suffix) for path in named if path.suffix.lower() == ".mhd" for suffix in DETACHED}
-    told = {listing, *(listing.parent / file for site in sites for file, _ in site.left_out)}
-    links = {folder for path in named for folder in path.parents}  # those to folders are not followed
-    known = {os.path.normpath(path) for path in told | named | voxels | links}
+    listed = {listing, *(listing.parent / file for site in sites for file, _ in site.left_out)}
+    links = {folder for path in named for folder in path.parents}  # links to folders are not followed
+    known = {os.path.normpath(path) for path in listed | named | voxels | links}
     return tuple(
         (path.relative_to(listing.parent).as_posix(), f"not in {listing.name}")
-        for path in files_below(listing.parent)
+        for path in list_files(listing.parent)
         if os.path.normpath(path) not in known
     )
 
@@ -130,7 +139,7 @@ def _read_dataset(path: Path) -> list[RawSite]:
             "channel_names with imagesTr and labelsTr beside it"
         ) from error
     if not (isinstance(name, str) and re.fullmatch(r"\w[\w .-]*", name)):
-        raise BadInput(f"{path}: its name {name!r} names no site; expected letters, digits, spaces, _, . or -")
+        raise BadInput(f"{path}: name {name!r} is not a valid site name; expected letters, digits, spaces, _, . or -")
     if not lists_files:
         return [_read_nnunet(path.parent, name, numbers)]
     cases = _cases(path, [(name, "", image, mask) for image, mask in pairs])
@@ -143,22 +152,22 @@ def _read_nnunet(folder: Path, site: str, numbers: Sequence[int]) -> RawSite:
     images: dict[str, dict[str, Path]] = defaultdict(dict)
     masks: dict[str, Path] = {}
     left_out = []
-    for path in visible(folder / "imagesTr"):
+    for path in list_visible(folder / "imagesTr"):
         stem, suffix = name_and_suffix(path)
         match = CHANNEL.fullmatch(stem)
-        if match and suffix in READ:
-            remember(images[match["case"]], match["number"], path)
+        if match and suffix in READABLE:
+            note_file(images[match["case"]], match["number"], path)
         elif suffix not in DETACHED:
             left_out.append((f"imagesTr/{path.name}", "not named CASE_0000, with the number of its channel"))
-    for path in visible(folder / "labelsTr"):
+    for path in list_visible(folder / "labelsTr"):
         stem, suffix = name_and_suffix(path)
-        if suffix in READ:
-            remember(masks, stem, path)
+        if suffix in READABLE:
+            note_file(masks, stem, path)
     for case, files in images.items():
         if missing := sorted(f"{number:04d}" for number in numbers if f"{number:04d}" not in files):
             raise BadInput(f"{folder / 'imagesTr' / case}_{missing[0]}: no such file; dataset.json names this channel")
     cases = []
-    for case, first, mask in pair({case: files[min(files)] for case, files in images.items()}, masks, folder):
+    for case, first, mask in pair_files({case: files[min(files)] for case, files in images.items()}, masks, folder):
         others = tuple(images[case][number] for number in sorted(images[case])[1:])
         cases.append(RawCase(case, f"{site}-{case}", first, mask, channels=others))
     return RawSite(site, tuple(cases), tuple(left_out))
@@ -168,15 +177,15 @@ def _read_pairs(path: Path) -> list[RawSite]:
     sites: dict[str, list[tuple[str, str, str, str]]] = defaultdict(list)
     for line, row in read_table(path, COLUMNS):
         if not all(row.values()) or not re.fullmatch(r"\w[\w .-]*", row["site"]):
-            raise BadInput(f"{path}: line {line} lacks a value, or its site is no plain name; complete the table")
+            raise BadInput(f"{path}: line {line} lacks a value, or its site is not a plain name; correct the table")
         sites[row["site"]].append((row["site"], row["patient"], row["image"], row["label"]))
     if not sites:
-        raise BadInput(f"{path}: holds no rows; expected one image and mask each")
+        raise BadInput(f"{path}: has no rows; expected one row per image, with its mask")
     return [RawSite(site, _cases(path, sites[site])) for site in sorted(sites)]
 
 
 def _cases(listing: Path, entries: list[tuple[str, str, str, str]]) -> tuple[RawCase, ...]:
-    """Cases of (site, patient, image, mask), named by the image; without a patient each case is one.
+    """Cases of (site, patient, image, mask), named by the image; without a patient each case is a patient.
 
     Images of several folders that have one name, such as ``P1/t2.nii.gz`` and ``P2/t2.nii.gz``, are ``P1-t2`` and
     ``P2-t2``.
@@ -189,21 +198,21 @@ def _cases(listing: Path, entries: list[tuple[str, str, str, str]]) -> tuple[Raw
         files = listing.parent / image, listing.parent / mask
         for path in files:
             if not _is_file(path):
-                raise BadInput(f"{listing}: names {path}, which is no file; correct the list or add the file")
-            if name_and_suffix(path)[1] not in READ:
-                known = ", ".join(READ)
-                raise BadInput(f"{listing}: names {path}, which is of no format that is read; expected one of {known}")
+                raise BadInput(f"{listing}: names {path}, file not found; correct the list or add the file")
+            if name_and_suffix(path)[1] not in READABLE:
+                known = ", ".join(READABLE)
+                raise BadInput(f"{listing}: names {path}, an unknown image format; expected one of {known}")
         case, within = name_and_suffix(files[0])[0], _within(listing, image)
         if stems[case] > 1:
             folders = [part for part in within.parent.parts if part not in (within.anchor, "..")]
             case = "-".join((*folders, case))
-        remember(images, case, files[0])
+        note_file(images, case, files[0])
         cases.append(RawCase(case, f"{site}-{patient or case}", *files))
     return tuple(sorted(cases, key=lambda case: case.name))
 
 
 def _within(listing: Path, image: str) -> Path:
-    """The path of a listed file from the list's folder, where it lies in it, spelt in one way."""
+    """The normalised path of a listed file, relative to the list's folder if it is within."""
     path, folder = (Path(os.path.abspath(one)) for one in (listing.parent / image, listing.parent))
     return path.relative_to(folder) if path.is_relative_to(folder) else path
 
@@ -211,35 +220,32 @@ def _within(listing: Path, image: str) -> Path:
 def _is_file(path: Path) -> bool:
     try:
         return path.is_file()
-    except (OSError, ValueError):  # no file can be named so
+    except (OSError, ValueError):  # not a possible file name
         return False
-
-
-def name_and_suffix(path: Path) -> tuple[str, str]:
-    """Of a file: ``("scan", ".nii.gz")``; no suffix where the name has none."""
-    match = FILE.fullmatch(path.name)
-    return (match["stem"], match["suffix"].lower()) if match else (path.name, "")
 
 
 def decode(case: RawCase, labels: LabelMap = ANY, channels: int = 1) -> Decoded:
     """One volume as its axial slices, or one photograph as one slice; labels in the order of the map.
 
-    Values that the map ignores count as background, with a remark. Of a JPEG mask, which knows no exact values,
-    those above 127 are 255 and the others 0.
+    Values that the map ignores count as background, with a remark. JPEG masks have no exact values: those above 127
+    count as 255 and the others as 0.
 
     Args:
         case: Image and mask, both volumes or both photographs.
         labels: Name and mask values of each label, and those of `IGNORE`.
-        channels: Of a photograph 1 (grey) or 3 (colours); of a volume the numbers per voxel.
+        channels: 1 (grey) or 3 (colours) for a photograph; the numbers per voxel for a volume.
 
     Raises:
-        BadInput: a file is unreadable, image and mask differ in shape or geometry, or a mask holds fractions or
+        BadInput: a file is unreadable, image and mask differ in shape or geometry, or a mask has fractions or
             a value that the map does not name.
     """
     if all(name_and_suffix(path)[1] in PHOTOGRAPHS for path in (case.image, case.label)):
         return _photograph(case, labels, channels)
     if any(name_and_suffix(path)[1] in PHOTOGRAPHS for path in (case.image, case.label)):
-        raise BadInput(f"{case.label}: one of it and {case.image.name} is a volume, the other a photograph")
+        raise BadInput(
+            f"{case.label}: the mask or its image {case.image.name} is a volume, the other a photograph; give both in "
+            "one form"
+        )
     return _volume(case, labels, channels)
 
 
@@ -250,104 +256,62 @@ def _photograph(case: RawCase, labels: LabelMap, channels: int) -> Decoded:
         if index.shape[-1] in (2, 4) and (index[..., -1] == 255).all():  # opaque throughout
             index = index[..., :-1]
         if (index != index[..., :1]).any():
-            raise BadInput(f"{case.label}: a mask in colours; expected grey levels or a palette")
+            raise BadInput(f"{case.label}: the mask is in colours; expected grey levels or a palette")
         index = index[..., 0]
     require_same_shape(case, image[0, 0], index)
     if name_and_suffix(case.label)[1] in JPEG:
         index = np.where(index > HALF, 255, 0).astype(np.uint8)
         remarks.append("JPEG mask: levels above 127 taken as 255, others as 0")
-    masks = masks_of(case.label, index, labels)
+    masks = split_masks(case.label, index, labels)
     return Decoded(
         image,
         np.stack(masks).astype(np.uint8)[None],
-        remarks=(*remarks, *ignored_in(index, labels)),
+        remarks=(*remarks, *ignored_remarks(index, labels)),
     )
 
 
-def read_photograph(path: Path, channels: int) -> NDArray[np.float32]:
-    """(1, channels, height, width), grey or in colours; `BadInput` where it is unreadable or has no such channels."""
-    if channels not in (1, 3):
-        raise BadInput(
-            f"{path}: a photograph has 1 or 3 channels, not {channels}; pass --channels 1 (grey) or 3 (colours)"
-        )
-    pixels = np.atleast_3d(load(path, "L" if channels == 1 else "RGB"))
-    if (orientation := stated_orientation(path)) != UPRIGHT:
-        raise BadInput(
-            f"{path}: is stored turned (EXIF orientation {orientation}), and a mask may be of either view; save it "
-            "upright"
-        )
-    return pixels.transpose(2, 0, 1)[None].astype(np.float32)
-
-
 def _volume(case: RawCase, labels: LabelMap, channels: int) -> Decoded:
-    images = _channels_of(case, channels)
-    mask = _read(case.label)
-    # Each label on its own: what `axial` turns and checks is a mask of 0 and 1.
-    masks = [replace(mask, voxels=part.astype(np.float32)) for part in masks_of(case.label, mask.voxels, labels)]
-    sliced = [axial(case, image, masks[0]) for image in images]
-    label = [sliced[0].label, *(axial(case, images[0], part).label for part in masks[1:])]
+    images = _channel_volumes(case, channels)
+    mask = read_volume(case.label)
+    # Each label separately: `slice_axially` takes a mask of 0 and 1.
+    masks = [replace(mask, voxels=part.astype(np.float32)) for part in split_masks(case.label, mask.voxels, labels)]
+    sliced = [slice_axially(case, image, masks[0]) for image in images]
+    label = [sliced[0].label, *(slice_axially(case, images[0], part).label for part in masks[1:])]
     return Decoded(
         np.concatenate([part.image for part in sliced], axis=1),
         np.concatenate(label, axis=1),
         sliced[0].spacing,
-        (*sliced[0].remarks, *ignored_in(mask.voxels, labels)),
+        (*sliced[0].remarks, *ignored_remarks(mask.voxels, labels)),
         sliced[0].slice_distance,
     )
 
 
-def _read(path: Path) -> Volume:
-    return read_nifti(path) if name_and_suffix(path)[1] in NIFTI else read_itk(path)
-
-
-def _channels_of(case: RawCase, channels: int) -> list[Volume]:
-    """A volume for each channel, of one file or of several."""
+def _channel_volumes(case: RawCase, channels: int) -> list[Volume]:
+    """A volume for each channel, from one file or several."""
     if not case.channels:
         return read_channels(case.image, channels)
     files = (case.image, *case.channels)
     if len(files) != channels:
         raise BadInput(f"{case.image}: case {case.name} has {len(files)} channels; pass --channels {len(files)}")
-    first, *others = (_read(path) for path in files)
-    return [first, *(same_grid(case, first, one) for one in others)]
+    first, *others = (read_volume(path) for path in files)
+    return [first, *(align_axes(case, first, one) for one in others)]
 
 
-def read_channels(path: Path, channels: int) -> list[Volume]:
-    """A volume for each of the numbers of a voxel; `BadInput` where it has others."""
-    if channels == 1:
-        there = shape_of(path)
-        if len(there) == 4 and there[3] > 1:
-            raise BadInput(f"{path}: of shape {there}; pass --channels {there[3]} to read them all")
-        return [_read(path)]
-    if name_and_suffix(path)[1] not in NIFTI:
-        raise BadInput(
-            f"{path}: {channels} channels are read from NIfTI files alone; pass --channels 1, or export it as such"
-        )
-    first, shape = read_nifti(path, 0), shape_of(path)
-    if shape[3:] != (channels,):
-        number = shape[3] if len(shape) == 4 else 1
-        raise BadInput(
-            f"{path}: of shape {shape}; expected {channels} channels as its fourth axis; pass --channels {number}"
-        )
-    return [first, *(read_nifti(path, channel) for channel in range(1, channels))]
-
-
-def shape_of(path: Path) -> tuple[int, ...]:
-    """Of a NIfTI file; empty where it is none, or cannot be read."""
-    if name_and_suffix(path)[1] not in NIFTI or not path.is_file():
-        return ()
-    try:
-        return tuple(nib.load(path).shape)
-    except Exception:  # whatever a damaged file makes of it, whoever reads it says so
-        return ()
-
-
-def generic_kind(labels: LabelMap = ANY, channels: int = 3, task: str = "generic", modality: str | None = None) -> Kind:
-    """The kind of anyone's own images, with a label map: name and mask values of each label.
+def generic_kind(
+    labels: LabelMap = ANY,
+    channels: int = 3,
+    task: str = "generic",
+    modality: str | None = None,
+    site: str | None = None,
+) -> Kind:
+    """The kind of your own images, with a label map: name and mask values of each label.
 
     Photographs have 1 (grey) or 3 channels, volumes the numbers of each voxel. Without a ``modality``, images of three
-    channels are photographs, others MRI, each channel of several by itself.
+    channels are photographs, others MRI with each channel normalised separately. ``site`` names a source that is one
+    site.
 
     Raises:
-        BadInput: the map, the number of channels, the name of the task or the modality is none that can be used.
+        BadInput: the map, the number of channels, the name of the task or the modality is not valid.
     """
     require_labels(labels)
     if not 1 <= channels <= 64:
@@ -363,7 +327,7 @@ def generic_kind(labels: LabelMap = ANY, channels: int = 3, task: str = "generic
         task=task,
         labels=tuple(name for name in labels if name != IGNORE),
         channels=channels,
-        find_sites=find_sites,
+        find_sites=partial(find_sites, site=site),
         decode=partial(decode, labels=labels, channels=channels),
         normalisation=modality,
         field_of_view=None,

@@ -1,13 +1,13 @@
-"""Reader of iChallenge in VOC folders: ``JPEGImages/*.jpg`` and ``Annotations/*.png``, disc alone; one site."""
+"""Reader of iChallenge in VOC folders: ``JPEGImages/*.jpg`` and ``Annotations/*.png``, only the disc; one site."""
 
 from pathlib import Path
 
 import numpy as np
 
 from fedmerit.errors import BadInput
-from fedmerit_data.raw import Decoded, RawCase, RawSite, require_same_shape
+from fedmerit_data.raw_cases import Decoded, RawCase, RawSite, require_same_shape
 from fedmerit_data.readers.kind import disc_kind
-from fedmerit_data.spatial.photographs import decoded, load, one_site
+from fedmerit_data.spatial.photographs import find_one_site, load, make_case
 
 ROLES = {("JPEGImages", ".jpg"): "image", ("Annotations", ".png"): "mask"}
 
@@ -16,9 +16,9 @@ def find_sites(source: Path) -> list[RawSite]:
     """All images as one site.
 
     Raises:
-        BadInput: no such folder, no cases, or an image or mask alone.
+        BadInput: no such folder, no cases, or an image or mask without the other.
     """
-    return [one_site("iChallenge", source, "JPEGImages/*.jpg and Annotations/*.png", _role)]
+    return [find_one_site("iChallenge", source, "JPEGImages/*.jpg and Annotations/*.png", _role)]
 
 
 def _role(path: Path) -> tuple[str, str]:
@@ -37,11 +37,11 @@ def decode(case: RawCase) -> Decoded:
     values = np.unique(index)
     if values.size > 2 or (values.size == 2 and values[0] != 0):
         raise BadInput(f"{case.label}: holds the values {values[:4].tolist()}; expected 0 and one other, the disc")
-    return decoded(image, index != 0)
+    return make_case(image, index != 0)
 
 
 KIND = disc_kind(
-    description="iChallenge, disc alone: JPEGImages/*.jpg + Annotations/*.png",
+    description="iChallenge, only the disc: JPEGImages/*.jpg + Annotations/*.png",
     find_sites=find_sites,
     decode=decode,
     licence="research use",

@@ -1,21 +1,21 @@
-"""What a kind of raw data is: how its sites are found and decoded, and what its labels mean."""
+"""A kind of raw data: how to find its sites, decode a case and read its labels."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from fedmerit_data.raw import Decoded, RawCase, RawSite
-from fedmerit_data.spatial.preprocessing import Normalise, normalise_of
+from fedmerit_data.raw_cases import Decoded, RawCase, RawSite
+from fedmerit_data.spatial.preprocessing import Normalise, make_normaliser
 
 
 @dataclass(frozen=True)
 class Kind:
-    """One raw layout: how to find its sites, decode a case and normalise it, and where its data come from.
+    """One raw layout: how to find its sites, decode a case and normalise it, and the source of its data.
 
     ``generate`` writes synthetic raw files in the layout; ``field_of_view`` is the default in mm, `None` for
-    whole frames (of layouts without millimetres). ``crops`` are the crops to choose from, the default first:
-    ``whole`` (or the field of view), and ``disc`` for photographs whose labels hold a disc.
+    whole frames (of layouts without millimetres). ``crops`` are the possible crops, the default first:
+    ``whole`` (or the field of view), and ``disc`` for photographs with a label ``disc``.
     """
 
     description: str
@@ -33,18 +33,18 @@ class Kind:
 
     @property
     def normalise(self) -> Normalise:
-        """What makes intensities alike."""
-        return normalise_of(self.normalisation, self.channels)
+        """The normalisation of intensities."""
+        return make_normaliser(self.normalisation, self.channels)
 
     @property
     def needs_source(self) -> bool:
-        """Whether raw files have to be there before; generated kinds write their own."""
+        """Whether raw files have to exist before; synthetic kinds write their own."""
         return self.generate is None
 
 
 GENERATED = "generated, shows no patient; Apache-2.0 as FedMerit"  # the licence of synthetic kinds
 
-# What kinds of one task have in common; each states the rest itself.
+# Fields that kinds of one task have in common.
 prostate_kind = partial(
     Kind, task="prostate", labels=("prostate",), channels=1, normalisation="mri", field_of_view=120.0
 )
@@ -53,18 +53,18 @@ fundus_kind = partial(photo_kind, task="fundus", labels=("disc", "cup"), crops=(
 disc_kind = partial(photo_kind, task="fundus-disc", labels=("disc",), crops=("whole", "disc"))
 
 
-def disc_alone(kind: Kind) -> Kind:
-    """The same images for the first of their labels alone, the disc."""
+def disc_only(kind: Kind) -> Kind:
+    """The same images with only the first of their labels, the disc."""
     same = disc_kind(
-        description=f"{kind.description}; disc alone",
+        description=f"{kind.description}; only the disc",
         find_sites=kind.find_sites,
-        decode=partial(_decode_disc_alone, kind.decode),
+        decode=partial(_decode_disc_only, kind.decode),
         licence=kind.licence,
         citation=kind.citation,
     )
     return same
 
 
-def _decode_disc_alone(decode: Callable[[RawCase], Decoded], case: RawCase) -> Decoded:
+def _decode_disc_only(decode: Callable[[RawCase], Decoded], case: RawCase) -> Decoded:
     both = decode(case)
     return replace(both, label=both.label[:, :1])

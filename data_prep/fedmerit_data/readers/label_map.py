@@ -1,4 +1,4 @@
-"""Label maps: which values of a mask make up each label.
+"""Label maps: the mask values of each label.
 
 ``{"disc": (1, 2), "cup": (2,)}``; a label without values is every value above 0. The values of ``ignore`` are
 background, as 0 always is; any other value in a mask is an error.
@@ -13,21 +13,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmerit.errors import BadInput
-from fedmerit_data.raw import require_few_labels
+from fedmerit_data.raw_cases import require_few_labels
 
 LabelMap = Mapping[str, tuple[int, ...]]
 
 ANY: LabelMap = {"mask": ()}
-IGNORE = "ignore"  # in a label map: the values that are background
+IGNORE = "ignore"  # key of the values that are background
 LABEL = re.compile(r"[^\W\d_][\w-]*")
 VALUES = re.compile(r"\d{1,9}(\+\d{1,9})*")
 
 
 def parse_labels(text: str) -> LabelMap:
-    """The label map that ``disc=1+2,cup=2`` stands for; ``NAME=any`` is every value above 0.
+    """Parse a label map such as ``disc=1+2,cup=2``; ``NAME=any`` is every value above 0.
 
     Raises:
-        BadInput: the text is of another form, or the map is none that `require_labels` takes.
+        BadInput: the text has another form, or `require_labels` rejects the map.
     """
     labels: dict[str, tuple[int, ...]] = {}
     for part in text.split(","):
@@ -35,21 +35,21 @@ def parse_labels(text: str) -> LabelMap:
         if not equals or not (values == "any" or VALUES.fullmatch(values)):
             raise BadInput(f"labels {text}: {part.strip()!r} is not NAME=VALUE; expected such as disc=1+2,cup=2")
         if name in labels:
-            raise BadInput(f"labels {text}: {name} stands in it twice; name all its values at once, {name}=1+2")
+            raise BadInput(f"labels {text}: {name} is named twice; give all its values at once, {name}=1+2")
         labels[name] = () if values == "any" else tuple(int(value) for value in values.split("+"))
     require_labels(labels)
     return labels
 
 
 def require_labels(labels: LabelMap) -> None:
-    """`BadInput` unless ``labels`` is a label map that can be meant: plain names, values above 0, no two alike."""
+    """`BadInput` unless ``labels`` is a valid label map: plain names, values above 0, no two labels alike."""
     names = [name for name in labels if name != IGNORE]
     if not names:
         raise BadInput("labels: none; expected at least one, such as mask=any or disc=1+2,cup=2")
     seen: dict[frozenset[int], str] = {}
     for name, values in labels.items():
         if not LABEL.fullmatch(name):
-            raise BadInput(f"labels: {name!r} is no name; expected a letter, then letters, digits, _ or -")
+            raise BadInput(f"labels: {name!r} is not a valid name; expected a letter, then letters, digits, _ or -")
         if min(values, default=1) < 1:
             raise BadInput(f"labels: {name} has the value {min(values)}; 0 is the background, labels are 1 and above")
         if len(set(values)) < len(values):
@@ -57,40 +57,40 @@ def require_labels(labels: LabelMap) -> None:
         if name == IGNORE:
             continue
         if frozenset(values) in seen:
-            raise BadInput(f"labels: {name} and {seen[frozenset(values)]} are the same values; leave one of them out")
+            raise BadInput(f"labels: {name} and {seen[frozenset(values)]} have the same values; leave one of them out")
         seen[frozenset(values)] = name
     ignored = labels.get(IGNORE)
     if ignored is None:
         return
     if not ignored or not all(labels[name] for name in names):
-        raise BadInput(f"labels: {IGNORE} takes values, and makes no sense beside a label that is any value")
+        raise BadInput(f"labels: {IGNORE} needs values, and cannot go with a label that is any value; leave one out")
     for name in names:
         if both := sorted(set(labels[name]) & set(ignored)):
             raise BadInput(f"labels: {both[0]} is a value of {name} and of {IGNORE}; leave it out of one")
 
 
-def masks_of(path: Path, index: NDArray[Any], labels: LabelMap) -> list[NDArray[np.bool_]]:
-    """Of a mask file's values ``index`` the mask of each label, of the same shape, in the order of the map.
+def split_masks(path: Path, index: NDArray[Any], labels: LabelMap) -> list[NDArray[np.bool_]]:
+    """The mask of each label, of the shape of a file's values ``index``, in the order of the map.
 
     Raises:
-        BadInput: the file holds fractions, negative values, or a value that the map does not name.
+        BadInput: the file has fractions, negative values, or a value that the map does not name.
     """
     require_few_labels(path, index)
     whole = np.rint(index)
     if not (np.isfinite(index).all() and np.abs(index - whole).max(initial=0) < 1e-3 and whole.min(initial=0) >= 0):
-        raise BadInput(f"{path}: holds values other than 0, 1, 2, ...; expected a mask")
+        raise BadInput(f"{path}: has values other than 0, 1, 2, ...; expected a mask")
     if all(labels.values()):
         known = {value for values in labels.values() for value in values}
         if others := sorted({int(value) for value in np.unique(whole)} - known - {0}):
             few = [str(value) for value in others[:10]]
             raise BadInput(
-                f"{path}: holds {', '.join(few)}{', ...' if len(others) > len(few) else ''}, which no label "
-                f"names; add them to --labels (NAME={'+'.join(few)}), or have them ignored ({IGNORE}={'+'.join(few)})"
+                f"{path}: has the values {', '.join(few)}{', ...' if len(others) > len(few) else ''}, which no label "
+                f"has; add them to --labels (NAME={'+'.join(few)}), or ignore them ({IGNORE}={'+'.join(few)})"
             )
     return [np.isin(whole, values) if values else whole > 0 for name, values in labels.items() if name != IGNORE]
 
 
-def ignored_in(index: NDArray[Any], labels: LabelMap) -> list[str]:
-    """A remark where a mask holds values that the map ignores."""
+def ignored_remarks(index: NDArray[Any], labels: LabelMap) -> list[str]:
+    """A remark if a mask has values that the map ignores."""
     there = sorted({int(value) for value in np.unique(np.rint(index))} & set(labels.get(IGNORE, ())))
     return [f"values {', '.join(map(str, there))} ignored: background"] if there else []

@@ -4,11 +4,20 @@ import re
 from collections import defaultdict
 from pathlib import Path
 
-from fedmerit_data.raw import Decoded, RawCase, RawSite, by_site, files_below, pair, remember, require_folder
+from fedmerit_data.raw_cases import (
+    Decoded,
+    RawCase,
+    RawSite,
+    group_by_site,
+    list_files,
+    note_file,
+    pair_files,
+    require_folder,
+)
+from fedmerit_data.readers.dicom_series import list_outside, select_series
 from fedmerit_data.readers.kind import prostate_kind
-from fedmerit_data.readers.series import one_series, outside
 from fedmerit_data.spatial.dicom import is_slice, read_series
-from fedmerit_data.spatial.geometry import axial
+from fedmerit_data.spatial.geometry import slice_axially
 from fedmerit_data.spatial.volumes import read_itk
 
 SITES = ("PROSTATE-DIAGNOSIS", "Prostate-3T")
@@ -20,8 +29,8 @@ T2 = re.compile("t2", re.IGNORECASE)
 def find_sites(source: Path) -> list[RawSite]:
     """The collections, whichever of the two ``source`` holds at any depth, sorted by name.
 
-    A corrected mask stands before the one that it corrects. Patients without a mask are no part of the challenge
-    and left out.
+    A corrected mask replaces the one that it corrects. Patients without a mask are not part of the challenge and are
+    left out.
 
     Raises:
         BadInput: no case, a mask without an image or twice, or a patient with several series that could be the T2.
@@ -32,12 +41,12 @@ def find_sites(source: Path) -> list[RawSite]:
     masks: dict[bool, dict[str, Path]] = {True: {}, False: {}}
     strays: list[tuple[Path, str]] = []
     left_out = []
-    for path in files_below(source):
+    for path in list_files(source):
         parts = path.relative_to(source).parts
         match = MASK.fullmatch(path.name)
         site = next((part for part in parts[:-2] if part in SITES), None)
         if match:
-            remember(masks[bool(match["corrected"])], match["case"], path)
+            note_file(masks[bool(match["corrected"])], match["case"], path)
         elif site and is_slice(path):
             patient = parts[parts.index(site) + 1]
             collection[patient] = site
@@ -54,23 +63,23 @@ def find_sites(source: Path) -> list[RawSite]:
             strays.append((used.pop(patient), reason))
     for patient in series.keys() - used.keys() - DROPPED.keys():
         left_out.append((f"{collection[patient]}/{patient}", "no mask: no part of the challenge"))
-    images = {patient: one_series(series[patient], T2) for patient in sorted(series.keys() & used.keys())}
+    images = {patient: select_series(series[patient], T2) for patient in sorted(series.keys() & used.keys())}
     for patient, chosen in images.items():
         strays += [(folder, "not the T2 series") for folder in series[patient] - {chosen}]
     cases = (
         (collection[case], RawCase(case, f"{collection[case]}-{case}", image, mask))
-        for case, image, mask in pair(images, used, source)
+        for case, image, mask in pair_files(images, used, source)
     )
-    return by_site(cases, [*left_out, *outside(images.values(), strays, source)])
+    return group_by_site(cases, [*left_out, *list_outside(images.values(), strays, source)])
 
 
 def decode(case: RawCase) -> Decoded:
-    """The T2 slices and the gland, both zones merged, oriented as `axial` has it.
+    """The T2 slices and the gland, both zones merged, oriented by `slice_axially`.
 
     Raises:
         BadInput: a file is unreadable, image and mask differ in shape or geometry, or a label is not 0 to 2.
     """
-    return axial(case, read_series(case.image), read_itk(case.label), zones=2)
+    return slice_axially(case, read_series(case.image), read_itk(case.label), zones=2)
 
 
 KIND = prostate_kind(

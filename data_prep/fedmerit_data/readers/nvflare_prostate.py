@@ -1,7 +1,7 @@
 """Reader of NVFlare's prostate example: ``dataset_2D/<site>/{Image,Mask}/<case>/<slice>.png`` and its data lists.
 
-Its data lists ``datalist_2D/client_<site>.json`` say which cases count; FedMerit splits these by patient anew. The
-slices carry no millimetres, and only those that show the prostate are there.
+Its data lists ``datalist_2D/client_<site>.json`` name the cases to use; FedMerit splits them by patient again. The
+slices have no pixel size in mm, and the layout has only slices that show the prostate.
 """
 
 import json
@@ -12,19 +12,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmerit.errors import BadInput
-from fedmerit_data.raw import (
+from fedmerit_data.raw_cases import (
     Decoded,
     RawCase,
     RawSite,
-    pair,
-    remember,
+    add_left_out,
+    find_site_folders,
+    list_visible,
+    note_file,
+    pair_files,
     require_file,
-    site_folders,
-    visible,
-    with_strays,
 )
 from fedmerit_data.readers.kind import prostate_kind
-from fedmerit_data.spatial.photographs import halved, load
+from fedmerit_data.spatial.photographs import binarise_mask, load
 
 EXPECTED = "dataset_2D/<site>/{Image,Mask}/<case>/<slice>.png and datalist_2D/client_<site>.json"
 PARTS = ("Image", "Mask")
@@ -36,24 +36,24 @@ def find_sites(source: Path) -> list[RawSite]:
 
     Raises:
         BadInput: no site, a case without images or masks, or a data list that is missing, unreadable or names
-            files that are not there.
+            missing files.
     """
-    folders, strays = site_folders(source / "dataset_2D", EXPECTED)
-    return with_strays([_read_site(source, folder) for folder in folders], strays)
+    folders, strays = find_site_folders(source / "dataset_2D", EXPECTED)
+    return add_left_out([_read_site(source, folder) for folder in folders], strays)
 
 
 def _read_site(source: Path, folder: Path) -> RawSite:
     datalist = source / "datalist_2D" / f"client_{folder.name}.json"
     listed = _listed(datalist, source / "dataset_2D")
-    images, masks = ({path.name: path for path in visible(folder / part) if path.is_dir()} for part in PARTS)
-    entries = [*visible(folder), *(path for part in PARTS for path in visible(folder / part))]
+    images, masks = ({path.name: path for path in list_visible(folder / part) if path.is_dir()} for part in PARTS)
+    entries = [*list_visible(folder), *(path for part in PARTS for path in list_visible(folder / part))]
     cases = []
     left_out = [
         (path.relative_to(folder).as_posix(), "not the folder of a case")
         for path in entries
         if path not in (*images.values(), *masks.values(), *(folder / part for part in PARTS))
     ]
-    for case, image, mask in pair(images, masks, folder):
+    for case, image, mask in pair_files(images, masks, folder):
         if {image.relative_to(folder.parent).as_posix(), mask.relative_to(folder.parent).as_posix()} <= listed:
             cases.append(RawCase(case, f"{folder.name}-{case}", image, mask))
         else:
@@ -79,19 +79,19 @@ def _listed(datalist: Path, folder: Path) -> set[str]:
 
 
 def decode(case: RawCase) -> Decoded:
-    """The slices of one case from foot to head, by the numbers that name them; a mask is what is above 127.
+    """The slices of one case from foot to head, sorted by number; mask values above 127 are the prostate.
 
     Raises:
         BadInput: a slice is unreadable, has no mask, is not named by a number, or differs in shape from others.
     """
     images, masks = (_numbered(folder) for folder in (case.image, case.label))
-    slices = pair(images, masks, case.image)
+    slices = pair_files(images, masks, case.image)
     for name, image, _ in slices:
         if not (name.isascii() and name.isdigit()):
             raise BadInput(f"{image}: not named by the number of its slice; expected {EXPECTED}")
     slices.sort(key=lambda slice_: int(slice_[0]))
     pixels = _stack([(path, load(path, "L")) for _, path, _ in slices])
-    label = _stack([(path, halved(path, load(path, "L"))) for _, _, path in slices])
+    label = _stack([(path, binarise_mask(path, load(path, "L"))) for _, _, path in slices])
     if pixels.shape != label.shape:
         raise BadInput(f"{case.label}: masks of shape {label.shape[1:]}, but images of {pixels.shape[1:]}")
     return Decoded(pixels[:, None].astype(np.float32), label[:, None].astype(np.uint8))
@@ -99,8 +99,8 @@ def decode(case: RawCase) -> Decoded:
 
 def _numbered(folder: Path) -> dict[str, Path]:
     found: dict[str, Path] = {}
-    for path in visible(folder):
-        remember(found, path.stem, path)
+    for path in list_visible(folder):
+        note_file(found, path.stem, path)
     return found
 
 

@@ -4,9 +4,18 @@ import re
 from pathlib import Path
 
 from fedmerit.errors import BadInput
-from fedmerit_data.raw import Decoded, RawCase, RawSite, by_site, files_below, pair, remember, require_folder
+from fedmerit_data.raw_cases import (
+    Decoded,
+    RawCase,
+    RawSite,
+    group_by_site,
+    list_files,
+    note_file,
+    pair_files,
+    require_folder,
+)
 from fedmerit_data.readers.kind import prostate_kind
-from fedmerit_data.spatial.geometry import axial
+from fedmerit_data.spatial.geometry import slice_axially
 from fedmerit_data.spatial.volumes import read_itk
 
 # As the multi-site release lists the cases; those it does not list, of 00 to 49, are RUNMC's.
@@ -19,29 +28,29 @@ def find_sites(source: Path) -> list[RawSite]:
     """The hospitals that cases below ``source`` come from, at any depth, sorted by name.
 
     Raises:
-        BadInput: no case, an image or mask alone, a case twice, or a number that no training case has.
+        BadInput: no case, an image or mask without the other, a case twice, or a number that no training case has.
     """
     require_folder(source, "CaseNN.mhd and CaseNN_segmentation.mhd with their .raw files")
     images: dict[str, Path] = {}
     masks: dict[str, Path] = {}
     voxels: dict[Path, Path] = {}
     left_out = []
-    for path in files_below(source):
+    for path in list_files(source):
         match = FILE.fullmatch(path.name)
         if not match:
             left_out.append((path.relative_to(source).as_posix(), "not named CaseNN or CaseNN_segmentation .mhd, .raw"))
         elif match["suffix"].lower() == "mhd":
-            remember(masks if match["mask"] else images, match["case"].capitalize(), path)
+            note_file(masks if match["mask"] else images, match["case"].capitalize(), path)
         else:
             voxels[path.with_suffix("")] = path
     cases = []
-    for case, image, mask in pair(images, masks, source):
+    for case, image, mask in pair_files(images, masks, source):
         for header in (image, mask):
             voxels.pop(header.with_suffix(""), None)
         site = _hospital(case, image)
         cases.append((site, RawCase(case, f"{site}-{case}", image, mask)))
     left_out += [(path.relative_to(source).as_posix(), "its .mhd header is missing") for path in voxels.values()]
-    return by_site(cases, left_out)
+    return group_by_site(cases, left_out)
 
 
 def _hospital(case: str, image: Path) -> str:
@@ -52,12 +61,12 @@ def _hospital(case: str, image: Path) -> str:
 
 
 def decode(case: RawCase) -> Decoded:
-    """The T2 slices and the whole gland, oriented as `axial` has it.
+    """The T2 slices and the whole gland, oriented by `slice_axially`.
 
     Raises:
         BadInput: a file is unreadable, image and mask differ in shape or geometry, or a label is no label.
     """
-    return axial(case, read_itk(case.image), read_itk(case.label))
+    return slice_axially(case, read_itk(case.image), read_itk(case.label))
 
 
 KIND = prostate_kind(

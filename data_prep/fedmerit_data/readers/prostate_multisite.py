@@ -4,9 +4,18 @@ import re
 from pathlib import Path
 
 from fedmerit.errors import BadInput
-from fedmerit_data.raw import Decoded, RawCase, RawSite, pair, remember, site_folders, visible, with_strays
+from fedmerit_data.raw_cases import (
+    Decoded,
+    RawCase,
+    RawSite,
+    add_left_out,
+    find_site_folders,
+    list_visible,
+    note_file,
+    pair_files,
+)
 from fedmerit_data.readers.kind import prostate_kind
-from fedmerit_data.spatial.geometry import axial
+from fedmerit_data.spatial.geometry import slice_axially
 from fedmerit_data.spatial.volumes import read_nifti
 
 SITES = ("BIDMC", "BMC", "HK", "I2CVB", "RUNMC", "UCL")
@@ -18,16 +27,16 @@ def find_sites(source: Path) -> list[RawSite]:
     """Every site below ``source``, its images and masks paired, sorted by name.
 
     Raises:
-        BadInput: no site, a site without cases, an image or mask alone, or two folders that are one site.
+        BadInput: no site, a site without cases, an image or mask without the other, or two folders of one site.
     """
-    folders, strays = site_folders(source, "one folder per site with CaseNN.nii.gz and CaseNN_segmentation.nii.gz")
+    folders, strays = find_site_folders(source, "one folder per site with CaseNN.nii.gz and CaseNN_segmentation.nii.gz")
     sites: dict[str, tuple[Path, RawSite]] = {}
     for folder in folders:
         site = _read_site(folder)
         if site.name in sites:
             raise BadInput(f"{folder}: {sites[site.name][0]} is site {site.name} under another name; keep one of them")
         sites[site.name] = (folder, site)
-    return with_strays([sites[name][1] for name in sorted(sites)], strays)
+    return add_left_out([sites[name][1] for name in sorted(sites)], strays)
 
 
 def _read_site(folder: Path) -> RawSite:
@@ -35,24 +44,24 @@ def _read_site(folder: Path) -> RawSite:
     images: dict[str, Path] = {}
     masks: dict[str, Path] = {}
     left_out = []
-    for path in visible(folder):
+    for path in list_visible(folder):
         match = FILE.fullmatch(path.name)
         if match:
-            remember(masks if match["mask"] else images, match["case"].capitalize(), path)
+            note_file(masks if match["mask"] else images, match["case"].capitalize(), path)
         else:
             left_out.append((path.name, "not named CaseNN.nii.gz or CaseNN_segmentation.nii.gz"))
-    # Case numbers start anew at some sites, so that a patient is a site and a number.
-    cases = (RawCase(case, f"{name}-{case}", image, mask) for case, image, mask in pair(images, masks, folder))
+    # Case numbers start again at some sites, so a patient is a site and a number.
+    cases = (RawCase(case, f"{name}-{case}", image, mask) for case, image, mask in pair_files(images, masks, folder))
     return RawSite(name, tuple(cases), tuple(left_out))
 
 
 def decode(case: RawCase) -> Decoded:
-    """The T2 slices and the whole gland, oriented as `axial` has it; labels above 1 count as 1.
+    """The T2 slices and the whole gland, oriented by `slice_axially`; labels above 1 count as 1.
 
     Raises:
         BadInput: a file is unreadable, image and mask differ in shape or geometry, or a label is no label.
     """
-    return axial(case, read_nifti(case.image), read_nifti(case.label))
+    return slice_axially(case, read_nifti(case.image), read_nifti(case.label))
 
 
 KIND = prostate_kind(

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from fedmerit_data.raw import RawSite
+from fedmerit_data.raw_cases import RawSite
 from fedmerit_data.readers.kind import fundus_kind
-from fedmerit_data.spatial.photographs import decode_rings, one_site
+from fedmerit_data.spatial.photographs import decode_rings, find_one_site
 
 EXPECTED = (
     "Training400/{Glaucoma,Non-Glaucoma}/*.jpg, REFUGE-Validation400/*.jpg or Test400/*.jpg, and their masks in "
@@ -13,12 +13,12 @@ EXPECTED = (
 
 
 def find_sites(source: Path) -> list[RawSite]:
-    """The images of all parts that are there as one site; g, n, V or T before the number tells the parts apart.
+    """The images of all parts found as one site; the letter g, n, V or T before the number is the part.
 
     Raises:
-        BadInput: no such folder, no cases, an image or mask alone, or two files of one case.
+        BadInput: no such folder, no cases, an image or mask without the other, or two files of one case.
     """
-    return [one_site("REFUGE", source, EXPECTED, _role)]
+    return [find_one_site("REFUGE", source, EXPECTED, _role)]
 
 
 def _role(path: Path) -> tuple[str, str]:

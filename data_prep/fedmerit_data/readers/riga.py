@@ -14,9 +14,9 @@ from skimage.measure import label, regionprops
 from skimage.morphology import closing, disk
 
 from fedmerit.errors import BadInput
-from fedmerit_data.raw import Decoded, RawCase, RawSite, files_below, remember, require_folder, require_same_shape
+from fedmerit_data.raw_cases import Decoded, RawCase, RawSite, list_files, note_file, require_folder, require_same_shape
 from fedmerit_data.readers.kind import Kind, fundus_kind
-from fedmerit_data.spatial.photographs import decoded, load
+from fedmerit_data.spatial.photographs import load, make_case
 
 Mask = NDArray[np.bool_]
 
@@ -24,11 +24,11 @@ EXPERTS = 6
 EXPECTED = "imageKprime.* and imageK-1.* to imageK-6.*"
 FILE = re.compile(r"image(?P<number>\d+)(?:-(?P<expert>[1-6])|prime)\.(?:jpe?g|tiff?)", re.IGNORECASE)
 UNUSABLE = ("BinRushed1-Corrected-image44-4", "BinRushed2-image20-3", "MagrabiFemale-image26-3")
-LOSSLESS_NOISE, JPEG_NOISE = 2, 10  # levels by which a copy strays where nothing is drawn
-ANOTHER = 0.3  # share of pixels that differ by more, above which a file is no copy of the image
-SPECK = 0.05  # share of the longest line below which a piece is a speck
-SMALLEST = 0.01  # share of the disc's area below which an enclosed region is no cup
-STRAY = 0.1  # share of the line outside the disc above which the disc cannot be the outermost curve
+LOSSLESS_NOISE, JPEG_NOISE = 2, 10  # grey levels by which a copy differs if nothing is drawn
+ANOTHER = 0.3  # largest share of pixels that differ by more in a copy of the image
+SPECK = 0.05  # share of the longest line; shorter pieces are specks
+SMALLEST = 0.01  # share of the disc's area; smaller enclosed regions are not the cup
+STRAY = 0.1  # share of the line outside the disc; with more the disc is not the outermost curve
 GAPS = (0, 1, 2, 4)  # pixels by which a line is thickened to close it, in the order tried
 
 
@@ -60,12 +60,12 @@ def find_messidor(source: Path) -> list[RawSite]:
 
 
 def _read_site(name: str, source: Path, part: str) -> RawSite:
-    """The cases below ``source``/``part``, or below ``source`` where that is the part itself."""
+    """The cases below ``source``/``part``, or below ``source`` if that is the part itself."""
     folder = source / part if (source / part).is_dir() else source
     found: dict[str, dict[str, Path]] = defaultdict(dict)
     left_out = []
     require_folder(folder, f"{part}/.../{EXPECTED}")
-    for path in files_below(folder):
+    for path in list_files(folder):
         relative, match = path.relative_to(folder), FILE.fullmatch(path.name)
         if match is None:
             left_out.append((relative.as_posix(), "not named imageKprime or imageK-1 to imageK-6"))
@@ -74,7 +74,7 @@ def _read_site(name: str, source: Path, part: str) -> RawSite:
         if f"{case}-{match['expert']}" in UNUSABLE:
             left_out.append((relative.as_posix(), "known to be unusable in the release"))
         else:
-            remember(found[case], match["expert"] or "prime", path)
+            note_file(found[case], match["expert"] or "prime", path)
     cases = []
     for case, files in sorted(found.items()):
         prime = files.pop("prime", None)
@@ -85,12 +85,12 @@ def _read_site(name: str, source: Path, part: str) -> RawSite:
         reason = "no expert's contours of this image" if prime else "its clean image, prime, is missing"
         left_out += [(path.relative_to(folder).as_posix(), reason) for path in (prime, *files.values()) if path]
     if not cases:
-        raise BadInput(f"{folder}: holds no cases in this layout; expected {EXPECTED}")
+        raise BadInput(f"{folder}: has no cases in this layout; expected {EXPECTED}")
     return RawSite(name, tuple(cases), tuple(sorted(left_out)))
 
 
 def decode(case: RawCase) -> Decoded:
-    """One photograph as a case of one slice, labels disc and cup: what more than half of its experts enclosed.
+    """One photograph as a case of one slice, labels disc and cup: pixels that more than half of its experts enclosed.
 
     An expert whose contours do not close is left out with a remark.
 
@@ -120,15 +120,15 @@ def decode(case: RawCase) -> Decoded:
     if not experts:
         raise BadInput(f"{case.label}: no closed contour found on it or on another copy; expected disc and cup drawn")
     disc, cup = np.sum(experts, axis=0) * 2 > len(experts)
-    return decoded(image, disc, cup, remarks=tuple(remarks))
+    return make_case(image, disc, cup, remarks=tuple(remarks))
 
 
 def drawn(image: NDArray[np.uint8], copy: NDArray[np.uint8], lossy: bool) -> Mask:
-    """Where something is drawn on ``copy``, (height, width); ``lossy`` allows for the noise of compression."""
+    """(height, width) pixels drawn on ``copy``; ``lossy`` allows for the noise of compression."""
     difference = _difference(image, copy)
     changed = difference > (JPEG_NOISE if lossy else LOSSLESS_NOISE)
     if lossy and changed.any():
-        # Compression smears a line over its blocks: what is drawn differs clearly more than what is smeared.
+        # Compression smears a line over its blocks: drawn pixels differ clearly more than smeared ones.
         changed = difference > threshold_otsu(difference[changed])
     pieces = label(changed, connectivity=2)
     pixels = np.bincount(pieces.ravel())
@@ -137,15 +137,15 @@ def drawn(image: NDArray[np.uint8], copy: NDArray[np.uint8], lossy: bool) -> Mas
 
 
 def _difference(image: NDArray[np.uint8], copy: NDArray[np.uint8]) -> NDArray[np.int16]:
-    """The levels (height, width) by which the colour that differs most does."""
+    """(height, width) difference in grey levels, the maximum over colours."""
     return np.asarray(np.abs(image.astype(np.int16) - copy).max(axis=2))
 
 
 def enclosed(line: Mask) -> tuple[Mask, Mask] | None:
     """Disc and cup, both (height, width), within the outer and the inner of the closed curves of ``line``.
 
-    Both reach to the middle of their curve, however thick. The cup is empty where only one curve closes;
-    `None` where none does, or where the line runs on outside the one that does.
+    Both reach to the middle of their curve, however thick. The cup is empty if only one curve closes;
+    `None` if none does, or if the line continues outside the one that does.
     """
     rows, columns = np.flatnonzero(line.any(axis=1)), np.flatnonzero(line.any(axis=0))
     if not rows.size:
@@ -169,7 +169,7 @@ def enclosed(line: Mask) -> tuple[Mask, Mask] | None:
 def _curves(line: Mask) -> tuple[Mask, Mask] | None:
     regions = label(~line, connectivity=1)  # a line of touching corners separates them
     inner = (regions != regions[0, 0]) & ~line
-    if inner.sum() <= line.sum():  # a closed curve encloses more than itself; specks in an open one do not
+    if inner.sum() <= line.sum():  # a closed curve encloses more pixels than its own; specks in an open one do not
         return None
     blobs = label(line | inner, connectivity=2)
     outermost = Counter(blobs[inner].tolist()).most_common(1)[0][0]
@@ -178,7 +178,7 @@ def _curves(line: Mask) -> tuple[Mask, Mask] | None:
 
 
 def _cup(regions: NDArray[Any], inner: Mask, line: Mask) -> Mask:
-    """The region within the inner curve: none lies in it, and it bulges nowhere inwards as a crescent rim does."""
+    """The region within the inner curve: it contains no other region, and is convex, unlike a crescent rim."""
     large = [part for part in regionprops(regions * inner) if part.area >= SMALLEST * inner.sum()]
     cups = [
         part
@@ -194,7 +194,7 @@ def _cup(regions: NDArray[Any], inner: Mask, line: Mask) -> Mask:
 
 
 def _to_middle(inside: Mask, line: Mask, outside: Mask) -> Mask:
-    """``inside`` and those pixels of the line that lie nearer to it than to ``outside``, and the middle ones."""
+    """``inside`` and the pixels of the line that are nearer to it than to ``outside``, and the middle ones."""
     nearer = distance_transform_edt(~inside) < distance_transform_edt(~outside) + 1
     return np.asarray(inside | (line & nearer))
 

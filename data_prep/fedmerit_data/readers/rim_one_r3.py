@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmerit.errors import BadInput
-from fedmerit_data.raw import Decoded, RawCase, RawSite
+from fedmerit_data.raw_cases import Decoded, RawCase, RawSite
 from fedmerit_data.readers.kind import fundus_kind
-from fedmerit_data.spatial.photographs import EYE, decoded, halved, load, load_mask, one_site
+from fedmerit_data.spatial.photographs import EYE, binarise_mask, find_one_site, load, load_mask, make_case
 
 EXPECTED = (
     "{Healthy,Glaucoma and suspects}/Stereo Images/{N,G,S}-k-{L,R}.jpg and Average_masks/N-1-L-{Disc,Cup}-Avg.png"
@@ -22,9 +22,9 @@ def find_sites(source: Path) -> list[RawSite]:
     """Healthy eyes, glaucomas and suspects as one site; both eyes of a patient are one patient.
 
     Raises:
-        BadInput: no such folder, no cases, an image or mask alone, or two files of one case.
+        BadInput: no such folder, no cases, an image or mask without the other, or two files of one case.
     """
-    site = one_site("RIM-ONE-r3", source, EXPECTED, _role, masks=("disc", "cup"), patient=partial(EYE.sub, ""))
+    site = find_one_site("RIM-ONE-r3", source, EXPECTED, _role, masks=("disc", "cup"), patient=partial(EYE.sub, ""))
     return [site]
 
 
@@ -45,8 +45,8 @@ def decode(case: RawCase) -> Decoded:
     height, width = image.shape[:2]
     if width <= height:
         raise BadInput(f"{case.image}: {width} x {height} pixels; expected a stereo pair as released, 2144 x 1424")
-    disc, cup = (halved(path, _left(load_mask(case, path, image))) for path in (case.label, *case.more))
-    return decoded(_left(image), disc, cup)
+    disc, cup = (binarise_mask(path, _left(load_mask(case, path, image))) for path in (case.label, *case.more))
+    return make_case(_left(image), disc, cup)
 
 
 def _left(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:

@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 from pydicom.pixels.utils import get_expected_length
 
 from fedmerit.errors import BadInput
-from fedmerit_data.raw import visible
-from fedmerit_data.spatial.volumes import FROM_LPS, ITK, Volume, placed, reading, require_sane
+from fedmerit_data.raw_cases import list_visible
+from fedmerit_data.spatial.volumes import FROM_LPS, ITK, Volume, place_volume, report_damage, require_sane
 
-# What a slice has to say, and its whole series in the same words.
-OF_ALL_SLICES = (
+# Tags that every slice has, with equal values in the whole series.
+SHARED_TAGS = (
     "SeriesInstanceUID",
     "Rows",
     "Columns",
@@ -22,35 +22,35 @@ OF_ALL_SLICES = (
     "BitsAllocated",
     "PixelRepresentation",
 )
-ONE_PLACE = 0.1  # mm within which two slices lie in one place
-EVEN = 0.05  # share of the median step by which the steps between the slices of a series may stray
+POSITION_TOLERANCE = 0.1  # mm; closer slices have the same position
+SPACING_TOLERANCE = 0.05  # share of the median step by which steps between slices may differ from it
 
 
 def is_slice(path: Path) -> bool:
-    """Whether a file of a DICOM folder is named as a slice is; many sets name slices without a suffix."""
+    """Whether a file in a DICOM folder has the name of a slice; many sets name slices without a suffix."""
     plain = path.suffix == "" and path.name.upper() not in ("LICENSE", "DICOMDIR", "README")
     return plain or path.suffix.lower() in (".dcm", ".ima")
 
 
 def read_series(folder: Path) -> Volume:
-    """The one DICOM series that a folder holds, its slices sorted by where they lie.
+    """The one DICOM series of a folder, its slices sorted by position.
 
     Raises:
-        BadInput: a slice is unreadable, belongs to another series, is there twice, or is missing in between.
+        BadInput: a slice is unreadable, belongs to another series, occurs twice, or is missing in between.
     """
-    paths = [path for path in visible(folder) if is_slice(path)]
+    paths = [path for path in list_visible(folder) if is_slice(path)]
     if len(paths) < 2:
         raise BadInput(f"{folder}: {len(paths)} DICOM slice(s); expected the folder of a whole series")
     slices = [(path, _header(path)) for path in paths]
     first = slices[0][1]
     for path, header in slices:
-        for key in (*OF_ALL_SLICES, "PixelSpacing"):
+        for key in (*SHARED_TAGS, "PixelSpacing"):
             if header[key].value != first[key].value:
                 raise BadInput(f"{path}: its {key} is not that of {paths[0].name}; keep one series per folder")
         apart = np.subtract(header.ImageOrientationPatient, first.ImageOrientationPatient)
         if not np.abs(apart).max() < 1e-3:
             raise BadInput(f"{path}: its ImageOrientationPatient is not that of {paths[0].name}; keep one series")
-    with reading(folder, "DICOM series"):
+    with report_damage(folder, "DICOM series"):
         require_sane(folder, (first.Columns, first.Rows, len(slices)))
         along, down = np.reshape(np.asarray(first.ImageOrientationPatient, float), (2, 3))
         normal = np.cross(along, down)
@@ -59,7 +59,7 @@ def read_series(folder: Path) -> Volume:
         _require_even(folder, [path.name for path, _ in slices], places @ normal)
         reader = ITK.ImageSeriesReader()
         reader.SetFileNames([str(path) for path, _ in slices])
-        reader.SetOutputPixelType(ITK.sitkFloat32)  # else that of the first, which cuts off others' slopes
+        reader.SetOutputPixelType(ITK.sitkFloat32)  # by default the type of the first slice, which truncates others
         voxels = ITK.GetArrayFromImage(reader.Execute()).T
         affine = np.eye(4)
         rows_apart, columns_apart = (float(value) for value in first.PixelSpacing)
@@ -67,13 +67,13 @@ def read_series(folder: Path) -> Volume:
         affine[:3, 2] = (places[-1] - places[0]) / (len(places) - 1)
         affine[:3, 3] = places[0]
         require_sane(folder, voxels.shape)
-        return placed(folder, voxels, FROM_LPS @ affine)
+        return place_volume(folder, voxels, FROM_LPS @ affine)
 
 
 def _header(path: Path) -> pydicom.Dataset:
     if path.is_dir():
         raise BadInput(f"{path}: not a readable DICOM slice (it is a folder); name the folder of one series")
-    with reading(path, "DICOM slice"):
+    with report_damage(path, "DICOM slice"):
         header = pydicom.dcmread(path)
         require_sane(path, (header.Columns, header.Rows, 1))
         _require_pixels(header)
@@ -81,45 +81,45 @@ def _header(path: Path) -> pydicom.Dataset:
             if len(header[key].value) != count or not np.isfinite([float(value) for value in header[key].value]).all():
                 raise BadInput(f"{path}: {key} {header[key].value}; expected {count} numbers")
         if int(header.get("NumberOfFrames") or 1) != 1:
-            raise BadInput(f"{path}: holds several frames; expected one slice per file")
-        for key in OF_ALL_SLICES:
-            header[key]  # raises the name of what is missing
+            raise BadInput(f"{path}: has several frames; expected one slice per file")
+        for key in SHARED_TAGS:
+            header[key]  # KeyError names a missing tag
         return header
 
 
 def _require_pixels(header: pydicom.Dataset) -> None:
-    """`ValueError` unless a slice holds all its pixels, for ITK makes up what is missing; takes them out of memory."""
+    """`ValueError` unless a slice has all its pixels, since ITK fills in missing ones; drops them from memory."""
     pixels = header.pop("PixelData", None)
     there = len(pixels.value or b"") if pixels else 0
     promised = 1 if header.file_meta.TransferSyntaxUID.is_compressed else get_expected_length(header)
     if there < promised:
-        raise ValueError(f"promises {promised} bytes of pixels, but holds {there}")
+        raise ValueError(f"promises {promised} bytes of pixels, but has {there}")
 
 
 def _require_even(folder: Path, names: list[str], places: NDArray[np.float64]) -> None:
-    """`BadInput` unless neighbours along the normal lie equally far apart."""
+    """`BadInput` unless neighbours along the normal have equal distances."""
     steps = np.diff(places)
     at = int(np.argmin(steps))
-    if steps[at] < ONE_PLACE:
-        raise BadInput(f"{folder}: {names[at]} and {names[at + 1]} lie in one place; keep one of the two")
+    if steps[at] < POSITION_TOLERANCE:
+        raise BadInput(f"{folder}: {names[at]} and {names[at + 1]} have one position; keep one of the two")
     usual = float(np.median(steps))
     at = int(np.argmax(np.abs(steps - usual)))
-    if not abs(steps[at] - usual) <= EVEN * usual:
+    if not abs(steps[at] - usual) <= SPACING_TOLERANCE * usual:
         raise BadInput(
-            f"{folder}: {names[at]} and {names[at + 1]} lie {steps[at]:.2f} mm apart, others {usual:.2f} mm; "
-            "fetch the missing slice, or remove what is no part of the series"
+            f"{folder}: {names[at]} and {names[at + 1]} are {steps[at]:.2f} mm apart, others {usual:.2f} mm; "
+            "add the missing slice, or remove what is not part of the series"
         )
 
 
 def read_segmentation(path: Path, segments: Collection[int]) -> Volume:
-    """The union of the given segments of a DICOM-SEG object, 1 within and 0 without.
+    """The union of the given segments of a DICOM-SEG object, 1 inside and 0 outside.
 
     Raises:
-        BadInput: the file is unreadable or holds none of the segments.
+        BadInput: the file is unreadable or has none of the segments.
     """
-    import highdicom  # takes a second, and other layouts do without
+    import highdicom  # takes a second to import, and other layouts do not need it
 
-    with reading(path, "DICOM segmentation"):
+    with report_damage(path, "DICOM segmentation"):
         header = pydicom.dcmread(path, stop_before_pixels=True)
         require_sane(path, (header.Columns, header.Rows, int(header.NumberOfFrames)))
         file = highdicom.seg.segread(path)
@@ -128,24 +128,24 @@ def read_segmentation(path: Path, segments: Collection[int]) -> Volume:
             raise BadInput(f"{path}: segments {list(file.segment_numbers)}; expected some of {sorted(segments)}")
         geometry = file.get_volume_geometry()
         if geometry is None:
-            raise BadInput(f"{path}: its frames make up no volume; export the segmentation again")
+            raise BadInput(f"{path}: its frames are not a volume; export the segmentation again")
         require_sane(path, geometry.spatial_shape)
         volume = file.get_volume(segment_numbers=present)
         # Its axes are slice, row, column.
-        return placed(path, volume.array.max(axis=-1).T, FROM_LPS @ volume.affine[:, [2, 1, 0, 3]])
+        return place_volume(path, volume.array.max(axis=-1).T, FROM_LPS @ volume.affine[:, [2, 1, 0, 3]])
 
 
-def series_uid(folder: Path) -> str:
-    """The SeriesInstanceUID of the first slice in a folder; `BadInput` where it is unreadable."""
-    return str(_header(next(path for path in visible(folder) if is_slice(path))).SeriesInstanceUID)
+def read_series_uid(folder: Path) -> str:
+    """The SeriesInstanceUID of the first slice in a folder; `BadInput` if it is unreadable."""
+    return str(_header(next(path for path in list_visible(folder) if is_slice(path))).SeriesInstanceUID)
 
 
-def referenced_series(path: Path) -> str | None:
-    """The series that a DICOM-SEG object was drawn on, where it names one.
+def read_referenced_series(path: Path) -> str | None:
+    """The series that a DICOM-SEG object was drawn on, if it names one.
 
     Raises:
         BadInput: the file is unreadable.
     """
-    with reading(path, "DICOM segmentation"):
+    with report_damage(path, "DICOM segmentation"):
         named = pydicom.dcmread(path, stop_before_pixels=True).get("ReferencedSeriesSequence")
         return str(named[0].SeriesInstanceUID) if named else None

@@ -14,18 +14,19 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedmerit.errors import BadInput
-from fedmerit_data.raw import Decoded
+from fedmerit_data.raw_cases import Decoded
 
 Normalise = Callable[[NDArray[np.float32] | Tensor], Tensor]
 
-CLIPPED = 0.5, 99.5  # percentiles of a volume beyond which voxels are as dark and as bright as these
-EXACT = 1_000_000  # voxels up to which MONAI takes percentiles by torch, and beyond which by NumPy
+CLIPPED = 0.5, 99.5  # percentiles to which a volume is clipped
+EXACT = 1_000_000  # voxels; with more, MONAI computes percentiles by NumPy instead of torch
 
 
 def normalise_mri(image: NDArray[np.float32] | Tensor) -> Tensor:
     """MRI has no unit: clip the brightest and darkest half percent of a volume, then mean 0 and deviation 1.
 
-    To the bit MONAI's ScaleIntensityRangePercentiles, which sorts all voxels twice, a quarter of a preparation's time.
+    Equal to the bit to MONAI's ScaleIntensityRangePercentiles, which sorts all voxels twice, a quarter of the time of a
+    preparation.
     """
     voxels = np.asarray(image)
     low, high = (_percentile(voxels, percent) for percent in CLIPPED)
@@ -36,7 +37,7 @@ def normalise_mri(image: NDArray[np.float32] | Tensor) -> Tensor:
 # Photographs: [0, 1], then mean 0 and deviation 1 for each colour of each image.
 normalise_photo: Normalise = Compose([ScaleIntensityRange(0, 255, 0, 1), NormalizeIntensity(channel_wise=True)])
 
-# CT has a unit, which is kept: Hounsfield units of a window (its level, less and plus half its width) to [-1, 1].
+# CT has a unit, which is kept: Hounsfield units of a window (level minus and plus half the width) to [-1, 1].
 WINDOWS: Mapping[str, tuple[float, float]] = {
     "ct_soft_tissue": (-150.0, 250.0),
     "ct_lung": (-1350.0, 150.0),
@@ -44,12 +45,12 @@ WINDOWS: Mapping[str, tuple[float, float]] = {
 }
 
 
-def normalise_of(modality: str, channels: int) -> Normalise:
-    """What makes intensities of a modality alike, of slices and channels as one axis.
+def make_normaliser(modality: str, channels: int) -> Normalise:
+    """The normalisation of a modality, for images with slices and channels as one axis.
 
     Args:
-        modality: one of `fedmerit.configuration.network_input.NORMALISATIONS`.
-        channels: of each slice; those of ``mri_by_channel`` have no common unit, so that each is taken by itself.
+        modality: One of `fedmerit.configuration.network_input.NORMALISATIONS`.
+        channels: Channels of each slice; those of ``mri_by_channel`` have no common unit and are normalised separately.
     """
     if modality in WINDOWS:
         windowed: Normalise = ScaleIntensityRange(*WINDOWS[modality], -1, 1, clip=True)
@@ -76,10 +77,10 @@ class Box:
 
 
 def central_box(case: Decoded, field_of_view: float | None) -> Box:
-    """The central square of ``field_of_view`` mm, or the whole frame made square where either knows no millimetres.
+    """The central square of ``field_of_view`` mm, or the whole frame made square if there is no size in mm.
 
     Raises:
-        BadInput: the box would cut off labelled pixels; says which field of view holds them.
+        BadInput: the box would cut off labelled pixels; the message has the field of view that they need.
     """
     height, width = case.image.shape[2:]
     if field_of_view is None or case.spacing is None:
@@ -89,16 +90,16 @@ def central_box(case: Decoded, field_of_view: float | None) -> Box:
         needed = _field_needed(case.label, case.spacing)
         if needed > field_of_view:
             raise BadInput(
-                f"the central {field_of_view:g} mm cut off a part of its mask; "
+                f"the central {field_of_view:g} mm cut off part of its mask; "
                 f"prepare with a field of view of at least {needed:.0f} mm"
             )
     return Box(_central_start(height, extent[0]), _central_start(width, extent[1]), *extent)
 
 
-def box_about(mask: NDArray[Any], multiple: float) -> Box | None:
+def box_around(mask: NDArray[Any], multiple: float) -> Box | None:
     """The square about the middle of ``mask`` (height, width), ``multiple`` times its larger extent; `None` if empty.
 
-    The middle is that of the mask's bounding box, so that from a multiple of 1 on nothing is cut off.
+    The middle is that of the mask's bounding box, so a multiple of 1 or more cuts off nothing.
     """
     rows, columns = (np.flatnonzero(mask.any(axis=axis)) for axis in (1, 0))
     if not rows.size:
@@ -130,7 +131,7 @@ def preprocess(
 
 @contextmanager
 def _without_records() -> Iterator[None]:
-    """MONAI keeps with each image what was done to it, which nobody reads here and takes a sixth of the time."""
+    """Switch off MONAI's record of transforms in each image, which is not needed and takes a sixth of the time."""
     before = get_track_meta()
     set_track_meta(False)
     try:
@@ -140,7 +141,7 @@ def _without_records() -> Iterator[None]:
 
 
 def _percentile(values: NDArray[np.float32], percent: float) -> float:
-    """One percentile, interpolated between its two neighbours, which are found without sorting the others."""
+    """One percentile, interpolated between its two neighbours, found without sorting all values."""
     if values.size > EXACT:
         return float(np.float32(np.percentile(values, percent)))
     rank = torch.tensor(percent / 100, dtype=torch.float32) * (values.size - 1)
@@ -150,17 +151,17 @@ def _percentile(values: NDArray[np.float32], percent: float) -> float:
 
 
 def _planes(stack: NDArray[Any]) -> NDArray[Any]:
-    """Slices and channels as one axis: what MONAI's two-dimensional transforms call channels."""
+    """Slices and channels as one axis, the channels of MONAI's two-dimensional transforms."""
     return stack.reshape(-1, *stack.shape[2:])
 
 
 def _central_start(length: int, extent: int) -> int:
-    """Where a centred window of ``extent`` pixels begins; negative where it is the longer one."""
+    """The first pixel of a centred window of ``extent`` pixels; negative if it is longer than ``length``."""
     return length // 2 - extent // 2 if length > extent else -((extent - length) // 2)
 
 
 def _field_needed(label: NDArray[np.uint8], spacing: Sequence[float]) -> float:
-    """Millimetres that a centred square has to measure to hold every labelled pixel."""
+    """Side in mm of the centred square that contains every labelled pixel."""
     needed = 0.0
     for axis in (0, 1):
         marked = np.flatnonzero(label.any(axis=(0, 1, 3 - axis)))

@@ -15,7 +15,7 @@ from fedmerit.verification.run import verify_run
 from fedmerit_evaluation.dossier.sources import DossierSources
 from fedmerit_evaluation.report.flagged_sites import list_flags, rejection_reasons
 from fedmerit_evaluation.report.phrases import join_words
-from fedmerit_evaluation.report.shared_parts import trained
+from fedmerit_evaluation.report.shared_parts import training_dates
 from fedmerit_evaluation.results.run_folders import Run
 
 
@@ -177,7 +177,7 @@ def site_logs(file: DossierSources) -> str:
 
 def when(file: DossierSources) -> str:
     """When the runs were begun."""
-    return f"Begun {trained([file.run])}." if file.info.get("started") else ""
+    return f"Begun {training_dates([file.run])}." if file.info.get("started") else ""
 
 
 def access(file: DossierSources) -> str:

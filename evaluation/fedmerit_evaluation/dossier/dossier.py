@@ -17,7 +17,7 @@ from fedmerit_evaluation.dossier.model_evidence import RESULTS, TRAINING
 from fedmerit_evaluation.dossier.sources import DossierSources, open_sources
 from fedmerit_evaluation.figures.pages import write_page
 from fedmerit_evaluation.figures.tables import Table, write_tables
-from fedmerit_evaluation.report.shared_parts import trained
+from fedmerit_evaluation.report.shared_parts import training_dates
 from fedmerit_evaluation.results.run_folders import open_runs
 
 EVIDENCE: Mapping[str, Callable[[DossierSources], str]] = {
@@ -68,7 +68,9 @@ def write_dossier(runs: Sequence[Path], out: Path, *, sites: Path | None = None)
     answered = [_answers(name, title, found) for name, title in LISTS.items()]
     write_tables([one.table for one in answered], out / "tables")
     page = out / "dossier.html"
-    write_page(page, "dossier.html.j2", runs=file.runs, run=file.run, answered=answered, trained=trained(file.runs))
+    write_page(
+        page, "dossier.html.j2", runs=file.runs, run=file.run, answered=answered, trained=training_dates(file.runs)
+    )
     return page
 
 

@@ -19,7 +19,7 @@ from fedmerit_evaluation.report.shared_parts import surface_columns
 from fedmerit_evaluation.results.dice import SURFACES
 from fedmerit_evaluation.results.evaluation import ESTIMATED
 from fedmerit_evaluation.statistics.bootstrap import DRAWS, LEVEL
-from fedmerit_evaluation.statistics.intervals import of_methods, of_sites
+from fedmerit_evaluation.statistics.intervals import select_methods, select_sites
 
 
 def network(file: DossierSources) -> str:
@@ -115,8 +115,8 @@ def performance(file: DossierSources) -> str:
     """Test Dice, overall and by site, with HD95 and NSD."""
     if not file.is_tested:
         return ""
-    table = of_methods(file.results.dice.intervals, "mean")
-    sites = of_sites(file.results.dice.intervals, "dice").loc[file.method]
+    table = select_methods(file.results.dice.intervals, "mean")
+    sites = select_sites(file.results.dice.intervals, "dice").loc[file.method]
     told = ", ".join(f"{site} {_with_ends(row)}" for site, row in sites.iterrows())
     text = f"Mean test Dice {_with_ends(pd.Series(table.T[file.method]))}; by site: {told}."
     tested = pd.DataFrame(file.results.dice.sites.xs(str(file.method), level="method"))
@@ -171,7 +171,7 @@ def external(file: DossierSources) -> str:
 
 def limits(file: DossierSources) -> str:
     """The report's own caveats."""
-    said = [*caveats.of_runs(file.honest, file.results), *caveats.of_cases(file.results)]
+    said = [*caveats.list_run_caveats(file.honest, file.results), *caveats.list_case_caveats(file.results)]
     return " ".join(said)
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 from fedmerit.errors import BadInput
 from fedmerit.trainers.monai_trainer.data import SiteFolder, open_sites
-from fedmerit_evaluation.report.hospitals import judged_method
+from fedmerit_evaluation.report.hospitals import choose_method
 from fedmerit_evaluation.results.run_folders import Run, combine_results
 from fedmerit_evaluation.results.views import Results
-from fedmerit_evaluation.statistics.intervals import of_methods
+from fedmerit_evaluation.statistics.intervals import select_methods
 
 
 @dataclass(frozen=True)
@@ -34,12 +34,12 @@ class DossierSources:
     @cached_property
     def method(self) -> str | None:
         """The label of the method that is judged."""
-        return judged_method(self.honest, self.results)
+        return choose_method(self.honest, self.results)
 
     @property
     def is_tested(self) -> bool:
         """Whether there is test Dice of that method."""
-        return self.method in of_methods(self.results.dice.intervals, "mean").index
+        return self.method in select_methods(self.results.dice.intervals, "mean").index
 
     @cached_property
     def run(self) -> Run:

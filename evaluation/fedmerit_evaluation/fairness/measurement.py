@@ -16,7 +16,14 @@ from fedmerit_evaluation.figures.tables import DASH, MINUS, Table
 from fedmerit_evaluation.ground_truth.ground_truths import GroundTruth, Reference
 from fedmerit_evaluation.results.dice import MIN_CASES_TO_RESAMPLE, OWN, RUN, SITE, UNION
 from fedmerit_evaluation.results.views import Results
-from fedmerit_evaluation.statistics.bootstrap import USUAL, Resampling, SiteDice, bootstrap, observed, tested_sites
+from fedmerit_evaluation.statistics.bootstrap import (
+    DEFAULT_RESAMPLING,
+    Resampling,
+    SiteDice,
+    bootstrap,
+    observed,
+    tested_sites,
+)
 
 PAPER = "Jiang et al. 2023"
 DECIMALS = 2
@@ -38,7 +45,7 @@ def measure(
     alone: str | None = None,
     truth: GroundTruth | None = None,
     split: str = OWN,
-    resampling: Resampling = USUAL,
+    resampling: Resampling = DEFAULT_RESAMPLING,
 ) -> Fairness:
     """Every measure that the results allow.
 

@@ -100,7 +100,7 @@ def share_worse_off(alone: ArrayLike, final: ArrayLike) -> FloatArray:
     return _where_known(mean(final < alone), alone, final)
 
 
-def bounds(alone: ArrayLike, final: ArrayLike) -> tuple[BoolArray, BoolArray]:
+def reward_bounds(alone: ArrayLike, final: ArrayLike) -> tuple[BoolArray, BoolArray]:
     """(..., n) Which sites keep each bound of Definition 1 of FedSAC: c_i < θ_i and θ_i < (c_i + max θ) / 2.
 
     c is standalone, θ final performance. A site with the largest θ cannot keep both: see `bounded`.
@@ -109,13 +109,13 @@ def bounds(alone: ArrayLike, final: ArrayLike) -> tuple[BoolArray, BoolArray]:
     return alone < final, final < (alone + final.max(axis=-1, keepdims=True)) / 2
 
 
-def bounded(alone: ArrayLike, final: ArrayLike) -> FloatArray:
+def share_within_bounds(alone: ArrayLike, final: ArrayLike) -> FloatArray:
     """Share of the sites, 0 to 1, within both bounds of bounded collaborative fairness (Definition 1, FedSAC).
 
     The upper bound is not asked of the sites with the largest reward, which could keep it only by losing.
     """
     alone, final = _vectors(alone, final)
-    lower, upper = bounds(alone, final)
+    lower, upper = reward_bounds(alone, final)
     kept = lower & (upper | (final == final.max(axis=-1, keepdims=True)))
     return _where_known(mean(kept), alone, final)
 
@@ -137,7 +137,7 @@ CORRELATIONS: Mapping[str, Measure] = {
 }
 
 
-def undefined(name: str, x: ArrayLike, y: ArrayLike, names: tuple[str, str] = ("one", "the other")) -> str:
+def explain_undefined(name: str, x: ArrayLike, y: ArrayLike, names: tuple[str, str] = ("one", "the other")) -> str:
     """Why a measure of two (n,) vectors is NaN; nothing where it is defined.
 
     Args:

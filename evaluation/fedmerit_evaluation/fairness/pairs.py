@@ -10,7 +10,7 @@ import pandas as pd
 from fedmerit_evaluation.fairness import measures
 from fedmerit_evaluation.fairness.measures import Measure
 from fedmerit_evaluation.ground_truth.ground_truths import Reference
-from fedmerit_evaluation.ground_truth.semivalues import EMPTY_COALITION, FloatArray, normalised, parse_coalition
+from fedmerit_evaluation.ground_truth.semivalues import EMPTY_COALITION, FloatArray, normalise, parse_coalition
 from fedmerit_evaluation.results.dice import RUN
 from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.statistics.bootstrap import SiteDice
@@ -33,7 +33,7 @@ GAINS: Mapping[str, Measure] = {
     "mean_gain": Measure("MCG", measures.mean_gain, (-100, 100)),
     "gain_spread": Measure("CGS", measures.gain_spread, (0, np.inf)),
     "losers": Measure("Losers", measures.share_worse_off, (0, 1)),
-    "bounded": Measure("BCF", measures.bounded, (0, 1)),
+    "bounded": Measure("BCF", measures.share_within_bounds, (0, 1)),
 }
 MEASURES = {**DICE, **DISTANCES, **RANKS, **GAINS}
 
@@ -69,9 +69,9 @@ class Pair:
     def reason(self, name: str, slot: int) -> str:
         """Why a measure of observed vectors (s, n) is undefined in a slot; nothing where it is defined."""
         vectors = self.x[slot], self.y[slot]
-        reason = measures.undefined(name, *vectors, self.names)
+        reason = measures.explain_undefined(name, *vectors, self.names)
         for vector, what in zip(vectors, self.names, strict=True):
-            if not reason and self.shared and np.isnan(normalised(vector)).any():
+            if not reason and self.shared and np.isnan(normalise(vector)).any():
                 return f"{what} sums to 0 or less, so that there are no shares"
         return reason
 
@@ -160,4 +160,4 @@ def _values(dice: SiteDice, truths: Sequence[Reference]) -> dict[str, FloatArray
 
 def _shares(vectors: FloatArray) -> FloatArray:
     """(..., n) `normalised` over the last axis."""
-    return np.moveaxis(normalised(np.moveaxis(vectors, -1, 0)), 0, -1)
+    return np.moveaxis(normalise(np.moveaxis(vectors, -1, 0)), 0, -1)

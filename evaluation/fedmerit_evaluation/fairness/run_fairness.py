@@ -7,12 +7,12 @@ from pathlib import Path
 from fedmerit.errors import BadInput
 from fedmerit.files import write_text
 from fedmerit.records.results import read_results
-from fedmerit_data.csv_cells import no_formulas
+from fedmerit_data.tables import escape_formulas
 from fedmerit_evaluation.fairness.measurement import Fairness, measure
 from fedmerit_evaluation.fairness.measures import ALIKE
 from fedmerit_evaluation.figures.tables import write_tables
 from fedmerit_evaluation.ground_truth.ground_truths import Reference, list_preparation_differences, open_ground_truths
-from fedmerit_evaluation.results.dice import ALONE, OWN, Dice
+from fedmerit_evaluation.results.dice import OWN, STANDALONE, Dice
 from fedmerit_evaluation.results.run_folders import Run, combine_results, open_runs
 from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.statistics.bootstrap import DRAWS, Resampling
@@ -24,7 +24,7 @@ APART = (
 )
 
 
-def study(
+def measure_runs(
     paths: Sequence[Path],
     alone: Sequence[str] = (),
     truth: Path | None = None,
@@ -39,7 +39,7 @@ def study(
     Args:
         paths: run folders, or folders of run folders. Runs that have not come to their end are left out.
         alone: the label of training alone, or its run folders; none: the runs of the method standalone.
-        truth: a folder of trained coalitions (`fedmerit loo`, `fedmerit shapley`).
+        truth: a folder of trained coalitions (`fedmerit value leave-one-out`, `fedmerit value shapley`).
         split: ``testing``, each site's own test cases, or ``union``, those of all sites.
         label: one label; None: the mean over all.
         draws: of the bootstrap.
@@ -70,15 +70,17 @@ def study(
     ground = None
     if truth is None:
         notes.append(
-            "collaboration fairness needs a ground truth: give --truth DIR, what `fedmerit loo --sites "
-            f"{runs[0].info.get('sites_folder')} --out DIR` or `fedmerit shapley` wrote"
+            "collaboration fairness needs a ground truth: give --ground-truth DIR, what `fedmerit value leave-one-out --sites "
+            f"{runs[0].info.get('sites_folder')} --out DIR` or `fedmerit value shapley` wrote"
         )
     else:
         ground = open_ground_truths(truth, runs[0].sites, sorted({run.seed for run in runs}))
         ground = replace(ground, trained=_select_label(ground.trained, label))
         otherwise = list_preparation_differences(truth, [run.site_digests for run in runs])
-        notes += [f"--truth {truth}: {note}" for note in [*ground.notes, *otherwise]]
-        notes += [f"--truth {truth}: {text}" for one in ground.truths for text in _sampled(one, runs[0].sites, label)]
+        notes += [f"--ground-truth {truth}: {note}" for note in [*ground.notes, *otherwise]]
+        notes += [
+            f"--ground-truth {truth}: {text}" for one in ground.truths for text in _sampled(one, runs[0].sites, label)
+        ]
     methods = {run.label: str(run.info["method"]) for run in runs}
     found = measure(
         results, methods, alone=base, truth=ground, split=split, resampling=Resampling(draws=draws, seed=seed)
@@ -86,10 +88,10 @@ def study(
     return found, [*notes, *_undefined(found)]
 
 
-def write(found: Fairness, notes: Sequence[str], out: Path) -> None:
+def write_fairness(found: Fairness, notes: Sequence[str], out: Path) -> None:
     """Write ``fairness.csv`` (every measure, with what it lacks), each table as CSV and LaTeX, and ``notes.txt``."""
     table = found.measured.rename(columns={"measure": "figure"})  # as the file has always called it
-    write_text(out / "fairness.csv", no_formulas(table).to_csv(index=False, lineterminator="\n"))
+    write_text(out / "fairness.csv", escape_formulas(table).to_csv(index=False, lineterminator="\n"))
     write_tables(found.tables, out)
     write_text(out / "notes.txt", "".join(f"{note}\n" for note in notes))
 
@@ -133,7 +135,7 @@ def _alone(runs: Sequence[Run], names: Sequence[str], folders: Sequence[Path]) -
         if not chosen:
             raise BadInput("--alone: none of its runs is finished; `fedmerit run --resume --out RUN` goes on with one")
     else:
-        chosen = dict.fromkeys(run.label for run in runs if run.info["method"] == ALONE)
+        chosen = dict.fromkeys(run.label for run in runs if run.info["method"] == STANDALONE)
     if len(chosen) > 1:
         raise BadInput(f"{', '.join(chosen)}: several that train alone, of different settings; name one by --alone")
     return next(iter(chosen), None)
@@ -155,7 +157,7 @@ def _missing_local_only(runs: Sequence[Run], alone: str | None) -> list[str]:
     info = runs[0].info
     return [
         f"seed {seed}: no run that trains alone, so neither performance fairness nor gains; `fedmerit run --method "
-        f"{ALONE} --sites {info.get('sites_folder')} --rounds {info['rounds']} --seed {seed} --out RUN` makes one"
+        f"{STANDALONE} --sites {info.get('sites_folder')} --rounds {info['rounds']} --seed {seed} --out RUN` makes one"
         for seed in sorted(lacking)
     ]
 

@@ -234,7 +234,7 @@ def _draw(panel: Axes, one: Ranking) -> None:
     panel.axvline(0, color=DARK_GREY, linewidth=0.8)
     for row, site in enumerate(one.order):
         place, height = one.sites.index(site), n - 1 - row
-        if row and not one.told[one.sites.index(one.order[row - 1]), place]:
+        if row and not one.order_signs[one.sites.index(one.order[row - 1]), place]:
             panel.axhspan(height - 0.15, height + 1.15, color="#d6d9de", zorder=0, linewidth=0)
         if one.measured:
             panel.hlines(height, one.low[place], one.high[place], color=INK, linewidth=1.6)

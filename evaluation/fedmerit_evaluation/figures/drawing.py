@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from fedmerit_data.figure_text import draw_as_written
+from fedmerit_data.figure_style import disable_mathtext
 
 STYLE = "fedmerit_data.figures"  # a style sheet, for `matplotlib.style.context`
 with style.context(STYLE):
@@ -43,7 +43,7 @@ def method_style(number: int) -> dict[str, Any]:
 def png(figure: Figure) -> bytes:
     """The figure as PNG, by its own dots per inch."""
     file = io.BytesIO()
-    draw_as_written(figure)
+    disable_mathtext(figure)
     figure.savefig(file, format="png", metadata={"Software": None})
     return file.getvalue()
 
@@ -51,7 +51,7 @@ def png(figure: Figure) -> bytes:
 def svg(figure: Figure) -> bytes:
     """The figure as SVG, the same bytes each time."""
     file = io.BytesIO()
-    draw_as_written(figure)
+    disable_mathtext(figure)
     with style.context(STYLE):
         figure.savefig(file, format="svg", metadata={"Date": None})
     return file.getvalue()

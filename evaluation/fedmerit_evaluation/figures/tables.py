@@ -18,7 +18,7 @@ from rich.text import Text
 from fedmerit.errors import printable
 from fedmerit.files import write_text
 from fedmerit.trainers.monai_trainer.overlaps import TOLERANCE
-from fedmerit_data.csv_cells import no_formulas
+from fedmerit_data.tables import escape_formulas
 
 HEADINGS = {
     "method": "Method",
@@ -169,7 +169,7 @@ def csv_text(table: Table) -> str:
     for part, name in ((table.spread, "std over seeds"), (table.low, "low"), (table.high, "high")):
         if part is not None:
             frames.append(part.iloc[:, numbers].dropna(axis=1, how="all").add_suffix(f", {name}"))
-    return str(no_formulas(pd.concat(frames, axis=1)).to_csv(index=False, lineterminator="\n"))
+    return str(escape_formulas(pd.concat(frames, axis=1)).to_csv(index=False, lineterminator="\n"))
 
 
 def latex_text(table: Table) -> str:

@@ -1,11 +1,7 @@
-"""Suspicions of free riding, by what results.csv holds of the rounds: pure functions of results, no files.
+"""Free-rider detection from the rounds in results.csv: suspicions, flags, AUROC and ROC; pure functions.
 
-Suspicions are tables ``(run, round)`` x sites, NaN where nothing is known; a higher one is more suspicious. Nothing in
-them knows who attacks.
-
-Which site is flagged as a free rider in which round, and how well that tells: functions of suspicions, no files.
-
-Who rides in truth is told to `auroc` and `roc` alone.
+Suspicions are tables ``(run, round)`` x sites, NaN if unknown; a higher one is more suspicious. Only `auroc` and `roc`
+know the free riders.
 """
 
 import math
@@ -25,9 +21,9 @@ NEAR = math.cos(math.radians(30))  # 0.866; the last step with noise of half its
 
 @dataclass(frozen=True)
 class Detector:
-    """One way to tell: a site is flagged in a round where its suspicion is above the threshold.
+    """A detector flags a site in a round if its suspicion is above the threshold.
 
-    ``lead``: and at least so many times the next highest of the round; 0: whatever the others' are.
+    ``lead``: and at least this many times the next highest of the round; 0: the others do not matter.
     """
 
     name: str
@@ -39,7 +35,7 @@ class Detector:
 
 
 def of_rounds(results: Results, quantity: str) -> pd.DataFrame:
-    """A quantity of the rounds, ``(run, round)`` x sites; without rows where it was not recorded."""
+    """A quantity of the rounds, ``(run, round)`` x sites; without rows if it was not recorded."""
     return _by_run(results.read_folders.rounds.of(quantity))
 
 
@@ -52,7 +48,7 @@ def validation_dice(results: Results, split: str) -> pd.DataFrame:
 
     Args:
         results: of any runs.
-        split: ``validation``, of the model received; ``validation_trained``, of what the site made of it.
+        split: ``validation``, of the received model; ``validation_trained``, of the model that the site trained.
     """
     return _by_run(results.read_folders.rounds.dice(split))
 
@@ -66,7 +62,7 @@ def error_difference(results: Results) -> pd.DataFrame:
     trained = validation_dice(results, "validation_trained")
     if trained.empty:
         raise BadInput(
-            "results.csv holds no Dice of the models that sites trained, which the free-rider value needs; "
+            "results.csv has no Dice of the models that sites trained, which the free-rider value needs; "
             "run again with --set validate_trained=true"
         )
     return validation_dice(results, "validation").reindex(trained.index) - trained
@@ -75,14 +71,14 @@ def error_difference(results: Results) -> pd.DataFrame:
 def free_rider_values(results: Results) -> pd.DataFrame:
     """f_i = cos(Δ_i, Σ ρ_j Δ_j) (err_i(trained) - err_i(received)), signed (Section 4.3, Jiang et al. 2023).
 
-    The paper has it in words alone, and draws max(0, f_i): "a free rider is detected with a high value". A site that
-    trains on one image gets worse at its own validation images, an honest one better: its value is below 0.
+    The paper defines it in words and draws max(0, f_i): "a free rider is detected with a high value". A site that
+    trains on one image gets worse on its own validation images, an honest one gets better: its value is below 0.
     """
     return of_rounds(results, "cosine_to_mean") * error_difference(results)
 
 
 def accumulated(values: pd.DataFrame) -> pd.DataFrame:
-    """The mean of each run's rounds so far, where a value is known."""
+    """The mean of the known values of each run's rounds so far."""
     if values.empty:
         return values
     means = values.groupby(level="run").expanding().mean()
@@ -105,7 +101,7 @@ def _contribution(results: Results) -> pd.DataFrame:
 
 def _by_server(results: Results) -> pd.DataFrame:
     total = participants(results)
-    for name in ("flagged", "rejected", "removed"):
+    for name in ("flagged", "rejected", "expelled"):
         total += of_rounds(results, name).reindex_like(total).fillna(0)
     return total
 
@@ -120,7 +116,7 @@ DETECTORS = (
     Detector(
         "free-rider value",
         "mean over rounds of the cosine to the mean times the growth of the own error",
-        "Section 4.3, Jiang et al. 2023: the highest of an honest site is 0.03, the rider's over 5 times as high",
+        "Section 4.3, Jiang et al. 2023: the highest of an honest site is 0.03, a free rider's over 5 times as high",
         _fedce,
         threshold=0.03,
         lead=5.0,
@@ -184,8 +180,8 @@ def flags(detector: Detector, suspicion: pd.DataFrame) -> pd.DataFrame:
     """Whether each site is flagged in each round: ``(run, round)`` x sites, bool.
 
     Args:
-        detector: whose threshold.
-        suspicion: what it says.
+        detector: has the threshold.
+        suspicion: the detector's.
     """
     flagged = suspicion > detector.threshold
     if detector.lead:
@@ -203,7 +199,7 @@ def first_flags(results: Results, since: Mapping[str, int] | None = None) -> pd.
 
     Args:
         results: of any runs.
-        since: by run, the round before which flags do not count; 0 for runs it does not name.
+        since: by run, the round before which flags do not count; 0 for other runs.
     """
     found = []
     for detector in DETECTORS:
@@ -235,32 +231,32 @@ def suspicions(results: Results, until: Mapping[str, int]) -> pd.DataFrame:
     return pd.DataFrame(columns).rename_axis(["run", "site"]).reindex(here)
 
 
-def is_detected(values: pd.DataFrame) -> pd.Series:
+def highest_site(values: pd.DataFrame) -> pd.Series:
     """The site of the highest positive value of each row, "" where none is positive."""
     highest = values.max(axis=1)
     return values.where(values.gt(0), -1.0).idxmax(axis=1).where(highest > 0, "")
 
 
-def auroc(riders: Iterable[float], honest: Iterable[float]) -> float:
-    """The probability that a rider's suspicion is above an honest site's, ties counted half (Mann-Whitney's U).
+def auroc(attackers: Iterable[float], honest: Iterable[float]) -> float:
+    """The probability that an attacker's suspicion is above an honest site's, ties counted half (Mann-Whitney's U).
 
-    NaN where there are none of either; unknown values are left out.
+    NaN without values of both; unknown values are left out.
     """
-    one, other = (np.array([value for value in values if not math.isnan(value)]) for values in (riders, honest))
+    one, other = (np.array([value for value in values if not math.isnan(value)]) for values in (attackers, honest))
     if not len(one) or not len(other):
         return math.nan
     return float(mannwhitneyu(one, other).statistic) / (len(one) * len(other))
 
 
-def roc(riders: Iterable[float], honest: Iterable[float]) -> pd.DataFrame:
-    """The receiver operating characteristic: ``threshold, false_positives, riders_flagged``, shares at or above it.
+def roc(attackers: Iterable[float], honest: Iterable[float]) -> pd.DataFrame:
+    """The receiver operating characteristic: ``threshold, false_positive_rate, true_positive_rate``, 0 to 1.
 
-    From the threshold that flags nobody to the one that flags all whose suspicion is known.
+    From the threshold that flags no site to the one that flags all sites of known suspicion.
     """
-    one, other = (np.array([value for value in values if not math.isnan(value)]) for values in (riders, honest))
+    one, other = (np.array([value for value in values if not math.isnan(value)]) for values in (attackers, honest))
     thresholds = np.concatenate([[np.inf], np.unique(np.concatenate([one, other]))[::-1]])
     shares = {
         name: [float((values >= threshold).mean()) if len(values) else math.nan for threshold in thresholds]
-        for name, values in (("honest_flagged", other), ("riders_flagged", one))
+        for name, values in (("false_positive_rate", other), ("true_positive_rate", one))
     }
     return pd.DataFrame({"threshold": thresholds, **shares})

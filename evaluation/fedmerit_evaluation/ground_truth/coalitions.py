@@ -37,15 +37,14 @@ from fedmerit_evaluation.results.dice import SURFACES
 from fedmerit_evaluation.results.evaluation import evaluate
 from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.studies.cluster import OnEnd, OnRound, Workers, execute_all
-from fedmerit_evaluation.studies.execution import AS_RECORDED, Places
-from fedmerit_evaluation.studies.resources import images_of
+from fedmerit_evaluation.studies.execution import AS_RECORDED, Places, count_training_images
 from fedmerit_evaluation.studies.study_folders import (
+    open_server_sites,
     recorded_digests,
     require_same,
     require_same_images,
     require_unchanged,
     scratch,
-    servers_own,
 )
 
 LONGEST_NAME = 200  # characters of a folder's name; file systems end at 255
@@ -106,7 +105,7 @@ def prepare(
     Raises:
         BadInput: a run cannot be created, or is there already with other options or sites.
     """
-    folders, own = open_sites(Path(options["sites"])), servers_own(options)
+    folders, own = open_sites(Path(options["sites"])), open_server_sites(options)
     everyone = [site.name for site in folders]
     network = {"in_channels": folders[0].channels, "labels": list(folders[0].labels)}
     require_one_model(make_configuration(method, folders[0].task, options["rounds"], 0, network, settings))
@@ -173,11 +172,11 @@ def _name(coalition: Coalition) -> str:
     return f"{len(coalition)}-sites-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
-def cost(trainings: Sequence[Training]) -> Cost:
+def estimate_cost(trainings: Sequence[Training]) -> Cost:
     """Of those that are not finished: from the number of images, and the time that a few batches take here."""
     left = [training for training in trainings if not training.finished]
     begun = [training.folder for training in left if not training.trained]
-    images = sum(map(images_of, begun))
+    images = sum(map(count_training_images, begun))
     return Cost(len(left), images, images * _seconds_per_image(begun[0]) / 3600 if begun else 0.0)
 
 
@@ -202,14 +201,14 @@ def _seconds_per_image(folder: Path, batches: int = 4) -> float:
     return min(took) / (count_steps(samples, config.training) * config.training.batch_size)
 
 
-def own_seconds(trainings: Sequence[Training]) -> float:
+def sum_seconds(trainings: Sequence[Training]) -> float:
     """What the sites of the trainings took for the rounds that are done, as results.csv has it."""
     begun = [training.folder for training in trainings if (training.folder / "results.csv").exists()]
     rows = [read_results(folder) for folder in begun]
     return float(sum(table.loc[table["quantity"] == "seconds", "value"].sum() for table in rows))
 
 
-def work_off(
+def execute_trainings(
     trainings: Sequence[Training],
     workers: Workers,
     on_end: OnEnd,
@@ -232,7 +231,7 @@ def _tests(folder: Path) -> Path:
     return folder / "evaluation" / "testing-everywhere.csv"
 
 
-def results_of(trainings: Sequence[Training]) -> Results:
+def collect_results(trainings: Sequence[Training]) -> Results:
     """Test Dice, HD95 and NSD, and numbers of training images, of the finished trainings, with their coalitions."""
     tables = []
     for training in trainings:
@@ -249,4 +248,4 @@ def write_results(out: Path) -> None:
     """Write ``OUT/results.csv`` of all finished trainings in the study's folder, whichever command asked for them."""
     infos = {file.parent: read_run(file.parent) for file in sorted((out / "runs").glob("*/run.json"))}
     trainings = [Training(frozenset(info["sites"]), int(info["seed"]), folder) for folder, info in infos.items()]
-    write_text(out / "results.csv", results_of(trainings).rows.to_csv(index=False, lineterminator="\n"))
+    write_text(out / "results.csv", collect_results(trainings).rows.to_csv(index=False, lineterminator="\n"))

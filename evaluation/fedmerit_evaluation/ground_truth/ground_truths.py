@@ -1,4 +1,6 @@
-"""Ground truths of what sites are worth, from a folder of trained coalitions: leave-one-out and Shapley values.
+"""The game that trained coalitions of sites play: the utility of each is the test Dice of its model.
+
+Ground truths of what sites are worth, from a folder of trained coalitions: leave-one-out and Shapley values.
 
 A value is a sum over coalitions of their utilities, each times a coefficient: of leave-one-out and exact Shapley values
 the same for all seeds, of Shapley values from sampled permutations those of the permutations drawn.
@@ -18,26 +20,62 @@ from fedmerit.errors import BadInput
 from fedmerit.files import read_json, write_json
 from fedmerit.records.results import read_results
 from fedmerit_evaluation.ground_truth.reliability import resample, semivalue_function
-from fedmerit_evaluation.ground_truth.sampling import Estimate, Sampling
 from fedmerit_evaluation.ground_truth.semivalues import (
     EMPTY_COALITION,
     Coalition,
     FloatArray,
     Weights,
     coefficients,
-    combined,
+    combine,
+    format_coalitions,
     leave_one_out_weights,
-    missing,
-    named,
-    required,
+    missing_coalitions,
+    parse_coalition,
+    required_coalitions,
     shapley_weights,
 )
-from fedmerit_evaluation.ground_truth.utilities import coalition_utilities
+from fedmerit_evaluation.ground_truth.shapley_approximations import Estimate, Sampling
 from fedmerit_evaluation.results.views import Results
+
+
+def coalition_utilities(results: Results, *, per_label: bool = False) -> dict[int, dict[Coalition, FloatArray]]:
+    """The game of each seed: utility of a coalition = its model's test Dice, a fraction, mean over sites.
+
+    A site's Dice is the mean over its cases of the mean over labels, as in every table, so that the utility is the
+    table's Avg.; with ``per_label`` it is (k,), for each label the mean over sites of the mean over cases. NaN where
+    a site has no Dice, all its cases being empty in reference and prediction. The utility of nobody is stated as 0.
+
+    Args:
+        results: of a folder of ground truth, ``coalition`` naming who trained.
+        per_label: whether labels stay apart.
+
+    Raises:
+        BadInput: a coalition was not tested on some site that another was tested on, or holds a site never tested.
+    """
+    cases = results.coalition_results.dice
+    dice = (cases.label_cases if per_label else cases.cases.to_frame()).groupby(level=["seed", "method", "site"]).mean()
+    games: dict[int, dict[Coalition, FloatArray]] = {}
+    tested = set(dice.index.get_level_values("site"))
+    for (seed, text), rows in dice.groupby(level=["seed", "method"]):
+        there = set(rows.index.get_level_values("site"))
+        members = parse_coalition(str(text))
+        if lacking := sorted((tested | members) - there):
+            raise BadInput(
+                f"coalition {text}, seed {seed}: not tested on the cases of {', '.join(lacking)}; "
+                "test it on all sites, with the command that trained it"
+            )
+        utility: FloatArray = rows.to_numpy(dtype=np.float64).mean(axis=0)
+        utility = utility if per_label else utility.reshape(())
+        games.setdefault(int(str(seed)), {EMPTY_COALITION: np.zeros_like(utility)})[members] = utility
+    return games
+
 
 LEAVE_ONE_OUT, SHAPLEY = "leave-one-out", "Shapley"
 EXACT: Mapping[str, Weights] = {LEAVE_ONE_OUT: leave_one_out_weights, SHAPLEY: shapley_weights}
-COMMANDS: Mapping[str, str] = {LEAVE_ONE_OUT: "loo", SHAPLEY: "shapley --exact-up-to {}"}  # of n sites
+COMMANDS: Mapping[str, str] = {
+    LEAVE_ONE_OUT: "value leave-one-out",
+    SHAPLEY: "value shapley --exact-up-to {}",
+}  # of n sites
 STUDY = "study.json"  # beside results.csv: what the folder's trainings were asked for with
 SAMPLING = "sampling.json"  # beside results.csv where permutations are sampled: the rule
 
@@ -54,7 +92,7 @@ class Reference:
 
     def values(self, seed: int, game: Mapping[Coalition, ArrayLike]) -> FloatArray:
         """(n, ...) values by site name, for utilities of any one shape; `KeyError` where the seed is incomplete."""
-        return combined(game, self.parts[seed])
+        return combine(game, self.parts[seed])
 
     @property
     def sampled(self) -> str:
@@ -100,7 +138,7 @@ def open_ground_truths(folder: Path, sites: Sequence[str], seeds: Sequence[int])
     """A folder of trained coalitions.
 
     Args:
-        folder: what `fedmerit loo` or `fedmerit shapley` wrote.
+        folder: what `fedmerit value leave-one-out` or `fedmerit value shapley` wrote.
         sites: those of the runs to be compared.
         seeds: likewise.
 
@@ -109,13 +147,13 @@ def open_ground_truths(folder: Path, sites: Sequence[str], seeds: Sequence[int])
     """
     if not (folder / "results.csv").exists():
         raise BadInput(
-            f"--truth {folder}: no results.csv in it; `fedmerit loo --sites SITES --out {folder}` or "
-            f"`fedmerit shapley --sites SITES --out {folder}` makes it"
+            f"--ground-truth {folder}: no results.csv in it; `fedmerit value leave-one-out --sites SITES --out {folder}` or "
+            f"`fedmerit value shapley --sites SITES --out {folder}` makes it"
         )
     rows = read_results(folder)
     if not (rows["coalition"] != "").any():
         raise BadInput(
-            f"--truth {folder}: its results.csv names no coalition; give what `fedmerit loo` or `fedmerit shapley` "
+            f"--ground-truth {folder}: its results.csv names no coalition; give what `fedmerit value leave-one-out` or `fedmerit value shapley` "
             "wrote"
         )
     sampling = read_json(folder / SAMPLING) if (folder / SAMPLING).exists() else None
@@ -124,7 +162,7 @@ def open_ground_truths(folder: Path, sites: Sequence[str], seeds: Sequence[int])
         trained = Results(rows)
         return GroundTruth(trained, *complete_ground_truths(coalition_utilities(trained), sites, seeds, sampling))
     except BadInput as error:
-        raise BadInput(f"--truth {folder}: {error}") from None
+        raise BadInput(f"--ground-truth {folder}: {error}") from None
 
 
 def list_preparation_differences(folder: Path, digests: Iterable[Mapping[str, str]]) -> list[str]:
@@ -150,7 +188,7 @@ def complete_ground_truths(
     """The truths that have all their coalitions for one seed at least, and notes on what others lack.
 
     Args:
-        games: as `fedmerit_evaluation.ground_truth.utilities.coalition_utilities`.
+        games: as `fedmerit_evaluation.ground_truth.ground_truths.coalition_utilities`.
         sites: those of the runs.
         seeds: those of the runs.
         sampling: the fields of `Sampling` that Shapley values were sampled by; None: they are exact, or nobody asked.
@@ -164,7 +202,9 @@ def complete_ground_truths(
     for name, weights in EXACT.items():
         parts, lacking = dict[int, dict[Coalition, FloatArray]](), dict[int, list[Coalition]]()
         for seed in seeds:
-            if gone := [one for one in missing(games.get(seed, {}), sites, weights) if one != EMPTY_COALITION]:
+            if gone := [
+                one for one in missing_coalitions(games.get(seed, {}), sites, weights) if one != EMPTY_COALITION
+            ]:
                 lacking[seed] = gone
             else:
                 parts[seed] = coefficients(sites, weights)
@@ -175,7 +215,7 @@ def complete_ground_truths(
             continue
         if parts:
             found.append(Reference(name, parts))
-        if name == SHAPLEY and trained <= {EMPTY_COALITION, *required(sites, leave_one_out_weights)}:
+        if name == SHAPLEY and trained <= {EMPTY_COALITION, *required_coalitions(sites, leave_one_out_weights)}:
             continue  # nobody asked for it
         notes += [_note(name, seed, COMMANDS[name].format(len(sites)), gone) for seed, gone in lacking.items()]
     if not found:
@@ -217,6 +257,6 @@ def _require_sites(valued: Iterable[str], sites: Sequence[str]) -> None:
 
 def _note(name: str, seed: int, command: str, lacking: Sequence[Coalition]) -> str:
     return (
-        f"{name}, seed {seed}: no utility of {named(lacking, 1)}; `fedmerit {command} --sites SITES --seeds {seed} "
+        f"{name}, seed {seed}: no utility of {format_coalitions(lacking, 1)}; `fedmerit {command} --sites SITES --seeds {seed} "
         "--out DIR`, with the same DIR and options, trains what is missing"
     )

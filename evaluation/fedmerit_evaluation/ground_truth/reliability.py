@@ -21,11 +21,11 @@ from fedmerit_evaluation.ground_truth.semivalues import (
     FloatArray,
     Weights,
     coefficients,
-    combined,
-    named,
+    combine,
+    format_coalitions,
+    list_sites,
     parse_coalition,
-    required,
-    sites_of,
+    required_coalitions,
 )
 from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.statistics.bootstrap import bootstrap_counts, correct_small_sample
@@ -140,10 +140,10 @@ def semivalue_function(weights: Weights) -> Values:
     """The values of a semivalue, NaN in the draws in which a utility is not known; `BadInput` without a coalition."""
 
     def values(game: Mapping[Coalition, FloatArray]) -> FloatArray:
-        sites = sites_of(game)
-        if lacking := [one for one in required(sites, weights) if one not in game]:
-            raise BadInput(f"{named(lacking)}: no utility")
-        return combined(game, coefficients(sites, weights))
+        sites = list_sites(game)
+        if lacking := [one for one in required_coalitions(sites, weights) if one not in game]:
+            raise BadInput(f"{format_coalitions(lacking)}: no utility")
+        return combine(game, coefficients(sites, weights))
 
     return values
 
@@ -208,7 +208,7 @@ def _cases(results: Results, utility: Utility) -> pd.DataFrame:
     coalition_results = results.rows[results.rows["coalition"] != ""]
     there = [name for name in utility.quantities if (coalition_results["quantity"] == name).any()]
     if not there:
-        raise BadInput(f"no {utility.quantities[0]} of trained coalitions; `fedmerit shapley` records it")
+        raise BadInput(f"no {utility.quantities[0]} of trained coalitions; `fedmerit value shapley` records it")
     trained = coalition_results[coalition_results["quantity"] == there[0]]
     means = utility.sign * trained.groupby(["seed", "coalition", "site", "case"])["value"].mean()
     return pd.DataFrame(means.unstack(["site", "case"])).sort_index(axis=1)

@@ -39,7 +39,7 @@ def parse_coalition(text: str) -> Coalition:
     return frozenset(text.split("+")) if text else EMPTY_COALITION
 
 
-def sites_of(game: Game) -> list[str]:
+def list_sites(game: Game) -> list[str]:
     """The sites of a game, by name: all that are in any of its coalitions."""
     return sorted(frozenset[str]().union(*game))
 
@@ -77,7 +77,7 @@ def banzhaf_weights(n: int) -> FloatArray:
     return np.full(n, 0.5 ** (n - 1))
 
 
-def required(sites: Iterable[str], weights: Weights) -> list[Coalition]:
+def required_coalitions(sites: Iterable[str], weights: Weights) -> list[Coalition]:
     """The coalitions whose utility a semivalue takes, the largest first, nobody last where it is one of them."""
     names = sorted(sites)
     used = weights(len(names)) > 0
@@ -85,9 +85,9 @@ def required(sites: Iterable[str], weights: Weights) -> list[Coalition]:
     return [frozenset(members) for size in sizes for members in combinations(names, size)]
 
 
-def missing(game: Game, sites: Iterable[str], weights: Weights) -> list[Coalition]:
+def missing_coalitions(game: Game, sites: Iterable[str], weights: Weights) -> list[Coalition]:
     """Of `required`, those that the game has no utility of, or one that is not finite."""
-    return [one for one in required(sites, weights) if one not in game or not np.isfinite(game[one]).all()]
+    return [one for one in required_coalitions(sites, weights) if one not in game or not np.isfinite(game[one]).all()]
 
 
 def coefficients(sites: Iterable[str], weights: Weights) -> dict[Coalition, FloatArray]:
@@ -96,11 +96,11 @@ def coefficients(sites: Iterable[str], weights: Weights) -> dict[Coalition, Floa
     joining, left = np.concatenate([[0.0], weights(len(names))]), np.concatenate([weights(len(names)), [0.0]])
     return {  # v(S) is gained by joining S, or left behind
         one: np.array([joining[len(one)] if name in one else -left[len(one)] for name in names])
-        for one in required(names, weights)
+        for one in required_coalitions(names, weights)
     }
 
 
-def combined(game: Game, parts: Mapping[Coalition, FloatArray]) -> FloatArray:
+def combine(game: Game, parts: Mapping[Coalition, FloatArray]) -> FloatArray:
     """(n, ...) the sum over coalitions of their (n,) ``parts``, as `coefficients` gives them, times their utilities."""
     utilities = np.stack([np.asarray(game[one], dtype=np.float64) for one in parts])
     return np.tensordot(np.stack(list(parts.values()), axis=1), utilities, axes=1)
@@ -117,15 +117,17 @@ def semivalue(game: Game, weights: Weights, sites: Sequence[str] | None = None) 
     Raises:
         BadInput: a coalition is missing; the message names it.
     """
-    names = sorted(sites_of(game) if sites is None else sites)
+    names = sorted(list_sites(game) if sites is None else sites)
     if not names:
         raise BadInput("the game has no site; give it the utility of at least one coalition")
-    if lacking := missing(game, names, weights):
-        raise BadInput(f"{named(lacking)}: no utility; train what is missing, then ask for the values again")
-    return combined(game, coefficients(names, weights))
+    if lacking := missing_coalitions(game, names, weights):
+        raise BadInput(
+            f"{format_coalitions(lacking)}: no utility; train what is missing, then ask for the values again"
+        )
+    return combine(game, coefficients(names, weights))
 
 
-def named(coalitions: Sequence[Coalition], most: int = MAX_LISTED) -> str:
+def format_coalitions(coalitions: Sequence[Coalition], most: int = MAX_LISTED) -> str:
     """Coalitions for a message, all but the first ``most`` of them counted."""
     texts = [format_spec(one) or "nobody" for one in coalitions[:most]]
     more = len(coalitions) - len(texts)
@@ -152,7 +154,7 @@ def beta_shapley(game: Game, alpha: float, beta: float) -> FloatArray:
     return semivalue(game, beta_weights(alpha, beta))
 
 
-def normalised(values: ArrayLike) -> FloatArray:
+def normalise(values: ArrayLike) -> FloatArray:
     """Shares of the sum over sites (first axis), as the performance contribution of Jiang et al. 2023, Table 5.
 
     Nothing is clipped: a negative value is a negative share, so another's may exceed 1. Where the sum is not above 0

@@ -1,6 +1,6 @@
 """Tables of what each site is worth, from the results of trained coalitions: functions, no files.
 
-A site's value goes by the utility of `fedmerit_evaluation.ground_truth.utilities.coalition_utilities`: test Dice,
+A site's value goes by the utility of `fedmerit_evaluation.ground_truth.ground_truths.coalition_utilities`: test Dice,
 mean over all sites, also over those that took no part. Values stand in points of Dice (1/100), signed: negative
 where a site does harm.
 
@@ -18,6 +18,7 @@ import pandas as pd
 from fedmerit.errors import BadInput
 from fedmerit_evaluation.figures.tables import Table
 from fedmerit_evaluation.ground_truth import semivalues
+from fedmerit_evaluation.ground_truth.ground_truths import coalition_utilities
 from fedmerit_evaluation.ground_truth.power import reliability_table
 from fedmerit_evaluation.ground_truth.reliability import (
     POINTS,
@@ -27,7 +28,6 @@ from fedmerit_evaluation.ground_truth.reliability import (
     resample,
     semivalue_function,
 )
-from fedmerit_evaluation.ground_truth.sampling import Estimate
 from fedmerit_evaluation.ground_truth.semivalues import (
     EMPTY_COALITION,
     Coalition,
@@ -38,7 +38,7 @@ from fedmerit_evaluation.ground_truth.semivalues import (
     parse_coalition,
     shapley_weights,
 )
-from fedmerit_evaluation.ground_truth.utilities import coalition_utilities
+from fedmerit_evaluation.ground_truth.shapley_approximations import Estimate
 from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.statistics.ranks import Ranking, ranking
 
@@ -61,7 +61,7 @@ def leave_one_out_tables(results: Results) -> list[Table]:
     """
     utilities, labels = _whole(coalition_utilities(results), semivalues.leave_one_out_weights, results)
     of_labels = coalition_utilities(results, per_label=True)
-    sites = semivalues.sites_of(next(iter(utilities.values())))
+    sites = semivalues.list_sites(next(iter(utilities.values())))
     grand = frozenset(sites)
     absent = [grand - {site} for site in sites]
     frames = []
@@ -102,7 +102,9 @@ def shapley_tables(results: Results) -> list[Table]:
             "Leave-one-out": semivalues.leave_one_out(game),
         }
         columns = {f"{name} [points]": 100 * value for name, value in values.items()}
-        frames.append(pd.DataFrame(columns, index=semivalues.sites_of(game)).assign(**{IMAGES: _images(results, seed)}))
+        frames.append(
+            pd.DataFrame(columns, index=semivalues.list_sites(game)).assign(**{IMAGES: _images(results, seed)})
+        )
     caption = (
         f"Values of test Dice, mean over all sites, from {len(next(iter(utilities.values()))) - 1} coalitions; the "
         f"utility of nobody is 0; a share is a value's {SHARE}"
@@ -129,10 +131,12 @@ def sampled_tables(sites: Sequence[str], estimates: Mapping[int, Estimate]) -> l
 def _whole(utilities: Mapping[int, Game], weights: Weights, results: Results) -> tuple[dict[int, Game], list[str]]:
     """The seeds that have every coalition the values take, and the labels."""
     sites = results.sites
-    whole = {seed: game for seed, game in utilities.items() if not semivalues.missing(game, sites, weights)}
+    whole = {seed: game for seed, game in utilities.items() if not semivalues.missing_coalitions(game, sites, weights)}
     if not whole:
-        lacking = {seed: semivalues.missing(game, sites, weights) for seed, game in utilities.items()}
-        told = "; ".join(f"seed {seed}: {semivalues.named(coalitions)}" for seed, coalitions in lacking.items())
+        lacking = {seed: semivalues.missing_coalitions(game, sites, weights) for seed, game in utilities.items()}
+        told = "; ".join(
+            f"seed {seed}: {semivalues.format_coalitions(coalitions)}" for seed, coalitions in lacking.items()
+        )
         if any(one in utilities[seed] for seed, coalitions in lacking.items() for one in coalitions):
             told += "; those that are trained have a site without Dice, prediction and reference being empty throughout"
         raise BadInput(
@@ -181,7 +185,7 @@ def _table(
     mean, spread = seeds.mean(), seeds.std(ddof=1)
     for share, column in (shares or {}).items():
         known = mean[column].dropna()
-        mean[share] = pd.Series(100 * semivalues.normalised(known), known.index)
+        mean[share] = pd.Series(100 * semivalues.normalise(known), known.index)
         spread[share] = math.nan
     spread = spread.mask(spread == 0)  # such as of numbers of images: they are not measured
     if len(frames) > 1:
@@ -193,7 +197,7 @@ def _table(
     return Table(name, caption, with_headings(mean), spread=with_headings(spread), decimals=2)
 
 
-TRUTHS: Mapping[str, Values] = {
+REFERENCES: Mapping[str, Values] = {
     "Shapley": semivalue_function(shapley_weights),
     "leave-one-out": semivalue_function(leave_one_out_weights),
 }
@@ -208,7 +212,7 @@ class ValueTables:
     """
 
     results: Results
-    values: Mapping[str, Values] = field(default_factory=lambda: TRUTHS)  # by name
+    values: Mapping[str, Values] = field(default_factory=lambda: REFERENCES)  # by name
 
     @cached_property
     def resampled(self) -> dict[str, Resampled]:

@@ -20,7 +20,7 @@ from fedmerit.files import write_atomically, write_json, write_text
 from fedmerit.trainers.monai_trainer.networks import constructor
 from fedmerit_data.folders import new_folder
 from fedmerit_data.spatial.preprocessing import WINDOWS
-from fedmerit_evaluation.models.export import sides
+from fedmerit_evaluation.models.export import input_size
 from fedmerit_evaluation.models.predictor import Predictor, open_bundle, predict_files
 
 SCHEMA = "https://github.com/Project-MONAI/MONAI-extra-test-data/releases/download/0.8.1/meta_schema_20240725.json"
@@ -104,7 +104,7 @@ def _metadata(predictor: Predictor, run: str) -> Mapping[str, Any]:
     description, fed = predictor.description, predictor.preprocessing
     labels = dict(enumerate(description.labels))
     patches = bool(description.patch)
-    shape = {"spatial_shape": list(sides(predictor)), "dtype": "float32", "is_patch_data": patches}
+    shape = {"spatial_shape": list(input_size(predictor)), "dtype": "float32", "is_patch_data": patches}
     return {
         "schema": SCHEMA,
         "version": "0.1.0",

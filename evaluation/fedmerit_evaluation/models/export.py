@@ -30,7 +30,7 @@ def write_torchscript(predictor: Predictor, out: Path) -> float:
     network = predictor.network.cpu().eval()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of torch, that TorchScript is to be given up some day; of traced conditions
-        traced = torch.jit.trace(network, example(predictor, 1), check_trace=False)  # type: ignore[no-untyped-call]
+        traced = torch.jit.trace(network, example_batch(predictor, 1), check_trace=False)  # type: ignore[no-untyped-call]
         made = BytesIO()
         torch.jit.save(traced, made)
         made.seek(0)
@@ -59,7 +59,7 @@ def write_onnx(predictor: Predictor, out: Path) -> float:
         warnings.simplefilter("ignore")
         program = torch.onnx.export(
             network,
-            (example(predictor, 2),),
+            (example_batch(predictor, 2),),
             input_names=[INPUT],
             output_names=[OUTPUT],
             dynamic_shapes=({0: torch.export.Dim("batch")},),
@@ -78,13 +78,13 @@ def write_onnx(predictor: Predictor, out: Path) -> float:
     return difference
 
 
-def example(predictor: Predictor, batch: int) -> Tensor:
+def example_batch(predictor: Predictor, batch: int) -> Tensor:
     """(batch, channels, ...) of noise, as normalised images are: mean 0, deviation 1."""
     random = torch.Generator().manual_seed(0)
-    return torch.randn(batch, predictor.description.in_channels, *sides(predictor), generator=random)
+    return torch.randn(batch, predictor.description.in_channels, *input_size(predictor), generator=random)
 
 
-def sides(predictor: Predictor) -> tuple[int, ...]:
+def input_size(predictor: Predictor) -> tuple[int, ...]:
     """Of what the network sees at a time: (h, w) of a slice, or (slices, h, w) of a patch."""
     return predictor.description.patch or predictor.preprocessing.size
 
@@ -92,7 +92,7 @@ def sides(predictor: Predictor) -> tuple[int, ...]:
 @torch.inference_mode()
 def largest_difference(network: nn.Module, other: Callable[[Tensor], Tensor], predictor: Predictor) -> float:
     """Between the logits of both, on three images."""
-    images = example(predictor, 3)
+    images = example_batch(predictor, 3)
     return float((network(images) - other(images)).abs().max())
 
 
@@ -103,7 +103,7 @@ def write_description(predictor: Predictor, out: Path) -> None:
         {
             "input": {
                 "name": INPUT,
-                "shape": ["batch", predictor.description.in_channels, *sides(predictor)],
+                "shape": ["batch", predictor.description.in_channels, *input_size(predictor)],
             },
             "output": {"name": OUTPUT, "channels": list(predictor.description.labels), "activation": "sigmoid"},
             "preprocessing": predictor.preprocessing.to_dict(),

@@ -22,10 +22,10 @@ from fedmerit.trainers.monai_trainer.machine_settings import pick_device
 from fedmerit.trainers.monai_trainer.networks import keeps_largest_component
 from fedmerit.trainers.monai_trainer.prediction import keep_largest_components, predict_case_logits
 from fedmerit.trainers.monai_trainer.saved_networks import load_network, load_weights, read_description
-from fedmerit_data.raw import Decoded, blank
-from fedmerit_data.readers.one_image import OneImage, image_name, read_image
-from fedmerit_data.spatial.preprocessing import Box, central_box, normalise_of, preprocess
-from fedmerit_evaluation.results.final_models import final_model
+from fedmerit_data.raw_cases import Decoded, blank_remarks
+from fedmerit_data.readers.single_image import OneImage, image_name, read_image
+from fedmerit_data.spatial.preprocessing import Box, central_box, make_normaliser, preprocess
+from fedmerit_evaluation.results.evaluation import final_model
 
 SUMMARY = "prediction.json"
 
@@ -63,7 +63,7 @@ class Predictor:
                 f"--box {box.top},{box.left},{box.height},{box.width}: lies beyond the image of {height} x {width} "
                 "pixels; expected a part of it"
             )
-        normalise = normalise_of(wanted.normalisation, image.image.shape[1])
+        normalise = make_normaliser(wanted.normalisation, image.image.shape[1])
         return preprocess(image, wanted.size[0], box, normalise)[0], box
 
     def masks(self, image: Decoded, box: Box | None = None) -> NDArray[np.bool_]:
@@ -111,7 +111,7 @@ def open_bundle(root: Path, device: str = "auto") -> Predictor:
     said = read_json(root / "configs" / "inference.json").get("description")
     file = root / "models" / "model.pt"
     if not said or not file.is_file():
-        raise BadInput(f"{root}: no bundle that `fedmerit export-model` wrote")
+        raise BadInput(f"{root}: no bundle that `fedmerit model export` wrote")
     description = Network.from_dict(said["network"])
     network = load_weights(file, description).to(pick_device(device, "here"))
     return Predictor(file, network, description, Preprocessing.from_dict(said["preprocessing"]))
@@ -178,7 +178,7 @@ def predict_files(
         _require_free(files, {mask for one in before if one.get("voxels") == digest for mask in one["masks"]})
         masks = _predicted(predictor, image, window)
         masked, asked = [file.name for file in files], {"box": box, "channel": channel}
-        remarks = [*image.decoded.remarks, *blank(image.decoded)]
+        remarks = [*image.decoded.remarks, *blank_remarks(image.decoded)]
         for remark in remarks:
             note(f"{path}: {remark}")
         told.append({"image": str(path), "voxels": digest, "masks": masked, **asked, "remarks": remarks})

@@ -18,10 +18,10 @@ from fedmerit_evaluation.report.contributions import ESTIMATE, Agreement, agreem
 from fedmerit_evaluation.report.hospitals import (
     Hospital,
     align_local_only,
-    alone_differs,
+    choose_method,
+    has_ambiguous_baseline,
     hospital_table,
-    hospitals,
-    judged_method,
+    list_hospitals,
 )
 from fedmerit_evaluation.report.phrases import resampling_units
 from fedmerit_evaluation.report.shared_parts import (
@@ -29,15 +29,15 @@ from fedmerit_evaluation.report.shared_parts import (
     common_folder,
     overlay_picture,
     remove_tables,
-    settings_of,
     shared_quantities,
-    trained,
+    shared_settings,
+    training_dates,
 )
 from fedmerit_evaluation.report.value_figure import value_figure
-from fedmerit_evaluation.results.dice import ALONE
+from fedmerit_evaluation.results.dice import STANDALONE
 from fedmerit_evaluation.results.run_folders import Run, combine_results, open_runs
 from fedmerit_evaluation.results.views import Results
-from fedmerit_evaluation.statistics.intervals import of_sites
+from fedmerit_evaluation.statistics.intervals import select_sites
 
 AGREEMENTS = {truth: f"agreement-{truth.lower()}" for truth in EXACT}  # figures by ground truth
 FIGURES = {"dice", "gains", "convergence", "peers", "shares", "values", *(name for name, _ in ROUNDS.values())}
@@ -60,7 +60,7 @@ def write_report(
         out: where to; default ``RUN/report.html``, or report.html in the runs' common parent.
         sites: the prepared site folders; default those of the first run, where they are on this machine.
         images: whether to show test images with outlines. Such a report must not leave the hospital.
-        truth: a folder of trained coalitions of the same sites (`fedmerit loo`, `fedmerit shapley`).
+        truth: a folder of trained coalitions of the same sites (`fedmerit value leave-one-out`, `fedmerit value shapley`).
 
     Returns:
         The path of the HTML file.
@@ -74,8 +74,8 @@ def write_report(
     agreed, truth_notes = agreements(honest, results, truth) if truth is not None else ([], [])
     suspicions, silent = flagged_sites.list_suspicions(opened)
     out = common_folder(opened) / "report.html" if out is None else Path(out)
-    method = judged_method(honest, results)
-    judged = hospitals(honest, results, method, agreed, suspicions.frame) if method else []
+    method = choose_method(honest, results)
+    judged = list_hospitals(honest, results, method, agreed, suspicions.frame) if method else []
     shown = report_tables(honest, results, opened, everything)
     if method:
         seeds = {run.seed for run in honest if run.label == method and run.tested}
@@ -87,25 +87,25 @@ def write_report(
     for name in FIGURES - set(drawn):  # of an earlier report on other runs
         (out.parent / "figures" / f"{name}.png").unlink(missing_ok=True)
     overlay, overlay_note = _overlay(honest, method, sites, out.parent / "figures", images=images)
-    settings, differing = settings_of(opened, [_shown(run) for run in opened])
+    settings, differing = shared_settings(opened, [_shown(run) for run in opened])
     write_page(
         out,
         "report.html.j2",
         runs=opened,
-        trained=trained(opened),
+        trained=training_dates(opened),
         title=_title(honest),
         method=method,
-        alone_differs=alone_differs(honest),
+        alone_differs=has_ambiguous_baseline(honest),
         answers=_answers(judged, method, agreed, results),
-        facts=summary.facts(results),
-        sentences=[*summary.sentences(results), *_judged_methods(honest), *_suspected(suspicions.frame, honest)],
-        of_methods=summary.method_by_method(results),
+        facts=summary.list_facts(results),
+        sentences=[*summary.list_sentences(results), *_judged_methods(honest), *_suspected(suspicions.frame, honest)],
+        of_methods=summary.describe_each_method(results),
         planted=flagged_sites.describe_attacked_runs(opened, suspicions.frame),
-        notes=[*caveats.of_runs(honest, results), *caveats.warn_about_attacks(opened)],
+        notes=[*caveats.list_run_caveats(honest, results), *caveats.list_attack_caveats(opened)],
         caveats=[
-            *caveats.of_ranks(results),
-            *caveats.of_contributions(results),
-            *caveats.of_cases(results),
+            *caveats.list_rank_caveats(results),
+            *caveats.list_contribution_caveats(results),
+            *caveats.list_case_caveats(results),
             *(caveat for one in agreed for caveat in one.caveats),
             *(f"Ground truth: {note}." for note in truth_notes),
         ],
@@ -131,17 +131,17 @@ def _answers(
         return ["No run trains hospitals together: there is nothing to gain or to give."]
     shares, seeds = {one.name: one.share for one in judged}, min(one.share_seeds for one in judged)
     said = [
-        statements.overall({one.name: one.verdict for one in judged}, method),
+        statements.describe_benefit({one.name: one.verdict for one in judged}, method),
         statements.describe_largest_share(shares, seeds),
     ]
     tested = results.dice.sites["cases"]
     cases = int(tested.min()) if len(tested) else 0
     for one in agreed:
         values = {str(site): value / 100 for site, value in one.values.mean().items()}
-        said.append(statements.of_values(values, one.truth, len(one.values), cases))
+        said.append(statements.describe_values(values, one.truth, len(one.values), cases))
         if method in one.ranks:
             ranks, p = one.ranks[method], one.p[method]
-            said.append(statements.of_agreement(ranks, p, one.truth, len(one.values), cases))
+            said.append(statements.describe_agreement(ranks, p, one.truth, len(one.values), cases))
     return list(filter(None, said))
 
 
@@ -153,7 +153,7 @@ def _title(runs: Sequence[Run]) -> str:
 def _judged_methods(honest: Sequence[Run]) -> list[str]:
     """Whom the guard judged in honest runs; nothing where none was guarded."""
     guarded = [run for run in honest if flagged_sites.is_guarded(run)]
-    return [phrases.describe_verdicts(flagged_sites.told(guarded))] if guarded else []
+    return [phrases.describe_verdicts(flagged_sites.describe_by_site(guarded))] if guarded else []
 
 
 def _suspected(suspicions: pd.DataFrame, honest: Sequence[Run]) -> list[str]:
@@ -194,7 +194,7 @@ def _dice_section(results: Results) -> Drawing:
             text, heat_maps.dice(100 * means), alt_texts.describe_cells(100 * means, "Mean test Dice in percent")
         )
     text = "Test Dice of each hospital, a colour per method: bars are means, dots cases."
-    return Drawing(text, dots_and_bars.dice_bars(results), alt_texts.of_dice(means))
+    return Drawing(text, dots_and_bars.dice_bars(results), alt_texts.describe_dice(means))
 
 
 def _gain_section(results: Results, gains: pd.DataFrame) -> Drawing:
@@ -208,7 +208,7 @@ def _gain_section(results: Results, gains: pd.DataFrame) -> Drawing:
     inside = f", 95 % intervals over {over}" if gains["low"].notna().any() else ""
     text = f"Gain in test Dice over training alone{inside}; left of 0 a hospital lost."
     gains = gains.loc[order]
-    return Drawing(text, dots_and_bars.gain_ranges(gains, results.sites), alt_texts.of_gains(gains))
+    return Drawing(text, dots_and_bars.gain_ranges(gains, results.sites), alt_texts.describe_gains(gains))
 
 
 def _drawn(results: Results, everything: Results) -> dict[str, Drawing]:
@@ -216,7 +216,7 @@ def _drawn(results: Results, everything: Results) -> dict[str, Drawing]:
     drawn: dict[str, Drawing] = {}
     if not results.dice.rows.empty:
         drawn["dice"] = _dice_section(results)
-    gains = of_sites(results.dice.intervals, "gain").dropna(subset="mean")  # none without a seed in common
+    gains = select_sites(results.dice.intervals, "gain").dropna(subset="mean")  # none without a seed in common
     if not gains.empty:
         drawn["gains"] = _gain_section(results, gains)
     if not everything.rounds.validation.empty:
@@ -258,7 +258,7 @@ def _drawn_agreements(agreed: Sequence[Agreement]) -> dict[str, Drawing]:
         )
         values = one.values.mean()
         figure = dots_and_bars.agreement(values, said, one.truth)
-        drawn[AGREEMENTS[one.truth]] = Drawing(text, figure, alt_texts.of_agreement(values, said, one.truth))
+        drawn[AGREEMENTS[one.truth]] = Drawing(text, figure, alt_texts.describe_agreement(values, said, one.truth))
     return drawn
 
 
@@ -267,7 +267,7 @@ def _overlay(
 ) -> tuple[SavedFigure | None, str]:
     """The overlays, or why there are none: of the method that hospitals are judged by beside training alone."""
     if method is not None:
-        runs = sorted((run for run in runs if run.label in (method, ALONE)), key=lambda run: run.label != method)
+        runs = sorted((run for run in runs if run.label in (method, STANDALONE)), key=lambda run: run.label != method)
     return overlay_picture(runs, sites, folder / "overlays.png", images=images)
 
 

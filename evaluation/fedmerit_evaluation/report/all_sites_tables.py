@@ -14,7 +14,7 @@ from fedmerit_evaluation.report.shared_parts import averaged, other_models, surf
 from fedmerit_evaluation.results.dice import RUN, SURFACES
 from fedmerit_evaluation.results.run_folders import Run
 from fedmerit_evaluation.results.views import Results
-from fedmerit_evaluation.statistics.intervals import of_methods, of_sites, sort_by_mean
+from fedmerit_evaluation.statistics.intervals import select_methods, select_sites, sort_by_mean
 
 
 def report_tables(
@@ -39,7 +39,7 @@ def report_tables(
             caption = f"Test {HEADINGS[name]} of each site's own final model (row) at every site (column){over_seeds}"
             frame = with_headings(averaged(matrix) * UNITS.get(name, 1.0))
             found.append(Table("cross_site" if name == "dice" else f"cross_site_{name}", caption, frame, decimals=1))
-        if of_sites(results.dice.intervals, "gain")["mean"].notna().any():
+        if select_sites(results.dice.intervals, "gain")["mean"].notna().any():
             found += [_gains(results), *_surface_changes(results)]
     found += other_models(results)
     if not everything.rounds.contributions.empty:
@@ -47,7 +47,7 @@ def report_tables(
     marked = flagged_sites.list_flags(everyone)
     if not marked.empty:
         found.append(Table("marks", "Flagged, expelled and judged sites, and rejected replies", marked))
-    bounds = flagged_sites.bounded(everyone)
+    bounds = flagged_sites.bounds_table(everyone)
     if not bounds.frame.empty:
         found.append(bounds)
     costs = everything.rounds.costs
@@ -61,13 +61,13 @@ def report_tables(
 def _methods(results: Results) -> Table:
     """A row per method, by mean Dice."""
     intervals = results.dice.intervals
-    order = sort_by_mean(of_methods(intervals, "mean"))
+    order = sort_by_mean(select_methods(intervals, "mean"))
     columns: dict[str, pd.DataFrame | pd.Series] = {
-        "Mean Dice [%]": 100 * of_methods(intervals, "mean").loc[order],
+        "Mean Dice [%]": 100 * select_methods(intervals, "mean").loc[order],
         "Rank": _ranks(results).reindex(order),
-        "Worst site [%]": 100 * of_methods(intervals, "worst").loc[order],
+        "Worst site [%]": 100 * select_methods(intervals, "worst").loc[order],
     }
-    gain = of_methods(intervals, "mean_gain")
+    gain = select_methods(intervals, "mean_gain")
     if not gain.empty:
         columns["Mean gain over training alone [points]"] = 100 * gain.reindex(order)
     sites = results.dice.sites
@@ -83,7 +83,7 @@ def _level_note(results: Results) -> str:
 
 def _ranks(results: Results) -> pd.DataFrame | pd.Series:
     """Of methods by mean Dice, with their intervals; why there are none, where too little is known to say."""
-    ranks = of_methods(results.dice.intervals, "rank")
+    ranks = select_methods(results.dice.intervals, "rank")
     if insufficient_data := sample_size(results).insufficient_data:
         return pd.Series(insufficient_data.partition(" (")[0], ranks.index, dtype=object)
     return ranks.round()
@@ -119,7 +119,7 @@ def _sites(results: Results, over_seeds: str) -> Table:
     """A row per method and site."""
     dice = averaged(results.dice.sites)
     methods, sites = ([str(name) for name in dice.index.get_level_values(level)] for level in ("method", "site"))
-    ends = of_sites(results.dice.intervals, "dice").reindex(pd.MultiIndex.from_arrays([methods, sites]))
+    ends = select_sites(results.dice.intervals, "dice").reindex(pd.MultiIndex.from_arrays([methods, sites]))
     columns: dict[str, pd.DataFrame | pd.Series] = {
         "Dice [%]": 100 * ends.assign(mean=dice["dice"].to_numpy()),
         "Lowest case [%]": 100 * dice["lowest"],
@@ -145,12 +145,12 @@ def _labels(results: Results, over_seeds: str) -> Table:
 def _gains(results: Results) -> Table:
     """Methods in rows, sites in columns."""
     intervals = results.dice.intervals
-    gain = of_sites(intervals, "gain")
-    methods = sort_by_mean(of_methods(intervals, "mean_gain"))
+    gain = select_sites(intervals, "gain")
+    methods = sort_by_mean(select_methods(intervals, "mean_gain"))
     columns: dict[str, pd.DataFrame | pd.Series] = {
         str(site): 100 * rows.droplevel("of").reindex(methods) for site, rows in gain.groupby(level="of")
     }
-    overall = 100 * of_methods(intervals, "mean_gain").reindex(methods)
+    overall = 100 * select_methods(intervals, "mean_gain").reindex(methods)
     lowest = 100 * gain["mean"].groupby(level="method").min().reindex(methods)
     caption = f"Gain in test Dice over training alone [points]; {_level_note(results)}"
     shown = with_intervals({**columns, "Mean": overall, "Lowest": lowest}, {"Method": methods})
@@ -177,7 +177,7 @@ def _contributions(results: Results, several_seeds: bool) -> Table:
     low, high = (pd.DataFrame(math.nan, frame.index, frame.columns) for _ in range(2))
     if several_seeds:
         caption += ", mean over seeds"
-    ends = of_sites(results.rounds.intervals, "contribution")
+    ends = select_sites(results.rounds.intervals, "contribution")
     if several_seeds and not ends.empty:
         wide = (ends["seeds"] > 1) & (ends["high"] > ends["low"])
         for part, name in ((low, "low"), (high, "high")):

@@ -11,7 +11,7 @@ from fedmerit_evaluation.report.phrases import join_words, percent, points
 MOST = 6  # methods or panels that are told one by one
 
 
-def of_dice(dice: pd.DataFrame) -> str:
+def describe_dice(dice: pd.DataFrame) -> str:
     """Mean test Dice, methods x sites, fractions."""
     known = dice.dropna(how="all")
     told = [
@@ -35,7 +35,7 @@ def describe_own_figure(site: str, dice: pd.Series) -> str:
     return f"A row per method. Mean test Dice of {site}: {', '.join(told)}{_more(len(dice))}."
 
 
-def of_gains(gains: pd.DataFrame) -> str:
+def describe_gains(gains: pd.DataFrame) -> str:
     """Gains over training alone, ``(method, site)`` x ``mean, low, high``, fractions."""
     told = []
     for method, rows in gains.groupby(level=0, sort=False):
@@ -80,7 +80,7 @@ def describe_panels(panels: Mapping[str, pd.DataFrame], title: str) -> str:
     return f"{title}, a panel per method, a named line per hospital. {'; '.join(told)}{_more(len(known))}."
 
 
-def of_agreement(values: pd.Series, said: Mapping[str, pd.Series], truth: str) -> str:
+def describe_agreement(values: pd.Series, said: Mapping[str, pd.Series], truth: str) -> str:
     """Values of sites in points of Dice, and by method what it says of each."""
     told = []
     for method, line in list(said.items())[:MOST]:

@@ -13,12 +13,18 @@ from fedmerit_evaluation.results.run_folders import Run
 from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.statistics.bootstrap import LEVEL
 from fedmerit_evaluation.statistics.inference import MIN_CASES
-from fedmerit_evaluation.statistics.intervals import alike, group_ties, of_methods, of_sites, sort_by_mean
+from fedmerit_evaluation.statistics.intervals import (
+    contains_zero,
+    group_ties,
+    select_methods,
+    select_sites,
+    sort_by_mean,
+)
 
 SEEDS_FOR_INTERVALS = 3  # over seeds; of two they are three times as wide for the same spread
 
 
-def of_runs(runs: Sequence[Run], results: Results, *, sites_named: bool = True) -> list[str]:
+def list_run_caveats(runs: Sequence[Run], results: Results, *, sites_named: bool = True) -> list[str]:
     """Incomplete runs, missing tests, encrypted updates, too few seeds, runs that are not alike.
 
     Args:
@@ -65,7 +71,7 @@ def of_runs(runs: Sequence[Run], results: Results, *, sites_named: bool = True) 
     return said
 
 
-def warn_about_attacks(runs: Sequence[Run]) -> Iterator[str]:
+def list_attack_caveats(runs: Sequence[Run]) -> Iterator[str]:
     """That runs with attackers planted in them are no part of what is said of Dice."""
     if labels := list(dict.fromkeys(run.label for run in runs if run.attacks)):
         yield (
@@ -77,7 +83,7 @@ def warn_about_attacks(runs: Sequence[Run]) -> Iterator[str]:
         )
 
 
-def of_cases(results: Results, own: str | None = None) -> Iterator[str]:
+def list_case_caveats(results: Results, own: str | None = None) -> Iterator[str]:
     """Too few test cases, and cases that are empty in the reference.
 
     Args:
@@ -118,13 +124,13 @@ def of_cases(results: Results, own: str | None = None) -> Iterator[str]:
         yield f"{false} test cases whose reference is empty were given a segmentation: they count as Dice 0."
 
 
-def of_ranks(results: Results) -> Iterator[str]:
+def list_rank_caveats(results: Results) -> Iterator[str]:
     """Methods whose neighbour in rank by mean Dice cannot be told from them."""
     intervals = results.dice.intervals
     if sample_size(results).insufficient_data:
         return
-    order = sort_by_mean(of_methods(intervals, "mean"))
-    together = alike(of_sites(intervals, "difference"))
+    order = sort_by_mean(select_methods(intervals, "mean"))
+    together = contains_zero(select_sites(intervals, "difference"))
     hang = [bool(together.get((one, other), False)) for one, other in pairwise(order)]
     if found := [_ranks(first, names) for first, names in group_ties(order, hang)]:
         yield (
@@ -133,18 +139,18 @@ def of_ranks(results: Results) -> Iterator[str]:
         )
 
 
-def of_contributions(results: Results) -> Iterator[str]:
+def list_contribution_caveats(results: Results) -> Iterator[str]:
     """Sites whose neighbours in contribution cannot be told from them; negative sums; one seed."""
     said, intervals = results.rounds.contributions, results.rounds.intervals
     if intervals.empty:
         return
     found = []
-    for method, rows in of_sites(intervals, "contribution").groupby(level="method", sort=False):
+    for method, rows in select_sites(intervals, "contribution").groupby(level="method", sort=False):
         if rows["seeds"].max() < 2:
             continue
         order = sort_by_mean(rows.droplevel("method"))
         hang = [
-            bool(alike(of_sites(intervals, f"difference: {higher}")).get((method, lower), False))
+            bool(contains_zero(select_sites(intervals, f"difference: {higher}")).get((method, lower), False))
             for higher, lower in pairwise(order)
         ]
         found += [f"{method!s}, {_ranks(first, names)}" for first, names in group_ties(order, hang)]

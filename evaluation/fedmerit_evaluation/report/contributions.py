@@ -23,15 +23,15 @@ from fedmerit_evaluation.ground_truth.ground_truths import (
     SHAPLEY,
     GroundTruth,
     Reference,
+    coalition_utilities,
     list_preparation_differences,
     open_ground_truths,
 )
 from fedmerit_evaluation.ground_truth.semivalues import FloatArray
-from fedmerit_evaluation.ground_truth.utilities import coalition_utilities
 from fedmerit_evaluation.report.phrases import resampling_units
 from fedmerit_evaluation.results.run_folders import Run
 from fedmerit_evaluation.results.views import Results
-from fedmerit_evaluation.statistics.bootstrap import USUAL, Resampling
+from fedmerit_evaluation.statistics.bootstrap import DEFAULT_RESAMPLING, Resampling
 from fedmerit_evaluation.statistics.inference import Estimate
 
 SAME = 1e-6  # shares that differ by less, relative to the largest, are the same
@@ -99,14 +99,14 @@ class Agreement:
 
 
 def agreements(
-    runs: Sequence[Run], results: Results, folder: Path, resampling: Resampling = USUAL
+    runs: Sequence[Run], results: Results, folder: Path, resampling: Resampling = DEFAULT_RESAMPLING
 ) -> tuple[list[Agreement], list[str]]:
     """Agreement with every ground truth that a folder holds, and notes on what it lacks or was prepared otherwise.
 
     Args:
         runs: with labels, as in ``results``.
         results: of all runs.
-        folder: what `fedmerit loo` or `fedmerit shapley` wrote.
+        folder: what `fedmerit value leave-one-out` or `fedmerit value shapley` wrote.
         resampling: of the intervals.
 
     Raises:

@@ -19,9 +19,9 @@ from fedmerit_evaluation.figures.tables import DASH, Table
 from fedmerit_evaluation.freeriders.detectors import DETECTORS, Detector, flags
 from fedmerit_evaluation.report.phrases import describe_indicators, describe_simulated_attacks, describe_verdict
 from fedmerit_evaluation.results.dice import POOLED
-from fedmerit_evaluation.results.run_folders import Run, of_rounds
+from fedmerit_evaluation.results.run_folders import Run, read_rounds
 
-DOES = {"show": "accused", "withhold": "withheld", "exclude": "excluded"}  # by what a verdict does
+VERDICT_EFFECTS = {"show": "accused", "withhold": "withheld", "exclude": "excluded"}  # by what a verdict does
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def list_verdicts(run: Run) -> list[GuardVerdict]:
     """All verdicts of a run, in the order of sites and rounds; none where it was not guarded."""
     if not is_guarded(run):
         return []
-    what = DOES[run.info["plan"]["guard"].get("on_verdict", "withhold")]
+    what = VERDICT_EFFECTS[run.info["plan"]["guard"].get("on_verdict", "withhold")]
     rows = run.results.rows
     rows = rows[rows["quantity"] == "verdict"].sort_values(["site", "round"])
     signs = _signs(run)
@@ -67,7 +67,7 @@ def list_verdicts(run: Run) -> list[GuardVerdict]:
     return found
 
 
-def told(runs: Sequence[Run]) -> dict[str, list[str]]:
+def describe_by_site(runs: Sequence[Run]) -> dict[str, list[str]]:
     """By site, every verdict of some guarded runs in words; the seed is named where there are several."""
     several = len({run.seed for run in runs}) > 1
     found: dict[str, list[str]] = {}
@@ -78,23 +78,23 @@ def told(runs: Sequence[Run]) -> dict[str, list[str]]:
     return found
 
 
-def stand(runs: Sequence[Run]) -> set[str]:
+def sites_with_standing_verdict(runs: Sequence[Run]) -> set[str]:
     """The sites against whom a verdict stood in the last round of any of the runs."""
     return {one.site for run in runs for one in list_verdicts(run) if one.lifted is None}
 
 
 def _signs(run: Run) -> Mapping[tuple[int, str], tuple[str, ...]]:
     """The kinds of signs that stood, by round and site, as the ledger has them."""
-    return of_rounds(
+    return read_rounds(
         run.path,
         lambda record: [
             ((int(record["round"]), str(site)), tuple(kinds))
-            for site, kinds in record.get("guard", {}).get("signs", {}).items()
+            for site, kinds in record.get("guard", {}).get("indicators", {}).items()
         ],
     )
 
 
-FLAGS = ("flagged", "rejected", "removed")
+FLAGS = ("flagged", "rejected", "expelled")
 BY_SERVER = "server"  # the detector that repeats what stands in the table of marks
 
 
@@ -116,7 +116,6 @@ def list_flags(runs: Sequence[Run]) -> pd.DataFrame:
             for number in range(one.since, run.rounds_done if one.lifted is None else one.lifted)
         ]
     table = pd.DataFrame(rows, columns=["Method", "Seed", "Site", "What", "Rounds", "Reason"])
-    table["What"] = table["What"].replace("removed", "expelled")
     keys = ["Method", "Seed", "Site", "What", "Reason"]
     grouped = table.groupby(keys, sort=False)["Rounds"].agg(format_ranges).reset_index()
     return pd.DataFrame(grouped[["Method", "Seed", "Site", "What", "Rounds", "Reason"]])
@@ -180,7 +179,7 @@ def describe_attacked_runs(runs: Sequence[Run], suspicions: pd.DataFrame) -> lis
         own = suspicions[suspicions["Method"] == label] if not suspicions.empty else suspicions
         told = {} if own.empty else {str(site): list(rows["Detector"]) for site, rows in own.groupby("Site")}
         for row in list_flags([run for run in runs if run.label == label]).to_dict("records"):
-            by = "the guard" if row["What"] in DOES.values() else "the server"
+            by = "the guard" if row["What"] in VERDICT_EFFECTS.values() else "the server"
             if (words := f"{by} ({row['What']})") not in told.setdefault(row["Site"], []):
                 told[row["Site"]].append(words)
         honest = sorted(site for site in told if site not in attacks)
@@ -221,7 +220,7 @@ def _reason(run: Run, site: str, what: str, number: int, split: str, reasons: Ma
         return "no usable reply to the final test"
     if what == "rejected":
         return reasons.get((number, site), "the ledger gives no reason")
-    if what == "removed":
+    if what == "expelled":
         return _threshold(run)
     method = run.info["method"]
     if method in METHODS and issubclass(METHODS[method], FedCE):
@@ -242,7 +241,7 @@ def rejection_reasons(run: Run) -> dict[tuple[int, str], str]:
     def told(record: Mapping[str, Any]) -> list[tuple[tuple[int, str], str]]:
         return [((record["round"], site), str(why)) for site, why in record.get("rejected", {}).items()]
 
-    return of_rounds(run.path, told)
+    return read_rounds(run.path, told)
 
 
 ROUNDING = 1e-6  # counts are float64 products of whole numbers
@@ -253,23 +252,23 @@ BOUNDS = {  # by the quantity that says it: in a word, and what was done
         f"moved over {bounds.STATISTICS_FACTOR:g} times as far as the others' median, and brought back to that",
     ),
     "counted_images": ("number of images", f"counted as {bounds.COUNT_FACTOR:g} times the others' median at most"),
-    "part": (
+    "reward_group_share": (
         "earnings",
         "shared with other sites: of one organisation, of shared cases, or with near copies of updates",
     ),
-    "apart": ("ratings of others", "apart from those of the other raters, and without a voice"),
+    "rater_outlier": ("ratings of others", "apart from those of the other raters, and without a voice"),
 }
 
 
-def bounded(runs: Sequence[Run]) -> Table:
+def bounds_table(runs: Sequence[Run]) -> Table:
     """A row per method, seed, site and bound: ``Rounds`` in which it applied, ``Least``, the smallest part left."""
     found = [part for run in runs if is_guarded(run) for part in _of_run(run)]
     frame = pd.DataFrame(found, columns=["Method", "Seed", "Site", "What", "Rounds", "Least [%]"])
-    caption = f"What the guard bounded, and what was left of it where least was{meaning(frame['What'])}"
+    caption = f"What the guard bounded, and what was left of it where least was{explain_bounds(frame['What'])}"
     return Table("bounds", caption, frame, decimals=0)
 
 
-def meaning(names: Iterable[str]) -> str:
+def explain_bounds(names: Iterable[str]) -> str:
     """What was done about those that were bounded, to end a caption."""
     there = set(names)
     return "".join(f"; {name}: {done}" for name, done in BOUNDS.values() if name in there)
@@ -285,7 +284,7 @@ def _of_run(run: Run) -> list[tuple[str, int, str, str, str, float]]:
         if quantity == "counted_images":
             left = values / said.reindex(values.index)
         else:
-            left = 1 - values if quantity == "apart" else values
+            left = 1 - values if quantity == "rater_outlier" else values
         for site, own in left[left < 1 - ROUNDING].groupby("site", sort=True):
             rounds = own.index.get_level_values("round")
             found.append(

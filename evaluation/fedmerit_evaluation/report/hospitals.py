@@ -17,13 +17,13 @@ from fedmerit_evaluation.report.contributions import (
 from fedmerit_evaluation.report.phrases import resampling_units
 from fedmerit_evaluation.report.shared_parts import averaged, surface_columns, with_intervals
 from fedmerit_evaluation.report.statements import describe_gain, describe_share
-from fedmerit_evaluation.results.dice import ALONE, POOLED
+from fedmerit_evaluation.results.dice import POOLED, STANDALONE
 from fedmerit_evaluation.results.run_folders import Run, combine_results, has_same_training
 from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.statistics.inference import Comparison, Estimate, SampleSize, verdict
-from fedmerit_evaluation.statistics.intervals import of_sites
+from fedmerit_evaluation.statistics.intervals import select_sites
 
-NOT_COLLABORATIVE = (ALONE, POOLED)  # methods that are no federation
+NOT_COLLABORATIVE = (STANDALONE, POOLED)  # methods that are no federation
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Hospital:
         return " ".join(filter(None, ("Flagged: look at it first." if self.accused else "", gain, share)))
 
 
-def judged_method(runs: Sequence[Run], results: Results) -> str | None:
+def choose_method(runs: Sequence[Run], results: Results) -> str | None:
     """The method whose hospitals are judged: the first that estimates contributions, else the first that federates.
 
     Shares of training images are no estimate. None: no run trains together.
@@ -77,24 +77,24 @@ def align_local_only(runs: Sequence[Run]) -> list[Run]:
     one does, or more than one.
     """
     honest = [run for run in runs if not run.attacks] or list(runs)
-    alone = {run.label: run for run in honest if run.info["method"] == ALONE and not run.attacks}
-    if not alone or ALONE in alone:
+    alone = {run.label: run for run in honest if run.info["method"] == STANDALONE and not run.attacks}
+    if not alone or STANDALONE in alone:
         return list(runs)
-    method = judged_method(honest, combine_results(honest))
+    method = choose_method(honest, combine_results(honest))
     judged = [run for run in honest if run.label == method][:1]
     alike = [
         label for label, run in alone.items() if len(alone) == 1 or any(has_same_training(run, one) for one in judged)
     ]
-    return [replace(run, label=ALONE) if alike == [run.label] else run for run in runs]
+    return [replace(run, label=STANDALONE) if alike == [run.label] else run for run in runs]
 
 
-def alone_differs(runs: Sequence[Run]) -> bool:
+def has_ambiguous_baseline(runs: Sequence[Run]) -> bool:
     """Whether runs of training alone are among those of `align_local_only`, and hospitals are compared with none."""
-    labels = {run.label for run in runs if run.info["method"] == ALONE and not run.attacks}
-    return bool(labels) and ALONE not in labels
+    labels = {run.label for run in runs if run.info["method"] == STANDALONE and not run.attacks}
+    return bool(labels) and STANDALONE not in labels
 
 
-def hospitals(
+def list_hospitals(
     runs: Sequence[Run], results: Results, method: str, agreed: Sequence[Agreement], suspicions: pd.DataFrame
 ) -> list[Hospital]:
     """A row per hospital, by name.
@@ -108,17 +108,17 @@ def hospitals(
     """
     dice, sites = results.dice, runs[0].sites
     alone = pd.Series(dtype=float)
-    if not dice.rows.empty and ALONE in dice.by_site.index.get_level_values("method"):
-        alone = pd.Series(pd.DataFrame(dice.by_site.loc[ALONE]).mean())
-    differs = alone_differs(runs)
-    dice_together, gain = (_of_method(of_sites(dice.intervals, name), method) for name in ("dice", "gain"))
+    if not dice.rows.empty and STANDALONE in dice.by_site.index.get_level_values("method"):
+        alone = pd.Series(pd.DataFrame(dice.by_site.loc[STANDALONE]).mean())
+    differs = has_ambiguous_baseline(runs)
+    dice_together, gain = (_of_method(select_sites(dice.intervals, name), method) for name in ("dice", "gain"))
     surfaces = _surfaces(results, method)
     shares = contribution_shares(results).get(method, {})
     of_method = [run for run in runs if run.label == method]
     server = flagged_sites.list_flags(of_method)
-    server = server[~server["What"].isin(list(flagged_sites.DOES.values()))]
+    server = server[~server["What"].isin(list(flagged_sites.VERDICT_EFFECTS.values()))]
     guarded = [run for run in of_method if flagged_sites.is_guarded(run)]
-    said, standing = flagged_sites.told(guarded), flagged_sites.stand(guarded)
+    said, standing = flagged_sites.describe_by_site(guarded), flagged_sites.sites_with_standing_verdict(guarded)
     if not guarded and not suspicions.empty:
         own = suspicions[suspicions["Method"].astype(str) == method]
         said = {str(site): [f"suspected: {', '.join(rows['Detector'])}"] for site, rows in own.groupby("Site")}
@@ -134,7 +134,7 @@ def hospitals(
             values={one.truth: float(one.values[site].mean()) / 100 for one in agreed},
             flagged="; ".join([*_found(site, server), *said.get(site, [])]),
             accused=bool(_found(site, server)) or site in (standing if guarded else said),
-            grounds=sample_size(results, site, [method, ALONE]),
+            grounds=sample_size(results, site, [method, STANDALONE]),
             sites=len(sites),
             alone_differs=differs,
         )

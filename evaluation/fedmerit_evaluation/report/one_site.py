@@ -15,14 +15,21 @@ from fedmerit_evaluation.figures.tables import Table, write_tables
 from fedmerit_evaluation.ground_truth.ground_truths import list_preparation_differences
 from fedmerit_evaluation.report import caveats
 from fedmerit_evaluation.report.contributions import agreements, contribution_shares, count_share_seeds
-from fedmerit_evaluation.report.hospitals import align_local_only, alone_differs, sample_size
-from fedmerit_evaluation.report.own_site import MANY_OTHERS, MIN_OTHERS, Own, redact_other_sites, rounded_others
-from fedmerit_evaluation.report.own_tables import own_figures, own_tables
+from fedmerit_evaluation.report.hospitals import align_local_only, has_ambiguous_baseline, sample_size
+from fedmerit_evaluation.report.one_site_tables import (
+    MANY_OTHERS,
+    MIN_OTHERS,
+    OwnSite,
+    own_figures,
+    own_tables,
+    redact_other_sites,
+    rounded_others,
+)
 from fedmerit_evaluation.report.phrases import between, percent, points
-from fedmerit_evaluation.report.shared_parts import common_folder, overlay_picture, settings_of, trained
+from fedmerit_evaluation.report.shared_parts import common_folder, overlay_picture, shared_settings, training_dates
 from fedmerit_evaluation.report.statements import describe_gain, describe_share
 from fedmerit_evaluation.report.summary import Fact
-from fedmerit_evaluation.results.dice import ALONE
+from fedmerit_evaluation.results.dice import STANDALONE
 from fedmerit_evaluation.results.run_folders import Run, combine_results, open_runs
 from fedmerit_evaluation.statistics.inference import Estimate
 
@@ -44,7 +51,7 @@ def write_site_report(
     """Write one site's own report, with ``<its name>-files/tables`` and ``figures`` beside it.
 
     Neither the page nor a file beside it holds another site's name, number of images or image, nor numbers from which
-    another site's could be solved: what is said of others is in `fedmerit_evaluation.report.own_site`.
+    another site's could be solved: what is said of others is in `fedmerit_evaluation.report.one_site_tables`.
 
     Args:
         runs: run folders, on the same task and sites.
@@ -52,7 +59,7 @@ def write_site_report(
         out: where to; default ``for-NAME/report.html`` in the run's folder, or in the runs' common parent.
         sites: the prepared site folder of the site, in a folder of such; default that of the first run, where it is.
         images: whether to show the site's test images. Such a report must not leave the hospital.
-        truth: a folder of trained coalitions of the same sites (`fedmerit loo`, `fedmerit shapley`).
+        truth: a folder of trained coalitions of the same sites (`fedmerit value leave-one-out`, `fedmerit value shapley`).
 
     Returns:
         The path of the HTML file.
@@ -66,7 +73,7 @@ def write_site_report(
     everything = combine_results(opened)
     others = len(opened[0].sites) - 1
     results, left_out = redact_other_sites(everything, others)
-    own = Own(name, opened, results)
+    own = OwnSite(name, opened, results)
     agreed = agreements(opened, everything, truth)[0] if truth is not None else []
     otherwise = list_preparation_differences(truth, [run.site_digests for run in opened]) if truth is not None else []
     default = common_folder(opened) / re.sub(r"[^\w.-]", "_", f"for-{name}") / "report.html"
@@ -79,7 +86,7 @@ def write_site_report(
     overlay, overlay_note = overlay_picture(
         opened[:1], sites, files / "figures" / "own-overlays.png", images=images, only=name
     )
-    settings, differing = settings_of(opened, [_settings(run) for run in opened])
+    settings, differing = shared_settings(opened, [_settings(run) for run in opened])
     write_page(
         out,
         "site.html.j2",
@@ -88,13 +95,13 @@ def write_site_report(
         files=f"{files.name}/tables",
         fewest=MIN_OTHERS,
         many=MANY_OTHERS,
-        trained=trained(opened),
+        trained=training_dates(opened),
         left_out=left_out,
         runs=opened,
         facts=list(_facts(own)),
         sentences=list(_sentences(own)),
-        notes=caveats.of_runs(opened, everything, sites_named=False),
-        caveats=[*caveats.of_cases(results, name), *(f"Ground truth: {note}." for note in otherwise)],
+        notes=caveats.list_run_caveats(opened, everything, sites_named=False),
+        caveats=[*caveats.list_case_caveats(results, name), *(f"Ground truth: {note}." for note in otherwise)],
         tables=shown,
         pictures=pictures(dict(own_figures(own)), files / "figures"),
         overlay=overlay,
@@ -119,7 +126,7 @@ def _settings(run: Run) -> dict[str, Any]:
     return kept | {"network": run.info.get("plan", {}).get("network", {})}
 
 
-def _facts(own: Own) -> Iterator[Fact]:
+def _facts(own: OwnSite) -> Iterator[Fact]:
     dice, everyone = own.of("dice")
     if dice.empty:
         return
@@ -137,7 +144,7 @@ def _facts(own: Own) -> Iterator[Fact]:
         yield Fact(name, points(gain["mean"].max()), f"points of Dice, {top}")
 
 
-def _sentences(own: Own) -> Iterator[tuple[str, str]]:
+def _sentences(own: OwnSite) -> Iterator[tuple[str, str]]:
     """What there is to say of each method, as (method, text)."""
     (dice, everyone), (gain, _) = own.of("dice"), own.of("gain")
     medians = rounded_others(everyone, own.name)
@@ -149,13 +156,13 @@ def _sentences(own: Own) -> Iterator[tuple[str, str]]:
         if method in medians.index:
             text += f"; the others' median is about {percent(medians['median'][method], decimals=0)}"
         text += "."
-        if method != ALONE:
-            grounds = sample_size(own.results, own.name, [method, ALONE])
+        if method != STANDALONE:
+            grounds = sample_size(own.results, own.name, [method, STANDALONE])
             change = Estimate(*gain.T[method]) if method in gain.index else Estimate(math.nan)
             if not math.isnan(change.mean):
                 inside = f" ({between(change.low, change.high)})" if not math.isnan(change.low) else ""
                 text += f" Taking part changes it by {points(change.mean)} points{inside}."
-            alone, differing = ALONE in dice.index, alone_differs(own.runs)
+            alone, differing = STANDALONE in dice.index, has_ambiguous_baseline(own.runs)
             text += f" {describe_gain(change, grounds, tested=True, alone=alone, differing=differing)}"
             share = shares.get(method, {}).get(own.name, Estimate(math.nan))
             text += f" {describe_share(share, 1 / (own.others + 1), seeds.get(method, 0))}".rstrip()

@@ -17,7 +17,7 @@ from fedmerit.trainers.monai_trainer.data import Case, SiteFolder, open_sites
 from fedmerit.trainers.monai_trainer.prediction import predict
 from fedmerit_evaluation.figures.drawing import NARROW, STYLE
 from fedmerit_evaluation.report.phrases import join_words
-from fedmerit_evaluation.results.final_models import final_models
+from fedmerit_evaluation.results.evaluation import final_models
 from fedmerit_evaluation.results.run_folders import Run
 
 REFERENCE = "#F0E442"
@@ -118,7 +118,7 @@ def without_blanks(shown: Sequence[Overlay]) -> list[Overlay]:
     return [one for one in shown if one.which in kept or one.which == "only"]
 
 
-def of_cases(shown: Sequence[Overlay]) -> str:
+def describe_cases(shown: Sequence[Overlay]) -> str:
     """Which of a site's cases are there, in words."""
     there = {one.which for one in shown}
     return join_words([which for which in WHICH if which in there])

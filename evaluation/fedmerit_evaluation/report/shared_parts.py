@@ -17,7 +17,7 @@ from fedmerit_evaluation.figures.drawing import png
 from fedmerit_evaluation.figures.pages import SavedFigure, photograph
 from fedmerit_evaluation.figures.tables import DASH, HEADINGS, UNITS, Table
 from fedmerit_evaluation.report.alt_texts import describe_overlays
-from fedmerit_evaluation.report.overlays import draw, of_cases, overlays, without_blanks
+from fedmerit_evaluation.report.overlays import describe_cases, draw, overlays, without_blanks
 from fedmerit_evaluation.results.dice import OWN, RUN, SURFACES, Dice
 from fedmerit_evaluation.results.run_folders import Run
 from fedmerit_evaluation.results.views import Results
@@ -51,7 +51,7 @@ def remove_tables(page: Path) -> None:
             (page.parent / "tables" / f"{name}.{ending}").unlink(missing_ok=True)
 
 
-def settings_of(runs: Sequence[Run], shown: Sequence[Mapping[str, Any]]) -> tuple[dict[str, str], pd.DataFrame]:
+def shared_settings(runs: Sequence[Run], shown: Sequence[Mapping[str, Any]]) -> tuple[dict[str, str], pd.DataFrame]:
     """Settings of runs as (those that all share, a row per method of those that differ, all values of its runs)."""
     table = pd.DataFrame([_flat(one) for one in shown]).fillna("")
     same = [name for name in table if table[name].nunique() == 1]
@@ -89,7 +89,7 @@ def _without_folder(text: str) -> str:
     return re.sub(r"(^|=)[^=\s]*/([^/=\s]+)/?$", r"\1\2", text) if "://" not in text else text
 
 
-def trained(runs: Sequence[Run]) -> str:
+def training_dates(runs: Sequence[Run]) -> str:
     """The days on which the runs were begun: ``2026-01-02``, or the first and the last."""
     days = sorted({str(run.info["started"])[:10] for run in runs if run.info.get("started")})
     return " to ".join(dict.fromkeys((days[0], days[-1]))) if days else "at a time not recorded"
@@ -139,7 +139,7 @@ def overlay_picture(
         return None, f"No segmentation is shown: {error if only is None else 'its images are not on this machine'}."
     labels = list(dict.fromkeys(run.label for run in tested))
     caption = (
-        f"The {of_cases(shown)} test case by the Dice of {labels[0]}, seed {tested[0].seed}, "
+        f"The {describe_cases(shown)} test case by the Dice of {labels[0]}, seed {tested[0].seed}, "
         "in the slice where the organ is largest. The Dice is that of the whole case."
     )
     return photograph(content, caption, describe_overlays(shown), file), ""

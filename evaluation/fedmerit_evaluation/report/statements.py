@@ -68,7 +68,7 @@ def describe_share(share: Estimate, equal: float, seeds: int) -> str:
     return f"{place[shown.against(round(equal, AS_SHOWN))]} an equal share."
 
 
-def overall(found: Mapping[str, Comparison], method: str) -> str:
+def describe_benefit(found: Mapping[str, Comparison], method: str) -> str:
     """How many hospitals are better off, in one sentence.
 
     Args:
@@ -122,7 +122,7 @@ def describe_largest_share(shares: Mapping[str, Estimate], seeds: int) -> str:
     return f"{text}. Their intervals over {seeds} seeds overlap: that they differ is not shown."
 
 
-def of_values(values: Mapping[str, float], truth: str, seeds: int, cases: int) -> str:
+def describe_values(values: Mapping[str, float], truth: str, seeds: int, cases: int) -> str:
     """Whose absence costs most, by a ground truth; nothing where it says nothing of two hospitals.
 
     Args:
@@ -145,7 +145,7 @@ def of_values(values: Mapping[str, float], truth: str, seeds: int, cases: int) -
     return f"{text}. {_perhaps('the order', seeds, cases)}".rstrip()
 
 
-def of_agreement(ranks: Estimate, p: float, truth: str, seeds: int, cases: int) -> str:
+def describe_agreement(ranks: Estimate, p: float, truth: str, seeds: int, cases: int) -> str:
     """Whether a method's estimate ranks the hospitals as a ground truth does; nothing where that is undefined.
 
     The interval holds the hospitals fixed: of few, half of all orders at random lie above 0 by it. So p counts, too.
@@ -167,7 +167,7 @@ def of_agreement(ranks: Estimate, p: float, truth: str, seeds: int, cases: int) 
     return f"{text}. {_perhaps('it', seeds, cases) or AGREES[ranks.against(0) if p <= SIGNIFICANCE_LEVEL else 0]}"
 
 
-def of_methods(means: Mapping[str, float], worst: Mapping[str, float], spread: Mapping[str, float]) -> str:
+def describe_methods(means: Mapping[str, float], worst: Mapping[str, float], spread: Mapping[str, float]) -> str:
     """Which of several methods is highest in the mean, which for the worst-served, which serves most alike."""
     best, kindest = highest(means), highest(worst)
     text = (
@@ -208,7 +208,7 @@ def describe_lead(best: str, close: Sequence[str], grounds: SampleSize, level: f
     return f"The {100 * level:g} % intervals of what {best} is above each other method leave out 0."
 
 
-def of_gains(gains: Mapping[str, Estimate], grounds: SampleSize) -> str:
+def describe_gains(gains: Mapping[str, Estimate], grounds: SampleSize) -> str:
     """What a hospital gained against training alone, over all methods: what follows its name in a sentence.
 
     Args:
@@ -236,7 +236,7 @@ def of_gains(gains: Mapping[str, Estimate], grounds: SampleSize) -> str:
     return f"{' and '.join(parts)}, against training alone{end}."
 
 
-def of_dice(dice: Mapping[str, float]) -> str:
+def describe_dice(dice: Mapping[str, float]) -> str:
     """What a method reaches and where: a part of a sentence; ``dice`` by hospital, those that are known."""
     most, least = _ends(dice)
     text = f"the mean test Dice is {percent(sum(dice.values()) / len(dice))}"
@@ -294,7 +294,7 @@ def describe_estimate(contributions: Mapping[str, float]) -> str:
     return f"{text}, and the estimate is negative for {join_words(below)}" if below else text
 
 
-def of_ranks(ranges: Sequence[tuple[int, int]]) -> str:
+def describe_rank_stability(ranges: Sequence[tuple[int, int]]) -> str:
     """Whether hospitals rank alike by contribution in every seed: best and worst rank of each, of several seeds."""
     if all(best == worst for best, worst in ranges):
         return "the sites rank alike by contribution in every seed"

@@ -8,12 +8,12 @@ import pandas as pd
 from fedmerit_evaluation.report import phrases, statements
 from fedmerit_evaluation.report.hospitals import sample_size
 from fedmerit_evaluation.report.phrases import join_words, percent
-from fedmerit_evaluation.results.dice import ALONE
+from fedmerit_evaluation.results.dice import STANDALONE
 from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.statistics import inference
 from fedmerit_evaluation.statistics.bootstrap import LEVEL
 from fedmerit_evaluation.statistics.inference import Estimate
-from fedmerit_evaluation.statistics.intervals import of_methods, of_sites, sort_by_mean
+from fedmerit_evaluation.statistics.intervals import select_methods, select_sites, sort_by_mean
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Fact:
     note: str
 
 
-def facts(results: Results) -> list[Fact]:
+def list_facts(results: Results) -> list[Fact]:
     """The few numbers at the top."""
     dice, weights = _dice(results), _mean(results, "weight")
     return [
@@ -67,7 +67,7 @@ def _weight_fact(weights: pd.Series) -> Iterator[Fact]:
         )
 
 
-def sentences(results: Results) -> list[str]:
+def list_sentences(results: Results) -> list[str]:
     """The findings over all methods: which is highest and whether that can be told, who gained, lost or was flagged."""
     said, table = list[str](), _over_sites(results) if len(_dice(results)) else pd.DataFrame()
     grounds = sample_size(results)
@@ -76,29 +76,31 @@ def sentences(results: Results) -> list[str]:
             {str(name): float(value) for name, value in table[column].items()} for column in ("mean", "worst", "std")
         )
         said += [
-            statements.of_methods(*columns),
+            statements.describe_methods(*columns),
             statements.describe_lead(*_close(results.dice.intervals), grounds, LEVEL),
         ]
-    gains = of_sites(results.dice.intervals, "gain").dropna(subset="mean")
+    gains = select_sites(results.dice.intervals, "gain").dropna(subset="mean")
     alike_sites: dict[str, list[str]] = {}
     for site, rows in gains.groupby(level="of"):
         of_site = {
             str(name): Estimate(row["mean"], row["low"], row["high"]) for name, row in rows.droplevel("of").iterrows()
         }
-        alike_sites.setdefault(statements.of_gains(of_site, sample_size(results, str(site))), []).append(str(site))
+        alike_sites.setdefault(statements.describe_gains(of_site, sample_size(results, str(site))), []).append(
+            str(site)
+        )
     said += [f"{join_words(sites)} {text}" for text, sites in alike_sites.items()]
     return [*said, phrases.describe_flags(_marked(results, "flagged"), _marked(results, "rejected"))]
 
 
 def _close(intervals: pd.DataFrame) -> tuple[str, list[str]]:
     """The best method by mean Dice, and those that it cannot be told from."""
-    best = sort_by_mean(of_methods(intervals, "mean"))[0]
-    against = of_sites(intervals, "difference")
+    best = sort_by_mean(select_methods(intervals, "mean"))[0]
+    against = select_sites(intervals, "difference")
     against = against[against.index.get_level_values("method") == best].droplevel("method")
     return best, [str(method) for method in against.index[~(against["low"] > 0)]]
 
 
-def method_by_method(results: Results) -> list[tuple[str, str]]:
+def describe_each_method(results: Results) -> list[tuple[str, str]]:
     """The findings of each method as (method, text); of one method, each finding in a sentence without its name."""
     methods = results.methods
     said: list[tuple[str, str]] = []
@@ -115,12 +117,12 @@ def _findings(results: Results, method: str) -> Iterator[str]:
     """What there is to say of one method."""
     for _, row in _of(_dice(results), method).iterrows():
         if known := {str(site): float(value) for site, value in row.dropna().items()}:
-            yield statements.of_dice(known)
-    gains = of_sites(results.dice.intervals, "gain")
+            yield statements.describe_dice(known)
+    gains = select_sites(results.dice.intervals, "gain")
     gains = gains[gains.index.get_level_values("method") == method].droplevel("method")
     if gains["mean"].notna().any():
         measured = {str(site): Estimate(row["mean"], row["low"], row["high"]) for site, row in gains.iterrows()}
-        yield statements.describe_participation(measured, sample_size(results, methods=[method, ALONE]))
+        yield statements.describe_participation(measured, sample_size(results, methods=[method, STANDALONE]))
     if weights := _known(results, "weight", method):
         yield statements.describe_weights(weights)
     contributions = _known(results, "mean_contribution", method)
@@ -129,7 +131,7 @@ def _findings(results: Results, method: str) -> Iterator[str]:
     ranks = results.rounds.ranks
     ranks = ranks[ranks.index.get_level_values("method") == method]
     if not ranks.empty:
-        yield statements.of_ranks(list(zip(ranks["best"], ranks["worst"], strict=True)))
+        yield statements.describe_rank_stability(list(zip(ranks["best"], ranks["worst"], strict=True)))
 
 
 def _known(results: Results, quantity: str, method: str) -> dict[str, float]:

@@ -10,12 +10,12 @@ from rich.console import Console
 
 from fedmerit.files import write_json, write_text
 from fedmerit.wire.survey import Quantity, Survey, find_quantity, is_intensity
-from fedmerit_data.csv_cells import no_formulas
+from fedmerit_data.tables import escape_formulas
 from fedmerit_evaluation.figures.drawing import STYLE, legend, panels, site_style, titled
 from fedmerit_evaluation.figures.pages import Drawing, pictures, write_page
 from fedmerit_evaluation.figures.tables import MINUS, Table, print_table, write_tables
 
-ALL = "all sites"
+ALL_SITES = "all sites"
 HIDDEN = "\N{LESS-THAN SIGN}"  # before the floor, in the place of a 0
 
 
@@ -36,7 +36,7 @@ def write_survey(survey: Survey, out: Path, console: Console) -> Path:
         console.print(f"{name}: no answer: {why}", soft_wrap=True, markup=False)
     write_tables(tables, out / "tables")
     write_json(out / "survey.json", survey.to_dict())
-    write_text(out / "survey.csv", no_formulas(long_table(survey)).to_csv(index=False, lineterminator="\n"))
+    write_text(out / "survey.csv", escape_formulas(long_table(survey)).to_csv(index=False, lineterminator="\n"))
     drawn = {
         f"intensity{number or ''}": Drawing(_caption(survey, name), intensities(survey, name), _visible(survey, name))
         for number, name in enumerate(filter(is_intensity, shown))
@@ -58,7 +58,7 @@ def sites_table(survey: Survey) -> Table:
     """A row per site: patients and slices."""
     rows = [(name, one.patients, one.slices) for name, one in survey.sites.items()]
     if len(rows) > 1:
-        rows.append((ALL, sum(row[1] for row in rows), sum(row[2] for row in rows)))
+        rows.append((ALL_SITES, sum(row[1] for row in rows), sum(row[2] for row in rows)))
     frame = pd.DataFrame(rows, columns=["Site", "Patients", "Slices"])
     return Table("sites", "Patients and slices, all splits", frame, decimals=0)
 
@@ -68,7 +68,7 @@ def survey_table(survey: Survey, name: str) -> Table:
     quantity = find_quantity(name)
     counts = {site: one.tallies[name].patients for site, one in survey.sites.items() if name in one.tallies}
     if len(counts) > 1:
-        counts[ALL] = tuple(map(sum, zip(*counts.values(), strict=True)))
+        counts[ALL_SITES] = tuple(map(sum, zip(*counts.values(), strict=True)))
     filled = [place for place in range(quantity.bins) if any(row[place] for row in counts.values())]
     below = f"{HIDDEN} {survey.floor}"
     frame = pd.DataFrame(

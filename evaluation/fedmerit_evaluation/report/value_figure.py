@@ -45,4 +45,6 @@ def value_figure(runs: Sequence[Run]) -> dict[str, Drawing]:
 def _unranked_sites(one: Ranking) -> Ranking:
     """The same values, no two sites told apart."""
     ranks = np.ones(len(one.sites), dtype=int)
-    return replace(one, told=np.zeros_like(one.told), highest_rank=ranks, lowest_rank=ranks * len(one.sites))
+    return replace(
+        one, order_signs=np.zeros_like(one.order_signs), highest_rank=ranks, lowest_rank=ranks * len(one.sites)
+    )

@@ -13,7 +13,7 @@ from fedmerit_evaluation.statistics import intervals
 
 RUN = ["method", "seed"]
 SITE = [*RUN, "site"]
-ALONE = "standalone"  # the method under which every site trains alone
+STANDALONE = "standalone"  # the method under which every site trains alone
 POOLED = "pooled"  # the method that trains on all sites' images in one place
 SURFACES = ("hd95", "nsd", "hd95_px", "nsd_px")  # quantities; runs of earlier versions have none of them
 MIN_CASES_TO_RESAMPLE = 3  # test cases of a site in a run; of one or two there is no interval
@@ -89,7 +89,7 @@ class Dice:
             (method, site)
             for (method, seed), at in self.tested.items()
             for site, cases in at.items()
-            if self.tested.get((ALONE, seed), at).get(site, cases).isdisjoint(cases)
+            if self.tested.get((STANDALONE, seed), at).get(site, cases).isdisjoint(cases)
         }
 
     @cached_property
@@ -132,7 +132,7 @@ class Dice:
 
         Two tables, methods x (sites, ``mean``, ``std``, ``worst``), columns in two levels: ``site`` and ``sites``.
         """
-        over = over_sites(self.by_site)
+        over = summarise_sites(self.by_site)
         seeds = pd.concat({"site": self.by_site, "sites": over}, axis=1).groupby(level="method")
         return seeds.mean(), seeds.std(ddof=1)
 
@@ -164,15 +164,15 @@ class Dice:
         order = intervals.sort_by_mean(pd.DataFrame(self.comparison[0]["sites"]))
         cases = self.sites["cases"].groupby(level="site").min()
         few = [str(site) for site in cases.index[cases < MIN_CASES_TO_RESAMPLE]]
-        table = intervals.drop_small_sample_intervals(intervals.of_dice(self.cases, order, ALONE), few)
+        table = intervals.drop_small_sample_intervals(intervals.dice_intervals(self.cases, order, STANDALONE), few)
         return _without_gains(table, self.unpaired_with_local_only)
 
     def _gains_over_local_only(self, by_site: pd.DataFrame) -> pd.DataFrame:
         """Of runs x sites: methods x sites, what they have above `ALONE`, mean over common seeds."""
-        if ALONE not in by_site.index.get_level_values("method"):
+        if STANDALONE not in by_site.index.get_level_values("method"):
             return by_site.iloc[:0].droplevel("seed")
-        others = by_site.drop(index=ALONE, level="method")
-        above = others.sub(by_site.loc[ALONE], level="seed").dropna(how="all").groupby(level="method").mean()
+        others = by_site.drop(index=STANDALONE, level="method")
+        above = others.sub(by_site.loc[STANDALONE], level="seed").dropna(how="all").groupby(level="method").mean()
         unlike = [[(method, site) in self.unpaired_with_local_only for site in above] for method in above.index]
         return above.mask(pd.DataFrame(unlike, above.index, above.columns, dtype=bool))
 
@@ -239,7 +239,7 @@ def _by_tester(rows: pd.DataFrame) -> pd.DataFrame:
     return table.mean().unstack("at")
 
 
-def over_sites(dice: pd.DataFrame) -> pd.DataFrame:
+def summarise_sites(dice: pd.DataFrame) -> pd.DataFrame:
     """``mean``, ``std`` (of a sample, ddof 1) and ``worst`` of each row.
 
     Args:

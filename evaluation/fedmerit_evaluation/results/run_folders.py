@@ -18,14 +18,14 @@ from fedmerit.guard.settings import GuardSettings
 from fedmerit.methods.registry import METHODS
 from fedmerit.records.ledger import Ledger
 from fedmerit.records.results import COLUMNS, PAIRS, read_results, read_run
-from fedmerit_evaluation.results.dice import ALONE, POOLED
+from fedmerit_evaluation.results.dice import POOLED, STANDALONE
 from fedmerit_evaluation.results.views import Results
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 
 
-def of_rounds(run: Path, read: Callable[[Mapping[str, Any]], Iterable[tuple[Key, Value]]]) -> dict[Key, Value]:
+def read_rounds(run: Path, read: Callable[[Mapping[str, Any]], Iterable[tuple[Key, Value]]]) -> dict[Key, Value]:
     """What ``read`` finds in each record, in order; nothing where the run has no ledger.
 
     Raises:
@@ -66,7 +66,7 @@ class Run:
     @property
     def attacks(self) -> dict[str, str]:
         """The attacks that were planted, by site."""
-        return dict(self.info.get("behaviours", {}))
+        return dict(self.info.get("attacks", {}))
 
     @property
     def seed(self) -> int:
@@ -240,7 +240,7 @@ def has_same_training(one: Run, other: Run) -> bool:
 
 def _guard(run: Run) -> dict[str, Any]:
     """What is set of the guard; nothing where it idles, as nobody gets anything of another's."""
-    if run.info["method"] in (ALONE, POOLED):
+    if run.info["method"] in (STANDALONE, POOLED):
         return {}
     default = vars(GuardSettings())
     asked = default | run.info.get("plan", {}).get("guard", {})

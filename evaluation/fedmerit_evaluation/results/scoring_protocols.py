@@ -23,7 +23,7 @@ from fedmerit.trainers.monai_trainer.networks import patch_size
 from fedmerit.trainers.monai_trainer.overlaps import Overlap
 from fedmerit.trainers.monai_trainer.prediction import autocast, choose_precision, evaluate, predict_logits
 from fedmerit_evaluation.results.dice import SURFACES
-from fedmerit_evaluation.results.final_models import final_models
+from fedmerit_evaluation.results.evaluation import final_models
 from fedmerit_evaluation.results.run_folders import open_run
 
 SHARE = 0.1  # of all slices, that a split by slices sets aside to test on

@@ -112,20 +112,20 @@ class Rounds:
         """`fedmerit_evaluation.statistics.intervals.of_contributions`, of their means over rounds."""
         if "mean_contribution" not in self.contributions:
             return intervals.NONE
-        return intervals.of_contributions(pd.Series(self.contributions["mean_contribution"]).dropna())
+        return intervals.contribution_intervals(pd.Series(self.contributions["mean_contribution"]).dropna())
 
     @cached_property
     def share_intervals(self) -> pd.DataFrame:
         """Likewise of their shares, of methods that have them in every seed: ``(method, of)`` x numbers."""
         if "share" not in self.contributions:
-            return intervals.of_sites(intervals.NONE, "contribution")
+            return intervals.select_sites(intervals.NONE, "contribution")
         shares = self.contributions["share"].groupby(level="method", observed=True)
         known = shares.filter(lambda of_method: bool(of_method.notna().any()))
         missing = known.isna().groupby(level=["method", "seed"], observed=True).transform("all")
         telling = ~missing.groupby(level="method", observed=True).transform("any")
         told = known[telling].dropna()
         bounds = min(0.0, told.min()), max(1.0, told.max())  # beyond 0 to 1 only where contributions of both signs are
-        return intervals.of_sites(intervals.of_contributions(told, bounds), "contribution")
+        return intervals.select_sites(intervals.contribution_intervals(told, bounds), "contribution")
 
     @cached_property
     def costs(self) -> pd.DataFrame:

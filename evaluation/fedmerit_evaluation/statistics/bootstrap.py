@@ -126,10 +126,10 @@ class Resampling:
             )
 
 
-USUAL = Resampling()
+DEFAULT_RESAMPLING = Resampling()
 
 
-def unbounded(_: object) -> tuple[float, float]:
+def no_bounds(_: object) -> tuple[float, float]:
     """What a number can be of which nothing is known."""
     return -np.inf, np.inf
 
@@ -137,8 +137,8 @@ def unbounded(_: object) -> tuple[float, float]:
 def bootstrap(
     cases: pd.Series,
     statistics: Statistics[K],
-    resampling: Resampling = USUAL,
-    bounds: Callable[[K], tuple[float, float]] = unbounded,
+    resampling: Resampling = DEFAULT_RESAMPLING,
+    bounds: Callable[[K], tuple[float, float]] = no_bounds,
 ) -> dict[K, dict[str, float]]:
     """Mean and standard deviation over seeds of statistics of Dice, with their percentile intervals.
 

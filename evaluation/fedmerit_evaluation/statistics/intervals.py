@@ -25,7 +25,7 @@ class Key(NamedTuple):
     of: str
 
 
-def of_dice(cases: pd.Series, order: list[str], alone: str) -> pd.DataFrame:
+def dice_intervals(cases: pd.Series, order: list[str], alone: str) -> pd.DataFrame:
     """Statistics of test Dice, fractions, by `Key`: ``mean, std`` over seeds, ``low, high``, ``seeds``.
 
     ``difference`` is the mean Dice of a method minus that of the next in rank, and of the best minus every other's.
@@ -53,7 +53,7 @@ def drop_small_sample_intervals(table: pd.DataFrame, few: Collection[str]) -> pd
     return table.assign(**{end: table[end].mask(gone) for end in ("low", "high")})
 
 
-def of_contributions(known: pd.Series, bounds: tuple[float, float] = (-np.inf, np.inf)) -> pd.DataFrame:
+def contribution_intervals(known: pd.Series, bounds: tuple[float, float] = (-np.inf, np.inf)) -> pd.DataFrame:
     """Contributions by `Key`: ``contribution`` of a site, ``difference: SITE`` to the next in rank.
 
     Of methods with differing contributions; the intervals are over seeds alone, so those of one seed have no width.
@@ -85,14 +85,14 @@ def of_contributions(known: pd.Series, bounds: tuple[float, float] = (-np.inf, n
     return _table(bootstrap(rows, statistics, bounds=lambda key: bounds if key.statistic == "contribution" else free))
 
 
-def of_sites(intervals: pd.DataFrame, statistic: str) -> pd.DataFrame:
+def select_sites(intervals: pd.DataFrame, statistic: str) -> pd.DataFrame:
     """The rows of one statistic, ``(method, of)`` x numbers; none where it is not known."""
     return pd.DataFrame(intervals[intervals.index.get_level_values("statistic") == statistic].droplevel("statistic"))
 
 
-def of_methods(intervals: pd.DataFrame, statistic: str) -> pd.DataFrame:
+def select_methods(intervals: pd.DataFrame, statistic: str) -> pd.DataFrame:
     """The rows of one statistic of methods, ``method`` x numbers; none where it is not known."""
-    return of_sites(intervals, statistic).droplevel("of")
+    return select_sites(intervals, statistic).droplevel("of")
 
 
 def sort_by_mean(table: pd.DataFrame) -> list[str]:
@@ -100,7 +100,7 @@ def sort_by_mean(table: pd.DataFrame) -> list[str]:
     return [str(name) for name in table["mean"].dropna().sort_values(ascending=False, kind="stable").index]
 
 
-def alike(differences: pd.DataFrame) -> pd.Series:
+def contains_zero(differences: pd.DataFrame) -> pd.Series:
     """Whether each difference's interval holds 0; False where there is no interval, or no second seed or case."""
     return (differences["low"] <= 0) & (differences["high"] >= 0)
 

@@ -29,7 +29,7 @@ class Ranking:
     high: FloatArray
     lowest_rank: NDArray[np.int_]  # (n,) ends of the intervals of ranks, 1 to n
     highest_rank: NDArray[np.int_]
-    told: NDArray[np.int_]  # (n, n) 1 where row is worth more than column, -1 less, 0: they cannot be told apart
+    order_signs: NDArray[np.int_]  # (n, n) 1 where row is worth more than column, -1 less, 0: they cannot be told apart
     seeds: int
 
     @property
@@ -49,7 +49,7 @@ class Ranking:
     def alike(self) -> list[tuple[str, str]]:
         """The pairs that cannot be told apart, the higher first, in the order of the sites."""
         places = [self.sites.index(name) for name in self.order]
-        return [(self.sites[a], self.sites[b]) for a, b in combinations(places, 2) if not self.told[a, b]]
+        return [(self.sites[a], self.sites[b]) for a, b in combinations(places, 2) if not self.order_signs[a, b]]
 
     @property
     def measured(self) -> bool:
@@ -59,7 +59,7 @@ class Ranking:
     @property
     def has_significant_pairs(self) -> bool:
         """Whether any two sites can be told apart."""
-        return bool(self.told.any())
+        return bool(self.order_signs.any())
 
     def times(self, factor: float) -> "Ranking":
         """The same in another unit, of which one is ``factor`` of this one's."""
@@ -72,7 +72,9 @@ class Ranking:
         for site in self.order:
             place = self.sites.index(site)
             first, last = int(self.highest_rank[place]), int(self.lowest_rank[place])
-            like = [other for other in self.order if other != site and not self.told[place, self.sites.index(other)]]
+            like = [
+                other for other in self.order if other != site and not self.order_signs[place, self.sites.index(other)]
+            ]
             rows[site] = {
                 "value": self.value[place],
                 "low": self.low[place],
@@ -107,7 +109,7 @@ def ranking(sites: Sequence[str], values: FloatArray, level: float = LEVEL, seed
         high=high,
         lowest_rank=np.ceil(np.nan_to_num(last, nan=len(sites)) - 1e-9).astype(int),
         highest_rank=np.floor(np.nan_to_num(first, nan=1) + 1e-9).astype(int),
-        told=np.where(below > 0, 1, np.where(above < 0, -1, 0)),
+        order_signs=np.where(below > 0, 1, np.where(above < 0, -1, 0)),
         seeds=len(values),
     )
 
@@ -134,6 +136,6 @@ def count_rank_flips(rankings: Mapping[str, Ranking]) -> pd.DataFrame:
     for (first, one), (second, other) in combinations(rankings.items(), 2):
         pairs = list(combinations(range(len(one.sites)), 2))
         differ = [np.sign(one.value[a] - one.value[b]) * np.sign(other.value[a] - other.value[b]) < 0 for a, b in pairs]
-        against = [one.told[a, b] * other.told[a, b] < 0 for a, b in pairs]
+        against = [one.order_signs[a, b] * other.order_signs[a, b] < 0 for a, b in pairs]
         rows.append((first, second, sum(differ), sum(against), len(pairs)))
     return pd.DataFrame(rows, columns=["first", "second", "flips", "contradictions", "pairs"])

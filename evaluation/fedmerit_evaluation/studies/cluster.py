@@ -15,8 +15,14 @@ from fedmerit import plugins
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.machine import free_memory
 from fedmerit_evaluation.studies import execution
-from fedmerit_evaluation.studies.execution import AS_RECORDED, After, Places, execute_one
-from fedmerit_evaluation.studies.resources import choose_worker_count, estimate_memory
+from fedmerit_evaluation.studies.execution import (
+    AS_RECORDED,
+    After,
+    Places,
+    choose_worker_count,
+    estimate_memory,
+    execute_one,
+)
 from fedmerit_evaluation.studies.run_processes import begin_processes
 
 if TYPE_CHECKING:  # it takes a second to import

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from fedmerit.capabilities import PoolsImages
+from fedmerit.capabilities import capabilities
 from fedmerit.engines import runs
 from fedmerit.engines.given_contributions import format_setting, read_contributions
 from fedmerit.errors import BadInput, RunFailed
@@ -20,20 +20,19 @@ from fedmerit_evaluation.figures import heat_maps, tables
 from fedmerit_evaluation.figures.drawing import png
 from fedmerit_evaluation.figures.pages import save_png
 from fedmerit_evaluation.figures.tables import Table, file_name
-from fedmerit_evaluation.results.dice import ALONE
+from fedmerit_evaluation.results.dice import STANDALONE
 from fedmerit_evaluation.results.run_folders import combine_results, open_run
 from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.studies import comparison_tables
 from fedmerit_evaluation.studies.cluster import OnEnd, OnRound, Workers, execute_all, execute_in_turn
 from fedmerit_evaluation.studies.execution import After
-from fedmerit_evaluation.studies.study_folders import DIGESTS, require_same, require_same_images, scratch
-from fedmerit_evaluation.studies.study_options import MethodSpec
+from fedmerit_evaluation.studies.study_folders import DIGESTS, MethodSpec, require_same, require_same_images, scratch
 
 STUDY = "compare.json"  # what the folder's runs were asked for with, last
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlannedRun:
     """One run of a comparison.
 
     Where training alone is compared too, a method that takes contributions as given takes them from there: its run
@@ -67,7 +66,7 @@ def prepare(
     seeds: Sequence[int],
     settings: Mapping[str, str],
     options: Mapping[str, Any],
-) -> list[Planned]:
+) -> list[PlannedRun]:
     """Check every run, then create those that are missing. Nothing is left behind where one cannot be.
 
     Args:
@@ -94,12 +93,12 @@ def prepare(
                     raise BadInput(f"--methods {item.label}: {both[0]} is also given by --set; give it once")
                 folder = out / f"{file_name(item.label)}_seed{seed}"
                 by_alone = _takes_contributions(item, items)
-                own = {name: value for name, value in item.settings.items() if not (by_alone and value == ALONE)}
+                own = {name: value for name, value in item.settings.items() if not (by_alone and value == STANDALONE)}
                 asked = {**options, "method": item.method, "seed": seed, "settings": {**settings, **own}}
-                if issubclass(METHODS[item.method], PoolsImages):
+                if capabilities(METHODS[item.method]()).pools_images:
                     asked["engine"] = "local"  # it has no other, and that one waits for all
                     asked.pop("round_timeout", None)
-                alone = out / f"{ALONE}_seed{seed}" if by_alone else None
+                alone = out / f"{STANDALONE}_seed{seed}" if by_alone else None
                 if alone and is_finished(alone, options["rounds"]):
                     asked, alone = _with_contributions(asked, alone), None
                 if (folder / "run.json").exists():
@@ -111,7 +110,7 @@ def prepare(
                     runs.create(new / folder.name, **asked | {"settings": stand_in | asked["settings"]})
                     if alone:  # that was a check alone
                         shutil.rmtree(new / folder.name)
-                planned.append(Planned(item.label, seed, folder, alone, asked))
+                planned.append(PlannedRun(item.label, seed, folder, alone, asked))
         for folder in sorted(new.glob("*")):
             folder.rename(out / folder.name)
     asked_for = {"methods": [item.label for item in items], "seeds": list(seeds), "settings": dict(settings)}
@@ -129,10 +128,10 @@ def _takes_contributions(item: MethodSpec, items: Sequence[MethodSpec]) -> bool:
     Raises:
         BadInput: it says so, and training alone is not compared.
     """
-    there = any(other.label == ALONE for other in items)
-    if item.settings.get("contributions") == ALONE:
+    there = any(other.label == STANDALONE for other in items)
+    if item.settings.get("contributions") == STANDALONE:
         if not there:
-            raise BadInput(f"--methods {item.label}: {ALONE} is not compared; name it among the methods")
+            raise BadInput(f"--methods {item.label}: {STANDALONE} is not compared; name it among the methods")
         return True
     own = {part.name for part in fields(METHODS[item.method])}
     given = {"contributions", "standalone_rounds"} & set(item.settings)
@@ -145,8 +144,8 @@ def _with_contributions(asked: Mapping[str, Any], alone: Path) -> dict[str, Any]
     return {**asked, "settings": {**asked["settings"], "contributions": format_setting(contributions)}}
 
 
-def work_off(
-    planned: Sequence[Planned],
+def execute_runs(
+    planned: Sequence[PlannedRun],
     workers: Workers,
     on_end: OnEnd,
     on_round: OnRound = lambda folder, record: None,
@@ -188,19 +187,19 @@ def _execute(
     return failed | execute_in_turn(others, on_end, on_round, after)
 
 
-def results_of(planned: Sequence[Planned], order: Sequence[str] | None = None) -> Results:
+def collect_results(planned: Sequence[PlannedRun], order: Sequence[str] | None = None) -> Results:
     """The results of the finished runs, column ``method`` by their labels, in this order or as they were planned."""
     finished = [replace(open_run(run.folder), label=run.label) for run in planned if run.finished]
     return combine_results(finished, order)
 
 
-def write_tables(out: Path, planned: Sequence[Planned]) -> list[Table]:
+def write_tables(out: Path, planned: Sequence[PlannedRun]) -> list[Table]:
     """The tables of `fedmerit_evaluation.studies.comparison_tables`, written below ``out/tables`` as CSV and LaTeX.
 
     Where a run trains alone, ``out/figures/gains.png`` shows who gains, who loses, at what cost.
     """
     labels, seeds = dict.fromkeys(run.label for run in planned), dict.fromkeys(run.seed for run in planned)
-    results = results_of(planned)
+    results = collect_results(planned)
     found = comparison_tables.tables(results, list(labels), list(seeds))
     tables.write_tables(found, out / "tables")
     above = comparison_tables.gains(results, list(labels))

@@ -10,11 +10,11 @@ from dataclasses import replace
 import pandas as pd
 
 from fedmerit_evaluation.figures.tables import HEADINGS, HIDDEN_COLUMNS, UNITS, Table
-from fedmerit_evaluation.results.dice import ALONE, POOLED, UNION
+from fedmerit_evaluation.results.dice import POOLED, STANDALONE, UNION
 from fedmerit_evaluation.results.views import Results
 
 PAPER = "Jiang et al. 2023"
-BOUNDS = {ALONE: "floor", POOLED: "ceiling"}  # of what a federation is measured by
+BOUNDS = {STANDALONE: "floor", POOLED: "ceiling"}  # of what a federation is measured by
 OVER_SEEDS = ", mean ± std over seeds"
 
 
@@ -78,7 +78,7 @@ def transfer(results: Results) -> pd.Series:
     """Of methods, megabytes that a site sends and receives in a round, mean over sites, rounds and seeds.
 
     Not of pooled training, where images have moved before. Not seconds, which are of the machine as it was, with runs
-    side by side: `fedmerit bench methods` has those.
+    side by side: `fedmerit lab bench methods` has those.
     """
     both = results.rounds.of("bytes_sent") + results.rounds.of("bytes_received")
     return 1e-6 * both.mean(axis=1).groupby(level="method", observed=True).mean().drop(POOLED, errors="ignore")

@@ -1,19 +1,95 @@
-"""The folder of a study: runs are made all or none, and an old folder goes on with what it was made for alone."""
+"""What a study is asked for on the command line: methods with settings of their own, and seeds.
+
+The folder of a study: runs are made all or none, and an old folder goes on with what it was made for alone.
+"""
 
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fedmerit.configuration.run import RunConfiguration, make_configuration
+from fedmerit.capabilities import capabilities
+from fedmerit.configuration.run import RunConfiguration, Training, make_configuration
 from fedmerit.engines import resumption
 from fedmerit.errors import BadInput
+from fedmerit.federation.requirements import check_sites
 from fedmerit.files import read_json
+from fedmerit.methods.registry import METHODS
 from fedmerit.records.results import read_run
 from fedmerit.trainers.monai_trainer.data import SiteFolder, open_sites, read_site_digests, require_same_preparation
+from fedmerit_evaluation.figures.tables import file_name
+
+
+@dataclass(frozen=True)
+class MethodSpec:
+    """What is compared: a method with settings of its own. ``label`` is how it was asked for."""
+
+    label: str
+    method: str
+    settings: Mapping[str, str]
+
+
+def parse_methods(text: str, sites: Sequence[str] | None = None, attacked: bool = False) -> list[MethodSpec]:
+    """The items of ``fedavg,fedce:combine=plus``; ``all`` is every method that takes the default optimizer.
+
+    Given the names of the ``sites``, it leaves out what cannot work with so many: Krum with two, FedCI with 13; where
+    sites are to be ``attacked``, also what trains on all images as one, in which no site can attack.
+
+    Raises:
+        BadInput: an item is empty, not of this form, of an unknown method, or there twice.
+    """
+    items: list[MethodSpec] = []
+    for label in text.split(","):
+        items += _all(sites, attacked) if label.strip() == "all" else [_item(label.strip())]
+    for number, item in enumerate(items):
+        for earlier in items[:number]:
+            if (earlier.method, earlier.settings) == (item.method, item.settings):
+                raise BadInput(f"--methods: {item.label} is given twice; name each once")
+            if file_name(earlier.label) == file_name(item.label):
+                raise BadInput(f"--methods: {earlier.label} and {item.label} need the same run folder; compare apart")
+    return items
+
+
+def _all(sites: Sequence[str] | None, attacked: bool) -> list[MethodSpec]:
+    """At their defaults; a method that trains by another optimizer than the others has to be named."""
+    by_name = {name: capabilities(kind()) for name, kind in METHODS.items()}
+    others = {
+        name
+        for name, can in by_name.items()
+        if (can.optimizers and Training().optimizer not in can.optimizers) or (attacked and can.pools_images)
+    }
+    fit = [name for name in METHODS if sites is None or check_sites(name, METHODS[name](), sites) is None]
+    return [MethodSpec(name, name, {}) for name in fit if name not in others]
+
+
+def _item(label: str) -> MethodSpec:
+    method, *parts = label.split(":")
+    if method not in METHODS:
+        raise BadInput(f"--methods: method {method!r}: unknown; expected all, or some of {', '.join(METHODS)}")
+    settings: dict[str, str] = {}
+    for part in parts:
+        name, equals, value = part.partition("=")
+        if not name or not equals:
+            raise BadInput(f"--methods {label}: {part!r}: expected METHOD:NAME=VALUE")
+        if name in settings:
+            raise BadInput(f"--methods {label}: {name} is given twice")
+        settings[name] = value
+    return MethodSpec(label, method, settings)
+
+
+def parse_seeds(text: str) -> list[int]:
+    """The seeds of ``0,1,2``; `BadInput` where one is no whole number from 0, or there twice."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdigit() for part in parts):
+        raise BadInput(f"--seeds {text}: expected whole numbers such as 0,1,2")
+    seeds = [int(part) for part in parts]
+    if len(set(seeds)) < len(seeds):
+        raise BadInput(f"--seeds {text}: one is given twice")
+    return seeds
+
 
 DIGESTS, SERVER_DIGESTS = "site_digests", "server_digests"  # in a study's JSON file, as in run.json
 PLACES = {"sites": DIGESTS, "server_sites": SERVER_DIGESTS}  # options that say where images lie, and what knows them
@@ -54,7 +130,7 @@ def _told(name: str, value: Any) -> str:
     return f"no {name}" if value is None else f"{name} {', '.join(value) if isinstance(value, list) else value}"
 
 
-def servers_own(options: Mapping[str, Any]) -> list[SiteFolder]:
+def open_server_sites(options: Mapping[str, Any]) -> list[SiteFolder]:
     """The site folders that ``server_sites`` of options or of a run.json names, if any."""
     return open_sites(Path(options["server_sites"])) if options.get("server_sites") else []
 
@@ -85,7 +161,7 @@ def require_same(folder: Path, asked: Mapping[str, Any], sites: Sequence[SiteFol
 
     The same images may lie elsewhere by now: a run that has not ended finds them there from now on.
     """
-    names, own = [site.name for site in sites], servers_own(asked)
+    names, own = [site.name for site in sites], open_server_sites(asked)
     resumption.relocate(folder, asked)
     recorded = read_run(folder)
     as_begun = {}  # of a run that has ended, whose run.json stays as it is

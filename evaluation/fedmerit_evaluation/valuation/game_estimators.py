@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from fedmerit.errors import BadInput
 from fedmerit.parameters import parameter
-from fedmerit_evaluation.ground_truth.regression import shapley_or_regression
-from fedmerit_evaluation.ground_truth.semivalues import FloatArray, named
+from fedmerit_evaluation.ground_truth.semivalues import FloatArray, format_coalitions
+from fedmerit_evaluation.ground_truth.shapley_approximations import shapley_or_regression
 from fedmerit_evaluation.statistics.bootstrap import nan_mean
 from fedmerit_evaluation.valuation.estimator import Estimator
 from fedmerit_evaluation.valuation.observed_run import ObservedRun, RoundGame
@@ -39,7 +39,7 @@ def leave_one_out_matrix(game: RoundGame, sites: Sequence[str], lacking: int = 0
     missing = [rest for rest in (grand - {site} for site in game.players) if rest not in game.utilities]
     if grand not in game.utilities or len(missing) > (lacking if len(grand) > 1 else 1):
         raise BadInput(
-            f"round {game.round}: {named(missing or [grand])}: not evaluated; leave-one-out takes the models of all "
+            f"round {game.round}: {format_coalitions(missing or [grand])}: not evaluated; leave-one-out takes the models of all "
             "and without each, so observe 2 n + 2 coalitions of n sites or more (most=)"
         )
     whole = game.utilities[grand]
@@ -62,7 +62,7 @@ def own_patient_mask(game: RoundGame, sites: Sequence[str]) -> NDArray[np.bool_]
     return own
 
 
-def heard(matrix: FloatArray, voice: str, own: NDArray[np.bool_]) -> FloatArray:
+def mean_over_testers(matrix: FloatArray, voice: str, own: NDArray[np.bool_]) -> FloatArray:
     """(n, D) the mean of (n, n, D) over the sites that tested: all of them, or all but those that are a row's own."""
     if voice == OTHERS:
         matrix = np.where(own[:, :, None], np.nan, matrix)
@@ -139,11 +139,11 @@ class LeaveOneOutLossValues(Estimator):
         """(n, D) fractions of Dice."""
         games = _last(run, self.observes, self.last)
         lost = [(leave_one_out_matrix(game, run.sites, lacking=1), own_patient_mask(game, run.sites)) for game in games]
-        parts = np.stack([others_lose(one, run.num_samples, own) for one, own in lost])
+        parts = np.stack([leave_one_out_losses(one, run.num_samples, own) for one, own in lost])
         return _summed(parts, np.stack([game.counts for game in games]))
 
 
-def others_lose(lost: FloatArray, num_samples: FloatArray, own: NDArray[np.bool_]) -> FloatArray:
+def leave_one_out_losses(lost: FloatArray, num_samples: FloatArray, own: NDArray[np.bool_]) -> FloatArray:
     """(n, D) of (n, n, D) what column loses without row: the mean by images over those not its ``own``, who said."""
     shares = np.where(own, 0.0, num_samples[None, :])[:, :, None]
     shares = np.where(np.isfinite(lost), shares, 0.0)
@@ -169,12 +169,12 @@ class LocalOnlyValues(Estimator):
         """(n, D) Dice, fractions."""
         game = run.games(self.observes)[-1]
         of_each = np.stack([game.utilities[frozenset([site])] for site in run.sites])
-        reached = heard(of_each, self.voice, own_patient_mask(game, run.sites))
+        reached = mean_over_testers(of_each, self.voice, own_patient_mask(game, run.sites))
         return reached / run.holders[:, None] if self.copies == "share" else reached
 
 
 def _responding_sites(kind: str, game: RoundGame, sites: Sequence[str], voice: str) -> FloatArray:
-    return heard(MATRICES[kind](game, sites), voice, own_patient_mask(game, sites))
+    return mean_over_testers(MATRICES[kind](game, sites), voice, own_patient_mask(game, sites))
 
 
 def benefit_matrix(run: ObservedRun) -> FloatArray:

@@ -20,7 +20,7 @@ from fedmerit.trainers.monai_trainer.data import SiteFolder, Slices
 from fedmerit.trainers.monai_trainer.networks import patch_size
 from fedmerit.trainers.monai_trainer.prediction import EVALUATION_BATCH
 from fedmerit_evaluation.ground_truth.semivalues import FloatArray
-from fedmerit_evaluation.results.final_models import final_models
+from fedmerit_evaluation.results.evaluation import final_models
 from fedmerit_evaluation.valuation.estimator import Estimator
 from fedmerit_evaluation.valuation.observed_run import ObservedRun
 

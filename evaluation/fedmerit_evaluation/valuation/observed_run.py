@@ -25,7 +25,7 @@ from fedmerit.seeds import random_seed
 from fedmerit.trainers.monai_trainer.data import SiteFolder, open_sites, require_same_preparation
 from fedmerit_evaluation.ground_truth.reliability import resampled_case_counts, resampled_means
 from fedmerit_evaluation.ground_truth.semivalues import EMPTY_COALITION, Coalition, FloatArray, parse_coalition
-from fedmerit_evaluation.results.run_folders import of_rounds, open_run
+from fedmerit_evaluation.results.run_folders import open_run, read_rounds
 from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.statistics.bootstrap import bootstrap_counts, nan_mean
 
@@ -55,7 +55,7 @@ def sites_sharing_images(run: Path, info: Mapping[str, Any]) -> dict[str, set[st
 
 def _enrolled(run: Path) -> dict[str, set[str]]:
     """Of those that enrolled; in ledgers of before, those of which all cases were the same."""
-    told = of_rounds(
+    told = read_rounds(
         run,
         lambda record: [
             (str(site), (str(one["fingerprint"]), {*one.get("shares_with", ())}))
@@ -179,7 +179,7 @@ class ObservedRun:
             if rows.empty:
                 raise BadInput(
                     f"{self.path}: nothing was observed for {observer}; run with --values {observer}, or with "
-                    "--keep-updates and then `fedmerit value`"
+                    "--keep-updates and then `fedmerit value estimate`"
                 )
             numbers = sorted({*map(int, rows["round"])})
             counts = self.round_counts(len(numbers))
@@ -208,7 +208,7 @@ class ObservedRun:
 
     def _parts(self, number: int, coalitions: Sequence[Coalition]) -> dict[str, dict[str, float]]:
         """Who earned as one in a round: those with a part of what a group earned, in the same coalitions always."""
-        table = self.results.rounds.of("part")
+        table = self.results.rounds.of("reward_group_share")
         of_round = table[table.index.get_level_values("round") == number].max()
         part = {str(site): float(value) for site, value in of_round[of_round < 1].items()}
         groups: dict[tuple[bool, ...], dict[str, float]] = {}

@@ -35,7 +35,7 @@ from fedmerit_evaluation.valuation.observed_run import prepared_sites
 FOLDER = "values"  # in the run folder: what was observed afterwards, a file an observer
 
 
-def observed_after(
+def replay_observers(
     run: Path,
     observers: Sequence[str],
     device: str = "auto",
@@ -121,7 +121,7 @@ def _evaluated(
     built = build_network(network, pick_device(device, "values"))
     answers = {}
     for row, folder in enumerate(folders):
-        if kept.heard[row]:
+        if kept.counted[row]:
             task = candidate_task(candidates, candidate_statistics(candidates, there, rule, row), number, "validation")
             own = (
                 build_samples(folder.cases("training"), network.patch)
@@ -130,5 +130,5 @@ def _evaluated(
             )
             answers[folder.name] = evaluate_models(built, folder.cases("validation"), task, config, own)
     sites = [folder.name for folder in folders]
-    coalitions = expand_groups(observation.coalitions, kept.first, kept.heard)
+    coalitions = expand_groups(observation.coalitions, kept.first, kept.counted)
     return observed_rows((run.name, config.method, config.seed, number), name, sites, coalitions, answers)

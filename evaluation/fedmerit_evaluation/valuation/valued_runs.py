@@ -24,7 +24,7 @@ from fedmerit_evaluation.valuation.estimator import Estimator
 from fedmerit_evaluation.valuation.estimators import estimators, parse, parse_all
 from fedmerit_evaluation.valuation.game_estimators import benefit_matrix, efficiency_gap
 from fedmerit_evaluation.valuation.observed_run import DRAWS, ObservedRun, prepared_sites, require_same_sites
-from fedmerit_evaluation.valuation.replay import observed_after
+from fedmerit_evaluation.valuation.replay import replay_observers
 
 UNMEASURED = "counted, not measured: it has no interval, and how far worth differs with it is not known"
 SINGLE = "no interval, and no two sites told apart: by one validation patient a site, nothing is known of others"
@@ -116,7 +116,7 @@ def _observed(
     needed = list(dict.fromkeys(one.observes for one in chosen.values() if one.observes))
     if place is not None:
         prepared_sites(path, {**run.info, "sites_folder": str(place)})  # to say so before anything is evaluated
-    return ObservedRun(path, draws, observed_after(path, needed, on_round=on_round, place=place), place)
+    return ObservedRun(path, draws, replay_observers(path, needed, on_round=on_round, place=place), place)
 
 
 def value_tables(valued: Valued) -> list[Table]:

@@ -1,6 +1,6 @@
-"""Does paying by it help? How much of a budget goes to the wrong hospital, and what hospitals reach meanwhile.
+"""Budget allocation by estimated values: the misallocated share of a budget, and the Dice that hospitals reach.
 
-Pay is a site's share of what an estimator says, what is below 0 counting as 0; its truth is the share by retraining.
+A site is paid its share of an estimator's values, negative ones counted as 0; the reference is the share by retraining.
 """
 
 from collections.abc import Mapping
@@ -15,94 +15,94 @@ from fedmerit_evaluation.ground_truth.reliability import POINTS, Resampled
 from fedmerit_evaluation.ground_truth.semivalues import FloatArray
 
 EQUAL = "equal shares"
-RETRAINING = "retraining, a seed by the others"
+RETRAINING = "retraining, one seed against the others"
+MISALLOCATED, BETWEEN_SEEDS = "Misallocated [%]", "Misallocated between seeds [%]"
 
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What hospitals reach in the runs that pay, and what each reaches alone: (s, n) test Dice, as fractions."""
+    """Dice of hospitals in the runs behind the payment, and of local-only training: (s, n), 0 to 1."""
 
-    together: FloatArray
-    alone: FloatArray
+    federated: FloatArray
+    local_only: FloatArray
 
     def columns(self) -> dict[str, float]:
         """Means over seeds and sites, and the mean over seeds of the worst site, in percent and points."""
         return {
-            "Mean Dice [%]": POINTS * float(self.together.mean()),
-            "Gain over alone [points]": POINTS * float((self.together - self.alone).mean()),
-            "Worst hospital [%]": POINTS * float(self.together.min(axis=1).mean()),
+            "Mean Dice [%]": POINTS * float(self.federated.mean()),
+            "Gain over local-only [points]": POINTS * float((self.federated - self.local_only).mean()),
+            "Worst hospital [%]": POINTS * float(self.federated.min(axis=1).mean()),
         }
 
 
 def shares(values: FloatArray) -> FloatArray:
-    """(..., n) values to what each site is paid of 1; NaN where nobody is worth anything."""
+    """(..., n) values to payments that sum to 1; NaN if no value is positive."""
     positive = np.maximum(values, 0.0)
     total = positive.sum(axis=-1, keepdims=True)
     return np.asarray(np.where(total > 0, positive / np.where(total > 0, total, 1.0), np.nan))
 
 
 def misallocated_share(one: FloatArray, other: FloatArray) -> float:
-    """The part of 1 that two divisions (n,) of it give to other sites: half the sum of their differences, 0 to 1."""
+    """Half the sum of absolute differences of two divisions (n,) of 1, so 0 to 1."""
     return float(np.abs(one - other).sum() / 2)
 
 
-def between_seeds(said: FloatArray) -> float:
-    """The mean of `displaced` over pairs of seeds of (s, n) values; NaN of one seed."""
-    pairs = [misallocated_share(one, other) for one, other in combinations(shares(said), 2)]
+def misallocated_between_seeds(values: FloatArray) -> float:
+    """The mean of `misallocated_share` over pairs of seeds of (s, n) values; NaN for one seed."""
+    pairs = [misallocated_share(one, other) for one, other in combinations(shares(values), 2)]
     return float(np.mean(pairs)) if pairs else np.nan
 
 
 def leave_one_seed_out(values: FloatArray) -> float:
-    """The mean over seeds of `displaced` by the values (s, n) of one beside the mean of the others; NaN of one seed."""
+    """The mean over seeds of `misallocated_share` of one seed's values (s, n) and the others' mean; NaN for one seed."""
     number = len(values)
     if number < 2:
         return np.nan
     others = (values.sum(axis=0) - values) / (number - 1)
-    return float(
-        np.mean([misallocated_share(one, other) for one, other in zip(shares(values), shares(others), strict=True)])
-    )
+    pairs = zip(shares(values), shares(others), strict=True)
+    return float(np.mean([misallocated_share(one, other) for one, other in pairs]))
 
 
 def budget_table(
-    world: str,
-    truth: Resampled,
-    said: Mapping[str, FloatArray],
+    scenario: str,
+    reference: Resampled,
+    values: Mapping[str, FloatArray],
     outcomes: Mapping[str, Outcome],
     costs: Mapping[str, float],
 ) -> Table:
-    """A row for each estimator or method, beside equal shares and the truth by one seed.
+    """A row for each estimator or method, for equal shares, and for retraining with one seed.
 
     Args:
-        world: its name.
-        truth: the values by retraining.
-        said: by estimator or method, (s, n) values of the truth's sites.
-        outcomes: by estimator or method, what hospitals reach in its runs.
-        costs: by estimator or method, in FedAvg trainings beside the run itself.
+        scenario: its name.
+        reference: the values by retraining.
+        values: by estimator or method, (s, n) values of the same sites.
+        outcomes: by estimator or method, Dice in its runs.
+        costs: by estimator or method, in FedAvg trainings beyond the run itself.
     """
-    owed = shares(truth.mean)
-    of_seeds = truth.values[..., 0]
-    number = len(truth.sites)
+    owed = shares(reference.mean)
+    by_seed = reference.values[..., 0]
+    number = len(reference.sites)
     rows = [
         {
             "Paid by": name,
-            "To the wrong hospital [%]": POINTS * misallocated_share(shares(values.mean(axis=0)), owed),
-            "Moves from seed to seed [%]": POINTS * between_seeds(values),
+            MISALLOCATED: POINTS * misallocated_share(shares(found.mean(axis=0)), owed),
+            BETWEEN_SEEDS: POINTS * misallocated_between_seeds(found),
             **outcomes[name].columns(),
             "Cost [trainings]": costs[name],
         }
-        for name, values in said.items()
+        for name, found in values.items()
     ]
-    best_first = pd.DataFrame(rows).sort_values("To the wrong hospital [%]", kind="stable")
-    beside = [
-        {"Paid by": EQUAL, "To the wrong hospital [%]": POINTS * misallocated_share(np.full(number, 1 / number), owed),
-         "Moves from seed to seed [%]": 0.0, "Cost [trainings]": 0.0},
-        {"Paid by": RETRAINING, "To the wrong hospital [%]": POINTS * leave_one_seed_out(of_seeds),
-         "Moves from seed to seed [%]": POINTS * between_seeds(of_seeds)},
+    best_first = pd.DataFrame(rows).sort_values(MISALLOCATED, kind="stable")
+    references = [
+        {"Paid by": EQUAL, MISALLOCATED: POINTS * misallocated_share(np.full(number, 1 / number), owed),
+         BETWEEN_SEEDS: 0.0, "Cost [trainings]": 0.0},
+        {"Paid by": RETRAINING, MISALLOCATED: POINTS * leave_one_seed_out(by_seed),
+         BETWEEN_SEEDS: POINTS * misallocated_between_seeds(by_seed)},
     ]  # fmt: skip
     caption = (
-        f"World {world}: paid by what an estimator or method says, mean over seeds: how much of the budget goes to "
-        "other hospitals than by Shapley values of retraining, how much moves when the seed does, and what hospitals "
-        f"reach in the runs paid by; {RETRAINING}: the same of these values themselves, by which to judge every row"
+        f"Scenario {scenario}, payment by the values of an estimator or method, mean over seeds: share of the budget "
+        "that differs from payment by Shapley values of retraining; share that differs between two seeds; Dice that "
+        f"hospitals reach in the runs behind it. {RETRAINING}: the noise floor of these Shapley values"
     )
-    frame = pd.concat([best_first, pd.DataFrame(beside)], ignore_index=True)
-    return Table(f"paying-{plain_name(world)}", caption, frame, decimals=1)
+    frame = pd.concat([best_first, pd.DataFrame(references)], ignore_index=True)
+    return Table(f"budget-{plain_name(scenario)}", caption, frame, decimals=1)

@@ -1,11 +1,11 @@
-"""Who is told by what, and what attacks pay: attacks by methods by seeds, every federation watched by all detectors.
+"""The comparison of detectors: methods, attacks and seeds crossed; all detectors monitor every federation.
 
-``OUT/federations`` holds what came of each, so that an interrupted benchmark goes on; ``OUT/runs`` the run folders of
-trained ones.
+``OUT/federations`` holds the results of each federation, so that an interrupted benchmark resumes; ``OUT/runs`` the run
+folders, ``OUT/sites`` synthetic sites.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,65 +14,42 @@ import pandas as pd
 from matplotlib import style
 from matplotlib.figure import Figure
 
-from fedmerit.configuration.run import make_configuration
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json, write_json
-from fedmerit.trainers.monai_trainer.data import open_sites
 from fedmerit_evaluation.figures.drawing import INK, STYLE
 from fedmerit_evaluation.figures.tables import Table, file_name
-from fedmerit_evaluation.studies.study_options import MethodSpec
+from fedmerit_evaluation.studies.study_folders import MethodSpec
 from fedmerit_lab.benchmarks.benchmark import Benchmark, lines
-from fedmerit_lab.detection import attack_matrix, monitored_federation
+from fedmerit_lab.detection import synthetic_sites
 from fedmerit_lab.detection.detection_tables import (
     attack_reward_table,
-    by_round,
     detection_table,
     detector_results,
     false_positive_table,
+    results_by_round,
 )
-from fedmerit_lab.detection.monitored_federation import (
-    HONEST,
-    MonitoredFederation,
-    Roles,
-    Training,
-    monitor_synthetic,
-    monitor_trained,
-)
-
-MADE_UP, TRAINED = "made-up", "trained"
-WORST = (  # of docs/trust.md: those that pay most there, and the riders that are hardest to tell
-    "a site split in two",
-    "claims 1,000 times its images",
-    "signs reversed",
-    "half the signs reversed",
-    "knows the rules",
-    "last step and noise, cosine .83",
-    "noise of an honest norm",
-    "zero update and claims",
-    "two rig the evaluation",
-    "two copies, cosine .77",
-)
+from fedmerit_lab.detection.monitored_federation import MonitoredFederation, Training, monitor
+from fedmerit_lab.detection.simulated_attacks import ATTACKS, HONEST, assign_roles
 
 
 @dataclass(frozen=True)
 class DetectionBench:
-    """What the benchmark is asked for.
+    """The options of the benchmark.
 
     Args:
-        world: `MADE_UP`, or `TRAINED`.
         methods: of every federation.
-        attacks: names of `attack_matrix.ATTACKS`, or of `watched_federation.ATTACKS`.
+        attacks: names of `ATTACKS`.
         seeds: of every federation.
-        after: rounds of an attack within which it is to be told.
+        after: rounds of an attack after which detection is scored.
         guard: "on" or "off".
         on_verdict: what a verdict does.
-        sites: folder of site folders, of trained ones.
-        roles: likewise; None: chosen by name.
-        rounds: likewise.
-        settings: likewise.
+        sites: folder of site folders; None: synthetic sites, new ones for each seed.
+        attacker: the site that attacks; None: the last.
+        outlier: the honest site of other images; None: none is known, of synthetic sites theirs.
+        rounds: of every federation.
+        settings: of every run.
     """
 
-    world: str
     methods: Sequence[MethodSpec]
     attacks: Sequence[str]
     seeds: Sequence[int]
@@ -80,126 +57,100 @@ class DetectionBench:
     guard: str = "on"
     on_verdict: str = "withhold"
     sites: Path | None = None
-    roles: Roles | None = None
-    rounds: int = attack_matrix.ROUNDS
+    attacker: str | None = None
+    outlier: str | None = None
+    rounds: int = 15
     settings: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def cases(self) -> list[tuple[MethodSpec, str, int]]:
-        """Method, attack and seed of every federation; of each seed the honest ones first."""
+        """Method, attack and seed of every federation; the honest federations of a seed come first."""
         attacks = [HONEST, *(attack for attack in self.attacks if attack != HONEST)]
         return [(method, attack, seed) for seed in self.seeds for attack in attacks for method in self.methods]
 
     def to_dict(self) -> dict[str, Any]:
-        """What a federation depends on, but for method, attack and seed: as JSON holds it."""
-        asked = {"world": self.world, "guard": self.guard, "on_verdict": self.on_verdict, "rounds": self.rounds}
-        if self.world == MADE_UP:
-            return asked
-        assert self.sites
-        return asked | {
-            "sites": str(self.sites.resolve()),
-            "roles": asdict(self.roles or assign_roles(self.sites)),
+        """All that a federation depends on except method, attack and seed, as JSON has it."""
+        return {
+            "sites": str(self.sites.resolve()) if self.sites else "synthetic",
+            "attacker": self.attacker,
+            "outlier": self.outlier,
+            "guard": self.guard,
+            "on_verdict": self.on_verdict,
+            "rounds": self.rounds,
             "settings": dict(self.settings),
         }
 
-
-def assign_roles(sites: Path, attacker: str | None = None, outlier: str | None = None) -> Roles:
-    """Who attacks, by name: the last site that is not the outlier; partner and trusted site are the first others.
-
-    Raises:
-        BadInput: there is no such site, or there are fewer than three.
-    """
-    names = [folder.name for folder in open_sites(sites)]
-    for name in (attacker, outlier):
-        if name is not None and name not in names:
-            raise BadInput(f"{sites}: holds no site {name}; there are {', '.join(names)}")
-    chosen = attacker or [name for name in names if name != outlier][-1]
-    others = [name for name in names if name not in (chosen, outlier)]
-    if len(others) < 2:
-        raise BadInput(f"{sites}: has {len(names)} sites; an attacker, a partner and a trusted site are needed")
-    return Roles(chosen, others[0], others[1], outlier or "")
-
-
-def require_known(bench: DetectionBench) -> None:
-    """`BadInput` where an attack is none of that world."""
-    attacks = attack_matrix.ATTACKS if bench.world == MADE_UP else monitored_federation.ATTACKS
-    for attack in bench.attacks:
-        if attack not in attacks:
-            raise BadInput(f"--attacks {attack}: unknown for {bench.world} sites; there are {'; '.join(attacks)}")
+    def training(self, method: MethodSpec, seed: int, out: Path) -> Training:
+        """How the federations of a method and seed are trained; `BadInput` if a site is not there."""
+        settings = {"guard": self.guard, "on_verdict": self.on_verdict, **self.settings}
+        sites, outlier = self.sites, self.outlier
+        if sites is None:
+            sites = synthetic_sites.generate_sites(out / "sites" / f"seed{seed}", seed)
+            settings, outlier = {**synthetic_sites.SETTINGS, **settings}, outlier or synthetic_sites.OUTLIER
+        roles = assign_roles(sites, self.attacker, outlier)
+        return Training(sites, roles, self.rounds, settings, method.method, method.settings)
 
 
 def federations(
-    bench: DetectionBench, out: Path, on_case: Callable[[str, int, int], None] = lambda case, done, of: None
+    bench: DetectionBench, out: Path, on_case: Callable[[str, int, int], None] = lambda case, done, total: None
 ) -> list[MonitoredFederation]:
-    """Play or train every federation that is not done yet.
+    """Train every federation that is not done yet, and return all.
 
     Args:
-        bench: what is asked for.
-        out: folder of everything.
-        on_case: called before each with what it is, how many are done, and how many there are.
+        bench: the options.
+        out: the benchmark's folder.
+        on_case: called before each federation with its description, how many are done, and how many there are.
 
     Raises:
-        BadInput: something asked for is not there, or ``out`` holds federations asked for otherwise.
+        BadInput: an option cannot be used, or ``out`` holds federations of other options.
     """
-    require_known(bench)
-    record = out / "federations" / "asked.json"
-    asked = bench.to_dict()
-    if record.exists() and (before := read_json(record)) != asked:
-        changed = [name for name in asked if before.get(name) != asked[name]]
+    for attack in bench.attacks:
+        if attack not in ATTACKS:
+            raise BadInput(f"--attacks {attack}: unknown; there are {'; '.join(ATTACKS)}")
+    if bench.sites:
+        assign_roles(bench.sites, bench.attacker, bench.outlier)  # before anything is written
+    record = out / "federations" / "options.json"
+    options = bench.to_dict()
+    if record.exists() and (before := read_json(record)) != options:
+        changed = [name for name in options if before.get(name) != options[name]]
         raise BadInput(f"{out}: holds federations with other {', '.join(changed)}; choose another --out")
-    write_json(record, asked)
+    write_json(record, options)
     found = []
     for number, (method, attack, seed) in enumerate(bench.cases):
         name = file_name(f"{method.label}_{attack}_seed{seed}")
         file = out / "federations" / f"{name}.json"
         if not file.exists():
             on_case(f"{method.label}, {attack}, seed {seed}", number, len(bench.cases))
-            write_json(file, _synthetic_federation(bench, method, attack, seed, out / "runs" / name).to_json())
+            training = bench.training(method, seed, out)
+            write_json(file, monitor(training, method.label, attack, seed, out / "runs" / name).to_json())
         found.append(MonitoredFederation.from_json(read_json(file)))
     return found
 
 
-def _synthetic_federation(
-    bench: DetectionBench, method: MethodSpec, attack: str, seed: int, run: Path
-) -> MonitoredFederation:
-    if bench.world == MADE_UP:
-        network = {"in_channels": 1, "labels": ["made-up"]}
-        config = make_configuration(method.method, MADE_UP, bench.rounds, seed, network, method.settings)
-        return monitor_synthetic(
-            config.build_method(), method.label, attack, seed, bench.guard == "on", bench.on_verdict
-        )
-    assert bench.sites
-    settings = {"guard": bench.guard, "on_verdict": bench.on_verdict, **bench.settings}
-    training = Training(
-        bench.sites, bench.roles or assign_roles(bench.sites), bench.rounds, settings, method.method, method.settings
-    )
-    return monitor_trained(training, method.label, attack, seed, run)
-
-
 def detection(bench: DetectionBench, found: Sequence[MonitoredFederation], out: Path) -> list[Table]:
-    """The tables of what was found; writes the JSON, the CSV and the figures.
+    """Write JSON, CSV and figures, and return the tables.
 
     Args:
-        bench: what was asked for.
+        bench: the options.
         found: by `federations`.
         out: folder of ``detection.json`` (every round), ``detection.csv`` (the first table) and figures.
     """
-    said = detector_results(found)
-    told, rounds = detection_table(said, bench.after), by_round(said)
+    results = detector_results(found)
+    table, rounds = detection_table(results, bench.after), results_by_round(results)
     benchmark = Benchmark("detection", bench.to_dict() | {"seeds": list(bench.seeds), "after": bench.after})
     benchmark.rows.extend(_json_row(row) for row in rounds.to_dict("records"))
-    benchmark.write_with(out, told.frame, _figures(told.frame, rounds))
-    return [told, false_positive_table(said), attack_reward_table(found, bench.after)]
+    benchmark.write_with(out, table.frame, _figures(table.frame, rounds))
+    return [table, false_positive_table(results), attack_reward_table(found, bench.after)]
 
 
 def _json_row(row: Mapping[Any, Any]) -> dict[str, Any]:
     return {str(name): None if isinstance(value, float) and np.isnan(value) else value for name, value in row.items()}
 
 
-def _figures(told: pd.DataFrame, rounds: pd.DataFrame) -> dict[str, Figure]:
-    """By method, AUROC of detectors by attacks; and over rounds, the mean of all attacks."""
+def _figures(table: pd.DataFrame, rounds: pd.DataFrame) -> dict[str, Figure]:
+    """By method, a map of the detectors' AUROC by attack, and lines of its mean over attacks by round."""
     figures = {}
-    for method, rows in told.groupby("Method", sort=False):
+    for method, rows in table.groupby("Method", sort=False):
         name = file_name(str(method))
         figures[f"detection-{name}"] = _map(rows.pivot(index="Attack", columns="Detector", values="AUROC"), str(method))
         means = rounds[rounds["Method"] == method].groupby(["Detector", "Round"], sort=False)["AUROC"].mean()

@@ -1,4 +1,4 @@
-"""Sites to measure with: generated ones, as many and as large as a benchmark asks for."""
+"""Generated sites for benchmarks, of any number and size."""
 
 import shutil
 from pathlib import Path
@@ -9,10 +9,10 @@ from fedmerit_data.prepare import prepare
 
 
 def generated_sites(out: Path, size: int, number: int | None = None, server_share: float = 0.0) -> Path:
-    """The folder of six generated prostate sites of ``size`` pixels, or of ``number`` copies of the first of them.
+    """The folder of six generated prostate sites of ``size`` pixels, or of ``number`` copies of the first.
 
-    Copies are alike, so that time grows with their number alone. ``server_share`` of the training patients is set
-    aside for the server.
+    Copies are equal, so that time grows only with their number. ``server_share`` of the training patients is set aside
+    for the server.
     """
     kind = f"{size}px-server{server_share:g}" if server_share else f"{size}px"
     six = out / "sites" / kind
@@ -24,7 +24,7 @@ def generated_sites(out: Path, size: int, number: int | None = None, server_shar
     for place in range(number):
         name = f"site{place + 1:03d}"
         if not (root / name / "site.json").exists():
-            arrays_alone = shutil.ignore_patterns("site.json")  # it says that the copy is whole, and comes last
-            shutil.copytree(six / "site1", root / name, ignore=arrays_alone, dirs_exist_ok=True)
+            skip = shutil.ignore_patterns("site.json")  # written last: the copy is complete
+            shutil.copytree(six / "site1", root / name, ignore=skip, dirs_exist_ok=True)
             write_json(root / name / "site.json", {**read_json(six / "site1" / "site.json"), "name": name})
     return root

@@ -1,7 +1,4 @@
-"""Memory of the local engine round by round: the most it takes, and what a round leaves behind.
-
-How seconds and memory of a FedCE round grow with sites, network, image size and rounds, one at a time.
-"""
+"""Growth benchmarks: memory of the local engine over rounds; seconds and memory of a round by the size of a run."""
 
 import shutil
 import sys
@@ -19,7 +16,7 @@ from fedmerit_lab.benchmarks.benchmark import Benchmark, Measure, lines
 from fedmerit_lab.benchmarks.generated_sites import generated_sites
 from fedmerit_lab.benchmarks.measured_command import measure
 
-SETTLED = 0.2  # of the rounds, which are left out of the slope
+WARM_UP = 0.2  # of the rounds, which the slope leaves out
 
 
 def memory(
@@ -28,10 +25,10 @@ def memory(
     """Measure the process of a run after every round.
 
     Raises:
-        BadInput: fewer rounds than a slope can be seen in.
+        BadInput: there are too few rounds for a slope.
     """
     if rounds < 10:
-        raise BadInput(f"--rounds {rounds}: expected 10 or more, for a slope to be seen")
+        raise BadInput(f"--rounds {rounds}: expected 10 or more, to fit a slope")
     asked = {"sites": str(sites), "rounds": rounds, "method": method, "settings": dict(settings)}
     benchmark, seen = Benchmark("memory", asked), dict[str, tuple[list[float], list[float]]]()
 
@@ -41,10 +38,10 @@ def memory(
         run, ends = work / "run", work / "ends.txt"
         runs.create(run, method, sites, rounds, engine="local", settings=settings)
         used = measure([sys.executable, "-m", "fedmerit_lab.benchmarks.one_run", str(run), str(ends)], ends)
-        told = [line.split() for line in ends.read_text().splitlines()]
-        taken, own = ([float(words[column]) / 1e6 for words in told] for column in (1, 2))
-        seen[f"repetition {len(seen)}"] = list(range(len(taken))), taken
-        first = int(SETTLED * len(own))
+        words = [line.split() for line in ends.read_text().splitlines()]
+        shared, own = ([float(line[column]) / 1e6 for line in words] for column in (1, 2))
+        seen[f"repetition {len(seen)}"] = list(range(len(shared))), shared
+        first = int(WARM_UP * len(own))
         slope = np.polyfit(np.arange(first, len(own)), own[first:], 1)[0]
         return {**used.quantities, "growth [MB a round]": float(slope)}
 
@@ -58,7 +55,7 @@ QUANTITIES = {"seconds per round": "seconds", "memory, PSS [GB]": "memory"}
 
 @dataclass(frozen=True)
 class Work:
-    """What is trained."""
+    """The size of a run."""
 
     sites: int = 4
     width: int = 8
@@ -80,12 +77,12 @@ def growth(
 
     Args:
         out: folder of what is measured.
-        axes: by name of a number of `Work`, what it is to be.
+        axes: by name of a number of `Work`, its values.
         method: of the runs.
         repetitions: of every case.
         settings: of the method, the training or the network.
         on_case: called before every measurement.
-        base: what the other numbers are.
+        base: the other numbers.
         engine: local, sim or poc.
 
     Raises:

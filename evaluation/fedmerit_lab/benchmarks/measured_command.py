@@ -1,4 +1,4 @@
-"""A command measured with all processes that it begins, also those that leave its session: seconds, CPU, memory."""
+"""Seconds, CPU and memory of a command and all its processes, also those that leave its session."""
 
 import os
 import subprocess
@@ -13,16 +13,16 @@ import psutil
 
 from fedmerit.errors import RunFailed
 
-MARK = "FEDMERIT_BENCHMARK"  # variable by which the processes of one measurement are known
-SAMPLE = 0.5  # seconds between two looks
+MARK = "FEDMERIT_BENCHMARK"  # environment variable that identifies the processes of a measurement
+SAMPLE = 0.5  # seconds between two samples
 
 
 @dataclass(frozen=True)
 class Used:
-    """What a command took."""
+    """Resources of a command."""
 
     wall: float  # seconds
-    cpu: float  # seconds of all processes, as far as they were seen; looked at every `SAMPLE` seconds
+    cpu: float  # seconds of all processes, sampled every `SAMPLE` seconds
     memory: float  # bytes, the most of the sum of all processes' proportional set sizes (PSS)
     processes: int  # the most at a time
     ends: tuple[float, ...]  # seconds from the start to the end of every round
@@ -47,11 +47,11 @@ def measure(command: Sequence[str], ends: Path, environment: Mapping[str, str] |
 
     Args:
         command: what to run.
-        ends: a file into which it writes the time at which every round ended, a line each.
-        environment: variables beside this process's own.
+        ends: a file into which it writes a line with the time at the end of every round.
+        environment: variables in addition to this process's.
 
     Raises:
-        RunFailed: it failed, or told of no round; the message holds the end of what it wrote.
+        RunFailed: it failed or wrote no line; the message has the end of its output.
     """
     ends.unlink(missing_ok=True)
     mark, cpu, memory, most = uuid4().hex, dict[int, float](), 0.0, 0
@@ -81,11 +81,11 @@ def measure(command: Sequence[str], ends: Path, environment: Mapping[str, str] |
                 member.kill()
         psutil.wait_procs(left, timeout=10)
         process.wait()
-    told = [float(line.split()[0]) - started for line in ends.read_text().splitlines()] if ends.exists() else []
-    if process.returncode or not told:
+    rounds = [float(line.split()[0]) - started for line in ends.read_text().splitlines()] if ends.exists() else []
+    if process.returncode or not rounds:
         last = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
-        raise RunFailed(f"{' '.join(command)}: ended with {process.returncode} after {len(told)} rounds\n{last}")
-    return Used(wall, sum(cpu.values()), memory, most, tuple(told))
+        raise RunFailed(f"{' '.join(command)}: ended with {process.returncode} after {len(rounds)} rounds\n{last}")
+    return Used(wall, sum(cpu.values()), memory, most, tuple(rounds))
 
 
 def _family(mark: str) -> Iterator[psutil.Process]:

@@ -1,6 +1,6 @@
-"""Trainings that estimators of values look at: begun, gone on with, and what that cost.
+"""Trainings that estimators of values observe: creation, execution, cost.
 
-They are of FedAvg by all sites; where an estimator asks what sites are alone, another of standalone stands beside.
+They are of FedAvg by all sites; an estimator that needs local-only models also gets a training of standalone.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +22,7 @@ from fedmerit_evaluation.valuation.estimators import parse
 from fedmerit_evaluation.valuation.observed_run import DRAWS, ObservedRun
 from fedmerit_evaluation.valuation.valued_runs import value_runs
 
-TOGETHER, ALONE = "fedavg", "standalone"  # methods of the trainings
+FEDERATED, LOCAL_ONLY = "fedavg", "standalone"  # methods of the trainings
 ESTIMATORS = (
     "in_run", "in_run:voice=others", "in_run:kind=leave_one_out", "in_run:weigh=progress", "carried",
     "carried:kind=leave_one_out", "others_lose", "alone", "alone:voice=others", "contribution", "data_size",
@@ -31,89 +31,89 @@ ESTIMATORS = (
 
 
 def by_method(estimators: Sequence[str]) -> dict[str, list[str]]:
-    """The specs by the method of the trainings that they look at, `TOGETHER` or `ALONE`."""
-    chosen: dict[str, list[str]] = {TOGETHER: [], ALONE: []}
+    """The specs by the method of the trainings that they observe, `FEDERATED` or `LOCAL_ONLY`."""
+    chosen: dict[str, list[str]] = {FEDERATED: [], LOCAL_ONLY: []}
     for spec in estimators:
         observer = parse(spec).observes
-        lone = observer and parse_observer(observer).needs_standalone
-        chosen[ALONE if lone else TOGETHER].append(spec)
+        needs_standalone = observer and parse_observer(observer).needs_standalone
+        chosen[LOCAL_ONLY if needs_standalone else FEDERATED].append(spec)
     return chosen
 
 
-def begin(
+def create_run(
     folder: Path,
     sites: Path,
     seed: int,
     rounds: int,
     settings: Mapping[str, str],
     estimators: Sequence[str],
-    method: str = TOGETHER,
+    method: str = FEDERATED,
 ) -> None:
-    """A run folder to work off, which observes what ``estimators`` need; one that observes more goes on as it is.
+    """Create a run folder that observes what ``estimators`` need; an existing one may observe more.
 
     Raises:
-        BadInput: there is one already, and it is of something else, or observes less.
+        BadInput: an existing one has other options, or observes less.
     """
     observed = list(dict.fromkeys(name for spec in estimators if (name := parse(spec).observes)))
     asked: dict[str, Any] = {"method": method, "sites": sites, "rounds": rounds, "seed": seed, "engine": "local",
                              "settings": dict(settings), "values": observed}  # fmt: skip
     if (folder / "run.json").exists():
         info = read_json(folder / "run.json")
-        begun = info["plan"].get("values", [])  # a plan that observes nothing does not say so
-        more = set(observed) <= {spec.partition(":")[0] for spec in begun}
-        resumption.require_same(folder, asked | ({"values": begun} if more else {}))
+        before = info["plan"].get("values", [])  # absent if the plan observes nothing
+        has_all = set(observed) <= {spec.partition(":")[0] for spec in before}
+        resumption.require_same(folder, asked | ({"values": before} if has_all else {}))
         resumption.require_same_images(folder, info, open_sites(sites, info["sites"]))
     else:
         runs.create(folder, **asked)
 
 
-def work_off(
+def execute_runs(
     folders: Sequence[Path], rounds: int, workers: Workers, on_end: Callable[[Path, str | None], None]
 ) -> None:
-    """Train what is not finished; `RunFailed` where a training failed, the same call goes on from what is done."""
+    """Execute unfinished runs; `RunFailed` if one fails, and the same call resumes."""
     require_success(execute_all([one for one in folders if not is_finished(one, rounds)], workers, on_end))
 
 
 def require_success(failed: Mapping[Path, str]) -> None:
-    """`RunFailed` with the reasons of what failed, by folder."""
+    """`RunFailed` with the reasons by folder, if there are any."""
     if failed:
         raise RunFailed("; ".join(f"{folder}: {why}" for folder, why in failed.items()))
 
 
 @dataclass(frozen=True, eq=False)
 class EstimatorResults:
-    """What estimators said of finished trainings."""
+    """Values by all estimators of finished trainings."""
 
-    together: Sequence[ObservedRun]  # the s runs of FedAvg
-    said: Mapping[str, FloatArray]  # by spec: (s, n, D)
-    costs: Mapping[str, float]  # by spec: as `cost` has it
+    federated: Sequence[ObservedRun]  # the s runs of FedAvg
+    values: Mapping[str, FloatArray]  # by spec: (s, n, D)
+    costs: Mapping[str, float]  # by spec: of `relative_cost`
 
 
 def run_estimators(
     folders: Mapping[str, Sequence[Path]], estimators: Sequence[str], draws: int = DRAWS
 ) -> EstimatorResults:
-    """What estimators say of finished trainings: ``folders`` by method, as many of each."""
-    chosen = {method: specs for method, specs in by_method(estimators).items() if specs or method == TOGETHER}
+    """Run the estimators on finished trainings, ``folders`` by method, as many of each."""
+    chosen = {method: specs for method, specs in by_method(estimators).items() if specs or method == FEDERATED}
     valued = {method: value_runs(folders[method], specs, draws) for method, specs in chosen.items()}
-    together = valued[TOGETHER].runs
-    said = {spec: values for one in valued.values() for spec, values in one.values.items()}
-    costs = {spec: cost(one.runs, spec, together) for one in valued.values() for spec in one.values}
-    return EstimatorResults(together, {spec: said[spec] for spec in estimators}, costs)
+    federated = valued[FEDERATED].runs
+    values = {spec: found for one in valued.values() for spec, found in one.values.items()}
+    costs = {spec: relative_cost(one.runs, spec, federated) for one in valued.values() for spec in one.values}
+    return EstimatorResults(federated, {spec: values[spec] for spec in estimators}, costs)
 
 
-def cost(observed: Sequence[ObservedRun], spec: str, together: Sequence[ObservedRun]) -> float:
-    """Seconds that an estimator took, by those of a training of FedAvg; 0 where it has nothing evaluated.
+def relative_cost(observed: Sequence[ObservedRun], spec: str, federated: Sequence[ObservedRun]) -> float:
+    """Seconds of an estimator, relative to a training of FedAvg; 0 if it evaluates nothing.
 
     Args:
-        observed: the trainings that it looks at.
+        observed: the trainings that it observes.
         spec: of it.
-        together: those of FedAvg; where ``observed`` are others, their own training counts, too.
+        federated: those of FedAvg; if ``observed`` are others, their training counts too.
     """
     observer = parse(spec).observes
     if not observer:
         return 0.0
     parts = []
-    for one, beside in zip(observed, together, strict=True):
-        own = 0.0 if one is beside else one.seconds["training"]
-        parts.append((own + one.seconds.get(observer, 0.0)) / beside.seconds["training"])
+    for one, base in zip(observed, federated, strict=True):
+        training = 0.0 if one is base else one.seconds["training"]
+        parts.append((training + one.seconds.get(observer, 0.0)) / base.seconds["training"])
     return float(np.mean(parts))

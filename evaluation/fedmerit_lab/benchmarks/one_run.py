@@ -1,8 +1,8 @@
-"""A run executed in a process of its own, to be measured: ``python -m fedmerit_lab.benchmarks.one_run RUN ENDS``.
+"""A run in its own process, to be measured: ``python -m fedmerit_lab.benchmarks.one_run RUN ENDS``.
 
-Into the file ENDS goes a line for every round: the time at its end, this process's memory (PSS) in bytes, and how much
-of that is no file's. That alone says what a round leaves behind: pages of libraries count by how many processes share
-them.
+It writes a line for every round into the file ENDS: the time at its end, this process's memory (PSS) in bytes, and the
+part of it that is not mapped from files. Only this part shows leaks: pages of libraries count by the number of
+processes that share them.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""What `prepare` takes beside bare decoding: of the same raw files, in this process, everything imported before."""
+"""Seconds of `prepare` compared with only decoding the same raw files, in this process with everything imported."""
 
 import shutil
 from collections.abc import Mapping
@@ -17,14 +17,14 @@ from fedmerit.errors import BadInput
 from fedmerit_data.folders import new_folder
 from fedmerit_data.preparation import Preparation
 from fedmerit_data.prepare import prepare
-from fedmerit_data.raw import visible
-from fedmerit_data.readers.generic import ITK, NIFTI, name_and_suffix
+from fedmerit_data.raw_cases import list_visible
+from fedmerit_data.readers.image_files import ITK, NIFTI, name_and_suffix
 from fedmerit_data.spatial.dicom import is_slice
 from fedmerit_data.synthetic import prostate
 from fedmerit_lab.benchmarks.benchmark import Benchmark, Measure, bars, timed
 
 BASE = "decode"
-GENERATED = "prostate-multisite"  # the layout of what is generated where no source is given
+GENERATED = "prostate-multisite"  # layout of generated files, without a source
 SimpleITK_: Any = SimpleITK  # which carries no types
 
 
@@ -34,7 +34,7 @@ def preparation_costs(out: Path, asked: Preparation, jobs: int, repetitions: int
     Args:
         out: folder of what was measured; site folders are written below it and removed.
         asked: of a kind whose raw files are in its source.
-        jobs: processes of the last case, which is left out where they are fewer than two.
+        jobs: processes of the last case, which is left out if they are fewer than two.
         repetitions: of every case, interleaved.
         on_case: called before every measurement.
 
@@ -69,7 +69,7 @@ def preparation_costs(out: Path, asked: Preparation, jobs: int, repetitions: int
 
 
 def generated_source(out: Path, patients: int) -> Path:
-    """The folder of six generated prostate sites' raw files, in the layout `GENERATED`, made where it is absent."""
+    """The folder of six generated prostate sites' raw files in the layout `GENERATED`, made if missing."""
     raw = out / f"raw-{patients}"
     if not raw.exists():
         with new_folder(raw) as folder:
@@ -78,7 +78,7 @@ def generated_source(out: Path, patients: int) -> Path:
 
 
 def decode(file: Path) -> np.ndarray[Any, Any]:
-    """What one file holds, by its library alone."""
+    """The array of one file, only by its library."""
     suffix = name_and_suffix(file)[1]
     if suffix in NIFTI:
         return np.asarray(nib.load(file).dataobj)
@@ -92,7 +92,7 @@ def decode(file: Path) -> np.ndarray[Any, Any]:
 
 def _files(path: Path) -> list[Path]:
     """A file itself, or the slices in the folder of a DICOM series."""
-    return [file for file in visible(path) if is_slice(file)] if path.is_dir() else [path]
+    return [file for file in list_visible(path) if is_slice(file)] if path.is_dir() else [path]
 
 
 def _prepared(out: Path, asked: Preparation, jobs: int) -> Measure:
@@ -102,6 +102,6 @@ def _prepared(out: Path, asked: Preparation, jobs: int) -> Measure:
         shutil.rmtree(work, ignore_errors=True)
         taken = timed(lambda: prepare(asked, work, jobs=jobs, progress=lambda *_: None))()
         shutil.rmtree(work)
-        return taken if jobs == 1 else {"seconds": taken["seconds"]}  # CPU seconds are this process's alone
+        return taken if jobs == 1 else {"seconds": taken["seconds"]}  # CPU seconds are only of this process
 
     return measured

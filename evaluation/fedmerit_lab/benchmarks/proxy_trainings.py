@@ -1,7 +1,6 @@
-"""The truth by proxy: coalitions trained with a small network, on small images, for few rounds.
+"""Proxy of retraining: coalitions trained with a small network, on small images, for few rounds.
 
-What it keeps of the truth is a question to measure (`fedmerit_lab.benchmarks.value_benchmark`), not to take for
-granted.
+`fedmerit_lab.benchmarks.value_benchmark` measures its agreement with retraining.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -11,12 +10,12 @@ from pathlib import Path
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.parameters import Checked, parameter
 from fedmerit.trainers.monai_trainer.data import open_sites
-from fedmerit_data.shrinking import shrink
+from fedmerit_data.downsampling import shrink
 from fedmerit_evaluation.ground_truth import coalitions
 from fedmerit_evaluation.ground_truth.coalitions import Training
-from fedmerit_evaluation.ground_truth.regression import coalitions_to_train, least_squares_values
 from fedmerit_evaluation.ground_truth.reliability import Resampled, Values, resample, semivalue_function
-from fedmerit_evaluation.ground_truth.semivalues import Game, required, shapley_weights, sites_of
+from fedmerit_evaluation.ground_truth.semivalues import Game, list_sites, required_coalitions, shapley_weights
+from fedmerit_evaluation.ground_truth.shapley_approximations import coalitions_to_train, least_squares_values
 from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.studies.cluster import Workers
 from fedmerit_lab.benchmarks.scenarios import make_if_missing
@@ -29,27 +28,27 @@ class Proxy(Checked):
     rounds: int = parameter(10, "of each training", low=1)
     width: int = parameter(4, "channels of the network's first level", low=1, high=512)
     depth: int = parameter(4, "its levels", low=2, high=9)
-    shrink: int = parameter(1, "times that images are made smaller a side", low=1, high=16)
-    most: int = parameter(64, "coalitions; where all are more, so many are drawn for a regression", low=8)
+    shrink: int = parameter(1, "downsampling factor of images", low=1, high=16)
+    most: int = parameter(64, "coalitions; of more, a sample for a regression", low=8)
 
     @property
     def settings(self) -> Mapping[str, str]:
-        """Of every training, over those of the runs that it stands for."""
+        """Of every training; they replace those of the runs that it approximates."""
         return {"width": str(self.width), "depth": str(self.depth)}
 
     @property
     def values(self) -> Values:
-        """Exact where all coalitions are trained."""
+        """Exact if all coalitions are trained."""
         return lambda game: semivalue_function(shapley_weights)(game) if _complete(game) else least_squares_values(game)
 
 
 def _complete(game: Game) -> bool:
-    return bool(len(game) == 2 ** len(sites_of(game)))
+    return bool(len(game) == 2 ** len(list_sites(game)))
 
 
 @dataclass(frozen=True, eq=False)
 class ProxyResult:
-    """What a proxy said, and what it cost."""
+    """The values of a proxy and their cost."""
 
     values: Resampled
     seconds: float  # of all sites and seeds
@@ -65,19 +64,19 @@ def train_proxy(
     workers: Workers,
     on_end: Callable[[Path, str | None], None] = lambda folder, error: None,
 ) -> ProxyResult:
-    """Train what is missing of a proxy, and value the sites by it.
+    """Execute the missing trainings of a proxy and compute its values.
 
     Args:
         proxy: how.
         sites: folder of site folders.
         out: the study's folder.
         seeds: of every coalition.
-        settings: of the trainings that the proxy stands for.
+        settings: of the trainings that the proxy approximates.
         workers: processes that train.
-        on_end: called as `fedmerit_evaluation.ground_truth.coalitions.work_off` does.
+        on_end: as of `fedmerit_evaluation.ground_truth.coalitions.execute_trainings`.
 
     Raises:
-        BadInput: something cannot be trained so, or ``out`` is of other sites.
+        BadInput: a training cannot be created, or ``out`` belongs to other sites.
         RunFailed: a training failed.
     """
     small = sites
@@ -87,14 +86,14 @@ def train_proxy(
         make_if_missing(small, asked, lambda: shrink(sites, small, proxy.shrink))
     names = [site.name for site in open_sites(small)]
     if 2 ** len(names) <= proxy.most:
-        chosen = [one for one in required(names, shapley_weights) if one]
+        chosen = [one for one in required_coalitions(names, shapley_weights) if one]
     else:
         chosen = coalitions_to_train(names, proxy.most, 0)
     options = {"sites": small, "rounds": proxy.rounds, "engine": "local"}
     trainings = coalitions.prepare(out, chosen, seeds, "fedavg", {**settings, **proxy.settings}, options)
-    if failed := coalitions.work_off(trainings, workers, on_end):
+    if failed := coalitions.execute_trainings(trainings, workers, on_end):
         raise RunFailed("; ".join(f"{folder}: {why}" for folder, why in failed.items()))
-    results: Results = coalitions.results_of(trainings)
+    results: Results = coalitions.collect_results(trainings)
     if not results.sites:
-        raise BadInput(f"{out}: no training is finished; the same command goes on")
-    return ProxyResult(resample(results, proxy.values), coalitions.own_seconds(trainings), trainings)
+        raise BadInput(f"{out}: no training is finished; run the same command again")
+    return ProxyResult(resample(results, proxy.values), coalitions.sum_seconds(trainings), trainings)

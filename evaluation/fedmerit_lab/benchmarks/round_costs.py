@@ -120,7 +120,7 @@ def estimator_costs(
     if rounds < 2:
         raise BadInput(f"--rounds {rounds}: expected 2 or more, as the first is not counted")
     if few := [number for number in numbers if number < 2]:
-        raise BadInput(f"--sites {few[0]}: expected 2 or more, as one site alone is worth everything")
+        raise BadInput(f"--sites {few[0]}: expected 2 or more, as a single site has the whole value")
     asked = {"sites": list(numbers), "values": list(values), "size": size, "rounds": rounds, "settings": dict(settings)}
     benchmark = Benchmark("estimators", asked)
     cases = {

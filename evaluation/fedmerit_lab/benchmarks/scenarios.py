@@ -1,4 +1,4 @@
-"""Worlds of sites in which worth differs, so that an estimator can be right or wrong: dealt from prepared patients."""
+"""Known-answer scenarios: sites whose values differ in a known way, partitioned from prepared patients."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -10,9 +10,9 @@ from fedmerit.errors import BadInput
 from fedmerit.files import write_json
 from fedmerit.parameters import Checked, parameter
 from fedmerit.trainers.monai_trainer.data import open_sites
-from fedmerit_data.dealing import Scheme
-from fedmerit_data.folders import holds_something
+from fedmerit_data.folders import is_occupied
 from fedmerit_data.partition import partition
+from fedmerit_data.partitioning.scheme import Scheme
 from fedmerit_data.preparation import Preparation
 from fedmerit_data.prepare import prepare
 from fedmerit_evaluation.studies.study_folders import require_unchanged
@@ -22,73 +22,75 @@ GENERATED = "synthetic-prostate"
 
 @dataclass(frozen=True)
 class Scenario(Checked):
-    """How many sites; one kind of world each, in which nothing else is planted."""
+    """The number of sites; each kind of scenario has one known answer."""
 
-    sites: int = parameter(4, "in all, twins included", low=2, high=16)
+    sites: int = parameter(4, "twins included", low=2, high=16)
 
 
 @dataclass(frozen=True)
 class KnownAnswer:
-    """What a world's partition is asked for."""
+    """The partition of a scenario, and its known answer."""
 
     scheme: Scheme
     options: Mapping[str, Any]
     expected: str  # of the values, in words
 
 
-def site_name(number: int, of: int) -> str:
-    """That of a dealt site."""
-    return f"site-{number:0{len(str(of))}d}"
+def site_name(number: int, sites: int) -> str:
+    """The name of a site of the partition."""
+    return f"site-{number:0{len(str(sites))}d}"
 
 
 def _equal(n: int, seed: int, sources: list[str]) -> KnownAnswer:
-    return KnownAnswer(Scheme("uniform", n, seed=seed), {}, "all alike but for who their patients are")
+    return KnownAnswer(Scheme("uniform", n, seed=seed), {}, "all equal, up to their patients")
 
 
 def _sizes(n: int, seed: int, sources: list[str]) -> KnownAnswer:
-    return KnownAnswer(Scheme("powerlaw", n, seed=seed), {}, "the more patients, the more")
+    return KnownAnswer(Scheme("powerlaw", n, seed=seed), {}, "more patients, more value")
 
 
 def _double(n: int, seed: int, sources: list[str]) -> KnownAnswer:
     first = site_name(1, n)
-    dealt = Scheme("imbalanced", n, kappa=2 / (n + 1), holders=1, seed=seed)
-    return KnownAnswer(dealt, {}, f"{first} first: it has twice as many patients as each of the others")
+    scheme = Scheme("imbalanced", n, kappa=2 / (n + 1), holders=1, seed=seed)
+    return KnownAnswer(scheme, {}, f"{first} first: it has twice as many patients as each of the others")
 
 
 def _noise(n: int, seed: int, sources: list[str]) -> KnownAnswer:
     noisy = {"label_noise": {site_name(n, n): 1.0}, "noise_rule": "shift"}
-    return KnownAnswer(Scheme("uniform", n, seed=seed), noisy, f"{site_name(n, n)} last: its masks lie anywhere")
+    return KnownAnswer(
+        Scheme("uniform", n, seed=seed), noisy, f"{site_name(n, n)} last: its masks are at random places"
+    )
 
 
 def _shifted(n: int, seed: int, sources: list[str]) -> KnownAnswer:
     off = {"label_noise": {site_name(n, n): 1.0}, "noise_rule": "offset"}
-    return KnownAnswer(
-        Scheme("uniform", n, seed=seed), off, f"{site_name(n, n)} last: its masks lie all off in one way"
-    )
+    return KnownAnswer(Scheme("uniform", n, seed=seed), off, f"{site_name(n, n)} last: its masks are all shifted alike")
 
 
 def _duplicate(n: int, seed: int, sources: list[str]) -> KnownAnswer:
     twin = site_name(1, n - 1)
-    dealt = Scheme("uniform", n - 1, seed=seed)
-    return KnownAnswer(dealt, {"duplicate": (twin,)}, f"{twin} and its copy together no more than one site of theirs")
+    scheme = Scheme("uniform", n - 1, seed=seed)
+    return KnownAnswer(
+        scheme, {"duplicate": (twin,)}, f"{twin} and its copy together no more than the site without copy"
+    )
 
 
 def _narrow(n: int, seed: int, sources: list[str]) -> KnownAnswer:
     bands = Scheme("banded", n, classes="intensity", seed=seed)
-    return KnownAnswer(bands, {}, "each site has one range of intensities: nobody can be done without")
+    return KnownAnswer(bands, {}, "each site has its own range of intensities and is needed")
 
 
 def _outlier(n: int, seed: int, sources: list[str]) -> KnownAnswer:
-    alone = "site5" if _are_generated(sources) else sources[0]
-    dealt = Scheme("uniform", n, classes="source", seed=seed, alone=(alone,))
-    return KnownAnswer(dealt, {}, f"{site_name(n, n)} holds {alone} alone, honest and unlike the others")
+    source = "site5" if _are_generated(sources) else sources[0]
+    scheme = Scheme("uniform", n, classes="source", seed=seed, alone=(source,))
+    return KnownAnswer(scheme, {}, f"{site_name(n, n)} has only {source}, honest and unlike the others")
 
 
 def _needed(n: int, seed: int, sources: list[str]) -> KnownAnswer:
-    alone = ("site4", "site6") if _are_generated(sources) else (sources[0],)
-    dealt = Scheme("uniform", n, classes="source", seed=seed, alone=alone)
-    expected = f"{site_name(n, n)} not last: it alone holds {' and '.join(alone)}, dark where all else is bright"
-    return KnownAnswer(dealt, {"inverted": alone}, expected)
+    own = ("site4", "site6") if _are_generated(sources) else (sources[0],)
+    scheme = Scheme("uniform", n, classes="source", seed=seed, alone=own)
+    expected = f"{site_name(n, n)} not last: only it has {' and '.join(own)}, with inverted intensities"
+    return KnownAnswer(scheme, {"inverted": own}, expected)
 
 
 def _are_generated(sources: list[str]) -> bool:
@@ -109,29 +111,29 @@ KINDS: Mapping[str, Callable[[int, int, list[str]], KnownAnswer]] = {
 
 
 def parse(spec: str) -> tuple[str, Scenario]:
-    """The kind and the world of a spec such as ``noise:sites=6``; `BadInput` where it is none."""
-    world: Scenario = spec_syntax.parse(spec, dict.fromkeys(KINDS, Scenario), "--worlds")
-    return spec_syntax.split_spec(spec)[0], world
+    """The kind and the scenario of a spec such as ``noise:sites=6``; `BadInput` if it is not one."""
+    scenario: Scenario = spec_syntax.parse(spec, dict.fromkeys(KINDS, Scenario), "--scenarios")
+    return spec_syntax.split_spec(spec)[0], scenario
 
 
 def make_if_missing(folder: Path, asked: Mapping[str, Any], make: Callable[[], object]) -> None:
-    """Make a folder that is not there; ``FOLDER.json`` beside it says what it was made of.
+    """Make a missing folder; ``FOLDER.json`` next to it records the options.
 
     Raises:
-        BadInput: it is there, and was made of something else than what is ``asked`` for.
+        BadInput: it exists and was made with other options than ``asked``.
     """
     record = folder.with_name(f"{folder.name}.json")
     require_unchanged(record, asked)
-    if not holds_something(folder):
+    if not is_occupied(folder):
         make()
     write_json(record, asked)
 
 
 def generate(out: Path, size: int, patients: int, seed: int = 0) -> Path:
-    """The patients of generated hospitals that worlds are dealt from; what is there is left as it is.
+    """The generated hospitals whose patients scenarios partition; existing ones are reused.
 
     Raises:
-        BadInput: what is there is of another size, other patients or another seed.
+        BadInput: existing ones are of another size, other patients or another seed.
     """
     asked = Preparation(GENERATED, size=size, patients=patients, seed=seed)
     make_if_missing(out, {"size": size, "patients": patients, "seed": seed}, lambda: prepare(asked, out))
@@ -139,24 +141,24 @@ def generate(out: Path, size: int, patients: int, seed: int = 0) -> Path:
 
 
 def make(spec: str, pool: Path, out: Path, seed: int = 0) -> str:
-    """Deal a world from the prepared patients of ``pool``; what is to be expected of it. One that is there is left.
+    """Partition the prepared patients of ``pool`` into a scenario, unless it exists; its known answer.
 
     Args:
-        spec: of the world.
+        spec: of the scenario.
         pool: folder of prepared site folders.
-        out: folder of the world's sites.
-        seed: moves who goes where.
+        out: folder of the scenario's sites.
+        seed: of the partition.
 
     Raises:
-        BadInput: there are too few patients, or the world that is there was dealt from another pool.
+        BadInput: there are too few patients, or the existing scenario is of another pool.
     """
-    kind, world = parse(spec)
+    kind, scenario = parse(spec)
     sources = [site.name for site in open_sites(pool)]
-    planted = KINDS[kind](world.sites, seed, sources)
-    if planted.scheme.alone and len(sources) < 2:
+    answer = KINDS[kind](scenario.sites, seed, sources)
+    if answer.scheme.alone and len(sources) < 2:
         raise BadInput(
-            f"--worlds {spec}: {pool} holds {sources[0]} alone; an outlier takes another hospital's patients"
+            f"--scenarios {spec}: {pool} holds only {sources[0]}; an outlier needs the patients of a second hospital"
         )
     asked = {"pool": str(pool.resolve()), "seed": seed}
-    make_if_missing(out, asked, lambda: partition(pool, out, planted.scheme, **planted.options))
-    return planted.expected
+    make_if_missing(out, asked, lambda: partition(pool, out, answer.scheme, **answer.options))
+    return answer.expected

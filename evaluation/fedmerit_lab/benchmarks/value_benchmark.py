@@ -1,13 +1,13 @@
-"""Estimators of values against retraining, world by world: docs/values_protocol.md says how, so that others can.
+"""Estimators of values against retraining, by scenario; docs/values_protocol.md has the protocol.
 
-``OUT/WORLD`` holds the world's ``sites``, the ``truth`` (every coalition, every seed), the ``observed`` runs of FedAvg
-by seed, those of sites that train ``alone``, the runs of other ``methods``, and the ``proxy`` trainings. All of it goes
-on where it was interrupted.
+``OUT/SCENARIO`` holds the scenario's ``sites``, the ``ground_truth`` (every coalition, every seed), the ``observed`` runs
+of FedAvg by seed, ``local_only`` runs, the runs of other ``methods``, and the ``proxy`` trainings. All are resumed.
 """
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -23,53 +23,55 @@ from fedmerit_evaluation.figures.tables import Table, plain_name
 from fedmerit_evaluation.ground_truth import coalitions
 from fedmerit_evaluation.ground_truth.ground_truths import LEAVE_ONE_OUT, SHAPLEY
 from fedmerit_evaluation.ground_truth.power import reliability_table
-from fedmerit_evaluation.ground_truth.regression import coalitions_to_train, shapley_or_regression
 from fedmerit_evaluation.ground_truth.reliability import POINTS, Resampled, correlation, resample
 from fedmerit_evaluation.ground_truth.semivalues import FloatArray
-from fedmerit_evaluation.ground_truth.value_tables import TRUTHS
+from fedmerit_evaluation.ground_truth.shapley_approximations import coalitions_to_train, shapley_or_regression
+from fedmerit_evaluation.ground_truth.value_tables import REFERENCES
 from fedmerit_evaluation.results.run_folders import undefined_quantities
 from fedmerit_evaluation.statistics.ranks import ranking
 from fedmerit_evaluation.statistics.ranks import resample as resample_seeds
 from fedmerit_evaluation.studies import comparison
 from fedmerit_evaluation.studies.cluster import Workers
-from fedmerit_evaluation.studies.study_options import MethodSpec
+from fedmerit_evaluation.studies.study_folders import MethodSpec
+from fedmerit_evaluation.valuation.estimator import OwnContribution
 from fedmerit_evaluation.valuation.estimators import parse
 from fedmerit_evaluation.valuation.observed_run import ObservedRun
-from fedmerit_evaluation.valuation.record_estimators import OwnContribution
 from fedmerit_evaluation.valuation.valued_runs import rank_flip_table
 from fedmerit_lab.benchmarks import observed_trainings
 from fedmerit_lab.benchmarks.budget_allocation import Outcome, budget_table
-from fedmerit_lab.benchmarks.observed_trainings import ALONE, TOGETHER
+from fedmerit_lab.benchmarks.observed_trainings import FEDERATED, LOCAL_ONLY
 from fedmerit_lab.benchmarks.proxy_trainings import Proxy, train_proxy
 from fedmerit_lab.benchmarks.scenarios import make
-from fedmerit_lab.benchmarks.scenarios import parse as parse_world
+from fedmerit_lab.benchmarks.scenarios import parse as parse_scenario
 
 PROXY = "proxy"
 MOST = 256  # coalitions: all of 8 sites
+UNCHANGED = "asis"  # scenario: the pool's sites
+Progress = Callable[[str, int], None]  # of a description, and how many trainings are done
 ESTIMATORS = (*observed_trainings.ESTIMATORS, PROXY)
 
 
 @dataclass(frozen=True)
 class Bench:
-    """What a benchmark is asked for.
+    """The options of the benchmark.
 
     Args:
-        out: folder of everything.
-        pool: folder of prepared sites whose patients are dealt.
-        worlds: specs, as of `fedmerit_lab.benchmarks.scenarios`; ``asis``: the pool's sites as they are.
-        estimators: specs, as of `fedmerit_evaluation.valuation.estimators`, or of a `Proxy`.
-        methods: whose own contributions are judged beside them, each in runs of its own.
+        out: the benchmark's folder.
+        pool: folder of prepared sites whose patients scenarios partition.
+        scenarios: specs of `fedmerit_lab.benchmarks.scenarios`; ``asis``: the pool's sites unchanged.
+        estimators: specs of `fedmerit_evaluation.valuation.estimators`, or of a `Proxy`.
+        methods: whose own contributions are judged too, each in its own runs.
         seeds: of training.
         rounds: of training.
         settings: of training.
         workers: processes that train.
-        draws: of patients, for intervals.
-        most: coalitions that a truth takes; where there are more, so many are drawn for a regression over them.
+        draws: of patients, for confidence intervals.
+        most: coalitions of a ground truth; of more, a sample for a regression.
     """
 
     out: Path
     pool: Path
-    worlds: Sequence[str]
+    scenarios: Sequence[str]
     estimators: Sequence[str] = ESTIMATORS
     methods: Sequence[MethodSpec] = ()
     seeds: Sequence[int] = (0,)
@@ -80,161 +82,155 @@ class Bench:
     most: int = MOST
 
     @property
-    def of_runs(self) -> list[str]:
-        """The estimators that look at a run of all sites; a proxy trains its own."""
+    def run_estimators(self) -> list[str]:
+        """The estimators that observe a run; a proxy has its own trainings."""
         return [spec for spec in self.estimators if spec_syntax.split_spec(spec)[0] != PROXY]
 
     @property
     def local_only_seeds(self) -> list[int]:
-        """Of sites that train alone: none of the truth's, whose coalitions of one are such trainings, too."""
+        """Of local-only runs: not those of the ground truth, whose coalitions of one site are such runs too."""
         return [max(self.seeds) + 1 + place for place in range(len(self.seeds))]
 
 
 @dataclass(frozen=True, eq=False)
 class ScenarioResult:
-    """One world: its truths, and what each estimator said."""
+    """One scenario: its reference values, and those of each estimator."""
 
-    world: str
-    expected: str  # what was planted, in words
-    truths: Mapping[str, Resampled]
-    said: Mapping[str, FloatArray]  # by spec, or method: (s, n, D)
-    costs: Mapping[str, float]  # by spec, or method, in trainings of FedAvg by all sites beside the run itself
-    outcomes: Mapping[str, Outcome]  # by spec, or method: what the sites reach meanwhile
-
-
-AS_IS = "asis"
-Progress = Callable[[str, int, int], None]  # of what is done, how far, of how many
+    scenario: str
+    expected: str  # the known answer, in words
+    references: Mapping[str, Resampled]
+    values: Mapping[str, FloatArray]  # by spec, or method: (s, n, D)
+    costs: Mapping[str, float]  # by spec, or method, in FedAvg trainings by all sites beyond the run itself
+    outcomes: Mapping[str, Outcome]  # by spec, or method: Dice of the sites in its runs
 
 
-def judge(bench: Bench, world: str, progress: Progress = lambda what, done, of: None) -> ScenarioResult:
-    """Make a world, train what is missing, and hear every estimator.
+def judge(bench: Bench, scenario: str, progress: Progress = lambda what, done: None) -> ScenarioResult:
+    """Make a scenario, execute the missing trainings, and run every estimator.
 
     Raises:
-        BadInput: something asked for cannot be used.
-        RunFailed: a training failed; the same call goes on from what is done.
+        BadInput: an option cannot be used.
+        RunFailed: a training failed; the same call resumes.
     """
-    folder = bench.out / plain_name(world)
-    if world == AS_IS:
-        sites, expected = bench.pool, "not planted"
+    folder = bench.out / plain_name(scenario)
+    if scenario == UNCHANGED:
+        sites, expected = bench.pool, "unknown answer"
     else:
         sites = folder / "sites"
-        expected = make(world, bench.pool, sites)
-    planned = _planned(bench, sites, folder / "methods")  # what cannot be run is refused before hours of training
-    truths, alone = _truths(bench, sites, folder / "truth", progress)
-    observed = {TOGETHER: _observed(bench, sites, folder / "observed", TOGETHER, progress)}
-    if observed_trainings.by_method(bench.of_runs)[ALONE]:
-        observed[ALONE] = _observed(bench, sites, folder / "alone", ALONE, progress)
-    heard = observed_trainings.run_estimators(observed, bench.of_runs, bench.draws)
-    said, costs = dict(heard.said), dict(heard.costs)
-    training = float(np.mean([run.seconds["training"] for run in heard.together]))
+        expected = make(scenario, bench.pool, sites)
+    planned = _plan(bench, sites, folder / "methods")  # bad options are refused before hours of training
+    references, local_only = _references(bench, sites, folder / "ground_truth", progress)
+    observed = {FEDERATED: _observed(bench, sites, folder / "observed", FEDERATED, progress)}
+    if observed_trainings.by_method(bench.run_estimators)[LOCAL_ONLY]:
+        observed[LOCAL_ONLY] = _observed(bench, sites, folder / "local_only", LOCAL_ONLY, progress)
+    found = observed_trainings.run_estimators(observed, bench.run_estimators, bench.draws)
+    values, costs = dict(found.values), dict(found.costs)
+    training = float(np.mean([run.seconds["training"] for run in found.federated]))
     for spec in bench.estimators:
-        if spec not in said:
+        if spec not in values:
             proxy: Proxy = spec_syntax.parse(spec, {PROXY: Proxy}, "--estimators")
             out = folder / spec.replace(":", "-").replace("=", "")
-            found = train_proxy(proxy, sites, out, bench.seeds, bench.settings, bench.workers,
-                                _counter(progress, f"{world}: {spec}"))  # fmt: skip
-            said[spec] = found.values.values
-            costs[spec] = found.seconds / len(bench.seeds) / training
-    said = {spec: said[spec] for spec in bench.estimators}
-    outcomes = dict.fromkeys(said, Outcome(_reached(heard.together), alone))
-    failed = comparison.work_off(planned, bench.workers, _counter(progress, f"{folder.name}: methods"))
+            on_end = _counter(progress, f"{scenario}: {spec}")
+            result = train_proxy(proxy, sites, out, bench.seeds, bench.settings, bench.workers, on_end)
+            values[spec] = result.values.values
+            costs[spec] = result.seconds / len(bench.seeds) / training
+    values = {spec: values[spec] for spec in bench.estimators}
+    outcomes = dict.fromkeys(values, Outcome(_site_dice(found.federated), local_only))
+    failed = comparison.execute_runs(planned, bench.workers, _counter(progress, f"{folder.name}: methods"))
     observed_trainings.require_success(failed)
     for label in (item.label for item in bench.methods):
-        of_method = [ObservedRun(run.folder, bench.draws) for run in planned if run.label == label]
-        said[label] = np.stack([OwnContribution().values(run) for run in of_method])
-        costs[label] = float(np.mean([run.seconds["training"] for run in of_method])) / training - 1
-        outcomes[label] = Outcome(_reached(of_method), alone)
-    return ScenarioResult(world, expected, truths, said, costs, outcomes)
+        own = [ObservedRun(run.folder, bench.draws) for run in planned if run.label == label]
+        values[label] = np.stack([OwnContribution().values(run) for run in own])
+        costs[label] = float(np.mean([run.seconds["training"] for run in own])) / training - 1
+        outcomes[label] = Outcome(_site_dice(own), local_only)
+    return ScenarioResult(scenario, expected, references, values, costs, outcomes)
 
 
-def _reached(observed: Sequence[ObservedRun]) -> FloatArray:
+def _site_dice(observed: Sequence[ObservedRun]) -> FloatArray:
     """(s, n) test Dice of each site's own patients."""
     return np.concatenate([run.results.dice.by_site[run.sites].to_numpy(dtype=np.float64) for run in observed])
 
 
-def _planned(bench: Bench, sites: Path, out: Path) -> list[comparison.Planned]:
+def _plan(bench: Bench, sites: Path, out: Path) -> list[comparison.PlannedRun]:
     """The runs of the methods."""
-    given: dict[str, Any] = {"sites": sites, "rounds": bench.rounds, "engine": "local"}
-    return comparison.prepare(out, bench.methods, bench.seeds, bench.settings, given) if bench.methods else []
+    options: dict[str, Any] = {"sites": sites, "rounds": bench.rounds, "engine": "local"}
+    return comparison.prepare(out, bench.methods, bench.seeds, bench.settings, options) if bench.methods else []
 
 
-def _truths(bench: Bench, sites: Path, out: Path, progress: Progress) -> tuple[dict[str, Resampled], FloatArray]:
-    """By name, and the (s, n) test Dice of each site's own model of a training alone."""
+def _references(bench: Bench, sites: Path, out: Path, progress: Progress) -> tuple[dict[str, Resampled], FloatArray]:
+    """Reference values by name, and the (s, n) test Dice of each site's own model of local-only training."""
     names = [site.name for site in open_sites(sites)]
     grand = frozenset(names)
     asked = {*coalitions_to_train(names, bench.most, 0), *(grand - {name} for name in names)}
-    asked |= {frozenset([name]) for name in names}  # what each reaches alone
-    given: dict[str, Any] = {"sites": sites, "rounds": bench.rounds, "engine": "local"}
+    asked |= {frozenset([name]) for name in names}  # local-only
+    options: dict[str, Any] = {"sites": sites, "rounds": bench.rounds, "engine": "local"}
     trainings = coalitions.prepare(
-        out, sorted(asked, key=lambda one: (-len(one), sorted(one))), bench.seeds, "fedavg", bench.settings, given
+        out, sorted(asked, key=lambda one: (-len(one), sorted(one))), bench.seeds, "fedavg", bench.settings, options
     )
-    failed = coalitions.work_off(trainings, bench.workers, _counter(progress, f"{out.parent.name}: truth"))
+    on_end = _counter(progress, f"{out.parent.name}: ground truth")
+    failed = coalitions.execute_trainings(trainings, bench.workers, on_end)
     coalitions.write_results(out)
     observed_trainings.require_success(failed)
-    results = coalitions.results_of(trainings)
+    results = coalitions.collect_results(trainings)
     own = results.coalition_results.dice.by_site
-    alone = np.array([[own.loc[(name, seed), name] for name in names] for seed in bench.seeds])
-    truths = {SHAPLEY: lambda game: shapley_or_regression(game, names), LEAVE_ONE_OUT: TRUTHS[LEAVE_ONE_OUT]}
-    return {name: resample(results, values, bench.draws) for name, values in truths.items()}, alone
+    local_only = np.array([[own.loc[(name, seed), name] for name in names] for seed in bench.seeds])
+    games = {SHAPLEY: lambda game: shapley_or_regression(game, names), LEAVE_ONE_OUT: REFERENCES[LEAVE_ONE_OUT]}
+    return {name: resample(results, values, bench.draws) for name, values in games.items()}, local_only
 
 
 def _observed(bench: Bench, sites: Path, out: Path, method: str, progress: Progress) -> list[Path]:
-    estimators = observed_trainings.by_method(bench.of_runs)[method]
-    seeds = bench.seeds if method == TOGETHER else bench.local_only_seeds
+    estimators = observed_trainings.by_method(bench.run_estimators)[method]
+    seeds = bench.seeds if method == FEDERATED else bench.local_only_seeds
     folders = [out / f"seed{seed}" for seed in seeds]
     for folder, seed in zip(folders, seeds, strict=True):
-        observed_trainings.begin(folder, sites, seed, bench.rounds, bench.settings, estimators, method)
+        observed_trainings.create_run(folder, sites, seed, bench.rounds, bench.settings, estimators, method)
     on_end = _counter(progress, f"{out.parent.name}: observed runs of {method}")
-    observed_trainings.work_off(folders, bench.rounds, bench.workers, on_end)
+    observed_trainings.execute_runs(folders, bench.rounds, bench.workers, on_end)
     return folders
 
 
 def _counter(progress: Progress, what: str) -> Callable[[Path, str | None], None]:
-    done = 0
-
-    def on_end(folder: Path, error: str | None) -> None:
-        nonlocal done
-        done += 1
-        progress(what, done, 0)
-
-    return on_end
+    done = count(1)
+    return lambda folder, error: progress(what, next(done))
 
 
-def agreement(said: FloatArray, truth: Resampled, seed: int = 0) -> dict[str, float]:
-    """Pearson and Spearman of means over seeds, and their 95 % intervals over seeds and patients of both.
+def agreement(values: FloatArray, reference: Resampled, seed: int = 0) -> dict[str, float]:
+    """Pearson and Spearman of means over seeds, with 95 % CI over seeds and patients of both.
 
-    An interval is ``pearson_low``, ``pearson_high``, and likewise Spearman's; NaN where 5 % of the draws leave the
-    correlation undefined.
+    The ends of a CI are ``pearson_low`` and ``pearson_high``, likewise of Spearman; NaN if 5 % of the draws have no
+    correlation.
 
     Args:
-        said: (s, n, D) of an estimator.
-        truth: of the same sites.
+        values: (s, n, D) of an estimator.
+        reference: of the same sites.
         seed: of the draws.
     """
-    own, true = said[..., 0].mean(axis=0), truth.mean
-    first, second = resample_seeds(said, seed), resample_seeds(truth.values, seed + 1)
+    own, expected = values[..., 0].mean(axis=0), reference.mean
+    first, second = resample_seeds(values, seed), resample_seeds(reference.values, seed + 1)
     number = min(len(first), len(second))
     found: dict[str, float] = {}
-    for name, of in (("pearson", np.asarray), ("spearman", rankdata)):
-        drawn = np.array([correlation(of(a), of(b)) for a, b in zip(first[:number], second[:number], strict=True)])
+    for name, transform in (("pearson", np.asarray), ("spearman", rankdata)):
+        drawn = np.array(
+            [correlation(transform(a), transform(b)) for a, b in zip(first[:number], second[:number], strict=True)]
+        )
         known = drawn[np.isfinite(drawn)]
         low, high = np.quantile(known, [0.025, 0.975]) if len(known) > 0.95 * number else (np.nan, np.nan)
-        found |= {name: correlation(of(own), of(true)), f"{name}_low": float(low), f"{name}_high": float(high)}
+        found[name] = correlation(transform(own), transform(expected))
+        found |= {f"{name}_low": float(low), f"{name}_high": float(high)}
     return found
 
 
 def bench_tables(judged: Sequence[ScenarioResult]) -> list[Table]:
-    """Estimators by worlds, how good every world's truth is, and what the values are."""
-    tables = [_agreements(name, judged) for name in TRUTHS]
+    """Agreement of estimators by scenario, and for every scenario reliability, values, budget and rank flips."""
+    tables = [_agreements(name, judged) for name in REFERENCES]
     for one in judged:
-        table, name = reliability_table(one.truths), f"reliability-{plain_name(one.world)}"
-        caption = f"World {one.world} ({one.expected}): {table.caption}"
-        tables.append(Table(name, caption, table.frame, decimals=table.decimals))
+        table, name = reliability_table(one.references), plain_name(one.scenario)
+        caption = f"Scenario {one.scenario} ({one.expected}): {table.caption}"
+        tables.append(Table(f"reliability-{name}", caption, table.frame, decimals=table.decimals))
         tables.append(_values(one))
-        observed = {name: values[..., 0] for name, values in one.said.items()}
-        tables.append(budget_table(one.world, one.truths[SHAPLEY], observed, one.outcomes, one.costs))
-        rankings = {spec: ranking(one.truths[SHAPLEY].sites, values) for spec, values in one.said.items()}
-        tables.append(rank_flip_table(rankings, f"flips-{plain_name(one.world)}", f"World {one.world}: pairs"))
+        first_draw = {spec: values[..., 0] for spec, values in one.values.items()}
+        tables.append(budget_table(one.scenario, one.references[SHAPLEY], first_draw, one.outcomes, one.costs))
+        rankings = {spec: ranking(one.references[SHAPLEY].sites, values) for spec, values in one.values.items()}
+        tables.append(rank_flip_table(rankings, f"flips-{name}", f"Scenario {one.scenario}: pairs"))
     return tables
 
 
@@ -243,58 +239,58 @@ def _agreements(name: str, judged: Sequence[ScenarioResult]) -> Table:
     lows: list[dict[str, float]] = []
     highs: list[dict[str, float]] = []
     for one in judged:
-        truth = one.truths[name]
-        pairs = math.comb(len(truth.sites), 2)
-        told = pairs - len(ranking(truth.sites, truth.values).alike)
-        for spec, said in one.said.items():
-            found = agreement(said, truth)
+        reference = one.references[name]
+        pairs = math.comb(len(reference.sites), 2)
+        significant = pairs - len(ranking(reference.sites, reference.values).alike)
+        for spec, values in one.values.items():
+            found = agreement(values, reference)
             row = {
-                "World": one.world,
-                "Sites": len(truth.sites),
-                "Seeds": len(truth.seeds),
+                "Scenario": one.scenario,
+                "Sites": len(reference.sites),
+                "Seeds": len(reference.seeds),
                 "Estimator": spec,
                 "Pearson": found["pearson"],
-                "Ceiling": truth.noise_ceiling,
+                "Noise ceiling": reference.noise_ceiling,
                 "Spearman": found["spearman"],
-                "Pairs told apart": f"{told} of {pairs}",
+                "Significant pairs": f"{significant} of {pairs}",
                 "Cost [trainings]": one.costs[spec],
             }
             rows.append(row)
             for ends, end in ((lows, "low"), (highs, "high")):
                 both = {"Pearson": found[f"pearson_{end}"], "Spearman": found[f"spearman_{end}"]}
                 ends.append(dict.fromkeys(row, np.nan) | both)
-    several = any(len(one.truths[name].seeds) > 1 for one in judged)
-    over = "seeds and patients" if several else "patients, of one seed alone,"
+    several = any(len(one.references[name].seeds) > 1 for one in judged)
+    over = "seeds and patients" if several else "patients (there is one seed)"
     caption = (
-        f"Estimators against {name} values by retraining: correlation over sites of means over seeds, 95 % "
-        f"intervals over {over} of both, the ceiling that the truth allows, how many pairs of its sites are told "
-        "apart; cost beside one FedAvg training"
+        f"Estimators against {name} values by retraining: correlation over sites of means over seeds with 95 % CI over "
+        f"{over}, the noise ceiling of the reference, significantly different pairs of its sites; cost relative to one "
+        "FedAvg training"
     )
     frames = [pd.DataFrame(part) for part in (rows, lows, highs)]
     return Table(f"bench-{name.lower()}", caption, frames[0], decimals=2, low=frames[1], high=frames[2])
 
 
 def _values(one: ScenarioResult) -> Table:
-    sites = next(iter(one.truths.values())).sites
-    columns = {f"{name} [points]": POINTS * truth.mean for name, truth in one.truths.items()}
-    columns |= {spec: said[..., 0].mean(axis=0) for spec, said in one.said.items()}
+    sites = next(iter(one.references.values())).sites
+    columns = {f"{name} [points]": POINTS * reference.mean for name, reference in one.references.items()}
+    columns |= {spec: values[..., 0].mean(axis=0) for spec, values in one.values.items()}
     frame = pd.DataFrame(columns, index=sites).rename_axis("Site").reset_index()
-    caption = f"World {one.world} ({one.expected}): means over seeds, estimators in units of their own"
-    return Table(f"values-{plain_name(one.world)}", caption, frame, decimals=3)
+    caption = f"Scenario {one.scenario} ({one.expected}): means over seeds, estimators in their own units"
+    return Table(f"values-{plain_name(one.scenario)}", caption, frame, decimals=3)
 
 
 def require_scenarios(specs: Sequence[str], estimators: Sequence[str], methods: Sequence[MethodSpec] = ()) -> None:
-    """`BadInput` where a world, an estimator or a method is none, before anything is trained."""
+    """`BadInput` if a scenario, an estimator or a method cannot be used, before anything is trained."""
     for item in methods:
         if "contribution" in undefined_quantities(item.method):
-            raise BadInput(f"--methods {item.label}: it says nothing of contributions")
+            raise BadInput(f"--methods {item.label}: it estimates no contributions")
     for spec in specs:
-        if spec != AS_IS:
-            parse_world(spec)
+        if spec != UNCHANGED:
+            parse_scenario(spec)
     for spec in estimators:
         if spec_syntax.split_spec(spec)[0] == PROXY:
             spec_syntax.parse(spec, {PROXY: Proxy}, "--estimators")
         else:
             parse(spec)
     if len(set(specs)) < len(specs) or len(set(estimators)) < len(estimators):
-        raise BadInput("--worlds, --estimators: name each once")
+        raise BadInput("--scenarios, --estimators: name each once")

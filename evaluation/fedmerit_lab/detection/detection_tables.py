@@ -1,6 +1,7 @@
-"""What detectors tell, and what attacks pay: functions of watched federations, no files.
+"""Tables of detectors and attacks: pure functions of monitored federations.
 
-AUROC and F1 are of one federation and round, its attackers against its honest sites; means and intervals over seeds.
+AUROC and F1 are of one federation and round, its attackers against its honest sites. Tables show means over seeds with
+their confidence intervals.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,9 +17,10 @@ from fedmerit_evaluation.freeriders.detectors import DETECTORS, Detector, auroc,
 from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.statistics.bootstrap import LEVEL
 from fedmerit_evaluation.statistics.ranks import resample
-from fedmerit_lab.detection.monitored_federation import EVIDENCE, HONEST, MonitoredFederation, Rows
+from fedmerit_lab.detection.monitored_federation import EVIDENCE, MonitoredFederation, Rows
+from fedmerit_lab.detection.simulated_attacks import HONEST
 
-OF_EVIDENCE = ("small norm", "large norm", "previous step", "near duplicate", "opposed")  # of `DETECTORS`
+BY_EVIDENCE = ("small norm", "large norm", "previous step", "near duplicate", "opposed")  # of `DETECTORS`
 KEY = ["Method", "Attack", "Detector"]
 K = TypeVar("K")
 V = TypeVar("V")
@@ -28,74 +30,76 @@ V = TypeVar("V")
 class DetectorResult:
     """One detector on one federation."""
 
-    watched: MonitoredFederation
+    federation: MonitoredFederation
     detector: str
     suspicion: Rows
     flagged: Rows
 
     def auroc(self, round: int) -> float:
-        """Of attackers against honest sites in a round; NaN before the attack, or where nothing is known."""
-        return auroc(*self._parted(self.suspicion, round)) if round >= self.watched.first else float("nan")
+        """AUROC of a round; NaN before the attack, or if no suspicion is known."""
+        return auroc(*self._split(self.suspicion, round)) if round >= self.federation.first else float("nan")
 
     def f1(self, round: int) -> float:
-        """Of flags on attackers, likewise; nobody flagged: 0."""
-        if round < self.watched.first or not self.watched.attackers:
+        """F1 of the flags of a round; NaN before the attack, 0 if no site is flagged."""
+        if round < self.federation.first or not self.federation.attackers:
             return float("nan")
-        riders, honest = (np.nansum(values) for values in self._parted(self.flagged, round))
-        return float(2 * riders / (riders + honest + len(self.watched.attackers)))
+        attackers, honest = (np.nansum(values) for values in self._split(self.flagged, round))
+        return float(2 * attackers / (attackers + honest + len(self.federation.attackers)))
 
-    def _parted(self, rows: Rows, round: int) -> tuple[list[float], list[float]]:
-        both = list(zip(self.watched.sites, rows[round], strict=True))
-        riders = [value for site, value in both if site in self.watched.attackers]
-        return riders, [value for site, value in both if site not in self.watched.attackers]
+    def _split(self, rows: Rows, round: int) -> tuple[list[float], list[float]]:
+        """Attackers' values and honest sites' values."""
+        both: tuple[list[float], list[float]] = ([], [])
+        for site, value in zip(self.federation.sites, rows[round], strict=True):
+            both[site not in self.federation.attackers].append(value)
+        return both
 
-    def detected_within(self, until: int) -> float:
-        """1 where all attackers were flagged in some round of the attack up to ``until``; NaN: there are none."""
-        if not self.watched.attackers:
+    def is_detected(self, until: int) -> float:
+        """1 if every attacker was flagged in some round of the attack up to ``until``; NaN without an attacker."""
+        if not self.federation.attackers:
             return float("nan")
-        places = [self.watched.sites.index(site) for site in self.watched.attackers]
-        seen = np.array(self.flagged)[self.watched.first : until + 1, places]
+        columns = [self.federation.sites.index(site) for site in self.federation.attackers]
+        seen = np.array(self.flagged)[self.federation.first : until + 1, columns]
         return float(seen.any(axis=0).all())
 
     def false_positives(self) -> dict[str, bool]:
         """By honest site, whether it was flagged in any round."""
-        ever = dict(zip(self.watched.sites, np.array(self.flagged).sum(axis=0) > 0, strict=True))
-        return {site: bool(flag) for site, flag in ever.items() if site not in self.watched.attackers}
+        flagged = dict(zip(self.federation.sites, np.array(self.flagged).sum(axis=0) > 0, strict=True))
+        return {site: bool(flag) for site, flag in flagged.items() if site not in self.federation.attackers}
 
 
 def detector_results(federations: Sequence[MonitoredFederation]) -> list[DetectorResult]:
-    """Every detector on every federation: those that watched, and those of `DETECTORS` that need evidence alone."""
-    said = [
+    """Every detector on every federation: the round detectors, and those of `DETECTORS` that need only evidence."""
+    found = [
         DetectorResult(one, name, one.suspicion[name], one.flagged[name])
         for one in federations
         for name in one.suspicion
     ]
-    results = _results(federations)
-    for detector in (one for one in DETECTORS if one.name in OF_EVIDENCE):
-        said += _by_evidence(detector, federations, results)
+    results = _evidence(federations)
+    for detector in (one for one in DETECTORS if one.name in BY_EVIDENCE):
+        found += _detect_by_evidence(detector, federations, results)
     methods = list(dict.fromkeys(one.method for one in federations))
     attacks = list(dict.fromkeys(one.attack for one in federations))
-    return sorted(said, key=lambda one: (methods.index(one.watched.method), attacks.index(one.watched.attack)))
+    return sorted(found, key=lambda one: (methods.index(one.federation.method), attacks.index(one.federation.attack)))
 
 
-def _by_evidence(
+def _detect_by_evidence(
     detector: Detector, federations: Sequence[MonitoredFederation], results: Results
 ) -> Iterator[DetectorResult]:
     suspicion = detector.suspicion(results)
     tables = suspicion, flags(detector, suspicion).astype(float)
     for number, one in enumerate(federations):
-        said, flagged = (
+        own, flagged = (
             table[table.index.get_level_values("run") == str(number)]
             .droplevel("run")
-            .reindex(index=range(one.rounds), columns=one.sites)  # a round of which nothing is known has no row
+            .reindex(index=range(one.rounds), columns=one.sites)  # a round without evidence has no row
             .to_numpy(float)
             for table in tables
         )
-        yield DetectorResult(one, detector.name, said.tolist(), np.nan_to_num(flagged).tolist())
+        yield DetectorResult(one, detector.name, own.tolist(), np.nan_to_num(flagged).tolist())
 
 
-def _results(federations: Sequence[MonitoredFederation]) -> Results:
-    """The evidence as rows of results; runs are called by their places."""
+def _evidence(federations: Sequence[MonitoredFederation]) -> Results:
+    """The evidence as rows of results; a run's name is the federation's place."""
     parts = []
     for number, one in enumerate(federations):
         for quantity in EVIDENCE:
@@ -108,74 +112,78 @@ def _results(federations: Sequence[MonitoredFederation]) -> Results:
     return Results(rows[list(COLUMNS)])
 
 
-def latest_common_round(watched: MonitoredFederation, after: int) -> int:
-    """The last round within which attackers are to be told: ``after`` rounds of the attack, or the last there is."""
-    return min(watched.first + after, watched.rounds) - 1
+def last_scored_round(federation: MonitoredFederation, after: int) -> int:
+    """The round in which detection is scored: the ``after``-th of the attack, or the last there is."""
+    return min(federation.first + after, federation.rounds) - 1
 
 
-def detection_table(said: Sequence[DetectorResult], after: int) -> Table:
-    """Method, attack, detector: AUROC, F1 and who was named within ``after`` rounds of the attack."""
-    measures: Mapping[str, tuple[float, Callable[[DetectorResult], float]]] = {  # by name, of which unit
-        "AUROC": (1, lambda one: one.auroc(latest_common_round(one.watched, after))),
-        "F1": (1, lambda one: one.f1(latest_common_round(one.watched, after))),
-        "Named [%]": (100, lambda one: one.detected_within(latest_common_round(one.watched, after))),
+def detection_table(found: Sequence[DetectorResult], after: int) -> Table:
+    """Method, attack, detector: AUROC, F1 and detected attackers within ``after`` rounds of the attack."""
+    measures: Mapping[str, tuple[float, Callable[[DetectorResult], float]]] = {  # by name, with the unit
+        "AUROC": (1, lambda one: one.auroc(last_scored_round(one.federation, after))),
+        "F1": (1, lambda one: one.f1(last_scored_round(one.federation, after))),
+        "Detected [%]": (100, lambda one: one.is_detected(last_scored_round(one.federation, after))),
     }
     rows, lows, highs = [], [], []
-    for key, group in _grouped([one for one in said if one.watched.attackers]).items():
+    for key, group in _by(_attacked(found), _key).items():
         row: dict[str, object] = {**dict(zip(KEY, key, strict=True)), "Seeds": len(group)}
         low: dict[str, float] = dict.fromkeys([*KEY, "Seeds"], float("nan"))
         high = dict(low)
         for name, (unit, measure) in measures.items():
-            row[name], low[name], high[name] = (unit * end for end in over_seeds([measure(one) for one in group]))
+            row[name], low[name], high[name] = (unit * end for end in mean_over_seeds([measure(one) for one in group]))
         rows.append(row)
         lows.append(low)
         highs.append(high)
     caption = (
-        f"Attackers against the honest sites of their federation after {after} rounds of the attack: means over seeds, "
-        f"and their {100 * LEVEL:g} % intervals; named: flagged in some round until then"
+        f"Attackers against the honest sites of their federation after {after} rounds of the attack: means over seeds "
+        f"with {100 * LEVEL:g} % CI over seeds; detected: flagged in some round until then"
     )
     parts = [pd.DataFrame(part) for part in (rows, lows, highs)]
     return Table("detection", caption, parts[0], decimals=2, low=parts[1], high=parts[2])
 
 
-def false_positive_table(said: Sequence[DetectorResult]) -> Table:
-    """Method, detector: honest sites flagged in any round, in honest federations and in all, the outlier by itself."""
+def false_positive_table(found: Sequence[DetectorResult]) -> Table:
+    """Method, detector: honest sites flagged in any round, in honest federations and in all; the outlier separately."""
     rows = []
-    for (method, detector), group in _by(said, lambda one: (one.watched.method, one.detector)).items():
+    for (method, detector), group in _by(found, lambda one: (one.federation.method, one.detector)).items():
         row: dict[str, object] = {"Method": method, "Detector": detector}
-        for what, chosen in (("honest runs", [one for one in group if not one.watched.attackers]), ("all runs", group)):
-            outliers = [
-                flag for one in chosen for site, flag in one.false_positives().items() if site == one.watched.outlier
-            ]
-            others = [
-                flag for one in chosen for site, flag in one.false_positives().items() if site != one.watched.outlier
-            ]
-            row[f"Honest flagged, {what} [%]"] = 100 * np.mean(others) if others else np.nan
-            row[f"Honest outlier flagged, {what} [%]"] = 100 * np.mean(outliers) if outliers else np.nan
+        honest_runs = [one for one in group if not one.federation.attackers]
+        for runs, chosen in (("honest runs", honest_runs), ("all runs", group)):
+            flagged: dict[bool, list[bool]] = {False: [], True: []}  # by whether the site is the outlier
+            for one in chosen:
+                for site, flag in one.false_positives().items():
+                    flagged[site == one.federation.outlier].append(flag)
+            row[f"Honest flagged, {runs} [%]"] = _percent(flagged[False])
+            row[f"Honest outlier flagged, {runs} [%]"] = _percent(flagged[True])
         rows.append(row)
-    caption = "False alarms: honest sites that a detector flags in any round, percent of sites; the outlier by itself"
-    return Table("false-alarms", caption, pd.DataFrame(rows))
+    caption = "False positives: honest sites flagged in any round, percent of sites; the outlier separately"
+    return Table("false-positives", caption, pd.DataFrame(rows))
 
 
-def by_round(said: Sequence[DetectorResult]) -> pd.DataFrame:
-    """Method, attack, detector, round: AUROC and F1, means over seeds with their intervals."""
+def _percent(flags: Sequence[bool]) -> float:
+    return 100 * float(np.mean(flags)) if flags else float("nan")
+
+
+def results_by_round(found: Sequence[DetectorResult]) -> pd.DataFrame:
+    """Method, attack, detector, round: AUROC and F1, means over seeds with the ends of their CI."""
     rows = []
-    for key, group in _grouped([one for one in said if one.watched.attackers]).items():
-        for round in range(min(one.watched.rounds for one in group)):
+    for key, group in _by(_attacked(found), _key).items():
+        for round in range(min(one.federation.rounds for one in group)):
             row: dict[str, object] = {**dict(zip(KEY, key, strict=True)), "Round": round, "Seeds": len(group)}
             for name, values in (
                 ("AUROC", [one.auroc(round) for one in group]),
                 ("F1", [one.f1(round) for one in group]),
             ):
-                row[name], row[f"{name}, low"], row[f"{name}, high"] = over_seeds(values)
+                row[name], row[f"{name}, low"], row[f"{name}, high"] = mean_over_seeds(values)
             rows.append(row)
     return pd.DataFrame(rows)
 
 
 def attack_reward_table(federations: Sequence[MonitoredFederation], after: int) -> Table:
-    """Method, attack: what it pays beside the same site's honest run of the seed, who the guard named, what it cost.
+    """Method, attack: the gain from the attack, its cost to the others, and the guard's detections.
 
-    Weight and Dice are differences; of sites that stand twice or as two the sum of both names is taken.
+    Differences are to the honest run of the same method and seed. If a site takes part under two names, their weights
+    are summed.
     """
     honest = {(one.method, one.seed): one for one in federations if one.attack == HONEST}
     pairs = [
@@ -190,49 +198,50 @@ def attack_reward_table(federations: Sequence[MonitoredFederation], after: int) 
     ]
     caption = (
         "Attacks against the honest run of the same seed, means over seeds: change of the attackers' weight in the "
-        "last round (largest), of the part of the aggregate that they download, of Dice of the honest sites (lowest); "
-        f"in how many runs the guard named all attackers within {after} rounds of the attack; honest sites accused"
+        "last round (and the largest), of the share of the aggregate that they download, of the honest sites' Dice "
+        f"(and the lowest); runs in which the guard detected all attackers within {after} rounds of the attack; honest "
+        "sites that the guard flagged"
     )
-    return Table("paid", caption, pd.DataFrame(rows), decimals=3)
+    return Table("attack-rewards", caption, pd.DataFrame(rows), decimals=3)
 
 
 def _attack_rewards(pairs: Sequence[tuple[MonitoredFederation, MonitoredFederation]], after: int) -> dict[str, object]:
-    weights, rewards, dice, named, accused = [], [], [], [], 0
+    weights, rewards, dice, detected, false_positives = [], [], [], [], 0
     for one, honest in pairs:
-        own = [site for site in honest.sites if site in _site_roles(one, honest)]
-        weights.append(_of(one, one.weights, one.attackers) - _of(honest, honest.weights, own))
-        mean = [_of(one, one.rewards, one.attackers) / len(one.attackers), _of(honest, honest.rewards, own) / len(own)]
-        rewards.append(mean[0] - mean[1])
+        own = [site for site in honest.sites if site in _attackers_when_honest(one, honest)]
+        weights.append(_sum(one, one.weights, one.attackers) - _sum(honest, honest.weights, own))
+        mean = _sum(one, one.rewards, one.attackers) / len(one.attackers)
+        rewards.append(mean - _sum(honest, honest.rewards, own) / len(own))
         others = [site for site in honest.sites if site in one.sites and site not in {*own, *one.attackers}]
-        changes = [_of(one, one.dice, [site]) - _of(honest, honest.dice, [site]) for site in others]
+        changes = [_sum(one, one.dice, [site]) - _sum(honest, honest.dice, [site]) for site in others]
         dice.append(float(np.mean(changes)))
         verdicts = DetectorResult(one, "", [], one.verdicts)
-        named.append(verdicts.detected_within(latest_common_round(one, after)))
-        accused += sum(verdicts.false_positives().values())
+        detected.append(verdicts.is_detected(last_scored_round(one, after)))
+        false_positives += sum(verdicts.false_positives().values())
     return {
         "Runs": len(pairs),
         "Weight [points]": 100 * np.mean(weights),
         "Largest [points]": 100 * np.max(weights),
         "Reward [points]": 100 * np.mean(rewards),
-        "Named [%]": 100 * np.mean(named),
-        "Honest sites accused": str(accused),
+        "Detected [%]": 100 * np.mean(detected),
+        "False positives": str(false_positives),
         "Others' Dice [points]": 100 * np.mean(dice),
         "Lowest [points]": 100 * np.min(dice),
     }
 
 
-def _site_roles(one: MonitoredFederation, honest: MonitoredFederation) -> set[str]:
-    """The honest run's names of those that attack: site4 of site4-a and site4-b, or of site4 and site4-copy."""
-    gone = {site for site in honest.sites if site not in one.sites}
-    return gone | {site for site in one.attackers if site in honest.sites} or {honest.sites[-1]}
+def _attackers_when_honest(one: MonitoredFederation, honest: MonitoredFederation) -> set[str]:
+    """The attackers' names in the honest run: site4 for site4-a and site4-b, or for site4 and site4-copy."""
+    absent = {site for site in honest.sites if site not in one.sites}
+    return absent | {site for site in one.attackers if site in honest.sites} or {honest.sites[-1]}
 
 
-def _of(one: MonitoredFederation, values: Sequence[float], sites: Sequence[str]) -> float:
+def _sum(one: MonitoredFederation, values: Sequence[float], sites: Sequence[str]) -> float:
     return float(sum(values[one.sites.index(site)] for site in sites))
 
 
-def over_seeds(values: Sequence[float]) -> tuple[float, float, float]:
-    """The mean of what is known, 0 to 1, and the ends of its interval by other seeds; NaN where one has none."""
+def mean_over_seeds(values: Sequence[float]) -> tuple[float, float, float]:
+    """The mean of the known values, 0 to 1, and the ends of its CI over seeds; NaN ends with fewer than two values."""
     known = np.array([value for value in values if np.isfinite(value)])
     if len(known) < 2:
         return (float(known.mean()) if len(known) else float("nan"), float("nan"), float("nan"))
@@ -241,8 +250,12 @@ def over_seeds(values: Sequence[float]) -> tuple[float, float, float]:
     return float(known.mean()), float(low), float(high)
 
 
-def _grouped(said: Sequence[DetectorResult]) -> dict[tuple[str, str, str], list[DetectorResult]]:
-    return _by(said, lambda one: (one.watched.method, one.watched.attack, one.detector))
+def _attacked(found: Sequence[DetectorResult]) -> list[DetectorResult]:
+    return [one for one in found if one.federation.attackers]
+
+
+def _key(one: DetectorResult) -> tuple[str, str, str]:
+    return one.federation.method, one.federation.attack, one.detector
 
 
 def _by(values: Sequence[V], key: Callable[[V], K]) -> dict[K, list[V]]:

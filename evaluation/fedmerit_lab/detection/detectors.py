@@ -1,11 +1,4 @@
-"""FLTrust's root of trust: which updates point where that of a site points that is trusted.
-
-Membership of challenge images: whether a site's model knows images that the site says it trained on.
-
-The guard as a detector: its signs and verdicts on what it sees, whatever the run does with them.
-
-Every detector that watches updates: the guard's rules, and those of other papers.
-"""
+"""Detectors that monitor updates: FLTrust's root of trust, challenge images, the guard; and the list of all."""
 
 from dataclasses import dataclass, field, replace
 
@@ -23,10 +16,10 @@ from fedmerit_lab.detection.std_dagmm import StdDagmm
 
 @dataclass
 class TrustedRoot:
-    """Suspicion: minus the cosine to the trusted site's update; flagged at 0 and above, where FLTrust gives no weight.
+    """Suspicion: minus the cosine to the trusted site's update; flagged at 0 and above, where FLTrust's weight is 0.
 
     Source: Cao, Fang, Liu and Gong, FLTrust, NDSS 2021: trust is ReLU of the cosine to the update that the server
-    trains on a clean root set of its own. Here a site known to be honest stands for that set, and is not judged.
+    trains on a clean root set of its own. Here a site known to be honest replaces that set, and is not judged.
     """
 
     site: int
@@ -36,7 +29,7 @@ class TrustedRoot:
         """Cosines of the round."""
         n = len(round.updates)
         if not round.present[self.site]:
-            return Detection.nothing(n)
+            return Detection.unknown(n)
         root = round.updates[self.site].double()
         lengths = torch.stack([row.double().norm() for row in round.updates]) * root.norm()
         inner = torch.stack([row.double() @ root for row in round.updates])
@@ -47,13 +40,14 @@ class TrustedRoot:
 
 @dataclass
 class ChallengeImages:
-    """Suspicion: the loss of a site's model on its own challenge images, above the mean of the others' models on them.
+    """Suspicion: loss of a site's model on its own challenge images, minus the mean loss of the others' models on them.
 
-    A site that trained on its images lowers their loss more than others do: below 0. Flagged at 0 and above.
+    A site that trained on its images lowers their loss more than others do, so an honest site is below 0. Flagged at
+    0 and above.
 
-    Source: Recasens et al. 2024 (FRIDA, arXiv 2410.05020), who tell riders by membership inference; by the loss, as
-    Yeom et al. 2018. Challenge images are a few of the training images that a site enrolled: it has to show them to
-    whoever asks, which a hospital may not do. The threshold is ours.
+    Source: Recasens et al. 2024 (FRIDA, arXiv 2410.05020), who detect free riders by membership inference; by the
+    loss, as Yeom et al. 2018. Challenge images are a few of the training images that a site enrolled: it has to show
+    them to the server, which a hospital may not do. The threshold is ours.
     """
 
     name: str = "challenge images"
@@ -61,19 +55,20 @@ class ChallengeImages:
     def see(self, round: MonitoredRound) -> Detection:
         """Losses of the round."""
         if round.challenge is None:
-            return Detection.nothing(len(round.updates))
+            return Detection.unknown(len(round.updates))
         others = round.present[:, None] & ~torch.eye(len(round.updates), dtype=torch.bool)
-        of_others = round.challenge.where(others, torch.nan).nanmean(dim=0)
-        above = (round.challenge.diagonal() - of_others).where(round.present, torch.nan)
+        mean = round.challenge.where(others, torch.nan).nanmean(dim=0)
+        above = (round.challenge.diagonal() - mean).where(round.present, torch.nan)
         return Detection(above, above >= 0)
 
 
 @dataclass
 class GuardDetector:
-    """Flagged: a verdict stands. Suspicion: for how many rounds as many kinds of signs stand as a verdict needs.
+    """The guard's indicators and verdicts on the monitored rounds, whatever the run itself does with them.
 
-    It knows no method's weights: who made the model's last step it reckons by images, so that under Krum it accuses
-    where the guard of the run does not.
+    Flagged: there is a verdict. Suspicion: for how many rounds there are as many kinds of indicators as a verdict
+    needs. The detector does not know the method's weights and weights the last step by images, so that under Krum it
+    has false positives that the run's guard does not have.
 
     Source: docs/trust.md.
     """
@@ -82,17 +77,17 @@ class GuardDetector:
     history: History | None = field(default=None, repr=False)
 
     def see(self, round: MonitoredRound) -> Detection:
-        """What its rules make of the round."""
+        """Apply the guard's rules to the round."""
         n = len(round.updates)
         guard = Guard(GuardSettings("on", "show"), Enrolled.nothing(n))
-        history = replace(self.history or History.empty(n), claimed=round.wrong, alone=round.alone)
+        history = replace(self.history or History.empty(n), claimed=round.wrong_claim, alone=round.keeps_own_model)
         answers = RoundReplies(round.updates, Reports(round.images, round.present), round.last_step)
         history, ruling = guard.rule(history, answers)
-        weights = ruling.reports.data_share  # a watcher knows no method's
-        shared = round.received[~round.alone]
-        one = len(shared) > 0 and bool((shared == shared[0]).all())
-        made = Outcome(weights, weights, weights, shared[0] if one else round.received)
-        self.history = guard.after(history, replace(ruling, withheld=round.alone & round.present), made)
+        weights = ruling.reports.data_share
+        shared = round.received[~round.keeps_own_model]
+        is_one_model = len(shared) > 0 and bool((shared == shared[0]).all())
+        outcome = Outcome(weights, weights, weights, shared[0] if is_one_model else round.received)
+        self.history = guard.after(history, replace(ruling, withheld=round.keeps_own_model & round.present), outcome)
         verdicts = self.history.verdicts
         rounds = verdicts.rounds.topk(KINDS_NEEDED, dim=0).values[-1].clamp(max=ROUNDS)
         suspicion = rounds.double() + ROUNDS * verdicts.against
@@ -100,7 +95,7 @@ class GuardDetector:
 
 
 def all_detectors(trusted: int) -> list[RoundDetector]:
-    """New ones, for one federation; ``trusted`` is the place of a site that is known to be honest."""
+    """New detectors for one federation; ``trusted`` is the row of a site that is known to be honest."""
     return [
         GuardDetector(), StdDagmm(), TrustedRoot(trusted), EvolvingWeights(), PredictedUpdates(), ChallengeImages(),
     ]  # fmt: skip

@@ -9,17 +9,17 @@ from torch import Tensor
 from fedmerit_lab.detection.detector import Detection, MonitoredRound
 
 WINDOW = 10  # rounds of a mean score
-STEPS = 5  # that the curvature is made of
+STEPS = 5  # of which the curvature is computed
 REFERENCES = 20  # uniform samples of the gap statistic
 
 
 @dataclass
 class PredictedUpdates:
-    """Suspicion: mean over rounds of how far the update is from its prediction, as a share of all sites' distances.
+    """Suspicion: distance of the update from its prediction, as a share of all sites' distances; mean over rounds.
 
     The prediction is g_i + H (w_t - w_{t-1}), with g_i the site's last update and H by L-BFGS of the model's last
-    steps and the changes of the mean update. Where the gap statistic (Tibshirani, Walther and Hastie 2001) finds two
-    clusters of scores or more, the sites of the one of larger scores are flagged.
+    steps and the changes of the mean update. If the gap statistic (Tibshirani, Walther and Hastie 2001) finds two or
+    more clusters of scores, the sites in the cluster of larger scores are flagged.
 
     Source: Zhang, Cao, Jia and Gong, FLDetector, KDD 2022 (arXiv 2207.09209), which has a hundred clients.
     """
@@ -35,7 +35,7 @@ class PredictedUpdates:
         last, self.before = self.before, round
         n = len(round.updates)
         if last is None:
-            return Detection.nothing(n)
+            return Detection.unknown(n)
         both = round.present & last.present
         move = _mean(round.received - last.received, both)
         if self.moves:
@@ -49,7 +49,7 @@ class PredictedUpdates:
         if move.any():
             self.moves, self.changes = [*self.moves, move][-STEPS:], [*self.changes, change][-STEPS:]
         if not self.distances:
-            return Detection.nothing(n)
+            return Detection.unknown(n)
         scores = torch.stack(self.distances).nanmean(dim=0)
         return Detection(scores, two_clusters(scores, round.number))
 
@@ -78,7 +78,7 @@ def curvature_times(moves: Tensor, changes: Tensor, vector: Tensor) -> Tensor:
 
 
 def two_clusters(scores: Tensor, seed: int) -> Tensor:
-    """(n,) bool: the cluster of larger ``scores`` (n,), where there are two; NaN is in none."""
+    """(n,) bool: the cluster of larger ``scores`` (n,), if there are two; NaN is in none."""
     known = scores.isfinite()
     values = scores[known].numpy()
     flagged = torch.zeros_like(known)
@@ -95,14 +95,14 @@ def two_clusters(scores: Tensor, seed: int) -> Tensor:
 
 
 def _cut(values: "np.ndarray[tuple[int], np.dtype[np.float64]]") -> int:
-    """How many of the smallest make the first of two clusters: where squares within them are least."""
+    """How many of the smallest are the first of two clusters: those with the least squares within clusters."""
     ordered = np.sort(values)
     sums = [ordered[:cut].var() * cut + ordered[cut:].var() * (len(ordered) - cut) for cut in range(1, len(ordered))]
     return int(np.argmin(sums)) + 1
 
 
 def _within(values: "np.ndarray[tuple[int], np.dtype[np.float64]]", clusters: int) -> float:
-    """Squares within one cluster, or two."""
+    """Sum of squares within one cluster, or two."""
     if clusters == 1:
         return float(values.var() * len(values))
     ordered, cut = np.sort(values), _cut(values)

@@ -1,4 +1,4 @@
-"""STD-DAGMM: the density of what an autoencoder leaves of an update, and of the spread of its entries."""
+"""STD-DAGMM: density of an update's reconstruction error and of the standard deviation of its entries."""
 
 from dataclasses import dataclass, field
 
@@ -12,7 +12,7 @@ CODE = 2  # dimensions
 WINDOW = 5  # rounds whose updates the mixture is fitted to
 COMPONENTS = 2
 STEPS = 20  # of expectation and maximisation
-LEAST = 1.0  # of energies: deviations below are none
+LEAST = 1.0  # median absolute deviation of energies, at least
 APART = 5.0  # median absolute deviations from the others' energy
 
 
@@ -20,11 +20,11 @@ APART = 5.0  # median absolute deviations from the others' energy
 class StdDagmm:
     """Energy of the update under a mixture fitted to the other sites' updates of the last rounds.
 
-    Source: Lin, Du and Liu 2019 (arXiv 1911.12560), who add the standard deviation of an update's entries to what
-    DAGMM (Zong et al. 2018) estimates a density of: an autoencoder's code, its reconstruction error and cosine. They
-    train a deep one on the updates of a hundred clients. Of a few sites a linear one is fitted here, to each round;
-    the code itself has no meaning from round to round and is left out, a site has no part in the mixture that it is
-    held against, and the threshold is ours, as the paper leaves it open.
+    Source: Lin, Du and Liu 2019 (arXiv 1911.12560), who add the standard deviation of an update's entries to the
+    features of DAGMM (Zong et al. 2018): an autoencoder's code, its reconstruction error and cosine. They train a
+    deep autoencoder on the updates of a hundred clients. For a few sites, a linear one is fitted to each round here.
+    Its code means something else in every round and is left out, a site is compared with a mixture of the others
+    only, and the threshold is ours, as the paper gives none.
     """
 
     name: str = "STD-DAGMM"
@@ -44,10 +44,10 @@ class StdDagmm:
 
 
 def features(updates: Tensor, present: Tensor) -> Tensor:
-    """(n, 3) log of the entries' standard deviation to the median one, relative reconstruction error, its cosine.
+    """(n, 3) log of the entries' standard deviation over the median one, relative reconstruction error, its cosine.
 
     The reconstruction is by the mean and the `CODE` first principal components of the ``present`` (n,) rows of
-    ``updates`` (n, d): all of it follows from their Gram matrix.
+    ``updates`` (n, d); everything follows from their Gram matrix.
     """
     rows = updates[present]
     products, n = gram(rows), len(rows)
@@ -70,7 +70,8 @@ def features(updates: Tensor, present: Tensor) -> Tensor:
 def energy(one: Tensor, others: Tensor) -> float:
     """-log density of ``one`` (f,) under a mixture of Gaussians with diagonal covariances fitted to ``others`` (m, f).
 
-    Fitted by expectation and maximisation, from the halves above and below the median of the feature that varies most.
+    The fit is by expectation maximisation and starts from the halves above and below the median of the feature that
+    varies most.
     """
     middle, scale = others.mean(dim=0), others.std(dim=0).clamp(min=1e-3)
     samples, point = (others - middle) / scale, (one - middle) / scale
@@ -81,7 +82,7 @@ def energy(one: Tensor, others: Tensor) -> float:
         counts = shares.sum(dim=0)
         means = (shares.T @ samples) / counts[:, None]
         variances = (shares.T @ samples.square()) / counts[:, None] - means.square()
-        variances = variances.clamp(min=0.05)  # of standardised features: so few samples say no more
+        variances = variances.clamp(min=0.05)  # of standardised features; so few samples do not show less
         densities = _log_densities(samples, means, variances, counts / counts.sum())
         shares = densities.softmax(dim=1)
     return -float(_log_densities(point[None], means, variances, counts / counts.sum()).logsumexp(dim=1))

@@ -1,11 +1,10 @@
-"""Numbers that papers printed, typed from their tables into ``printed/``, to stand beside what is measured here.
+"""A paper's table or figure: its name, the trainings it takes, how it is made, and the numbers that the paper printed.
 
-A file is a printed table, its rows named as `fedmerit compare --methods` names methods; ``captions.csv`` says where it
-stands. A column belongs to the group after its ``|``. A cell is a number, with a deviation (``86.7±0.3``), or a mean
-with the highest (``91(92)``); empty where nothing is printed. FedCE: Jiang et al. 2023; CGSV: Xu et al. 2021; FedAVE:
-Wang et al. 2024; FedSAC: Wang et al., KDD 2024; CYCle: Tastan et al. 2025.
-
-What a paper's table or figure is: its name, the trainings it takes, how it is made, what the paper printed.
+Printed numbers are typed from the papers into ``printed/``. A file is a printed table; its rows have the names of
+`fedmerit compare --methods`, and ``captions.csv`` has its number in the paper. A column belongs to the group after its
+``|``. A cell is a number, with a deviation (``86.7±0.3``), or a mean with the highest (``91(92)``), or empty. FedCE:
+Jiang et al. 2023; CGSV: Xu et al. 2021; FedAVE: Wang et al. 2024; FedSAC: Wang et al., KDD 2024; CYCle: Tastan et al.
+2025.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -32,16 +31,16 @@ class Published:
 
     @property
     def first(self) -> str:
-        """What a row is."""
+        """Heading of the first column."""
         return str(self.cells.columns[0])
 
     @property
     def groups(self) -> list[str]:
-        """What columns belong to."""
+        """The groups of columns."""
         return list(dict.fromkeys(_split(heading)[1] for heading in self.cells.columns[1:]))
 
-    def of(self, group: str) -> Table:
-        """The columns of one group under their own names; of a mean with the highest, two."""
+    def group(self, group: str) -> Table:
+        """The columns of one group under their own names; a mean with the highest gives two."""
         return self._table({group: ""})
 
     def table(self, name: str, groups: Sequence[str] | None = None) -> Table:
@@ -87,16 +86,16 @@ def _split(heading: str) -> tuple[str, str]:
 
 
 def _parts(cells: "pd.Series[str]") -> pd.DataFrame:
-    """``value, spread, highest`` of each cell, NaN where it has none; `ValueError` where one is no number."""
+    """``value, spread, highest`` of each cell, NaN if missing; `ValueError` if one is not a number."""
     parts = cells.str.extract(f"^{CELL}$")
     if wrong := list(cells[parts["value"].isna() & (cells != "")]):
-        raise ValueError(f"cell {wrong[0]!r} of a published table is no number")
+        raise ValueError(f"cell {wrong[0]!r} of a published table is not a number")
     return parts.astype(float)
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """A figure, and the numbers it shows."""
+    """A figure and its numbers."""
 
     name: str  # of its files
     caption: str
@@ -106,7 +105,7 @@ class Drawn:
 
 @dataclass(frozen=True)
 class Made:
-    """What came of an artefact: tables of ours, the paper's, figures, and what there is to say of them."""
+    """The result of an artefact: our tables and the paper's, figures, notes."""
 
     tables: Sequence[Table] = ()
     drawn: Sequence[Drawn] = ()
@@ -122,9 +121,9 @@ class Artefact:
     make: Callable[[Study, "Artefact"], Made]
     needs: tuple[Need, ...] = ()
     published: tuple[Published, ...] = ()
-    remark: str = ""  # what differs from the paper's, and why
-    private: bool = False  # shows patients' images, or what is computed from them
-    on_demand: bool = False  # made where it is named alone: it deals more patients than most folders hold
+    remark: str = ""  # differences to the paper's, and why
+    private: bool = False  # shows patients' images or numbers computed from them
+    on_demand: bool = False  # made only if it is named: it needs more patients than most folders have
 
     @property
     def cost(self) -> str:
@@ -134,24 +133,24 @@ class Artefact:
 
 @dataclass(frozen=True)
 class Paper:
-    """A paper: what can be made of it here, and what cannot."""
+    """A paper and its artefacts."""
 
     title: str
     source: str
     setting: str  # how it was measured there
     artefacts: tuple[Artefact, ...]
-    absent: Mapping[str, str] = field(default_factory=dict)  # what is not made, and why
+    absent: Mapping[str, str] = field(default_factory=dict)  # artefacts that are not made, and why
 
 
-APART = ":last_round=own"  # as labels have it: sites of one model keep what they train in the last round
-BY_ALONE = ":contributions=standalone"  # rewards go by what sites reach alone, not by the method's reputations
+KEEP_OWN = ":last_round=own"  # in a label: sites of one model keep the model that they train in the last round
+BY_LOCAL_ONLY = ":contributions=standalone"  # in a label: rewards by local-only Dice, not by the method's reputations
 
 
 def beside(ours: Table, published: Published, groups: Sequence[str] | None = None) -> Table:
-    """Our table with the paper's columns of the same headings after it, for the methods that it has.
+    """Our table with the paper's columns of the same headings added, for our methods.
 
     Args:
-        ours: its first column names methods; with `APART` or `BY_ALONE` they stand beside the paper's of the same name.
+        ours: its first column has methods; `KEEP_OWN` and `BY_LOCAL_ONLY` are ignored when they are looked up.
         published: the paper's.
         groups: of the paper's columns; None: all.
     """
@@ -160,16 +159,16 @@ def beside(ours: Table, published: Published, groups: Sequence[str] | None = Non
         for place in range(spread.shape[1]):
             if ours.is_number(place):
                 spread[spread.columns[place]] = float("nan")
-    methods = frame[published.first].str.removesuffix(APART).str.removesuffix(BY_ALONE)
+    methods = frame[published.first].str.removesuffix(KEEP_OWN).str.removesuffix(BY_LOCAL_ONLY)
     numbers = [heading for place, heading in enumerate(ours.headings) if ours.is_number(place)]
     for group in published.groups if groups is None else groups:
-        theirs = published.of(group)
+        theirs = published.group(group)
         for heading in (name for name in theirs.headings[1:] if name in numbers):
             title = f"{heading}, {group or 'paper'}"
             for part, source in ((frame, theirs.frame), (spread, theirs.spread)):
                 assert source is not None
                 part[title] = methods.map(source.set_index(published.first)[heading])
-    caption = f"{ours.caption}; beside it {published.where} of the paper"
+    caption = f"{ours.caption}; with {published.where} of the paper"
     return replace(ours, frame=frame, spread=spread, caption=caption)
 
 
@@ -179,7 +178,7 @@ def every(group: str) -> bool:
 
 
 def printed(name: str, published: Sequence[Published], groups: Callable[[str], bool] = every) -> list[Table]:
-    """The paper's own tables, named after the artefact; of their columns those of the wanted groups."""
+    """The paper's own tables, named after the artefact, with the columns of the wanted groups."""
     tables = []
     for number, one in enumerate(published, start=1):
         if wanted := [group for group in one.groups if groups(group)]:

@@ -1,4 +1,4 @@
-"""Tables and figures of CGSV (Xu et al., NeurIPS 2021), for the patients of other sites dealt into new ones."""
+"""Tables and figures of CGSV (Xu et al., NeurIPS 2021) with the patients of the given sites, repartitioned."""
 
 from dataclasses import asdict, replace
 
@@ -11,9 +11,8 @@ from fedmerit.errors import BadInput
 from fedmerit_evaluation.fairness.measures import pearson
 from fedmerit_evaluation.figures import dots_and_bars
 from fedmerit_evaluation.figures.tables import Table, file_name
-from fedmerit_evaluation.results.dice import ALONE
-from fedmerit_evaluation.valuation import cosine_approximation
-from fedmerit_lab.papers import cosine_bounds
+from fedmerit_evaluation.results.dice import STANDALONE
+from fedmerit_lab.papers import approximation
 from fedmerit_lab.papers.artefact import Artefact, Drawn, Made, Paper, every, printed, published
 from fedmerit_lab.papers.final_losses import final_losses
 from fedmerit_lab.papers.partitioned_sites import (
@@ -22,10 +21,10 @@ from fedmerit_lab.papers.partitioned_sites import (
     ONCE_MORE,
     accuracies,
     agents,
-    apart,
     bars,
     correlations,
     fairness,
+    keep_own,
     last_round_values,
     lines,
     local_only_and_final,
@@ -41,13 +40,13 @@ from fedmerit_lab.papers.required_trainings import Compared
 from fedmerit_lab.papers.study import Partition, Study
 
 UNI, POW = Partition("UNI", "uniform"), Partition("POW", "powerlaw")
-DEALS = (UNI, POW, CLA)
-THREE, FIVE = (tuple(replace(deal, into=number) for deal in DEALS) for number in (3, 5))  # FIVE: of Tables 5 and 6
+PARTITIONS = (UNI, POW, CLA)
+THREE, FIVE = (tuple(replace(one, into=number) for one in PARTITIONS) for number in (3, 5))  # FIVE: of Tables 5 and 6
 NOISY = Partition("noisy", "uniform", into=5, noise=(("site-1", 0.2), ("site-2", 0.4), ("site-3", 0.6)))
 ALTRUISM = ("cgsv", "cgsv:beta=1.2", "cgsv:beta=1.5", "cgsv:beta=2")
 METHODS = ("standalone", "fedavg", "qfedavg", "cffl", "eci", "dw", "rr", "eu", *ALTRUISM)
-ALL = needs(METHODS, DEALS)
-ALL_APART = needs(apart(METHODS), DEALS)
+ALL = needs(METHODS, PARTITIONS)
+ALL_KEEP_OWN = needs(keep_own(METHODS), PARTITIONS)
 LARGEST = 14  # sites of Figure 1: some seconds
 
 NOT_THEIR_DATA = (
@@ -61,7 +60,7 @@ def _accuracy(study: Study, artefact: Artefact) -> Made:
 
 
 def _of_five(study: Study, artefact: Artefact) -> Made:
-    """Table 5 or 6, whichever is asked for."""
+    """Table 5 or 6."""
     if artefact.name == "table5":
         return accuracies(study, artefact, every)
     return fairness(study, artefact)
@@ -80,16 +79,16 @@ def _loss(study: Study, artefact: Artefact) -> Made:
 
 
 def _approximation(study: Study, artefact: Artefact) -> Made:
-    """Figure 1; what is computed stays, since its times would differ."""
+    """Figure 1; it is computed once, since times would differ."""
     path = study.out / "figures" / f"{artefact.name}.csv"
     index = ["sites", "dimensions", "evaluation"]
     computed = pd.read_csv(path).set_index(index) if path.exists() else None
-    table = cosine_approximation.compare(cosine_approximation.grid(LARGEST)) if computed is None else computed
-    return Made(drawn=[Drawn(artefact.name, artefact.what, cosine_approximation.draw(table), table.reset_index())])
+    table = approximation.compare(approximation.grid(LARGEST)) if computed is None else computed
+    return Made(drawn=[Drawn(artefact.name, artefact.what, approximation.draw(table), table.reset_index())])
 
 
 def _overhead(study: Study, artefact: Artefact) -> Made:
-    """Table 3: how much longer a round takes than training alone, the sites one after the other, then the server."""
+    """Table 3: the time that a round takes beyond local-only training; sites one after the other, then the server."""
     (need,) = partitioned_needs(artefact)
     rounds = study.results(need).plain.rounds
     sites = rounds.of("seconds").sum(axis=1).groupby(level="method").median()
@@ -97,29 +96,20 @@ def _overhead(study: Study, artefact: Artefact) -> Made:
     labels = [label for label in need.labels if label in sites.index]
     sites, server = sites[labels], server.reindex(labels)
     both = sites + server
-    training = sites.get(ALONE, float("nan"))
+    training = sites.get(STANDALONE, float("nan"))
     columns = {"Sites [s]": sites, "Server [s]": server, "Overhead [s]": both - training}
     frame = pd.DataFrame(columns | {"Ratio to training": (both - training) / training})
     frame = frame.rename_axis("Method").reset_index()
     caption = (
-        "Wall-clock time of a round, median over rounds and seeds: of all sites one after the other, of the server; "
-        "and by what both exceed the sites' training alone"
+        "Wall-clock time of a round, median over rounds and seeds: sum over sites, server, and overhead of both over "
+        "local-only training"
     )
     table = Table(artefact.name, caption, frame, decimals=3)
     return Made([table, *printed(artefact.name, artefact.published)])
 
 
-def _bounds(study: Study, artefact: Artefact) -> Made:
-    """Theorem 1 and Lemma 1; of no trainings."""
-    caption = (
-        f"{artefact.what}: the largest of {cosine_bounds.REPEATS} draws of 6 updates in 1024 dimensions, beside the "
-        "lowest bound"
-    )
-    return Made([Table(artefact.name, caption, cosine_bounds.table(), decimals=4)])
-
-
 def _order(study: Study, artefact: Artefact) -> Made:
-    """Theorem 2: of how many pairs of sites the better reputation has the nearer model, and the lower loss."""
+    """Theorem 2: in how many pairs of sites the higher reputation has the nearer model and the lower loss."""
     (need,) = partitioned_needs(artefact)
     results = study.results(need)
     goods = {
@@ -128,20 +118,20 @@ def _order(study: Study, artefact: Artefact) -> Made:
     }
     table = pairs_in_order(need.labels, last_round_values(results, "reputation"), goods)
     caption = (
-        f"{artefact.what}: pairs of sites of which one has the higher reputation, all seeds, and in how many of "
-        "them it has the model nearer to the server's, the lower training loss in its last round"
+        f"{artefact.what}: pairs of sites with different reputations, all seeds, and in how many of them the site "
+        "with the higher one has the model nearer to the server's and the lower training loss in the last round"
     )
     return Made([Table(artefact.name, caption, table, decimals=1)])
 
 
 def _altruism(study: Study, artefact: Artefact) -> Made:
-    """What altruism buys the others, and costs fairness: quotas, Dice and its correlation with training alone."""
+    """By altruism: quotas, Dice and its correlation with local-only Dice."""
     (need,) = partitioned_needs(artefact)
     results = study.results(need)
-    alone, final = local_only_and_final(results)
+    local_only, final = local_only_and_final(results)
     rows = []
     for label in (name for name in ALTRUISM if name in final.index.get_level_values("method")):
-        dice, base = (table.xs(label, level="method").to_numpy(float) for table in (final, alone))
+        dice, base = (table.xs(label, level="method").to_numpy(float) for table in (final, local_only))
         quota = pd.DataFrame(results.plain.rounds.of("quota").loc[label])
         rows.append(
             {
@@ -150,26 +140,26 @@ def _altruism(study: Study, artefact: Artefact) -> Made:
                 "Dice, mean [%]": 100 * dice.mean(),
                 "Dice, lowest site [%]": 100 * dice.min(axis=1).mean(),
                 "Dice, highest site [%]": 100 * dice.max(axis=1).mean(),
-                "Pearson with training alone": float(np.mean(pearson(base, dice))),
+                "Pearson with local-only Dice": float(np.mean(pearson(base, dice))),
             }
         )
     if not rows:
-        raise BadInput("no training of cgsv is finished; the same command goes on")
+        raise BadInput("no training of cgsv is finished; run the same command again")
     caption = f"{artefact.what}: means over seeds, quotas also over rounds; 100 x Pearson over sites"
     return Made([Table(artefact.name, caption, pd.DataFrame(rows), decimals=2)])
 
 
 LOSSES = (
-    "The test loss is soft Dice on the test images of all sites, where methods train on it with cross-entropy; the "
+    "The test loss is soft Dice on the test images of all sites, without the cross-entropy of the training loss; the "
     "paper's is cross-entropy."
 )
 
 
 def _with_losses(study: Study, artefact: Artefact) -> Made:
-    """Final Dice of each site by method, and its losses: on the test images, and of its last round of training."""
+    """Final Dice of each site by method, its test loss and its training loss of the last round."""
     drawn = list(bars(study, artefact).drawn)
     for need in partitioned_needs(artefact):
-        sites, found = study.sites_of(require_partition(need)), {}
+        sites, found = study.open_partition(require_partition(need)), {}
         for run in study.done(need):
             found[run.label, run.seed] = final_losses(run.folder, sites)
         test = pd.DataFrame(found).T.rename_axis(["method", "seed"])
@@ -187,7 +177,7 @@ def _with_losses(study: Study, artefact: Artefact) -> Made:
 
 
 def _hyper_parameters(study: Study, artefact: Artefact) -> Made:
-    """Table 4; of no trainings."""
+    """Table 4; it takes no training."""
     paper = PRESETS["cgsv"]
     presets = {"--preset paper": (paper.training, paper.rounds), "the default": (asdict(Training()), ROUNDS)}
     rows = [
@@ -209,11 +199,11 @@ def _hyper_parameters(study: Study, artefact: Artefact) -> Made:
 PAPER = Paper(
     "Gradient Driven Rewards to Guarantee Fairness in Collaborative Machine Learning",
     "Xu et al., NeurIPS 2021",
-    "MNIST, CIFAR-10, MR and SST dealt among 5, 10 or 20 agents; 60 to 200 iterations; accuracy on one test set",
+    "MNIST, CIFAR-10, MR and SST split among 5, 10 or 20 agents; 60 to 200 iterations; accuracy on one test set",
     (
         Artefact(
             "table1",
-            "Dice of every method on dealt sites, mean over sites and highest",
+            "Dice of every method on repartitioned sites, mean over sites and highest",
             _accuracy,
             ALL,
             (published("cgsv-table1"), published("cgsv-table5")),
@@ -221,9 +211,9 @@ PAPER = Paper(
         ),
         Artefact(
             "table2",
-            "Fairness: final Dice beside that of training alone",
+            "Fairness: correlation of final and local-only Dice",
             _fairness,
-            ALL_APART,
+            ALL_KEEP_OWN,
             (published("cgsv-table2"), published("cgsv-table6")),
             f"{NOT_THEIR_DATA} With --into 10 or 20 it is the paper's Table 2, with 5 its Table 6. {ONCE_MORE}",
         ),
@@ -233,22 +223,22 @@ PAPER = Paper(
             _overhead,
             (Compared(METHODS, POW),),
             (published("cgsv-table3"),),
-            "Overhead is what a round takes beyond training alone, in the paper with its ratio to that in brackets. Of "
-            "the sites' rounds, evaluations for the server among them, and of the server's work; not of the network "
-            "in between. Trainings side by side slow each other: for times to rely on, --jobs 1. The paper's are of "
-            "other machines and models.",
+            "Overhead is the time of a round beyond local-only training, in the paper with its ratio to that in "
+            "brackets. It includes the sites' evaluations for the server and the server's work, not the network. "
+            "Concurrent trainings slow each other down: take --jobs 1 for reliable times. The paper's are of other "
+            "machines and models.",
         ),
         Artefact(
             "table4",
             "Hyper-parameters of the training",
             _hyper_parameters,
             published=(published("cgsv-table4"),),
-            remark="Of --preset paper, which takes the paper's for CIFAR-10, the nearest to slices, and of the "
-            "default, whose optimiser is another one. The paper's iterations are rounds here.",
+            remark="Those of --preset paper, which are the paper's for CIFAR-10, the nearest to slices, and the "
+            "defaults, with another optimiser. The paper's iterations are rounds here.",
         ),
         Artefact(
             "table5",
-            "Dice of every method on five dealt sites, mean over sites and highest",
+            "Dice of every method on five sites, mean over sites and highest",
             _of_five,
             needs(METHODS, FIVE),
             (published("cgsv-table5"),),
@@ -257,25 +247,25 @@ PAPER = Paper(
         ),
         Artefact(
             "table6",
-            "Fairness on five dealt sites: final Dice beside that of training alone",
+            "Fairness on five sites: correlation of final and local-only Dice",
             _of_five,
-            needs(apart(METHODS), FIVE),
+            needs(keep_own(METHODS), FIVE),
             (published("cgsv-table6"),),
             f"{NOT_THEIR_DATA} {ONCE_MORE}",
             on_demand=True,
         ),
         Artefact(
             "table7",
-            "Fairness: final Dice beside reputation",
+            "Fairness: correlation of final Dice and reputation",
             _reputation,
             ALL,
             (published("cgsv-table7"),),
-            f"{NOT_THEIR_DATA} Reputations of methods that have none of this kind are Eq. 4 of the cosines of their "
-            "updates to their weighted mean.",
+            f"{NOT_THEIR_DATA} For methods without such a reputation, it is Eq. 4 of the cosines of updates to their "
+            "weighted mean.",
         ),
         Artefact(
             "table8",
-            "Fairness: negative training loss of the last round beside reputation",
+            "Fairness: correlation of the negative training loss of the last round and reputation",
             _loss,
             ALL,
             (published("cgsv-table8"),),
@@ -285,37 +275,29 @@ PAPER = Paper(
             "figure1",
             "Approximations of Shapley values of random updates: error and time",
             _approximation,
-            remark=f"Of random updates, as in the paper, for 4 to {LARGEST} sites; `fedmerit figure` has more.",
-        ),
-        Artefact(
-            "theorem1",
-            "Theorem 1 and Lemma 1 of random updates",
-            _bounds,
-            remark="Both parts of a Shapley value, L_i psi_i and its error, in numbers. The paper prints the norm of "
-            "u_S where its proof goes on with Gamma, and a minus in the place of a plus; with both put right the parts "
-            "make up the whole.",
+            remark=f"Of random updates, as in the paper, for 4 to {LARGEST} sites.",
         ),
         Artefact(
             "theorem2",
-            "Theorem 2: the better the reputation, the nearer the model and the lower the loss",
+            "Theorem 2: with a higher reputation the model is nearer and the loss lower",
             _order,
             (Compared(ALTRUISM, POW),),
-            remark="The theorem assumes what no U-Net has (strong convexity) and a distance between sites of before; "
-            "here it is asked without its conditions, as in the paper's Appendix B.3.",
+            remark="The theorem assumes strong convexity, which no U-Net has, and a condition on earlier distances; "
+            "here it is checked without its conditions, as in the paper's Appendix B.3.",
         ),
         Artefact(
             "figure2",
-            "Where three of five sites have 20, 40 and 60 % wrong masks",
+            "Distances and losses if three of five sites have 20, 40 and 60 % wrong masks",
             lines(model_distance="Distance to the server's model", train_loss="Training loss"),
             (Compared(("cgsv",), NOISY),),
-            remark="A wrong mask is one moved by half its extent; the paper corrupts labels of digits. In the left "
-            "half the line of the initial model's distance is not drawn.",
+            remark="A wrong mask is moved by half its extent; the paper corrupts labels of digits. The left half "
+            "lacks the line of the initial model's distance.",
         ),
         Artefact(
             "figure3",
             "Validation Dice and training loss of every site over rounds, altruism 2",
             lines(validation="Validation Dice [%]", train_loss="Training loss"),
-            needs(("cgsv:beta=2",), DEALS),
+            needs(("cgsv:beta=2",), PARTITIONS),
             remark="Dice of the model received, on the site's validation images; the paper tests in every iteration.",
         ),
         Artefact(
@@ -327,10 +309,10 @@ PAPER = Paper(
         ),
         Artefact(
             "figure5",
-            "Distance of what every site downloads from the aggregate, three sites",
+            "Distance of every site's download from the aggregate, three sites",
             lines(reward_distance="Distance to the aggregate"),
             needs(("cgsv",), THREE),
-            remark="Of all sites; the paper draws agents 1 and 3.",
+            remark="For all sites; the paper draws agents 1 and 3.",
         ),
         Artefact(
             "figure6",
@@ -340,8 +322,8 @@ PAPER = Paper(
                 model_distance="Distance to the server's model",
             ),
             needs(("cgsv",), THREE),
-            remark="Of the last layer as in the paper, which in a U-Net holds few of the parameters, and of the whole "
-            "model without BatchNorm statistics. Of all sites; the paper draws agents 1 and 3.",
+            remark="Distances of the last layer, as in the paper, which has few of a U-Net's parameters, and of the "
+            "whole model without BatchNorm statistics, for all sites; the paper draws agents 1 and 3.",
         ),
         Artefact(
             "figure7",
@@ -359,19 +341,19 @@ PAPER = Paper(
         ),
         Artefact(
             "altruism",
-            "What altruism gives the other sites, and what it costs fairness",
+            "Effect of altruism on the other sites and on fairness",
             _altruism,
             (Compared(("standalone", *ALTRUISM), POW),),
-            remark="Not a table of the paper: the sweep behind its Figures 7 and 8 in numbers. On POW.",
+            remark="Not in the paper: the sweep of its Figures 7 and 8 in numbers, on POW.",
         ),
         Artefact(
             "figure9-12",
-            "Final Dice, test loss and training loss of every site, beside q-FedAvg",
+            "Final Dice, test loss and training loss of every site, compared with q-FedAvg",
             _with_losses,
-            needs(apart(("qfedavg", "cgsv")), DEALS),
+            needs(keep_own(("qfedavg", "cgsv")), PARTITIONS),
             remark=f"{LOSSES} {ONCE_MORE} {NOT_THEIR_CLASSES} Figures 9 and 10 are of 5 agents, 11 and 12 of 10 "
             "(--into).",
         ),
     ),
-    {},
+    {"Theorem 1, Lemma 1": "checked in numbers by tests/fedmerit_lab/papers/test_theorems.py"},
 )

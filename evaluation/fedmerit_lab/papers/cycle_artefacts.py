@@ -1,14 +1,13 @@
-"""Tables and figures of CYCle (Tastan et al., 2025), for the patients of other sites dealt into new ones."""
+"""Tables and figures of CYCle (Tastan et al., 2025) with the patients of the given sites, repartitioned."""
 
 from dataclasses import replace
 
-from fedmerit_evaluation.results.dice import ALONE
-from fedmerit_lab.papers import mean_estimation
-from fedmerit_lab.papers.artefact import Artefact, Drawn, Made, Paper, published
+from fedmerit_evaluation.results.dice import STANDALONE
+from fedmerit_lab.papers.artefact import Artefact, Paper, published
 from fedmerit_lab.papers.collaboration import (
     dice_by_share,
     dice_of_two_wrong,
-    gain_beside_spread,
+    gain_and_spread,
     gain_by_parameters,
     gains,
     gains_by_site,
@@ -17,7 +16,7 @@ from fedmerit_lab.papers.collaboration import (
 )
 from fedmerit_lab.papers.partitioned_sites import bars, needs
 from fedmerit_lab.papers.required_trainings import Compared, WrongMasks
-from fedmerit_lab.papers.study import Partition, Study
+from fedmerit_lab.papers.study import Partition
 
 UNI, DIR = Partition("Homogeneous", "uniform"), Partition("Dirichlet (0.5)", "dirichlet", alpha=0.5)
 
@@ -27,29 +26,29 @@ def imbalanced(kappa: float, holders: int) -> Partition:
     return Partition(f"Imbalanced ({kappa:g}, {holders})", "imbalanced", kappa=kappa, holders=holders)
 
 
-DEALS = (UNI, DIR, *(imbalanced(*one) for one in ((0.8, 1), (0.35, 2), (0.6, 1))))
+PARTITIONS = (UNI, DIR, *(imbalanced(*one) for one in ((0.8, 1), (0.35, 2), (0.6, 1))))
 OTHERS = tuple(imbalanced(*one) for one in ((0.4, 1), (0.12, 1), (0.41, 2), (0.23, 2), (0.14, 2)))  # of Table 5
 AMONG = {  # of Table 2, and of Table 3
     numbers: tuple(
-        replace(deal, into=number, title=f"{deal.name}, {number} sites")
-        for deal in (UNI, DIR, *(Partition(f"Dirichlet ({alpha:g})", "dirichlet", alpha=alpha) for alpha in (2.0, 5.0)))
+        replace(one, into=number, title=f"{one.name}, {number} sites")
+        for one in (UNI, DIR, *(Partition(f"Dirichlet ({alpha:g})", "dirichlet", alpha=alpha) for alpha in (2.0, 5.0)))
         for number in numbers
     )
     for numbers in ((5, 10), (2,))
 }
-METHODS = (ALONE, "fedavg", "vpdl", "cycle", "cffl", "rffl", "cgsv")
-ALL = needs(METHODS, DEALS)
-SHARES = (0.2, 0.5, 1.0)  # of images with wrong masks, in the place of flipped labels
+METHODS = (STANDALONE, "fedavg", "vpdl", "cycle", "cffl", "rffl", "cgsv")
+ALL = needs(METHODS, PARTITIONS)
+SHARES = (0.2, 0.5, 1.0)  # of images with wrong masks, instead of flipped labels
 WRONG = tuple(f"{kind}:share={share}" for kind in ("shifted", "inverted") for share in SHARES)
 FLIPPED = WrongMasks("cycle", UNI, WRONG)
 TWO_WRONG = tuple(
     Partition(f"Two wrong ({share:g})", "uniform", into=5, noise=(("site-4", share), ("site-5", share)))
     for share in SHARES
 )
-DISTINGUISHABLE = (ALONE, "fedavg", "vpdl", "cycle")
-IN_PLOT = (ALONE, "vpdl", "cycle", "cffl", "rffl", "cgsv")
+WITH_ONE_MODEL = (STANDALONE, "fedavg", "vpdl", "cycle")
+IN_PLOT = (STANDALONE, "vpdl", "cycle", "cffl", "rffl", "cgsv")
 TAUS = tuple((opt, most) for opt in (0.1, 0.25, 0.4) for most in (0.6, 0.75, 0.9))
-BY_TAU = (ALONE, *(f"cycle:score=gradients:tau_opt={opt:g}:tau_max={most:g}" for opt, most in TAUS))
+BY_TAU = (STANDALONE, *(f"cycle:score=gradients:tau_opt={opt:g}:tau_max={most:g}" for opt, most in TAUS))
 
 NOT_THEIR_DATA = (
     "The paper classifies images (CIFAR-10, CIFAR-100, Fed-ISIC2019), by accuracy; here it is Dice of segmentations. "
@@ -59,33 +58,15 @@ PRINTED_SPREADS = (
     "The paper defines CGS by N - 1; from its Tables 6 and 9 follows that its numbers are by N, below ours by a factor "
     "of 0.89 for five sites. CYCle's homogeneous column of Table 1 differs from that of Tables 2 and 9."
 )
-HELD = (
-    "In the first, a middle and the last round in which reputations are held; the paper has rounds 0, 25 and 75 after "
-    "the warm-up."
+ROUNDS = (
+    "In the first, a middle and the last round with reputations; the paper has rounds 0, 25 and 75 after the warm-up."
 )
-
-
-def _means(study: Study, artefact: Artefact) -> Made:
-    """Figure 6 or 7: no training."""
-    if artefact.name == "figure6":
-        table, over, title = mean_estimation.over_gaps(), "gap", "Difference of the true means"
-    else:
-        table, over, title = mean_estimation.over_ratios(), "ratio", "Samples of site 1 by those of site 2"
-    deviations = [name for name in map(str, table) if name.startswith("deviation")]
-    lines = [name for name in map(str, table) if name not in (over, *deviations)]
-    figure = mean_estimation.draw(table, over, lines, title)
-    drawn = [Drawn(artefact.name, artefact.what, figure, table)]
-    if deviations:
-        figure = mean_estimation.draw(table, over, deviations, title, "Deviation of what CYCle ends with")
-        numbers = table[[over, *deviations]]
-        drawn.append(Drawn(f"{artefact.name}-deviation", "What CYCle ends with: its deviation", figure, numbers))
-    return Made(drawn=drawn)
 
 
 PAPER = Paper(
     "CYCle: Choosing Your Collaborators Wisely to Enhance Collaborative Fairness in Decentralized Learning",
     "Tastan et al., 2025",
-    "CIFAR-10, CIFAR-100 dealt among 5 or 10 participants, Fed-ISIC2019 among 6; 25 epochs alone, then 75 rounds; "
+    "CIFAR-10, CIFAR-100 split among 5 or 10 participants, Fed-ISIC2019 among 6; 25 local epochs, then 75 rounds; "
     "accuracy on one validation set",
     (
         Artefact(
@@ -101,7 +82,7 @@ PAPER = Paper(
             "table2",
             "Mean Dice, mean collaboration gain and its spread among 5 and 10 sites",
             gains,
-            needs((ALONE, "vpdl", "cycle"), AMONG[5, 10]),
+            needs((STANDALONE, "vpdl", "cycle"), AMONG[5, 10]),
             (published("cycle-table2"),),
             f"{NOT_THEIR_DATA} {PRINTED_SPREADS}",
             on_demand=True,
@@ -110,59 +91,50 @@ PAPER = Paper(
             "table3",
             "Mean Dice, mean collaboration gain and its spread of two sites",
             gains,
-            needs((ALONE, "vpdl", "cycle"), AMONG[2,]),
+            needs((STANDALONE, "vpdl", "cycle"), AMONG[2,]),
             (published("cycle-table3"),),
             f"{NOT_THEIR_DATA} {PRINTED_SPREADS}",
             on_demand=True,
         ),
         Artefact(
             "table5",
-            "Mean Dice, mean collaboration gain and its spread of other imbalanced deals",
+            "Mean Dice, mean collaboration gain and its spread of other imbalanced partitions",
             gains,
-            needs(DISTINGUISHABLE, OTHERS),
+            needs(WITH_ONE_MODEL, OTHERS),
             (published("cycle-table5"),),
             f"{NOT_THEIR_DATA} {PRINTED_SPREADS}",
         ),
         Artefact(
             "table8",
-            "Final Dice where two sites have wrong masks",
+            "Final Dice if two sites have wrong masks",
             dice_of_two_wrong,
-            (Compared((ALONE, "cycle"), Partition("Homogeneous", "uniform", into=5)), *needs(("cycle",), TWO_WRONG)),
+            (
+                Compared((STANDALONE, "cycle"), Partition("Homogeneous", "uniform", into=5)),
+                *needs(("cycle",), TWO_WRONG),
+            ),
             (published("cycle-table8"),),
-            "Of five sites; masks of training images moved by half their extent, in the place of flipped labels "
-            "of CIFAR-10.",
+            "Of five sites; masks of training images moved by half their extent, instead of flipped labels of "
+            "CIFAR-10.",
         ),
         Artefact(
             "figure12",
-            "Reputation of each site with each other, where the last two have wrong masks",
+            "Reputation of each site with each other if the last two have wrong masks",
             reputation_heat_maps,
             needs(("cycle",), TWO_WRONG),
             remark="Of the runs of table8.",
         ),
         Artefact(
-            "figure6",
-            "Two sites that estimate a mean: how often together is no worse than alone, by how far they differ",
-            _means,
-            remark="No training: 10000 draws, as in the paper, and its bounds (Theorem A.1, Lemma A.1) beside them.",
-        ),
-        Artefact(
-            "figure7",
-            "Two sites that estimate one mean: likewise, by how many times the samples of the second the first has",
-            _means,
-            remark=f"The paper does not say how many samples the second site has; {mean_estimation.SAMPLES} here.",
-        ),
-        Artefact(
             "figure11",
-            "Final Dice of every site of other imbalanced deals",
+            "Final Dice of every site of other imbalanced partitions",
             bars,
-            needs(DISTINGUISHABLE, OTHERS),
+            needs(WITH_ONE_MODEL, OTHERS),
             remark=f"{NOT_THEIR_DATA} Of the runs of table5.",
         ),
         Artefact(
             "figure13",
-            "Gain and its spread on ten deals",
-            gain_beside_spread,
-            needs(IN_PLOT, (*DEALS, *OTHERS)),
+            "Gain and its spread on ten partitions",
+            gain_and_spread,
+            needs(IN_PLOT, (*PARTITIONS, *OTHERS)),
             remark=NOT_THEIR_DATA,
         ),
         Artefact(
@@ -174,7 +146,7 @@ PAPER = Paper(
         ),
         Artefact(
             "table9",
-            "Gain of every site over training alone",
+            "Gain of every site over local-only training",
             gains_by_site,
             ALL,
             (published("cycle-table9-resnet"), published("cycle-table9-cnn"), published("cycle-table6")),
@@ -185,42 +157,42 @@ PAPER = Paper(
             "figure2",
             "Final Dice of every site",
             bars,
-            needs((ALONE, "fedavg", "vpdl", "cycle"), DEALS),
+            needs((STANDALONE, "fedavg", "vpdl", "cycle"), PARTITIONS),
             remark=NOT_THEIR_DATA,
         ),
         Artefact(
             "figure3",
-            "Final Dice of every site, beside CFFL, RFFL and CGSV",
+            "Final Dice of every site, compared with CFFL, RFFL and CGSV",
             bars,
-            needs((ALONE, "cffl", "rffl", "cgsv", "cycle"), DEALS),
+            needs((STANDALONE, "cffl", "rffl", "cgsv", "cycle"), PARTITIONS),
             remark=f"{NOT_THEIR_DATA} The paper's is of a small network, as the lower half of its Table 1.",
         ),
         Artefact(
             "figure4",
-            "Reputation of each site with each other, two imbalanced deals",
+            "Reputation of each site with each other, two imbalanced partitions",
             reputation_heat_maps,
-            needs(("cycle",), DEALS[2:4]),
-            remark=HELD,
+            needs(("cycle",), PARTITIONS[2:4]),
+            remark=ROUNDS,
         ),
         Artefact(
             "figure8",
-            "Reputation of each site with each other, the other deals",
+            "Reputation of each site with each other, the other partitions",
             reputation_heat_maps,
-            needs(("cycle",), (UNI, DIR, DEALS[4])),
-            remark=HELD,
+            needs(("cycle",), (UNI, DIR, PARTITIONS[4])),
+            remark=ROUNDS,
         ),
         Artefact(
             "table7",
-            "Final Dice where one site has wrong masks",
+            "Final Dice if one site has wrong masks",
             dice_by_share,
-            (Compared((ALONE,), UNI), FLIPPED),
+            (Compared((STANDALONE,), UNI), FLIPPED),
             (published("cycle-table7"),),
             "Masks that are shifted by a quarter of their extent, or inverted, in a share of the last site's training "
-            "images, in the place of flipped labels of CIFAR-10. Validation and test masks are right.",
+            "images, instead of flipped labels of CIFAR-10. Validation and test masks are right.",
         ),
         Artefact(
             "figure5",
-            "Reputation of each site with each other, where the last one has wrong masks",
+            "Reputation of each site with each other if the last one has wrong masks",
             reputations_by_share,
             (FLIPPED,),
             remark="Of the runs of table7.",
@@ -228,6 +200,7 @@ PAPER = Paper(
     ),
     {
         "Figure 1": "a diagram",
+        "Figure 6, Figure 7": "estimates of means; tests/fedmerit_lab/papers/test_theorems.py checks the bounds",
         "Table 4, Table 6, Figure 10": "photographs of CIFAR-100; the same of other sites: table1, table9 and figure2",
         "Figure 9": "photographs of Fed-ISIC2019, classified and not segmented; the same of other sites: figure4",
     },

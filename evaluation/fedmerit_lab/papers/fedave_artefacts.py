@@ -1,27 +1,27 @@
-"""Tables and figures of FedAVE (Wang et al., 2024), for the patients of other sites dealt into new ones."""
+"""Tables and figures of FedAVE (Wang et al., 2024) with the patients of the given sites, repartitioned."""
 
 from fedmerit_lab.papers.artefact import Artefact, Paper, published
 from fedmerit_lab.papers.partitioned_sites import (
     CLA,
     NOT_THEIR_CLASSES,
     ONCE_MORE,
-    apart,
     bars,
     fairness,
     highest_dice,
+    keep_own,
     lines,
     needs,
 )
 from fedmerit_lab.papers.study import Partition
 
-DEALS = (
+PARTITIONS = (
     Partition("POW", "powerlaw"),
     CLA,
     *(Partition(f"DIR({alpha:g})", "dirichlet", alpha=alpha) for alpha in (0.1, 0.2, 0.3)),
 )
 METHODS = ("standalone", "fedavg", "cffl", "cgsv", "fedave")
 ABLATION = tuple(f"fedave:distributions={where}" for where in ("none", "quota", "reputation"))
-ALL = needs(METHODS, DEALS)
+ALL = needs(METHODS, PARTITIONS)
 NOT_THEIR_DATA = (
     "The paper classifies images (MNIST, CIFAR-10, EMNIST letters) among 10 clients, by accuracy; here it is Dice of "
     f"segmentations, and classes of patients in DIR are their hospitals. {NOT_THEIR_CLASSES}"
@@ -31,14 +31,14 @@ NOT_THEIR_DATA = (
 PAPER = Paper(
     "FedAVE: Adaptive Data Value Evaluation Framework for Collaborative Fairness in Federated Learning",
     "Wang et al., 2024",
-    "MNIST, CIFAR-10 and EMNIST letters dealt among 10 clients, a tenth of the training images set aside for the "
+    "MNIST, CIFAR-10 and EMNIST letters split among 10 clients, a tenth of the training images set aside for the "
     "server; three local epochs; accuracy on one test set",
     (
         Artefact(
             "table2",
-            "Fairness: final Dice beside that of training alone",
+            "Fairness: correlation of final and local-only Dice",
             fairness,
-            needs(apart(METHODS), DEALS),
+            needs(keep_own(METHODS), PARTITIONS),
             (published("fedave-table2"),),
             f"{NOT_THEIR_DATA} {ONCE_MORE}",
         ),
@@ -47,25 +47,25 @@ PAPER = Paper(
         ),
         Artefact(
             "table4",
-            "Fairness without what FedAVE knows of distributions: in neither module, in one, in both",
+            "Fairness without label distributions: in both modules, in one, in neither",
             fairness,
-            needs(("standalone", *ABLATION, "fedave"), DEALS),
+            needs(("standalone", *ABLATION, "fedave"), PARTITIONS),
             (published("fedave-table4"),),
-            f"{NOT_THEIR_DATA} The paper writes r\N{SUPERSCRIPT MINUS} where the reputation lacks it "
-            "(distributions=quota), q\N{SUPERSCRIPT MINUS} where the quota does (distributions=reputation).",
+            f"{NOT_THEIR_DATA} The paper writes r\N{SUPERSCRIPT MINUS} if the reputation ignores "
+            "them (distributions=quota), q\N{SUPERSCRIPT MINUS} if the quota does (distributions=reputation).",
         ),
         Artefact(
             "figure3",
             "Validation Dice of every site over rounds",
             lines(validation="Validation Dice [%]"),
-            needs(("fedave",), DEALS),
+            needs(("fedave",), PARTITIONS),
             remark="Of the model received, on the site's validation images; the paper tests in every round.",
         ),
         Artefact(
             "figure4",
-            "Final Dice of every site, beside training alone",
+            "Final Dice of every site, compared with local-only training",
             bars,
-            needs(("standalone", "fedave"), DEALS),
+            needs(("standalone", "fedave"), PARTITIONS),
             remark=f"The paper's is on CLA. {NOT_THEIR_CLASSES}",
         ),
     ),

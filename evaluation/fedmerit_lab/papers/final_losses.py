@@ -1,4 +1,4 @@
-"""The test loss of a finished run's final models: what some papers plot beside accuracy."""
+"""The test loss of a finished run's final models, which some papers plot with accuracy."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +13,7 @@ from fedmerit.trainers.monai_trainer.data import Case, open_sites
 from fedmerit.trainers.monai_trainer.networks import patch_size
 from fedmerit.trainers.monai_trainer.patches import build_samples
 from fedmerit.trainers.monai_trainer.prediction import image_losses
-from fedmerit_evaluation.results.final_models import final_models
+from fedmerit_evaluation.results.evaluation import final_models
 from fedmerit_evaluation.results.run_folders import open_run
 
 FILE = "testing-losses-{}.csv"  # by a digest of the sites
@@ -23,7 +23,7 @@ def final_losses(run: Path, sites: Path) -> "pd.Series[float]":
     """By site, the mean soft Dice loss of its final model over the test images of all sites, 0 to 1.
 
     Args:
-        run: a finished run folder, which keeps what is computed in ``evaluation``.
+        run: a finished run folder; the result is stored in its folder ``evaluation``.
         sites: the site folders it was trained on.
 
     Raises:
@@ -44,7 +44,7 @@ def _computed(run: Path, sites: Path) -> "pd.Series[float]":
     if not cases:
         raise BadInput(f"{sites}: no site has a testing case; prepare the sites again")
     amp = open_run(run).info["training"].get("amp", False)
-    found: dict[torch.nn.Module, float] = {}  # one model for all is judged once
+    found: dict[torch.nn.Module, float] = {}  # one model for all is evaluated once
     losses = {}
     for folder in folders:
         model = model_of(folder)

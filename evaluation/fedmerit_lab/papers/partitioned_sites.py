@@ -1,6 +1,6 @@
-"""Tables and lines of papers that deal one data set into sites of their own making, as CGSV and FedAVE do.
+"""Tables and figures of papers that split one data set into sites, as CGSV and FedAVE do.
 
-Dice is that of the test cases of all sites together, which are the same in every way of dealing.
+Dice is that of the test cases of all sites together, which are the same in every partition.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,57 +15,57 @@ from fedmerit_evaluation.fairness.measures import pearson
 from fedmerit_evaluation.figures import curves, dots_and_bars
 from fedmerit_evaluation.figures.drawing import METHOD_COLOURS, STYLE
 from fedmerit_evaluation.figures.tables import Table, file_name
-from fedmerit_evaluation.results.dice import ALONE
+from fedmerit_evaluation.results.dice import STANDALONE
 from fedmerit_evaluation.results.views import Results
-from fedmerit_lab.papers.artefact import APART, Artefact, Drawn, Made, beside, every, printed
+from fedmerit_lab.papers.artefact import KEEP_OWN, Artefact, Drawn, Made, beside, every, printed
 from fedmerit_lab.papers.required_trainings import Compared
 from fedmerit_lab.papers.study import Partition, Study
 
 ALPHA, FLOOR = 0.95, 1e-3  # of Eq. 4, Xu et al. 2021, and of `fedmerit.methods.cgsv`
 
 ONCE_MORE = (
-    "Of methods with one model for all, fairness is that of what each site makes of it in the last round, which is not "
-    "aggregated (last_round=own): the paper has every agent train once more at the end."
+    "For methods with one model, each site keeps the model that it trains in the last round (last_round=own): in the "
+    "paper every agent trains once more at the end."
 )
 
 CLA = Partition("CLA", "variety")
 NOT_THEIR_CLASSES = (
-    "CLA is of quarters of the patients, by the last label's part of all that is labelled (the cup's of the disc), "
-    "with one label by its size: as many patients each, the first site's of one quarter, the last's of all."
+    "CLA has classes of patients: quarters by the last label's share of the labelled area (cup-to-disc ratio), or by "
+    "size if there is one label. All sites have as many patients, the first of one class, the last of all."
 )
 
 Groups = Callable[[str], bool]
 
 
 def require_partition(need: Compared) -> Partition:
-    """How a comparison's sites are dealt."""
-    assert need.deal is not None
-    return need.deal
+    """The partition of a comparison's sites."""
+    assert need.partition is not None
+    return need.partition
 
 
 def partitioned_needs(artefact: Artefact) -> list[Compared]:
-    """What an artefact compares, once for each way of dealing."""
+    """The comparisons of an artefact, one for each partition."""
     return [need for need in artefact.needs if isinstance(need, Compared)]
 
 
 def artefact_methods(artefact: Artefact, columns: Mapping[str, pd.DataFrame] | Mapping[str, pd.Series]) -> list[str]:
-    """The methods that have a number in some column, in the order in which the artefact names them."""
+    """The methods with a number in some column, in the artefact's order."""
     labels = dict.fromkeys(label for need in partitioned_needs(artefact) for label in need.labels)
     return [label for label in labels if any(label in column.index for column in columns.values())]
 
 
 def parameters_of(label: str) -> dict[str, str]:
-    """What a method's label sets: ``cgsv:beta=2`` sets beta to 2."""
+    """The parameters in a method's label: ``cgsv:beta=2`` sets beta to 2."""
     return dict(part.split("=") for part in label.split(":")[1:])
 
 
 def site_dice(results: Results) -> pd.DataFrame:
-    """Test Dice of each site's final model on the cases of all sites, a fraction: ``(method, seed)`` x sites."""
+    """Test Dice of each site's final model on the cases of all sites, 0 to 1: ``(method, seed)`` x sites."""
     return results.plain.union.complete.unstack("site")
 
 
 def accuracies(study: Study, artefact: Artefact, groups: Groups, *, mean: bool = True) -> Made:
-    """Methods x ways of dealing: mean over sites of their Dice, and the highest; or the highest alone."""
+    """Methods x partitions: mean over sites of their Dice and the highest; or only the highest."""
     columns: dict[str, pd.DataFrame] = {}
     for need in partitioned_needs(artefact):
         dice = 100 * site_dice(study.results(need))
@@ -81,19 +81,19 @@ def accuracies(study: Study, artefact: Artefact, groups: Groups, *, mean: bool =
 
 
 def correlations(
-    study: Study, artefact: Artefact, groups: Groups, of: Callable[[Results], tuple[pd.DataFrame, pd.DataFrame]]
+    study: Study, artefact: Artefact, groups: Groups, vectors: Callable[[Results], tuple[pd.DataFrame, pd.DataFrame]]
 ) -> Made:
-    """Methods x ways of dealing: 100 x Pearson over sites of two vectors, mean over seeds.
+    """Methods x partitions: 100 x Pearson over sites of two vectors, mean over seeds.
 
     Args:
-        study: what was asked for.
-        artefact: which.
+        study: its trainings.
+        artefact: to make.
         groups: the paper's columns to show.
-        of: from results, both vectors: ``(method, seed)`` x sites each.
+        vectors: from results, both vectors: ``(method, seed)`` x sites each.
     """
     columns: dict[str, pd.DataFrame] = {}
     for need in partitioned_needs(artefact):
-        one, other = of(study.results(need))
+        one, other = vectors(study.results(need))
         one, other = one.align(other, join="inner", axis=0)
         values = pd.Series(pearson(one.to_numpy(float), other[one.columns].to_numpy(float)), one.index)
         seeds = values.groupby(level="method")
@@ -102,29 +102,29 @@ def correlations(
 
 
 def local_only_and_final(results: Results) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Dice of training alone, repeated for every other method, and of the method; where all sites agree, undefined."""
+    """Dice of local-only training, repeated for every other method, and of the method."""
     dice = site_dice(results)
-    if ALONE not in dice.index.get_level_values("method"):
-        raise BadInput("no training alone is finished; the same command goes on")
-    final = dice.drop(index=ALONE, level="method")
-    alone = dice.xs(ALONE, level="method").reindex(final.index.get_level_values("seed"))
-    return pd.DataFrame(alone.to_numpy(), final.index, final.columns), final
+    if STANDALONE not in dice.index.get_level_values("method"):
+        raise BadInput("no local-only training is finished; run the same command again")
+    final = dice.drop(index=STANDALONE, level="method")
+    local_only = dice.xs(STANDALONE, level="method").reindex(final.index.get_level_values("seed"))
+    return pd.DataFrame(local_only.to_numpy(), final.index, final.columns), final
 
 
 def highest_dice(study: Study, artefact: Artefact) -> Made:
-    """Methods x ways of dealing: the highest Dice of any site, beside all the paper's columns."""
+    """Methods x partitions: the highest Dice of any site, with all the paper's columns."""
     return accuracies(study, artefact, every, mean=False)
 
 
 def fairness(study: Study, artefact: Artefact) -> Made:
-    """Methods x ways of dealing: 100 x Pearson of `local_only_and_final`, beside all the paper's columns."""
+    """Methods x partitions: 100 x Pearson of `local_only_and_final`, with all the paper's columns."""
     return correlations(study, artefact, every, local_only_and_final)
 
 
 def reputations(results: Results) -> pd.DataFrame:
     """r of Eq. 4 of Xu et al. 2021 after the last round, for any method: ``(method, seed)`` x sites.
 
-    CGSV's own where it is recorded; of others from the cosine of each update to their weighted mean.
+    For CGSV as recorded; for others from the cosine of each update to their weighted mean.
     """
     rounds = results.plain.rounds
     cosines, recorded = rounds.of("cosine_to_mean"), rounds.of("reputation")
@@ -132,7 +132,7 @@ def reputations(results: Results) -> pd.DataFrame:
     found = cosines.groupby(level=["method", "seed"]).apply(_remembered)
     methods = found.index.get_level_values("method")
     is_cgsv = methods.str.split(":").str[0] == "cgsv"
-    return pd.concat([found.loc[~is_cgsv & (methods != ALONE)], own.reindex(found.index).loc[is_cgsv]])
+    return pd.concat([found.loc[~is_cgsv & (methods != STANDALONE)], own.reindex(found.index).loc[is_cgsv]])
 
 
 def _remembered(cosines: pd.DataFrame) -> pd.Series:
@@ -161,12 +161,12 @@ def last_round_values(results: Results, quantity: str) -> pd.DataFrame:
 
 
 def pairs_in_order(labels: Sequence[str], reputation: pd.DataFrame, goods: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """Pairs of sites of which one has the higher reputation, and in how many of them it has no less of what is good.
+    """Pairs of sites with different reputations, and in how many the higher one has at least as good a value.
 
     Args:
         labels: the methods.
         reputation: ``(method, seed)`` x sites.
-        goods: likewise, the larger the better, by what to say of them.
+        goods: by name, values ``(method, seed)`` x sites, the larger the better.
 
     Raises:
         BadInput: there is no run of these methods.
@@ -185,12 +185,12 @@ def pairs_in_order(labels: Sequence[str], reputation: pd.DataFrame, goods: Mappi
         row["all [%]"] = 100 * in_all.sum() / max(above.sum(), 1)
         rows.append(row)
     if not rows:
-        raise BadInput(f"no training of {', '.join(labels)} is finished; the same command goes on")
+        raise BadInput(f"no training of {', '.join(labels)} is finished; run the same command again")
     return pd.DataFrame(rows)
 
 
 def scatter(artefact: Artefact, points: pd.DataFrame, across: tuple[str, str], up: tuple[str, str]) -> Made:
-    """A point for each row of ``points``, coloured by its "method"; both axes are a column and what the axis says."""
+    """A point for each row of ``points``, coloured by its "method"; each axis is a column and its title."""
     with style.context(STYLE):
         figure = Figure(figsize=(6.4, 4.4), dpi=160, layout="constrained")
         panel = figure.subplots()
@@ -203,13 +203,13 @@ def scatter(artefact: Artefact, points: pd.DataFrame, across: tuple[str, str], u
 
 
 def lines(**titles: str) -> Callable[[Study, Artefact], Made]:
-    """What makes a figure for each quantity: a panel for each method and way of dealing, a line for each site.
+    """A maker of one figure for each quantity, with a panel for each method and partition and a line for each site.
 
     Lines go over rounds and are means over seeds.
 
     Args:
-        titles: by quantity of the rounds, what the vertical axis says; "validation" is Dice of the model received on
-            the site's validation images, percent.
+        titles: by quantity of the rounds, the title of the vertical axis; "validation" is Dice of the received model
+            on the site's validation images, percent.
     """
 
     def make(study: Study, artefact: Artefact) -> Made:
@@ -225,7 +225,7 @@ def lines(**titles: str) -> Callable[[Study, Artefact], Made]:
 
 
 def _panels(study: Study, artefact: Artefact, quantity: str) -> dict[str, pd.DataFrame]:
-    """By method and way of dealing, rounds x sites; `BadInput` where no run records the quantity."""
+    """By method and partition, rounds x sites; `BadInput` if no run records the quantity."""
     panels: dict[str, pd.DataFrame] = {}
     for need in partitioned_needs(artefact):
         rounds = study.results(need).plain.rounds
@@ -235,27 +235,27 @@ def _panels(study: Study, artefact: Artefact, quantity: str) -> dict[str, pd.Dat
             own = table[table.index.get_level_values("method") == label]
             panels[name] = own.groupby(level="round").mean().dropna(axis=1, how="all")
     if not panels:
-        raise BadInput(f"no run records {quantity}; runs of an earlier FedMerit do not: train anew in another --out")
+        raise BadInput(f"no run records {quantity}; train again in another --out")
     return panels
 
 
 def _panel_table(panels: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """What `figures.curves.lines_over_rounds` shows as one table: ``panel, round`` and the sites."""
+    """The numbers of `figures.curves.lines_over_rounds` as one table: ``panel, round`` and the sites."""
     return pd.concat(
         {name: table.rename_axis("round") for name, table in panels.items()}, names=["panel"]
     ).reset_index()
 
 
 def bars(study: Study, artefact: Artefact) -> Made:
-    """Final Dice of each site by method, a figure for each way of dealing."""
+    """Final Dice of each site by method, a figure for each partition."""
     drawn = []
     for need in partitioned_needs(artefact):
         results = study.results(need)
         dice = 100 * site_dice(results).groupby(level="method").mean()
-        deal = require_partition(need).name
-        name = artefact.name if len(artefact.needs) == 1 else f"{artefact.name}-{file_name(deal)}"
+        partition = require_partition(need).name
+        name = artefact.name if len(artefact.needs) == 1 else f"{artefact.name}-{file_name(partition)}"
         numbers = dice.rename_axis("method").reset_index()
-        drawn.append(Drawn(name, f"{artefact.what}, {deal}", dots_and_bars.dice_bars(results.on_union), numbers))
+        drawn.append(Drawn(name, f"{artefact.what}, {partition}", dots_and_bars.dice_bars(results.on_union), numbers))
     return Made(drawn=drawn)
 
 
@@ -275,19 +275,19 @@ def _made(study: Study, artefact: Artefact, columns: dict[str, pd.DataFrame], ca
     return Made([table, *printed(artefact.name, artefact.published, groups)])
 
 
-def apart(labels: Sequence[str]) -> tuple[str, ...]:
-    """The same methods, sites of one model for all keeping what they train in the last round.
+def keep_own(labels: Sequence[str]) -> tuple[str, ...]:
+    """The same methods; under those with one model each site keeps the model that it trains in the last round.
 
-    The papers have every agent train once more at the end, since of one model fairness is undefined.
+    In the papers every agent trains once more at the end, since fairness is undefined for one model.
     """
-    return tuple(label + APART * (label in ("fedavg", "qfedavg", "fedce")) for label in labels)
+    return tuple(label + KEEP_OWN * (label in ("fedavg", "qfedavg", "fedce")) for label in labels)
 
 
 def agents(study: Study) -> Groups:
-    """The paper's columns of as many agents as sites were asked for."""
+    """The paper's columns of as many agents as the partition has sites."""
     return lambda group: group.endswith(f", {study.into} agents")
 
 
-def needs(labels: Sequence[str], deals: Sequence[Partition]) -> tuple[Compared, ...]:
-    """The same methods on sites dealt in several ways."""
-    return tuple(Compared(tuple(labels), deal) for deal in deals)
+def needs(labels: Sequence[str], partitions: Sequence[Partition]) -> tuple[Compared, ...]:
+    """The same methods on several partitions."""
+    return tuple(Compared(tuple(labels), partition) for partition in partitions)

@@ -1,7 +1,7 @@
-"""Papers whose tables and figures can be made for other sites: which there are, and their page.
+"""Papers whose tables and figures can be made with other sites, and their page.
 
-``OUT/tables`` and ``OUT/figures`` hold every artefact's files, ``OUT/page.html`` all of them, with what was run, what
-is not comparable and what is missing; `fedmerit_lab.papers.study` says where the trainings are.
+``OUT/tables`` and ``OUT/figures`` hold the files of every artefact, ``OUT/page.html`` all artefacts with options,
+differences to the paper and failures; `fedmerit_lab.papers.study` describes the folders of trainings.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -30,28 +30,28 @@ PAPERS: Mapping[str, Paper] = {
 
 @dataclass(frozen=True)
 class Shown:
-    """An artefact as the page shows it. Where it could not be made, ``missing`` says why."""
+    """An artefact on the page; ``missing`` is the reason if it could not be made."""
 
     artefact: Artefact
     tables: Sequence[Table] = ()
     pictures: Sequence[SavedFigure] = ()
     notes: Sequence[str] = ()
-    left_out: str = ""  # which methods cannot be trained on these sites, and why
+    left_out: str = ""  # methods that cannot be trained on these sites, and why
     missing: str = ""
 
 
 def find_paper(name: str) -> Paper:
-    """The paper of that name; `BadInput` where there is none."""
+    """The paper of that name; `BadInput` if there is none."""
     if name in PAPERS:
         return PAPERS[name]
     raise BadInput(f"paper {name!r}: unknown; there are {', '.join(PAPERS)}")
 
 
 def chosen(paper: Paper, only: str | None) -> list[Artefact]:
-    """The artefacts named in ``table1,figure3``, in the paper's order; None: all but those that are made on demand.
+    """The artefacts named in ``table1,figure3``, in the paper's order; None: all except those on demand.
 
     Raises:
-        BadInput: one is unknown, with why where the paper has it.
+        BadInput: one is unknown; the message has the reason if the paper has it.
     """
     if only is None:
         return [artefact for artefact in paper.artefacts if not artefact.on_demand]
@@ -75,7 +75,7 @@ def list_needs(artefacts: Sequence[Artefact]) -> list[Need]:
 
 
 def trainings_per_seed(artefacts: Sequence[Artefact], sites: Sequence[str], into: int) -> int:
-    """How many trainings of one seed all of them take together, those that several share counted once."""
+    """Number of trainings of one seed of all artefacts; shared trainings count once."""
     return len({key for need in list_needs(artefacts) for key in need.keys(sites, into)})
 
 
@@ -88,7 +88,7 @@ def produce(
     on_begin: Callable[[int], None] = lambda trainings: None,
     on_end: OnEnd = lambda folder, error: None,
 ) -> tuple[list[Shown], dict[Path, str]]:
-    """Train what is missing and make the artefacts, one after the other; the page grows with them.
+    """Execute the missing trainings and make the artefacts in turn; the page is written after each.
 
     Everything is planned before anything is trained. An artefact that lacks something does not stop the others.
 
@@ -116,17 +116,17 @@ def produce(
     failed: dict[Path, str] = {}
     for artefact in artefacts:
         for need in artefact.needs:
-            study.prepare(need)  # what waited for others may begin
+            study.prepare(need)  # it may have waited for other trainings
             left = [training for training in study.left(need) if training.folder not in failed]
             if left:
-                failed |= need.work_off(left, workers, on_end)
+                failed |= need.execute(left, workers, on_end)
         shown.append(_shown(artefact, study))
         write(paper, study, shown, [other for other in artefacts if other not in [one.artefact for one in shown]])
     return shown, failed
 
 
 def _shown(artefact: Artefact, study: Study) -> Shown:
-    """The artefact made, its files written."""
+    """Make an artefact and write its files."""
     left_out = _left_out(artefact, study)
     try:
         made: Made = artefact.make(study, artefact)
@@ -142,7 +142,7 @@ def _shown(artefact: Artefact, study: Study) -> Shown:
 
 
 def _left_out(artefact: Artefact, study: Study) -> str:
-    """What to say where methods cannot be trained on these sites; else nothing."""
+    """A note if methods cannot be trained on these sites, else ""."""
     labels = [label for need in artefact.needs for label in need.labels]
     lacking = list(dict.fromkeys(label for label in labels if not study.can_train(label)))
     if not lacking:
@@ -154,17 +154,17 @@ def _left_out(artefact: Artefact, study: Study) -> str:
 
 
 def write(paper: Paper, study: Study, shown: Sequence[Shown], to_come: Sequence[Artefact] = ()) -> Path:
-    """``page.html`` of what is made so far."""
+    """Write ``page.html`` with the artefacts so far."""
     page = study.out / "page.html"
     settings = {
         "sites": f"{len(study.names)}: {', '.join(study.names)} ({study.task}: {', '.join(study.labels)})",
         "rounds": study.rounds,
         "seeds": ", ".join(map(str, study.seeds)),
-        "set": ", ".join(f"{name}={value}" for name, value in study.settings.items()) or "nothing: all defaults",
+        "set": ", ".join(f"{name}={value}" for name, value in study.settings.items()) or "none: all defaults",
         "FedMerit": version("fedmerit"),
     }
     asked = list_needs([*(one.artefact for one in shown), *to_come])
-    if any(isinstance(need, Compared) and need.deal for need in asked):
-        settings["dealt into"] = f"{study.into} sites, where nothing else is said"
+    if any(isinstance(need, Compared) and need.partition for need in asked):
+        settings["partitioned into"] = f"{study.into} sites, unless an artefact has its own number"
     write_page(page, "paper.html.j2", paper=paper, shown=list(shown), to_come=list(to_come), settings=settings)
     return page

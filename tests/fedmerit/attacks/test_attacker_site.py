@@ -121,7 +121,7 @@ def test_a_rider_that_does_not_train_sends_the_vectors_that_belong_to_the_method
     site.method = WithVectors()
     assert list(site.answer(late_task).vectors) == ["control"]
     assert not site.answer(late_task).vectors["control"].any()
-    parameters, _ = site.memory.of(late_task.round).own
+    parameters, _ = site.memory.read(late_task.round).own
     assert torch.equal(parameters, late_task.parameters)
 
 
@@ -142,7 +142,7 @@ def test_a_simulated_site_attacks_as_a_local_one(tmp_path, sites, assert_same_ru
     local = make(tmp_path / "local" / "run", sites, "local", attacks)
     simulated = make(tmp_path / "sim" / "run", sites, "sim", attacks)
     assert_same_run(local, simulated)
-    assert read_run(local)["behaviours"] == read_run(simulated)["behaviours"]
+    assert read_run(local)["attacks"] == read_run(simulated)["attacks"]
     honest = make(tmp_path / "honest" / "run", sites, "local", {})
     digests = [[json.loads(line)["updates"] for line in (run / "ledger.jsonl").open()] for run in (local, honest)]
     attacking = {site for site, sent in digests[0][0].items() if sent != digests[1][0][site]}

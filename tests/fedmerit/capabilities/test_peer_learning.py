@@ -4,7 +4,7 @@ import pytest
 import torch
 from rounds import SOONER, layout
 
-from fedmerit.capabilities import LearnsFromPeers, PeerTerm, exchanges_directly
+from fedmerit.capabilities import LearnsFromPeers, PeerTerm, capabilities
 from fedmerit.methods.registry import METHODS
 
 PEERS = [name for name, kind in METHODS.items() if issubclass(kind, LearnsFromPeers)]
@@ -12,7 +12,7 @@ PEERS = [name for name, kind in METHODS.items() if issubclass(kind, LearnsFromPe
 
 def test_who_learns_from_peers():
     assert PEERS == ["cycle", "vpdl"]
-    assert LearnsFromPeers().peer_quantities == ("available",)
+    assert LearnsFromPeers().peer_quantities == {"available": (0, 1)}
     for call in (lambda one: one.sharing(None), lambda one: one.probability(None, 0), lambda one: one.learn_from(None)):
         with pytest.raises(NotImplementedError):
             call(LearnsFromPeers())
@@ -21,14 +21,14 @@ def test_who_learns_from_peers():
 @pytest.mark.parametrize("method", PEERS)
 def test_models_go_by_the_server_unless_peers_are_asked(method):
     kind = METHODS[method]
-    assert not exchanges_directly(kind(**SOONER[method]))
-    assert exchanges_directly(kind(**SOONER[method], exchange="peer"))
-    assert not exchanges_directly(METHODS["fedavg"]())
+    assert not capabilities(kind(**SOONER[method])).exchanges_directly
+    assert capabilities(kind(**SOONER[method], exchange="peer")).exchanges_directly
+    assert not capabilities(METHODS["fedavg"]()).exchanges_directly
 
 
 @pytest.mark.parametrize("method", PEERS)
 def test_availability_is_asked_of_every_peer(method):
-    assert METHODS[method](**SOONER[method]).peer_quantities[0] == "available"
+    assert METHODS[method](**SOONER[method]).peer_quantities["available"] == (0, 1)
 
 
 @pytest.mark.parametrize("method", PEERS)

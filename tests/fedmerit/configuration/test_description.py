@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from fedmerit.configuration import description
+import fedmerit.version
 from fedmerit.configuration.description import describe, read_plan
 from fedmerit.configuration.run import TASKS, RunConfiguration, make_configuration
 from fedmerit.errors import BadInput
 from fedmerit.files import write_json
+from fedmerit.version import code_commit
 
 CONFIG = make_configuration("fedce", "fundus", 7, 3, TASKS["fundus"], {"combine": "plus", "lr": "0.1"})
 
@@ -23,7 +24,7 @@ def test_it_says_what_was_run_and_a_run_can_be_made_of_it_again():
     expected = {
         **{"run": "mine", "method": "fedce", "seed": 3, "sites": ["B", "A"], "task": "fundus", "rounds": 7},
         **{"engine": "sim", "labels": ["disc", "cup"]},
-        "parameters": {"combine": "plus", "estimate": "site", "error": "absolute"},
+        "parameters": {"combine": "plus", "error": "absolute"},
     }
     assert {name: told[name] for name in expected} == expected
     assert told["training"]["lr"] == 0.1
@@ -40,6 +41,7 @@ def test_it_says_when_and_by_which_command_and_versions(monkeypatch):
     assert told["packages"]["torch"].split("+")[0] == torch.__version__.split("+")[0]
     assert told["packages"]["python"] == platform.python_version()
     assert told["fedmerit_version"] == told["packages"]["fedmerit"]
+    assert told["commit"] == code_commit()
 
 
 def test_what_came_with_a_job_has_no_version(monkeypatch):
@@ -48,7 +50,7 @@ def test_what_came_with_a_job_has_no_version(monkeypatch):
             raise PackageNotFoundError
         return "1.0"
 
-    monkeypatch.setattr(description, "version", version)
+    monkeypatch.setattr(fedmerit.version, "version", version)
     told = describe("mine", CONFIG, ("A",), "prod")
     assert told["fedmerit_version"] == told["packages"]["fedmerit"] == "not installed"
     assert told["packages"]["nvflare"] == "1.0"

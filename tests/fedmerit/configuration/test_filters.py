@@ -50,4 +50,4 @@ def test_models_that_go_from_site_to_site_pass_no_filter():
 
 def test_a_weighted_sum_is_enough_for_few():
     assert {name for name, kind in METHODS.items() if kind().needs.sums_only} == {"fedavg", "fedce"}
-    assert not build_method("fedce", {"estimate": "server"}).needs.sums_only
+    assert not build_method("fedce", {"error": "others"}).needs.sums_only

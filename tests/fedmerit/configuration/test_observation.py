@@ -14,8 +14,8 @@ from fedmerit.methods.registry import METHODS, build_method
 from fedmerit.observers import MultiRoundReconstruction
 
 ONE_MODEL = {  # for all sites, with the methods' defaults
-    *("pooled", "fedavg", "fedce", "qfedavg", "fedci", "fedvalue", "silobn", "fedprox", "fedavgm", "fedadam"),
-    *("scaffold", "median", "trimmed", "krum"),
+    *("pooled", "fedavg", "fedce", "fedce_nvflare", "qfedavg", "fedci", "fedvalue", "silobn", "fedprox", "fedavgm"),
+    *("fedadam", "scaffold", "median", "trimmed", "krum"),
 }
 
 

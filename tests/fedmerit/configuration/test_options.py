@@ -49,7 +49,7 @@ def test_what_is_not_said_is_as_by_default():
 
 
 def test_a_spec_is_taken_apart_without_being_judged():
-    assert split_spec("fedce:combine=plus:0.5,estimate=server") == ("fedce", ["combine=plus:0.5", "estimate=server"])
+    assert split_spec("fedce:combine=plus:0.5,error=relative") == ("fedce", ["combine=plus:0.5", "error=relative"])
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ def test_fewer_processes_than_sites_give_the_same(trained, assert_same_run, monk
     ("threads", "method", "settings"),
     [
         (3, "fedavg", ()),
-        (3, "fedce", ("estimate=server",)),
+        (3, "fedce_nvflare", ()),
         (3, "fedavg", ("augment=false", "norm=group", "residual_units=0")),
         (1, "standalone", ()),
     ],

@@ -74,7 +74,7 @@ def test_the_choice_is_made_once(finished, sites):
     finisher = FinalModelSelector(config, SiteFolder(sites / "site1"), finished / "sites" / "site1", lambda: network)
     worst = initial_network(config.network, 5)
     again = finisher.finish((flat.get_parameters(worst), flat.get_buffers(worst)))
-    rows = read_results(finished).query("quantity == 'choice' and site == 'site1'")
+    rows = read_results(finished).query("quantity == 'final_model_choice' and site == 'site1'")
     assert set(rows["value"]) == {float(again.choice)}
     assert again.choice in range(GIVEN, ALONE + 9)
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from fedmerit.federation.admission import RunGuard
 from pretending import SITES, evaluated, replies, tiny_plan
 from stepping import Stepped as Federation
 
 from fedmerit import flat
 from fedmerit.capabilities import EvaluatesCandidates
 from fedmerit.errors import BadInput
-from fedmerit.federation.admission import RunGuard
 from fedmerit.federation.recorder import Recorder
 from fedmerit.flat import Buffers
 from fedmerit.methods.registry import build_method
@@ -250,7 +250,7 @@ def test_a_verdict_withholds_weight_and_model_and_is_recorded(tmp_path):
     play(federation, change=idle)
     last = ledger(tmp_path / "run")[-1]
     assert last["guard"]["verdicts"] == ["Birch"]
-    assert set(last["guard"]["signs"]["Birch"]) >= {"length", "direction"}
+    assert set(last["guard"]["indicators"]["Birch"]) >= {"length", "direction"}
     assert last["weights"]["Birch"] == 0
     assert sum(last["weights"].values()) == pytest.approx(1)
     rows = read_results(tmp_path / "run").query("round == 5 and site == 'Birch' and split == ''")

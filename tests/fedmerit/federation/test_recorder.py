@@ -151,7 +151,7 @@ def test_what_a_site_takes_home_stands_beside_what_it_was_given_and_trained_alon
     recorder.finished(2, "testing", [test, None, None])
     found = {name: of(recorder, "dice", f"testing_{name}") for name in ("given", "alone", "finished")}
     assert found == {"given": {"Alder": 0.5}, "alone": {"Alder": 1.0}, "finished": {"Alder": 1.0}}
-    assert of(recorder, "choice", "testing_finished") == {"Alder": 1.0}
+    assert of(recorder, "final_model_choice", "testing_finished") == {"Alder": 1.0}
 
 
 def test_what_is_observed_is_named_by_its_coalition(recorder):

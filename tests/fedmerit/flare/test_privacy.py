@@ -82,7 +82,7 @@ def test_a_method_that_cannot_bear_filters_is_told_before_anything_is_written(fe
 
 def test_export_puts_the_filters_before_the_gate(fedmerit, tmp_path):
     job = ("--method", "fedce", "--task", "prostate", "--out", tmp_path / "job")
-    result = fedmerit("export", *job, "--privacy", PERCENTILE, "--privacy", "gaussian:clip=2")
+    result = fedmerit("job", "export", *job, "--privacy", PERCENTILE, "--privacy", "gaussian:clip=2")
     assert result.exit_code == 0, result.output
     config = json.loads((tmp_path / "job/app/config/config_fed_client.json").read_text())
     chains = {task: group["filters"] for group in config["task_result_filters"] for task in group["tasks"]}

@@ -31,7 +31,7 @@ def test_one_job_per_method_and_task():
 @pytest.mark.parametrize("name", FOLDERS)
 def test_job_folder_is_what_export_writes(fedmerit, tmp_path, name):
     method, _, task = name.partition("_")
-    result = fedmerit("export", "--method", method, "--task", task, "--out", tmp_path / name)
+    result = fedmerit("job", "export", "--method", method, "--task", task, "--out", tmp_path / name)
     assert result.exit_code == 0, result.output
     assert contents(tmp_path / name) == contents(JOBS / name)
 
@@ -47,7 +47,10 @@ def test_job_folder_carries_no_code_and_no_path(name):
 def test_exported_settings_stand_in_the_job(fedmerit, tmp_path):
     settings = ("--rounds", 7, "--seed", 3, "--min-sites", 5, "--set", "combine=plus", "--set", "lr=0.01")
     assert (
-        fedmerit("export", "--method", "fedce", "--task", "fundus", "--out", tmp_path / "job", *settings).exit_code == 0
+        fedmerit(
+            "job", "export", "--method", "fedce", "--task", "fundus", "--out", tmp_path / "job", *settings
+        ).exit_code
+        == 0
     )
     assert json.loads((tmp_path / "job/meta.json").read_text())["min_clients"] == 5
     for side in ("server", "client"):
@@ -61,7 +64,7 @@ def test_job_may_bring_its_code(fedmerit, tmp_path):
     """A site without the package could run it; what the job names stands in the code that it brings."""
     for _ in range(2):
         options = ("--method", "fedce", "--task", "prostate", "--out", tmp_path / "job", "--byoc")
-        assert fedmerit("export", *options).exit_code == 0
+        assert fedmerit("job", "export", *options).exit_code == 0
     custom = tmp_path / "job/app/custom"
     assert {path.suffix for path in custom.rglob("*") if path.is_file()} == {".py", ".pyi", ".typed"}
     names = [name.rpartition(".") for name in build_site_policy()["class_allow_list"]]
@@ -77,7 +80,7 @@ def test_job_may_bring_its_code(fedmerit, tmp_path):
 def test_export_leaves_another_folder_alone(fedmerit, tmp_path):
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis/thesis.txt").write_text("all of it")
-    result = fedmerit("export", "--out", tmp_path / "thesis", "--method", "fedavg", "--task", "prostate")
+    result = fedmerit("job", "export", "--out", tmp_path / "thesis", "--method", "fedavg", "--task", "prostate")
     assert result.exit_code == 2
     assert str(tmp_path / "thesis") in result.stderr
     assert contents(tmp_path / "thesis") == {"thesis.txt": b"all of it"}
@@ -85,7 +88,7 @@ def test_export_leaves_another_folder_alone(fedmerit, tmp_path):
 
 @pytest.mark.parametrize("name", [".job", "my job", "jöb"])
 def test_export_under_what_is_no_name_of_a_job(fedmerit, tmp_path, name):
-    result = fedmerit("export", "--out", tmp_path / name, "--method", "fedavg", "--task", "prostate")
+    result = fedmerit("job", "export", "--out", tmp_path / name, "--method", "fedavg", "--task", "prostate")
     assert result.exit_code == 2
     assert f"{name!r} is no name of an NVFlare job" in " ".join(result.stderr.split())
     assert not list(tmp_path.iterdir())
@@ -110,7 +113,7 @@ def simulate(fedmerit, scripts, sites, tmp_path, kill):
     def run(rounds: int, allowed: bool, **environment: str) -> Path:
         job, workspace = tmp_path / "fedce_prostate", tmp_path / "workspace"
         settings = ("--rounds", rounds, "--set", "architecture=unet", "--set", "width=4", "--set", "depth=3")
-        fedmerit("export", "--method", "fedce", "--task", "prostate", "--out", job, *settings)
+        fedmerit("job", "export", "--method", "fedce", "--task", "prostate", "--out", job, *settings)
         (workspace / "local").mkdir(parents=True)
         if allowed:
             shutil.copy(JOBS / "resources.json", workspace / "local")

@@ -7,7 +7,7 @@ import torch
 from pulling_sites import updates_of
 
 from fedmerit.core import Reports
-from fedmerit.guard.guard import Enrolled, Guard, RoundReplies
+from fedmerit.guard.guard import Enrolled, Guard
 from fedmerit.guard.history import History
 from fedmerit.guard.settings import GuardSettings
 from fedmerit.vectors import gram
@@ -17,7 +17,7 @@ Change = Callable[[int, torch.Tensor], torch.Tensor]
 
 @pytest.fixture
 def play():
-    """Rounds through a guard: the ruling and history of each.
+    """Rounds through a guard: the admission and history of each.
 
     ``change`` (round, updates) makes attackers; only the rows ``there`` (round) answer.
     """
@@ -36,9 +36,9 @@ def play():
             present = torch.tensor([row in there(number) for row in range(n)])
             updates = change(number, updates_of(number)) * present[:, None]
             reports = Reports(torch.full((n,), 50.0).double() * present, present, products=gram(updates))
-            history, ruling = guard.rule(history, RoundReplies(updates, reports, step))
-            step = ruling.updates[ruling.reports.present].mean(dim=0)
-            given.append((ruling, history))
+            history, admission = guard.admit(history, updates, reports, step)
+            step = admission.updates[admission.reports.present].mean(dim=0)
+            given.append((admission, history))
         return given
 
     return rounds

@@ -9,7 +9,7 @@ from pulling_sites import updates_of
 
 from fedmerit.core import Outcome, Reports
 from fedmerit.errors import RunFailed
-from fedmerit.guard.guard import RULES, Enrolled, Guard, RoundReplies
+from fedmerit.guard.guard import RULES, Enrolled, Guard
 from fedmerit.guard.history import History
 from fedmerit.guard.indicators import KINDS
 from fedmerit.guard.settings import GuardSettings
@@ -35,17 +35,17 @@ def zeros(round, updates):
 
 
 def test_honest_answers_keep_their_bits_and_nobody_is_accused(play):
-    for number, (ruling, history) in enumerate(play(honest, 12)):
-        assert torch.equal(ruling.updates, updates_of(number))
-        assert ruling.reports.present.all()
+    for number, (admission, history) in enumerate(play(honest, 12)):
+        assert torch.equal(admission.updates, updates_of(number))
+        assert admission.reports.present.all()
         assert not history.verdicts.against.any()
         outcome = Outcome(*torch.rand(3, 6).double(), models=torch.zeros(4))
-        assert ruling.settled(outcome, torch.zeros(4)) is outcome
+        assert admission.divide_outcome(outcome, torch.zeros(4)) is outcome
 
 
 def test_an_honest_outlier_shows_one_kind_of_sign_and_no_more(play):
-    ruling, history = play(honest, 12)[-1]
-    assert ruling.signs[:, 3].tolist() == [kind == "direction" for kind in KINDS]
+    admission, history = play(honest, 12)[-1]
+    assert admission.indicators[:, 3].tolist() == [kind == "direction" for kind in KINDS]
     assert not history.verdicts.against[3]
 
 
@@ -98,12 +98,12 @@ def test_a_claim_is_held_against_the_aggregation_before_where_the_update_was_in_
         updates = updates_of(number)
         updates[2] *= 100 if number == 0 else 1  # shortened in round 0 alone
         reports = Reports(torch.full((6,), 50.0).double(), torch.ones(6).bool(), products=gram(updates))
-        history, ruling = guard.rule(history, RoundReplies(updates, reports))
+        history, admission = guard.admit(history, updates, reports)
         wrong = torch.tensor([1.0, 1, 1, 1, 0, 0]).double() * (number > 0)
         ones = torch.ones(6).double()
         outcome = Outcome(ones, ones, ones / 6, torch.zeros(2000), quantities={"flagged": wrong})
-        history = guard.after(history, ruling, outcome)
-        found.append(history.claimed.tolist())
+        history = guard.after(history, admission, outcome)
+        found.append(history.claim_was_wrong.tolist())
     assert found == [[False] * 6, [False] * 3 + [True] + [False] * 2, [False] * 2 + [True] * 2 + [False] * 2]
 
 
@@ -115,16 +115,16 @@ def _of_one_maker(sent, rounds=12):
         updates = updates_of(number)
         updates[3] = sent(number)
         reports = Reports(torch.full((6,), 50.0).double(), torch.ones(6).bool(), products=gram(updates))
-        history, ruling = guard.rule(history, RoundReplies(updates, reports, step))
-        history = guard.after(history, ruling, Outcome(weights, weights, weights, torch.zeros(2000)))
-        step = ruling.updates[3]
-    return ruling, history
+        history, admission = guard.admit(history, updates, reports, step)
+        history = guard.after(history, admission, Outcome(weights, weights, weights, torch.zeros(2000)))
+        step = admission.updates[3]
+    return admission, history
 
 
 def test_who_makes_the_model_alone_is_not_told_by_its_likeness_to_the_step_that_it_made():
     noise = torch.randn(12, 2000, generator=torch.Generator().manual_seed(3))
-    ruling, history = _of_one_maker(lambda round: 0.01 * (noise[0] + 0.5 * noise[round]))  # cosine of two: .8
-    assert ruling.signs[:, 3].tolist() == [kind == "direction" for kind in KINDS]
+    admission, history = _of_one_maker(lambda round: 0.01 * (noise[0] + 0.5 * noise[round]))  # cosine of two: .8
+    assert admission.indicators[:, 3].tolist() == [kind == "direction" for kind in KINDS]
     assert not history.verdicts.against.any()
 
 
@@ -134,14 +134,14 @@ def test_who_makes_the_model_alone_is_told_when_it_sends_the_same_again():
 
 
 def test_who_is_withheld_from_earns_nothing_and_keeps_what_it_trained(play):
-    ruling, _ = play(replaced(5, zeros), 6)[-1]
-    assert ruling.reports.present.tolist() == [True] * 5 + [False]
+    admission, _ = play(replaced(5, zeros), 6)[-1]
+    assert admission.reports.present.tolist() == [True] * 5 + [False]
     outcome = Outcome(*torch.ones(3, 6).double(), models=torch.ones(2000), quantities={"quota": torch.ones(6)})
     received = torch.full((2000,), 5.0)
-    settled = ruling.settled(outcome, received)
+    settled = admission.divide_outcome(outcome, received)
     for values in (settled.contribution, settled.reputation, settled.weights, settled.quantities["quota"]):
         assert values.tolist() == [1.0] * 5 + [0.0]
-    assert torch.equal(settled.models[5], received + ruling.own[5])
+    assert torch.equal(settled.models[5], received + admission.own[5])
     assert torch.equal(settled.models[0], torch.ones(2000))
 
 
@@ -155,18 +155,18 @@ def test_a_site_that_stops_is_paid_again_unless_it_was_excluded(play):
 
 
 def test_a_verdict_that_is_only_shown_changes_nothing(play):
-    ruling, history = play(replaced(5, zeros), 8, "show")[-1]
+    admission, history = play(replaced(5, zeros), 8, "show")[-1]
     assert history.verdicts.against[5]
-    assert ruling.reports.present.all()
+    assert admission.reports.present.all()
 
 
 def test_long_updates_are_shortened_to_three_times_the_median(play):
-    ruling, _ = play(replaced(2, lambda round, updates: 1e6 * updates[2]), 1)[0]
-    lengths = ruling.updates.norm(dim=1)
+    admission, _ = play(replaced(2, lambda round, updates: 1e6 * updates[2]), 1)[0]
+    lengths = admission.updates.norm(dim=1)
     others = lengths[[0, 1, 3, 4, 5]].median()
     assert float(lengths[2]) == pytest.approx(3 * float(others), rel=1e-5)
-    assert ruling.quantities["clipped"][[0, 1, 3, 4, 5]].tolist() == [1.0] * 5
-    assert torch.allclose(ruling.reports.products, gram(ruling.updates), rtol=1e-5)
+    assert admission.quantities["clipped"][[0, 1, 3, 4, 5]].tolist() == [1.0] * 5
+    assert torch.allclose(admission.reports.products, gram(admission.updates), rtol=1e-5)
 
 
 def test_a_long_update_is_held_to_the_last_median_where_few_answer(play):
@@ -177,16 +177,16 @@ def test_a_long_update_is_held_to_the_last_median_where_few_answer(play):
 
 
 def test_a_verdict_is_not_lifted_while_few_answer(play):
-    for ruling, history in play(replaced(5, zeros), 12, there=lambda round: (0, 5) if round > 6 else range(6))[6:]:
+    for admission, history in play(replaced(5, zeros), 12, there=lambda round: (0, 5) if round > 6 else range(6))[6:]:
         assert history.verdicts.against.tolist() == [False] * 5 + [True]
-        assert ruling.withheld[5]
+        assert admission.withheld[5]
 
 
 def test_excluded_sites_alone_make_no_model(play):
     with pytest.raises(RunFailed, match="only sites answered that verdicts have excluded"):
         play(replaced(5, zeros), 8, "exclude", there=lambda round: (5,) if round > 6 else range(6))
-    ruling, _ = play(replaced(5, zeros), 8, there=lambda round: (5,) if round > 6 else range(6))[-1]
-    assert not ruling.withheld[5]  # somebody has to go on
+    admission, _ = play(replaced(5, zeros), 8, there=lambda round: (5,) if round > 6 else range(6))[-1]
+    assert not admission.withheld[5]  # somebody has to go on
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.5])
@@ -197,22 +197,22 @@ def test_copies_are_one_site_to_the_method_and_divide_what_it_earns(play, noise)
         twins = [updates[5] + scale * torch.randn(2000, generator=random) for _ in range(2)]
         return torch.cat([updates[:5], torch.stack(twins)])
 
-    ruling, _ = play(copied, 3)[-1]
-    assert ruling.reports.present.tolist() == [True] * 6 + [False]
-    assert torch.allclose(ruling.updates[5], copied(2, updates_of(2))[5:].mean(dim=0), atol=1e-6)
+    admission, _ = play(copied, 3)[-1]
+    assert admission.reports.present.tolist() == [True] * 6 + [False]
+    assert torch.allclose(admission.updates[5], copied(2, updates_of(2))[5:].mean(dim=0), atol=1e-6)
     weights = torch.tensor([0.16] * 5 + [0.2, 0.0]).double()
-    settled = ruling.settled(Outcome(weights, weights, weights, torch.zeros(3)), torch.zeros(3))
+    settled = admission.divide_outcome(Outcome(weights, weights, weights, torch.zeros(3)), torch.zeros(3))
     assert settled.weights[5:].tolist() == pytest.approx([0.1, 0.1])
-    assert ruling.site_reports.num_samples.tolist() == pytest.approx([50.0] * 5 + [25.0, 25.0])
+    assert admission.site_reports.num_samples.tolist() == pytest.approx([50.0] * 5 + [25.0, 25.0])
 
 
 def test_an_organisation_counts_with_all_its_images_as_one_site(play):
     enrolled = Enrolled(
         torch.tensor([50.0, 50, 50, 50, 30, 60]).double(), torch.tensor([0, 1, 2, 3, 4, 4]), torch.zeros(6, 6).bool()
     )
-    ruling, _ = play(honest, 1, enrolled=enrolled)[0]
-    assert ruling.reports.num_samples.tolist() == pytest.approx([50, 50, 50, 50, 90, 0])
-    assert ruling.reward_groups.parts[4:].tolist() == pytest.approx([1 / 3, 2 / 3])
+    admission, _ = play(honest, 1, enrolled=enrolled)[0]
+    assert admission.reports.num_samples.tolist() == pytest.approx([50, 50, 50, 50, 90, 0])
+    assert admission.reward_groups.parts[4:].tolist() == pytest.approx([1 / 3, 2 / 3])
 
 
 def test_what_a_group_has_earned_stays_when_its_first_site_is_away(play):
@@ -221,19 +221,19 @@ def test_what_a_group_has_earned_stays_when_its_first_site_is_away(play):
     away = {1: (1,), 2: (4,)}
     rounds = play(honest, 3, enrolled=enrolled, there=lambda round: set(range(6)) - set(away.get(round, ())))
     earned = torch.tensor([0.1, 0.3, 0.2, 0.2, torch.nan, 0.2]).double()  # as the method has it, row by row
-    for number, (ruling, _) in enumerate(rounds):
-        assert ruling.reports.present.tolist() == [True, True, True, True, False, True]
+    for number, (admission, _) in enumerate(rounds):
+        assert admission.reports.present.tolist() == [True, True, True, True, False, True]
         mean = updates_of(number)[[row for row in (1, 4) if row not in away.get(number, ())]].mean(dim=0)
-        assert torch.allclose(ruling.updates[1], mean, atol=1e-7)
+        assert torch.allclose(admission.updates[1], mean, atol=1e-7)
         models = torch.arange(6.0)[:, None].repeat(1, 2)
         quantities = {"cosine": earned}
-        settled = ruling.settled(Outcome(earned, earned, earned, models, quantities), torch.zeros(6, 2))
+        settled = admission.divide_outcome(Outcome(earned, earned, earned, models, quantities), torch.zeros(6, 2))
         expected = {0: (0.15, 0.15), 1: (torch.nan, 0.3), 2: (0.3, torch.nan)}[number]
         assert settled.contribution[[1, 4]].tolist() == pytest.approx(expected, nan_ok=True)
         assert settled.weights[[1, 4]].tolist() == pytest.approx([0.0 if one != one else one for one in expected])
         assert settled.quantities["cosine"][[1, 4]].isnan().tolist() == [one != one for one in expected]
         assert settled.models[[1, 4]].tolist() == [[1.0, 1.0]] * 2  # the group has one model
-        assert ruling.site_reports.num_samples.sum() == pytest.approx(50.0 * ruling.counted.sum())
+        assert admission.site_reports.num_samples.sum() == pytest.approx(50.0 * admission.counted.sum())
 
 
 def test_a_group_claims_the_mean_of_what_its_sites_claim():
@@ -242,23 +242,23 @@ def test_a_group_claims_the_mean_of_what_its_sites_claim():
     )
     updates, claimed = torch.randn(4, 10), torch.tensor([0.1, 0.5, 0.6, 0.7]).double()
     reports = Reports(torch.ones(4).double(), torch.ones(4).bool(), {"loss": claimed}, products=gram(updates))
-    _, ruling = guard.rule(History.empty(4), RoundReplies(updates, reports))
-    assert ruling.reports.values["loss"].tolist() == pytest.approx([0.3, torch.nan, 0.5, 0.45], nan_ok=True)
+    _, admission = guard.admit(History.empty(4), updates, reports)
+    assert admission.reports.values["loss"].tolist() == pytest.approx([0.3, torch.nan, 0.5, 0.45], nan_ok=True)
 
 
 def test_sites_that_enrolled_the_same_cases_are_copies_from_the_first_round(play):
     shared = torch.zeros(6, 6).bool()
     shared[0, 1] = shared[1, 0] = True
-    ruling, _ = play(honest, 1, enrolled=Enrolled(torch.full((6,), 50.0).double(), torch.arange(6), shared))[0]
-    assert ruling.reports.present.tolist() == [True, False, True, True, True, True]
+    admission, _ = play(honest, 1, enrolled=Enrolled(torch.full((6,), 50.0).double(), torch.arange(6), shared))[0]
+    assert admission.reports.present.tolist() == [True, False, True, True, True, True]
 
 
 def test_without_updates_counts_are_bounded_all_the_same():
     guard = Guard(GuardSettings("on"), Enrolled.nothing(4), merges=False, measures=False)
     counts = torch.tensor([50.0, 60.0, 70.0, 1e9]).double()
     reports = Reports(counts, torch.ones(4).bool(), products=gram(torch.zeros(4, 0)))
-    _, ruling = guard.rule(History.empty(4), RoundReplies(torch.zeros(4, 0), reports))
-    assert ruling.reports.num_samples.tolist() == pytest.approx([50, 60, 70, 180])
+    _, admission = guard.admit(History.empty(4), torch.zeros(4, 0), reports)
+    assert admission.reports.num_samples.tolist() == pytest.approx([50, 60, 70, 180])
 
 
 def test_the_page_has_every_rule_in_the_words_of_its_declaration():

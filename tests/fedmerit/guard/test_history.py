@@ -1,11 +1,11 @@
-"""What the guard remembers: sketches, means over rounds, its way through a checkpoint."""
+"""What the guard remembers: sketches, running means, verdicts, and its way through a checkpoint."""
 
 import math
 
 import pytest
 import torch
 
-from fedmerit.guard.history import WIDTH, WINDOW, History, running_mean, sketch
+from fedmerit.guard.history import ROUNDS, WIDTH, WINDOW, History, Verdicts, running_mean, sketch
 
 
 def cosines(rows):
@@ -16,25 +16,11 @@ def cosines(rows):
 def test_history_survives_a_checkpoint(play, tmp_path):
     _, history = play(lambda round, updates: updates, 3)[-1]
     torch.save(history.content(), tmp_path / "history.pt")
-    again = History.of(torch.load(tmp_path / "history.pt", weights_only=True))
-    for name, value in vars(history).items():
-        if name not in ("verdicts", "responses"):
-            assert torch.equal(value.nan_to_num(9.0), getattr(again, name).nan_to_num(9.0)), name
-    for part in ("verdicts", "responses"):
-        for name, value in vars(getattr(history, part)).items():
-            assert torch.equal(value, getattr(getattr(again, part), name)), name
-
-
-def test_what_an_earlier_version_did_not_remember_is_not_known():
-    content = History.empty(3).content()
-    content["verdicts"]["seen"] = torch.ones(4, 3, WINDOW, dtype=torch.bool)  # of the kinds there were
-    for name in ("rater_distance", "response", "responses", "likeness"):
-        del content[name]
-    history = History.of(content)
-    for known in (history.rater_distance, history.response, history.likeness):
-        assert known.isnan().tolist() == [True] * 3
-    assert history.verdicts.rounds.tolist() == [[WINDOW] * 3] * 4 + [[0] * 3] * 2
-    assert not history.responses.counts.any()
+    again = History.restore(torch.load(tmp_path / "history.pt", weights_only=True))
+    for one, other in ((history, again), (history.verdicts, again.verdicts), (history.responses, again.responses)):
+        for name, value in vars(one).items():
+            if isinstance(value, torch.Tensor):
+                assert torch.equal(value.nan_to_num(9.0), getattr(other, name).nan_to_num(9.0)), name
 
 
 def test_a_sketch_keeps_cosines():
@@ -66,3 +52,77 @@ def test_what_is_remembered_is_half_of_what_was_and_half_of_what_is():
     nan = math.nan
     memory, now = torch.tensor([0.4, nan, 0.4, nan]), torch.tensor([0.8, 0.2, nan, nan])
     assert running_mean(memory, now).tolist() == pytest.approx([0.6, 0.2, 0.4, nan], nan_ok=True)
+
+
+def test_a_sign_that_cannot_be_looked_for_any_more_stays_as_it_was():
+    """Else a verdict would end with training, when honest updates have nothing in common any more."""
+
+    def after(verdicts, rounds, short, elsewhere, known):
+        seen = torch.tensor([[short], [False], [elsewhere], [False]])
+        all_known = torch.ones(4, 1, dtype=torch.bool)
+        all_known[2] = known
+        for _ in range(rounds):
+            verdicts = verdicts.after(seen, all_known, torch.tensor([True]), False)
+        return verdicts
+
+    found = after(Verdicts.none(4, 1), ROUNDS, True, True, True)
+    assert found.against.all()
+    later = after(found, 20, True, False, False)
+    assert later.against.all()
+    assert torch.equal(later.seen[2], found.seen[2])
+    assert not after(later, ROUNDS, False, False, False).against.any()  # it works again: one kind alone is left
+    assert not after(found, ROUNDS, True, False, True).against.any()
+    assert not after(Verdicts.none(4, 1), 20, True, True, False).against.any()  # nothing begins so
+
+
+def rounds_of(verdicts, rounds, seen, present=True, for_good=False):
+    """One site, of two kinds, in so many rounds on end; both can be looked for."""
+    known = torch.ones(2, 1, dtype=torch.bool)
+    for _ in range(rounds):
+        verdicts = verdicts.after(torch.tensor(seen)[:, None], known, torch.tensor([present]), for_good)
+    return verdicts
+
+
+def test_two_kinds_of_signs_in_three_of_nine_rounds_are_a_verdict():
+    nothing = Verdicts.none(2, 1)
+    assert not rounds_of(nothing, 2, [True, True]).against
+    assert rounds_of(nothing, 3, [True, True]).against
+    assert not rounds_of(nothing, 30, [True, False]).against
+    broken = rounds_of(rounds_of(nothing, 2, [True, True]), WINDOW - ROUNDS, [True, False])
+    assert rounds_of(broken, 1, [True, True]).against
+    assert not rounds_of(rounds_of(broken, 1, [True, False]), 1, [True, True]).against  # too long ago
+
+
+@pytest.mark.parametrize(("of", "judged_in"), [(2, 5), (3, 8), (4, 11), (5, None)])
+def test_who_rides_in_one_of_up_to_four_rounds_is_judged(of, judged_in):
+    verdicts, found = Verdicts.none(2, 1), []
+    for number in range(40):
+        verdicts = rounds_of(verdicts, 1, [number % of == of - 1] * 2)
+        found += [number] if verdicts.against else []
+    assert (min(found) if found else None) == judged_in
+
+
+def test_three_rounds_without_two_kinds_lift_it_unless_it_is_for_good():
+    found = rounds_of(Verdicts.none(2, 1), 3, [True, True])
+    assert rounds_of(found, 2, [True, False]).against
+    assert not rounds_of(found, 3, [True, False]).against
+    again = rounds_of(rounds_of(found, 2, [False, False]), 1, [True, True])
+    assert rounds_of(again, 2, [False, False]).against  # counted from anew
+    assert rounds_of(found, 30, [False, False], for_good=True).against
+
+
+def test_an_absent_site_stands_as_it_stood():
+    found = rounds_of(Verdicts.none(2, 1), 3, [True, True])
+    for before in (rounds_of(Verdicts.none(2, 1), 2, [True, True]), found, rounds_of(found, 2, [True, False])):
+        after = rounds_of(before, 9, [False, False], present=False)
+        assert all(torch.equal(value, getattr(after, name)) for name, value in vars(before).items())
+
+
+def test_a_kind_that_cannot_be_looked_for_founds_no_verdict():
+    """An outlier whose direction stays as it was late in training, and who is stale by chance in three rounds."""
+    verdicts, known = rounds_of(Verdicts.none(2, 1), 5, [True, False]), torch.tensor([[False], [True]])
+    for _ in range(3):
+        verdicts = verdicts.after(torch.tensor([[True], [True]]), known, torch.ones(1).bool(), False)
+    assert verdicts.standing.all()
+    assert not verdicts.against
+    assert rounds_of(verdicts, 1, [True, True]).against

@@ -12,6 +12,7 @@ from fedmerit.core import CandidateResults, Layout, Reports
 from fedmerit.methods.cffl import CFFL
 from fedmerit.methods.registry import build_method
 
+FIRST = {"reputation": "sinh_first", "aggregation": "share", "keep_own": False}  # CFFL, as parameters of `CFFLReleased`
 RELEASED = {"theta": 0.5, "clip": 0.4, "alpha": 5.0, "reputation": "released", "aggregation": "sum", "keep_own": True}
 GROWING = {"alpha": 5.0, "coef": 0.9, "reputation": "released", "aggregation": "mean", "keep_own": True}
 CASES = {  # parameters, and how the reference calls them where that differs
@@ -19,8 +20,8 @@ CASES = {  # parameters, and how the reference calls them where that differs
     "strict": ({"coef": 0.9}, {}),
     "cut": ({"alpha": 3.0, "clip": 0.5, "theta": 0.4}, {}),
     "own kept where nothing comes": ({"coef": 0.9, "clip": 0.5, "unrewarded": "own"}, {}),
-    "likewise, released": ({"coef": 0.9, "aggregation": "mean", "unrewarded": "own"}, {}),
-    "own kept": ({"coef": 0.8, "keep_own": True}, {}),
+    "likewise, released": (FIRST | {"coef": 0.9, "aggregation": "mean", "unrewarded": "own"}, {}),
+    "own kept": (FIRST | {"coef": 0.8, "keep_own": True}, {}),
     "one model": ({"reward": "global", "coef": 0.8}, {"sparse": False}),
     "released": (RELEASED, {"released": True}),
     "released, growing": (GROWING | {"alpha_growth": 3}, {"released": True, "growth": 3}),
@@ -32,14 +33,14 @@ CASES = {  # parameters, and how the reference calls them where that differs
 @few
 def test_cffl_is_the_reference(case, rounds):
     parameters, otherwise = CASES[case]
-    method = build_method("cffl", parameters)
+    method = build_method("cffl_released" if "reputation" in parameters else "cffl", parameters)
     same = {name: value for name, value in parameters.items() if name not in ("reputation", "reward", "alpha_growth")}
     expected = reference.cffl(*given_to(rounds), dice_of(rounds), **same | otherwise)
     for (reports, outcome), round in zip(play(method, rounds), expected, strict=True):
         present = reports.present.nonzero().flatten().tolist()
         assert_at_sites(outcome.contribution, round["share"], present)
         assert outcome.reputation.tolist() == pytest.approx(round["c"], abs=1e-9)
-        assert outcome.quantities["removed"].bool().tolist() == round["removed"]
+        assert outcome.quantities["expelled"].bool().tolist() == round["removed"]
         assert outcome.weights.tolist() == pytest.approx(round["weights"], abs=1e-9)
         assert_models(outcome.models.expand(len(round["models"]), -1), round["models"])
 
@@ -48,7 +49,7 @@ def test_a_site_that_cffl_removed_trains_alone():
     method, updates = CFFL(coef=0.5), torch.ones(3, 4).double()
     state = method.start(torch.zeros(4).double(), 3, Layout.of(4))
     state, outcome = with_dice(method, state, [0.9, 0.8, 0.05], updates)
-    assert outcome.quantities["removed"].tolist() == [0, 0, 1]
+    assert outcome.quantities["expelled"].tolist() == [0, 0, 1]
     assert outcome.reputation[2] == 0
     state, outcome = with_dice(method, state, [0.1, 0.1, 0.9], 2 * updates)  # too late
     assert outcome.weights.tolist() == [0.5, 0.5, 0]
@@ -59,7 +60,7 @@ def test_a_site_that_cffl_removed_trains_alone():
 def test_nobody_earns_where_all_contribution_is_a_removed_sites():
     method = CFFL(coef=0.5, contributions=(0.0, 0.0, 1.0))
     _, outcome = with_dice(method, method.start(torch.zeros(4), 3, Layout.of(4)), [0.9, 0.8, 0.05], torch.ones(3, 4))
-    assert outcome.quantities["removed"].tolist() == [0, 0, 1]
+    assert outcome.quantities["expelled"].tolist() == [0, 0, 1]
     assert outcome.quantities["quota"].tolist() == [0, 0, 0]
 
 
@@ -68,7 +69,7 @@ def test_cffl_removes_nobody_where_nobody_would_remain():
     state = method.start(torch.zeros(4), 3, Layout.of(4))
     for _ in range(3):
         state, outcome = with_dice(method, state, [0.9, 0.1, 0.4], torch.ones(3, 4))
-        assert not outcome.quantities["removed"].any()
+        assert not outcome.quantities["expelled"].any()
 
 
 def test_cffl_takes_removed_sites_back_where_only_they_come():

@@ -92,7 +92,7 @@ def test_what_is_said_out_of_turn_changes_no_reputation():
 
 def test_agreement_is_the_peers_dice_by_the_sites_own():
     method = CYCle(warmup=0, score="agreement", lambda0=1.0)
-    assert method.peer_quantities == ("available", "agreement")
+    assert list(method.peer_quantities) == ["available", "agreement"]
     term = method.learn_from(view({"good": NAN, "bad": 0.6}, round=5))
     assert term.values == {"agreement": {"good": 1.0, "bad": 0.2}}
     assert term.weights == {"good": 1.0, "bad": pytest.approx(0.5 * 0.6 + 0.5 * 0.2)}

@@ -54,7 +54,7 @@ def test_fedave_is_the_reference(case, rounds):
 def test_nothing_is_asked_for_that_does_not_count():
     with_losses, without = FedAVE(), FedAVE(distributions="none")
     assert (len(with_losses.asks), with_losses.loss_bins, with_losses.most_candidates(6)) == (10, 10, 12)
-    assert (without.asks, without.loss_bins, without.most_candidates(6)) == ((), 0, 6)
+    assert (without.asks, without.loss_bins, without.most_candidates(6)) == ({}, 0, 6)
 
 
 def test_a_site_reports_its_losses_as_a_histogram():

@@ -401,7 +401,7 @@ def test_deployed_run_leaves_its_model_at_the_hospitals(sites, trained, model, f
     """And a federation without keys ends an encrypted job at once."""
     job, run = tmp_path / "job", tmp_path / "run"
     tiny = ("--rounds", 2, "--min-sites", 3, "--set", "architecture=unet", "--set", "width=4", "--set", "depth=3")
-    exported = fedmerit("export", "--method", "fedce", "--task", "prostate", "--out", job, *tiny,
+    exported = fedmerit("job", "export", "--method", "fedce", "--task", "prostate", "--out", job, *tiny,
                         "--privacy", "he", "--guard", "off")  # fmt: skip
     assert exported.exit_code == 0, exported.output
     with federation_of(tmp_path / "federation", sites, keys=tmp_path / "keys") as hospitals:

@@ -1,15 +1,16 @@
-"""Every finding that can be told is found somewhere; what others are told holds no name."""
+"""Findings: every kind is found somewhere, and what may be shared has no name; digests of sites."""
 
 import ast
+import shutil
 from itertools import chain
 from pathlib import Path
 
-from run_factory import make_sites
+import numpy as np
+from site_folders import edit, load
 
-from fedmerit.files import read_json, write_json
-from fedmerit.trainers.monai_trainer.data import SiteFolder
+from fedmerit_data.check import examine
 from fedmerit_data.checking import findings
-from fedmerit_data.checking.findings import KINDS, Finding, Located, Severity, located
+from fedmerit_data.checking.findings import KINDS, Finding, Severity
 
 ROOM = Path(findings.__file__).parent
 SOURCES = [file for file in (*ROOM.glob("*.py"), ROOM.parent / "check.py") if file.name != "findings.py"]
@@ -43,24 +44,17 @@ def test_others_are_told_neither_file_nor_message():
     }
 
 
-def test_a_case_is_located_by_its_place_within_its_split(tmp_path):
-    make_sites(tmp_path, ("HK",), size=16)
-    lists = read_json(tmp_path / "HK" / "datalist.json")
-    lists["server_validation"] = [lists["training"].pop(1)]
-    write_json(tmp_path / "HK" / "datalist.json", lists)
-    site = SiteFolder(tmp_path / "HK")
-    cases = located(site)
-    assert [(case.split, case.position, case.case.name) for case in cases] == [
-        *(("training", place, f"training{number}") for place, number in enumerate((0, 2, 3, 4))),
-        *(("validation", number, f"validation{number}") for number in range(5)),
-        *(("testing", number, f"scan_{number}") for number in range(5)),
-        ("server_validation", 0, "training1"),
-    ]
-    second = cases[1]
-    assert second == Located(site, "training", 1, site.cases("training")[1])
-    assert (str(second), second.shareable) == ("case training2 of site HK (training)", "HK training 001")
-    finding = second.finding("copy", "twice", detail="as UCL testing 004")
-    assert finding == Finding(
-        "copy", "HK", tmp_path / "HK" / "training2_image.npy", "twice", "training", "001", "as UCL testing 004"
-    )
-    assert second.finding("array", "odd", file=tmp_path / "other.npy").file == tmp_path / "other.npy"
+def test_a_digest_tells_whether_anything_changed(sites, tmp_path):
+    before = {site.name: site for site in examine(sites).sites}
+    assert before["HK"].unchanged
+    assert before["HK"].digest != before["UCL"].digest
+    assert before["HK"].short_digest == " ".join(before["HK"].digest[at : at + 4] for at in (0, 4, 8, 12))
+    moved = shutil.copytree(sites, tmp_path / "elsewhere")
+    assert {site.name: site for site in examine(moved).sites} == before
+    np.save(sites / "HK" / "cases" / "Secrettraining0_image.npy", load(sites, "HK", "training0", "image") * 1.0001)
+    after = {site.name: site for site in examine(sites).sites}
+    assert not after["HK"].unchanged
+    assert after["HK"].digest != before["HK"].digest
+    assert after["UCL"] == before["UCL"]
+    edit(moved / "UCL" / "datalist.json", lambda lists: lists["training"].reverse())
+    assert examine(moved).sites[1].digest != before["UCL"].digest

@@ -1,3 +1,5 @@
+"""Label noise: exact shares, rules, seeds."""
+
 import numpy as np
 import pytest
 
@@ -64,14 +66,6 @@ def test_a_larger_share_adds_to_a_smaller_one(masks, rule):
             assert (larger[name].label[position] == item.label[position]).all()
 
 
-def test_the_seed_moves_it(masks):
-    def told(seed):
-        return changed(masks, disturb("HK", masks, 0.3, "invert", seed))
-
-    assert told((0,)) == told((0,))
-    assert len({frozenset(told((seed,))) for seed in range(6)}) > 1
-
-
 def apply(rule, mask, other=None, seed=0):
     return RULES[rule](mask, mask if other is None else other, np.random.default_rng(seed))
 
@@ -103,12 +97,6 @@ def test_resize_grows_or_shrinks_by_a_quarter_of_the_smallest_radius(seed):
     assert (resized[1] <= resized[0]).all()  # the cup stays within the disc
 
 
-def test_resize_goes_both_ways():
-    mask = case("a", "a").label[2]
-    sizes = {int(np.sign(int(apply("resize", mask, seed=seed).sum()) - int(mask.sum()))) for seed in range(12)}
-    assert sizes == {-1, 1}
-
-
 @pytest.mark.parametrize("seed", range(6))
 def test_a_mask_that_fills_the_frame_shrinks(seed):
     mask = np.ones((1, 16, 16), np.uint8)
@@ -132,18 +120,12 @@ def test_swapped_masks_are_another_patients(masks):
             assert any((new == candidate).all() for candidate in theirs)
 
 
-def test_swapping_with_an_equal_mask_would_be_no_mistake():
-    masks = [case("a", "a", slices=1), case("b", "b", slices=1), case("c", "c", slices=1, size=1.3)]
-    disturbed = disturb("HK", masks, 1, "swap", SEED)
-    assert changed(masks, disturbed) == {("a", 0), ("b", 0), ("c", 0)}
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"share": 0}, "label noise HK=0: expected a share above 0 and at most 1"),
         ({"share": 1.5}, "label noise HK=1.5: expected a share"),
-        ({"share": 0.01}, r"label noise HK=0.01: none of its \d+ training slices .* would be wrong; one of them is 0"),
+        ({"share": 0.01}, r"label noise HK=0.01: none of its \d+ training slices .* would be wrong; a share of 0"),
         ({"rule": "blur"}, "noise rule 'blur': expected one of shift, offset, resize, invert, swap"),
         ({"masks": [case("a", "a", empty=range(6))]}, "label noise HK: none of its training slices shows a label"),
         ({"masks": [case("a", "a")], "rule": "swap"}, "label noise HK: swapping needs 2 training patients"),

@@ -7,7 +7,7 @@ from site_folders import edit
 
 from fedmerit.errors import BadInput
 from fedmerit.trainers.monai_trainer.data import open_sites
-from fedmerit_data.partitioning.patient_pool import pool
+from fedmerit_data.partitioning.patient_pool import pool_patients
 
 
 @pytest.fixture
@@ -17,12 +17,12 @@ def two(tmp_path):
 
 def test_every_patient_stands_once_with_its_split_and_source(two):
     edit(two / "B" / "datalist.json", lambda lists: lists["training"][3].update(patient="B-training-0"))
-    pooled = pool(open_sites(two), "source")
+    pooled = pool_patients(open_sites(two), "source")
     names = [one.name for one in pooled]
     assert names == sorted(names)
     assert len(names) == 2 * 3 * 5 - 1
     one = pooled[names.index("B-training-0")]
-    assert (one.split, one.source.name, one.of_class) == ("training", "B", "B")
+    assert (one.split, one.source.name, one.patient_class) == ("training", "B", "B")
     assert [(case.name, case.entry["case"]) for case in one.cases] == [
         ("B-training0", "training0"), ("B-training3", "training3")
     ]  # fmt: skip
@@ -36,9 +36,9 @@ def test_of_several_labels_the_part_of_the_last_is_a_patients_class(tmp_path):
         label[:, 0] = 1
         label[:, 1, : place + 1] = 1  # the cup grows from patient to patient
         np.save(case.label_file, label)
-    pooled = pool(open_sites(sites), "labels")
+    pooled = pool_patients(open_sites(sites), "labels")
     cups = {one.name: float(np.load(one.cases[0].case.label_file)[:, 1].mean()) for one in pooled}
-    ordered = [one.of_class for one in sorted(pooled, key=lambda one: cups[one.name]) if one.split == "training"]
+    ordered = [one.patient_class for one in sorted(pooled, key=lambda one: cups[one.name]) if one.split == "training"]
     assert ordered == sorted(ordered)
 
 
@@ -49,8 +49,8 @@ def classes_of(two, measure, store):
         store(case, (7 * number) % len(cases))
     for site in open_sites(two):
         edit(site.path / "datalist.json", lambda lists: lists.update(validation=[], testing=[]))
-    of_class = {one.name: one.of_class for one in pool(open_sites(two), measure)}
-    return [of_class[f"{site}-training-{n}"] for site in "AB" for n in range(5)]
+    patient_class = {one.name: one.patient_class for one in pool_patients(open_sites(two), measure)}
+    return [patient_class[f"{site}-training-{n}"] for site in "AB" for n in range(5)]
 
 
 # Of ten patients, the ranks 0 to 2 are the first quarter, 3 and 4 the second, 5 to 7 the third, 8 and 9 the fourth.
@@ -81,12 +81,12 @@ def test_quarters_by_the_intensity_within_the_organ(two):
 
 def test_a_patient_in_two_places_or_two_cases_of_one_name(two):
     with pytest.raises(BadInput, match="classes labels: there is one label, prostate"):
-        pool(open_sites(two), "labels")
+        pool_patients(open_sites(two), "labels")
     (two / "B").rename(two / "A-x")
     edit(two / "A-x" / "site.json", lambda info: info.update(name="A-x"))
     edit(two / "A" / "datalist.json", lambda lists: lists["training"][0].update(case="x-scan_1"))
     with pytest.raises(BadInput, match="two cases would be named A-x-scan_1; rename the site or one case"):
-        pool(open_sites(two), "source")
+        pool_patients(open_sites(two), "source")
     edit(two / "A-x" / "datalist.json", lambda lists: lists["testing"][0].update(patient="A-training-2"))
-    with pytest.raises(BadInput, match="A-x: patient A-training-2 stands in testing and in training of site A; "):
-        pool(open_sites(two), "source")
+    with pytest.raises(BadInput, match="A-x: patient A-training-2 is in testing and in training of site A; "):
+        pool_patients(open_sites(two), "source")

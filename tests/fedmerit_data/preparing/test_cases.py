@@ -1,11 +1,23 @@
+"""One case from raw files to arrays, and all cases in one process or several."""
+
+import importlib
+import os
+import signal
+import subprocess
+import sys
+import time
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from layouts import prepare, prostate_site, snapshot
 
+from fedmerit.errors import BadInput
 from fedmerit_data.kinds import KINDS
-from fedmerit_data.preparing.cases import Work, prepare_case, raw_files
-from fedmerit_data.raw import Decoded, RawCase
+from fedmerit_data.preparing import case_processes
+from fedmerit_data.preparing.cases import CaseTask, prepare_case, raw_files
+from fedmerit_data.preparing.resumption import count_finished_cases
+from fedmerit_data.raw_cases import Decoded, RawCase
 
 KIND = "prostate-multisite"
 
@@ -17,7 +29,7 @@ def test_every_raw_file_counts(tmp_path):
 
     def files(image, label, *more):
         case = RawCase("a", "a", tmp_path / image, tmp_path / label, tuple(tmp_path / name for name in more))
-        work = Work(KINDS[KIND], tmp_path, "site", case, tmp_path / "out", 16, None, None)
+        work = CaseTask(KINDS[KIND], tmp_path, "site", case, tmp_path / "out", 16, None, None)
         return [path.as_posix() for path in raw_files(work)]
 
     assert files("a.mhd", "m1.png", "m2.png") == ["a.mhd", "a.raw", "m1.png", "m2.png"]
@@ -43,8 +55,79 @@ def test_what_is_odd_of_a_mask_is_remarked(tmp_path, slices, remarks):
     raw.write_text("")
 
     def remarked(kind):
-        work = Work(kind, tmp_path, "site", RawCase("a", "a", raw, raw), tmp_path / kind.task, 16, None, None)
+        work = CaseTask(kind, tmp_path, "site", RawCase("a", "a", raw, raw), tmp_path / kind.task, 16, None, None)
         return prepare_case(work).remarks
 
     assert remarked(kind) == remarks
     assert remarked(replace(kind, task="lesions")) == [remark for remark in remarks if "between" not in remark]
+
+
+def test_processes_begin_with_what_cases_need_and_with_what_is_asked(monkeypatch):
+    begun = []
+    monkeypatch.setattr(case_processes, "begin_fork_server", begun.append)
+    case_processes.begin_processes(["__main__"])
+    ((first, *preloaded),) = begun
+    assert first == "__main__"
+    assert prepare_case.__module__ in preloaded
+    for name in preloaded:
+        importlib.import_module(name)
+
+
+KIND = "prostate-multisite"
+
+
+FIELD = {"size": 16, "field_of_view": 24.0}
+
+
+@pytest.fixture
+def source(tmp_path):
+    prostate_site(tmp_path / "raw" / "UCL", cases=4, seed=1)
+    prostate_site(tmp_path / "raw" / "ISBI", cases=3, seed=2)
+    return tmp_path / "raw"
+
+
+@pytest.mark.slow
+def test_the_number_of_processes_changes_no_byte(source, tmp_path):
+    for jobs in (1, 2):
+        prepare(KIND, tmp_path / f"{jobs}", source=source, jobs=jobs, pictures=True, **FIELD)
+    assert snapshot(tmp_path / "1") == snapshot(tmp_path / "2")
+    assert (tmp_path / "1" / "overview" / "montage.png").is_file()
+    assert not (tmp_path / "1" / "RUNMC" / "overview").exists()
+
+
+def dies(case):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_process_that_dies_names_its_case(source, tmp_path, monkeypatch):
+    monkeypatch.setitem(KINDS, KIND, replace(KINDS[KIND], decode=dies))
+    with pytest.raises(BadInput, match=r"died at one of .*Case00.nii.gz.*use fewer jobs"):
+        prepare(KIND, tmp_path / "sites", source=source, jobs=2, **FIELD)
+    assert not list(tmp_path.glob(".*"))
+
+
+@pytest.mark.slow
+def test_processes_end_with_the_command_and_the_next_goes_on(source, tmp_path):
+    out = tmp_path / "sites"
+    prostate_site(source / "UCL", cases=40, seed=1)
+    arguments = ["prepare", KIND, "--source", str(source), "--out", str(out), "--jobs", "2"]
+    arguments += ["--size", "16", "--field-of-view", "24", "--no-pictures"]
+    code = "from fedmerit_cli.main import app; app()"
+    command = subprocess.Popen([sys.executable, "-c", code, *arguments], start_new_session=True)
+    while count_finished_cases(out) < 2 and command.poll() is None:
+        time.sleep(0.01)
+    command.kill()
+    command.wait()
+    for _ in range(600):
+        try:
+            os.killpg(command.pid, 0)  # whether any process of its session is left
+        except ProcessLookupError:
+            break
+        time.sleep(0.1)
+    else:
+        pytest.fail("its processes outlive the command")
+    assert count_finished_cases(out) >= 2 or out.exists()
+    if not out.exists():
+        prepare(KIND, out, source=source, **FIELD)
+    prepare(KIND, tmp_path / "undisturbed", source=source, **FIELD)
+    assert snapshot(out) == snapshot(tmp_path / "undisturbed")

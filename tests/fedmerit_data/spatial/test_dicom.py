@@ -1,3 +1,5 @@
+"""DICOM series and segmentations."""
+
 import numpy as np
 import pydicom
 import pytest
@@ -6,12 +8,12 @@ from layouts_prostate import save_segmentation, save_series, zones
 
 from fedmerit.errors import BadInput
 from fedmerit_data.spatial.dicom import read_segmentation, read_series
-from fedmerit_data.spatial.geometry import onto
+from fedmerit_data.spatial.geometry import resample_mask
 
 
 def test_a_segmentation_is_the_union_of_its_segments(tmp_path):
     save_segmentation(tmp_path / "seg.dcm", save_series(tmp_path / "a", volume(1)), zones())
-    label, remarks = onto(read_series(tmp_path / "a"), read_segmentation(tmp_path / "seg.dcm", (2, 3)))
+    label, remarks = resample_mask(read_series(tmp_path / "a"), read_segmentation(tmp_path / "seg.dcm", (2, 3)))
     np.testing.assert_array_equal(label.voxels, np.isin(zones(), (2, 3)))
     assert remarks == ()
     with pytest.raises(BadInput, match=r"seg.dcm: segments .*; expected some of \[7\]"):
@@ -28,8 +30,8 @@ def edited(path, **changes):
 @pytest.mark.parametrize(
     ("defect", "message"),
     [
-        ("missing", r"lie 8.00 mm apart, others 4.00 mm; fetch the missing slice"),
-        ("twice", r"lie in one place; keep one of the two"),
+        ("missing", r"are 8.00 mm apart, others 4.00 mm; add the missing slice"),
+        ("twice", r"have one position; keep one of the two"),
         ("series", r"its SeriesInstanceUID is not that of 1-01.dcm; keep one series per folder"),
         ("turned", r"its ImageOrientationPatient is not that of"),
         ("nowhere", r"ImagePositionPatient \[nan, .*; expected 3 numbers"),
@@ -38,7 +40,7 @@ def edited(path, **changes):
         ("text", "1-02.dcm: not a readable DICOM slice"),
         ("folder", r"1-02.dcm: not a readable DICOM slice \(it is a folder\); name the folder of one series"),
         ("huge", "more than any scan"),
-        ("alone", r"a: 1 DICOM slice\(s\); expected the folder of a whole series"),
+        ("single", r"a: 1 DICOM slice\(s\); expected the folder of a whole series"),
     ],
 )
 def test_a_series_that_is_not_whole(tmp_path, defect, message):
@@ -61,7 +63,7 @@ def test_a_series_that_is_not_whole(tmp_path, defect, message):
     elif defect == "huge":
         for each in places:
             edited(each, Rows=65535, Columns=65535)
-    elif defect == "alone":
+    elif defect == "single":
         for each in places[1:]:
             each.unlink()
     else:

@@ -1,14 +1,16 @@
+"""Image and mask on one grid."""
+
 from pathlib import Path
 
 import numpy as np
 import pytest
-from layouts import SHAPE, box, volume
-from layouts_prostate import OBLIQUE, flipped, save_itk, save_series, zones
+from layouts import box, volume
+from layouts_prostate import OBLIQUE, flipped, save_itk, save_series
 
 from fedmerit.errors import BadInput
-from fedmerit_data.raw import RawCase
+from fedmerit_data.raw_cases import RawCase
 from fedmerit_data.spatial.dicom import read_series
-from fedmerit_data.spatial.geometry import axial, onto, same_grid
+from fedmerit_data.spatial.geometry import align_axes, resample_mask, slice_axially
 from fedmerit_data.spatial.volumes import Volume, read_itk
 
 
@@ -17,7 +19,7 @@ def test_a_mask_stored_the_other_way_round(tmp_path, axes):
     save_series(tmp_path / "a", volume(1))
     save_itk(tmp_path / "a.nrrd", *flipped(box(), OBLIQUE, *axes))
     case = RawCase("a", "a", tmp_path / "a", tmp_path / "a.nrrd")
-    decoded = axial(case, read_series(case.image), read_itk(case.label))
+    decoded = slice_axially(case, read_series(case.image), read_itk(case.label))
     np.testing.assert_array_equal(decoded.label[:, 0], box().transpose(2, 1, 0))
     np.testing.assert_array_equal(decoded.image[:, 0], volume(1).transpose(2, 1, 0))
 
@@ -29,21 +31,11 @@ def test_an_nrrd_that_knows_no_patient(tmp_path):
     kept = [line for line in text.split(b"\n\n", 1)[0].split(b"\n") if not line.startswith(b"space")]
     (tmp_path / "a.nrrd").write_bytes(b"\n".join(kept) + b"\n\n" + text.split(b"\n\n", 1)[1])
     label = read_itk(tmp_path / "a.nrrd")
-    assert not label.located
-    with pytest.raises(BadInput, match=r"a.nrrd: its header does not say where"):
-        onto(read_series(tmp_path / "a"), label)
-    with pytest.raises(BadInput, match=r"a.nrrd: lies up to .* mm from its image a "):
-        same_grid(RawCase("a", "a", tmp_path / "a", tmp_path / "a.nrrd"), read_series(tmp_path / "a"), label)
-
-
-def test_shape_is_what_the_flips_need():
-    """No flip or swap of axes maps what is drawn onto itself: else the comparisons above would prove little."""
-    drawn = zones()
-    assert drawn.shape == SHAPE
-    for axes in ((0,), (1,), (2,), (0, 1), (0, 2), (1, 2), (0, 1, 2)):
-        assert not np.array_equal(np.flip(box(), axes), box())
-    assert len(set(SHAPE)) == 3
-    assert set(np.unique(drawn)) == {0, 1, 2, 3, 4}
+    assert not label.is_located
+    with pytest.raises(BadInput, match=r"a.nrrd: its header does not state where"):
+        resample_mask(read_series(tmp_path / "a"), label)
+    with pytest.raises(BadInput, match=r"a.nrrd: is up to .* mm from its image a "):
+        align_axes(RawCase("a", "a", tmp_path / "a", tmp_path / "a.nrrd"), read_series(tmp_path / "a"), label)
 
 
 @pytest.mark.parametrize(("step", "resampled"), [(1.0, False), (2.0, True)])
@@ -51,7 +43,7 @@ def test_a_mask_of_larger_voxels_is_told_as_resampled(step, resampled):
     """Their corners lie on corners of the image's voxels, and most of them on none."""
     size = int(8 / step)
     voxels = np.ones((size, size, 2), dtype=np.uint8)
-    image = Volume(Path("image"), np.zeros((8, 8, 2)), np.eye(4), located=True)
-    label = Volume(Path("mask"), voxels, np.diag([step, step, 1.0, 1.0]), located=True)
-    _, remarks = onto(image, label)
+    image = Volume(Path("image"), np.zeros((8, 8, 2)), np.eye(4), is_located=True)
+    label = Volume(Path("mask"), voxels, np.diag([step, step, 1.0, 1.0]), is_located=True)
+    _, remarks = resample_mask(image, label)
     assert any("resampled" in remark for remark in remarks) == resampled

@@ -1,4 +1,5 @@
-import layouts_fundus as layouts
+"""Photographs: damaged and deep ones."""
+
 import numpy as np
 import pytest
 from layouts_fundus import WRITE, only
@@ -34,13 +35,3 @@ def test_deep_pixels_are_not_told_to_be_fetched_again(tmp_path):
     Image.fromarray(np.full((8, 8), 999, np.uint16)).save(path)
     with pytest.raises(BadInput, match=r"deep\.png: pixels of type I;16; expected 8 bits per colour: convert it$"):
         load(path, None)
-
-
-def test_a_header_that_promises_too_much_is_not_believed(tmp_path):
-    layouts.ichallenge(tmp_path)
-    case = only("ichallenge", tmp_path).cases[0]
-    content = bytearray(case.label.read_bytes())
-    content[16:24] = (20_000).to_bytes(4) + (20_000).to_bytes(4)  # width and height in a PNG
-    case.label.write_bytes(content)
-    with pytest.raises(BadInput, match=r"H0002.png: not a readable image"):
-        KINDS["ichallenge"].decode(case)

@@ -1,7 +1,8 @@
-import nibabel as nib
+"""Volumes of all formats: the same voxels, damaged files."""
+
 import numpy as np
 import pytest
-from layouts import box, save_nifti, volume
+from layouts import save_nifti, volume
 from layouts_prostate import OBLIQUE, save_itk, save_series
 
 from fedmerit.errors import BadInput
@@ -22,20 +23,7 @@ def test_every_format_reads_the_same(tmp_path):
     ):
         np.testing.assert_array_equal(read.voxels, volume(1))
         np.testing.assert_allclose(read.affine, OBLIQUE, atol=1e-5)
-        assert read.located
-
-
-def test_headers_that_promise_more_than_there_is(tmp_path):
-    header = nib.Nifti1Header()
-    header.set_data_dtype(np.float32)
-    header.set_data_shape((30000, 30000, 30000))
-    (tmp_path / "a.nii").write_bytes(header.binaryblock + b"\0" * 400)
-    save_itk(tmp_path / "a.mhd", box())
-    text = (tmp_path / "a.mhd").read_text().replace("DimSize = 24 20 4", "DimSize = 30000 30000 30000")
-    (tmp_path / "a.mhd").write_text(text)
-    for read, name in ((read_nifti, "a.nii"), (read_itk, "a.mhd")):
-        with pytest.raises(BadInput, match=f"{name}: its header promises .* more than any scan"):
-            read(tmp_path / name)
+        assert read.is_located
 
 
 @pytest.mark.parametrize("damage", ["truncated", "text", "empty", "folder", "no voxels"])

@@ -16,11 +16,10 @@ from fedmerit.files import write_json
 from fedmerit.records.results import ResultsFile, Row
 from fedmerit_cli.main import app
 from fedmerit_evaluation.fairness import measures
-from fedmerit_evaluation.fairness.run_fairness import study, write
+from fedmerit_evaluation.fairness.run_fairness import measure_runs, write_fairness
 from fedmerit_evaluation.ground_truth import semivalues
-from fedmerit_evaluation.ground_truth.ground_truths import complete_ground_truths, write_sampling
-from fedmerit_evaluation.ground_truth.sampling import Sampling
-from fedmerit_evaluation.ground_truth.utilities import coalition_utilities
+from fedmerit_evaluation.ground_truth.ground_truths import coalition_utilities, complete_ground_truths, write_sampling
+from fedmerit_evaluation.ground_truth.shapley_approximations import Sampling
 from fedmerit_evaluation.results.run_folders import combine_results, open_runs
 from fedmerit_evaluation.results.views import Results
 
@@ -80,7 +79,7 @@ def test_runs_on_other_images_than_training_alone_are_told(tmp_path):
     for digest, told in (("a", 0), ("b", 1)):
         runs = [make_run(tmp_path / digest / method, method=method, site_digests={SITES[0]: one})
                 for method, one in (("fedce", "a"), ("standalone", digest))]  # fmt: skip
-        found, notes = study(runs, draws=DRAWS)
+        found, notes = measure_runs(runs, draws=DRAWS)
         assert sum("tested on different cases" in note for note in notes) == told
         assert measured(found, "gains", "fedce", "mean_gain")["seeds"] == 1 - told
         assert math.isnan(measured(found, "performance", "fedce", "euclidean")["mean"]) == bool(told)
@@ -93,13 +92,13 @@ def test_a_truth_of_other_images_is_told(tmp_path):
     truth = make_truth(tmp_path / "truth", seeds=(0,))
     for digest, told in (("a", 0), ("b", 1)):
         write_json(truth / "study.json", {"site_digests": digests | {SITES[0]: digest}})
-        _, notes = study(runs, truth=truth, draws=DRAWS)
+        _, notes = measure_runs(runs, truth=truth, draws=DRAWS)
         assert sum("sites from folders that were prepared otherwise" in note for note in notes) == told
 
 
 def test_every_measure_is_the_mean_over_seeds_of_its_parts(out, tmp_path):
     truth = make_truth(tmp_path / "truth")
-    found, notes = study([out], truth=truth, draws=DRAWS)
+    found, notes = measure_runs([out], truth=truth, draws=DRAWS)
     assert notes == []
     alone, final = dice_of(out, "standalone"), dice_of(out, "fedce")
     vectors = {
@@ -113,7 +112,7 @@ def test_every_measure_is_the_mean_over_seeds_of_its_parts(out, tmp_path):
         ("performance-ranks", "kendall"): measures.kendall(alone, final),
         ("gains", "mean_gain"): (final - alone).mean(axis=1),
         ("gains", "gain_spread"): (final - alone).std(axis=1, ddof=1),
-        ("gains", "losers"): (final < alone).mean(axis=1), ("gains", "bounded"): measures.bounded(alone, final),
+        ("gains", "losers"): (final < alone).mean(axis=1), ("gains", "bounded"): measures.share_within_bounds(alone, final),
     }  # fmt: skip
     for (table, name), values in vectors.items():
         row = measured(found, table, "fedce", name)
@@ -128,7 +127,7 @@ def test_every_measure_is_the_mean_over_seeds_of_its_parts(out, tmp_path):
 )
 def test_collaboration_fairness_is_against_the_values_of_the_same_seed(out, tmp_path, truth, value):
     folder = make_truth(tmp_path / "truth")
-    found, _ = study([out], truth=folder, draws=DRAWS)
+    found, _ = measure_runs([out], truth=folder, draws=DRAWS)
     utilities = coalition_utilities(coalitions_in(folder))
     values = np.stack([value(utilities[seed]) for seed in (0, 1)])
     said = combine_results(open_runs(sorted(out.glob("*_seed*")))).rounds.contributions
@@ -138,7 +137,7 @@ def test_collaboration_fairness_is_against_the_values_of_the_same_seed(out, tmp_
         ("fedavg", "sample share", "num_samples"),
     ):
         vectors = said[column].unstack("site").xs(method, level="method").to_numpy()
-        shares = [np.stack([semivalues.normalised(row) for row in rows]) for rows in (values, vectors)]
+        shares = [np.stack([semivalues.normalise(row) for row in rows]) for rows in (values, vectors)]
         expected = {
             "pearson": measures.pearson(values, vectors),
             "pearson_p": measures.pearson_p(values, vectors),
@@ -157,7 +156,7 @@ def test_collaboration_fairness_is_against_the_values_of_the_same_seed(out, tmp_
 
 
 def test_tables_are_printed_and_written(out, tmp_path):
-    result = command(out, "--truth", make_truth(tmp_path / "truth"), "--out", tmp_path / "tables")
+    result = command(out, "--ground-truth", make_truth(tmp_path / "truth"), "--out", tmp_path / "tables")
     assert result.exit_code == 0, result.output
     names = ["dice", "gains", "leave-one-out", "leave-one-out-ranks", "performance", "performance-ranks", "rewards"]
     names += ["shapley", "shapley-ranks"]
@@ -181,7 +180,7 @@ def test_tables_are_printed_and_written(out, tmp_path):
 
 def test_the_same_command_gives_the_same_files(out, tmp_path):
     for name in "ab":
-        write(*study([out], draws=DRAWS), tmp_path / name)
+        write_fairness(*measure_runs([out], draws=DRAWS), tmp_path / name)
     for path in (tmp_path / "a").iterdir():
         assert path.read_text() == (tmp_path / "b" / path.name).read_text()
 
@@ -191,13 +190,13 @@ def test_without_runs_alone_and_without_truth_it_says_what_to_run(out):
     assert result.exit_code == 0, result.output
     assert "seed 0: no run that trains alone" in result.stderr
     assert "`fedmerit run --method standalone --sites None --rounds 4 --seed 0 --out RUN`" in result.stderr
-    assert "`fedmerit loo" in result.stderr
+    assert "`fedmerit value leave-one-out" in result.stderr
     assert "Table 2" not in result.stdout
 
 
 def test_a_seed_that_nobody_trains_alone_for_is_left_out_and_told(out):
     runs = [out / f"{method}_seed{seed}" for method in ("fedavg", "fedce") for seed in (0, 1)]
-    found, notes = study([*runs, out / "standalone_seed1"], draws=DRAWS)
+    found, notes = measure_runs([*runs, out / "standalone_seed1"], draws=DRAWS)
     row = measured(found, "performance", "fedavg", "pearson")
     assert row["seeds"] == 1
     assert row["mean"] == pytest.approx(measures.pearson(dice_of(out, "standalone"), dice_of(out, "fedavg"))[1])
@@ -208,7 +207,7 @@ def test_a_seed_that_nobody_trains_alone_for_is_left_out_and_told(out):
 def test_runs_that_are_not_finished_are_left_out_and_told(out, tmp_path):
     shutil.copytree(out, tmp_path / "out")
     make_run(tmp_path / "out" / "cgsv_seed0", method="cgsv", rounds=4, done=2)
-    found, notes = study([tmp_path / "out"], draws=DRAWS)
+    found, notes = measure_runs([tmp_path / "out"], draws=DRAWS)
     assert "cgsv" not in set(found.measured["method"])
     path = tmp_path / "out" / "cgsv_seed0"
     assert notes[0] == f"{path}: not finished, left out; `fedmerit run --resume --out {path}` goes on with it"
@@ -222,7 +221,7 @@ def test_a_site_that_was_not_tested(out, tmp_path):
     results = tmp_path / "fedavg_seed0" / "results.csv"
     lines = results.read_text().splitlines(keepends=True)
     results.write_text("".join(line for line in lines if not (",Birch,,testing," in line and ",dice," in line)))
-    found, notes = study([tmp_path / "fedavg_seed0", out / "standalone_seed0"], draws=DRAWS)
+    found, notes = measure_runs([tmp_path / "fedavg_seed0", out / "standalone_seed0"], draws=DRAWS)
     assert math.isnan(measured(found, "dice", "fedavg", "mean")["mean"])
     assert "no test Dice from Birch" in notes[0]
     assert any("Dice is missing for some site" in note for note in notes)
@@ -231,7 +230,10 @@ def test_a_site_that_was_not_tested(out, tmp_path):
 @pytest.mark.parametrize(
     ("coalitions", "word"),
     [
-        (LEFT_OUT[:-1], r"leave-one-out, seed 0: no utility of coalition Alder\+Birch\+Cedar; `fedmerit loo "),
+        (
+            LEFT_OUT[:-1],
+            r"leave-one-out, seed 0: no utility of coalition Alder\+Birch\+Cedar; `fedmerit value leave-one-out ",
+        ),
         (
             [frozenset(SITES[:1])],
             r"leave-one-out, seed 1: no utility of coalitions Alder\+Birch\+Cedar\+Dogwood and \d more; ",
@@ -241,11 +243,11 @@ def test_a_site_that_was_not_tested(out, tmp_path):
 )
 def test_an_incomplete_truth_is_named(out, tmp_path, coalitions, word):
     with pytest.raises(BadInput, match=word):
-        study([out], truth=make_truth(tmp_path / "truth", coalitions), draws=DRAWS)
+        measure_runs([out], truth=make_truth(tmp_path / "truth", coalitions), draws=DRAWS)
 
 
 def test_leave_one_out_alone_is_a_whole_truth(out, tmp_path):
-    found, notes = study([out], truth=make_truth(tmp_path / "truth", LEFT_OUT), draws=DRAWS)
+    found, notes = measure_runs([out], truth=make_truth(tmp_path / "truth", LEFT_OUT), draws=DRAWS)
     assert {"leave-one-out", "leave-one-out-ranks"} < set(found.measured["table"])
     assert not {"shapley", "shapley-ranks"} & set(found.measured["table"])
     assert notes == []
@@ -253,11 +255,11 @@ def test_leave_one_out_alone_is_a_whole_truth(out, tmp_path):
 
 def test_shapley_half_done_is_told(out, tmp_path):
     truth = make_truth(tmp_path / "truth", [one for one in EVERY if len(one) != 2])
-    found, notes = study([out], truth=truth, draws=DRAWS)
+    found, notes = measure_runs([out], truth=truth, draws=DRAWS)
     assert "leave-one-out" in set(found.measured["table"])
     assert "shapley" not in set(found.measured["table"])
     assert any("Shapley, seed 1: no utility of coalitions Alder+Birch and 5 more; " in note for note in notes)
-    assert any("`fedmerit shapley --exact-up-to 4 --sites SITES --seeds 1 " in note for note in notes)
+    assert any("`fedmerit value shapley --exact-up-to 4 --sites SITES --seeds 1 " in note for note in notes)
 
 
 def sampled_truth(folder, of, most=6):
@@ -275,7 +277,7 @@ def sampled_truth(folder, of, most=6):
 def test_sampled_shapley_values_are_a_truth(out, tmp_path):
     folder, rules, whole = sampled_truth(tmp_path / "sampled", make_truth(tmp_path / "whole"))
     assert len(coalition_utilities(coalitions_in(folder))[0]) < 1 + len(EVERY)
-    found, notes = study([out], truth=folder, draws=DRAWS)
+    found, notes = measure_runs([out], truth=folder, draws=DRAWS)
     estimates = {seed: rule.estimate(whole[seed]) for seed, rule in rules.items()}
     values = np.stack([estimates[seed].values for seed in (0, 1)])
     said = (
@@ -299,12 +301,12 @@ def test_sampling_that_has_not_come_to_its_end_is_told(out, tmp_path):
     folder, rules, _ = sampled_truth(tmp_path / "sampled", make_truth(tmp_path / "whole"))
     write_sampling(folder, replace(rules[0], most=200, fewest=200))
     with pytest.raises(BadInput, match=r"sampled Shapley, seed 0: no utility of coalition.*--most-permutations 200"):
-        study([out], truth=folder, draws=DRAWS)
+        measure_runs([out], truth=folder, draws=DRAWS)
 
 
 def test_a_truth_of_one_seed_is_compared_with_that_seed(out, tmp_path):
     truth = make_truth(tmp_path / "truth", seeds=(1,))
-    found, notes = study([out], truth=truth, draws=DRAWS)
+    found, notes = measure_runs([out], truth=truth, draws=DRAWS)
     row = measured(found, "shapley", "fedce", "pearson", "mean weight")
     assert row["seeds"] == 1
     assert row["note"] == "seed 0: Shapley value is missing"
@@ -313,24 +315,24 @@ def test_a_truth_of_one_seed_is_compared_with_that_seed(out, tmp_path):
 
 def test_truths_that_cannot_be_used(out, tmp_path):
     with pytest.raises(BadInput, match="the ground truth is of Alder, Birch, the runs are of"):
-        study([out], truth=make_truth(tmp_path / "two", [frozenset(SITES[:2])], sites=SITES[:2]))
+        measure_runs([out], truth=make_truth(tmp_path / "two", [frozenset(SITES[:2])], sites=SITES[:2]))
     with pytest.raises(
         BadInput, match="the ground truth is of Alder, Birch, Cedar, Dogwood, the runs are of Alder, Birch"
     ):
         complete_ground_truths({0: dict.fromkeys(EVERY, 0.5)}, SITES[:2], [0])
-    with pytest.raises(BadInput, match=r"none: no results.csv in it; `fedmerit loo"):
-        study([out], truth=tmp_path / "none")
+    with pytest.raises(BadInput, match=r"none: no results.csv in it; `fedmerit value leave-one-out"):
+        measure_runs([out], truth=tmp_path / "none")
     with pytest.raises(BadInput, match="names no coalition"):
-        study([out], truth=out / "fedavg_seed0")
+        measure_runs([out], truth=out / "fedavg_seed0")
 
 
 def test_which_runs_train_alone(out, tmp_path):
     fast = make_run(tmp_path / "fast_seed0", method="standalone", rounds=2, level=0.6)
     seed0 = [out / "fedavg_seed0", out / "standalone_seed0"]
     with pytest.raises(BadInput, match=r"standalone \(rounds=4\), standalone \(rounds=2\): several .*--alone"):
-        study([*seed0, fast], draws=DRAWS)
-    by_label, _ = study([*seed0, fast], ["standalone (rounds=2)"], draws=DRAWS)
-    by_folder, _ = study(seed0, [str(fast)], draws=DRAWS)
+        measure_runs([*seed0, fast], draws=DRAWS)
+    by_label, _ = measure_runs([*seed0, fast], ["standalone (rounds=2)"], draws=DRAWS)
+    by_folder, _ = measure_runs(seed0, [str(fast)], draws=DRAWS)
     assert by_label.measured["mean"].to_list() == pytest.approx(by_folder.measured["mean"].to_list(), nan_ok=True)
     gain = measured(by_label, "gains", "standalone (rounds=4)", "mean_gain")["mean"]
     assert gain == pytest.approx(
@@ -338,7 +340,7 @@ def test_which_runs_train_alone(out, tmp_path):
         - measured(by_label, "dice", "standalone (rounds=2)", "mean")["mean"]
     )
     with pytest.raises(BadInput, match="--alone fedprix: neither a run folder nor a label"):
-        study(seed0, ["fedprix"])
+        measure_runs(seed0, ["fedprix"])
 
 
 def test_the_union_of_the_test_splits(out, tmp_path):
@@ -354,7 +356,7 @@ def test_the_union_of_the_test_splits(out, tmp_path):
                 for place, site in enumerate(SITES) for tested in SITES for case in range(5)
             ],
         )  # fmt: skip
-    found, notes = study([tmp_path], split="union", draws=DRAWS)
+    found, notes = measure_runs([tmp_path], split="union", draws=DRAWS)
     assert measured(found, "dice", "standalone", "worst")["mean"] == pytest.approx(52)
     assert measured(found, "gains", "fedavg", "mean_gain")["mean"] == pytest.approx(-15)
     row = measured(found, "performance", "fedavg", "pearson")
@@ -366,11 +368,11 @@ def test_the_union_of_the_test_splits(out, tmp_path):
     results = tmp_path / "standalone_seed0" / "results.csv"  # Birch did not answer the final test
     lines = results.read_text().splitlines(keepends=True)
     results.write_text("".join(line for line in lines if "union,Birch/" not in line and ",Birch,,testing," not in line))
-    found, notes = study([tmp_path], split="union", draws=DRAWS)
+    found, notes = measure_runs([tmp_path], split="union", draws=DRAWS)
     assert set(found.measured["method"]) == {"fedavg"}
     assert any("no test Dice from Birch" in note for note in notes)
     with pytest.raises(BadInput, match="--split union: no run was tested on it"):
-        study([out], split="union")
+        measure_runs([out], split="union")
 
 
 def test_one_label(tmp_path):
@@ -378,13 +380,15 @@ def test_one_label(tmp_path):
     for method in ("standalone", "fedavg"):
         make_run(tmp_path / f"{method}_seed0", method=method, rounds=2, labels=labels)
     truth = make_truth(tmp_path / "truth", LEFT_OUT, seeds=(0,), labels=labels)
-    both, cup = (study([tmp_path / "fedavg_seed0"], truth=truth, label=name, draws=DRAWS)[0] for name in (None, "cup"))
+    both, cup = (
+        measure_runs([tmp_path / "fedavg_seed0"], truth=truth, label=name, draws=DRAWS)[0] for name in (None, "cup")
+    )
     results = combine_results(open_runs([tmp_path / "fedavg_seed0"]))
     expected = results.rows.query("split == 'testing' and label == 'cup' and quantity == 'dice'")["value"].mean()
     assert measured(cup, "dice", "fedavg", "mean")["mean"] == pytest.approx(100 * expected)
     assert measured(both, "dice", "fedavg", "mean")["mean"] != pytest.approx(100 * expected)
     with pytest.raises(BadInput, match="--label rim: unknown; the runs have cup, disc"):
-        study([tmp_path / "fedavg_seed0"], label="rim")
+        measure_runs([tmp_path / "fedavg_seed0"], label="rim")
 
 
 def test_two_sites_have_no_correlation_and_it_says_so(tmp_path):
@@ -396,7 +400,7 @@ def test_two_sites_have_no_correlation_and_it_says_so(tmp_path):
         "note: fairness-performance: pearson, pearson_p undefined for fedavg: 2 sites; a correlation takes 3"
         in result.stderr
     )
-    found, _ = study([tmp_path], draws=DRAWS)
+    found, _ = measure_runs([tmp_path], draws=DRAWS)
     assert math.isfinite(measured(found, "performance", "fedavg", "euclidean")["mean"])
     assert math.isnan(measured(found, "performance", "fedavg", "pearson")["low"])
 
@@ -405,7 +409,7 @@ def test_a_folder_without_a_run_is_told_with_what_makes_one(out, tmp_path):
     empty = tmp_path / "empty"
     empty.mkdir()
     with pytest.raises(BadInput, match=r"no run folder, .* `fedmerit run --method METHOD --sites SITES --out .*empty`"):
-        study([empty])
+        measure_runs([empty])
     with pytest.raises(BadInput, match=r"it holds run folders, name those: .*fedavg_seed0, .*fedavg_seed1"):
         open_runs([out])
 

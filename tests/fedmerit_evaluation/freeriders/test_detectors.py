@@ -8,7 +8,7 @@ from given_away import GIVEN_AWAY, RIDER, SITES, flagged, flags, table
 
 from fedmerit.errors import BadInput
 from fedmerit_evaluation.freeriders import detectors
-from fedmerit_evaluation.freeriders.detectors import DETECTORS, is_detected, of_rounds, suspicions
+from fedmerit_evaluation.freeriders.detectors import DETECTORS, highest_site, of_rounds, suspicions
 from fedmerit_evaluation.results.views import Results
 
 
@@ -38,7 +38,7 @@ def test_the_free_rider_value_is_the_cosine_times_the_growth_of_the_error():
     assert values.loc[("run", 2), RIDER] == pytest.approx(0.5 * (0.5 - 0.2))
     running = detectors.accumulated(values)[RIDER].to_list()
     assert running == pytest.approx(np.cumsum([-0.06, -0.06, 0.15, 0.15, 0.15, 0.15]) / np.arange(1, 7))
-    assert is_detected(detectors.accumulated(values)).to_list() == ["", "", *[RIDER] * 4]
+    assert highest_site(detectors.accumulated(values)).to_list() == ["", "", *[RIDER] * 4]
 
 
 def test_the_free_rider_value_of_the_oracle_sign():

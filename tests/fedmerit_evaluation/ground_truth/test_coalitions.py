@@ -16,13 +16,18 @@ from fedmerit.files import read_json
 from fedmerit.methods.registry import METHODS
 from fedmerit.records.results import COLUMNS, read_results, read_run, read_table
 from fedmerit_evaluation.ground_truth import coalitions
-from fedmerit_evaluation.ground_truth.semivalues import EMPTY_COALITION, format_spec, required, shapley_weights
-from fedmerit_evaluation.ground_truth.utilities import coalition_utilities
+from fedmerit_evaluation.ground_truth.ground_truths import coalition_utilities
+from fedmerit_evaluation.ground_truth.semivalues import (
+    EMPTY_COALITION,
+    format_spec,
+    required_coalitions,
+    shapley_weights,
+)
 from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.studies.cluster import Workers
 
 SITES = ("Alder", "Birch", "Cedar")
-ALL = [coalition for coalition in required(SITES, shapley_weights) if coalition]
+ALL = [coalition for coalition in required_coalitions(SITES, shapley_weights) if coalition]
 GRAND, PAIR, ONE = frozenset(SITES), frozenset({"Alder", "Birch"}), frozenset({"Birch"})
 TINY = {"architecture": "unet", "width": "4", "depth": "2"}
 IMAGES = 15  # of each site, to train
@@ -53,7 +58,7 @@ def study(prepare, tmp_path_factory):
     """All coalitions, trained and tested: never change them."""
     out = tmp_path_factory.mktemp("study") / "out"
     trainings = prepare(out)
-    assert coalitions.work_off(trainings, Workers(1), ignore) == {}
+    assert coalitions.execute_trainings(trainings, Workers(1), ignore) == {}
     return out, trainings
 
 
@@ -114,7 +119,9 @@ def test_all_together_is_the_ordinary_run(study, sites, tmp_path):
     ]
     assert tables[0].equals(tables[1])
     dice = tables[0].query("split == 'testing' and quantity == 'dice'")
-    everywhere = coalitions.results_of(study[1]).rows.query("coalition == 'Alder+Birch+Cedar' and split == 'testing'")
+    everywhere = coalitions.collect_results(study[1]).rows.query(
+        "coalition == 'Alder+Birch+Cedar' and split == 'testing'"
+    )
     assert everywhere["value"].to_list() == dice["value"].to_list()
 
 
@@ -156,7 +163,7 @@ def test_every_coalition_is_tested_on_every_site(study):
     assert set(coalition_utilities(Results(table))[0]) == {EMPTY_COALITION, *ALL}
     pd.testing.assert_frame_equal(
         table.sort_values(COLUMNS[:-1]).reset_index(drop=True),
-        coalitions.results_of(trainings).rows.sort_values(COLUMNS[:-1]).reset_index(drop=True),
+        coalitions.collect_results(trainings).rows.sort_values(COLUMNS[:-1]).reset_index(drop=True),
     )
 
 
@@ -164,8 +171,8 @@ def test_every_coalition_is_tested_on_every_site(study):
 def test_what_is_done_is_not_done_again(own, prepare):
     before, asked = contents(own), read_json(own / "study.json")
     trainings = prepare(own)
-    assert coalitions.cost(trainings) == coalitions.Cost(0, 0, 0.0)
-    assert coalitions.work_off(trainings, Workers(1), ignore) == {}
+    assert coalitions.estimate_cost(trainings) == coalitions.Cost(0, 0, 0.0)
+    assert coalitions.execute_trainings(trainings, Workers(1), ignore) == {}
     assert contents(own) == before
     assert read_json(own / "study.json") == asked
 
@@ -173,7 +180,7 @@ def test_what_is_done_is_not_done_again(own, prepare):
 @pytest.mark.slow
 def test_what_is_missing_alone_is_done(own, prepare):
     """One coalition was never trained, one trained but not tested."""
-    whole = coalitions.results_of(prepare(own)).rows.query("quantity == 'dice'")
+    whole = coalitions.collect_results(prepare(own)).rows.query("quantity == 'dice'")
     shutil.rmtree(own / "runs/Alder+Birch_seed0")
     tests = own / "runs/Birch_seed0/evaluation/testing-everywhere.csv"
     tests.unlink()
@@ -181,11 +188,14 @@ def test_what_is_missing_alone_is_done(own, prepare):
     trainings = prepare(own)
     left = [training.coalition for training in trainings if not training.finished]
     assert left == [PAIR, ONE]
-    cost = coalitions.cost(trainings)
+    cost = coalitions.estimate_cost(trainings)
     assert (cost.trainings, cost.images) == (2, 2 * 2 * IMAGES)  # rounds x sites x images, of the pair
     assert 0 < cost.hours < 1
     heard = []
-    assert coalitions.work_off(trainings, Workers(1), lambda folder, error: heard.append((folder.name, error))) == {}
+    assert (
+        coalitions.execute_trainings(trainings, Workers(1), lambda folder, error: heard.append((folder.name, error)))
+        == {}
+    )
     assert sorted(heard) == [("Alder+Birch_seed0", None), ("Birch_seed0", None)]
     opened = {own / "runs/Birch_seed0" / name for name in (".lock", "ledger.jsonl")}  # and left as they were
     assert (own / "runs/Birch_seed0/ledger.jsonl").read_text() == ledger
@@ -193,14 +203,14 @@ def test_what_is_missing_alone_is_done(own, prepare):
     assert {path: after[path] for path in before if path not in opened} == {
         path: state for path, state in before.items() if path not in opened
     }
-    pd.testing.assert_frame_equal(coalitions.results_of(trainings).rows.query("quantity == 'dice'"), whole)
+    pd.testing.assert_frame_equal(coalitions.collect_results(trainings).rows.query("quantity == 'dice'"), whole)
 
 
 @pytest.mark.slow
 def test_own_seconds_are_those_of_the_sites(study):
     rows = [read_results(training.folder).query("quantity == 'seconds'") for training in study[1]]
     expected = sum(float(table["value"].sum()) for table in rows)
-    assert coalitions.own_seconds(study[1]) == pytest.approx(expected)
+    assert coalitions.sum_seconds(study[1]) == pytest.approx(expected)
     assert expected > 0
 
 
@@ -277,8 +287,8 @@ def test_a_trained_one_is_tested_on_the_images_that_lie_elsewhere(prepare, tmp_p
     (again,) = prepare(tmp_path / "out", of=[ONE], rounds=1, **moved)
     assert again == training
     assert (again.trained, again.finished) == (True, False)
-    assert coalitions.cost([again]) == coalitions.Cost(1, 0, 0.0)
-    assert coalitions.work_off([again], Workers(1), ignore) == {}
+    assert coalitions.estimate_cost([again]) == coalitions.Cost(1, 0, 0.0)
+    assert coalitions.execute_trainings([again], Workers(1), ignore) == {}
     assert again.finished
     assert (training.folder / "run.json").read_bytes() == before  # which closing.json covers
 
@@ -378,15 +388,15 @@ def test_a_training_that_fails_is_told_and_the_others_are_there(sites, prepare, 
     shutil.copytree(sites, own)
     trainings = prepare(tmp_path / "out", [PAIR, ONE, frozenset({"Cedar"})], sites=own)
     next((own / "Alder").glob("training0_image.npy")).unlink()
-    failed = coalitions.work_off(trainings, Workers(1), ignore)
+    failed = coalitions.execute_trainings(trainings, Workers(1), ignore)
     pair = folder_of(trainings, PAIR)
     assert list(failed) == [pair]
     assert not trainings[0].finished
     coalitions.write_results(tmp_path / "out")
     assert set(read_table(tmp_path / "out/results.csv")["coalition"]) == {"Birch", "Cedar"}
     shutil.copy(sites / "Alder/training0_image.npy", own / "Alder")
-    assert coalitions.work_off(trainings, Workers(1), ignore) == {}
-    assert len(set(coalitions.results_of(trainings).rows["coalition"])) == 3
+    assert coalitions.execute_trainings(trainings, Workers(1), ignore) == {}
+    assert len(set(coalitions.collect_results(trainings).rows["coalition"])) == 3
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,9 @@ import pytest
 
 from fedmerit.trainers.monai_trainer.data import SiteFolder
 from fedmerit.trainers.monai_trainer.overlaps import Overlap
-from fedmerit_evaluation.ground_truth import generalisation
-from fedmerit_evaluation.ground_truth.generalisation import ESTIMATED, SEEN, UNSEEN, scores_of
-from fedmerit_evaluation.results.final_models import final_models
+from fedmerit_evaluation.ground_truth import unseen_sites
+from fedmerit_evaluation.ground_truth.unseen_sites import ESTIMATED, SEEN, UNSEEN, mean_scores
+from fedmerit_evaluation.results.evaluation import final_models
 
 
 @pytest.fixture(scope="module")
@@ -13,7 +13,7 @@ def study(fedmerit, sites, tmp_path_factory):
     """Three sites, each left out once, with BatchNorm."""
     out = tmp_path_factory.mktemp("unseen") / "study"
     tiny = ("--set", "architecture=unet", "--set", "width=4", "--set", "depth=3", "--set", "lr=0.02")
-    result = fedmerit("generalise", "--sites", sites, "--out", out, "--rounds", 2, "--jobs", 1, *tiny)
+    result = fedmerit("value", "unseen", "--sites", sites, "--out", out, "--rounds", 2, "--jobs", 1, *tiny)
     assert result.exit_code == 0, result.output
     return out
 
@@ -33,8 +33,8 @@ def test_a_case_counts_once_however_many_of_its_labels_have_a_number(sites, monk
         Overlap("001", "disc", 3, 7, 7),
         Overlap("001", "cup", 0, 0, 0),
     ]
-    monkeypatch.setattr(generalisation, "evaluate", lambda *given, **options: found)
-    assert scores_of(None, SiteFolder(sites / "site1"), amp=False) == {"dice": pytest.approx(50.0)}
+    monkeypatch.setattr(unseen_sites, "evaluate", lambda *given, **options: found)
+    assert mean_scores(None, SiteFolder(sites / "site1"), amp=False) == {"dice": pytest.approx(50.0)}
 
 
 def test_each_hospital_is_tested_by_the_model_of_the_others(study, sites):
@@ -43,7 +43,7 @@ def test_each_hospital_is_tested_by_the_model_of_the_others(study, sites):
     for site, others in (("site1", "site2+site3"), ("site3", "site1+site2")):
         folder = SiteFolder(sites / site)
         network = final_models(study / "runs" / f"{others}_seed0")(folder)
-        scores = scores_of(network, folder, amp=False)
+        scores = mean_scores(network, folder, amp=False)
         assert table.loc[site, UNSEEN] == pytest.approx(scores["dice"], abs=0.06)
         assert hd95.loc[site, UNSEEN] == pytest.approx(scores["hd95"], abs=0.06)
         assert nsd.loc[site, UNSEEN] == pytest.approx(scores["nsd"], abs=0.06)
@@ -59,6 +59,6 @@ def test_statistics_of_its_own_images_and_the_model_of_all_stand_beside(study):
 
 def test_leave_one_out_takes_the_same_trainings_up(study, fedmerit, sites):
     tiny = ("--set", "architecture=unet", "--set", "width=4", "--set", "depth=3", "--set", "lr=0.02")
-    result = fedmerit("loo", "--sites", sites, "--out", study, "--rounds", 2, "--jobs", 1, *tiny)
+    result = fedmerit("value", "leave-one-out", "--sites", sites, "--out", study, "--rounds", 2, "--jobs", 1, *tiny)
     assert result.exit_code == 0, result.output
     assert "trainings to do" not in result.output

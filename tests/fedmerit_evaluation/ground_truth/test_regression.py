@@ -5,8 +5,8 @@ import pytest
 from games_reference import airport, gloves, random_game, shapley_by_permutations, table, voting
 
 from fedmerit.errors import BadInput
-from fedmerit_evaluation.ground_truth.regression import coalitions_to_train, least_squares_values
-from fedmerit_evaluation.ground_truth.semivalues import EMPTY_COALITION, coefficients, combined, shapley_weights
+from fedmerit_evaluation.ground_truth.semivalues import EMPTY_COALITION, coefficients, combine, shapley_weights
+from fedmerit_evaluation.ground_truth.shapley_approximations import coalitions_to_train, least_squares_values
 
 GAMES = {
     "gloves": gloves(["A", "B"], ["C"]),
@@ -30,7 +30,7 @@ def test_ten_sites_have_no_rounding_in_their_values():
     sites = "ABCDEFGHIJ"
     worth = dict(zip(sites, np.linspace(1, 4, 10), strict=True))
     game = table(worth, lambda one: float(np.sqrt(sum(worth[name] for name in sorted(one)))))
-    exact = combined(game, coefficients(list(sites), shapley_weights))
+    exact = combine(game, coefficients(list(sites), shapley_weights))
     np.testing.assert_allclose(least_squares_values(game), exact, atol=1e-12)
     for most in (40, 200, 800):
         found = least_squares_values(some(game, list(sites), most, 0))

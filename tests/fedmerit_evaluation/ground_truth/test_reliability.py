@@ -5,7 +5,6 @@ import pytest
 from noisy_trainings import SITES, WORTH, trained
 
 from fedmerit.errors import BadInput
-from fedmerit_evaluation.ground_truth.regression import least_squares_values
 from fedmerit_evaluation.ground_truth.reliability import (
     UTILITIES,
     correlation,
@@ -14,6 +13,7 @@ from fedmerit_evaluation.ground_truth.reliability import (
     spearman_brown,
 )
 from fedmerit_evaluation.ground_truth.semivalues import leave_one_out_weights, shapley_weights
+from fedmerit_evaluation.ground_truth.shapley_approximations import least_squares_values
 from fedmerit_evaluation.ground_truth.value_tables import ValueTables
 
 SHAPLEY, LOO = semivalue_function(shapley_weights), semivalue_function(leave_one_out_weights)

@@ -8,8 +8,8 @@ from games_reference import random_game, table
 
 from fedmerit.errors import BadInput
 from fedmerit_evaluation.ground_truth import semivalues
-from fedmerit_evaluation.ground_truth.sampling import Sampling
 from fedmerit_evaluation.ground_truth.semivalues import EMPTY_COALITION
+from fedmerit_evaluation.ground_truth.shapley_approximations import Sampling
 
 
 def train_on_demand(rules, game, stop=10**9):
@@ -103,11 +103,11 @@ def test_an_estimate_is_a_sum_of_utilities(truncation):
     game = random_game(tuple("ABCDE"), 4)
     rules = Sampling(tuple("ABCDE"), seed=1, truncation=truncation, precision=0, fewest=8, most=8)
     parts = rules.coefficients(game)
-    assert np.allclose(semivalues.combined(game, parts), rules.estimate(game).values, atol=1e-12)
+    assert np.allclose(semivalues.combine(game, parts), rules.estimate(game).values, atol=1e-12)
     assert set(parts) <= set(game)
     assert EMPTY_COALITION in parts
     doubled = {one: np.stack([np.asarray(value), 2 * np.asarray(value)]) for one, value in game.items()}
-    assert np.allclose(semivalues.combined(doubled, parts)[:, 1], 2 * rules.estimate(game).values)
+    assert np.allclose(semivalues.combine(doubled, parts)[:, 1], 2 * rules.estimate(game).values)
 
 
 def test_sampling_ends_at_the_most_permutations():

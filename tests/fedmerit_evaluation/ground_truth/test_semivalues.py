@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from fedmerit import games
 from fedmerit.errors import BadInput
 from fedmerit_evaluation.ground_truth import semivalues
-from fedmerit_evaluation.ground_truth.semivalues import EMPTY_COALITION, normalised
+from fedmerit_evaluation.ground_truth.semivalues import EMPTY_COALITION, normalise
 
 SEMIVALUES = {
     "leave-one-out": semivalues.leave_one_out,
@@ -51,7 +51,7 @@ def test_games_with_known_values(game, shapley, banzhaf):
 def test_a_parliament_of_five():
     """Council of the six, 1958: 4, 4, 4, 2, 2, 1 votes of which 12 win; Luxembourg never mattered."""
     game = voting(dict(zip("DFINBL", (4, 4, 4, 2, 2, 1), strict=True)), 12)
-    by_site = dict(zip(semivalues.sites_of(game), semivalues.shapley(game), strict=True))
+    by_site = dict(zip(semivalues.list_sites(game), semivalues.shapley(game), strict=True))
     assert by_site == pytest.approx({"D": 14 / 60, "F": 14 / 60, "I": 14 / 60, "N": 9 / 60, "B": 9 / 60, "L": 0})
 
 
@@ -157,8 +157,11 @@ def test_shapley_agrees_with_the_methods():
 
 def test_what_each_value_takes():
     everyone = frozenset("ABC")
-    assert semivalues.required("CAB", semivalues.leave_one_out_weights) == [everyone, *(everyone - {x} for x in "CBA")]
-    assert semivalues.required("ABC", semivalues.shapley_weights) == sorted(
+    assert semivalues.required_coalitions("CAB", semivalues.leave_one_out_weights) == [
+        everyone,
+        *(everyone - {x} for x in "CBA"),
+    ]
+    assert semivalues.required_coalitions("ABC", semivalues.shapley_weights) == sorted(
         subsets("ABC"), key=lambda s: (-len(s), sorted(s))
     )
     game = {one: v for one, v in random_game("ABC", 1).items() if len(one) >= 2}
@@ -188,16 +191,16 @@ def test_normalised_is_a_share_of_the_sum_and_never_clipped():
     # Table 5 of Jiang et al. 2023: drops of Dice when one site is left out
     drops = [3.43, 0.37, 0.42, 0.36, 11.65, 0.80]
     published = [0.2013, 0.0219, None, 0.0209, 0.6847, 0.0468]  # 1.74 % for 0.42 does not follow from the others
-    shares = normalised(drops)
+    shares = normalise(drops)
     assert shares.sum() == pytest.approx(1)
     for ours, theirs in zip(shares, published, strict=True):
         rounding = 0.005 / sum(drops) * (1 + 6 * ours)  # of the drops, printed to 0.01
         assert theirs is None or ours == pytest.approx(theirs, abs=rounding)
-    assert normalised([-1.0, 2.0]) == pytest.approx([-1, 2])
-    assert np.isnan(normalised([-1.0, 0.5])).all()
-    assert np.isnan(normalised([0.1 + 0.2, -0.3])).all()  # 5.6e-17 is rounding, no sum
-    assert np.isnan(normalised([0.0, 0.0])).all()
-    both = normalised([[1.0, -1.0], [3.0, 0.0]])
+    assert normalise([-1.0, 2.0]) == pytest.approx([-1, 2])
+    assert np.isnan(normalise([-1.0, 0.5])).all()
+    assert np.isnan(normalise([0.1 + 0.2, -0.3])).all()  # 5.6e-17 is rounding, no sum
+    assert np.isnan(normalise([0.0, 0.0])).all()
+    both = normalise([[1.0, -1.0], [3.0, 0.0]])
     assert both[:, 0] == pytest.approx([0.25, 0.75])
     assert np.isnan(both[:, 1]).all()
 

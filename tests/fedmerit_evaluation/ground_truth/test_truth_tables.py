@@ -5,7 +5,7 @@ import pytest
 from noisy_trainings import WORTH, trained
 
 from fedmerit.errors import BadInput
-from fedmerit_evaluation.ground_truth.value_tables import TRUTHS, ValueTables
+from fedmerit_evaluation.ground_truth.value_tables import REFERENCES, ValueTables
 
 
 def test_tables_say_how_good_the_truth_is_and_who_gains():
@@ -82,4 +82,4 @@ def test_without_a_whole_truth_each_says_what_it_lacks():
     lacking = trained(THREE, seeds=1, patients=2, leave_out=[frozenset("AB")])
     with pytest.raises(BadInput, match=r"Shapley: no seed .*coalition A\+B.*; leave-one-out: no seed .*coalition A\+B"):
         ValueTables(lacking).tables()
-    assert list(TRUTHS) == ["Shapley", "leave-one-out"]
+    assert list(REFERENCES) == ["Shapley", "leave-one-out"]

@@ -5,8 +5,8 @@ import pytest
 
 from fedmerit.errors import BadInput
 from fedmerit.records.results import COLUMNS
+from fedmerit_evaluation.ground_truth.ground_truths import coalition_utilities
 from fedmerit_evaluation.ground_truth.semivalues import EMPTY_COALITION
-from fedmerit_evaluation.ground_truth.utilities import coalition_utilities
 from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.studies.comparison_tables import tables
 

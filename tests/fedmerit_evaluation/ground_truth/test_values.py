@@ -7,7 +7,7 @@ from fedmerit.errors import BadInput
 from fedmerit.records.results import COLUMNS
 from fedmerit_evaluation.figures.tables import csv_text
 from fedmerit_evaluation.ground_truth import value_tables
-from fedmerit_evaluation.ground_truth.sampling import Estimate
+from fedmerit_evaluation.ground_truth.shapley_approximations import Estimate
 from fedmerit_evaluation.results.views import Results
 
 IMAGES = {"A": 10, "B": 30, "C": 60}

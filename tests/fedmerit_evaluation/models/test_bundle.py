@@ -17,7 +17,7 @@ from fedmerit.trainers.monai_trainer.data import open_sites
 from fedmerit.trainers.monai_trainer.networks import initial_network
 from fedmerit_evaluation.models import bundle
 from fedmerit_evaluation.models.bundle import METADATA, MODALITIES, predict_by_bundle, write_bundle
-from fedmerit_evaluation.models.export import example
+from fedmerit_evaluation.models.export import example_batch
 from fedmerit_evaluation.models.predictor import Predictor, predict_files
 
 
@@ -29,7 +29,7 @@ def test_a_bundle_that_monai_runs(predictor, sites, tmp_path, monkeypatch):
     network = parser.get_parsed_content("network_def").eval()
     network.load_state_dict(torch.load(tmp_path / "bundle" / "models" / "model.pt", weights_only=True))
     with torch.inference_mode():
-        images = example(predictor, 2)
+        images = example_batch(predictor, 2)
         torch.testing.assert_close(network(images), predictor.network(images))
     site = open_sites(sites)[0]
     (raw,) = (sites.with_name("sites-raw") / site.name).rglob(f"{site.cases('testing')[0].name}.nii.gz")

@@ -14,7 +14,7 @@ from fedmerit.files import write_json
 from fedmerit.records.results import ResultsFile, Row
 from fedmerit_evaluation.ground_truth import ground_truths
 from fedmerit_evaluation.ground_truth.ground_truths import write_sampling
-from fedmerit_evaluation.ground_truth.sampling import Sampling
+from fedmerit_evaluation.ground_truth.shapley_approximations import Sampling
 from fedmerit_evaluation.report.all_sites import write_report
 from fedmerit_evaluation.report.contributions import agreements, permutation_p
 from fedmerit_evaluation.report.one_site import write_site_report
@@ -154,11 +154,11 @@ def test_values_that_sum_to_less_than_0_are_named(tmp_path: Path, monkeypatch: p
 
 def test_a_truth_that_is_none_or_of_others_is_refused(tmp_path: Path) -> None:
     runs = _runs(tmp_path)
-    with pytest.raises(BadInput, match=r"--truth .*no results.csv.*fedmerit loo"):
+    with pytest.raises(BadInput, match=r"--ground-truth .*no results.csv.*fedmerit value leave-one-out"):
         write_report(runs, tmp_path / "r.html", truth=tmp_path)
     with pytest.raises(BadInput, match="names no coalition"):
         write_report(runs, tmp_path / "r.html", truth=runs[0])
-    with pytest.raises(BadInput, match=r"fedmerit loo .*trains what is missing"):
+    with pytest.raises(BadInput, match=r"fedmerit value leave-one-out .*trains what is missing"):
         write_report(runs, tmp_path / "r.html", truth=_truth(tmp_path / "part", sizes=(4,)))
     other = make_run(tmp_path / "other", sites=("Yew", "Zelkova"))
     with pytest.raises(BadInput, match="the ground truth is of Alder"):

@@ -200,7 +200,7 @@ def test_the_first_screen_is_a_row_per_hospital(compared: Path) -> None:
 @pytest.mark.slow
 def test_runs_with_attackers_say_who_was_told_and_nothing_of_dice(tmp_path: Path) -> None:
     runs = _runs(tmp_path)
-    runs.append(make_run(tmp_path / "ridden", method="fedce", behaviours={"Birch": "zero:from=0"}))
+    runs.append(make_run(tmp_path / "ridden", method="fedce", attacks={"Birch": "zero:from=0"}))
     add_rows(runs[-1], [Row("ridden", "fedce", 0, 11, site, "norm", float(site != "Birch")) for site in SITES])
     page = Page(write_report(runs).read_text())
     assert "fedce (attacked) was made with attackers in it: Birch (zero) was flagged by small norm" in page.text

@@ -12,7 +12,7 @@ MINUS = "\N{MINUS SIGN}"
 
 def test_dice_of_each_method_from_its_lowest_site_to_its_highest() -> None:
     dice = pd.DataFrame({"Alder": [0.7, 0.82], "Birch": [0.6, np.nan], "Cedar": [0.65, 0.9]}, ["fedavg", "fedce"])
-    assert alt_texts.of_dice(dice) == (
+    assert alt_texts.describe_dice(dice) == (
         "A row per hospital. Mean test Dice: fedavg from 60.0 % (Birch) to 70.0 % (Alder); "
         "fedce from 82.0 % (Alder) to 90.0 % (Cedar)."
     )
@@ -29,7 +29,7 @@ def test_beyond_six_methods_the_rest_is_counted() -> None:
 
 def test_methods_without_numbers_are_not_counted_among_the_rest() -> None:
     dice = pd.DataFrame({"Alder": [*[0.5] * 6, np.nan]}, list("abcdefg"))
-    assert "more" not in alt_texts.of_dice(dice)
+    assert "more" not in alt_texts.describe_dice(dice)
     panels = {"empty": pd.DataFrame({"Alder": [np.nan]}), "fedce": pd.DataFrame({"Alder": [0.5]})}
     assert "empty" not in alt_texts.describe_panels(panels, "Weight")
 
@@ -54,7 +54,7 @@ def test_gains_whose_interval_leaves_out_0_are_named() -> None:
         },
         index,
     )
-    assert alt_texts.of_gains(gains) == (
+    assert alt_texts.describe_gains(gains) == (
         f"A row per hospital, a line at 0. Gains: fedce from {MINUS}2.0 points (Birch) to +3.0 points (Alder), the "
         "interval above 0 at Alder, below 0 at Birch; fedavg from +1.0 points (Alder) to +2.0 points (Cedar), no "
         "interval above 0."
@@ -87,7 +87,7 @@ def test_panels_of_the_last_round_of_each_site() -> None:
 def test_who_is_highest_by_the_truth_and_by_each_method() -> None:
     values = pd.Series({"Alder": 1.0, "Birch": -0.5, "Cedar": 2.0})
     said = {"fedce": pd.Series({"Alder": 0.4, "Birch": 0.1, "Cedar": 0.3})}
-    assert alt_texts.of_agreement(values, said, "Shapley") == (
+    assert alt_texts.describe_agreement(values, said, "Shapley") == (
         "A panel per method, a named dot per hospital. By Shapley value Cedar is highest and Birch lowest; "
         "fedce puts Alder highest and Birch lowest."
     )

@@ -11,14 +11,14 @@ from run_factory import make_run
 from fedmerit_evaluation.report import caveats, summary
 from fedmerit_evaluation.results.run_folders import combine_results, open_runs
 from fedmerit_evaluation.results.views import Results
-from fedmerit_evaluation.statistics.intervals import of_sites
+from fedmerit_evaluation.statistics.intervals import select_sites
 
 
 def test_methods_that_cannot_be_told_apart_are_named() -> None:
     results = made_dice({"a": (0.8, 0.8, 0.8), "b": (0.5, 0.5, 0.5), "c": (0.5, 0.5, 0.5)})
-    (said,) = caveats.of_ranks(results)
+    (said,) = caveats.list_rank_caveats(results)
     assert "ranks 2 and 3 (b, c) are not distinguishable" in said
-    words = summary.sentences(results)
+    words = summary.list_sentences(results)
     assert any("intervals of what a is above each other method leave out 0" in text for text in words)
 
 
@@ -32,12 +32,12 @@ def test_few_cases_and_empty_ones_are_counted() -> None:
     rows = pd.concat([rows[~alone], made_results(counts, ["a"]).rows], ignore_index=True)
     rows.loc[(rows["site"] == "Alder") & (rows["case"] == "001") & (rows["seed"] == 0), "value"] = np.nan
     results = Results(rows)
-    few, empty, false = caveats.of_cases(results)
+    few, empty, false = caveats.list_case_caveats(results)
     assert "Alder (2), Birch (1) and Cedar (2)" in few
     assert "fewer than 3 (Alder, Birch and Cedar) are nothing to resample: no interval" in few
     assert empty.startswith("1 pair of test case and label")
     assert false.startswith("1 test cases whose reference is empty")
-    (own,) = caveats.of_cases(results, "Birch")
+    (own,) = caveats.list_case_caveats(results, "Birch")
     assert "Alder" not in own
 
 
@@ -46,9 +46,9 @@ def test_the_run_with_the_fewest_cases_of_a_site_is_told() -> None:
     rows = made_dice({"fedce": (0.8, 0.7, 0.9)}).rows
     gone = (rows["site"] == "Birch") & (rows["seed"] == 1) & (rows["case"] > "001")
     results = Results(rows[~gone])
-    (few,) = caveats.of_cases(results)
+    (few,) = caveats.list_case_caveats(results)
     assert few.startswith("Fewer than 5 test cases in a run: Birch (2).")
-    assert of_sites(results.dice.intervals, "dice").loc[("fedce", "Birch"), ["low", "high"]].isna().all()
+    assert select_sites(results.dice.intervals, "dice").loc[("fedce", "Birch"), ["low", "high"]].isna().all()
 
 
 def test_contributions_that_overlap_and_negative_sums() -> None:
@@ -59,10 +59,10 @@ def test_contributions_that_overlap_and_negative_sums() -> None:
     }
     results = made_results(made_rounds("contribution", contributions), ["a", "b", "c"])
     found = results.rounds.intervals
-    ends = of_sites(found, "contribution").loc["a", "Birch"]
+    ends = select_sites(found, "contribution").loc["a", "Birch"]
     reach = 4.3 * 0.05 / 3**0.5  # standard errors of three seeds
     assert (ends["mean"], ends["low"], ends["high"]) == pytest.approx((0.25, 0.25 - reach, 0.25 + reach), abs=0.02)
-    overlap, sums, negative = caveats.of_contributions(results)
+    overlap, sums, negative = caveats.list_contribution_caveats(results)
     assert "a, ranks 2 and 3 (Birch, Cedar)" in overlap
     assert "b" not in overlap.split("a, ranks")[0].replace("Contributions: intervals overlap", "")
     assert "sum to 0 or less under b:" in sums
@@ -72,15 +72,15 @@ def test_contributions_that_overlap_and_negative_sums() -> None:
 def test_one_seed_has_no_interval_of_contributions(tmp_path: Path) -> None:
     (run,) = open_runs([make_run(tmp_path / "run", rounds=2)])
     results = combine_results([run])
-    assert list(caveats.of_contributions(results)) == []
-    assert "One seed" in " ".join(caveats.of_runs([run], results))
+    assert list(caveats.list_contribution_caveats(results)) == []
+    assert "One seed" in " ".join(caveats.list_run_caveats([run], results))
 
 
 def test_of_two_seeds_it_is_told_how_wide_their_intervals_are(tmp_path: Path) -> None:
     runs = open_runs([make_run(tmp_path / str(seed), rounds=2, seed=seed) for seed in range(3)])
     told = "2 seeds: intervals over seeds take 12.7 standard errors, those of 3 take 4.3: more seeds tell better."
-    assert told in list(caveats.of_runs(runs[:2], combine_results(runs[:2])))
-    assert told not in " ".join(caveats.of_runs(runs, combine_results(runs)))
+    assert told in list(caveats.list_run_caveats(runs[:2], combine_results(runs[:2])))
+    assert told not in " ".join(caveats.list_run_caveats(runs, combine_results(runs)))
 
 
 @pytest.mark.parametrize("differ", [True, False])
@@ -92,13 +92,13 @@ def test_runs_on_images_prepared_otherwise_cannot_be_compared(tmp_path: Path, di
         make_run(tmp_path / "fedavg", sites=SITES, method="fedavg", site_digests=other),
         make_run(tmp_path / "second", sites=SITES, seed=1, site_digests=dict.fromkeys(SITES, "c" * 64)),
     ])  # fmt: skip
-    said = caveats.of_runs(runs, combine_results(runs))
+    said = caveats.list_run_caveats(runs, combine_results(runs))
     assert ("Runs of one seed were tested on different cases: their Dice cannot be compared." in said) is differ
 
 
 def test_a_reader_of_an_encrypted_run_is_told_what_nobody_checked(tmp_path: Path) -> None:
     for privacy, told in ((["he"], True), ([], False), (["gaussian:clip=1,noise=0.01"], False)):
         (run,) = open_runs([make_run(tmp_path / str(len(privacy) + told), sites=SITES, privacy=privacy)])
-        said = " ".join(caveats.of_runs([run], run.results))
+        said = " ".join(caveats.list_run_caveats([run], run.results))
         assert ("updates were encrypted: the server could check neither" in said) is told
         assert not any(site in said for site in SITES)

@@ -9,7 +9,7 @@ from run_factory import SITES, add_rows, make_run, write_ledger
 
 from fedmerit.records.results import Row
 from fedmerit_evaluation.report.all_sites import write_report
-from fedmerit_evaluation.report.flagged_sites import is_guarded, list_verdicts, told
+from fedmerit_evaluation.report.flagged_sites import describe_by_site, is_guarded, list_verdicts
 from fedmerit_evaluation.report.phrases import describe_indicators, describe_verdict, describe_verdicts
 from fedmerit_evaluation.results.run_folders import open_runs
 
@@ -28,7 +28,7 @@ def guarded_run(folder: Path, against: dict[str, range], on_verdict: str = "with
         ],
     )
     signs = {site: ["length", "direction"] for site in against}
-    write_ledger(run, [{"round": number, "rejected": {}, "guard": {"signs": signs}} for number in range(ROUNDS)])
+    write_ledger(run, [{"round": number, "rejected": {}, "guard": {"indicators": signs}} for number in range(ROUNDS)])
     return run
 
 
@@ -85,7 +85,7 @@ def test_seeds_are_named_where_there_are_several(tmp_path):
     other = guarded_run(tmp_path / "other", {})
     info = json.loads((other / "run.json").read_text())
     (other / "run.json").write_text(json.dumps(info | {"seed": 1}))
-    said = told(open_runs([one, other]))
+    said = describe_by_site(open_runs([one, other]))
     assert said == {"Birch": ["seed 0: excluded since round 4, by signs of length and direction"]}
 
 

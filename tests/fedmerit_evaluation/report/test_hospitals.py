@@ -14,10 +14,10 @@ from fedmerit_evaluation.report import summary
 from fedmerit_evaluation.report.contributions import Agreement
 from fedmerit_evaluation.report.hospitals import (
     align_local_only,
-    alone_differs,
+    choose_method,
+    has_ambiguous_baseline,
     hospital_table,
-    hospitals,
-    judged_method,
+    list_hospitals,
     sample_size,
 )
 from fedmerit_evaluation.results.run_folders import Run, combine_results, open_runs
@@ -44,7 +44,8 @@ def test_what_a_comparison_rests_on_is_what_was_tested_in_all_of_it() -> None:
     assert sample_size(results, "Alder", ["a", "standalone"]) == SampleSize(6, 1)
     assert sample_size(results, "Dogwood") == sample_size(Results(rows.iloc[:0])) == SampleSize(0, 0)
     assert any(
-        text.endswith("against training alone: one seed is not enough to judge.") for text in summary.sentences(results)
+        text.endswith("against training alone: one seed is not enough to judge.")
+        for text in summary.list_sentences(results)
     )
 
 
@@ -56,7 +57,7 @@ def test_a_seed_in_which_a_site_did_not_answer_the_last_test_is_no_ground() -> N
     assert sample_size(results, SITES[0]) == sample_size(results, methods=["a", "standalone"]) == SampleSize(6, 3)
     never = Results(rows[~silent & ~((rows["method"] == "b") & (rows["site"] == SITES[2]))])
     assert sample_size(never) == SampleSize(6, 0)
-    assert "Which method is best: no seed has all test Dice that this takes." in summary.sentences(never)
+    assert "Which method is best: no seed has all test Dice that this takes." in summary.list_sentences(never)
     empty = rows.assign(value=rows["value"].mask(silent))  # as of cases without an organ in reference and prediction
     assert sample_size(Results(empty), SITES[2]) == SampleSize(6, 1)
 
@@ -68,11 +69,11 @@ def test_the_method_that_is_judged_is_the_first_that_estimates_contributions(tmp
     estimated = made_rounds("contribution", {"fedce": [(0.2,), (0.1,), (0.6,)]})
     rows = [*alone, *images, *counted]
     everything = made_results([*rows, *estimated], ["standalone", "pooled", "fedavg", "fedce"])
-    assert judged_method(made_runs(everything, tmp_path), everything) == "fedce"
+    assert choose_method(made_runs(everything, tmp_path), everything) == "fedce"
     without = made_results(rows, ["standalone", "pooled", "fedavg"])
-    assert judged_method(made_runs(without, tmp_path), without) == "fedavg"
+    assert choose_method(made_runs(without, tmp_path), without) == "fedavg"
     apart = made_results(alone, ["standalone", "pooled"])
-    assert judged_method(made_runs(apart, tmp_path), apart) is None
+    assert choose_method(made_runs(apart, tmp_path), apart) is None
 
 
 def test_what_each_has_alone_and_together_and_gives(tmp_path: Path) -> None:
@@ -80,7 +81,7 @@ def test_what_each_has_alone_and_together_and_gives(tmp_path: Path) -> None:
     values = pd.DataFrame({"Alder": [4.0, 6.0], "Birch": [1.0, 1.0], "Cedar": [-2.0, 0.0]}, index=[0, 1])
     nothing = Table("t", "", pd.DataFrame())
     agreed = [Agreement("Shapley", values, {}, {}, {}, nothing, nothing, [], "")]
-    found = hospitals(made_runs(results, tmp_path), results, "fedce", agreed, NOBODY)
+    found = list_hospitals(made_runs(results, tmp_path), results, "fedce", agreed, NOBODY)
     assert [row.name for row in found] == list(SITES)
     for row, alone, joint, share, value in zip(
         found, (0.6, 0.7, 0.8), (0.7, 0.6, 0.8), (0.5, 0.25, 0.25), (0.05, 0.01, -0.01), strict=True
@@ -106,7 +107,7 @@ def test_who_is_flagged_or_suspected_is_to_be_looked_at_first(tmp_path: Path) ->
     suspicions = pd.DataFrame(
         [("fedce", "Cedar", "small norm"), ("standalone", "Alder", "small norm")], columns=list(NOBODY)
     )
-    found = hospitals(made_runs(results, tmp_path), results, "fedce", [], suspicions)
+    found = list_hospitals(made_runs(results, tmp_path), results, "fedce", [], suspicions)
     assert [row.flagged for row in found] == ["", "flagged, rounds 1", "suspected: small norm"]
     assert [row.accused for row in found] == [False, True, True]
     assert found[1].words.startswith("Flagged: look at it first. Better alone.")
@@ -114,7 +115,7 @@ def test_who_is_flagged_or_suspected_is_to_be_looked_at_first(tmp_path: Path) ->
 
 def test_what_was_not_measured_is_not_known(tmp_path: Path) -> None:
     results = made_results(made_rounds("weight", {"fedavg": [(0.2,), (0.3,), (0.5,)]}), ["fedavg"])
-    for row in hospitals(made_runs(results, tmp_path), results, "fedavg", [], NOBODY):
+    for row in list_hospitals(made_runs(results, tmp_path), results, "fedavg", [], NOBODY):
         assert all(map(isnan, (row.alone, row.together.mean, row.gain.mean, row.share.mean)))
         assert (row.verdict, row.grounds, row.share_seeds) == (Comparison.UNKNOWN, SampleSize(0, 0), 0)
         assert row.words == "Gain not known: no test Dice."
@@ -130,10 +131,10 @@ def _alone(tmp_path: Path, **rounds: int) -> list[Run]:
 def test_of_runs_of_training_alone_that_which_trains_as_the_method_is_compared_with(tmp_path: Path) -> None:
     runs = _alone(tmp_path, short=1, like=3)
     assert [run.label for run in runs] == ["fedce", "standalone (rounds=1)", "standalone"]
-    assert not alone_differs(runs)
+    assert not has_ambiguous_baseline(runs)
     results = combine_results(runs)
     mean = results.dice.by_site.loc["standalone"].iloc[0]
-    for row in hospitals(runs, results, "fedce", [], NOBODY):
+    for row in list_hospitals(runs, results, "fedce", [], NOBODY):
         assert row.alone == pytest.approx(mean[row.name])
         assert row.gain.mean == pytest.approx(row.together.mean - row.alone)
 
@@ -141,8 +142,8 @@ def test_of_runs_of_training_alone_that_which_trains_as_the_method_is_compared_w
 @pytest.mark.parametrize("rounds", [{"short": 1, "shorter": 2}, {"one": 3, "twin": 3}])
 def test_where_none_does_or_two_do_no_gain_is_known(tmp_path: Path, rounds: dict[str, int]) -> None:
     runs = _alone(tmp_path, **rounds)
-    assert alone_differs(runs)
-    for row in hospitals(runs, combine_results(runs), "fedce", [], NOBODY):
+    assert has_ambiguous_baseline(runs)
+    for row in list_hospitals(runs, combine_results(runs), "fedce", [], NOBODY):
         assert row.words.startswith("Gain not known: runs of standalone that differ; report with one of them.")
 
 
@@ -156,7 +157,7 @@ def test_nobody_is_judged_by_other_cases_than_it_had_alone(tmp_path: Path) -> No
     ]
     opened = align_local_only(open_runs(runs))
     results = combine_results(opened)
-    found = {row.name: row for row in hospitals(opened, results, "fedce", [], NOBODY)}
+    found = {row.name: row for row in list_hospitals(opened, results, "fedce", [], NOBODY)}
     assert {name: row.grounds for name, row in found.items()} == {
         "Alder": SampleSize(5, 2), "Birch": SampleSize(5, 0), "Cedar": SampleSize(5, 2),
     }  # fmt: skip
@@ -168,14 +169,14 @@ def test_nobody_is_judged_by_other_cases_than_it_had_alone(tmp_path: Path) -> No
 
 def test_a_single_run_of_training_alone_is_compared_with_whatever_its_settings(tmp_path: Path) -> None:
     assert [run.label for run in _alone(tmp_path, short=1)] == ["fedce", "standalone"]
-    attacked = make_run(tmp_path / "attacked", method="standalone", rounds=3, behaviours={"Alder": "zero"})
+    attacked = make_run(tmp_path / "attacked", method="standalone", rounds=3, attacks={"Alder": "zero"})
     runs = align_local_only(open_runs([tmp_path / "fedce", tmp_path / "short", attacked]))
     assert [run.label for run in runs] == ["fedce", "standalone", "standalone (rounds=3, attacked)"]
 
 
 def test_the_table_shows_percentages_with_their_ends(tmp_path: Path) -> None:
     results = _results(made_row("fedce", 0, 1, "Birch", "flagged", 1.0))
-    table = hospital_table(hospitals(made_runs(results, tmp_path), results, "fedce", [], NOBODY), "fedce", seeds=2)
+    table = hospital_table(list_hospitals(made_runs(results, tmp_path), results, "fedce", [], NOBODY), "fedce", seeds=2)
     assert [table.cell(1, column) for column in range(table.shape[1])] == [
         "Birch",
         "70.0",
@@ -188,5 +189,5 @@ def test_the_table_shows_percentages_with_their_ends(tmp_path: Path) -> None:
     assert table.frame["Flagged"].to_list() == ["no", "flagged, rounds 1", "no"]
     assert "together by fedce" in table.caption
     assert table.caption.endswith("of Dice over test cases and seeds, of shares over seeds")
-    one = hospital_table(hospitals(made_runs(results, tmp_path), results, "fedce", [], NOBODY), "fedce", seeds=1)
+    one = hospital_table(list_hospitals(made_runs(results, tmp_path), results, "fedce", [], NOBODY), "fedce", seeds=1)
     assert one.caption.endswith("of Dice over test cases, of one seed alone")

@@ -15,7 +15,7 @@ from fedmerit.errors import BadInput
 from fedmerit.records.results import Row
 from fedmerit_evaluation.report.all_sites import write_report
 from fedmerit_evaluation.report.one_site import write_site_report
-from fedmerit_evaluation.report.own_site import GRAIN, MIN_OTHERS
+from fedmerit_evaluation.report.one_site_tables import MIN_OTHERS, ROUND_TO
 
 OWN, OTHERS = SITES[1], [site for site in SITES if site != SITES[1]]
 IMAGES = {site: 71313 + 1111 * place for place, site in enumerate(SITES)}
@@ -138,7 +138,7 @@ def _shown(file: Path, others: int) -> Iterator[tuple[Key, Shown]]:
             (quantity, method),
             Shown(
                 own=float(row["Site0"]),
-                median=None if np.isnan(median) else (median - 50 * GRAIN, median + 50 * GRAIN),
+                median=None if np.isnan(median) else (median - 50 * ROUND_TO, median + 50 * ROUND_TO),
                 above=_above(str(row.get("Rank among all sites", "")), others),
                 whole=100.0 if quantity.startswith(("Weight", "Share")) else None,
                 limits=limits,

@@ -8,7 +8,7 @@ import pytest
 from made_results import made_dice, made_runs
 from run_factory import SITES, make_run
 
-from fedmerit_evaluation.report.own_site import Own, rank_bands, redact_other_sites, rounded_others
+from fedmerit_evaluation.report.one_site_tables import OwnSite, rank_bands, redact_other_sites, rounded_others
 from fedmerit_evaluation.results.run_folders import combine_results, open_runs
 from fedmerit_evaluation.results.views import Results
 
@@ -49,7 +49,7 @@ def test_shares_of_training_images_are_left_out(tmp_path: Path) -> None:
 def test_its_own_dice_and_gain_by_method_in_the_order_of_the_runs(tmp_path: Path) -> None:
     levels = {"fedce": (0.8, 0.7, 0.6), "standalone": (0.5, 0.6, 0.6), "fedavg": (0.7, 0.7, 0.7)}
     results = made_dice(levels, noise=0.0)
-    own = Own("Birch", made_runs(results, tmp_path), results)
+    own = OwnSite("Birch", made_runs(results, tmp_path), results)
     assert own.others == 2
     mine, everyone = own.of("dice")
     assert mine["mean"].to_dict() == pytest.approx({"fedce": 0.7, "standalone": 0.6, "fedavg": 0.7})

@@ -10,17 +10,16 @@ from run_factory import SITES, add_rows, make_run, write_ledger
 
 from fedmerit.records.results import Row
 from fedmerit_evaluation.report.one_site import write_site_report
-from fedmerit_evaluation.report.own_site import Own
-from fedmerit_evaluation.report.own_tables import own_figures, own_tables
+from fedmerit_evaluation.report.one_site_tables import OwnSite, own_figures, own_tables
 
 OWN = SITES[1]
 LEVELS = {"standalone": (0.60, 0.61, 0.60, 0.60), "fedce": (0.62, 0.71, 0.83, 0.90)}
 
 
-def _own(folder: Path, seeds: int = 3, **more: list[tuple[float, ...]]) -> Own:
+def _own(folder: Path, seeds: int = 3, **more: list[tuple[float, ...]]) -> OwnSite:
     rounds = [row for name, values in more.items() for row in made_rounds(name, {"fedce": values}, SITES)]
     results = made_dice(LEVELS, noise=0.0, seeds=seeds, sites=SITES, rounds=rounds)
-    return Own(OWN, made_runs(results, folder), results)
+    return OwnSite(OWN, made_runs(results, folder), results)
 
 
 def test_its_dice_stands_beside_its_third_and_the_median_of_the_others_rounded_to_5(tmp_path: Path) -> None:

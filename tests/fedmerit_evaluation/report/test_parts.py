@@ -17,10 +17,10 @@ from fedmerit_evaluation.report.shared_parts import (
     common_folder,
     overlay_picture,
     remove_tables,
-    settings_of,
     shared_quantities,
+    shared_settings,
     surface_columns,
-    trained,
+    training_dates,
     with_intervals,
 )
 from fedmerit_evaluation.results.run_folders import Run
@@ -71,7 +71,7 @@ def test_settings_that_differ_stand_in_a_row_per_method(tmp_path: Path) -> None:
         }
         for name, lr, parameters, seed in (("a", 0.1, {}, 0), ("b", 0.2, {"combine": "plus"}, 0), ("c", 0.2, {}, 1))
     ]
-    same, differing = settings_of(runs, shown)
+    same, differing = shared_settings(runs, shown)
     assert same == {"task": "prostate", "training: loss": "dice"}
     assert differing.set_index("Method").to_dict("index") == {  # the name of a run is in no row of several
         "fedavg": {"training: lr": "0.1", "seed": "0", "parameters: combine": "\N{EN DASH}"},
@@ -87,7 +87,7 @@ def test_settings_that_differ_stand_in_a_row_per_method(tmp_path: Path) -> None:
     ],
 )
 def test_of_paths_the_last_part_is_shown(tmp_path: Path, text: list[str], shown: str) -> None:
-    assert settings_of([_run(tmp_path)], [{"command": text}])[0] == {"command": shown}
+    assert shared_settings([_run(tmp_path)], [{"command": text}])[0] == {"command": shown}
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_of_paths_the_last_part_is_shown(tmp_path: Path, text: list[str], shown:
     ],
 )
 def test_the_days_on_which_runs_were_begun(tmp_path: Path, days: list[str | None], said: str) -> None:
-    assert trained([_run(tmp_path, started=day) for day in days]) == said
+    assert training_dates([_run(tmp_path, started=day) for day in days]) == said
 
 
 def test_quantities_that_are_the_very_same_are_shown_once() -> None:

@@ -58,17 +58,17 @@ def test_over_all_hospitals() -> None:
         "D": Comparison.UNJUDGED,
         "E": Comparison.UNKNOWN,
     }
-    assert statements.overall(found, "fedce") == (
+    assert statements.describe_benefit(found, "fedce") == (
         "Of 5 hospitals that train together by fedce, 2 are better together (A, B), of C no difference can be "
         "told, D cannot be judged by so few cases or seeds and of E it is not known."
     )
-    unknown = statements.overall(dict.fromkeys("AB", Comparison.UNKNOWN), "fedce")
+    unknown = statements.describe_benefit(dict.fromkeys("AB", Comparison.UNKNOWN), "fedce")
     assert unknown == "Whether the hospitals are better together by fedce than alone is not known."
-    judged = statements.overall({"A": Comparison.BETTER, "B": Comparison.TIE}, "fedce")
+    judged = statements.describe_benefit({"A": Comparison.BETTER, "B": Comparison.TIE}, "fedce")
     assert judged.endswith("1 is better together (A), none is better alone and of B no difference can be told.")
-    lost = statements.overall({"A": Comparison.BETTER, "B": Comparison.WORSE}, "fedce")
+    lost = statements.describe_benefit({"A": Comparison.BETTER, "B": Comparison.WORSE}, "fedce")
     assert lost.endswith("1 is better together (A) and 1 is better alone (B).")
-    assert "better" not in statements.overall({"A": Comparison.UNJUDGED}, "fedce")
+    assert "better" not in statements.describe_benefit({"A": Comparison.UNJUDGED}, "fedce")
 
 
 def test_of_who_contributed_most() -> None:
@@ -89,11 +89,15 @@ def test_of_who_contributed_most() -> None:
 def test_of_a_ground_truth() -> None:
     values = {"A": 0.031, "B": -0.004}
     text = f"By Shapley values A is worth most to all (+3.1 points of mean Dice) and B least ({MINUS}0.4)."
-    assert statements.of_values(values, "Shapley", 2, 5) == statements.of_values(values, "Shapley", 2, 0) == text
-    assert statements.of_values(values, "Shapley", 1, 5) == f"{text} This is one seed: the order may be chance."
-    few = statements.of_values(values, "Shapley", 2, 4)
+    assert (
+        statements.describe_values(values, "Shapley", 2, 5)
+        == statements.describe_values(values, "Shapley", 2, 0)
+        == text
+    )
+    assert statements.describe_values(values, "Shapley", 1, 5) == f"{text} This is one seed: the order may be chance."
+    few = statements.describe_values(values, "Shapley", 2, 4)
     assert few == f"{text} With 4 test cases at a hospital the order may be chance."
-    assert statements.of_values(values, "Shapley", 2, 1).endswith(
+    assert statements.describe_values(values, "Shapley", 2, 1).endswith(
         "With 1 test case at a hospital the order may be chance."
     )
 
@@ -101,40 +105,42 @@ def test_of_a_ground_truth() -> None:
 def test_of_how_an_estimate_agrees_with_a_ground_truth() -> None:
     text = "The method's estimate and Shapley values rank the hospitals with a correlation of"
     agree, open_, against = Estimate(0.8, 0.4, 1.0), Estimate(0.1, -0.3, 0.6), Estimate(-0.6, -1.0, -0.2)
-    assert statements.of_agreement(agree, 0.05, "Shapley", 2, 5) == (
+    assert statements.describe_agreement(agree, 0.05, "Shapley", 2, 5) == (
         f"{text} +0.80 [+0.40, +1.00]. They agree beyond what cases, seeds and so few hospitals leave to chance."
     )
-    assert statements.of_agreement(open_, 0.05, "Shapley", 2, 0).endswith(
+    assert statements.describe_agreement(open_, 0.05, "Shapley", 2, 0).endswith(
         f"+0.10 [{MINUS}0.30, +0.60]. That they agree is not shown, so no payment should rest on the estimate."
     )
-    assert statements.of_agreement(against, 0.05, "Shapley", 2, 5).endswith(
+    assert statements.describe_agreement(against, 0.05, "Shapley", 2, 5).endswith(
         "They disagree, so no payment should rest on the estimate."
     )
-    assert statements.of_agreement(agree, 0.05, "Shapley", 1, 5).endswith("1.00]. This is one seed: it may be chance.")
-    assert statements.of_agreement(agree, 0.05, "Shapley", 2, 1).endswith(
+    assert statements.describe_agreement(agree, 0.05, "Shapley", 1, 5).endswith(
+        "1.00]. This is one seed: it may be chance."
+    )
+    assert statements.describe_agreement(agree, 0.05, "Shapley", 2, 1).endswith(
         "With 1 test case at a hospital it may be chance."
     )
-    assert statements.of_agreement(
+    assert statements.describe_agreement(
         Estimate(0.0), 0.05, "Shapley", 2, 5
     ) == (  # of which no interval is known, so nor that
         f"{text} +0.00. That they agree is not shown, so no payment should rest on the estimate."
     )
-    assert statements.of_agreement(NOTHING, 0.05, "Shapley", 2, 5) == ""
+    assert statements.describe_agreement(NOTHING, 0.05, "Shapley", 2, 5) == ""
 
 
 @pytest.mark.parametrize("ranks", [Estimate(1.0, 1.0, 1.0), Estimate(-1.0, -1.0, -1.0)])
 @pytest.mark.parametrize("p", [0.051, 1 / 3, math.nan])
 def test_of_so_few_hospitals_that_their_order_may_be_chance_no_agreement_is_shown(ranks: Estimate, p: float) -> None:
     """Of three each correlation of 1 is that of two in six orders, however sure cases and seeds are of it."""
-    said = statements.of_agreement(ranks, p, "Shapley", 3, 9)
+    said = statements.describe_agreement(ranks, p, "Shapley", 3, 9)
     assert said.endswith("That they agree is not shown, so no payment should rest on the estimate.")
 
 
 def test_of_methods() -> None:
-    text = statements.of_methods({"a": 0.8, "b": 0.7}, {"a": 0.5, "b": 0.6}, {"a": 0.1, "b": 0.05})
+    text = statements.describe_methods({"a": 0.8, "b": 0.7}, {"a": 0.5, "b": 0.6}, {"a": 0.1, "b": 0.05})
     assert "a has the highest mean test Dice (80.0 %), b the highest at its worst-served hospital (60.0 %)" in text
     assert "b serves the hospitals most alike (standard deviation 5.0 points, at a mean of 70.0 %)" in text
-    one_site = statements.of_methods({"a": 0.8, "b": 0.7}, {"a": 0.8, "b": 0.7}, {"a": math.nan, "b": math.nan})
+    one_site = statements.describe_methods({"a": 0.8, "b": 0.7}, {"a": 0.8, "b": 0.7}, {"a": math.nan, "b": math.nan})
     assert "alike" not in one_site
 
 
@@ -152,7 +158,7 @@ def test_of_the_method_in_the_lead() -> None:
 
 def test_of_gains_over_methods() -> None:
     def said(*gains: Estimate, grounds: SampleSize = ENOUGH) -> str:
-        return statements.of_gains(dict(zip("abc", gains, strict=False)), grounds)
+        return statements.describe_gains(dict(zip("abc", gains, strict=False)), grounds)
 
     assert (
         said(GAIN, TIE) == "gained under 2 of 2 methods (1 with an interval that leaves out 0), against training alone."
@@ -177,18 +183,18 @@ def test_of_ties() -> None:
         statements.describe_largest_share(alike, 2)
         == "By the method's own estimate all contributed alike, 50.0 % of all each."
     )
-    values = statements.of_values({"A": 0.01, "B": 0.01, "C": math.nan}, "Shapley", 2, 5)
+    values = statements.describe_values({"A": 0.01, "B": 0.01, "C": math.nan}, "Shapley", 2, 5)
     assert values == "By Shapley values all are worth alike to all (+1.0 points of mean Dice)."
     assert statements.describe_largest_share({"A": GAIN, "B": GAIN, "C": TIE}, 2).startswith(
         "By the method's own estimate A and B contributed most (5.0 % of all each) and C least (1.0 %)"
     )
-    assert statements.of_values({"A": 0.02, "B": 0.02, "C": 0.0}, "Shapley", 2, 5) == (
+    assert statements.describe_values({"A": 0.02, "B": 0.02, "C": 0.0}, "Shapley", 2, 5) == (
         "By Shapley values A and B are worth most to all (+2.0 points of mean Dice each) and C least (+0.0)."
     )
-    assert statements.of_gains({"a": LOSS, "b": LOSS}, ENOUGH).endswith(
+    assert statements.describe_gains({"a": LOSS, "b": LOSS}, ENOUGH).endswith(
         f"most under a and b ({MINUS}5.0 points), against training alone."
     )
-    text = statements.of_methods({"a": 0.8, "b": 0.8}, {"a": 0.6, "b": 0.6}, {"a": 0.1, "b": 0.1})
+    text = statements.describe_methods({"a": 0.8, "b": 0.8}, {"a": 0.6, "b": 0.6}, {"a": 0.1, "b": 0.1})
     assert text == (
         "Of 2 methods, a and b have the highest mean test Dice (80.0 %), a and b the highest at their worst-served "
         "hospital (60.0 %), and a and b serve the hospitals most alike (standard deviation 10.0 points, at a mean of "
@@ -202,7 +208,7 @@ def test_of_ties() -> None:
     assert statements.describe_estimate({"A": 0.1, "B": 0.1, "C": -0.1}) == (
         "by the method's own estimate A and B contributed most, and the estimate is negative for C"
     )
-    assert statements.overall({"A": Comparison.TIE}, "fedce").endswith("of A no difference can be told.")
+    assert statements.describe_benefit({"A": Comparison.TIE}, "fedce").endswith("of A no difference can be told.")
 
 
 def test_a_share_that_reads_as_an_equal_one_is_about_equal() -> None:
@@ -212,8 +218,8 @@ def test_a_share_that_reads_as_an_equal_one_is_about_equal() -> None:
 
 
 def test_of_a_ground_truth_that_is_missing() -> None:
-    assert statements.of_values({"A": math.nan, "B": math.nan}, "Shapley", 2, 5) == ""
-    assert statements.of_values({"A": 0.01, "B": math.nan}, "Shapley", 2, 5) == ""
+    assert statements.describe_values({"A": math.nan, "B": math.nan}, "Shapley", 2, 5) == ""
+    assert statements.describe_values({"A": 0.01, "B": math.nan}, "Shapley", 2, 5) == ""
 
 
 def test_of_taking_part() -> None:
@@ -240,13 +246,15 @@ def test_of_taking_part() -> None:
 
 
 def test_of_what_a_method_reaches() -> None:
-    assert statements.of_dice({"A": 0.8, "B": 0.6, "C": 0.6}) == (
+    assert statements.describe_dice({"A": 0.8, "B": 0.6, "C": 0.6}) == (
         "the mean test Dice is 66.7 %, highest at A (80.0 %) and lowest at B and C (60.0 %)"
     )
-    assert statements.of_dice({"A": 0.8, "B": 0.8}) == "the mean test Dice is 80.0 %, the same at all"
-    assert statements.of_dice({"A": 0.8}) == "the mean test Dice is 80.0 %"
+    assert statements.describe_dice({"A": 0.8, "B": 0.8}) == "the mean test Dice is 80.0 %, the same at all"
+    assert statements.describe_dice({"A": 0.8}) == "the mean test Dice is 80.0 %"
 
 
 def test_of_ranks() -> None:
-    assert statements.of_ranks([(1, 1), (2, 2)]) == "the sites rank alike by contribution in every seed"
-    assert statements.of_ranks([(1, 2), (1, 2)]).startswith("the ranking by contribution changes with the seed")
+    assert statements.describe_rank_stability([(1, 1), (2, 2)]) == "the sites rank alike by contribution in every seed"
+    assert statements.describe_rank_stability([(1, 2), (1, 2)]).startswith(
+        "the ranking by contribution changes with the seed"
+    )

@@ -12,7 +12,7 @@ from fedmerit_evaluation.report.summary import Fact
 
 def test_who_gained_and_who_lost() -> None:
     results = made_dice({"standalone": (0.6, 0.6, 0.6), "a": (0.7, 0.5, 0.6), "b": (0.8, 0.55, 0.7)})
-    said = summary.sentences(results)
+    said = summary.list_sentences(results)
     assert "Alder gained under 2 of 2 methods (2 with an interval that leaves out 0), against training alone." in said
     assert any(
         text.startswith("Birch lost under 2 (2 with") and "most under a (\N{MINUS SIGN}10.0" in text for text in said
@@ -21,9 +21,9 @@ def test_who_gained_and_who_lost() -> None:
 
 def test_who_ties_is_named_together() -> None:
     tied = made_dice({"a": (0.8, 0.8, 0.6), "b": (0.8, 0.8, 0.6)}, noise=0.0)
-    notes = {fact.name: fact.note for fact in summary.facts(tied)}
+    notes = {fact.name: fact.note for fact in summary.list_facts(tied)}
     assert notes["Highest mean Dice"] == notes["Highest worst-site Dice"] == "a and b"
-    assert "highest at Alder and Birch (80.0 %)" in dict(summary.method_by_method(tied))["a"]
+    assert "highest at Alder and Birch (80.0 %)" in dict(summary.describe_each_method(tied))["a"]
 
 
 def test_the_numbers_at_the_top_of_one_method() -> None:
@@ -32,7 +32,7 @@ def test_the_numbers_at_the_top_of_one_method() -> None:
         made_row("fedce", 0, 0, "Cedar", "flagged", 1.0),
         made_row("fedce", 0, 0, "Alder", "flagged", 0.0),
     ]
-    assert summary.facts(made_dice({"fedce": (0.7, 0.8, 0.9)}, noise=0.0, seeds=1, rounds=rounds)) == [
+    assert summary.list_facts(made_dice({"fedce": (0.7, 0.8, 0.9)}, noise=0.0, seeds=1, rounds=rounds)) == [
         Fact("Mean test Dice", "80.0 %", "mean of sites"),
         Fact("Worst-served site", "70.0 %", "Alder"),
         Fact("Spread over sites", "10.0", "points of Dice, standard deviation"),  # of 70, 80 and 90
@@ -44,7 +44,7 @@ def test_the_numbers_at_the_top_of_one_method() -> None:
 
 def test_of_several_methods_the_highest_and_the_most_even() -> None:
     found = {
-        fact.name: fact for fact in summary.facts(made_dice({"a": (0.7, 0.8, 0.9), "b": (0.7, 0.7, 0.7)}, noise=0))
+        fact.name: fact for fact in summary.list_facts(made_dice({"a": (0.7, 0.8, 0.9), "b": (0.7, 0.7, 0.7)}, noise=0))
     }
     assert found["Highest mean Dice"] == Fact("Highest mean Dice", "80.0 %", "a")
     assert found["Highest worst-site Dice"].note == "a and b"
@@ -58,7 +58,7 @@ def test_of_one_method_every_finding_is_a_sentence_of_its_own() -> None:
     said = {"fedce": [(1.0, 3.0), (2.0, 2.0), (-1.0, -1.0)]}
     rounds = [*made_rounds("weight", weights), *made_rounds("contribution", said)]
     results = made_dice({"fedce": (0.7, 0.8, 0.9)}, noise=0.0, seeds=2, rounds=rounds)
-    assert summary.method_by_method(results) == [
+    assert summary.describe_each_method(results) == [
         ("", text)
         for text in (
             "The mean test Dice is 80.0 %, highest at Cedar (90.0 %) and lowest at Alder (70.0 %).",
@@ -72,9 +72,9 @@ def test_of_one_method_every_finding_is_a_sentence_of_its_own() -> None:
 
 def test_without_results_nobody_was_flagged() -> None:
     nothing = made_results([], [])
-    assert [fact.name for fact in summary.facts(nothing)] == ["Flagged sites", "Missing or rejected"]
-    assert summary.sentences(nothing) == ["The server flagged no hospital and rejected no reply."]
-    assert summary.method_by_method(nothing) == []
+    assert [fact.name for fact in summary.list_facts(nothing)] == ["Flagged sites", "Missing or rejected"]
+    assert summary.list_sentences(nothing) == ["The server flagged no hospital and rejected no reply."]
+    assert summary.describe_each_method(nothing) == []
 
 
 @pytest.mark.parametrize(("low", "high"), [(-1.0, 1.0), (math.nan, math.nan), (-5.0, -5.0)])

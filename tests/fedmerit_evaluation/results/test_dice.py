@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from fedmerit.records.results import COLUMNS, Row
-from fedmerit_evaluation.results.dice import UNION, Dice, UnionDice, over_sites
+from fedmerit_evaluation.results.dice import UNION, Dice, UnionDice, summarise_sites
 
 
 def _rows(rows: list[Row]) -> pd.DataFrame:
@@ -79,7 +79,7 @@ def test_label_dice_leaves_out_what_is_empty_in_both() -> None:
 
 
 def test_over_sites() -> None:
-    row = over_sites(Dice(HAND).by_site).iloc[0]
+    row = summarise_sites(Dice(HAND).by_site).iloc[0]
     # mean of .6 and .9; sample deviation sqrt(2 * .15^2 / 1)
     assert row["mean"] == pytest.approx(0.75)
     assert row["std"] == pytest.approx(math.sqrt(0.045))
@@ -88,7 +88,7 @@ def test_over_sites() -> None:
 
 def test_a_site_without_any_dice_is_left_out_of_the_mean_over_sites() -> None:
     results = _rows([_dice("Alder", "0", "disc", 0.6), _dice("Birch", "0", "disc", None)])
-    row = over_sites(Dice(results).by_site).iloc[0]
+    row = summarise_sites(Dice(results).by_site).iloc[0]
     assert row["mean"] == row["worst"] == pytest.approx(0.6)
     assert math.isnan(row["std"])
 

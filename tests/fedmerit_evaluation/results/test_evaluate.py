@@ -14,8 +14,7 @@ from fedmerit.files import read_json, write_json
 from fedmerit.records.results import COLUMNS, read_results
 from fedmerit.trainers.monai_trainer.data import Slices, open_sites
 from fedmerit_evaluation.results.dice import Dice
-from fedmerit_evaluation.results.evaluation import evaluate, with_batch_statistics
-from fedmerit_evaluation.results.final_models import final_models
+from fedmerit_evaluation.results.evaluation import evaluate, final_models, with_batch_statistics
 
 
 def test_a_global_model_on_any_sites(tmp_path: Path) -> None:

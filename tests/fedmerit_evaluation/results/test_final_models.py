@@ -10,7 +10,7 @@ from fedmerit.configuration.network_input import Preprocessing
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json, write_json
 from fedmerit.trainers.monai_trainer.data import open_sites
-from fedmerit_evaluation.results.final_models import final_model, final_models, list_preparation_differences
+from fedmerit_evaluation.results.evaluation import final_model, final_models, list_preparation_differences
 
 
 def test_a_site_from_which_the_global_model_was_withheld_has_its_own(tmp_path: Path) -> None:

@@ -12,13 +12,13 @@ from fedmerit_evaluation.report import caveats
 from fedmerit_evaluation.results.run_folders import combine_results, open_runs
 from fedmerit_evaluation.statistics.intervals import (
     NONE,
-    alike,
+    contains_zero,
+    contribution_intervals,
+    dice_intervals,
     drop_small_sample_intervals,
     group_ties,
-    of_contributions,
-    of_dice,
-    of_methods,
-    of_sites,
+    select_methods,
+    select_sites,
     sort_by_mean,
 )
 
@@ -27,12 +27,14 @@ def test_differences_are_taken_case_by_case() -> None:
     """Cases differ far more than methods: paired, the smaller difference is found all the same."""
     results = made_dice({"a": (0.70, 0.72, 0.74), "b": (0.71, 0.73, 0.75)}, noise=0.1)
     found = results.dice.intervals
-    assert sort_by_mean(of_methods(found, "mean")) == ["b", "a"]
-    difference = of_sites(found, "difference").loc["b", "a"]
+    assert sort_by_mean(select_methods(found, "mean")) == ["b", "a"]
+    difference = select_sites(found, "difference").loc["b", "a"]
     assert difference[["mean", "low", "high"]].tolist() == pytest.approx([0.01] * 3)
-    assert of_methods(found, "mean").loc["a", "high"] > of_methods(found, "mean").loc["b", "low"]  # they overlap
-    assert of_methods(found, "rank")[["low", "high"]].to_numpy().tolist() == [[1, 1], [2, 2]]
-    assert list(caveats.of_ranks(results)) == []
+    assert (
+        select_methods(found, "mean").loc["a", "high"] > select_methods(found, "mean").loc["b", "low"]
+    )  # they overlap
+    assert select_methods(found, "rank")[["low", "high"]].to_numpy().tolist() == [[1, 1], [2, 2]]
+    assert list(caveats.list_rank_caveats(results)) == []
 
 
 def test_chains_of_neighbours() -> None:
@@ -49,8 +51,8 @@ def test_without_test_dice_there_are_no_intervals(tmp_path: Path) -> None:
     results = combine_results([run])
     found = results.dice.intervals
     assert found.empty
-    assert list(caveats.of_ranks(results)) == []
-    assert of_sites(found, "gain").empty
+    assert list(caveats.list_rank_caveats(results)) == []
+    assert select_sites(found, "gain").empty
 
 
 def _cases(values: dict[tuple[str, int, str], list[float]]) -> pd.Series:
@@ -68,7 +70,7 @@ def test_every_statistic_of_dice_by_hand() -> None:
             ("fedce", 1, "A"): [0.9], ("fedce", 1, "B"): [0.3],
         }
     )  # fmt: skip
-    found = of_dice(cases, ["fedce", "standalone"], "standalone")[["mean", "low", "high", "seeds"]].T
+    found = dice_intervals(cases, ["fedce", "standalone"], "standalone")[["mean", "low", "high", "seeds"]].T
     expected = {
         ("dice", "fedce", "A"): (0.85, 0.8, 0.9), ("dice", "fedce", "B"): (0.45, 0.3, 0.6),
         ("mean", "fedce", ""): (0.65, 0.6, 0.7), ("worst", "fedce", ""): (0.45, 0.3, 0.6),
@@ -89,7 +91,7 @@ def test_every_statistic_of_dice_by_hand() -> None:
 
 def test_a_site_that_a_method_was_not_tested_on_is_left_out_of_its_means() -> None:
     cases = _cases({("a", 0, "A"): [0.8], ("a", 0, "B"): [math.nan], ("b", 0, "A"): [0.7], ("b", 0, "B"): [0.5]})
-    means = of_methods(of_dice(cases, ["a", "b"], "standalone"), "mean")["mean"]
+    means = select_methods(dice_intervals(cases, ["a", "b"], "standalone"), "mean")["mean"]
     assert means.to_dict() == pytest.approx({"a": 0.8, "b": 0.6})
 
 
@@ -102,21 +104,25 @@ def test_methods_are_compared_over_the_sites_that_each_has() -> None:
         | {("b", seed, "B"): [0.4, 0.3] for seed in seeds}
         | {("c", 1, "A"): [0.6, 0.5], ("c", 1, "B"): [0.6, 0.5]}  # which has no run of the first seed
     )
-    found = of_dice(cases, ["a", "b", "c"], "standalone")
-    assert of_methods(found, "mean")["mean"].to_dict() == pytest.approx({"a": 0.75, "b": 0.56, "c": 0.55})
-    assert of_sites(found, "difference").loc["a", "b"][["mean", "low", "high"]].tolist() == pytest.approx([-0.02] * 3)
-    assert of_sites(found, "difference").loc["b", "c"][["mean", "seeds"]].tolist() == pytest.approx([0.01, 1])
-    assert of_methods(found, "rank")["mean"].to_dict() == {"a": 2, "b": 1, "c": 3}
+    found = dice_intervals(cases, ["a", "b", "c"], "standalone")
+    assert select_methods(found, "mean")["mean"].to_dict() == pytest.approx({"a": 0.75, "b": 0.56, "c": 0.55})
+    assert select_sites(found, "difference").loc["a", "b"][["mean", "low", "high"]].tolist() == pytest.approx(
+        [-0.02] * 3
+    )
+    assert select_sites(found, "difference").loc["b", "c"][["mean", "seeds"]].tolist() == pytest.approx([0.01, 1])
+    assert select_methods(found, "rank")["mean"].to_dict() == {"a": 2, "b": 1, "c": 3}
 
 
 def test_methods_that_tie_share_the_better_rank() -> None:
     cases = _cases({(method, 0, "A"): [dice] for method, dice in {"a": 0.8, "b": 0.8, "c": 0.5}.items()})
-    ranks = of_methods(of_dice(cases, ["a", "b", "c"], "standalone"), "rank")["mean"]
+    ranks = select_methods(dice_intervals(cases, ["a", "b", "c"], "standalone"), "rank")["mean"]
     assert ranks.to_dict() == {"a": 1, "b": 1, "c": 3}
 
 
 def test_where_a_site_has_too_few_cases_no_method_has_an_interval() -> None:
-    table = of_dice(_cases({("a", seed, site): [0.5, 0.7] for seed in (0, 1) for site in "AB"}), ["a"], "standalone")
+    table = dice_intervals(
+        _cases({("a", seed, site): [0.5, 0.7] for seed in (0, 1) for site in "AB"}), ["a"], "standalone"
+    )
     left = drop_small_sample_intervals(table, ["B"])
     assert left["low"].dropna().index.to_list() == left["high"].dropna().index.to_list() == [("dice", "a", "A")]
     assert left["mean"].equals(table["mean"])
@@ -125,7 +131,7 @@ def test_where_a_site_has_too_few_cases_no_method_has_an_interval() -> None:
 
 def test_contributions_and_their_differences_to_the_next_in_rank() -> None:
     said = made_results(made_rounds("contribution", {"a": [(0.1, 0.2), (0.5, 0.7), (0.3, 0.3)]}), ["a"])
-    found = of_contributions(said.rounds.contributions["mean_contribution"])
+    found = contribution_intervals(said.rounds.contributions["mean_contribution"])
     expected = {
         ("contribution", "a", "Alder"): (0.15, 0.1, 0.2), ("contribution", "a", "Birch"): (0.6, 0.5, 0.7),
         ("contribution", "a", "Cedar"): (0.3, 0.3, 0.3),
@@ -135,15 +141,15 @@ def test_contributions_and_their_differences_to_the_next_in_rank() -> None:
     for key, (mean, low, high) in expected.items():
         ends = mean - 12.7 * (mean - low), mean + 12.7 * (high - mean)  # the seeds' numbers are a standard error apart
         assert found.loc[key, ["mean", "low", "high"]].to_list() == pytest.approx([mean, *ends], abs=0.15), key
-    bounded = of_contributions(said.rounds.contributions["mean_contribution"], (0, 1))
+    bounded = contribution_intervals(said.rounds.contributions["mean_contribution"], (0, 1))
     assert bounded.loc[("contribution", "a", "Birch"), ["low", "high"]].to_list() == [0, 1]
     assert bounded.loc["difference: Birch"].equals(found.loc["difference: Birch"])
-    assert of_contributions(pd.Series(dtype=float)) is NONE
+    assert contribution_intervals(pd.Series(dtype=float)) is NONE
 
 
 def test_a_difference_whose_interval_holds_0_tells_nothing_apart() -> None:
     ends = pd.DataFrame({"low": [-0.1, 0.0, 0.1, -0.2, math.nan], "high": [0.1, 0.2, 0.3, -0.1, math.nan]})
-    assert alike(ends).to_list() == [True, True, False, False, False]
+    assert contains_zero(ends).to_list() == [True, True, False, False, False]
 
 
 def test_names_by_mean_without_those_that_have_none() -> None:

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from fedmerit.errors import BadInput
-from fedmerit_evaluation.results.run_folders import of_rounds
+from fedmerit_evaluation.results.run_folders import read_rounds
 
 
 def weights(record):
@@ -13,14 +13,14 @@ def weights(record):
 
 
 def test_later_rounds_stand_for_earlier_ones_and_no_ledger_says_nothing(tmp_path):
-    assert of_rounds(tmp_path, weights) == {}
+    assert read_rounds(tmp_path, weights) == {}
     records = [{"weights": {"Alder": 0.5, "Birch": 0.5}}, {"weights": {"Alder": 0.25}}]
     (tmp_path / "ledger.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
-    assert of_rounds(tmp_path, weights) == {"Alder": 0.25, "Birch": 0.5}
+    assert read_rounds(tmp_path, weights) == {"Alder": 0.25, "Birch": 0.5}
 
 
 @pytest.mark.parametrize("text", ["{}\n", "[]\n", '{"weights": 1}\n', "not JSON\n"])
 def test_what_is_no_ledger_of_rounds_is_told(tmp_path, text):
     (tmp_path / "ledger.jsonl").write_text(text)
     with pytest.raises(BadInput, match=r"ledger\.jsonl: not a ledger of rounds .*; check it with `fedmerit verify"):
-        of_rounds(tmp_path, weights)
+        read_rounds(tmp_path, weights)

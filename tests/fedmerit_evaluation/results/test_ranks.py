@@ -23,7 +23,7 @@ def test_sites_far_apart_are_told_and_near_ones_are_not():
     one = ranking(["A", "B", "C"], drawn([5.0, 1.0, 1.2], 0.5))
     assert one.order == ["A", "C", "B"]
     assert one.alike == [("C", "B")]
-    assert one.told.tolist() == [[0, 1, 1], [-1, 0, 0], [-1, 0, 0]]
+    assert one.order_signs.tolist() == [[0, 1, 1], [-1, 0, 0], [-1, 0, 0]]
     assert (one.highest_rank.tolist(), one.lowest_rank.tolist()) == ([1, 2, 2], [1, 3, 3])
     assert one.table.loc["C", ["ranks", "as good as"]].tolist() == ["2 to 3", "B"]
     np.testing.assert_allclose([one.low[0], one.high[0]], [5 - 1.96 * 0.5, 5 + 1.96 * 0.5], atol=0.08)
@@ -31,7 +31,9 @@ def test_sites_far_apart_are_told_and_near_ones_are_not():
 
 def test_nothing_is_told_where_all_are_worth_the_same():
     """In 200 studies of 4 equal sites, each pair is told apart by chance in about 5 of 100."""
-    told = [ranking("ABCD", drawn(np.random.default_rng(k).normal(0, 1, 4), 1.0, draws=400)).told for k in range(200)]
+    told = [
+        ranking("ABCD", drawn(np.random.default_rng(k).normal(0, 1, 4), 1.0, draws=400)).order_signs for k in range(200)
+    ]
     share = np.mean([np.abs(one).sum() / 12 for one in told])
     assert 0.02 < share < 0.09
 
@@ -42,15 +44,15 @@ def test_seeds_widen_intervals():
     one = ranking(["A", "B"], values)
     assert one.value.tolist() == [2.0, 3.5]
     assert [one.low[0], one.high[0]] == pytest.approx([2 - 4.3 / 3**0.5, 2 + 4.3 / 3**0.5], abs=0.3)
-    assert one.told[1, 0] == 1  # B leads by 2, 1.5 and 1
-    assert ranking(["A", "B"], values[:2]).told[1, 0] == 0  # which two seeds do not show
+    assert one.order_signs[1, 0] == 1  # B leads by 2, 1.5 and 1
+    assert ranking(["A", "B"], values[:2]).order_signs[1, 0] == 0  # which two seeds do not show
 
 
 @pytest.mark.parametrize("seeds", [2, 3, 5])
 def test_sites_that_differ_by_seeds_alone_are_seldom_told_apart(seeds):
     """Of 4 equal sites each pair by chance in about 5 of 100 studies; drawn with replacement, in 15 to 49."""
     random = np.random.default_rng(seeds)
-    told = [ranking("ABCD", random.normal(size=(seeds, 4, 1)), seed=k).told for k in range(500)]
+    told = [ranking("ABCD", random.normal(size=(seeds, 4, 1)), seed=k).order_signs for k in range(500)]
     assert 0.02 <= np.mean([np.abs(one).sum() / 12 for one in told]) <= 0.08
 
 
@@ -71,7 +73,7 @@ def test_a_site_of_which_nothing_is_known_changes_nothing_of_what_is_known_of_th
     one, without = ranking(["A", "B", "C"], drawn_ones), ranking(["A", "B"], drawn_ones[:, :2])
     assert one.measured
     np.testing.assert_array_equal(one.low, [*without.low, np.nan])
-    assert one.told.tolist() == [[0, -1, 0], [1, 0, 0], [0, 0, 0]]
+    assert one.order_signs.tolist() == [[0, -1, 0], [1, 0, 0], [0, 0, 0]]
     assert not ranking(["A"], np.full((1, 1, 5), np.nan)).measured
 
 

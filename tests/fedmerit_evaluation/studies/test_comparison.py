@@ -12,8 +12,8 @@ from fedmerit.records.results import read_run
 from fedmerit.trainers.monai_trainer.data import open_sites, read_site_digests
 from fedmerit_evaluation.studies import comparison
 from fedmerit_evaluation.studies.cluster import Workers
-from fedmerit_evaluation.studies.comparison import Planned, prepare, work_off, write_tables
-from fedmerit_evaluation.studies.study_options import parse_methods, parse_seeds
+from fedmerit_evaluation.studies.comparison import PlannedRun, execute_runs, prepare, write_tables
+from fedmerit_evaluation.studies.study_folders import parse_methods, parse_seeds
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def test_every_run_is_created_seed_by_seed(tmp_path, options):
     planned = read_plan(tmp_path, options, settings={"width": "4"})
     names = ["fedavg_seed0", "fedce_combine-plus_seed0", "fedavg_seed3", "fedce_combine-plus_seed3"]
     assert planned == [
-        Planned(label, seed, tmp_path / "out" / name)
+        PlannedRun(label, seed, tmp_path / "out" / name)
         for name, (label, seed) in zip(
             names, [("fedavg", 0), ("fedce:combine=plus", 0), ("fedavg", 3), ("fedce:combine=plus", 3)], strict=True
         )
@@ -169,7 +169,7 @@ def test_runs_go_side_by_side(tmp_path):
     planned, rounds, ended = tiny(tmp_path, "local"), [], []
     (planned[1].folder / "results.csv").mkdir()
     with Workers(2) as workers:
-        failed = work_off(
+        failed = execute_runs(
             planned,
             workers,
             lambda folder, error: ended.append((folder, error)),
@@ -180,7 +180,7 @@ def test_runs_go_side_by_side(tmp_path):
     assert sorted(ended) == sorted((run.folder, failed.get(run.folder)) for run in planned)
     assert sorted(rounds) == [planned[0].folder, planned[2].folder]
     assert [run.finished for run in planned] == [True, False, True]
-    assert work_off(planned[::2], Workers(2), lambda folder, error: ended.clear()) == {}
+    assert execute_runs(planned[::2], Workers(2), lambda folder, error: ended.clear()) == {}
     assert ended
     assert write_tables(tmp_path / "out", planned)
 
@@ -198,7 +198,7 @@ def test_a_run_of_the_simulator_that_fails_does_not_stop_the_others(tmp_path, mo
 
     monkeypatch.setattr(runs, "execute", execute)
     rounds = []
-    failed = work_off(
+    failed = execute_runs(
         planned, Workers(2), lambda folder, error: ended.append(folder), lambda folder, record: rounds.append(folder)
     )
     assert done == ended == rounds == [run.folder for run in planned]
@@ -214,7 +214,7 @@ def test_runs_of_the_simulator_go_one_by_one_also_beside_local_ones(tmp_path, mo
     side_by_side, in_turn = [], []
     monkeypatch.setattr(comparison, "execute_all", lambda folders, *_, **options: side_by_side.extend(folders) or {})
     monkeypatch.setattr(comparison, "execute_in_turn", lambda folders, *_: in_turn.extend(folders) or {})
-    assert work_off(planned, Workers(2), lambda folder, error: None) == {}
+    assert execute_runs(planned, Workers(2), lambda folder, error: None) == {}
     assert side_by_side == [run.folder for run in planned[:3]]
     assert in_turn == [run.folder for run in planned[3:]]
 
@@ -233,7 +233,7 @@ def test_free_cores_go_to_the_sites_of_a_run(tmp_path, options, monkeypatch, cor
     planned, heard = read_plan(tmp_path, options | asked, settings=settings), {}
     monkeypatch.setattr(comparison, "cores", lambda: cores)
     monkeypatch.setattr(comparison, "execute_all", lambda *arguments, threads: heard.update(threads=threads) or {})
-    assert work_off(planned, Workers(workers), lambda folder, error: None) == {}
+    assert execute_runs(planned, Workers(workers), lambda folder, error: None) == {}
     assert heard == {"threads": threads}
 
 

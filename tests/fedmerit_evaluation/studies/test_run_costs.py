@@ -7,7 +7,7 @@ import torch
 from run_factory import make_sites
 
 from fedmerit.engines import runs
-from fedmerit_evaluation.studies import resources
+from fedmerit_evaluation.studies import execution
 from fedmerit_evaluation.studies.cluster import Workers, execute_all
 
 SITES = ("Alder", "Birch", "Cedar")
@@ -31,56 +31,56 @@ def machine(monkeypatch):
     """A machine of so many free cores and bytes."""
 
     def have(cores, memory):
-        monkeypatch.setattr(resources, "cores", lambda: cores)
-        monkeypatch.setattr(resources, "free_memory", lambda: memory)
+        monkeypatch.setattr(execution, "cores", lambda: cores)
+        monkeypatch.setattr(execution, "free_memory", lambda: memory)
 
     return have
 
 
 def test_workers_go_by_cores_and_memory(sites, tmp_path, machine):
     run = create(tmp_path / "run", sites)
-    need = resources.estimate_memory(run)
+    need = execution.estimate_memory(run)
     for cores, memory, expected in ((8, 100 * need, 8), (8, 5 * need, 4), (1, 100 * need, 1), (8, need / 2, 1)):
         machine(cores, memory)
-        assert resources.choose_worker_count(run) == expected
+        assert execution.choose_worker_count(run) == expected
     machine(8, 100 * need)
-    assert resources.choose_worker_count(create(tmp_path / "threads", sites, settings={"cpu_threads": "4"})) == 2
-    assert resources.choose_worker_count(create(tmp_path / "sites", sites, threads=4)) == 2
-    assert resources.choose_worker_count(create(tmp_path / "more", sites, settings={"cpu_threads": "16"})) == 1
+    assert execution.choose_worker_count(create(tmp_path / "threads", sites, settings={"cpu_threads": "4"})) == 2
+    assert execution.choose_worker_count(create(tmp_path / "sites", sites, threads=4)) == 2
+    assert execution.choose_worker_count(create(tmp_path / "more", sites, settings={"cpu_threads": "16"})) == 1
 
 
 def test_workers_go_by_the_memory_of_gpus_too(sites, tmp_path, machine, monkeypatch):
     run = create(tmp_path / "run", sites)
-    need = resources.estimate_gpu_memory(run)
+    need = execution.estimate_gpu_memory(run)
     free = {"cuda:0": 100 * need, "cuda:1": 4 * need}
-    monkeypatch.setattr(resources, "_gpus", lambda folder: list(free))
+    monkeypatch.setattr(execution, "_gpus", lambda folder: list(free))
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda gpu: (free[gpu], 0))
-    machine(8, 100 * resources.estimate_memory(run))
-    assert resources.choose_worker_count(run) == 3
+    machine(8, 100 * execution.estimate_memory(run))
+    assert execution.choose_worker_count(run) == 3
     free["cuda:1"] = need / 2
-    assert resources.choose_worker_count(run) == 1
+    assert execution.choose_worker_count(run) == 1
 
 
 def test_the_gpus_of_a_run(sites, tmp_path, monkeypatch):
     run = create(tmp_path / "run", sites)
-    assert resources._gpus(run) == ([] if not torch.cuda.is_available() else [torch.device("cuda")])
-    monkeypatch.setattr(resources, "pick_device", lambda device, site: torch.device(device))
+    assert execution._gpus(run) == ([] if not torch.cuda.is_available() else [torch.device("cuda")])
+    monkeypatch.setattr(execution, "pick_device", lambda device, site: torch.device(device))
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    assert resources._gpus(run) == [torch.device("cuda:0"), torch.device("cuda:1")]
+    assert execution._gpus(run) == [torch.device("cuda:0"), torch.device("cuda:1")]
     mixed = create(tmp_path / "mixed", sites, device="Alder=cpu,Birch=cpu,Cedar=cpu")
-    assert resources._gpus(mixed) == []
+    assert execution._gpus(mixed) == []
 
 
 def test_memory_goes_by_network_batch_size_and_sites(sites, tmp_path):
-    least = resources.estimate_memory(create(tmp_path / "least", sites))
-    assert least > resources.BASE_MEMORY
+    least = execution.estimate_memory(create(tmp_path / "least", sites))
+    assert least > execution.BASE_MEMORY
     for name, options in {
         "wider": {"settings": {"width": "16"}},
         "deeper": {"settings": {"depth": "4"}},
         "batches": {"settings": {"batch_size": "64"}},
     }.items():
-        assert resources.estimate_memory(create(tmp_path / name, sites, **options)) > least
-    assert resources.estimate_memory(create(tmp_path / "fewer", sites, only=["Alder", "Birch"])) < least
+        assert execution.estimate_memory(create(tmp_path / name, sites, **options)) > least
+    assert execution.estimate_memory(create(tmp_path / "fewer", sites, only=["Alder", "Birch"])) < least
 
 
 def note_peak(folder, sites):
@@ -103,11 +103,11 @@ def test_memory_is_near_what_a_run_takes(sites, tmp_path, settings):
     with Workers(2) as workers:
         assert execute_all([run, other], workers, after=note_peak) == {}
     taken = int((run / MEMORY_FILE).read_text())
-    assert 0.7 * taken < resources.estimate_memory(run) < 1.5 * taken, f"{taken:.3g} bytes"
+    assert 0.7 * taken < execution.estimate_memory(run) < 1.5 * taken, f"{taken:.3g} bytes"
 
 
 def test_images_of_a_run(sites, tmp_path):
     run = create(tmp_path / "run", sites, rounds=3, settings={"epochs": "2"}, only=["Alder", "Birch"])
-    assert resources.images_of(run) == 2 * 15 * 3 * 2  # sites, images, rounds, epochs
+    assert execution.count_training_images(run) == 2 * 15 * 3 * 2  # sites, images, rounds, epochs
     run = create(tmp_path / "steps", sites, rounds=3, settings={"steps": "30", "batch_size": "2"})
-    assert resources.images_of(run) == 3 * 30 * 2 * 3  # sites, steps, images of a batch, rounds
+    assert execution.count_training_images(run) == 3 * 30 * 2 * 3  # sites, steps, images of a batch, rounds

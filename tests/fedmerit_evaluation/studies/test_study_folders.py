@@ -13,12 +13,12 @@ from fedmerit.records.results import read_run
 from fedmerit.trainers.monai_trainer.data import open_sites, read_site_digests
 from fedmerit_evaluation.studies.study_folders import (
     DIGESTS,
+    open_server_sites,
     recorded_digests,
     require_same,
     require_same_images,
     require_unchanged,
     scratch,
-    servers_own,
 )
 
 # Folders in the making
@@ -121,16 +121,16 @@ def test_where_the_servers_own_lie_is_no_matter_either(tmp_path):
     write_json(record, asked | recorded_digests([], open_sites(own)))
     moved = asked | {"server_sites": str(own.rename(tmp_path / "moved"))}
     require_unchanged(record, moved)
-    require_same_images(record, [], servers_own(moved))
+    require_same_images(record, [], open_server_sites(moved))
     with pytest.raises(BadInput, match=f"holds trainings with server sites {own}"):
         require_unchanged(record, {"sites": "here", "rounds": 3})
     write_json(record, {"sites": "here", "rounds": 3} | recorded_digests([], []))
     with pytest.raises(BadInput, match="holds trainings with no server sites"):
         require_unchanged(record, moved)
-    write_json(record, asked | recorded_digests([], servers_own(moved)))
+    write_json(record, asked | recorded_digests([], open_server_sites(moved)))
     prepare_anew(tmp_path / "moved" / "S")
     with pytest.raises(BadInput, match=f"moved: S is not what {tmp_path} was started with"):
-        require_same_images(record, [], servers_own(moved))
+        require_same_images(record, [], open_server_sites(moved))
 
 
 # Run folders

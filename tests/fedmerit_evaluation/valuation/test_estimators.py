@@ -3,10 +3,10 @@
 import pytest
 
 from fedmerit.errors import BadInput
+from fedmerit_evaluation.valuation.estimator import DataSize
 from fedmerit_evaluation.valuation.estimators import estimators, parse, parse_all
 from fedmerit_evaluation.valuation.game_estimators import MultiRoundValues
 from fedmerit_evaluation.valuation.image_estimators import KNNShapley
-from fedmerit_evaluation.valuation.record_estimators import DataSize
 
 
 def test_estimators_are_those_of_games_records_and_images():

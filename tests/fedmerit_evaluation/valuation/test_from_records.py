@@ -6,8 +6,8 @@ from run_factory import make_run
 
 from fedmerit.errors import BadInput
 from fedmerit.records.results import read_results
+from fedmerit_evaluation.valuation.estimator import DataSize, OwnContribution
 from fedmerit_evaluation.valuation.observed_run import ObservedRun
-from fedmerit_evaluation.valuation.record_estimators import DataSize, OwnContribution
 
 SITES = ("Alder", "Birch", "Cedar")
 

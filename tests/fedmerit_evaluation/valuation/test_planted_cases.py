@@ -74,7 +74,7 @@ def test_worlds_are_dealt_anew_and_what_is_done_is_not_done_again(tmp_path, fedm
     pd.testing.assert_frame_equal(compute_values(asked, lambda done, of: pytest.fail("trained again")), values)
     given = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
     places = ("--out", asked.out, "--pool", pool, "--estimators", "in_run,data_size", "--seeds", "0,1", "--rounds", 1)
-    result = fedmerit("bench", "planted", *places, "--sites", 3, *given, "--jobs", 1)
+    result = fedmerit("lab", "bench", "planted", *places, "--sites", 3, *given, "--jobs", 1)
     assert result.exit_code == 0, result.output
     assert "In how many of 2 seeds" in result.output
     told = pd.read_csv(asked.out / "tables" / "planted.csv").set_index("Estimator")

@@ -9,9 +9,9 @@ from run_factory import make_sites
 
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.files import write_json
-from fedmerit_data.shrinking import shrink
+from fedmerit_data.downsampling import shrink
 from fedmerit_evaluation.ground_truth import coalitions
-from fedmerit_evaluation.ground_truth.regression import least_squares_values
+from fedmerit_evaluation.ground_truth.shapley_approximations import least_squares_values
 from fedmerit_evaluation.studies.cluster import Workers
 from fedmerit_lab.benchmarks import proxy_trainings
 from fedmerit_lab.benchmarks.proxy_trainings import Proxy, train_proxy
@@ -38,9 +38,9 @@ def trained(monkeypatch):
         return []
 
     monkeypatch.setattr(coalitions, "prepare", prepare)
-    monkeypatch.setattr(coalitions, "work_off", lambda trainings, workers, on_end: answer.failed)
-    monkeypatch.setattr(coalitions, "results_of", lambda trainings: SimpleNamespace(sites=answer.sites))
-    monkeypatch.setattr(coalitions, "own_seconds", lambda trainings: 12.5)
+    monkeypatch.setattr(coalitions, "execute_trainings", lambda trainings, workers, on_end: answer.failed)
+    monkeypatch.setattr(coalitions, "collect_results", lambda trainings: SimpleNamespace(sites=answer.sites))
+    monkeypatch.setattr(coalitions, "sum_seconds", lambda trainings: 12.5)
     monkeypatch.setattr(proxy_trainings, "resample", lambda results, values: (results, values))
     return answer
 

@@ -12,7 +12,7 @@ from fedmerit.errors import BadInput
 from fedmerit.federation.recorder import OBSERVED
 from fedmerit.files import read_json, write_json
 from fedmerit.records.results import COLUMNS, ResultsFile, Row
-from fedmerit_evaluation.valuation.replay import FOLDER, observed_after
+from fedmerit_evaluation.valuation.replay import FOLDER, replay_observers
 
 SEEN = Row("run", "fedavg", 0, 0, "Alder", "dice", 0.75, split="in_run", case="000", label="x", coalition="Alder+Birch")
 
@@ -30,7 +30,7 @@ def run(tmp_path):
 
 
 def test_what_was_observed_is_not_made_again(run):
-    table = observed_after(run, ["in_run:most=8"], on_round=lambda *_: pytest.fail("went through updates"))
+    table = replay_observers(run, ["in_run:most=8"], on_round=lambda *_: pytest.fail("went through updates"))
     assert list(table.columns) == list(COLUMNS)
     (row,) = table.to_dict("records")
     assert (row["site"], row["coalition"], row["quantity"], row["value"]) == ("Alder", "Alder+Birch", "dice", 0.75)
@@ -39,28 +39,28 @@ def test_what_was_observed_is_not_made_again(run):
 
 def test_of_a_run_that_is_asked_for_nothing_there_may_be_nothing(run):
     (run / OBSERVED).unlink()
-    pd.testing.assert_frame_equal(observed_after(run, []), pd.DataFrame(columns=COLUMNS))
+    pd.testing.assert_frame_equal(replay_observers(run, []), pd.DataFrame(columns=COLUMNS))
 
 
 def test_what_was_not_observed_takes_updates(run):
     with pytest.raises(BadInput, match="was run without --values carried,others_lose and kept no updates"):
-        observed_after(run, ["in_run", "carried", "others_lose:every=2"])
+        replay_observers(run, ["in_run", "carried", "others_lose:every=2"])
     (run / "updates").mkdir()
     with pytest.raises(BadInput, match=r"round_00000\.pt: file not found; let the run finish"):
-        observed_after(run, ["carried"])
+        replay_observers(run, ["carried"])
 
 
 def test_what_looks_at_sites_alone_takes_a_run_of_standalone(run):
     (run / "updates").mkdir()
     with pytest.raises(BadInput, match=r"--values alone: not with method fedavg: .* observe a run of standalone"):
-        observed_after(run, ["alone"])
+        replay_observers(run, ["alone"])
 
 
 def test_encrypted_updates_tell_nothing_afterwards(run):
     write_json(run / "run.json", read_json(run / "run.json") | {"privacy": ["he"]})
-    assert len(observed_after(run, ["in_run"])) == 1
+    assert len(replay_observers(run, ["in_run"])) == 1
     with pytest.raises(BadInput, match="carried cannot be told: updates leave encrypted"):
-        observed_after(run, ["carried"])
+        replay_observers(run, ["carried"])
 
 
 @pytest.mark.parametrize("statistics", ["own", pytest.param("recalibrated", marks=pytest.mark.slow)])
@@ -70,9 +70,9 @@ def test_afterwards_models_have_the_batch_norm_statistics_that_they_had_in_the_r
     asked = {"values": ["in_run"], "keep_updates": True}
     runs.create(run, method="fedavg", sites=sites, rounds=1, engine="local", threads=1, settings=settings, **asked)
     runs.execute(run, lambda record: None)
-    there = observed_after(run, ["in_run"])
+    there = replay_observers(run, ["in_run"])
     (run / OBSERVED).unlink()
-    tables = [there, observed_after(run, ["in_run"])]
+    tables = [there, replay_observers(run, ["in_run"])]
     columns = ["site", "coalition", "case", "label", "quantity"]
     seen, again = (table.query("quantity != 'seconds'").set_index(columns)["value"].to_dict() for table in tables)
     assert again == seen

@@ -9,8 +9,8 @@ from run_factory import make_sites
 
 from fedmerit.errors import BadInput
 from fedmerit_evaluation.ground_truth.reliability import Resampled
-from fedmerit_evaluation.ground_truth.value_tables import TRUTHS
-from fedmerit_evaluation.studies.study_options import parse_methods
+from fedmerit_evaluation.ground_truth.value_tables import REFERENCES
+from fedmerit_evaluation.studies.study_folders import parse_methods
 from fedmerit_lab.benchmarks import value_benchmark as module
 from fedmerit_lab.benchmarks.budget_allocation import Outcome
 from fedmerit_lab.benchmarks.value_benchmark import (
@@ -43,7 +43,7 @@ def judged(said, seeds=2):
     values = {spec: np.tile(np.array(line, dtype=float)[None, :, None], (seeds, 1, 5)) for spec, line in said.items()}
     reached = Outcome(np.full((seeds, 3), 0.8), np.full((seeds, 3), 0.7))
     costs, outcomes = dict.fromkeys(said, 0.25), dict.fromkeys(said, reached)
-    return ScenarioResult("noise:sites=3", "C last", dict.fromkeys(TRUTHS, truth), values, costs, outcomes)
+    return ScenarioResult("noise:sites=3", "C last", dict.fromkeys(REFERENCES, truth), values, costs, outcomes)
 
 
 def test_tables_hold_agreements_by_estimator_beside_the_truths_ceiling():
@@ -72,7 +72,7 @@ def test_sites_of_one_worth_are_not_told_apart():
     """Of 2, 2 and 4 points: one pair in twenty is told by chance, so that pairs are counted."""
     one = judged({"in_run": (10, 20, 40)})
     alike = replace(one.truths["Shapley"], values=np.maximum(one.truths["Shapley"].values, 0.02))
-    table, *_ = bench_tables([replace(one, truths=dict.fromkeys(TRUTHS, alike))])
+    table, *_ = bench_tables([replace(one, truths=dict.fromkeys(REFERENCES, alike))])
     assert table.frame["Pairs told apart"].to_list() == ["2 of 3"]
 
 

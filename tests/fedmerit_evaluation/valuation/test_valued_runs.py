@@ -24,7 +24,7 @@ from fedmerit_evaluation.figures.drawing import png
 from fedmerit_evaluation.report.all_sites import write_report
 from fedmerit_evaluation.valuation.game_estimators import MultiRoundValues
 from fedmerit_evaluation.valuation.observed_run import ObservedRun
-from fedmerit_evaluation.valuation.replay import FOLDER, observed_after
+from fedmerit_evaluation.valuation.replay import FOLDER, replay_observers
 from fedmerit_evaluation.valuation.valued_runs import default_estimators, units, value_runs, value_tables
 
 SITES = ("Alder", "Birch", "Cedar")
@@ -63,7 +63,7 @@ def _without(run, field):
 def test_kept_updates_give_afterwards_what_was_observed(observed, own):
     (own / OBSERVED).unlink()
     asked = []
-    table = observed_after(own, OBSERVERS, on_round=lambda name, done, of: asked.append((name, done, of)))
+    table = replay_observers(own, OBSERVERS, on_round=lambda name, done, of: asked.append((name, done, of)))
     keys = ["split", "round", "site", "coalition", "case", "label"]
     expected = read_table(observed[0] / OBSERVED)
     of = [one[one["quantity"] == "dice"].set_index(keys)["value"].sort_index() for one in (expected, table)]
@@ -89,13 +89,13 @@ def test_who_earns_as_one_divides_the_value_and_has_a_voice_afterwards_too(tmp_p
     np.testing.assert_array_equal(values[0], values[1])
     assert (values[0] != 0).any()
     (run / OBSERVED).unlink()
-    afterwards = ObservedRun(run, 20, observed_after(run, ["in_run"]))
+    afterwards = ObservedRun(run, 20, replay_observers(run, ["in_run"]))
     np.testing.assert_allclose(MultiRoundValues().values(afterwards), values, atol=1e-12)
 
 
 def test_rounds_that_are_there_are_not_evaluated_again(own, monkeypatch):
     (own / OBSERVED).unlink()
-    whole = observed_after(own, ["in_run"])
+    whole = replay_observers(own, ["in_run"])
     file = own / FOLDER / "in_run.csv"
     table = read_table(file)
     table[table["round"] == 0].to_csv(file, index=False)
@@ -104,7 +104,7 @@ def test_rounds_that_are_there_are_not_evaluated_again(own, monkeypatch):
 
     original = replay.evaluate_models
     monkeypatch.setattr(replay, "evaluate_models", lambda *rest: evaluated.append(rest[2].round) or original(*rest))
-    again = observed_after(own, ["in_run"])
+    again = replay_observers(own, ["in_run"])
     assert set(evaluated) == {1}
     pd.testing.assert_frame_equal(again[again["quantity"] == "dice"], whole[whole["quantity"] == "dice"])
 
@@ -122,7 +122,7 @@ def test_without_what_it_takes_nothing_is_told(own, spoil, told):
     (own / OBSERVED).unlink()
     spoil(own)
     with pytest.raises(BadInput, match=told):
-        observed_after(own, ["in_run"])
+        replay_observers(own, ["in_run"])
 
 
 def test_of_an_encrypted_run_the_reason_is_told(own):
@@ -249,7 +249,7 @@ def test_the_largest_value_has_three_digits(observed, estimator, decimals):
 
 
 def test_the_commands_print_and_write(observed, fedmerit, tmp_path):
-    result = fedmerit("value", *observed, "--out", tmp_path / "out", "--draws", 20)
+    result = fedmerit("value", "estimate", *observed, "--out", tmp_path / "out", "--draws", 20)
     assert result.exit_code == 0, result.output
     assert (tmp_path / "out" / "figures" / "values.png").exists()
     assert (tmp_path / "out" / "tables" / "values-in-run.csv").exists()

@@ -47,9 +47,9 @@ def pretend(made_up, monkeypatch):
     monkeypatch.setattr(cgsv_artefacts, "final_losses", lambda run, sites: losses)
 
     def given(study, artefact):
-        study.sites_of = lambda deal: study.sites
+        study.open_partition = lambda new: study.sites
         for need in (one for one in artefact.needs if isinstance(one, Compared)):
-            names = SITES if need.deal is None else [f"site-{number}" for number in range(1, 6)]
+            names = SITES if need.partition is None else [f"site-{number}" for number in range(1, 6)]
             study.trainings[need] = [
                 Made_up(label, seed, made_up(label, seed, names)) for label in need.labels for seed in study.seeds
             ]

@@ -12,17 +12,8 @@ from fedmerit.errors import BadInput
 from fedmerit.games import cosine_game, shapley
 from fedmerit.vectors import gram
 from fedmerit_cli.main import app
-from fedmerit_evaluation.valuation import cosine_approximation
-from fedmerit_evaluation.valuation.cosine_approximation import (
-    COSINE,
-    EXACT,
-    PERMUTATIONS,
-    SAMPLED,
-    WHOLE,
-    compare,
-    errors,
-    grid,
-)
+from fedmerit_lab.papers import approximation
+from fedmerit_lab.papers.approximation import COSINE, EXACT, PERMUTATIONS, SAMPLED, WHOLE, compare, errors, grid
 
 ERRORS = ["l1", "l2", "pearson"]
 
@@ -50,7 +41,7 @@ def by_definition(updates):
 def test_both_exact_evaluations_are_the_definition(sites):
     updates = updates_of(sites, 7)
     expected = by_definition(updates)
-    torch.testing.assert_close(shapley(cosine_approximation.whole_update_game(updates)), expected, rtol=0, atol=1e-13)
+    torch.testing.assert_close(shapley(approximation.whole_update_game(updates)), expected, rtol=0, atol=1e-13)
     from_gram = cosine_game(gram(updates), torch.full((sites,), 1 / sites))
     torch.testing.assert_close(shapley(from_gram), expected, rtol=0, atol=1e-13)
 
@@ -59,7 +50,7 @@ def test_coalitions_of_whole_updates_are_ordered_by_their_bits():
     updates = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, -1.0]], dtype=torch.float64)
     half = math.sqrt(0.5)
     expected = torch.tensor([0, 1, 0, half, 0, half, 0, 1], dtype=torch.float64)
-    torch.testing.assert_close(cosine_approximation.whole_update_game(updates), expected, rtol=0, atol=1e-15)
+    torch.testing.assert_close(approximation.whole_update_game(updates), expected, rtol=0, atol=1e-15)
 
 
 def test_errors_are_those_of_values_of_sum_one():
@@ -82,7 +73,7 @@ def test_the_cosine_is_nearer_than_sampling_and_nears_the_exact_values_as_dimens
 
 def test_sampling_nears_the_exact_values_with_more_permutations(monkeypatch):
     few = compare([(5, 64)], repeats=4)
-    monkeypatch.setattr(cosine_approximation, "PERMUTATIONS", 100 * PERMUTATIONS)
+    monkeypatch.setattr(approximation, "PERMUTATIONS", 100 * PERMUTATIONS)
     many = compare([(5, 64)], repeats=4)
     assert many["l1"][5, 64, SAMPLED] < few["l1"][5, 64, SAMPLED] / 4
     assert many["l1"][5, 64, COSINE] == few["l1"][5, 64, COSINE]
@@ -113,7 +104,7 @@ def test_the_table_holds_means_over_draws_and_every_draw_is_tracked():
 
 
 def test_whole_updates_are_summed_only_where_that_is_cheap(monkeypatch):
-    monkeypatch.setattr(cosine_approximation, "CHEAP", 2**4 * 32)
+    monkeypatch.setattr(approximation, "CHEAP", 2**4 * 32)
     table = compare([(4, 32), (4, 33), (5, 32)], repeats=1)
     assert table.xs(WHOLE, level="evaluation").index.to_list() == [(4, 32)]
     assert len(table.xs(EXACT, level="evaluation")) == 3
@@ -154,9 +145,9 @@ def test_options_out_of_range(options):
 
 
 def test_the_figure_names_its_axes_and_draws_what_was_measured(monkeypatch):
-    monkeypatch.setattr(cosine_approximation, "CHEAP", 2**4 * 1024)
+    monkeypatch.setattr(approximation, "CHEAP", 2**4 * 1024)
     table = compare(grid(5), repeats=1)
-    figure = cosine_approximation.draw(table)
+    figure = approximation.draw(table)
     panels = figure.axes
     labels = ["Error, values of sum 1", "Pearson r with exact values", "Time [ms]"]
     assert [panel.get_ylabel() for panel in panels[::2]] == labels
@@ -166,8 +157,8 @@ def test_the_figure_names_its_axes_and_draws_what_was_measured(monkeypatch):
     assert cosine.get_xdata().tolist() == [4, 5]
     assert cosine.get_ydata().tolist() == table["l1"].xs(COSINE, level="evaluation").xs(1024, level=1).tolist()
     times = {line.get_color(): line for line in panels[-1].lines}
-    assert times[cosine_approximation.COLOURS[WHOLE]].get_xdata().tolist() == [64, 256]
-    assert len(times[cosine_approximation.COLOURS[EXACT]].get_xdata()) == 7
+    assert times[approximation.COLOURS[WHOLE]].get_xdata().tolist() == [64, 256]
+    assert len(times[approximation.COLOURS[EXACT]].get_xdata()) == 7
 
 
 @pytest.mark.slow

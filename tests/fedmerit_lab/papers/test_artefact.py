@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from fedmerit_evaluation.figures.tables import Table
-from fedmerit_lab.papers.artefact import APART, BY_ALONE, Artefact, Made, Published, beside, printed
+from fedmerit_lab.papers.artefact import BY_LOCAL_ONLY, KEEP_OWN, Artefact, Made, Published, beside, printed
 from fedmerit_lab.papers.required_trainings import Compared, WithoutOne
 
 
@@ -25,7 +25,7 @@ def test_beside_joins_by_method_and_heading():
 
 
 def test_a_method_with_another_end_stands_beside_the_papers_of_its_name():
-    labels = [f"fedavg{APART}", f"cgsv{BY_ALONE}", "cgsv:beta=2"]
+    labels = [f"fedavg{KEEP_OWN}", f"cgsv{BY_LOCAL_ONLY}", "cgsv:beta=2"]
     ours = Table("t", "ours", pd.DataFrame({"Method": labels, "A": [1.0, 2.0, 3.0]}))
     cells = pd.DataFrame([["fedavg", "7", "8"], ["cgsv", "5", "6"]], columns=["Method", "A | one", "A | two"])
     table = beside(ours, Published("Table 0", "x", cells), ["two"])

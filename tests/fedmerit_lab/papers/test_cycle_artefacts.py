@@ -5,7 +5,7 @@ from paper_runs import artefact_of
 
 from fedmerit.attacks.catalogue import parse
 from fedmerit.attacks.faulty_masks import Inverted, Shifted
-from fedmerit_data.dealing import Scheme
+from fedmerit_data.partitioning.scheme import Scheme
 from fedmerit_lab.papers import mean_estimation
 from fedmerit_lab.papers.collaboration import gains
 from fedmerit_lab.papers.cycle_artefacts import BY_TAU, PAPER, WRONG, imbalanced

@@ -3,7 +3,7 @@
 import pytest
 from paper_runs import artefact_of
 
-from fedmerit_lab.papers.artefact import APART
+from fedmerit_lab.papers.artefact import KEEP_OWN
 from fedmerit_lab.papers.fedave_artefacts import PAPER
 from fedmerit_lab.papers.partitioned_sites import partitioned_needs, require_partition
 
@@ -16,7 +16,7 @@ def test_deals_and_methods_are_those_of_the_printed_table(name):
         table = printed.of(group)
         assert table.headings[1:] == [require_partition(need).heading for need in partitioned_needs(artefact)]
         for need in partitioned_needs(artefact):
-            named = [label.removesuffix(APART) for label in need.labels]
+            named = [label.removesuffix(KEEP_OWN) for label in need.labels]
             assert [label for label in named if label in set(table.frame["Method"])] == table.frame["Method"].to_list()
             assert set(named) - set(table.frame["Method"]) <= {"standalone"}
 

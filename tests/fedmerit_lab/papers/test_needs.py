@@ -6,7 +6,7 @@ import pytest
 from run_factory import make_sites
 
 from fedmerit.records.results import read_run
-from fedmerit_evaluation.freeriders.attacked_runs import HONEST
+from fedmerit_lab.attacks.attacked_runs import HONEST
 from fedmerit_lab.papers.production import PAPERS, list_needs
 from fedmerit_lab.papers.required_trainings import Compared, FreeRiding, WithoutOne, WrongMasks
 from fedmerit_lab.papers.study import Partition
@@ -43,7 +43,7 @@ def test_a_deal_into_as_many_sites_as_asked_for_is_one_that_names_their_number()
 def test_sites_of_one_name_are_dealt_in_one_way(paper):
     """They lie in one folder, and trainings on them are counted once."""
     needs = list_needs(PAPERS[paper].artefacts)
-    deals = {replace(need.deal, title="") for need in needs if getattr(need, "deal", None)}
+    deals = {replace(need.partition, title="") for need in needs if getattr(need, "deal", None)}
     for into in (3, 5, 10):
         dealt = {replace(deal, into=deal.into or into) for deal in deals}
         assert len({deal.folder(into) for deal in deals}) == len(dealt)
@@ -69,7 +69,7 @@ def test_riding_plans_every_site_in_turn_beside_honest_runs(study):
 def test_the_last_of_the_dealt_sites_has_the_wrong_masks(study, tmp_path):
     study.settings, study.seeds = TINY, [0]
     dealt = make_sites(tmp_path / "UNI-2", ["site-1", "site-2"], size=16)
-    study.sites_of = {Partition("UNI", "uniform", into=2): dealt}.__getitem__
+    study.open_partition = {Partition("UNI", "uniform", into=2): dealt}.__getitem__
     deal = Partition("UNI", "uniform", into=2)
     need = WrongMasks("fedavg", deal, ("inverted:share=0.5",))
     assert need.cost == "2 on UNI"

@@ -7,8 +7,8 @@ import torch
 from paper_runs import artefact_of, made_up_run
 
 from fedmerit.errors import BadInput
-from fedmerit_evaluation.freeriders.attacked_runs import Attack
 from fedmerit_evaluation.results.views import Results
+from fedmerit_lab.attacks.attacked_runs import Attack
 from fedmerit_lab.papers.cycle_artefacts import PAPER
 from fedmerit_lab.papers.partitioned_sites import site_dice
 from fedmerit_lab.papers.required_trainings import WrongMasks

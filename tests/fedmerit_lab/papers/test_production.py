@@ -102,22 +102,22 @@ def test_shared_trainings_are_counted_once():
 )
 def test_bad_input_is_told(arguments, words, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    result = fedmerit("paper", *arguments)
+    result = fedmerit("lab", "paper", *arguments)
     assert result.exit_code == 2, result.output
     assert re.search(words, plain(result.output))
     assert list(tmp_path.iterdir()) == []
 
 
 def test_the_list_says_what_it_costs(tmp_path):
-    result = fedmerit("paper", "fedce", "--list")
+    result = fedmerit("lab", "paper", "fedce", "--list")
     assert result.exit_code == 0
     for artefact in PAPERS["fedce"].artefacts:
         assert artefact.name in result.output
         assert artefact.cost in result.output
-    on_demand = plain(fedmerit("paper", "fedsac", "--list").output)
+    on_demand = plain(fedmerit("lab", "paper", "fedsac", "--list").output)
     assert "table5 *" in on_demand
     assert "*: made where --only names it" in on_demand
-    counted = fedmerit("paper", "fedce", "--list", "--sites", make_sites(tmp_path / "sites"), "--only", "table3")
+    counted = fedmerit("lab", "paper", "fedce", "--list", "--sites", make_sites(tmp_path / "sites"), "--only", "table3")
     assert "for 4 sites: 13 trainings of a seed" in plain(counted.output)
 
 
@@ -254,7 +254,9 @@ def test_a_table_and_figures_from_end_to_end(tmp_path):
 
 
 def test_too_few_patients_are_told_before_anything_is_trained(sites, tmp_path):
-    result = fedmerit("paper", "cgsv", "--sites", sites, "--out", tmp_path / "out", "--into", 30, "--only", "figure3")
+    result = fedmerit(
+        "lab", "paper", "cgsv", "--sites", sites, "--out", tmp_path / "out", "--into", 30, "--only", "figure3"
+    )
     assert result.exit_code == 2
     assert "the sites need 30" in plain(result.output)
     assert not list(tmp_path.glob("out/**/*.json"))  # neither runs nor paper.json, which would hold on to this
@@ -272,7 +274,7 @@ def test_every_artefact_from_end_to_end(paper, tmp_path):
             shutil.rmtree(folder)
     asked = ("--sites", sites, "--rounds", 3, "--seeds", "0", "--into", 3, "--out", tmp_path / "out")
     early = ("--set", "warmup=1") if paper == "cycle" else ()  # within these rounds sites learn from each other
-    result = fedmerit("paper", paper, *asked, *TINY, *early)
+    result = fedmerit("lab", "paper", paper, *asked, *TINY, *early)
     assert result.exit_code == 0, plain(result.output)
     page = html.unescape((tmp_path / "out" / "page.html").read_text()).replace("\N{NO-BREAK SPACE}", " ")
     for artefact in PAPERS[paper].artefacts:

@@ -8,7 +8,7 @@ from run_factory import SITES, make_sites, prepare_anew
 
 from fedmerit.errors import BadInput
 from fedmerit.records.results import read_run
-from fedmerit_data.dealing import Scheme
+from fedmerit_data.partitioning.scheme import Scheme
 from fedmerit_lab.papers.required_trainings import Compared
 from fedmerit_lab.papers.study import Partition, Study
 
@@ -72,10 +72,10 @@ def test_sites_are_dealt_once_as_the_deal_says(study, monkeypatch):
         out.mkdir(parents=True)
 
     monkeypatch.setattr("fedmerit_lab.papers.study.partition", partition)
-    assert study.sites_of(None) == study.sites
+    assert study.open_partition(None) == study.sites
     held = Partition("Imbalanced (0.8, 1)", "imbalanced", into=3, kappa=0.8, holders=1)
     noisy = Partition("noisy", "uniform", noise=(("site-2", 0.4),))
-    folders = [study.sites_of(deal) for deal in (held, noisy, held)]
+    folders = [study.open_partition(deal) for deal in (held, noisy, held)]
     dealt = study.out / "sites"
     assert folders == [dealt / "Imbalanced_0.8_1-3", dealt / "noisy-5", dealt / "Imbalanced_0.8_1-3"]
     assert asked == [

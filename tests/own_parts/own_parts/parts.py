@@ -12,7 +12,7 @@ from fedmerit.attacks.attack import Attack
 from fedmerit.core import About, Method, Outcome
 from fedmerit.parameters import parameter
 from fedmerit.vectors import share
-from fedmerit_data.raw import Decoded, RawCase, RawSite
+from fedmerit_data.raw_cases import Decoded, RawCase, RawSite
 from fedmerit_data.readers.kind import Kind
 
 

@@ -68,7 +68,7 @@ def session(kit: Path, timeout: float = LOGIN) -> Iterator[Session]:
     except AuthorizationError as error:
         raise BadInput(f"{read_name(kit)} may not do that: {error}; ask an admin with the role for it") from error
     except JobNotFound as error:
-        raise BadInput(f"{error}; `fedmerit status` lists the jobs") from error
+        raise BadInput(f"{error}; `fedmerit job status` lists the jobs") from error
     except JobNotRunning as error:
         raise BadInput(f"{error}; it has ended already") from error
     except InternalError as error:
@@ -87,7 +87,7 @@ def submit(opened: Session, job: Path) -> str:
         BadInput: the folder holds no job, or the server refuses it.
     """
     if not (job / "meta.json").is_file():
-        raise BadInput(f"{job}: no job folder (no meta.json in it); write one with `fedmerit export`")
+        raise BadInput(f"{job}: no job folder (no meta.json in it); write one with `fedmerit job export`")
     try:
         return str(opened.submit_job(str(job.resolve())))
     except InvalidJobDefinition as error:
@@ -211,7 +211,7 @@ def _explain_missing_run(description: Mapping[str, Any], begun: bool) -> str:
     refused = explain_refusal(description)
     why = "its first round was not complete" if begun else "no site took it"
     advice = (
-        "submit a job that `fedmerit export` wrote, unchanged, or ask those who refuse to allow it"
+        "submit a job that `fedmerit job export` wrote, unchanged, or ask those who refuse to allow it"
         if refused
         else "log.txt in the kits of the server and of the sites says what happened"
     )

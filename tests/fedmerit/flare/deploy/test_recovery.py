@@ -32,11 +32,11 @@ def hospitals(tmp_path_factory: pytest.TempPathFactory, sites: Path) -> Iterator
 
 @pytest.fixture
 def job(fedmerit: Callable[..., object], tmp_path: Path) -> Callable[..., Path]:
-    """A tiny FedCE job as `fedmerit export` writes it."""
+    """A tiny FedCE job as `fedmerit job export` writes it."""
 
     def export(rounds: int = ROUNDS, *options: object) -> Path:
         tiny = ("--rounds", rounds, "--set", "architecture=unet", "--set", "width=4", "--set", "depth=3")
-        fedmerit("export", "--method", "fedce", "--task", "prostate", "--out", tmp_path / "job", *tiny, *options)
+        fedmerit("job", "export", "--method", "fedce", "--task", "prostate", "--out", tmp_path / "job", *tiny, *options)
         return tmp_path / "job"
 
     return export
@@ -111,7 +111,7 @@ def check_killed(fedmerit, hospitals, job, trained, assert_same_model, assert_sa
         assert_same_model(folder / "models/global.pt", whole / "models/global.pt")
         assert [record["participants"] for record in run.records()] == [hospitals.names] * rounds
         assert_same_rounds(folder, whole)
-        again = fedmerit("resume", run.job, "--kit", hospitals.admin)
+        again = fedmerit("job", "resume", run.job, "--kit", hospitals.admin)
         assert again.exit_code == 2
         assert "came to its end; fetch it" in again.stderr
 
@@ -174,6 +174,6 @@ def test_run_goes_on_with_renewed_keys_of_the_server_and_a_site(hospitals, job, 
 
 
 def test_job_that_nobody_knows_is_not_resumed(fedmerit, hospitals):
-    result = fedmerit("resume", "00000000-0000-0000-0000-000000000000", "--kit", hospitals.admin)
+    result = fedmerit("job", "resume", "00000000-0000-0000-0000-000000000000", "--kit", hospitals.admin)
     assert result.exit_code == 2
-    assert "`fedmerit status` lists the jobs" in result.stderr
+    assert "`fedmerit job status` lists the jobs" in result.stderr

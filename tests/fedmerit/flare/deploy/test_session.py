@@ -37,12 +37,12 @@ pytestmark = pytest.mark.timeout(1800)  # processes start in seconds, or in minu
 
 @pytest.fixture(scope="module")
 def export(fedmerit, tmp_path_factory):
-    """Writes a tiny job folder by `fedmerit export`."""
+    """Writes a tiny job folder by `fedmerit job export`."""
 
     def write(name, *options, method="fedce", rounds=2):
         out = tmp_path_factory.mktemp("job") / name
         asked = ("--method", method, "--task", "prostate", "--rounds", rounds, "--min-sites", 2)
-        result = fedmerit("export", "--out", out, *asked, *TINY, *options)
+        result = fedmerit("job", "export", "--out", out, *asked, *TINY, *options)
         assert result.exit_code == 0, result.output
         return out
 
@@ -78,11 +78,11 @@ def finished(hospitals, export):
 
 @pytest.fixture
 def check_fetched(hospitals, pair, trained, fedmerit, assert_same_model, assert_same_rounds, tmp_path):
-    """What `fedmerit fetch` brings of a job of two rounds is what the local engine makes of them."""
+    """What `fedmerit job fetch` brings of a job of two rounds is what the local engine makes of them."""
 
     def check(job, method):
         run, expected = tmp_path / method, trained(method=method, sites=pair, rounds=2, guard="on")
-        result = fedmerit("fetch", job, "--kit", hospitals.admin, "--out", run)
+        result = fedmerit("job", "fetch", job, "--kit", hospitals.admin, "--out", run)
         assert result.exit_code == 0, result.output
         models = sorted(path.name for path in (expected / "models").glob("*.pt"))
         assert models
@@ -125,8 +125,8 @@ def test_fetched_run_folder_is_one_for_reports(hospitals, finished, fedmerit, tm
 
 
 def test_status_lists_sites_and_jobs(hospitals, finished, fedmerit, monkeypatch):
-    monkeypatch.setattr("fedmerit_cli.app.console.width", 200)
-    result = fedmerit("status", "--kit", hospitals.admin)
+    monkeypatch.setattr("fedmerit_cli.terminal.console.width", 200)
+    result = fedmerit("job", "status", "--kit", hospitals.admin)
     assert result.exit_code == 0, result.output
     assert "connected sites: site1, site2" in result.output
     row = next(line for line in result.output.splitlines() if finished in line)
@@ -219,7 +219,7 @@ def assert_no_run(fedmerit, tmp_path):
     """A job that is over left no run, neither at the server nor to be fetched; the message says all these words."""
 
     def check(hospitals, job, *words):
-        result = fedmerit("fetch", job, "--kit", hospitals.admin, "--out", tmp_path / "run")
+        result = fedmerit("job", "fetch", job, "--kit", hospitals.admin, "--out", tmp_path / "run")
         assert result.exit_code == 2, result.output
         for word in (f"job {job}: left no run: no site took it", *words):
             assert word in result.stderr
@@ -234,7 +234,7 @@ def test_job_with_a_class_that_is_not_allowed_is_refused_by_the_sites(hospitals,
     name = hospitals.submit(foreign(export("foreign")))
     assert hospitals.wait(name) == "FINISHED:FAILED_TO_RUN"
     path = "Component 'nvflare.app_common.np.np_trainer.NPTrainer' at config path 'executors.0.executor'"
-    assert_no_run(hospitals, name, *(f"{site}: {path} is not in allow_list" for site in NAMES), "fedmerit export")
+    assert_no_run(hospitals, name, *(f"{site}: {path} is not in allow_list" for site in NAMES), "fedmerit job export")
 
 
 def test_job_that_brings_code_is_refused_by_the_sites(hospitals, export, assert_no_run):
@@ -277,17 +277,17 @@ def test_sites_that_refuse_a_job_as_it_begins_leave_no_run(pair, export, assert_
 @pytest.mark.slow
 def test_job_that_waits_is_stopped(hospitals, export, fedmerit, tmp_path):
     """For a third site, which there is not."""
-    result = fedmerit("submit", export("waiting", "--min-sites", 3), "--kit", hospitals.admin)
+    result = fedmerit("job", "submit", export("waiting", "--min-sites", 3), "--kit", hospitals.admin)
     assert result.exit_code == 0, result.output
     assert "connected sites: site1, site2" in result.output
     job = result.output.split()[1]
-    early = fedmerit("fetch", job, "--kit", hospitals.admin, "--out", tmp_path / "run")
+    early = fedmerit("job", "fetch", job, "--kit", hospitals.admin, "--out", tmp_path / "run")
     assert early.exit_code == 2
     assert "fetch it when it is over" in early.stderr
-    result = fedmerit("abort", job, "--kit", hospitals.admin)
+    result = fedmerit("job", "abort", job, "--kit", hospitals.admin)
     assert result.exit_code == 0, result.output
     assert "ABORTED" in hospitals.wait(job)
-    again = fedmerit("abort", job, "--kit", hospitals.admin)
+    again = fedmerit("job", "abort", job, "--kit", hospitals.admin)
     assert again.exit_code == 2
     assert "over already" in again.stderr
 
@@ -298,10 +298,10 @@ def test_job_at_work_is_stopped(hospitals, export, fedmerit, tmp_path, wait_for)
     job = hospitals.submit(export("long", rounds=500))
 
     def told():
-        return " ".join(fedmerit("status", job, "--kit", hospitals.admin).output.split())
+        return " ".join(fedmerit("job", "status", job, "--kit", hospitals.admin).output.split())
 
     wait_for(lambda: re.search(rf"{job}: round \d+ of 500, Dice \d+\.\d%, weights", told()), TIMEOUT_SECONDS)
-    result = fedmerit("abort", job, "--kit", hospitals.admin)
+    result = fedmerit("job", "abort", job, "--kit", hospitals.admin)
     assert result.exit_code == 0, result.output
     assert "ABORTED" in hospitals.wait(job)
     assert verify(hospitals.fetch(job, tmp_path / "run") / "ledger.jsonl") > 0
@@ -345,7 +345,7 @@ def test_unknown_job(hospitals, fedmerit, tmp_path, command):
     result = fedmerit(command, "no-such-job", "--kit", hospitals.admin, *out)
     assert result.exit_code == 2
     assert "no-such-job" in result.stderr
-    assert "fedmerit status" in result.stderr
+    assert "fedmerit job status" in result.stderr
 
 
 # who may join

@@ -1,0 +1,129 @@
+"""``fedmerit job``: NVFlare jobs of a deployed federation, from export to the run folder."""
+
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedmerit.errors import BadInput
+from fedmerit.options import RunOptions
+from fedmerit_cli.options import TASKS, run_options
+from fedmerit_cli.terminal import Commands, console, last_round, plain_table, print_line
+
+AdminKit = Annotated[Path, typer.Option(envvar="FEDMERIT_KIT", help="The admin's startup kit.")]
+JobId = Annotated[str, typer.Argument(help="Id that `fedmerit job submit` printed.")]
+
+commands = Commands("Jobs of a deployed federation: export, submit, follow, fetch, resume.")
+EXPORTED = (
+    "method", "sites", "rounds", "seed", "contributions", "recipe", "preset", "final_model", "settings", "min_sites",
+    "round_timeout", "track", "guard", "on_verdict", "privacy", "values", "keep_updates",
+)  # fmt: skip
+
+
+@commands.add("job export --method fedce --task prostate --out jobs/fedce --min-sites 4")
+@run_options(*EXPORTED, required=["method"], defaults={"min_sites": 2})
+def export(
+    asked: RunOptions,
+    out: Annotated[Path, typer.Option(help="Job folder to write.")],
+    task: Annotated[str | None, typer.Option(metavar="NAME", help=f"{', '.join(TASKS)}; or give --sites.")] = None,
+    byoc: Annotated[bool, typer.Option("--byoc", help="Include fedmerit's code, for machines that allow it.")] = False,
+) -> None:
+    """Write an NVFlare job folder, ready to submit.
+
+    --sites takes folders of any task, prepared as the hospitals' are: one hospital's, or generated ones.
+    """
+    from fedmerit.engines.runs import job_configuration
+    from fedmerit.files import folder_digest
+    from fedmerit.flare.recipe import export_job
+
+    if (task is None) == (asked.sites is None):
+        raise BadInput("--task or --sites: expected one of them; --sites takes folders of any task")
+    if task is not None and task not in TASKS:
+        raise BadInput(f"task {task!r}: unknown; expected one of {', '.join(TASKS)}, or --sites SITES")
+    config, filters = job_configuration(asked, task)
+    job = out.resolve()  # an earlier export there is moved away and replaced
+    export_job(config, job, byoc=byoc, privacy=filters, track=asked.track, **asked.waiting._asdict())
+    console.print(f"job folder: {out}\nSHA-256 of its files: {folder_digest(job)}", soft_wrap=True)
+
+
+@commands.add("job submit jobs/fedce --kit admin@example.org")
+def submit(
+    job: Annotated[Path, typer.Argument(help="Job folder that `fedmerit job export` wrote.")],
+    kit: AdminKit,
+) -> None:
+    """Submit a job to a deployed federation; prints its id."""
+    from fedmerit.flare.deploy import session
+
+    with session.session(kit) as opened:
+        job_id = session.submit(opened, job)
+        connected = session.connected(opened)
+    console.print(f"job: {job_id}", soft_wrap=True)
+    console.print(f"connected sites: {', '.join(connected) or 'none yet; the job waits for them'}", soft_wrap=True)
+
+
+@commands.add("job status --kit admin@example.org")
+def status(
+    kit: AdminKit,
+    job: Annotated[str | None, typer.Argument(help="Id of one job; without it, all jobs.")] = None,
+) -> None:
+    """Connected sites and job status."""
+    from fedmerit.flare.deploy import session
+    from fedmerit_evaluation.results.run_folders import undefined_quantities
+
+    with session.session(kit) as opened:
+        connected = session.connected(opened)
+        jobs = [session.job(opened, job)] if job else session.jobs(opened)
+        running = [str(one["job_id"]) for one in jobs if one["status"] == "RUNNING"]
+        progress = {name: session.progress(opened, name) for name in running}
+    console.print(f"connected sites: {', '.join(connected) or 'none'}", soft_wrap=True)
+    table = plain_table("job", "name", "status", "submitted", "by", "took")
+    table.columns[0].no_wrap = True
+    for one in jobs:
+        when = datetime.fromisoformat(one["submit_time_iso"]).astimezone().strftime("%Y-%m-%d %H:%M")
+        took = str(one.get("duration", "")).partition(".")[0]
+        cells = (one["job_id"], one["name"] if "name" in one else one["job_name"], one["status"], when)
+        table.add_row(*cells, one.get("submitter_name", ""), took)
+    console.print(table if jobs else "no jobs")
+    for name, state in progress.items():
+        if state and state["record"]:
+            record, rounds = state["record"], state["rounds"]
+            is_weighted = "weight" not in undefined_quantities(state.get("method", ""))
+            done = f"{name}: round {record['round'] + 1} of {rounds}, {last_round(record, is_weighted)}"
+            console.print(done, soft_wrap=True)
+    for text in session.explain_refusal(jobs[0]) if job else []:
+        print_line(text)
+
+
+@commands.add("job fetch 3f2a --kit admin@example.org --out runs/fedce")
+def fetch(
+    job: JobId,
+    kit: AdminKit,
+    out: Annotated[Path, typer.Option(help="Run folder to write.")],
+) -> None:
+    """Fetch the run folder of a finished job."""
+    from fedmerit.flare.deploy import session
+
+    with session.session(kit) as opened:
+        session.fetch(opened, job, out)
+    console.print(f"run folder: {out}", soft_wrap=True)
+
+
+@commands.add("job abort 3f2a --kit admin@example.org")
+def abort(job: JobId, kit: AdminKit) -> None:
+    """Stop a job."""
+    from fedmerit.flare.deploy import session
+
+    with session.session(kit) as opened:
+        session.abort(opened, job)
+    console.print(f"stopped: {job}", soft_wrap=True)
+
+
+@commands.add("job resume 3f2a --kit admin@example.org")
+def resume(job: JobId, kit: AdminKit) -> None:
+    """Resume the run of a job that ended early, or that lost a site which is back: a new job, the same run."""
+    from fedmerit.flare.deploy import session
+
+    with session.session(kit) as opened:
+        new = session.resume(opened, job)
+    console.print(f"job: {new}", soft_wrap=True)

@@ -1,0 +1,206 @@
+"""``fedmerit lab``: papers' tables and figures, simulated attacks, benchmarks. Only for studies, not for hospitals."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fedmerit.configuration.recipes import PAPER
+from fedmerit.errors import BadInput
+from fedmerit.options import RunOptions, parse_names
+from fedmerit_cli.lab_bench import commands as bench
+from fedmerit_cli.options import Cluster, Jobs, Methods, OutFolder, Seeds, make_workers, parse_integers, run_options
+from fedmerit_cli.terminal import Commands, console
+
+if TYPE_CHECKING:
+    from fedmerit_evaluation.studies.cluster import Workers
+    from fedmerit_lab.attacks.attacked_runs import Attack
+    from fedmerit_lab.papers.artefact import Artefact, Paper
+
+commands = Commands("The laboratory: papers' tables and figures, simulated attacks, benchmarks.")
+
+
+@commands.add("lab paper fedce --sites sites --out paper --only table1 --rounds 50")
+@run_options("sites", "rounds", "device", "server_sites", "recipe", "preset", "settings")
+def paper(
+    asked: RunOptions,
+    name: Annotated[
+        str, typer.Argument(help="fedce, cgsv, fedave, fedsac or cycle.", metavar="PAPER", show_default=False)
+    ],
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of trainings, tables and figures; finished trainings are reused.")
+    ] = None,
+    only: Annotated[str | None, typer.Option(help="Only some: table1,figure3.", show_default="all")] = None,
+    listed: Annotated[bool, typer.Option("--list", help="List artefacts and costs; nothing is run.")] = False,
+    seeds: Seeds = "0,1,2",
+    into: Annotated[int, typer.Option(min=1, help="Sites, for papers that partition one data set.")] = 5,
+    jobs: Jobs = None,
+    cluster: Cluster = None,
+) -> None:
+    """Make a paper's tables and figures for these sites, with the paper's own numbers beside them.
+
+    Interrupted, the same command resumes. Exits with 1 if a training failed or something could not be made.
+    """
+    from fedmerit_cli.progress import exit_if_failed, progress, resumable
+    from fedmerit_evaluation.studies.study_folders import parse_seeds
+    from fedmerit_lab.papers.production import chosen, find_paper, produce
+    from fedmerit_lab.papers.study import Study
+
+    found = find_paper(name)
+    artefacts = chosen(found, only)
+    if listed:
+        _print_list(found, artefacts if only else found.artefacts, artefacts, asked.sites, into)
+        return
+    if asked.sites is None or out is None:
+        missing = "sites" if asked.sites is None else "out"
+        raise BadInput(f"--{missing}: missing; --list shows the artefacts without them")
+    workers = make_workers(jobs, cluster)
+    preset = {"preset": name} if asked.preset == PAPER else {}
+    study = Study(
+        out,
+        asked.sites,
+        asked.rounds,
+        parse_seeds(seeds),
+        into=into,
+        settings={**asked.all_settings, **preset},
+        device=asked.device or None,
+        server_sites=asked.server_sites,
+    )
+    with workers, resumable(), progress() as bars:
+        bar = bars.add_task("trainings", total=0, last="")
+        made, failed = produce(
+            found,
+            artefacts,
+            study,
+            workers,
+            on_begin=lambda number: bars.update(bar, total=number),
+            on_end=lambda folder, error: bars.advance(bar),
+        )
+    console.print(f"page: {(out / 'page.html').resolve()}", soft_wrap=True)
+    for left_out in dict.fromkeys(one.left_out for one in made if one.left_out):
+        typer.echo(left_out, err=True)
+    for one in made:
+        if one.missing:
+            typer.echo(f"missing: {one.artefact.name}: {one.missing}", err=True)
+    exit_if_failed(failed)
+    if any(one.missing for one in made):
+        raise typer.Exit(1)
+
+
+def _print_list(
+    paper: "Paper", artefacts: "Sequence[Artefact]", asked: "Sequence[Artefact]", sites: Path | None, into: int
+) -> None:
+    """Every artefact with its trainings per seed, all ``asked`` together, and what is not made."""
+    import pandas as pd
+
+    from fedmerit.trainers.monai_trainer.data import open_sites
+    from fedmerit_evaluation.figures.tables import Table, print_table
+    from fedmerit_lab.papers.production import trainings_per_seed
+
+    frame = pd.DataFrame(
+        {
+            "Artefact": [artefact.name + " *" * artefact.on_demand for artefact in artefacts],
+            "What": [artefact.what for artefact in artefacts],
+            "Trainings per seed": [artefact.cost for artefact in artefacts],
+        }
+    )
+    print_table(Table("list", "", frame), console)
+    if any(artefact.on_demand for artefact in artefacts):
+        console.print("*: made if --only names it: it partitions the patients into a number of sites of its own.")
+    for place, why in paper.absent.items():
+        console.print(f"not made: {place}: {why}")
+    if sites is None:
+        console.print("N: number of sites. Artefacts share trainings; --sites SITES counts them.")
+        return
+    names = [folder.name for folder in open_sites(sites)]
+    total = trainings_per_seed(asked, names, into)
+    console.print(f"together, for {len(names)} sites: {total} trainings per seed, shared ones counted once")
+
+
+@commands.add("lab attacks --sites sites --out attacks --kinds zero,noise:from=5 --attackers HK --methods fedce")
+@run_options("sites", "rounds", "device", "server_sites", "recipe", "settings", required=["sites"])
+def attacks(
+    asked: RunOptions,
+    out: OutFolder,
+    kinds: Annotated[
+        str, typer.Option(help="Attacks: all, or repeat, zero, noise, delta, ..., duplicate, split, with parameters.")
+    ] = "all",
+    methods: Methods = "fedavg,fedce,cgsv",
+    attackers: Annotated[
+        str | None, typer.Option(metavar="A,B", help="Sites that attack, one in each run.", show_default="all")
+    ] = None,
+    after: Annotated[str, typer.Option(help="Numbers of rounds at which detection is scored.")] = "10,30,50",
+    seeds: Seeds = "0",
+    jobs: Jobs = None,
+    cluster: Cluster = None,
+) -> None:
+    """Simulated attacks of every site under every method: the gain from the attack, and its detection.
+
+    Prints the matrix of methods and attacks; writes tables, Figures 4 and 7 of the FedCE paper, and detection rates. Of
+    one attack by one site under one method, compares the run with the honest one.
+
+    Interrupted, the same command resumes. Exits with 1 if a run failed.
+    """
+    workers = make_workers(jobs, cluster)
+    from fedmerit.trainers.monai_trainer.data import open_sites
+    from fedmerit_cli.printing import show
+    from fedmerit_evaluation.figures.drawing import png
+    from fedmerit_evaluation.figures.pages import save_png
+    from fedmerit_evaluation.figures.tables import Table, file_name, write_tables
+    from fedmerit_lab.attacks.attacked_runs import collect_results
+    from fedmerit_lab.attacks.detection_rules import detection_rates
+    from fedmerit_lab.attacks.figures import detection_rate_figures, figures
+    from fedmerit_lab.attacks.outcomes import compare_with_honest, outcomes, rocs, tables
+
+    numbers = parse_integers(after, "--after", least=1)
+    options = asked.for_study()
+    try:
+        names = parse_names(attackers) if attackers else [folder.name for folder in open_sites(options["sites"])]
+    except ValueError as error:
+        raise BadInput(f"--attackers {attackers}: {error}") from None
+    runs = _train(out, methods, kinds, names, seeds, workers, asked.all_settings, options)
+    results = collect_results(runs)
+    if len(runs) == 2:
+        control, attacked = runs
+        show([compare_with_honest(attacked, control, results)], out)
+    else:
+        rates = detection_rates(runs, results, sorted({min(number, asked.rounds) for number in numbers}))
+        show([*tables(runs, results), *[rates][: len(rates.frame)]], out)
+        details = {"runs": outcomes(runs, results), "roc": rocs(runs, results)}
+        write_tables([Table(name, "", frame) for name, frame in details.items()], out / "tables")
+        for name, figure in (figures(runs, results) | detection_rate_figures(rates.frame)).items():
+            save_png(out / "figures" / f"{file_name(name)}.png", png(figure))
+    console.print(f"runs, tables and figures: {out}", soft_wrap=True)
+
+
+def _train(
+    out: Path,
+    methods: str,
+    kinds: str,
+    attackers: Sequence[str],
+    seeds: str,
+    workers: "Workers",
+    settings: Mapping[str, str],
+    options: Mapping[str, Any],
+) -> "list[Attack]":
+    """Train the missing runs; all runs, honest ones first. Exit code 1 if one failed."""
+    from fedmerit.trainers.monai_trainer.data import open_sites
+    from fedmerit_cli.progress import counting, exit_if_failed
+    from fedmerit_evaluation.studies.study_folders import parse_methods, parse_seeds
+    from fedmerit_lab.attacks.attacked_runs import execute_runs, parse_attack_kinds, prepare
+
+    folders = open_sites(options["sites"])
+    items = parse_methods(methods, [folder.name for folder in folders], attacked=True)
+    chosen = parse_attack_kinds(kinds, folders[0].labels)
+    attacks = prepare(out, items, chosen, attackers, parse_seeds(seeds), settings, options)
+    left = sum(not attack.finished for attack in attacks)
+    with workers:
+        console.print(f"{len(attacks)} runs, {left} to do, {workers.number_for(attacks[0].folder, left)} at a time")
+        with counting("runs", left) as on_end:
+            failed = execute_runs(attacks, workers, on_end)
+    exit_if_failed(failed)
+    return attacks
+
+
+commands.add_typer(bench, name="bench")

@@ -1,0 +1,200 @@
+"""``fedmerit lab bench``, the benchmarks with a known answer: valuation, and detection of attacks."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedmerit.configuration.recipes import ROUNDS
+from fedmerit.errors import BadInput
+from fedmerit.options import RunOptions, split_specs
+from fedmerit_cli import lab_costs
+from fedmerit_cli.options import Cluster, Draws, Jobs, Methods, Seeds, make_workers, run_options
+from fedmerit_cli.terminal import console
+
+commands = lab_costs.commands
+ROUNDS_SYNTHETIC = 15
+
+ScenarioFolder = Annotated[
+    Path, typer.Option("--out", help="Folder of scenarios, trainings and tables; finished trainings are reused.")
+]
+Pool = Annotated[
+    Path | None,
+    typer.Option("--pool", help="Prepared sites whose patients are split.", show_default="six generated hospitals"),
+]
+PoolSize = Annotated[int, typer.Option("--size", min=16, help="Side of generated images in pixels.")]
+PoolPatients = Annotated[int, typer.Option("--patients", min=5, help="Mean number of generated patients a hospital.")]
+TrainingRounds = Annotated[int, typer.Option("--rounds", min=1, help="Rounds of every training.")]
+Estimators = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME[:PARAMETER=VALUE],...", help="Names of docs/values_protocol.md.", show_default="all of ours"
+    ),
+]
+takes_settings = run_options("recipe", "settings")
+
+
+@commands.add("lab bench values --out values --scenarios sizes:sites=4,noise:sites=4")
+@takes_settings
+def values(
+    asked: RunOptions,
+    out: ScenarioFolder,
+    scenarios: Annotated[
+        str,
+        typer.Option(
+            metavar="KIND[:sites=N],...|asis",
+            help="equal, sizes, double, noise, shifted, duplicate, narrow, outlier, needed; asis: unchanged sites.",
+        ),
+    ] = "sizes:sites=4,noise:sites=4,duplicate:sites=4",
+    pool: Pool = None,
+    estimators: Estimators = None,
+    methods: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME[:SETTING=VALUE],...",
+            help="Methods whose own contributions are judged too, each in its own runs.",
+            show_default="none",
+        ),
+    ] = None,
+    seeds: Seeds = "0,1,2",
+    rounds: TrainingRounds = ROUNDS,
+    size: PoolSize = 64,
+    patients: PoolPatients = 20,
+    jobs: Jobs = None,
+    cluster: Cluster = None,
+    draws: Draws = 500,
+    most: Annotated[
+        int, typer.Option(min=8, help="Most coalitions of a ground truth; beyond, a regression on a sample.")
+    ] = 256,
+) -> None:
+    """Estimators of values against retraining, by scenario: agreement, its noise ceiling, cost, misallocation.
+
+    docs/values_protocol.md has the protocol. Interrupted, the same command resumes.
+    """
+    workers = make_workers(jobs, cluster)
+    from fedmerit_cli.printing import show
+    from fedmerit_evaluation.studies.study_folders import parse_methods, parse_seeds
+    from fedmerit_lab.benchmarks.scenarios import generate
+    from fedmerit_lab.benchmarks.value_benchmark import ESTIMATORS, Bench, bench_tables, judge, require_scenarios
+
+    chosen, wanted = split_specs(estimators or "") or list(ESTIMATORS), split_specs(scenarios)
+    items = parse_methods(methods) if methods else []
+    require_scenarios(wanted, chosen, items)
+    patients_of = pool or generate(out / "pool", size, patients)
+    judged = []
+    with workers:
+        bench = Bench(
+            out,
+            patients_of,
+            wanted,
+            chosen,
+            items,
+            parse_seeds(seeds),
+            rounds,
+            asked.all_settings,
+            workers,
+            draws,
+            most,
+        )
+        for scenario in wanted:
+            judged.append(
+                judge(bench, scenario, lambda what, done: console.print(f"{what}: {done} done", soft_wrap=True))
+            )
+            show(bench_tables(judged), out)
+    console.print(f"trainings and tables: {out}", soft_wrap=True)
+
+
+@commands.add("lab bench known-answers --out known --sites 4 --seeds 0,1,2", "known-answers")
+@takes_settings
+def known_answers(
+    asked: RunOptions,
+    out: ScenarioFolder,
+    sites: Annotated[int, typer.Option(min=3, max=16, help="Sites of every scenario, a twin included.")] = 4,
+    pool: Pool = None,
+    estimators: Estimators = None,
+    seeds: Seeds = "0,1,2,3,4,5,6,7,8,9",
+    rounds: TrainingRounds = ROUNDS,
+    size: PoolSize = 64,
+    patients: PoolPatients = 20,
+    jobs: Jobs = None,
+    cluster: Cluster = None,
+) -> None:
+    """Estimators of values in scenarios with a known answer: noisy masks, twice the patients, a twin, an outlier.
+
+    Prints in how many seeds each estimator finds it. Interrupted, the same command resumes.
+    """
+    workers = make_workers(jobs, cluster)
+    from fedmerit_cli.printing import show
+    from fedmerit_evaluation.studies.study_folders import parse_seeds
+    from fedmerit_evaluation.valuation.estimators import parse_all
+    from fedmerit_lab.benchmarks.known_answers import KnownAnswerBenchmark, compute_values, known_answer_tables
+    from fedmerit_lab.benchmarks.observed_trainings import ESTIMATORS
+    from fedmerit_lab.benchmarks.scenarios import generate
+
+    chosen = split_specs(estimators or "") or list(ESTIMATORS)
+    parse_all(chosen)
+    source = pool or generate(out / "pool", size, patients)
+    with workers:
+        bench = KnownAnswerBenchmark(
+            out, source, chosen, sites, parse_seeds(seeds), rounds, asked.all_settings, workers
+        )
+        found = compute_values(bench, lambda done, of: console.print(f"trainings: {done} of {of} done", soft_wrap=True))
+    show(known_answer_tables(found, sites), out)
+    console.print(f"trainings and tables: {out}", soft_wrap=True)
+
+
+@commands.add("lab bench detection --out detection --methods fedavg --attacks 'zero update' --seeds 0,1")
+@run_options("guard", "on_verdict", "recipe", "settings")
+def detection(
+    asked: RunOptions,
+    out: lab_costs.OutFolder,
+    sites: Annotated[
+        Path | None, typer.Option(help="Train networks on these site folders.", show_default="six synthetic sites")
+    ] = None,
+    generated: Annotated[
+        int | None, typer.Option(metavar="PIXELS", help="Train networks on six generated sites of this size.")
+    ] = None,
+    methods: Methods = "fedavg,fedce,cgsv",
+    attacks: Annotated[
+        str, typer.Option(metavar="all|worst|NAME;NAME", help="worst: the ten with the largest gain.")
+    ] = "all",
+    seeds: Seeds = "0,1,2",
+    rounds: Annotated[int, typer.Option(min=4, help="Rounds of every federation.")] = ROUNDS_SYNTHETIC,
+    after: Annotated[int, typer.Option(min=1, help="Rounds of an attack after which detection is scored.")] = 10,
+    attacker: Annotated[str | None, typer.Option(help="Site that attacks.", show_default="the last")] = None,
+    outlier: Annotated[str | None, typer.Option(help="Honest site with images unlike the others'.")] = None,
+) -> None:
+    """Compare detectors of free riders and poisoning, and the gain from attacks, over methods and seeds.
+
+    The guard and detectors of other papers monitor every federation: AUROC and F1 by round with 95 % CI over seeds, and
+    false positives among honest sites. docs/trust.md describes them. Interrupted, the same command resumes.
+    """
+    from fedmerit_cli.printing import show
+    from fedmerit_evaluation.studies.study_folders import parse_methods, parse_seeds
+    from fedmerit_lab.benchmarks import detection_benchmark as bench
+    from fedmerit_lab.benchmarks.generated_sites import generated_sites
+    from fedmerit_lab.detection.simulated_attacks import ATTACKS, WORST
+
+    if sites and generated:
+        raise BadInput("--sites, --generated: give only one of them")
+    folder = generated_sites(out, generated) if generated else sites
+    named = {"all": tuple(ATTACKS), "worst": WORST}.get(attacks, tuple(attacks.split(";")))
+    found = bench.federations(
+        wanted := bench.DetectionBench(
+            parse_methods(methods, attacked=True),
+            [name.strip() for name in named],
+            parse_seeds(seeds),
+            after,
+            asked.guard or "on",
+            asked.on_verdict or "withhold",
+            folder,
+            attacker,
+            outlier or ("site5" if generated else None),
+            rounds,
+            {name: value for name, value in asked.all_settings.items() if name not in ("guard", "on_verdict")},
+        ),
+        out,
+        lambda case, done, of: console.print(f"{done + 1} of {of}: {case}", soft_wrap=True),
+    )
+    show(bench.detection(wanted, found, out), out)
+    console.print(f"all measurements, every round, and figures: {out}", soft_wrap=True)

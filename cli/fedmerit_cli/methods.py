@@ -1,0 +1,118 @@
+"""The command that lists methods and their parameters: methods."""
+
+from collections.abc import Mapping
+from dataclasses import MISSING, fields
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from fedmerit.configuration.recipes import PAPER, PRESETS, guarded
+from fedmerit.errors import BadInput, suggest
+from fedmerit_cli.terminal import Commands, console
+
+if TYPE_CHECKING:
+    from fedmerit.configuration import recipes
+    from fedmerit.parameters import Rule
+
+COLUMNS = {  # of the table of methods, by the field of `About`
+    "contribution": "contribution of a site",
+    "weights": "weights",
+    "download": "what a site downloads",
+    "site_work": "work of a site",
+    "paper": "paper",
+}
+commands = Commands()
+
+
+@commands.add("methods fedce")
+def methods(
+    name: Annotated[str | None, typer.Argument(help="Show what --set takes with this method.")] = None,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print the table of docs/methods.md.")] = False,
+) -> None:
+    """List the methods and how they differ, or the parameters and the preset of one."""
+    if markdown:
+        typer.echo(markdown_table())
+        return
+    for table in [_method_table()] if name is None else _parameter_tables(name):
+        Console(width=max(console.width, 128), markup=False).print(table)  # narrower, words are cut
+
+
+def markdown_table() -> str:
+    """The table of docs/methods.md."""
+    from fedmerit.methods.registry import METHODS
+
+    lines = [["method", *COLUMNS.values()], ["---"] * (len(COLUMNS) + 1)]
+    lines += [[f"`{name}`", *vars(kind.about).values()] for name, kind in METHODS.items()]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _method_table() -> Table:
+    from fedmerit.methods.registry import METHODS
+
+    table = Table(show_lines=True)
+    for header in ("method", *COLUMNS.values(), "parameters"):
+        table.add_column(header, no_wrap=header == "parameters")
+    for name, kind in METHODS.items():
+        parameters = "\n".join(f"{one.name}={_text(one.default)}" for one in fields(kind))
+        table.add_row(name, *vars(kind.about).values(), parameters or "none")
+    return table
+
+
+def _parameter_tables(name: str) -> list[Table]:
+    """What ``--set`` takes: of the method, and of every method."""
+    from fedmerit.configuration.run import SHARED_GROUPS
+    from fedmerit.methods.registry import METHODS
+
+    if name not in METHODS:
+        raise BadInput(f"method {name!r}: unknown{suggest(name, METHODS)}")
+    preset = PRESETS.get(name)
+    return [
+        _parameter_table(f"Parameters of {name}", {"": METHODS[name]}),
+        _parameter_table("Parameters of every method; the guard is off in compare and studies", SHARED_GROUPS),
+        *([_preset_table(preset)] if preset else []),
+    ]
+
+
+def _preset_table(preset: "recipes.Preset") -> Table:
+    table = Table(title=f"--preset {PAPER}", title_justify="left")
+    for header in ("parameter", "value"):
+        table.add_column(header)
+    table.add_row("stated in", preset.source)
+    table.add_row("rounds", f"{preset.rounds}: add --rounds {preset.rounds}")
+    for name, value in {**preset.parameters, **preset.training}.items():
+        table.add_row(name, _text(value))
+    return table
+
+
+def _parameter_table(title: str, groups: Mapping[str, type[Any]]) -> Table:
+    from fedmerit.configuration.run import settable
+    from fedmerit.parameters import rules
+
+    table = Table(title=title, title_justify="left")
+    for header in ("parameter", "default", "range", "what it is"):
+        table.add_column(header)
+    for group, kind in groups.items():
+        known = rules(kind)
+        if group:
+            table.add_section()
+            table.add_row(Text(group, "bold"))
+        for one in settable(kind):
+            default = guarded({}).get(one.name, one.default)
+            table.add_row(one.name, _text(default), _range(known[one.name], default), known[one.name].text)
+    return table
+
+
+def _range(rule: "Rule", default: Any) -> str:
+    if isinstance(default, bool):
+        return "true or false"
+    text = not rule.choices and (isinstance(default, str) or default is MISSING)
+    return "" if text else rule.expected()
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:g}"
+    return "none" if value is MISSING else str(value)

@@ -1,0 +1,192 @@
+"""Commands on finished runs: fairness, report, dossier, verify, evaluate."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from fedmerit.errors import BadInput, printable
+from fedmerit_cli.options import Draws, GroundTruth
+from fedmerit_cli.terminal import Commands, console, print_line
+
+RunFolder = Annotated[Path, typer.Argument(help="Run folder.")]
+RunFolders = Annotated[list[Path], typer.Argument(help="Run folders, or folders of them as `compare` writes.")]
+Split = Literal["training", "validation", "testing", "server_validation"]
+
+commands = Commands()
+
+
+def _expand(paths: Sequence[Path]) -> list[Path]:
+    """The run folders among ``paths``, those in a folder of `compare` by name; `BadInput` for site folders."""
+    found: list[Path] = []
+    for path in paths:
+        below = sorted(file.parent for file in path.glob("*/run.json"))
+        if (path / "run.json").exists() or not path.is_dir():
+            found.append(path)
+        elif below:
+            found += below
+        elif (path / "site.json").exists() or any(path.glob("*/site.json")):
+            raise BadInput(f"{path}: these are site folders; name a run folder, which `fedmerit run` wrote")
+        else:
+            found.append(path)
+    return found
+
+
+@commands.add("fairness cmp --ground-truth values --out tables")
+def fairness(
+    runs: RunFolders,
+    standalone: Annotated[
+        list[str] | None,
+        typer.Option(help="Local training: a method's label, or run folders.", show_default="runs of standalone"),
+    ] = None,
+    ground_truth: GroundTruth = None,
+    out: Annotated[Path | None, typer.Option(help="Folder to write the tables into, as CSV and LaTeX.")] = None,
+    split: Annotated[
+        Literal["testing", "union"], typer.Option(help="Each site's own test cases, or those of all sites.")
+    ] = "testing",
+    label: Annotated[str | None, typer.Option(help="Only this label.", show_default="mean over labels")] = None,
+    draws: Draws = 2000,
+    seed: Annotated[int, typer.Option(min=0, help="Random seed of the bootstrap.")] = 0,
+) -> None:
+    """How fair methods are, with 95 % CIs: Tables 2 and 3 of the FedCE paper, and further measures."""
+    from fedmerit_evaluation.fairness.run_fairness import study, write
+    from fedmerit_evaluation.figures.tables import print_table
+
+    found, notes = study(runs, standalone or [], ground_truth, split=split, label=label, draws=draws, seed=seed)
+    for table in found.tables:
+        print_table(table, console)
+    for note in notes:
+        typer.echo(f"note: {note}", err=True)
+    if out:
+        write(found, notes, out)
+        console.print(f"tables: {out}", soft_wrap=True)
+
+
+@commands.add("report runs/fedce runs/standalone --out report.html --no-images")
+def report(
+    runs: RunFolders,
+    out: Annotated[Path | None, typer.Option(help="Folder to write report.html into, or an .html file.")] = None,
+    sites: Annotated[Path | None, typer.Option(help="Site folders for overlays, if not the run's own.")] = None,
+    images: Annotated[bool, typer.Option(help="Overlays of image, reference and prediction.")] = True,
+    ground_truth: GroundTruth = None,
+    site: Annotated[
+        str | None, typer.Option(help="Only for this hospital: itself by name, the others as a rounded median.")
+    ] = None,
+) -> None:
+    """One self-contained HTML report of one or several runs, with tables and figures beside it."""
+    from fedmerit_evaluation.report.all_sites import write_report
+    from fedmerit_evaluation.report.one_site import write_site_report
+
+    if out is not None and out.suffix.lower() not in (".html", ".htm"):
+        out = out / "report.html"
+    folders = _expand(runs)
+    if site is None:
+        path = write_report(folders, out, sites=sites, images=images, truth=ground_truth)
+    else:
+        path = write_site_report(folders, site, out, sites=sites, images=images, truth=ground_truth)
+    console.print(f"report: {path.resolve()}", soft_wrap=True)
+
+
+@commands.add("dossier runs/fedce --out dossier")
+def dossier(
+    runs: RunFolders,
+    out: Annotated[Path, typer.Option(help="Folder to write dossier.html and its tables into.")],
+    sites: Annotated[Path | None, typer.Option(help="Site folders, if not the run's own.")] = None,
+) -> None:
+    """Checklists of journals and regulators: CLAIM, TRIPOD+AI, FUTURE-AI, a model card, EU AI Act, HL7 FLUTE.
+
+    Every item with the evidence from runs and site folders, or whom to ask.
+    """
+    from fedmerit_evaluation.dossier.dossier import write_dossier
+
+    console.print(f"dossier: {write_dossier(_expand(runs), out, sites=sites).resolve()}", soft_wrap=True)
+
+
+@commands.add("verify runs/fedce --site-log HK/site_log.jsonl --certificate kit/startup/rootCA.pem")
+def verify(
+    run: RunFolder,
+    site_log: Annotated[
+        list[Path] | None,
+        typer.Option(help="A site's own site_log.jsonl to compare with the ledger; may be repeated for several sites."),
+    ] = None,
+    certificate: Annotated[
+        Path | None,
+        typer.Option(help="The rootCA.pem of a startup kit, or the server's certificate: who must have signed."),
+    ] = None,
+    server: Annotated[
+        str | None, typer.Option(help="The server's name.", show_default="as in the kit of --certificate")
+    ] = None,
+    at: Annotated[
+        datetime | None,
+        typer.Option(formats=["%Y-%m-%d"], help="Day on which certificates have to be valid.", show_default="today"),
+    ] = None,
+) -> None:
+    """Recompute the hash chain of a run's ledger; check signatures, results, models and sites' logs against it."""
+    from fedmerit.records.certificates import Trust
+    from fedmerit.verification.run import verify_run
+
+    if certificate is None and (server or at):
+        raise BadInput("--server, --at: they belong to --certificate; give that too")
+    trust = Trust(certificate, server, at and at.replace(tzinfo=UTC)) if certificate else None
+    found = verify_run(run, site_log or (), trust)
+    print_line(f"{run}: {found.records} records, the hash chain is intact")
+    unsigned = "not signed: anybody with access to the run folder could have written it"
+    print_line(f"signed by {found.signer}" if found.signer else unsigned)
+    for path, (site, updates) in zip(site_log or (), found.updates.items(), strict=True):
+        agreement = f"{updates} updates in both, {found.answers.get(site, 0)} of its measurements in results.csv"
+        print_line(f"{path}: the log of {site}, its hash chain intact, agrees: {agreement}")
+    for given in found.peer_models:
+        text = f"{given.giver} gave {given.receiver} a model in {given.models} rounds, by the logs of both"
+        rounds = ", ".join(map(str, given.lost))
+        lost = f"; in rounds {rounds} the model did not arrive, by the log of {given.receiver}" if rounds else ""
+        print_line(text + lost)
+    for sentence in found.unproven:
+        print_line(f"not shown: {sentence}")
+
+
+@commands.add("evaluate runs/fedce --sites other_hospitals")
+def evaluate(
+    run: RunFolder,
+    sites: Annotated[Path, typer.Option(help="Any site folders of the same task.")],
+    split: Annotated[Split, typer.Option(help="Cases to evaluate on.")] = "testing",
+    protocols: Annotated[
+        str | None,
+        typer.Option(metavar="all|NAME,NAME", help="Score the same weights as papers do: docs/protocols.md."),
+    ] = None,
+    estimate_statistics: Annotated[
+        bool,
+        typer.Option(
+            "--estimate-statistics",
+            help="Estimate BatchNorm statistics on each site's training images, without labels: for unseen hospitals.",
+        ),
+    ] = False,
+    metric: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="A metric plugin to add; may be repeated.")
+    ] = None,
+) -> None:
+    """Dice, HD95 [mm] and NSD of a run's final models on any site folders."""
+    from fedmerit_evaluation.results.final_models import list_preparation_differences
+
+    from fedmerit_cli.printing import show
+    from fedmerit_evaluation.figures.tables import Table, print_table, with_headings
+    from fedmerit_evaluation.results.dice import Dice
+    from fedmerit_evaluation.results.evaluation import evaluate as evaluate_run
+    from fedmerit_evaluation.results.scoring_protocols import audit
+
+    if protocols is not None and estimate_statistics:
+        raise BadInput("--estimate-statistics: not with --protocols, which score the model unchanged; leave one out")
+    if protocols is not None and metric:
+        raise BadInput(f"--metric {metric[0]}: not with --protocols, which give Dice, HD95 and NSD; leave one out")
+    if protocols is not None:
+        caption = f"Dice [%] of the same final weights by protocol, {split} split"
+        show([Table("protocols", caption, with_headings(audit(run, sites, protocols, split)), decimals=1)], run)
+    else:
+        rows = evaluate_run(run, sites, split, estimated=estimate_statistics, metrics=metric or ())
+        print_table(Dice(rows, split).sites, console)
+        if metric:
+            means = rows[rows["quantity"].isin(metric)].groupby(["site", "quantity"])["value"].mean().unstack()
+            print_table(means.reset_index(), console)
+    for difference in list_preparation_differences(run, sites):
+        typer.echo(printable(f"note: {difference}"), err=True)

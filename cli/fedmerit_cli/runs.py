@@ -1,0 +1,100 @@
+"""Commands that train: run, compare."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedmerit.configuration.recipes import guarded
+from fedmerit.errors import BadInput
+from fedmerit.options import RunOptions
+from fedmerit_cli.options import Cluster, Jobs, Methods, OutFolder, Seeds, make_workers, run_options
+from fedmerit_cli.terminal import Commands, console
+
+FILES = "Files and resumption"
+
+commands = Commands()
+
+
+@commands.add("run --out runs/fedce --method fedce --sites sites --recipe quick --rounds 20 --engine local")
+@run_options(*RunOptions.model_fields)
+def run(
+    asked: RunOptions,
+    config: Annotated[
+        Path | None,
+        typer.Option(help="TOML file of these options; the command line overrides it.", rich_help_panel=FILES),
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue from the last complete round of --out.", rich_help_panel=FILES)
+    ] = False,
+) -> None:
+    """Train one federation, and evaluate its final models on the test cases."""
+    from fedmerit.engines import resumption, runs
+    from fedmerit_cli.printing import print_cost, print_runs
+    from fedmerit_cli.progress import run_with_progress
+
+    given = (RunOptions.read_file(config).with_given(asked) if config else asked).given()
+    if "out" not in given:
+        raise BadInput("--out: missing; name the run folder to write")
+    folder = given.pop("out")
+    if resume and not resumption.needs_resuming(folder, given):
+        console.print(f"{folder} has ended: nothing is left to train.", soft_wrap=True)
+        print_runs([folder])
+        return
+    if not resume:
+        for name in ("method", "sites"):
+            if name not in given:
+                raise BadInput(f"--{name}: missing; a new run needs it (or --resume to continue one)")
+        runs.create(folder, **given | {"settings": guarded(given.get("settings", {}))})
+    print_cost(folder)
+    if "tensorboard" in given.get("track", ()):
+        console.print(f"live: tensorboard --logdir {folder / 'nvflare'}", soft_wrap=True)
+    run_with_progress(folder)
+    print_runs([folder])
+
+
+@commands.add("compare --out cmp --sites sites --methods fedavg,fedce,standalone --seeds 0,1,2 --engine local")
+@run_options(
+    "sites", "rounds", "engine", "threads", "device", "server_sites", "recipe", "preset", "final_model", "settings",
+    required=["sites"],
+)  # fmt: skip
+def compare(
+    asked: RunOptions,
+    out: OutFolder,
+    methods: Methods = "all",
+    seeds: Seeds = "0",
+    jobs: Jobs = None,
+    cluster: Cluster = None,
+) -> None:
+    """Train several methods and seeds on the same sites; print Tables 1 and 6 of the FedCE paper for them.
+
+    If standalone is among them, also who gains over local training, who loses, and what sites send and receive.
+
+    Runs on the local engine are concurrent, those on NVFlare one by one. Interrupted, the same command resumes.
+    Exits with 1 if a run failed.
+    """
+    workers = make_workers(jobs, cluster, soon=asked.engine == "local")
+    workers.require_used_by(asked.engine)
+    from fedmerit.trainers.monai_trainer.data import open_sites
+    from fedmerit_cli.progress import RunBars, exit_if_failed, progress, resumable
+    from fedmerit_evaluation.figures.tables import print_table
+    from fedmerit_evaluation.studies.comparison import prepare, work_off, write_tables
+    from fedmerit_evaluation.studies.study_folders import parse_methods, parse_seeds
+
+    options = asked.for_study("engine")
+    items = parse_methods(methods, [site.name for site in open_sites(options["sites"])])
+    planned = prepare(out, items, parse_seeds(seeds), asked.all_settings, options)
+    names = {run.folder: f"{run.label}, seed {run.seed}" for run in planned}
+    with workers, resumable(), progress() as bars:
+        bar = bars.add_task("runs", total=len(planned), completed=sum(run.finished for run in planned), last="")
+        each = RunBars(bars)
+
+        def on_end(folder: Path, error: str | None) -> None:
+            each.remove(folder)
+            bars.advance(bar)
+
+        failed = work_off(planned, workers, on_end, lambda folder, record: each.on_round(folder, record, names[folder]))
+    for table in write_tables(out, planned):
+        print_table(table, console)
+    console.print(f"runs and tables: {out}", soft_wrap=True)
+    exit_if_failed({f"{names[folder]}, in {folder}": error for folder, error in failed.items()})

@@ -1,0 +1,213 @@
+"""Commands on site folders: prepare, check."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+from rich.table import Table
+
+from fedmerit.errors import BadInput, printable
+from fedmerit_cli.terminal import Commands, console, plain_table
+
+if TYPE_CHECKING:
+    from fedmerit_data.checking.findings import Examination, Finding
+
+GENERIC, PHOTOGRAPHS = "Kind generic", "Slices and photographs"
+
+commands = Commands()
+
+
+@commands.add("prepare generic --source raw --out sites --labels disc=1+2,cup=2 --size 256")
+def prepare(
+    kind: Annotated[str, typer.Argument(help="Layout of the raw data; an unknown word prints the list.")],
+    out: Annotated[Path | None, typer.Option(help="Folder to write the site folders into.")] = None,
+    source: Annotated[Path | None, typer.Option(help="Folder of the raw data; synthetic kinds need none.")] = None,
+    ratios: Annotated[str, typer.Option(help="Shares of patients to train, validate and test on.")] = "0.5,0.25,0.25",
+    size: Annotated[int, typer.Option(help="Height and width of the prepared slices in pixels.")] = 256,
+    seed: Annotated[int, typer.Option(min=0, help="Random seed of the split.")] = 0,
+    server_share: Annotated[
+        float, typer.Option(min=0, max=1, help="Share of training patients to set aside for the server to validate on.")
+    ] = 0.0,
+    patients: Annotated[int | None, typer.Option(min=1, help="Synthetic kinds: patients per site.")] = None,
+    patient_table: Annotated[
+        Path | None, typer.Option(help="CSV file of site,case,patient, if file names do not name patients.")
+    ] = None,
+    skip_unreadable: Annotated[
+        bool, typer.Option("--skip-unreadable", help="Leave unreadable cases out and count them, instead of stopping.")
+    ] = False,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Concurrent processes.", show_default="cores")] = None,
+    pictures: Annotated[
+        bool, typer.Option("--pictures/--no-pictures", help="Draw OUT/overview: a montage, intensities per site.")
+    ] = True,
+    describe: Annotated[
+        bool, typer.Option("--describe", help="Show what would be read, one case of each site; write nothing.")
+    ] = False,
+    slices: Annotated[
+        Literal["all", "organ"],
+        typer.Option(help="Train on all slices, or on those with the organ.", rich_help_panel=PHOTOGRAPHS),
+    ] = "all",
+    field_of_view: Annotated[
+        float | None,
+        typer.Option(
+            help="Millimetres to crop to, around the centre.", show_default="all", rich_help_panel=PHOTOGRAPHS
+        ),
+    ] = None,
+    crop: Annotated[
+        Literal["disc", "whole"] | None,
+        typer.Option(
+            help="Photographs: a square around the disc, or all.",
+            show_default="the kind's",
+            rich_help_panel=PHOTOGRAPHS,
+        ),
+    ] = None,
+    crop_multiple: Annotated[
+        float | None,
+        typer.Option(help="Side of that square in disc diameters.", show_default="3", rich_help_panel=PHOTOGRAPHS),
+    ] = None,
+    labels: Annotated[
+        str | None,
+        typer.Option(
+            help="Mask values of each label: disc=1+2,cup=2,ignore=3.", show_default="mask=any", rich_help_panel=GENERIC
+        ),
+    ] = None,
+    channels: Annotated[
+        int | None,
+        typer.Option(help="1 (grey), 3 (colours), numbers per voxel.", show_default="3", rich_help_panel=GENERIC),
+    ] = None,
+    task: Annotated[
+        str | None, typer.Option(help="Name of the task.", show_default="generic", rich_help_panel=GENERIC)
+    ] = None,
+    modality: Annotated[
+        str | None,
+        typer.Option(
+            help="Normalisation: mri, mri_by_channel, xray, ct_soft_tissue, ct_lung, ct_bone or photo.",
+            show_default="photo with 3 channels, mri with 1, else mri_by_channel",
+            rich_help_panel=GENERIC,
+        ),
+    ] = None,
+) -> None:
+    """Convert raw data into site folders. Interrupted, the same command resumes from the last finished cases."""
+    from fedmerit.machine import cores
+
+    jobs = cores() if jobs is None else jobs
+    if jobs > 1 and not describe:
+        from fedmerit_data.preparing.case_processes import begin_processes
+
+        begin_processes(["__main__"])  # which import at the same time as this one, below
+    from fedmerit_cli.printing import print_sites
+    from fedmerit_data.folders import OVERVIEW
+    from fedmerit_data.preparation import Preparation
+    from fedmerit_data.prepare import describe as describe_sites
+    from fedmerit_data.prepare import prepare as prepare_sites
+    from fedmerit_data.preparing.resumption import count_finished_cases
+    from fedmerit_data.readers.label_map import parse_labels
+
+    try:
+        shares = tuple(float(part) for part in ratios.split(","))
+    except ValueError:
+        shares = ()
+    if len(shares) != 3:
+        raise BadInput(f"--ratios {ratios}: expected three numbers such as 0.5,0.25,0.25")
+    asked = Preparation(
+        kind,
+        source=source,
+        ratios=(shares[0], shares[1], shares[2]),
+        size=size,
+        seed=seed,
+        slices=slices,
+        field_of_view=field_of_view,
+        crop=crop,
+        crop_multiple=crop_multiple,
+        patients=patients,
+        labels=None if labels is None else parse_labels(labels),
+        channels=channels,
+        task=task,
+        modality=modality,
+        server_share=server_share,
+        patient_table=patient_table,
+        skip_unreadable=skip_unreadable,
+        pictures=pictures,
+    )
+    if describe:
+        found = describe_sites(asked)
+        for site in found:
+            console.print("\n".join(site.lines(asked.layout.labels)), soft_wrap=True)
+        if any(site.faults for site in found):
+            raise typer.Exit(1)
+        return
+    if out is None:
+        raise BadInput("--out: missing; name the folder to write the site folders into, or only --describe")
+    try:
+        folders = prepare_sites(asked, out, jobs=jobs)
+    except KeyboardInterrupt:
+        typer.echo(
+            f"stopped; {count_finished_cases(out)} finished cases are kept, and the same command resumes from them",
+            err=True,
+        )
+        raise typer.Exit(130) from None
+    print_sites(out, len(folders))
+    if pictures:
+        console.print(f"pictures: {out / OVERVIEW}; private, they show images of patients", soft_wrap=True)
+
+
+@commands.add("check sites --out quality")
+def check(
+    sites: Annotated[Path, typer.Argument(help="Folder of site folders.")],
+    max_empty: Annotated[
+        float, typer.Option(min=0, max=1, help="Largest share of a site's cases with an empty mask.")
+    ] = 0.1,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder for a report to share: quality.json, .html, .csv; it names no file, case or patient."
+        ),
+    ] = None,
+    private: Annotated[
+        Path | None, typer.Option(help="CSV file for the hospital itself: every finding with its file.")
+    ] = None,
+    names: Annotated[
+        bool, typer.Option("--names/--no-names", help="Name files, cases and patients on this terminal.")
+    ] = True,
+) -> None:
+    """Check site folders: complete, unmodified, plausible; exits with 1 if there is an error."""
+    from fedmerit_data.check import examine
+    from fedmerit_data.checking.findings import Severity
+    from fedmerit_data.checking.quality_report import write_private, write_shareable
+
+    found = examine(sites, max_empty=max_empty)
+    for finding in found.findings:
+        typer.echo(printable(f"{finding.severity}: {finding if names else _anonymous_text(finding)}"), err=True)
+    console.print(_table(found))
+    if out is not None:
+        for path in write_shareable(found, out):
+            console.print(f"to share: {path}", soft_wrap=True)
+    if private is not None:
+        write_private(found.findings, private)
+        console.print(f"private, names files and patients: {private}", soft_wrap=True)
+    errors, warnings, notes = (len(found.of(severity)) for severity in Severity)
+    where = f"{sites}: " if names else ""
+    if errors:
+        console.print(f"{where}{errors} errors, {warnings} warnings, {notes} notes", soft_wrap=True)
+        raise typer.Exit(1)
+    beyond = f" beyond {warnings} warnings and {notes} notes" if warnings or notes else ""
+    console.print(f"{where}nothing wrong{beyond}", soft_wrap=True)
+
+
+def _anonymous_text(finding: "Finding") -> str:
+    """A finding without the names of files, cases and patients."""
+    from fedmerit_data.checking.findings import KINDS
+
+    place = " ".join(part for part in (finding.site, finding.split, finding.position) if part)
+    return ": ".join(part for part in (place, finding.kind, finding.detail or KINDS[finding.kind][1]) if part)
+
+
+def _table(found: "Examination") -> Table:
+    """Cases and findings of every site by severity, and whether it is unchanged since it was prepared."""
+    from fedmerit_data.checking.findings import Severity
+
+    table = plain_table("site", "cases", *(f"{severity}s" for severity in Severity), "arrays", "digest")
+    for site in found.sites:
+        counts = [str(sum(item.site == site.name for item in found.of(severity))) for severity in Severity]
+        state = "as prepared" if site.unchanged else "changed"
+        table.add_row(site.name, str(sum(site.cases.values())), *counts, state, site.short_digest)
+    return table

@@ -1,0 +1,148 @@
+"""The terminal: what commands print, how their help looks, how errors and signals end them. Loads nothing heavy."""
+
+import logging
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import typer
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Column, Table
+from rich.text import Text
+from typer.core import TyperCommand, TyperGroup
+
+from fedmerit.errors import BadInput, RunFailed, printable
+from fedmerit.files import is_full
+
+LONGEST_HELP = 1000  # characters, more than any line of help
+NAME_WIDTH = 36  # characters of an option with its placeholder; longer ones are wrapped
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class PlainConsole(Console):
+    """Prints names of sites, jobs and paths unchanged: they neither look like markup nor control the terminal."""
+
+    def __init__(self) -> None:
+        super().__init__(markup=False, emoji=False)
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """As rich's, with control characters escaped, in cells of tables too."""
+        return super().render_str(printable(text, "\n\t"), **options)
+
+
+console = PlainConsole()
+log = logging.getLogger("fedmerit.cli")  # silent, unless --log or --verbose asks for it
+log.addHandler(logging.NullHandler())
+
+
+@contextmanager
+def signals_as_ctrl_c() -> Iterator[None]:
+    """Signals of a service manager, a cluster or a closed terminal end a command as Ctrl-C does: it cleans up."""
+    handled = [one for one in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(one) is signal.SIG_DFL]
+    if threading.current_thread() is not threading.main_thread():
+        handled = []  # Python allows handlers only there
+    try:
+        for one in handled:  # ignored signals stay ignored, as under `nohup`
+            signal.signal(one, signal.default_int_handler)
+        yield
+    finally:
+        for one in handled:
+            signal.signal(one, signal.SIG_DFL)
+
+
+def _print_help(command: Any, ctx: Any, commands: Mapping[str, Any]) -> None:
+    """Usage, text, options and commands by kind, and the example: without typer's slow imports."""
+    kinds: dict[str, list[tuple[str, str]]] = {}
+    for option in command.get_params(ctx):
+        if record := option.get_help_record(ctx):
+            title = getattr(option, "rich_help_panel", None) or "Options"
+            kinds.setdefault("Arguments" if option.param_type_name == "argument" else title, []).append(record)
+    for name, one in commands.items():
+        kinds.setdefault(one.rich_help_panel or "Commands", []).append((name, one.get_short_help_str(LONGEST_HELP)))
+    paragraphs = [" ".join(text.split()) for text in (command.help or "").split("\n\n")]
+    console.print(Text("\n".join([command.get_usage(ctx), *filter(None, paragraphs)])))
+    for title, rows in kinds.items():
+        width = min(NAME_WIDTH, max(len(name) for name, _ in rows))
+        table = Table.grid(Column(style="cyan", width=width, overflow="fold"), Column(), padding=(0, 2, 0, 0))
+        for name, text in rows:
+            table.add_row(Text(name), Text(text))
+        console.print(Text(title, "bold"))
+        console.print(Padding(table, (0, 0, 0, 2)))
+    if command.epilog:
+        console.print(Text(command.epilog), soft_wrap=True)
+
+
+class Command(TyperCommand):
+    """One command, with the product's own help."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Print the help."""
+        _print_help(self, ctx, {})
+
+
+class Group(TyperGroup):
+    """Commands whose `BadInput` and `RunFailed` end as a message on standard error and exit code 2 or 1.
+
+    So do errors of the file system: 2, or 1 if the disk is full.
+    """
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Print the help."""
+        _print_help(self, ctx, self.commands)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command that the user named."""
+        try:
+            with signals_as_ctrl_c():
+                return super().invoke(ctx)
+        except (BadInput, RunFailed) as error:
+            log.error("%s", error)
+            _print_error(str(error))
+            raise typer.Exit(2 if isinstance(error, BadInput) else 1) from None
+        except OSError as error:
+            if is_full(error):
+                _print_error(f"the disk is full ({error}); make room, then give the same command again")
+                raise typer.Exit(1) from None
+            if error.filename is None:
+                raise
+            log.error("%s", error, exc_info=error)
+            reason = error.strerror or error
+            _print_error(f"{error.filename}: {reason}; check the path and its permissions, or name another")
+            raise typer.Exit(2) from None
+
+
+def _print_error(text: str) -> None:
+    typer.secho("error: ", fg="red", bold=True, err=True, nl=False)
+    typer.echo(printable(text, "\n\t"), err=True)
+
+
+class Commands(typer.Typer):
+    """Commands, or a group of them with a ``help`` of its own."""
+
+    def __init__(self, help: str = ""):
+        stated = {"help": help} if help else {}
+        super().__init__(cls=Group, no_args_is_help=True, pretty_exceptions_enable=False, **stated)  # type: ignore[arg-type]
+
+    def add(self, example: str, name: str | None = None) -> Callable[[Function], Function]:
+        """Decorator: a function is the command ``name``; its help ends with the ``example``."""
+        return super().command(name, cls=Command, epilog=f"Example: fedmerit {example}")
+
+
+def print_line(text: str) -> None:
+    """One line on standard output: no breaks, control characters escaped."""
+    console.print(printable(text), soft_wrap=True, highlight=False)
+
+
+def plain_table(*headings: str) -> Table:
+    """A table without lines; long cells wrap, so no path or id is cut."""
+    return Table(*(Column(heading, overflow="fold") for heading in headings), box=None)
+
+
+def last_round(record: Mapping[str, Any], is_weighted: bool = True) -> str:
+    """A ledger record in at most 28 characters: mean validation Dice, and the range of weights if there are any."""
+    dice, weights = (list(record[name].values()) for name in ("validation_dice", "weights"))
+    text = f"Dice {sum(dice) / len(dice):.1%}"
+    return f"{text}, weights {100 * min(weights):.0f}-{max(weights):.0%}" if is_weighted else text

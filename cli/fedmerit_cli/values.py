@@ -1,0 +1,215 @@
+"""``fedmerit value``: data valuation by retraining coalitions, and by estimators of finished runs."""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedmerit.configuration.recipes import ROUNDS
+from fedmerit.errors import BadInput
+from fedmerit.options import RunOptions, split_specs
+from fedmerit_cli.options import Cluster, Draws, Jobs, OutFolder, Seeds, make_workers, parse_integers, run_options
+from fedmerit_cli.terminal import Commands, console
+
+if TYPE_CHECKING:
+    from fedmerit_cli.coalition_study import CoalitionStudy
+
+commands = Commands("What each site's data is worth: Shapley and leave-one-out values, estimators, sample sizes.")
+trains_coalitions = run_options(
+    "sites", "method", "rounds", "device", "server_sites", "recipe", "settings",
+    required=["sites"], defaults={"method": "fedavg"},
+)  # fmt: skip
+
+
+@contextmanager
+def _study(
+    asked: RunOptions, out: Path, seeds: str, jobs: int | None, cluster: str | None
+) -> "Iterator[CoalitionStudy]":
+    """The coalitions of these sites, with the processes that train them."""
+    workers = make_workers(jobs, cluster)
+    from fedmerit_cli.coalition_study import CoalitionStudy
+
+    with workers:
+        options = {**asked.for_study(), "engine": "local"}
+        yield CoalitionStudy(out, str(asked.method), seeds, workers, asked.all_settings, options)
+
+
+@commands.add("value leave-one-out --sites sites --out values --rounds 50 --seeds 0,1,2", "leave-one-out")
+@trains_coalitions
+def leave_one_out(
+    asked: RunOptions, out: OutFolder, seeds: Seeds = "0", jobs: Jobs = None, cluster: Cluster = None
+) -> None:
+    """Leave-one-out values: train all sites together, then without each; Tables 4 and 5 of the FedCE paper.
+
+    Interrupted, the same command resumes. Exits with 1 if a training failed.
+    """
+    with _study(asked, out, seeds, jobs, cluster) as study:
+        from fedmerit_evaluation.ground_truth.semivalues import leave_one_out_weights, required
+        from fedmerit_evaluation.ground_truth.value_tables import ValueTables, leave_one_out_tables
+
+        study.train(required(study.names, leave_one_out_weights))
+        results = study.results()
+        values = ValueTables(results)
+        study.show([*leave_one_out_tables(results), *values.tables()], values.rankings)
+
+
+@commands.add("value shapley --sites sites --out values --rounds 50 --seeds 0,1,2")
+@trains_coalitions
+def shapley(
+    asked: RunOptions,
+    out: OutFolder,
+    seeds: Seeds = "0",
+    exact_up_to: Annotated[int, typer.Option(min=1, help="Sites; for more, permutations are sampled.")] = 6,
+    truncation: Annotated[
+        float,
+        typer.Option(min=0, help="Sampling: within this Dice of all sites' model, later marginals count as 0."),
+    ] = 0.01,
+    precision: Annotated[
+        float, typer.Option(min=0, help="Sampling: stop at this largest standard error, in Dice.")
+    ] = 0.005,
+    most_permutations: Annotated[int, typer.Option(min=2, help="Sampling: maximum permutations.")] = 1000,
+    regression: Annotated[
+        int | None,
+        typer.Option(metavar="COALITIONS", help="Instead of sampling: a regression over so many (KernelSHAP)."),
+    ] = None,
+    jobs: Jobs = None,
+    cluster: Cluster = None,
+) -> None:
+    """Shapley values by retraining: all 2^N - 1 coalitions, or for many sites permutations or a regression.
+
+    Trainings of `value leave-one-out` with the same --out are reused. Interrupted, the same command resumes.
+    """
+    with _study(asked, out, seeds, jobs, cluster) as study:
+        from fedmerit_evaluation.ground_truth.regression import coalitions_to_train, least_squares_values
+        from fedmerit_evaluation.ground_truth.sampling import Sampling
+
+        from fedmerit_evaluation.ground_truth.semivalues import required, shapley_weights
+        from fedmerit_evaluation.ground_truth.value_tables import ValueTables, sampled_tables, shapley_tables
+
+        number = len(study.names)
+        if number <= exact_up_to:
+            study.train(coalition for coalition in required(study.names, shapley_weights) if coalition)
+            results = study.results()
+            values = ValueTables(results)
+            study.show([*shapley_tables(results), *values.tables()], values.rankings)
+            return
+        if regression is not None:
+            study.train(coalitions_to_train(study.names, regression, 0))
+            values = ValueTables(study.results(), {"regression": least_squares_values})
+            study.show(values.tables(), values.rankings)
+            return
+        console.print(f"{number} sites: permutations are sampled; --exact-up-to {number} trains all")
+        fewest = min(20, most_permutations)
+        rule = Sampling(tuple(study.names), 0, truncation, precision, fewest, most_permutations)
+        study.show(sampled_tables(study.names, study.sample(rule)))
+
+
+@commands.add("value estimate runs/fedce-seed0 runs/fedce-seed1 --out values")
+def estimate(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Finished runs that differ in their seeds.")],
+    estimators: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME[:PARAMETER=VALUE],...",
+            help="Names as in docs/values.md, or `all` that need no images.",
+            show_default="what the runs observed, contribution if the method has one, data_size",
+        ),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of tables and figure.", show_default="RUN/values")] = None,
+    sites: Annotated[
+        Path | None, typer.Option(help="The runs' site folders.", show_default="where they were when the runs began")
+    ] = None,
+    draws: Draws = 500,
+) -> None:
+    """Value the sites of finished runs by estimators: ranks, and which sites differ significantly.
+
+    Values that were not observed are computed afterwards, if the run kept its updates. Interrupted, the same command
+    resumes.
+    """
+    from fedmerit_cli.printing import show
+    from fedmerit_cli.progress import progress
+    from fedmerit_evaluation.figures.dots_and_bars import value_ranges
+    from fedmerit_evaluation.figures.drawing import png
+    from fedmerit_evaluation.figures.pages import save_png
+    from fedmerit_evaluation.valuation.valued_runs import default_estimators, units, value_runs, value_tables
+
+    named = [None if estimators == "all" else spec for spec in split_specs(estimators or "")]
+    specs = [spec for spec in named if spec] or default_estimators(runs, everything=estimators == "all")
+    with progress() as bars:
+        bar = bars.add_task("evaluating coalitions", total=None, last="", visible=False)
+        valued = value_runs(
+            runs, specs, draws, lambda name, done, of: bars.update(bar, completed=done, total=of, visible=True), sites
+        )
+    folder = out or runs[0] / "values"
+    if out is None:  # a folder of its own, which may have the tables of an earlier call
+        shutil.rmtree(folder / "tables", ignore_errors=True)
+    show(value_tables(valued), folder)
+    save_png(folder / "figures" / "values.png", png(value_ranges(valued.shown, units(valued))))
+    console.print(f"tables and figure: {folder}", soft_wrap=True)
+
+
+@commands.add("value power --seed-sd 1.2 --patient-sd 8 --patients 10,20 --seeds 3,5")
+def power(
+    pilot: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Folder of `value leave-one-out` or `shapley` to take variances from."),
+    ] = None,
+    seed_sd: Annotated[
+        float | None,
+        typer.Option(min=0, help="Standard deviation of a difference of two sites over seeds, Dice points."),
+    ] = None,
+    patient_sd: Annotated[
+        float | None, typer.Option(min=0, help="The same over patients, of one test patient a site, Dice points.")
+    ] = None,
+    round_sd: Annotated[
+        float | None, typer.Option(min=0, help="The same over rounds, of one round; for values observed in a run.")
+    ] = None,
+    patients: Annotated[str, typer.Option(help="Test patients a site to plan for.")] = "2,5,10,20,50",
+    seeds: Annotated[str, typer.Option(help="Numbers of seeds to plan for.")] = "2,3,5,10",
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds to plan for, if --round-sd is given.")] = ROUNDS,
+    out: Annotated[Path | None, typer.Option(help="Folder to write the table into.")] = None,
+) -> None:
+    """Minimum detectable difference (MDD) of two sites' values, by numbers of patients, seeds and rounds.
+
+    From a pilot's variances, or from standard deviations that you state before anything is trained.
+    """
+    from fedmerit_evaluation.figures.tables import print_table, write_tables
+    from fedmerit_evaluation.ground_truth.power import Variances, pilot_variances, power_table
+
+    stated = {
+        name: sd for name, sd in (("seed", seed_sd), ("patient", patient_sd), ("round", round_sd)) if sd is not None
+    }
+    if any(sd == float("inf") for sd in stated.values()):
+        raise BadInput("--seed-sd, --patient-sd, --round-sd: expected a standard deviation in points, 0 or more")
+    if pilot is None and not {"seed", "patient"} <= set(stated):
+        raise BadInput("value power: give --pilot DIR, or state --seed-sd and --patient-sd")
+    found = Variances(0.0, 0.0) if pilot is None else pilot_variances(pilot)
+    variances = found.with_overrides(**{name: (sd / 100) ** 2 for name, sd in stated.items()})
+    numbers = [
+        sorted(set(parse_integers(text, option, least=1)))
+        for text, option in ((patients, "--patients"), (seeds, "--seeds"))
+    ]
+    table = power_table(variances, *numbers, rounds)
+    print_table(table, console)
+    if out:
+        write_tables([table], out)
+
+
+@commands.add("value unseen --sites sites --out values --rounds 50 --seeds 0,1,2")
+@trains_coalitions
+def unseen(asked: RunOptions, out: OutFolder, seeds: Seeds = "0", jobs: Jobs = None, cluster: Cluster = None) -> None:
+    """Unseen hospitals: leave each out of the training, and evaluate the others' model on its patients.
+
+    The trainings are those of `value leave-one-out`; with the same --out they are reused. Interrupted, the same command
+    resumes. Exits with 1 if a training failed.
+    """
+    with _study(asked, out, seeds, jobs, cluster) as study:
+        from fedmerit_evaluation.ground_truth.generalisation import generalisation_tables, leave_each_out
+
+        from fedmerit.trainers.monai_trainer.data import open_sites
+
+        study.train(leave_each_out(study.names))
+        study.show(generalisation_tables(list(study.trainings.values()), open_sites(Path(str(asked.sites)))))

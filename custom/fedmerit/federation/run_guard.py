@@ -1,0 +1,287 @@
+"""The guard in a run: enrolment of the sites, what the guard remembers, and what the ledger records of it."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from cryptography.x509 import Certificate
+from torch import Tensor
+
+from fedmerit.capabilities import Candidates, Capabilities
+from fedmerit.configuration.run import RunConfiguration
+from fedmerit.core import CandidateResults, Method, Outcome, Reports
+from fedmerit.federation.enrolment import check_certificate, collect_enrolments, read_organisation
+from fedmerit.federation.exchange import Exchange, Moment
+from fedmerit.federation.round_updates import Replies
+from fedmerit.flat import Buffers
+from fedmerit.guard import cross_evaluation
+from fedmerit.guard.admission import Admission
+from fedmerit.guard.bounds import bound_statistics
+from fedmerit.guard.guard import Guard
+from fedmerit.guard.history import History
+from fedmerit.guard.indicators import KINDS
+from fedmerit.seeds import random_seed
+from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT
+from fedmerit.trainers.monai_trainer.overlaps import Overlap, mean_dice
+from fedmerit.wire.inspection import check_enrolment
+from fedmerit.wire.messages import Enrolment, EnrolmentTask, Evaluated
+
+FIELDS = ("round", "cases", "slices", "fingerprint", "certificate", "seconds")  # of an `Enrolment`
+
+
+class RunGuard:
+    """The guard of one run, on or off.
+
+    Args:
+        config: the run.
+        method: its method.
+        can: the method's capabilities.
+        sites: their names, sorted.
+        in_the_clear: whether the server sees models.
+        root: certificate of the federation's root; None: there are no certificates.
+    """
+
+    def __init__(
+        self,
+        config: RunConfiguration,
+        method: Method,
+        can: Capabilities,
+        sites: Sequence[str],
+        in_the_clear: bool,
+        root: Certificate | None = None,
+    ):
+        self.config, self.sites, self.root = config, sites, root
+        self.on = config.is_guarded(method)
+        # a run that estimates values enrols its sites also if the guard has nothing to do
+        self.enrols = self.on or (config.guard.guard == "on" and bool(config.values))
+        self.merges = in_the_clear and not (can.neurons or can.peers)
+        measured = can.leave_one_out
+        self.measures = in_the_clear and measured is not None and measured.measured_by_others
+        self.needs_increase = measured is not None and measured.needs_others  # of the error, instead of the error
+        self.enrolments: dict[str, Enrolment] = {}
+        self.not_enrolled: dict[str, str] = {}  # by site, why, if that is known
+        self.has_asked = not self.enrols  # for enrolments
+        self.history = History.empty(len(sites))
+        self.guard = self._guard()
+
+    def ask(self, sites: Sequence[str], now: Moment) -> Iterator[Exchange]:
+        """Have ``sites`` commit to their counts and cases, or note why they did not."""
+
+        def check_message(site: str, answer: object) -> str | None:
+            fault = check_enrolment(answer, now.round)
+            if fault or not isinstance(answer, Enrolment):
+                return fault
+            return check_certificate(answer, site, self.root)
+
+        tasks = dict.fromkeys(sites, EnrolmentTask(now.round, now.ledger_head))
+        exchange = now.exchange(tasks, check_message, "enrolment")
+        yield exchange
+        self.enrolments |= {site: one for site, one in exchange.usable().items() if isinstance(one, Enrolment)}
+        self.not_enrolled |= exchange.faults()
+        self.has_asked = True
+        self.guard = self._guard()
+
+    @property
+    def num_samples(self) -> dict[str, int]:
+        """By site, the training images that it enrolled."""
+        return {site: one.slices["training"] for site, one in self.enrolments.items()}
+
+    def accepts(self, site: str) -> bool:
+        """Whether ``site`` has enrolled, or need not."""
+        return not self.enrols or site in self.enrolments
+
+    def check_site(self, site: str) -> str | None:
+        """Why the run uses nothing of what ``site`` sends, or None."""
+        why = self.not_enrolled.get(site)
+        return None if self.accepts(site) else f"has not enrolled{f' ({why})' if why else ''}; it is asked to again"
+
+    def check_cases(self, site: str, split: str, overlaps: Collection[Overlap]) -> str | None:
+        """Why ``overlaps`` on a split are not of as many cases as ``site`` enrolled; None: they are, or it did not."""
+        if site not in self.enrolments:
+            return None
+        found, committed = len({overlap.case for overlap in overlaps}), self.enrolments[site].cases.get(split, 0)
+        return None if found == committed else f"overlaps of {found} {split} cases, it enrolled {committed}"
+
+    def _guard(self) -> Guard:
+        commitments = collect_enrolments(self.sites, self.enrolments, self.root)
+        seed = random_seed(self.config.seed, "guard")
+        return Guard(self.config.guard, commitments, self.merges, self.measures, seed)
+
+    def admit(
+        self,
+        updates: Tensor,
+        reports: Reports,
+        replies: Replies,
+        received: Sequence[Buffers],
+        last_step: Tensor | None,
+    ) -> Admission:
+        """What the method gets of a round.
+
+        Args:
+            updates: (n, d), as `stack_replies` returns them with the next.
+            reports: likewise.
+            replies: in site order.
+            received: BatchNorm statistics that each site was sent.
+            last_step: (d,) the mean update of the round before; None: there is none.
+        """
+        trained = [reply.buffers if reply else None for reply in replies]
+        if not self.on:
+            return replace(Admission.unguarded(updates, reports), statistics=[one or {} for one in trained])
+        self.history, admission = self.guard.admit(self.history, updates, reports, last_step)
+        quantities, bounded = dict(admission.quantities), list(trained)
+        if any(received):
+            bounded, quantities["statistics_bound"] = bound_statistics(trained, received)
+        counted = zip(bounded, admission.counted.tolist(), strict=True)
+        statistics = [one if one and there else {} for one, there in counted]
+        return replace(admission, quantities=quantities, statistics=statistics)
+
+    def bound_estimates(
+        self, admission: Admission, statistics: Sequence[Buffers | None], received: Sequence[Buffers]
+    ) -> tuple[Sequence[Buffers | None], Admission]:
+        """Statistics that sites estimated for the ``received`` ones, bounded, and the admission with the factors."""
+        if not self.on:
+            return statistics, admission
+        bounded, factors = bound_statistics(statistics, received)
+        before = admission.quantities.get("statistics_bound", torch.ones_like(factors))
+        quantities = {**admission.quantities, "statistics_bound": before.minimum(factors)}
+        return bounded, replace(admission, quantities=quantities)
+
+    def judge_candidates(
+        self, admission: Admission, candidates: Candidates, evaluated: Mapping[str, Evaluated]
+    ) -> CandidateResults:
+        """The sites' evaluations of candidates, each with one vote and none for itself."""
+        ratings = self._ratings(evaluated, len(candidates.mixtures))
+        losses = torch.stack([answer.losses for answer in evaluated.values()]).sum(dim=0)
+        scores = cross_evaluation.rating_matrix(candidates, ratings, admission.reports.present)
+        self.history, judged, voice, offsets = self.guard.judge(self.history, admission.reward_groups, scores)
+        return cross_evaluation.candidate_results(candidates, ratings, losses, judged, voice, offsets)
+
+    def leave_one_out_models(
+        self, round: int, outcome: Outcome, admission: Admission, received: Tensor
+    ) -> Candidates | None:
+        """The models without each site, for the others to evaluate; None: not after this round.
+
+        If the increase of the error counts, the model with all sites is the last one.
+
+        Args:
+            round: its number.
+            outcome: of the method, before groups divide it.
+            admission: of the round.
+            received: (d,) or (n, d), what the sites started from.
+        """
+        there, weights = admission.reports.present, outcome.weights
+        if not (self.on and self.measures) or round % self.config.guard.rate_every or round + 1 == self.config.rounds:
+            return None
+        if there.sum() < 2 or (weights >= 1).any():
+            return None
+        data_share = admission.reports.data_share
+        return cross_evaluation.leave_one_out_models(
+            outcome.models, received, admission.updates, weights, data_share, there, self.needs_increase
+        )
+
+    def take_leave_one_out(self, admission: Admission, evaluated: Mapping[str, Evaluated], by_server: bool) -> None:
+        """Take the evaluations of `leave_one_out_models`; ``by_server``: only those by the server's own images."""
+        there, n = admission.reports.present, len(self.sites)
+        count = int(there.sum())
+        if by_server:
+            (answer,) = evaluated.values()
+            errors = torch.full((n,), torch.nan, dtype=torch.float64)
+            dice = torch.tensor([mean_dice(one) for one in answer.overlaps], dtype=torch.float64)
+            errors[there] = (dice[count:] if self.needs_increase else 1) - dice[:count]
+        else:
+            scores = torch.full((n, n), torch.nan, dtype=torch.float64)
+            ratings = self._ratings(evaluated, count + self.needs_increase)
+            scores[:, there] = (ratings[:, count:] if self.needs_increase else 1) - ratings[:, :count]
+            self.history, errors, _, _ = self.guard.judge(self.history, admission.reward_groups, scores)
+        known, before = there & errors.isfinite(), self.history.leave_one_out_error
+        self.history = replace(self.history, leave_one_out_error=errors.clamp(0, 1).where(known, before))
+
+    @property
+    def split(self) -> str:
+        """On which sites evaluate models without each: the images set aside for the server, if all sites have some."""
+        there = [enrolment.cases[SERVER_SPLIT] for enrolment in self.enrolments.values()]
+        return SERVER_SPLIT if len(there) == len(self.sites) and all(there) else "validation"
+
+    def _ratings(self, evaluated: Mapping[str, Evaluated], count: int) -> Tensor:
+        """(n, k) mean Dice by site and model; NaN: it gave none."""
+        ratings = torch.full((len(self.sites), count), torch.nan, dtype=torch.float64)
+        for row, site in enumerate(self.sites):
+            if site in evaluated:
+                dice = [mean_dice(of_model) for of_model in evaluated[site].overlaps]
+                ratings[row] = torch.tensor(dice, dtype=torch.float64)
+        return ratings
+
+    def divide_outcome(self, admission: Admission, outcome: Outcome, received: Tensor) -> Outcome:
+        """The outcome by site, with the guard's quantities; claims that the method found wrong count from now on.
+
+        ``received`` (d,) or (n, d) is what the sites trained from.
+        """
+        if not self.on:
+            return outcome
+        self.history = self.guard.after(self.history, admission, outcome)
+        divided = admission.divide_outcome(outcome, received)
+        seen = {
+            "rater_outlier": self.history.is_outlier_rater.double(),
+            "rater_distance": self.history.rater_distance,
+            "measured_error": self.history.leave_one_out_error,
+        }
+        if "flagged" in divided.quantities:  # only claims about an aggregation that had the update as it was sent
+            seen["flagged"] = self.history.claim_was_wrong.double()
+        return replace(divided, quantities={**divided.quantities, **admission.quantities, **seen})
+
+    def record(self, round: int, admission: Admission, replies: Replies) -> dict[str, Any]:
+        """For the ledger: bounds that applied, indicators, verdicts; in their round the enrolments."""
+        enrolled_now = {site: self._commitment(site) for site, one in self.enrolments.items() if one.round == round}
+        enrolments = {"enrolled": enrolled_now} if enrolled_now or (self.enrols and round == 0) else {}
+        if not self.on:
+            return {"guard": enrolments} if enrolments else {}
+        bounds = {
+            name: _by_site(self.sites, values, values < 1)
+            for name, values in admission.quantities.items()
+            if name in ("clipped", "statistics_bound", "reward_group_share")
+        }
+        counted = zip(replies, admission.counted.tolist(), strict=True)
+        claimed = torch.tensor([float(one.num_samples) if one and there else 0.0 for one, there in counted])
+        images = admission.quantities["counted_images"]
+        bounds["counted_images"] = _by_site(self.sites, images, images < claimed - 1e-6)
+        standing = {
+            site: [kind for kind, seen in zip(KINDS, column, strict=True) if seen]
+            for site, column in zip(self.sites, admission.indicators.T.tolist(), strict=True)
+            if any(column)
+        }
+        against = self.history.verdicts.against.tolist()
+        record: dict[str, Any] = {
+            "bounds": {name: sites for name, sites in bounds.items() if sites},
+            "indicators": standing,
+            "verdicts": [site for site, found in zip(self.sites, against, strict=True) if found],
+        }
+        return {"guard": record | enrolments}
+
+    def _commitment(self, site: str) -> dict[str, Any]:
+        """What the ledger holds of an enrolment; the sites that each have half of the other's training cases."""
+        one = self.enrolments[site]
+        shared = self.guard.enrolled.shared[self.sites.index(site)].tolist()
+        others = [other for other, both in zip(self.sites, shared, strict=True) if both]
+        return one.committed | {"shares_with": others, "organisation": read_organisation(one, site, self.root)}
+
+    def content(self) -> dict[str, Any]:
+        """For the checkpoint."""
+        if not self.enrols:
+            return {}
+        enrolments = {site: {name: getattr(one, name) for name in FIELDS} for site, one in self.enrolments.items()}
+        return {"guard": {"history": self.history.content(), "asked": self.has_asked, "enrolments": enrolments}}
+
+    def restore(self, content: Mapping[str, Any]) -> None:
+        """From the checkpoint."""
+        if self.enrols:
+            kept = content["guard"]
+            self.history, self.has_asked = History.restore(kept["history"]), kept["asked"]
+            self.enrolments = {site: Enrolment(**one) for site, one in kept["enrolments"].items()}
+            self.guard = self._guard()
+
+
+def _by_site(sites: Sequence[str], values: Tensor, chosen: Tensor) -> dict[str, float]:
+    return {
+        site: round(float(value), 6) for site, value, one in zip(sites, values, chosen.tolist(), strict=True) if one
+    }

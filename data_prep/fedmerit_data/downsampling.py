@@ -1,0 +1,58 @@
+"""Downsampling: copies of prepared sites at a lower resolution, ``fedmerit data shrink``."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedmerit.errors import BadInput
+from fedmerit.files import read_json, sha256, write_atomically, write_json
+from fedmerit.trainers.monai_trainer.data import SiteFolder, open_sites
+from fedmerit_data.folders import new_folder
+
+
+def shrink(sites: Path, out: Path, by: int) -> list[Path]:
+    """Write a copy of every site folder below ``sites`` to ``out``, each side ``by`` times smaller; all or none.
+
+    A pixel of an image is the mean of its block of ``by`` x ``by`` pixels; a pixel of a mask is set if at least half of
+    its block is.
+
+    Raises:
+        BadInput: ``out`` is not empty, or an image side is not a multiple of ``by``.
+    """
+    folders = open_sites(sites)
+    height, width = folders[0].image_size
+    if by < 1 or height % by or width % by:
+        raise BadInput(f"{sites}: images of {height}x{width} cannot be downsampled by {by}; expected a divisor of both")
+    with new_folder(out, "shrunk") as folder:
+        for one in folders:
+            _write(one, folder / one.name, by)
+    return [out / one.name for one in folders]
+
+
+def _write(site: SiteFolder, out: Path, by: int) -> None:
+    lists: dict[str, list[dict[str, Any]]] = read_json(site.path / "datalist.json")
+    checksums = {}
+    for entries in lists.values():
+        for entry in entries:
+            for key in ("image", "label"):
+                means = block_means(np.load(site.path / entry[key], mmap_mode="r"), by)
+                array = means.astype(np.float32) if key == "image" else (means >= 0.5).astype(np.uint8)
+                write_atomically(out / entry[key], partial(np.save, arr=array))
+                checksums[entry[key]] = sha256(out / entry[key])
+            if isinstance(spacing := entry.get("spacing"), list) and len(spacing) == 3:
+                entry["spacing"] = [spacing[0], *(step * by for step in spacing[1:])]
+    changed = {"image_size": [side // by for side in site.image_size], "checksums": checksums, "shrunk_by": by}
+    if spacing := site.info.get("spacing"):  # None if pixels follow the images' own
+        changed["spacing"] = [step * by for step in spacing]
+    write_json(out / "datalist.json", lists)
+    write_json(out / "site.json", {**site.info, **changed})
+
+
+def block_means(array: NDArray[Any], by: int) -> NDArray[np.float64]:
+    """(..., h / by, w / by) means over blocks of ``by`` x ``by`` pixels of (..., h, w)."""
+    *rest, height, width = array.shape
+    blocks = np.asarray(array, dtype=np.float64).reshape(*rest, height // by, by, width // by, by)
+    return np.asarray(blocks.mean(axis=(-3, -1)))

@@ -1,0 +1,147 @@
+"""Which patients each site of a partition gets."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedmerit.errors import BadInput
+from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT, SPLITS
+from fedmerit_data.partitioning.patient_pool import Patient
+from fedmerit_data.partitioning.scheme import Scheme
+
+LOCAL_SPLITS = ("training", "validation")  # what a site owns: split by the scheme
+COMMON_SPLITS = ("testing", SERVER_SPLIT)  # what evaluates all: split evenly, the same patients in every partition
+
+
+def apportion(total: int, shares: NDArray[np.float64]) -> NDArray[np.int64]:
+    """``total`` patients to sites in proportion to ``shares`` (sites,), at least one each: largest remainders.
+
+    Sites whose proportional part is below one get one, and the others share what is left in proportion; equal
+    remainders (to nine digits, as sums of shares are rounded) go to the first. ``total`` is at least the number of
+    sites.
+    """
+    quotas = np.ones(len(shares))
+    small = np.zeros(len(shares), dtype=bool)
+    while not small.all():
+        quotas[~small] = (total - small.sum()) * shares[~small] / shares[~small].sum()
+        below = ~small & (quotas < 1)
+        if not below.any():
+            break
+        quotas[below] = 1
+        small |= below
+    counts = np.floor(quotas + 1e-9).astype(np.int64)
+    order = np.argsort(-np.round(quotas - counts, 9), kind="stable")
+    counts[order[: total - counts.sum()]] += 1
+    return counts
+
+
+def assign_sites(classes: NDArray[np.int64], shares: NDArray[np.float64]) -> NDArray[np.int64]:
+    """The site of each patient, given their ``classes`` (patients,), equal ones adjacent, and `Scheme.shares`.
+
+    The size of each site is `apportion` of its expectation. Its patients are those at which the expectation,
+    accumulated along the row of patients, passes halves: every class is split as its shares say, as near as whole
+    patients allow.
+    """
+    expected = np.cumsum(shares[classes], axis=0)
+    counts = apportion(len(classes), expected[-1])
+    row = np.arange(len(classes) + 1)
+    places = [
+        np.interp((np.arange(count) + 0.5) / count * summed[-1], [0, *summed], row)
+        for count, summed in zip(counts, expected.T, strict=True)
+    ]
+    return np.repeat(np.arange(len(counts)), counts)[np.argsort(np.concatenate(places), kind="stable")]
+
+
+@dataclass(frozen=True)
+class Share:
+    """The patients of a site of the partition, and the site that it is a twin or a half of."""
+
+    patients: list[Patient] = field(default_factory=list)
+    copy_of: str | None = None
+    half_of: str | None = None
+
+
+def assign_patients(
+    sites: Path, patients: Sequence[Patient], scheme: Scheme, duplicate: Sequence[str], split_site: Sequence[str]
+) -> dict[str, Share]:
+    """The patients of every site, by its name."""
+    names = [f"site-{number:0{len(str(scheme.into))}d}" for number in range(1, scheme.into + 1)]
+    require_sites("duplicate", duplicate, names)
+    require_sites("split site", split_site, names)
+    number = scheme.into + len(duplicate) + len(split_site)
+    _require_enough(sites, patients, dict.fromkeys(LOCAL_SPLITS, scheme.into) | dict.fromkeys(COMMON_SPLITS, number))
+    classes = sorted({patient.patient_class for patient in patients})
+    if scheme.by not in ("banded", "variety"):  # their classes are in an order that counts
+        np.random.default_rng([scheme.seed, *b"classes"]).shuffle(classes)  # the same order in every split
+    shares = scheme.class_shares(classes)
+
+    def patients_in(split: str) -> list[Patient]:
+        chosen = [patient for patient in patients if patient.split == split]
+        np.random.default_rng([scheme.seed, *split.encode()]).shuffle(chosen)
+        return sorted(chosen, key=lambda patient: classes.index(patient.patient_class))
+
+    assigned = {name: Share() for name in names}
+    others = names[:-1] if scheme.outlier else names
+    shares = {name: share[: len(others)] for name, share in shares.items() if name not in scheme.outlier}
+    for split in LOCAL_SPLITS:
+        outliers = [patient for patient in patients_in(split) if patient.patient_class in scheme.outlier]
+        rest = [patient for patient in patients_in(split) if patient.patient_class not in scheme.outlier]
+        if scheme.outlier and (not outliers or len(rest) < len(others)):
+            raise BadInput(
+                f"{sites}: {len(outliers)} {split} patients of {', '.join(scheme.outlier)} for one site and "
+                f"{len(rest)} others for {len(others)}; expected one for each site: choose fewer sites or another class"
+            )
+        assigned[names[-1]].patients.extend(outliers)
+        for patient, site in _assign(rest, shares, others):
+            assigned[site].patients.append(patient)
+    for site in duplicate:
+        assigned[f"{site}-copy"] = Share([*assigned[site].patients], copy_of=site)
+    for site in split_site:
+        whole = assigned.pop(site)
+        halves = [f"{site}-a", f"{site}-b"]
+        assigned |= {half: Share(half_of=site) for half in halves}
+        for split in LOCAL_SPLITS:
+            own = [patient for patient in whole.patients if patient.split == split]
+            if len(own) < 2:
+                raise BadInput(f"split site {site}: {len(own)} {split} patient, but its halves need 2; choose another")
+            for patient, half in _assign(own, dict.fromkeys(classes, np.full(2, 0.5)), halves):
+                assigned[half].patients.append(patient)
+    everyone = sorted(assigned)
+    for split in COMMON_SPLITS:
+        if common := patients_in(split):
+            for patient, site in _assign(common, dict.fromkeys(classes, np.full(number, 1 / number)), everyone):
+                assigned[site].patients.append(patient)
+    return assigned
+
+
+def _assign(
+    patients: Sequence[Patient], shares: Mapping[str, NDArray[np.float64]], sites: Sequence[str]
+) -> Iterator[tuple[Patient, str]]:
+    """`assign_sites` for named classes and sites; ``shares`` of each class are (sites,)."""
+    rows = {name: row for row, name in enumerate(shares)}
+    classes = np.array([rows[patient.patient_class] for patient in patients])
+    for patient, site in zip(patients, assign_sites(classes, np.stack([*shares.values()])), strict=True):
+        yield patient, sites[site]
+
+
+def require_sites(what: str, asked: Iterable[str], known: Iterable[str]) -> None:
+    """`BadInput` unless all sites ``asked`` for are known and named once; ``what`` is the option that names them."""
+    for site, times in Counter(asked).items():
+        if site not in known or times > 1:
+            problem = "named twice" if times > 1 else "no such site"
+            raise BadInput(f"{what} {site}: {problem}; there are {', '.join(sorted(known))}")
+
+
+def _require_enough(sites: Path, patients: Sequence[Patient], needed: Mapping[str, int]) -> None:
+    """`BadInput` unless there is a patient of each split for every site; the server's split may be empty."""
+    there = Counter(patient.split for patient in patients)
+    for split, number in needed.items():
+        if there[split] < number and (there[split] or split in SPLITS):
+            raise BadInput(
+                f"{sites}: {there[split]} {split} patients, but the sites need {number}, one each; partition "
+                "into fewer sites, add patients or prepare with other ratios"
+            )

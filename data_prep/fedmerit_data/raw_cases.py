@@ -1,0 +1,161 @@
+"""Raw cases: the sites, paired files and decoded images that readers return, and the checks that they share."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedmerit.errors import BadInput
+
+MAX_LABELS = 128  # different values in a mask
+
+
+@dataclass(frozen=True)
+class RawCase:
+    """One image and its mask. ``patient`` identifies the patient across all sites of a source."""
+
+    name: str
+    patient: str
+    image: Path  # a file, or the folder of one DICOM series
+    label: Path  # its mask, or the first of the mask's files
+    more: tuple[Path, ...] = ()  # the other files of the mask
+    channels: tuple[Path, ...] = ()  # further files of the image, one channel each
+
+
+@dataclass(frozen=True)
+class RawSite:
+    """One site's cases, sorted by name, and the files that are left out, each with the reason."""
+
+    name: str
+    cases: tuple[RawCase, ...]
+    left_out: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """One case in memory, before any resizing.
+
+    ``image`` is (slices, channels, height, width) float32, ``label`` (slices, labels, height, width) uint8
+    of 0 and 1, ``spacing`` the millimetres per pixel along height and width if the file states them,
+    ``remarks`` the corrections made while reading, and ``slice_distance`` the millimetres from slice to slice if
+    the file states them and they are not nominal.
+    """
+
+    image: NDArray[np.float32]
+    label: NDArray[np.uint8]
+    spacing: tuple[float, float] | None = None
+    remarks: tuple[str, ...] = ()
+    slice_distance: float | None = None
+
+
+def blank_remarks(case: Decoded) -> list[str]:
+    """A remark if all pixels of the image have one value."""
+    return [] if np.ptp(case.image) else ["no content in its image: all of one value"]
+
+
+def list_visible(folder: Path) -> list[Path]:
+    """All entries of a folder, sorted by name, except hidden ones.
+
+    Raises:
+        BadInput: the folder does not exist or is not readable.
+    """
+    try:
+        return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+    except OSError as error:
+        raise BadInput(f"{folder}: not a readable folder ({error}); correct its name or its permissions") from error
+
+
+def list_files(folder: Path) -> Iterator[Path]:
+    """All files below a folder at any depth, sorted, except hidden ones.
+
+    A link counts as a file, also one to a folder, which is not followed.
+
+    Raises:
+        BadInput: a folder is not readable.
+    """
+    for path in list_visible(folder):
+        if path.is_symlink() or not path.is_dir():
+            yield path
+        else:
+            yield from list_files(path)
+
+
+def require_folder(source: Path, expected: str) -> None:
+    """`BadInput` unless ``source`` is a folder."""
+    if not source.is_dir():
+        raise BadInput(f"{source}: no such folder; --source has to be the folder with {expected}")
+
+
+def require_file(path: Path, what: str = "file") -> None:
+    """`BadInput` unless ``path`` is a file or a link to one: reading a pipe or a device might never end."""
+    if not path.is_file():
+        problem = "not a regular file" if path.exists() else "file not found"
+        raise BadInput(f"{path}: not a readable {what} ({problem}); add the file or remove what refers to it")
+
+
+def find_site_folders(source: Path, expected: str) -> tuple[list[Path], tuple[tuple[str, str], ...]]:
+    """The site folders in ``source``, and the other entries, which are left out, with the reason.
+
+    Raises:
+        BadInput: no such folder, or no site in it.
+    """
+    require_folder(source, expected)
+    entries = list_visible(source)
+    folders = [path for path in entries if path.is_dir() and not path.name.startswith("_")]
+    if not folders:
+        raise BadInput(f"{source}: no site folders in it; expected {expected}")
+    return folders, tuple((path.name, "not the folder of a site") for path in entries if path not in folders)
+
+
+def add_left_out(sites: list[RawSite], strays: tuple[tuple[str, str], ...]) -> list[RawSite]:
+    """The sites; the first also lists what is left out of the whole source."""
+    first, *others = sites
+    return [replace(first, left_out=strays + first.left_out), *others]
+
+
+def group_by_site(cases: Iterable[tuple[str, RawCase]], left_out: Iterable[tuple[str, str]]) -> list[RawSite]:
+    """(site, case) pairs as sites sorted by name; the first also lists what is left out of the whole source."""
+    sites: dict[str, list[RawCase]] = defaultdict(list)
+    for name, case in cases:
+        sites[name].append(case)
+    names = sorted(sites)
+    return [RawSite(name, tuple(sites[name]), tuple(sorted(left_out)) if name == names[0] else ()) for name in names]
+
+
+def pair_files(images: dict[str, Path], masks: dict[str, Path], site: Path) -> list[tuple[str, Path, Path]]:
+    """(case, image, mask) sorted by case; `BadInput` if the counterpart of a file is missing."""
+    if not images and not masks:
+        raise BadInput(f"{site}: no cases in this site folder; add its files or move the folder out of the source")
+    for case in sorted(images.keys() - masks.keys()):
+        raise BadInput(f"{images[case]}: its mask is missing; add it or move the image out of the source")
+    for case in sorted(masks.keys() - images.keys()):
+        raise BadInput(f"{masks[case]}: the image of this mask is missing; add it or move the mask out of the source")
+    return [(case, images[case], masks[case]) for case in sorted(images)]
+
+
+def note_file(found: dict[str, Path], case: str, path: Path) -> None:
+    """Add ``path`` as the file of ``case``; `BadInput` if the case has one already."""
+    if case in found:
+        raise BadInput(f"{path}: case {case} already has the file {found[case]}; keep one of the two, or rename one")
+    found[case] = path
+
+
+def require_few_labels(path: Path, values: NDArray[Any]) -> None:
+    """`BadInput` if a mask has as many different values as an image."""
+    if ((values >= 0) & (values < MAX_LABELS) & (values == np.rint(values))).all():
+        return  # there are at most MAX_LABELS such numbers: no need to sort
+    if np.unique(values).size > MAX_LABELS:
+        raise BadInput(f"{path}: has more than {MAX_LABELS} different values, as an image has; expected a mask")
+
+
+def require_same_shape(case: RawCase, image: NDArray[Any], label: NDArray[Any]) -> None:
+    """`BadInput` unless image and mask have one shape."""
+    if image.shape != label.shape:
+        raise BadInput(
+            f"{case.label}: mask of shape {label.shape}, but its image {case.image.name} has {image.shape}; "
+            "they have to be on one grid"
+        )

@@ -1,0 +1,53 @@
+"""CSV tables from and for spreadsheets."""
+
+import csv
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedmerit.errors import BadInput
+
+if TYPE_CHECKING:
+    import pandas as pd  # takes a second to import, and readers do without
+
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # the first characters of a cell that a spreadsheet computes
+
+
+def read_table(file: Path, columns: Sequence[str]) -> list[tuple[int, dict[str, str]]]:
+    """The rows that are not empty, each with its line number: the values of ``columns``, stripped of spaces.
+
+    The separator is a comma, or a semicolon as in spreadsheets of some languages.
+
+    Raises:
+        BadInput: the file cannot be read, or lacks a column.
+    """
+    expected = f"expected the columns {', '.join(columns)}, as CSV in UTF-8"
+    try:
+        text = file.read_text("utf-8-sig")
+        head = text.partition("\n")[0]
+        table = csv.DictReader(io.StringIO(text), delimiter=";" if ";" in head and "," not in head else ",")
+        there = table.fieldnames = [name.strip() for name in table.fieldnames or ()]
+        rows = [(table.line_num, {name: (row.get(name) or "").strip() for name in columns}) for row in table]
+    except (OSError, ValueError, csv.Error) as error:
+        raise BadInput(f"{file}: not a readable table ({error}); {expected}") from error
+    if missing := [name for name in columns if name not in there]:
+        raise BadInput(f"{file}: has no column {missing[0]}; {expected}")
+    return [(line, row) for line, row in rows if any(row.values())]
+
+
+def escape_formulas(table: "pd.DataFrame") -> "pd.DataFrame":
+    """The table with an apostrophe before every text, headings too, that a spreadsheet would compute."""
+    plain = table.map(_plain)
+    plain.columns = [_plain(name) for name in table.columns]
+    return plain
+
+
+def _plain(cell: object) -> object:
+    if not (isinstance(cell, str) and cell.startswith(FORMULA)):
+        return cell
+    try:
+        float(cell)
+    except ValueError:
+        return f"'{cell}"
+    return cell

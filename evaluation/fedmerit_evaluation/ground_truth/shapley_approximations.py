@@ -1,0 +1,249 @@
+"""Shapley values from sampled permutations of the players of a game (`ground_truth.semivalues`).
+
+Shapley values from some of a game's coalitions, by weighted least squares, where all 2^n are too many.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fedmerit.errors import BadInput
+from fedmerit.games import coalitions_to_evaluate
+from fedmerit_evaluation.ground_truth.semivalues import (
+    EMPTY_COALITION,
+    Coalition,
+    FloatArray,
+    Game,
+    coefficients,
+    combine,
+    format_coalitions,
+    list_sites,
+    shapley_weights,
+)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Where a sampling of Shapley values stands."""
+
+    values: FloatArray  # (n, ...) by site name, means over permutations; NaN before the first batch is whole
+    standard_errors: FloatArray  # (n, ...) of these means
+    permutations: int  # that they are means of
+    needed: tuple[Coalition, ...]  # to be trained before it can go on; none: it has come to its end
+    ended: str  # the reason, or nothing
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """Truncated permutation sampling of Shapley values (Algorithm 1, Ghorbani and Zou 2019).
+
+    Sites join in a random order; the marginal of each is one sample of its value. Once the utility is within
+    ``truncation`` of the grand coalition's, the rest of the order counts as marginals of 0, untrained: the values
+    then miss at most ``truncation`` in sum. It goes on batch by batch until, after ``fewest`` permutations, no
+    standard error (sample standard deviation over sqrt(permutations)) exceeds ``precision``, or to ``most``.
+
+    Everything follows from the fields and the utilities known: whoever trains what is `Estimate.needed`, in any order,
+    side by side or on another day, and asks again, comes to the same end.
+    """
+
+    sites: tuple[str, ...]
+    seed: int = 0
+    truncation: float = 0.01  # in units of utility; this is GTG-Shapley's, Liu et al. 2022
+    precision: float = 0.005  # in units of utility
+    fewest: int = 20
+    most: int = 1000
+    batch: int = 10  # permutations at work at a time: their next coalitions can be trained side by side
+
+    def __post_init__(self) -> None:
+        if not self.sites or len(set(self.sites)) < len(self.sites):
+            raise BadInput(f"sites {', '.join(self.sites) or 'none'}: expected at least one, each once")
+        if not (self.truncation >= 0 and self.precision >= 0):
+            raise BadInput(f"truncation {self.truncation}, precision {self.precision}: expected 0 or more")
+        if not (2 <= self.fewest <= self.most and self.batch >= 1):
+            raise BadInput(
+                f"fewest {self.fewest}, most {self.most}, batch {self.batch}: expected 2 <= fewest <= most, batch >= 1"
+            )
+
+    def order(self, number: int) -> list[str]:
+        """The permutation of that number, from 0: the same whatever was drawn before."""
+        names = sorted(self.sites)
+        return [names[place] for place in np.random.default_rng([self.seed, number]).permutation(len(names))]
+
+    def estimate(self, game: Game) -> Estimate:
+        """How far the utilities known carry, from the first permutation on.
+
+        Raises:
+            BadInput: a utility is not finite, or that of nobody is missing: it is stated, not trained.
+        """
+        if EMPTY_COALITION not in game:
+            raise BadInput("coalition nobody: no utility; state it, for instance 0")
+        for one, utility in game.items():
+            if not np.isfinite(utility).all():
+                raise BadInput(
+                    f"{format_coalitions([one])}: its utility is {np.asarray(utility)}, not finite; train it again"
+                )
+        grand = frozenset(self.sites)
+        if grand not in game:
+            unknown = np.full((len(self.sites), *np.shape(game[EMPTY_COALITION])), np.nan)
+            return Estimate(unknown, unknown, 0, (grand,), "")
+        whole: list[FloatArray] = []
+        needed: dict[Coalition, None] = {}
+        while not needed and not (ended := self._ended(whole)):
+            walks = [self._walk(game, number) for number in range(len(whole), self._batch_end(len(whole)))]
+            needed = dict.fromkeys(walk[-1] for walk in walks if walk[-1] not in game)
+            if not needed:
+                whole += [self._marginals(game, walk) for walk in walks]
+        values, errors = self._means(whole, np.shape(game[grand]))
+        return Estimate(values, errors, len(whole), tuple(needed), "" if needed else ended)
+
+    def coefficients(self, game: Game) -> dict[Coalition, FloatArray]:
+        """As `coefficients`, of the estimate that the utilities known carry to: sums over its permutations.
+
+        They say what the estimate would be for other utilities of the same coalitions, cut off where this one is.
+        """
+        names = sorted(self.sites)
+        found = {EMPTY_COALITION: np.zeros(len(names))}
+        count = self.estimate(game).permutations
+        for number in range(count):
+            for before, joined in pairwise(self._walk(game, number)):
+                (name,) = joined - before
+                for one, sign in ((joined, 1.0), (before, -1.0)):
+                    found.setdefault(one, np.zeros(len(names)))[names.index(name)] += sign / count
+        return found
+
+    def _batch_end(self, start: int) -> int:
+        return min(start + self.batch, self.most)
+
+    def _walk(self, game: Game, number: int) -> list[Coalition]:
+        """From nobody on, the coalitions that grow in one permutation, up to where the rest counts as 0.
+
+        The last is not in the game where it has to be known to go on.
+        """
+        end, walk = np.asarray(game[frozenset(self.sites)], dtype=np.float64), [EMPTY_COALITION]
+        for name in self.order(number):
+            if np.abs(end - np.asarray(game[walk[-1]])).max() <= self.truncation:
+                break
+            walk.append(walk[-1] | {name})
+            if walk[-1] not in game:
+                break
+        return walk
+
+    def _marginals(self, game: Game, walk: Sequence[Coalition]) -> FloatArray:
+        """(n, ...) what each site adds in a permutation, by site name."""
+        names = sorted(self.sites)
+        marginals = np.zeros((len(names), *np.shape(game[EMPTY_COALITION])))
+        for before, joined in pairwise(walk):
+            (name,) = joined - before
+            marginals[names.index(name)] = np.asarray(game[joined]) - np.asarray(game[before])
+        return marginals
+
+    def _means(self, whole: Sequence[FloatArray], shape: tuple[int, ...]) -> tuple[FloatArray, FloatArray]:
+        unknown = np.full((len(self.sites), *shape), np.nan)
+        if len(whole) < 2:
+            return (whole[0] if whole else unknown), unknown
+        samples = np.stack(whole)
+        return samples.mean(axis=0), samples.std(axis=0, ddof=1) / math.sqrt(len(whole))
+
+    def _ended(self, whole: Sequence[FloatArray]) -> str:
+        count = len(whole)
+        if count >= self.fewest:
+            largest = self._means(whole, whole[0].shape[1:])[1].max()
+            if largest <= self.precision:
+                return f"{count} permutations: no standard error above {self.precision:g}"
+            if count >= self.most:
+                return f"{count} permutations, the most allowed: standard errors up to {largest:.2g}"
+        return ""
+
+
+ROUNDING = 1e-9  # of the largest eigenvalue: below, nothing that tells sites apart
+
+
+def least_squares_values(game: Game, sites: Sequence[str] | None = None) -> FloatArray:
+    """(n, ...) by site name: the additive game nearest to ``game``, which agrees with it on nobody and on all.
+
+    KernelSHAP (Lundberg and Lee 2017): Σ_S k(|S|) (v(S) - v(∅) - Σ_{i∈S} φ_i)² is least, subject to
+    Σ φ_i = v(N) - v(∅), with k(s) = (n - 1) / (C(n, s) s (n - s)). Of the sizes that are not complete, those that are
+    there stand for all (`kernel_weights`). Whatever depends on a coalition's size alone is taken out first, size by
+    size: it gives all sites alike, and where few coalitions are there it would drown what tells the sites apart. With
+    all coalitions that changes nothing, and the values are the Shapley values, to rounding (Charnes et al. 1988).
+
+    Args:
+        game: utilities, of any one shape; nobody and all sites among the coalitions.
+        sites: n names, where the game might not name all.
+
+    Raises:
+        BadInput: nobody or all sites are not there, or too few coalitions to tell the sites apart.
+    """
+    names = sorted(list_sites(game) if sites is None else sites)
+    grand, n = frozenset(names), len(names)
+    if lacking := [one for one in (EMPTY_COALITION, grand) if one not in game]:
+        raise BadInput(f"{format_coalitions(lacking)}: no utility; a regression over coalitions starts from these")
+    start = np.asarray(game[EMPTY_COALITION], dtype=np.float64)
+    gain = np.asarray(game[grand], dtype=np.float64) - start
+    if n == 1:
+        return np.asarray(gain[None])
+    chosen = sorted((one for one in game if one not in (EMPTY_COALITION, grand)), key=sorted)
+    members = np.array([[name in one for name in names] for one in chosen], dtype=np.float64).reshape(-1, n)
+    weights = kernel_weights(members)
+    utilities = np.stack([np.asarray(game[one], dtype=np.float64) for one in chosen]) if chosen else np.zeros((0,))
+    sizes = members.sum(axis=1)
+    apart, beyond = _without_size(members, sizes), _without_size(utilities, sizes)
+    normal = apart.T @ (weights[:, None] * apart)
+    # what is the same for all sites is 0 to rounding, in which it may be above the libraries' own tolerances
+    if np.linalg.matrix_rank(normal, rtol=ROUNDING, hermitian=True) < n - 1:
+        raise BadInput(
+            f"{len(chosen)} coalitions between nobody and all {n} sites do not tell the sites apart; evaluate more"
+        )
+    right = np.tensordot(apart.T * weights, beyond, axes=1)  # (n, ...), of sum 0 over sites
+    own = (np.linalg.pinv(normal, rtol=ROUNDING, hermitian=True) @ right.reshape(n, -1)).reshape(right.shape)
+    return np.asarray(own + gain / n)
+
+
+def _without_size(values: FloatArray, sizes: FloatArray) -> FloatArray:
+    """(m, ...) less the mean over the coalitions of the same size."""
+    result = values.copy()
+    for size in np.unique(sizes):
+        result[sizes == size] -= values[sizes == size].mean(axis=0)
+    return result
+
+
+def kernel_weights(members: FloatArray) -> FloatArray:
+    """(m,) what each coalition of (m, n) ``members``, distinct ones, weighs.
+
+    All coalitions of a size that is complete share what the Shapley kernel gives the size, (n - 1) / (s (n - s)); those
+    of the other sizes, drawn by it, share alike what it gives to all of these.
+    """
+    n = members.shape[1]
+    sizes = members.sum(axis=1).astype(int)
+    there = np.bincount(sizes, minlength=n + 1)
+    of_size = {size: (n - 1) / (size * (n - size)) for size in range(1, n)}
+    whole = {size for size in of_size if there[size] == math.comb(n, size)}
+    rest = sum(weight for size, weight in of_size.items() if size not in whole)
+    drawn = sum(int(there[size]) for size in of_size if size not in whole)
+    return np.array([of_size[size] / there[size] if size in whole else rest / drawn for size in sizes.tolist()])
+
+
+def coalitions_to_train(sites: Sequence[str], most: int, seed: int) -> list[Coalition]:
+    """At most ``most`` coalitions of the sites, all where they are no more, for `least_squares_values`; largest first.
+
+    Raises:
+        BadInput: they are too few for so many sites.
+    """
+    names = sorted(sites)
+    fewest = min(2 ** len(names), 2 * len(names) + 2)
+    if most < fewest:
+        raise BadInput(f"{most} coalitions of {len(names)} sites: expected {fewest} or more, to tell the sites apart")
+    rows = coalitions_to_evaluate(len(names), most, seed).tolist()
+    chosen = [frozenset(name for name, there in zip(names, row, strict=True) if there) for row in rows]
+    return sorted((one for one in chosen if one), key=lambda one: (-len(one), sorted(one)))
+
+
+def shapley_or_regression(game: Mapping[Coalition, ArrayLike], sites: Sequence[str]) -> FloatArray:
+    """(n, ...) exact Shapley values where all coalitions are there, else `least_squares_values`."""
+    if len(game) >= 2 ** len(sites):
+        return combine(game, coefficients(sites, shapley_weights))
+    return least_squares_values(game, sites)

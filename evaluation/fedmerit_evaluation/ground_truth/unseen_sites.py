@@ -1,0 +1,89 @@
+"""Unseen hospitals: each is left out of the training once, and its patients are then segmented by the others' model."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+from torch import nn
+
+from fedmerit.records.results import read_run
+from fedmerit.trainers.monai_trainer.batch_norm import has_statistics
+from fedmerit.trainers.monai_trainer.data import SiteFolder
+from fedmerit.trainers.monai_trainer.prediction import evaluate
+from fedmerit_evaluation.figures.tables import HEADINGS, HIDDEN_COLUMNS, UNITS, Table
+from fedmerit_evaluation.ground_truth.coalitions import Training
+from fedmerit_evaluation.results.dice import SURFACES
+from fedmerit_evaluation.results.evaluation import final_models, with_batch_statistics
+
+UNSEEN, ESTIMATED, SEEN = (
+    "Unseen",
+    "Unseen, statistics of its own images",
+    "Taking part",
+)
+
+
+def leave_each_out(sites: Sequence[str]) -> list[frozenset[str]]:
+    """The coalitions to train: all sites, and all but each."""
+    everyone = frozenset(sites)
+    return [everyone, *(everyone - {site} for site in sorted(sites))]
+
+
+def generalisation_tables(trainings: Sequence[Training], folders: Sequence[SiteFolder]) -> list[Table]:
+    """Test Dice, HD95 and NSD of every hospital by the model trained without it, and by that trained with all.
+
+    BatchNorm statistics are those that the others shared, or estimated from the hospital's own training images, of
+    which no label is needed; without BatchNorm there are none, and the column is left out.
+
+    Args:
+        trainings: finished, of `without_each`.
+        folders: all sites.
+    """
+    of_site = {folder.name: folder for folder in folders}
+    rows = []
+    for training in trainings:
+        amp = read_run(training.folder)["training"].get("amp", False)
+        outside = sorted(set(of_site) - training.coalition)
+        for site in [of_site[name] for name in outside] or folders:
+            network = final_models(training.folder)(site)
+            rows.append((training.seed, site.name, UNSEEN if outside else SEEN, mean_scores(network, site, amp)))
+            if outside and has_statistics(network):
+                scores = mean_scores(with_batch_statistics(site, network), site, amp)
+                rows.append((training.seed, site.name, ESTIMATED, scores))
+    measured = {quantity for *_, scores in rows for quantity in scores}
+    return [_table(rows, quantity) for quantity in ("dice", *SURFACES) if quantity in measured]
+
+
+def mean_scores(network: nn.Module, site: SiteFolder, amp: bool) -> dict[str, float]:
+    """By quantity, in the units shown: mean over test cases of the mean over labels, of what has a number."""
+    known: dict[str, dict[str, list[float]]] = {}  # by quantity and case
+    for overlap in evaluate(network, site.cases("testing"), site.labels, amp, final=True):
+        for quantity, value in overlap.scores.items():
+            if value is not None:
+                known.setdefault(quantity, {}).setdefault(overlap.case, []).append(value)
+    return {
+        quantity: UNITS.get(quantity, 1.0) * float(np.mean([np.mean(values) for values in cases.values()]))
+        for quantity, cases in known.items()
+    }
+
+
+def _table(rows: Sequence[tuple[int, str, str, Mapping[str, float]]], quantity: str) -> Table:
+    """A row per hospital, of one quantity."""
+    what, _, unit = HEADINGS[quantity].rpartition(" ")
+    long = pd.DataFrame(
+        [(seed, site, f"{name} {unit}", scores.get(quantity, np.nan)) for seed, site, name, scores in rows],
+        columns=["seed", "Site", "name", "value"],
+    )
+    seeds = long.pivot_table(index=["seed", "Site"], columns="name", values="value")
+    seeds = seeds.reindex(
+        columns=[name for name in (f"{one} {unit}" for one in (UNSEEN, ESTIMATED, SEEN)) if name in seeds]
+    )
+    means = pd.concat([seeds, pd.concat({"Mean": seeds.groupby("seed").mean()}, names=["Site"]).swaplevel()])
+    by_site = means.groupby("Site", sort=False)
+    count = long["seed"].nunique()
+    caption = f"Test {what} of each hospital by the model of all the others, which never saw it, and by that of all"
+    if count > 1:
+        caption += f"; mean ± std over {count} seeds"
+    caption += HIDDEN_COLUMNS.get(quantity, "")
+    spread = by_site.std(ddof=1)
+    name = "unseen" if quantity == "dice" else f"unseen-{quantity}"
+    return Table(name, caption, by_site.mean().reset_index(), spread=spread.reset_index(), decimals=1)

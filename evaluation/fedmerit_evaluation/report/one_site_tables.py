@@ -1,0 +1,337 @@
+"""One hospital among the others: its own numbers, and of the others what tells nobody's.
+
+Of fewer than `MANY_OTHERS` others that is one median, rounded so coarsely that it stands for no single number, and the
+third in which the site's own number lies; of fewer than `MIN_OTHERS` nothing.
+
+Tables and figures of one hospital: its own numbers, and beside them of the others what tells nobody's.
+"""
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+
+import numpy as np
+import pandas as pd
+
+from fedmerit_evaluation.figures import curves, dots_and_bars
+from fedmerit_evaluation.figures.pages import Drawing
+from fedmerit_evaluation.figures.tables import MISSING, Table
+from fedmerit_evaluation.report import alt_texts, flagged_sites
+from fedmerit_evaluation.report.contributions import Agreement, contribution_shares, image_shares
+from fedmerit_evaluation.report.hospitals import sample_size
+from fedmerit_evaluation.report.shared_parts import (
+    ROUNDS,
+    averaged,
+    received_models,
+    shared_quantities,
+    surface_columns,
+    with_intervals,
+)
+from fedmerit_evaluation.results.run_folders import Run
+from fedmerit_evaluation.results.views import Results
+from fedmerit_evaluation.statistics.inference import MIN_SEEDS, ONE_SEED
+from fedmerit_evaluation.statistics.intervals import select_sites
+
+MIN_OTHERS = 3  # sites; of fewer a median is a number of one, or of both
+MANY_OTHERS = 8  # from here on quartiles are shown beside the median
+ROUND_TO = 0.05  # what numbers of others are rounded to, where 0 to 1: 5 points of Dice, 5 percent of a whole
+SHARES = ("weight", "contribution", "reputation")  # with one other site, its number is what is left of the whole
+
+
+@dataclass(frozen=True)
+class OwnSite:
+    """One site among the others of some runs."""
+
+    name: str
+    runs: Sequence[Run]
+    results: Results  # of all sites, without shares of training images
+
+    @property
+    def others(self) -> int:
+        """How many other sites there are."""
+        return len(self.runs[0].sites) - 1
+
+    def of(self, statistic: str) -> tuple[pd.DataFrame, pd.DataFrame]:
+        """A statistic of Dice, fractions, by method: ``mean, low, high`` of the site, and all sites' means."""
+        table = select_sites(self.results.dice.intervals, statistic)
+        mine = table[table.index.get_level_values("of") == self.name].droplevel("of").dropna(subset="mean")
+        order = dict.fromkeys(run.label for run in self.runs)
+        mine = mine.reindex([method for method in order if method in mine.index])
+        return mine[["mean", "low", "high"]], pd.DataFrame(table["mean"].unstack("of")).reindex(mine.index)
+
+
+def rounded_others(table: pd.DataFrame, own: str) -> pd.DataFrame:
+    """Rows x ``median``, and the quartiles of `MANY_OTHERS` or more, of the others' numbers from 0 to 1, by `GRAIN`.
+
+    Without rows in which fewer than `MIN_OTHERS` are known.
+
+    Args:
+        table: rows x all sites.
+        own: the site whose others these are.
+    """
+    others = table.drop(columns=own, errors="ignore")
+    known = others.notna().sum(axis=1)
+    shown = {
+        "median": (0.5, MIN_OTHERS),
+        "lower quartile": (0.25, MANY_OTHERS),
+        "upper quartile": (0.75, MANY_OTHERS),
+    }
+    columns = {}
+    for name, (share, fewest) in shown.items():
+        numbers = pd.Series(others.astype(float).quantile(share, axis=1))
+        columns[name] = (ROUND_TO * (numbers / ROUND_TO).round()).where(known >= fewest)
+    return pd.DataFrame(columns, index=table.index).dropna(axis=0, how="all").dropna(axis=1, how="all")
+
+
+def rank_bands(table: pd.DataFrame, own: str, *, lowest_first: bool = False) -> pd.Series:
+    """By row, the third of all sites in which the own number ranks: ``upper third``; no words of too few others.
+
+    Args:
+        table: rows x all sites.
+        own: the site.
+        lowest_first: whether a lower number ranks higher.
+    """
+    ranks = table.rank(axis=1, ascending=lowest_first, method="average")
+    count = table.notna().sum(axis=1)
+    place = (ranks[own] - 0.5) / count
+    words = np.select([place < 1 / 3, place < 2 / 3], ["upper third", "middle third"], "lower third")
+    told = pd.Series(words, index=table.index, dtype=object)
+    return told.where((count > MIN_OTHERS) & place.notna(), MISSING)
+
+
+def redact_other_sites(results: Results, others: int) -> tuple[Results, list[str]]:
+    """The results without what would tell other sites' numbers, and why each is left out.
+
+    Beside a site's own number of images, weights and contributions that are shares of training images would tell how
+    many there are at others. They are known by their proportions: all that are above 0 in a round are the same multiple
+    of the sites' images. With one other site, what is not its own of a whole is the other's.
+
+    Args:
+        results: of all sites.
+        others: how many other sites there are.
+    """
+    rows, said = results.rows, []
+    dropped = pd.Series(False, rows.index)
+    rounds = pd.MultiIndex.from_frame(rows[["method", "seed", "round"]].astype({"method": str}))
+    of_rounds = rows["split"] == ""
+    for quantity in ROUNDS:
+        same = image_shares(results, quantity)
+        found = [(str(method), seed, number) for method, seed, number in same.index[same]]
+        dropped |= rounds.isin(found) & (rows["quantity"] == quantity) & of_rounds
+    if dropped.any():
+        said.append("those that are shares of training images would tell the numbers of images of other sites")
+    if others == 1:
+        dropped |= rows["quantity"].isin(SHARES) & of_rounds
+        said.append("of two sites, what one does not have of the whole is the other's")
+    return (Results(rows[~dropped]) if dropped.any() else results), said
+
+
+MERIT = {"mean_weight": "Weight, mean [%]", "mean_reputation": "Reputation, mean [own unit]"}
+SHARE = "Share of contribution [%]"
+
+
+def own_tables(own: OwnSite, agreed: Sequence[Agreement]) -> Iterator[Table]:
+    """Every table that the results can fill, its numbers rounded as they are shown."""
+    tables = (_dice(own), _received_models(own), _cases(own), _contributions(own), _values(own, agreed), _guard(own))
+    return (_rounded(table) for table in chain(*tables))
+
+
+def _dice(own: OwnSite) -> Iterator[Table]:
+    """Test Dice, surfaces, gain over training alone."""
+    (dice, all_dice), (gain, all_gains) = own.of("dice"), own.of("gain")
+    insufficient_data = sample_size(own.results).insufficient_data
+    if not dice.empty:
+        shown = {"Test Dice [%]": Beside(dice, all_dice, 100.0, rounded=True)}
+        yield _against("own-dice", own, shown, "Test Dice [%], with its 95 % interval", insufficient_data)
+    if surfaces := _surfaces(own):
+        caption = "How far surfaces of prediction and reference lie apart"
+        yield _against("own-surfaces", own, surfaces, caption, insufficient_data)
+    if not gain.empty:
+        shown = {"Gain [points]": Beside(gain, all_gains, 100.0)}
+        caption = "Gain in test Dice over training alone [points], with its 95 % interval"
+        yield _against("own-gains", own, shown, caption, insufficient_data)
+
+
+def _received_models(own: OwnSite) -> Iterator[Table]:
+    rows = own.results.rows
+    for table in received_models(Results(rows[rows["site"] == own.name]), own.name):
+        yield replace(table, name=f"own-{table.name.replace('_', '-')}", frame=table.frame.drop(columns="Site"))
+
+
+def _cases(own: OwnSite) -> Iterator[Table]:
+    cases = own.results.dice.sites
+    if not cases.empty:
+        mine = averaged(cases[cases.index.get_level_values("site") == own.name]).droplevel("site")
+        frame = pd.DataFrame({"Method": mine.index.astype(str), "Test cases": mine["cases"].to_numpy(),
+                              "Lowest case [%]": 100 * mine["lowest"].to_numpy(),
+                              "Both empty": mine["both_empty"].to_numpy()})  # fmt: skip
+        yield Table("own-cases", f"Test cases of {own.name}", frame)
+
+
+def _contributions(own: OwnSite) -> Iterator[Table]:
+    if merit := _merit(own):
+        few = len({run.seed for run in own.runs}) < MIN_SEEDS
+        caption = "Weights and share of contribution, means over rounds and seeds, of the share with its 95 % interval"
+        yield _against("own-contributions", own, merit, caption, ONE_SEED if few else "")
+
+
+def _values(own: OwnSite, agreed: Sequence[Agreement]) -> Iterator[Table]:
+    """What the site is worth by every ground truth."""
+    if agreed:
+        shown = {f"Value, {one.truth} [points]": _valued(one.values, own.name) for one in agreed}
+        caption = "What the site is worth: points of mean Dice, mean over seeds"
+        caption += "".join(f"; {one.sampled}" for one in agreed if one.sampled)
+        few = min(len(one.values) for one in agreed) < MIN_SEEDS
+        yield _against("own-values", own, shown, caption, ONE_SEED if few else "")
+
+
+def _guard(own: OwnSite) -> Iterator[Table]:
+    """Marks, bounds and suspicions of the site, without what would tell the others' numbers."""
+    marked = flagged_sites.list_flags(own.runs)
+    marked = marked[marked["Site"] == own.name]
+    if not marked.empty:
+        sites = own.runs[0].sites
+        marked = marked.assign(Reason=[_unnamed(str(reason), sites, own.name) for reason in marked["Reason"]])
+        yield Table("own-marks", f"Where {own.name} was flagged or expelled, or its reply rejected", marked)
+    bounds = flagged_sites.bounds_table(own.runs)
+    if not bounds.frame.empty and (rows := bounds.frame[bounds.frame["Site"] == own.name]).size:
+        # how far a number was bounded tells the median of the others
+        kept = rows.drop(columns="Least [%]").reset_index(drop=True)
+        caption = f"What the guard bounded of {own.name}{flagged_sites.explain_bounds(kept['What'])}"
+        yield Table("own-bounds", caption, kept)
+    suspicions = flagged_sites.list_suspicions(own.runs)[0]
+    if not suspicions.frame.empty and (rows := suspicions.frame[suspicions.frame["Site"] == own.name]).size:
+        # a suspicion relates the own number to all sites': with the own one it would tell the sum of the others'
+        kept = rows.drop(columns=["Suspicion, highest", "Threshold"]).reset_index(drop=True)
+        yield replace(suspicions, name="own-suspicions", frame=kept)
+
+
+@dataclass(frozen=True)
+class Beside:
+    """A quantity of the site and of all sites, in the same unit."""
+
+    mine: pd.DataFrame  # methods x mean, low, high
+    everyone: pd.DataFrame  # methods x sites
+    unit: float = 1.0  # of what is shown
+    rounded: bool = False  # whether it lies between 0 and 1, so that the others' median may be shown, rounded
+    lowest_first: bool = False
+
+
+def _against(name: str, own: OwnSite, columns: dict[str, Beside], caption: str, insufficient_data: str) -> Table:
+    """A row per quantity and method: the site's own, the third it ranks in, the rounded median of the others."""
+    mine = pd.concat({what: one.unit * one.mine for what, one in columns.items()})
+    names = {"Method": [str(index[1]) for index in mine.index]}
+    if len(columns) > 1:
+        names = {"Quantity": [str(index[0]) for index in mine.index], **names}
+    if not any(names["Method"]):
+        names = {"Value": [str(index[0]) for index in mine.index]}
+    bands = pd.concat(
+        {what: rank_bands(one.everyone, own.name, lowest_first=one.lowest_first) for what, one in columns.items()}
+    )
+    others = pd.concat(
+        {
+            what: one.unit * rounded_others(one.everyone, own.name).reindex(one.everyone.index)
+            for what, one in columns.items()
+            if one.rounded
+        }
+        or {"": pd.DataFrame()}
+    )
+    shown: dict[str, pd.DataFrame | pd.Series] = {own.name: mine}
+    if bands.str.endswith("third").any():
+        words = (
+            bands.where(~bands.str.endswith("third"), insufficient_data.partition(" (")[0])
+            if insufficient_data
+            else bands
+        )
+        shown["Rank among all sites"] = words
+    if others.notna().any(axis=None):
+        shown |= {f"Others, {column}": others[column].reindex(mine.index) for column in others}
+        caption += "; of the others' numbers no more than a median, rounded to 5"
+    return Table(name, caption, **with_intervals(shown, names), decimals=1)
+
+
+def _rounded(table: Table) -> Table:
+    """The same numbers in the files as on the page."""
+    parts = {name: part.round(1) for name in ("frame", "low", "high") if (part := getattr(table, name)) is not None}
+    return replace(table, **parts)
+
+
+def _unnamed(text: str, sites: Sequence[str], own: str) -> str:
+    """A text without the names of other sites, where they are words of their own and no part of a longer name."""
+    names = "|".join(re.escape(site) for site in sorted(sites, key=len, reverse=True))
+    return re.sub(rf"(?<!\w)(?:{names})(?!\w)", lambda found: own if found[0] == own else "another site", text)
+
+
+def _surfaces(own: OwnSite) -> dict[str, Beside]:
+    """HD95 and NSD, means over seeds."""
+    found = {}
+    for heading, column in surface_columns(own.results.dice.sites).items():
+        table = _method_by_site(column)
+        if own.name in table and table[own.name].notna().any():
+            found[heading] = _beside(table, own.name, lowest_first=heading.startswith("HD95"))
+    return found
+
+
+def _beside(table: pd.DataFrame, name: str, *, unit: float = 1.0, lowest_first: bool = False) -> Beside:
+    mine = pd.DataFrame({"mean": table[name], "low": math.nan, "high": math.nan}).dropna(subset="mean")
+    return Beside(mine, table.reindex(mine.index), unit, lowest_first=lowest_first)
+
+
+def _method_by_site(column: pd.Series) -> pd.DataFrame:
+    """``(method, seed, site)`` as methods x sites, mean over seeds."""
+    table = column.unstack("site").groupby(level="method", observed=True).mean().dropna(how="all")
+    return table.set_axis(table.index.astype(str), axis=0)
+
+
+def _merit(own: OwnSite) -> dict[str, Beside]:
+    """Weights and reputations, means over rounds and seeds, and shares of contribution."""
+    merit = own.results.rounds.contributions
+    found: dict[str, Beside] = {}
+    for column, heading in MERIT.items():
+        table = _method_by_site(merit[column]) if column in merit else pd.DataFrame()
+        if own.name in table:
+            found[heading] = _beside(table, own.name, unit=100.0 if "[%]" in heading else 1.0)
+    shares = {method: sites for method, sites in contribution_shares(own.results).items() if own.name in sites}
+    if shares:
+        mine = pd.DataFrame({method: vars(sites[own.name]) for method, sites in shares.items()}).T
+        everyone = pd.DataFrame(
+            {method: {site: one.mean for site, one in sites.items()} for method, sites in shares.items()}
+        )
+        found[SHARE] = Beside(mine, everyone.T, 100.0, rounded=True)
+    return found
+
+
+def _valued(values: pd.DataFrame, name: str) -> Beside:
+    return _beside(values.mean().to_frame("").T, name)
+
+
+def own_figures(own: OwnSite) -> Iterator[tuple[str, Drawing]]:
+    """Figures by name."""
+    dice, everyone = own.of("dice")
+    if not dice.empty:
+        rows = own.results.dice.cases.xs(own.name, level="site")
+        cases = {method: rows[rows.index.get_level_values("method") == method] for method in dice.index}
+        others = rounded_others(everyone, own.name)
+        medians = others["median"] if "median" in others else pd.Series(dtype=float)
+        beside = "; beside it the median of the others" if len(medians) else ""
+        text = f"Test Dice of {own.name} per method, each dot one of its cases{beside}."
+        drawn = dots_and_bars.own_dice(dice["mean"], cases, medians, own.name)
+        yield "own-dice", Drawing(text, drawn, alt_texts.describe_own_figure(own.name, dice["mean"]))
+    validation = own.results.rounds.validation
+    if own.name in validation:
+        text = "Validation Dice over the rounds, of the model received, mean over seeds."
+        yield "own-validation", _over_rounds(own, validation, "Validation Dice [%]", text)
+    for quantity in shared_quantities(own.results):
+        table = own.results.rounds.of(quantity)
+        if own.name in table and table[own.name].notna().any() and quantity == "weight":
+            text = "Aggregation weight over the rounds, mean over seeds."
+            yield f"own-{ROUNDS[quantity][0]}", _over_rounds(own, table, "Weight [%]", text)
+
+
+def _over_rounds(own: OwnSite, table: pd.DataFrame, title: str, text: str) -> Drawing:
+    means = (100 * table[own.name]).round(1).groupby(level=["method", "round"], observed=True).mean()
+    mine = pd.DataFrame(means.unstack("method")).dropna(axis=1, how="all").round(1)
+    mine.columns = mine.columns.astype(str)
+    return Drawing(text, curves.own_over_rounds(mine, own.name, title), alt_texts.describe_lines(mine, title))

@@ -1,0 +1,209 @@
+"""The runs of a study of attacks: every site in turn attacks, and the honest runs to compare with.
+
+``OUT/runs`` holds a run folder for each, ``OUT/sites`` the site folders that Sybil attacks change.
+"""
+
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from fedmerit.attacks import catalogue
+from fedmerit.engines import runs
+from fedmerit.errors import BadInput
+from fedmerit.federation.checkpoint import is_finished
+from fedmerit.files import write_json
+from fedmerit.records.results import COLUMNS, read_run
+from fedmerit.trainers.monai_trainer.data import open_sites
+from fedmerit_evaluation.figures.tables import file_name
+from fedmerit_evaluation.results.run_folders import open_run
+from fedmerit_evaluation.results.views import Results
+from fedmerit_evaluation.studies.cluster import OnEnd, OnRound, Workers, execute_all
+from fedmerit_evaluation.studies.study_folders import (
+    MethodSpec,
+    recorded_digests,
+    require_same,
+    require_same_images,
+    scratch,
+)
+from fedmerit_lab.attacks.sybils import SYBILS
+
+HONEST = "honest"
+IMAGES = "images.json"  # digests of the sites that Sybil attacks changed
+OPTIONS = {"engine": "local"}
+SETTINGS = {"validate_trained": "true"}  # the free-rider value needs it
+COLLUSIONS = {  # attacks that need more than the site
+    "twin": "needs a second site with the same images; take duplicate",
+    "near-twin": "needs a second site with the same images; take `fedmerit lab bench detection`",
+    "rigged": "needs the names of friends; take `fedmerit lab bench detection`",
+}
+
+
+@dataclass(frozen=True)
+class Attack:
+    """One run. In an honest run, ``kind`` is `HONEST` and ``site`` is empty."""
+
+    label: str  # of the method
+    kind: str  # spec of an attack, or a key of `SYBILS`
+    site: str
+    seed: int
+    folder: Path
+    attackers: tuple[str, ...] = ()  # the names under which the site takes part
+    first: int = 0  # its first round that is not honest
+
+    @property
+    def finished(self) -> bool:
+        """Whether it is trained and tested."""
+        return is_finished(self.folder, int(read_run(self.folder)["rounds"]))
+
+
+def parse_attack_kinds(text: str, labels: Sequence[str]) -> list[str]:
+    """The kinds of ``repeat,noise:from=5,duplicate``; ``all`` is every kind with its defaults.
+
+    With one label, ``all`` leaves out ``swapped``, which is the same as ``inverted`` then.
+
+    Raises:
+        BadInput: a kind is unknown or there twice, or a parameter cannot be used.
+    """
+    kinds: list[str] = []
+    for part in text.split(","):
+        if part.strip() == "all":
+            same = ("swapped",) if len(labels) == 1 else ()
+            kinds += [kind for kind in (*catalogue.KINDS, *SYBILS) if kind not in (*COLLUSIONS, *same)]
+        else:
+            kinds.append(part.strip())
+    for kind in kinds:
+        if kinds.count(kind) > 1:
+            raise BadInput(f"--kinds: {kind} is given twice; name each once")
+        if kind.split(":")[0] in COLLUSIONS:
+            raise BadInput(f"--kinds: {kind} {COLLUSIONS[kind.split(':')[0]]}")
+        if kind not in SYBILS:
+            try:
+                catalogue.parse(kind)
+            except BadInput as error:
+                raise BadInput(f"--kinds: {error}; or one of {', '.join(SYBILS)}, which change the sites") from None
+    return kinds
+
+
+def prepare(
+    out: Path,
+    items: Sequence[MethodSpec],
+    kinds: Sequence[str],
+    attackers: Sequence[str],
+    seeds: Sequence[int],
+    settings: Mapping[str, str],
+    options: Mapping[str, Any],
+) -> list[Attack]:
+    """Check every run, then create the missing ones; if one cannot be created, none is.
+
+    Args:
+        out: the study's folder.
+        items: the methods.
+        kinds: of attack, from `parse_attack_kinds`.
+        attackers: the sites that attack, one in each run.
+        seeds: of every run.
+        settings: of every run, in addition to `SETTINGS`.
+        options: further ones of `fedmerit.engines.runs.create`; ``sites`` and ``rounds`` among them.
+
+    Returns:
+        The runs, honest ones first.
+
+    Raises:
+        BadInput: a run cannot be created, or exists with other options or sites; or an attack begins after the last
+            round; or sites were prepared again after copies of them were made here.
+    """
+    root = Path(options["sites"])
+    folders = open_sites(root)
+    everyone = [site.name for site in folders]
+    if unknown := [site for site in attackers if site not in everyone]:
+        raise BadInput(f"{root}: holds no site {', '.join(unknown)}; there are {', '.join(everyone)}")
+    for kind in kinds:
+        if (first := _first(kind)) >= options["rounds"]:
+            raise BadInput(f"--kinds {kind}: begins in round {first}, the last of {options['rounds']} rounds is before")
+    attacks = [
+        (item, _attack(out, item.label, kind, site, seed))
+        for kind, site in [(HONEST, ""), *product(kinds, attackers)]
+        for item in items
+        for seed in seeds
+    ]
+    require_same_images(out / IMAGES, folders)
+    sybils = [kind for kind in kinds if kind in SYBILS]
+    with scratch(out) as new:
+        for kind, site in product(sybils, attackers):
+            if not _changed_sites(out, kind, site).exists():
+                SYBILS[kind](root, site, _changed_sites(new, kind, site))
+        if sybils:
+            write_json(out / IMAGES, recorded_digests(folders, ()))
+        _take_over(new / "sites", out / "sites")
+        for item, attack in attacks:
+            asked = {
+                **OPTIONS,
+                **options,
+                "method": item.method,
+                "seed": attack.seed,
+                "settings": {**SETTINGS, **settings, **item.settings},
+                "attacks": _specs(attack),
+            }
+            if attack.kind in SYBILS:
+                asked["sites"] = _changed_sites(out, attack.kind, attack.site)
+            if (attack.folder / "run.json").exists():
+                require_same(attack.folder, asked, open_sites(Path(asked["sites"])))
+            else:
+                runs.create(new / "runs" / attack.folder.name, **asked)
+        _take_over(new / "runs", out / "runs")
+    return [attack for _, attack in attacks]
+
+
+def _changed_sites(out: Path, kind: str, site: str) -> Path:
+    """The folder of site folders that a Sybil attack changed."""
+    return out / "sites" / f"{kind}_{site}"
+
+
+def _take_over(new: Path, folder: Path) -> None:
+    for made in sorted(new.glob("*")):
+        folder.mkdir(parents=True, exist_ok=True)
+        made.rename(folder / made.name)
+
+
+def _first(kind: str) -> int:
+    return 0 if kind in SYBILS or kind == HONEST else catalogue.parse(kind).first
+
+
+def _attack(out: Path, label: str, kind: str, site: str, seed: int) -> Attack:
+    name = file_name("_".join(filter(None, (label, kind, site, f"seed{seed}"))))
+    names = {HONEST: (), "duplicate": (site, f"{site}-copy"), "split": (f"{site}-a", f"{site}-b")}
+    return Attack(label, kind, site, seed, out / "runs" / name, names.get(kind, (site,)), _first(kind))
+
+
+def _specs(attack: Attack) -> dict[str, str]:
+    """By site, for `fedmerit.engines.runs.create`."""
+    if attack.kind == "duplicate":
+        return {attack.attackers[1]: f"twin:of={attack.site}"}
+    return {} if attack.kind in SYBILS or attack.kind == HONEST else {attack.site: attack.kind}
+
+
+def execute_runs(
+    attacks: Sequence[Attack],
+    workers: Workers,
+    on_end: OnEnd,
+    on_round: OnRound = lambda folder, record: None,
+) -> dict[Path, str]:
+    """Execute unfinished runs concurrently; the failed runs with the reason."""
+    left = [attack.folder for attack in attacks if not attack.finished]
+    return execute_all(left, workers, on_end, on_round, after=forget)
+
+
+def forget(folder: Path, sites: Path) -> None:
+    """Delete the sites' memory of a finished run: models, of which a study would keep hundreds."""
+    shutil.rmtree(folder / "sites", ignore_errors=True)
+
+
+def collect_results(attacks: Sequence[Attack]) -> Results:
+    """The results of the finished runs; column ``run`` has their folders."""
+    finished = [attack for attack in attacks if attack.finished]
+    tables = [open_run(attack.folder).results.rows.assign(run=attack.folder.name) for attack in finished]
+    return Results(pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=COLUMNS))

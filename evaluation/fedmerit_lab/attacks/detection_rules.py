@@ -1,0 +1,159 @@
+"""Detection of a free rider by the paper's value, its cosine's drop, both, or its loss; functions of results.
+
+A rule flags sites after some rounds of a run. It is right if it flags only the attackers, wrong if it flags an honest
+site. Rules are applied after several numbers of rounds of the same training.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from fedmerit_evaluation.figures.tables import Table
+from fedmerit_evaluation.freeriders import detectors
+from fedmerit_evaluation.freeriders.detectors import DETECTORS, Detector, of_rounds
+from fedmerit_evaluation.results.views import Results
+from fedmerit_lab.attacks.attacked_runs import HONEST, Attack
+
+RIGHTLY, FALSELY = "Only attackers flagged [%]", "Honest site flagged [%]"
+WINDOW = 5  # rounds of a mean
+
+
+def cosine_drops(results: Results) -> pd.DataFrame:
+    """Drop of each site's cosine to the mean update, minus the sites' median drop: ``(run, round)`` x sites.
+
+    From the mean of the first `WINDOW` rounds to that of the last ones; 0 while they overlap. "The similarity between
+    local gradients from the free rider and global [ones] decreases" (Appendix C, Jiang et al. 2023); as training
+    converges, it decreases for all sites.
+    """
+    cosines = of_rounds(results, "cosine_to_mean")
+    if cosines.empty:
+        return cosines
+    runs = cosines.groupby(level="run")
+    early = runs.transform(lambda column: column.iloc[:WINDOW].mean())
+    recent = runs.rolling(WINDOW, min_periods=1).mean().droplevel(0).reindex(cosines.index)
+    drops = (early - recent).where(runs.cumcount() >= WINDOW, 0.0).where(cosines.notna())
+    return drops.sub(drops.median(axis=1), axis=0)
+
+
+VALUE = next(detector for detector in DETECTORS if detector.name == "free-rider value")
+DROP = Detector(
+    "cosine drop",
+    "the cosine to the mean update dropped by 0.1 more than the sites' median, and by twice any other's drop",
+    "Figure 7, Jiang et al. 2023, which has no threshold",
+    cosine_drops,
+    threshold=0.1,
+    lead=2.0,
+)
+
+
+def low_losses(results: Results) -> pd.DataFrame:
+    """1 - each site's training loss over the median site's, in means over `WINDOW` rounds: ``(run, round)`` x sites.
+
+    A site that repeats one image soon has a low loss on it. The loss is self-reported, as the error is.
+    """
+    recent = of_rounds(results, "train_loss").groupby(level="run").rolling(WINDOW, min_periods=1).mean().droplevel(0)
+    return 1 - recent.div(recent.median(axis=1), axis=0)
+
+
+LOSS = Detector(
+    "training loss",
+    "the training loss is below 0.6 of the median site's",
+    "none of the papers; the threshold by six generated hospitals, seeds 0 to 2",
+    low_losses,
+    threshold=0.4,
+)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A rule flags the sites that all of its detectors flag."""
+
+    name: str
+    detectors: tuple[Detector, ...]
+
+    def flags(self, results: Results) -> pd.DataFrame:
+        """Whether each site is flagged in each round: ``(run, round)`` x sites, bool."""
+        first, *others = (detectors.flags(one, one.suspicion(results)) for one in self.detectors)
+        for other in others:
+            first = first & other.reindex_like(first).fillna(False).astype(bool)
+        return first
+
+    def suspicion(self, results: Results) -> pd.DataFrame:
+        """The product of the detectors' suspicions, negative ones as 0; of one detector, its suspicion."""
+        first, *others = (one.suspicion(results) for one in self.detectors)
+        for other in others:
+            first = first.clip(lower=0) * other.clip(lower=0)
+        return first
+
+
+RULES = (Rule(VALUE.name, (VALUE,)), Rule(DROP.name, (DROP,)), Rule("both", (VALUE, DROP)), Rule(LOSS.name, (LOSS,)))
+
+
+def detection_rates(attacks: Sequence[Attack], results: Results, after: Sequence[int]) -> Table:
+    """Method, attack, rounds, rule: how often only the attackers are flagged, and how often an honest site is.
+
+    Args:
+        attacks: of a study; honest runs count for the honest sites.
+        results: theirs, with Dice of the models that sites trained.
+        after: numbers of rounds; those that the runs do not have are left out.
+
+    Raises:
+        BadInput: the results have no Dice of the models that sites trained.
+    """
+    there = [attack for attack in attacks if attack.folder.name in set(results.rows["run"])]
+    by_rule = {rule.name: (rule.flags(results), rule.suspicion(results)) for rule in RULES}
+    rows = []
+    for label, kind in dict.fromkeys((one.label, one.kind) for one in there if one.kind != HONEST):
+        attacked = [one for one in there if (one.label, one.kind) == (label, kind)]
+        honest = [one for one in there if (one.label, one.kind) == (label, HONEST)]
+        for rounds in after:
+            for rule, (flags, suspicion) in by_rule.items():
+                found = [_detect(one, flags, suspicion, rounds) for one in (*attacked, *honest)]
+                if any(one is None for one in found[: len(attacked)]):
+                    continue
+                rows.append(
+                    {"Method": label, "Attack": kind, "After rounds": rounds, "Rule": rule}
+                    | _summary([one for one in found[: len(attacked)] if one], [one for one in found if one])
+                )
+    caption = (
+        "Of attacked runs: how often the rule flags only the attackers, how often an attacker is the most suspicious "
+        "site, AUROC over sites; of all runs, honest ones included: how often an honest site is flagged. Scored after "
+        "the stated number of rounds"
+    )
+    return Table("detection-rates", caption, pd.DataFrame(rows), decimals=2)
+
+
+@dataclass(frozen=True)
+class _Detected:
+    attackers: frozenset[str]
+    flagged: frozenset[str]
+    suspicions: "pd.Series[float]"  # by site
+
+
+def _detect(attack: Attack, flags: pd.DataFrame, suspicion: pd.DataFrame, rounds: int) -> _Detected | None:
+    """Detection in a run after a number of rounds; None if it has fewer."""
+    place = (attack.folder.name, rounds - 1)
+    if place not in flags.index:
+        return None
+    flagged = flags.columns[flags.loc[[place]].to_numpy(bool)[0]]
+    suspicions = suspicion.loc[[place]].iloc[0].dropna()
+    return _Detected(frozenset(attack.attackers), frozenset(map(str, flagged)), suspicions)
+
+
+def _summary(attacked: Sequence[_Detected], every: Sequence[_Detected]) -> dict[str, float]:
+    values: dict[bool, list[float]] = {True: [], False: []}  # by whether the site attacks
+    highest = 0.0
+    for one in attacked:
+        for site, value in one.suspicions.items():
+            values[site in one.attackers].append(value)
+        tied = one.suspicions.index[one.suspicions == one.suspicions.max()]
+        highest += float(np.mean(tied.isin(one.attackers))) if len(tied) else 0.0
+    return {
+        "Runs": len(attacked),
+        RIGHTLY: 100 * sum(one.flagged == one.attackers for one in attacked) / len(attacked),
+        "Attacker highest [%]": 100 * highest / len(attacked),
+        FALSELY: 100 * sum(bool(one.flagged - one.attackers) for one in every) / len(every),
+        "AUROC": detectors.auroc(values[True], values[False]),
+    }

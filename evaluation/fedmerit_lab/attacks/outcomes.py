@@ -1,0 +1,219 @@
+"""Tables of a study of attacks: pure functions of its runs and their results."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from fedmerit_evaluation.figures.tables import HEADINGS, UNITS, Table
+from fedmerit_evaluation.freeriders import detectors
+from fedmerit_evaluation.freeriders.detectors import DETECTORS
+from fedmerit_evaluation.results.dice import SURFACES
+from fedmerit_evaluation.results.views import Results
+from fedmerit_lab.attacks.attacked_runs import HONEST, Attack
+
+WITHIN = 10  # rounds of the attack after which detection is scored (Jiang et al. 2023)
+DETECTOR_NAMES = [detector.name for detector in DETECTORS]
+KEY = ["Method", "Attack"]
+
+
+def tables(attacks: Sequence[Attack], results: Results) -> list[Table]:
+    """Gain from attacks, their cost to the others, and detection; empty without a finished honest run.
+
+    For every method and attack, means over attackers and seeds:
+
+    - ``attacks``: the attacker's weight in the last round (the sum of its names) and its reward, and those of the same
+      site in the honest run of that seed; changes of the others' Dice and its own; runs in which any detector flags it
+      within `WITHIN` rounds, and in which its free-rider value is the highest after these; the detectors that flag it
+      in most runs, with the median number of rounds.
+    - ``flagged``: runs in which each detector flags it within these rounds.
+    - ``auroc``: of each detector's suspicion in the last of these rounds, attackers against honest sites of those runs.
+    - ``false-positives``: honest sites that each detector flags in any round of the honest runs.
+    """
+    found = outcomes(attacks, results)
+    if found.empty:
+        return []
+    rates = 100 * found[DETECTOR_NAMES].notna().groupby([found[name] for name in KEY], sort=False).mean()
+    text = f"within {WITHIN} rounds"
+    rows = false_positives(attacks, results)
+    return [
+        Table("attacks", "Gain from attacks, compared with the honest run", _summary(found)),
+        Table("flagged", f"Runs in which the attacker is flagged {text} [%]", _percent(rates)),
+        Table("auroc", f"AUROC of attackers against honest sites, after {WITHIN} rounds", aurocs(attacks, results)),
+        Table("false-positives", "Honest sites flagged in honest runs, in any round [%]", rows),
+    ]
+
+
+def outcomes(attacks: Sequence[Attack], results: Results) -> pd.DataFrame:
+    """One row for each finished attacked run with a finished honest run: its key, changes, detections.
+
+    Columns are those of `tables`, as fractions; for each detector the number of rounds after which the attacker is
+    flagged, from 1, NaN if it is not within `WITHIN`; ``Highest value`` 1 if its free-rider value is the highest then.
+    """
+    there = set(results.rows["run"])
+    controls = {(one.label, one.seed): one for one in attacks if one.kind == HONEST and one.folder.name in there}
+    pairs = [
+        (attack, controls[attack.label, attack.seed])
+        for attack in attacks
+        if attack.kind != HONEST and attack.folder.name in there and (attack.label, attack.seed) in controls
+    ]
+    if not pairs:
+        return pd.DataFrame()
+    dice = results.read_folders.dice.sites["dice"].droplevel("seed")
+    last = {name: _last(detectors.of_rounds(results, name)) for name in ("weight", "quota")}
+    values = detectors.accumulated(detectors.free_rider_values(results))
+    flags = detectors.first_flags(results, {attack.folder.name: attack.first for attack, _ in pairs})
+    until = horizons(attacks, results)
+    rows = []
+    for attack, control in pairs:
+        run, honest = attack.folder.name, control.folder.name
+        own, others = list(attack.attackers), [site for site in dice[honest].index if site != attack.site]
+        row = {
+            "Method": attack.label,
+            "Attack": attack.kind,
+            "Site": attack.site,
+            "Seed": attack.seed,
+            "Weight": _sum(last["weight"], run, own),
+            "Weight, honest": _sum(last["weight"], honest, [attack.site]),
+            "Reward": _sum(last["quota"], run, own) / len(own),
+            "Reward, honest": _sum(last["quota"], honest, [attack.site]),
+            "Others": (dice[run] - dice[honest]).reindex(others).mean(),  # over the same sites
+            "Own": dice[run][own].mean() - dice[honest][attack.site],
+        }
+        flagged = flags[(flags["run"] == run) & flags["site"].isin(own) & (flags["round"] <= until[run])]
+        after = flagged.groupby("detector")["round"].min() - attack.first + 1
+        name = detectors.highest_site(values.loc[[(run, until[run])]]).iloc[0]
+        rows.append(
+            row | {"Highest value": float(name in own)} | {detector: after.get(detector) for detector in DETECTOR_NAMES}
+        )
+    return pd.DataFrame(rows).astype(dict.fromkeys(DETECTOR_NAMES, float))
+
+
+def horizons(attacks: Sequence[Attack], results: Results) -> dict[str, int]:
+    """By run, the round in which detection is scored: the `WITHIN`-th of the attack, or the last."""
+    last = results.rows.loc[results.rows["split"] == ""].groupby("run")["round"].max()
+    first = {attack.folder.name: attack.first for attack in attacks}
+    return {str(run): min(first[str(run)] + WITHIN - 1, int(round)) for run, round in last.items()}
+
+
+def aurocs(attacks: Sequence[Attack], results: Results) -> pd.DataFrame:
+    """Method, attack x detectors; NaN if a detector has no data."""
+    rows = [
+        dict(zip(KEY, key, strict=True)) | {name: detectors.auroc(*both[name]) for name in DETECTOR_NAMES}
+        for key, both in _suspicions(attacks, results).items()
+    ]
+    return pd.DataFrame(rows, columns=[*KEY, *DETECTOR_NAMES])
+
+
+def rocs(attacks: Sequence[Attack], results: Results) -> pd.DataFrame:
+    """The curves: ``Method, Attack, Detector`` and the columns of `fedmerit_evaluation.freeriders.detectors.roc`."""
+    curves = [
+        detectors.roc(*both[name]).assign(**dict(zip(KEY, key, strict=True)), Detector=name)
+        for key, both in _suspicions(attacks, results).items()
+        for name in DETECTOR_NAMES
+    ]
+    return pd.concat(curves, ignore_index=True) if curves else pd.DataFrame()
+
+
+def _suspicions(
+    attacks: Sequence[Attack], results: Results
+) -> dict[tuple[str, str], dict[str, tuple[pd.Series, pd.Series]]]:
+    """By method and attack and by detector, the suspicions of attackers and of honest sites in the same runs."""
+    there = [attack for attack in attacks if attack.kind != HONEST and attack.folder.name in set(results.rows["run"])]
+    if not there:
+        return {}
+    found = detectors.suspicions(results, horizons(attacks, results))
+    result = {}
+    for label, kind in dict.fromkeys((attack.label, attack.kind) for attack in there):
+        own = [attack for attack in there if (attack.label, attack.kind) == (label, kind)]
+        rows = found[found.index.get_level_values("run").isin([attack.folder.name for attack in own])]
+        attacks_in = rows.index.isin([(attack.folder.name, site) for attack in own for site in attack.attackers])
+        result[label, kind] = {
+            name: (rows.loc[attacks_in, name], rows.loc[~attacks_in, name]) for name in DETECTOR_NAMES
+        }
+    return result
+
+
+def false_positives(attacks: Sequence[Attack], results: Results) -> pd.DataFrame:
+    """Method x detectors: percent of the honest runs' sites flagged in any round; ``Sites``: their number."""
+    rows = []
+    for label in dict.fromkeys(attack.label for attack in attacks):
+        names = [attack.folder.name for attack in attacks if (attack.label, attack.kind) == (label, HONEST)]
+        own = results.rows[results.rows["run"].isin(names)]
+        if own.empty:
+            continue
+        sites = len(own[["run", "site"]].drop_duplicates())
+        flagged = detectors.first_flags(Results(own))["detector"].value_counts()
+        rows.append(
+            {"Method": label, "Sites": sites} | {name: 100 * flagged.get(name, 0) / sites for name in DETECTOR_NAMES}
+        )
+    return pd.DataFrame(rows).rename(columns={name: f"{name} [%]" for name in DETECTOR_NAMES})
+
+
+def compare_with_honest(attack: Attack, control: Attack, results: Results) -> Table:
+    """One attacked run and its honest run, site by site: scores, weight, contribution, detectors that flagged it."""
+    run, honest = attack.folder.name, control.folder.name
+    tested = {one: results.read_folders.dice.sites.droplevel("seed").xs(one) for one in (run, honest)}
+    columns = {}
+    for name, of in (("", run), (", honest run", honest)):
+        for quantity in ("dice", *(surface for surface in SURFACES if surface in tested[of])):
+            heading = HEADINGS[quantity].replace(" [", f"{name} [")
+            columns[heading] = tested[of][quantity] * UNITS.get(quantity, 1.0)
+        for quantity in ("weight", "contribution"):
+            found = _last(detectors.of_rounds(results, quantity))
+            if of in found.index:
+                weight = quantity == "weight"
+                heading = f"{quantity.capitalize()}{name} [{'%' if weight else 'own unit'}]"
+                columns[heading] = (100 if weight else 1) * found.loc[of]
+    flags = detectors.first_flags(results, dict.fromkeys((run, honest), attack.first))
+    sites = sorted({*tested[run].index, *tested[honest].index})
+    table = pd.DataFrame(columns).reindex(sites).rename_axis("Site")
+    for name, of in (("Flagged by (after rounds)", run), ("In the honest run by (after rounds)", honest)):
+        own = flags[flags["run"] == of].sort_values("round")
+        after = own["round"] - attack.first + 1  # from 1, as `outcomes` counts
+        texts = (own["detector"] + " (" + after.astype(str) + ")").groupby(own["site"]).agg(", ".join)
+        table[name] = texts.reindex(table.index, fill_value="")
+    table.insert(0, "Attack", [attack.kind if site in attack.attackers else HONEST for site in table.index])
+    caption = (
+        f"{attack.label}, seed {attack.seed}: site {attack.site} attacks, compared with the honest run; rounds are "
+        "counted from the first of the attack, which is 1"
+    )
+    return Table("attack", caption, table.reset_index())
+
+
+def _summary(found: pd.DataFrame) -> pd.DataFrame:
+    groups = found.groupby(KEY, sort=False)
+    mean = (100 * groups[["Weight", "Weight, honest", "Reward", "Reward, honest"]].mean()).add_suffix(" [%]")
+    for name, column in {
+        "Others": "Others' Dice, change [points]",
+        "Own": "Own Dice, change [points]",
+        "Highest value": "Highest free-rider value [%]",
+    }.items():
+        mean[column] = 100 * groups[name].mean()
+    flagged = found[DETECTOR_NAMES].notna().any(axis=1).groupby([found[name] for name in KEY], sort=False)
+    mean["Flagged by any detector [%]"] = 100 * flagged.mean()
+    mean.insert(0, "Runs", groups.size())
+    mean["Flagged by (after rounds)"] = [_flagged_by(rows) for _, rows in groups]
+    return mean.dropna(axis=1, how="all").reset_index()
+
+
+def _flagged_by(rows: pd.DataFrame) -> str:
+    """The detectors that flag the attacker in more than half of the runs, the earliest first."""
+    usual = [name for name in DETECTOR_NAMES if rows[name].notna().mean() > 0.5]
+    medians = {name: float(rows[name].median()) for name in usual}
+    return ", ".join(f"{name} ({medians[name]:g})" for name in sorted(usual, key=lambda name: medians[name]))
+
+
+def _percent(table: pd.DataFrame) -> pd.DataFrame:
+    return table.rename(columns={name: f"{name} [%]" for name in DETECTOR_NAMES}).reset_index()
+
+
+def _last(rounds: pd.DataFrame) -> pd.DataFrame:
+    """The last round of each run: runs x sites."""
+    return rounds.groupby(level="run").tail(1).droplevel("round") if len(rounds) else rounds
+
+
+def _sum(table: pd.DataFrame, run: str, sites: Sequence[str]) -> float:
+    if run not in table.index:
+        return float("nan")
+    return float(np.sum(table.loc[run].reindex(list(sites)).to_numpy()))

@@ -1,0 +1,163 @@
+"""Bounds by the median of the others, worked by hand: norms, BatchNorm statistics, image counts, claims."""
+
+import pytest
+import torch
+
+from fedmerit.core import Reports
+from fedmerit.guard.bounds import bound_claims, bound_counts, bound_statistics, clip_norms
+from fedmerit.guard.rule import median_of_others, shrink_factors
+from fedmerit.methods.fedave import FedAVE
+from fedmerit.methods.fedce import FedCE
+
+FOUR = torch.ones(4, dtype=torch.bool)
+AMOUNTS = torch.tensor([1.0, 2.0, 4.0, 100.0])
+
+
+def test_a_site_has_no_part_in_the_median_it_is_held_to():
+    """Of 2, 4, 100: 4; of 1, 4, 100: 4; of 1, 2, 100: 2; of 1, 2, 4: 2."""
+    assert median_of_others(AMOUNTS, FOUR).tolist() == [4, 4, 2, 2]
+
+
+def test_the_median_is_of_known_sites_and_of_two_the_middle():
+    known = torch.tensor([True, True, True, False])
+    spoilt = AMOUNTS.where(known, torch.nan)
+    assert median_of_others(spoilt, known).tolist() == [3, 2.5, 1.5, 2]
+
+
+def test_there_is_no_median_of_fewer_than_two_others():
+    found = median_of_others(AMOUNTS, torch.tensor([True, True, False, False]))
+    assert found.isnan().tolist() == [True, True, False, False]
+    assert found[2:].tolist() == [1.5, 1.5]
+
+
+def test_what_is_over_so_many_times_the_median_of_the_others_is_brought_to_that():
+    assert shrink_factors(AMOUNTS, FOUR, 3.0).tolist() == pytest.approx([1, 1, 1, 6 / 100])
+    assert shrink_factors(AMOUNTS, FOUR, 1.5).tolist() == pytest.approx([1, 1, 3 / 4, 3 / 100])
+
+
+@pytest.mark.parametrize(
+    ("amounts", "known"),
+    [
+        ([1.0, 1.0, 1.0, 3.0], [True] * 4),  # no more than three times
+        ([1.0, 1.0, 1.0, 9.0], [True, True, True, False]),  # nothing is known of it
+        ([1.0, 1.0, 1.0, 9.0], [True, False, False, True]),  # of one other there is no median
+        ([0.0, 0.0, 0.0, 9.0], [True] * 4),  # three times nothing is no bound
+    ],
+)
+def test_all_else_is_left_alone(amounts, known):
+    assert shrink_factors(torch.tensor(amounts), torch.tensor(known), 3.0).tolist() == [1, 1, 1, 1]
+
+
+UNKNOWN = torch.full((6,), torch.nan).double()
+
+
+def test_an_update_longer_than_three_times_the_median_of_the_others_is_shortened_to_that():
+    """The others' median is 1: 50 becomes 3, and 2.9 in its place stays."""
+    lengths = torch.tensor([0.8, 1.0, 1.2, 1.0, 50.0]).double()
+    factors = clip_norms(lengths, torch.ones(5, dtype=torch.bool), UNKNOWN[:5])
+    assert factors.tolist() == pytest.approx([1, 1, 1, 1, 3 / 50])
+    lengths[4] = 2.9
+    assert (clip_norms(lengths, torch.ones(5, dtype=torch.bool), UNKNOWN[:5]) == 1).all()
+
+
+def test_an_absent_site_is_neither_shortened_nor_in_the_median():
+    """With the three zeros of absent sites the median would be 0, and there would be no bound."""
+    lengths = torch.tensor([1.0, 0.0, 0.0, 2.0, 0.0, 40.0]).double()
+    present = lengths > 0
+    assert clip_norms(lengths, present, UNKNOWN).tolist() == pytest.approx([1, 1, 1, 1, 1, 3 * 1.5 / 40])
+
+
+def test_with_one_other_the_last_median_counts():
+    lengths, present = torch.tensor([1.0, 0.0, 0.0, 0.0, 0.0, 1e6]).double(), torch.tensor([True, *[False] * 4, True])
+    before = torch.tensor([2.0, 2.0, 2.0, 2.0, 2.0, 1.5]).double()
+    assert clip_norms(lengths, present, before).tolist() == pytest.approx([1, 1, 1, 1, 1, 4.5e-6])
+    assert (clip_norms(lengths, present, UNKNOWN) == 1).all()
+
+
+SENT = {"running_mean": torch.zeros(3), "running_var": torch.ones(3), "num_batches_tracked": torch.tensor(4)}
+
+
+def moved(by):
+    return {**SENT, "running_mean": torch.full((3,), by), "num_batches_tracked": torch.tensor(9)}
+
+
+def test_what_moved_over_three_times_the_median_is_brought_back_and_the_rest_kept():
+    trained = [moved(1.0), moved(2.0), moved(1.0), None, {**moved(0.0), "running_var": torch.full((3,), 1e11)}]
+    bounded, factors = bound_statistics(trained, [SENT] * 5)
+    assert [one is two for one, two in zip(bounded[:4], trained[:4], strict=True)] == [True] * 4
+    assert factors[:4].tolist() == [1.0] * 4
+    variance = bounded[4]["running_var"]
+    assert float((variance - 1).norm()) < 3.01 * 3**0.5
+    assert (variance >= 1).all()
+    assert bounded[4]["num_batches_tracked"] == 9
+
+
+def counted(counts, earner=None, parts=None, copies=None):
+    n = len(counts)
+    found = bound_counts(
+        torch.tensor(counts).double(),
+        torch.arange(n) if earner is None else torch.tensor(earner),
+        torch.ones(n).double() if parts is None else torch.tensor(parts).double(),
+        torch.zeros(n, dtype=torch.bool) if copies is None else torch.tensor(copies),
+    )
+    return pytest.approx(found.tolist())
+
+
+def test_ordinary_counts_stay_as_they_are_and_an_invented_one_is_three_times_the_median():
+    assert counted([10, 20, 30, 40]) == [10, 20, 30, 40]
+    assert counted([10, 20, 30, 1e9]) == [10, 20, 30, 60]
+
+
+def test_a_count_that_is_not_known_is_nothing_and_bounds_nobody():
+    """Known are 10, 20 and 100: to the last, the others' median is 15."""
+    assert counted([10, 20, 0, 100]) == [10, 20, 0, 45]
+
+
+def test_an_organisation_is_bounded_as_one_and_divides_what_it_counts():
+    """600 and 400 images earn as one: 1000 are over three times the others' median of 20."""
+    assert counted([10, 20, 30, 600, 400], [0, 1, 2, 3, 3], [1, 1, 1, 0.6, 0.4]) == [10, 20, 30, 36, 24]
+
+
+def test_the_images_of_copies_count_once():
+    """Of 50 and 40 the larger alone, half for each."""
+    copies = [True, True, False, False]
+    assert counted([50, 40, 60, 70], [0, 0, 2, 3], [0.5, 0.5, 1, 1], copies) == [25, 25, 60, 70]
+
+
+def test_an_earner_is_bounded_whichever_of_its_sites_is_not_known():
+    """Sites 0 and 1 earn as one; with 1e9 images they count three times the median, 60, of the other three."""
+    earner, parts = torch.tensor([0, 0, 2, 3, 4]), torch.tensor([0.5, 0.5, 1, 1, 1], dtype=torch.float64)
+    nobody = torch.zeros(5, dtype=torch.bool)
+    for counts in ([0, 1e9, 50, 60, 70], [1e9, 0, 50, 60, 70]):
+        found = bound_counts(torch.tensor(counts, dtype=torch.float64), earner, parts, nobody)
+        assert found.sum() == pytest.approx(90 + 50 + 60 + 70)
+
+
+PRESENT = torch.ones(4, dtype=torch.bool)
+
+
+def test_a_claimed_error_gives_way_to_what_others_measured():
+    claims = {"minus_error": torch.tensor([1.0, 0.2, 0.3, 0.1]).double(), "cosine": torch.ones(4).double()}
+    measured = torch.tensor([0.2, 0.2, torch.nan, 0.3]).double()
+    held = bound_claims(claims, PRESENT, measured)
+    assert held["minus_error"] is measured
+    assert held["cosine"] is claims["cosine"]
+    assert bound_claims(claims, PRESENT, None)["minus_error"] is claims["minus_error"]
+
+
+def test_the_error_that_others_measured_is_divided_by_no_claim():
+    claims = {"minus_error": torch.full((4,), 0.5).double(), "error": torch.tensor([0.0, 0.4, 0.5, 0.6]).double()}
+    measured = torch.tensor([0.2, 0.2, 0.1, 0.3]).double()
+    said = Reports(PRESENT.double(), PRESENT, bound_claims(claims, PRESENT, measured))
+    asked = {name: FedCE(error=name).data_term(said) for name in ("relative", "absolute")}
+    assert torch.equal(asked["relative"], asked["absolute"])
+    assert bound_claims(claims, PRESENT, None)["error"] is claims["error"]
+
+
+def test_a_claimed_loss_counts_at_most_the_median_of_the_others():
+    claims = {"loss": torch.tensor([1.0, 0.2, 0.3, 0.1]).double()}
+    assert bound_claims(claims, PRESENT, None)["loss"].tolist() == pytest.approx([0.2, 0.2, 0.2, 0.1])
+
+
+def test_fedave_without_claims_pays_for_dice_alone():
+    assert FedAVE().without_self_reports.distributions == "none"

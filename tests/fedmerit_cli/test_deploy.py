@@ -1,0 +1,383 @@
+"""`fedmerit deploy` and the admin's commands: kits, and what is put into them. No process is started."""
+
+import json
+import os
+import shutil
+import subprocess
+
+import pytest
+import yaml
+
+from fedmerit.flare.deploy import session
+from fedmerit.flare.deploy.kits import prepare_server, prepare_site
+from fedmerit.flare.deploy.poc import free_port
+from fedmerit.flare.deploy.preflight import preflight
+from fedmerit.flare.deploy.project import PROJECT_FILE
+from fedmerit.flare.recipe import build_site_policy
+
+CLASSES = build_site_policy()["class_allow_list"]
+
+
+@pytest.fixture(scope="module")
+def provisioned(tmp_path_factory, fedmerit):
+    out = tmp_path_factory.mktemp("deploy") / "federation"
+    options = ("--sites", "site1,site2:hospital2", "--server", "localhost", "--org", "lead", "--ports", free_port())
+    admins = ("--admin", "a@lead.org:project_admin", "--admin", "b@lead.org:member")
+    result = fedmerit("deploy", "init", "--out", out, *options, *admins)
+    assert result.exit_code == 0, result.output
+    for line in ("site1", "hospital2", "project_admin", str(out / "project.yml")):
+        assert line in result.output
+    return out
+
+
+@pytest.fixture
+def federation(provisioned, tmp_path):
+    """A copy that a test may spoil."""
+    return shutil.copytree(provisioned, tmp_path / "federation")
+
+
+@pytest.fixture
+def kit(federation):
+    return federation / "fedmerit/prod_00/site1"
+
+
+@pytest.fixture
+def server(federation):
+    return federation / "fedmerit/prod_00/localhost"
+
+
+def read(path):
+    return json.loads(path.read_text())
+
+
+def found(kit, what, **options):
+    """State and text of the preflight's lines on one matter."""
+    return [(line.state, line.message) for line in preflight(kit, **options) if line.what == what]
+
+
+# init
+
+
+def open_to_others(root):
+    """Files and folders that others may read, write or run."""
+    return [str(path) for path in (root, *root.rglob("*")) if path.stat().st_mode & 0o077]
+
+
+def test_every_file_is_for_its_owner_alone(provisioned):
+    files = [path for path in provisioned.rglob("*") if path.is_file()]
+    keys = [path for path in files if b"PRIVATE KEY" in path.read_bytes()]
+    assert {path.name for path in keys} == {"cert.json", "server.key", "client.key"}
+    assert len(keys) == 1 + 5
+    assert not open_to_others(provisioned)
+    assert {oct(path.stat().st_mode & 0o777) for path in keys} == {"0o600"}
+    assert {oct(path.stat().st_mode & 0o777) for path in provisioned.rglob("*") if path.is_dir()} == {"0o700"}
+
+
+def test_adding_a_site_closes_what_an_earlier_version_left_open(fedmerit, federation):
+    (federation / "fedmerit/state/cert.json").chmod(0o644)
+    (federation / "fedmerit/state").chmod(0o755)
+    before = os.umask(0o022)
+    os.umask(before)
+    result = fedmerit("deploy", "init", "--out", federation, "--sites", "site9", "--add")
+    assert result.exit_code == 0, result.output
+    assert not open_to_others(federation)
+    after = os.umask(before)
+    assert after == before
+
+
+def test_project_file_is_nvflares(provisioned):
+    project = yaml.safe_load((provisioned / PROJECT_FILE).read_text())
+    told = [(one["name"], one["type"], one["org"], one.get("role")) for one in project["participants"]]
+    assert told == [
+        ("localhost", "server", "lead", None),
+        ("site1", "client", "site1", None),
+        ("site2", "client", "hospital2", None),
+        ("a@lead.org", "admin", "lead", "project_admin"),
+        ("b@lead.org", "admin", "lead", "member"),
+    ]
+
+
+@pytest.mark.slow
+def test_nvflares_own_command_provisions_the_project_file(provisioned, scripts, tmp_path):
+    command = [scripts / "nvflare", "provision", "-p", provisioned / PROJECT_FILE, "-w", tmp_path / "work"]
+    subprocess.run(command, cwd=tmp_path, check=True, timeout=300, capture_output=True)
+    ours, theirs = (
+        {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
+        for root in (provisioned / "fedmerit/prod_00", tmp_path / "work/fedmerit/prod_00")
+    )
+    assert ours == theirs
+    assert "site1/local/fedmerit_versions.json" in ours
+
+
+def test_kits_hold_no_key_of_others(provisioned):
+    keys = {path.parents[1].name: path.read_bytes() for path in provisioned.glob("fedmerit/prod_00/*/startup/*.key")}
+    assert len(keys) == len(set(keys.values())) == 5
+    state = read(provisioned / "fedmerit/state/cert.json")
+    secret = state["root_pri_key"].splitlines()[1]
+    kits = [path for path in provisioned.glob("fedmerit/prod_00/**/*") if path.is_file()]
+    assert not any(secret in path.read_text(errors="replace") for path in kits)
+
+
+def test_renewing_tells_who_does_what(federation, fedmerit):
+    result = fedmerit("deploy", "renew", "--out", federation, "--names", "site2, a@lead.org")
+    assert result.exit_code == 0, result.output
+    for text in (str(federation / "fedmerit/prod_01/site2"), "fedmerit/prod_01/a@lead.org", "startup/"):
+        assert text in result.output
+    assert "site1" not in result.output
+    assert "every site has to start again" not in result.output
+    assert (
+        "every site has to start again"
+        in fedmerit("deploy", "renew", "--out", federation, "--names", "localhost").output
+    )
+
+
+def test_added_site_leaves_the_others_as_they_are(federation, fedmerit):
+    result = fedmerit("deploy", "init", "--add", "--sites", "site3:hospital3", "--out", federation)
+    assert result.exit_code == 0, result.output
+    assert "site1" not in result.output
+    for name in ("site1", "localhost", "a@lead.org"):
+        for path in (federation / "fedmerit/prod_00" / name / "startup").glob("*.crt"):
+            assert path.read_bytes() == (federation / "fedmerit/prod_01" / name / "startup" / path.name).read_bytes()
+    again = fedmerit("deploy", "init", "--add", "--sites", "site3", "--out", federation)
+    assert again.exit_code == 2
+    assert "site3" in again.stderr
+
+
+@pytest.mark.parametrize("option", [("--org", "lead"), ("--name", "ours"), ("--ports", "8102"), ("--server", "there")])
+def test_what_adding_a_site_would_not_change_is_not_taken(federation, fedmerit, option):
+    result = fedmerit("deploy", "init", "--add", "--sites", "site8", "--out", federation, *option)
+    assert result.exit_code == 2
+    assert "leave out --server, --org" in result.stderr
+    assert "site8" not in (federation / "project.yml").read_text()
+
+
+@pytest.fixture(scope="module")
+def keyed(tmp_path_factory, fedmerit):
+    """A federation with keys for encrypted runs, to which a site was added."""
+    pytest.importorskip("tenseal", reason="TenSEAL is not installed: pip install 'fedmerit[he]'")
+    out = tmp_path_factory.mktemp("keyed") / "federation"
+    for options in (("--sites", "site1,site2", "--server", "localhost", "--he"), ("--sites", "site3", "--add")):
+        result = fedmerit("deploy", "init", "--out", out, *options)
+        assert result.exit_code == 0, result.output
+    return out / "fedmerit"
+
+
+def test_all_sites_get_one_key_and_nobody_else_any(keyed):
+    before, after = keyed / "prod_00", keyed / "prod_01"
+    sites = [after / f"site{place}" for place in (1, 2, 3)] + [before / "site1", before / "site2"]
+    keys = {kit: (kit / "startup/client_context.tenseal").read_bytes() for kit in sites}
+    assert len(set(keys.values())) == 1
+    of_server = (after / "localhost/startup/server_context.tenseal").read_bytes()
+    assert of_server == (before / "localhost/startup/server_context.tenseal").read_bytes()
+    found = {path for path in keyed.rglob("*") if path.is_file() and path.read_bytes() in keys.values()}
+    private = {kit / "startup/client_context.tenseal" for kit in sites} | {keyed / "state/client_context.tenseal"}
+    assert found == private
+    assert all(path.stat().st_mode & 0o077 == 0 for path in private)
+
+
+@pytest.mark.parametrize(
+    ("name", "spoil", "state", "word"),
+    [
+        ("site1", None, "ok", "decrypts"),
+        ("localhost", None, "ok", "decrypts nothing"),
+        ("site1", "server_context.tenseal", "fail", "lacks the secret key"),
+        ("localhost", "client_context.tenseal", "fail", "holds the sites' secret key"),
+        ("site1", "rootCA.pem", "fail", "cannot be read"),
+    ],
+)
+def test_preflight_looks_at_the_context(keyed, sites, tmp_path, name, spoil, state, word):
+    kits = shutil.copytree(keyed / "prod_01", tmp_path / "kits")
+    kit = kits / name
+    if name == "site1":
+        prepare_site(kit, sites / "site1")
+    else:
+        prepare_server(kit)
+    if spoil:
+        own = "client" if name == "site1" else "server"
+        source = next(kits.glob(f"*/startup/{spoil}"))
+        (kit / f"startup/{own}_context.tenseal").write_bytes(source.read_bytes())
+    ((told_state, told),) = found(kit, "encryption", offline=True)
+    assert told_state == state
+    assert word in told
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"--sites": "site1,site1"}, ["site1", "once"]),
+        ({"--sites": "site 1"}, ["site 1", "letters"]),
+        ({"--sites": ""}, ["--sites"]),
+        ({"--sites": "a,A"}, ["case"]),
+        ({"--sites": "x" * 64}, ["63"]),
+        ({"--sites": "site1:my org"}, ["my org"]),
+        ({"--sites": "localhost"}, ["localhost", "server"]),
+        ({"--server": "fl_server"}, ["fl_server", "host name"]),
+        ({"--server": "300.1.1.1"}, ["300.1.1.1", "address"]),
+        ({"--server": "https://fl.org"}, ["https://fl.org"]),
+        ({"--server": None}, ["--server"]),
+        ({"--ports": "80000"}, ["80000", "65535"]),
+        ({"--ports": "a"}, ["--ports"]),
+        ({"--ports": "1,2,3"}, ["--ports"]),
+        ({"--admin": "me"}, ["--admin", "EMAIL:ROLE"]),
+        ({"--admin": "me:lead"}, ["me", "e-mail"]),
+        ({"--admin": "me@x.org:boss"}, ["boss", "project_admin"]),
+        ({"--admin": "me@x.org:member"}, ["submit"]),
+        ({"--name": "my federation"}, ["my federation"]),
+    ],
+)
+def test_what_cannot_work_is_refused(fedmerit, tmp_path, options, words):
+    given = {"--sites": "site1,site2", "--server": "localhost", "--out": tmp_path / "new"} | options
+    result = fedmerit("deploy", "init", *(part for item in given.items() if item[1] is not None for part in item))
+    assert result.exit_code == 2, result.output
+    assert [word for word in words if word not in result.stderr] == []
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_folder_in_use_is_left_alone(fedmerit, tmp_path):
+    (tmp_path / "thesis.txt").write_text("all of it")
+    result = fedmerit("deploy", "init", "--sites", "a", "--server", "localhost", "--out", tmp_path)
+    assert result.exit_code == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+# site and server
+
+
+def test_site_is_prepared(kit, sites, fedmerit):
+    result = fedmerit("deploy", "site", "--kit", kit, "--sites-folder", sites, "--device", "cpu", "--offline")
+    assert result.exit_code == 0, result.output
+    assert read(kit / "local/fedmerit.json") == {
+        "site": "site1",
+        "site_folder": str(sites / "site1"),
+        "device": "cpu",
+        "runs": str(kit / "runs"),
+    }
+    resources = read(kit / "local/resources.json")
+    assert resources["class_allow_list"] == CLASSES
+    assert resources["class_list_enforcement_mode"] == "enforce"
+    assert resources["allow_log_streaming"] is False
+    parts = {part["id"]: part for part in resources["components"]}
+    assert "site_log_streamer" not in parts
+    assert parts["resource_manager"]["args"]["num_of_gpus"] == 0
+    for rights in read(kit / "local/authorization.json")["permissions"].values():
+        assert rights["byoc"] == rights["shell_commands"] == rights["server-predeployed-flwr"] == "none"
+    assert read(kit / "local/authorization.json")["permissions"]["project_admin"]["submit_job"] == "any"
+    assert read(kit / "local/privacy.json")["default_scope"] == "fedmerit"
+    assert "start.sh" in result.output
+
+
+def test_code_of_others_is_allowed_where_asked_for(kit, sites, fedmerit):
+    options = ("--site-folder", sites / "site1", "--byoc", "--offline")
+    result = fedmerit("deploy", "site", "--kit", kit, *options)
+    assert result.exit_code == 0, result.output
+    permissions = read(kit / "local/authorization.json")["permissions"]
+    assert (permissions["project_admin"]["byoc"], permissions["org_admin"]["byoc"]) == ("any", "none")
+    assert permissions["project_admin"]["shell_commands"] == "none"
+    assert [state for state, _ in found(kit, "policy")] == ["warn"]
+
+
+def test_server_is_prepared(server, sites, fedmerit, tmp_path):
+    result = fedmerit("deploy", "server", "--kit", server, "--server-sites", sites, "--runs", tmp_path / "runs")
+    assert result.exit_code == 0, result.output
+    assert read(server / "local/fedmerit.json") == {
+        "site": "server",
+        "server_sites": str(sites),
+        "runs": str(tmp_path / "runs"),
+        "device": "auto",
+    }
+    text = (server / "local/resources.json").read_text()
+    assert "/tmp/nvflare" not in text
+    assert str(server / "storage") in text
+    assert (
+        read(server / "local/resources.json")["class_allow_list"] == build_site_policy(track=True)["class_allow_list"]
+    )
+
+
+@pytest.mark.parametrize(("command", "name"), [("site", "localhost"), ("server", "site1"), ("site", "a@lead.org")])
+def test_kit_of_another_kind(federation, sites, fedmerit, command, name):
+    folder = ("--sites-folder", sites) if command == "site" else ()
+    result = fedmerit("deploy", command, "--kit", federation / "fedmerit/prod_00" / name, *folder)
+    assert result.exit_code == 2
+    assert f"expected that of {'a site' if command == 'site' else 'the server'}" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ((), ["--sites-folder", "--site-folder"]),
+        (("--site-folder", "{sites}/site2"), ["site1", "site2"]),
+        (("--site-folder", "{sites}/site9"), ["site9", "fedmerit prepare"]),
+        (("--sites-folder", "{sites}", "--device", "cuda:77"), ["cuda:77", "site1"]),
+    ],
+)
+def test_site_that_cannot_be_prepared(kit, sites, fedmerit, options, words):
+    result = fedmerit("deploy", "site", "--kit", kit, *(option.format(sites=sites) for option in options))
+    assert result.exit_code == 2
+    assert [word for word in words if word not in result.stderr] == []
+    assert not (kit / "local/fedmerit.json").exists()
+
+
+@pytest.mark.parametrize("command", ["status", "submit", "fetch", "abort"])
+@pytest.mark.parametrize("which", ["site", "none"])
+def test_admins_commands_with_another_kit(fedmerit, kit, tmp_path, command, which):
+    job = {"status": (), "submit": ("job",), "fetch": ("id", "--out", tmp_path / "run"), "abort": ("id",)}[command]
+    result = fedmerit(command, *job, "--kit", kit if which == "site" else tmp_path)
+    assert result.exit_code == 2
+    assert "startup kit" in result.stderr
+
+
+@pytest.mark.slow
+def test_server_that_is_not_there(fedmerit, federation, monkeypatch):
+    begin = session.new_secure_session
+    monkeypatch.setattr(session, "new_secure_session", lambda *kit, timeout: begin(*kit, timeout=1.0))
+    result = fedmerit("job", "status", "--kit", federation / "fedmerit/prod_00/a@lead.org")
+    assert result.exit_code == 2
+    for word in ("localhost", "cannot be reached", "is it started"):
+        assert word in result.stderr
+
+
+# check
+
+
+@pytest.fixture
+def ready(kit, sites):
+    """A site's kit, made ready."""
+    prepare_site(kit, sites / "site1")
+    return kit
+
+
+def test_faults_of_the_data_are_told(ready, own_sites, fedmerit):
+    folder = own_sites / "site1"
+    lists = read(folder / "datalist.json")
+    os.remove(folder / lists["training"][0]["image"])
+    prepare_site(ready, folder)
+    result = fedmerit("deploy", "check", "--kit", ready, "--offline")
+    assert result.exit_code == 1
+    assert "fedmerit check" in " ".join(result.output.split())
+    assert "not ready: 1" in result.stderr
+
+
+def test_faults_are_told_of_a_folder_that_is_not_called_as_its_site(ready, own_sites, fedmerit):
+    folder = (own_sites / "site1").rename(own_sites / "prostate-2024")
+    prepare_site(ready, folder)
+    whole = fedmerit("deploy", "check", "--kit", ready, "--offline")
+    assert whole.exit_code == 0, whole.output
+    os.remove(folder / read(folder / "datalist.json")["training"][0]["image"])
+    result = fedmerit("deploy", "check", "--kit", ready, "--offline")
+    assert result.exit_code == 1
+    assert "file not found" in " ".join(result.output.split())
+
+
+def test_a_folder_that_is_gone_is_told_though_others_lie_beside_it(ready, own_sites, fedmerit):
+    prepare_site(ready, own_sites / "site1")
+    shutil.rmtree(own_sites / "site1")
+    assert (own_sites / "site2").is_dir()
+    result = fedmerit("deploy", "check", "--kit", ready, "--offline")
+    assert result.exit_code == 1
+    assert "no such site folder" in " ".join(result.output.split())
+
+
+def test_kit_that_was_not_prepared(kit, fedmerit):
+    result = fedmerit("deploy", "check", "--kit", kit)
+    assert result.exit_code == 2
+    assert "fedmerit deploy site" in result.stderr

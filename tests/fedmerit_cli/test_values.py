@@ -1,0 +1,263 @@
+"""`fedmerit value leave-one-out` and `fedmerit value shapley` with tiny real trainings."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+
+import pandas as pd
+import psutil
+import pytest
+from gate import Gate
+
+from fedmerit.records.results import read_run, read_table
+from fedmerit_evaluation.ground_truth.ground_truths import coalition_utilities
+from fedmerit_evaluation.ground_truth.semivalues import EMPTY_COALITION
+from fedmerit_evaluation.ground_truth.shapley_approximations import Sampling
+from fedmerit_evaluation.ground_truth.value_tables import leave_one_out_tables, sampled_tables, shapley_tables
+from fedmerit_evaluation.results.views import Results
+
+ROUNDS = 2
+LOO = ["site1+site2+site3", "site1+site2", "site1+site3", "site2+site3"]
+ALONE = ["site1", "site2", "site3"]
+
+
+@pytest.fixture(scope="module")
+def arguments(sites, small):
+    """A command and its options for tiny trainings, one at a time; keywords replace them."""
+
+    def build(command, out, **changes):
+        chosen = {"out": out, "sites": sites, "rounds": ROUNDS, "jobs": 1} | changes
+        given = [text for name, value in chosen.items() for text in (f"--{name.replace('_', '-')}", str(value))]
+        return command, *given, *small
+
+    return build
+
+
+@pytest.fixture(scope="module")
+def whole(fedmerit, arguments, tmp_path_factory):
+    """`loo`, then `shapley` in the same folder: what each printed, and the files between. Never change it."""
+    out = tmp_path_factory.mktemp("values") / "out"
+    first = fedmerit(*arguments("loo", out))
+    assert first.exit_code == 0, first.output
+    between = contents(out)
+    second = fedmerit(*arguments("shapley", out))
+    assert second.exit_code == 0, second.output
+    return out, first.output, between, second.output
+
+
+@pytest.fixture
+def own(whole, tmp_path):
+    """A copy of the trained folder that a test may spoil."""
+    shutil.copytree(whole[0], tmp_path / "out")
+    return tmp_path / "out"
+
+
+def contents(out):
+    """Every file below ``runs`` and its time."""
+    return {path: path.stat().st_mtime_ns for path in (out / "runs").rglob("*") if path.is_file()}
+
+
+def plain(text):
+    """Printed text without its line ends, which a narrow terminal sets elsewhere."""
+    return " ".join(text.split())
+
+
+def assert_written(out, tables):
+    """The CSV files hold these tables, and LaTeX stands beside them."""
+    for table in tables:
+        written = pd.read_csv(out / "tables" / f"{table.name}.csv")
+        pd.testing.assert_frame_equal(
+            written, table.frame, check_dtype=False, check_names=False, rtol=1e-12, atol=1e-12
+        )
+        assert r"\bottomrule" in (out / "tables" / f"{table.name}.tex").read_text()
+
+
+def test_loo_says_the_cost_then_prints_and_writes_the_tables(whole):
+    out, printed, _, _ = whole
+    images = ROUNDS * 15 * (3 + 2 + 2 + 2)
+    cost = rf"4 of 4 trainings to do, {images} images in all: about (a minute|\d+ minutes) with 1 at a time"
+    assert re.match(cost, plain(printed))
+    assert "over the sites' own time" in plain(printed)
+    assert printed.index("trainings to do") < printed.index("Leave-one-out")
+    assert "Who loses by whose absence" in plain(printed)
+    tables = leave_one_out_tables(Results(read_table(out / "results.csv")))
+    assert_written(out, tables)
+    for row in range(3):
+        assert tables[0].cell(row, 1) in printed
+
+
+def test_shapley_trains_only_what_loo_did_not(whole):
+    out, _, between, printed = whole
+    assert "3 of 7 trainings to do" in printed
+    names = sorted(f"{coalition}_seed0" for coalition in LOO + ALONE)
+    assert sorted(path.name for path in (out / "runs").iterdir()) == names
+    assert sorted({path.relative_to(out / "runs").parts[0] for path in between}) == sorted(f"{c}_seed0" for c in LOO)
+    after = contents(out)
+    assert {path: after[path] for path in between} == between
+    tables = shapley_tables(Results(read_table(out / "results.csv")))
+    assert_written(out, tables)
+    assert set(tables[1].frame["Coalition"]) == {*LOO, *ALONE}
+    assert "Test Dice of each coalition's model" in plain(printed)
+    assert "trainings, results, figure and tables" in plain(printed)
+    assert (out / "figures" / "values.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_second_call_trains_nothing_and_says_the_same(fedmerit, arguments, whole, own):
+    before, results = contents(own), (own / "results.csv").read_text()
+    for command, printed, start in (
+        ("loo", whole[1], "Leave-one-out (as"),
+        ("shapley", whole[3], "Values of test Dice"),
+    ):
+        result = fedmerit(*arguments(command, own))
+        assert result.exit_code == 0, result.output
+        assert "trainings to do" not in result.output
+        tables = [text.partition(start)[2].rpartition("trainings, results")[0] for text in (result.output, printed)]
+        assert tables[0]
+        assert tables[0] == tables[1]
+    assert contents(own) == before
+    assert (own / "results.csv").read_text() == results
+
+
+def test_sampled_values(fedmerit, arguments, own):
+    """Every order of three sites is among twenty, so all coalitions are needed; they are there."""
+    before = contents(own)
+    sampling = {"exact_up_to": 2, "truncation": 0, "precision": 0, "most_permutations": 20}
+    result = fedmerit(*arguments("shapley", own, **sampling))
+    assert result.exit_code == 0, result.output
+    assert "3 sites: permutations are sampled; --exact-up-to 3 trains all" in plain(result.output)
+    assert "20 permutations, the most allowed" in plain(result.output)
+    assert "trainings to do" not in result.output
+    assert contents(own) == before
+    game = coalition_utilities(Results(read_table(own / "results.csv")))[0]
+    rule = Sampling(tuple(ALONE), seed=0, truncation=0, precision=0, most=20)
+    estimate = rule.estimate(game)
+    assert not estimate.needed
+    tables = sampled_tables(ALONE, {0: estimate})
+    assert_written(own, tables)
+    assert tables[0].frame["Shapley [points]"].sum() == pytest.approx(100 * float(game[frozenset(ALONE)]))
+
+
+def test_sampling_that_is_truncated_trains_no_more_than_it_needs(fedmerit, arguments, tmp_path):
+    """All together is within 100 points of nobody: every order ends before its first site."""
+    out = tmp_path / "out"
+    changes = {"exact_up_to": 2, "truncation": 1, "most_permutations": 20, "rounds": 1}
+    result = fedmerit(*arguments("shapley", out, **changes))
+    assert result.exit_code == 0, result.output
+    assert [path.name for path in (out / "runs").iterdir()] == ["site1+site2+site3_seed0"]
+    assert pd.read_csv(out / "tables/shapley.csv")["Shapley [points]"].to_list() == [0, 0, 0]
+    assert Sampling(tuple(ALONE), truncation=1).estimate({EMPTY_COALITION: 0.0}).needed == (frozenset(ALONE),)
+
+
+def test_results_stay_of_all_that_is_trained(fedmerit, arguments, whole, own):
+    """`loo` after `shapley` does not forget the coalitions that it does not ask for."""
+    assert fedmerit(*arguments("loo", own)).exit_code == 0
+    assert set(read_table(own / "results.csv")["coalition"]) == {*LOO, *ALONE}
+
+
+@pytest.mark.slow
+def test_interrupted_from_the_terminal(fedmerit, arguments, scripts, whole, tmp_path):
+    """Ctrl-C goes to every process of the terminal; the same command goes on to the same tables."""
+    out = tmp_path / "out"
+    words = [str(part) for part in (scripts / "fedmerit", *arguments("shapley", out, jobs=2))]
+    process = psutil.Popen(
+        words,
+        env=os.environ | Gate(tmp_path / "gate", out, records=1).environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # background jobs inherit that it is ignored
+    )
+    family = []
+    try:
+        deadline = time.monotonic() + 600
+        while not list(out.glob("runs/*/ledger.jsonl")):
+            assert process.poll() is None, process.stderr.read()
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        family = process.children(recursive=True)
+        assert family
+        os.killpg(process.pid, signal.SIGINT)
+        stdout, stderr = process.communicate(timeout=120)
+    finally:
+        for member in (process, *family):
+            if member.is_running():
+                member.kill()
+    assert psutil.wait_procs(family, timeout=60)[1] == []
+    assert process.returncode == 130
+    assert "stopped; the same command goes on from what is done" in stderr
+    assert "Traceback" not in stdout + stderr
+    assert "Error" not in stdout + stderr
+    assert len(list(out.glob("runs/*/run.json"))) == 7
+    result = fedmerit(*arguments("shapley", out))
+    assert result.exit_code == 0, result.output
+    for name in ("shapley.csv", "coalitions.csv"):
+        assert (out / "tables" / name).read_text() == (whole[0] / "tables" / name).read_text()
+
+
+def test_a_training_that_fails_is_told(fedmerit, arguments, tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        "fedmerit_evaluation.ground_truth.coalitions.execute_all",
+        lambda folders, *rest, **options: dict.fromkeys(folders, "round 0: no site sent a usable reply"),
+    )
+    result = fedmerit(*arguments("loo", tmp_path / "out"))
+    assert result.exit_code == 1
+    assert result.stderr.count("failed: ") == 4
+    for coalition in LOO:
+        assert f"{coalition}_seed0: round 0: no site sent a usable reply" in result.stderr
+    assert "the same command goes on from what is done" in result.stderr
+    assert "Leave-one-out" not in result.output
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"jobs": 0}, "--jobs 0: expected 1 or more"),
+        ({"seeds": "0,one"}, "--seeds"),
+        ({"rounds": 0}, "rounds"),
+        ({"method": "eu"}, "such as fedavg"),
+        ({"method": "fedci"}, "--server-share"),
+        ({"device": "cuda:99"}, "cuda:99"),
+    ],
+)
+def test_bad_input_before_anything_is_trained(fedmerit, arguments, tmp_path, changes, told):
+    result = fedmerit(*arguments("loo", tmp_path / "out", **changes))
+    assert result.exit_code == 2
+    assert told in result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_one_permutation_is_none_to_judge_by(fedmerit, arguments, tmp_path):
+    result = fedmerit(*arguments("shapley", tmp_path / "out", exact_up_to=2, most_permutations=1))
+    assert result.exit_code == 2
+    assert "--most-permutations 1: expected 2 or more" in result.stderr
+
+
+def test_one_site_has_nobody_to_be_left_out_from(fedmerit, arguments, own_sites, tmp_path):
+    for name in ("site2", "site3"):
+        shutil.rmtree(own_sites / name)
+    result = fedmerit(*arguments("loo", tmp_path / "out", sites=own_sites))
+    assert result.exit_code == 2
+    assert "holds site1 alone" in result.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_other_options_need_another_folder(fedmerit, arguments, whole):
+    before = contents(whole[0])
+    result = fedmerit(*arguments("shapley", whole[0], rounds=3))
+    assert result.exit_code == 2
+    assert "holds trainings with rounds 2. Go on with the same, or choose another --out" in result.stderr
+    assert contents(whole[0]) == before
+
+
+@pytest.mark.slow
+def test_a_server_set_of_its_own(server_sites_data, arguments, fedmerit, tmp_path):
+    """Methods with candidates need one: the folder is recorded with every training."""
+    changes = {"method": "fedci", "sites": server_sites_data, "server_sites": server_sites_data.parent / "server"}
+    result = fedmerit(*arguments("loo", tmp_path / "out", rounds=1, **changes))
+    assert result.exit_code == 0, result.output
+    recorded = {read_run(file.parent)["server_sites"] for file in tmp_path.glob("out/runs/*/run.json")}
+    assert recorded == {str(server_sites_data.parent / "server")}

@@ -1,0 +1,62 @@
+"""CSV tables from and for spreadsheets."""
+
+import pandas as pd
+import pytest
+
+from fedmerit.errors import BadInput
+from fedmerit_data.tables import escape_formulas, read_table
+
+COLUMNS = ("site", "case")
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        b"site,case\nBasel,a\nBern,b\n",
+        b"\xef\xbb\xbfsite;case\r\nBasel;a\r\nBern;b\r\n",  # of a German spreadsheet
+        b"case, site ,scanner\na, Basel,x\nb,Bern ,y",
+    ],
+)
+def test_commas_and_semicolons(tmp_path, written):
+    (tmp_path / "table.csv").write_bytes(written)
+    rows = [(2, {"site": "Basel", "case": "a"}), (3, {"site": "Bern", "case": "b"})]
+    assert read_table(tmp_path / "table.csv", COLUMNS) == rows
+
+
+def test_rows_are_told_by_their_lines_and_empty_ones_left_out(tmp_path):
+    (tmp_path / "table.csv").write_text("site,case\nBasel,a\n,\n\n ,\nBern,\n")
+    rows = [(2, {"site": "Basel", "case": "a"}), (6, {"site": "Bern", "case": ""})]
+    assert read_table(tmp_path / "table.csv", COLUMNS) == rows
+
+
+@pytest.mark.parametrize(
+    ("written", "told"),
+    [
+        (b"", "has no column site"),
+        (b"site\tcase\nBasel\ta\n", "has no column site"),
+        (b"site,patient\nBasel,a\n", "has no column case"),
+        ("site,case\nZürich,a\n".encode("latin-1"), "not a readable table"),
+        (None, "not a readable table"),
+    ],
+)
+def test_what_is_no_such_table(tmp_path, written, told):
+    file = tmp_path / "table.csv"
+    if written is not None:
+        file.write_bytes(written)
+    with pytest.raises(BadInput, match=rf"table\.csv: {told}.*; expected the columns site, case, as CSV in UTF-8"):
+        read_table(file, COLUMNS)
+
+
+def test_what_a_spreadsheet_would_compute_begins_with_an_apostrophe():
+    texts = {
+        "=1+1": "'=1+1", "+site": "'+site", "-site": "'-site", "@SUM(A1)": "'@SUM(A1)", "\t=1": "'\t=1",
+        "\r=1": "'\r=1", "-": "'-", "-3.5": "-3.5", "+1e5": "+1e5", "site=1": "site=1", "": "", "'=1": "'=1",
+    }  # fmt: skip
+    assert escape_formulas(pd.DataFrame({"x": list(texts)}))["x"].to_list() == list(texts.values())
+
+
+def test_numbers_stay_and_headings_are_texts_too():
+    table = pd.DataFrame({"=cmd()": [-1.5, 2.0], "site": ["=A", "B"], 7: [None, -3]})
+    plain = escape_formulas(table)
+    assert plain.to_csv(index=False, lineterminator="\n") == "'=cmd(),site,7\n-1.5,'=A,\n2.0,B,-3.0\n"
+    assert table.columns.to_list() == ["=cmd()", "site", 7]  # what came in is left alone

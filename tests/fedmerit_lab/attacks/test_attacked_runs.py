@@ -1,0 +1,108 @@
+"""The runs of a study of free riders."""
+
+import json
+import shutil
+
+import pytest
+
+from fedmerit.errors import BadInput
+from fedmerit.records.results import read_run
+from fedmerit_evaluation.studies.study_folders import parse_methods
+from fedmerit_lab.attacks import attacked_runs
+from fedmerit_lab.attacks.attacked_runs import HONEST, collect_results, parse_attack_kinds, prepare
+
+SETTINGS = {"architecture": "unet", "width": "2", "depth": "2", "residual_units": "0"}
+
+# Kinds
+
+
+def test_all_kinds_are_those_that_a_site_can_follow():
+    kinds = parse_attack_kinds("all", ["disc", "cup"])
+    assert {"repeat", "delta-noise", "swapped", "duplicate", "split"} <= set(kinds)
+    assert "twin" not in kinds
+    assert "swapped" not in parse_attack_kinds("all", ["prostate"])  # inverted, there
+    assert parse_attack_kinds("noise:from=3, split", ["prostate"]) == ["noise:from=3", "split"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("lazy", "unknown"), ("zero,zero", "twice"), ("twin:of=A", "duplicate"), ("noise:x=1", "x=1"), ("", "unknown")],
+)
+def test_unusable_kinds_are_told(text, words):
+    with pytest.raises(BadInput, match=words):
+        parse_attack_kinds(text, ["prostate"])
+
+
+# Runs
+
+
+def config(out, sites, kinds="zero,duplicate,noise:from=2", **changes):
+    options = {"sites": sites, "rounds": 3} | changes
+    return prepare(out, parse_methods("fedavg,fedce"), kinds.split(","), ["site1", "site3"], [0, 1], SETTINGS, options)
+
+
+def test_every_run_is_planned_and_says_what_it_is(sites, tmp_path):
+    attacks = config(tmp_path, sites)
+    assert len(attacks) == 2 * 2 * (1 + 3 * 2)
+    assert len({attack.folder for attack in attacks}) == len(attacks)
+    assert [attack.kind for attack in attacks[:4]] == [HONEST] * 4
+    for attack in attacks:
+        info = read_run(attack.folder)
+        assert (info["method"], info["seed"], info["engine"]) == (attack.label, attack.seed, "local")
+        assert info["training"]["validate_trained"] is True
+        expected = {
+            HONEST: {},
+            "zero": {attack.site: "zero:from=0"},
+            "noise:from=2": {attack.site: "noise:from=2:times=1.0"},
+            "duplicate": {f"{attack.site}-copy": f"twin:from=0:of={attack.site}"},
+        }
+        assert info["attacks"] == expected[attack.kind]
+        assert attack.first == (2 if attack.kind.startswith("noise") else 0)
+        assert len(info["sites"]) == (4 if attack.kind == "duplicate" else 3)
+        assert set(attack.riders) <= set(info["sites"])
+        assert bool(attack.riders) == (attack.kind != HONEST)
+    assert {attack.riders for attack in attacks if attack.kind == "duplicate"} == {
+        ("site1", "site1-copy"),
+        ("site3", "site3-copy"),
+    }
+    assert collect_results(attacks).rows.empty
+
+
+@pytest.mark.slow
+def test_a_study_goes_on_with_the_same_options_alone(sites, tmp_path):
+    first = config(tmp_path, sites, "zero,split")
+    content = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("run.json")}
+    assert config(tmp_path, sites, "zero,split") == first
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("run.json")} == content
+    assert len(config(tmp_path, sites, "zero,split,delta")) > len(first)
+    with pytest.raises(BadInput, match="rounds"):
+        config(tmp_path, sites, "zero", rounds=4)
+
+
+def test_what_cannot_be_run_leaves_nothing_behind(sites, tmp_path):
+    for kinds, options, words in (
+        ("noise:from=3", {}, "begins in round 3"),
+        ("zero", {"rounds": 0}, "rounds"),
+    ):
+        with pytest.raises(BadInput, match=words):
+            config(tmp_path / "out", sites, kinds, **options)
+        assert not (tmp_path / "out").exists()
+    with pytest.raises(BadInput, match="site9"):
+        prepare(tmp_path / "out", parse_methods("fedavg"), ["zero"], ["site9"], [0], {}, {"sites": sites, "rounds": 3})
+
+
+def test_copies_of_a_site_are_of_the_images_that_it_has_now(sites, tmp_path):
+    own = shutil.copytree(sites, tmp_path / "sites")
+    config(tmp_path / "out", own, "duplicate")
+    info = json.loads((own / "site1" / "site.json").read_text())
+    (own / "site1" / "site.json").write_text(json.dumps(info | {"prepared": "anew"}))
+    options = {"sites": own, "rounds": 3}
+    with pytest.raises(BadInput, match=r"site1 is not what .* was started with"):  # though no run is of this seed
+        prepare(tmp_path / "out", parse_methods("cgsv"), ["duplicate"], ["site1"], [5], SETTINGS, options)
+
+
+def test_sites_forget_what_a_finished_run_no_longer_needs(tmp_path):
+    (tmp_path / "sites" / "A").mkdir(parents=True)
+    (tmp_path / "models").mkdir()
+    attacked_runs.forget(tmp_path, tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["models"]

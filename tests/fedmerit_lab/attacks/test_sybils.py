@@ -1,0 +1,53 @@
+"""Site folders in which one site stands twice, or as two."""
+
+import pytest
+
+from fedmerit.attacks.catalogue import STUDY_ATTACKS
+from fedmerit.errors import BadInput
+from fedmerit.trainers.monai_trainer.data import Slices, open_sites
+from fedmerit_lab.attacks.sybils import SYBILS, duplicate, split
+
+
+def test_a_run_knows_that_it_has_none_of_them():
+    assert tuple(SYBILS) == STUDY_ATTACKS
+
+
+def arrays(folder) -> set[int]:
+    return {case.image_file.stat().st_ino for cases in folder.splits.values() for case in cases}
+
+
+def test_a_duplicated_site_stands_twice_by_links(sites, tmp_path):
+    assert duplicate(sites, "site2", tmp_path / "out") == ["site2", "site2-copy"]
+    made, before = ({folder.name: folder for folder in open_sites(root)} for root in (tmp_path / "out", sites))
+    assert set(made) == {*before, "site2-copy"}
+    for name, folder in made.items():
+        original = before[name.removesuffix("-copy")]
+        assert arrays(folder) == arrays(original)
+        assert folder.info["counts"]["training"] == {"cases": 5, "patients": 5, "slices": 15}
+        folder.require_arrays()
+    assert made["site2-copy"].info["copy_of"] == "site2"
+
+
+def test_a_split_site_has_two_halves_that_share_no_training_patient(sites, tmp_path):
+    assert split(sites, "site2", tmp_path / "out") == ["site2-a", "site2-b"]
+    made = {folder.name: folder for folder in open_sites(tmp_path / "out")}
+    original = next(folder for folder in open_sites(sites) if folder.name == "site2")
+    assert "site2" not in made
+    halves = [made["site2-a"], made["site2-b"]]
+    patients = [{case.patient for case in half.cases("training")} for half in halves]
+    assert not patients[0] & patients[1]
+    assert patients[0] | patients[1] == {case.patient for case in original.cases("training")}
+    assert all(patients)
+    for half in halves:
+        assert len(half.cases("testing")) == len(original.cases("testing"))
+        assert half.info["counts"]["training"]["slices"] == len(Slices(half.cases("training")))
+
+
+@pytest.mark.parametrize("kind", [duplicate, split])
+def test_a_site_that_is_not_there_or_would_be_there_twice(sites, tmp_path, kind):
+    with pytest.raises(BadInput, match=r"site9.*site1"):
+        kind(sites, "site9", tmp_path / "out")
+    taken = kind(sites, "site1", tmp_path / "taken")[1]
+    if kind is duplicate:
+        with pytest.raises(BadInput, match=f"{taken} already"):
+            kind(tmp_path / "taken", "site1", tmp_path / "again")
