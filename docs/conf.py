@@ -1,11 +1,32 @@
 """The documentation as a site: `make docs`."""
 
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT / "docs"), *(str(ROOT / name) for name in ("custom", "data_prep", "evaluation", "cli"))]
+
 project = "FedMerit"
-extensions = ["myst_parser", "sphinxcontrib.mermaid"]
+extensions = ["myst_parser", "sphinxcontrib.mermaid", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 source_suffix = {".md": "markdown"}
 root_doc = "index"
 html_theme = "furo"
 myst_heading_anchors = 3
 myst_fence_as_directive = ["mermaid"]
-exclude_patterns = ["site", "README.md"]  # index.md includes the latter
+exclude_patterns = ["site", "README.md", "studies/_source"]  # index.md includes the first README
 html_static_path: list[str] = []
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+
+
+def add_options(app, name, source):
+    """The page of commands gets every option of every command."""
+    if name == "commands":
+        import tables
+
+        source[0] += "\n" + tables.commands_options()
+
+
+def setup(app):
+    """What Sphinx calls first."""
+    app.connect("source-read", add_options)

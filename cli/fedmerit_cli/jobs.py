@@ -15,10 +15,8 @@ AdminKit = Annotated[Path, typer.Option(envvar="FEDMERIT_KIT", help="The admin's
 JobId = Annotated[str, typer.Argument(help="Id that `fedmerit job submit` printed.")]
 
 commands = Commands("Jobs of a deployed federation: export, submit, follow, fetch, resume.")
-EXPORTED = (
-    "method", "sites", "rounds", "seed", "contributions", "recipe", "preset", "final_model", "settings", "min_sites",
-    "round_timeout", "track", "guard", "on_verdict", "privacy", "values", "keep_updates",
-)  # fmt: skip
+HERE = ("out", "engine", "only", "threads", "device", "server_sites", "attacks")  # options of runs on this machine
+EXPORTED = [name for name in RunOptions.model_fields if name not in HERE]
 
 
 @commands.add("job export --method fedce --task prostate --out jobs/fedce --min-sites 4")
@@ -43,7 +41,7 @@ def export(
         raise BadInput(f"task {task!r}: unknown; expected one of {', '.join(TASKS)}, or --sites SITES")
     config, filters = job_configuration(asked, task)
     job = out.resolve()  # an earlier export there is moved away and replaced
-    export_job(config, job, byoc=byoc, privacy=filters, track=asked.track, **asked.waiting._asdict())
+    export_job(config, job, asked.waiting, byoc=byoc, privacy=filters, track=asked.track)
     console.print(f"job folder: {out}\nSHA-256 of its files: {folder_digest(job)}", soft_wrap=True)
 
 

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Self, TypeVar, get_args, get_origin
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 
 from fedmerit.configuration.recipes import RECIPES, ROUNDS
@@ -20,6 +20,7 @@ from fedmerit.errors import BadInput, suggest
 
 TRAINING, MACHINES, PROTECTION, STUDIES = "Training", "Machines", "Guard and privacy", "Studies and records"
 Function = TypeVar("Function", bound=Callable[..., Any])
+NVFLARE_ONLY = ("round_timeout", "track")  # options that the local engine has no use for
 MERGED = ("recipe", "preset", "final_model", "guard", "on_verdict")  # settings with an option of their own
 
 
@@ -68,6 +69,11 @@ class Waiting(NamedTuple):
 
     min_sites: int
     round_timeout: float
+
+    def require_sites(self, number: int) -> None:
+        """`BadInput` if so many sites cannot be enough for a round."""
+        if self.min_sites > number:
+            raise BadInput(f"min_sites={self.min_sites}: expected 1 to the number of sites, {number}")
 
     @classmethod
     def of_record(cls, info: Mapping[str, Any]) -> Self:
@@ -177,6 +183,14 @@ class RunOptions(BaseModel):
         Shown(panel=STUDIES),
     ] = False  # fmt: skip
 
+    @model_validator(mode="after")
+    def _check_engine(self) -> Self:
+        if self.engine == "local" and self.round_timeout:
+            raise ValueError(f"--round-timeout {self.round_timeout:g}: only with NVFlare's engines; take --engine sim")
+        if self.engine == "poc" and self.threads:
+            raise ValueError(f"--threads {self.threads}: with --engine poc all sites are concurrent; leave it out")
+        return self
+
     @classmethod
     def read(cls, values: Mapping[str, Any], source: str = "", label: Callable[[str, Any], str] = _label) -> Self:
         """The options of these ``values`` by name.
@@ -192,6 +206,8 @@ class RunOptions(BaseModel):
             return cls.model_validate(dict(values))
         except ValidationError as error:
             first = error.errors()[0]
+            if not first["loc"]:  # of several options, which the message names
+                raise BadInput(f"{before}{first['ctx']['error']}") from None
             name = str(first["loc"][0])
             field = cls.model_fields[name]
             raise BadInput(f"{before}{label(name, values[name])}: {_expected(first, field)}") from None

@@ -162,8 +162,8 @@ class Preparation:
 
     def array_options(self, raw: Path) -> dict[str, Any]:
         """All that the stored arrays depend on: with other values, finished cases cannot be reused."""
-        of_lists = ("ratios", "seed", "slices", "server_share", "patient_table", "normalisation")
-        options = {name: value for name, value in self.record().items() if name not in of_lists}
+        only_in_lists = ("ratios", "seed", "slices", "server_share", "patient_table", "normalisation")
+        options = {name: value for name, value in self.record().items() if name not in only_in_lists}
         options |= {"size": self.size} | self.meaning()
         if self.kind == GENERIC:
             options["normalisation"] = self.layout.normalisation

@@ -1,6 +1,7 @@
 """The commands as Python functions."""
 
 import shutil
+import sys
 from importlib.metadata import version
 
 import pytest
@@ -22,11 +23,11 @@ def test_version():
 
 
 def test_from_sites_to_tables_and_report(sites, tmp_path):
-    told = []
+    records = []
     done = fedmerit.run(
-        tmp_path / "run", "fedavg", sites, rounds=2, engine="local", settings=SETTINGS, on_round=told.append
+        tmp_path / "run", "fedavg", sites, rounds=2, engine="local", settings=SETTINGS, on_round=records.append
     )
-    assert [record["round"] for record in told] == [0, 1]
+    assert [record["round"] for record in records] == [0, 1]
     table = done.results.dice_and_contributions
     assert list(table["site"]) == done.sites
     assert table["dice"].between(0, 1).all()
@@ -35,8 +36,8 @@ def test_from_sites_to_tables_and_report(sites, tmp_path):
     assert page.startswith("<!DOCTYPE html>")
     plain = fedmerit.report(tmp_path / "run", tmp_path / "plain.html", sites=sites, images=False).read_text()
     assert len(plain) < len(page)  # test images with outlines are most of it
-    with pytest.raises(BadInput, match="no-truth"):
-        fedmerit.report(tmp_path / "run", tmp_path / "held.html", truth=tmp_path / "no-truth")
+    with pytest.raises(BadInput, match="no-values"):
+        fedmerit.report(tmp_path / "run", tmp_path / "held.html", ground_truth=tmp_path / "no-values")
 
 
 def test_rounds_one_by_one_until_one_has_seen_enough(sites, tmp_path):
@@ -58,9 +59,9 @@ def test_a_run_that_ended_is_opened_though_its_sites_are_gone(own_sites, tmp_pat
     options = {"rounds": 1, "engine": "local", "settings": SETTINGS}
     done = fedmerit.run(tmp_path / "run", "fedavg", own_sites, **options)
     shutil.rmtree(own_sites)
-    told = []
-    again = fedmerit.run(tmp_path / "run", resume=True, on_round=told.append)
-    assert [record["round"] for record in told] == [0]
+    records = []
+    again = fedmerit.run(tmp_path / "run", resume=True, on_round=records.append)
+    assert [record["round"] for record in records] == [0]
     assert again.results.rows.equals(done.results.rows)
 
 
@@ -83,6 +84,24 @@ def test_compare(sites, tmp_path):
     )
     assert sorted(results.dice_and_contributions["method"].unique()) == ["fedavg", "standalone"]
     assert (tmp_path / "tables").is_dir()
+
+
+def test_options_have_the_names_of_the_command_line(sites, tmp_path):
+    with pytest.raises(BadInput, match=r"rounds=0: expected 1 or more"):
+        fedmerit.run(tmp_path / "run", "fedavg", sites, rounds=0)
+    with pytest.raises(BadInput, match=r"unknown option resumes; did you mean"):
+        fedmerit.run(tmp_path / "run", "fedavg", sites, resumes=True)
+    with pytest.raises(BadInput, match=r"recipe 'fast': unknown"):
+        fedmerit.run(tmp_path / "run", "fedavg", sites, recipe="fast")
+    assert dir(fedmerit) == sorted(fedmerit.__all__)
+
+
+def test_processes_need_a_guarded_script(sites, tmp_path, monkeypatch):
+    script = tmp_path / "study.py"
+    script.write_text("import fedmerit\nfedmerit.compare('out', 'sites', 'fedavg', jobs=2)\n")
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", str(script))
+    with pytest.raises(BadInput, match=r"study.py: compare\(\) with jobs above 1 needs `if __name__"):
+        fedmerit.compare(tmp_path / "out", sites, "fedavg", jobs=2)
 
 
 @pytest.mark.parametrize("where", [{"jobs": 2}, {"cluster": "tcp://127.0.0.1:9"}])

@@ -1,24 +1,19 @@
 """A folder of trained coalitions: what is said of the trainings, and which of them sampling asks for."""
 
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
-import pandas as pd
 import pytest
 import typer
 from run_factory import make_sites
 
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json
-from fedmerit.records.results import COLUMNS
 from fedmerit_cli import coalition_study
 from fedmerit_cli.coalition_study import CoalitionStudy
-from fedmerit_evaluation.figures.tables import Table
 from fedmerit_evaluation.ground_truth.coalitions import Cost
 from fedmerit_evaluation.ground_truth.semivalues import EMPTY_COALITION
 from fedmerit_evaluation.ground_truth.shapley_approximations import Sampling
-from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.studies.cluster import Workers
 
 A, B, BOTH = frozenset("A"), frozenset("B"), frozenset("AB")
@@ -35,7 +30,7 @@ def study(two, tmp_path):
 
 
 @pytest.fixture
-def made_up(monkeypatch):
+def synthetic(monkeypatch):
     """Four trainings, of which three are left, that take 600 of the sites' seconds; nothing is trained."""
     planned = [SimpleNamespace(folder=Path(f"run{place}"), finished=place == 0) for place in range(4)]
     calls = SimpleNamespace(asked=[], trained=[], cost=Cost(3, 12_000, 5.0), failed={}, seconds=[100.0, 700.0])
@@ -58,41 +53,26 @@ def made_up(monkeypatch):
     return calls
 
 
-def test_cost_is_told_before_and_what_it_took_afterwards(study, made_up, capsys):
+def test_cost_is_told_before_and_what_it_took_afterwards(study, synthetic, capsys):
     """Two at a time took 720 seconds of processes for 600 of the sites: a fifth more."""
     study.train([BOTH, A])
-    told = " ".join(capsys.readouterr().out.split())
-    assert told.startswith("3 of 4 trainings to do, 12,000 images in all: about 2.5 hours with 2 at a time")
-    assert "took 6 minutes: +20.0% over the sites' own time, 10 minutes / 2" in told
-    assert [one.folder.name for one in made_up.trained] == ["run1", "run2", "run3"]
-    assert made_up.asked == [([BOTH, A], [3, 5]), "written"]
+    printed = " ".join(capsys.readouterr().out.split())
+    assert printed.startswith("3 of 4 trainings to do, 12,000 images in all: about 2.5 hours with 2 at a time")
+    assert "took 6 minutes: +20.0% over the sites' own time, 10 minutes / 2" in printed
+    assert [one.folder.name for one in synthetic.trained] == ["run1", "run2", "run3"]
+    assert synthetic.asked == [([BOTH, A], [3, 5]), "written"]
     assert [folder.name for folder in study.trainings] == ["run0", "run1", "run2", "run3"]
 
 
-def test_nothing_is_told_where_all_is_trained(study, made_up, capsys):
-    made_up.cost = Cost(0, 0, 0.0)
-    study.train([BOTH], [5])
-    assert made_up.asked == [([BOTH], [5])]
-    assert made_up.trained == []
-    assert capsys.readouterr() == ("", "")
-
-
-def test_what_failed_is_told_once_the_results_of_the_others_are_written(study, made_up, capsys):
-    made_up.failed = {Path("run2"): "no reply"}
+def test_what_failed_is_told_once_the_results_of_the_others_are_written(study, synthetic, capsys):
+    synthetic.failed = {Path("run2"): "no reply"}
     with pytest.raises(typer.Exit) as ended:
         study.train([BOTH])
     assert ended.value.exit_code == 1
-    assert made_up.asked[-1] == "written"
-    told = capsys.readouterr()
-    assert told.err == "failed: run2: no reply\nthe same command goes on from what is done\n"
-    assert "took" not in told.out
-
-
-@pytest.mark.parametrize(("hours", "told"), [(4.0, "2.0 hours"), (1.0, "30 minutes"), (0.05, "a minute")])
-def test_durations_are_said_in_words(study, made_up, capsys, hours, told):
-    made_up.cost = replace(made_up.cost, hours=hours)
-    study.train([BOTH])
-    assert f"about {told} with 2 at a time" in " ".join(capsys.readouterr().out.split())
+    assert synthetic.asked[-1] == "written"
+    printed = capsys.readouterr()
+    assert printed.err == "failed: run2: no reply\nthe same command resumes from what is finished\n"
+    assert "took" not in printed.out
 
 
 def test_sampling_trains_what_it_needs_for_every_seed_until_it_ends(study, monkeypatch, capsys):
@@ -135,17 +115,6 @@ def test_what_ends_with_a_model_per_site_is_refused_before_anything_is_written(t
     assert not study.out.exists()
 
 
-def test_tables_are_printed_and_written_with_the_results(study, capsys):
-    study.show([Table("values", "What sites are worth", pd.DataFrame({"Site": ["A"], "Value [points]": [1.25]}))])
-    told = capsys.readouterr().out
-    assert "What sites are worth" in told
-    assert f"trainings, results and tables: {study.out}" in told.replace("\n", " ")
-    assert (study.out / "results.csv").read_text() == ",".join(COLUMNS) + "\n"
-    assert (study.out / "tables" / "values.csv").read_text() == "Site,Value [points]\nA,1.25\n"
-    assert isinstance(study.results(), Results)
-    assert study.results().rows.empty
-
-
 def test_what_cannot_be_asked_for(two, tmp_path):
     def asked(sites, seeds="0"):
         return CoalitionStudy(tmp_path / "out", "fedavg", seeds, Workers(1), {}, {"sites": sites, "rounds": 1})
@@ -153,7 +122,7 @@ def test_what_cannot_be_asked_for(two, tmp_path):
     assert (asked(two).names, list(asked(two, "4,2").seeds)) == (["A", "B"], [4, 2])
     with pytest.raises(BadInput, match="--seeds 0,one: expected whole numbers"):
         asked(two, "0,one")
-    alone = make_sites(tmp_path / "alone", ("A",), size=16)
-    with pytest.raises(BadInput, match="holds A alone; what a site is worth shows beside others"):
-        asked(alone)
+    one = make_sites(tmp_path / "one", ("A",), size=16)
+    with pytest.raises(BadInput, match="holds only A; a site's value needs another site"):
+        asked(one)
     assert not (tmp_path / "out").exists()

@@ -74,7 +74,7 @@ def test_tables_are_printed_and_written(whole):
     assert written[["site1", "site2", "site3"]].to_list() == pytest.approx(means.to_list())
 
 
-def test_what_is_missing_alone_is_run(fedmerit, arguments, whole, tmp_path, assert_same_run):
+def test_only_what_is_missing_is_run(fedmerit, arguments, whole, tmp_path, assert_same_run):
     """And the tables are the same again."""
     done, printed = whole
     out = tmp_path / "out"
@@ -91,7 +91,7 @@ def test_what_is_missing_alone_is_run(fedmerit, arguments, whole, tmp_path, asse
 
 
 @pytest.mark.slow
-def test_a_killed_comparison_goes_on_to_the_same_end(
+def test_a_killed_comparison_resumes_to_the_same_end(
     fedmerit, arguments, scripts, whole, tmp_path, kill, wait_for, assert_same_run
 ):
     out = tmp_path / "out"

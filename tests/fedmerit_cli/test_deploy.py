@@ -1,4 +1,4 @@
-"""`fedmerit deploy` and the admin's commands: kits, and what is put into them. No process is started."""
+"""`fedmerit deploy`: kits and their contents. No process is started."""
 
 import json
 import os
@@ -6,7 +6,6 @@ import shutil
 import subprocess
 
 import pytest
-import yaml
 
 from fedmerit.flare.deploy import session
 from fedmerit.flare.deploy.kits import prepare_server, prepare_site
@@ -63,7 +62,7 @@ def open_to_others(root):
     return [str(path) for path in (root, *root.rglob("*")) if path.stat().st_mode & 0o077]
 
 
-def test_every_file_is_for_its_owner_alone(provisioned):
+def test_every_file_is_only_for_its_owner(provisioned):
     files = [path for path in provisioned.rglob("*") if path.is_file()]
     keys = [path for path in files if b"PRIVATE KEY" in path.read_bytes()]
     assert {path.name for path in keys} == {"cert.json", "server.key", "client.key"}
@@ -83,18 +82,6 @@ def test_adding_a_site_closes_what_an_earlier_version_left_open(fedmerit, federa
     assert not open_to_others(federation)
     after = os.umask(before)
     assert after == before
-
-
-def test_project_file_is_nvflares(provisioned):
-    project = yaml.safe_load((provisioned / PROJECT_FILE).read_text())
-    told = [(one["name"], one["type"], one["org"], one.get("role")) for one in project["participants"]]
-    assert told == [
-        ("localhost", "server", "lead", None),
-        ("site1", "client", "site1", None),
-        ("site2", "client", "hospital2", None),
-        ("a@lead.org", "admin", "lead", "project_admin"),
-        ("b@lead.org", "admin", "lead", "member"),
-    ]
 
 
 @pytest.mark.slow
@@ -118,20 +105,19 @@ def test_kits_hold_no_key_of_others(provisioned):
     assert not any(secret in path.read_text(errors="replace") for path in kits)
 
 
-def test_renewing_tells_who_does_what(federation, fedmerit):
+def test_renewing_prints_the_next_steps(federation, fedmerit):
     result = fedmerit("deploy", "renew", "--out", federation, "--names", "site2, a@lead.org")
     assert result.exit_code == 0, result.output
     for text in (str(federation / "fedmerit/prod_01/site2"), "fedmerit/prod_01/a@lead.org", "startup/"):
         assert text in result.output
     assert "site1" not in result.output
-    assert "every site has to start again" not in result.output
+    assert "every site has to restart" not in result.output
     assert (
-        "every site has to start again"
-        in fedmerit("deploy", "renew", "--out", federation, "--names", "localhost").output
+        "every site has to restart" in fedmerit("deploy", "renew", "--out", federation, "--names", "localhost").output
     )
 
 
-def test_added_site_leaves_the_others_as_they_are(federation, fedmerit):
+def test_added_site_leaves_the_others_unchanged(federation, fedmerit):
     result = fedmerit("deploy", "init", "--add", "--sites", "site3:hospital3", "--out", federation)
     assert result.exit_code == 0, result.output
     assert "site1" not in result.output
@@ -206,19 +192,14 @@ def test_preflight_looks_at_the_context(keyed, sites, tmp_path, name, spoil, sta
     [
         ({"--sites": "site1,site1"}, ["site1", "once"]),
         ({"--sites": "site 1"}, ["site 1", "letters"]),
-        ({"--sites": ""}, ["--sites"]),
         ({"--sites": "a,A"}, ["case"]),
-        ({"--sites": "x" * 64}, ["63"]),
         ({"--sites": "site1:my org"}, ["my org"]),
         ({"--sites": "localhost"}, ["localhost", "server"]),
         ({"--server": "fl_server"}, ["fl_server", "host name"]),
         ({"--server": "300.1.1.1"}, ["300.1.1.1", "address"]),
-        ({"--server": "https://fl.org"}, ["https://fl.org"]),
         ({"--server": None}, ["--server"]),
         ({"--ports": "80000"}, ["80000", "65535"]),
-        ({"--ports": "a"}, ["--ports"]),
         ({"--ports": "1,2,3"}, ["--ports"]),
-        ({"--admin": "me"}, ["--admin", "EMAIL:ROLE"]),
         ({"--admin": "me:lead"}, ["me", "e-mail"]),
         ({"--admin": "me@x.org:boss"}, ["boss", "project_admin"]),
         ({"--admin": "me@x.org:member"}, ["submit"]),
@@ -231,13 +212,6 @@ def test_what_cannot_work_is_refused(fedmerit, tmp_path, options, words):
     assert result.exit_code == 2, result.output
     assert [word for word in words if word not in result.stderr] == []
     assert not (tmp_path / "new").exists()
-
-
-def test_a_folder_in_use_is_left_alone(fedmerit, tmp_path):
-    (tmp_path / "thesis.txt").write_text("all of it")
-    result = fedmerit("deploy", "init", "--sites", "a", "--server", "localhost", "--out", tmp_path)
-    assert result.exit_code == 2
-    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
 
 
 # site and server
@@ -317,15 +291,6 @@ def test_site_that_cannot_be_prepared(kit, sites, fedmerit, options, words):
     assert not (kit / "local/fedmerit.json").exists()
 
 
-@pytest.mark.parametrize("command", ["status", "submit", "fetch", "abort"])
-@pytest.mark.parametrize("which", ["site", "none"])
-def test_admins_commands_with_another_kit(fedmerit, kit, tmp_path, command, which):
-    job = {"status": (), "submit": ("job",), "fetch": ("id", "--out", tmp_path / "run"), "abort": ("id",)}[command]
-    result = fedmerit(command, *job, "--kit", kit if which == "site" else tmp_path)
-    assert result.exit_code == 2
-    assert "startup kit" in result.stderr
-
-
 @pytest.mark.slow
 def test_server_that_is_not_there(fedmerit, federation, monkeypatch):
     begin = session.new_secure_session
@@ -346,7 +311,7 @@ def ready(kit, sites):
     return kit
 
 
-def test_faults_of_the_data_are_told(ready, own_sites, fedmerit):
+def test_faults_of_the_data_are_reported(ready, own_sites, fedmerit):
     folder = own_sites / "site1"
     lists = read(folder / "datalist.json")
     os.remove(folder / lists["training"][0]["image"])
@@ -357,18 +322,7 @@ def test_faults_of_the_data_are_told(ready, own_sites, fedmerit):
     assert "not ready: 1" in result.stderr
 
 
-def test_faults_are_told_of_a_folder_that_is_not_called_as_its_site(ready, own_sites, fedmerit):
-    folder = (own_sites / "site1").rename(own_sites / "prostate-2024")
-    prepare_site(ready, folder)
-    whole = fedmerit("deploy", "check", "--kit", ready, "--offline")
-    assert whole.exit_code == 0, whole.output
-    os.remove(folder / read(folder / "datalist.json")["training"][0]["image"])
-    result = fedmerit("deploy", "check", "--kit", ready, "--offline")
-    assert result.exit_code == 1
-    assert "file not found" in " ".join(result.output.split())
-
-
-def test_a_folder_that_is_gone_is_told_though_others_lie_beside_it(ready, own_sites, fedmerit):
+def test_a_missing_folder_beside_others(ready, own_sites, fedmerit):
     prepare_site(ready, own_sites / "site1")
     shutil.rmtree(own_sites / "site1")
     assert (own_sites / "site2").is_dir()

@@ -1,8 +1,11 @@
-"""`fedmerit lab paper`: what it lists and how it ends; what is made is tested with what it calls."""
+"""`fedmerit lab paper` and `fedmerit lab attacks`: what is asked for, listed and printed."""
+
+import shutil
 
 import pytest
 from run_factory import make_sites
 
+from fedmerit.errors import BadInput
 from fedmerit_lab.papers import production
 from fedmerit_lab.papers.artefact import Artefact, Made, Paper
 from fedmerit_lab.papers.production import Shown
@@ -19,8 +22,8 @@ FIGURE = artefact("figure2", WithoutOne("fedavg"), WithoutOne("fedce"), on_deman
 
 @pytest.fixture(autouse=True)
 def two_artefacts(monkeypatch):
-    paper = Paper("Made up", "nowhere", "in no way", (TABLE, FIGURE), {"Table 9": "photographs"})
-    monkeypatch.setitem(production.PAPERS, "made-up", paper)
+    paper = Paper("A paper", "nowhere", "in no way", (TABLE, FIGURE), {"Table 9": "photographs"})
+    monkeypatch.setitem(production.PAPERS, "a-paper", paper)
 
 
 @pytest.fixture(scope="module")
@@ -47,38 +50,38 @@ def lines(result):
     return [" ".join(line.split()) for line in result.stdout.splitlines() if line.strip()]
 
 
-def test_the_list_tells_trainings_of_one_seed(fedmerit):
+def test_the_list_has_trainings_per_seed(fedmerit):
     """All sites and without each, by a method: N + 1."""
-    told = lines(fedmerit("lab", "paper", "made-up", "--list"))
-    assert "table1 What table1 shows N + 1" in told
-    assert "figure2 * What figure2 shows N + 1 + N + 1" in told
-    assert "not made: Table 9: photographs" in told
-    assert told[-1] == "N: number of sites. Artefacts share trainings; --sites SITES counts them."
+    listed = lines(fedmerit("lab", "paper", "a-paper", "--list"))
+    assert "table1 What table1 shows N + 1" in listed
+    assert "figure2 * What figure2 shows N + 1 + N + 1" in listed
+    assert "not made: Table 9: photographs" in listed
+    assert listed[-1] == "N: number of sites. Artefacts share trainings; --sites SITES counts them."
 
 
 def test_trainings_that_artefacts_share_are_counted_once(fedmerit, four):
     """Of four sites five by fedavg, for the table and the figure, and five by fedce."""
-    given = ("paper", "made-up", "--list", "--sites", four)
-    assert lines(fedmerit(*given))[-1].startswith("together, for 4 sites: 5 trainings of a seed")
+    given = ("lab", "paper", "a-paper", "--list", "--sites", four)
+    assert lines(fedmerit(*given))[-1].startswith("together, for 4 sites: 5 trainings per seed")
     named = lines(fedmerit(*given, "--only", "table1,figure2"))
-    assert named[-1].startswith("together, for 4 sites: 10 trainings of a seed")
+    assert named[-1].startswith("together, for 4 sites: 10 trainings per seed")
 
 
 def test_options_say_what_is_made(fedmerit, four, tmp_path, produced):
     out = tmp_path / "out"
     given = ("--rounds", 2, "--seeds", "4,7", "--into", 3, "--jobs", 1, "--set", "lr=0.1", "--preset", "paper")
-    result = fedmerit("lab", "paper", "made-up", "--sites", four, "--out", out, "--only", "figure2", *given)
+    result = fedmerit("lab", "paper", "a-paper", "--sites", four, "--out", out, "--only", "figure2", *given)
     assert result.exit_code == 0, result.output
     study = produced["study"]
     assert [one.name for one in produced["artefacts"]] == ["figure2"]
     assert (study.out, study.sites, study.rounds, list(study.seeds), study.into) == (out, four, 2, [4, 7], 3)
-    assert study.settings == {"lr": "0.1", "preset": "made-up"}  # its own paper's, for every method
+    assert study.settings == {"lr": "0.1", "preset": "a-paper"}  # its own paper's, for every method
     assert produced["jobs"] == 1
     assert f"page: {out / 'page.html'}" in " ".join(lines(result))
 
 
-def test_what_is_missing_or_failed_is_told_with_exit_code_1(fedmerit, four, tmp_path, produced):
-    given = ("paper", "made-up", "--sites", four, "--out", tmp_path / "out")
+def test_what_is_missing_or_failed_ends_with_exit_code_1(fedmerit, four, tmp_path, produced):
+    given = ("lab", "paper", "a-paper", "--sites", four, "--out", tmp_path / "out")
     produced["made"] = [Shown(TABLE, left_out="fedce: too few sites"), Shown(FIGURE, left_out="fedce: too few sites")]
     result = fedmerit(*given)
     assert (result.exit_code, result.stderr) == (0, "fedce: too few sites\n")
@@ -91,19 +94,82 @@ def test_what_is_missing_or_failed_is_told_with_exit_code_1(fedmerit, four, tmp_
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "message"),
     [
-        ((), "--sites: missing; --list shows what there is without them"),
+        ((), "--sites: missing; --list shows the artefacts without them"),
         (("--sites", "S"), "--out: missing"),
         (("--sites", "S", "--out", "O", "--rounds", 0), "--rounds 0: expected 1 or more"),
-        (("--sites", "S", "--out", "O", "--into", 0), "--into 0: expected 1 or more"),
         (("--only", "table9", "--list"), "--only table9: unknown (Table 9: photographs); there are table1, figure2"),
     ],
 )
-def test_bad_input_before_anything_is_made(fedmerit, tmp_path, monkeypatch, produced, given, told):
+def test_bad_input_before_anything_is_made(fedmerit, tmp_path, monkeypatch, produced, given, message):
     monkeypatch.chdir(tmp_path)
-    result = fedmerit("lab", "paper", "made-up", *given)
+    result = fedmerit("lab", "paper", "a-paper", *given)
     assert result.exit_code == 2
-    assert told in " ".join(result.stderr.split())
+    assert message in " ".join(result.stderr.split())
     assert "study" not in produced
     assert list(tmp_path.iterdir()) == []
+
+
+# attacks
+
+
+def plain(text):
+    return " ".join(text.split())
+
+
+@pytest.fixture(scope="module")
+def study(fedmerit, sites, small, tmp_path_factory):
+    """One attack and the honest run: the folder, the options, what was printed. Never change it."""
+    out = tmp_path_factory.mktemp("attacked") / "out"
+    options = ("--sites", sites, "--rounds", 2, "--jobs", 1, "--methods", "fedavg", *small)
+    result = fedmerit("lab", "attacks", "--kinds", "zero", "--attackers", "site1", "--out", out, *options)
+    assert result.exit_code == 0, result.output
+    return out, options, plain(result.output)
+
+
+@pytest.mark.slow
+def test_one_attack_is_compared_with_the_honest_run(study):
+    out, _, printed = study
+    assert "2 runs, 2 to do" in printed
+    assert "site1" in printed
+    assert "small norm (1)" in printed
+    assert {path.name for path in (out / "runs").iterdir()} == {"fedavg_honest_seed0", "fedavg_zero_site1_seed0"}
+    assert {path.name for path in (out / "tables").iterdir()} == {"attack.csv", "attack.tex"}
+
+
+@pytest.mark.slow
+def test_several_attacks_give_the_matrix_and_reuse_runs(study, fedmerit, tmp_path):
+    out, (done, options, _) = tmp_path / "out", study
+    shutil.copytree(done, out)
+    given = ("--kinds", "zero,duplicate", "--attackers", "site1")
+    result = fedmerit("lab", "attacks", *given, "--out", out, *options)
+    assert result.exit_code == 0, result.output
+    assert "3 runs, 1 to do" in plain(result.output)
+    assert "AUROC" in plain(result.output)
+    assert len(list((out / "runs").iterdir())) == 3
+    assert not list((out / "runs").glob("*/sites"))
+    assert {"runs.csv", "roc.csv", "auroc.csv"} <= {path.name for path in (out / "tables").glob("*.csv")}
+    assert "figure4_fedavg_zero.png" in {path.name for path in (out / "figures").iterdir()}
+
+
+@pytest.mark.parametrize("attackers", ["site1,site1", "site1,", "site1, site1"])
+def test_attackers_are_named_once_each(fedmerit, sites, tmp_path, attackers):
+    result = fedmerit("lab", "attacks", "--attackers", attackers, "--sites", sites, "--out", tmp_path / "out")
+    assert result.exit_code == 2
+    assert f"--attackers {attackers}: expected names of sites such as A,B, each once" in plain(result.output)
+    assert not (tmp_path / "out").exists()
+
+
+def test_all_methods_are_those_in_which_so_many_sites_can_attack(fedmerit, own_sites, tmp_path, monkeypatch):
+    shutil.rmtree(own_sites / "site3")
+    asked = []
+
+    def prepare(out, items, *further):
+        asked.extend(item.method for item in items)
+        raise BadInput("that is all")
+
+    monkeypatch.setattr("fedmerit_lab.attacks.attacked_runs.prepare", prepare)
+    fedmerit("lab", "attacks", "--methods", "all", "--kinds", "zero", "--sites", own_sites, "--out", tmp_path / "out")
+    assert "fedavg" in asked
+    assert not {"pooled", "krum"} & set(asked)

@@ -1,28 +1,233 @@
-"""`fedmerit lab bench speed`: what it measures is written; timings themselves are not tested."""
+"""`fedmerit lab bench`: what is asked for and written. Timings themselves are not tested."""
+
+import json
 
 import pandas as pd
 import pytest
 
+from fedmerit_cli import lab_costs
+from fedmerit_lab.benchmarks import observed_trainings, value_benchmark
+from fedmerit_lab.benchmarks.benchmark import Benchmark
+
+TINY = ("--set", "architecture=unet", "--set", "width=2", "--set", "depth=2", "--repetitions", 1)
+
+
+@pytest.fixture
+def bench(fedmerit, tmp_path):
+    """A benchmark into ``out``, and what it printed."""
+
+    def run(name, *given):
+        result = fedmerit("lab", "bench", name, "--out", tmp_path / "out", *given)
+        assert result.exit_code == 0, result.output
+        return " ".join(result.output.split())
+
+    return run
+
+
+@pytest.fixture
+def out(tmp_path):
+    return tmp_path / "out"
+
+
+# Costs
+
 
 @pytest.mark.slow
-def test_speed(fedmerit, sites, tmp_path):
-    tiny = ("--set", "architecture=unet", "--set", "depth=2", "--set", "width=4", "--repetitions", 1)
-    cases = ("--cases", "steps,local,peer-1")
-    result = fedmerit("lab", "bench", "speed", "--sites", sites, "--out", tmp_path, "--rounds", 2, *cases, *tiny)
-    assert result.exit_code == 0, result.output
-    table = pd.read_csv(tmp_path / "speed.csv").set_index(["case", "quantity"])["median"]
+def test_speed(bench, sites, out):
+    bench("speed", "--sites", sites, "--rounds", 2, "--cases", "steps,local,peer-1", *TINY)
+    table = pd.read_csv(out / "speed.csv").set_index(["case", "quantity"])["median"]
     assert (table[:, "seconds per round"] > 0).all()
     assert table["peer-1", "processes"] > 3
 
 
+@pytest.mark.slow
+def test_memory(bench, sites, out):
+    bench("memory", "--sites", sites, "--rounds", 10, *TINY)
+    assert "growth [MB a round]" in set(pd.read_csv(out / "memory.csv")["quantity"])
+
+
+@pytest.mark.slow
+def test_growth(bench, out):
+    bench("growth", "--sites", "2,3", "--width", "", "--size", "", "--rounds", "", *TINY[:2], *TINY[4:])
+    assert (out / "growth-sites-seconds.png").exists()
+
+
+def test_aggregation(bench, out):
+    printed = bench("aggregation", "--sites", 3, "--parameters", 50_000, "--repetitions", 2)
+    written = json.loads((out / "aggregation.json").read_text())
+    assert {row["case"] for row in written["measured"]} >= {"read once", "fedce.round", "NVFlare's FedCE aggregator"}
+    assert all(row["seconds"] > 0 for row in written["measured"])
+    assert "ratio to read once" in printed
+
+
+@pytest.mark.slow
+def test_methods(bench, server_sites_data, out):
+    printed = bench("methods", "--sites", server_sites_data, "--methods", "cffl,fedsac,cycle", "--rounds", 2, *TINY)
+    table = pd.read_csv(out / "methods.csv").set_index(["case", "quantity"])["median"]
+    seconds = table[:, "CPU seconds per round"]
+    assert list(seconds.index) == ["fedavg", "cffl", "fedsac", "cycle"]
+    assert (seconds > 0).all()
+    assert "ratio to fedavg" in printed
+    assert (out / "methods.png").exists()
+
+
+@pytest.mark.slow
+def test_prepare(bench, out):
+    printed = bench("prepare", "--patients", 1, "--size", 16, "--jobs", 1, "--repetitions", 2)
+    table = pd.read_csv(out / "preparation.csv").set_index(["case", "quantity"])["median"]
+    assert list(table[:, "seconds"].index) == ["read", "decode", "reader", "prepare", "prepare, pictures"]
+    assert (table > 0).all()
+    assert json.loads((out / "preparation.json").read_text())["settings"]["files"] == 2 * 6
+    assert "ratio to decode" in printed
+    assert not (out / "work").exists()
+
+
+@pytest.mark.slow
+def test_estimators(bench, out):
+    observed = ("multi_round", "leave_one_out_loss")
+    bench("estimators", "--sites", "2,3", "--values", ",".join(observed), "--rounds", 2, "--size", 32, *TINY)
+    table = pd.read_csv(out / "estimators.csv")
+    assert list(zip(table["Sites"], table["Observed"], strict=True)) == [
+        (sites, one) for sites in (2, 3) for one in ("nothing", *observed)
+    ]
+    assert (table["CPU seconds per round"] > 0).all()
+
+
+@pytest.fixture
+def printed(tmp_path, capsys):
+    """What is shown of two cases, measured twice, line by line, with single spaces."""
+    rows = [
+        {"case": case, "repetition": repetition, "seconds": seconds, "MB": megabytes}
+        for case, measured in {"base": ((2.0, 10.0), (4.0, 30.0)), "ours": ((3.0, 50.0), (10.0, 70.0))}.items()
+        for repetition, (seconds, megabytes) in enumerate(measured)
+    ]
+
+    def show(*given):
+        lab_costs._show(Benchmark("synthetic", {}, {"processor": "Abacus", "cores": 3}, rows), tmp_path, *given)
+        return [" ".join(line.split()) for line in capsys.readouterr().out.splitlines() if line.strip()]
+
+    return show
+
+
+def test_one_quantity_and_its_ratios_within_each_repetition(printed, tmp_path):
+    """Medians (2 + 4) / 2 and (3 + 10) / 2; ratios 3 / 2 and 10 / 4, of which the median is 2."""
+    lines = printed("seconds", "base")
+    assert lines[0] == "Abacus, 3 cores"
+    assert "base seconds 3.000 2.000 4.000 2.000" in lines
+    assert "ours seconds 6.500 3.000 10.000 2.000" in lines
+    heading = lines.index("seconds, ratio to base within each repetition")
+    assert "ours 2.000 1.500 2.500" in lines[heading:]
+    assert not any("MB" in line for line in lines)
+    assert str(tmp_path) in lines[-1]
+    everything = printed()
+    assert "ours MB 60.000 50.000 70.000 2.000" in everything
+    for lines in (everything, printed("seconds"), printed("seconds", "peer-1")):
+        assert not any("ratio" in line for line in lines)
+
+
+# Known answers
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """What would be trained, and what the tables would show; nothing is trained."""
+    found = {"judged": [], "shown": []}
+
+    def judge(wanted, scenario, on_done):
+        found["judged"].append((wanted, scenario))
+        on_done(scenario, 5, 5)
+        return scenario
+
+    changes = {
+        "scenarios.generate": lambda *given: found.update(generated=given) or given[0],
+        "value_benchmark.judge": judge,
+        "value_benchmark.bench_tables": lambda judged: found["shown"].append(list(judged)) or [],
+        "known_answers.compute_values": lambda cases, on_done: found.update(cases=cases) or on_done(4, 40),
+        "known_answers.known_answer_tables": lambda values, sites: found.update(sites=sites) or [],
+    }
+    for name, function in changes.items():
+        monkeypatch.setattr(f"fedmerit_lab.benchmarks.{name}", function)
+    return found
+
+
+OPTIONS = ("--estimators", "data_size", "--seeds", "4,7", "--rounds", 2, "--jobs", 1, "--set", "lr=0.1")
+
+
+def test_scenarios_are_judged_in_turn_and_tables_shown_after_each(bench, out, tmp_path, asked):
+    scenarios = ["noise:sites=3", "asis"]
+    given = ("--scenarios", ",".join(scenarios), "--pool", tmp_path / "pool", "--draws", 30)
+    assert "asis: 5 done" in bench("values", *given, *OPTIONS)
+    assert [scenario for _, scenario in asked["judged"]] == scenarios
+    assert asked["shown"] == [scenarios[:1], scenarios]
+    wanted = asked["judged"][0][0]
+    assert (wanted.out, wanted.pool, wanted.rounds, wanted.draws) == (out, tmp_path / "pool", 2, 30)
+    assert (list(wanted.estimators), list(wanted.seeds), wanted.settings) == (["data_size"], [4, 7], {"lr": "0.1"})
+    assert "generated" not in asked
+
+
+def test_known_answers_are_trained_as_asked_for(bench, out, tmp_path, asked):
+    printed = bench("known-answers", "--pool", tmp_path / "pool", "--sites", 3, *OPTIONS, "--recipe", "unet")
+    assert "trainings: 4 of 40 done" in printed
+    cases = asked["cases"]
+    assert (cases.out, cases.pool, cases.sites, cases.rounds) == (out, tmp_path / "pool", 3, 2)
+    assert (list(cases.estimators), list(cases.seeds)) == (["data_size"], [4, 7])
+    assert cases.settings == {"lr": "0.1", "recipe": "unet"}
+    assert asked["sites"] == 3
+    assert "generated" not in asked
+
+
+def test_without_a_pool_hospitals_are_generated_and_all_estimators_asked(bench, out, asked):
+    bench("values", "--size", 32, "--patients", 9)
+    assert asked["generated"] == (out / "pool", 32, 9)
+    assert [scenario for _, scenario in asked["judged"]] == ["sizes:sites=4", "noise:sites=4", "duplicate:sites=4"]
+    assert list(asked["judged"][0][0].estimators) == list(value_benchmark.ESTIMATORS)
+    bench("known-answers", "--size", 16, "--patients", 9)
+    assert asked["generated"] == (out / "pool", 16, 9)
+    assert list(asked["cases"].estimators) == list(observed_trainings.ESTIMATORS)
+    assert list(asked["cases"].seeds) == list(range(10))
+
+
+@pytest.mark.slow
+def test_detection_on_synthetic_sites(fedmerit, bench, out, monkeypatch):
+    given = ("--methods", "fedavg", "--attacks", "zero update", "--seeds", "0")
+    bench("detection", *given)
+    table = pd.read_csv(out / "detection.csv").set_index(["Attack", "Detector"])
+    assert table.loc["zero update", "AUROC"]["guard"] == table.loc["zero update", "F1"]["guard"] == 1
+    assert set(table["Seeds"]) == {1}
+    written = json.loads((out / "detection.json").read_text())
+    assert {row["Round"] for row in written["measured"]} == set(range(15))
+    assert (out / "detection-fedavg.png").exists()
+    assert (out / "tables" / "attack-rewards.csv").exists()
+    trains = "fedmerit_lab.benchmarks.detection_benchmark.monitor"
+    monkeypatch.setattr(trains, lambda *_: pytest.fail("trained again"))
+    bench("detection", *given)
+    other = fedmerit("lab", "bench", "detection", "--out", out, *given, "--on-verdict", "show")
+    assert other.exit_code == 2
+    assert "other on_verdict" in other.stderr
+
+
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
-        (("--sites", "S", "--cases", "fast"), "there are steps, local"),
-        (("--sites", "S", "--rounds", 1), "the first is not counted"),
+        (("speed", "--sites", "S", "--cases", "fast"), "there are steps, local"),
+        (("memory", "--sites", "S", "--rounds", 3), "--rounds 3"),
+        (("growth", "--sites", "1"), "--sites 1: too few"),
+        (("growth", "--width", "many"), "--width many: expected whole numbers"),
+        (("aggregation", "--methods", "fedci"), "needs more than updates"),
+        (("methods", "--sites", "S", "--methods", "fedprix"), "--methods fedprix: unknown"),
+        (("prepare", "--kind", "synthetic-fundus", "--source", "S"), "generates its files"),
+        (("estimators", "--sites", "1,4"), "--sites"),
+        (("values", "--estimators", "shap"), "--estimators 'shap': unknown"),
+        (("values", "--scenarios", "noisy:sites=4"), "noisy"),
+        (("known-answers", "--pool", "P", "--seeds", "one"), "--seeds one: expected whole numbers"),
+        (("detection", "--attacks", "sleep"), "--attacks sleep: unknown; there are honest; zero update"),
+        (("detection", "--attacker", "site9"), "holds no site site9; there are site1"),
+        (("detection", "--sites", "S", "--generated", 16), "--sites, --generated: give only one of them"),
     ],
 )
-def test_bad_input(fedmerit, tmp_path, arguments, told):
-    result = fedmerit("lab", "bench", "speed", *arguments, "--out", tmp_path)
+def test_bad_input_before_anything_is_measured(fedmerit, out, asked, arguments, message):
+    result = fedmerit("lab", "bench", *arguments, "--out", out)
     assert result.exit_code == 2, result.output
-    assert told in result.stderr
+    assert message in " ".join(result.stderr.split())
+    assert asked["judged"] == []
+    assert "cases" not in asked

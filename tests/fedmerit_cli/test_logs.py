@@ -1,4 +1,4 @@
-"""What commands print, and where they write it down."""
+"""Verbosity and log files."""
 
 from importlib.metadata import version
 
@@ -14,7 +14,7 @@ def test_version(fedmerit):
 
 
 @pytest.mark.slow
-def test_quiet_prints_errors_alone(fedmerit, tmp_path):
+def test_quiet_prints_only_errors(fedmerit, tmp_path):
     run = make_run(tmp_path / "run", rounds=2)
     result = fedmerit("--quiet", "report", run, "--no-images")
     assert (result.exit_code, result.output) == (0, "")

@@ -1,7 +1,6 @@
 """The command as a whole: what there is, how it explains itself."""
 
 import os
-import re
 import subprocess
 import sys
 from unittest.mock import patch
@@ -9,58 +8,71 @@ from unittest.mock import patch
 import pytest
 import typer.main
 
+from fedmerit.configuration import run
+from fedmerit.methods import registry
 from fedmerit_cli.main import app
+from fedmerit_cli.options import METHODS, TASKS
+from fedmerit_cli.terminal import console
 
-COMMANDS = [
-    "prepare", "check", "partition", "shrink", "survey", "run", "compare", "demo", "evaluate", "report", "dossier",
-    "figure", "verify", "predict", "export-model", "fairness", "loo", "generalise", "shapley", "value", "power",
-    "attack", "freeriders", "paper", "methods", "export", "submit", "status", "fetch", "abort", "resume", "deploy",
-    "bench",
-]  # fmt: skip
-BENCH = [
-    "speed",
-    "memory",
-    "growth",
-    "aggregation",
+TOP = [
+    "demo", "prepare", "check", "run", "compare", "fairness", "report", "dossier", "verify", "evaluate", "predict",
     "methods",
-    "prepare",
-    "values",
-    "estimators",
-    "planted",
-    "detection",
-]
-DEPLOY = ["init", "renew", "site", "server", "approve", "check"]
+]  # fmt: skip
+GROUPS = {
+    "data": ["partition", "shrink", "survey"],
+    "value": ["leave-one-out", "shapley", "estimate", "power", "unseen"],
+    "job": ["export", "submit", "status", "fetch", "abort", "resume"],
+    "deploy": ["init", "renew", "site", "server", "approve", "check"],
+    "model": ["export"],
+    "lab": ["paper", "attacks", "bench"],
+}
+MOST_LINES, WIDTH = 50, 100  # of a help text
 
 
-def plain(text: str) -> str:
-    """Without colours and line breaks."""
-    return " ".join(re.sub(r"\x1b\[[0-9;]*m", "", text).split())
+def commands(group=None, path=()):
+    """Every command with the words that call it."""
+    for name, command in (group or typer.main.get_group(app)).commands.items():
+        if hasattr(command, "commands"):
+            yield from commands(command, (*path, name))
+        else:
+            yield (*path, name), command
 
 
-def test_help_lists_every_command_in_this_order(fedmerit):
+def test_everyday_commands_come_first_and_groups_below(fedmerit):
     group = typer.main.get_group(app)
-    assert list(group.commands) == COMMANDS
-    assert list(group.commands["deploy"].commands) == DEPLOY
-    assert list(group.commands["bench"].commands) == BENCH
-    result = fedmerit("--help")
-    assert result.exit_code == 0
-    assert re.findall(r"^│ ([a-z][a-z-]*) ", result.output, re.MULTILINE) == COMMANDS
+    assert list(group.commands) == [*TOP, *GROUPS]
+    assert {name: list(group.commands[name].commands) for name in GROUPS} == GROUPS
+    printed = fedmerit("--help").output
+    assert printed.index("Commands\n") < printed.index("  demo ") < printed.index("Groups\n") < printed.index("  lab ")
 
 
-@pytest.mark.parametrize(
-    "command",
-    [*([name] for name in COMMANDS), *(["deploy", name] for name in DEPLOY), *(["bench", name] for name in BENCH)],
-)
-def test_command_explains_itself(fedmerit, command):
-    result = fedmerit(*command, "--help")
+@pytest.mark.parametrize("words", [words for words, _ in commands()], ids=" ".join)
+def test_help_fits_a_screen_and_ends_with_an_example(fedmerit, monkeypatch, words):
+    monkeypatch.setattr(console, "width", WIDTH)
+    result = fedmerit(*words, "--help")
     assert result.exit_code == 0
-    assert f"Usage: root {' '.join(command)}" in plain(result.output)
+    lines = result.output.strip().splitlines()
+    assert len(lines) <= MOST_LINES
+    assert lines[0].startswith(f"Usage: root {' '.join(words)} ")
+    assert lines[-1].startswith(f"Example: fedmerit {' '.join(words)} ") or lines[-1] == f"Example: fedmerit {words[0]}"
+
+
+@pytest.mark.parametrize("command", [command for _, command in commands()], ids=lambda command: command.name)
+def test_examples_have_only_options_that_exist(command):
+    known = {name for option in command.params for name in (*option.opts, *option.secondary_opts)}
+    required = {option.opts[0] for option in command.params if option.required and option.opts[0].startswith("--")}
+    named = {word for word in command.epilog.split() if word.startswith("--")}
+    assert required <= named <= known
+
+
+def test_methods_and_tasks_are_those_that_there_are():
+    assert (tuple(registry.METHODS), tuple(run.TASKS)) == (METHODS, TASKS)
 
 
 @pytest.mark.parametrize(
     ("typed", "offered"),
     [
-        ("fedmerit sur", "survey"),
+        ("fedmerit data sur", "survey"),
         ("fedmerit data survey --fl", "--floor"),
         ("fedmerit run --method fedc", "fedce\nfedci"),
     ],
@@ -74,7 +86,7 @@ def test_a_shell_completes_commands_options_and_methods(scripts, typed, offered)
 
 
 def test_completion_is_installed_where_the_shell_looks_for_it(fedmerit, tmp_path, monkeypatch):
-    monkeypatch.setenv("RECEIVED", str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path))
     with patch("shellingham.detect_shell", return_value=("bash", "/bin/bash")):
         shown, installed = fedmerit("--show-completion"), fedmerit("--install-completion")
     assert (shown.exit_code, installed.exit_code) == (0, 0)

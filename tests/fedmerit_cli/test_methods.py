@@ -1,11 +1,9 @@
-"""`fedmerit methods` and `fedmerit job export`; the jobs themselves are tested with `fedmerit.flare`."""
+"""`fedmerit methods`: the table, and what `--set` takes with one."""
 
-import json
 import re
 from pathlib import Path
 
 import pytest
-from made_photographs import write_photographs
 
 from fedmerit.configuration.recipes import PRESETS
 from fedmerit.configuration.run import Network, Training
@@ -22,8 +20,8 @@ def test_methods_prints_the_table(fedmerit, monkeypatch):
     assert result.exit_code == 0
     for name, kind in METHODS.items():
         row = next(line for line in result.output.splitlines() if f" {name} " in line)
-        for told in vars(kind.about).values():
-            assert told in row
+        for text in vars(kind.about).values():
+            assert text in row
         for parameter, value in vars(kind()).items():
             shown = f"{value:g}" if isinstance(value, float) else value
             assert f"{parameter}={shown}" in result.output
@@ -44,7 +42,7 @@ def test_methods_says_what_each_parameter_of_one_is_and_may_be(fedmerit, monkeyp
     assert re.search(r" guard +│ on ", result.output)  # as of new runs
     assert re.search(r" lr +│ 0.001 +│ above 0 ", result.output)
     shown = {"cffl": ("above 0, at most 1", "one of sparse, global", "true or false", "0.166667")}
-    assert all(told in result.output for told in shown.get(method, ()))
+    assert all(text in result.output for text in shown.get(method, ()))
 
 
 @pytest.mark.parametrize("method", ["qfedavg", "rr", "fedavg"])
@@ -62,60 +60,12 @@ def test_methods_tells_how_the_paper_of_one_trains_it(fedmerit, monkeypatch, met
             assert re.search(rf" {name} +│ {re.escape(str(shown))} ", said)
 
 
-def test_methods_of_an_unknown_one_lists_them(fedmerit):
+def test_an_unknown_method_has_a_suggestion(fedmerit):
     result = fedmerit("methods", "fedec")
     assert result.exit_code == 2
-    assert all(name in result.stderr for name in ("fedec", *METHODS))
+    assert "'fedec': unknown; did you mean fed" in result.stderr
 
 
 def test_methods_prints_the_table_of_the_documentation(fedmerit):
     page = (Path(__file__).resolve().parents[2] / "docs" / "methods.md").read_text()
     assert fedmerit("methods", "--markdown").output.strip() in page
-
-
-def test_export_takes_what_run_takes_by_options_of_their_own(fedmerit, tmp_path):
-    options = ("--preset", "paper", "--finish", "own")
-    told = fedmerit("job", "export", "--method", "cgsv", "--task", "prostate", "--out", tmp_path / "job", *options)
-    assert told.exit_code == 0, told.output
-    config = json.loads((tmp_path / "job" / "app" / "config" / "config_fed_server.json").read_text())
-    (plan,) = [part["args"]["plan"] for part in config["components"] if part["id"] == "aggregator"]
-    training = plan["training"]
-    assert (training["optimizer"], training["lr"], training["finish"]) == ("sgd", 0.015, "own")
-    assert plan["parameters"]["gamma"] == 0.15
-
-
-@pytest.mark.parametrize("options", [("--min-sites", 0), ("--rounds", 0), ("--set", "depth=1")])
-def test_export_with_a_parameter_that_cannot_be_used(fedmerit, tmp_path, options):
-    job = tmp_path / "job"
-    result = fedmerit("job", "export", "--method", "fedce", "--task", "prostate", "--out", job, *options)
-    assert result.exit_code == 2
-    assert "=" in result.stderr
-    assert "expected" in result.stderr
-    assert not job.exists()
-
-
-@pytest.mark.parametrize("options", [("--set", "last_round=own"), ("--set", "statistics=own", "--privacy", "he")])
-def test_export_with_what_run_would_refuse(fedmerit, tmp_path, options):
-    method = "fedavg" if "he" in options else "cgsv"
-    result = fedmerit("job", "export", "--method", method, "--task", "prostate", "--out", tmp_path / "job", *options)
-    assert result.exit_code == 2
-    assert "=own: " in result.stderr
-    assert "leave it out" in result.stderr
-    assert not (tmp_path / "job").exists()
-
-
-def test_export_for_sites_of_a_task_of_ones_own(fedmerit, tmp_path):
-    source = write_photographs(tmp_path / "raw")
-    given = ("--labels", "disc=1+2", "--task", "eyes", "--size", 32, "--jobs", 1, "--no-pictures")
-    told = fedmerit("prepare", "generic", "--source", source, "--out", tmp_path / "sites", *given)
-    assert told.exit_code == 0, told.output
-    told = fedmerit("job", "export", "--method", "fedavg", "--sites", tmp_path / "sites", "--out", tmp_path / "job")
-    assert told.exit_code == 0, told.output
-    config = json.loads((tmp_path / "job" / "app" / "config" / "config_fed_server.json").read_text())
-    (plan,) = [part["args"]["plan"] for part in config["components"] if part["id"] == "aggregator"]
-    assert (plan["task"], plan["network"]["labels"], plan["network"]["in_channels"]) == ("eyes", ["disc"], 3)
-    assert plan["preprocessing"]["size"] == [32, 32]
-    for options in ((), ("--task", "prostate", "--sites", tmp_path / "sites"), ("--task", "eyes")):
-        told = fedmerit("job", "export", "--method", "fedavg", "--out", tmp_path / "other", *options)
-        assert told.exit_code == 2
-        assert "--sites" in told.output

@@ -1,4 +1,4 @@
-"""What the terminal shows while runs go on, and how commands end that were stopped or failed."""
+"""What the terminal shows of running runs, and how commands end that were stopped or failed."""
 
 import logging
 from unittest import TestCase
@@ -30,7 +30,7 @@ def test_every_round_is_logged(tmp_path):
     assert len(last_round(record(3))) <= 28
 
 
-def test_of_a_method_without_weights_none_are_shown(tmp_path):
+def test_a_method_without_weights_shows_none(tmp_path):
     folder = make_run(tmp_path / "run", method="standalone")
     with TestCase().assertLogs("fedmerit", logging.INFO) as logged, progress() as bars:
         RunBars(bars).on_round(folder, record(3))
@@ -55,7 +55,7 @@ def test_bars_with_the_time_left_fit_80_columns(tmp_path, rounds):
     assert "-:--" in text or "0:" in text
 
 
-def test_a_run_that_nobody_began_has_a_bar_until_it_is_removed(tmp_path, capsys):
+def test_a_run_of_another_process_has_a_bar_until_it_is_removed(tmp_path, capsys):
     folder = make_run(tmp_path / "run", rounds=4)
     bars = progress()
     each = RunBars(bars)
@@ -101,14 +101,14 @@ def interrupted(block):
 
 
 @pytest.mark.parametrize("block", [resumable, lambda: counting("trainings", 3)])
-def test_ctrl_c_says_that_the_command_can_go_on(block, capsys):
+def test_ctrl_c_says_that_the_command_resumes(block, capsys):
     with pytest.raises(typer.Exit) as stopped:
         interrupted(block())
     assert stopped.value.exit_code == 130
-    assert capsys.readouterr().err == "stopped; the same command goes on from what is done\n"
+    assert capsys.readouterr().err == "stopped; the same command resumes from what is finished\n"
 
 
-def test_what_failed_is_told_and_ends_the_command(capsys):
+def test_what_failed_is_reported_and_ends_the_command(capsys):
     exit_if_failed({}, "never said")
     assert capsys.readouterr() == ("", "")
     with pytest.raises(typer.Exit) as ended:

@@ -22,7 +22,7 @@ def test_prepare_and_check(fedmerit, tmp_path):
     ("arguments", "word"),
     [(("hearts",), "hearts"), (("synthetic-prostate", "--ratios", "half"), "half"), (("fundus-rois",), "--source")],
 )
-def test_prepare_of_what_is_none(fedmerit, tmp_path, arguments, word):
+def test_bad_input_of_prepare(fedmerit, tmp_path, arguments, word):
     result = fedmerit("prepare", *arguments, "--out", tmp_path / "sites", "--jobs", 1)
     assert result.exit_code == 2
     assert word in result.stderr
@@ -32,9 +32,7 @@ def test_prepare_of_what_is_none(fedmerit, tmp_path, arguments, word):
 @pytest.mark.parametrize(
     ("arguments", "begun"), [(("--jobs", 2), [["__main__"]]), (("--jobs", 1), []), (("--jobs", 2, "--describe"), [])]
 )
-def test_processes_begin_with_the_command_where_there_are_to_be_several(
-    fedmerit, monkeypatch, tmp_path, arguments, begun
-):
+def test_processes_begin_with_the_command_if_there_are_several(fedmerit, monkeypatch, tmp_path, arguments, begun):
     asked = []
     monkeypatch.setattr("fedmerit_data.preparing.case_processes.begin_processes", asked.append)
     assert fedmerit("prepare", "hearts", "--out", tmp_path / "sites", *arguments).exit_code == 2

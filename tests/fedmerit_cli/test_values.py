@@ -1,4 +1,4 @@
-"""`fedmerit value leave-one-out` and `fedmerit value shapley` with tiny real trainings."""
+"""`fedmerit value`: tiny real trainings of coalitions, estimators of synthetic runs, and sample sizes."""
 
 import os
 import re
@@ -11,7 +11,9 @@ import pandas as pd
 import psutil
 import pytest
 from gate import Gate
+from run_factory import make_run
 
+from fedmerit.configuration.run import make_configuration
 from fedmerit.records.results import read_run, read_table
 from fedmerit_evaluation.ground_truth.ground_truths import coalition_utilities
 from fedmerit_evaluation.ground_truth.semivalues import EMPTY_COALITION
@@ -31,16 +33,16 @@ def arguments(sites, small):
     def build(command, out, **changes):
         chosen = {"out": out, "sites": sites, "rounds": ROUNDS, "jobs": 1} | changes
         given = [text for name, value in chosen.items() for text in (f"--{name.replace('_', '-')}", str(value))]
-        return command, *given, *small
+        return "value", command, *given, *small
 
     return build
 
 
 @pytest.fixture(scope="module")
 def whole(fedmerit, arguments, tmp_path_factory):
-    """`loo`, then `shapley` in the same folder: what each printed, and the files between. Never change it."""
+    """leave-one-out, then shapley in the same folder: what each printed, and the files between. Never change it."""
     out = tmp_path_factory.mktemp("values") / "out"
-    first = fedmerit(*arguments("loo", out))
+    first = fedmerit(*arguments("leave-one-out", out))
     assert first.exit_code == 0, first.output
     between = contents(out)
     second = fedmerit(*arguments("shapley", out))
@@ -75,7 +77,7 @@ def assert_written(out, tables):
         assert r"\bottomrule" in (out / "tables" / f"{table.name}.tex").read_text()
 
 
-def test_loo_says_the_cost_then_prints_and_writes_the_tables(whole):
+def test_leave_one_out_prints_the_cost_then_the_tables(whole):
     out, printed, _, _ = whole
     images = ROUNDS * 15 * (3 + 2 + 2 + 2)
     cost = rf"4 of 4 trainings to do, {images} images in all: about (a minute|\d+ minutes) with 1 at a time"
@@ -89,7 +91,7 @@ def test_loo_says_the_cost_then_prints_and_writes_the_tables(whole):
         assert tables[0].cell(row, 1) in printed
 
 
-def test_shapley_trains_only_what_loo_did_not(whole):
+def test_shapley_trains_only_further_coalitions(whole):
     out, _, between, printed = whole
     assert "3 of 7 trainings to do" in printed
     names = sorted(f"{coalition}_seed0" for coalition in LOO + ALONE)
@@ -105,10 +107,10 @@ def test_shapley_trains_only_what_loo_did_not(whole):
     assert (out / "figures" / "values.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_second_call_trains_nothing_and_says_the_same(fedmerit, arguments, whole, own):
+def test_a_second_call_trains_nothing_and_prints_the_same(fedmerit, arguments, whole, own):
     before, results = contents(own), (own / "results.csv").read_text()
     for command, printed, start in (
-        ("loo", whole[1], "Leave-one-out (as"),
+        ("leave-one-out", whole[1], "Leave-one-out (as"),
         ("shapley", whole[3], "Values of test Dice"),
     ):
         result = fedmerit(*arguments(command, own))
@@ -152,14 +154,14 @@ def test_sampling_that_is_truncated_trains_no_more_than_it_needs(fedmerit, argum
 
 
 def test_results_stay_of_all_that_is_trained(fedmerit, arguments, whole, own):
-    """`loo` after `shapley` does not forget the coalitions that it does not ask for."""
-    assert fedmerit(*arguments("loo", own)).exit_code == 0
+    """leave-one-out after shapley keeps the coalitions that it does not ask for."""
+    assert fedmerit(*arguments("leave-one-out", own)).exit_code == 0
     assert set(read_table(own / "results.csv")["coalition"]) == {*LOO, *ALONE}
 
 
 @pytest.mark.slow
 def test_interrupted_from_the_terminal(fedmerit, arguments, scripts, whole, tmp_path):
-    """Ctrl-C goes to every process of the terminal; the same command goes on to the same tables."""
+    """Ctrl-C reaches every process of the terminal; the same command resumes to the same tables."""
     out = tmp_path / "out"
     words = [str(part) for part in (scripts / "fedmerit", *arguments("shapley", out, jobs=2))]
     process = psutil.Popen(
@@ -188,7 +190,7 @@ def test_interrupted_from_the_terminal(fedmerit, arguments, scripts, whole, tmp_
                 member.kill()
     assert psutil.wait_procs(family, timeout=60)[1] == []
     assert process.returncode == 130
-    assert "stopped; the same command goes on from what is done" in stderr
+    assert "stopped; the same command resumes from what is finished" in stderr
     assert "Traceback" not in stdout + stderr
     assert "Error" not in stdout + stderr
     assert len(list(out.glob("runs/*/run.json"))) == 7
@@ -198,50 +200,43 @@ def test_interrupted_from_the_terminal(fedmerit, arguments, scripts, whole, tmp_
         assert (out / "tables" / name).read_text() == (whole[0] / "tables" / name).read_text()
 
 
-def test_a_training_that_fails_is_told(fedmerit, arguments, tmp_path, monkeypatch):
+def test_a_training_that_fails_is_reported(fedmerit, arguments, tmp_path, monkeypatch):
     monkeypatch.setattr(
         "fedmerit_evaluation.ground_truth.coalitions.execute_all",
         lambda folders, *rest, **options: dict.fromkeys(folders, "round 0: no site sent a usable reply"),
     )
-    result = fedmerit(*arguments("loo", tmp_path / "out"))
+    result = fedmerit(*arguments("leave-one-out", tmp_path / "out"))
     assert result.exit_code == 1
     assert result.stderr.count("failed: ") == 4
     for coalition in LOO:
         assert f"{coalition}_seed0: round 0: no site sent a usable reply" in result.stderr
-    assert "the same command goes on from what is done" in result.stderr
+    assert "the same command resumes from what is finished" in result.stderr
     assert "Leave-one-out" not in result.output
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
-        ({"jobs": 0}, "--jobs 0: expected 1 or more"),
         ({"seeds": "0,one"}, "--seeds"),
-        ({"rounds": 0}, "rounds"),
+        ({"rounds": 0}, "--rounds 0: expected 1 or more"),
         ({"method": "eu"}, "such as fedavg"),
         ({"method": "fedci"}, "--server-share"),
         ({"device": "cuda:99"}, "cuda:99"),
     ],
 )
-def test_bad_input_before_anything_is_trained(fedmerit, arguments, tmp_path, changes, told):
-    result = fedmerit(*arguments("loo", tmp_path / "out", **changes))
+def test_bad_input_before_anything_is_trained(fedmerit, arguments, tmp_path, changes, message):
+    result = fedmerit(*arguments("leave-one-out", tmp_path / "out", **changes))
     assert result.exit_code == 2
-    assert told in result.stderr
+    assert message in " ".join(result.stderr.split())
     assert list(tmp_path.iterdir()) == []
 
 
-def test_one_permutation_is_none_to_judge_by(fedmerit, arguments, tmp_path):
-    result = fedmerit(*arguments("shapley", tmp_path / "out", exact_up_to=2, most_permutations=1))
-    assert result.exit_code == 2
-    assert "--most-permutations 1: expected 2 or more" in result.stderr
-
-
-def test_one_site_has_nobody_to_be_left_out_from(fedmerit, arguments, own_sites, tmp_path):
+def test_one_site_cannot_be_left_out(fedmerit, arguments, own_sites, tmp_path):
     for name in ("site2", "site3"):
         shutil.rmtree(own_sites / name)
-    result = fedmerit(*arguments("loo", tmp_path / "out", sites=own_sites))
+    result = fedmerit(*arguments("leave-one-out", tmp_path / "out", sites=own_sites))
     assert result.exit_code == 2
-    assert "holds site1 alone" in result.stderr
+    assert "holds only site1" in result.stderr
     assert not (tmp_path / "out").exists()
 
 
@@ -257,7 +252,84 @@ def test_other_options_need_another_folder(fedmerit, arguments, whole):
 def test_a_server_set_of_its_own(server_sites_data, arguments, fedmerit, tmp_path):
     """Methods with candidates need one: the folder is recorded with every training."""
     changes = {"method": "fedci", "sites": server_sites_data, "server_sites": server_sites_data.parent / "server"}
-    result = fedmerit(*arguments("loo", tmp_path / "out", rounds=1, **changes))
+    result = fedmerit(*arguments("leave-one-out", tmp_path / "out", rounds=1, **changes))
     assert result.exit_code == 0, result.output
     recorded = {read_run(file.parent)["server_sites"] for file in tmp_path.glob("out/runs/*/run.json")}
     assert recorded == {str(server_sites_data.parent / "server")}
+
+
+# estimate, power
+
+
+@pytest.fixture
+def runs(tmp_path):
+    """Two synthetic runs that differ in their seeds."""
+    network = {"in_channels": 1, "labels": ["prostate"]}
+    plan = make_configuration("fedce", "prostate", 2, 0, network, {}).to_dict()
+    return [make_run(tmp_path / f"run{seed}", seed=seed, rounds=2, plan=plan) for seed in (0, 1)]
+
+
+def test_estimate_prints_and_writes_tables_and_a_figure(fedmerit, runs):
+    """Synthetic sites train on 40, 50, 60 and 70 images, of 220."""
+    result = fedmerit("value", "estimate", *runs, "--estimators", "data_size,contribution", "--draws", 20)
+    assert result.exit_code == 0, result.output
+    folder = runs[0] / "values"
+    assert f"tables and figure: {folder}" in result.output.replace("\n", " ")
+    table = pd.read_csv(folder / "tables" / "values-data-size.csv").set_index("Site")
+    expected = {"Alder": 400 / 22, "Birch": 500 / 22, "Cedar": 600 / 22, "Dogwood": 700 / 22}
+    assert table["Share [%]"].to_dict() == pytest.approx(expected)
+    assert (folder / "tables" / "values-contribution.csv").exists()
+    assert (folder / "figures" / "values.png").read_bytes().startswith(b"\x89PNG")
+    assert fedmerit("value", "estimate", *runs, "--estimators", "data_size", "--draws", 20).exit_code == 0
+    assert {file.stem for file in (folder / "tables").iterdir()} == {"values-data-size"}
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (("--estimators", "shap"), "--estimators 'shap': unknown"),
+        (("--estimators", "data_size,data_size"), "name each once"),
+        (("--estimators", "in_run"), "was run without --values in_run and kept no updates"),
+    ],
+)
+def test_estimators_that_cannot_be_used(fedmerit, runs, tmp_path, given, message):
+    result = fedmerit("value", "estimate", *runs, *given, "--out", tmp_path / "out")
+    assert result.exit_code == 2, result.output
+    assert message in result.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_run_without_a_plan_is_named(fedmerit, tmp_path):
+    run = make_run(tmp_path / "run", rounds=2)
+    result = fedmerit("value", "estimate", run)
+    assert result.exit_code == 2, result.exception
+    assert f"{run / 'run.json'}: lacks plan; expected what `fedmerit run` wrote" in " ".join(result.stderr.split())
+
+
+def test_power_of_stated_deviations(fedmerit, tmp_path):
+    """Variance 9/S of seeds, by Student's t, and 64/P + 36/(4 S), by 2.8016: quantiles of .975 and .8 added."""
+    stated = ("--seed-sd", 3, "--patient-sd", 8, "--round-sd", 6, "--rounds", 4)
+    result = fedmerit("value", "power", *stated, "--patients", "16,4,4", "--seeds", "9,2,1", "--out", tmp_path)
+    assert result.exit_code == 0, result.output
+    table = pd.read_csv(tmp_path / "power.csv").set_index("Test patients a site")
+    assert table.loc[4, "2 seeds [points]"] == pytest.approx((16.334**2 * 4.5 + 2.8016**2 * 20.5) ** 0.5, rel=1e-4)
+    assert table.loc[16, "9 seeds [points]"] == pytest.approx((3.2009**2 * 1 + 2.8016**2 * 5) ** 0.5, rel=1e-4)
+    assert table["1 seed [points]"].isna().all()
+    assert (table.index.to_list(), len(table.columns)) == ([4, 16], 3)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (("--patient-sd", 8), "value power: give --pilot DIR, or state --seed-sd and --patient-sd"),
+        (("--seed-sd", -1, "--patient-sd", 8), "--seed-sd"),
+        (("--seed-sd", 3, "--patient-sd", "nan"), "expected a standard deviation in points"),
+        (("--seed-sd", 3, "--patient-sd", 8, "--round-sd", "inf"), "expected a standard deviation in points"),
+        (("--seed-sd", 3, "--patient-sd", 8, "--seeds", "0"), "--seeds 0: expected whole numbers from 1 on"),
+    ],
+)
+def test_power_without_variances_or_numbers(fedmerit, tmp_path, given, message):
+    result = fedmerit("value", "power", *given, "--out", tmp_path / "out")
+    assert result.exit_code == 2, result.output
+    assert message in result.stderr
+    assert not (tmp_path / "out").exists()

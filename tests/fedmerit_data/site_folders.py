@@ -29,7 +29,7 @@ def ball(rows, columns, radius):
     return (y - rows) ** 2 + (x - columns) ** 2 <= radius**2
 
 
-def image_of(task, rng):
+def draw_image(task, rng):
     """Texture of the patient's own upon light that falls off from the front and the first slice."""
     shape = (task["slices"], task["channels"], SIZE, SIZE)
     texture = gaussian_filter(rng.normal(size=(1, 1, SIZE, SIZE)), (0, 0, 1.5, 1.5))
@@ -38,7 +38,7 @@ def image_of(task, rng):
     return ((image - image.mean()) / image.std()).astype(np.float32)
 
 
-def label_of(task, rng):
+def draw_label(task, rng):
     label = np.zeros((task["slices"], len(task["labels"]), SIZE, SIZE), np.uint8)
     rows, columns = rng.uniform(21, 27, 2)
     radius = rng.uniform(8, 10)
@@ -60,7 +60,7 @@ def write_site(folder, name, seed):
             case = f"Secret{split}{number}"
             spacing = [3.0, *task["spacing"]] if task["spacing"] else None
             entry = {"case": case, "patient": f"Mustermann-{folder.name}-{split}{number}", "spacing": spacing}
-            for key, array in (("image", image_of(task, rng)), ("label", label_of(task, rng))):
+            for key, array in (("image", draw_image(task, rng)), ("label", draw_label(task, rng))):
                 entry[key] = f"cases/{case}_{key}.npy"
                 np.save(folder / entry[key], array)
                 checksums[entry[key]] = sha256(folder / entry[key])

@@ -53,21 +53,21 @@ AT_EVERY_LAYOUT = (
 )
 
 
-def works_of(layout: Layout, source: Path, out: Path) -> tuple[list[CaseTask], list[tuple[str, str]]]:
+def find_tasks(layout: Layout, source: Path, out: Path) -> tuple[list[CaseTask], list[tuple[str, str]]]:
     """Every case as `prepare` would take it, and what it would leave out."""
     asked = Preparation(layout.kind, source, size=16, **layout.options)
     sites = asked.layout.find_sites(source)
-    works = [
+    tasks = [
         CaseTask(asked.layout, source, site.name, case, out, asked.size, asked.field_of_view, asked.crop_multiple)
         for site in sites
         for case in site.cases
     ]
-    return works, [entry for site in sites for entry in site.left_out]
+    return tasks, [entry for site in sites for entry in site.left_out]
 
 
-def read_as(work: CaseTask) -> tuple[str, ...]:
+def read_as(task: CaseTask) -> tuple[str, ...]:
     """What identifies a case: the digest of every file that it is read from; none if one is no file."""
-    files = [work.source / path for path in raw_files(work)]
+    files = [task.source / path for path in raw_files(task)]
     return tuple(sha256(path) for path in files) if all(path.is_file() for path in files) else ()
 
 
@@ -93,9 +93,9 @@ class Sources:
             source = self.folder / name / "raw"
             source.mkdir(parents=True)
             LAYOUTS[name].write(source)
-            works, _ = works_of(LAYOUTS[name], source, self.folder / name / "out")
-            stored = {tuple(prepare_case(work).checksums.values()) for work in works}
-            self.made[name] = Pristine(source, len(works), {read_as(work) for work in works}, stored)
+            tasks, _ = find_tasks(LAYOUTS[name], source, self.folder / name / "out")
+            stored = {tuple(prepare_case(task).checksums.values()) for task in tasks}
+            self.made[name] = Pristine(source, len(tasks), {read_as(task) for task in tasks}, stored)
         return self.made[name]
 
 
@@ -148,30 +148,30 @@ def judge_reading(layout: Layout, mutation: Mutation, pristine: Pristine, folder
     """Find the sites, account for every file, and decode and store the cases that are not what they were."""
     source = spoilt(pristine, mutation, folder)
     try:
-        works, left_out = works_of(layout, source, folder / "out")
-        files = [{path.as_posix() for path in raw_files(work)} for work in works]
+        tasks, left_out = find_tasks(layout, source, folder / "out")
+        files = [{path.as_posix() for path in raw_files(task)} for task in tasks]
     except BadInput as error:
         require_told(layout, mutation, source, str(error))
         return
-    assert len(works) <= pristine.cases
+    assert len(tasks) <= pristine.cases
     used: set[str] = set()
-    for work, own in zip(works, files, strict=True):
-        if read_as(work) not in pristine.read:
-            outcome = prepare_case(work)
+    for task, own in zip(tasks, files, strict=True):
+        if read_as(task) not in pristine.read:
+            outcome = prepare_case(task)
             if isinstance(outcome, UnusableCase):
                 require_told(layout, mutation, source, outcome.reason)
                 left_out += [(file, outcome.reason) for file in own]
                 continue
             if tuple(outcome.checksums.values()) not in pristine.stored:
-                require_odd(layout, mutation, work, outcome)
+                require_odd(layout, mutation, task, outcome)
         used |= own
     disk = {file for file in files_on_disk(source) if file != layout.listing}
     assert used <= disk
     assert disk - used == covered(disk - used, left_out)
 
 
-def require_odd(layout: Layout, mutation: Mutation, work: CaseTask, outcome: PreparedCase) -> None:
-    assert work.case.name == layout.case, f"{work.case.name} came out another"
+def require_odd(layout: Layout, mutation: Mutation, task: CaseTask, outcome: PreparedCase) -> None:
+    assert task.case.name == layout.case, f"{task.case.name} came out another"
     assert mutation.changes, "the case came out another"
     assert outcome.remarks, "the case came out another without a remark"
 
@@ -209,11 +209,11 @@ def judge_preparing(layout: Layout, mutation: Mutation, pristine: Pristine, fold
     assert cases <= pristine.cases
 
 
-def of_formats(name: str) -> list[Mutation]:
+def format_mutations(name: str) -> list[Mutation]:
     return [mutation for mutation in mutations(LAYOUTS[name]) if mutation.name.startswith(FORMATS[name])]
 
 
-def of_layout(name: str) -> list[Mutation]:
+def layout_mutations(name: str) -> list[Mutation]:
     """What only a layout can answer for: its lists, the folders of a case, how files are paired and labels read."""
     layout = LAYOUTS[name]
     nearest = [folder.as_posix() for folder in Path(layout.image).parents[:2]]
@@ -225,22 +225,22 @@ def at_every_layout(name: str) -> list[Mutation]:
     return [mutation for mutation in mutations(LAYOUTS[name]) if mutation.name in AT_EVERY_LAYOUT]
 
 
-def all_of(name: str) -> list[Mutation]:
+def all_mutations(name: str) -> list[Mutation]:
     return mutations(LAYOUTS[name])
 
 
 SLOW = pytest.mark.slow
 CHECKED = [
     *(
-        pytest.param(name, of_formats, judge_reading, id=f"format-{name}", marks=SLOW if name in RARE else ())
+        pytest.param(name, format_mutations, judge_reading, id=f"format-{name}", marks=SLOW if name in RARE else ())
         for name in FORMATS
     ),
     *(
-        pytest.param(name, of_layout, judge_reading, id=f"layout-{name}", marks=SLOW if place % 4 else ())
+        pytest.param(name, layout_mutations, judge_reading, id=f"layout-{name}", marks=SLOW if place % 4 else ())
         for place, name in enumerate(OWN)
     ),
     *(pytest.param(name, at_every_layout, judge_preparing, id=f"prepared-{name}") for name in PREPARED[:1]),
-    *(pytest.param(name, all_of, judge_reading, id=f"all-{name}", marks=SLOW) for name in LAYOUTS),
+    *(pytest.param(name, all_mutations, judge_reading, id=f"all-{name}", marks=SLOW) for name in LAYOUTS),
     *(
         pytest.param(name, at_every_layout, judge_preparing, id=f"prepared-{name}", marks=SLOW)
         for name in LAYOUTS

@@ -34,12 +34,3 @@ def test_what_cannot_be_prepared_so(tmp_path, fedmerit):
     assert "cannot be prepared" in told.output
     with pytest.raises(BadInput, match="generates"):
         describe(Preparation("synthetic-prostate"))
-
-
-@pytest.mark.parametrize("name", ["overview", "A=B"])
-def test_a_site_that_cannot_be_called_so(tmp_path, name):
-    source = write_photographs(tmp_path / "raw", sites=(name,))
-    (one,) = describe(Preparation("generic", source=source, labels=LABELS))
-    (fault,) = one.faults
-    assert f"a site is named '{name}'" in fault
-    assert "rename it" in fault

@@ -7,7 +7,6 @@ from run_factory import make_sites
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json, sha256, write_json
 from fedmerit.trainers.monai_trainer.data import open_sites
-from fedmerit_data import downsampling
 from fedmerit_data.downsampling import shrink
 
 
@@ -74,19 +73,3 @@ def test_other_than_divisors_of_both_sides_are_refused(sites, tmp_path, by):
     ):
         shrink(sites, tmp_path / "small", by)
     assert [path.name for path in tmp_path.iterdir()] == ["sites"]
-
-
-def test_all_sites_are_written_or_none(sites, tmp_path, monkeypatch):
-    (tmp_path / "full").mkdir()
-    (tmp_path / "full" / "notes.txt").write_text("keep")
-    with pytest.raises(BadInput, match="full: is not empty"):
-        shrink(sites, tmp_path / "full", 2)
-
-    def stop(path, content):
-        if path.parent.name == "B":
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(downsampling, "write_json", stop)
-    with pytest.raises(KeyboardInterrupt):
-        shrink(sites, tmp_path / "small", 2)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["full", "sites"]

@@ -64,12 +64,6 @@ def test_a_folder_that_the_other_process_removed_meanwhile_is_not_taken(tmp_path
         pytest.fail("let in")
 
 
-def test_a_folder_that_cannot_be_made(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(BadInput, match=r"sites: cannot be made \(.*name a folder where you may write"):
-        partial_folder(tmp_path / "file" / "sites").__enter__()
-
-
 def test_arrays_are_linked_to_the_file_itself_or_copied_where_there_are_no_links(tmp_path, monkeypatch):
     (tmp_path / "array.npy").write_bytes(b"numbers")
     (tmp_path / "link.npy").symlink_to(tmp_path / "array.npy")

@@ -1,7 +1,6 @@
 """All kinds: tasks, real images, and a card in the docs."""
 
 import pickle
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -95,18 +94,3 @@ def test_real_volumes(real_data, kind):
             middle = np.argwhere(decoded.label[:, 0].any(axis=0)).mean(axis=0) / decoded.label.shape[2:]
             assert ((middle > 0.25) & (middle < 0.75)).all()
     assert sorted(seen) == expected
-
-
-def test_every_kind_but_the_generated_has_a_card():
-    """A card is named as its kind, or as what the names of several kinds of one set begin with."""
-    cards = {path.stem: path for path in (Path(__file__).parents[2] / "docs" / "data").glob("*.md")}
-    index = cards.pop("README").read_text()
-    kinds = [name for name, kind in KINDS.items() if kind.generate is None]
-    for kind in kinds:
-        own = [card for card in cards if f"{kind}-".startswith(f"{card}-")]
-        assert own, f"no card for {kind}"
-        for title in ("Licence", "Where to get it", "How to cite", "Patients and images", "Shapes", "Known quirks"):
-            assert f"## {title}" in cards[max(own, key=len)].read_text()
-    for card in cards:
-        assert f"({card}.md)" in index
-        assert any(f"{kind}-".startswith(f"{card}-") for kind in kinds)

@@ -6,7 +6,7 @@ from layouts import fundus_site, prepare, prostate_site
 from PIL import Image
 
 from fedmerit.trainers.monai_trainer.data import Case, open_sites
-from fedmerit_data.overview import draw, intensities, largest, montage, sample
+from fedmerit_data.overview import draw, intensities, largest, montage
 
 
 @pytest.fixture(scope="module")
@@ -55,13 +55,6 @@ def test_one_curve_per_site(prepared):
     for line in panel.lines:
         x, y = line.get_data()
         assert np.sum(y) * (x[1] - x[0]) == pytest.approx(1, abs=0.01)  # all but the outermost thousandths
-
-
-def test_padding_does_not_count(tmp_path):
-    image = np.arange(2 * 2 * 4 * 4).reshape(2, 2, 4, 4)
-    image[:, :, :2] = -5
-    found = sample(case(tmp_path, image, np.zeros((2, 1, 4, 4))))
-    assert sorted(found) == sorted(image[image > -5])
 
 
 def test_the_slice_that_shows_most_is_shown(tmp_path):

@@ -15,7 +15,6 @@ from fedmerit.errors import BadInput
 from fedmerit.files import sha256
 from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT, SPLITS, open_sites
 from fedmerit_data.check import check
-from fedmerit_data.folders import partial_path
 from fedmerit_data.partition import partition
 from fedmerit_data.partitioning import site_writer
 from fedmerit_data.partitioning.label_noise import RULES
@@ -114,15 +113,6 @@ def test_the_same_seed_gives_the_same_bytes(sources, tmp_path):
     partition(sources, tmp_path / "other", Scheme("dirichlet", 3, seed=5), label_noise={"site-2": 0.5})
     assert checksums(tmp_path / "first") == checksums(tmp_path / "again")
     assert patients(tmp_path / "first") != patients(tmp_path / "other")
-
-
-def test_organ_slices_alone_train_where_they_were_chosen(tmp_path):
-    prostate_site(tmp_path / "raw" / "HK", cases=8)
-    prepared(tmp_path, slices="organ")
-    partition(tmp_path / "sites", tmp_path / "out", Scheme("uniform", 2))
-    for site in open_sites(tmp_path / "out"):
-        assert {case.slices for case in site.cases("training")} == {(1, 2)}
-        assert site.info["counts"]["training"]["slices"] == 2 * len(site.cases("training"))
 
 
 def test_a_duplicated_site_trains_on_the_same_and_tests_on_its_own(sources, tmp_path):
@@ -231,10 +221,3 @@ def test_four_hospitals(real_data, tmp_path):
         assert {name for name, (_, split) in patients(out).items() if split == "testing"} == tests
     training = sizes(tmp_path / "sizes", "training")
     assert training[:4] == sorted(training[:4])
-
-
-def test_an_interrupted_preparation_of_the_same_name_is_kept(sources, tmp_path):
-    kept = partial_path(tmp_path / "out") / "done"
-    kept.mkdir(parents=True)
-    partition(sources, tmp_path / "out", Scheme("uniform", 2))
-    assert kept.is_dir()

@@ -9,7 +9,7 @@ from layouts import box, fundus_site, prepare, prostate_site, rings, save_nifti,
 from typer.testing import CliRunner
 
 from fedmerit.errors import BadInput
-from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT, SPLITS, Slices, open_sites
+from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT, SPLITS, open_sites
 from fedmerit_cli.main import app
 from fedmerit_data.check import check
 from fedmerit_data.kinds import KINDS
@@ -48,37 +48,12 @@ def test_site_folders_are_what_training_reads(source, tmp_path):
     assert check(tmp_path / "sites") == []
 
 
-def test_fundus_eyes_of_a_patient_stay_together(tmp_path):
-    fundus_site(tmp_path / "raw" / "Domain1", train=[f"{n}-{eye}" for n in range(6) for eye in "LR"], test=("x-L",))
-    prepare("fundus-rois", tmp_path / "sites", source=tmp_path / "raw", size=32)
-    (site,) = open_sites(tmp_path / "sites")
-    assert site.labels == ("disc", "cup")
-    assert site.info["spacing"] is None
-    patients = [{case.patient for case in site.cases(split)} for split in SPLITS]
-    assert sum(map(len, patients)) == len(set.union(*patients)) == 7
-    assert sum(len(site.cases(split)) for split in SPLITS) == 13
-    case = site.cases("training")[0]
-    assert case.image.shape == (1, 3, 32, 32)
-    assert (case.label[0].sum((1, 2)) == [16 * 18, 7 * 10]).all()
-    np.testing.assert_allclose(case.image.mean((2, 3)), 0, atol=1e-5)
-
-
 def test_the_same_seed_repeats_byte_for_byte_and_another_moves_the_split(source, tmp_path):
     for name, seed in (("a", 0), ("b", 0), ("c", 1)):
         prepare("prostate-multisite", tmp_path / name, source=source, seed=seed, **FIELD)
     assert snapshot(tmp_path / "a") == snapshot(tmp_path / "b")
     lists = [json.loads((tmp_path / name / "UCL" / "datalist.json").read_text()) for name in "ac"]
     assert lists[0] != lists[1]
-
-
-def test_organ_slices_are_for_training_alone(source, tmp_path):
-    prepare("prostate-multisite", tmp_path / "sites", source=source, slices="organ", **FIELD)
-    for site in open_sites(tmp_path / "sites"):
-        assert {case.slices for case in site.cases("training")} == {(1, 2)}
-        assert {case.slices for split in SPLITS[1:] for case in site.cases(split)} == {None}
-        assert site.info["counts"]["training"]["slices"] == len(Slices(site.cases("training")))
-        assert site.info["counts"]["testing"]["slices"] == 4 * len(site.cases("testing"))
-    assert check(tmp_path / "sites") == []
 
 
 @pytest.mark.parametrize(
@@ -220,15 +195,6 @@ def test_a_crop_about_the_disc_is_recorded(tmp_path):
         "whole frame kept: no disc to crop about",
     }
     assert {entry["case"] for entry in site.info["remarks"]} == {"b"}
-
-
-def test_an_occupied_folder_is_refused_and_an_empty_one_filled(source, tmp_path):
-    (tmp_path / "sites").mkdir()
-    prepare("prostate-multisite", tmp_path / "sites", source=source, **FIELD)
-    before = snapshot(tmp_path / "sites")
-    with pytest.raises(BadInput, match="sites: is not empty"):
-        prepare("prostate-multisite", tmp_path / "sites", source=source, seed=1, **FIELD)
-    assert snapshot(tmp_path / "sites") == before
 
 
 @pytest.mark.parametrize(

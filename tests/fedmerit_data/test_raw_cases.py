@@ -1,4 +1,4 @@
-"""What readers share: files found, cases paired, values that no mask has."""
+"""What readers share: files found, values that no mask has."""
 
 import os
 
@@ -12,7 +12,6 @@ from fedmerit_data.raw_cases import (
     find_site_folders,
     list_files,
     list_visible,
-    pair_files,
     require_few_labels,
     require_file,
     require_folder,
@@ -56,17 +55,6 @@ def test_what_is_no_file_is_not_read(source, name):
     require_file(source / "a.txt")
     with pytest.raises(BadInput, match=rf"{name}: not a readable scan \((file not found|not a regular file)\)"):
         require_file(source / name, "scan")
-
-
-def test_images_and_masks_are_paired_or_the_one_alone_is_named(tmp_path):
-    images, masks = ({case: tmp_path / f"{case}{end}" for case in "ba"} for end in (".png", "_mask.png"))
-    assert pair_files(images, masks, tmp_path) == [(case, images[case], masks[case]) for case in "ab"]
-    with pytest.raises(BadInput, match=r"b.png: its mask is missing"):
-        pair_files(images, {"a": masks["a"]}, tmp_path)
-    with pytest.raises(BadInput, match=r"a_mask.png: the image of this mask is missing"):
-        pair_files({"b": images["b"]}, masks, tmp_path)
-    with pytest.raises(BadInput, match="no cases in this site folder"):
-        pair_files({}, {}, tmp_path)
 
 
 @pytest.mark.parametrize("values", [np.arange(128), np.arange(128) + 0.5, np.tile([-1.0, 1e6], 500)])

@@ -23,12 +23,6 @@ def test_commas_and_semicolons(tmp_path, written):
     assert read_table(tmp_path / "table.csv", COLUMNS) == rows
 
 
-def test_rows_are_told_by_their_lines_and_empty_ones_left_out(tmp_path):
-    (tmp_path / "table.csv").write_text("site,case\nBasel,a\n,\n\n ,\nBern,\n")
-    rows = [(2, {"site": "Basel", "case": "a"}), (6, {"site": "Bern", "case": ""})]
-    assert read_table(tmp_path / "table.csv", COLUMNS) == rows
-
-
 @pytest.mark.parametrize(
     ("written", "told"),
     [

@@ -1,4 +1,4 @@
-"""Made-up runs behind the tables and figures of papers."""
+"""Synthetic runs behind the tables and figures of papers."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +12,8 @@ from fedmerit_lab.papers.artefact import BY_LOCAL_ONLY, KEEP_OWN
 
 
 @dataclass(frozen=True)
-class Made_up:
-    """A finished training that nobody trained."""
+class SyntheticTraining:
+    """A finished training of invented numbers."""
 
     label: str
     seed: int
@@ -21,8 +21,8 @@ class Made_up:
     finished: bool = True
 
 
-def made_up_run(folder, label, seed, names=SITES):
-    """Every row that a paper's artefact reads, beside those of `make_run`."""
+def write_paper_run(folder, label, seed, names=SITES):
+    """Every row that a paper's artefact reads, in addition to those of `make_run`."""
     method, *settings = label.split(":")
     parameters = dict(setting.split("=") for setting in settings if not (KEEP_OWN + BY_LOCAL_ONLY).count(f":{setting}"))
     make_run(folder, method=method, seed=seed, sites=names, rounds=4, parameters=parameters)
@@ -37,12 +37,12 @@ def made_up_run(folder, label, seed, names=SITES):
             rows += [
                 Row(*head, number, site, f"{what}_distance", 0.1 * place) for what in ("model", "output", "reward")
             ]
-            rows.append(Row(*head, number, site, "neuron_share", 0.2 * place))
         if method == "cycle":
-            held = [(number, holder) for number in range(1, 4) for holder in names if holder != site]
             rows += [
                 Row(*head, number, site, "peer_reputation", 0.2 * place + 0.01 * number, coalition=holder)
-                for number, holder in held
+                for number in range(1, 4)
+                for holder in names
+                if holder != site
             ]
         level = (
             0.7

@@ -17,7 +17,7 @@ from fedmerit.engines.given_contributions import add_contributions
 from fedmerit.engines.local import OnExchange, run_local
 from fedmerit.engines.resumption import open_recorded_sites, read_info, require_same_images
 from fedmerit.errors import BadInput
-from fedmerit.federation.requirements import require_consistent, require_decentralised, require_sites, require_timeouts
+from fedmerit.federation.requirements import require_consistent, require_decentralised, require_sites
 from fedmerit.files import LOCK, lock_folder, remove_partial_files, write_json
 from fedmerit.machine import cores
 from fedmerit.options import RunOptions, Waiting
@@ -57,8 +57,7 @@ def create(run: Path, method: str, sites: Path | str, rounds: int = ROUNDS, **op
     config = configuration_for(folders, method, rounds, asked.seed, settings, asked.values, asked.keep_updates)
     require_sites(config, names)
     _require_one_machine(config, asked)
-    require_timeouts(*asked.waiting, len(names))
-    _require_engine(asked)
+    asked.waiting.require_sites(len(names))
     known = names if asked.only is None else [folder.name for folder in open_sites(Path(sites))]
     require_known_sites(asked.device, known, present=names)
     specs = require_possible(asked.attacks, names, rounds)
@@ -147,14 +146,6 @@ def configuration_for(
     return config
 
 
-def _require_engine(asked: RunOptions) -> None:
-    """`BadInput` if the engine cannot do what other options ask for."""
-    if asked.engine == "local" and asked.round_timeout:
-        raise BadInput(f"--round-timeout {asked.round_timeout:g}: only with NVFlare's engines; take --engine sim")
-    if asked.engine == "poc" and asked.threads:
-        raise BadInput(f"--threads {asked.threads}: with --engine poc all sites are concurrent; leave it out")
-
-
 def _require_one_machine(config: RunConfiguration, asked: RunOptions) -> None:
     """`BadInput` if images had to be pooled outside one process, or pooling sites are to attack."""
     if asked.engine != "local":
@@ -240,7 +231,7 @@ def execute(
         elif info["engine"] == "poc":
             from fedmerit.flare.deploy.poc import run_poc  # NVFlare takes seconds to import
 
-            run_poc(config, folders, run, device, on_round, lock, of_server, attacks, *waiting)
+            run_poc(config, folders, run, device, on_round, lock, of_server, attacks)
         else:
             from fedmerit.flare.simulation import run_simulator
 

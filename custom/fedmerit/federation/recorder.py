@@ -93,7 +93,7 @@ class Recorder:
             more: further entries of the ledger's record.
         """
         self._note_logs(replies.replies)
-        digests = {  # none where models stay at the sites
+        digests = {  # none if models stay at the sites
             site: digest(reply.ciphertexts or reply.update)
             for site, reply in zip(self.sites, replies.replies, strict=True)
             if reply and (reply.ciphertexts or len(reply.update))

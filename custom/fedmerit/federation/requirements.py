@@ -1,6 +1,5 @@
 """Requirements of a run on its sites and settings, checked before it begins, and on what its method gives."""
 
-import math
 from collections.abc import Sequence
 
 import torch
@@ -45,14 +44,6 @@ def check_sites(name: str, method: Method, sites: Sequence[str]) -> str | None:
     except ValueError as error:
         return f"method {name}: {error}"
     return None
-
-
-def require_timeouts(min_sites: int, round_timeout: float, num_sites: int | None = None) -> None:
-    """`BadInput` if a server cannot wait so long, or for so many of its sites."""
-    if not 1 <= min_sites <= (num_sites or min_sites):
-        raise BadInput(f"min_sites={min_sites}: expected 1 to the number of sites")
-    if not 0 <= round_timeout < math.inf:
-        raise BadInput(f"round_timeout={round_timeout:g}: expected a number of seconds, or 0 for no limit")
 
 
 def require_compatible_images(config: RunConfiguration, folder: SiteFolder) -> None:

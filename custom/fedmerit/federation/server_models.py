@@ -218,15 +218,15 @@ class ModelsInTheClear(Models):
     def content(self) -> dict[str, Any]:
         """With `changed` as bits."""
         changed = None if self.changed is None else torch.from_numpy(np.packbits(self.changed.numpy(), axis=1))
-        content = super().content()
-        content["models"] |= {"vectors": dict(self.vectors), "statistics": self.statistics, "changed": changed}
-        return content
+        kept = {"vectors": dict(self.vectors), "statistics": self.statistics, "changed": changed}
+        return super().content() | kept
 
     def restore(self, content: Mapping[str, Any]) -> None:
         """With `changed` from bits."""
         super().restore(content)
-        if self.changed is not None:
-            bits = np.unpackbits(self.changed.numpy(), axis=1, count=self.parameters.shape[1])
+        self.vectors, self.statistics = content["vectors"], content["statistics"]
+        if content["changed"] is not None:
+            bits = np.unpackbits(content["changed"].numpy(), axis=1, count=self.parameters.shape[1])
             self.changed = torch.from_numpy(bits.astype(bool))
 
 

@@ -134,12 +134,13 @@ class Models:
 
     def content(self) -> dict[str, Any]:
         """For the checkpoint."""
-        parts = ("parameters", "buffers", "weights", "data_share")
-        return {"models": {name: getattr(self, name) for name in parts} | {"separate": list(self.separate)}}
+        kept = {"buffers": self.buffers, "weights": self.weights, "data_share": self.data_share}
+        return {"models": self.parameters, "separate": list(self.separate), **kept}
 
     def restore(self, content: Mapping[str, Any]) -> None:
         """From the checkpoint."""
-        vars(self).update(content["models"])
+        self.parameters, self.buffers, self.separate = (content[name] for name in ("models", "buffers", "separate"))
+        self.weights, self.data_share = content["weights"], content["data_share"]
 
 
 class ModelsAtSites(Models):

@@ -16,7 +16,7 @@ import fedmerit
 from fedmerit.configuration.filters import HE
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.errors import BadInput
-from fedmerit.federation.requirements import require_decentralised, require_timeouts
+from fedmerit.federation.requirements import require_decentralised
 from fedmerit.flare.aggregator import MeritAggregator
 from fedmerit.flare.controller import MeritController
 from fedmerit.flare.egress import EgressFilter
@@ -24,9 +24,11 @@ from fedmerit.flare.executor import MeritExecutor
 from fedmerit.flare.privacy import FILTERS, privacy_filter
 from fedmerit.flare.scalars import RECEIVERS, receiver
 from fedmerit.flare.survey_job import SURVEY
+from fedmerit.options import Waiting
 from fedmerit.wire.messages import EVALUATE, TRAIN
 
 JOB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")  # as NVFlare has it
+AT_LEAST_TWO = Waiting(2, 0.0)
 
 
 class MeritRecipe(Recipe):
@@ -37,9 +39,8 @@ class MeritRecipe(Recipe):
     Args:
         config: the run.
         name: of the job.
-        min_sites: sites that have to be there for the job to start, and whose answers end a round.
-        round_timeout: seconds to wait for further sites in a round; 0: as long as it takes.
-        start_sites: sites that have to be there for the job to start, if others than ``min_sites``.
+        waiting: for how many sites, and how long; so many have to be there for the job to start.
+        start_sites: sites that have to be there for the job to start, if it is another number.
         privacy: specs of `fedmerit.configuration.filters`, applied at every site to what it sends, in this order.
         track: specs of `fedmerit.configuration.tracking`.
 
@@ -51,16 +52,15 @@ class MeritRecipe(Recipe):
         self,
         config: RunConfiguration,
         name: str,
-        min_sites: int = 2,
-        round_timeout: float = 0,
+        waiting: Waiting = AT_LEAST_TWO,
         start_sites: int | None = None,
         privacy: Sequence[str] = (),
         track: Sequence[str] = (),
     ):
         require_decentralised(config)
-        job = FedJob(name=name, min_clients=start_sites or min_sites)
+        job = FedJob(name=name, min_clients=start_sites or waiting.min_sites)
         job.set_app_packages(["fedmerit"])
-        job.to_server(MeritController(round_timeout=round_timeout, min_sites=min_sites))
+        job.to_server(MeritController(**waiting._asdict()))
         encrypted = HE in privacy
         job.to_server(MeritAggregator(config.to_dict(), encrypted), id="aggregator")
         job.to_clients(MeritExecutor(config.to_dict(), encrypted), tasks=[TRAIN, EVALUATE])
@@ -93,9 +93,8 @@ def survey_classes() -> set[str]:
 def export_job(
     config: RunConfiguration,
     out: Path,
-    min_sites: int = 2,
+    waiting: Waiting = AT_LEAST_TWO,
     byoc: bool = False,
-    round_timeout: float = 0,
     start_sites: int | None = None,
     privacy: Sequence[str] = (),
     track: Sequence[str] = (),
@@ -105,17 +104,15 @@ def export_job(
     Args:
         config: the run.
         out: the job folder.
-        min_sites: sites that have to be there for the job to start, and whose answers end a round.
+        waiting: for how many sites, and how long; so many have to be there for the job to start.
         byoc: the job brings this package's code, for machines that allow it and do not have the package.
-        round_timeout: seconds to wait for further sites in a round; 0: as long as it takes.
-        start_sites: sites that have to be there for the job to start, if others than ``min_sites``.
+        start_sites: sites that have to be there for the job to start, if it is another number.
         privacy: specs of `fedmerit.configuration.filters`, applied at every site to what it sends, in this order.
         track: specs of `fedmerit.configuration.tracking`.
 
     Raises:
         BadInput: ``out`` exists and is no such job folder, or its name is none of a job.
     """
-    require_timeouts(min_sites, round_timeout)
     job = out.resolve()  # of ., which has no name, the folder's
     if not JOB_NAME.fullmatch(job.name):
         raise BadInput(
@@ -123,7 +120,7 @@ def export_job(
             "digit and holds only these, ., _ and -"
         )
     try:
-        MeritRecipe(config, job.name, min_sites, round_timeout, start_sites, privacy, track).export(str(job.parent))
+        MeritRecipe(config, job.name, waiting, start_sites, privacy, track).export(str(job.parent))
         if byoc:
             code = Path(fedmerit.__path__[0])
             shutil.copytree(code, job / "app" / "custom" / code.name, ignore=shutil.ignore_patterns("__pycache__"))

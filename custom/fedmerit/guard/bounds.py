@@ -9,17 +9,34 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from fedmerit.guard.rule import Rule, median_of_others, shrink_factors
+
+def median_of_others(values: Tensor, known: Tensor) -> Tensor:
+    """(n,) the median of the ``known`` (n,) bool other sites' ``values``; NaN with fewer than two of them.
+
+    Values are (n,), or (n, n): in each row those of the other sites. A site has no part in its own bound.
+    """
+    n = len(values)
+    others = known.expand(n, n) & ~torch.eye(n, dtype=torch.bool)
+    medians = values.double().expand(n, n).where(others, torch.nan).nanquantile(0.5, dim=1)
+    return medians.where(others.sum(dim=1) >= 2, torch.nan)
+
+
+def fill_unknown(median: Tensor, before: Tensor) -> Tensor:
+    """(n,) ``median`` of others, or that of ``before`` if they are too few now; NaN: they always were."""
+    return median.where(median.isfinite(), before)
+
+
+def shrink_factors(amounts: Tensor, known: Tensor, times: float, before: float | Tensor = math.nan) -> Tensor:
+    """(n,) factors, at most 1, that hold ``amounts`` (n,) to ``times`` the median of the others.
+
+    If the others are too few for a median, the one of ``before`` (n,) counts.
+    """
+    bound = times * fill_unknown(median_of_others(amounts, known), torch.as_tensor(before, dtype=torch.float64))
+    over = known & (bound > 0) & (amounts > bound)
+    return torch.where(over, bound / amounts.where(over, 1.0), 1.0)
+
 
 NORM_FACTOR = 3.0  # Sun et al. 2019 bound norms likewise; honest ones of one round differ by less
-
-NORM_RULE = Rule(
-    "norms",
-    f"An update longer than {NORM_FACTOR:g} times the median of the others is clipped to that; recorded as `clipped`. "
-    "If fewer than two others answered, the last median counts.",
-    "a huge update (1e6 in every entry) that kills the model, and model boosting",
-    "none was clipped in honest runs; a site that trains very many more steps would be",
-)
 
 
 def clip_norms(lengths: Tensor, present: Tensor, before: Tensor) -> Tensor:
@@ -29,14 +46,6 @@ def clip_norms(lengths: Tensor, present: Tensor, before: Tensor) -> Tensor:
 
 STATISTICS_FACTOR = 3.0
 Statistics = Mapping[str, Tensor]
-
-STATISTICS_RULE = Rule(
-    "statistics",
-    f"BatchNorm statistics, trained or estimated, that moved more than {STATISTICS_FACTOR:g} times as far from those "
-    "sent out as the median of the others are moved back to that.",
-    "invented statistics (a variance of 1e11), which every site gets",
-    "images of very different intensities move statistics less than they would; the default network has none",
-)
 
 
 def bound_statistics(
@@ -76,14 +85,6 @@ def _shrink(trained: Statistics, received: Statistics, factor: float) -> Statist
 
 COUNT_FACTOR = 3.0  # of the four prostate hospitals the largest has 2.4 times the median of the others
 
-COUNT_RULE = Rule(
-    "counts",
-    "A site commits to its counts before round 0, and every later claim has to be the same; a reward group counts at "
-    f"most {COUNT_FACTOR:g} times the median of the others.",
-    "invented images: weights, rewards and statistics of a site that claims 1e9",
-    "a site with more than three times the median is weighed as if it had three times",
-)
-
 
 def bound_counts(counts: Tensor, first: Tensor, parts: Tensor, copies: Tensor) -> Tensor:
     """(n,) how many images of each site count, float64.
@@ -100,18 +101,6 @@ def bound_counts(counts: Tensor, first: Tensor, parts: Tensor, copies: Tensor) -
     is_first = first == torch.arange(len(counts))
     bounded = of_group * shrink_factors(of_group, is_first & (total > 0), COUNT_FACTOR)[first]
     return (bounded * parts).where(counts > 0, 0.0)
-
-
-CLAIM_RULE = Rule(
-    "claims",
-    "Of a site's claims about itself, FedCE's error is replaced by what the others measured, q-FedAvg's loss counts at "
-    "most the median of the others, and FedAVE's histogram of losses is not asked for. SCAFFOLD's control variate "
-    "counts as far as it follows from the update, at most 3 times the median length.",
-    "a claimed error of 1 with the cosine left out, an invented loss or histogram, a control variate that ends the run",
-    "FedCE's error is no longer measured on the site's own images, so `error=relative` equals `absolute`; q-FedAvg "
-    "lowers only sites below the median; FedAVE rewards only Dice; SCAFFOLD's variates follow from updates as privacy "
-    "filters leave them",
-)
 
 
 def bound_claims(values: Mapping[str, Tensor], present: Tensor, measured: Tensor | None) -> dict[str, Tensor]:

@@ -11,20 +11,11 @@ from torch import Tensor
 from fedmerit.capabilities import Candidates
 from fedmerit.core import CandidateResults
 from fedmerit.games import compute_values
-from fedmerit.guard.rule import Rule, median_of_others
+from fedmerit.guard.bounds import median_of_others
 from fedmerit.vectors import trained_models
 
 OUTLIER_FACTOR = 4.0  # times the others' median distance from the combined ratings
 MIN_OUTLIER_DISTANCE = 0.05  # of Dice: nearer raters are no outliers, however near the others are
-
-RATER_RULE = Rule(
-    "raters",
-    "Candidates and models without a site are evaluated by the other sites: one vote each, none for itself, all raters "
-    "on one level, the median over raters. An outlier among the raters has no vote that round. With "
-    "`--server-sites`, only the server's own images count.",
-    "rigged evaluations, invented validation cases, self-reported errors",
-    "a site whose images differ from all others' earns what it is worth to the others, and may have no vote",
-)
 
 
 def voices(scores: Tensor, heard: Tensor) -> tuple[Tensor, Tensor]:

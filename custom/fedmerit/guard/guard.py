@@ -11,11 +11,11 @@ from torch import Tensor
 
 from fedmerit.core import Outcome, Reports, inner_products
 from fedmerit.errors import RunFailed
-from fedmerit.guard import bounds, cross_evaluation, history, indicators, reward_groups
+from fedmerit.guard import bounds, cross_evaluation, indicators
 from fedmerit.guard.admission import Admission
+from fedmerit.guard.bounds import fill_unknown, median_of_others
 from fedmerit.guard.history import WIDTH, History, running_mean, sketch
 from fedmerit.guard.reward_groups import RewardGroups, find_near_copies, find_reward_groups
-from fedmerit.guard.rule import fill_unknown, median_of_others
 from fedmerit.guard.settings import GuardSettings
 from fedmerit.vectors import BLOCK, norms
 
@@ -23,22 +23,6 @@ ALL_EXCLUDED = (
     "only sites answered that verdicts have excluded; `fedmerit run --resume` continues when others answer, or begin a "
     "run without these"
 )
-RULES = (
-    bounds.COUNT_RULE,
-    cross_evaluation.RATER_RULE,
-    bounds.CLAIM_RULE,
-    bounds.NORM_RULE,
-    bounds.STATISTICS_RULE,
-    reward_groups.ORGANISATIONS,
-    reward_groups.COPIES,
-    indicators.LENGTH,
-    indicators.STALENESS,
-    indicators.DIRECTION,
-    indicators.CLAIM,
-    indicators.RESPONSE_RULE,
-    indicators.PROFILE_RULE,
-    history.VERDICT_RULE,
-)  # in the order of docs/trust.md
 
 
 @dataclass(frozen=True)

@@ -12,21 +12,10 @@ import torch
 from torch import Tensor
 
 from fedmerit.guard.indicators import KINDS, Responses
-from fedmerit.guard.rule import Rule
 
 KINDS_NEEDED = 2
 ROUNDS = 3  # with an indicator, for its kind to stand; in a row without two kinds, for a verdict to be lifted
 WINDOW = 9  # the last rounds, of which those are counted: a free rider in every fourth round is detected, too
-
-VERDICT_RULE = Rule(
-    "verdicts",
-    f"Indicators of {KINDS_NEEDED} kinds, both seen now and in {ROUNDS} of the last {WINDOW} rounds in which they "
-    "could be looked for, are a verdict. By `--on-verdict` it is shown; or contribution, weight and reward are "
-    "withheld while the evidence stands and the site keeps training its own model; or the site is excluded for good. "
-    f"{ROUNDS} rounds without two kinds lift it: the site is rewarded again.",
-    "free riders that are flagged and yet rewarded",
-    "an honest outlier shows one kind at most, and is rewarded",
-)
 
 
 @dataclass(frozen=True)

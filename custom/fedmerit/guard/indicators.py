@@ -1,4 +1,4 @@
-"""Indicators of a free rider, of kinds that are independent of each other; each is a rule.
+"""Indicators of a free rider, of kinds that are independent of each other; docs/trust.md has the rules in words.
 
 All compare a site with the others of the round; none is seen if the others have too little in common to compare with.
 Only a zero update shows two kinds by one fact, length and direction: otherwise a free rider from round 0 on would not
@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from fedmerit.guard.rule import Rule, median_of_others
+from fedmerit.guard.bounds import median_of_others
 
 SHORT = 0.05  # of the others' median norm
 NOTHING = 0.001  # likewise: below it there is no direction
@@ -35,36 +35,6 @@ NEW = 0.1  # least part of an update, without the step before, that shows a dire
 MIN_COSINE = 0.02  # median cosine of the others that is enough to compare with: chance gives some 1/√d
 MIN_OWN_COSINE = 0.05  # likewise, to the updates before, which are compared by sketches
 
-LENGTH = Rule(
-    "indicator: length",
-    f"The update is shorter than {SHORT:g} times the median of the others.",
-    "zero updates",
-    "none by itself; a site of very few steps may show it",
-)
-STALENESS = Rule(
-    "indicator: staleness",
-    "The update is the step that the model last took (half as far from it as the others), the site's own last update "
-    f"(cosine over {REPLAY_COSINE:g}), or has nothing in common with its own last one while the others' have. For a "
-    "site that made more than half of that step, only its own last update sent again counts.",
-    "delta weights, with noise too; replays; noise",
-    "none by itself",
-)
-DIRECTION = Rule(
-    "indicator: direction",
-    f"Without the step that the model last took, the cosine to the others is under {DIRECTION_FACTOR:g} times the "
-    f"median of the others, mean over rounds; {2 * DIRECTION_FACTOR:g} times, while a verdict stands. If nothing is "
-    "left without that step, earlier rounds do not count. If the others have nothing in common any more, the indicator "
-    f"keeps its state, except for an update shorter than {NOTHING:g} times their median, which has no direction.",
-    "noise, delta weights, zero updates, reversed updates",
-    "an honest site of different images shows this indicator, and no other: it is never judged by it",
-)
-CLAIM = Rule(
-    "indicator: claim",
-    "A claim that the server can compute (FedCE's cosine) is wrong. The computed value counts, also if a claim is "
-    "left out.",
-    "invented claims",
-    "none by itself",
-)
 KINDS = ("length", "staleness", "direction", "claim", "response", "profile")
 
 
@@ -161,17 +131,6 @@ MIN_RESPONSE = 8.0  # times what chance gives: median response of the others tha
 RESPONSE_MEMORY = 0.5  # weight of a round relative to the one after it
 MAX_OWN_WEIGHT = 0.5  # weight in the aggregation above which the model's way is mostly the site's own
 
-RESPONSE_RULE = Rule(
-    "indicator: response",
-    "If all have one model: the update asks for more of what the others gave the model. The cosine of that way and of "
-    "the update's change on it, reversed and mean over rounds, is under "
-    f"{RESPONSE_FACTOR:g} times the median of the others; {RESPONSE_EASING * RESPONSE_FACTOR:g} times, while a verdict "
-    f"stands. If that median is under {MIN_RESPONSE:g} times what chance gives, as late in training, the indicator "
-    "keeps its state.",
-    "reversed updates",
-    "none by itself; an honest outlier asks for less, or for nothing",
-)
-
 
 @dataclass(frozen=True)
 class Responses:
@@ -260,17 +219,6 @@ PROFILE_FACTOR = 0.25  # of the others' median likeness
 PROFILE_EASING = 2.0  # times that, while a verdict stands
 MIN_PROFILE_LIKENESS = 0.4  # median likeness of the others that is enough to compare with, and
 CHANCE = 4.0  # times what chance gives
-
-PROFILE_RULE = Rule(
-    "indicator: profile",
-    "The update is not long in the same layers as the others': the correlation of the lengths of its blocks of "
-    f"{PROFILE_BLOCK} entries with the others', median over them and mean over rounds, is under {PROFILE_FACTOR:g} "
-    f"times the median of the others; {PROFILE_EASING * PROFILE_FACTOR:g} times, while a verdict stands. If that "
-    f"median is under {MIN_PROFILE_LIKENESS:g}, as late in training, or under {CHANCE:g} times what chance gives, the "
-    "indicator keeps its state.",
-    "noise, zero updates",
-    "none by itself; an honest outlier trains the same network by the same optimiser",
-)
 
 
 def likeness(updates: Tensor, present: Tensor) -> Tensor:

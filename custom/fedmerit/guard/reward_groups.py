@@ -7,29 +7,11 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
-from fedmerit.guard.rule import Rule
-
 EXACT = 0.999  # cosine of two updates of one round
 NEAR = 0.4  # of near copies: mean over rounds, without what all have in common; honest ones stay below 0
 NEAR_DISTANCE_FACTOR = 0.5  # and at most this part of the distance of either from any third
 FEWEST = 4  # sites, to distinguish near copies from others
 SHARED_CASES = 0.5  # of the training cases of either site
-
-ORGANISATIONS = Rule(
-    "organisations",
-    "Sites whose certificates name one organisation are one reward group, divided by their images; if all are of one, "
-    "each is rewarded for itself.",
-    "several identities of one legal entity",
-    "none: two hospitals of one organisation count with all their images, up to the bound of one site",
-)
-COPIES = Rule(
-    "copies",
-    f"Sites that enrolled half of each other's cases, whose updates are equal (cosine over {EXACT:g}) or near, share "
-    f"one contribution as long as that lasts. Near: without what all have in common, the mean cosine over rounds is "
-    f"over {NEAR:g}, and each is half as far from the other as from any third.",
-    "the same images under two names, slightly changed copies of one update",
-    "two hospitals whose updates are as near as that, or that hold the same images, would be paid as one",
-)
 
 
 @dataclass(frozen=True)

@@ -1,21 +1,14 @@
 """Reader of DRIONS-DB: ``{train,test}/{image,groundtruth}/image_NNN.jpg``, only the disc; one site."""
 
+from functools import partial
 from pathlib import Path
 
-from fedmerit_data.raw_cases import Decoded, RawCase, RawSite
+from fedmerit_data.raw_cases import Decoded, RawCase, find_one_site
 from fedmerit_data.readers.kind import disc_kind
-from fedmerit_data.spatial.photographs import binarise_mask, find_one_site, load, load_mask, make_case
+from fedmerit_data.spatial.photographs import binarise_mask, load, load_mask, make_case
 
+EXPECTED = "{train,test}/{image,groundtruth}/image_NNN.jpg"
 ROLES = {"image": "image", "groundtruth": "mask"}
-
-
-def find_sites(source: Path) -> list[RawSite]:
-    """The images of train and test as one site.
-
-    Raises:
-        BadInput: no such folder, no cases, an image or mask without the other, or one case in train and test.
-    """
-    return [find_one_site("DRIONS-DB", source, "{train,test}/{image,groundtruth}/image_NNN.jpg", _role)]
 
 
 def _role(path: Path) -> tuple[str, str]:
@@ -25,18 +18,14 @@ def _role(path: Path) -> tuple[str, str]:
 
 
 def decode(case: RawCase) -> Decoded:
-    """One photograph as a case of one slice, label disc: the mask's grey levels above 127, since JPEG blurs them.
-
-    Raises:
-        BadInput: a file is unreadable, or image and mask differ in shape.
-    """
+    """One photograph as a case of one slice, label disc: the mask's grey levels above 127, since JPEG blurs them."""
     image = load(case.image, "RGB")
     return make_case(image, binarise_mask(case.label, load_mask(case, case.label, image)))
 
 
 KIND = disc_kind(
     description="DRIONS-DB, only the disc: {train,test}/{image,groundtruth}/image_NNN.jpg",
-    find_sites=find_sites,
+    find_sites=partial(find_one_site, name="DRIONS-DB", expected=EXPECTED, role=_role),
     decode=decode,
     licence="research use",
     citation="Carmona et al., Identification of the optic nerve head with genetic algorithms, Artificial Intelligence "

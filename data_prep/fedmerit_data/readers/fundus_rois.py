@@ -17,11 +17,7 @@ from fedmerit_data.spatial.photographs import EYE, decode_rings
 
 
 def find_sites(source: Path) -> list[RawSite]:
-    """Every site below ``source`` sorted by name; the release's own train and test folders are pooled.
-
-    Raises:
-        BadInput: no site, a site without cases, an image or mask without the other, or one case in train and test.
-    """
+    """Every site below ``source`` sorted by name; the release's own train and test folders are pooled."""
     folders, strays = find_site_folders(source, "one folder per site with {train,test}/ROIs/{image,mask}/*.png")
     return add_left_out([_read_site(folder) for folder in folders], strays)
 

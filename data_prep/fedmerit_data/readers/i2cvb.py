@@ -25,11 +25,7 @@ LEFT = "not the T2 series or the prostate ground truth"
 
 
 def find_sites(source: Path) -> list[RawSite]:
-    """The scanners that ``source`` holds, patients sorted; other series are left out by folder.
-
-    Raises:
-        BadInput: neither scanner, one without patients, or a patient without image or mask.
-    """
+    """The scanners that ``source`` holds, patients sorted; other series are left out by folder."""
     require_folder(source, "GE and Siemens")
     folders = [path for path in list_visible(source) if path.name in SITES and path.is_dir()]
     if not folders:
@@ -67,11 +63,7 @@ def _read_site(folder: Path) -> RawSite:
 
 
 def decode(case: RawCase) -> Decoded:
-    """The T2 slices and the gland, all ground truth above 0, oriented by `slice_axially`.
-
-    Raises:
-        BadInput: a series is unreadable or incomplete, or image and mask differ in shape or geometry.
-    """
+    """The T2 slices and the gland, all ground truth above 0, oriented by `slice_axially`."""
     label = read_series(case.label)
     require_few_labels(case.label, label.voxels)
     return slice_axially(case, read_series(case.image), replace(label, voxels=(label.voxels > 0).astype("float32")))

@@ -1,24 +1,16 @@
 """Reader of iChallenge in VOC folders: ``JPEGImages/*.jpg`` and ``Annotations/*.png``, only the disc; one site."""
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from fedmerit.errors import BadInput
-from fedmerit_data.raw_cases import Decoded, RawCase, RawSite, require_same_shape
+from fedmerit_data.raw_cases import Decoded, RawCase, find_one_site, require_same_shape
 from fedmerit_data.readers.kind import disc_kind
-from fedmerit_data.spatial.photographs import find_one_site, load, make_case
+from fedmerit_data.spatial.photographs import load, make_case
 
 ROLES = {("JPEGImages", ".jpg"): "image", ("Annotations", ".png"): "mask"}
-
-
-def find_sites(source: Path) -> list[RawSite]:
-    """All images as one site.
-
-    Raises:
-        BadInput: no such folder, no cases, or an image or mask without the other.
-    """
-    return [find_one_site("iChallenge", source, "JPEGImages/*.jpg and Annotations/*.png", _role)]
 
 
 def _role(path: Path) -> tuple[str, str]:
@@ -27,11 +19,7 @@ def _role(path: Path) -> tuple[str, str]:
 
 
 def decode(case: RawCase) -> Decoded:
-    """One photograph as a case of one slice, label disc: palette index 1 of the mask.
-
-    Raises:
-        BadInput: a file is unreadable, image and mask differ in shape, or the mask holds more than two values.
-    """
+    """One photograph as a case of one slice, label disc: palette index 1 of the mask."""
     image, index = load(case.image, "RGB"), load(case.label, None)
     require_same_shape(case, image[..., 0], index)
     values = np.unique(index)
@@ -42,7 +30,7 @@ def decode(case: RawCase) -> Decoded:
 
 KIND = disc_kind(
     description="iChallenge, only the disc: JPEGImages/*.jpg + Annotations/*.png",
-    find_sites=find_sites,
+    find_sites=partial(find_one_site, name="iChallenge", expected="JPEGImages/*.jpg and Annotations/*.png", role=_role),
     decode=decode,
     licence="research use",
 )

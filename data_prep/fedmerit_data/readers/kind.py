@@ -13,9 +13,10 @@ from fedmerit_data.spatial.preprocessing import Normalise, make_normaliser
 class Kind:
     """One raw layout: how to find its sites, decode a case and normalise it, and the source of its data.
 
-    ``generate`` writes synthetic raw files in the layout; ``field_of_view`` is the default in mm, `None` for
-    whole frames (of layouts without millimetres). ``crops`` are the possible crops, the default first:
-    ``whole`` (or the field of view), and ``disc`` for photographs with a label ``disc``.
+    ``find_sites`` and ``decode`` raise `BadInput` with the name of a file that is missing, unreadable or does not fit
+    the layout. ``generate`` writes synthetic raw files in the layout; ``field_of_view`` is the default in mm, `None`
+    for whole frames (of layouts without millimetres). ``crops`` are the possible crops, the default first: ``whole``
+    (or the field of view), and ``disc`` for photographs with a label ``disc``.
     """
 
     description: str

@@ -31,9 +31,6 @@ def find_sites(source: Path) -> list[RawSite]:
 
     A corrected mask replaces the one that it corrects. Patients without a mask are not part of the challenge and are
     left out.
-
-    Raises:
-        BadInput: no case, a mask without an image or twice, or a patient with several series that could be the T2.
     """
     require_folder(source, "the manifest folder of the DICOM files and the masks of Training, Test and Leaderboard")
     series: dict[str, set[Path]] = defaultdict(set)
@@ -74,11 +71,7 @@ def find_sites(source: Path) -> list[RawSite]:
 
 
 def decode(case: RawCase) -> Decoded:
-    """The T2 slices and the gland, both zones merged, oriented by `slice_axially`.
-
-    Raises:
-        BadInput: a file is unreadable, image and mask differ in shape or geometry, or a label is not 0 to 2.
-    """
+    """The T2 slices and the gland, both zones merged, oriented by `slice_axially`."""
     return slice_axially(case, read_series(case.image), read_itk(case.label), zones=2)
 
 

@@ -32,12 +32,7 @@ SPLITS = ("training", "validation", "testing")
 
 
 def find_sites(source: Path) -> list[RawSite]:
-    """Every site of ``dataset_2D``, one case per case folder; cases that its data list does not name are left out.
-
-    Raises:
-        BadInput: no site, a case without images or masks, or a data list that is missing, unreadable or names
-            missing files.
-    """
+    """Every site of ``dataset_2D``, one case per case folder; cases that its data list does not name are left out."""
     folders, strays = find_site_folders(source / "dataset_2D", EXPECTED)
     return add_left_out([_read_site(source, folder) for folder in folders], strays)
 
@@ -79,11 +74,7 @@ def _listed(datalist: Path, folder: Path) -> set[str]:
 
 
 def decode(case: RawCase) -> Decoded:
-    """The slices of one case from foot to head, sorted by number; mask values above 127 are the prostate.
-
-    Raises:
-        BadInput: a slice is unreadable, has no mask, is not named by a number, or differs in shape from others.
-    """
+    """The slices of one case from foot to head, sorted by number; mask values above 127 are the prostate."""
     images, masks = (_numbered(folder) for folder in (case.image, case.label))
     slices = pair_files(images, masks, case.image)
     for name, image, _ in slices:

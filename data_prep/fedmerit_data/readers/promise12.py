@@ -25,11 +25,7 @@ FILE = re.compile(r"(?P<case>case\d+)(?P<mask>_segmentation)?\.(?P<suffix>mhd|z?
 
 
 def find_sites(source: Path) -> list[RawSite]:
-    """The hospitals that cases below ``source`` come from, at any depth, sorted by name.
-
-    Raises:
-        BadInput: no case, an image or mask without the other, a case twice, or a number that no training case has.
-    """
+    """The hospitals that cases below ``source`` come from, at any depth, sorted by name."""
     require_folder(source, "CaseNN.mhd and CaseNN_segmentation.mhd with their .raw files")
     images: dict[str, Path] = {}
     masks: dict[str, Path] = {}
@@ -61,11 +57,7 @@ def _hospital(case: str, image: Path) -> str:
 
 
 def decode(case: RawCase) -> Decoded:
-    """The T2 slices and the whole gland, oriented by `slice_axially`.
-
-    Raises:
-        BadInput: a file is unreadable, image and mask differ in shape or geometry, or a label is no label.
-    """
+    """The T2 slices and the whole gland, oriented by `slice_axially`."""
     return slice_axially(case, read_itk(case.image), read_itk(case.label))
 
 

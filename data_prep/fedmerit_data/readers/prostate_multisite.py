@@ -24,11 +24,7 @@ FILE = re.compile(r"(?P<case>case\d+)(?P<mask>[ _-]*segmentation)?\.nii(\.gz)?",
 
 
 def find_sites(source: Path) -> list[RawSite]:
-    """Every site below ``source``, its images and masks paired, sorted by name.
-
-    Raises:
-        BadInput: no site, a site without cases, an image or mask without the other, or two folders of one site.
-    """
+    """Every site below ``source``, its images and masks paired, sorted by name."""
     folders, strays = find_site_folders(source, "one folder per site with CaseNN.nii.gz and CaseNN_segmentation.nii.gz")
     sites: dict[str, tuple[Path, RawSite]] = {}
     for folder in folders:
@@ -56,11 +52,7 @@ def _read_site(folder: Path) -> RawSite:
 
 
 def decode(case: RawCase) -> Decoded:
-    """The T2 slices and the whole gland, oriented by `slice_axially`; labels above 1 count as 1.
-
-    Raises:
-        BadInput: a file is unreadable, image and mask differ in shape or geometry, or a label is no label.
-    """
+    """The T2 slices and the whole gland, oriented by `slice_axially`; labels above 1 count as 1."""
     return slice_axially(case, read_nifti(case.image), read_nifti(case.label))
 
 

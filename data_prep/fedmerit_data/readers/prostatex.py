@@ -22,9 +22,6 @@ def find_sites(source: Path) -> list[RawSite]:
     """The one site that the set is; patients without zones, which are most of the set, are left out.
 
     A DICOM-SEG file may lie in a folder of its patient at any depth.
-
-    Raises:
-        BadInput: no case, a mask without an image or twice, or a patient with several series that could be the T2.
     """
     require_folder(source, "Image and Mask")
     series: dict[str, set[Path]] = defaultdict(set)
@@ -56,9 +53,6 @@ def decode(case: RawCase) -> Decoded:
 
     The mask may lie on another grid than the image: it is brought onto the image's by nearest neighbour, with a
     remark where that moved voxels.
-
-    Raises:
-        BadInput: a file is unreadable, the mask reaches outside the image, or a label is none of a zone.
     """
     image = read_series(case.image)
     if case.label.suffix.lower() == ".nrrd":

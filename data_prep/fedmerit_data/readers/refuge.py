@@ -1,24 +1,16 @@
 """Reader of REFUGE: Training400, Validation400 and Test400, masks below ``Disc_Cup_Masks``; one site."""
 
+from functools import partial
 from pathlib import Path
 
-from fedmerit_data.raw_cases import RawSite
+from fedmerit_data.raw_cases import find_one_site
 from fedmerit_data.readers.kind import fundus_kind
-from fedmerit_data.spatial.photographs import decode_rings, find_one_site
+from fedmerit_data.spatial.photographs import decode_rings
 
 EXPECTED = (
     "Training400/{Glaucoma,Non-Glaucoma}/*.jpg, REFUGE-Validation400/*.jpg or Test400/*.jpg, and their masks in "
     "{Annotation-Training400,REFUGE-Validation400-GT,REFUGE-Test-GT}/Disc_Cup_Masks"
 )
-
-
-def find_sites(source: Path) -> list[RawSite]:
-    """The images of all parts found as one site; the letter g, n, V or T before the number is the part.
-
-    Raises:
-        BadInput: no such folder, no cases, an image or mask without the other, or two files of one case.
-    """
-    return [find_one_site("REFUGE", source, EXPECTED, _role)]
 
 
 def _role(path: Path) -> tuple[str, str]:
@@ -30,7 +22,7 @@ def _role(path: Path) -> tuple[str, str]:
 
 KIND = fundus_kind(
     description="REFUGE: Training400, Validation400 and Test400 + Disc_Cup_Masks, as one site",
-    find_sites=find_sites,
+    find_sites=partial(find_one_site, name="REFUGE", expected=EXPECTED, role=_role),
     decode=decode_rings,
     licence="research use",
     citation="Orlando et al., REFUGE challenge: a unified framework for evaluating automated methods for glaucoma "

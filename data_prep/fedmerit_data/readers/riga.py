@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,35 +32,9 @@ STRAY = 0.1  # share of the line outside the disc; with more the disc is not the
 GAPS = (0, 1, 2, 4)  # pixels by which a line is thickened to close it, in the order tried
 
 
-def find_binrushed(source: Path) -> list[RawSite]:
-    """RIGA-BinRushed (``BinRushed1-Corrected``, ``BinRushed2``, ...) as one site; see `decode` for the masks.
-
-    Raises:
-        BadInput: no such folder, no cases, or two files of one expert and image.
-    """
-    return [_read_site("RIGA-BinRushed", source, "BinRushed")]
-
-
-def find_magrabia(source: Path) -> list[RawSite]:
-    """RIGA-Magrabia (``MagrabiaMale`` and, as the release spells it, ``MagrabiFemale``) as one site.
-
-    Raises:
-        BadInput: no such folder, no cases, or two files of one expert and image.
-    """
-    return [_read_site("RIGA-Magrabia", source, "Magrabia")]
-
-
-def find_messidor(source: Path) -> list[RawSite]:
-    """RIGA-MESSIDOR as one site.
-
-    Raises:
-        BadInput: no such folder, no cases, or two files of one expert and image.
-    """
-    return [_read_site("RIGA-MESSIDOR", source, "MESSIDOR")]
-
-
-def _read_site(name: str, source: Path, part: str) -> RawSite:
-    """The cases below ``source``/``part``, or below ``source`` if that is the part itself."""
+def find_sites(source: Path, part: str) -> list[RawSite]:
+    """The cases below ``source``/``part``, or below ``source`` if that is the part itself, as one site."""
+    name = f"RIGA-{part}"
     folder = source / part if (source / part).is_dir() else source
     found: dict[str, dict[str, Path]] = defaultdict(dict)
     left_out = []
@@ -86,16 +60,13 @@ def _read_site(name: str, source: Path, part: str) -> RawSite:
         left_out += [(path.relative_to(folder).as_posix(), reason) for path in (prime, *files.values()) if path]
     if not cases:
         raise BadInput(f"{folder}: has no cases in this layout; expected {EXPECTED}")
-    return RawSite(name, tuple(cases), tuple(sorted(left_out)))
+    return [RawSite(name, tuple(cases), tuple(sorted(left_out)))]
 
 
 def decode(case: RawCase) -> Decoded:
     """One photograph as a case of one slice, labels disc and cup: pixels that more than half of its experts enclosed.
 
     An expert whose contours do not close is left out with a remark.
-
-    Raises:
-        BadInput: a file is unreadable, a copy is of another shape or image, or no expert's contour closes.
     """
     image = load(case.image, "RGB")
     experts, remarks = [], []
@@ -204,10 +175,10 @@ def _grown(disc: Mask) -> Mask:
     return np.asarray(distance_transform_edt(~disc) <= 8)
 
 
-def _kind(part: str, find_sites: Callable[[Path], list[RawSite]]) -> Kind:
+def _kind(part: str) -> Kind:
     return fundus_kind(
         description=f"RIGA, {part}: imageKprime.* and six experts' contours drawn on imageK-1.* to -6.*; majority",
-        find_sites=find_sites,
+        find_sites=partial(find_sites, part=part),
         decode=decode,
         licence="the terms of the RIGA release hold",
         citation="Almazroa et al., Retinal fundus images for glaucoma analysis: the RIGA dataset, SPIE Medical Imaging "
@@ -215,6 +186,4 @@ def _kind(part: str, find_sites: Callable[[Path], list[RawSite]]) -> Kind:
     )
 
 
-BINRUSHED = _kind("BinRushed", find_binrushed)
-MAGRABIA = _kind("Magrabia", find_magrabia)
-MESSIDOR = _kind("MESSIDOR", find_messidor)
+BINRUSHED, MAGRABIA, MESSIDOR = map(_kind, ("BinRushed", "Magrabia", "MESSIDOR"))

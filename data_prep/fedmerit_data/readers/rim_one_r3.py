@@ -8,24 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmerit.errors import BadInput
-from fedmerit_data.raw_cases import Decoded, RawCase, RawSite
+from fedmerit_data.raw_cases import Decoded, RawCase, find_one_site
 from fedmerit_data.readers.kind import fundus_kind
-from fedmerit_data.spatial.photographs import EYE, binarise_mask, find_one_site, load, load_mask, make_case
+from fedmerit_data.spatial.photographs import EYE, binarise_mask, load, load_mask, make_case
 
 EXPECTED = (
     "{Healthy,Glaucoma and suspects}/Stereo Images/{N,G,S}-k-{L,R}.jpg and Average_masks/N-1-L-{Disc,Cup}-Avg.png"
 )
 FILE = re.compile(r"(?P<case>[NGS]-\d+-[LR])(\.jpg|-(?P<mask>Disc|Cup)-Avg\.png)", re.IGNORECASE)
-
-
-def find_sites(source: Path) -> list[RawSite]:
-    """Healthy eyes, glaucomas and suspects as one site; both eyes of a patient are one patient.
-
-    Raises:
-        BadInput: no such folder, no cases, an image or mask without the other, or two files of one case.
-    """
-    site = find_one_site("RIM-ONE-r3", source, EXPECTED, _role, masks=("disc", "cup"), patient=partial(EYE.sub, ""))
-    return [site]
 
 
 def _role(path: Path) -> tuple[str, str]:
@@ -35,12 +25,12 @@ def _role(path: Path) -> tuple[str, str]:
     return (match["mask"] or "image").lower(), match["case"].upper()
 
 
-def decode(case: RawCase) -> Decoded:
-    """The left half of a stereo pair as a case of one slice, labels disc and cup.
+def _patient(eye: str) -> str:
+    return EYE.sub("", eye)
 
-    Raises:
-        BadInput: a file is unreadable, image and masks differ in shape, or the image is no stereo pair.
-    """
+
+def decode(case: RawCase) -> Decoded:
+    """The left half of a stereo pair as a case of one slice, labels disc and cup."""
     image = load(case.image, "RGB")
     height, width = image.shape[:2]
     if width <= height:
@@ -55,7 +45,14 @@ def _left(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 KIND = fundus_kind(
     description="RIM-ONE r3: {Healthy,Glaucoma and suspects}/Stereo Images + Average_masks; left halves",
-    find_sites=find_sites,
+    find_sites=partial(
+        find_one_site,
+        name="RIM-ONE-r3",
+        expected=EXPECTED,
+        role=_role,
+        masks=("disc", "cup"),
+        patient=partial(EYE.sub, ""),
+    ),
     decode=decode,
     licence="the terms of the RIM-ONE r3 release hold",
     citation="Fumero et al., Interactive tool and database for optic disc and cup segmentation of stereo and "

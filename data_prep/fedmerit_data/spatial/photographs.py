@@ -1,7 +1,6 @@
-"""Photographs: finding the files of a site, loading images, and masks on the grid of their image."""
+"""Photographs: images, masks on the grid of their image, and cases of one slice."""
 
 import re
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,12 +12,7 @@ from fedmerit.errors import BadInput
 from fedmerit_data.raw_cases import (
     Decoded,
     RawCase,
-    RawSite,
-    list_files,
-    note_file,
-    pair_files,
     require_file,
-    require_folder,
     require_same_shape,
 )
 
@@ -31,58 +25,6 @@ FORMATS = ("PNG", "JPEG", "BMP", "TIFF")  # the only ones that Pillow may open; 
 MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr")  # of 8 bits: Pillow truncates deeper ones
 UPRIGHT = 1
 EYE = re.compile(r"-[LR]$", re.IGNORECASE)
-
-# From a path relative to the source: its part ("image" or a mask's name) and case, or "" and why it is left out.
-Role = Callable[[Path], tuple[str, str]]
-
-
-def find_one_site(
-    name: str,
-    source: Path,
-    expected: str,
-    role: Role,
-    *,
-    masks: Sequence[str] = ("mask",),
-    patient: Callable[[str], str] = str,
-) -> RawSite:
-    """The images and masks below ``source`` as one site, paired by case and sorted by it.
-
-    Args:
-        name: Name of the site, and first part of each patient's name.
-        source: Folder to search, with all folders below it.
-        expected: The layout in words, for messages.
-        role: Gives the part and case of a file.
-        masks: The parts that each case needs beside its image.
-        patient: Gives the patient of a case; by default each case is a patient.
-
-    Raises:
-        BadInput: no such folder, no cases, an image or mask without the other, or two files for one part of a case.
-    """
-    found: dict[str, dict[str, Path]] = {part: {} for part in ("image", *masks)}
-    left_out = []
-    require_folder(source, expected)
-    for path in list_files(source):
-        relative = path.relative_to(source)
-        part, case = role(relative)
-        if part in found:
-            note_file(found[part], case, path)
-        else:
-            left_out.append((relative.as_posix(), case))
-    if not any(found.values()):
-        raise BadInput(f"{source}: has no cases in this layout; expected {expected}")
-    first, *others = (found[part] for part in masks)
-    for part, other in zip(masks[1:], others, strict=True):
-        for case in sorted(first.keys() ^ other.keys()):
-            single = first.get(case) or other[case]
-            missing = part if case in first else masks[0]
-            raise BadInput(
-                f"{single}: the {missing} mask of {case} is missing; add it or move the case out of the source"
-            )
-    cases = (
-        RawCase(case, f"{name}-{patient(case)}", image, mask, tuple(other[case] for other in others))
-        for case, image, mask in pair_files(found["image"], first, source)
-    )
-    return RawSite(name, tuple(cases), tuple(left_out))
 
 
 def load(path: Path, mode: str | None) -> NDArray[np.uint8]:
@@ -134,20 +76,6 @@ def binarise_mask(path: Path, grey: NDArray[np.uint8]) -> NDArray[np.bool_]:
     return grey > HALF
 
 
-def load_rings(case: RawCase, image: NDArray[np.uint8]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Disc, cup included, and cup of a mask that is 0 in the cup, 128 in the rim and 255 outside.
-
-    Raises:
-        BadInput: the mask is unreadable, has another shape than the image, or another value.
-    """
-    grey = load_mask(case, case.label, image)
-    cup, rim, background = (np.abs(grey.astype(np.int16) - value) <= TOLERANCE for value in (CUP, RIM, BACKGROUND))
-    stray = grey[~(cup | rim | background)]
-    if stray.size:
-        raise BadInput(f"{case.label}: has the value {stray[0]}; expected 0 (cup), 128 (disc rim), 255 (background)")
-    return ~background, cup
-
-
 def make_case(image: NDArray[np.uint8], *masks: NDArray[np.bool_], remarks: tuple[str, ...] = ()) -> Decoded:
     """A photograph (height, width, colours) and its masks (height, width) as a case of one slice."""
     colours = image.transpose(2, 0, 1).astype(np.float32)
@@ -155,10 +83,17 @@ def make_case(image: NDArray[np.uint8], *masks: NDArray[np.bool_], remarks: tupl
 
 
 def decode_rings(case: RawCase) -> Decoded:
-    """One photograph as a case of one slice, labels disc and cup by `load_rings`.
+    """One photograph as a case of one slice; its mask is 0 in the cup, 128 in the rim and 255 outside.
+
+    The labels are the disc, with the cup in it, and the cup.
 
     Raises:
         BadInput: a file is unreadable, image and mask differ in shape, or the mask has another value.
     """
     image = load(case.image, "RGB")
-    return make_case(image, *load_rings(case, image))
+    grey = load_mask(case, case.label, image)
+    cup, rim, background = (np.abs(grey.astype(np.int16) - value) <= TOLERANCE for value in (CUP, RIM, BACKGROUND))
+    stray = grey[~(cup | rim | background)]
+    if stray.size:
+        raise BadInput(f"{case.label}: has the value {stray[0]}; expected 0 (cup), 128 (disc rim), 255 (background)")
+    return make_case(image, ~background, cup)

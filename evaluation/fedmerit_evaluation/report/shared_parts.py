@@ -180,7 +180,7 @@ def with_intervals(columns: Mapping[str, pd.DataFrame | pd.Series], names: Mappi
 
 
 BEST = "testing_best"
-RECEIVED = {"Given": "given", "Alone": "alone", "Takes home": "finished"}  # by the ends of the splits' names
+RECEIVED = {"Given": "given", "Alone": "local_only", "Takes home": "selected"}  # by the ends of the splits' names
 DICE = HEADINGS["dice"]
 
 

@@ -58,7 +58,7 @@ def final_model(run: Path, site: str | None = None) -> Path:
     Raises:
         BadInput: there is none, or one for each site and ``site`` is none of these.
     """
-    taken_home = Path(run) / "models" / "finished" / f"{site}.pt"  # by --finish own
+    taken_home = Path(run) / "models" / "selected" / f"{site}.pt"  # by --final-model selected
     if site is not None and taken_home.is_file():
         return taken_home
     files = {path.stem: path for path in sorted(model_folder(run).glob("*.pt"))}

@@ -14,6 +14,7 @@ from fedmerit.federation.checkpoint import is_finished
 from fedmerit.files import write_json
 from fedmerit.machine import cores
 from fedmerit.methods.registry import METHODS
+from fedmerit.options import NVFLARE_ONLY
 from fedmerit.records.results import read_run
 from fedmerit.trainers.monai_trainer.data import open_sites, read_site_digests
 from fedmerit_evaluation.figures import heat_maps, tables
@@ -97,7 +98,7 @@ def prepare(
                 asked = {**options, "method": item.method, "seed": seed, "settings": {**settings, **own}}
                 if capabilities(METHODS[item.method]()).pools_images:
                     asked["engine"] = "local"  # it has no other, and that one waits for all
-                    asked.pop("round_timeout", None)
+                    asked = {name: value for name, value in asked.items() if name not in NVFLARE_ONLY}
                 alone = out / f"{STANDALONE}_seed{seed}" if by_alone else None
                 if alone and is_finished(alone, options["rounds"]):
                     asked, alone = _with_contributions(asked, alone), None

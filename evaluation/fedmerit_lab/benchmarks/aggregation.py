@@ -1,4 +1,4 @@
-"""A server's work on a round's updates, one thread, beside reading them once and NVFlare's FedCE aggregator."""
+"""Seconds of a server's work on a round's updates, of only reading them, and of NVFlare's FedCE aggregator; one thread."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,7 +22,7 @@ OUTPUT_LAYER = 100  # parameters of a network's last layer, about
 def aggregation(
     out: Path, methods: Sequence[str], sites: int, parameters: int, repetitions: int, on_case: Any
 ) -> Benchmark:
-    """Measure each method's round, and what the server does beside it, on random updates.
+    """Measure each method's round and the server's other work on random updates.
 
     Raises:
         BadInput: an unknown method, or one that needs more than updates.

@@ -1,7 +1,7 @@
 """The steps of a FedCE round and nothing else: ``python -m fedmerit_lab.benchmarks.bare_steps RUN ENDS``.
 
-Forward, backward and optimiser over every site's training images, and two validations, of the model received and of
-the one without the site; sites side by side, as many as there are cores. It is what a round cannot do without.
+Forward, backward and optimiser over every site's training images, and two validations, of the received model and of
+the one without the site; as many sites at a time as there are cores. It is the minimum of a round.
 """
 
 import sys

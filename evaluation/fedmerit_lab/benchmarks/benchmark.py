@@ -1,7 +1,6 @@
-"""What every benchmark is: cases measured in turn, several times over; one JSON of all that was measured, one table.
+"""The form of every benchmark: cases measured in turn, repeatedly; one JSON with all measurements, one table.
 
-Repetitions are interleaved, a, b, a, b, since a machine is not always equally fast; ratios are taken within each of
-them.
+Repetitions are interleaved, a, b, a, b, since a machine's speed varies; ratios are within a repetition.
 """
 
 import json
@@ -34,11 +33,11 @@ Measure = Callable[[], Mapping[str, float]]
 
 @dataclass
 class Benchmark:
-    """A benchmark's name, what was asked for, and one row for each case and repetition.
+    """A benchmark's name and options, and one row for each case and repetition.
 
     Args:
         name: of the files.
-        settings: what the user asked for.
+        settings: the options.
     """
 
     name: str
@@ -59,15 +58,15 @@ class Benchmark:
             cases: by name.
             repetitions: of each.
             on_case: called before every measurement.
-            out: where what is measured is kept until `write`, so that what was interrupted goes on; None: nowhere.
+            out: folder of the measurements until `write`, so that an interrupted benchmark resumes; None: none.
 
         Raises:
-            BadInput: fewer repetitions than one, or what was begun there was asked or measured otherwise.
+            BadInput: no repetition, or an unfinished benchmark there has other options or another machine.
         """
         if repetitions < 1:
             raise BadInput(f"--repetitions {repetitions}: expected 1 or more, {LEAST} for medians to print")
         if out and self._unfinished(out).exists():
-            self._go_on(self._unfinished(out))
+            self._resume(self._unfinished(out))
         done = {(row["case"], row["repetition"]) for row in self.rows}
         for repetition in range(repetitions):
             for case, measured in cases.items():
@@ -88,8 +87,8 @@ class Benchmark:
         content = {"benchmark": self.name, "settings": dict(self.settings), "machine": dict(self.machine)}
         return content | {"measured": self.rows}
 
-    def _go_on(self, begun: Path) -> None:
-        """Take what an interrupted command measured."""
+    def _resume(self, begun: Path) -> None:
+        """Read the measurements of an interrupted command."""
         earlier = read_json(begun)
         same = ("processor", "cores", "packages", "threads")
         if earlier["settings"] != json.loads(json.dumps(dict(self.settings))) or any(
@@ -97,13 +96,13 @@ class Benchmark:
         ):
             raise BadInput(
                 f"{begun}: begun with other settings, on another machine or with other versions; "
-                "go on as it was begun, give another --out, or delete this file to begin anew"
+                "give the same, another --out, or delete this file to start again"
             )
         self.machine, self.rows = earlier["machine"], earlier["measured"]
 
     @property
     def table(self) -> pd.DataFrame:
-        """By case and quantity: median, lowest and highest of the repetitions, and how many there are."""
+        """By case and quantity: median, lowest and highest of the repetitions, and their number."""
         long = self._long
         grouped = long.groupby(["case", "quantity"], sort=False)["value"]
         return grouped.agg(median="median", least="min", most="max", repetitions="count").reset_index()
@@ -124,7 +123,7 @@ class Benchmark:
         return long.sort_values("place", kind="stable").drop(columns="place")
 
     def write(self, out: Path, figures: Mapping[str, Figure] | None = None) -> None:
-        """``<name>.json`` of all, ``<name>.csv`` of `table`, and the figures as PNG."""
+        """Write ``<name>.json`` with all, ``<name>.csv`` with `table`, and the figures as PNG."""
         self.write_with(out, self.table, figures)
 
     def write_with(self, out: Path, table: pd.DataFrame, figures: Mapping[str, Figure] | None = None) -> None:
@@ -148,7 +147,7 @@ def timed(work: Callable[[], Any]) -> Measure:
 
 
 def describe_machine() -> dict[str, Any]:
-    """What measured: processor, cores, memory, GPUs, system, versions, when, and how busy it was besides."""
+    """Processor, cores, memory, GPUs, system, versions, time, and load."""
     return {
         "processor": _processor(),
         "cores": cores(),
@@ -185,7 +184,7 @@ def bars(table: pd.DataFrame, quantity: str, title: str) -> Figure:
 
 
 def lines(series: Mapping[str, tuple[Sequence[float], Sequence[float]]], across: str, up: str, log: bool) -> Figure:
-    """One line for each name: values by what they grow with."""
+    """One line for each name."""
     with style.context(STYLE):
         figure = Figure(figsize=(6.8, 3.6), dpi=160, layout="constrained")
         axis = figure.subplots()

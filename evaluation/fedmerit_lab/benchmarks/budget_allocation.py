@@ -54,7 +54,7 @@ def misallocated_between_seeds(values: FloatArray) -> float:
 
 
 def leave_one_seed_out(values: FloatArray) -> float:
-    """The mean over seeds of `misallocated_share` of one seed's values (s, n) and the others' mean; NaN for one seed."""
+    """The mean over seeds of `misallocated_share` of a seed's values (s, n) and the others' mean; NaN for one seed."""
     number = len(values)
     if number < 2:
         return np.nan

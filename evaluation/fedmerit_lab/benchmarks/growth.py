@@ -110,9 +110,9 @@ def _case(out: Path, name: str, work: Work, method: str, settings: Mapping[str, 
         chosen = {**settings, "width": str(work.width)}
         runs.create(run, method, sites, work.rounds, engine=engine, settings=chosen)
         used = measure([sys.executable, "-m", "fedmerit_lab.benchmarks.one_run", str(run), str(ends)], ends)
-        size = sum(file.stat().st_size for file in run.rglob("*") if file.is_file())
+        files = [file for file in (folder / "run").rglob("*") if file.is_file()]
         assert read_run(run)["rounds"] == work.rounds
-        return {**used.quantities, "run folder [MB]": size / 1e6}
+        return {**used.quantities, "run folder [MB]": sum(file.stat().st_size for file in files) / 1e6}
 
     return measured
 

@@ -1,7 +1,4 @@
-"""CPU seconds of a round by method, beside FedAvg's: what a method costs, whatever else the machine does.
-
-CPU seconds of a FedAvg round in which values are observed, beside one in which none are, by number of sites.
-"""
+"""CPU seconds of a round: by method relative to FedAvg, and of observed values relative to none, by number of sites."""
 
 import shutil
 import time
@@ -32,8 +29,8 @@ def method_costs(
     """Measure short trainings in this process, one site at a time; a round's is the mean of all but the first.
 
     Args:
-        out: folder of what was measured.
-        sites: folder of site folders, with images set aside for the server where a method needs them.
+        out: folder of the measurements.
+        sites: folder of site folders, with images set aside for the server if a method needs them.
         methods: beside `BASE`, which always is among them.
         rounds: of each training.
         repetitions: of every method, interleaved.
@@ -101,9 +98,9 @@ def estimator_costs(
     """Measure short trainings of generated sites, all alike, in this process, one site at a time.
 
     Args:
-        out: folder of what was measured.
+        out: folder of the measurements.
         numbers: of sites, from 2.
-        values: what is observed, as `fedmerit run --values` takes it, one at a time.
+        values: specs of `fedmerit run --values`, observed one at a time.
         size: pixels of the images.
         rounds: of each training, the first of which is not counted.
         repetitions: of every case, interleaved.
@@ -111,7 +108,7 @@ def estimator_costs(
         on_case: called before every measurement.
 
     Returns:
-        Sites, what is observed, seconds, and their ratio to those of a round of as many sites in which nothing is: the
+        Sites, observed values, seconds, and their ratio to those of a round of as many sites without: the
         median, the least and the most of those within a repetition. Written to ``out``, too.
 
     Raises:

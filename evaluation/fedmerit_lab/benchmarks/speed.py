@@ -15,7 +15,7 @@ from fedmerit_lab.benchmarks.measured_command import measure
 CASES: Mapping[str, str] = {
     "steps": "forward, backward, optimiser and two validations of the same work, nothing else",
     "local": "FedMerit, local engine",
-    "sim": "FedMerit on NVFlare's simulator, all sites at work at a time",
+    "sim": "FedMerit on NVFlare's simulator, all sites concurrent",
     "sim-2": "the same with --threads 2",
     "peer": "NVFlare's FedCERecipe with a client after its documentation, torch's default threads",
     "peer-1": "the same with torch.set_num_threads(1)",
@@ -31,7 +31,7 @@ def speed(
     settings: Mapping[str, str],
     on_case: Any,
 ) -> Benchmark:
-    """Measure `CASES`, each as a process and all that it begins, for the same network, loss, optimiser and batches.
+    """Measure `CASES`, each as a process with its child processes, for the same network, loss, optimiser and batches.
 
     Raises:
         BadInput: an unknown case, or fewer than two rounds.

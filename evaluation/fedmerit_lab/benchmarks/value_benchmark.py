@@ -1,7 +1,7 @@
 """Estimators of values against retraining, by scenario; docs/values_protocol.md has the protocol.
 
-``OUT/SCENARIO`` holds the scenario's ``sites``, the ``ground_truth`` (every coalition, every seed), the ``observed`` runs
-of FedAvg by seed, ``local_only`` runs, the runs of other ``methods``, and the ``proxy`` trainings. All are resumed.
+``OUT/SCENARIO`` holds the scenario's ``sites``, the ``ground_truth`` (every coalition and seed), ``observed`` runs of
+FedAvg by seed, ``local_only`` runs, runs of other ``methods``, and ``proxy`` trainings. All are resumed.
 """
 
 import math

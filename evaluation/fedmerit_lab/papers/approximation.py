@@ -5,8 +5,7 @@ v(S) = cos(u_S, u_N). All evaluations but ``WHOLE`` work on the Gram matrix of t
 """
 
 import time
-from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,20 +18,16 @@ from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
 from fedmerit.errors import BadInput
-from fedmerit.files import write_atomically, write_text
 from fedmerit.games import EXACT_SITES, cosine_game, sampled_shapley, shapley
 from fedmerit.vectors import cosine_to_sum, gram
-from fedmerit_evaluation.figures.drawing import INK, METHOD_COLOURS, STYLE, legend, png
-from fedmerit_evaluation.figures.tables import Table
+from fedmerit_evaluation.figures.drawing import INK, METHOD_COLOURS, STYLE, legend
 
 PERMUTATIONS = 150  # ln(2/0.1) / (2 * 0.1^2): the (0.1, 0.1)-approximation where marginals span 1, Maleki 2013
 COSINE, SAMPLED = "cosine", f"sampled ({PERMUTATIONS})"
 EXACT, WHOLE = "exact (Gram)", "exact (updates)"
 COLOURS = dict(zip((COSINE, SAMPLED, EXACT, WHOLE), METHOD_COLOURS, strict=False))
-SITES, DIMENSIONS = 10, 1024  # what each half of the figure holds fixed
+SITES, DIMENSIONS = 10, 1024  # constant in each half of the figure
 CHEAP = 2**28  # largest 2^N D for which whole updates are summed, in one or two seconds
-
-Track = Callable[[Sequence[Any]], Iterable[Any]]
 
 
 def grid(largest_sites: int) -> list[tuple[int, int]]:
@@ -50,38 +45,27 @@ def grid(largest_sites: int) -> list[tuple[int, int]]:
     return sorted(over_sites | over_dimensions)
 
 
-def compare(
-    cells: Sequence[tuple[int, int]],
-    *,
-    repeats: int = 10,
-    seed: int = 0,
-    track: Track = iter,
-) -> pd.DataFrame:
+def compare(cells: Sequence[tuple[int, int]], *, repeats: int = 10, seed: int = 0) -> pd.DataFrame:
     """Mean errors and median times of ``repeats`` draws; the errors of a cell repeat for a seed.
 
     Args:
         cells: (N, D) pairs.
         repeats: draws of the updates, 1 or more.
         seed: of the draws and of the permutations, 0 or more.
-        track: wraps the work to be done, to show how far it is.
 
     Returns:
         ``(sites, dimensions, evaluation)`` x ``l1, l2, pearson, seconds``: distance to and correlation with the
         exact values, both normalised to sum 1; seconds from updates to values on one thread. There is no row of
-        ``WHOLE`` where 2^N D exceeds `CHEAP`.
-
-    Raises:
-        BadInput: ``repeats`` or ``seed`` is out of range.
+        ``WHOLE`` if 2^N D exceeds `CHEAP`.
     """
-    if repeats < 1 or seed < 0:
-        raise BadInput(f"repeats {repeats}, seed {seed}: expected at least 1 repeat and a seed of 0 or more")
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         _draw(2, 2, seed, 0)  # the first call of each function takes longer
         rows = [
             row
-            for sites, dimensions, repeat in track([(*cell, repeat) for cell in cells for repeat in range(repeats)])
+            for sites, dimensions in cells
+            for repeat in range(repeats)
             for row in _draw(sites, dimensions, seed, repeat)
         ]
     finally:
@@ -148,27 +132,6 @@ def errors(exact: Tensor, values: Tensor) -> dict[str, float]:
         "l2": float(difference.norm()),
         "pearson": float(torch.corrcoef(torch.stack([exact, values]))[0, 1]),
     }
-
-
-def shown(table: pd.DataFrame) -> Table:
-    """`compare`'s table as it is printed."""
-    frame = table.assign(seconds=1000 * table["seconds"]).reset_index()
-    frame = frame.astype({"sites": str, "dimensions": str}).set_axis(
-        ["N", "D", "Evaluation", "\N{SCRIPT SMALL L}1 error", "\N{SCRIPT SMALL L}2 error", "Pearson r", "Time, ms"],
-        axis=1,
-    )
-    caption = f"N sites, D dimensions; mean errors, median times; sampled: {PERMUTATIONS} permutations"
-    return Table("cgsv-approximation", caption, frame, decimals=4)
-
-
-def write(table: pd.DataFrame, out: Path) -> list[Path]:
-    """Write cgsv-approximation.csv and .png into the folder ``out``, and return their paths."""
-    stem = out / "cgsv-approximation"
-    paths = [stem.with_suffix(".csv"), stem.with_suffix(".png")]
-    write_text(paths[0], table.to_csv(lineterminator="\n"))
-    image = png(draw(table))
-    write_atomically(paths[1], lambda file: file.write(image))
-    return paths
 
 
 def draw(table: pd.DataFrame) -> Figure:

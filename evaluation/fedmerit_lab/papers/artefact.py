@@ -139,6 +139,7 @@ class Paper:
     source: str
     setting: str  # how it was measured there
     artefacts: tuple[Artefact, ...]
+    remark: str = ""  # differences that all artefacts have
     absent: Mapping[str, str] = field(default_factory=dict)  # artefacts that are not made, and why
 
 

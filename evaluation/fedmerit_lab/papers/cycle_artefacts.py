@@ -50,18 +50,9 @@ IN_PLOT = (STANDALONE, "vpdl", "cycle", "cffl", "rffl", "cgsv")
 TAUS = tuple((opt, most) for opt in (0.1, 0.25, 0.4) for most in (0.6, 0.75, 0.9))
 BY_TAU = (STANDALONE, *(f"cycle:score=gradients:tau_opt={opt:g}:tau_max={most:g}" for opt, most in TAUS))
 
-NOT_THEIR_DATA = (
-    "The paper classifies images (CIFAR-10, CIFAR-100, Fed-ISIC2019), by accuracy; here it is Dice of segmentations. "
-    "Classes of its Dirichlet split are the patients' hospitals here."
-)
-PRINTED_SPREADS = (
-    "The paper defines CGS by N - 1; from its Tables 6 and 9 follows that its numbers are by N, below ours by a factor "
-    "of 0.89 for five sites. CYCle's homogeneous column of Table 1 differs from that of Tables 2 and 9."
-)
-ROUNDS = (
-    "In the first, a middle and the last round with reputations; the paper has rounds 0, 25 and 75 after the warm-up."
-)
-
+SPREADS = "From the paper's Tables 6 and 9 follows that its CGS is by N, not N - 1: 0.89 of ours for five sites."
+ROUNDS = "In the first, a middle and the last round with reputations; the paper has rounds 0, 25 and 75 after warm-up."
+GAINS = "Mean Dice, mean collaboration gain and its spread"
 
 PAPER = Paper(
     "CYCle: Choosing Your Collaborators Wisely to Enhance Collaborative Fairness in Decentralized Learning",
@@ -71,78 +62,65 @@ PAPER = Paper(
     (
         Artefact(
             "table1",
-            "Mean Dice, mean collaboration gain and its spread",
+            GAINS,
             gains,
             ALL,
             (published("cycle-table1-resnet"), published("cycle-table1-cnn"), published("cycle-table4")),
-            f"{NOT_THEIR_DATA} Its upper half is of ResNet18, its lower of a small network; here all methods train one "
-            f"network. Table 4 is the same of the photographs of CIFAR-100. {PRINTED_SPREADS}",
+            "The paper's upper half is of ResNet18, its lower of a small network; here all methods train one network. "
+            f"Table 4 is the same for CIFAR-100. CYCle's homogeneous column differs from Tables 2 and 9. {SPREADS}",
         ),
         Artefact(
             "table2",
-            "Mean Dice, mean collaboration gain and its spread among 5 and 10 sites",
+            f"{GAINS} among 5 and 10 sites",
             gains,
             needs((STANDALONE, "vpdl", "cycle"), AMONG[5, 10]),
             (published("cycle-table2"),),
-            f"{NOT_THEIR_DATA} {PRINTED_SPREADS}",
+            SPREADS,
             on_demand=True,
         ),
         Artefact(
             "table3",
-            "Mean Dice, mean collaboration gain and its spread of two sites",
+            f"{GAINS} of two sites",
             gains,
             needs((STANDALONE, "vpdl", "cycle"), AMONG[2,]),
             (published("cycle-table3"),),
-            f"{NOT_THEIR_DATA} {PRINTED_SPREADS}",
+            SPREADS,
             on_demand=True,
         ),
         Artefact(
             "table5",
-            "Mean Dice, mean collaboration gain and its spread of other imbalanced partitions",
+            f"{GAINS} of other imbalanced partitions",
             gains,
             needs(WITH_ONE_MODEL, OTHERS),
             (published("cycle-table5"),),
-            f"{NOT_THEIR_DATA} {PRINTED_SPREADS}",
+            SPREADS,
         ),
         Artefact(
             "table8",
             "Final Dice if two sites have wrong masks",
             dice_of_two_wrong,
-            (
-                Compared((STANDALONE, "cycle"), Partition("Homogeneous", "uniform", into=5)),
-                *needs(("cycle",), TWO_WRONG),
-            ),
+            (Compared((STANDALONE, "cycle"), replace(UNI, into=5)), *needs(("cycle",), TWO_WRONG)),
             (published("cycle-table8"),),
-            "Of five sites; masks of training images moved by half their extent, instead of flipped labels of "
-            "CIFAR-10.",
+            "Of five sites; masks of training images moved by half their extent, instead of flipped labels.",
         ),
         Artefact(
             "figure12",
             "Reputation of each site with each other if the last two have wrong masks",
             reputation_heat_maps,
             needs(("cycle",), TWO_WRONG),
-            remark="Of the runs of table8.",
         ),
         Artefact(
-            "figure11",
-            "Final Dice of every site of other imbalanced partitions",
-            bars,
-            needs(WITH_ONE_MODEL, OTHERS),
-            remark=f"{NOT_THEIR_DATA} Of the runs of table5.",
+            "figure11", "Final Dice of every site of other imbalanced partitions", bars, needs(WITH_ONE_MODEL, OTHERS)
         ),
         Artefact(
-            "figure13",
-            "Gain and its spread on ten partitions",
-            gain_and_spread,
-            needs(IN_PLOT, (*PARTITIONS, *OTHERS)),
-            remark=NOT_THEIR_DATA,
+            "figure13", "Gain and its spread on ten partitions", gain_and_spread, needs(IN_PLOT, (*PARTITIONS, *OTHERS))
         ),
         Artefact(
             "figure14",
             "Gain and its spread by tau_opt and tau_max",
             gain_by_parameters,
             needs(BY_TAU, (UNI,)),
-            remark="The paper draws surfaces and prints no numbers. Sites score by gradients, as there.",
+            remark="The paper draws surfaces without numbers. Sites score by gradients, as there.",
         ),
         Artefact(
             "table9",
@@ -150,22 +128,15 @@ PAPER = Paper(
             gains_by_site,
             ALL,
             (published("cycle-table9-resnet"), published("cycle-table9-cnn"), published("cycle-table6")),
-            f"{NOT_THEIR_DATA} The paper prints accuracies, in which its text counts the losers. Table 6 is the same "
-            "of the photographs of CIFAR-100.",
+            "The paper prints accuracies, in which its text counts the losers. Table 6 is the same for CIFAR-100.",
         ),
-        Artefact(
-            "figure2",
-            "Final Dice of every site",
-            bars,
-            needs((STANDALONE, "fedavg", "vpdl", "cycle"), PARTITIONS),
-            remark=NOT_THEIR_DATA,
-        ),
+        Artefact("figure2", "Final Dice of every site", bars, needs(WITH_ONE_MODEL, PARTITIONS)),
         Artefact(
             "figure3",
             "Final Dice of every site, compared with CFFL, RFFL and CGSV",
             bars,
             needs((STANDALONE, "cffl", "rffl", "cgsv", "cycle"), PARTITIONS),
-            remark=f"{NOT_THEIR_DATA} The paper's is of a small network, as the lower half of its Table 1.",
+            remark="The paper's is of a small network, as the lower half of its Table 1.",
         ),
         Artefact(
             "figure4",
@@ -187,17 +158,18 @@ PAPER = Paper(
             dice_by_share,
             (Compared((STANDALONE,), UNI), FLIPPED),
             (published("cycle-table7"),),
-            "Masks that are shifted by a quarter of their extent, or inverted, in a share of the last site's training "
-            "images, instead of flipped labels of CIFAR-10. Validation and test masks are right.",
+            "Masks shifted by a quarter of their extent, or inverted, in a share of the last site's training images, "
+            "instead of flipped labels. Validation and test masks are right.",
         ),
         Artefact(
             "figure5",
             "Reputation of each site with each other if the last one has wrong masks",
             reputations_by_share,
             (FLIPPED,),
-            remark="Of the runs of table7.",
         ),
     ),
+    "The paper classifies images, by accuracy; here it is Dice of segmentations. Classes of its Dirichlet split are "
+    "hospitals here.",
     {
         "Figure 1": "a diagram",
         "Figure 6, Figure 7": "estimates of means; tests/fedmerit_lab/papers/test_theorems.py checks the bounds",

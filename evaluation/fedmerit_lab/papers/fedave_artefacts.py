@@ -3,7 +3,7 @@
 from fedmerit_lab.papers.artefact import Artefact, Paper, published
 from fedmerit_lab.papers.partitioned_sites import (
     CLA,
-    NOT_THEIR_CLASSES,
+    CLASSES,
     ONCE_MORE,
     bars,
     fairness,
@@ -22,11 +22,6 @@ PARTITIONS = (
 METHODS = ("standalone", "fedavg", "cffl", "cgsv", "fedave")
 ABLATION = tuple(f"fedave:distributions={where}" for where in ("none", "quota", "reputation"))
 ALL = needs(METHODS, PARTITIONS)
-NOT_THEIR_DATA = (
-    "The paper classifies images (MNIST, CIFAR-10, EMNIST letters) among 10 clients, by accuracy; here it is Dice of "
-    f"segmentations, and classes of patients in DIR are their hospitals. {NOT_THEIR_CLASSES}"
-)
-
 
 PAPER = Paper(
     "FedAVE: Adaptive Data Value Evaluation Framework for Collaborative Fairness in Federated Learning",
@@ -40,34 +35,34 @@ PAPER = Paper(
             fairness,
             needs(keep_own(METHODS), PARTITIONS),
             (published("fedave-table2"),),
-            f"{NOT_THEIR_DATA} {ONCE_MORE}",
+            ONCE_MORE,
         ),
-        Artefact(
-            "table3", "The highest Dice of any site", highest_dice, ALL, (published("fedave-table3"),), NOT_THEIR_DATA
-        ),
+        Artefact("table3", "The highest Dice of any site", highest_dice, ALL, (published("fedave-table3"),)),
         Artefact(
             "table4",
             "Fairness without label distributions: in both modules, in one, in neither",
             fairness,
             needs(("standalone", *ABLATION, "fedave"), PARTITIONS),
             (published("fedave-table4"),),
-            f"{NOT_THEIR_DATA} The paper writes r\N{SUPERSCRIPT MINUS} if the reputation ignores "
-            "them (distributions=quota), q\N{SUPERSCRIPT MINUS} if the quota does (distributions=reputation).",
+            "The paper writes r\N{SUPERSCRIPT MINUS} if the reputation ignores them (distributions=quota), "
+            "q\N{SUPERSCRIPT MINUS} if the quota does (distributions=reputation).",
         ),
         Artefact(
             "figure3",
             "Validation Dice of every site over rounds",
             lines(validation="Validation Dice [%]"),
             needs(("fedave",), PARTITIONS),
-            remark="Of the model received, on the site's validation images; the paper tests in every round.",
+            remark="Of the received model on the site's validation images; the paper tests in every round.",
         ),
         Artefact(
             "figure4",
             "Final Dice of every site, compared with local-only training",
             bars,
             needs(("standalone", "fedave"), PARTITIONS),
-            remark=f"The paper's is on CLA. {NOT_THEIR_CLASSES}",
+            remark="The paper's is on CLA.",
         ),
     ),
+    "The paper classifies images, by accuracy; here it is Dice of segmentations, and classes of patients in DIR are "
+    f"their hospitals. {CLASSES}",
     {"Table 1": "notation", "Figure 1, Figure 2": "diagrams"},
 )

@@ -1,12 +1,17 @@
 """Tables and figures of FedCE (Jiang et al., CVPR 2023) with the given sites."""
 
+import numpy as np
 import pandas as pd
+from matplotlib import style
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from fedmerit.errors import BadInput
 from fedmerit.trainers.monai_trainer.data import open_sites
 from fedmerit_data.overview import intensities
 from fedmerit_evaluation.fairness.measurement import Fairness, measure
 from fedmerit_evaluation.figures import curves, dots_and_bars
+from fedmerit_evaluation.figures.drawing import INK, STYLE, site_style, titled
 from fedmerit_evaluation.figures.tables import Table
 from fedmerit_evaluation.freeriders.detectors import accumulated, free_rider_values, of_rounds
 from fedmerit_evaluation.ground_truth.ground_truths import GroundTruth, coalition_utilities, complete_ground_truths
@@ -18,7 +23,6 @@ from fedmerit_evaluation.studies import comparison_tables
 from fedmerit_lab.attacks import figures
 from fedmerit_lab.papers.artefact import Artefact, Drawn, Made, Paper, beside, printed, published, renamed
 from fedmerit_lab.papers.required_trainings import Compared, FreeRiding, WithoutOne
-from fedmerit_lab.papers.share_bars import before_and_after
 from fedmerit_lab.papers.study import Study
 
 ALL = Compared(
@@ -53,9 +57,10 @@ def _dice(study: Study, artefact: Artefact) -> Made:
     return Made([*with_paper, *printed(artefact.name, artefact.published)])
 
 
-def _fairness(study: Study, truth: GroundTruth | None = None) -> Fairness:
+def _fairness(study: Study, ground_truth: GroundTruth | None = None) -> Fairness:
     results = study.results(ALL)
-    return measure(results, {label: label.split(":")[0] for label in results.methods}, alone=STANDALONE, truth=truth)
+    methods = {label: label.split(":")[0] for label in results.methods}
+    return measure(results, methods, alone=STANDALONE, truth=ground_truth)
 
 
 def _detected(found: Fairness, name: str, lacking: str) -> Table:
@@ -76,15 +81,16 @@ def _performance(study: Study, artefact: Artefact) -> Made:
 def _collaboration(study: Study, artefact: Artefact) -> Made:
     """Table 3: aggregation weights and leave-one-out values."""
     trained = study.results(LEAVE_ONE_OUT)
-    truth = GroundTruth(trained, *complete_ground_truths(coalition_utilities(trained), study.names, study.seeds))
-    found = _fairness(study, truth)
+    ground_truth = GroundTruth(trained, *complete_ground_truths(coalition_utilities(trained), study.names, study.seeds))
+    found = _fairness(study, ground_truth)
     table = _detected(found, "fairness-leave-one-out", "no seed has every training; run the same command again")
     wanted = table.frame["Contribution"].isin(["mean weight"])
     wanted |= (table.frame["Method"] == "fedavg") & (table.frame["Contribution"] == "sample share")
     table = _rows(table, wanted)
     (theirs,) = artefact.published
     return Made(
-        [renamed(beside(table, theirs), artefact.name), *printed(artefact.name, artefact.published)], notes=truth.notes
+        [renamed(beside(table, theirs), artefact.name), *printed(artefact.name, artefact.published)],
+        notes=ground_truth.notes,
     )
 
 
@@ -160,8 +166,42 @@ def _change(study: Study, artefact: Artefact) -> Made:
     caption = "Weight of the last round, mean over seeds, re-normalised over the sites that remain"
     return Made(
         [Table(artefact.name, caption, frame, decimals=2)],
-        [Drawn(artefact.name, artefact.what, before_and_after(shares), shares.reset_index())],
+        [Drawn(artefact.name, artefact.what, _share_bars(shares), shares.reset_index())],
     )
+
+
+def _share_bars(shares: pd.DataFrame) -> Figure:
+    """As Figure 5 of Jiang et al. 2023: a panel for each site left out, the others' values with and without it.
+
+    Args:
+        shares: ``without, site`` x ``with_all, without_it``, percent, of the sites that remain; each pair sums to 100.
+    """
+    left_out = list(shares.index.unique("without"))
+    sites = sorted({*left_out, *shares.index.unique("site")})
+    with style.context(STYLE):
+        columns = min(3, len(left_out))
+        rows = -(-len(left_out) // columns)
+        figure = Figure(figsize=(1.9 + 3.2 * columns, 0.9 + 2.6 * rows), dpi=160, layout="constrained")
+        axes = list(figure.subplots(rows, columns, sharey=True, squeeze=False).flat)
+        for panel, without in zip(axes, left_out, strict=False):
+            table = shares.loc[without]
+            places = np.arange(len(table))
+            for shift, column, alpha, line in ((-0.2, "with_all", 0.9, "-"), (0.2, "without_it", 0.45, "--")):
+                colours = [site_style(sites, str(site))["color"] for site in table.index]
+                panel.bar(places + shift, table[column], 0.36, color=colours, alpha=alpha)
+                panel.plot(places + shift, table[column], color=INK, linewidth=1, linestyle=line)
+            largest = (table["with_all"] - table["without_it"]).abs().max()
+            panel.set_title(f"without {without}: \N{GREEK CAPITAL LETTER DELTA} up to {largest:.1f}")
+            panel.set_xticks(places, [str(site) for site in table.index], rotation=30)
+        for panel in axes[len(left_out) :]:
+            panel.set_axis_off()
+        titled(figure, "Share of the weights [%]")
+        handles = [
+            Line2D([], [], color=INK, linewidth=1, label="all sites, re-normalised"),
+            Line2D([], [], color=INK, linewidth=1, linestyle="--", label="trained without it"),
+        ]
+        figure.legend(handles=handles, loc="outside lower left", ncols=2)
+    return figure
 
 
 def _ablation(study: Study, artefact: Artefact) -> Made:
@@ -286,7 +326,7 @@ PAPER = Paper(
             private=True,
         ),
     ),
-    {
+    absent={
         "Figure 1": "a diagram",
         "Theorem 3.2, Theorem 3.3": "checked in numbers by tests/fedmerit_lab/papers/test_theorems.py",
     },

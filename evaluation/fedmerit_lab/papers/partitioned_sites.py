@@ -29,12 +29,13 @@ ONCE_MORE = (
 )
 
 CLA = Partition("CLA", "variety")
-NOT_THEIR_CLASSES = (
+CLASSES = (
     "CLA has classes of patients: quarters by the last label's share of the labelled area (cup-to-disc ratio), or by "
     "size if there is one label. All sites have as many patients, the first of one class, the last of all."
 )
 
 Groups = Callable[[str], bool]
+Make = Callable[[Study, Artefact], Made]
 
 
 def require_partition(need: Compared) -> Partition:
@@ -80,27 +81,6 @@ def accuracies(study: Study, artefact: Artefact, groups: Groups, *, mean: bool =
     return _made(study, artefact, columns, f"Dice [%] on the test cases of all sites: {what}", groups)
 
 
-def correlations(
-    study: Study, artefact: Artefact, groups: Groups, vectors: Callable[[Results], tuple[pd.DataFrame, pd.DataFrame]]
-) -> Made:
-    """Methods x partitions: 100 x Pearson over sites of two vectors, mean over seeds.
-
-    Args:
-        study: its trainings.
-        artefact: to make.
-        groups: the paper's columns to show.
-        vectors: from results, both vectors: ``(method, seed)`` x sites each.
-    """
-    columns: dict[str, pd.DataFrame] = {}
-    for need in partitioned_needs(artefact):
-        one, other = vectors(study.results(need))
-        one, other = one.align(other, join="inner", axis=0)
-        values = pd.Series(pearson(one.to_numpy(float), other[one.columns].to_numpy(float)), one.index)
-        seeds = values.groupby(level="method")
-        columns[require_partition(need).heading] = pd.DataFrame({"mean": seeds.mean(), "std": seeds.std(ddof=1)})
-    return _made(study, artefact, columns, f"{artefact.what}: 100 x Pearson over sites", groups)
-
-
 def local_only_and_final(results: Results) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Dice of local-only training, repeated for every other method, and of the method."""
     dice = site_dice(results)
@@ -114,11 +94,6 @@ def local_only_and_final(results: Results) -> tuple[pd.DataFrame, pd.DataFrame]:
 def highest_dice(study: Study, artefact: Artefact) -> Made:
     """Methods x partitions: the highest Dice of any site, with all the paper's columns."""
     return accuracies(study, artefact, every, mean=False)
-
-
-def fairness(study: Study, artefact: Artefact) -> Made:
-    """Methods x partitions: 100 x Pearson of `local_only_and_final`, with all the paper's columns."""
-    return correlations(study, artefact, every, local_only_and_final)
 
 
 def reputations(results: Results) -> pd.DataFrame:
@@ -160,33 +135,30 @@ def last_round_values(results: Results, quantity: str) -> pd.DataFrame:
     return results.plain.rounds.of(quantity).groupby(level=["method", "seed"]).last()
 
 
-def pairs_in_order(labels: Sequence[str], reputation: pd.DataFrame, goods: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """Pairs of sites with different reputations, and in how many the higher one has at least as good a value.
+def correlate(
+    vectors: Callable[[Results], tuple[pd.DataFrame, pd.DataFrame]], groups: Callable[[Study], Groups] = lambda _: every
+) -> Make:
+    """A maker of a table, methods x partitions: 100 x Pearson over sites of two vectors, mean over seeds.
 
     Args:
-        labels: the methods.
-        reputation: ``(method, seed)`` x sites.
-        goods: by name, values ``(method, seed)`` x sites, the larger the better.
-
-    Raises:
-        BadInput: there is no run of these methods.
+        vectors: from results, both vectors: ``(method, seed)`` x sites each.
+        groups: the paper's columns to show.
     """
-    rows = []
-    for label in (name for name in labels if name in reputation.index.get_level_values("method")):
-        r = reputation.loc[label].to_numpy(float)
-        above = r[:, :, None] > r[:, None]
-        in_all = above.copy()
-        row: dict[str, str | int | float] = {"Method": label, "Pairs": int(above.sum())}
-        for name, table in goods.items():
-            good = table.loc[label].reindex(reputation.loc[label].index)[reputation.columns].to_numpy(float)
-            no_less = above & (good[:, :, None] >= good[:, None])
-            in_all &= no_less
-            row[f"{name} [%]"] = 100 * no_less.sum() / max(above.sum(), 1)
-        row["all [%]"] = 100 * in_all.sum() / max(above.sum(), 1)
-        rows.append(row)
-    if not rows:
-        raise BadInput(f"no training of {', '.join(labels)} is finished; run the same command again")
-    return pd.DataFrame(rows)
+
+    def make(study: Study, artefact: Artefact) -> Made:
+        columns: dict[str, pd.DataFrame] = {}
+        for need in partitioned_needs(artefact):
+            one, other = vectors(study.results(need))
+            one, other = one.align(other, join="inner", axis=0)
+            values = pd.Series(pearson(one.to_numpy(float), other[one.columns].to_numpy(float)), one.index)
+            seeds = values.groupby(level="method")
+            columns[require_partition(need).heading] = pd.DataFrame({"mean": seeds.mean(), "std": seeds.std(ddof=1)})
+        return _made(study, artefact, columns, f"{artefact.what}: 100 x Pearson over sites", groups(study))
+
+    return make
+
+
+fairness = correlate(local_only_and_final)
 
 
 def scatter(artefact: Artefact, points: pd.DataFrame, across: tuple[str, str], up: tuple[str, str]) -> Made:
@@ -202,7 +174,7 @@ def scatter(artefact: Artefact, points: pd.DataFrame, across: tuple[str, str], u
     return Made(drawn=[Drawn(artefact.name, artefact.what, figure, points)])
 
 
-def lines(**titles: str) -> Callable[[Study, Artefact], Made]:
+def lines(**titles: str) -> Make:
     """A maker of one figure for each quantity, with a panel for each method and partition and a line for each site.
 
     Lines go over rounds and are means over seeds.

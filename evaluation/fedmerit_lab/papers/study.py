@@ -62,12 +62,10 @@ class Training(Protocol):
     @property
     def folder(self) -> Path:
         """Its path."""
-        ...
 
     @property
     def finished(self) -> bool:
         """Whether it is trained and tested."""
-        ...
 
 
 class Need(Protocol):
@@ -76,7 +74,6 @@ class Need(Protocol):
     @property
     def labels(self) -> tuple[str, ...]:
         """Their methods with settings: ``fedsac:beta=2``."""
-        ...
 
     def keys(self, sites: Sequence[str], into: int) -> list[str]:
         """A name for each training of one seed; the same training has the same name in every need.
@@ -90,19 +87,15 @@ class Need(Protocol):
     @property
     def cost(self) -> str:
         """Number of trainings of one seed, in terms of N sites."""
-        ...
 
     def prepare(self, study: "Study") -> Sequence[Any]:
         """Check every training, then create the missing run folders."""
-        ...
 
     def execute(self, trainings: Sequence[Any], workers: Workers, on_end: OnEnd) -> dict[Path, str]:
         """Execute unfinished trainings; the failed run folders with the reason."""
-        ...
 
     def results(self, trainings: Sequence[Any]) -> Results:
         """Results of finished trainings; methods in the order of ``labels``."""
-        ...
 
 
 @dataclass(eq=False)

@@ -65,7 +65,7 @@ def test_a_papers_own_settings_are_a_preset_of_its_method(method):
 @pytest.mark.parametrize("method", PRESETS)
 def test_the_documentation_has_every_preset(method):
     page = (Path(__file__).resolve().parents[3] / "docs" / "training.md").read_text()
-    table = page.split("## As the papers train")[1].split("\n\n")[2].splitlines()
+    table = page.split("## Paper presets")[1].split("\n\n")[2].splitlines()
     (row,) = [line for line in table if f"`{method}`" in line.split("|")[1]]
     told = set(PRESETS[method].parameters) - {"kl_floor"}  # in words
     assert all(f"`{name}=" in row for name in told)

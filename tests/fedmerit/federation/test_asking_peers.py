@@ -6,9 +6,9 @@ import pytest
 import torch
 from peer_models import EARLY, MODEL, NAMES, NAN, SPOILED, peers_of, read_plan
 
-from fedmerit.federation.peers import shares_with
 from fedmerit.federation.site import Site
 from fedmerit.federation.site_log import SITE_LOG, peer_digest
+from fedmerit.federation.site_models import shares_with
 from fedmerit.records.ledger import Ledger
 from fedmerit.records.results import PAIRS, read_results
 from fedmerit.trainers.monai_trainer.data import SiteFolder

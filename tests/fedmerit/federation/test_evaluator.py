@@ -10,15 +10,15 @@ from pretending import NETWORK, SITES, SIZE, evaluated, evaluations, replies, sa
 from stepping import Stepped as Federation
 
 from fedmerit import flat
-from fedmerit.capabilities import Candidates
+from fedmerit.capabilities import Candidates, ImportanceRequest, capabilities
 from fedmerit.core import Reports
 from fedmerit.errors import RunFailed
 from fedmerit.federation import evaluator
-from fedmerit.federation.admission import Admission
 from fedmerit.federation.evaluator import Evaluator
 from fedmerit.federation.exchange import Moment
-from fedmerit.federation.recorder import Admitted
+from fedmerit.federation.round_updates import RoundReplies
 from fedmerit.federation.server_models import ModelsInTheClear
+from fedmerit.guard.admission import Admission
 from fedmerit.records.results import read_results
 from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT
 from fedmerit.trainers.monai_trainer.overlaps import Overlap
@@ -28,7 +28,6 @@ from fedmerit.wire.messages import (
     Evaluated,
     Failure,
     Importance,
-    ImportanceTask,
     Reply,
     Task,
     payload_bytes,
@@ -162,7 +161,7 @@ def said(*positives, losses=((0, 0), (0, 0)), seconds=0.0):
 
 def admitted(*seconds):
     replies = [None if one is None else Reply(1, torch.zeros(SIZE), {}, 10, (), seconds=one) for one in seconds]
-    return Admitted(replies, {"Birch": "asleep"}, [100, 100, 100])
+    return RoundReplies(replies, {"Birch": "asleep"}, [100, 100, 100])
 
 
 @pytest.fixture
@@ -185,10 +184,13 @@ def build(calls, monkeypatch):
             on=on,
             split="validation",
             check_cases=lambda site, split, overlaps: fault if site == "Alder" else None,
-            judged=lambda admission, candidates, usable: ("judged", list(usable)),
-            measured=lambda admission, evaluated, by_server: calls.append(("measured", list(evaluated), by_server)),
+            judge_candidates=lambda admission, candidates, usable: ("judged", list(usable)),
+            leave_one_out_models=lambda round, outcome, admission, received: outcome.models,
+            take_leave_one_out=lambda admission, evaluated, by_server: calls.append(
+                ("measured", list(evaluated), by_server)
+            ),
         )
-        models = ModelsInTheClear(config, NETWORK, SITES, config.build_method())
+        models = ModelsInTheClear(config, NETWORK, SITES, capabilities(config.build_method()))
         moment = Moment(1, "round 1", "head", 1)
         monkeypatch.setattr(evaluator, "evaluate_models", here)
         monkeypatch.setattr(evaluator, "build_samples", lambda cases, patch: ("samples", cases))
@@ -224,7 +226,21 @@ def run_through(steps, answers, calls=None):
 
 def admission_of(there):
     present = torch.tensor([reply is not None for reply in there.replies])
-    return Admission(torch.empty(len(present), 0), Reports(present.double(), present), there.replies)
+    admission = Admission.unguarded(torch.empty(len(present), 0), Reports(present.double(), present))
+    return replace(admission, statistics=[reply.buffers if reply else {} for reply in there.replies])
+
+
+METHOD = SimpleNamespace(candidates=lambda state, updates, reports: ASKED)
+
+
+def leave_one_out(evaluates, there, calls, asked=ASKED, weights=EQUAL):
+    """``asked`` are the models that the guard wants to have evaluated."""
+    given = SimpleNamespace(models=asked, weights=weights)
+    return evaluates.leave_one_out(given, torch.empty(0), admission_of(there), there, clock(calls))
+
+
+def ask_candidates(evaluates, there, calls):
+    return evaluates.candidates(METHOD, None, admission_of(there), there, clock(calls))
 
 
 def test_what_sites_say_is_pooled_as_one_set_and_waiting_for_them_does_not_count(build, calls):
@@ -234,8 +250,9 @@ def test_what_sites_say_is_pooled_as_one_set_and_waiting_for_them_does_not_count
         "Alder": said(10, 30, losses=((1, 1), (0, 2)), seconds=0.5),
         "Cedar": said(20, 60, losses=((0, 3), (2, 1))),
     }
-    steps = build().candidates(ASKED, there, admission_of(there), clock(calls))
-    (results, counted), (exchange,) = run_through(steps, answers, calls)
+    steps = ask_candidates(build(), there, calls)
+    (reports, counted), (exchange,) = run_through(steps, answers, calls)
+    results = reports.candidates
     assert results.dice.tolist() == pytest.approx([0.15, 0.45])
     assert results.losses.tolist() == [[1.0, 4.0], [2.0, 3.0]]
     assert calls == ["pause", "answers", "on"]
@@ -248,8 +265,9 @@ def test_what_sites_say_is_pooled_as_one_set_and_waiting_for_them_does_not_count
 
 def test_on_its_own_images_a_server_asks_nobody(build, calls):
     there = admitted(2.0, None, 3.0)
-    steps = build(cases=("mine",)).candidates(ASKED, there, admission_of(there), clock(calls))
-    (results, counted), exchanges = run_through(steps, {})
+    steps = ask_candidates(build(cases=("mine",)), there, calls)
+    (reports, counted), exchanges = run_through(steps, {})
+    results = reports.candidates
     assert exchanges == []
     assert results.dice.tolist() == pytest.approx([0.4, 0.6])
     assert results.losses.tolist() == [[1.0, 2.0], [3.0, 4.0]]
@@ -260,39 +278,38 @@ def test_on_its_own_images_a_server_asks_nobody(build, calls):
 def test_it_estimates_statistics_on_its_own_images_where_the_run_has_it_so(build, calls):
     there = admitted(2.0, None, 3.0)
     evaluates = build(cases=("mine",), statistics="recalibrated")
-    run_through(evaluates.candidates(ASKED, there, admission_of(there), clock(calls)), {})
+    run_through(ask_candidates(evaluates, there, calls), {})
     assert calls == [("here", ("mine",), SERVER_SPLIT, ("samples", ("mine",)))]
 
 
 def test_where_sites_judge_each_other_the_guard_says_what_came_of_it(build, calls):
     there = admitted(2.0, 1.0, 3.0)
-    steps = build(on=True).candidates(ASKED, there, admission_of(there), clock(calls))
-    (results, _), _ = run_through(steps, {"Cedar": said(20, 60), "Alder": said(10, 30)})
-    assert results == ("judged", ["Alder", "Cedar"])
+    steps = ask_candidates(build(on=True), there, calls)
+    (reports, _), _ = run_through(steps, {"Cedar": said(20, 60), "Alder": said(10, 30)})
+    assert reports.candidates == ("judged", ["Alder", "Cedar"])
 
 
 def test_an_answer_of_other_cases_than_enrolled_does_not_count(build, calls):
     there = admitted(2.0, 1.0, 3.0)
-    steps = build(fault="overlaps of 1 case, it enrolled 2").candidates(ASKED, there, admission_of(there), clock(calls))
-    (results, counted), _ = run_through(steps, {"Alder": said(10, 30), "Cedar": said(20, 60)})
-    assert results.dice.tolist() == pytest.approx([0.2, 0.6])
+    steps = ask_candidates(build(fault="overlaps of 1 case, it enrolled 2"), there, calls)
+    (reports, counted), _ = run_through(steps, {"Alder": said(10, 30), "Cedar": said(20, 60)})
+    assert reports.candidates.dice.tolist() == pytest.approx([0.2, 0.6])
     assert counted.rejected["Alder"] == "evaluation: overlaps of 1 case, it enrolled 2"
     assert list(counted.evaluated) == ["Cedar"]
 
 
 def test_what_counts_of_several_evaluations_in_a_round_is_kept(build, calls):
     there, one, other = admitted(2.0, None, 3.0), said(10, 30), said(20, 60)
-    admission = admission_of(there)
-    steps = build(on=True).candidates(ASKED, there, admission, clock(calls))
+    steps = ask_candidates(build(on=True), there, calls)
     (_, there), _ = run_through(steps, {"Alder": one, "Cedar": other})
-    steps = build(on=True).without_each(ASKED, there, admission, EQUAL, clock(calls))
+    steps = leave_one_out(build(on=True), there, calls)
     counted, _ = run_through(steps, {"Alder": other})
     assert counted.evaluated == {"Alder": (one, other), "Cedar": (other,)}
 
 
 def test_models_without_each_are_told_to_the_guard(build, calls):
     there = admitted(2.0, None, 3.0)
-    steps = build(on=True).without_each(ASKED, there, admission_of(there), EQUAL, clock(calls))
+    steps = leave_one_out(build(on=True), there, calls)
     counted, (exchange,) = run_through(steps, {"Alder": said(10, 30), "Cedar": said(20, 60)})
     assert exchange.tasks["Cedar"].split == "validation"  # where the guard has them evaluated
     assert calls == ["pause", "on", ("measured", ["Alder", "Cedar"], False)]
@@ -301,7 +318,7 @@ def test_models_without_each_are_told_to_the_guard(build, calls):
 
 def test_on_its_own_images_the_servers_word_on_models_without_each_counts_alone(build, calls):
     there = admitted(2.0, None, 3.0)
-    steps = build(cases=("mine",), on=True).without_each(ASKED, there, admission_of(there), EQUAL, clock(calls))
+    steps = leave_one_out(build(cases=("mine",), on=True), there, calls)
     assert run_through(steps, {}) == (there, [])
     assert calls == [("here", ("mine",), SERVER_SPLIT, None), ("measured", ["server"], True)]
 
@@ -328,7 +345,7 @@ def test_where_sites_hold_statistics_of_their_own_a_candidate_may_have_the_mean_
     assert all(value.unique().tolist() == [2.25] for name, value in mixed.items() if name.endswith("running_mean"))
 
 
-@pytest.mark.parametrize("asked", ["observation", "without_each"])
+@pytest.mark.parametrize("asked", ["observation", "leave-one-out"])
 def test_by_the_methods_weights_are_the_statistics_of_models_made_after_a_round(build, calls, asked):
     """Sites trained statistics of 1, 2 and 3; by weights .1, .3 and .6, and not by images, of all the mean is 2.5."""
     evaluates, third = build(on=True, statistics="weights"), torch.full((1, 3), 1 / 3, dtype=torch.float64)
@@ -341,7 +358,7 @@ def test_by_the_methods_weights_are_the_statistics_of_models_made_after_a_round(
     if asked == "observation":
         steps = evaluates.observation(candidates, admission_of(there), weights)
     else:
-        steps = evaluates.without_each(candidates, there, admission_of(there), weights, clock(calls))
+        steps = leave_one_out(evaluates, there, calls, candidates, weights)
     for task in next(steps).tasks.values():
         mixed = flat.average_buffers(task.buffers, task.shares[0])
         means = [value for name, value in mixed.items() if name.endswith("running_mean")]
@@ -354,5 +371,6 @@ def test_importance_on_its_own_images_is_the_mean_over_them(build, monkeypatch):
         return Importance(1, torch.tensor([2.0, -4.0], dtype=torch.float64), 4)
 
     monkeypatch.setattr(evaluator, "measure_importance", measure)
-    task = ImportanceTask(1, SERVER_SPLIT, torch.zeros(SIZE), {}, "exact", 4)
-    assert build(cases=("mine",)).importance(task).tolist() == [0.5, -1.0]
+    request = ImportanceRequest(torch.zeros(SIZE), "exact", 4)
+    found, exchanges = run_through(build(cases=("mine",)).importance(request, None), {})
+    assert (found.tolist(), exchanges) == ([0.5, -1.0], [])

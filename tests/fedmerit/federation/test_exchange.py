@@ -1,9 +1,10 @@
-"""One message to every site that is asked: which answers count, and why others do not."""
+"""One message to every site that is asked: which answers count, and why others do not; the server's clock."""
 
 import pytest
 import torch
 
 from fedmerit.errors import RunFailed
+from fedmerit.federation import exchange as exchange_module
 from fedmerit.federation.exchange import LONGEST_NAME, LONGEST_REASON, NO_REPLY, NOT_ASKED, Exchange, Moment
 from fedmerit.wire.messages import EVALUATE, TRAIN, EnrolmentTask, Failure, Task
 
@@ -25,7 +26,7 @@ def test_answers_are_handed_over_in_the_order_of_the_sites():
     assert one.usable() == {"A": "a", "C": "c"}
     assert list(one.usable()) == ["A", "C"]
     assert one.faults() == {"B": NO_REPLY}
-    assert [one.heard(name) for name in "ABC"] == [True, False, True]
+    assert [one.has_reply(name) for name in "ABC"] == [True, False, True]
 
 
 def test_an_unusable_answer_takes_no_usable_ones_place():
@@ -47,14 +48,14 @@ def test_an_unusable_answer_takes_no_usable_ones_place():
 def test_it_may_end_with_the_least_that_were_asked_for():
     one = exchange(least=2)
     one.take("A", "a")
-    assert not one.enough()
+    assert not one.is_complete()
     with pytest.raises(RunFailed, match=r"round 3: 1 of 2 sites needed sent a usable reply \(B: no reply; C: no"):
         one.usable()
     one.take("B", "b")
-    assert one.enough()
+    assert one.is_complete()
     alone = exchange(least=5, tasks={"A": TASKS["A"]})  # of fewer that are asked, all
     alone.take("A", "a")
-    assert alone.enough()
+    assert alone.is_complete()
     with pytest.raises(RunFailed, match="no site sent a usable reply"):
         exchange(least=1).usable()
 
@@ -79,3 +80,16 @@ def test_what_there_is_to_do():
     assert exchange().work == TRAIN
     assert exchange(tasks={**TASKS, "D": EnrolmentTask(0)}).work == EVALUATE
     assert isinstance(exchange(), Exchange)
+
+
+def test_waiting_for_sites_does_not_count(monkeypatch):
+    times = iter([100.0, 103.0, 110.0, 112.5, 120.0, 121.0])
+    monkeypatch.setattr(exchange_module.time, "perf_counter", lambda: next(times))
+    work = exchange_module.Clock()  # at 100
+    with work.paused():  # from 103 to 110
+        pass
+    assert work.seconds == pytest.approx(5.5)  # at 112.5
+    with work.paused():  # from 120 to 121
+        pass
+    times = iter([123.0])
+    assert work.seconds == pytest.approx(15.0)

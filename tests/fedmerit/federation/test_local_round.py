@@ -1,4 +1,4 @@
-"""A site's training of one round: as every site trains, with its peers' predictions, or as the method has it."""
+"""A site's work in one round: training as every site, with peers or by the method; its memory on disk."""
 
 from dataclasses import replace
 from unittest import TestCase
@@ -8,8 +8,8 @@ import torch
 from pretending import tiny_plan
 
 from fedmerit import flat
-from fedmerit.capabilities import LearnsFromPeers, LocalResult, PeerTerm, TrainsLocally, towards
-from fedmerit.federation.local_round import LocalRound, Memory
+from fedmerit.capabilities import LearnsFromPeers, LocalResult, PeerTerm, TrainsLocally, capabilities, towards
+from fedmerit.federation.local_round import LocalRound, Memory, MemoryFolder
 from fedmerit.seeds import random_seed
 from fedmerit.trainers.monai_trainer.data import SiteFolder
 from fedmerit.trainers.monai_trainer.local_training import learning_rate, train
@@ -32,7 +32,8 @@ def local(samples, method="fedavg", round=1, name="site1", **parameters):
     network = initial_network(config.network, 0)
     task = Task(round, flat.get_parameters(network), flat.get_buffers(network))
     made = config.build_method()
-    return LocalRound(config, made, network, samples, torch.device("cpu"), name, lambda network: 0.5, task)
+    cpu, can = torch.device("cpu"), capabilities(made)
+    return LocalRound(config, made, can, network, samples, cpu, name, lambda network: 0.5, task)
 
 
 def test_what_is_learned_is_one_training_from_the_model_received(samples):
@@ -123,7 +124,9 @@ def test_peers_that_can_be_used_add_a_term_and_what_is_found_of_them_is_told(sam
     def dice(network):
         return 1.0 if flat.get_parameters(network).any() else 0.5
 
-    listening = replace(here, method=method, task=replace(here.task, peers=peers), validation_dice=dice)
+    listening = replace(
+        here, method=method, can=capabilities(method), task=replace(here.task, peers=peers), validation_dice=dice
+    )
     with TestCase().assertLogs("fedmerit.federation.local_round") as logged:
         learned = listening.learn(received, None)
     assert "round 1: site3 is not available: model of shape" in logged.output[0]
@@ -142,7 +145,7 @@ def test_peers_that_can_be_used_add_a_term_and_what_is_found_of_them_is_told(sam
 
 def test_where_nobody_shares_a_site_trains_as_every_site(samples):
     here = local(samples)
-    learned = replace(here, method=Listens()).learn(here.task.parameters, None)
+    learned = replace(here, method=Listens(), can=capabilities(Listens())).learn(here.task.parameters, None)
     assert torch.equal(learned.trained, local(samples).learn(here.task.parameters, None).trained)
     assert (learned.pairs, learned.weights) == ({}, {})
 
@@ -162,7 +165,9 @@ def test_a_method_trains_with_what_it_asks_for_and_its_second_model_stays(sample
     """15 images in batches of 4: 4 steps."""
     here, method = local(samples, optimizer="sgd", batch_size=4), Twice()
     received, buffers = here.task.parameters, here.task.buffers
-    sent = replace(here, method=method, task=replace(here.task, vectors={"control": received + 5}))
+    sent = replace(
+        here, method=method, can=capabilities(method), task=replace(here.task, vectors={"control": received + 5})
+    )
     memory = Memory(received, received, buffers, kept={"before": received + 6}, own=(received + 7, buffers))
     learned = sent.learn(received, memory)
     assert (method.view.vectors, method.view.kept, method.view.own) == (sent.task.vectors, memory.kept, memory.own)
@@ -181,3 +186,45 @@ def test_a_method_trains_with_what_it_asks_for_and_its_second_model_stays(sample
     assert method.shifted.learning_rate == learning_rate(here.config.training, 1, here.config.rounds)
     sent.learn(received, None)
     assert (method.view.kept, method.view.own) == ({}, None)  # of a site that remembers nothing
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return MemoryFolder(tmp_path / "site")
+
+
+def memory_of(value):
+    return Memory(torch.full((5,), value), torch.full((5,), value + 1), {"count": torch.tensor(3)}, {"other": 0.5})
+
+
+def test_what_was_remembered_comes_back(folder):
+    assert folder.read(0) is None
+    assert folder.latest(3) is None
+    folder.remember(0, memory_of(1.0))
+    found = folder.read(0)
+    assert torch.equal(found.received, torch.full((5,), 1.0))
+    assert torch.equal(found.model, torch.full((5,), 2.0))
+    assert found.buffers == {"count": torch.tensor(3)}
+    assert found.weights == {"other": 0.5}
+    assert torch.equal(folder.latest(4).trained, found.trained)
+
+
+def test_that_round_and_the_one_before_are_kept(folder):
+    for round in (0, 1, 4):
+        folder.remember(round, memory_of(float(round)))
+    assert [folder.read(round) is not None for round in range(5)] == [False, True, False, False, True]
+
+
+def test_what_was_read_stays_when_its_file_is_written_anew_or_goes(folder):
+    """The vectors are mapped from the file."""
+    folder.remember(0, memory_of(1.0))
+    held = folder.read(0)
+    folder.remember(0, replace(held, trained=held.received + 7))
+    assert torch.equal(held.trained, torch.full((5,), 2.0))
+    assert torch.equal(folder.read(0).trained, torch.full((5,), 8.0))
+    held.received.add_(1)  # of the one read alone
+    assert torch.equal(folder.read(0).received, torch.full((5,), 1.0))
+    folder.remember(1, memory_of(3.0))
+    folder.remember(2, memory_of(4.0))
+    assert folder.read(0) is None
+    assert torch.equal(held.received, torch.full((5,), 2.0))

@@ -1,7 +1,5 @@
 """Sites that learn from each other: who shares with whom, models that do not fit, what the server passes on."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 from nvflare.apis.fl_constant import ReturnCode
@@ -12,9 +10,10 @@ from stepping import Stepped as Federation
 
 from fedmerit import flat
 from fedmerit.capabilities import Sharing
-from fedmerit.federation.peers import ModelExchange, find_givers, shares_with
-from fedmerit.federation.server_models import ModelsAtSites
+from fedmerit.federation.local_round import ModelExchange
 from fedmerit.federation.site import Site
+from fedmerit.federation.site_models import find_givers, shares_with
+from fedmerit.federation.unseen_models import ModelsAtSites
 from fedmerit.flare.translation import (
     answer_to_model,
     model_to_evaluation,
@@ -94,22 +93,6 @@ def site(sites, tmp_path_factory):
         return Site(SiteFolder(sites / "site1"), read_plan(method), tmp_path_factory.mktemp("memory"), "cpu")
 
     return make
-
-
-@pytest.mark.parametrize("method", ["cycle", pytest.param("vpdl", marks=pytest.mark.slow)])
-@pytest.mark.parametrize(
-    "spoiled",
-    [pytest.param(name, marks=() if name in ("NaN", "no statistics") else pytest.mark.slow) for name in SPOILED],
-)
-def test_bad_peer_costs_its_own_exchange_alone(site, method, spoiled):
-    good = {name: replace(peer, weight=NAN if method == "cycle" else 0.5) for name, peer in peers_of().items()}
-    task = Task(1, MODEL, BUFFERS, peers=good | {"site3": SPOILED[spoiled][0](good["site3"])})
-    reply = site(method).train(task)
-    without = site(method).train(replace(task, peers={"site2": good["site2"]}))
-    assert reply.pairs["available"] == {"site2": 1.0, "site3": 0.0}
-    assert torch.equal(reply.update, without.update)
-    assert reply.pairs.get("misalignment") == without.pairs.get("misalignment")
-    assert not torch.equal(reply.update, site(method).train(replace(task, peers={})).update)
 
 
 # The server's half

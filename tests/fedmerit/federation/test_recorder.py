@@ -10,7 +10,8 @@ from certificates import issue
 from pretending import SITES, tiny_plan
 
 from fedmerit.core import Outcome
-from fedmerit.federation.recorder import CROSS_SITE, OBSERVED, Admitted, Recorder, observed_rows, or_none
+from fedmerit.federation.recorder import CROSS_SITE, OBSERVED, Recorder, observed_rows, or_none
+from fedmerit.federation.round_updates import RoundReplies
 from fedmerit.federation.site_log import answer_digest
 from fedmerit.records.certificates import read_certificates
 from fedmerit.records.closing_record import read_closing
@@ -37,7 +38,7 @@ def reply(value, log="", overlaps=(HALF, WHOLE)):
 
 
 def admitted(*replies, rejected=None):
-    return Admitted(replies, rejected or {}, [16, 16, 16])
+    return RoundReplies(replies, rejected or {}, [16, 16, 16])
 
 
 @pytest.fixture
@@ -148,10 +149,10 @@ def test_who_tests_its_own_alone_has_no_union(recorder):
 
 def test_what_a_site_takes_home_stands_beside_what_it_was_given_and_trained_alone(recorder):
     test = Evaluated(3, ((HALF,), (WHOLE,), (WHOLE,)), torch.zeros(3, 0), choice=1)
-    recorder.finished(2, "testing", [test, None, None])
-    found = {name: of(recorder, "dice", f"testing_{name}") for name in ("given", "alone", "finished")}
-    assert found == {"given": {"Alder": 0.5}, "alone": {"Alder": 1.0}, "finished": {"Alder": 1.0}}
-    assert of(recorder, "final_model_choice", "testing_finished") == {"Alder": 1.0}
+    recorder.selected_models(2, "testing", [test, None, None])
+    found = {name: of(recorder, "dice", f"testing_{name}") for name in ("given", "local_only", "selected")}
+    assert found == {"given": {"Alder": 0.5}, "local_only": {"Alder": 1.0}, "selected": {"Alder": 1.0}}
+    assert of(recorder, "final_model_choice", "testing_selected") == {"Alder": 1.0}
 
 
 def test_what_is_observed_is_named_by_its_coalition(recorder):
@@ -189,7 +190,7 @@ def test_what_is_not_known_is_none():
 def test_every_number_is_that_of_its_own_site(recorder):
     replies = [replace(reply(row), num_samples=10 + row, trained_overlaps=(WHOLE,) * (row == 2)) for row in range(3)]
     given = outcome(quantities={"flagged": numbers(0, 0, 1), "norm": numbers(7, 8, 9)})
-    recorder.training_round(0, Admitted(replies, {}, [16, 17, 18]), ["a", "b", "c"], "e", given)
+    recorder.training_round(0, RoundReplies(replies, {}, [16, 17, 18]), ["a", "b", "c"], "e", given)
     assert of(recorder, "num_samples") == {"Alder": 10.0, "Birch": 11.0, "Cedar": 12.0}
     assert of(recorder, "bytes_received") == {"Alder": 16.0, "Birch": 17.0, "Cedar": 18.0}
     assert of(recorder, "norm") == {"Alder": 7.0, "Birch": 8.0, "Cedar": 9.0}
@@ -266,7 +267,7 @@ def test_what_sites_said_of_their_logs_outlasts_a_restart(recorder):
     recorder.training_round(0, admitted(reply(1, "a0"), reply(2, "b0"), reply(3, "c0")), ["b"] * 3, "e", outcome())
     content = recorder.content()
     again = Recorder(recorder.config, SITES, recorder.run)
-    again.restore(content, 1)
+    again.restore({**content, "complete_rounds": 1})
     again.final_validation(3, [Evaluated(3, ((HALF,),), torch.zeros(1, 0), log="a1"), None, None])
     assert again.close().site_logs == {"Alder": "a1", "Birch": "b0", "Cedar": "c0"}
     assert len(again.ledger.records) == 1

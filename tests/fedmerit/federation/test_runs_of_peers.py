@@ -1,12 +1,11 @@
 """Whole runs of sites that learn from each other: the same from every engine, what a bad peer costs, going on."""
 
 from collections import Counter
-from dataclasses import replace
 
 import pytest
 import torch
 from faulty_peers import FAULTS, install_here, install_in_children
-from peer_models import EARLY, NAMES, NAN, held
+from peer_models import EARLY, NAMES, held
 from stopping import stop_at
 
 from fedmerit.engines import runs
@@ -16,7 +15,6 @@ from fedmerit.federation.site_log import SITE_LOG
 from fedmerit.flare.executor import ERRORS
 from fedmerit.records.results import read_results
 from fedmerit.verification.run import verify_run
-from fedmerit.wire.messages import Failure, Task
 
 
 @pytest.mark.slow
@@ -143,37 +141,6 @@ def test_bad_answer_to_a_peer_costs_the_same_on_the_simulator(faulty, sharing, m
     assert "ConnectionError: /data/Mueller: gone" in (run / "sites/site3" / ERRORS).read_text()
     given = verify_run(run, [run / "sites" / site / SITE_LOG for site in ("site1", "site3")]).peer_models
     assert [(one.giver, one.models, one.lost) for one in given] == [("site1", 2, ()), ("site3", 1, (1,))]
-
-
-BAD_UPDATES = {
-    "vanished": lambda reply: Failure("gone"),
-    "NaN": lambda reply: replace(reply, update=reply.update * NAN),
-    "another shape": lambda reply: replace(reply, update=reply.update[:-1]),
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("way", BAD_UPDATES)
-def test_bad_update_costs_those_whom_the_site_would_share_with_one_exchange(sharing, monkeypatch, way):
-    """Where the server passes models on, a site's model is known there by its update."""
-    original = Site.answer
-
-    def answer(site, task):
-        said = original(site, task)
-        bad = site.name == "site2" and isinstance(task, Task) and task.round == 1
-        return BAD_UPDATES[way](said) if bad else said
-
-    monkeypatch.setattr(Site, "answer", answer)
-    run = sharing(exchange="relay", rounds=4)
-    pairs = {(one, other) for one in NAMES for other in NAMES if one != other}
-    found = held(run, "available")
-    assert set(found.values()) == {1.0}
-    heard = {number: {key[1:] for key in found if key[0] == number} for number in (1, 2, 3)}
-    assert heard == {
-        1: {(receiver, giver) for receiver, giver in pairs if receiver != "site2"},
-        2: {(receiver, giver) for receiver, giver in pairs if giver != "site2"},
-        3: pairs,
-    }
 
 
 @pytest.mark.parametrize(

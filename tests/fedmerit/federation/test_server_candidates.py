@@ -19,6 +19,7 @@ from fedmerit.configuration.run import TASKS, RunConfiguration, make_configurati
 from fedmerit.engines import runs
 from fedmerit.errors import BadInput
 from fedmerit.federation.exchange import Exchange
+from fedmerit.federation.recorder import Recorder
 from fedmerit.federation.server import Federation
 from fedmerit.federation.site import Site
 from fedmerit.files import read_json, write_json
@@ -26,10 +27,10 @@ from fedmerit.flare import simulation
 from fedmerit.methods.registry import METHODS
 from fedmerit.records.ledger import Ledger
 from fedmerit.records.results import read_results, read_run
-from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT, Case, SiteFolder, Slices, open_sites
+from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT, Case, SiteFolder, open_sites
 from fedmerit.trainers.monai_trainer.networks import initial_network
 from fedmerit.trainers.monai_trainer.overlaps import mean_dice
-from fedmerit.trainers.monai_trainer.prediction import evaluate, image_losses
+from fedmerit.trainers.monai_trainer.prediction import evaluate
 from fedmerit.trainers.monai_trainer.saved_networks import load_network
 from fedmerit.wire.messages import Evaluation
 
@@ -39,7 +40,7 @@ WITH_CANDIDATES = [name for name, kind in METHODS.items() if issubclass(kind, Ev
 
 
 def test_methods_with_candidates_are_those_that_validate_at_the_server():
-    assert WITH_CANDIDATES == ["cffl", "fedave", "fedsac", "fedci", "eci", "fedvalue"]
+    assert WITH_CANDIDATES == ["cffl", "cffl_released", "fedave", "fedsac", "fedci", "eci", "fedvalue"]
 
 
 def dice(run: Path, parameters: torch.Tensor, buffers: Mapping[str, torch.Tensor], cases: Sequence[Case]) -> float:
@@ -117,29 +118,6 @@ def test_fedci_contributions_are_shapley_values_of_coalitions_evaluated_one_by_o
     assert by_site(run, "contribution", round) == pytest.approx(expected, abs=1e-12)
 
 
-@pytest.mark.slow
-def test_fedave_compares_losses_of_the_received_model(trained, server_sites_data):
-    """Of round 1 each site has its own, with its own BatchNorm statistics, here and at the server."""
-    run = trained("kl_floor=0.001", method="fedave", sites=server_sites_data, rounds=2)
-    config = RunConfiguration.from_dict(read_run(run)["plan"])
-    network = initial_network(config.network, config.seed).to(memory_format=torch.channels_last)
-
-    def distribution(cases: Sequence[Case]) -> torch.Tensor:
-        losses = image_losses(network, Slices(cases))
-        counts = [sum(min(int(loss * 10), 9) == place for loss in losses.tolist()) + 1 for place in range(10)]
-        return torch.tensor(counts, dtype=torch.float64) / sum(counts)
-
-    for round in (0, 1):
-        found = by_site(run, "divergence", round)
-        for name in NAMES:
-            if round:
-                flat.load(network, remembered(run, name, 1)["received"], remembered(run, name, 0)["buffers"])
-            at_server = distribution(set_aside(server_sites_data))
-            at_site = distribution(SiteFolder(server_sites_data / name).cases("training"))
-            expected = max(float((at_site * (at_site / at_server).log()).sum()), 1e-3)
-            assert found[name] == pytest.approx(expected, rel=1e-12)
-
-
 # The last round
 
 
@@ -213,7 +191,7 @@ STOPS: dict[str, tuple[Any, ...]] = {
     "in the middle of the first candidates": (Site, "evaluate", 3),
     "when the first updates are in": (Exchange, "usable", 1),
     "when the first candidates are in": (Exchange, "usable", 2),
-    "before the first round is written": (Federation, "_take_over", 1),
+    "before the first round is written": (Recorder, "training_round", 1),
     "in the middle of later candidates": (Site, "evaluate", 5),
     "when later updates are in": (Exchange, "usable", 3),
     "when later candidates are in": (Exchange, "usable", 4),
@@ -259,18 +237,6 @@ def test_sites_are_not_asked_where_the_server_has_its_own_images(
     assert {split for _, split in asked[9:]} <= {"testing"}  # of the best round, where that is not the last
     assert read_run(run)["server_sites"] == str(own_server)
     assert set(read_results(run)["split"]) - {"testing_best"} == {"", "validation", "testing", "union"}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("method", ["fedave", pytest.param("cffl", marks=pytest.mark.slow)])
-def test_stopped_run_goes_on_with_the_servers_own_images(
-    stopped, two_rounds, fedmerit, server_sites_data, own_server, assert_same_run, method
-):
-    options = {"method": method, "sites": server_sites_data, "rounds": 2, "server_sites": own_server}
-    run = stopped(Site, "train", 5, **options)
-    result = fedmerit("run", "--resume", "--out", run, "--server-sites", own_server)
-    assert result.exit_code == 0, result.output
-    assert_same_run(two_rounds(method, **{"server-sites": own_server}), run)
 
 
 def test_other_server_images_are_another_run(stopped, fedmerit, server_sites_data, own_server):

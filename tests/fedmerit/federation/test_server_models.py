@@ -1,5 +1,6 @@
-"""Models as the server holds them: seen, encrypted, or not there."""
+"""The models of a run at the server: in the clear, encrypted, or at the sites."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -8,16 +9,17 @@ from pretending import NETWORK, SITES, SIZE, tiny_plan
 from torch import nn
 
 from fedmerit import flat
-from fedmerit.capabilities import Sharing
+from fedmerit.capabilities import Sharing, capabilities
 from fedmerit.core import Outcome, Reports
-from fedmerit.federation import server_models
-from fedmerit.federation.server_models import EncryptedModels, Models, ModelsAtSites, ModelsInTheClear, build_models
+from fedmerit.federation import unseen_models
+from fedmerit.federation.server_models import ModelsInTheClear, build_models
+from fedmerit.federation.unseen_models import EncryptedModels, Models, ModelsAtSites
+from fedmerit.guard.admission import Admission
 from fedmerit.records.ciphertexts import Ciphertexts
 from fedmerit.records.ledger import digest
 from fedmerit.trainers.monai_trainer import neurons
 from fedmerit.wire.messages import Purpose, Reply, SparseUpdate
 
-FULL = torch.ones(3, dtype=torch.bool)
 IMAGES = torch.tensor([10.0, 20.0, 10.0], dtype=torch.float64)  # shares 1/4, 1/2, 1/4
 MEANS = (1.0, 3.0, 9.0)  # of the images that each site trained on, in its statistics
 START = torch.tensor([1.0, 2.0, 0.0, 1.0, 0.0])
@@ -42,7 +44,7 @@ def statistics(mean):
 
 def clear(method="fedavg", **settings):
     config = tiny_plan(method, **settings)
-    return ModelsInTheClear(config, network(), SITES, config.build_method())
+    return ModelsInTheClear(config, network(), SITES, capabilities(config.build_method()))
 
 
 def replies_of(*means, ciphertexts=(None, None, None)):
@@ -58,9 +60,18 @@ def outcome(models, weights=(0.5, 0.25, 0.25), rule="models"):
     return Outcome(weights, weights, weights, models, statistics=rule)
 
 
-def advance(models, parameters, round=0, means=MEANS, rule="models"):
-    present = torch.tensor([mean is not None for mean in means])
-    models.advance(round, outcome(parameters, rule=rule), replies_of(*means), Reports(IMAGES, present), None)
+def admission_of(replies, withheld=()):
+    present = torch.tensor([reply is not None for reply in replies])
+    all_of_them = Admission.unguarded(torch.empty(3, 0), Reports(IMAGES, present))
+    rows = torch.tensor([row in withheld for row in range(3)])
+    counted = present & ~rows
+    statistics = [reply.buffers if there else {} for reply, there in zip(replies, counted, strict=True)]
+    return replace(all_of_them, withheld=rows, counted=counted, statistics=statistics)
+
+
+def advance(models, parameters, round=0, means=MEANS, rule="models", withheld=()):
+    sent = replies_of(*means)
+    models.advance(round, outcome(parameters, rule=rule), admission_of(sent, withheld), sent, None)
 
 
 def means_of(models):
@@ -77,7 +88,7 @@ def means_of(models):
 )
 def test_the_kind_that_a_run_needs(method, settings, kind):
     config = tiny_plan(method, **settings)
-    assert type(build_models(config, config.build_method(), network(), SITES, None)) is kind
+    assert type(build_models(config, capabilities(config.build_method()), network(), SITES, None)) is kind
 
 
 # In the clear
@@ -99,14 +110,15 @@ def test_statistics_follow_the_rule(asked, of_the_method, expected):
     advance(models, START + 1, rule=of_the_method)
     assert means_of(models) == expected
     assert torch.equal(models.parameters, START + 1)
-    assert models.own_statistics == (len(set(expected)) > 1)
+    assert models.has_own_statistics == (len(set(expected)) > 1)
 
 
 def test_statistics_by_weights_are_a_mean_whatever_the_weights():
     """RFFL's, not clamped, may be below 0: such an update is taken away, statistics are of the others."""
     models = clear(statistics="weights")
     weighed = outcome(START, weights=(-0.5, 1.0, 0.5))
-    models.advance(0, weighed, replies_of(*MEANS), Reports(IMAGES, torch.ones(3, dtype=torch.bool)), None)
+    sent = replies_of(*MEANS)
+    models.advance(0, weighed, admission_of(sent), sent, None)
     assert means_of(models) == [5.0] * 3  # (3 * 1 + 9 * .5) / 1.5
 
 
@@ -116,7 +128,7 @@ def test_initial_statistics_are_those_that_the_runs_network_begins_with():
     begun = flat.get_buffers(NETWORK)
     assert models.statistics.keys() == begun.keys()
     assert all(torch.equal(value, begun[name]) for name, value in models.statistics.items())
-    assert models.together == [0, 1, 2]
+    assert models.shared_rows == [0, 1, 2]
 
 
 def test_frozen_statistics_stay():
@@ -159,28 +171,30 @@ def test_a_checkpoint_brings_back_what_is_sent_and_who_has_one_model(tmp_path):
     changed = models.parameters.clone()
     changed[0, 3] = 7.0
     advance(models, changed, round=1)
-    models.keep_own_statistics([0], replies_of(5.0, 5.0, 5.0), models.buffers)
+    models.separate = [0]
     torch.save(models.content(), tmp_path / "checkpoint")
     again.restore(torch.load(tmp_path / "checkpoint"))
     assert torch.equal(again.changed, models.changed)
     assert again.task_parts(0)["parameters"].values.tolist() == [7.0]
-    assert again.together == models.together == []  # Birch and Cedar have equal models, each with its own statistics
-    assert (list(again.alone), again.ended()) == ([0], models.ended())
+    assert (
+        again.shared_rows == models.shared_rows == []
+    )  # Birch and Cedar have equal models, each with its own statistics
+    assert (list(again.separate), again.ended()) == ([0], models.ended())
 
 
-def test_who_goes_on_alone_has_a_final_model_beside_that_of_the_others(tmp_path):
-    """Alder alone: its statistics are what it trained; the others' stay the mean."""
+def test_a_separate_site_has_a_final_model_of_its_own(tmp_path):
+    """Alder is separate: its statistics are those it trained; the others have the mean."""
     models = clear()
     advance(models, START)
-    assert models.together == [0, 1, 2]
-    models.keep_own_statistics([0], replies_of(5.0, 6.0, 7.0), models.buffers)
+    assert models.shared_rows == [0, 1, 2]
+    given = torch.stack([START + 1, START, START])
+    advance(models, given, round=1, means=(5.0, 4.0, 4.0), rule="shared", withheld=[0])
     assert means_of(models) == [5.0, 4.0, 4.0]
-    models.replace(torch.stack([START + 1, START, START]))
-    assert models.together == [1, 2]
+    assert models.shared_rows == [1, 2]
     torch.save(models.content(), tmp_path / "checkpoint")
     again = clear()
     again.restore(torch.load(tmp_path / "checkpoint"))
-    assert again.together == [1, 2]
+    assert again.shared_rows == [1, 2]
     assert float(again.statistics["1.running_mean"]) == 4.0
     task = models.final_test(3, "head")
     assert (task.models.shape, task.count, task.purpose) == ((3, 5), 3, Purpose.FINAL)
@@ -190,16 +204,6 @@ def test_who_goes_on_alone_has_a_final_model_beside_that_of_the_others(tmp_path)
     assert saved["Alder"]["0.weight"].tolist() == [[2.0, 3.0]]
     assert saved["global"]["0.weight"].tolist() == [[1.0, 2.0]]
     assert [float(saved[name]["1.running_mean"]) for name in ("Alder", "global")] == [5.0, 4.0]
-
-
-def test_a_checkpoint_of_an_earlier_version_has_one_set_of_statistics_and_no_vectors():
-    models, again = clear("scaffold"), clear("scaffold")
-    advance(models, START + 1)
-    content = models.content()
-    again.restore({name: content[name] for name in ("models", "buffers", "changed")})
-    assert torch.equal(again.parameters, START + 1)
-    assert (again.vectors, list(again.alone), again.together) == ({}, [], [0, 1, 2])
-    assert float(again.statistics["1.running_mean"]) == 4.0
 
 
 def test_one_model_is_tested_once_and_one_with_statistics_of_each_site_by_each():
@@ -225,25 +229,23 @@ def test_a_final_model_that_stays_with_its_site_is_not_sent():
     assert not clear().tests_own_only
 
 
-def test_who_goes_on_alone_and_does_not_reply_keeps_the_statistics_of_before():
+def test_a_separate_site_that_does_not_reply_keeps_the_statistics_that_it_had():
     models = clear()
     advance(models, START)
-    before = [statistics(1.0), statistics(2.0), statistics(3.0)]
-    replies = [None, *replies_of(5.0, 6.0, 7.0)[1:]]
-    models.keep_own_statistics([0, 1], replies, before)
-    assert means_of(models) == [1.0, 6.0, 4.0]
+    advance(models, START.expand(3, -1), round=1, means=(None, 6.0, 7.0), rule="shared", withheld=[0, 1])
+    assert means_of(models) == [4.0, 6.0, 7.0]
 
 
 def test_estimated_statistics_are_averaged_where_there_is_one_model_and_kept_where_each_has_its_own():
     models = clear()
     advance(models, START)
-    models.take_estimated([statistics(8.0), None, statistics(16.0)], torch.tensor([0.25, 0.5, 0.25]))
+    models.take_estimates([statistics(8.0), None, statistics(16.0)], torch.tensor([0.25, 0.5, 0.25]))
     assert means_of(models) == [12.0] * 3  # by the shares of those who said something
-    assert not models.own_statistics
-    models.keep_own_statistics([2], replies_of(0.0, 0.0, 7.0), models.buffers)
-    models.take_estimated([statistics(2.0), statistics(5.0), statistics(1.0)], torch.tensor([0.25, 0.5, 0.25]))
+    assert not models.has_own_statistics
+    models.separate, models.buffers[2] = [2], statistics(7.0)
+    models.take_estimates([statistics(2.0), statistics(5.0), statistics(1.0)], torch.tensor([0.25, 0.5, 0.25]))
     assert means_of(models) == [4.0, 4.0, 1.0]
-    models.take_estimated([None] * 3, torch.tensor([0.25, 0.5, 0.25]))
+    models.take_estimates([None] * 3, torch.tensor([0.25, 0.5, 0.25]))
     assert means_of(models) == [4.0, 4.0, 1.0]
 
 
@@ -251,7 +253,7 @@ def test_estimated_statistics_of_sites_that_had_no_part_in_the_round_count_alike
     """Who trained does not answer: those who do stand with no images in the round."""
     models = clear()
     advance(models, START)
-    models.take_estimated([None, statistics(8.0), statistics(16.0)], torch.tensor([10.0, 0.0, 0.0]))
+    models.take_estimates([None, statistics(8.0), statistics(16.0)], torch.tensor([10.0, 0.0, 0.0]))
     assert means_of(models) == [12.0] * 3
 
 
@@ -260,17 +262,17 @@ def test_peers_models_reach_a_site_unless_they_missed_the_round():
     models.replace(torch.stack([START, START + 1, START + 2]))
     weights = torch.tensor([[0.0, 0.3, 0.4], [0.0] * 3, [0.0] * 3], dtype=torch.float64)
     always = Sharing(torch.ones(3, 3, dtype=torch.float64), weights)
-    peers = models.peer_parts(always, 0, 1, [False, False, False])["peers"]
+    peers = models.peer_parts(always, 0, 1)["peers"]
     assert {name: (peer.parameters[0].item(), peer.weight) for name, peer in peers.items()} == {
         "Birch": (2.0, 0.3),
         "Cedar": (3.0, 0.4),
     }
-    assert set(models.peer_parts(always, 0, 1, [False, True, False])["peers"]) == {"Cedar"}
+    models.weights = torch.tensor([0.5, torch.nan, 0.5])  # Birch missed the round
+    assert set(models.peer_parts(always, 0, 1)["peers"]) == {"Cedar"}
     never = Sharing(torch.zeros(3, 3, dtype=torch.float64), weights)
-    assert models.peer_parts(never, 0, 1, [False] * 3) == {"peers": {}}
-    assert models.peer_parts(None, 0, 1, [False] * 3) == {}
-    models.alone = [0]
-    assert models.peer_parts(always, 0, 1, [False] * 3) == {"peers": {}}  # nothing of the others
+    assert models.peer_parts(never, 0, 1) == {"peers": {}}
+    models.separate = [0]
+    assert models.peer_parts(always, 0, 1) == {"peers": {}}  # nothing of the others
 
 
 def test_vectors_beside_the_model_are_the_same_for_all_or_each_sites():
@@ -291,7 +293,7 @@ def test_ciphertexts_are_refused_where_models_are_in_the_clear():
 def test_a_neurons_statistics_are_of_those_who_hold_it_and_stay_where_nobody_does():
     """Alder and Birch hold neuron 0: (1/4 + 3/2) / (3/4) = 7/3; nobody neuron 1; all the others: 4, as by images."""
     config = tiny_plan("fedsac")
-    models = ModelsInTheClear(config, NETWORK, SITES, config.build_method())
+    models = ModelsInTheClear(config, NETWORK, SITES, capabilities(config.build_method()))
     held = torch.ones(3, neurons.count(NETWORK), dtype=torch.bool)
     held[2, 0], held[:, 1] = False, False
     name, owner = next((n, o) for n, o in neurons.buffer_owners(NETWORK).items() if n.endswith("running_mean"))
@@ -299,18 +301,18 @@ def test_a_neurons_statistics_are_of_those_who_hold_it_and_stay_where_nobody_doe
     models.statistics = {name: torch.full_like(value, 50) for name, value in models.statistics.items()}
     trained = [{name: torch.full_like(value, mean) for name, value in models.statistics.items()} for mean in MEANS]
     replies = [Reply(0, torch.zeros(SIZE), buffers, 10, ()) for buffers in trained]
-    models.advance(0, outcome(models.parameters), replies, Reports(IMAGES, FULL), held)
+    models.advance(0, outcome(models.parameters), admission_of(replies), replies, held)
     assert models.statistics[name].tolist() == pytest.approx([7 / 3, 50.0, *[4.0] * (len(owner) - 2)])
 
 
-def test_models_that_differ_are_no_one_model_whoever_goes_on_alone():
+def test_different_models_are_not_one_whichever_sites_are_separate():
     models = clear()
     advance(models, START)
-    models.keep_own_statistics([0], replies_of(5.0, 6.0, 7.0), models.buffers)
+    models.separate = [0]
     models.replace(torch.stack([START, START, START + 1]))
-    assert models.together == []
-    models.alone = [0, 1, 2]
-    assert models.together == []
+    assert models.shared_rows == []
+    models.separate = [0, 1, 2]
+    assert models.shared_rows == []
 
 
 # Where the server has none
@@ -322,12 +324,11 @@ def test_a_server_without_models_sends_none_and_says_whom_to_ask():
     assert (parts["parameters"].shape, parts["buffers"]) == ((0,), {})
     weights = torch.tensor([[0.1, 0.2, 0.3]] * 3, dtype=torch.float64)
     sharing = Sharing(torch.zeros(3, 3, dtype=torch.float64), weights)
-    assert models.peer_parts(sharing, 1, 2, [False] * 3) == {"others": {"Alder": 0.1, "Cedar": 0.3}}
-    assert models.peer_parts(None, 1, 2, [False] * 3) == {}
+    assert models.peer_parts(sharing, 1, 2) == {"others": {"Alder": 0.1, "Cedar": 0.3}}
     assert models.began() == [models.ended()] * 3 == [digest(torch.empty(0))] * 3
     assert models.tests_own_only
     assert models.final_test(5, "head").models.shape == (1, 0)
-    assert Models(models.config, network(), SITES).peer_parts(sharing, 1, 2, [False] * 3) == {}
+    assert Models(models.config, network(), SITES).peer_parts(sharing, 1, 2) == {}
 
 
 # Encrypted
@@ -346,20 +347,20 @@ def added(monkeypatch):
         assert (context, parameters, len(buffers)) == (b"context", 5, 3)
         return SimpleNamespace(add=add, fault=lambda sent: None if sent else "not encrypted")
 
-    monkeypatch.setattr(server_models, "Adder", build)
+    monkeypatch.setattr(unseen_models, "Adder", build)
     return calls
 
 
 def test_ciphertexts_of_those_who_are_there_are_added_to_the_sum(added):
     config = tiny_plan()
-    models = build_models(config, config.build_method(), network(), SITES, b"context")
+    models = build_models(config, capabilities(config.build_method()), network(), SITES, b"context")
     assert isinstance(models, EncryptedModels)
     assert models.task_parts(0)["ciphertexts"] is None
     sent = [Ciphertexts((name,), (b"",)) for name in (b"a", b"b", b"c")]
     given = outcome(torch.empty(0))
-    models.advance(0, given, replies_of(1.0, 1.0, 1.0, ciphertexts=sent), Reports(IMAGES, FULL), None)
-    there = torch.tensor([True, False, True])
-    models.advance(1, given, replies_of(1.0, None, 1.0, ciphertexts=sent), Reports(IMAGES, there), None)
+    for number, means in enumerate([(1.0, 1.0, 1.0), (1.0, None, 1.0)]):
+        replies = replies_of(*means, ciphertexts=sent)
+        models.advance(number, given, admission_of(replies), replies, None)
     assert models.total.update == (b"0+a+b+c+a+c",)
     assert added == [([0.5, 0.25, 0.25], [0.25, 0.5, 0.25]), ([0.5, 0.25], [0.5, 0.5])]
     parts = models.task_parts(2)

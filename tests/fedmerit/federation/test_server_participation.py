@@ -102,7 +102,7 @@ def test_run_goes_on_without_a_site_that_its_job_does_not_have(tmp_path, method)
 
 def test_site_that_a_run_does_not_know_cannot_join_it(tmp_path):
     one_round(Federation(tiny_plan(), SITES, tmp_path / "run"))
-    with pytest.raises(BadInput, match=r"its sites are Alder, Birch, Cedar, and Dogwood is none of them"):
+    with pytest.raises(BadInput, match=r"Dogwood is not a site of this run, whose sites are Alder, Birch, Cedar"):
         Federation(tiny_plan(), [*SITES, "Dogwood"], tmp_path / "run")
 
 

@@ -72,7 +72,7 @@ def test_a_training_answers_with_its_update_its_images_and_what_the_model_was_wo
     assert isinstance(reply, Reply)
     folder = SiteFolder(sites / "site1")
     assert reply.num_samples == here.num_samples == sum(len(case.image) for case in folder.cases("training"))
-    memory = here.memory.of(0)
+    memory = here.memory.read(0)
     assert torch.equal(memory.received, task.parameters)
     assert torch.equal(reply.update, memory.trained - memory.received)
     flat.load(here.network, task.parameters, task.buffers)
@@ -126,7 +126,7 @@ def test_what_a_filter_changed_is_what_the_site_remembers_to_have_sent(site):
     here.answer(task)
     sent = torch.full_like(task.parameters, 0.5)
     here.sent(task, sent)
-    assert torch.equal(here.memory.of(0).model, task.parameters + sent)
+    assert torch.equal(here.memory.read(0).model, task.parameters + sent)
 
 
 def test_its_model_goes_to_nobody_who_has_no_part(site):
@@ -142,7 +142,7 @@ def test_its_model_goes_to_nobody_who_has_no_part(site):
 def test_what_it_trained_is_validated_where_the_run_asks(site, sites, asked):
     here = site(settings={"validate_trained": asked})
     reply = here.answer(make_task(here))
-    memory = here.memory.of(0)
+    memory = here.memory.read(0)
     flat.load(here.network, memory.trained, memory.buffers)
     after = evaluate(here.network, SiteFolder(sites / "site1").cases("validation"), ("prostate",))
     assert len(after) > 0
@@ -207,15 +207,15 @@ def test_a_round_that_is_over_is_not_trained_again_and_one_cut_short_is(site):
     here = site()
     for round in (0, 0, 2):  # absent from round 1
         assert isinstance(here.answer(make_task(here, round)), Reply)
-    before = here.memory.of(2).trained
+    before = here.memory.read(2).trained
     assert here.answer(make_task(here, 1)) == Failure(OUT_OF_ORDER)
-    assert torch.equal(here.memory.of(2).trained, before)
+    assert torch.equal(here.memory.read(2).trained, before)
 
 
 def test_a_model_of_its_own_is_what_it_tests_and_lies_among_the_runs(site):
     here = site("ditto")
     here.answer(make_task(here))
-    own, _ = here.memory.of(0).own
+    own, _ = here.memory.read(0).own
     task = Evaluation(here.config.rounds, "testing", torch.empty(1, 0), ONE, ({},), ONE, purpose=Purpose.FINAL)
     answer = here.answer(task)
     assert isinstance(answer, Evaluated)
@@ -232,7 +232,7 @@ def test_weights_of_peers_are_remembered_until_they_change(site, monkeypatch):
     )
     for round in (0, 1):
         here.answer(make_task(here, round))
-    assert here.memory.of(1).weights == {"B": 0.1, "C": 0.3}
+    assert here.memory.read(1).weights == {"B": 0.1, "C": 0.3}
 
 
 @pytest.fixture
@@ -245,11 +245,15 @@ def reporting(site):
     def report(weight, data_share, **settings):
         here, shown = site(settings=settings), []
         here.method = SimpleNamespace(asks=("minus_error",), report=lambda view: shown.append(view) or {"seen": 1.0})
+        measures = SimpleNamespace(measure=lambda view, own: shown.append(own) or {"measured": 2.0})
+        here.can = replace(here.can, leave_one_out=measures)
+        here._validation_dice = flat.get_buffers  # of the network: what it would be evaluated with
         model, buffers = flat.get_parameters(here.network), flat.get_buffers(here.network)
         trained, mean = ({name: torch.full_like(value, to) for name, value in buffers.items()} for to in (8, 5))
         here.memory.remember(0, Memory(model + 1, model + 2, trained))
         task = Task(1, model, mean, weight=weight, data_share=data_share)
-        assert here.answer(task).values == {"seen": 1.0}
+        values = here.answer(task).values
+        assert values == {"seen": 1.0} | ({"measured": 2.0} if len(shown) == 2 else {})
         return here, task, *shown
 
     return report
@@ -265,16 +269,13 @@ def reporting(site):
         ({"statistics": "frozen"}, 5.0),
     ],
 )
-def test_a_method_is_shown_the_sites_part_in_the_model_and_the_others_statistics(
-    reporting, monkeypatch, settings, others
-):
-    here, task, view = reporting(0.5, 0.25, **settings)
+def test_a_method_is_shown_the_sites_part_in_the_model_and_the_others_statistics(reporting, settings, others):
+    here, task, view, own = reporting(0.5, 0.25, **settings)
     assert torch.equal(view.received, task.parameters)
-    assert torch.equal(view.own.previous, task.parameters + 1)
-    assert torch.equal(view.own.trained, task.parameters + 2)
-    assert view.own.weight == 0.5
-    monkeypatch.setattr(here, "_validation_dice", flat.get_buffers)  # of the network: what it would be evaluated with
-    buffers = view.own.validation_dice(task.parameters - 1)
+    assert torch.equal(own.previous, task.parameters + 1)
+    assert torch.equal(own.trained, task.parameters + 2)
+    assert own.weight == 0.5
+    buffers = own.validation_dice(task.parameters - 1)
     assert torch.equal(flat.get_parameters(here.network), task.parameters - 1)
     means = torch.cat([value for name, value in buffers.items() if name.endswith("running_mean")])
     assert means.unique().tolist() == pytest.approx([others])
@@ -282,8 +283,7 @@ def test_a_method_is_shown_the_sites_part_in_the_model_and_the_others_statistics
 
 @pytest.mark.parametrize(("weight", "data_share"), [(None, None), (1.0, 0.5), (0.5, 1.0)])
 def test_a_model_without_its_part_or_without_others_has_none_to_show(reporting, weight, data_share):
-    _, _, view = reporting(weight, data_share)
-    assert view.own is None
+    _, _, view = reporting(weight, data_share)  # nothing else
     assert view.training_losses().shape == (15,)  # of each training image
 
 
@@ -299,7 +299,7 @@ def test_what_a_method_keeps_at_a_site_outlasts_rounds_without_it(site, monkeypa
         return learn(self, received, memory)
 
     monkeypatch.setattr(LocalRound, "learn", spying)
-    here.learn(make_task(here, round=away), model, here.memory.of(away - 1))
+    here.learn(make_task(here, round=away), model, here.memory.read(away - 1))
     (memory,) = seen
     assert (memory is not None) == own
     assert memory is None or torch.equal(memory.own[0], model + 2)

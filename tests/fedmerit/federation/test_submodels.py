@@ -1,4 +1,4 @@
-"""Before a round: what neurons are worth is asked, inspected, pooled, and submodels go out."""
+"""Neurons that sites hold: layout, importance before a round, submodels, checkpoints, whole runs."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -10,22 +10,18 @@ import torch
 from measured import rows
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 from stepping import Stepped as Federation
-from stopping import stop_at
+from torch import nn
 
 from fedmerit import flat
 from fedmerit.configuration.run import TASKS, RunConfiguration, make_configuration
-from fedmerit.engines import runs
 from fedmerit.errors import RunFailed
 from fedmerit.federation.checkpoint import is_finished
+from fedmerit.federation.network_layout import read_layout
 from fedmerit.federation.site import Site
 from fedmerit.flare.translation import (
-    answer_to_model,
-    model_to_evaluated,
-    model_to_evaluation,
     model_to_task,
     task_to_model,
 )
-from fedmerit.methods.fedsac import FedSAC
 from fedmerit.records.results import read_results, read_run
 from fedmerit.trainers.monai_trainer import neurons
 from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT, Slices, open_sites
@@ -46,6 +42,32 @@ from fedmerit.wire.messages import (
     Task,
     payload_bytes,
 )
+
+
+class Embedded(nn.Module):
+    """As a network of others may be: it takes images of one size alone."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Conv2d(1, 4, 1)
+        self.places = nn.Parameter(torch.zeros(4, 128, 128))
+        self.head = nn.Conv2d(4, 1, 1)
+
+    def forward(self, images):
+        return self.head(self.embed(images) + self.places)
+
+
+def test_no_image_is_sent_through_a_network_whose_neurons_nobody_allocates():
+    layout = read_layout(Embedded())
+    assert (layout.owners == -1).all()
+    assert layout.owners.shape == (sum(layout.tensor_sizes),)
+
+
+def test_a_network_without_convolutions_has_no_neurons():
+    network = nn.Linear(3, 2)
+    assert (read_layout(network, with_neurons=True).owners == -1).all()
+    assert read_layout(network).outputs.numel() == 0
+
 
 SITES = ("Alder", "Birch", "Cedar")
 NAMES = ["site1", "site2", "site3"]
@@ -112,19 +134,6 @@ def test_held_neurons_arrive_as_they_were_sent(count):
     assert torch.equal(arrived.neurons, held)
     assert payload_bytes(arrived) == payload_bytes(task) == payload_bytes(replace(task, neurons=None)) + -(-count // 8)
     assert model_to_task(over_the_wire(task_to_model(replace(task, neurons=None), NETWORK, 9)), NETWORK).neurons is None
-
-
-def test_importance_task_and_its_answer_arrive_as_they_were_sent():
-    task = ImportanceTask(2, SERVER_SPLIT, torch.randn(SIZE), flat.get_buffers(NETWORK), "taylor", 16)
-    arrived = model_to_evaluation(over_the_wire(task_to_model(task, NETWORK, 9)), NETWORK)
-    assert torch.equal(arrived.model, task.model)
-    assert same(arrived.buffers, task.buffers)
-    assert (arrived.round, arrived.split, arrived.order, arrived.images) == (2, SERVER_SPLIT, "taylor", 16)
-    assert payload_bytes(arrived) == payload_bytes(task) == payload_bytes(Task(2, task.model, task.buffers))
-    answer = Importance(2, increases_of("Alder"), 7, 0.5)
-    told = model_to_evaluated(over_the_wire(answer_to_model(answer, NETWORK)), NETWORK)
-    assert torch.equal(told.increases, answer.increases)
-    assert (told.round, told.images, told.seconds) == (2, 7, 0.5)
 
 
 SPOILED = {
@@ -345,27 +354,6 @@ def test_importance_is_computed_on_images_spread_over_the_server_split(finished,
         assert (received[mask] != 0).double().mean() > 0.99
 
 
-@pytest.mark.parametrize(
-    "stop",
-    [
-        pytest.param((Site, "measure_importance", 2), marks=pytest.mark.slow),
-        pytest.param((FedSAC, "allocate", 1), marks=pytest.mark.slow),
-        pytest.param((Site, "train", 2), marks=pytest.mark.slow),
-        (Site, "measure_importance", 5),
-    ],
-)
-def test_a_run_stopped_about_its_importances_ends_the_same(
-    stop, tmp_path, fedmerit, finished, server_sites_data, assert_same_run
-):
-    run = tmp_path / "run"
-    settings = {"architecture": "unet", "width": "4", "depth": "3"} | GIVEN
-    runs.create(run, "fedsac", server_sites_data, 3, engine="local", threads=1, settings=settings)
-    stop_at(run, *stop)
-    result = fedmerit("run", "--resume", "--out", run)
-    assert result.exit_code == 0, result.output
-    assert_same_run(finished(), run)
-
-
 @pytest.mark.slow
 def test_the_server_computes_importance_on_its_own_images_where_it_has_any(finished, server_sites_data, monkeypatch):
     monkeypatch.setattr(Site, "measure_importance", lambda *_: pytest.fail("a site was asked"))
@@ -373,16 +361,3 @@ def test_the_server_computes_importance_on_its_own_images_where_it_has_any(finis
     assert is_finished(run, 3)
     held = read_results(run).query("quantity == 'neuron_share' and round == 0")["value"].tolist()
     assert held[0] < held[2] < held[1] == 1
-
-
-@pytest.mark.slow
-def test_a_free_rider_is_given_a_submodel_too(fedmerit, options, server_sites_data, tmp_path):
-    run = tmp_path / "run"
-    given = options(*SETTINGS, method="fedsac", sites=server_sites_data, rounds=2, attack="site1=noise")
-    result = fedmerit("run", "--out", run, *given)
-    assert result.exit_code == 0, result.output
-    checkpoint = torch.load(run / "checkpoint.pt", weights_only=True)
-    config = RunConfiguration.from_dict(read_run(run)["plan"])
-    held = parameter_mask(checkpoint["neurons"], neurons.owners(initial_network(config.network, config.seed)))
-    assert not checkpoint["models"][~held].any()
-    assert checkpoint["models"].isfinite().all()

@@ -4,8 +4,14 @@ import pytest
 import torch
 
 from fedmerit.core import Reports
-from fedmerit.guard.bounds import bound_claims, bound_counts, bound_statistics, clip_norms
-from fedmerit.guard.rule import median_of_others, shrink_factors
+from fedmerit.guard.bounds import (
+    bound_claims,
+    bound_counts,
+    bound_statistics,
+    clip_norms,
+    median_of_others,
+    shrink_factors,
+)
 from fedmerit.methods.fedave import FedAVE
 from fedmerit.methods.fedce import FedCE
 

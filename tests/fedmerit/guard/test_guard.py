@@ -9,13 +9,14 @@ from pulling_sites import updates_of
 
 from fedmerit.core import Outcome, Reports
 from fedmerit.errors import RunFailed
-from fedmerit.guard.guard import RULES, Enrolled, Guard
-from fedmerit.guard.history import History
+from fedmerit.guard import bounds, indicators, reward_groups
+from fedmerit.guard.guard import Enrolled, Guard
+from fedmerit.guard.history import KINDS_NEEDED, ROUNDS, WINDOW, History
 from fedmerit.guard.indicators import KINDS
 from fedmerit.guard.settings import GuardSettings
 from fedmerit.vectors import gram
 
-PAGE = Path(__file__).parents[3] / "docs" / "trust.md"
+PAGE = Path(__file__).parents[3] / "docs" / "guard.md"
 
 
 def honest(round, updates):
@@ -261,7 +262,31 @@ def test_without_updates_counts_are_bounded_all_the_same():
     assert admission.reports.num_samples.tolist() == pytest.approx([50, 60, 70, 180])
 
 
-def test_the_page_has_every_rule_in_the_words_of_its_declaration():
-    page = PAGE.read_text()
-    for rule in RULES:
-        assert f"| {rule.name} | {rule.does} | {rule.stops} | {rule.costs} |" in page
+NUMBERS = {  # by the name of a rule on the page: those that its row has to have
+    "counts": [bounds.COUNT_FACTOR],
+    "norms": [bounds.NORM_FACTOR],
+    "statistics": [bounds.STATISTICS_FACTOR],
+    "copies": [reward_groups.EXACT, reward_groups.NEAR],
+    "indicator: length": [indicators.SHORT],
+    "indicator: staleness": [indicators.REPLAY_COSINE],
+    "indicator: direction": [indicators.DIRECTION_FACTOR, 2 * indicators.DIRECTION_FACTOR, indicators.NOTHING],
+    "indicator: response": [
+        indicators.RESPONSE_FACTOR,
+        indicators.RESPONSE_EASING * indicators.RESPONSE_FACTOR,
+        indicators.MIN_RESPONSE,
+    ],
+    "indicator: profile": [
+        indicators.PROFILE_BLOCK,
+        indicators.PROFILE_FACTOR,
+        indicators.PROFILE_EASING * indicators.PROFILE_FACTOR,
+        indicators.MIN_PROFILE_LIKENESS,
+        indicators.CHANCE,
+    ],
+    "verdicts": [KINDS_NEEDED, ROUNDS, WINDOW],
+}
+
+
+@pytest.mark.parametrize("rule", NUMBERS)
+def test_the_page_has_the_numbers_of_every_rule(rule):
+    (row,) = [line for line in PAGE.read_text().splitlines() if line.startswith(f"| {rule} |")]
+    assert all(f"{number:g}" in row for number in NUMBERS[rule])

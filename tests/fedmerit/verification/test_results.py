@@ -219,7 +219,7 @@ def all_measured(round, split, site="A", **more):
     ]
 
 
-FINISHED = [split + name for split, name in product(("validation_", "testing_"), ("given", "alone", "finished"))]
+FINISHED = [split + name for split, name in product(("validation_", "testing_"), ("given", "local_only", "selected"))]
 ALL_ROWS = [
     *(a_row(round, site, name) for round in (0, 1) for site in "AB" for name in ("weight", "reputation")),
     a_row(1, "A", "agreement", coalition="B"),
@@ -233,7 +233,7 @@ ALL_ROWS = [
     a_row(1, "C", "rejected", 1, split="testing"),
     *all_measured(0, "testing_best"),
     *(one for split in FINISHED for one in all_measured(1, split)),
-    a_row(1, "A", "final_model_choice", 2, split="testing_finished"),
+    a_row(1, "A", "final_model_choice", 2, split="testing_selected"),
 ]
 
 

@@ -97,18 +97,6 @@ def test_resize_grows_or_shrinks_by_a_quarter_of_the_smallest_radius(seed):
     assert (resized[1] <= resized[0]).all()  # the cup stays within the disc
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_a_mask_that_fills_the_frame_shrinks(seed):
-    mask = np.ones((1, 16, 16), np.uint8)
-    assert 0 < apply("resize", mask, seed=seed).sum() < 256
-
-
-def test_invert_and_swap():
-    mask, other = case("a", "a").label[2], case("b", "b", size=1.4).label[2]
-    assert (apply("invert", mask) + mask == 1).all()
-    assert (apply("swap", mask, other) == other).all()
-
-
 def test_swapped_masks_are_another_patients(masks):
     disturbed = disturb("HK", masks, 1, "swap", SEED)
     for item in masks:

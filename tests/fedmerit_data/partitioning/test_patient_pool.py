@@ -42,7 +42,7 @@ def test_of_several_labels_the_part_of_the_last_is_a_patients_class(tmp_path):
     assert ordered == sorted(ordered)
 
 
-def classes_of(two, measure, store):
+def stored_classes(two, measure, store):
     """The class of every training patient, of whom each case is stored with a number of its own, in turn."""
     cases = [case for site in open_sites(two) for case in site.cases("training")]
     for number, case in enumerate(cases):
@@ -64,7 +64,7 @@ def test_quarters_by_the_largest_cross_section(two):
         label[2, 0].flat[: 10 - rank] = 1  # a smaller one tells nothing
         np.save(case.label_file, label)
 
-    assert classes_of(two, "size", store) == [f"size {QUARTER[7 * number % 10]}" for number in range(10)]
+    assert stored_classes(two, "size", store) == [f"size {QUARTER[7 * number % 10]}" for number in range(10)]
 
 
 def test_quarters_by_the_intensity_within_the_organ(two):
@@ -76,7 +76,7 @@ def test_quarters_by_the_intensity_within_the_organ(two):
         np.save(case.label_file, label)
         np.save(case.image_file, image)
 
-    assert classes_of(two, "intensity", store) == [f"intensity {QUARTER[7 * number % 10]}" for number in range(10)]
+    assert stored_classes(two, "intensity", store) == [f"intensity {QUARTER[7 * number % 10]}" for number in range(10)]
 
 
 def test_a_patient_in_two_places_or_two_cases_of_one_name(two):

@@ -91,13 +91,13 @@ def raw_case(folder, name, patient=None):
 
 def outcome(folder, asked, case, reason="", **changes):
     """A case of four slices, the second of which shows the organ; or why it cannot be used."""
-    work = CaseTask(asked.layout, folder / "raw", "UCL", case, folder / "partial", 32, 64.0, None)
+    task = CaseTask(asked.layout, folder / "raw", "UCL", case, folder / "partial", 32, 64.0, None)
     if reason:
-        return work, UnusableCase(reason, readable=False)
+        return task, UnusableCase(reason, readable=False)
     raw = {f"{case.name}.nii": "1", f"{case.name}_mask.nii": "2", "shared.raw": "3"}
-    checksums = {name: f"sum of {name}" for name in work.arrays.values()}
-    of_all = {"crop": {"top": 1, "left": 2, "height": 3, "width": 4}, "spacing": [3.0, 2.0, 2.0], "remarks": []}
-    return work, PreparedCase(**{"raw": raw, "checksums": checksums, "slices": 4, "organ": [1], **of_all, **changes})
+    checksums = {name: f"sum of {name}" for name in task.arrays.values()}
+    common = {"crop": {"top": 1, "left": 2, "height": 3, "width": 4}, "spacing": [3.0, 2.0, 2.0], "remarks": []}
+    return task, PreparedCase(**{"raw": raw, "checksums": checksums, "slices": 4, "organ": [1], **common, **changes})
 
 
 def written(folder):

@@ -252,19 +252,6 @@ def test_images_of_one_name_are_cases_by_their_folders(tmp_path):
     assert found == [(name, f"east-{name}") for name, _ in expected]
 
 
-def test_one_image_is_no_two_cases(tmp_path):
-    """Nor are those that their folders do not tell apart."""
-    for image in ("a-b/t2.nii.gz", "a/b/t2.nii.gz"):
-        save_nifti(tmp_path / image, volume(0))
-    for images, case in (
-        (["a/b/t2.nii.gz", "a/b/../b/t2.nii.gz"], "t2"),
-        (["a-b/t2.nii.gz", "a/b/t2.nii.gz"], "a-b-t2"),
-    ):
-        pairs(tmp_path, images)
-        with pytest.raises(BadInput, match=f"case {case} already has the file .*; keep one of the two, or rename one"):
-            generic.find_sites(tmp_path)
-
-
 def test_a_kind_of_ones_own(tmp_path):
     photographs(tmp_path / "east")
     kind = generic_kind(MAP, task="fundus")

@@ -59,7 +59,7 @@ def test_a_header_that_is_not_axial_leaves_the_axes_as_stored(tmp_path):
 
 BAD_MASKS = {
     "another shape": (box((24, 20, 5)), AXIAL, r"mask of shape \(24, 20, 5\), but its image Case00.nii.gz has"),
-    "moved": (box(), AXIAL + np.outer([0, 1, 0, 0], [0, 0, 0, 5.0]), "is up to 5.0 mm from its image"),
+    "moved": (box(), AXIAL + np.outer([0, 1, 0, 0], [0, 0, 0, 5.0]), "is up to 5.0 mm away from its image"),
     "other spacing": (box(), AXIAL * [[2], [1], [1], [1]], "the affines differ"),
     "negative": (-box().astype(np.int16), AXIAL, "has labels other than 0, 1, 2"),
     "fractional": (box() * np.float32(0.5), AXIAL, "has labels other than 0, 1, 2"),

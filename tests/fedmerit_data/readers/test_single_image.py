@@ -1,7 +1,5 @@
 """One raw image without a mask, and masks in its geometry."""
 
-import os
-
 import nibabel as nib
 import numpy as np
 import pytest
@@ -32,23 +30,6 @@ def test_a_volume_is_its_axial_slices_and_its_mask_lies_where_it_does(tmp_path, 
     np.testing.assert_array_equal(stored.get_fdata(), voxels > 800)
     np.testing.assert_array_equal(stored.affine, affine)
     assert [path.name for path in file.parent.iterdir()] == [file.name]
-
-
-def test_a_mask_that_cannot_be_written_leaves_nothing(tmp_path, monkeypatch):
-    """And the same mask is the same bytes."""
-    save_nifti(tmp_path / "scan.nii.gz", volume(1))
-    image = read_image(tmp_path / "scan.nii.gz", 1)
-    mask = image.decoded.image[:, 0] > 800
-    first, second = (image.write_mask(tmp_path / name, "prostate", mask).read_bytes() for name in ("a", "b"))
-    assert first == second
-
-    def fails(*_):
-        raise OSError("no such device")
-
-    monkeypatch.setattr(os, "fsync", fails)
-    with pytest.raises(OSError, match="no such device"):
-        image.write_mask(tmp_path / "a", "prostate", ~mask)
-    assert [(file.name, file.read_bytes()) for file in (tmp_path / "a").iterdir()] == [("scan_prostate.nii.gz", first)]
 
 
 def test_channels_of_a_volume_are_all_read_or_one_is_chosen(tmp_path):

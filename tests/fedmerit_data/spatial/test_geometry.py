@@ -34,7 +34,7 @@ def test_an_nrrd_that_knows_no_patient(tmp_path):
     assert not label.is_located
     with pytest.raises(BadInput, match=r"a.nrrd: its header does not state where"):
         resample_mask(read_series(tmp_path / "a"), label)
-    with pytest.raises(BadInput, match=r"a.nrrd: is up to .* mm from its image a "):
+    with pytest.raises(BadInput, match=r"a.nrrd: is up to .* mm away from its image a "):
         align_axes(RawCase("a", "a", tmp_path / "a", tmp_path / "a.nrrd"), read_series(tmp_path / "a"), label)
 
 

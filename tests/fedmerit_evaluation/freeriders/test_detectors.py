@@ -1,52 +1,53 @@
-"""Detectors on made-up tables, in which who rides is known."""
+"""Detectors of free riders on synthetic tables with a known free rider: suspicions, flags, AUROC and ROC."""
 
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
-from given_away import GIVEN_AWAY, RIDER, SITES, flagged, flags, table
+from detector_rows import EVIDENCE, FREE_RIDER, SITES, flagged, flags, table
+from scipy.stats import mannwhitneyu
 
 from fedmerit.errors import BadInput
 from fedmerit_evaluation.freeriders import detectors
-from fedmerit_evaluation.freeriders.detectors import DETECTORS, highest_site, of_rounds, suspicions
+from fedmerit_evaluation.freeriders.detectors import DETECTORS, auroc, highest_site, of_rounds, roc, suspicions
 from fedmerit_evaluation.results.views import Results
 
 
-def test_nobody_is_flagged_where_all_are_honest():
+def test_no_honest_site_is_flagged():
     assert flagged(table()) == {}
 
 
 @pytest.mark.parametrize("detector", DETECTORS, ids=lambda detector: detector.name)
-def test_each_detector_flags_its_rider_from_the_round_it_is_given_away(detector):
-    results = table(start=0, **GIVEN_AWAY[detector.name])
-    assert flagged(results) == {(detector.name, RIDER): 0}
+def test_each_detector_flags_the_free_rider_of_its_evidence(detector):
+    assert EVIDENCE.keys() == {one.name for one in DETECTORS}
+    assert flagged(table(start=0, **EVIDENCE[detector.name])) == {(detector.name, FREE_RIDER): 0}
     assert detector.what
     assert detector.source
-    later = table(start=4, **GIVEN_AWAY[detector.name])
-    at_once = detector.name not in ("free-rider value", "opposed", "low contribution")  # those are means over rounds
-    assert flagged(later).get((detector.name, RIDER)) == (4 if at_once else None)
-
-
-def test_every_detector_has_its_case():
-    assert {detector.name for detector in DETECTORS} == GIVEN_AWAY.keys()
+    later = flagged(table(start=4, **EVIDENCE[detector.name]))
+    is_mean = detector.name in ("free-rider value", "opposed", "low contribution")
+    assert later.get((detector.name, FREE_RIDER)) == (None if is_mean else 4)
 
 
 def test_the_free_rider_value_is_the_cosine_times_the_growth_of_the_error():
     values = detectors.free_rider_values(table(start=2, after=0.2, cosine_to_mean=0.5))
     assert list(values.columns) == list(SITES)
-    assert values.loc[("run", 0), RIDER] == pytest.approx(0.6 * (0.5 - 0.6))
-    assert values.loc[("run", 2), RIDER] == pytest.approx(0.5 * (0.5 - 0.2))
-    running = detectors.accumulated(values)[RIDER].to_list()
+    assert values.loc[("run", 0), FREE_RIDER] == pytest.approx(0.6 * (0.5 - 0.6))
+    assert values.loc[("run", 2), FREE_RIDER] == pytest.approx(0.5 * (0.5 - 0.2))
+    running = detectors.accumulated(values)[FREE_RIDER].to_list()
     assert running == pytest.approx(np.cumsum([-0.06, -0.06, 0.15, 0.15, 0.15, 0.15]) / np.arange(1, 7))
-    assert highest_site(detectors.accumulated(values)).to_list() == ["", "", *[RIDER] * 4]
+    assert highest_site(detectors.accumulated(values)).to_list() == ["", "", *[FREE_RIDER] * 4]
+    against = detectors.free_rider_values(table(rounds=1, start=0, after=0.2, cosine_to_mean=-0.5))
+    assert (against < 0).all(axis=None)  # worse but against the others, or better
 
 
-def test_the_free_rider_value_of_the_oracle_sign():
-    """Worse after training and along with the others: positive. Better, or against them: negative."""
-    results = table(rounds=1, start=0, after=0.2, cosine_to_mean=-0.5)
-    values = detectors.free_rider_values(results).loc[("run", 0)]
-    assert values[RIDER] < 0
-    assert (values.drop(RIDER) < 0).all()
+def test_the_free_rider_value_has_to_lead_five_times():
+    results = table(rounds=1, start=0, after=0.2)  # 0.18
+    worse = (results.rows["site"] == "C") & (results.rows["split"] == "validation_trained")
+    for growth, leads in ((0.05, True), (0.07, False)):  # 0.03 and 0.042: a fifth of 0.18 is 0.036
+        both = Results(results.rows.copy())
+        both.rows.loc[worse, "value"] = np.array([0.4, 0.6, math.nan]) - growth
+        assert flags(DETECTORS[0], both).loc[("run", 0), [FREE_RIDER, "C"]].to_list() == [leads, False]
 
 
 def test_results_without_trained_models_say_what_to_do():
@@ -55,15 +56,48 @@ def test_results_without_trained_models_say_what_to_do():
         detectors.free_rider_values(Results(rows[rows["split"] != "validation_trained"]))
 
 
-def test_a_site_that_was_absent_is_unknown_in_that_round():
-    rows = table(start=0, **GIVEN_AWAY["small norm"]).rows
-    results = Results(rows[~((rows["site"] == RIDER) & (rows["round"] == 3) & (rows["quantity"] != "weight"))])
-    assert math.isnan(of_rounds(results, "norm").loc[("run", 3), RIDER])
-    assert not flags(DETECTORS[1], results).loc[("run", 3), RIDER]
-
-
-def test_a_method_without_contributions_has_no_rank():
+def test_missing_values_are_unknown():
+    rows = table(start=0, **EVIDENCE["small norm"]).rows
+    absent = (rows["site"] == FREE_RIDER) & (rows["round"] == 3) & (rows["quantity"] != "weight")
+    assert math.isnan(of_rounds(Results(rows[~absent]), "norm").loc[("run", 3), FREE_RIDER])
+    assert not flags(DETECTORS[1], Results(rows[~absent])).loc[("run", 3), FREE_RIDER]
     rows = table().rows
-    results = Results(rows[rows["quantity"] != "contribution"])
-    assert suspicions(results, {"run": 5})["low contribution"].isna().all()
-    assert flagged(results) == {}
+    without = Results(rows[rows["quantity"] != "contribution"])
+    assert suspicions(without, {"run": 5})["low contribution"].isna().all()
+    assert flagged(without) == {}
+
+
+def test_flags_before_a_round_do_not_count():
+    results = table(start=1, **EVIDENCE["small norm"])
+    assert flagged(results, {"run": 3}) == {("small norm", FREE_RIDER): 3}
+    assert flagged(results, {"another": 3}) == {("small norm", FREE_RIDER): 1}
+
+
+def test_runs_are_separate():
+    results = Results(pd.concat([table("one", start=1, **EVIDENCE["opposed"]).rows, table("other").rows]))
+    found = suspicions(results, {"one": 5, "other": 0})
+    assert found.index.names == ["run", "site"]
+    assert list(found.columns) == [detector.name for detector in DETECTORS]
+    assert found.loc[("one", FREE_RIDER), "opposed"] == pytest.approx(-(0.6 + 5 * -0.01) / 6)
+    assert found.loc[("other", FREE_RIDER), "opposed"] == pytest.approx(-0.6)
+    assert len(found) == 2 * len(SITES)
+
+
+def test_auroc_counts_pairs():
+    attackers, honest = [0.9, 0.5, 0.5], [0.5, 0.1]
+    pairs = [1.0 if one > other else 0.5 if one == other else 0.0 for one in attackers for other in honest]
+    assert auroc(attackers, honest) == pytest.approx(sum(pairs) / len(pairs))
+    assert auroc(attackers, honest) == mannwhitneyu(attackers, honest).statistic / 6
+    assert auroc([2.0], [1.0]) == auroc([math.inf], [1.0, math.nan]) == 1
+    assert auroc([1.0, 1.0], [1.0]) == 0.5
+    assert math.isnan(auroc([math.nan], [1.0]))
+    assert math.isnan(auroc([1.0], []))
+
+
+def test_the_area_under_the_roc_is_the_auroc():
+    random = np.random.default_rng(0)
+    attackers, honest = random.normal(1, 1, 40).round(1), random.normal(0, 1, 60).round(1)
+    curve = roc(attackers, honest)
+    assert curve[["false_positive_rate", "true_positive_rate"]].iloc[[0, -1]].to_numpy().tolist() == [[0, 0], [1, 1]]
+    area = np.trapezoid(curve["true_positive_rate"], curve["false_positive_rate"])
+    assert area == pytest.approx(auroc(attackers, honest))

@@ -1,22 +1,17 @@
-"""Tiny site folders and a made-up study for the tests of free riders."""
-
-from pathlib import Path
+"""Tiny site folders and a synthetic study for the tests of attacks."""
 
 import pytest
-from ridden_study import ridden_study
+from attack_study import make_study
 from run_factory import make_sites
-
-from fedmerit_evaluation.results.views import Results
-from fedmerit_lab.attacks.attacked_runs import Attack
 
 
 @pytest.fixture(scope="session")
-def sites(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def sites(tmp_path_factory):
     """Three sites of a few patients: never change them."""
-    return make_sites(tmp_path_factory.mktemp("riders") / "sites", ("site1", "site2", "site3"), size=16)
+    return make_sites(tmp_path_factory.mktemp("attacks") / "sites", ("site1", "site2", "site3"), size=16)
 
 
 @pytest.fixture
-def study() -> tuple[list[Attack], Results]:
-    """Two seeds, A and B ride in turn by zeros; and A stands twice."""
-    return ridden_study()
+def study():
+    """Attacks and results of two seeds: A and B send zeros in turn, and A takes part twice."""
+    return make_study()

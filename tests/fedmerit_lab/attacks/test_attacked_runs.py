@@ -1,4 +1,4 @@
-"""The runs of a study of free riders."""
+"""The runs of a study of attacks."""
 
 import json
 import shutil
@@ -20,7 +20,7 @@ def test_all_kinds_are_those_that_a_site_can_follow():
     kinds = parse_attack_kinds("all", ["disc", "cup"])
     assert {"repeat", "delta-noise", "swapped", "duplicate", "split"} <= set(kinds)
     assert "twin" not in kinds
-    assert "swapped" not in parse_attack_kinds("all", ["prostate"])  # inverted, there
+    assert "swapped" not in parse_attack_kinds("all", ["prostate"])  # the same as inverted
     assert parse_attack_kinds("noise:from=3, split", ["prostate"]) == ["noise:from=3", "split"]
 
 
@@ -28,7 +28,7 @@ def test_all_kinds_are_those_that_a_site_can_follow():
     ("text", "words"),
     [("lazy", "unknown"), ("zero,zero", "twice"), ("twin:of=A", "duplicate"), ("noise:x=1", "x=1"), ("", "unknown")],
 )
-def test_unusable_kinds_are_told(text, words):
+def test_kinds_that_cannot_be_used_are_refused(text, words):
     with pytest.raises(BadInput, match=words):
         parse_attack_kinds(text, ["prostate"])
 
@@ -41,7 +41,7 @@ def config(out, sites, kinds="zero,duplicate,noise:from=2", **changes):
     return prepare(out, parse_methods("fedavg,fedce"), kinds.split(","), ["site1", "site3"], [0, 1], SETTINGS, options)
 
 
-def test_every_run_is_planned_and_says_what_it_is(sites, tmp_path):
+def test_every_run_is_planned(sites, tmp_path):
     attacks = config(tmp_path, sites)
     assert len(attacks) == 2 * 2 * (1 + 3 * 2)
     assert len({attack.folder for attack in attacks}) == len(attacks)
@@ -59,9 +59,9 @@ def test_every_run_is_planned_and_says_what_it_is(sites, tmp_path):
         assert info["attacks"] == expected[attack.kind]
         assert attack.first == (2 if attack.kind.startswith("noise") else 0)
         assert len(info["sites"]) == (4 if attack.kind == "duplicate" else 3)
-        assert set(attack.riders) <= set(info["sites"])
-        assert bool(attack.riders) == (attack.kind != HONEST)
-    assert {attack.riders for attack in attacks if attack.kind == "duplicate"} == {
+        assert set(attack.attackers) <= set(info["sites"])
+        assert bool(attack.attackers) == (attack.kind != HONEST)
+    assert {attack.attackers for attack in attacks if attack.kind == "duplicate"} == {
         ("site1", "site1-copy"),
         ("site3", "site3-copy"),
     }
@@ -69,7 +69,7 @@ def test_every_run_is_planned_and_says_what_it_is(sites, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_study_goes_on_with_the_same_options_alone(sites, tmp_path):
+def test_a_study_resumes_only_with_the_same_options(sites, tmp_path):
     first = config(tmp_path, sites, "zero,split")
     content = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("run.json")}
     assert config(tmp_path, sites, "zero,split") == first
@@ -79,7 +79,7 @@ def test_a_study_goes_on_with_the_same_options_alone(sites, tmp_path):
         config(tmp_path, sites, "zero", rounds=4)
 
 
-def test_what_cannot_be_run_leaves_nothing_behind(sites, tmp_path):
+def test_a_refused_study_writes_nothing(sites, tmp_path):
     for kinds, options, words in (
         ("noise:from=3", {}, "begins in round 3"),
         ("zero", {"rounds": 0}, "rounds"),
@@ -91,17 +91,17 @@ def test_what_cannot_be_run_leaves_nothing_behind(sites, tmp_path):
         prepare(tmp_path / "out", parse_methods("fedavg"), ["zero"], ["site9"], [0], {}, {"sites": sites, "rounds": 3})
 
 
-def test_copies_of_a_site_are_of_the_images_that_it_has_now(sites, tmp_path):
+def test_copies_of_a_site_have_its_present_images(sites, tmp_path):
     own = shutil.copytree(sites, tmp_path / "sites")
     config(tmp_path / "out", own, "duplicate")
     info = json.loads((own / "site1" / "site.json").read_text())
-    (own / "site1" / "site.json").write_text(json.dumps(info | {"prepared": "anew"}))
+    (own / "site1" / "site.json").write_text(json.dumps(info | {"prepared": "again"}))
     options = {"sites": own, "rounds": 3}
-    with pytest.raises(BadInput, match=r"site1 is not what .* was started with"):  # though no run is of this seed
+    with pytest.raises(BadInput, match=r"site1 is not what .* was started with"):  # although no run has this seed
         prepare(tmp_path / "out", parse_methods("cgsv"), ["duplicate"], ["site1"], [5], SETTINGS, options)
 
 
-def test_sites_forget_what_a_finished_run_no_longer_needs(tmp_path):
+def test_memory_of_a_finished_run_is_deleted(tmp_path):
     (tmp_path / "sites" / "A").mkdir(parents=True)
     (tmp_path / "models").mkdir()
     attacked_runs.forget(tmp_path, tmp_path)

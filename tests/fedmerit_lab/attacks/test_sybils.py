@@ -1,4 +1,4 @@
-"""Site folders in which one site stands twice, or as two."""
+"""Sybil attacks: site folders in which one site takes part under two names."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from fedmerit.trainers.monai_trainer.data import Slices, open_sites
 from fedmerit_lab.attacks.sybils import SYBILS, duplicate, split
 
 
-def test_a_run_knows_that_it_has_none_of_them():
+def test_the_product_refuses_these_kinds_in_a_run():
     assert tuple(SYBILS) == STUDY_ATTACKS
 
 
@@ -16,7 +16,7 @@ def arrays(folder) -> set[int]:
     return {case.image_file.stat().st_ino for cases in folder.splits.values() for case in cases}
 
 
-def test_a_duplicated_site_stands_twice_by_links(sites, tmp_path):
+def test_a_duplicated_site_is_linked(sites, tmp_path):
     assert duplicate(sites, "site2", tmp_path / "out") == ["site2", "site2-copy"]
     made, before = ({folder.name: folder for folder in open_sites(root)} for root in (tmp_path / "out", sites))
     assert set(made) == {*before, "site2-copy"}
@@ -28,7 +28,7 @@ def test_a_duplicated_site_stands_twice_by_links(sites, tmp_path):
     assert made["site2-copy"].info["copy_of"] == "site2"
 
 
-def test_a_split_site_has_two_halves_that_share_no_training_patient(sites, tmp_path):
+def test_the_halves_of_a_split_site_share_no_training_patient(sites, tmp_path):
     assert split(sites, "site2", tmp_path / "out") == ["site2-a", "site2-b"]
     made = {folder.name: folder for folder in open_sites(tmp_path / "out")}
     original = next(folder for folder in open_sites(sites) if folder.name == "site2")
@@ -44,7 +44,7 @@ def test_a_split_site_has_two_halves_that_share_no_training_patient(sites, tmp_p
 
 
 @pytest.mark.parametrize("kind", [duplicate, split])
-def test_a_site_that_is_not_there_or_would_be_there_twice(sites, tmp_path, kind):
+def test_missing_and_taken_names_are_refused(sites, tmp_path, kind):
     with pytest.raises(BadInput, match=r"site9.*site1"):
         kind(sites, "site9", tmp_path / "out")
     taken = kind(sites, "site1", tmp_path / "taken")[1]

@@ -1,4 +1,4 @@
-"""Figure 1 of CGSV: what is compared, that it repeats, and what is written."""
+"""Figure 1 of CGSV: the approximations, their errors, and the figure."""
 
 import math
 from itertools import permutations
@@ -6,12 +6,10 @@ from itertools import permutations
 import pandas as pd
 import pytest
 import torch
-from typer.testing import CliRunner
 
 from fedmerit.errors import BadInput
 from fedmerit.games import cosine_game, shapley
 from fedmerit.vectors import gram
-from fedmerit_cli.main import app
 from fedmerit_lab.papers import approximation
 from fedmerit_lab.papers.approximation import COSINE, EXACT, PERMUTATIONS, SAMPLED, WHOLE, compare, errors, grid
 
@@ -24,7 +22,7 @@ def updates_of(sites, dimensions, seed=0):
 
 
 def by_definition(updates):
-    """Eq. 2 of the paper: means over all orders of what a site adds, coalitions as sums of whole vectors."""
+    """Eq. 2 of the paper: means over all orders of a site's marginal, coalitions as sums of whole vectors."""
     values = torch.zeros(len(updates), dtype=torch.float64)
     orders = list(permutations(range(len(updates))))
     for order in orders:
@@ -44,13 +42,6 @@ def test_both_exact_evaluations_are_the_definition(sites):
     torch.testing.assert_close(shapley(approximation.whole_update_game(updates)), expected, rtol=0, atol=1e-13)
     from_gram = cosine_game(gram(updates), torch.full((sites,), 1 / sites))
     torch.testing.assert_close(shapley(from_gram), expected, rtol=0, atol=1e-13)
-
-
-def test_coalitions_of_whole_updates_are_ordered_by_their_bits():
-    updates = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, -1.0]], dtype=torch.float64)
-    half = math.sqrt(0.5)
-    expected = torch.tensor([0, 1, 0, half, 0, half, 0, 1], dtype=torch.float64)
-    torch.testing.assert_close(approximation.whole_update_game(updates), expected, rtol=0, atol=1e-15)
 
 
 def test_errors_are_those_of_values_of_sum_one():
@@ -79,52 +70,11 @@ def test_sampling_nears_the_exact_values_with_more_permutations(monkeypatch):
     assert many["l1"][5, 64, COSINE] == few["l1"][5, 64, COSINE]
 
 
-def test_permutations_suffice_for_the_bound_of_the_paper():
-    assert math.ceil(math.log(2 / 0.1) / (2 * 0.1**2)) == PERMUTATIONS
-
-
-def test_errors_of_a_cell_repeat_for_a_seed_whatever_stands_beside_it():
-    alone = compare([(4, 32)], repeats=2)[ERRORS]
+def test_errors_of_a_cell_depend_only_on_the_seed():
+    single = compare([(4, 32)], repeats=2)[ERRORS]
     together = compare([(5, 16), (4, 32)], repeats=2)[ERRORS]
-    pd.testing.assert_frame_equal(together.loc[[4]], alone)
-    assert (compare([(4, 32)], repeats=2, seed=1)["l1"] != alone["l1"])[4, 32, COSINE]
-
-
-def test_the_table_holds_means_over_draws_and_every_draw_is_tracked():
-    seen = []
-
-    def track(work):
-        seen.extend(work)
-        return work
-
-    table = compare([(4, 32), (5, 32)], repeats=3, track=track)
-    assert seen == [(4, 32, 0), (4, 32, 1), (4, 32, 2), (5, 32, 0), (5, 32, 1), (5, 32, 2)]
-    single = compare([(4, 32)], repeats=1)
-    assert table["l1"][4, 32, COSINE] != single["l1"][4, 32, COSINE]
-
-
-def test_whole_updates_are_summed_only_where_that_is_cheap(monkeypatch):
-    monkeypatch.setattr(approximation, "CHEAP", 2**4 * 32)
-    table = compare([(4, 32), (4, 33), (5, 32)], repeats=1)
-    assert table.xs(WHOLE, level="evaluation").index.to_list() == [(4, 32)]
-    assert len(table.xs(EXACT, level="evaluation")) == 3
-
-
-def test_torch_gets_its_threads_back():
-    before = torch.get_num_threads()
-    seen = []
-
-    def track(work):
-        seen.append(torch.get_num_threads())
-        return work
-
-    torch.set_num_threads(2)
-    try:
-        compare([(4, 32)], repeats=1, track=track)
-        assert seen == [1]
-        assert torch.get_num_threads() == 2
-    finally:
-        torch.set_num_threads(before)
+    pd.testing.assert_frame_equal(together.loc[[4]], single)
+    assert (compare([(4, 32)], repeats=2, seed=1)["l1"] != single["l1"])[4, 32, COSINE]
 
 
 def test_the_grid_varies_sites_and_dimensions_about_one_point():
@@ -136,12 +86,6 @@ def test_the_grid_varies_sites_and_dimensions_about_one_point():
     for largest in (3, 25):
         with pytest.raises(BadInput, match=f"largest sites {largest}: expected 4 to 24"):
             grid(largest)
-
-
-@pytest.mark.parametrize("options", [{"repeats": 0}, {"seed": -1}])
-def test_options_out_of_range(options):
-    with pytest.raises(BadInput, match="expected at least 1 repeat and a seed of 0 or more"):
-        compare([(4, 32)], **options)
 
 
 def test_the_figure_names_its_axes_and_draws_what_was_measured(monkeypatch):
@@ -159,27 +103,3 @@ def test_the_figure_names_its_axes_and_draws_what_was_measured(monkeypatch):
     times = {line.get_color(): line for line in panels[-1].lines}
     assert times[approximation.COLOURS[WHOLE]].get_xdata().tolist() == [64, 256]
     assert len(times[approximation.COLOURS[EXACT]].get_xdata()) == 7
-
-
-@pytest.mark.slow
-def test_the_command_writes_the_numbers_and_the_figure(tmp_path):
-    out = tmp_path / "new" / "figures"
-    options = ["figure", "cgsv-approximation", "--out", str(out), "--repeats", "1", "--largest-sites", "4"]
-    result = CliRunner().invoke(app, options)
-    assert result.exit_code == 0, result.output
-    assert sorted(path.name for path in out.iterdir()) == ["cgsv-approximation.csv", "cgsv-approximation.png"]
-    assert all(str(path) in result.output for path in out.iterdir())
-    assert "Pearson r" in result.output
-    assert "sampled (150)" in result.output
-    written = pd.read_csv(out / "cgsv-approximation.csv", index_col=[0, 1, 2])
-    pd.testing.assert_frame_equal(written[ERRORS], compare(grid(4), repeats=1)[ERRORS])
-    assert (out / "cgsv-approximation.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_the_command_says_what_it_cannot_do(tmp_path):
-    options = ["figure", "cgsv-approximation", "--out", str(tmp_path / "out"), "--largest-sites", "40"]
-    result = CliRunner().invoke(app, options)
-    assert result.exit_code == 2
-    assert "largest sites 40: expected 4 to 24" in result.output
-    assert not (tmp_path / "out").exists()
-    assert CliRunner().invoke(app, ["figure", "another", "--out", str(tmp_path)]).exit_code == 2

@@ -23,6 +23,7 @@ from fedmerit.flare.deploy.processes import end_processes_on_exit, start
 from fedmerit.flare.deploy.project import make_project, organisations
 from fedmerit.flare.deploy.provision import STATE, init, provision_again, state_folder
 from fedmerit.flare.recipe import export_job
+from fedmerit.options import Waiting
 from fedmerit.records.ciphertexts import KEYS
 from fedmerit.records.ledger import Ledger
 from fedmerit.trainers.monai_trainer.data import SiteFolder
@@ -44,8 +45,6 @@ def run_poc(
     lock: int,
     server_sites: str | None = None,
     attacks: Mapping[str, str] | None = None,
-    min_sites: int = 1,
-    round_timeout: float = 0,
 ) -> None:
     """Run, or resume, ``run`` on a federation of processes that is made for it and ended afterwards.
 
@@ -58,8 +57,6 @@ def run_poc(
         lock: file descriptor that holds the run folder until all processes have ended.
         server_sites: folder of the server's own site folders, if it has any.
         attacks: by site name, the spec of its attack.
-        min_sites: sites whose answers end a round.
-        round_timeout: seconds to wait for further ones; 0: as long as it takes.
 
     Raises:
         RunFailed: the job ended before the run did; judged by the run folder, not by what NVFlare says.
@@ -70,12 +67,12 @@ def run_poc(
         _clear(workspace)
         own_sites = Path(server_sites) if server_sites else None
         info, job_folder = read_json(run / "run.json"), workspace / "job"
-        more = {name: info.get(name, []) for name in ("privacy", "track")}
+        more = {name: info[name] for name in ("privacy", "track")}
         keys = run / KEYS if HE in more["privacy"] else None  # they outlive the kits: what is encrypted has to be read
         admin, others = make_federation(workspace, run, folders, devices, own_sites, attacks or {}, keys)
         for kit in others:  # this machine is the user's own
             kits.approve(kit, None)
-        export_job(config, job_folder, min_sites, round_timeout=round_timeout, start_sites=len(folders), **more)
+        export_job(config, job_folder, Waiting.of_record(info), start_sites=len(folders), **more)
         try:
             with end_processes_on_exit(workspace, keep=[lock]), ExitStack() as stack:
                 for kit in others:

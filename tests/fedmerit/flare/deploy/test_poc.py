@@ -13,6 +13,7 @@ from fedmerit.federation.site_log import SITE_LOG
 from fedmerit.files import write_json
 from fedmerit.flare.deploy import poc
 from fedmerit.flare.deploy.processes import running_processes
+from fedmerit.options import RunOptions
 from fedmerit.records.certificates import Trust
 from fedmerit.records.ledger import Ledger, verify
 from fedmerit.records.results import read_run
@@ -54,7 +55,7 @@ def test_a_run_that_is_whole_is_none_that_failed_whatever_its_session_says(tmp_p
     def end(*_):
         raise error("server localhost:1: hung up")
 
-    write_json(tmp_path / "run" / "run.json", {})
+    write_json(tmp_path / "run" / "run.json", RunOptions().recorded())
     monkeypatch.setattr(poc, "make_federation", lambda *_: (tmp_path / "admin", []))
     monkeypatch.setattr(poc, "export_job", lambda *_, **__: None)
     monkeypatch.setattr(poc, "end_processes_on_exit", lambda *_, **__: nullcontext())

@@ -1,0 +1,84 @@
+"""The parts of the manual that follow from the code: `python docs/tables.py` writes its tables into the pages again.
+
+A table is between ``<!-- generated: NAME -->`` and ``<!-- end -->``; tests/test_documentation.py holds it to the code.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+DOCS = Path(__file__).parent
+
+
+def methods_table() -> str:
+    """Every method and how it differs."""
+    from typer.testing import CliRunner
+
+    from fedmerit_cli.main import app
+
+    return CliRunner().invoke(app, ["methods", "--markdown"]).output.strip()
+
+
+def guard_table() -> str:
+    """Every rule of the guard."""
+    from fedmerit.guard.guard import RULES
+
+    head = ["rule", "what it does", "what it stops", "cost to honest sites"]
+    return _table(head, [[rule.name, rule.does, rule.stops, rule.costs] for rule in RULES])
+
+
+def commands_options() -> str:
+    """A section for every command, with its options, as Markdown."""
+    sections = []
+    for name, command in _commands():
+        rows = []
+        for parameter in command.params:
+            names = ", ".join(f"`{option}`" for option in (*parameter.opts, *parameter.secondary_opts))
+            text = " ".join((getattr(parameter, "help", None) or "").split())
+            default = parameter.default
+            shown = "" if default in (None, False) or callable(default) else str(default)
+            rows.append([names, text.replace("|", "\\|"), shown])
+        sections.append(f"## {name}\n\n{_summary(command)}\n\n{_table(['option', 'meaning', 'default'], rows)}\n")
+    return "\n".join(sections)
+
+
+def _commands() -> Iterator[tuple[str, Any]]:
+    import typer
+
+    from fedmerit_cli.main import app
+
+    def below(name: str, command: Any) -> Iterator[tuple[str, Any]]:
+        if not hasattr(command, "commands"):
+            yield name, command
+        for word, one in getattr(command, "commands", {}).items():
+            yield from below(f"{name} {word}", one)
+
+    return below("fedmerit", typer.main.get_command(app))
+
+
+def _summary(command: Any) -> str:
+    return " ".join((command.help or "").split("\n\n")[0].split()).replace("|", "\\|")
+
+
+def _table(head: list[str], rows: list[list[str]]) -> str:
+    return "\n".join(f"| {' | '.join(line)} |" for line in [head, ["---"] * len(head), *rows])
+
+
+TABLES: dict[str, tuple[str, Callable[[], str]]] = {  # by page: the name of its table, and what makes it
+    "methods.md": ("methods", methods_table),
+    "guard.md": ("guard", guard_table),
+}
+
+
+def filled(page: str) -> str:
+    """The text of a page with its table as the code has it now."""
+    name, make = TABLES[page]
+    pattern = rf"(<!-- generated: {name} -->\n).*?(\n<!-- end -->)"
+    text = (DOCS / page).read_text(encoding="utf-8")
+    return re.sub(pattern, lambda found: found[1] + make() + found[2], text, count=1, flags=re.DOTALL)
+
+
+if __name__ == "__main__":
+    for page in TABLES:
+        (DOCS / page).write_text(filled(page), encoding="utf-8")

@@ -1,0 +1,60 @@
+"""`fedmerit job`: exported jobs, and the admin's commands with wrong kits. Sessions: tests of flare."""
+
+import json
+
+import pytest
+from made_photographs import write_photographs
+
+
+def test_export_takes_what_run_takes_by_options_of_their_own(fedmerit, tmp_path):
+    options = ("--preset", "paper", "--final-model", "selected")
+    result = fedmerit("job", "export", "--method", "cgsv", "--task", "prostate", "--out", tmp_path / "job", *options)
+    assert result.exit_code == 0, result.output
+    config = json.loads((tmp_path / "job" / "app" / "config" / "config_fed_server.json").read_text())
+    (plan,) = [part["args"]["plan"] for part in config["components"] if part["id"] == "aggregator"]
+    training = plan["training"]
+    assert (training["optimizer"], training["lr"], training["final_model"]) == ("sgd", 0.015, "selected")
+    assert plan["parameters"]["gamma"] == 0.15
+
+
+@pytest.mark.parametrize("options", [("--min-sites", 0), ("--rounds", 0), ("--set", "depth=1")])
+def test_export_with_a_parameter_that_cannot_be_used(fedmerit, tmp_path, options):
+    job = tmp_path / "job"
+    result = fedmerit("job", "export", "--method", "fedce", "--task", "prostate", "--out", job, *options)
+    assert result.exit_code == 2
+    assert "expected" in result.stderr
+    assert not job.exists()
+
+
+@pytest.mark.parametrize("options", [("--set", "last_round=own"), ("--set", "statistics=own", "--privacy", "he")])
+def test_export_with_what_run_would_refuse(fedmerit, tmp_path, options):
+    method = "fedavg" if "he" in options else "cgsv"
+    result = fedmerit("job", "export", "--method", method, "--task", "prostate", "--out", tmp_path / "job", *options)
+    assert result.exit_code == 2
+    assert "=own: " in result.stderr
+    assert "leave it out" in result.stderr
+    assert not (tmp_path / "job").exists()
+
+
+def test_export_for_sites_of_a_task_of_ones_own(fedmerit, tmp_path):
+    source = write_photographs(tmp_path / "raw")
+    given = ("--labels", "disc=1+2", "--task", "eyes", "--size", 32, "--jobs", 1, "--no-pictures")
+    result = fedmerit("prepare", "generic", "--source", source, "--out", tmp_path / "sites", *given)
+    assert result.exit_code == 0, result.output
+    result = fedmerit("job", "export", "--method", "fedavg", "--sites", tmp_path / "sites", "--out", tmp_path / "job")
+    assert result.exit_code == 0, result.output
+    config = json.loads((tmp_path / "job" / "app" / "config" / "config_fed_server.json").read_text())
+    (plan,) = [part["args"]["plan"] for part in config["components"] if part["id"] == "aggregator"]
+    assert (plan["task"], plan["network"]["labels"], plan["network"]["in_channels"]) == ("eyes", ["disc"], 3)
+    assert plan["preprocessing"]["size"] == [32, 32]
+    for options in ((), ("--task", "prostate", "--sites", tmp_path / "sites"), ("--task", "eyes")):
+        result = fedmerit("job", "export", "--method", "fedavg", "--out", tmp_path / "other", *options)
+        assert result.exit_code == 2
+        assert "--sites" in result.output
+
+
+@pytest.mark.parametrize("command", [("status",), ("submit", "job"), ("fetch", "id", "--out", "run"), ("abort", "id")])
+def test_a_folder_that_is_no_admin_kit(fedmerit, tmp_path, command):
+    result = fedmerit("job", *command, "--kit", tmp_path)
+    assert result.exit_code == 2
+    assert "startup kit" in result.stderr

@@ -1,0 +1,126 @@
+"""Rules that flag free riders, of synthetic runs in which they are known; and the figures of the study."""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from fedmerit.records.results import COLUMNS
+from fedmerit_evaluation.figures.drawing import png
+from fedmerit_evaluation.results.views import Results
+from fedmerit_lab.attacks.attacked_runs import HONEST, Attack
+from fedmerit_lab.attacks.detection_rules import (
+    FALSELY,
+    RIGHTLY,
+    WINDOW,
+    _Detected,
+    _summary,
+    cosine_drops,
+    detection_rates,
+    low_losses,
+)
+from fedmerit_lab.attacks.figures import detection_rate_figures, figures
+
+SITES = ("A", "B", "C", "D")
+
+
+def rows_of(run, attacker, drop, growth, rounds=30):
+    """Cosines drop from .8 over the rounds, the attacker's by ``drop`` more; its own error grows by ``growth``."""
+    rows = []
+    for round in range(rounds):
+        for site in SITES:
+            attacks = site == attacker
+            cosine = 0.8 - (0.1 + drop * attacks) * round / (rounds - 1)
+            rows.append((run, round, site, "", "", "cosine_to_mean", cosine))
+            rows.append((run, round, site, "", "", "train_loss", 0.4 - (0.2 + drop) * attacks * (round >= 20)))
+            rows.append((run, round, site, "validation", "000", "dice", 0.6))
+            rows.append((run, round, site, "validation_trained", "000", "dice", 0.65 - (0.05 + growth) * attacks))
+    return rows
+
+
+def make_runs(*runs):
+    """Attacks and results of ``(attacker, drop, growth)``; without an attacker the run is honest."""
+    rows, attacks = [], []
+    for number, (attacker, drop, growth) in enumerate(runs):
+        folder = Path(f"run{number}")
+        rows += rows_of(folder.name, attacker, drop, growth)
+        kind = "repeat" if attacker else HONEST
+        attacks.append(Attack("fedce", kind, attacker or "", 0, folder, (attacker,) if attacker else ()))
+    frame = pd.DataFrame(rows, columns=["run", "round", "site", "split", "case", "quantity", "value"])
+    filled = {"method": "fedce", "seed": 0, "coalition": "", "label": "organ"}
+    return attacks, Results(frame.assign(**filled)[list(COLUMNS)])
+
+
+def test_the_drop_is_of_means_minus_the_median_drop():
+    _, results = make_runs(("B", 0.29, 0.0))
+    drops = cosine_drops(results)
+    assert (drops.iloc[:WINDOW] == 0).all().all()
+    between = (27 - 2) / 29  # middles of the last and of the first five rounds
+    assert drops.iloc[-1].to_dict() == pytest.approx({"A": 0, "B": 0.29 * between, "C": 0, "D": 0})
+
+
+def test_a_low_loss_is_relative_to_the_median_in_means_over_rounds():
+    _, results = make_runs(("B", -0.1, 0.0))
+    low = low_losses(results)
+    assert low.iloc[19].to_dict() == pytest.approx(dict.fromkeys(SITES, 0), abs=1e-12)
+    assert low.iloc[21].to_dict() == pytest.approx({"A": 0, "B": (2 * 0.1 / WINDOW) / 0.4, "C": 0, "D": 0}, abs=1e-12)
+    assert low.iloc[-1]["B"] == pytest.approx(0.25)
+
+
+def test_each_rule_flags_by_its_evidence_and_both_by_both():
+    attacks, results = make_runs(("B", 0.4, 0.2), ("C", 0.4, 0.0), ("D", 0.0, 0.2), (None, 0.0, 0.0))
+    table = detection_rates(attacks, results, [5, 30, 60]).frame
+    assert sorted(set(table["After rounds"])) == [5, 30]
+    found, names = (
+        table.set_index(["After rounds", "Rule"]),
+        ("free-rider value", "cosine drop", "both", "training loss"),
+    )
+    for after, column, expected in (
+        (30, RIGHTLY, (200 / 3, 200 / 3, 100 / 3, 100)),
+        (5, RIGHTLY, (200 / 3, 0, 0, 0)),
+        (30, "AUROC", (1, (1 + 1 + 0.5) / 3, (1 + 0.5 + 0.5) / 3, 1)),  # 1/2 in a run without evidence
+    ):
+        assert found.loc[after, column].to_dict() == pytest.approx(dict(zip(names, expected, strict=True)))
+    assert (table[FALSELY] == 0).all()
+
+
+def test_an_honest_site_that_is_flagged_counts_in_honest_runs_too():
+    attacks, results = make_runs(("B", 0.0, 0.2), ("A", 0.0, 0.2))
+    attacks[1] = Attack("fedce", HONEST, "", 0, attacks[1].folder)
+    (row,) = detection_rates(attacks, results, [30]).frame.query("Rule == 'free-rider value'").to_dict("records")
+    assert (row[RIGHTLY], row[FALSELY], row["Runs"]) == (100, 50, 1)
+
+
+def test_tied_sites_share_the_highest_suspicion():
+    equal = _Detected(frozenset("A"), frozenset(), pd.Series(0.0, index=list(SITES)))
+    assert _summary([equal], [equal])["Attacker highest [%]"] == 25
+    two = _Detected(frozenset("A"), frozenset(), pd.Series([2.0, 0.0, 2.0, 0.0], index=list(SITES)))
+    assert _summary([two], [two])["Attacker highest [%]"] == 50
+
+
+def test_rates_are_a_figure_for_each_attack_and_a_panel_for_each_method():
+    rows = [
+        {"Method": method, "Attack": kind, "After rounds": after, "Rule": rule, RIGHTLY: after * share, FALSELY: share}
+        for method in ("fedce", "fedce:augment=false")
+        for kind in ("repeat", "zero")
+        for after in (10, 30)
+        for share, rule in enumerate(("free-rider value", "training loss"), start=1)
+    ]
+    drawn = detection_rate_figures(pd.DataFrame(rows))
+    assert list(drawn) == ["detection-rates_repeat", "detection-rates_zero"]
+    figure = drawn["detection-rates_repeat"]
+    titles = [panel.get_title() or panel.get_title(loc="left") for panel in figure.axes]
+    assert titles == ["fedce", "fedce:augment=false"]
+    lines = [line.get_ydata().tolist() for line in figure.axes[0].get_lines()]
+    assert lines == [[10, 30], [1, 1], [20, 60], [2, 2]]
+    assert [text.get_text() for text in figure.legends[0].get_texts()][2:] == ["free-rider value", "training loss"]
+    assert detection_rate_figures(pd.DataFrame()) == {}
+
+
+def test_figures_4_and_7_show_each_attacker_in_turn(study):
+    drawn = figures(*study)
+    assert set(drawn) == {"figure4_fedavg_zero", "figure7_fedavg_zero"}
+    assert all(png(figure).startswith(b"\x89PNG") for figure in drawn.values())
+    heat = drawn["figure4_fedavg_zero"].axes
+    assert [panel.get_title(loc="left") for panel in heat[:6]] == [f"Round {round}" for round in (0, 2, 4, 7, 9, 11)]
+    assert [text.get_text() for text in heat[5].texts] == ["0.14", "0.00", "0.00", "0.00", "0.14", "0.00"]
