@@ -28,7 +28,9 @@ TrainingRounds = Annotated[int, typer.Option("--rounds", min=1, help="Rounds of 
 Estimators = Annotated[
     str | None,
     typer.Option(
-        metavar="NAME[:PARAMETER=VALUE],...", help="Names of docs/studies/estimator-protocol.md.", show_default="all of ours"
+        metavar="NAME[:PARAMETER=VALUE],...",
+        help="Names of docs/studies/estimator-protocol.md.",
+        show_default="all of ours",
     ),
 ]
 takes_settings = run_options("recipe", "settings")

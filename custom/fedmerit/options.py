@@ -81,6 +81,9 @@ class Waiting(NamedTuple):
         return cls(*(info[name] for name in cls._fields))
 
 
+JOB_WAITING = Waiting(2, 0.0)  # of an exported job, if nothing else is asked for
+
+
 class RunOptions(BaseModel):
     """What a run can be asked for."""
 
