@@ -1,10 +1,7 @@
 """Tasks and answers as NVFlare's messages: what arrives is what was sent, and what is none is a failure."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
-from typing import Any
+from collections.abc import Mapping
 
-import numpy as np
 import pytest
 import torch
 from good_replies import SITES, good_reply, tiny_plan
@@ -19,7 +16,6 @@ from fedmerit.flare.translation import (
     model_to_task,
     task_to_model,
 )
-from fedmerit.trainers.monai_trainer.networks import initial_network
 from fedmerit.trainers.monai_trainer.overlaps import Overlap, Surface
 from fedmerit.wire.messages import (
     ClosingReceipt,
@@ -59,15 +55,6 @@ def test_an_evaluation_arrives_as_it_was_sent(federation):
     assert arrived.overlaps == answer.overlaps
     model.meta["overlaps"][0][0]["surface"] = {"unit": "mm", "hd95": 1.0, "patient": "Doe"}
     assert isinstance(model_to_evaluated(model, federation.network), Failure)
-
-
-@pytest.mark.parametrize("known", [True, False])
-def test_task_arrives_as_it_was_sent(federation, known):
-    task = federation.tasks()["Birch"] if known else replace(federation.tasks()["Birch"], weight=None, data_share=None)
-    arrived = model_to_task(over_the_wire(task_to_model(task, federation.network, 3)), federation.network)
-    assert torch.equal(arrived.parameters, task.parameters)
-    assert same(arrived.buffers, task.buffers)
-    assert (arrived.round, arrived.weight, arrived.data_share) == (task.round, task.weight, task.data_share)
 
 
 def test_reply_arrives_as_it_was_sent(federation):
@@ -126,54 +113,6 @@ def test_what_neurons_are_worth_arrives_as_it_was_sent():
 def test_the_reason_of_a_failure_arrives_in_the_place_of_any_answer():
     model = over_the_wire(answer_to_model(Failure("asleep"), NETWORK))
     assert model_to_reply(model, NETWORK) == model_to_evaluated(model, NETWORK) == Failure("asleep")
-
-
-def first(params: Mapping[str, Any]) -> str:
-    return next(iter(params))
-
-
-SPOILED_MODELS: Mapping[str, Callable[[Any], object]] = {
-    "a parameter too many": lambda model: model.params.update(more=np.zeros(1, np.float32)),
-    "a parameter missing": lambda model: model.params.pop(first(model.params)),
-    "a parameter of another shape": lambda model: model.params.update({first(model.params): np.zeros(3, np.float32)}),
-    "a parameter of text": lambda model: model.params.update({first(model.params): np.array(["a", "b"])}),
-    "a parameter of objects": lambda model: model.params.update({first(model.params): np.array([None, {}])}),
-    "a parameter of nothing": lambda model: model.params.update({first(model.params): None}),
-    "parameters without names": lambda model: setattr(model, "params", [1, 2]),
-    "no meta": lambda model: setattr(model, "meta", None),
-    "no round": lambda model: setattr(model, "current_round", None),
-    "a round that is text": lambda model: setattr(model, "current_round", "first"),
-    "an infinite round": lambda model: setattr(model, "current_round", float("inf")),
-    "buffers without names": lambda model: model.meta.update(buffers=[1]),
-    "buffers of text": lambda model: model.meta.update(buffers={"a": "b"}),
-    "overlaps without counts": lambda model: model.meta.update(overlaps=[{"case": "000"}]),
-    "overlaps with more": lambda model: model.meta["overlaps"][0].update(patient="Doe"),
-    "overlaps that are a number": lambda model: model.meta.update(overlaps=3),
-    "a value that is text": lambda model: model.meta.update(values={"cosine": "much"}),
-    "values without names": lambda model: model.meta.update(values=[0.5]),
-    "a loss that is text": lambda model: model.meta.update(train_loss="low"),
-    "seconds that are a list": lambda model: model.meta.update(seconds=[1.0]),
-    **{
-        f"no {name}": lambda model, name=name: model.meta.pop(name)
-        for name in ("buffers", "overlaps", "values", "num_samples", "train_loss", "seconds")
-    },
-}
-
-
-@pytest.mark.parametrize("spoiled", list(SPOILED_MODELS))
-def test_message_that_is_none_is_a_failure(federation, spoiled):
-    model = over_the_wire(answer_to_model(good_reply(federation, "Birch"), federation.network))
-    SPOILED_MODELS[spoiled](model)
-    assert isinstance(model_to_reply(model, federation.network), Failure)
-
-
-def test_message_in_double_precision_gets_no_further_than_the_server(federation):
-    model = answer_to_model(good_reply(federation, "Birch"), federation.network)
-    model.params = {name: value.astype(np.float64) for name, value in model.params.items()}
-    answers = {site: good_reply(federation, site) for site in SITES}
-    answers["Birch"] = model_to_reply(model, initial_network(tiny_plan().network, 0))
-    federation.take(answers)
-    assert "float64" in federation.recorder.ledger.records[-1]["rejected"]["Birch"]
 
 
 def test_how_a_run_was_closed_and_that_it_was_noted_arrive_as_they_were_sent():

@@ -75,39 +75,20 @@ def with_parts(**parts: Any) -> Callable[[Reply], Reply]:
 
 SPOILED_REPLIES: Mapping[str, tuple[Callable[[Reply], Answer | None], str]] = {
     "NaN in the update": (with_first_entry(float("nan")), "NaN"),
-    "infinite entry in the update": (with_first_entry(float("-inf")), "infinite"),
     "update too short": (lambda reply: replace(reply, update=reply.update[:-1]), "shape"),
-    "update with two dimensions": (lambda reply: replace(reply, update=reply.update[None]), "shape"),
-    "no update": (with_parts(update=torch.empty(0)), "shape"),
     "update in double precision": (lambda reply: replace(reply, update=reply.update.double()), "float64"),
-    "update of integers": (lambda reply: replace(reply, update=reply.update.long()), "int64"),
-    "no buffers": (with_parts(buffers={}), "buffers"),
     "further buffers": (
         lambda reply: replace(reply, buffers={**reply.buffers, "more": torch.zeros(1)}),
         "buffers of other names",
     ),
     "buffers of another shape": (with_buffers(lambda name, value: value.reshape(-1)[:1].repeat(9)), "buffers of other"),
-    "buffers of another type": (with_buffers(lambda name, value: value.double()), "buffers of other"),
-    "NaN in the buffers": (
-        with_buffers(lambda name, value: value * float("nan") if value.is_floating_point() else value),
-        "buffers with NaN",
-    ),
     "num_samples 0": (with_parts(num_samples=0), "num_samples 0"),
-    "num_samples negative": (with_parts(num_samples=-5), "num_samples -5"),
-    "num_samples True": (with_parts(num_samples=True), "num_samples True"),
-    "num_samples a float": (with_parts(num_samples=11.0), "num_samples 11.0"),
     "num_samples a text": (with_parts(num_samples="11"), "num_samples 11"),
-    "num_samples beyond 64 bits": (with_parts(num_samples=2**63), "num_samples 9223372036854775808"),
     "num_samples of a country": (with_parts(num_samples=2**40), "num_samples 1099511627776"),
-    "num_samples None": (with_parts(num_samples=None), "num_samples None"),
     "value not asked for": (with_values(loyalty=1.0), "'loyalty'"),
     "minus_error of a million": (with_values(minus_error=1e6), "minus_error"),
-    "minus_error NaN": (with_values(minus_error=float("nan")), "minus_error nan"),
-    "minus_error negative": (with_values(minus_error=-0.1), "minus_error -0.1"),
     "cosine beyond 1": (with_values(cosine=1.5), "cosine 1.5"),
-    "cosine infinite": (with_values(cosine=float("-inf")), "cosine -inf"),
     "reply of an earlier round": (lambda reply: replace(reply, round=reply.round - 1), "reply of round 0 in round 1"),
-    "reply of a later round": (lambda reply: replace(reply, round=reply.round + 1), "reply of round 2 in round 1"),
     "failure at the site": (lambda reply: Failure("out of memory"), "out of memory"),
     "no reply": (lambda reply: None, "no reply"),
 }
@@ -143,16 +124,6 @@ def test_spoiled_reply_is_rejected_and_the_others_go_on(tmp_path, sat_out, asser
     assert [record["model"] for record in records] == model
 
 
-@pytest.mark.parametrize("method", ["fedavg", "standalone"])
-def test_value_that_the_method_does_not_ask_for(tmp_path, method, assert_same_model):
-    run = federate(tmp_path / "run", with_values(minus_error=0.5), (1,), method)
-    same = federate(tmp_path / "other/run", lambda reply: None, (1,), method)
-    assert rows(run) == rows(same)
-    names = ("global",) if method == "fedavg" else SITES
-    for name in names:
-        assert_same_model(run / f"models/{name}.pt", same / f"models/{name}.pt")
-
-
 def test_site_rejected_in_every_round_changes_nothing(tmp_path, assert_same_model):
     runs = [
         federate(tmp_path / str(number) / "run", spoil, rounds=(0, 1, 2))
@@ -172,22 +143,6 @@ def test_all_rejected_ends_the_run_with_every_reason(tmp_path):
     for word in ("Alder: num_samples 0", "Birch: out of memory", "Cedar: no reply"):
         assert word in str(caught.value)
     assert contents(tmp_path) == before
-
-
-@pytest.mark.parametrize(
-    "overlap",
-    [
-        Overlap("000", "prostate", "many", 2, 1),
-        Overlap("000", "prostate", float("nan"), 2, 1),
-        Overlap("000", "prostate", -5, 2, 1),
-        Overlap("000", "bladder", 5, 2, 1),
-        Overlap("Doe, Jane", "prostate", 5, 2, 1),
-    ],
-    ids=["text for a count", "NaN for a count", "negative count", "unknown label", "a name for a case"],
-)
-def test_overlaps_that_are_none_reject_the_reply(tmp_path, sat_out, overlap):
-    run = federate(tmp_path / "run", with_parts(overlaps=(overlap,)), rounds=(1,))
-    assert rows(sat_out) == rows(run)
 
 
 @pytest.mark.parametrize(
@@ -250,12 +205,6 @@ def test_distances_that_nobody_asked_for_reject_the_answer(tmp_path, sat_out):
     assert check_evaluated(answer, FINAL, ("prostate",)) is None
     assert check_evaluated(answer, replace(FINAL, purpose=Purpose.ROUND), ("prostate",))
     assert rows(federate(tmp_path / "run", with_parts(overlaps=(overlap,)), rounds=(1,))) == rows(sat_out)
-
-
-def test_negative_variances_reject_the_reply(tmp_path, sat_out, assert_same_model):
-    spoil = with_buffers(lambda name, value: value - 1e6 if name.endswith("running_var") else value)
-    run = federate(tmp_path / "run", spoil, rounds=(1,))
-    assert_same_model(sat_out / "models/global.pt", run / "models/global.pt")
 
 
 def test_a_countersignature_is_one_of_the_round_that_was_closed():
