@@ -78,7 +78,7 @@ def compare(
     from fedmerit.trainers.monai_trainer.data import open_sites
     from fedmerit_cli.progress import RunBars, exit_if_failed, progress, resumable
     from fedmerit_evaluation.figures.tables import print_table
-    from fedmerit_evaluation.studies.comparison import prepare, work_off, write_tables
+    from fedmerit_evaluation.studies.comparison import execute_runs, prepare, write_tables
     from fedmerit_evaluation.studies.study_folders import parse_methods, parse_seeds
 
     options = asked.for_study("engine")
@@ -93,7 +93,7 @@ def compare(
             each.remove(folder)
             bars.advance(bar)
 
-        failed = work_off(planned, workers, on_end, lambda folder, record: each.on_round(folder, record, names[folder]))
+        failed = execute_runs(planned, workers, on_end, lambda folder, record: each.on_round(folder, record, names[folder]))
     for table in write_tables(out, planned):
         print_table(table, console)
     console.print(f"runs and tables: {out}", soft_wrap=True)

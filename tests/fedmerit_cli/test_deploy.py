@@ -129,14 +129,6 @@ def test_added_site_leaves_the_others_unchanged(federation, fedmerit):
     assert "site3" in again.stderr
 
 
-@pytest.mark.parametrize("option", [("--org", "lead"), ("--name", "ours"), ("--ports", "8102"), ("--server", "there")])
-def test_what_adding_a_site_would_not_change_is_not_taken(federation, fedmerit, option):
-    result = fedmerit("deploy", "init", "--add", "--sites", "site8", "--out", federation, *option)
-    assert result.exit_code == 2
-    assert "leave out --server, --org" in result.stderr
-    assert "site8" not in (federation / "project.yml").read_text()
-
-
 @pytest.fixture(scope="module")
 def keyed(tmp_path_factory, fedmerit):
     """A federation with keys for encrypted runs, to which a site was added."""
