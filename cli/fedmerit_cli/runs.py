@@ -1,7 +1,8 @@
 """Commands that train: run, compare."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -93,7 +94,10 @@ def compare(
             each.remove(folder)
             bars.advance(bar)
 
-        failed = execute_runs(planned, workers, on_end, lambda folder, record: each.on_round(folder, record, names[folder]))
+        def on_round(folder: Path, record: Mapping[str, Any]) -> None:
+            each.on_round(folder, record, names[folder])
+
+        failed = execute_runs(planned, workers, on_end, on_round)
     for table in write_tables(out, planned):
         print_table(table, console)
     console.print(f"runs and tables: {out}", soft_wrap=True)
