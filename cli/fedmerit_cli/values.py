@@ -47,10 +47,10 @@ def leave_one_out(
     Interrupted, the same command resumes. Exits with 1 if a training failed.
     """
     with _study(asked, out, seeds, jobs, cluster) as study:
-        from fedmerit_evaluation.ground_truth.semivalues import leave_one_out_weights, required
+        from fedmerit_evaluation.ground_truth.semivalues import leave_one_out_weights, required_coalitions
         from fedmerit_evaluation.ground_truth.value_tables import ValueTables, leave_one_out_tables
 
-        study.train(required(study.names, leave_one_out_weights))
+        study.train(required_coalitions(study.names, leave_one_out_weights))
         results = study.results()
         values = ValueTables(results)
         study.show([*leave_one_out_tables(results), *values.tables()], values.rankings)
@@ -83,15 +83,17 @@ def shapley(
     Trainings of `value leave-one-out` with the same --out are reused. Interrupted, the same command resumes.
     """
     with _study(asked, out, seeds, jobs, cluster) as study:
-        from fedmerit_evaluation.ground_truth.regression import coalitions_to_train, least_squares_values
-        from fedmerit_evaluation.ground_truth.sampling import Sampling
-
-        from fedmerit_evaluation.ground_truth.semivalues import required, shapley_weights
+        from fedmerit_evaluation.ground_truth.semivalues import required_coalitions, shapley_weights
+        from fedmerit_evaluation.ground_truth.shapley_approximations import (
+            Sampling,
+            coalitions_to_train,
+            least_squares_values,
+        )
         from fedmerit_evaluation.ground_truth.value_tables import ValueTables, sampled_tables, shapley_tables
 
         number = len(study.names)
         if number <= exact_up_to:
-            study.train(coalition for coalition in required(study.names, shapley_weights) if coalition)
+            study.train(coalition for coalition in required_coalitions(study.names, shapley_weights) if coalition)
             results = study.results()
             values = ValueTables(results)
             study.show([*shapley_tables(results), *values.tables()], values.rankings)
@@ -188,11 +190,11 @@ def power(
         raise BadInput("value power: give --pilot DIR, or state --seed-sd and --patient-sd")
     found = Variances(0.0, 0.0) if pilot is None else pilot_variances(pilot)
     variances = found.with_overrides(**{name: (sd / 100) ** 2 for name, sd in stated.items()})
-    numbers = [
+    by_patients, by_seeds = (
         sorted(set(parse_integers(text, option, least=1)))
         for text, option in ((patients, "--patients"), (seeds, "--seeds"))
-    ]
-    table = power_table(variances, *numbers, rounds)
+    )
+    table = power_table(variances, by_patients, by_seeds, rounds)
     print_table(table, console)
     if out:
         write_tables([table], out)
@@ -207,9 +209,8 @@ def unseen(asked: RunOptions, out: OutFolder, seeds: Seeds = "0", jobs: Jobs = N
     resumes. Exits with 1 if a training failed.
     """
     with _study(asked, out, seeds, jobs, cluster) as study:
-        from fedmerit_evaluation.ground_truth.generalisation import generalisation_tables, leave_each_out
-
         from fedmerit.trainers.monai_trainer.data import open_sites
+        from fedmerit_evaluation.ground_truth.unseen_sites import generalisation_tables, leave_each_out
 
         study.train(leave_each_out(study.names))
         study.show(generalisation_tables(list(study.trainings.values()), open_sites(Path(str(asked.sites)))))

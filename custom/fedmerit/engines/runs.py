@@ -51,14 +51,14 @@ def create(run: Path, method: str, sites: Path | str, rounds: int = ROUNDS, **op
     """
     _require_new(run)
     asked = RunOptions.read({"method": method, "sites": sites, "rounds": rounds, **options})
-    folders = open_sites(Path(sites), asked.only)
+    folders = open_sites(Path(sites), asked.only or None)
     names = [folder.name for folder in folders]
     settings = add_contributions(asked.all_settings, asked.contributions, names)
     config = configuration_for(folders, method, rounds, asked.seed, settings, asked.values, asked.keep_updates)
     require_sites(config, names)
     _require_one_machine(config, asked)
     asked.waiting.require_sites(len(names))
-    known = names if asked.only is None else [folder.name for folder in open_sites(Path(sites))]
+    known = names if not asked.only else [folder.name for folder in open_sites(Path(sites))]
     require_known_sites(asked.device, known, present=names)
     specs = require_possible(asked.attacks, names, rounds)
     filters = require_privacy(asked.privacy, method, config.build_method())
@@ -73,7 +73,7 @@ def create(run: Path, method: str, sites: Path | str, rounds: int = ROUNDS, **op
     _require_processes(config, asked.engine, asked.threads, names)
     description = describe(run.name, config, names, asked.engine) | {
         **asked.recorded(),
-        "only": asked.only and sorted(asked.only),
+        "only": sorted(asked.only) or None,
         "attacks": specs,
         "privacy": filters,
         "track": trackers,
