@@ -51,7 +51,7 @@ def read(path):
 
 def found(kit, what, **options):
     """State and text of the preflight's lines on one matter."""
-    return [(line.state, line.told) for line in preflight(kit, **options) if line.what == what]
+    return [(line.state, line.message) for line in preflight(kit, **options) if line.what == what]
 
 
 # init

@@ -15,11 +15,7 @@ from fedmerit.configuration.run import TASKS, RunConfiguration, make_configurati
 from fedmerit.configuration.tracking import require_tracking
 from fedmerit.engines.given_contributions import add_contributions
 from fedmerit.engines.local import OnExchange, run_local
-from fedmerit.engines.resumption import (
-    open_recorded_sites,
-    read_info,
-    require_same_images,
-)
+from fedmerit.engines.resumption import open_recorded_sites, read_info, require_same_images
 from fedmerit.errors import BadInput
 from fedmerit.federation.requirements import require_consistent, require_decentralised, require_sites
 from fedmerit.files import LOCK, lock_folder, remove_partial_files, write_json

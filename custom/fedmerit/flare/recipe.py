@@ -78,7 +78,7 @@ def build_site_policy(track: bool = False, surveys: bool = True) -> dict[str, An
     """What ``local/resources.json`` of an NVFlare workspace has to hold for these jobs.
 
     The classes they may name, NVFlare's trackers among them at a server that is to ``track``, and those of a survey
-    where ``surveys`` are answered; and that a site's log, which may name files, is not streamed to the server.
+    if ``surveys`` are answered; and that a site's log, which may name files, is not streamed to the server.
     """
     ours = (MeritController, MeritAggregator, MeritExecutor, EgressFilter, *FILTERS.values(), *SURVEY * surveys)
     classes = [f"{kind.__module__}.{kind.__name__}" for kind in ours]
@@ -86,7 +86,7 @@ def build_site_policy(track: bool = False, surveys: bool = True) -> dict[str, An
 
 
 def survey_classes() -> set[str]:
-    """Those that `build_site_policy` lists for surveys alone."""
+    """Those that `build_site_policy` lists only for surveys."""
     return set(build_site_policy()[CLASS_ALLOW_LIST]) - set(build_site_policy(surveys=False)[CLASS_ALLOW_LIST])
 
 
@@ -117,7 +117,7 @@ def export_job(
     if not JOB_NAME.fullmatch(job.name):
         raise BadInput(
             f"{out}: {job.name!r} is no name of an NVFlare job; expected a folder whose name begins with a letter or "
-            "digit and holds these, ., _ and - alone"
+            "digit and holds only these, ., _ and -"
         )
     try:
         MeritRecipe(config, job.name, waiting, start_sites, privacy, track).export(str(job.parent))

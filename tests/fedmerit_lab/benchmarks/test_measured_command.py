@@ -9,9 +9,12 @@ from fedmerit_lab.benchmarks.measured_command import measure
 
 PROGRAM = """
 import subprocess, sys, time
-busy = "data = bytearray(80_000_000)\\nwhile True: pass"
-child = subprocess.Popen([sys.executable, "-c", busy], start_new_session=True)
-time.sleep(1.5)
+busy = (
+    "import time\\ndata = bytearray(80_000_000)\\nwhile time.process_time() < 0.3: pass\\n"
+    "print('worked', flush=True)\\nwhile True: pass"
+)
+child = subprocess.Popen([sys.executable, "-c", busy], start_new_session=True, stdout=subprocess.PIPE)
+child.stdout.readline()
 with open(sys.argv[1], "a") as file:
     for _ in range(3):
         print(time.time(), file=file)
@@ -26,8 +29,8 @@ def test_processes_in_a_session_of_their_own_count_and_end(tmp_path):
     assert used.cpu > 0.1  # the child's, which nobody waits for
     assert len(used.ends) == 3
     quantities = used.quantities
-    assert 0.15 < quantities["seconds per round"] < 2
-    assert quantities["seconds to the first round's end"] >= 1.5
+    assert quantities["seconds per round"] > 0.15
+    assert quantities["seconds to the first round's end"] >= 0.3
     assert used.wall >= used.ends[-1]
 
 
