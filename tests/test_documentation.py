@@ -13,7 +13,7 @@ from fedmerit_data.kinds import KINDS
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
-PAGES = sorted([*ROOT.glob("*.md"), *(page for page in DOCS.rglob("*.md") if page.parent.name != "_source")])
+PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
 MANUAL = sorted(DOCS.glob("*.md"))
 LINK = re.compile(r"\]\((?!https?://|mailto:)([^)#\s]*)(?:#([^)\s]*))?\)")
 KNOWN = typer.main.get_command(app)

@@ -28,7 +28,9 @@ TrainingRounds = Annotated[int, typer.Option("--rounds", min=1, help="Rounds of 
 Estimators = Annotated[
     str | None,
     typer.Option(
-        metavar="NAME[:PARAMETER=VALUE],...", help="Names of docs/values_protocol.md.", show_default="all of ours"
+        metavar="NAME[:PARAMETER=VALUE],...",
+        help="Names of docs/studies/estimator-protocol.md.",
+        show_default="all of ours",
     ),
 ]
 takes_settings = run_options("recipe", "settings")
@@ -69,7 +71,7 @@ def values(
 ) -> None:
     """Estimators of values against retraining, by scenario: agreement, its noise ceiling, cost, misallocation.
 
-    docs/values_protocol.md has the protocol. Interrupted, the same command resumes.
+    docs/studies/estimator-protocol.md has the protocol. Interrupted, the same command resumes.
     """
     workers = make_workers(jobs, cluster)
     from fedmerit_cli.printing import show
@@ -167,7 +169,7 @@ def detection(
     """Compare detectors of free riders and poisoning, and the gain from attacks, over methods and seeds.
 
     The guard and detectors of other papers monitor every federation: AUROC and F1 by round with 95 % CI over seeds, and
-    false positives among honest sites. docs/trust.md describes them. Interrupted, the same command resumes.
+    false positives among honest sites. docs/guard.md describes them. Interrupted, the same command resumes.
     """
     from fedmerit_cli.printing import show
     from fedmerit_evaluation.studies.study_folders import parse_methods, parse_seeds

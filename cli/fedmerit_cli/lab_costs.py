@@ -64,7 +64,7 @@ def speed(
     rounds: Rounds = 6,
     repetitions: Repetitions = 5,
     cases: Annotated[
-        str, typer.Option(help="Some of steps, local, sim, sim-2, peer, peer-1: docs/performance.md.")
+        str, typer.Option(help="Some of steps, local, sim, sim-2, peer, peer-1: docs/studies/performance.md.")
     ] = "steps,local,sim,sim-2,peer,peer-1",
     to: Annotated[str, typer.Option(help="The case that ratios are to.")] = "peer-1",
 ) -> None:

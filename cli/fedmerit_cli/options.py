@@ -32,7 +32,7 @@ Methods = Annotated[
 Seeds = Annotated[str, typer.Option(metavar="SEED,SEED", help="Random seeds of each training.")]
 Jobs = Annotated[int | None, typer.Option(min=1, help="Concurrent runs.", show_default="by free cores and memory")]
 Cluster = Annotated[
-    str | None, typer.Option(metavar="ADDRESS|slurm", help="Where to train: docs/clusters.md.", show_default="here")
+    str | None, typer.Option(metavar="ADDRESS|slurm", help="Where to train: docs/running.md.", show_default="here")
 ]
 GroundTruth = Annotated[
     Path | None,

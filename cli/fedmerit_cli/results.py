@@ -153,7 +153,7 @@ def evaluate(
     split: Annotated[Split, typer.Option(help="Cases to evaluate on.")] = "testing",
     protocols: Annotated[
         str | None,
-        typer.Option(metavar="all|NAME,NAME", help="Score the same weights as papers do: docs/protocols.md."),
+        typer.Option(metavar="all|NAME,NAME", help="Score the same weights as papers do: docs/metrics.md."),
     ] = None,
     estimate_statistics: Annotated[
         bool,

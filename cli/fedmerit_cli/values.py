@@ -114,7 +114,7 @@ def estimate(
         str | None,
         typer.Option(
             metavar="NAME[:PARAMETER=VALUE],...",
-            help="Names as in docs/values.md, or `all` that need no images.",
+            help="Names as in docs/valuation.md, or `all` that need no images.",
             show_default="what the runs observed, contribution if the method has one, data_size",
         ),
     ] = None,

@@ -46,7 +46,7 @@ def test_the_command(fedmerit, sites, tmp_path):
         (("--by", "imbalanced", "--kappa", 0.3, "--holders", 2), {"kappa": 0.3, "holders": 2}, {}),
         (
             ("--by", "uniform", "--outlier", "site2", "--outlier", "site3", "--inverted", "site3"),
-            {"alone": ("site2", "site3")},
+            {"outlier": ("site2", "site3")},
             {"inverted": ["site3"]},
         ),
         (
@@ -98,7 +98,7 @@ def test_shrink_writes_copies_of_half_the_side(fedmerit, sites, tmp_path):
         np.testing.assert_array_equal(image, block_means(site.cases("testing")[0].image, 2).astype(np.float32))
     refused = fedmerit("data", "shrink", sites, "--out", tmp_path / "other", "--by", 3)
     assert refused.exit_code == 2
-    assert "cannot be shrunk by 3" in " ".join(refused.stderr.split())
+    assert "cannot be downsampled by 3" in " ".join(refused.stderr.split())
     assert not (tmp_path / "other").exists()
 
 

@@ -1,4 +1,4 @@
-"""Indicators of a free rider, of kinds that are independent of each other; docs/trust.md has the rules in words.
+"""Indicators of a free rider, of kinds that are independent of each other; docs/guard.md has the rules in words.
 
 All compare a site with the others of the round; none is seen if the others have too little in common to compare with.
 Only a zero update shows two kinds by one fact, length and direction: otherwise a free rider from round 0 on would not

@@ -27,7 +27,7 @@ DETAIL = 0.7, 3.0  # standard deviations in pixels of the two Gaussians of the b
 FAINT = 0.2  # share of the mean strength of details below which they are not amplified to the others'
 SHIFT = 4  # fine pixels, a twelfth of the frame
 # Agreement is a correlation, -1 to 1. In real images (595 pairs of prostates, 28,920 pairs of fundus photographs, in
-# all four orientations) that of two patients was at most 0.78; docs/data/README.md has that of copies.
+# all four orientations) that of two patients was at most 0.78; docs/data_quality.md has that of copies.
 WORTH_A_LOOK, LIKELY, SAME = 0.7, 0.45, 0.86
 
 

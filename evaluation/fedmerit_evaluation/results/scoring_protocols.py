@@ -1,4 +1,4 @@
-"""The same final weights scored as others score theirs: how much of a Dice is the protocol's (docs/protocols.md)."""
+"""The same final weights scored as others score theirs: how much of a Dice is the protocol's (docs/metrics.md)."""
 
 import copy
 import math

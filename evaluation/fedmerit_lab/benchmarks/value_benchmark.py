@@ -1,4 +1,4 @@
-"""Estimators of values against retraining, by scenario; docs/values_protocol.md has the protocol.
+"""Estimators of values against retraining, by scenario; docs/studies/estimator-protocol.md has the protocol.
 
 ``OUT/SCENARIO`` holds the scenario's ``sites``, the ``ground_truth`` (every coalition and seed), ``observed`` runs of
 FedAvg by seed, ``local_only`` runs, runs of other ``methods``, and ``proxy`` trainings. All are resumed.

@@ -95,7 +95,7 @@ ATTACKS: Mapping[str, SimulatedAttack] = {
     ),
     "a site split in two": SimulatedAttack(lambda roles, rounds: {}, "split"),
 }
-WORST = (  # those with the largest gain in docs/trust.md, and those that are hardest to detect
+WORST = (  # those with the largest gain in docs/guard.md, and those that are hardest to detect
     "a site split in two",
     "claims 1,000 times its images",
     "signs reversed",
