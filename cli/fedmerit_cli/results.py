@@ -167,12 +167,11 @@ def evaluate(
     ] = None,
 ) -> None:
     """Dice, HD95 [mm] and NSD of a run's final models on any site folders."""
-    from fedmerit_evaluation.results.final_models import list_preparation_differences
-
     from fedmerit_cli.printing import show
     from fedmerit_evaluation.figures.tables import Table, print_table, with_headings
     from fedmerit_evaluation.results.dice import Dice
     from fedmerit_evaluation.results.evaluation import evaluate as evaluate_run
+    from fedmerit_evaluation.results.evaluation import list_preparation_differences
     from fedmerit_evaluation.results.scoring_protocols import audit
 
     if protocols is not None and estimate_statistics:
