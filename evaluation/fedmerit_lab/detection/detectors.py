@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from fedmerit.core import Outcome, Reports
-from fedmerit.guard.guard import Enrolled, Guard, RoundReplies
+from fedmerit.guard.guard import Enrolled, Guard
 from fedmerit.guard.history import KINDS_NEEDED, ROUNDS, History
 from fedmerit.guard.settings import GuardSettings
 from fedmerit_lab.detection.detector import Detection, MonitoredRound, RoundDetector
@@ -80,14 +80,15 @@ class GuardDetector:
         """Apply the guard's rules to the round."""
         n = len(round.updates)
         guard = Guard(GuardSettings("on", "show"), Enrolled.nothing(n))
-        history = replace(self.history or History.empty(n), claimed=round.wrong_claim, alone=round.keeps_own_model)
-        answers = RoundReplies(round.updates, Reports(round.images, round.present), round.last_step)
-        history, ruling = guard.rule(history, answers)
-        weights = ruling.reports.data_share
+        before = self.history or History.empty(n)
+        before = replace(before, claim_was_wrong=round.wrong_claim, keeps_own_model=round.keeps_own_model)
+        reports = Reports(round.images, round.present)
+        history, admission = guard.admit(before, round.updates, reports, round.last_step)
+        weights = admission.reports.data_share
         shared = round.received[~round.keeps_own_model]
         is_one_model = len(shared) > 0 and bool((shared == shared[0]).all())
         outcome = Outcome(weights, weights, weights, shared[0] if is_one_model else round.received)
-        self.history = guard.after(history, replace(ruling, withheld=round.keeps_own_model & round.present), outcome)
+        self.history = guard.after(history, replace(admission, withheld=round.keeps_own_model & round.present), outcome)
         verdicts = self.history.verdicts
         rounds = verdicts.rounds.topk(KINDS_NEEDED, dim=0).values[-1].clamp(max=ROUNDS)
         suspicion = rounds.double() + ROUNDS * verdicts.against
