@@ -7,7 +7,7 @@ import torch
 from playing import LAST, play, without_update
 
 from fedmerit import flat
-from fedmerit.capabilities import TrainsLocally
+from fedmerit.capabilities import TrainsLocally, capabilities
 from fedmerit.federation.site import Site
 from fedmerit.methods.fedavg import FedAvg
 from fedmerit.trainers.monai_trainer.networks import initial_network
@@ -95,6 +95,7 @@ def test_a_rider_that_does_not_train_sends_the_vectors_that_belong_to_the_method
     """The server refuses an update that lacks them."""
     site = open_site("zero")
     site.method = WithVectors()
+    site.can = capabilities(site.method)
     assert list(site.answer(late_task).vectors) == ["control"]
     assert not site.answer(late_task).vectors["control"].any()
     parameters, _ = site.memory.read(late_task.round).own
