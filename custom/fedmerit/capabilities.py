@@ -40,20 +40,20 @@ class EvaluatesCandidates:
         return 0
 
     def candidates(self, state: Any, updates: Tensor, reports: Reports) -> Candidates | None:
-        """What is to be evaluated before `Method.round`, whose arguments these are; None: nothing this time.
+        """The models to evaluate before `Method.round`, which has the same arguments; None: none this time.
 
         `Reports.candidates` has the results then.
         """
         raise NotImplementedError
 
     def most_candidates(self, sites: int) -> int:
-        """At most so many in a round, with ``sites`` of them: a site lets no more be evaluated."""
+        """The most candidates in a round with so many ``sites``: a site evaluates no more."""
         return sites
 
 
 @dataclass(frozen=True)
 class ImportanceRequest:
-    """A model whose neurons' importance is wanted before a round, measured on the server validation set."""
+    """A model whose neurons' importance a method needs before a round, measured on the server validation set."""
 
     model: Tensor  # (d,)
     order: str  # "exact": the loss without each neuron; "taylor": to first order
@@ -64,7 +64,7 @@ class AllocatesNeurons:
     """Each site holds a part of the model's neurons."""
 
     def importance_schedule(self, round: int) -> tuple[str, int] | None:
-        """Order and images of the `importance_request` before a round, whatever the state; None: there is none.
+        """Order and images of the `importance_request` before a round, in any state; None: there is none.
 
         A site measures nothing else.
         """
@@ -74,13 +74,13 @@ class AllocatesNeurons:
         """What has to be measured before the next round goes out; None: nothing this time."""
         raise NotImplementedError
 
-    def allocate(self, state: Any, importance: Tensor, alone: Tensor | None = None) -> tuple[Any, Tensor, Tensor]:
+    def allocate(self, state: Any, importance: Tensor, keeping: Tensor | None = None) -> tuple[Any, Tensor, Tensor]:
         """The submodels of the next rounds, after an `importance_request`.
 
         Args:
             state: as that had it.
-            importance: (H,) float64, what the loss rises by without each neuron, the mean over images; signed.
-            alone: (n,) bool, the sites that keep model and neurons, whatever they would be given; None: nobody.
+            importance: (H,) float64, the rise of the loss without each neuron, mean over images; signed.
+            keeping: (n,) bool, the sites that keep model and neurons, whatever they earn; None: no site.
 
         Returns:
             The state, (n, d) models to start from, and (n, H) bool, the neurons that each site holds. What it does
@@ -89,11 +89,11 @@ class AllocatesNeurons:
         raise NotImplementedError
 
 
-Penalty = Callable[[Tensor], Tensor]  # of the trainable parameters (d,), where they train: a scalar added to the loss
+Penalty = Callable[[Tensor], Tensor]  # of the trainable parameters (d,), on their device: a scalar added to the loss
 
 
 def towards(point: Tensor, strength: float) -> Penalty:
-    """strength/2 ‖w - point‖², which holds a model near ``point`` (d,)."""
+    """strength/2 ‖w - point‖², which keeps a model near ``point`` (d,)."""
 
     @cache  # on a GPU it is copied once, not for every step
     def placed(where: device, kind: dtype) -> Tensor:
@@ -104,7 +104,7 @@ def towards(point: Tensor, strength: float) -> Penalty:
 
 @dataclass(frozen=True)
 class Trained:
-    """What a training gave."""
+    """The result of a training."""
 
     parameters: Tensor  # (d,), on the CPU
     buffers: Buffers
@@ -135,7 +135,7 @@ class Train(Protocol):
 
 @dataclass(frozen=True)
 class TrainingView:
-    """What a site holds when it is about to train."""
+    """What a site has before it trains."""
 
     received: Tensor  # (d,) w_t
     buffers: Buffers  # received with it
@@ -147,7 +147,7 @@ class TrainingView:
 
 @dataclass(frozen=True)
 class LocalResult:
-    """What a site made of a round."""
+    """The result of a site's round."""
 
     trained: Trained  # its update is this, minus what it received
     vectors: Mapping[str, Tensor] = field(default_factory=dict)  # (d,) each, to send beside the update
@@ -180,10 +180,9 @@ class Sharing:
 
 @dataclass(frozen=True)
 class PeerView:
-    """What site n holds when it is about to learn from its peers.
+    """What site n has before it learns from its peers.
 
-    ``predict`` is the interface behind which the exchange lies: whatever brings a peer's predictions on the site's
-    images. It is None where they are not available.
+    ``predict`` hides the exchange of models: it gives a peer's predictions on the site's images; None: not available.
     """
 
     round: int
@@ -202,7 +201,7 @@ class PeerTerm:
 
     loss: ExtraLoss
     values: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # what it says of peers, by quantity, name
-    weights: Mapping[str, float] = field(default_factory=dict)  # λ_(n,k) from now on, where that may change
+    weights: Mapping[str, float] = field(default_factory=dict)  # λ_(n,k) from now on, if it may change
 
 
 class LearnsFromPeers:
@@ -220,15 +219,15 @@ class LearnsFromPeers:
         return self.peer_ranges
 
     def sharing(self, state: Any) -> Sharing | None:
-        """Who shares with whom in the round that ``state`` is the state before; None: nobody with anybody."""
+        """Which site shares with which in the round after ``state``; None: none."""
         raise NotImplementedError
 
     def probability(self, weights: Tensor, round: int) -> Tensor:
-        """That a site shares in a round with a peer to whose distillation loss it has given ``weights``; likewise."""
+        """(n, n) that a site shares in a round with a peer, by the ``weights`` (n, n) of its distillation losses."""
         raise NotImplementedError
 
     def learn_from(self, view: PeerView) -> PeerTerm:
-        """The site half where `sharing` has peers reach the site."""
+        """The site half, if peers share with the site."""
         raise NotImplementedError
 
 

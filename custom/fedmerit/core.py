@@ -15,16 +15,16 @@ from fedmerit.parameters import Checked
 from fedmerit.vectors import gram, share
 
 Range = tuple[float, float]  # lowest and highest value
-DECIMALS = 6  # of the numbers a site reports: more say nothing, and could say anything
+DECIMALS = 6  # of the numbers that a site reports: more are noise, and could carry hidden content
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How the vector of trainable parameters is made up."""
+    """The parts of the vector of trainable parameters."""
 
     tensor_sizes: tuple[int, ...]  # elements of each tensor in the vector, in order; they sum to d
-    owners: Tensor  # (d,) int32: the neuron that each parameter belongs to, -1: none; all -1 if no neuron is allocated
-    names: tuple[str, ...] = ()  # of those tensors; empty where they have none
+    owners: Tensor  # (d,) int32: the neuron that each parameter belongs to, -1: none
+    names: tuple[str, ...] = ()  # of those tensors; empty: they have none
     norms: tuple[bool, ...] = ()  # of those tensors: whether it is γ or β of a normalisation layer; empty: none is
     outputs: Tensor = field(default_factory=lambda: torch.empty(0, 0, dtype=torch.long))  # (labels, m) places in the
     # vector of the output layer's parameters, by the label whose logits they make
@@ -45,23 +45,23 @@ class Layout:
 
 @dataclass(frozen=True)
 class CandidateResults:
-    """What the server validation set said of k models."""
+    """Results of k models on the server validation set."""
 
     dice: Tensor  # (k,) mean over all its cases and labels, 0 to 1
     losses: Tensor  # (k, bins) images by soft Dice loss, in equal bins on [0, 1]
-    judged: Tensor | None = None  # (n, k) the same Dice by all but the site of the row, where sites judge each other
+    judged: Tensor | None = None  # (n, k) the same Dice by all except the site of the row, if sites judge each other
 
 
 @dataclass(frozen=True)
 class Reports:
-    """What the sites of one round said, beside their updates. Rows of absent sites hold zero or NaN."""
+    """What the sites of one round reported, beside their updates. Rows of absent sites are zero or NaN."""
 
     num_samples: Tensor  # (n,) training images, float64
     present: Tensor  # (n,) bool: whose update counts this round
     values: Mapping[str, Tensor] = field(default_factory=dict)  # what the method asked for, (n,); NaN: not available
-    candidates: CandidateResults | None = None  # of the method's candidate models, where it has any
-    products: Tensor | None = None  # (n, n) of the updates, as `gram` gives them, where they are known already
-    pairs: Mapping[str, Tensor] = field(default_factory=dict)  # (n, n) what row says of column; NaN: nothing
+    candidates: CandidateResults | None = None  # of the method's candidate models, if it has any
+    products: Tensor | None = None  # (n, n) of the updates, as `gram` gives them, if they are known already
+    pairs: Mapping[str, Tensor] = field(default_factory=dict)  # (n, n) what row reports of column; NaN: nothing
     vectors: Mapping[str, Tensor] = field(default_factory=dict)  # (n, d) sent beside the updates, zero: absent
 
     @property
@@ -72,7 +72,7 @@ class Reports:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one round gave."""
+    """The result of one round."""
 
     contribution: Tensor  # (n,) this round's estimate; signed, higher is better; NaN for absent sites
     reputation: Tensor  # (n,) contribution remembered over rounds
@@ -85,45 +85,65 @@ class Outcome:
     vectors: Mapping[str, Tensor] = field(default_factory=dict)  # (d,), or (n, d): sent beside the models
 
     @classmethod
+    def without_credit(cls, reports: Reports, models: Tensor, **further: Any) -> "Outcome":
+        """Contributions and reputations are 0, weights sample shares."""
+        nothing = torch.zeros_like(reports.num_samples, dtype=torch.float64)
+        return cls(nothing.where(reports.present, torch.nan), nothing, reports.data_share, models, **further)
+
+    @classmethod
     def by_weights(cls, weights: Tensor, reports: Reports, models: Tensor, **further: Any) -> "Outcome":
-        """Where weights are all that is said of sites: those present are credited with them, without a memory."""
+        """The present sites' contribution and reputation are their weights; nothing is remembered."""
         return cls(weights.where(reports.present, torch.nan), weights, weights, models, **further)
 
 
 @dataclass(frozen=True)
+class GlobalModel:
+    """The state of methods that remember only one model for all sites."""
+
+    model: Tensor  # (d,)
+
+
+@dataclass(frozen=True)
+class SiteModels:
+    """The state of methods that remember only one model per site."""
+
+    models: Tensor  # (n, d)
+
+
+@dataclass(frozen=True)
 class SiteView:
-    """What a site holds when it receives w_t."""
+    """What a site has when it receives w_t."""
 
     received: Tensor  # (d,) w_t
     training_losses: Callable[[], Tensor]  # (images,) soft Dice loss of w_t on each of its training images, 0 to 1
     validation_dice: float = 0.0  # of w_t on its validation split
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class About:
-    """What the tables of methods say of one."""
+    """A method's row in the tables of methods; the defaults are FedAvg's."""
 
-    contribution: str  # what it is estimated by
-    weights: str  # what updates are weighted by
-    download: str
-    site_work: str
+    contribution: str = "share of training images"  # how it is estimated
+    weights: str = "share of training images"  # of updates
+    download: str = "global model"
+    site_work: str = "training"
     paper: str
 
 
 @dataclass(frozen=True)
 class Needs:
-    """What a run has to be for a method to work."""
+    """What a method needs of a run."""
 
-    sites: int = 2  # the fewest
-    rounds: int = 1  # the fewest in which the method comes to anything
-    why: str = ""  # so many, where that is more than one
+    sites: int = 2  # at least
+    rounds: int = 1  # at least
+    why: str = ""  # so many rounds, if more than one
     sums_only: bool = False  # weights depend on no update: updates may be encrypted, `round` gets them with d = 0
-    unfiltered: str = ""  # why no privacy filter may change what sites send; "" where one may
+    unfiltered: str = ""  # why no privacy filter may change what sites send; "": one may
 
 
 @dataclass(frozen=True)
 class Method(Checked):
-    """One paper's mechanism: a frozen dataclass of parameters, a pure server half, and what it asks of sites."""
+    """One paper's method: a frozen dataclass of parameters, a pure server half, and what it asks of sites."""
 
     about: ClassVar[About]
     ranges: ClassVar[Mapping[str, Range]] = {}  # of all that `asks` may name, whatever the parameters
@@ -147,22 +167,24 @@ class Method(Checked):
     def start(self, model: Tensor, num_sites: int, layout: Layout) -> Any:
         """The state before round 0, a frozen dataclass of tensors and numbers.
 
+        By default it has only the model, or one per site.
+
         Args:
-            model: (d,) where all sites start.
+            model: (d,) from which all sites start.
             num_sites: n.
             layout: of that vector.
 
         Raises:
             ValueError: the method cannot work with so many sites.
         """
-        raise NotImplementedError
+        return SiteModels(model.repeat(num_sites, 1)) if self.has_site_models else GlobalModel(model)
 
     def round(self, state: Any, updates: Tensor, reports: Reports) -> tuple[Any, Outcome]:
         """One aggregation. ``updates`` (n, d) float32: trained minus received, zero rows for absent sites."""
         raise NotImplementedError
 
     def restart_from(self, state: Any, models: Tensor) -> Any:
-        """The state, where sites start the next round from ``models`` (n, d), and not all from what `round` gave them.
+        """The state if sites start the next round from ``models`` (n, d), not all of them from the models of `round`.
 
         This happens if a guard withholds the outcome from a site, which then continues from its own model, or makes
         near copies share one. A method with a model per site keeps them as its state's ``models``, or overrides this.
@@ -170,10 +192,10 @@ class Method(Checked):
         return replace(state, models=models) if self.has_site_models else state
 
     def report(self, view: SiteView) -> dict[str, float]:
-        """The site half: the quantities named in `asks`, those of them that are available."""
+        """The site half: those of the quantities in `asks` that are available."""
         return {}
 
 
 def inner_products(updates: Tensor, reports: Reports) -> Tensor:
-    """(n, n) `gram` of a round's ``updates`` (n, d): the server's, computed once, where ``reports`` carry it."""
+    """(n, n) `gram` of a round's ``updates`` (n, d): the server's, computed once, if ``reports`` have it."""
     return gram(updates) if reports.products is None else reports.products

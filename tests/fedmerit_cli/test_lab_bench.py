@@ -166,12 +166,12 @@ def test_scenarios_are_judged_in_turn_and_tables_shown_after_each(bench, out, tm
 
 
 def test_known_answers_are_trained_as_asked_for(bench, out, tmp_path, asked):
-    printed = bench("known-answers", "--pool", tmp_path / "pool", "--sites", 3, *OPTIONS, "--recipe", "unet")
+    printed = bench("known-answers", "--pool", tmp_path / "pool", "--sites", 3, *OPTIONS, "--recipe", "quick")
     assert "trainings: 4 of 40 done" in printed
     cases = asked["cases"]
     assert (cases.out, cases.pool, cases.sites, cases.rounds) == (out, tmp_path / "pool", 3, 2)
     assert (list(cases.estimators), list(cases.seeds)) == (["data_size"], [4, 7])
-    assert cases.settings == {"lr": "0.1", "recipe": "unet"}
+    assert cases.settings == {"lr": "0.1", "recipe": "quick"}
     assert asked["sites"] == 3
     assert "generated" not in asked
 

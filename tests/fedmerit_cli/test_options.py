@@ -64,9 +64,9 @@ def test_options_that_cannot_be_used(values, message):
 def test_given_options_and_settings():
     options = RunOptions.read({"recipe": "quick", "rounds": 3, "settings": {"lr": 0.1}, "only": "A, B"})
     assert options.given() == {"rounds": 3, "only": ("A", "B"), "settings": {"recipe": "quick", "lr": 0.1}}
-    both = options.with_given(RunOptions.read({"recipe": "unet", "seed": 4, "min_sites": 2}))
+    both = options.with_given(RunOptions.read({"recipe": "quick", "seed": 4, "min_sites": 2}))
     assert both.given() == {
-        "rounds": 3, "seed": 4, "only": ("A", "B"), "min_sites": 2, "settings": {"recipe": "unet", "lr": 0.1},
+        "rounds": 3, "seed": 4, "only": ("A", "B"), "min_sites": 2, "settings": {"recipe": "quick", "lr": 0.1},
     }  # fmt: skip
     assert both.for_study("engine") == {
         "sites": None, "rounds": 3, "engine": "sim", "only": ("A", "B"), "min_sites": 2,

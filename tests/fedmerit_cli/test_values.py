@@ -277,7 +277,7 @@ def test_estimate_prints_and_writes_tables_and_a_figure(fedmerit, runs):
     [
         (("--estimators", "shap"), "--estimators 'shap': unknown"),
         (("--estimators", "data_size,data_size"), "name each once"),
-        (("--estimators", "in_run"), "was run without --values in_run and kept no updates"),
+        (("--estimators", "multi_round"), "was run without --values multi_round and kept no updates"),
     ],
 )
 def test_estimators_that_cannot_be_used(fedmerit, runs, tmp_path, given, message):

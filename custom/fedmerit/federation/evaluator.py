@@ -149,7 +149,7 @@ class Evaluator:
             return mean_importance([measure_importance(self._network(), self.cases, task)])
         rows = [row for row, site in enumerate(self.sites) if self.run_guard.accepts(site)]
         asked = [self.sites[row] for row in rows if row not in models.separate]
-        return (yield from submodels.ask(task, asked, now.when, now.least))
+        return (yield from submodels.ask(task, asked, now))
 
     def by_sites(self, tasks: Mapping[str, Evaluation]) -> Generator[Exchange, None, list[Evaluated | None]]:
         """The sites' answers to their tasks, in site order."""

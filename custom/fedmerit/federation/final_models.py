@@ -87,14 +87,6 @@ class BestRound:
         return not both or fsum(dice[row] for row in both) > fsum(self.dice[row] for row in both)
 
 
-def is_at_least_as_good(ones: Sequence[Evaluated | None], others: Sequence[Evaluated | None]) -> bool:
-    """Whether both are complete, and ``ones`` have at least the mean Dice of ``others``."""
-    if None in (*ones, *others):
-        return False
-    dice = [sum(mean_dice(one.overlaps[0]) for one in answers if one) for answers in (ones, others)]
-    return dice[0] >= dice[1]
-
-
 BEST = f"{MODELS}/best"
 EvaluationReplies = list[Evaluated | None]  # in site order
 Ask = Callable[[Mapping[str, Evaluation]], Generator[Exchange, None, EvaluationReplies]]  # tasks by site
@@ -134,14 +126,21 @@ class RunClosure:
         self.recorder.final_validation(rounds, validated)
         received = list(map(payload_bytes, tests.values()))
         self.recorder.final_test(rounds - 1, tested, received, models.tests_own_only, models.separate)
-        if self.config.training.finish == "own":
+        if self.config.training.final_model == "selected":
             yield from self._select_final_models(ask, ledger_head)
         return self.recorder.close()
 
     def _prefers_best(self, best: Models, ones: Sequence[Evaluated | None], last: Sequence[Evaluated | None]) -> bool:
-        """Whether the best round's models are at least as good as the last, at all sites that are never separate."""
+        """Whether the best round's models have at least the last ones' mean Dice, over sites that are never separate.
+
+        No, if one of these sites gave no evaluation.
+        """
         rows = [row for row in range(len(self.sites)) if row not in {*self.models.separate, *best.separate}]
-        return is_at_least_as_good([ones[row] for row in rows], [last[row] for row in rows])
+        answers = [[evaluated[row] for row in rows] for evaluated in (ones, last)]
+        if any(None in one for one in answers):
+            return False
+        dice = [sum(mean_dice(one.overlaps[0]) for one in models if one) for models in answers]
+        return dice[0] >= dice[1]
 
     def record(self) -> dict[str, Any]:
         """For the last round's ledger record: digests of the models that are saved, or may be if they are the best."""

@@ -210,17 +210,8 @@ def candidate_task(
     ledger: str = GENESIS,
 ) -> Evaluation:
     """The evaluation of candidate models on a split, with ``statistics`` of `candidate_statistics`."""
-    buffers, shares = statistics
-    return Evaluation(
-        round=round,
-        split=split,
-        models=candidates.models,
-        mixtures=candidates.mixtures,
-        buffers=buffers,
-        shares=shares,
-        bins=candidates.bins,
-        ledger=ledger,
-    )
+    models, mixtures, bins = candidates.models, candidates.mixtures, candidates.bins
+    return Evaluation(round, split, models, mixtures, *statistics, bins, ledger=ledger)
 
 
 def measure_importance(network: nn.Module, cases: Sequence[Case], task: ImportanceTask) -> Importance:

@@ -10,7 +10,7 @@ from torch.nn.modules.conv import _ConvNd
 
 from fedmerit import flat
 from fedmerit.core import Layout
-from fedmerit.federation.exchange import Exchange
+from fedmerit.federation.exchange import Exchange, Moment
 from fedmerit.trainers.monai_trainer import neurons
 from fedmerit.trainers.monai_trainer.networks import output_modules
 from fedmerit.wire.inspection import check_importance
@@ -68,19 +68,14 @@ class Submodels:
         self.held: Tensor | None = None  # (n, H) bool; None: all
         self._cost: tuple[int, dict[str, str]] = 0, {}  # bytes sent to each site for it; by site, why it did not count
 
-    def ask(
-        self, task: ImportanceTask, sites: Sequence[str], when: str, least: int
-    ) -> Generator[Exchange, None, Tensor]:
+    def ask(self, task: ImportanceTask, sites: Sequence[str], now: Moment) -> Generator[Exchange, None, Tensor]:
         """Have the sites measure; (H,) mean importance."""
         hidden = neurons.count(self.network)
-        exchange = Exchange(
-            dict.fromkeys(sites, task),
-            lambda site, answer: check_importance(answer, task, hidden),
-            "importance of neurons",
-            when,
-            least,
-            earlier={},
-        )
+
+        def check_message(site: str, answer: object) -> str | None:
+            return check_importance(answer, task, hidden)
+
+        exchange = now.exchange(dict.fromkeys(sites, task), check_message, "importance of neurons", earlier={})
         yield exchange
         answers = [answer for answer in exchange.usable().values() if isinstance(answer, Importance)]
         self._cost = payload_bytes(task), exchange.faults()

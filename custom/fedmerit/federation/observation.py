@@ -80,7 +80,7 @@ class RoundObservation:
         view = RoundView(round, config.rounds, began, outcome.models, admission.updates, outcome.weights, reports)
         first, counted = admission.reward_groups.first, admission.counted
         if config.keep_updates:
-            kept = KeptRound(view, tuple(admission.group_statistics), models.statistics, first, counted)
+            kept = KeptRound(view, admission.group_statistics, models.statistics, first, counted)
             keep_round(self.run, kept)
         for name, observation in self.observers.observe(view):
             answers = yield from self.evaluator.observation(observation.candidates, admission, outcome.weights)
@@ -92,7 +92,7 @@ class KeptRound:
     """A round as the server held it, and the sites' BatchNorm statistics."""
 
     view: RoundView
-    buffers: tuple[Buffers, ...]  # `Admission.group_statistics`
+    buffers: Sequence[Buffers]  # `Admission.group_statistics`
     statistics: Buffers  # sent out
     first: Tensor  # (n,) row of the first site of each site's reward group
     counted: Tensor  # (n,) bool: the site's update has a part, and the site evaluates
@@ -108,14 +108,14 @@ def expand_groups(coalitions: Tensor, first: Tensor, counted: Tensor) -> Tensor:
 
 def keep_round(run: Path, kept: KeptRound) -> None:
     """Write a round's updates, and the models before and after it, into the run folder."""
-    view, reports = kept.view, kept.view.reports
+    view, reports = vars(kept.view), kept.view.reports
     content = {
-        **{name: getattr(view, name) for name in ("round", "rounds", "began", "ended", "updates", "weights")},
+        **{name: value for name, value in view.items() if name != "reports"},
         **{"num_samples": reports.num_samples, "present": reports.present},
         **{"buffers": [dict(one) for one in kept.buffers], "statistics": dict(kept.statistics)},
         **{"first": kept.first, "counted": kept.counted},
     }
-    write_atomically(_file(run, view.round), lambda file: torch.save(content, file))
+    write_atomically(_file(run, kept.view.round), lambda file: torch.save(content, file))
 
 
 def read_kept_rounds(run: Path, config: RunConfiguration) -> Iterator[KeptRound]:
@@ -133,9 +133,8 @@ def read_kept_rounds(run: Path, config: RunConfiguration) -> Iterator[KeptRound]
         except Exception as error:  # of any kind: torch's unpickler reads a damaged file
             raise BadInput(f"{path}: not readable ({type(error).__name__}); run again with --keep-updates") from error
         reports = Reports(content.pop("num_samples"), content.pop("present"))
-        buffers, statistics = tuple(content.pop("buffers")), content.pop("statistics")
-        first, counted = content.pop("first"), content.pop("counted")
-        yield KeptRound(RoundView(**content, reports=reports), buffers, statistics, first, counted)
+        kept = {name: content.pop(name) for name in ("buffers", "statistics", "first", "counted")}
+        yield KeptRound(RoundView(**content, reports=reports), **kept)
 
 
 def _file(run: Path, round: int) -> Path:

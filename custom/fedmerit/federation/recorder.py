@@ -140,7 +140,7 @@ class Recorder:
         self.results.append(rows)
 
     def best_test(self, round: int, tests: Sequence[Evaluated | None]) -> None:
-        """Write down the test Dice of the models that ``round`` began with, which validation patients liked best."""
+        """Record the test Dice of the models that ``round`` began with, which did best on validation patients."""
         self._note_logs(tests)
         rows = []
         for place, (site, test) in enumerate(zip(self.sites, tests, strict=True)):
@@ -184,7 +184,7 @@ class Recorder:
     def _cross_site(
         self, tests: Sequence[Evaluated | None], tests_own_only: bool, separate: Collection[int]
     ) -> dict[str, dict[str, dict[str, float]]]:
-        """Mean test Dice by sites of the images and of the model, in the form of NVFlare's ``cross_val_results.json``."""
+        """Mean test Dice by the site of the images and of the model, as in NVFlare's ``cross_val_results.json``."""
         matrix = {}
         for row, (site, test) in enumerate(zip(self.sites, tests, strict=True)):
             if test:

@@ -106,7 +106,7 @@ class Site:
         self.participants, self.caps = participants, dict(caps or {})
         self._evaluations = Evaluations(config)
         self.models = self._models(ask_peer, key)
-        selects = config.training.finish == "own"
+        selects = config.training.final_model == "selected"
         self._final_selector = FinalModelSelector(config, folder, memory, lambda: self.network) if selects else None
 
     def _models(self, ask_peer: AskPeer, key: SiteKey | None) -> ModelsFromServer:

@@ -91,26 +91,17 @@ class History:
     def empty(cls, sites: int) -> "History":
         """Before round 0."""
         unknown = torch.full((sites,), torch.nan, dtype=torch.float64)
-        zeros = torch.zeros(sites, dtype=torch.long)
-        pairs = torch.zeros(sites, sites, dtype=torch.long)
+        no = torch.zeros(sites, dtype=torch.bool)
+        means = ("usual", "direction", "own_cosine", "response", "likeness", "rater_distance", "leave_one_out_error")
+        flags = ("claim_was_wrong", "update_was_changed", "keeps_own_model", "dominates_step", "is_outlier_rater")
         return cls(
-            usual=unknown,
             sketches=torch.zeros(sites, WIDTH),
             nearness=unknown.repeat(sites, 1),
-            copied=pairs.bool(),
-            direction=unknown,
-            own_cosine=unknown,
-            response=unknown,
+            copied=torch.zeros(sites, sites, dtype=torch.bool),
             responses=Responses.none(sites, WIDTH),
-            likeness=unknown,
             verdicts=Verdicts.none(len(KINDS), sites),
-            claim_was_wrong=zeros.bool(),
-            update_was_changed=zeros.bool(),
-            keeps_own_model=zeros.bool(),
-            dominates_step=zeros.bool(),
-            is_outlier_rater=zeros.bool(),
-            rater_distance=unknown,
-            leave_one_out_error=unknown,
+            **dict.fromkeys(means, unknown),
+            **dict.fromkeys(flags, no),
         )
 
     def content(self) -> dict[str, Any]:

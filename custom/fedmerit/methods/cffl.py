@@ -41,9 +41,9 @@ class CFFLState:
 class CFFL(Method, EvaluatesCandidates):
     """CFFL's server half; R are the present sites that are not removed.
 
-    A site whose reputation falls below ``coef`` / |R| is removed: it neither uploads nor receives any more and trains
-    alone (with ``reward="global"`` it goes on receiving). Where nobody would remain, nobody is removed; where only
-    removed sites come, they are taken back.
+    A site whose reputation falls below ``coef`` / |R| is removed: it no longer uploads or receives, and trains
+    locally (with ``reward="global"`` it still receives). If no site would remain, none is removed; if only removed
+    sites are present, they are readmitted.
 
     N, sums and maxima go over the sites present; absent ones keep reputation and model.
 
@@ -54,7 +54,7 @@ class CFFL(Method, EvaluatesCandidates):
     theta: float = parameter(1.0, "share of its update that a site uploads, the largest entries", above=0, high=1)
     clip: float | None = parameter(None, "bound on every entry of an update; None: none", above=0)
     alpha: float | None = parameter(None, "of the sinh; None: min(5, 0.7 N), N the sites present", above=0, high=100)
-    # 1/6 is released for unbalanced classes; by the 1/3 of the others, honest hospitals were removed
+    # the released code has 1/6 for unbalanced classes, else 1/3, which removed honest hospitals
     coef: float = parameter(1 / 6, "of the threshold below which a site is removed", low=0)
     reward: str = parameter(
         "sparse", "the largest entries by reputation; global: one model, c its weights", choices=("sparse", "global")
@@ -91,7 +91,7 @@ class CFFL(Method, EvaluatesCandidates):
         return trained_candidates(state.models, updates, reports)
 
     def round(self, state: CFFLState, updates: Tensor, reports: Reports) -> tuple[CFFLState, Outcome]:
-        """``updates`` (n, d): reputations, removals, the aggregate over R, everybody's part of it."""
+        """``updates`` (n, d): reputations, removals, the aggregate over R, and every site's part of it."""
         assert reports.candidates is not None
         present = reports.present
         utility = to_sites(reports.candidates.dice, present)
@@ -141,9 +141,9 @@ class CFFL(Method, EvaluatesCandidates):
         """(n, d) ``models`` with what each site earns by its ``quota`` (n,), and (n,) the weights of the aggregate.
 
         Args:
-            models: (n, d) where the sites trained from.
+            models: (n, d) from which the sites trained.
             clipped: (n, d) their updates.
-            uploads: (n, d) what came of these.
+            uploads: (n, d) the part of these that they sent.
             quota: (n,) 0 to 1.
             remaining: (n,) bool, R.
             reports: of the round.
@@ -152,8 +152,8 @@ class CFFL(Method, EvaluatesCandidates):
         update = aggregate(torch.zeros_like(uploads[0]), images, uploads)
         models = Reward(update, quota, own=kept(self.unrewarded, clipped)).add_to(models)
         if self.unrewarded == "nothing":
-            alone = reports.present & ~remaining
-            models[alone] += clipped[alone]
+            left_out = reports.present & ~remaining
+            models[left_out] += clipped[left_out]
         return models, share(images, remaining)
 
 

@@ -1,7 +1,7 @@
 """CGSV: Xu et al., Gradient Driven Rewards to Guarantee Fairness in Collaborative Machine Learning, NeurIPS 2021.
 
-A site contributes as much as its update points where the reputation-weighted sum of all points (the cosine, which
-approximates the site's Shapley value). The better its reputation, the more entries of that sum it downloads.
+A site's contribution is the cosine of its update to the reputation-weighted sum of all, which approximates its Shapley
+value. The higher its reputation, the more entries of that sum it downloads.
 """
 
 from dataclasses import dataclass, replace
@@ -34,7 +34,7 @@ class CGSVState:
     reputation: Tensor  # (n,) r of the last round; 0 before a site's first
     round: Tensor  # () rounds played: the seed of sampled permutations
     tensor_sizes: Tensor  # (tensors,) elements of each tensor in the vector; none with mask="global"
-    server: Tensor  # (d,) the server's model, which takes every u_N whole; what rewards fall short of
+    server: Tensor  # (d,) the server's model, which adds every whole u_N; the reference of rewards
     outputs: Tensor  # places of the output layer's parameters in the vector
 
 
@@ -42,8 +42,8 @@ class CGSVState:
 class CGSV(Method):
     """Reputation from cosines, and downloads from reputation (Eqs. 1-5, Xu et al. 2021).
 
-    The first round aggregates by sample shares, since r_{i,0} = 0 leaves Eq. 1 empty. An update of zero counts as no
-    direction: its cosine is 0. Sums, maxima and N go over the sites present; absent ones keep reputation and model.
+    The first round aggregates by sample shares, since r_{i,0} = 0 leaves Eq. 1 empty. An update of zero has the
+    cosine 0. Sums, maxima and N go over the sites present; absent ones keep reputation and model.
 
     Raises:
         ValueError: a parameter does not follow its rule, or belongs to another reward.
@@ -58,7 +58,7 @@ class CGSV(Method):
     contribution: str = parameter(
         "cosine", "ψ (Eq. 3), or exact: the Shapley value φ that it approximates", choices=("cosine", "exact")
     )
-    permutations: int = parameter(1000, "sampled for contribution=exact where more than 24 sites are present", low=2)
+    permutations: int = parameter(1000, "sampled for contribution=exact with more than 24 sites", low=2)
     reward: str = parameter(
         "sparse", "one model per site; or global: reputations weigh one model for all", choices=("sparse", "global")
     )
@@ -74,7 +74,6 @@ class CGSV(Method):
         contribution="cosine of its update to the weighted sum, or its Shapley value",
         weights="reputation",
         download="own model, plus the largest entries its reputation earns; or one global model",
-        site_work="training",
         paper="Xu et al. 2021",
     )
 
@@ -122,11 +121,9 @@ class CGSV(Method):
         models = server = state.server + u_N
         if self.reward == "sparse":
             boosted = torch.tanh(self.beta * deserved(self.contributions, reputation, present))
-            quantities["quota"] = fractions_of_largest(boosted, present)
-            reward = Reward(
-                u_N, quantities["quota"], state.tensor_sizes.tolist(), kept(self.unrewarded, updates)
-            )  # Eq. 5
-            models = reward.add_to(state.models)
+            quantities["quota"] = quota = fractions_of_largest(boosted, present)
+            reward = Reward(u_N, quota, state.tensor_sizes.tolist(), kept(self.unrewarded, updates))
+            models = reward.add_to(state.models)  # Eq. 5
             quantities["reward_distance"] = norms_outside(u_N, reward.masks)
             quantities["model_distance"] = distances(models, server)
             if len(state.outputs):

@@ -1,8 +1,8 @@
 """CYCle: Tastan et al., CYCle: Choosing Your Collaborators Wisely to Enhance Collaborative Fairness, 2025.
 
 Every site n keeps its own model. It learns from the predictions of peer k as far as k's reputation r_(n,k) goes: how
-well k segments n's images or, in the paper, how far learning from k points where n's masks point (Eqs. 4 and 5). It
-shares its own predictions with k with probability r_(n,k) (Section 4.2): who is of no use to it gets nothing.
+well k segments n's images or, in the paper, how well the gradient of learning from k aligns with that of n's masks
+(Eqs. 4 and 5). It shares its own predictions with k with probability r_(n,k) (Section 4.2).
 """
 
 from collections.abc import Mapping
@@ -19,26 +19,26 @@ from fedmerit.methods.peer_scores import OWN_LOSSES, agreements, misalignments, 
 from fedmerit.parameters import parameter
 from fedmerit.vectors import aggregate
 
-SCORES = {"gradients": "misalignment", "agreement": "agreement"}  # what a site says of a peer, by `CYCle.score`
+SCORES = {"gradients": "misalignment", "agreement": "agreement"}  # what a site reports of a peer, by `CYCle.score`
 
 
 @dataclass(frozen=True)
 class CYCleState:
-    """What the sites have and hold of each other."""
+    """The sites' models and their reputations of each other."""
 
     models: Tensor  # (n, d)
-    reputation: Tensor  # (n, n) r_(n,k), row n; NaN where n has never scored k
+    reputation: Tensor  # (n, n) r_(n,k), row n; NaN if n has never scored k
     estimate: Tensor  # (n, n) r̃_(n,k) of the last time n scored k
     round: Tensor  # () the coming round
 
 
 @dataclass(frozen=True)
 class CYCle(Method, LearnsFromPeers):
-    """CYCle, of which a site does `learn_from` and the one that keeps the reputations the rest.
+    """CYCle: a site does `learn_from`, the server the rest.
 
-    Scoring is due in the first collaborative round and every R rounds after it. Everybody shares for it, and so does
-    whoever holds no reputation of a peer yet, with that peer. A warm-up by FedAvg ends with a round alone, since models
-    that are one have nothing to say of each other.
+    Scoring is due in the first collaborative round and every R rounds after it. All sites share for it, and a site
+    without a reputation of a peer shares with that peer. A warm-up by FedAvg ends with a round of local training, since
+    equal models teach each other nothing.
 
     Raises:
         ValueError: a parameter does not follow its rule, ``tau_opt`` is not below ``tau_max``, or sites that keep their
@@ -49,7 +49,8 @@ class CYCle(Method, LearnsFromPeers):
     tau_opt: float = parameter(0.25, "misalignment up to which r̃ is 1", low=0, below=1)
     tau_max: float = parameter(0.75, "misalignment from which r̃ is 0", above=0, high=1)
     R: int = parameter(5, "collaborative rounds from one scoring to the next; not given in the paper", low=1)
-    lambda0: float = parameter(1.0, "λ0, tuned on Dice (docs/studies/cycle-shifted-masks.md); the paper: 50, of images of one class", low=0)
+    # tuned on Dice: docs/studies/cycle-shifted-masks.md
+    lambda0: float = parameter(1.0, "λ0; the paper: 50, of images of one class", low=0)
     T: float = parameter(5.0, "temperature, of CaPriDe; not given in the paper", above=0)
     warmup: int = parameter(8, "rounds before sites learn from each other; 8 of 30, as the paper's 25 of 100", low=0)
     warmup_by: str = parameter("fedavg", "as one model; own, the paper's: local training", choices=("own", "fedavg"))
@@ -86,7 +87,7 @@ class CYCle(Method, LearnsFromPeers):
 
     @property
     def peer_quantities(self) -> Mapping[str, Range]:
-        """Whether they could be used, and how they score."""
+        """Whether their predictions could be used, and their score."""
         return {name: self.peer_ranges[name] for name in ("available", SCORES[self.score])}
 
     @property
@@ -96,11 +97,11 @@ class CYCle(Method, LearnsFromPeers):
 
     @property
     def needs(self) -> Needs:
-        """A round together."""
-        return Needs(rounds=self.together + 1, why=f"with warmup={self.warmup} nobody learns from anybody before")
+        """A collaborative round."""
+        return Needs(rounds=self.together + 1, why=f"with warmup={self.warmup} no site learns from another before")
 
     def scores(self, round: int) -> bool:
-        """Whether everybody scores everybody in a round: t mod R = 0, t counted from the first one together."""
+        """Whether all sites score all peers in a round: t mod R = 0, t counted from the first one together."""
         return round >= self.together and (round - self.together) % self.R == 0
 
     def start(self, model: Tensor, num_sites: int, layout: Layout) -> CYCleState:
@@ -119,7 +120,7 @@ class CYCle(Method, LearnsFromPeers):
         return torch.ones_like(weights) if self.scores(round) else weights.nan_to_num(1.0)
 
     def round(self, state: CYCleState, updates: Tensor, reports: Reports) -> tuple[CYCleState, Outcome]:
-        """``updates`` (n, d): θ_n ← θ_n + Δ_n, and the reputations of what the sites found this round."""
+        """``updates`` (n, d): θ_n ← θ_n + Δ_n, and the reputations from this round's scores."""
         models, present = state.models + updates, reports.present
         due, name = state.reputation.isnan() | self.scores(int(state.round)), SCORES[self.score]
         said = reports.pairs[name].where(due & present[:, None], torch.nan).fill_diagonal_(torch.nan)
@@ -139,12 +140,12 @@ class CYCle(Method, LearnsFromPeers):
         return CYCleState(outcome.models, r, estimate, state.round + 1), outcome
 
     def restart_from(self, state: CYCleState, models: Tensor) -> CYCleState:
-        """As `Method.restart_from`; a warm-up by FedAvg goes on from the model of all."""
+        """As `Method.restart_from`; a warm-up by FedAvg continues from the model of all."""
         as_one = self.warmup_by == "fedavg" and state.round < self.warmup
         return state if as_one else super().restart_from(state, models)
 
     def learn_from(self, view: PeerView) -> PeerTerm:
-        """Reputation scoring where it is due (Algorithm 1, lines 2 to 12), then λ0 Σ_k r_(n,k) L_DL(n,k)."""
+        """Reputation scoring if it is due (Algorithm 1, lines 2 to 12), then λ0 Σ_k r_(n,k) L_DL(n,k)."""
         before = torch.tensor(list(view.weights.values()), dtype=torch.float64)
         all_due = self.scores(view.round)
         due = [peer for peer, r in view.weights.items() if all_due or r != r]  # NaN: never scored
@@ -156,7 +157,7 @@ class CYCle(Method, LearnsFromPeers):
         return PeerTerm(loss, {SCORES[self.score]: said}, dict(zip(view.weights, r, strict=True)))
 
     def compute_reputation(self, said: Tensor) -> Tensor:
-        """r̃, 0 to 1, of what was said of peers; NaN stays NaN."""
+        """r̃, 0 to 1, of the scores of peers; NaN stays NaN."""
         return said if self.score == "agreement" else current_reputation(said, self.tau_opt, self.tau_max)
 
     def _score(self, view: PeerView, due: list[str]) -> dict[str, float]:
@@ -171,11 +172,11 @@ def current_reputation(misalignment: Tensor, tau_opt: float, tau_max: float) -> 
 
 
 def remembered(reputation: Tensor, now: Tensor, alpha: float) -> Tensor:
-    """r = α r + (1-α) r̃; r̃ where there was none, r where ``now`` r̃ is NaN: not scored, or not available."""
+    """r = α r + (1-α) r̃; r̃ if there was none, r if ``now`` r̃ is NaN: not scored, or not available."""
     updated = torch.where(reputation.isnan(), now, alpha * reputation + (1 - alpha) * now)
     return torch.where(now.isnan(), reputation, updated)
 
 
 def average_holders(values: Tensor) -> Tensor:
-    """(n,) mean of each column of (n, n), NaN left out; 0 where there is nothing else."""
+    """(n,) mean of each column of (n, n), NaN left out; 0 if there is nothing else."""
     return values.nanmean(dim=0).nan_to_num(0.0)

@@ -32,13 +32,7 @@ class FedAdam(Method):
     eta: float = parameter(1e-2, "η, the server's step", above=0)
     tau: float = parameter(1e-3, "τ, added to the root of the second moment: the larger, the less adaptive", above=0)
 
-    about: ClassVar[About] = About(
-        contribution="share of training images",
-        weights="share of training images",
-        download="global model",
-        site_work="training",
-        paper="Reddi et al. 2021",
-    )
+    about: ClassVar[About] = About(paper="Reddi et al. 2021")
 
     def start(self, model: Tensor, num_sites: int, layout: Layout) -> FedAdamState:
         """The state before round 0; ``model`` is (d,)."""

@@ -46,14 +46,14 @@ class FedAVE(Method, EvaluatesCandidates, RestsOnSelfReports):
 
     KL compares histograms of losses per image of one model, on the site's training images and on the server's. The
     released code takes it between two lists of batch losses in the order they happen to come, which is not offered:
-    ``form="released"`` is its score and its quota alone. The first reputation is the first score, and already rewarded.
+    ``form="released"`` is only its score and its quota. The first reputation is the first score, and already rewarded.
     Sums and maxima go over the sites present; absent ones keep reputation and model.
 
-    KL of two samples of one distribution is not 0, so that by its ratio to the least (K) sites of one distribution
-    would earn differently. By default it counts as no less than what is to be expected of them; ``kl_floor`` names
-    another bound, 0.001 being next to none, as in the paper. By default, too, a site keeps what it trained where it
-    earns nothing; the paper's is ``unrewarded="nothing"``. With ``distributions="none"``, as under the guard, nearness
-    is 1, and no losses are asked for.
+    KL of two samples of one distribution is not 0, so sites of one distribution would earn differently by its ratio to
+    the least (K). By default it counts as no less than its expected value; ``kl_floor`` names another bound, 0.001
+    being next to none, as in the paper. By default, too, a site keeps what it trained in entries that it does not earn;
+    the paper's is ``unrewarded="nothing"``. With ``distributions="none"``, as under the guard, nearness is 1, and the
+    method asks for no losses.
     """
 
     tau: float | None = parameter(
@@ -64,7 +64,7 @@ class FedAVE(Method, EvaluatesCandidates, RestsOnSelfReports):
     bins: int = parameter(10, "of a histogram of losses, on [0, 1]", low=1, high=MOST_BINS)
     smoothing: float = parameter(1.0, "added to the count of every bin", above=0)
     kl_floor: float | None = parameter(
-        None, "of the divergence; None: what sampling alone gives, (bins - 1)/2 (1/n_i + 1/n_V)", above=0
+        None, "of the divergence; None: its expectation by sampling, (bins - 1)/2 (1/n_i + 1/n_V)", above=0
     )
     floor: float = parameter(1e-3, "of the reputation before it is normalised", above=0)
     form: str = parameter(
@@ -76,7 +76,7 @@ class FedAVE(Method, EvaluatesCandidates, RestsOnSelfReports):
         "global", "the largest entries of the whole aggregate, or of each tensor", choices=("global", "per_tensor")
     )
     distributions: str = parameter(
-        "both", "where nearness counts (Table 4's ablation)", choices=("both", "reputation", "quota", "none")
+        "both", "what nearness counts in (Table 4's ablation)", choices=("both", "reputation", "quota", "none")
     )
     clip: float | None = parameter(None, "bound on every entry of an update; the paper: 1e-3; None: none", above=0)
     unrewarded: str = unrewarded_parameter("own")
@@ -86,7 +86,6 @@ class FedAVE(Method, EvaluatesCandidates, RestsOnSelfReports):
     has_site_models: ClassVar[bool] = True
     about: ClassVar[About] = About(
         contribution="server validation Dice, times how alike its losses and the server's are",
-        weights="share of training images",
         download="own model, plus the largest entries by reputation and likeness",
         site_work="training, losses of training images, evaluation of the sites' models",
         paper="Wang et al. 2024",
@@ -99,12 +98,12 @@ class FedAVE(Method, EvaluatesCandidates, RestsOnSelfReports):
 
     @property
     def loss_bins(self) -> int:
-        """As many; none where distributions count nowhere."""
+        """`bins`; 0 if distributions do not count."""
         return self.bins if self.distributions != "none" else 0
 
     @property
     def without_self_reports(self) -> "FedAVE":
-        """Without nearness, which rests on what sites say of their losses."""
+        """Without nearness, which depends on the losses that sites report."""
         return replace(self, distributions="none")
 
     def start(self, model: Tensor, num_sites: int, layout: Layout) -> FedAVEState:
@@ -120,7 +119,7 @@ class FedAVE(Method, EvaluatesCandidates, RestsOnSelfReports):
         return with_received(candidates, state.models, reports, self.bins) if self.loss_bins else candidates
 
     def most_candidates(self, sites: int) -> int:
-        """Two of each, where losses are compared."""
+        """Two of each site if losses are compared."""
         return 2 * sites if self.loss_bins else sites
 
     def round(self, state: FedAVEState, updates: Tensor, reports: Reports) -> tuple[FedAVEState, Outcome]:
@@ -129,7 +128,7 @@ class FedAVE(Method, EvaluatesCandidates, RestsOnSelfReports):
         present, weights = reports.present, reports.data_share
         count = int(present.sum())
         accuracy = to_sites(reports.candidates.dice[:count], present)
-        kl = present.double()  # nothing is told apart where no losses are compared
+        kl = present.double()  # all alike if no losses are compared
         if self.loss_bins:
             own = torch.stack([reports.values[name] for name in self.asks], dim=1)[present]  # (k, bins)
             validation = reports.candidates.losses[count:]
@@ -140,7 +139,7 @@ class FedAVE(Method, EvaluatesCandidates, RestsOnSelfReports):
         new = (accuracy * (factors[self.form] if counts else 1)).where(present, 0.0)
         known = remember(state.reputation, new, self.alpha, present)
         seen = state.reputation > 0
-        first = share(new, present) if seen[present].any() else new  # beside reputations that sum to 1
+        first = share(new, present) if seen[present].any() else new  # others' reputations sum to 1
         reputation = torch.where(seen, known, first).clamp(min=self.floor)
         reputation = reshare(state.reputation, reputation, present)
 

@@ -8,15 +8,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from fedmerit.core import About, Layout, Method, Needs, Outcome, Reports
+from fedmerit.core import About, GlobalModel, Method, Needs, Outcome, Reports
 from fedmerit.vectors import aggregate
-
-
-@dataclass(frozen=True)
-class FedAvgState:
-    """What FedAvg remembers: the global model."""
-
-    model: Tensor  # (d,)
 
 
 @dataclass(frozen=True)
@@ -24,20 +17,10 @@ class FedAvg(Method):
     """Weights are sample shares of the sites present; so is the contribution it credits. Nothing is remembered."""
 
     needs: ClassVar[Needs] = Needs(sums_only=True)
-    about: ClassVar[About] = About(
-        contribution="share of training images",
-        weights="share of training images",
-        download="global model",
-        site_work="training",
-        paper="McMahan et al. 2017",
-    )
+    about: ClassVar[About] = About(paper="McMahan et al. 2017")
 
-    def start(self, model: Tensor, num_sites: int, layout: Layout) -> FedAvgState:
-        """The state before round 0; ``model`` is (d,)."""
-        return FedAvgState(model)
-
-    def round(self, state: FedAvgState, updates: Tensor, reports: Reports) -> tuple[FedAvgState, Outcome]:
+    def round(self, state: GlobalModel, updates: Tensor, reports: Reports) -> tuple[GlobalModel, Outcome]:
         """``updates`` (n, d): w ← w + Σ p_i Δ_i (Algorithm 1, McMahan et al. 2017)."""
         weights = reports.data_share
         model = aggregate(state.model, weights, updates)
-        return FedAvgState(model), Outcome.by_weights(weights, reports, model)
+        return GlobalModel(model), Outcome.by_weights(weights, reports, model)

@@ -30,13 +30,7 @@ class FedAvgM(Method):
     beta: float = parameter(0.9, "β, weight of the past in the momentum", low=0, below=1)
     eta: float = parameter(1.0, "η, the server's step", above=0)
 
-    about: ClassVar[About] = About(
-        contribution="share of training images",
-        weights="share of training images",
-        download="global model",
-        site_work="training",
-        paper="Hsu et al. 2019; Reddi et al. 2021",
-    )
+    about: ClassVar[About] = About(paper="Hsu et al. 2019; Reddi et al. 2021")
 
     def start(self, model: Tensor, num_sites: int, layout: Layout) -> FedAvgMState:
         """The state before round 0; ``model`` is (d,)."""

@@ -1,8 +1,9 @@
 """FedCE: Jiang et al., Fair Federated Medical Image Segmentation via Client Contribution Estimation, CVPR 2023.
 
-A site contributes as much as its update points where the others' do not (gradient space, Eq. 2) and as much
-as the model without it errs on its images (data space, Eq. 3). Both leave-one-outs of round t refer to the
-aggregation that made w_t, so a site computes them when it receives w_t.
+A site's contribution grows with the novelty of its update's direction (gradient space, Eq. 2) and with the error of
+the model without it on its images (data space, Eq. 3). Both leave-one-outs of round t refer to the
+aggregation that made w_t, so a site computes them when it
+receives w_t.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,11 +22,11 @@ from fedmerit.vectors import aggregate, cosine_to_others, share, share_known
 COMBINATIONS: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {  # of the shares of both terms, to Γ of Eq. 4
     "times": torch.mul,  # Multi.
     "plus": torch.add,  # Sum.
-    "cosine": lambda gamma_cos, gamma_err: gamma_cos,  # the ablations of Figure 6: gradient space alone,
-    "error": lambda gamma_cos, gamma_err: gamma_err,  # data space alone
+    "cosine": lambda gamma_cos, gamma_err: gamma_cos,  # the ablations of Figure 6: only gradient space,
+    "error": lambda gamma_cos, gamma_err: gamma_err,  # only data space
 }
 CLAIM_TOLERANCE = 1e-3  # float32 models leave some 1e-5 between a site's cosine and the server's
-EPSILON = 1e-6  # floor before a normalisation, as in NVFlare 2.9: below it there is rounding alone
+EPSILON = 1e-6  # floor before a normalisation, as in NVFlare 2.9: less is rounding
 LEAST_ERROR = 0.01  # that error="relative" divides by
 
 
@@ -36,21 +37,21 @@ class FedCEState:
     model: Tensor  # (d,)
     gamma_accumulated: Tensor  # (n,) Σ_t Γ_i of Eq. 5
     weights: Tensor  # (n,) of each site's last aggregation; NaN before its first
-    cosine: Tensor  # (n,) of the last round's updates, as the server computes it; NaN where there was none
-    cosine_mean: Tensor  # (n,) running means of estimate="server"
+    cosine: Tensor  # (n,) of the last round's updates, as the server computes it; NaN if there was none
+    cosine_mean: Tensor  # (n,) running means of `FedCENVFlare`
     minus_error_mean: Tensor  # (n,)
-    rounds: Tensor  # (n,) rounds a site took part in, of estimate="server"
+    rounds: Tensor  # (n,) rounds a site took part in, of `FedCENVFlare`
 
 
 @dataclass(frozen=True)
 class FedCE(Method, MeasuresLeaveOneOut):
     """FedCE's server half, and with `measure` its site half: Algorithm 1, its round index made consistent.
 
-    Weights are shared among the sites present; absent ones keep what they have accumulated. A site that is back has no
-    part in w_t, hence no leave-one-outs: in that round its terms count as the mean of the others'.
+    Weights are shared among the sites present; absent ones keep what they have accumulated. A site that was absent
+    has no update in w_t, hence no leave-one-outs: in that round its terms count as the mean of the others'.
     """
 
-    combine: str = parameter("times", "Γ of Eq. 4: Multi., Sum., or one term alone", choices=tuple(COMBINATIONS))
+    combine: str = parameter("times", "Γ of Eq. 4: Multi., Sum., or only one term", choices=tuple(COMBINATIONS))
     error: str = parameter(
         "absolute",
         "Γ_err: the error without a site (Eq. 3); relative: by that with it; others: by how much the others' rises",
@@ -61,7 +62,6 @@ class FedCE(Method, MeasuresLeaveOneOut):
     about: ClassVar[About] = About(
         contribution="novelty of its update's direction, error on its images of the model without it",
         weights="contribution, accumulated",
-        download="global model",
         site_work="training, cosine, validation without own model",
         paper="Jiang et al. 2023",
     )
@@ -97,12 +97,12 @@ class FedCE(Method, MeasuresLeaveOneOut):
         return state, replace(outcome, models=model)
 
     def weigh(self, state: FedCEState, products: Tensor, reports: Reports) -> tuple[FedCEState, Outcome]:
-        """Errors of the sites and cosines of the server, added to what was; ``products`` (n, n) of the updates."""
+        """Accumulate the sites' errors and the server's cosines; ``products`` (n, n) of the updates."""
         present = reports.present
         claim, minus_error = reports.values["cosine"], reports.values["minus_error"]
-        if len(state.model):  # the claim is a check of the site; a lie within the tolerance pays nothing
+        if len(state.model):  # the claim only checks the site; a false one within the tolerance gains nothing
             agrees, cosine = (claim - state.cosine).abs() <= CLAIM_TOLERANCE, state.cosine
-        else:  # encrypted: the sites' word is all there is
+        else:  # encrypted: only the sites know
             agrees, cosine = torch.ones_like(present), claim
         flagged = present & claim.isfinite() & ~agrees
 
@@ -111,7 +111,7 @@ class FedCE(Method, MeasuresLeaveOneOut):
         gamma = COMBINATIONS[self.combine](gamma_cos, gamma_err)  # Eq. 4
         known = present & cosine.isfinite() & minus_error.isfinite()
         accumulated, weights = state.gamma_accumulated, reports.data_share
-        if known.any():  # in round 0 nobody has an own update in w_t yet
+        if known.any():  # in round 0 no site has an update in w_t yet
             accumulated = accumulated + gamma.where(present, 0.0)
             weights = share(accumulated, present)  # Eq. 5 without its factor k
         outcome = Outcome(
@@ -124,7 +124,7 @@ class FedCE(Method, MeasuresLeaveOneOut):
         return replace(state, gamma_accumulated=accumulated), outcome
 
     def data_term(self, reports: Reports) -> Tensor:
-        """(n,) how much the model without a site errs on its images; NaN where that is not known."""
+        """(n,) error of the model without a site on its images; NaN if that is not known."""
         minus_error = reports.values["minus_error"]
         return minus_error / reports.values["error"].clamp(min=LEAST_ERROR) if self.error == "relative" else minus_error
 

@@ -22,7 +22,7 @@ class FedCENVFlare(FedCE):
     needs: ClassVar[Needs] = Needs()
 
     def weigh(self, state: FedCEState, products: Tensor, reports: Reports) -> tuple[FedCEState, Outcome]:
-        """Cosines of this round's updates, and errors of the sites."""
+        """Running means of the sites' errors and of the cosines of this round's updates."""
         present = reports.present
         seen = int(state.weights.isfinite().sum())
         unseen = 1 / (seen + 1) if seen else 1 / float(present.sum())

@@ -6,13 +6,12 @@ no say.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from fedmerit.core import About, Layout, Method, Needs, Outcome, Reports
-from fedmerit.methods.fedavg import FedAvgState
+from fedmerit.core import About, GlobalModel, Layout, Method, Needs, Outcome, Reports
 from fedmerit.parameters import parameter
 from fedmerit.vectors import aggregate, distances
 
@@ -21,14 +20,14 @@ from fedmerit.vectors import aggregate, distances
 class Krum(Method):
     """Scores from distances, weights from scores (Sec. 4, Blanchard et al. 2017).
 
-    n are the sites present. Equal scores share what is left to them, so that the order of sites decides nothing (the
+    n are the sites present. Equal scores share the remaining weight, so the order of sites has no effect (the
     paper takes the first): of three sites, the two nearest to each other. The chosen sites' weights, which are the
     credit too, are 1/m.
     """
 
     f: int | None = parameter(
         None,
-        "sites that may be malicious; n ≥ 2f + 3; None, or where too few are present: as many as that allows",
+        "sites that may be malicious; n ≥ 2f + 3; None, or if too few are present: as many as that allows",
         low=0,
     )
     m: int = parameter(1, "updates taken, those of the lowest scores; above 1: Multi-Krum", low=1)
@@ -37,24 +36,22 @@ class Krum(Method):
     about: ClassVar[About] = About(
         contribution="whether its update is among the chosen",
         weights="equal among the chosen, those nearest to their neighbours",
-        download="global model",
-        site_work="training",
         paper="Blanchard et al. 2017",
     )
 
-    def start(self, model: Tensor, num_sites: int, layout: Layout) -> FedAvgState:
+    def start(self, model: Tensor, num_sites: int, layout: Layout) -> Any:
         """The state before round 0; ``model`` is (d,)."""
         if self.f is not None and num_sites < 2 * self.f + 3:
             raise ValueError(f"{num_sites} sites: krum with f={self.f} needs {2 * self.f + 3} or more; lower f")
-        return FedAvgState(model)
+        return super().start(model, num_sites, layout)
 
-    def round(self, state: FedAvgState, updates: Tensor, reports: Reports) -> tuple[FedAvgState, Outcome]:
+    def round(self, state: GlobalModel, updates: Tensor, reports: Reports) -> tuple[GlobalModel, Outcome]:
         """``updates`` (n, d): w ← w + mean of the m updates with the lowest scores."""
         present = reports.present
         chosen = self.chosen(updates[present])
         weights = torch.zeros(len(updates), dtype=torch.float64).masked_scatter(present, chosen)
         model = aggregate(state.model, weights, updates)
-        return FedAvgState(model), Outcome.by_weights(weights, reports, model)
+        return GlobalModel(model), Outcome.by_weights(weights, reports, model)
 
     def chosen(self, updates: Tensor) -> Tensor:
         """(k,) weights of ``updates`` (k, d), from s(i) = Σ ‖Δ_i - Δ_j‖² over its k - f - 2 nearest neighbours j."""

@@ -11,18 +11,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedmerit.core import About, Layout, Method, Outcome, Range, Reports, SiteView, inner_products
+from fedmerit.core import About, GlobalModel, Method, Outcome, Range, Reports, SiteView, inner_products
 from fedmerit.parameters import parameter
 from fedmerit.vectors import aggregate, share
 
 EPSILON = 1e-10  # added to every loss
-
-
-@dataclass(frozen=True)
-class QFedAvgState:
-    """What q-FedAvg remembers: the global model."""
-
-    model: Tensor  # (d,)
 
 
 @dataclass(frozen=True)
@@ -44,16 +37,11 @@ class QFedAvg(Method):
     about: ClassVar[About] = About(
         contribution="training loss to the power q",
         weights="training loss to the power q",
-        download="global model",
         site_work="training, losses of training images",
         paper="Li et al. 2020",
     )
 
-    def start(self, model: Tensor, num_sites: int, layout: Layout) -> QFedAvgState:
-        """The state before round 0; ``model`` is (d,)."""
-        return QFedAvgState(model)
-
-    def round(self, state: QFedAvgState, updates: Tensor, reports: Reports) -> tuple[QFedAvgState, Outcome]:
+    def round(self, state: GlobalModel, updates: Tensor, reports: Reports) -> tuple[GlobalModel, Outcome]:
         """``updates`` (n, d): w ← w + Σ F^q LΔ / Σ h, h = q F^(q-1) ‖LΔ‖² + L F^q (Algorithm 2)."""
         present = reports.present
         loss = mean_where_unknown(reports.values["loss"], present) + EPSILON
@@ -70,7 +58,7 @@ class QFedAvg(Method):
             models=model,
             quantities={"loss": reports.values["loss"].where(present, torch.nan)},
         )
-        return QFedAvgState(model), outcome
+        return GlobalModel(model), outcome
 
     def report(self, view: SiteView) -> dict[str, float]:
         """F_i, the mean loss of the received model on the site's training images."""
@@ -78,7 +66,7 @@ class QFedAvg(Method):
 
 
 def mean_where_unknown(losses: Tensor, present: Tensor) -> Tensor:
-    """(n,) the present sites' ``losses``, the mean of those known where they are not finite; 0 for absent sites."""
+    """(n,) the present sites' ``losses``, the mean of the finite ones instead of any other; 0 for absent sites."""
     known = present & losses.isfinite()
     mean = losses[known].mean() if known.any() else losses.new_tensor(1.0)
     return losses.where(known, mean) * present

@@ -9,10 +9,7 @@ from fedmerit.methods.cffl import CFFL
 from fedmerit.methods.cffl_released import CFFLReleased
 from fedmerit.methods.cgsv import CGSV
 from fedmerit.methods.cycle import CYCle
-from fedmerit.methods.data_weighted import DataWeighted
 from fedmerit.methods.ditto import Ditto
-from fedmerit.methods.eci import ECI
-from fedmerit.methods.euclidean import Euclidean
 from fedmerit.methods.fedadam import FedAdam
 from fedmerit.methods.fedave import FedAVE
 from fedmerit.methods.fedavg import FedAvg
@@ -20,22 +17,21 @@ from fedmerit.methods.fedavgm import FedAvgM
 from fedmerit.methods.fedbn import FedBN
 from fedmerit.methods.fedce import FedCE
 from fedmerit.methods.fedce_nvflare import FedCENVFlare
-from fedmerit.methods.fedci import FedCI
+from fedmerit.methods.fedci import ECI, FedCI
 from fedmerit.methods.fedprox import FedProx
 from fedmerit.methods.fedsac import FedSAC
 from fedmerit.methods.fedvalue import FedValue
 from fedmerit.methods.krum import Krum
-from fedmerit.methods.median import Median
 from fedmerit.methods.pooled import Pooled
 from fedmerit.methods.qfedavg import QFedAvg
 from fedmerit.methods.rffl import RFFL
-from fedmerit.methods.round_robin import RoundRobin
 from fedmerit.methods.scaffold import SCAFFOLD
 from fedmerit.methods.shapfed import ShapFed
 from fedmerit.methods.silobn import SiloBN
 from fedmerit.methods.standalone import Standalone
-from fedmerit.methods.trimmed import Trimmed
+from fedmerit.methods.trimmed import Median, Trimmed
 from fedmerit.methods.vpdl import VPDL
+from fedmerit.methods.xu_baselines import DataWeighted, Euclidean, RoundRobin
 from fedmerit.plugins import Catalogue
 
 OWN: Mapping[str, type[Method]] = {

@@ -34,16 +34,16 @@ class RFFL(Method):
     """Clip, aggregate by reputation, remember cosines, expel, reward.
 
     Sums and maxima go over the sites R that are present and not removed; absent ones keep reputation and model. The
-    first round aggregates by their sample shares. A removed site trains on alone: its update has weight 0 and stays in
-    its own model, and no reward comes. With ``coef`` below 1 the best of R is never removed. Where all sites present
-    were removed before, the weights are their sample shares, but nobody downloads anything. The defaults repair the
+    first round aggregates by their sample shares. A removed site trains locally: its update has weight 0 and stays in
+    its own model, without a reward. With ``coef`` below 1 the best of R is never removed. If all present sites were
+    removed before, the weights are their sample shares, but no site downloads anything. The defaults repair the
     released code, which is ``keep_own``, ``clamp=False`` (negative reputations then are negative weights),
     ``boost=False`` and ``mask="per_tensor"``.
     """
 
     alpha: float = parameter(0.95, "weight of the past in the reputation", low=0, high=1)
     gamma: float | None = parameter(None, "Γ, norm that longer updates are clipped to; None: Σ p_i ||Δ_i||", above=0)
-    coef: float = parameter(1 / 3, "removed is who falls below coef / |R|", low=0, below=1)
+    coef: float = parameter(1 / 3, "removed is a site below coef / |R|", low=0, below=1)
     warmup: int = parameter(10, "rounds a site takes part in before it can be removed", low=0)
     boost: bool = parameter(True, "quotas tanh(2 r / max r) / tanh(2), as the published numbers; false: r / max r")
     clamp: bool = parameter(True, "negative reputations count as 0")
@@ -55,7 +55,6 @@ class RFFL(Method):
         contribution="cosine of its update to the weighted sum",
         weights="reputation, 0 once expelled",
         download="own model, plus the largest entries its reputation earns",
-        site_work="training",
         paper="Xu and Lyu 2021",
     )
 

@@ -8,8 +8,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from fedmerit.core import About, Needs, Outcome, Reports
-from fedmerit.methods.fedavg import FedAvg, FedAvgState
+from fedmerit.core import About, GlobalModel, Needs, Outcome, Reports
+from fedmerit.methods.fedavg import FedAvg
 
 
 @dataclass(frozen=True)
@@ -19,14 +19,11 @@ class SiloBN(FedAvg):
     needs: ClassVar[Needs] = Needs()
     own_statistics: ClassVar[bool] = True
     about: ClassVar[About] = About(
-        contribution="share of training images",
-        weights="share of training images",
         download="global model, with its own BatchNorm statistics",
-        site_work="training",
         paper="Andreux et al. 2020",
     )
 
-    def round(self, state: FedAvgState, updates: Tensor, reports: Reports) -> tuple[FedAvgState, Outcome]:
+    def round(self, state: GlobalModel, updates: Tensor, reports: Reports) -> tuple[GlobalModel, Outcome]:
         """``updates`` (n, d), as in FedAvg."""
         state, outcome = super().round(state, updates, reports)
         return state, replace(outcome, statistics="own")

@@ -55,7 +55,7 @@ def allowance(config: RunConfiguration, split: str, round: int, sites: int) -> i
         return 0
     can, over = capabilities(config.build_guarded_method()), round == config.rounds
     rated = _rated(config, round, sites)
-    finish = FINISH if over and config.training.finish == "own" else 0
+    finish = FINISH if over and config.training.final_model == "selected" else 0
     if split == SERVER_SPLIT:
         candidates = can.candidates.most_candidates(sites) if can.candidates and not over else 0
         return candidates + rated
@@ -140,8 +140,8 @@ def _require_kind(task: WithModels, config: RunConfiguration) -> None:
             raise Refused(NOT_FOR_OTHERS, "BatchNorm statistics on training images; statistics=recalibrated is not set")
         if task.purpose is Purpose.ESTIMATE and task.split != "training":
             raise Refused(NOT_FOR_OTHERS, f"BatchNorm statistics on the {task.split} split, expected training")
-        if task.purpose is Purpose.FINISH and config.training.finish != "own":
-            raise Refused(NOT_FOR_OTHERS, "the final model selection; finish=own is not set")
+        if task.purpose is Purpose.FINISH and config.training.final_model != "selected":
+            raise Refused(NOT_FOR_OTHERS, "the final model selection; final_model=selected is not set")
         bins = can.loss_bins if task.split == SERVER_SPLIT else 0
         if task.bins not in (0, bins):
             what = f"losses in {task.bins} bins of images of the {task.split} split"

@@ -54,7 +54,7 @@ def selection(file: DossierSources) -> str:
     """Which round's model."""
     if not file.run.tested:
         return ""
-    if file.info["training"].get("finish", "none") != "none":
+    if file.info["training"]["final_model"] != "method":
         return "Each site took home what was best for its own validation patients: results.csv says which."
     return f"The model after the last round, {file.run.rounds - 1} counted from 0."
 

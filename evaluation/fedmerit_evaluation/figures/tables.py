@@ -245,7 +245,7 @@ def file_name(text: str) -> str:
 
 
 def plain_name(text: str) -> str:
-    """A spec as the name of a table or folder, with dashes alone: `in_run:last=2` as `in-run-last-2`."""
+    """A spec as the name of a table or folder, with dashes alone: `multi_round:last=2` as `multi-round-last-2`."""
     return "".join(letter if letter.isalnum() else "-" for letter in text)
 
 

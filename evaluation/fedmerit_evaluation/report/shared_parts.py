@@ -219,8 +219,8 @@ def received_models(results: Results, whom: str = "each hospital") -> list[Table
     surfaces = {f"{name}, {other}": tested[name][other] for other in tested["Takes home"] if other != DICE
                 for name in tested if other in tested[name]}  # fmt: skip
     caption = (
-        f"What {whom} takes home (finish=own): the model it was given, what it trains alone by the same recipe, "
-        "and the best for its own validation patients of these and of the first fine-tuned there"
+        f"What {whom} takes home (final_model=selected): the model it was given, what it trains alone by the same "
+        "recipe, and the best for its own validation patients of these and of the first fine-tuned there"
     )
     found = [_site_table("taken_home", caption, dice)]
     if surfaces:

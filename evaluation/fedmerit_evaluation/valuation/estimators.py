@@ -22,7 +22,7 @@ def estimators() -> Catalogue[type[Estimator]]:
 
 
 def parse(spec: str) -> Estimator:
-    """The estimator of a spec such as ``in_run:voice=others``; `BadInput` where it is none."""
+    """The estimator of a spec such as ``multi_round:voice=others``; `BadInput` where it is none."""
     estimator: Estimator = spec_syntax.parse(spec, estimators(), "--estimators")
     return estimator
 

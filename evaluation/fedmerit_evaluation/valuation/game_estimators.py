@@ -83,7 +83,7 @@ class MultiRoundValues(Estimator):
     )
 
     about: ClassVar[str] = "values of each round's mixtures of updates, summed over rounds"
-    observes: ClassVar[str] = "in_run"
+    observes: ClassVar[str] = "multi_round"
     in_dice: ClassVar[bool] = True
 
     def values(self, run: ObservedRun) -> FloatArray:
@@ -113,7 +113,7 @@ class OneRoundValues(Estimator):
     over: str = parameter("last", "evaluations that count; mean: of all", choices=("last", "mean"))
 
     about: ClassVar[str] = "values of coalitions' models, carried along the run from its updates"
-    observes: ClassVar[str] = "carried"
+    observes: ClassVar[str] = "one_round"
     in_dice: ClassVar[bool] = True
 
     def values(self, run: ObservedRun) -> FloatArray:
@@ -132,7 +132,7 @@ class LeaveOneOutLossValues(Estimator):
     last: int = parameter(0, "rounds that count, the last ones observed; 0: all", low=0)
 
     about: ClassVar[str] = "what the others' Dice loses by the new model without the site, summed over rounds"
-    observes: ClassVar[str] = "others_lose"
+    observes: ClassVar[str] = "leave_one_out_loss"
     in_dice: ClassVar[bool] = True
 
     def values(self, run: ObservedRun) -> FloatArray:
@@ -162,7 +162,7 @@ class LocalOnlyValues(Estimator):
     )
 
     about: ClassVar[str] = "Dice on all sites' patients of what each trains alone"
-    observes: ClassVar[str] = "alone"
+    observes: ClassVar[str] = "local_only"
     in_dice: ClassVar[bool] = True
 
     def values(self, run: ObservedRun) -> FloatArray:
@@ -225,8 +225,8 @@ def _placed(values: FloatArray, game: RoundGame, sites: Sequence[str]) -> FloatA
 
 
 ESTIMATORS: Mapping[str, type[Estimator]] = {
-    "in_run": MultiRoundValues,
-    "carried": OneRoundValues,
-    "others_lose": LeaveOneOutLossValues,
-    "alone": LocalOnlyValues,
+    "multi_round": MultiRoundValues,
+    "one_round": OneRoundValues,
+    "leave_one_out_loss": LeaveOneOutLossValues,
+    "local_only": LocalOnlyValues,
 }

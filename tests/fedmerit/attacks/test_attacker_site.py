@@ -13,7 +13,7 @@ from fedmerit import flat
 from fedmerit.attacks.attack import Attack
 from fedmerit.attacks.attacker_site import AttackerSite
 from fedmerit.attacks.catalogue import KINDS, parse
-from fedmerit.capabilities import TrainsLocally
+from fedmerit.capabilities import TrainsLocally, capabilities
 from fedmerit.engines import runs
 from fedmerit.methods.fedavg import FedAvg
 from fedmerit.parameters import rules
@@ -118,7 +118,7 @@ class WithVectors(TrainsLocally, FedAvg):
 def test_a_rider_that_does_not_train_sends_the_vectors_that_belong_to_the_method(open_site, late_task):
     """The server refuses an update that lacks them."""
     site = open_site("zero")
-    site.method = WithVectors()
+    site.can = capabilities(WithVectors())
     assert list(site.answer(late_task).vectors) == ["control"]
     assert not site.answer(late_task).vectors["control"].any()
     parameters, _ = site.memory.read(late_task.round).own

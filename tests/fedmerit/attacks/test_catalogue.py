@@ -55,7 +55,7 @@ def test_specs_are_for_sites_that_there_are():
 
 @pytest.mark.parametrize("kind", STUDY_ATTACKS)
 def test_attacks_that_take_other_site_folders_are_sent_to_their_commands(kind):
-    with pytest.raises(BadInput, match=f"attack A={kind}: .*`fedmerit attack --kind {kind} --site A`.*freeriders"):
+    with pytest.raises(BadInput, match=f"attack A={kind}: .*`fedmerit lab attacks --kinds {kind} --attackers A`"):
         require_possible({"A": kind}, ["A", "B"], 9)
 
 

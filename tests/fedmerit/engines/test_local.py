@@ -198,7 +198,7 @@ def test_run_json_says_what_was_run(trained, simulated, sites, engine):
     expected = {
         "run": "run",
         "method": "fedce",
-        "parameters": {"combine": "plus" if engine == "local" else "times", "estimate": "site", "error": "absolute"},
+        "parameters": {"combine": "plus" if engine == "local" else "times", "error": "absolute"},
         "seed": 0,
         "rounds": 3,
         "engine": engine,

@@ -4,16 +4,14 @@ from unittest import TestCase
 
 import pytest
 import torch
-from peer_models import EARLY, MODEL, NAMES, NAN, SPOILED, peers_of, read_plan
+from peer_models import EARLY, NAMES, NAN, SPOILED, peers_of, read_plan
 
 from fedmerit.federation.site import Site
 from fedmerit.federation.site_log import SITE_LOG, peer_digest
-from fedmerit.federation.site_models import shares_with
 from fedmerit.records.ledger import Ledger
 from fedmerit.records.results import PAIRS, read_results
 from fedmerit.trainers.monai_trainer.data import SiteFolder
 from fedmerit.verification.run import verify_run
-from fedmerit.wire.egress_list import LARGEST_MB, Withheld
 from fedmerit.wire.messages import Task
 
 
@@ -108,51 +106,6 @@ def test_peer_that_vanishes_or_answers_wrongly_costs_its_own_exchange_alone(aski
     assert pairs == expected | {"available": {"site2": 1.0, "site3": 0.0}}
     assert expected["available"] == {"site2": 1.0}
     assert torch.equal(model, alone)
-
-
-def test_site_decides_by_its_own_memory_with_whom_it_shares(asking):
-    _, _, site = asking(peers_of())
-    held = torch.load(site.memory.path / "round_00001.pt", weights_only=True)["weights"]
-    for peer in ("site2", "site3"):
-        given = site.give_model(peer, 2)
-        assert (given is not None) == shares_with(held[peer], 0, "site1", peer, 2)
-        assert site.give_model(peer, 3) is None  # it did no round 2, of which it could share what it trained
-        assert site.give_model(peer, 1) is not None  # scoring is due
-        assert torch.equal(site.give_model(peer, 0).parameters, MODEL)
-    assert site.give_model("site4", 2) is not None  # never scored: shared with until it is
-    assert site.give_model("Dogwood", 2) is None  # no site of the run
-    site.participants = ()
-    assert site.give_model("site2", 2) is None  # nobody is known to be one
-
-
-def spoiled_memory(site, round, change):
-    """What the site remembers of a round, changed."""
-    path = site.memory.path / f"round_{round:05d}.pt"
-    memory = torch.load(path, weights_only=True)
-    torch.save(change(memory), path)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda memory: memory | {"trained": memory["trained"].double()},
-        lambda memory: memory | {"buffers": {name: value.double() for name, value in memory["buffers"].items()}},
-        lambda memory: memory | {"buffers": memory["buffers"] | {"patient Mueller": torch.zeros(1)}},
-        lambda memory: memory | {"buffers": {"statistics": torch.zeros(LARGEST_MB << 18)}},
-    ],
-    ids=["float64", "statistics of float64", "a name", "too large"],
-)
-def test_model_that_is_not_as_listed_is_neither_given_nor_logged_as_given(asking, change):
-    _, _, site = asking(peers_of())
-    assert site.give_model("site2", 2) is not None
-    before = Ledger(site.memory.path / SITE_LOG).records
-    assert (before[-1]["work"], before[-1]["peer"], before[-1]["round"]) == ("lend", "site2", 2)
-    spoiled_memory(site, 1, change)
-    with pytest.raises(Withheld) as withheld:
-        site.give_model("site2", 2)
-    assert "Mueller" not in str(withheld.value)
-    assert Ledger(site.memory.path / SITE_LOG).records == before
 
 
 def test_what_cannot_be_asked_for_is_logged_by_kind_alone(asking):

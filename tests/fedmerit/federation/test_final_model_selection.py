@@ -30,7 +30,7 @@ SETTINGS = {"architecture": "unet", "width": "4", "depth": "3", "lr": "0.02"}
 @pytest.fixture(scope="module")
 def finished(sites, tmp_path_factory):
     run = tmp_path_factory.mktemp("finished") / "run"
-    runs.create(run, "fedavg", sites, rounds=2, engine="local", settings=SETTINGS | {"finish": "own"})
+    runs.create(run, "fedavg", sites, rounds=2, engine="local", settings=SETTINGS | {"final_model": "selected"})
     runs.execute(run, lambda record: None)
     return run
 

@@ -112,15 +112,6 @@ def test_mean_is_what_fedavg_does_and_weights_follow_the_method(made, plain):
     assert not same(statistics_of(by_weights), statistics_of(by_share))
 
 
-@pytest.mark.slow
-def test_frozen_statistics_stay_as_they_were(made):
-    frozen, short = (
-        made(rounds=3, statistics="frozen", frozen_from="1", schedule="constant"),
-        made(rounds=1, schedule="constant"),
-    )
-    assert same(statistics_of(frozen), statistics_of(short))
-
-
 @pytest.mark.parametrize(
     "rule", ["recalibrated", "weights", *(pytest.param(rule, marks=pytest.mark.slow) for rule in ("own", "frozen"))]
 )

@@ -1,6 +1,5 @@
 """Whole runs: candidates on images set aside for the server, sparse updates, a folder of the server's own."""
 
-import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations, permutations
@@ -17,7 +16,6 @@ from fedmerit import flat
 from fedmerit.capabilities import EvaluatesCandidates
 from fedmerit.configuration.run import TASKS, RunConfiguration, make_configuration
 from fedmerit.engines import runs
-from fedmerit.errors import BadInput
 from fedmerit.federation.exchange import Exchange
 from fedmerit.federation.recorder import Recorder
 from fedmerit.federation.server import Federation
@@ -276,16 +274,6 @@ def test_command_takes_the_servers_folder(fedmerit, options, sites, own_server, 
     assert by_site(run, "utility", 0)["site2"] == dice(run, arrived, memory["buffers"], cases)
 
 
-@pytest.mark.slow
-def test_comparison_takes_the_servers_folder(fedmerit, options, own_server, tmp_path):
-    given = options(method=None, rounds=1)
-    out = tmp_path / "comparison"
-    result = fedmerit("compare", "--out", out, "--methods", "cffl", "--server-sites", own_server, *given)
-    assert result.exit_code == 0, result.output
-    assert read_run(out / "cffl_seed0")["server_sites"] == str(own_server)
-    assert set(by_site(out / "cffl_seed0", "utility", 0)) == set(NAMES)
-
-
 # What cannot be used is refused before anything is written
 
 
@@ -318,12 +306,6 @@ def test_site_that_set_nothing_aside_is_named(fedmerit, options, server_sites_da
     assert not (tmp_path / "run").exists()
 
 
-def test_comparison_without_images_for_the_server(fedmerit, options, tmp_path):
-    result = fedmerit("compare", "--out", tmp_path / "comparison", "--methods", "fedavg,eci", *options(method=None))
-    refused(result, "method eci", *NAMES, *WAYS_OUT)
-    assert list(tmp_path.iterdir()) == []
-
-
 def with_info(**changes: Any) -> Callable[[Path], None]:
     def spoil(root: Path) -> None:
         write_json(root / "site4/site.json", read_json(root / "site4/site.json") | changes)
@@ -351,16 +333,3 @@ def test_servers_folder_that_does_not_fit_the_sites(fedmerit, options, own_serve
     result = fedmerit("run", "--out", tmp_path / "run", *options(method=method), "--server-sites", server)
     refused(result, str(server), *words)
     assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize("method", ["fedci", "eci"])
-def test_more_sites_than_coalitions_allow(server_sites_data, tmp_path, method):
-    for number in range(13):
-        folder = shutil.copytree(server_sites_data / "site1", tmp_path / f"sites/site{number:02d}")
-        write_json(Path(folder) / "site.json", read_json(Path(folder) / "site.json") | {"name": Path(folder).name})
-    with pytest.raises(BadInput, match=r"13 sites.*at most 12"):
-        runs.create(tmp_path / "run", method, tmp_path / "sites", 1, settings=TINY)
-    assert not (tmp_path / "run").exists()
-    shutil.rmtree(tmp_path / "sites/site12")
-    runs.create(tmp_path / "run", method, tmp_path / "sites", 1, settings=TINY)
-    assert len(json.loads((tmp_path / "run/run.json").read_text())["sites"]) == 12

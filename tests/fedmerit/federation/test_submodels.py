@@ -253,30 +253,6 @@ def test_a_run_goes_on_from_its_last_importances(run, tmp_path):
     assert one.recorder.ledger.records[0]["rejected"] == whole.recorder.ledger.records[0]["rejected"] != {}
 
 
-@pytest.mark.parametrize("rule", ["method", "mean"])
-def test_statistics_of_a_neuron_are_those_of_the_sites_that_hold_it(run, rule):
-    """Those of the model that is no site's; by the method's own rule each site keeps its own."""
-    federation = Federation(tiny_plan(statistics=rule), SITES, run)
-    federation.take(importances(federation))
-    held, before, answers = federation.submodels.held, federation.models.buffers[0], replies(federation)
-    federation.take(answers)
-    owners = neurons.buffer_owners(NETWORK)
-    checked = 0
-    for name, owner in owners.items():
-        for buffers, answer in zip(federation.models.buffers, answers.values(), strict=True):
-            sent_next = federation.models.statistics if rule == "mean" else answer.buffers
-            assert torch.equal(buffers[name], sent_next[name])
-        if not name.endswith("running_mean") or (owner < 0).any():
-            continue
-        for channel, neuron in enumerate(owner.tolist()):
-            holders = [row for row in range(3) if held[row, neuron]]
-            images = sum(10 * (row + 1) for row in holders)
-            mean = sum(10 * (row + 1) * (float(before[name][channel]) + 1 + row) for row in holders) / images
-            assert float(federation.models.statistics[name][channel]) == pytest.approx(mean, rel=1e-6)
-            checked += len(holders) < 3
-    assert checked
-
-
 def test_after_rounds_alone_all_start_anew(run):
     federation = Federation(tiny_plan(contributions="", standalone_rounds=2), SITES, run)
     first, model = federation.models.buffers[0], federation.models.parameters

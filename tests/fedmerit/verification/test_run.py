@@ -100,10 +100,14 @@ def test_honest_run_of_every_method_agrees_with_all_its_logs(two_rounds, method)
                 ((), {"method": "fedavg", "guard": "on", "engine": "sim"}, ()),
                 (("last_round=own",), {"method": "fedavg"}, ()),
                 (("statistics=recalibrated", "architecture=unet"), {"method": "fedavg", "guard": "on"}, ()),
-                (("finish=own",), {"method": "fedavg"}, (OWN_MODELS.replace("models/site", "models/finished/site"),)),
+                (
+                    ("final_model=selected",),
+                    {"method": "fedavg"},
+                    (OWN_MODELS.replace("models/site", "models/selected/site"),),
+                ),
                 (("validate_trained=true",), {"method": "fedavg"}, ()),
                 ((), {"method": "fedavg", "privacy": "percentile"}, ()),
-                ((), {"method": "fedavg", "guard": "on", "values": "in_run"}, ()),
+                ((), {"method": "fedavg", "guard": "on", "values": "multi_round"}, ()),
             )
         ),
     ],
@@ -339,7 +343,7 @@ def test_answer_that_did_not_arrive_is_told_and_is_no_contradiction(fedmerit, ex
     assert models["site2", "site1"][1] == ()
     result = fedmerit("verify", exchanging, "--site-log", log_of(exchanging, "site1"), "--site-log", log_of(exchanging))
     assert result.exit_code == 0, result.output
-    assert "in rounds 1 what left did not arrive, by the log of site2" in result.stdout
+    assert "in rounds 1 the model did not arrive, by the log of site2" in result.stdout
 
 
 def test_one_log_of_each_site(exchanging):

@@ -1,14 +1,24 @@
-"""Messages that a site does not follow: out of order, or not fitting its memory."""
+"""Sparse updates and what messages weigh; messages that a site does not follow, out of order or against its memory."""
 
 from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
 import torch
+from pretending import generator
 
 from fedmerit.errors import MemoryLost, Refused
 from fedmerit.wire.evaluation_budget import require_round_order
-from fedmerit.wire.messages import OUT_OF_ORDER, Evaluation, ImportanceTask, Purpose, SparseUpdate, Task
+from fedmerit.wire.messages import (
+    OUT_OF_ORDER,
+    Evaluation,
+    ImportanceTask,
+    Purpose,
+    Reply,
+    SparseUpdate,
+    Task,
+    payload_bytes,
+)
 
 
 @pytest.mark.parametrize("index", [-1, -5, 5, 2**31 - 1])
@@ -18,9 +28,54 @@ def test_index_outside_of_the_model(index):
         update.apply(torch.zeros(5))
 
 
-def test_indices_within_are_applied():
-    update = SparseUpdate(torch.tensor([0, 4], dtype=torch.int32), torch.tensor([9.0, 8.0]))
-    assert update.apply(torch.zeros(5)).tolist() == [9, 0, 0, 0, 8]
+@pytest.mark.parametrize("size", [1, 2, 1000, 1001])
+@pytest.mark.parametrize("part", [0.0, 0.01, 0.3, 0.5, 0.7, 1.0])
+def test_sparse_update_gives_the_model_bit_for_bit_or_is_no_smaller(size, part):
+    random = generator(size)
+    previous = torch.randn(size, generator=random)
+    model = previous.clone()
+    chosen = torch.randperm(size, generator=random)[: round(part * size)]
+    model[chosen] += torch.randn(len(chosen), generator=random) * torch.logspace(-6, 6, len(chosen))
+    changed, kept = model != previous, previous.clone()
+    sparse = SparseUpdate.between(changed, model)
+    if sparse is None:
+        assert int(changed.sum()) * 2 >= size
+        return
+    assert (sparse.indices.dtype, sparse.values.dtype) == (torch.int32, torch.float32)
+    assert len(sparse.indices) == len(sparse.values) == int(changed.sum())
+    assert torch.equal(sparse.apply(previous).view(torch.int32), model.view(torch.int32))
+    assert torch.equal(previous, kept)
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 10, 11])
+def test_sparse_update_is_sent_exactly_where_it_is_smaller(size):
+    model = torch.arange(float(size))
+    whole = payload_bytes(Task(0, model, {}))
+    for count in range(size + 1):
+        changed = torch.arange(size) < count
+        smaller = 4 * count + 4 * count < whole  # int32 and float32
+        sparse = SparseUpdate.between(changed, model)
+        assert (sparse is not None) == smaller
+        if sparse is not None:
+            assert payload_bytes(Task(0, sparse, {})) == 8 * count
+
+
+def test_sparse_update_for_another_model_is_a_lost_memory():
+    sparse = SparseUpdate(torch.tensor([2, 5], dtype=torch.int32), torch.tensor([1.0, 2.0]))
+    assert sparse.apply(torch.zeros(6)).tolist() == [0, 0, 1, 0, 0, 2]
+    with pytest.raises(MemoryLost, match="the model of the round before"):
+        sparse.apply(torch.zeros(5))
+
+
+def test_payload_counts_models_and_statistics():
+    buffers = {"mean": torch.zeros(3), "steps": torch.tensor(4)}  # 12 + 8 bytes
+    sparse = SparseUpdate(torch.zeros(2, dtype=torch.int32), torch.zeros(2))
+    each = torch.eye(2, dtype=torch.float64)
+    assert payload_bytes(Task(0, torch.zeros(100), buffers)) == 420
+    assert payload_bytes(Task(0, sparse, buffers)) == 36
+    assert payload_bytes(Task(0, sparse, {})) == 16
+    assert payload_bytes(Reply(0, torch.zeros(100), buffers, 5, ())) == 420
+    assert payload_bytes(Evaluation(0, "testing", torch.zeros(2, 100), each, (buffers, buffers), each, bins=10)) == 840
 
 
 ROUNDS = 5

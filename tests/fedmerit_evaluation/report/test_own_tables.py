@@ -98,7 +98,7 @@ def test_what_it_takes_home_and_nobody_else(tmp_path: Path) -> None:
     (surfaces,) = pd.read_csv(tables / "own-taken-home-surfaces.csv").to_dict("records")
     assert (surfaces["Takes home, HD95 [mm]"], surfaces["Takes home, NSD at 2 mm [%]"]) == (4.0, 40.0)
     text = page.read_text()
-    assert f"What {OWN} takes home (finish=own)" in text
+    assert f"What {OWN} takes home (final_model=selected)" in text
     assert not any(site in text for site in SITES if site != OWN)
     other = write_site_report([make_run(tmp_path / "other", rounds=2)], OWN)
     assert not (other.parent / "report-files" / "tables" / "own-taken-home.csv").exists()

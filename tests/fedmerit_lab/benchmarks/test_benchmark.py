@@ -68,7 +68,7 @@ def test_what_was_interrupted_goes_on(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         first.measure({"a": case("a"), "b": case("b", broken=True)}, 2, out=tmp_path / "out")
     other = Benchmark("example", {"sites": [2, 8]})
-    with pytest.raises(BadInput, match=r"example-unfinished.json: begun with other settings.* give another --out"):
+    with pytest.raises(BadInput, match=r"example-unfinished.json: begun with other settings.* another --out"):
         other.measure({"a": case("a")}, 2, out=tmp_path / "out")
     again = Benchmark("example", {"sites": [2, 4]})
     again.measure({"a": case("a"), "b": case("b")}, 2, out=tmp_path / "out")

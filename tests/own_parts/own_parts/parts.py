@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from fedmerit.attacks.attack import Attack
-from fedmerit.core import About, Method, Outcome
+from fedmerit.core import About, GlobalModel, Method, Outcome
 from fedmerit.parameters import parameter
 from fedmerit.vectors import share
 from fedmerit_data.raw_cases import Decoded, RawCase, RawSite
@@ -17,28 +17,17 @@ from fedmerit_data.readers.kind import Kind
 
 
 @dataclass(frozen=True)
-class State:
-    """The global model."""
-
-    model: torch.Tensor  # (d,)
-
-
-@dataclass(frozen=True)
 class Evenly(Method):
     """Every site counts alike, whatever it has."""
 
-    about: ClassVar[About] = About("none", "alike", "the global model", "none", "none")
+    about: ClassVar[About] = About(contribution="none", weights="alike", paper="none")
     step: float = parameter(1.0, "how far the model goes along the mean update", above=0)
-
-    def start(self, model, num_sites, layout):
-        """The first model."""
-        return State(model)
 
     def round(self, state, updates, reports):
         """w + step * mean of the updates."""
         weights = share(torch.ones_like(reports.num_samples), reports.present)
         model = state.model + (self.step * weights @ updates.double()).to(state.model)
-        return State(model), Outcome(torch.zeros_like(weights), torch.zeros_like(weights), weights, model)
+        return GlobalModel(model), Outcome(torch.zeros_like(weights), torch.zeros_like(weights), weights, model)
 
 
 class OneLayer(nn.Module):

@@ -44,7 +44,10 @@ def test_every_architecture_gives_a_logit_map_per_label_and_comes_back_from_disk
     logits = built(image)
     assert logits.shape == (1, 2, 64, 64)
     save_network(tmp_path, "global", built, network)
-    assert torch.equal(load_network(tmp_path)(image), logits)
+    assert read_description(tmp_path) == (network, None)
+    loaded = load_network(tmp_path)
+    assert not loaded.training
+    assert torch.equal(loaded(image), logits)
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -130,7 +133,9 @@ DYNUNET, SWINUNETR, BASICUNET = (
 )
 
 
-def test_the_size_of_images_follows_the_depth():
+def test_the_size_of_images_follows_the_depth(monkeypatch):
+    """Which is known of MONAI's networks without building one: every site asks."""
+    monkeypatch.setattr(network_checks, "initial_network", None)
     check_image_size(DYNUNET, (8, 12))
     with pytest.raises(BadInput, match="multiples of 4"):
         check_image_size(DYNUNET, (10, 12))
@@ -217,12 +222,6 @@ def test_layers_that_drop_at_random_are_refused(architecture, arguments, told):
     require_repeatable(plain, initial_network(plain, 0))
 
 
-def test_sizes_are_looked_at_without_building_a_network(monkeypatch):
-    """Of MONAI's own: every site asks."""
-    monkeypatch.setattr(network_checks, "initial_network", None)
-    check_image_size(DYNUNET, (8, 12))
-
-
 def test_numbers_of_a_network():
     config = make_configuration("fedavg", "prostate", 1, 0, TASKS["prostate"], {})
     network, training = config.network, replace(config.training, batch_size=6)
@@ -237,23 +236,9 @@ def test_numbers_of_a_network():
     )
 
 
-SAVED = Network(1, ("disc", "cup"), "dynunet", 4, 3)
-
-
-@pytest.fixture
-def folder(tmp_path):
-    save_network(tmp_path, "global", initial_network(SAVED, 0), SAVED)
-    return tmp_path
-
-
-def test_a_network_comes_back_with_its_description(folder):
-    assert read_description(folder) == (SAVED, None)
-    loaded, saved = load_network(folder), initial_network(SAVED, 0)
-    assert not loaded.training
-    assert all(torch.equal(value, loaded.state_dict()[name]) for name, value in saved.state_dict().items())
-
-
-def test_what_is_missing_or_spoiled_is_named(folder):
+def test_what_is_missing_or_spoiled_is_named(tmp_path):
+    folder = tmp_path
+    save_network(folder, "global", initial_network(DYNUNET, 0), DYNUNET)
     with pytest.raises(BadInput, match=r"Birch.pt: file not found; expected the model of a finished run"):
         load_network(folder, "Birch")
     (folder / "Birch.pt").write_bytes(b"no model")
