@@ -208,8 +208,8 @@ def report(
     folders = [Path(one) for one in ([runs] if isinstance(runs, (str, Path)) else runs)]
     target, drawn, held = (None if one is None else Path(one) for one in (out, sites, truth))
     if site is None:
-        return write_report(folders, target, sites=drawn, images=images, truth=held)
-    return write_site_report(folders, site, target, sites=drawn, images=images, truth=held)
+        return write_report(folders, target, sites=drawn, images=images, ground_truth=held)
+    return write_site_report(folders, site, target, sites=drawn, images=images, ground_truth=held)
 
 
 def load_run(folder: Folder) -> Run:

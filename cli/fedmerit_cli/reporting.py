@@ -98,9 +98,9 @@ def report(
     if out is not None and out.suffix.lower() not in (".html", ".htm"):
         out = out / "report.html"
     if site is None:
-        path = write_report(runs, out, sites=sites, images=images, truth=truth)
+        path = write_report(runs, out, sites=sites, images=images, ground_truth=truth)
     else:
-        path = write_site_report(runs, site, out, sites=sites, images=images, truth=truth)
+        path = write_site_report(runs, site, out, sites=sites, images=images, ground_truth=truth)
     console.print(f"report: {path.resolve()}", soft_wrap=True)
 
 

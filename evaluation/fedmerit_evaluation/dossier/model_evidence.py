@@ -103,11 +103,11 @@ def uncertainty(file: DossierSources) -> str:
     """How intervals are made, and on what they rest."""
     if file.results.dice.rows.empty:
         return ""
-    grounds = sample_size(file.results, methods=file.method and [file.method])
+    sample = sample_size(file.results, methods=file.method and [file.method])
     return (
         f"{100 * LEVEL:g} % intervals of {DRAWS} draws: of test cases within sites with replacement, of seeds by "
         "Student's t. "
-        f"Fewest test cases of a site: {grounds.cases}; seeds: {grounds.seeds}."
+        f"Fewest test cases of a site: {sample.cases}; seeds: {sample.seeds}."
     )
 
 

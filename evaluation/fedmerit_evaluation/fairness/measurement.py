@@ -42,8 +42,8 @@ def measure(
     results: Results,
     methods: Mapping[str, str],
     *,
-    alone: str | None = None,
-    truth: GroundTruth | None = None,
+    standalone: str | None = None,
+    ground_truth: GroundTruth | None = None,
     split: str = OWN,
     resampling: Resampling = DEFAULT_RESAMPLING,
 ) -> Fairness:
@@ -52,8 +52,8 @@ def measure(
     Args:
         results: of all runs, labels in column ``method``; at most one run for each label and seed.
         methods: the method of each label.
-        alone: the label of training alone, for performance fairness and gains.
-        truth: trained coalitions of the same sites, for collaboration fairness.
+        standalone: the label of training alone, for performance fairness and gains.
+        ground_truth: trained coalitions of the same sites, for collaboration fairness.
         split: the cases that Dice is of: each site's own (``testing``), or all sites' (``union``).
         resampling: of the intervals.
 
@@ -61,14 +61,14 @@ def measure(
         BadInput: there is no test case.
     """
     cases = _cases(results.plain, split)
-    apart = _apart(cases, alone)
-    if truth is not None:
-        trained = truth.trained.coalition_results.dice.cases
+    apart = _apart(cases, standalone)
+    if ground_truth is not None:
+        trained = ground_truth.trained.coalition_results.dice.cases
         trained = trained[trained.index.get_level_values("seed").isin(results.rows["seed"])]  # no others are drawn
         cases = pd.concat([cases, trained.rename(index=lambda text: f"{TRAINED}{text}", level="method")])
-    truths = [] if truth is None else truth.truths
+    references = [] if ground_truth is None else ground_truth.references
     estimates = collect_estimates(results, methods)
-    compared = Compared(methods, alone, estimates, truths, apart)
+    compared = Compared(methods, standalone, estimates, references, apart)
 
     def measures(dice: SiteDice) -> dict[Key, FloatArray]:
         return {key: value for pair in compared.pairs(dice) for key, value in pair.values()}
@@ -84,8 +84,8 @@ def measure(
         [{**key._asdict(), **numbers, "note": why.get(key, "")} for key, numbers in summary.items()],
         columns=[*Key._fields, "mean", "std", "low", "high", "seeds", "note"],
     )
-    noise_ceilings = {} if truth is None else truth.noise_ceilings
-    captions = _captions(alone, split, len(seen.seeds), resampling.level, few, truths, noise_ceilings)
+    noise_ceilings = {} if ground_truth is None else ground_truth.noise_ceilings
+    captions = _captions(standalone, split, len(seen.seeds), resampling.level, few, references, noise_ceilings)
     tables = [
         _shown(str(name), captions[str(name)], rows, resampling.level)
         for name, rows in table.groupby("table", sort=False)
@@ -103,13 +103,13 @@ def _cases(results: Results, split: str) -> pd.Series:
     return frame.set_index(list(cases.index.names)).iloc[:, 0]
 
 
-def _apart(cases: pd.Series, alone: str | None) -> dict[str, set[int]]:
-    """By label, the seeds in which a site was tested on other cases than by ``alone``, where it was by both."""
+def _apart(cases: pd.Series, standalone: str | None) -> dict[str, set[int]]:
+    """By label, the seeds in which a site was tested on other cases than by ``standalone``, where it was by both."""
     index = cases.index.to_frame(index=False)
     tested = {key: frozenset(own) for key, own in index.groupby(SITE, observed=True)["case"]}
     apart: dict[str, set[int]] = {}
     for (method, seed, site), own in tested.items():
-        if tested.get((alone, seed, site), own) != own:
+        if tested.get((standalone, seed, site), own) != own:
             apart.setdefault(str(method), set()).add(int(str(seed)))
     return apart
 
@@ -134,12 +134,12 @@ def _reasons(pair: Pair, seen: SiteDice) -> Iterator[tuple[Key, str]]:
 
 
 def _captions(
-    alone: str | None,
+    standalone: str | None,
     split: str,
     seeds: int,
     level: float,
     few: Sequence[str],
-    truths: Sequence[Reference],
+    references: Sequence[Reference],
     noise_ceilings: Mapping[str, float],
 ) -> dict[str, str]:
     """What stands above each table; no interval where some sites have too few cases."""
@@ -149,26 +149,26 @@ def _captions(
     if few:
         interval = f"no interval: fewer than {MIN_CASES_TO_RESAMPLE} test cases at {', '.join(few)}"
     end = f"; {'mean ± std over seeds, ' * (seeds > 1)}{interval}"
-    performance = f"Performance fairness, Dice of {alone} and of the method {where}"
+    performance = f"Performance fairness, Dice of {standalone} and of the method {where}"
     chance = "; p is a mean over seeds, twice of which is a p-value" if seeds > 1 else ""
     captions = {
         "dice": f"Dice [%] over sites, {where}",
         "performance": f"{performance} (as Table 2 of {PAPER}): 100 x Pearson, distance in points{chance}",
         "performance-ranks": f"{performance}: correlation of ranks",
-        "gains": f"Collaboration gain, points of Dice over {alone} {where} (MCG and CGS of CYCle); share of the sites "
+        "gains": f"Collaboration gain, points of Dice over {standalone} {where} (MCG and CGS of CYCle); share of the sites "
         "worse off than alone, and of those within the bounds of Definition 1 of FedSAC (BCF)",
         "rewards": f"What the method says of contributions, and its Dice {where} (100 x Pearson as Table 7 of CGSV)"
         f"{chance}",
     }
-    for truth in truths:
-        about = f"Collaboration fairness, {truth.name} values and what the method says of contributions"
-        sampled = f"; {truth.sampled}, which no interval holds" if truth.sampled else ""
-        noise_ceiling = noise_ceilings[truth.name]
-        by = "test patients alone" if len(truth.parts) == 1 else "test patients and seeds"
+    for reference in references:
+        about = f"Collaboration fairness, {reference.name} values and what the method says of contributions"
+        sampled = f"; {reference.sampled}, which no interval holds" if reference.sampled else ""
+        noise_ceiling = noise_ceilings[reference.name]
+        by = "test patients alone" if len(reference.parts) == 1 else "test patients and seeds"
         beside = "" if np.isnan(noise_ceiling) else f" (a perfect estimate, by {by}: {100 * noise_ceiling:.0f})"
         shown = f"100 x Pearson{beside}, distance of shares{sampled}"
-        captions[truth.name.lower()] = f"{about} (as Table 3 of {PAPER}): {shown}{chance}"
-        captions[f"{truth.name.lower()}-ranks"] = f"{about}: correlation of ranks{sampled}"
+        captions[reference.name.lower()] = f"{about} (as Table 3 of {PAPER}): {shown}{chance}"
+        captions[f"{reference.name.lower()}-ranks"] = f"{about}: correlation of ranks{sampled}"
     return {name: f"{caption}{end}" for name, caption in captions.items()}
 
 

@@ -82,42 +82,42 @@ def worst(x: ArrayLike) -> FloatArray:
     return np.asarray(np.asarray(x, dtype=np.float64).min(axis=-1))
 
 
-def mean_gain(alone: ArrayLike, final: ArrayLike) -> FloatArray:
+def mean_gain(local: ArrayLike, final: ArrayLike) -> FloatArray:
     """MCG of CYCle: mean over sites of the collaboration gain, final minus standalone performance."""
-    alone, final = _vectors(alone, final)
-    return mean(final - alone)
+    local, final = _vectors(local, final)
+    return mean(final - local)
 
 
-def gain_spread(alone: ArrayLike, final: ArrayLike) -> FloatArray:
+def gain_spread(local: ArrayLike, final: ArrayLike) -> FloatArray:
     """CGS of CYCle: sample standard deviation over sites (ddof 1) of the collaboration gain."""
-    alone, final = _vectors(alone, final)
-    return std(final - alone)
+    local, final = _vectors(local, final)
+    return std(final - local)
 
 
-def share_worse_off(alone: ArrayLike, final: ArrayLike) -> FloatArray:
+def share_worse_off(local: ArrayLike, final: ArrayLike) -> FloatArray:
     """Share of the sites, 0 to 1, that do worse than alone (negative collaboration gain)."""
-    alone, final = _vectors(alone, final)
-    return _where_known(mean(final < alone), alone, final)
+    local, final = _vectors(local, final)
+    return _where_known(mean(final < local), local, final)
 
 
-def reward_bounds(alone: ArrayLike, final: ArrayLike) -> tuple[BoolArray, BoolArray]:
+def reward_bounds(local: ArrayLike, final: ArrayLike) -> tuple[BoolArray, BoolArray]:
     """(..., n) Which sites keep each bound of Definition 1 of FedSAC: c_i < θ_i and θ_i < (c_i + max θ) / 2.
 
     c is standalone, θ final performance. A site with the largest θ cannot keep both: see `bounded`.
     """
-    alone, final = _vectors(alone, final)
-    return alone < final, final < (alone + final.max(axis=-1, keepdims=True)) / 2
+    local, final = _vectors(local, final)
+    return local < final, final < (local + final.max(axis=-1, keepdims=True)) / 2
 
 
-def share_within_bounds(alone: ArrayLike, final: ArrayLike) -> FloatArray:
+def share_within_bounds(local: ArrayLike, final: ArrayLike) -> FloatArray:
     """Share of the sites, 0 to 1, within both bounds of bounded collaborative fairness (Definition 1, FedSAC).
 
     The upper bound is not asked of the sites with the largest reward, which could keep it only by losing.
     """
-    alone, final = _vectors(alone, final)
-    lower, upper = reward_bounds(alone, final)
+    local, final = _vectors(local, final)
+    lower, upper = reward_bounds(local, final)
     kept = lower & (upper | (final == final.max(axis=-1, keepdims=True)))
-    return _where_known(mean(kept), alone, final)
+    return _where_known(mean(kept), local, final)
 
 
 @dataclass(frozen=True)

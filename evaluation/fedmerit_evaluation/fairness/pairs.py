@@ -81,9 +81,9 @@ class Compared:
     """What pairs are made of, but the Dice."""
 
     methods: Mapping[str, str]  # the method of each label
-    alone: str | None  # the label of training alone
+    standalone: str | None  # the label of training alone
     estimates: Estimates
-    truths: Sequence[Reference]
+    references: Sequence[Reference]
     apart: Mapping[str, Collection[int]] = field(default_factory=dict)  # by label, seeds of other cases than alone's
 
     def pairs(self, dice: SiteDice) -> Iterator[Pair]:
@@ -92,19 +92,19 @@ class Compared:
         for label, own in final.items():
             yield Pair("dice", label, "", own, own, ("Dice", "Dice"), DICE)
         for label, own in final.items():
-            if self.alone in final and label != self.alone:
-                base, apart = final[str(self.alone)], self.apart.get(label, ())
-                names = (f"Dice of {self.alone}{' on the same cases' * bool(apart)}", "Dice")
+            if self.standalone in final and label != self.standalone:
+                base, apart = final[str(self.standalone)], self.apart.get(label, ())
+                names = (f"Dice of {self.standalone}{' on the same cases' * bool(apart)}", "Dice")
                 compared = ~np.isin(np.array(dice.seeds)[dice.seed], list(apart))[..., None]
                 for table, those in {"performance": DISTANCES, "performance-ranks": RANKS, "gains": GAINS}.items():
                     yield Pair(table, label, "", np.where(compared, base, np.nan), own, names, those)
-        values = _values(dice, self.truths)
+        values = _values(dice, self.references)
         for label, own in final.items():
             for estimate, by_seed in self.estimates.get(label, {}).items():
                 said = by_seed.reindex(index=dice.seeds, columns=dice.sites).to_numpy(dtype=np.float64)[dice.seed]
-                for truth, value in values.items():
-                    names = (f"{truth} value", estimate)
-                    table = truth.lower()
+                for reference, value in values.items():
+                    names = (f"{reference} value", estimate)
+                    table = reference.lower()
                     yield Pair(table, label, estimate, value, said, names, LINEAR)
                     yield Pair(table, label, estimate, value, said, names, EUCLIDEAN, shared=True)
                     yield Pair(table, label, estimate, value, said, names, COSINE)
@@ -139,7 +139,7 @@ def collect_estimates(results: Results, methods: Mapping[str, str]) -> dict[str,
     return found
 
 
-def _values(dice: SiteDice, truths: Sequence[Reference]) -> dict[str, FloatArray]:
+def _values(dice: SiteDice, references: Sequence[Reference]) -> dict[str, FloatArray]:
     """(..., s, n) points of Dice: what each site is worth by the coalitions among the methods; NaN where not known."""
     utilities = {
         parse_coalition(text.removeprefix(TRAINED)): 100 * dice.of(text).mean(axis=-1)
@@ -148,13 +148,13 @@ def _values(dice: SiteDice, truths: Sequence[Reference]) -> dict[str, FloatArray
     }
     utilities[EMPTY_COALITION] = np.zeros(dice.seed.shape)
     found = {}
-    for truth in truths:
-        found[truth.name] = np.full((*dice.seed.shape, len(dice.sites)), np.nan)
+    for reference in references:
+        found[reference.name] = np.full((*dice.seed.shape, len(dice.sites)), np.nan)
         for place, seed in enumerate(dice.seeds):
-            if seed in truth.parts:
+            if seed in reference.parts:
                 slots = dice.seed == place
-                game = {one: utilities[one][slots] for one in truth.parts[seed]}
-                found[truth.name][slots] = truth.values(seed, game).T
+                game = {one: utilities[one][slots] for one in reference.parts[seed]}
+                found[reference.name][slots] = reference.values(seed, game).T
     return found
 
 

@@ -26,8 +26,8 @@ APART = (
 
 def measure_runs(
     paths: Sequence[Path],
-    alone: Sequence[str] = (),
-    truth: Path | None = None,
+    standalone: Sequence[str] = (),
+    ground_truth: Path | None = None,
     *,
     split: str = OWN,
     label: str | None = None,
@@ -38,23 +38,23 @@ def measure_runs(
 
     Args:
         paths: run folders, or folders of run folders. Runs that have not come to their end are left out.
-        alone: the label of training alone, or its run folders; none: the runs of the method standalone.
-        truth: a folder of trained coalitions (`fedmerit loo`, `fedmerit shapley`).
+        standalone: the label of training alone, or its run folders; none: the runs of the method standalone.
+        ground_truth: a folder of trained coalitions (`fedmerit loo`, `fedmerit shapley`).
         split: ``testing``, each site's own test cases, or ``union``, those of all sites.
         label: one label; None: the mean over all.
         draws: of the bootstrap.
         seed: of the bootstrap.
 
     Raises:
-        BadInput: no run is finished, runs do not belong together, ``alone`` or ``label`` names none, or the ground
+        BadInput: no run is finished, runs do not belong together, ``standalone`` or ``label`` names none, or the ground
             truth is not of these sites or incomplete.
     """
     folders = _folders(paths)
-    beside = _folders([Path(name) for name in alone if Path(name).is_dir()])
+    beside = _folders([Path(name) for name in standalone if Path(name).is_dir()])
     known = {folder.resolve() for folder in folders}
     tested, notes = _tested([*folders, *(folder for folder in beside if folder.resolve() not in known)])
     runs = open_runs(tested)
-    base = _alone(runs, [name for name in alone if not Path(name).is_dir()], beside)
+    base = _choose_standalone(runs, [name for name in standalone if not Path(name).is_dir()], beside)
     notes += _untested_sites(runs) + _missing_local_only(runs, base)
     labels = sorted({name for run in runs for name in run.info["labels"]})
     if label is not None and label not in labels:
@@ -68,20 +68,29 @@ def measure_runs(
             "fairness and no gain, and Dice of such runs beside each other means nothing"
         )
     ground = None
-    if truth is None:
+    if ground_truth is None:
         notes.append(
             "collaboration fairness needs a ground truth: give --truth DIR, what `fedmerit loo --sites "
             f"{runs[0].info.get('sites_folder')} --out DIR` or `fedmerit shapley` wrote"
         )
     else:
-        ground = open_ground_truths(truth, runs[0].sites, sorted({run.seed for run in runs}))
+        ground = open_ground_truths(ground_truth, runs[0].sites, sorted({run.seed for run in runs}))
         ground = replace(ground, trained=_select_label(ground.trained, label))
-        otherwise = list_preparation_differences(truth, [run.site_digests for run in runs])
-        notes += [f"--truth {truth}: {note}" for note in [*ground.notes, *otherwise]]
-        notes += [f"--truth {truth}: {text}" for one in ground.truths for text in _sampled(one, runs[0].sites, label)]
+        otherwise = list_preparation_differences(ground_truth, [run.site_digests for run in runs])
+        notes += [f"--truth {ground_truth}: {note}" for note in [*ground.notes, *otherwise]]
+        notes += [
+            f"--truth {ground_truth}: {text}"
+            for one in ground.references
+            for text in _sampled(one, runs[0].sites, label)
+        ]
     methods = {run.label: str(run.info["method"]) for run in runs}
     found = measure(
-        results, methods, alone=base, truth=ground, split=split, resampling=Resampling(draws=draws, seed=seed)
+        results,
+        methods,
+        standalone=base,
+        ground_truth=ground,
+        split=split,
+        resampling=Resampling(draws=draws, seed=seed),
     )
     return found, [*notes, *_undefined(found)]
 
@@ -122,7 +131,7 @@ def _has_test_dice(folder: Path) -> bool:
     return not Dice(read_results(folder)).rows.empty
 
 
-def _alone(runs: Sequence[Run], names: Sequence[str], folders: Sequence[Path]) -> str | None:
+def _choose_standalone(runs: Sequence[Run], names: Sequence[str], folders: Sequence[Path]) -> str | None:
     """The label of training alone; None where there is none and none was asked for."""
     labels = dict.fromkeys(run.label for run in runs)
     if unknown := [name for name in names if name not in labels]:
@@ -149,9 +158,9 @@ def _untested_sites(runs: Sequence[Run]) -> list[str]:
     ]
 
 
-def _missing_local_only(runs: Sequence[Run], alone: str | None) -> list[str]:
+def _missing_local_only(runs: Sequence[Run], standalone: str | None) -> list[str]:
     """Notes on the seeds that no run trains alone for."""
-    lacking = {run.seed for run in runs} - {run.seed for run in runs if run.label == alone}
+    lacking = {run.seed for run in runs} - {run.seed for run in runs if run.label == standalone}
     info = runs[0].info
     return [
         f"seed {seed}: no run that trains alone, so neither performance fairness nor gains; `fedmerit run --method "
@@ -165,14 +174,14 @@ def _select_label(results: Results, label: str | None) -> Results:
     return results if label is None else Results(results.rows[results.rows["label"].isin([label, ""])])
 
 
-def _sampled(truth: Reference, sites: Sequence[str], label: str | None) -> Iterator[str]:
+def _sampled(ground_truth: Reference, sites: Sequence[str], label: str | None) -> Iterator[str]:
     """What there is to know of values that are estimates: of each site, by seed."""
     dice = "Dice" if label is None else "the mean Dice of all labels, by which permutations were drawn"
-    for seed, estimate in truth.estimates.items():
+    for seed, estimate in ground_truth.estimates.items():
         pairs = zip(sites, 100 * estimate.values, 100 * estimate.standard_errors, strict=True)
         told = ", ".join(f"{site} {value:.2f} (standard error {error:.2f})" for site, value, error in pairs)
         yield (
-            f"{truth.name}, seed {seed}: estimates from {estimate.permutations} sampled permutations, in points of "
+            f"{ground_truth.name}, seed {seed}: estimates from {estimate.permutations} sampled permutations, in points of "
             f"{dice}: {told}"
         )
 

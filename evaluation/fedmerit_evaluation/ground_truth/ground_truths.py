@@ -109,7 +109,7 @@ class GroundTruth:
     """Trained coalitions of sites, and what they make the sites worth."""
 
     trained: Results
-    truths: list[Reference]
+    references: list[Reference]
     notes: list[str]  # on what those lack that are not complete
 
     @cached_property
@@ -118,12 +118,15 @@ class GroundTruth:
 
         By the truths' names; NaN of values from sampled permutations, whose own error no draw of patients tells.
         """
-        return {truth.name: math.nan if truth.estimates else self._ceiling(truth) for truth in self.truths}
+        return {
+            reference.name: math.nan if reference.estimates else self._ceiling(reference)
+            for reference in self.references
+        }
 
-    def _ceiling(self, truth: Reference) -> float:
+    def _ceiling(self, reference: Reference) -> float:
         rows = self.trained.rows
-        of_seeds = Results(rows[rows["seed"].isin(truth.parts)])
-        return resample(of_seeds, semivalue_function(EXACT[truth.name])).single_seed_noise_ceiling
+        of_seeds = Results(rows[rows["seed"].isin(reference.parts)])
+        return resample(of_seeds, semivalue_function(EXACT[reference.name])).single_seed_noise_ceiling
 
 
 def write_sampling(folder: Path, rule: Sampling) -> None:
@@ -206,8 +209,8 @@ def complete_ground_truths(
             else:
                 parts[seed] = coefficients(sites, weights)
         if lacking and name == SHAPLEY and sampling is not None:  # also of a seed that has all by chance
-            truth, told = _sampled(games, sites, seeds, sampling)
-            found += [truth] if truth.parts else []
+            reference, told = _sampled(games, sites, seeds, sampling)
+            found += [reference] if reference.parts else []
             notes += told
             continue
         if parts:

@@ -37,7 +37,7 @@ class Variances:
     patient: float  # of one test patient a site
     round: float = 0.0  # of one round, where values are told in a run
     patients: float = 1.0  # a site in the pilot, their harmonic mean
-    truth: str = field(default="", compare=False)  # which values of the pilot they are of
+    reference: str = field(default="", compare=False)  # which values of the pilot they are of
 
     @property
     def mean_patient_variance(self) -> float:
@@ -90,7 +90,7 @@ def pilot_variances(folder: Path) -> Variances:
         found[SHAPLEY] = resample(results, semivalue_function(EXACT[SHAPLEY]))
     if SHAPLEY not in found or len(found[SHAPLEY].seeds) < 2:
         found[LEAVE_ONE_OUT] = resample(results, semivalue_function(EXACT[LEAVE_ONE_OUT]))
-    truth, one = max(found.items(), key=lambda item: len(item[1].seeds))
+    reference, one = max(found.items(), key=lambda item: len(item[1].seeds))
     if len(one.seeds) < 2:
         raise BadInput(f"--pilot {folder}: has one seed alone; train a second, or state --seed-sd and --patient-sd")
     if one.single:
@@ -101,7 +101,7 @@ def pilot_variances(folder: Path) -> Variances:
     tested = results.rows[(results.rows["coalition"] != "") & (results.rows["quantity"] == "dice")]
     # the variance of a mean over sites goes by the mean of 1 / patients: many at one site say little of the others
     of_pilot = estimate_variances(one, harmonic_mean(tested.groupby("site")["case"].nunique().tolist()))
-    return replace(of_pilot, truth=truth)
+    return replace(of_pilot, reference=reference)
 
 
 def power_table(variances: Variances, patients: Sequence[int], seeds: Sequence[int], rounds: int) -> Table:
@@ -123,7 +123,7 @@ def power_table(variances: Variances, patients: Sequence[int], seeds: Sequence[i
     told += f", {sd['round']:.2g} over each of {rounds} rounds" if variances.round else ""
     caption = (
         "Smallest difference of worth between two sites that is told (5 %, two-sided, power 80 %); standard deviations "
-        f"of a difference [points]: {told}{f'; of {variances.truth} values' if variances.truth else ''}"
+        f"of a difference [points]: {told}{f'; of {variances.reference} values' if variances.reference else ''}"
     )
     if variances.seed and min(seeds) < 2:
         caption += "; by one seed nothing is told of others"

@@ -25,7 +25,7 @@ class Key(NamedTuple):
     of: str
 
 
-def dice_intervals(cases: pd.Series, order: list[str], alone: str) -> pd.DataFrame:
+def dice_intervals(cases: pd.Series, order: list[str], standalone: str) -> pd.DataFrame:
     """Statistics of test Dice, fractions, by `Key`: ``mean, std`` over seeds, ``low, high``, ``seeds``.
 
     ``difference`` is the mean Dice of a method minus that of the next in rank, and of the best minus every other's.
@@ -35,9 +35,9 @@ def dice_intervals(cases: pd.Series, order: list[str], alone: str) -> pd.DataFra
     Args:
         cases: Dice of every case, ``(method, seed, site, case)``; there is at least one.
         order: the methods by rank of their means.
-        alone: the one that gains are against, where it is among them.
+        standalone: the one that gains are against, where it is among them.
     """
-    return _table(bootstrap(cases, lambda dice: dict(_statistics(dice, order, alone)), bounds=_bounds))
+    return _table(bootstrap(cases, lambda dice: dict(_statistics(dice, order, standalone)), bounds=_bounds))
 
 
 def drop_small_sample_intervals(table: pd.DataFrame, few: Collection[str]) -> pd.DataFrame:
@@ -120,7 +120,7 @@ def group_ties(order: list[str], together: list[bool]) -> Iterator[tuple[int, li
             start = place
 
 
-def _statistics(dice: SiteDice, order: list[str], alone: str) -> Iterator[tuple[Key, FloatArray]]:
+def _statistics(dice: SiteDice, order: list[str], standalone: str) -> Iterator[tuple[Key, FloatArray]]:
     """Every statistic of (..., s, methods, n) Dice; that of a rank or method (..., s)."""
     means = {method: _over_sites(dice.of(method), "mean") for method in order}
     for method in order:
@@ -129,8 +129,8 @@ def _statistics(dice: SiteDice, order: list[str], alone: str) -> Iterator[tuple[
         yield Key("worst", method, ""), _over_sites(own, "worst")
         for place, site in enumerate(dice.sites):
             yield Key("dice", method, site), own[..., place]
-        if alone in dice.methods and method != alone:
-            gain = own - dice.of(alone)
+        if standalone in dice.methods and method != standalone:
+            gain = own - dice.of(standalone)
             yield Key("mean_gain", method, ""), _over_sites(gain, "mean")
             for place, site in enumerate(dice.sites):
                 yield Key("gain", method, site), gain[..., place]

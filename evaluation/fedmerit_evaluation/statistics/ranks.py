@@ -72,7 +72,9 @@ class Ranking:
         for site in self.order:
             place = self.sites.index(site)
             first, last = int(self.highest_rank[place]), int(self.lowest_rank[place])
-            like = [other for other in self.order if other != site and not self.order_signs[place, self.sites.index(other)]]
+            like = [
+                other for other in self.order if other != site and not self.order_signs[place, self.sites.index(other)]
+            ]
             rows[site] = {
                 "value": self.value[place],
                 "low": self.low[place],

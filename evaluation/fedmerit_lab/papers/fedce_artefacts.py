@@ -56,7 +56,9 @@ def _dice(study: Study, artefact: Artefact) -> Made:
 
 def _fairness(study: Study, truth: GroundTruth | None = None) -> Fairness:
     results = study.results(ALL)
-    return measure(results, {label: label.split(":")[0] for label in results.methods}, alone=STANDALONE, truth=truth)
+    return measure(
+        results, {label: label.split(":")[0] for label in results.methods}, standalone=STANDALONE, ground_truth=truth
+    )
 
 
 def _detected(found: Fairness, name: str, lacking: str) -> Table:

@@ -92,7 +92,7 @@ def test_what_each_has_alone_and_together_and_gives(tmp_path: Path) -> None:
         assert (row.gain.mean, row.gain.low, row.gain.high) == pytest.approx((gain,) * 3)
         assert (row.share.mean, row.share_seeds, row.sites) == (pytest.approx(share), 3, 3)
         assert row.values["Shapley"] == pytest.approx(value)
-        assert row.grounds == SampleSize(6, 3)
+        assert row.sample == SampleSize(6, 3)
     assert [row.verdict for row in found] == [Comparison.BETTER, Comparison.WORSE, Comparison.TIE]
     assert [row.words for row in found] == [
         "Better together. Gave more than an equal share.",
@@ -117,7 +117,7 @@ def test_what_was_not_measured_is_not_known(tmp_path: Path) -> None:
     results = made_results(made_rounds("weight", {"fedavg": [(0.2,), (0.3,), (0.5,)]}), ["fedavg"])
     for row in list_hospitals(made_runs(results, tmp_path), results, "fedavg", [], NOBODY):
         assert all(map(isnan, (row.alone, row.together.mean, row.gain.mean, row.share.mean)))
-        assert (row.verdict, row.grounds, row.share_seeds) == (Comparison.UNKNOWN, SampleSize(0, 0), 0)
+        assert (row.verdict, row.sample, row.share_seeds) == (Comparison.UNKNOWN, SampleSize(0, 0), 0)
         assert row.words == "Gain not known: no test Dice."
 
 
@@ -158,7 +158,7 @@ def test_nobody_is_judged_by_other_cases_than_it_had_alone(tmp_path: Path) -> No
     opened = align_local_only(open_runs(runs))
     results = combine_results(opened)
     found = {row.name: row for row in list_hospitals(opened, results, "fedce", [], NOBODY)}
-    assert {name: row.grounds for name, row in found.items()} == {
+    assert {name: row.sample for name, row in found.items()} == {
         "Alder": SampleSize(5, 2), "Birch": SampleSize(5, 0), "Cedar": SampleSize(5, 2),
     }  # fmt: skip
     assert found["Birch"].verdict is Comparison.UNKNOWN

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from fedmerit_evaluation.statistics.inference import Comparison, Estimate, SampleSize, highest, verdict
+from fedmerit_evaluation.statistics.inference import Comparison, Estimate, SampleSize, compare_training, find_highest
 
 GAIN, LOSS, TIE = Estimate(0.05, 0.02, 0.08), Estimate(-0.05, -0.08, -0.02), Estimate(0.01, -0.02, 0.04)
 ENOUGH, FEW, ONE = SampleSize(5, 2), SampleSize(4, 2), SampleSize(5, 1)
@@ -22,8 +22,8 @@ ENOUGH, FEW, ONE = SampleSize(5, 2), SampleSize(4, 2), SampleSize(5, 1)
         (Estimate(math.nan), FEW, Comparison.UNKNOWN),
     ],
 )
-def test_a_verdict_needs_cases_seeds_and_an_interval(gain: Estimate, grounds: SampleSize, found: Comparison) -> None:
-    assert verdict(gain, grounds) is found
+def test_a_verdict_needs_cases_seeds_and_an_interval(gain: Estimate, sample: SampleSize, found: Comparison) -> None:
+    assert compare_training(gain, sample) is found
 
 
 def test_what_stands_in_the_way_of_a_verdict() -> None:
@@ -34,4 +34,4 @@ def test_what_stands_in_the_way_of_a_verdict() -> None:
 
 
 def test_who_differs_by_rounding_alone_ties() -> None:
-    assert highest({"A": 0.3, "B": 0.1 + 0.2, "C": 0.29}) == ["A", "B"]
+    assert find_highest({"A": 0.3, "B": 0.1 + 0.2, "C": 0.29}) == ["A", "B"]

@@ -24,8 +24,8 @@ ENOUGH, FEW, ONE = SampleSize(5, 2), SampleSize(4, 2), SampleSize(5, 1)
         (Estimate(0.05), ENOUGH, "Alone or together: no difference that can be told."),
     ],
 )
-def test_of_a_gain(gain: Estimate, grounds: SampleSize, said: str) -> None:
-    assert statements.describe_gain(gain, grounds, tested=True, alone=True) == said
+def test_of_a_gain(gain: Estimate, sample: SampleSize, said: str) -> None:
+    assert statements.describe_gain(gain, sample, tested=True, alone=True) == said
 
 
 def test_of_a_gain_that_is_missing() -> None:
@@ -157,8 +157,8 @@ def test_of_the_method_in_the_lead() -> None:
 
 
 def test_of_gains_over_methods() -> None:
-    def said(*gains: Estimate, grounds: SampleSize = ENOUGH) -> str:
-        return statements.describe_gains(dict(zip("abc", gains, strict=False)), grounds)
+    def said(*gains: Estimate, sample: SampleSize = ENOUGH) -> str:
+        return statements.describe_gains(dict(zip("abc", gains, strict=False)), sample)
 
     assert (
         said(GAIN, TIE) == "gained under 2 of 2 methods (1 with an interval that leaves out 0), against training alone."
@@ -167,11 +167,11 @@ def test_of_gains_over_methods() -> None:
         "gained under 1 of 2 methods (1 with an interval that leaves out 0) and lost under 1 (1 with an interval that "
         f"leaves out 0), most under b ({MINUS}5.0 points), against training alone."
     )
-    assert said(GAIN, TIE, grounds=ONE) == (
+    assert said(GAIN, TIE, sample=ONE) == (
         "gained under 2 of 2 methods, against training alone: one seed is not enough to judge."
     )
     assert said(LOSS) == f"lost {MINUS}5.0 points of Dice ({MINUS}8.0 to {MINUS}2.0) against training alone."
-    assert said(Estimate(0.05), grounds=FEW) == (
+    assert said(Estimate(0.05), sample=FEW) == (
         "gained +5.0 points of Dice against training alone: not enough cases to judge (4; 5 are needed)."
     )
 
@@ -225,8 +225,8 @@ def test_of_a_ground_truth_that_is_missing() -> None:
 def test_of_taking_part() -> None:
     """Nobody is said to be better alone by a mean whose interval holds 0, or by few cases, or by one seed."""
 
-    def said(*gains: Estimate, grounds: SampleSize = ENOUGH) -> str:
-        text = statements.describe_participation(dict(zip("ABC", gains, strict=False)), grounds)
+    def said(*gains: Estimate, sample: SampleSize = ENOUGH) -> str:
+        text = statements.describe_participation(dict(zip("ABC", gains, strict=False)), sample)
         return text.partition("taking part changes Dice by ")[2]
 
     fell = Estimate(-0.01, -0.04, 0.02)
@@ -238,8 +238,8 @@ def test_of_taking_part() -> None:
     assert said(fell, fell).endswith("have less than alone by an interval that holds 0")
     no_interval = Estimate(-0.01)
     assert said(fell, no_interval).endswith(f"and B ({MINUS}1.0) has less than alone by an interval that is not known")
-    assert said(LOSS, grounds=FEW).endswith("against training alone (not enough cases to judge (4; 5 are needed))")
-    assert said(LOSS, grounds=ONE).endswith("against training alone (one seed is not enough to judge)")
+    assert said(LOSS, sample=FEW).endswith("against training alone (not enough cases to judge (4; 5 are needed))")
+    assert said(LOSS, sample=ONE).endswith("against training alone (one seed is not enough to judge)")
     assert said(GAIN, LOSS).startswith("+0.0 points on average")
     assert said(GAIN, NOTHING).startswith("+5.0 points on average")
     assert said(GAIN, NOTHING).endswith("against training alone, and of B it is not known")
