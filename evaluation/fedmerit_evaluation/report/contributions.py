@@ -148,7 +148,7 @@ def permutation_p(x: FloatArray, y: FloatArray, correlation: str) -> float:
 
 
 def _collect_estimates(estimates: Estimates) -> dict[tuple[str, str], pd.DataFrame]:
-    """By (method, estimate); the share of training images once, as it is the same for all methods."""
+    """By (method, estimate); the share of training images once, since it is the same for all methods."""
     collected: dict[tuple[str, str], pd.DataFrame] = {}
     for label, of_label in estimates.items():
         for name, frame in of_label.items():
@@ -171,8 +171,8 @@ def _agreement(
     table, caveats = _compared(reference.name, valued, measured, estimates, ground.noise_ceilings[reference.name])
     if reference.sampled:
         caveats.append(
-            f"{reference.sampled}: values that differ by less than twice that are not significantly different. No CI of "
-            "an agreement includes these errors."
+            f"{reference.sampled}: values that differ by less than twice that are not significantly different. No CI "
+            "of an agreement includes these errors."
         )
     totals = valued.sum(axis=1)
     if (totals <= 0).any():
@@ -198,7 +198,7 @@ def _compared(
     estimates: Mapping[tuple[str, str], pd.DataFrame],
     noise_ceiling: float,
 ) -> tuple[Table, list[str]]:
-    """A row per method and estimate: correlations with their CIs, noise ceiling, p-value, numbers of sites and seeds."""
+    """A row per method and estimate: correlations with CIs, noise ceiling, p-value, numbers of sites and seeds."""
     known = {tuple(row[name] for name in Key._fields): row for row in measured.to_dict("records")}
     rows, lows, highs, undefined = [], [], [], dict[str, list[str]]()
     sites = list(valued.columns)

@@ -16,6 +16,12 @@ from fedmerit_evaluation.statistics.inference import (
     find_highest,
 )
 
+COUNTED = {  # what follows a number of hospitals
+    Comparison.TIE: "without significant difference",
+    Comparison.UNJUDGED: "with too few cases or seeds",
+    Comparison.UNKNOWN: "with unknown gain",
+}
+
 
 def describe_benefit(mean_gain: Estimate, sample: SampleSize) -> str:
     """The first line of a report: whether federated training helped.
@@ -29,7 +35,7 @@ def describe_benefit(mean_gain: Estimate, sample: SampleSize) -> str:
     ends = f" [95 % CI {interval(mean_gain)}]" if mean_gain.has_interval else ""
     gain = f"mean gain {points(mean_gain.mean)} points of Dice over local training{ends}"
     if sample.insufficient_data:
-        return f"Federated training: unclear ({sample.insufficient_data}): {gain}."
+        return f"Federated training: unclear, {sample.insufficient_data}; {gain}."
     word = {1: "helped", 0: "unclear", -1: "did not help"}[mean_gain.compare(0)]
     return f"Federated training{':' if word == 'unclear' else ''} {word}: {gain}."
 
@@ -64,7 +70,7 @@ def describe_hospitals(found: Mapping[str, Comparison], method: str) -> str:
     sites = {one: [site for site, this in found.items() if this is one] for one in Comparison}
     if len(sites[Comparison.UNKNOWN]) == len(found):
         return f"Gain of the hospitals with {method}: not known."
-    parts = [f"{len(names)} {one} ({', '.join(names)})" for one, names in sites.items() if names]
+    parts = [f"{len(names)} {COUNTED.get(one, one)} ({', '.join(names)})" for one, names in sites.items() if names]
     lacking = sites[Comparison.WORSE] or sites[Comparison.UNJUDGED] or sites[Comparison.UNKNOWN]
     if sites[Comparison.BETTER] and not lacking:
         parts.insert(1, "none better with local training")
