@@ -38,7 +38,7 @@ def test_results_are_those_of_the_method_that_is_judged(tmp_path: Path) -> None:
         "Birch 70.0 % [70.0 %, 70.0 %], Cedar 90.0 % [90.0 %, 90.0 %]."
     )
     assert fairness(file) == (
-        "Dice by site from 70.0 % (Alder) to 90.0 % (Cedar); gain over training alone from +0.0 (Birch) to +10.0 "
+        "Dice by site from 70.0 % (Alder) to 90.0 % (Cedar); gain over local training from +0.0 (Birch) to +10.0 "
         "points. Groups of patients by age, sex or the like were not compared."
     )
     assert failures(file) == "Lowest Dice of a test case: Alder 70.0 %, Birch 70.0 %, Cedar 90.0 %."

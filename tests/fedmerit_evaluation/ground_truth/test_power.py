@@ -138,9 +138,9 @@ def test_rounds_are_named_only_where_they_count():
     assert table.caption.endswith(
         "[points]: 3 over seeds, 8 over patients, 6 over each of 36 rounds; by one seed nothing is told of others"
     )
-    assert table.headings == ["Test patients a site", "1 seed [points]", "9 seeds [points]"]
+    assert table.headings == ["Test patients per site", "1 seed [points]", "9 seeds [points]"]
     assert table.frame["1 seed [points]"].isna().all()
-    assert table.frame["Test patients a site"].to_list() == ["4", "16"]
+    assert table.frame["Test patients per site"].to_list() == ["4", "16"]
 
 
 def test_each_truth_has_a_row_and_one_seed_a_warning():
@@ -148,16 +148,16 @@ def test_each_truth_has_a_row_and_one_seed_a_warning():
     settled = resample(trained(dict(list(WORTH.items())[:3]), seeds=2, patients=3), LOO, 20)
     table = reliability_table({"mine": settled})
     (row,) = table.frame.to_dict("records")
-    assert row.pop("Truth") == "mine"
+    assert row.pop("Ground truth") == "mine"
     assert row == pytest.approx(
         {
             "Seeds": 2,
-            "Halves of seeds agree": 1,
-            "Halves of patients agree": 1,
+            "Split-half correlation, seeds": 1,
+            "Split-half correlation, patients": 1,
             "Reliability": 1,
-            "Ceiling": 1,
+            "Noise ceiling": 1,
             "Mean standard error [points]": 0,
-            "Smallest difference told [points]": 0,
+            "MDD [points]": 0,
         },
         abs=1e-6,
     )
@@ -173,6 +173,6 @@ def test_errors_and_differences_of_a_truth_by_hand():
     (row,) = reliability_table({"mine": two_sites()}).frame.to_dict("records")
     errors = np.sqrt([0.045 / 2 + 0.06125, 0.005 / 2 + 0.00125])
     assert row["Mean standard error [points]"] == pytest.approx(100 * errors.mean())
-    assert row["Smallest difference told [points]"] == pytest.approx(
+    assert row["MDD [points]"] == pytest.approx(
         100 * np.hypot(detectable_standard_errors(2) * np.sqrt(0.02 / 2), 2.8016 * np.sqrt(0.045)), rel=1e-4
     )

@@ -37,7 +37,7 @@ def scan(sites):
 
 def test_the_network_sees_what_prepare_stored(predictor, scan):
     raw, case = scan
-    seen, _ = predictor.fed(read_image(raw, 1).decoded)
+    seen, _ = predictor.preprocess(read_image(raw, 1).decoded)
     np.testing.assert_array_equal(seen, case.image)
 
 
@@ -67,7 +67,7 @@ def test_masks_prepared_again_are_what_evaluation_saw(predictor, scan):
     raw, case = scan
     smooth = replace(predictor, network=Smooth())
     decoded = read_image(raw, 1).decoded
-    seen, box = smooth.fed(decoded)
+    seen, box = smooth.preprocess(decoded)
     on_grid = predict(smooth.network, np.array(case.image))
     masks = smooth.masks(decoded)
     _, again = preprocess(replace(decoded, label=masks.astype(np.uint8)), len(seen[0, 0]), box, normalise_mri)
@@ -108,10 +108,10 @@ def test_a_photograph_about_its_disc(tmp_path):
     fed = Preprocessing.from_dict(site.info)
     predictor = Predictor(tmp_path, initial_network(network, 0), network, fed)
     image = read_image(raw, 3)
-    seen, _ = predictor.fed(image.decoded, Box(**entry["crop"]))
+    seen, _ = predictor.preprocess(image.decoded, Box(**entry["crop"]))
     np.testing.assert_array_equal(seen, site.cases("testing")[0].image)
     with pytest.raises(BadInput, match="--box"):
-        predictor.fed(image.decoded)
+        predictor.preprocess(image.decoded)
     masks = predictor.masks(image.decoded, Box(-5, -5, 40, 40))
     file = image.write_mask(tmp_path / "masks", "disc", masks[:, 0])
     assert Image.open(file).size == Image.open(raw).size

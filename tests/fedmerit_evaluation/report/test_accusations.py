@@ -11,7 +11,7 @@ def test_of_marks_and_suspicions() -> None:
     )
     assert phrases.describe_suspicions({}) == ""
     assert phrases.describe_suspicions({"small norm": ["A", "B"]}).startswith(
-        "Detectors of free riders suspect: small norm (A, B)."
+        "Free-rider detectors flag: small norm (A, B)."
     )
 
 

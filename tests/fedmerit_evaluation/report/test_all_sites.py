@@ -184,7 +184,7 @@ def test_the_first_screen_is_a_row_per_hospital(compared: Path) -> None:
     assert heading == ["Hospital", *numbers, "Flagged", "Comparison"]
     assert [row[0] for row in rows] == list(SITES)
     dice = pd.read_csv(tables / "dice.csv").set_index(["Method", "Site"])["Dice [%]"]
-    shown = pd.read_csv(tables / "hospitals.csv").set_index("Hospital")
+    shown = pd.read_csv(tables / "benefit.csv").set_index("Hospital")
     for site in SITES:
         alone, together = dice["standalone", site], dice["fedavg", site]  # the first that estimates contributions
         row = shown.loc[site]
@@ -235,11 +235,11 @@ def test_a_run_of_training_alone_with_other_settings_does_not_hide_that_with_the
 
 def test_gains_of_too_few_cases_are_not_said_to_have_intervals(tmp_path: Path) -> None:
     runs = [make_run(tmp_path / method, method=method, rounds=2) for method in ("standalone", "fedce")]
-    assert "Gain in test Dice over training alone, 95" in write_report(runs, images=False).read_text()
+    assert "Gain in test Dice over local training, 95" in write_report(runs, images=False).read_text()
     for run in runs:
         rows = pd.read_csv(run / "results.csv", dtype={"case": str}, keep_default_na=False)
         rows[rows["case"].isin(["", "000"])].to_csv(run / "results.csv", index=False)
-    assert "Gain in test Dice over training alone; left of 0" in write_report(runs, images=False).read_text()
+    assert "Gain in test Dice over local training; left of 0" in write_report(runs, images=False).read_text()
 
 
 def test_of_more_methods_than_there_are_colours_every_one_has_a_row(tmp_path: Path) -> None:
@@ -247,7 +247,7 @@ def test_of_more_methods_than_there_are_colours_every_one_has_a_row(tmp_path: Pa
     runs = [make_run(tmp_path / method, method=method, rounds=1) for method in methods]
     page = write_report(runs, images=False).read_text()
     assert "Test Dice of each hospital by every method" in page
-    assert "Gain in test Dice over training alone by every method" in page
+    assert "Gain in test Dice over local training by every method" in page
     assert page.count("A row per method, a column per hospital.") == 2
     page = write_report(runs[:6], images=False).read_text()  # five above training alone
     assert "a colour per method" in page

@@ -35,7 +35,7 @@ def test_methods_come_by_mean_dice_with_their_ranks(of_dice: dict[str, Table]) -
     assert table["Mean Dice [%]"].to_list() == pytest.approx([80, 70, 69])
     assert table["Rank"].to_list() == [1, 2, 3]
     assert table["Worst site [%]"].to_list() == pytest.approx([70, 60, 67])
-    gains = table["Mean gain over training alone [points]"]
+    gains = table["Mean gain over local training [points]"]
     assert gains.to_list() == pytest.approx([10, math.nan, -1], nan_ok=True)
 
 
@@ -67,7 +67,7 @@ def test_gains_by_site_with_their_mean_and_lowest(of_dice: dict[str, Table]) -> 
 
 def test_too_few_cases_have_no_rank_and_the_table_says_why() -> None:
     table = _tables(made_dice(LEVELS, noise=0.0, cases=4))["methods"]
-    assert set(table.frame["Rank"]) == {"not enough cases to judge"}
+    assert set(table.frame["Rank"]) == {"too few test cases"}
 
 
 def test_contributions_with_their_range_of_ranks() -> None:
@@ -113,9 +113,9 @@ def test_surfaces_stand_beside_dice_where_they_were_measured(tmp_path: Path) -> 
     assert labels.loc[("fedce", "Alder"), "cup, HD95 [mm]"] == pytest.approx(
         20 - 0.2 * labels.loc[("fedce", "Alder"), "cup"]
     )
-    assert "Together, HD95 [mm]" not in pd.read_csv(tmp_path / "tables" / "hospitals.csv")  # of fedavg, which has none
+    assert "Together, HD95 [mm]" not in pd.read_csv(tmp_path / "tables" / "benefit.csv")  # of fedavg, which has none
     newer = write_report(runs[1:], tmp_path / "newer" / "report.html", images=False)
-    first = pd.read_csv(newer.parent / "tables" / "hospitals.csv").set_index("Hospital")
+    first = pd.read_csv(newer.parent / "tables" / "benefit.csv").set_index("Hospital")
     assert first["Together, HD95 [mm]"].to_list() == pytest.approx(fedce["HD95 [mm]"].to_list())
     assert first["Together, NSD at 2 mm [%]"].to_list() == pytest.approx(fedce["Dice [%]"].to_list())
     assert "HD95 and NSD are not known of" in page

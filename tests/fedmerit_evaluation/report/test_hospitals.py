@@ -44,7 +44,7 @@ def test_what_a_comparison_rests_on_is_what_was_tested_in_all_of_it() -> None:
     assert sample_size(results, "Alder", ["a", "standalone"]) == SampleSize(6, 1)
     assert sample_size(results, "Dogwood") == sample_size(Results(rows.iloc[:0])) == SampleSize(0, 0)
     assert any(
-        text.endswith("against training alone: one seed is not enough to judge.")
+        text.endswith("compared with local training: only one seed.")
         for text in summary.list_sentences(results)
     )
 
@@ -57,7 +57,7 @@ def test_a_seed_in_which_a_site_did_not_answer_the_last_test_is_no_ground() -> N
     assert sample_size(results, SITES[0]) == sample_size(results, methods=["a", "standalone"]) == SampleSize(6, 3)
     never = Results(rows[~silent & ~((rows["method"] == "b") & (rows["site"] == SITES[2]))])
     assert sample_size(never) == SampleSize(6, 0)
-    assert "Which method is best: no seed has all test Dice that this takes." in summary.list_sentences(never)
+    assert "Which method is best: no seed has all test Dice that the comparison needs." in summary.list_sentences(never)
     empty = rows.assign(value=rows["value"].mask(silent))  # as of cases without an organ in reference and prediction
     assert sample_size(Results(empty), SITES[2]) == SampleSize(6, 1)
 
@@ -99,7 +99,7 @@ def test_what_each_has_alone_and_together_and_gives(tmp_path: Path) -> None:
         "Better alone. Gave less than an equal share.",
         "Alone or together: no difference that can be told. Gave less than an equal share.",
     ]
-    assert not any(row.flagged or row.accused for row in found)
+    assert not any(row.flagged or row.detected for row in found)
 
 
 def test_who_is_flagged_or_suspected_is_to_be_looked_at_first(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_who_is_flagged_or_suspected_is_to_be_looked_at_first(tmp_path: Path) ->
     )
     found = list_hospitals(made_runs(results, tmp_path), results, "fedce", [], suspicions)
     assert [row.flagged for row in found] == ["", "flagged, rounds 1", "suspected: small norm"]
-    assert [row.accused for row in found] == [False, True, True]
+    assert [row.detected for row in found] == [False, True, True]
     assert found[1].words.startswith("Flagged: look at it first. Better alone.")
 
 

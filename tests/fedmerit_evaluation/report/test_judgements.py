@@ -11,7 +11,7 @@ ENOUGH, FEW, ONE = SampleSize(5, 2), SampleSize(4, 2), SampleSize(5, 1)
 
 
 @pytest.mark.parametrize(
-    ("gain", "grounds", "found"),
+    ("gain", "sample", "found"),
     [
         (GAIN, ENOUGH, Comparison.BETTER),
         (LOSS, ENOUGH, Comparison.WORSE),
@@ -27,9 +27,9 @@ def test_a_verdict_needs_cases_seeds_and_an_interval(gain: Estimate, sample: Sam
 
 
 def test_what_stands_in_the_way_of_a_verdict() -> None:
-    assert SampleSize(4, 0).insufficient_data == "not enough cases to judge (4; 5 are needed)"
-    assert SampleSize(5, 0).insufficient_data == "no seed has all test Dice that this takes"
-    assert SampleSize(5, 1).insufficient_data == "one seed is not enough to judge"
+    assert SampleSize(4, 0).insufficient_data == "too few test cases (4; at least 5 are needed)"
+    assert SampleSize(5, 0).insufficient_data == "no seed has all test Dice that the comparison needs"
+    assert SampleSize(5, 1).insufficient_data == "only one seed"
     assert SampleSize(5, 2).insufficient_data == ""
 
 

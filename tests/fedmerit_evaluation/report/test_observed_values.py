@@ -33,4 +33,4 @@ def test_one_seed_tells_no_two_sites_apart(tmp_path: Path, monkeypatch: pytest.M
     assert one.has_significant_pairs == (seeds > 1)
     ranks = list(zip(one.highest_rank, one.lowest_rank, strict=True))
     assert (ranks == [(1, 4)] * 4) == (seeds == 1)
-    assert ("one seed is not enough to judge, so no two sites are told apart" in shown.caption) == (seeds == 1)
+    assert ("only one seed, so no two sites are told apart" in shown.caption) == (seeds == 1)

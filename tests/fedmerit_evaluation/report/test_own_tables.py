@@ -38,7 +38,7 @@ def test_its_dice_stands_beside_its_third_and_the_median_of_the_others_rounded_t
 
 def test_of_one_seed_no_rank_is_told(tmp_path: Path) -> None:
     (dice,) = (table for table in own_tables(_own(tmp_path, seeds=1), []) if table.name == "own-dice")
-    assert set(dice.frame["Rank among all sites"]) == {"one seed is not enough to judge"}
+    assert set(dice.frame["Rank among all sites"]) == {"only one seed"}
 
 
 def test_its_weight_and_share_of_contribution(tmp_path: Path) -> None:
@@ -88,20 +88,20 @@ def test_what_it_takes_home_and_nobody_else(tmp_path: Path) -> None:
     add_rows(run, rows)
     page = write_site_report([run], OWN)
     tables = page.parent / "report-files" / "tables"
-    (home,) = pd.read_csv(tables / "own-taken-home.csv").to_dict("records")
+    (home,) = pd.read_csv(tables / "own-final-models.csv").to_dict("records")
     assert home == {
         "Method": "fedce",
         **{"Given, Dice [%]": 70.0, "Alone, Dice [%]": 60.0, "Takes home, Dice [%]": 80.0},
         **{f"{name}, validation Dice [%]": 100 * levels[end]
            for name, end in (("Given", "given"), ("LocalOnly", "alone"), ("Takes home", "finished"))},
     }  # fmt: skip
-    (surfaces,) = pd.read_csv(tables / "own-taken-home-surfaces.csv").to_dict("records")
+    (surfaces,) = pd.read_csv(tables / "own-final-models-surfaces.csv").to_dict("records")
     assert (surfaces["Takes home, HD95 [mm]"], surfaces["Takes home, NSD at 2 mm [%]"]) == (4.0, 40.0)
     text = page.read_text()
     assert f"What {OWN} takes home (finish=own)" in text
     assert not any(site in text for site in SITES if site != OWN)
     other = write_site_report([make_run(tmp_path / "other", rounds=2)], OWN)
-    assert not (other.parent / "report-files" / "tables" / "own-taken-home.csv").exists()
+    assert not (other.parent / "report-files" / "tables" / "own-final-models.csv").exists()
 
 
 def test_of_the_marks_its_own_alone(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_of_the_marks_its_own_alone(tmp_path: Path) -> None:
     add_rows(run, [Row("run", "fedce", 0, 3, site, "rejected", 1.0) for site in (OWN, "Cedar")])
     write_ledger(run, [{"round": 3, "rejected": {OWN: "update with NaN", "Cedar": "no answer"}}])
     path = write_site_report([run], OWN)
-    marks = pd.read_csv(path.parent / "report-files" / "tables" / "own-marks.csv")
+    marks = pd.read_csv(path.parent / "report-files" / "tables" / "own-flags.csv")
     assert marks[["Site", "Rounds", "Reason"]].to_numpy().tolist() == [[OWN, 3, "update with NaN"]]
 
 
@@ -127,5 +127,5 @@ def test_a_reason_names_no_other_site_and_keeps_its_words(tmp_path: Path, reason
     add_rows(run, [Row("run", "fedce", 0, 3, "A-1", "rejected", 1.0)])
     write_ledger(run, [{"round": 3, "rejected": {"A-1": reason}}])
     path = write_site_report([run], "A-1")
-    (marked,) = pd.read_csv(path.parent / "report-files" / "tables" / "own-marks.csv").to_dict("records")
+    (marked,) = pd.read_csv(path.parent / "report-files" / "tables" / "own-flags.csv").to_dict("records")
     assert marked["Reason"] == shown

@@ -14,13 +14,13 @@ ENOUGH, FEW, ONE = SampleSize(5, 2), SampleSize(4, 2), SampleSize(5, 1)
 
 
 @pytest.mark.parametrize(
-    ("gain", "grounds", "said"),
+    ("gain", "sample", "said"),
     [
         (GAIN, ENOUGH, "Better together."),
         (LOSS, ENOUGH, "Better alone."),
         (TIE, ENOUGH, "Alone or together: no difference that can be told."),
-        (GAIN, FEW, "Not enough cases to judge (4; 5 are needed)."),
-        (GAIN, ONE, "One seed is not enough to judge."),
+        (GAIN, FEW, "Too few test cases (4; at least 5 are needed)."),
+        (GAIN, ONE, "Only one seed."),
         (Estimate(0.05), ENOUGH, "Alone or together: no difference that can be told."),
     ],
 )
@@ -151,9 +151,9 @@ def test_of_the_method_in_the_lead() -> None:
     assert statements.describe_lead("a", [], ENOUGH, 0.95).endswith("of what a is above each other method leave out 0.")
     assert (
         statements.describe_lead("a", [], FEW, 0.95)
-        == "Which method is best: not enough cases to judge (4; 5 are needed)."
+        == "Which method is best: too few test cases (4; at least 5 are needed)."
     )
-    assert statements.describe_lead("a", [], ONE, 0.95) == "Which method is best: one seed is not enough to judge."
+    assert statements.describe_lead("a", [], ONE, 0.95) == "Which method is best: only one seed."
 
 
 def test_of_gains_over_methods() -> None:
@@ -161,18 +161,18 @@ def test_of_gains_over_methods() -> None:
         return statements.describe_gains(dict(zip("abc", gains, strict=False)), sample)
 
     assert (
-        said(GAIN, TIE) == "gained under 2 of 2 methods (1 with an interval that leaves out 0), against training alone."
+        said(GAIN, TIE) == "gained under 2 of 2 methods (1 with an interval that leaves out 0), compared with local training."
     )
     assert said(GAIN, LOSS) == (
         "gained under 1 of 2 methods (1 with an interval that leaves out 0) and lost under 1 (1 with an interval that "
-        f"leaves out 0), most under b ({MINUS}5.0 points), against training alone."
+        f"leaves out 0), most under b ({MINUS}5.0 points), compared with local training."
     )
     assert said(GAIN, TIE, sample=ONE) == (
-        "gained under 2 of 2 methods, against training alone: one seed is not enough to judge."
+        "gained under 2 of 2 methods, compared with local training: only one seed."
     )
-    assert said(LOSS) == f"lost {MINUS}5.0 points of Dice ({MINUS}8.0 to {MINUS}2.0) against training alone."
+    assert said(LOSS) == f"lost {MINUS}5.0 points of Dice ({MINUS}8.0 to {MINUS}2.0) compared with local training."
     assert said(Estimate(0.05), sample=FEW) == (
-        "gained +5.0 points of Dice against training alone: not enough cases to judge (4; 5 are needed)."
+        "gained +5.0 points of Dice compared with local training: too few test cases (4; at least 5 are needed)."
     )
 
 
@@ -192,7 +192,7 @@ def test_of_ties() -> None:
         "By Shapley values A and B are worth most to all (+2.0 points of mean Dice each) and C least (+0.0)."
     )
     assert statements.describe_gains({"a": LOSS, "b": LOSS}, ENOUGH).endswith(
-        f"most under a and b ({MINUS}5.0 points), against training alone."
+        f"most under a and b ({MINUS}5.0 points), compared with local training."
     )
     text = statements.describe_methods({"a": 0.8, "b": 0.8}, {"a": 0.6, "b": 0.6}, {"a": 0.1, "b": 0.1})
     assert text == (
@@ -230,7 +230,7 @@ def test_of_taking_part() -> None:
         return text.partition("taking part changes Dice by ")[2]
 
     fell = Estimate(-0.01, -0.04, 0.02)
-    assert said(GAIN, TIE).endswith("against training alone, and no site has less than alone")
+    assert said(GAIN, TIE).endswith("compared with local training, and no site has less than alone")
     assert said(GAIN, LOSS).endswith(f"and B ({MINUS}5.0) would do better alone")
     assert said(GAIN, LOSS, fell).endswith(
         f"and B ({MINUS}5.0) would do better alone and C ({MINUS}1.0) has less than alone by an interval that holds 0"
@@ -238,11 +238,11 @@ def test_of_taking_part() -> None:
     assert said(fell, fell).endswith("have less than alone by an interval that holds 0")
     no_interval = Estimate(-0.01)
     assert said(fell, no_interval).endswith(f"and B ({MINUS}1.0) has less than alone by an interval that is not known")
-    assert said(LOSS, sample=FEW).endswith("against training alone (not enough cases to judge (4; 5 are needed))")
-    assert said(LOSS, sample=ONE).endswith("against training alone (one seed is not enough to judge)")
+    assert said(LOSS, sample=FEW).endswith("compared with local training (too few test cases (4; at least 5 are needed))")
+    assert said(LOSS, sample=ONE).endswith("compared with local training (only one seed)")
     assert said(GAIN, LOSS).startswith("+0.0 points on average")
     assert said(GAIN, NOTHING).startswith("+5.0 points on average")
-    assert said(GAIN, NOTHING).endswith("against training alone, and of B it is not known")
+    assert said(GAIN, NOTHING).endswith("compared with local training, and of B it is not known")
 
 
 def test_of_what_a_method_reaches() -> None:

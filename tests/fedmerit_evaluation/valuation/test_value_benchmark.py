@@ -55,7 +55,7 @@ def test_tables_hold_agreements_by_estimator_beside_the_truths_ceiling():
     rows = by_name["bench-shapley"].frame.set_index("Estimator")
     assert rows["Pearson"].to_list() == pytest.approx([1, -39 / 42, 6 / 42])
     assert rows["Spearman"].to_list() == pytest.approx([1, -1, 0.5])
-    assert set(rows["Ceiling"]) == {1}
+    assert set(rows["Noise ceiling"]) == {1}
     assert set(rows["Pairs told apart"]) == {"3 of 3"}
     assert set(rows["Cost [trainings]"]) == {0.25}
     assert by_name["bench-shapley"].low["Pearson"].to_list() == pytest.approx(rows["Pearson"].to_list())
@@ -128,7 +128,7 @@ def test_a_benchmark_from_end_to_end(sites, fedmerit, tmp_path):
     told = fedmerit(*asked)
     assert told.exit_code == 0, told.output
     first = (tmp_path / "out" / "tables" / "bench-shapley.csv").read_text()
-    assert "Ceiling" in first
+    assert "Noise ceiling" in first
     paying = pd.read_csv(tmp_path / "out" / "tables" / "paying-asis.csv").set_index("Paid by")
     assert {"in_run", "data_size", "cgsv"} < set(paying.index)
     assert paying.loc["in_run", "Mean Dice [%]"] == paying.loc["data_size", "Mean Dice [%]"]  # of the same FedAvg run

@@ -253,7 +253,7 @@ def test_the_commands_print_and_write(observed, fedmerit, tmp_path):
     assert result.exit_code == 0, result.output
     assert (tmp_path / "out" / "figures" / "values.png").exists()
     assert (tmp_path / "out" / "tables" / "values-in-run.csv").exists()
-    assert "Not told apart from" in result.output
+    assert "Not significantly different from" in result.output
 
 
 @pytest.mark.slow
