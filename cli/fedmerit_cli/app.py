@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 # The keys of `METHODS` in `fedmerit.methods.registry` and of `TASKS` in `fedmerit.configuration.run`, which load torch
 METHODS = (
-    "standalone", "pooled", "fedavg", "fedce", "cgsv", "rffl", "dw", "eu", "rr", "cffl", "fedave", "fedsac", "qfedavg",
-    "fedci", "eci", "fedvalue", "cycle", "vpdl", "fedbn", "silobn", "fedprox", "fedavgm", "fedadam", "scaffold",
-    "ditto", "shapfed", "median", "trimmed", "krum",
+    "standalone", "pooled", "fedavg", "fedce", "fedce_nvflare", "cgsv", "rffl", "dw", "eu", "rr", "cffl",
+    "cffl_released", "fedave", "fedsac", "qfedavg", "fedci", "eci", "fedvalue", "cycle", "vpdl", "fedbn", "silobn",
+    "fedprox", "fedavgm", "fedadam", "scaffold", "ditto", "shapfed", "median", "trimmed", "krum",
 )  # fmt: skip
 TASKS = ("prostate", "fundus", "fundus-disc")
 
@@ -182,7 +182,7 @@ Values = Annotated[
     str | None,
     typer.Option(
         metavar="NAME[:PARAMETER=VALUE],...",
-        help="Observe the run to tell what its sites are worth: in_run, carried, others_lose; of standalone, alone.",
+        help="Observe for values of sites: multi_round, one_round, leave_one_out_loss; of standalone, local_only.",
     ),
 ]
 KeepUpdates = Annotated[
@@ -234,7 +234,7 @@ def settings_of(
     on_verdict: str | None = None,
 ) -> dict[str, str]:
     """What --set, --recipe, --finish, --preset, --guard and --on-verdict say."""
-    named = given(recipe=recipe, finish=finish, preset=preset, guard=guard, on_verdict=on_verdict)
+    named = given(recipe=recipe, final_model=finish, preset=preset, guard=guard, on_verdict=on_verdict)
     return {**named, **assignments(settings)}
 
 

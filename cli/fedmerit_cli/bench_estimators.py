@@ -14,7 +14,9 @@ commands = typer.Typer()
 def estimators(
     out: BenchFolder,
     sites: Annotated[str, typer.Option(help="Numbers of sites.")] = "4,6,8,16",
-    values: Annotated[str, typer.Option(help="What is observed, one at a time.")] = "in_run,carried,others_lose",
+    values: Annotated[
+        str, typer.Option(help="What is observed, one at a time.")
+    ] = "multi_round,one_round,leave_one_out_loss",
     size: Size = 64,
     rounds: Annotated[int, typer.Option(help="Of each training; the first is not counted.")] = 4,
     repetitions: Repetitions = 5,

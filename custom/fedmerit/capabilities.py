@@ -1,27 +1,21 @@
-"""Methods that are no federation: all sites' training images in one place.
+"""What only some methods do beside `fedmerit.core.Method.round`: one class per capability, which a method derives from.
 
-Methods that have models evaluated on the server validation set before a round ends.
-
-Methods that give each site a part of the model's neurons.
-
-Methods that change how a site trains: other terms of the loss, a second vector either way, a second model.
-
-Methods whose sites learn from each other's predictions.
+`capabilities` reads a method once; engine and wire ask its result for one capability or another.
 """
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, ClassVar, Protocol, TypeGuard
+from typing import Any, ClassVar, Protocol
 
 from torch import Tensor, device, dtype, nn
 
-from fedmerit.core import Reports
+from fedmerit.core import Method, Range, Reports, SiteView
 from fedmerit.flat import Buffers
 
 
 class PoolsImages:
-    """The capability: every site's update is that of one training on the images of all, which one machine holds."""
+    """One training on the images of all sites, which one machine holds: every site's update is that of it."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +32,7 @@ class Candidates:
 
 
 class EvaluatesCandidates:
-    """The capability."""
+    """The server validation set evaluates candidate models before a round ends."""
 
     @property
     def loss_bins(self) -> int:
@@ -46,20 +40,20 @@ class EvaluatesCandidates:
         return 0
 
     def candidates(self, state: Any, updates: Tensor, reports: Reports) -> Candidates | None:
-        """What is to be evaluated before `Method.round`, whose arguments these are; None: nothing this time.
+        """The models to evaluate before `Method.round`, which has the same arguments; None: none this time.
 
         `Reports.candidates` has the results then.
         """
         raise NotImplementedError
 
     def most_candidates(self, sites: int) -> int:
-        """At most so many in a round, with ``sites`` of them: a site lets no more be evaluated."""
+        """The most candidates in a round with so many ``sites``: a site evaluates no more."""
         return sites
 
 
 @dataclass(frozen=True)
 class ImportanceRequest:
-    """A model whose neurons' importance is wanted before a round, measured on the server validation set."""
+    """A model whose neurons' importance a method needs before a round, measured on the server validation set."""
 
     model: Tensor  # (d,)
     order: str  # "exact": the loss without each neuron; "taylor": to first order
@@ -67,10 +61,10 @@ class ImportanceRequest:
 
 
 class AllocatesNeurons:
-    """The capability."""
+    """Each site holds a part of the model's neurons."""
 
     def importance_schedule(self, round: int) -> tuple[str, int] | None:
-        """Order and images of the `importance_request` before a round, whatever the state; None: there is none.
+        """Order and images of the `importance_request` before a round, in any state; None: there is none.
 
         A site measures nothing else.
         """
@@ -80,13 +74,13 @@ class AllocatesNeurons:
         """What has to be measured before the next round goes out; None: nothing this time."""
         raise NotImplementedError
 
-    def allocate(self, state: Any, importance: Tensor, alone: Tensor | None = None) -> tuple[Any, Tensor, Tensor]:
+    def allocate(self, state: Any, importance: Tensor, keeping: Tensor | None = None) -> tuple[Any, Tensor, Tensor]:
         """The submodels of the next rounds, after an `importance_request`.
 
         Args:
             state: as that had it.
-            importance: (H,) float64, what the loss rises by without each neuron, the mean over images; signed.
-            alone: (n,) bool, the sites that keep model and neurons, whatever they would be given; None: nobody.
+            importance: (H,) float64, the rise of the loss without each neuron, mean over images; signed.
+            keeping: (n,) bool, the sites that keep model and neurons, whatever they earn; None: no site.
 
         Returns:
             The state, (n, d) models to start from, and (n, H) bool, the neurons that each site holds. What it does
@@ -99,7 +93,7 @@ Penalty = Callable[[Tensor], Tensor]  # of the trainable parameters (d,), where 
 
 
 def towards(point: Tensor, strength: float) -> Penalty:
-    """strength/2 ‖w - point‖², which holds a model near ``point`` (d,)."""
+    """strength/2 ‖w - point‖², which keeps a model near ``point`` (d,)."""
 
     @cache  # on a GPU it is copied once, not for every step
     def placed(where: device, kind: dtype) -> Tensor:
@@ -110,7 +104,7 @@ def towards(point: Tensor, strength: float) -> Penalty:
 
 @dataclass(frozen=True)
 class Trained:
-    """What a training gave."""
+    """The result of a training."""
 
     parameters: Tensor  # (d,), on the CPU
     buffers: Buffers
@@ -141,7 +135,7 @@ class Train(Protocol):
 
 @dataclass(frozen=True)
 class TrainingView:
-    """What a site holds when it is about to train."""
+    """What a site has before it trains."""
 
     received: Tensor  # (d,) w_t
     buffers: Buffers  # received with it
@@ -153,16 +147,16 @@ class TrainingView:
 
 @dataclass(frozen=True)
 class LocalResult:
-    """What a site made of a round."""
+    """The result of a site's round."""
 
     trained: Trained  # its update is this, minus what it received
     vectors: Mapping[str, Tensor] = field(default_factory=dict)  # (d,) each, to send beside the update
     kept: Mapping[str, Tensor] = field(default_factory=dict)  # for its next round; stays at the site
-    own: Trained | None = None  # a model of its own, the one that it tests, and goes home with; stays at the site
+    own: Trained | None = None  # a model of its own, which it tests and which is its final one; stays at the site
 
 
 class TrainsLocally:
-    """The capability."""
+    """Sites train in another way: other terms of the loss, a second vector either way, a second model."""
 
     vectors: ClassVar[tuple[str, ...]] = ()  # names of what is sent beside updates: keys of `Reports.vectors`
     keeps_own_model: ClassVar[bool] = False  # whether `LocalResult.own` is there; the server never has it
@@ -186,10 +180,9 @@ class Sharing:
 
 @dataclass(frozen=True)
 class PeerView:
-    """What site n holds when it is about to learn from its peers.
+    """What site n has before it learns from its peers.
 
-    ``predict`` is the interface behind which the exchange lies: whatever brings a peer's predictions on the site's
-    images. It is None where they are not available.
+    ``predict`` hides the exchange of models: it gives a peer's predictions on the site's images; None: not available.
     """
 
     round: int
@@ -212,31 +205,127 @@ class PeerTerm:
 
 
 class LearnsFromPeers:
-    """The capability."""
+    """Sites learn from each other's predictions."""
 
     exchange: str  # of models: "relay" by the server, or "peer": from site to site, of which the server sees none
+    peer_ranges: ClassVar[Mapping[str, Range]] = {"available": (0, 1)}  # of all that `peer_quantities` may name
 
     @property
-    def peer_quantities(self) -> tuple[str, ...]:
-        """What a site says of those that shared with it: keys of `Reports.pairs`, named in `RANGES`.
+    def peer_quantities(self) -> Mapping[str, Range]:
+        """What a site reports of the peers that shared with it, with ranges: keys of `Reports.pairs`.
 
-        "available" is 1 where a peer's predictions could be used; every other quantity is one of `learn_from`.
+        "available" is 1 if a peer's predictions could be used; every other quantity is one of `learn_from`.
         """
-        return ("available",)
+        return self.peer_ranges
 
     def sharing(self, state: Any) -> Sharing | None:
-        """Who shares with whom in the round that ``state`` is the state before; None: nobody with anybody."""
+        """Which site shares with which in the round after ``state``; None: none."""
         raise NotImplementedError
 
     def probability(self, weights: Tensor, round: int) -> Tensor:
-        """That a site shares in a round with a peer to whose distillation loss it has given ``weights``; likewise."""
+        """(n, n) that a site shares in a round with a peer, by the ``weights`` (n, n) of its distillation losses."""
         raise NotImplementedError
 
     def learn_from(self, view: PeerView) -> PeerTerm:
-        """The site half where `sharing` has peers reach the site."""
+        """The site half, if peers share with the site."""
         raise NotImplementedError
 
 
-def exchanges_directly(method: object) -> TypeGuard[LearnsFromPeers]:
-    """Whether sites ask each other for their models, which the server then never sees."""
-    return isinstance(method, LearnsFromPeers) and method.exchange == "peer"
+@dataclass(frozen=True)
+class OwnUpdate:
+    """What a site knows of its own update in the model it receives."""
+
+    previous: Tensor  # (d,) w_{t-1}
+    trained: Tensor  # (d,) w_{t-1,i}, what it trained from w_{t-1}
+    weight: float  # ρ_i, its weight in the aggregation that made w_t, in [0, 1)
+    validation_dice: Callable[[Tensor], float]  # of (d,) on its validation split, with the others' BatchNorm statistics
+
+
+class MeasuresLeaveOneOut:
+    """Each site measures the aggregate without its own update; under a guard, the other sites measure it for them.
+
+    The quantity is "minus_error", 1 - Dice of the model without the site.
+    """
+
+    measured_by_others: ClassVar[bool] = True  # whether under a guard what the others measure replaces what it reports
+
+    @property
+    def needs_others(self) -> bool:
+        """Whether "minus_error" is the rise of the others' error above that of the model with all sites.
+
+        Only a guard has the others measure it, so that a run needs one.
+        """
+        return False
+
+    def measure(self, view: SiteView, own: OwnUpdate) -> dict[str, float]:
+        """The site half: more of `Method.asks`, if the site's update of the round before is part of w_t."""
+        raise NotImplementedError
+
+
+class RestsOnSelfReports:
+    """Some of what counts only the site itself can know."""
+
+    @property
+    def without_self_reports(self) -> Method:
+        """The same method without that: the one of a guarded run."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """A method's capabilities: the method itself in each field whose capability it has, else None."""
+
+    pools_images: PoolsImages | None
+    candidates: EvaluatesCandidates | None
+    neurons: AllocatesNeurons | None
+    local_training: TrainsLocally | None
+    peers: LearnsFromPeers | None
+    leave_one_out: MeasuresLeaveOneOut | None
+    self_reports: RestsOnSelfReports | None
+
+    @property
+    def loss_bins(self) -> int:
+        """`EvaluatesCandidates.loss_bins`; 0 without candidates."""
+        return self.candidates.loss_bins if self.candidates else 0
+
+    @property
+    def vectors(self) -> tuple[str, ...]:
+        """`TrainsLocally.vectors`: what sites send beside their updates."""
+        return self.local_training.vectors if self.local_training else ()
+
+    @property
+    def keeps_own_model(self) -> bool:
+        """`TrainsLocally.keeps_own_model`: whether each site keeps a model of its own, which the server never has."""
+        return self.local_training is not None and self.local_training.keeps_own_model
+
+    @property
+    def optimizers(self) -> tuple[str, ...]:
+        """`TrainsLocally.optimizers`: the only ones it works with; empty: any."""
+        return self.local_training.optimizers if self.local_training else ()
+
+    @property
+    def peer_quantities(self) -> Mapping[str, Range]:
+        """`LearnsFromPeers.peer_quantities`."""
+        return self.peers.peer_quantities if self.peers else {}
+
+    @property
+    def exchanges_directly(self) -> bool:
+        """Whether sites ask each other for their models, which the server then never sees."""
+        return self.peers is not None and self.peers.exchange == "peer"
+
+
+def capabilities(method: Method) -> Capabilities:
+    """What ``method`` can do beside its rounds."""
+
+    def having(capability: type[Any]) -> Any:
+        return method if isinstance(method, capability) else None
+
+    return Capabilities(
+        pools_images=having(PoolsImages),
+        candidates=having(EvaluatesCandidates),
+        neurons=having(AllocatesNeurons),
+        local_training=having(TrainsLocally),
+        peers=having(LearnsFromPeers),
+        leave_one_out=having(MeasuresLeaveOneOut),
+        self_reports=having(RestsOnSelfReports),
+    )

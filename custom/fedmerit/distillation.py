@@ -8,17 +8,20 @@ from torch.nn.functional import logsigmoid
 
 from fedmerit.capabilities import ExtraLoss
 
+DIRECTIONS = ("own_peer", "peer_own")  # of `divergence`
+EXCHANGES = ("relay", "peer")  # how a site's model reaches its peers
+
 
 def divergence(own: Tensor, peer: Tensor, temperature: float, kl: str) -> Tensor:
     """() KL divergence of two predictions of the same pixels, mean over pixels, labels and images.
 
-    Predictions are p = sigmoid(z / T), each label's on its own. No factor T² makes up for the temperature.
+    Predictions are p = sigmoid(z / T), separately for each label. No factor T² compensates for the temperature.
 
     Args:
         own: (batch, labels, h, w) logits z_n.
         peer: likewise z_k.
         temperature: T.
-        kl: "own_peer", KL(p_n || p_k); or "peer_own", KL(p_k || p_n).
+        kl: one of `DIRECTIONS`: "own_peer", KL(p_n || p_k); "peer_own", KL(p_k || p_n).
     """
     first, second = (own, peer) if kl == "own_peer" else (peer, own)
     first, second = first.float() / temperature, second.float() / temperature
@@ -26,12 +29,6 @@ def divergence(own: Tensor, peer: Tensor, temperature: float, kl: str) -> Tensor
     shown = probability * (logsigmoid(first) - logsigmoid(second))
     absent = (1 - probability) * (logsigmoid(-first) - logsigmoid(-second))
     return (shown + absent).mean()
-
-
-DIRECTIONS = ("own_peer", "peer_own")  # of `divergence`
-
-
-EXCHANGES = ("relay", "peer")  # how a site's model reaches its peers
 
 
 def distillation(

@@ -1,12 +1,12 @@
-"""What a user is told: input that cannot be used, and runs that did not come to their end."""
+"""Errors with messages for users: input that cannot be used, and runs that failed."""
 
 LONGEST_WORDS = 300  # characters of what a server asked for
 
 
 def printable(text: str, allowed: str = "") -> str:
-    """``text`` with all control characters but those ``allowed`` written out: others may have chosen it.
+    """``text`` with all control characters escaped except those ``allowed``.
 
-    A terminal that is shown them as they are can be told to hide or rewrite what it shows.
+    Others may have chosen the text, and control characters can make a terminal hide or rewrite what it shows.
     """
     return "".join(
         one if one.isprintable() or one in allowed else one.encode("unicode_escape").decode() for one in text
@@ -18,19 +18,19 @@ class BadInput(ValueError):
 
 
 class RunFailed(RuntimeError):
-    """A run did not come to its end; the message says in which round, why, and where the log is."""
+    """A run failed; the message says in which round, why, and where the log is."""
 
 
 class MemoryLost(BadInput):
-    """A site no longer has what it remembered of the round before; the server sends it everything in the next."""
+    """A site has lost its memory of the round before; the server sends it everything in the next one."""
 
 
 class Refused(BadInput):
-    """The server asked a site for what it does not give.
+    """A site refuses what the server asked for.
 
     Args:
-        reason: that the server is told.
-        what: it asked for; the site's own log has both. The server may have chosen some of its words.
+        reason: that the server receives.
+        what: the server asked for; the site's own log has both. The server may have chosen some of its words.
     """
 
     def __init__(self, reason: str, what: str):

@@ -19,20 +19,20 @@ UNFINISHED = ".tmp"  # ends the name of what is being written
 
 
 def is_full(error: BaseException) -> bool:
-    """Whether an error says that a disk, or its owner's share of it, is full; torch says so in other words."""
+    """Whether an error says that a disk or a disk quota is full; torch raises other errors than the system."""
     return any(isinstance(one, OSError) and one.errno in FULL for one in (error, error.__context__))
 
 
 @contextmanager
 def require_disk_space(path: Path) -> Iterator[None]:
-    """`RunFailed` naming ``path`` where the disk is full."""
+    """`RunFailed` naming ``path`` if the disk is full."""
     try:
         yield
     except (OSError, RuntimeError) as error:
         if not is_full(error):
             raise
         raise RunFailed(
-            f"{path}: cannot be written, the disk is full; make room, then go on with --resume, or the same command"
+            f"{path}: cannot be written, the disk is full; make room, then continue with --resume, or the same command"
         ) from error
 
 
@@ -51,7 +51,7 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
 
 
 def write_durably(path: Path, write: Callable[[IO[bytes]], object]) -> None:
-    """As `write_atomically`; after it no loss of power brings back what ``path`` was before."""
+    """As `write_atomically`; a later loss of power does not bring back the old ``path``."""
     write_atomically(path, write)
     folder = os.open(path.parent, os.O_RDONLY)
     try:
@@ -61,14 +61,14 @@ def write_durably(path: Path, write: Callable[[IO[bytes]], object]) -> None:
 
 
 def remove_partial_files(folder: Path) -> None:
-    """Remove what processes that were killed left half-written in ``folder`` and below; nobody may be writing there."""
+    """Remove half-written files of killed processes in ``folder`` and below; no process may be writing there."""
     for path in folder.rglob(f".*{UNFINISHED}"):
         path.unlink(missing_ok=True)
 
 
 @contextmanager
 def lock_folder(folder: Path, name: str = LOCK) -> Iterator[int]:
-    """A folder for this process alone: a lock that ends with whoever holds its file descriptor, which is given.
+    """A folder for only this process: a lock that lasts as long as a process has its file descriptor, which is given.
 
     Raises:
         BadInput: another process has it.
@@ -108,7 +108,7 @@ def sha256(path: Path) -> str:
 
 
 def folder_digest(folder: Path) -> str:
-    """One SHA-256 of all files of a folder, the same as a shell's.
+    """One SHA-256 of all files of a folder, the same as in a shell.
 
     That is ``find . -type f | LC_ALL=C sort | xargs sha256sum | sha256sum`` in the folder.
     """

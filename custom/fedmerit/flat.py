@@ -1,6 +1,6 @@
 """A network's state as one flat vector of trainable parameters, with the buffers kept aside.
 
-Methods see the vector alone. Buffers (BatchNorm statistics) that sites share follow one rule: floating ones are
+Methods see only the vector. Buffers (BatchNorm statistics) that sites share follow one rule: floating ones are
 averaged by sample share, counters take the maximum.
 """
 
@@ -50,7 +50,7 @@ def flatten(parts: Mapping[str, Tensor], names: Sequence[str]) -> Tensor:
 
 
 def mix(models: Tensor, mixture: Tensor) -> Tensor:
-    """(d,) weighted sum of ``models`` (m, d) by ``mixture`` (m,), in float64; one of them alone comes as it is."""
+    """(d,) weighted sum of ``models`` (m, d) by ``mixture`` (m,), in float64; one of weight 1 unchanged."""
     places = mixture.nonzero().flatten().tolist()
     if len(places) == 1 and mixture[places[0]] == 1:
         return models[places[0]]
@@ -61,7 +61,7 @@ def mix(models: Tensor, mixture: Tensor) -> Tensor:
 
 
 def average_buffers(buffers: Sequence[Buffers], shares: Tensor) -> dict[str, Tensor]:
-    """One set of buffers for all sites.
+    """The mean of the sites' buffers; of counters the maximum.
 
     Args:
         buffers: those of n sites, in site order.
@@ -93,7 +93,7 @@ def leave_out_buffers(mean: Buffers, own: Buffers, own_share: float) -> dict[str
     for name, value in mean.items():
         if value.is_floating_point():
             others = (value.double() - own_share * own[name].double()) / (1 - own_share)
-            if name.endswith("running_var"):  # a mean of variances: rounding alone can bring it below 0
+            if name.endswith("running_var"):  # a mean of variances: rounding can bring it below 0
                 others = others.clamp(min=0)
             result[name] = others.to(value.dtype)
         else:

@@ -1,4 +1,4 @@
-"""Games of sites: Shapley values, of any game, of those whose utility is a validation Dice, and of cosines."""
+"""Games of sites: Shapley values of any game, of games of validation Dice, and of the cosine game."""
 
 import itertools
 import math
@@ -33,7 +33,7 @@ MOST_COALITION_SITES = 12  # 4096 evaluations a round
 
 
 def require_coalitions(num_sites: int) -> None:
-    """Raise ValueError where a round would need more than 2^12 evaluations."""
+    """`ValueError` if a round would need more than 2^12 evaluations."""
     if num_sites > MOST_COALITION_SITES:
         raise ValueError(
             f"{num_sites} sites: exact Shapley values take all 2^n coalitions a round, for at most "
@@ -65,11 +65,11 @@ def all_coalitions(count: int) -> Tensor:
 
 
 def coalitions_to_evaluate(count: int, most: int, seed: int) -> Tensor:
-    """(k, count) int64 of 0 and 1: all coalitions, or where they are more than ``most``, as many drawn, k <= most.
+    """(k, count) int64 of 0 and 1: all coalitions, or, of more than ``most``, a sample, k <= most.
 
-    These are nobody and everyone; then, in pairs of a coalition and its complement, all of one site, of two, and so on
-    as long as there is room; what is left is drawn, each pair once, those of s of n sites as often as the Shapley
-    kernel weighs their size, in proportion to 1 / (s (n - s)) (Lundberg and Lee 2017; in pairs: Covert and Lee 2021).
+    The sample has the empty and the grand coalition; then, in pairs of a coalition and its complement, all of one
+    site, of two, and so on up to ``most``; the rest is drawn, each pair once, of size s with probability proportional
+    to the Shapley kernel's 1 / (s (n - s)) (Lundberg and Lee 2017; in pairs: Covert and Lee 2021).
     """
     if 2**count <= most:
         return all_coalitions(count)
@@ -97,7 +97,7 @@ def _complement(members: tuple[int, ...]) -> tuple[int, ...]:
 def coalition_candidates(model: Tensor, updates: Tensor, reports: Reports, members: Tensor | None = None) -> Candidates:
     """Coalitions of the k present sites: ``model`` (d,) plus the mean of its members' updates by images.
 
-    Row by row those of ``members`` (m, k), 0 or 1; None: `all_coalitions`. That of nobody is the model itself.
+    Row by row those of ``members`` (m, k), 0 or 1; None: `all_coalitions`. The empty one's is the model itself.
     """
     present = reports.present
     count = int(present.sum())
@@ -115,8 +115,8 @@ def coalition_candidates(model: Tensor, updates: Tensor, reports: Reports, membe
 def coalition_values(reports: Reports, truncation: float) -> Tensor:
     """(n,) exact Shapley values of the candidates of `coalition_candidates`, NaN for absent sites.
 
-    Where sites judge each other, a site's value is that in the game without its own word.
-    All are 0 where the grand coalition's utility and that of nobody differ by ``truncation`` or less.
+    If sites judge each other, a site's value is that of the game without its own ratings.
+    All are 0 if the utilities of the grand and the empty coalition differ by ``truncation`` or less.
     """
     assert reports.candidates is not None
     utilities = reports.candidates.dice
@@ -127,7 +127,7 @@ def coalition_values(reports: Reports, truncation: float) -> Tensor:
 
 
 def leave_one_out_values(reports: Reports) -> Tensor:
-    """(n,) likewise what leaving each site out costs, of candidates of `all_but_one`."""
+    """(n,) leave-one-out values, of candidates of `all_but_one`; NaN for absent sites."""
     return to_sites(_judged_values(reports), reports.present)
 
 
@@ -137,7 +137,7 @@ def all_but_one(count: int) -> Tensor:
 
 
 def compute_values(utilities: Tensor, count: int) -> Tensor:
-    """(k,) of a game of k = ``count`` players: Shapley values, (2^k,); of `all_but_one` what leaving out costs."""
+    """(k,) of a game of k = ``count`` players: Shapley values, (2^k,); of `all_but_one` leave-one-out values."""
     return shapley(utilities) if len(utilities) == 1 << count else utilities[-1] - utilities[:-1]
 
 
@@ -149,7 +149,7 @@ def _judged_values(reports: Reports) -> Tensor:
     return torch.stack([compute_values(game, count)[place] for place, game in enumerate(judged[reports.present])])
 
 
-# The cosine game: v(S) = cos(Σ_{i∈S} r_i u_i, u_N), whose utilities cost nothing that depends on d
+# The cosine game: v(S) = cos(Σ_{i∈S} r_i u_i, u_N), whose utilities take no time that depends on d
 
 EXACT_SITES = 24  # beyond, 2^n coalitions are too many: permutations are sampled
 CANCELLED = 1e-14  # a squared norm this small beside its terms' is rounding: those updates cancel
@@ -160,7 +160,7 @@ def cosine_values(
 ) -> tuple[Tensor, Tensor]:
     """(n,) Shapley values of `cosine_game`, exact or by `sampled_shapley`, and (n,) their standard errors, 0 if exact.
 
-    Of the sites present; 0 for the others.
+    Of the present sites; 0 for the others.
 
     Args:
         products: (n, n) as in `cosine_game`.
@@ -182,7 +182,7 @@ def cosine_values(
 def cosine_game(products: Tensor, weights: Tensor) -> Tensor:
     """(2^n,) v(S) = cos(Σ_{i∈S} r_i u_i, u_N) of every coalition (Sec. 3.2, Xu et al. 2021), -1 to 1, for `shapley`.
 
-    0 where either sum is zero. Each site doubles the coalitions, those with it after those without, in O(2^n) in all.
+    0 if either sum is zero. Each site doubles the coalitions, those with it after those without, in O(2^n) in all.
 
     Args:
         products: (n, n) Gram matrix of the normalised updates u_i; their common norm Γ does not matter.
@@ -237,7 +237,7 @@ def sampled_shapley(
 
 
 def _cosines(inner: Tensor, squared: Tensor, length: Tensor, pairs: Tensor) -> Tensor:
-    """Cosines with u_N; 0 where a coalition's updates, or all, cancel to rounding."""
+    """Cosines with u_N; 0 if a coalition's updates, or all, cancel up to rounding."""
     total = pairs.sum()
     if total <= CANCELLED * pairs.diagonal().clamp(min=0).sqrt().sum() ** 2:
         return torch.zeros_like(inner)

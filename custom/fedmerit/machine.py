@@ -1,6 +1,6 @@
-"""What this process may use of its machine: cores and memory, where it runs in a container no more than that allows.
+"""The cores and the memory that this process may use: of its machine, or of its container.
 
-Containers limit by control groups, of version 2 (``cpu.max``, ``memory.max``) or 1; a process stands in a group, and
+Containers limit by control groups, of version 2 (``cpu.max``, ``memory.max``) or 1; a process is in a group, and
 every group around that limits it too.
 """
 
@@ -20,7 +20,7 @@ def cores() -> int:
     known = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()  # not of every system
     allowed = [float(known or 1)]
     for group in _groups("cpu"):
-        quota = _numbers(group / "cpu.max")  # microseconds, in how many; "max" first where there is no limit
+        quota = _numbers(group / "cpu.max")  # microseconds, in how many; "max" first if there is no limit
         quota = quota or _numbers(group / "cpu.cfs_quota_us") + _numbers(group / "cpu.cfs_period_us")
         if len(quota) == 2 and quota[0] > 0:  # -1: no limit
             allowed.append(quota[0] / quota[1])
@@ -41,7 +41,7 @@ def free_memory() -> int:
 
 
 def give_back_memory() -> None:
-    """Hand what this process has freed back to the system, where its C library keeps it (glibc)."""
+    """Return freed memory to the system, if the C library keeps it (glibc)."""
     if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
         trim(0)
 
@@ -57,13 +57,13 @@ def _groups(controller: str) -> Iterator[Path]:
 
 
 def _numbers(file: Path) -> list[int]:
-    """The numbers in a file; none where there is no such file, or a word in it."""
+    """The numbers in a file; none if there is no such file, or a word in it."""
     words = _text(file).split()
     return [int(word) for word in words] if all(word.lstrip("-").isdigit() for word in words) else []
 
 
 def _entry(file: Path, name: str) -> int:
-    """The number after a name in a file of ``name number`` lines; 0 where there is none."""
+    """The number after a name in a file of ``name number`` lines; 0 if there is none."""
     return next((int(line.split()[1]) for line in _text(file).splitlines() if line.split()[0] == name), 0)
 
 

@@ -1,31 +1,10 @@
-"""What is observed of a run, so that what its sites are worth can be told: models that the sites evaluate.
+"""Observers: models that the sites evaluate during a run, from which values of the sites are computed.
 
-n sites, d trainable parameters. An observer makes models of what a round gave; every site evaluates them on its
-validation patients, and the Dice is written down. It changes nothing of the run.
+n sites, d trainable parameters. An observer makes models from the results of a round; every site evaluates them on its
+validation patients, and the server records the Dice. The run itself does not change.
 
-Mixtures of a round's updates, coalition by coalition: what round-wise Shapley values and leave-one-out are made of.
-
-In round t, v_t(S) = U(w_t + Σ_{i∈S} n_i/n_S Δ_i) and v_t(∅) = U(w_t) (Song et al. 2019; Wang et al. 2020).
-
-Models of coalitions carried along the whole run from the sites' updates, as if only their members had been heard.
-
-w_S ← w_S + Σ_{i∈S} n_i/n_S Δ_i in every round, from the first model on. The updates are those of the one run: what a
-member would have trained from w_S itself is not known. Since shares do not change, w_S is the mean by images of
-w_0 + Σ_t Δ_i over the members; an update that did not come counts as zero.
-
-The models that sites train alone, which the others evaluate, too: what each site is worth by itself.
-
-v({i}), of every i. Of a game that is all that n trainings of one site each tell, together the work of one training of
-all: Σ_i n_i images a round.
-
-A round's mean without each site in turn: FedCE's data term, asked of all the others.
-
-w^{-i} = (w - ρ_i w_i) / (1 - ρ_i), of w = Σ ρ_i w_i (Eq. 3, Jiang et al. 2023). What the others lose without i is
-Σ_{j≠i} q_j [E_j(w^{-i}) - E_j(w)], q_j their shares of the images
-(`fedmerit_evaluation.valuation.game_estimators.others_lose`). Where a server makes its next model otherwise than by
-that mean, as FedAdam or the median do, w is still the mean: of such a model no site's part can be taken off.
-
-What can be observed of a run, by name.
+v_t(S) = U(w_t + Σ_{i∈S} n_i/n_S Δ_i) and v_t(∅) = U(w_t) are the utilities of coalitions in round t (Song et al. 2019;
+Wang et al. 2020).
 """
 
 from collections.abc import Mapping
@@ -42,29 +21,29 @@ from fedmerit.parameters import Checked, parameter
 from fedmerit.plugins import Catalogue
 from fedmerit.vectors import to_columns, trained_models
 
-State = Mapping[str, Tensor]  # what an observer remembers; it lies in the run's checkpoint
+State = Mapping[str, Tensor]  # an observer's memory; it is in the run's checkpoint
 
 
 @dataclass(frozen=True)
 class RoundView:
-    """What the server holds when a round is aggregated."""
+    """What the server has when a round is aggregated."""
 
     round: int  # t
     rounds: int  # T, of the run
-    began: Tensor  # (d,) w_t; (n, d) where sites train alone
+    began: Tensor  # (d,) w_t; (n, d) if sites train only their own models
     ended: Tensor  # w_{t+1}, likewise
     updates: Tensor  # (n, d) Δ_i, zero rows for absent sites
     weights: Tensor  # (n,) ρ_i of the aggregation
     reports: Reports
 
     def due(self, every: int) -> bool:
-        """Whether the round is one of those that are ``every`` so many observed, the last among them; 0: that alone."""
+        """Whether to observe this round: every ``every`` rounds, counted back from the last; 0: only the last."""
         return self.round == self.rounds - 1 or (every > 0 and (self.rounds - 1 - self.round) % every == 0)
 
 
 @dataclass(frozen=True)
 class Observation:
-    """k models to evaluate, and who stands behind each."""
+    """k models to evaluate, and the coalition of each."""
 
     candidates: Candidates
     coalitions: Tensor  # (k, n) bool
@@ -74,18 +53,18 @@ class Observer(Checked):
     """The contract: a frozen dataclass of parameters and two pure functions."""
 
     about: ClassVar[str]  # one line: what is evaluated
-    needs_standalone: ClassVar[bool] = False  # whether it looks at sites that train alone, not at a model for all
+    needs_standalone: ClassVar[bool] = False  # whether it observes sites that train without the others
 
     def most_models(self, sites: int) -> int:
-        """How many models it has evaluated in a round at most, of a run of so many sites: a site's budget."""
+        """The most models it has evaluated in a round of so many sites: a site's budget."""
         raise NotImplementedError
 
     def start(self, model: Tensor, num_sites: int) -> State:
-        """What is remembered before round 0; ``model`` is (d,)."""
+        """The state before round 0; ``model`` is (d,)."""
         return {}
 
     def observe(self, state: State, view: RoundView) -> tuple[State, Observation | None]:
-        """After every round: what is remembered from now on, and what is to be evaluated; None: nothing this time."""
+        """After every round: the next state, and the models to evaluate; None: none this time."""
         raise NotImplementedError
 
 
@@ -94,19 +73,22 @@ MOST = 256  # models: all coalitions of 8 sites
 
 @dataclass(frozen=True)
 class MultiRoundReconstruction(Observer):
-    """Every coalition of the sites present; of many sites, coalitions drawn anew each round, with their complements."""
+    """Multi-round reconstruction (MR), Song et al. 2019: in each round, all coalitions of the present sites.
 
-    every: int = parameter(1, "rounds from one that is observed to the next; 0: the last alone", low=0)
-    most: int = parameter(MOST, "models evaluated a round; where 2^n are more, so many are drawn", low=8, high=4096)
+    Of many sites, a sample of coalitions, with their complements, drawn in each round.
+    """
+
+    every: int = parameter(1, "rounds from one observation to the next; 0: only the last", low=0)
+    most: int = parameter(MOST, "models a round; of more coalitions a sample", low=8, high=4096)
 
     about: ClassVar[str] = "each round's model, with the mean update of every coalition"
 
     def most_models(self, sites: int) -> int:
-        """All coalitions, or so many."""
+        """All coalitions, or `most`."""
         return self.most if sites > 30 else min(self.most, 2**sites)
 
     def observe(self, state: State, view: RoundView) -> tuple[State, Observation | None]:
-        """As the module says."""
+        """As the class says."""
         if not view.due(self.every):
             return state, None
         present = view.reports.present
@@ -117,15 +99,20 @@ class MultiRoundReconstruction(Observer):
 
 @dataclass(frozen=True)
 class OneRoundReconstruction(Observer):
-    """The carried models, every so many rounds or in the end."""
+    """One-round reconstruction (OR), Song et al. 2019: models of coalitions from the updates of the whole run.
 
-    every: int = parameter(0, "rounds from one evaluation to the next; 0: in the end alone", low=0)
-    most: int = parameter(MOST, "models evaluated; where 2^n are more, so many are drawn", low=8, high=4096)
+    w_S ← w_S + Σ_{i∈S} n_i/n_S Δ_i in every round, from the first model. The updates are those of the one run: what a
+    member would have trained from w_S is not known. Since shares do not change, w_S is the mean by images of
+    w_0 + Σ_t Δ_i over the members; a missing update counts as zero.
+    """
 
-    about: ClassVar[str] = "models of coalitions, carried along the run from its updates"
+    every: int = parameter(0, "rounds from one evaluation to the next; 0: only the last", low=0)
+    most: int = parameter(MOST, "models; of more coalitions a sample", low=8, high=4096)
+
+    about: ClassVar[str] = "models of coalitions, from the updates of the whole run"
 
     def most_models(self, sites: int) -> int:
-        """All coalitions, or so many."""
+        """All coalitions, or `most`."""
         return self.most if sites > 30 else min(self.most, 2**sites)
 
     def start(self, model: Tensor, num_sites: int) -> State:
@@ -137,7 +124,7 @@ class OneRoundReconstruction(Observer):
         }
 
     def observe(self, state: State, view: RoundView) -> tuple[State, Observation | None]:
-        """As the module says."""
+        """As the class says."""
         known = torch.maximum(state["num_samples"], view.reports.num_samples)
         state = {"first": state["first"], "sums": state["sums"] + view.updates, "num_samples": known}
         if not view.due(self.every):
@@ -146,7 +133,7 @@ class OneRoundReconstruction(Observer):
         members = coalitions_to_evaluate(int(ever.sum()), self.most, view.round)
         everyone = replace(view.reports, num_samples=known, present=ever)
         candidates = coalition_candidates(state["first"], state["sums"], everyone, members)
-        here = candidates.shares * view.reports.present  # BatchNorm statistics of those who are here
+        here = candidates.shares * view.reports.present  # BatchNorm statistics of the present sites
         totals = here.sum(dim=1, keepdim=True)
         candidates = replace(candidates, shares=here / totals.where(totals > 0, 1.0))
         return state, Observation(candidates, to_columns(members.bool(), ever))
@@ -154,9 +141,12 @@ class OneRoundReconstruction(Observer):
 
 @dataclass(frozen=True)
 class LocalOnly(Observer):
-    """The model of each site, every so many rounds or in the end."""
+    """The local-only model of each site, which the other sites evaluate, too: v({i}) of every i.
 
-    every: int = parameter(0, "rounds from one evaluation to the next; 0: in the end alone", low=0)
+    n trainings of one site each take together as many images a round as one training of all.
+    """
+
+    every: int = parameter(0, "rounds from one evaluation to the next; 0: only the last", low=0)
 
     about: ClassVar[str] = "each site's own model, of a run of standalone"
     needs_standalone: ClassVar[bool] = True
@@ -166,7 +156,7 @@ class LocalOnly(Observer):
         return sites
 
     def observe(self, state: State, view: RoundView) -> tuple[State, Observation | None]:
-        """As the module says; the model of a site that is not here, with the BatchNorm statistics it received."""
+        """As the class says; the model of an absent site has the BatchNorm statistics that it received."""
         if not view.due(self.every):
             return state, None
         each = torch.eye(len(view.updates), dtype=torch.float64)
@@ -176,9 +166,15 @@ class LocalOnly(Observer):
 
 @dataclass(frozen=True)
 class LeaveOneOutLoss(Observer):
-    """The mean by the aggregation weights, and that without each site, where another has any weight in it."""
+    """The round's mean without each site in turn, and with all: FedCE's data term, for all the other sites.
 
-    every: int = parameter(1, "rounds from one that is observed to the next; 0: the last alone", low=0)
+    w^{-i} = (w - ρ_i w_i) / (1 - ρ_i), of w = Σ ρ_i w_i (Eq. 3, Jiang et al. 2023), if another site has any weight in
+    it. The loss of the others without i is Σ_{j≠i} q_j [E_j(w^{-i}) - E_j(w)], q_j their shares of the images
+    (`fedmerit_evaluation.valuation.game_estimators.leave_one_out_loss`). If a server does not make its next model by
+    that mean, as FedAdam or the median, w is still the mean.
+    """
+
+    every: int = parameter(1, "rounds from one observation to the next; 0: only the last", low=0)
 
     about: ClassVar[str] = "each round's mean, and that without each site"
 
@@ -187,7 +183,7 @@ class LeaveOneOutLoss(Observer):
         return sites + 1
 
     def observe(self, state: State, view: RoundView) -> tuple[State, Observation | None]:
-        """As the module says."""
+        """As the class says."""
         if not view.due(self.every):
             return state, None
         present = view.reports.present
@@ -205,10 +201,10 @@ class LeaveOneOutLoss(Observer):
 
 
 OWN = {
-    "in_run": MultiRoundReconstruction,
-    "carried": OneRoundReconstruction,
-    "others_lose": LeaveOneOutLoss,
-    "alone": LocalOnly,
+    "multi_round": MultiRoundReconstruction,
+    "one_round": OneRoundReconstruction,
+    "leave_one_out_loss": LeaveOneOutLoss,
+    "local_only": LocalOnly,
 }
 OBSERVERS: Catalogue[type[Observer]] = Catalogue(
     "observers",

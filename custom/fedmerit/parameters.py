@@ -21,7 +21,7 @@ class Rule:
     text: str = ""  # what it is
 
     def allows(self, value: Any) -> bool:
-        """Whether ``value`` follows the rule; None does, where no choice is to be made."""
+        """Whether ``value`` follows the rule; None does, unless there are choices."""
         if self.choices:
             return value in self.choices or bool(self.others and plugins.is_name(self.others, str(value)))
         if isinstance(value, (tuple, list)):
@@ -49,7 +49,7 @@ def parameter(default: Any, text: str, **rule: Any) -> Any:
     """A dataclass field that says what it is and may be.
 
     Args:
-        default: its value where none is given; `dataclasses.MISSING`: one has to be; ``dict``: an empty one.
+        default: its default value; `dataclasses.MISSING`: none; ``dict``: an empty one.
         text: what it is.
         **rule: the bounds or choices of its `Rule`.
     """
@@ -65,7 +65,7 @@ def rules(kind: Any) -> dict[str, Rule]:
 
 
 def check(parameters: Any) -> None:
-    """`ValueError` where a field of a dataclass does not follow its rule; it names the field and what was expected."""
+    """`ValueError` if a field of a dataclass does not follow its rule; it names the field and what was expected."""
     for one in fields(parameters):
         value, rule = getattr(parameters, one.name), one.metadata.get("rule")
         if rule and not rule.allows(value):

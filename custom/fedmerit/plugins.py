@@ -91,6 +91,10 @@ class Catalogue(MutableMapping[str, T]):
             self._loaded[name] = part
         return self._loaded[name]
 
+    def loaded(self) -> list[T]:
+        """Ours, and of the others those that this process has loaded."""
+        return [*self._own.values(), *self._loaded.values()]
+
     def __setitem__(self, name: str, part: T) -> None:
         self._own[name] = part
 

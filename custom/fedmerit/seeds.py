@@ -1,4 +1,4 @@
-"""Seeds: every random draw is made by a generator of its own, never by global state."""
+"""Seeds: every random draw has its own generator, and never uses global state."""
 
 import hashlib
 

@@ -1,4 +1,4 @@
-"""The verbs that methods share, on updates (n, d), models and what one Gram matrix says of them.
+"""Functions that methods share, on updates (n, d), models and Gram matrices.
 
 n sites, d trainable parameters. Rows are in site-name order, always; reductions are in float64.
 """
@@ -12,15 +12,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-BLOCK = 1 << 15  # entries at a time in float64: they stay in the cache, and the stack is never copied
-LARGE = 1 << 23  # bytes from which on large pages pay
+BLOCK = 1 << 15  # entries at a time in float64: they fit the cache, and the stack is never copied
+LARGE = 1 << 23  # bytes from which large pages are faster
 
 
 def fresh_zeros(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    """As `torch.zeros`, on the CPU; where it is large, in pages of 2 MB if the system has them.
+    """As `torch.zeros`, on the CPU; a large one in pages of 2 MB if the system has them.
 
-    Pages of 4 kB have a price for each: of six updates of 31 MB most of what it takes to stack them. The memory goes
-    back to the system with the last tensor that views it.
+    Pages of 4 kB take most of the time of stacking six updates of 31 MB. The memory is freed with the last tensor that
+    views it.
     """
     size = math.prod(shape) * dtype.itemsize
     advice = getattr(mmap, "MADV_HUGEPAGE", None)
@@ -33,7 +33,7 @@ def fresh_zeros(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
 
 
 def share(amounts: Tensor, present: Tensor) -> Tensor:
-    """(n,) ``amounts`` normalised to sum 1 over the present sites; equal shares where they sum to 0."""
+    """(n,) ``amounts`` normalised to sum 1 over the present sites; equal shares if they sum to 0."""
     amounts = torch.where(present, amounts.double(), 0.0)
     if amounts.sum() <= 0:
         amounts = present.double()
@@ -53,16 +53,16 @@ def remember(memory: Tensor, now: Tensor, alpha: float, present: Tensor) -> Tens
 
 
 def reshare(memory: Tensor, amounts: Tensor, present: Tensor) -> Tensor:
-    """(n,) ``memory``, of which the present sites share anew by ``amounts`` what they held; absent ones keep theirs.
+    """(n,) ``memory``, with the present sites' sum divided again among them by ``amounts``; absent ones keep theirs.
 
-    That is 1 where they held nothing, as before the first round. With all sites present it is `share`.
+    Their sum counts as 1 if they have nothing, as before the first round. With all sites present it is `share`.
     """
     held = float(memory[present].sum())
     return torch.where(present, share(amounts, present) * (min(held, 1.0) if held > 0 else 1.0), memory)
 
 
 def extremes(vectors: Tensor) -> tuple[float, float]:
-    """The smallest and the largest entry, both NaN where any is, 0 where there is none: all that is read once."""
+    """The smallest and the largest entry, both NaN if any entry is, 0 if there is none; reads all once."""
     if not vectors.numel():
         return 0.0, 0.0
     low, high = vectors.aminmax()
@@ -90,7 +90,7 @@ def norms(products: Tensor) -> Tensor:
 
 
 def cosine_to_sum(products: Tensor, weights: Tensor) -> Tensor:
-    """(n,) cosine of each update and the weighted sum of all, from their Gram matrix; 0 where either is zero."""
+    """(n,) cosine of each update and the weighted sum of all, from their Gram matrix; 0 if either is zero."""
     weights = weights.double()
     sum_norm = torch.einsum("j,jk,k->", weights, products, weights).clamp(min=0).sqrt()
     return _cosine(products @ weights, norms(products) * sum_norm)
@@ -99,7 +99,7 @@ def cosine_to_sum(products: Tensor, weights: Tensor) -> Tensor:
 def cosine_to_others(products: Tensor, weights: Tensor) -> Tensor:
     """(n,) cosine of each update and the weighted sum of the others, from their Gram matrix.
 
-    0 where either vector is zero, as for a site alone.
+    0 if either vector is zero, as for a single site.
 
     Args:
         products: (n, n) Gram matrix of the updates.
@@ -137,13 +137,13 @@ def trimmed_mean(updates: Tensor, cut: int) -> Tensor:
 def average_submodels(
     model: Tensor, models: Tensor, updates: Tensor, held: Tensor, amounts: Tensor, normalised: bool = True
 ) -> tuple[Tensor, Tensor]:
-    """(d,) every parameter averaged over the sites that hold it, as in ``model`` where none does, and (n,) their parts.
+    """(d,) every parameter averaged over the sites that hold it, else that of ``model``; and (n,) their parts.
 
     A site's part is the sum over the parameters that it holds of its share in them.
 
     Args:
         model: (d,).
-        models: (n, d) where the sites trained from.
+        models: (n, d) from which the sites trained.
         updates: (n, d).
         held: (n, d) bool.
         amounts: (n,) what a site counts.
@@ -221,7 +221,7 @@ def smallest_kept(vector: Tensor, counts: Sequence[int]) -> np.ndarray:
 def keep_largest_per_tensor(vector: Tensor, quotas: Tensor, tensor_sizes: Sequence[int]) -> Tensor:
     """(n, d) bool: the rule of CGSV's released code, tensor by tensor.
 
-    Of a tensor with s > 1 elements, min(ceil(s * quota), s - 1) are kept, so that even a quota of 1 loses the
+    Of a tensor with s > 1 elements, min(ceil(s * quota), s - 1) are kept, so even a quota of 1 loses the
     smallest of each; of a tensor with one element, that one. A quota of 0 keeps nothing.
     """
     pieces = []
@@ -232,32 +232,6 @@ def keep_largest_per_tensor(vector: Tensor, quotas: Tensor, tensor_sizes: Sequen
             keep_largest(piece, [min(math.ceil(size * float(q) - 1e-9), most) if q > 0 else 0 for q in quotas])
         )
     return torch.cat(pieces, dim=1)
-
-
-def reward(
-    models: Tensor,
-    update: Tensor,
-    quotas: Tensor,
-    tensor_sizes: Sequence[int] | None = None,
-    instead: Tensor | None = None,
-) -> Tensor:
-    """(n, d) ``models``, each plus its quota of ``update`` (d,): the largest magnitudes (Eq. 5, Xu et al. 2021).
-
-    Args:
-        models: (n, d).
-        update: (d,).
-        quotas: (n,) the fraction of the entries that each gets, 0 to 1.
-        tensor_sizes: for the rule of `keep_largest_per_tensor`; None: the largest of all.
-        instead: (n, d) what each gets in the other entries; None: nothing.
-    """
-    return add_masked(models, update, earned(update, quotas, tensor_sizes), instead)
-
-
-def earned(update: Tensor, quotas: Tensor, tensor_sizes: Sequence[int] | None = None) -> Tensor:
-    """(n, d) bool: the entries of ``update`` (d,) that each site earns, by the arguments of `reward`."""
-    if tensor_sizes is None:
-        return keep_largest(update, quota_counts(quotas, len(update)))
-    return keep_largest_per_tensor(update, quotas, tensor_sizes)
 
 
 def add_masked(models: Tensor, update: Tensor, masks: Tensor, instead: Tensor | None = None) -> Tensor:

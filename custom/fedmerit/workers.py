@@ -1,4 +1,4 @@
-"""Worker processes: forked from one that has imported what they need, and gone with the one that began them."""
+"""Worker processes: forked from one that has imported what they need, and ended with their parent."""
 
 import multiprocessing
 import os
@@ -10,10 +10,10 @@ from multiprocessing import forkserver, resource_tracker
 
 
 def begin_fork_server(modules: Sequence[str]) -> None:
-    """Let the process that workers are forked from begin, if it has not, and import ``modules`` while this one goes on.
+    """Start the process that workers are forked from, if it is not running; it imports ``modules`` in parallel.
 
-    The sooner, the better: what it imports, on a core of its own, workers need not wait for. ``__main__`` may be among
-    them, which each worker would import by itself; a script has to guard its start then.
+    Call it early, so workers need not wait for these imports. ``__main__`` may be among them, which otherwise each
+    worker imports; then a script has to guard its start.
     """
     multiprocessing.get_context("forkserver").set_forkserver_preload(list(modules))
     with _ignore_ctrl_c():
@@ -22,7 +22,7 @@ def begin_fork_server(modules: Sequence[str]) -> None:
 
 @contextmanager
 def _ignore_ctrl_c() -> Iterator[None]:
-    """What is begun in here never hears Ctrl-C, since it inherits the mask: this process decides when it ends."""
+    """Processes started in here ignore Ctrl-C, since they inherit the mask: this process ends them."""
     resource_tracker.ensure_running()  # its start would lift the mask
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -32,7 +32,7 @@ def _ignore_ctrl_c() -> Iterator[None]:
 
 
 def end_with_parent() -> None:
-    """End this process as soon as the one that began it is gone, however it ended."""
+    """End this process as soon as its parent has ended, for whatever reason."""
     threading.Thread(target=_wait_for_parent, daemon=True).start()
 
 

@@ -31,7 +31,6 @@ from fedmerit.vectors import (
     quota_counts,
     remember,
     reshare,
-    reward,
     share,
     smallest_kept,
     trained_models,
@@ -222,16 +221,6 @@ def test_reshare_divides_what_the_present_sites_held():
     assert reshare(torch.zeros(3).double(), amounts, present).tolist() == pytest.approx([0.75, 0.25, 0])
     newcomers_were_alone = torch.tensor([1.0, 1.0, 0.0]).double()
     assert reshare(newcomers_were_alone, amounts, present).tolist() == pytest.approx([0.75, 0.25, 0])
-
-
-def test_reward_adds_the_quota_of_an_update():
-    models = torch.tensor([[1.0, 1.0, 1.0, 1.0]] * 3)
-    update, quotas = torch.tensor([0.1, -4.0, 2.0, 0.3]), torch.tensor([0.0, 0.5, 1.0])
-    expected = torch.tensor([[1, 1, 1, 1], [1, -3, 3, 1], [1.1, -3, 3, 1.3]])
-    assert torch.allclose(reward(models, update, quotas), expected)
-    per_tensor = torch.tensor([[1, 1, 1, 1], [1.1, -3, 3, 1], [1.1, -3, 3, 1]])
-    assert torch.allclose(reward(models, update, quotas, [1, 3]), per_tensor)
-    assert (models == 1).all()
 
 
 @pytest.mark.parametrize("size", [1, 7, BLOCK, BLOCK + 3])

@@ -31,7 +31,7 @@ def test_detection_on_made_up_sites(fedmerit, tmp_path, monkeypatch):
     [
         (("--attacks", "sleep"), "--attacks sleep: unknown for made-up sites"),
         (("--rounds", 5), "made-up sites have 15"),
-        (("--set", "lr=1", "--recipe", "unet"), "--set, --recipe: no network is trained on made-up sites"),
+        (("--set", "lr=1", "--recipe", "quick"), "--set, --recipe: no network is trained on made-up sites"),
         (("--attacker", "site1", "--outlier", "site2"), "--attacker, --outlier: no network"),
         (("--guard", "maybe"), "expected one of on, off"),
         (("--sites", "S", "--generated", 16), "--sites, --generated: give one of both"),

@@ -22,16 +22,37 @@ def asked(monkeypatch):
 
 
 def test_options_say_what_is_trained(fedmerit, tmp_path, asked):
-    given = ("--pool", tmp_path / "pool", "--estimators", "in_run:last=2,data_size", "--seeds", "4,7", "--sites", 3)
+    given = (
+        "--pool",
+        tmp_path / "pool",
+        "--estimators",
+        "multi_round:last=2,data_size",
+        "--seeds",
+        "4,7",
+        "--sites",
+        3,
+    )
     result = fedmerit(
-        "bench", "planted", "--out", tmp_path, *given, "--rounds", 2, "--jobs", 1, "--set", "lr=0.1", "--recipe", "unet"
+        "bench",
+        "planted",
+        "--out",
+        tmp_path,
+        *given,
+        "--rounds",
+        2,
+        "--jobs",
+        1,
+        "--set",
+        "lr=0.1",
+        "--recipe",
+        "quick",
     )
     assert result.exit_code == 0, result.output
     cases = asked["cases"]
     assert (cases.out, cases.pool, cases.sites, cases.rounds) == (tmp_path, tmp_path / "pool", 3, 2)
-    assert list(cases.estimators) == ["in_run:last=2", "data_size"]
+    assert list(cases.estimators) == ["multi_round:last=2", "data_size"]
     assert list(cases.seeds) == [4, 7]
-    assert cases.settings == {"lr": "0.1", "recipe": "unet"}
+    assert cases.settings == {"lr": "0.1", "recipe": "quick"}
     assert asked["sites"] == 3
     assert "generated" not in asked
     assert "trainings: 4 of 40 done" in result.output

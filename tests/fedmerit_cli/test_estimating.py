@@ -36,7 +36,7 @@ def test_value_prints_tables_and_writes_them_and_a_figure(fedmerit, runs):
     [
         (("--estimators", "shap"), "--estimators 'shap': unknown"),
         (("--estimators", "data_size,data_size"), "name each once"),
-        (("--estimators", "in_run"), "was run without --values in_run and kept no updates"),
+        (("--estimators", "multi_round"), "was run without --values multi_round and kept no updates"),
     ],
 )
 def test_what_cannot_say_it_is_named(fedmerit, runs, tmp_path, given, told):

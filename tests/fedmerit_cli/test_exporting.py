@@ -74,13 +74,13 @@ def test_methods_prints_the_table_of_the_documentation(fedmerit):
 
 
 def test_export_takes_what_run_takes_by_options_of_their_own(fedmerit, tmp_path):
-    options = ("--preset", "paper", "--finish", "own")
+    options = ("--preset", "paper", "--finish", "selected")
     told = fedmerit("export", "--method", "cgsv", "--task", "prostate", "--out", tmp_path / "job", *options)
     assert told.exit_code == 0, told.output
     config = json.loads((tmp_path / "job" / "app" / "config" / "config_fed_server.json").read_text())
     (plan,) = [part["args"]["plan"] for part in config["components"] if part["id"] == "aggregator"]
     training = plan["training"]
-    assert (training["optimizer"], training["lr"], training["finish"]) == ("sgd", 0.015, "own")
+    assert (training["optimizer"], training["lr"], training["final_model"]) == ("sgd", 0.015, "selected")
     assert plan["parameters"]["gamma"] == 0.15
 
 

@@ -42,7 +42,7 @@ def test_bars_with_the_time_left_fit_80_columns(tmp_path, rounds):
     folder = make_run(tmp_path / "run", rounds=rounds, done=1)
     bars = progress()
     each = RunBars(bars)
-    each.begin(folder, "fedce (combine=plus, estimate=server), seed 12")
+    each.begin(folder, "fedce (combine=plus, error=relative), seed 12")
     each.on_round(folder, record(rounds // 2))
     with console.capture() as shown:
         previous, console.width = console.width, 80

@@ -111,11 +111,17 @@ def test_the_command_line_goes_before_the_config_file(fedmerit, config, sites, t
 
 def test_a_config_file_may_hold_every_option_of_settings(fedmerit, config, run, asked):
     """Beneath --set and the table of it, as on the command line; and a whole number for seconds."""
-    top = "recipe = 'quick'\nfinish = 'own'\nguard = 'off'\non_verdict = 'show'\npreset = 'fedce'\n"
+    top = "recipe = 'default'\nfinish = 'selected'\nguard = 'off'\non_verdict = 'show'\npreset = 'fedce'\n"
     config.write_text(f"{top}round_timeout = 60\n{config.read_text()}on_verdict = 'exclude'\n")
-    result = fedmerit("run", "--out", run, "--config", config, "--recipe", "unet")
+    result = fedmerit("run", "--out", run, "--config", config, "--recipe", "quick")
     assert result.exit_code == 0, result.output
-    expected = {"recipe": "unet", "finish": "own", "guard": "off", "on_verdict": "exclude", "preset": "fedce"}
+    expected = {
+        "recipe": "quick",
+        "final_model": "selected",
+        "guard": "off",
+        "on_verdict": "exclude",
+        "preset": "fedce",
+    }
     assert expected.items() <= asked[0][1]["settings"].items()
     assert not asked[0][1].keys() & expected.keys()
     assert asked[0][1]["round_timeout"] == 60
@@ -145,7 +151,7 @@ def test_a_config_file_may_hold_attacks(fedmerit, config, run, asked, name):
         ("attacks = 'zero'", ["attacks", "zero", "dict"]),
         ("recipe = 3", ["recipe", "3", "str"]),
         ("privacy = [3]", ["privacy", "[3]", "list of texts"]),
-        ("values = [['in_run']]", ["values", "list of texts"]),
+        ("values = [['multi_round']]", ["values", "list of texts"]),
         ("method = 'fédavg'", ["run.toml", "TOML", "utf-8"]),
     ],
 )

@@ -8,7 +8,7 @@ from oracles import assert_equal, contains, everyone, tensor
 
 from fedmerit.capabilities import PeerView
 from fedmerit.distillation import distillation, divergence
-from fedmerit.methods.cycle import CYCle, current_reputation, sharing_probability
+from fedmerit.methods.cycle import CYCle, current_reputation
 from fedmerit.methods.peer_scores import agreement, misalignment
 from fedmerit.methods.vpdl import VPDL
 from fedmerit.trainers.monai_trainer.local_training import build_loss
@@ -57,7 +57,7 @@ def check_rounds(content, entry):
         theta = theta - config["eta"] * combined
         assert_equal(theta, expected["theta"], what)
         probability = method.sharing(state).probability
-        assert torch.equal(but_own(probability), but_own(sharing_probability(state.reputation, method.scores(t + 1))))
+        assert torch.equal(but_own(probability), but_own(method.probability(state.reputation, t + 1)))
         assert but_own((z < probability).double()).bool().tolist() == expected["send_n_to_k"], what
 
 

@@ -5,7 +5,8 @@ import math
 import torch
 from oracles import assert_equal, contains, everyone, tensor
 
-from fedmerit.core import Layout, OwnUpdate, SiteView
+from fedmerit.capabilities import OwnUpdate
+from fedmerit.core import Layout, SiteView
 from fedmerit.methods.fedavg import FedAvg
 from fedmerit.methods.fedce import FedCE
 from fedmerit.methods.fedce_nvflare import FedCENVFlare
@@ -40,7 +41,7 @@ def check_fedce_at_sites(content, combine):
             for i, weight in enumerate(round["rho_received"]):
                 dice = stand_in_dice(config["centres"][i])
                 own = OwnUpdate(before, trained[i], weight, dice)
-                claims = method.report(SiteView(received, lambda: torch.zeros(1), own))
+                claims = method.measure(SiteView(received, lambda: torch.zeros(1)), own)
                 cosine.append(claims["cosine"])
                 minus_error.append(claims["minus_error"])
                 assert_equal(minus_model(received, trained[i], weight), round["minus_model"][i], what)

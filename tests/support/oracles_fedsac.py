@@ -53,7 +53,7 @@ def check_round(content, _):
     assert_equal(outcome.models.reshape(3, -1, 3), content["client_final"], "models")
     parts = tensor(content["masks"]) / tensor(content["freq"])
     assert_equal(outcome.weights, parts.mean(dim=1).tolist(), "weights")
-    assert_equal(outcome.quantities["held"], tensor(content["masks"]).mean(dim=1).tolist(), "held")
+    assert_equal(outcome.quantities["neuron_share"], tensor(content["masks"]).mean(dim=1).tolist(), "neuron_share")
 
 
 def check_plain(content, entry):

@@ -12,10 +12,10 @@ from fedmerit.methods.fedadam import FedAdam
 from fedmerit.methods.fedavgm import FedAvgM
 from fedmerit.methods.fedprox import FedProx
 from fedmerit.methods.loss_distributions import sampling_divergence
+from fedmerit.methods.rewards import Reward
 from fedmerit.methods.scaffold import SCAFFOLD
-from fedmerit.methods.unrewarded import instead
 from fedmerit.trainers.monai_trainer.batch_norm import estimate_statistics
-from fedmerit.vectors import aggregate, earned, reward
+from fedmerit.vectors import aggregate
 
 
 def rounds_of(method, content):
@@ -77,8 +77,9 @@ def check_unrewarded(content, entry):
     images = tensor(given["num_samples"])
     total = aggregate(torch.zeros_like(updates[0]), images / images.sum(), updates)
     assert_equal(total, given["aggregate"], "aggregate")
-    assert_equal(earned(total, quota).double(), given["masks"], "masks")
-    assert_equal(reward(models, total, quota, instead=instead("own", updates)), given["result"], "result")
+    reward = Reward(total, quota, own=updates)
+    assert_equal(reward.masks.double(), given["masks"], "masks")
+    assert_equal(reward.add_to(models), given["result"], "result")
 
 
 def check_kl_floor(content, entry):

@@ -8,10 +8,8 @@ from oracles import assert_equal, contains, everyone, tensor
 from fedmerit.core import Layout
 from fedmerit.games import cosine_game, shapley
 from fedmerit.methods.cgsv import CGSV
-from fedmerit.methods.data_weighted import DataWeighted
-from fedmerit.methods.euclidean import Euclidean, distances_to_sum
 from fedmerit.methods.rffl import RFFL
-from fedmerit.methods.round_robin import RoundRobin
+from fedmerit.methods.xu_baselines import DataWeighted, Euclidean, RoundRobin, distances_to_sum
 from fedmerit.vectors import cosine_to_sum, gram, keep_largest, quota_counts, remember
 
 
@@ -139,7 +137,7 @@ def check_rffl(content, mode):
         assert_equal(config["coef"] / (~before.removed).sum(), round["threshold"], what)
         assert (state.removed & ~before.removed).nonzero().flatten().tolist() == round["removed"], what
         assert (~state.removed).nonzero().flatten().tolist() == round["R"], what
-        assert outcome.quantities["removed"].tolist() == state.removed.tolist(), what
+        assert outcome.quantities["expelled"].tolist() == state.removed.tolist(), what
         assert_equal(outcome.reputation, round["r"], what)
         assert_equal(outcome.quantities["quota"], [max(0.0, ratio) for ratio in round["ratio"]], what)
         if not released:

@@ -6,9 +6,8 @@ from oracles import assert_equal, contains, everyone, tensor
 from fedmerit.core import CandidateResults, Layout
 from fedmerit.methods.cffl import largest_entries
 from fedmerit.methods.cffl_released import CFFLReleased
-from fedmerit.methods.eci import ECI
 from fedmerit.methods.fedave import FedAVE
-from fedmerit.methods.fedci import FedCI
+from fedmerit.methods.fedci import ECI, FedCI
 from fedmerit.methods.loss_distributions import distribution, divergence
 from fedmerit.methods.qfedavg import QFedAvg
 from fedmerit.vectors import gram, histogram, norms, quota_counts
@@ -48,7 +47,7 @@ def check_cffl(content, mode):
         state, outcome = method.round(state, updates, reports)
         assert_equal(outcome.contribution, round["share"], what)
         assert_equal(outcome.quantities["utility"], accuracy, what)
-        assert outcome.quantities["removed"].nonzero().flatten().tolist() == round["removed"], what
+        assert outcome.quantities["expelled"].nonzero().flatten().tolist() == round["removed"], what
         assert (~state.removed).nonzero().flatten().tolist() == round["R"], what
         assert_equal(outcome.reputation, round["c"], what)
         assert_equal(method.coef / (~state.removed).sum(), round["threshold_next"], what)
@@ -158,8 +157,8 @@ def check_eci(content, _):
         assert_equal(outcome.quantities["quota"], round["eci_ratio"], what)
         assert quota_counts(outcome.quantities["quota"], size) == round["eci_q"], what
         step = tensor(round["w_next"]) - tensor(round["w_received"])  # the file's models are FedCI's
-        assert_equal(state.server - before.server, step.tolist(), what)
-        assert_equal(tensor(round["eci_mask"]) * (state.server - before.server), round["eci_reward"], what)
+        assert_equal(state.model - before.model, step.tolist(), what)
+        assert_equal(tensor(round["eci_mask"]) * (state.model - before.model), round["eci_reward"], what)
         assert_equal(outcome.models - before.models, round["eci_reward"], what)
 
 

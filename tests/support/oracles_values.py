@@ -11,7 +11,7 @@ from fedmerit.observers import LeaveOneOutLoss, MultiRoundReconstruction
 from fedmerit_evaluation.valuation.game_estimators import (
     LeaveOneOutLossValues,
     MultiRoundValues,
-    leave_one_out_losses,
+    leave_one_out_loss,
     leave_one_out_matrix,
 )
 
@@ -22,7 +22,7 @@ def utility_of(given):
     return lambda model: torch.exp(-0.5 * (curvature * (model - centres) ** 2).sum(dim=1))
 
 
-def check_in_run(content, entry):
+def check_multi_round(content, entry):
     given, games = content[entry], []
     sites = [str(place) for place in range(len(given["num_samples"]))]
     of = utility_of(given)
@@ -46,7 +46,7 @@ def assert_values(run, expected):
         assert_equal(MultiRoundValues(**parameters).values(run)[:, 0], expected[name], name)
 
 
-def check_others_lose(content, entry):
+def check_leave_one_out_losses(content, entry):
     """The aggregate's weights are not the shares of images, which weigh those who lose."""
     given = content[entry]
     began, trained = torch.zeros(5, dtype=torch.float64), tensor(given["trained"])
@@ -63,6 +63,6 @@ def check_others_lose(content, entry):
 
 
 READERS = [  # method, whether a file's entry is what is read here, its name, how it is compared
-    ("in_run", contains, "in_run", check_in_run),
-    ("others_lose", contains, "others_lose", check_others_lose),
+    ("multi_round", contains, "in_run", check_multi_round),
+    ("leave_one_out_loss", contains, "others_lose", check_leave_one_out_loss),
 ]

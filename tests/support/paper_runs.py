@@ -37,7 +37,7 @@ def made_up_run(folder, label, seed, names=SITES):
             rows += [
                 Row(*head, number, site, f"{what}_distance", 0.1 * place) for what in ("model", "output", "reward")
             ]
-            rows.append(Row(*head, number, site, "held", 0.2 * place))
+            rows.append(Row(*head, number, site, "neuron_share", 0.2 * place))
         if method == "cycle":
             held = [(number, holder) for number in range(1, 4) for holder in names if holder != site]
             rows += [

@@ -7,8 +7,15 @@ import torch
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from fedmerit.capabilities import AllocatesNeurons, EvaluatesCandidates, LearnsFromPeers, TrainsLocally
-from fedmerit.core import CandidateResults, Layout, OwnUpdate, Reports, SiteView
+from fedmerit.capabilities import (
+    AllocatesNeurons,
+    EvaluatesCandidates,
+    LearnsFromPeers,
+    OwnUpdate,
+    TrainsLocally,
+    capabilities,
+)
+from fedmerit.core import CandidateResults, Layout, Reports, SiteView
 from fedmerit.vectors import gram, norms, parameter_mask
 
 SOONER = {  # than by default: the rounds of tests are few
@@ -108,7 +115,7 @@ def play(method, rounds, states=None, stop=None):
         states: is given the state after each round, as the next one begins with it.
         stop: the number of rounds, where it is not all of them.
     """
-    count, n, d = rounds.updates.shape
+    can, (count, n, d) = capabilities(method), rounds.updates.shape
     models = torch.zeros(d, dtype=rounds.updates.dtype)
     state, models = allocated(method, method.start(models, n, layout(d)), models)
     before, weights, history = None, None, []
@@ -116,13 +123,15 @@ def play(method, rounds, states=None, stop=None):
         present = rounds.present[number]
         values = {name: torch.full((n,), math.nan, dtype=torch.float64) for name in method.asks}
         for i in range(n):
-            if present[i] and method.asks:
-                received, own = row(models, i), None
-                if number and rounds.present[number - 1, i] and weights[i] < 1:
+            if present[i]:
+                received = row(models, i)
+                view = SiteView(received, rounds.losses(i, received), rounds.dice(i)(received))
+                said = method.report(view) if method.asks else {}
+                if can.leave_one_out and number and rounds.present[number - 1, i] and weights[i] < 1:
                     trained = row(before, i) + rounds.updates[number - 1, i]
                     own = OwnUpdate(row(before, i), trained, float(weights[i]), rounds.dice(i))
-                view = SiteView(received, rounds.losses(i, received), own, rounds.dice(i)(received))
-                for name, value in method.report(view).items():
+                    said |= can.leave_one_out.measure(view, own)
+                for name, value in said.items():
                     values[name][i] = value
         before_now = rounds.present[number - 1] if number else torch.ones(n, dtype=torch.bool)
         pairs = said_of_peers(method, state, rounds.updates[number], present, before_now)

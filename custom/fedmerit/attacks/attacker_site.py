@@ -14,7 +14,6 @@ from torch import Tensor
 
 from fedmerit.attacks.attack import Attack, AttackerView
 from fedmerit.attacks.catalogue import parse
-from fedmerit.capabilities import TrainsLocally
 from fedmerit.federation.local_round import Learned, Memory
 from fedmerit.federation.site import Site
 from fedmerit.files import write_atomically
@@ -88,10 +87,10 @@ class AttackerSite(Site):
 
     def _completed(self, sent: Learned, task: Task, received: Tensor, memory: Memory) -> Learned:
         """With what the method's sites send and have beside an update, where the attack makes none of it."""
-        if not isinstance(self.method, TrainsLocally):
+        if not self.can.local_training:
             return sent
-        nothing = {name: torch.zeros_like(received) for name in self.method.vectors}
-        own = (received, task.buffers) if self.method.keeps_own_model else None
+        nothing = {name: torch.zeros_like(received) for name in self.can.vectors}
+        own = (received, task.buffers) if self.can.keeps_own_model else None
         return replace(sent, vectors={**nothing, **sent.vectors}, own=sent.own or memory.own or own)
 
     def _kept(self, task: Task, memory: Memory, received: Tensor) -> Mapping[str, Any]:

@@ -17,7 +17,7 @@ PACKAGES = ("fedmerit", "nvflare", "monai", "torch", "numpy")
 
 
 def describe(name: str, config: RunConfiguration, sites: Sequence[str], engine: str) -> dict[str, Any]:
-    """What every run.json says, whoever writes it: `fedmerit run`, or the server of a deployment."""
+    """What every run.json says, of `fedmerit run` and of the server of a deployment."""
     return {
         "run": name,
         **run_plan(config),
@@ -31,7 +31,7 @@ def describe(name: str, config: RunConfiguration, sites: Sequence[str], engine: 
 
 
 def run_plan(config: RunConfiguration) -> dict[str, Any]:
-    """Of run.json what follows from the configuration alone."""
+    """The part of run.json that follows from the configuration."""
     return {
         "method": config.method,
         "parameters": dict(config.parameters),
@@ -45,7 +45,7 @@ def run_plan(config: RunConfiguration) -> dict[str, Any]:
 
 
 def read_plan(run: Path) -> RunConfiguration:
-    """The configuration that run.json of a run folder holds; `BadInput` naming the file where it holds none."""
+    """The configuration that run.json of a run folder holds; `BadInput` naming the file if it holds none."""
     info = read_run(run)
     plan = info["plan"]
     try:

@@ -1,4 +1,4 @@
-"""Which parts of others a run names: what a machine has to have, and a deployed one to approve."""
+"""The parts of other packages that a run names: a machine must have them, a deployed one approve them."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -16,7 +16,7 @@ PLACES: Mapping[str, tuple[str, str, Iterable[str]]] = {  # of a plan: part of i
 
 
 def find_external_parts(plan: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """(group, name) of what a plan, `RunConfiguration.to_dict`, names that is not ours; nothing of it is loaded."""
+    """(group, name) of the parts in a plan, `RunConfiguration.to_dict`, that are not ours; loads none of them."""
     found = [("methods", str(plan.get("method")))] if plan.get("method") not in OWN else []
     for group, (part, name, ours) in PLACES.items():
         value = (plan.get(part) or {}).get(name, next(iter(ours)))

@@ -1,13 +1,13 @@
-"""Privacy filters: what a site does to its update before it leaves, by name, for every method that bears it.
+"""Privacy filters: what a site does to its update before it leaves, by name.
 
-The filters themselves are NVFlare's task result filters (`fedmerit.flare.privacy`); here is what may be asked of them.
-BatchNorm statistics and the reported numbers pass them as they are.
+The filters themselves are NVFlare's task result filters (`fedmerit.flare.privacy`); here are their parameters.
+They change neither BatchNorm statistics nor reported numbers.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from fedmerit.capabilities import TrainsLocally, exchanges_directly
+from fedmerit.capabilities import capabilities
 from fedmerit.configuration import spec_syntax
 from fedmerit.core import Method
 from fedmerit.errors import BadInput
@@ -45,9 +45,9 @@ class Gaussian(Checked):
 Filter = Percentile | SparseVector | Gaussian
 KINDS: Mapping[str, type[Filter]] = {"percentile": Percentile, "svt": SparseVector, "gaussian": Gaussian}
 PEER_MODELS_UNFILTERED = "its models go from site to site, past the filters of what goes to the server"
-BESIDE = "its sites send another vector beside the update, past the filters, which see the update alone"
+BESIDE = "its sites send another vector beside the update, and the filters see only the update"
 HE = "he"  # no filter: updates leave encrypted, and the server adds up what it cannot read (`ciphertexts.py`)
-ALONE = "a filter acts on an update in the clear, and updates leave encrypted; take one or the other"
+ONE_OF_THEM = "a filter acts on an update in the clear, and updates leave encrypted; take one or the other"
 SINGLE = "its server half needs single updates or the model in the clear, which a server that adds ciphertexts has not"
 
 
@@ -63,13 +63,13 @@ def require_privacy(specs: Sequence[str], name: str, method: Method) -> list[str
         if not method.needs.sums_only:
             raise BadInput(f"--privacy {HE}: not with method {name}: {SINGLE}")
         if len(specs) > 1:
-            raise BadInput(f"--privacy {HE}: not with others: {ALONE}")
+            raise BadInput(f"--privacy {HE}: not with others: {ONE_OF_THEM}")
         require_tenseal(f"--privacy {HE}")
         return [HE]
     complete = [spec_syntax.format_spec(parse(spec), KINDS) for spec in specs]
-    beside = isinstance(method, TrainsLocally) and method.vectors
+    can = capabilities(method)
     why_not = method.needs.unfiltered or (
-        PEER_MODELS_UNFILTERED if exchanges_directly(method) else BESIDE if beside else ""
+        PEER_MODELS_UNFILTERED if can.exchanges_directly else BESIDE if can.vectors else ""
     )
     if complete and why_not:
         raise BadInput(f"--privacy {complete[0]}: not with method {name}: {why_not}")

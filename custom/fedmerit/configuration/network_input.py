@@ -1,4 +1,4 @@
-"""What a network is fed: how images are made from raw ones. `data_prep` does it; a model's model.json says it."""
+"""A network's input: how `fedmerit_data` makes it from raw images, as site.json and a model's model.json say."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
@@ -11,7 +11,7 @@ NORMALISATIONS = ("mri", "mri_by_channel", "xray", "ct_soft_tissue", "ct_lung", 
 
 @dataclass(frozen=True)
 class Preprocessing(Checked):
-    """From a raw image to what the network sees, slice by slice, and from its logits to a mask.
+    """From a raw image to the network's input, slice by slice, and from its logits to a mask.
 
     Volumes are cut into axial slices, rows from anterior to posterior, columns from the patient's right to left.
     """
@@ -33,15 +33,9 @@ class Preprocessing(Checked):
 
     @property
     def spacing(self) -> tuple[float, float] | None:
-        """Millimetres between rows and columns; None where they follow the image's own."""
-        return (
-            None
-            if self.field_of_view is None
-            else (
-                self.field_of_view / self.size[0],
-                self.field_of_view / self.size[1],
-            )
-        )
+        """Millimetres between rows and columns; None if they follow the image's own."""
+        field = self.field_of_view
+        return None if field is None else (field / self.size[0], field / self.size[1])
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON holds it."""
@@ -49,15 +43,14 @@ class Preprocessing(Checked):
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Preprocessing":
-        """As `to_dict` wrote it, or as site.json says it, with what else that says."""
+        """From `to_dict`, or from site.json, whose other entries are left out."""
         known = {one.name: values[one.name] for one in fields(cls) if one.name in values}
         height, width = values.get("size") or values["image_size"]
-        before = "photo" if values.get("channels") == 3 else "mri"  # of site folders that do not say it yet
-        return cls(**{"normalisation": before} | known | {"size": (height, width)})
+        return cls(**known | {"size": (height, width)})
 
 
 def common(sites: Mapping[str, Mapping[str, Any]]) -> Preprocessing | None:
-    """That of all sites, by the site.json of each; None where they differ, or one does not say it."""
+    """The input of all sites, by the site.json of each; None if they differ, or one does not say it."""
     try:
         found = {Preprocessing.from_dict(info) for info in sites.values() if _says(info)}
     except (KeyError, TypeError, ValueError):

@@ -1,32 +1,30 @@
-"""What is observed of a run to tell values: what may be asked of which run."""
+"""Which observers a run may have, by its method and privacy."""
 
 from collections.abc import Sequence
 
-import torch
-
-from fedmerit.capabilities import AllocatesNeurons, LearnsFromPeers, TrainsLocally
+from fedmerit.capabilities import capabilities
 from fedmerit.configuration import spec_syntax
 from fedmerit.configuration.filters import HE
-from fedmerit.core import Layout, Method
+from fedmerit.core import Method
 from fedmerit.errors import BadInput
 from fedmerit.observers import OBSERVERS, Observer
 
 OWN_MODELS = "its sites have models of their own, and a coalition has no one model; take one with a model for all"
-NOT_ALONE = "it looks at what each site trains by itself; observe a run of standalone beside this one"
+NEEDS_STANDALONE = "it looks at what each site trains by itself; observe a run of standalone beside this one"
 ENCRYPTED = (
-    "updates leave encrypted and the server adds up what it cannot read, so that it can make no model of a part of the "
-    "sites: values would take single updates; leave out one or the other"
+    "updates leave encrypted and the server adds up what it cannot read, so it can make no model of a part of the "
+    "sites, as values need; leave out one or the other"
 )
 
 
 def parse(spec: str) -> Observer:
-    """The observer of a spec such as ``in_run:every=2``; `BadInput` where it is none."""
+    """The observer of a spec such as ``multi_round:every=2``; `BadInput` if it is none."""
     observer: Observer = spec_syntax.parse(spec, OBSERVERS, "--values")
     return observer
 
 
 def require_observers(specs: Sequence[str], keep_updates: bool, name: str, method: Method) -> tuple[str, ...]:
-    """The specs, complete and each once; `BadInput` where one is none, or the method called ``name`` bears none."""
+    """The specs, complete and each once; `BadInput` if one is invalid, or not possible with the method ``name``."""
     for spec in specs:
         require_observer(spec, name, method)
     if keep_updates and gives_own_models(method):
@@ -39,24 +37,24 @@ def require_observers(specs: Sequence[str], keep_updates: bool, name: str, metho
 
 
 def require_observer(spec: str, name: str, method: Method) -> None:
-    """`BadInput` where runs of the method called ``name`` do not bear the observer of a spec."""
+    """`BadInput` if the observer of a spec is not possible in runs of the method ``name``."""
     if why_not := _incompatibility(parse(spec), method):
         raise BadInput(f"--values {spec}: not with method {name}: {why_not}")
 
 
 def can_observe(observer: Observer, method: Method) -> bool:
-    """Whether runs of a method bear an observer."""
+    """Whether an observer is possible in runs of a method."""
     return not _incompatibility(observer, method)
 
 
 def _incompatibility(observer: Observer, method: Method) -> str:
     if observer.needs_standalone:
-        return "" if trains_locally(method) else NOT_ALONE
+        return "" if trains_locally(method) else NEEDS_STANDALONE
     return OWN_MODELS if gives_own_models(method) else ""
 
 
 def require_observable(values: Sequence[str], keep_updates: bool, privacy: Sequence[str]) -> None:
-    """`BadInput` where updates are encrypted, and something was to be made of them."""
+    """`BadInput` if updates are encrypted, and something is to be observed or kept."""
     if HE in privacy and (values or keep_updates):
         raise BadInput(
             f"{f'--values {values[0]}' if values else '--keep-updates'}: not with --privacy {HE}: {ENCRYPTED}"
@@ -65,17 +63,9 @@ def require_observable(values: Sequence[str], keep_updates: bool, privacy: Seque
 
 def gives_own_models(method: Method) -> bool:
     """Whether sites get, or keep, models of their own."""
-    keeps = isinstance(method, TrainsLocally) and method.keeps_own_model
-    return keeps or isinstance(method, LearnsFromPeers | AllocatesNeurons) or holds_site_models(method)
+    return method.has_site_models or capabilities(method).keeps_own_model
 
 
 def trains_locally(method: Method) -> bool:
     """Whether each site trains a model by itself, and the server has it."""
-    return method.needs.sites == 1 and holds_site_models(method)
-
-
-def holds_site_models(method: Method) -> bool:
-    """Whether the server has a model for each site, as ``models`` of the method's state shows."""
-    sites, size = 3, 7
-    models = getattr(method.start(torch.zeros(size), sites, Layout.of(size)), "models", None)
-    return isinstance(models, torch.Tensor) and models.shape == (sites, size)
+    return method.needs.sites == 1 and method.has_site_models

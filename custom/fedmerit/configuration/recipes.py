@@ -1,4 +1,4 @@
-"""Named sets of settings: how to train where nothing else is said, and how the papers trained."""
+"""Named sets of settings: recipes, the defaults of a training, and presets, as the papers trained."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from typing import Any
 
 from fedmerit.errors import BadInput
 
-ROUNDS = 100  # of a run, where its recipe does not say otherwise
+ROUNDS = 100  # of a run, by default
 
 # beneath every recipe: an organ is in one piece; a site of few images takes few steps a round, unless small ones; where
 # sites differ in size, as sources of photographs do, an epoch each would count images twice: in steps and in weights
@@ -15,18 +15,18 @@ TASK_RECIPES: Mapping[str, Mapping[str, Any]] = {
     "fundus": {"largest": True, "batch_size": 2, "steps": 30},
     "fundus-disc": {"largest": True, "batch_size": 2},
 }
-_UNET = {
-    "architecture": "unet",
-    "schedule": "constant",
-    "augmentation": "light",
-    "batch_size": 8,
-    "mirrored": False,
-    "largest": False,
-}
 RECIPES: Mapping[str, Mapping[str, Any]] = {
     "default": {},  # the defaults of `Network` and `Training`: docs/training.md
-    "quick": {**_UNET, "width": 8, "lr": 1e-2},  # for demonstrations: a quarter of a round's operations, few rounds
-    "unet": {**_UNET, "width": 16},  # the default before
+    "quick": {  # for demonstrations: a quarter of a round's operations, few rounds
+        "architecture": "unet",
+        "width": 8,
+        "lr": 1e-2,
+        "schedule": "constant",
+        "augmentation": "light",
+        "batch_size": 8,
+        "mirrored": False,
+        "largest": False,
+    },
 }
 
 
@@ -34,8 +34,8 @@ RECIPES: Mapping[str, Mapping[str, Any]] = {
 class Preset:
     """A paper's own settings, as far as it states them."""
 
-    source: str  # where they stand, and what they are of
-    rounds: int  # that it trains for, which no setting says
+    source: str  # the place in the paper, and what is not stated there
+    rounds: int  # of a run
     training: Mapping[str, Any]  # of any method
     parameters: Mapping[str, Any]  # of its own
 
@@ -123,13 +123,13 @@ PRESETS: Mapping[str, Preset] = {  # by method; of several data sets CIFAR-10's,
         {"rule": "exact", "L": 100.0},
     ),
     "dw": Preset("Xu et al. 2021, Section 4.1 and Table 4; by what n is divided not stated", 200, _CIFAR, {}),
-    "eu": Preset("Xu et al. 2021, Section 4.1 and Table 4; how the sign turns not stated", 200, _CIFAR, {}),
+    "eu": Preset("Xu et al. 2021, Section 4.1 and Table 4; how the sign is turned not stated", 200, _CIFAR, {}),
     "rr": Preset("Xu et al. 2021, Section 4.1 and Table 4; how turns are taken not stated", 200, _CIFAR, {}),
 }
 
 
 def guarded(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a new run, whose guard is on where nothing else is said."""
+    """The settings of a new run, whose guard is on by default."""
     return {"guard": "on", **settings}
 
 
@@ -156,7 +156,7 @@ def with_preset(settings: Mapping[str, Any], method: str) -> dict[str, Any]:
 def with_recipe(settings: Mapping[str, Any], task: str = "") -> dict[str, Any]:
     """``settings``, and beneath them those of the recipe that "recipe" names among them, and of the task.
 
-    A task's steps are of its batches: whoever says how many epochs, or how large batches are, has epochs.
+    A task's steps belong to its batch size: settings that name epochs or a batch size train in epochs.
 
     Raises:
         BadInput: there is no recipe of that name.

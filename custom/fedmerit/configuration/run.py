@@ -9,14 +9,14 @@ from typing import Any, get_origin, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from fedmerit.capabilities import TrainsLocally
+from fedmerit.capabilities import capabilities
 from fedmerit.configuration.network_input import Preprocessing
 from fedmerit.configuration.observation import require_observers
 from fedmerit.configuration.recipes import with_preset, with_recipe
 from fedmerit.core import Method
 from fedmerit.errors import BadInput
 from fedmerit.guard.settings import GuardSettings
-from fedmerit.methods.registry import METHODS, build_method, method_class
+from fedmerit.methods.registry import METHODS, build_method
 from fedmerit.parameters import Checked, parameter
 from fedmerit.records.ledger import record_hash
 
@@ -71,8 +71,8 @@ class Network(Checked):
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Network":
-        """As `dataclasses.asdict` wrote it, this version's or an earlier one's."""
-        network: Network = build(cls, {**LEGACY_NETWORK, **values}, "network")
+        """The network that `dataclasses.asdict` wrote."""
+        network: Network = build(cls, values, "network")
         return network
 
 
@@ -83,12 +83,12 @@ class Training(Checked):
     __pydantic_config__ = STRICT_NAMES
     loss: str = parameter(
         "dice_ce",
-        "soft Dice + cross-entropy; dice: soft Dice alone, as in Jiang et al. 2023",
+        "soft Dice + cross-entropy; dice: only soft Dice, as in Jiang et al. 2023",
         choices=LOSSES,
         others="losses",
     )
     optimizer: str = parameter(
-        "adam", "made anew each round; adam, adamw: betas (0.9, 0.99)", choices=OPTIMIZERS, others="optimizers"
+        "adam", "a new one each round; adam, adamw: betas (0.9, 0.99)", choices=OPTIMIZERS, others="optimizers"
     )
     lr: float = parameter(1e-3, "learning rate, where the schedule has it highest", above=0)
     schedule: str = parameter(
@@ -107,7 +107,7 @@ class Training(Checked):
     epochs: int = parameter(1, "local epochs per round", low=1, high=1000)
     steps: int = parameter(
         0,
-        "of the optimiser per round, in the place of epochs; 0: epochs; 30 by default of fundus",
+        "of the optimiser per round, instead of epochs; 0: epochs; 30 by default for fundus",
         low=0,
         high=1_000_000,
     )
@@ -122,20 +122,22 @@ class Training(Checked):
     )
     statistics: str = parameter(
         "method",
-        "of BatchNorm, where models are evaluated; method: as it has them; mean (or shared): by data share; own: each "
-        "site's; weights: by the method's weights; recalibrated: estimated anew every round, on all sites' training "
+        "of BatchNorm, in models that are evaluated; method: its own rule; mean (or shared): by data share; own: each "
+        "site's; weights: by the method's weights; recalibrated: estimated every round on all sites' training "
         "images; frozen: the mean, until round frozen_from",
         choices=STATISTICS,
     )
     frozen_from: int = parameter(0, "of statistics=frozen: the first round that changes them no more", low=0)
     amp: bool = parameter(False, "mixed precision")
     cpu_threads: int = parameter(1, "of one site; another number is another order of summation", low=1, high=256)
-    finish: str = parameter(
-        "none", "own: in the end every site takes the best for its own patients home", choices=("none", "own")
+    final_model: str = parameter(
+        "method",
+        "that a site receives: the method's; selected: of several the best on its own validation patients",
+        choices=("method", "selected"),
     )
     last_round: str = parameter(
         "aggregated",
-        "of one model for all; own: each site keeps what it trains in it, as papers tell sites of one model apart",
+        "of one model for all; own: each site keeps what it trains in it, as papers compare sites of one model",
         choices=("aggregated", "own"),
     )
     validate_trained: bool = parameter(
@@ -144,10 +146,6 @@ class Training(Checked):
 
 
 SHARED_GROUPS: Mapping[str, type[Any]] = {"training": Training, "network": Network, "guard": GuardSettings}
-
-# what versions did that wrote down no such name
-LEGACY_NETWORK: Mapping[str, Any] = {"architecture": "unet", "mirrored": False, "largest": False}
-LEGACY_TRAINING: Mapping[str, Any] = {"schedule": "constant", "augmentation": "light"}
 
 
 @dataclass(frozen=True)
@@ -162,9 +160,9 @@ class RunConfiguration(Checked):
     network: Network = parameter(MISSING, "that is trained")
     training: Training = field(default_factory=Training)
     parameters: Mapping[str, Any] = field(default_factory=dict)  # of the method, by the paper's names
-    values: tuple[str, ...] = ()  # specs of what is observed, to tell what the sites are worth
-    keep_updates: bool = False  # at the server, every round's, in the run folder: values can be told afterwards
-    guard: GuardSettings = field(default_factory=GuardSettings)  # off in plans of versions that had none
+    values: tuple[str, ...] = ()  # specs of the observers, for values of the sites
+    keep_updates: bool = False  # whether the server keeps every round's in the run folder, for values afterwards
+    guard: GuardSettings = field(default_factory=GuardSettings)
     preprocessing: Preprocessing | None = None  # of all sites' images; None: not known, or not the same
 
     def build_method(self) -> Method:
@@ -172,16 +170,17 @@ class RunConfiguration(Checked):
         return build_method(self.method, self.parameters)
 
     def build_guarded_method(self) -> Method:
-        """The method of server and sites: under the guard it rests on nothing that only a site itself can know."""
+        """The method of server and sites: under the guard, without what only the site itself can know."""
         method = self.build_method()
-        return method.without_self_reports if self.is_guarded(method) else method
+        trusting = capabilities(method).self_reports if self.is_guarded(method) else None
+        return trusting.without_self_reports if trusting else method
 
     def is_guarded(self, method: Method) -> bool:
-        """Whether the guard is on and at work; it idles where nobody gets anything of another's."""
+        """Whether the guard is on and needed: not if no site receives anything from another."""
         return self.guard.guard == "on" and not method.needs.unfiltered
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON holds it; without what is not asked for of `values` and `keep_updates`, or not known."""
+        """As JSON holds it; without `values`, `keep_updates` and `preprocessing` if they are empty."""
         off = {name for name in ("values", "keep_updates", "preprocessing") if not getattr(self, name)}
         content = asdict(self) | {"network": asdict(self.network) | {"labels": list(self.network.labels)}}
         content |= {"values": list(self.values)}
@@ -190,44 +189,41 @@ class RunConfiguration(Checked):
 
     @property
     def digest(self) -> str:
-        """SHA-256 of what `to_dict` gives, in hexadecimal: server and sites write it down."""
+        """SHA-256 of `to_dict`, in hexadecimal: server and sites record it."""
         return record_hash(self.to_dict())
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "RunConfiguration":
-        """The configuration that `to_dict` wrote; `BadInput` where a name or value is none of ours."""
-        values = dict(_move_statistics_to_training(values))
-        if said := values.pop("preprocessing", None):
-            values["preprocessing"] = Preprocessing.from_dict(said)
-        parts = {"network": LEGACY_NETWORK, "training": LEGACY_TRAINING}
-        complete = {name: {**before, **values[name]} for name, before in parts.items() if values.get(name)}
-        config: RunConfiguration = build(cls, {**values, **complete}, "plan")
+        """The configuration that `to_dict` wrote; `BadInput` if a name or value is unknown."""
+        values = dict(values)
+        if preprocessing := values.pop("preprocessing", None):
+            values["preprocessing"] = Preprocessing.from_dict(preprocessing)
+        config: RunConfiguration = build(cls, values, "plan")
         return config.checked()
 
     def checked(self) -> "RunConfiguration":
         """The same configuration with the method's parameters complete and of their types, or `BadInput`."""
         if self.method not in METHODS:
             raise BadInput(f"method {self.method!r}: unknown; expected one of {', '.join(METHODS)}")
-        method = build(method_class(self.method, self.parameters), self.parameters, f"method {self.method}")
+        method = build(METHODS[self.method], self.parameters, f"method {self.method}")
+        can = capabilities(method)
         if self.rounds < method.needs.rounds:
             raise BadInput(
                 f"rounds={self.rounds}: method {self.method} needs {method.needs.rounds} or more: {method.needs.why}"
             )
-        if method.needs.others_lose and self.guard.guard != "on":
+        if can.leave_one_out and can.leave_one_out.needs_others and self.guard.guard != "on":
             raise BadInput(
-                f"guard={self.guard.guard}: {self.method} needs what the others lose without a site, which the guard "
-                "has them measure; take guard=on (in a list of methods, too: "
+                f"guard={self.guard.guard}: {self.method} needs the others' error without a site, which only the "
+                "guard has them measure; take guard=on (in a list of methods, too: "
                 f"{self.method}:error=others:guard=on), or error=absolute"
             )
-        if isinstance(method, TrainsLocally) and self.training.optimizer not in (method.optimizers or OPTIMIZERS):
+        if can.optimizers and self.training.optimizer not in can.optimizers:
             raise BadInput(
-                f"optimizer={self.training.optimizer}: method {self.method} needs {' or '.join(method.optimizers)}; "
-                f"add --set optimizer={method.optimizers[0]}"
+                f"optimizer={self.training.optimizer}: method {self.method} needs {' or '.join(can.optimizers)}; "
+                f"add --set optimizer={can.optimizers[0]}"
             )
-        plain = isinstance(method, TrainsLocally) and method.optimizers
-        others = {name: getattr(self.training, name) for name in ("momentum", "clip_norm") if plain}
-        for name, value in others.items():
-            if value:
+        for name in ("momentum", "clip_norm") if can.optimizers else ():
+            if value := getattr(self.training, name):
                 raise BadInput(
                     f"{name}={value:g}: method {self.method} needs steps of the learning rate times the gradient; "
                     f"leave {name} out"
@@ -236,23 +232,13 @@ class RunConfiguration(Checked):
         return RunConfiguration(**vars(self) | {"parameters": asdict(method), "values": observers})
 
 
-def _move_statistics_to_training(values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """As versions wrote them in which ``statistics`` was a parameter of CFFL alone: "own" or "shared"."""
-    parameters = values.get("parameters") or {}
-    if values.get("method") != "cffl" or "statistics" not in parameters:
-        return values
-    rest = {name: value for name, value in parameters.items() if name != "statistics"}
-    rule = "mean" if parameters["statistics"] == "shared" else "method"
-    return {**values, "parameters": rest, "training": {**(values.get("training") or {}), "statistics": rule}}
-
-
 def settable(kind: type[Any]) -> list[Field[Any]]:
-    """The fields of a part of a run that are not fixed by its sites."""
+    """The fields of a part of a run that its sites do not fix."""
     return [part for part in fields(kind) if part.name not in ("in_channels", "labels")]
 
 
 def parameter_names(method: str) -> dict[str, list[str]]:
-    """What can be set, by group: of the method, the training, the network, the guard."""
+    """The names of the settings, by group: of the method, the training, the network, the guard."""
     groups: dict[str, type[Any]] = {"parameters": METHODS[method], **SHARED_GROUPS}
     return {group: [part.name for part in settable(kind)] for group, kind in groups.items()}
 
@@ -275,7 +261,7 @@ def make_configuration(
     ``values`` and ``keep_updates`` are those of `RunConfiguration`.
 
     Raises:
-        BadInput: a name is unknown or a value not of its type; the message lists the names there are.
+        BadInput: a name is unknown or a value is not of its type; the message lists the known names.
     """
     if method not in METHODS:
         raise BadInput(f"method {method!r}: unknown; expected one of {', '.join(METHODS)}")
@@ -302,7 +288,7 @@ def make_configuration(
     config: RunConfiguration = build(RunConfiguration, parts, "plan")
     if config.guard.guard == "off" and config.guard != GuardSettings():
         others = ", ".join(name for name in chosen["guard"] if name != "guard")
-        raise BadInput(f"{others}: does nothing with the guard off; leave it out")
+        raise BadInput(f"{others}: has no effect with the guard off; leave it out")
     return config.checked()
 
 
@@ -323,18 +309,18 @@ def build(kind: type[Any], values: Mapping[str, Any], what: str) -> Any:
 
 @cache
 def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
-    """Made once for each dataclass: it takes longer than all that it checks."""
+    """Cached: making one takes longer than all its checks."""
     return TypeAdapter(kind)
 
 
 def _typed(kind: type[Any], values: Mapping[str, Any], what: str) -> dict[str, Any]:
-    """Lists and JSON objects of a text as what they say."""
+    """``values`` with texts of lists and JSON objects parsed."""
     kinds = get_type_hints(kind)
     return {name: _parsed(value, get_origin(kinds[name]), f"{what}: {name}") for name, value in values.items()}
 
 
 def _parsed(value: Any, kind: Any, what: str) -> Any:
-    """A list, 0.5,0.25, or a JSON object in a text as what it says; all else as it is."""
+    """The list, as 0.5,0.25, or JSON object in a text; any other value unchanged."""
     if not isinstance(value, str) or kind not in (tuple, abc.Mapping):
         return value
     if kind is tuple:

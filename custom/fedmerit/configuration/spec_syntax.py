@@ -1,7 +1,7 @@
 """Specs: KIND or KIND:NAME=VALUE,NAME=VALUE, each kind a frozen dataclass of numbers and words.
 
-Parameters are parted by commas or colons: by colons where commas part specs, as in ``zero,noise:from=3:times=2``.
-A field ``from_`` is the parameter "from", which is a word of Python's.
+Commas or colons separate parameters: colons if commas separate specs, as in ``zero,noise:from=3:times=2``.
+A field ``from_`` is the parameter "from", which is a keyword of Python.
 """
 
 import re
@@ -15,7 +15,7 @@ EXPECTED: Mapping[type, str] = {int: "a whole number", float: "a number"}
 
 
 def split_spec(spec: str) -> tuple[str, list[str]]:
-    """The kind of a spec, and what is said of its parameters, one by one."""
+    """The kind of a spec, and its parameters, one by one."""
     kind, _, rest = spec.partition(":")
     return kind, re.split(r"[,:](?=\w+=)", rest) if rest else []  # a value may hold both, as an address does
 
@@ -29,7 +29,7 @@ def parse(spec: str, kinds: Mapping[str, type[Any]], what: str) -> Any:
         what: is described, for error messages: an option, or a noun.
 
     Raises:
-        BadInput: the kind or a parameter is unknown, or a value is none for it.
+        BadInput: the kind or a parameter is unknown, or a value is invalid for it.
     """
     kind, parts = split_spec(spec)
     if kind not in kinds:
@@ -59,6 +59,6 @@ def format_spec(one: Any, kinds: Mapping[str, type[Any]], separator: str = ",") 
 
 
 def written(kind: str, one: Any, separator: str = ",") -> str:
-    """As `format_spec`, where the kind is known: no other is looked at."""
+    """As `format_spec`, for a known kind."""
     values = (f"{name.removesuffix('_')}={value}" for name, value in vars(one).items())
     return ":".join(filter(None, [kind, separator.join(values)]))

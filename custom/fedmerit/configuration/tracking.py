@@ -1,4 +1,4 @@
-"""Where the scalars of the rounds are shown live, beside results.csv: by name, for NVFlare's engines."""
+"""Live trackers of the rounds' scalars, beside results.csv: by name, for NVFlare's engines."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,13 +26,13 @@ KINDS: Mapping[str, type[Tracker]] = {"tensorboard": TensorBoard, "mlflow": MLfl
 
 
 def parse(spec: str) -> Tracker:
-    """The tracker of a spec such as ``mlflow:uri=http://server:5000``; `BadInput` where it is none."""
+    """The tracker of a spec such as ``mlflow:uri=http://server:5000``; `BadInput` if it is none."""
     tracker: Tracker = spec_syntax.parse(spec, KINDS, "--track")
     return tracker
 
 
 def require_tracking(specs: Sequence[str], engine: str) -> list[str]:
-    """The specs; `BadInput` where one is none, its package is not installed here, or the engine has no receivers."""
+    """The specs; `BadInput` if one is invalid, its package is not installed here, or the engine has no receivers."""
     for spec in specs:
         parse(spec)
         if engine == "local":

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 
 from fedmerit.attacks.attacker_site import wrap_attacker
-from fedmerit.capabilities import PoolsImages
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.engines.pooled_training import pool_sites
 from fedmerit.federation.exchange import Exchange
@@ -70,7 +69,7 @@ def run_local(
         key = SiteKey(of_sites) if of_sites else None  # one each: sites work in threads
         site = Site(folder, config, run / "sites" / name, devices.get(name, "auto"), ask_peer, key, names)
         sites[name] = wrap_attacker(site, attacks.get(name))
-    if isinstance(federation.method, PoolsImages):
+    if federation.can.pools_images:
         sites = dict(zip(sites, pool_sites(list(sites.values())), strict=True))
     threads = threads or max(1, cores() // config.training.cpu_threads)
 

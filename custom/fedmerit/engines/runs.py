@@ -6,7 +6,7 @@ from typing import Any
 
 from fedmerit import plugins
 from fedmerit.attacks.catalogue import require_possible
-from fedmerit.capabilities import EvaluatesCandidates, PoolsImages, exchanges_directly
+from fedmerit.capabilities import capabilities
 from fedmerit.configuration.description import describe, read_plan, run_plan
 from fedmerit.configuration.filters import HE, require_privacy
 from fedmerit.configuration.network_input import common
@@ -26,7 +26,6 @@ from fedmerit.federation.checkpoint import complete_rounds
 from fedmerit.federation.requirements import require_consistent, require_decentralised, require_sites, require_timeouts
 from fedmerit.files import LOCK, lock_folder, remove_partial_files, write_json
 from fedmerit.machine import cores
-from fedmerit.methods.registry import METHODS
 from fedmerit.records.ciphertexts import KEYS
 from fedmerit.records.results import read_run
 from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT, SiteFolder, open_sites, read_site_digests
@@ -160,13 +159,13 @@ def _require_one_machine(config: RunConfiguration, engine: str, attacks: Mapping
     """`BadInput` where images were to be pooled elsewhere than in one process, or by sites that attack."""
     if engine != "local":
         require_decentralised(config)
-    elif attacks and isinstance(config.build_method(), PoolsImages):
+    elif attacks and capabilities(config.build_method()).pools_images:
         raise BadInput(f"--attack: {config.method} has one training for all sites, so that none can attack it")
 
 
 def _require_processes(config: RunConfiguration, engine: str, threads: int | None, sites: Sequence[str]) -> None:
     """`BadInput` where sites ask each other for their models, and not all of them would be there to answer."""
-    at_sites = exchanges_directly(config.build_method())
+    at_sites = capabilities(config.build_method()).exchanges_directly
     if at_sites and engine == "sim" and threads is not None and threads < len(sites):
         raise BadInput(
             f"threads {threads}: with exchange=peer all {len(sites)} sites have to be there at once; "
@@ -189,7 +188,7 @@ def _require_server_set(config: RunConfiguration, folders: Sequence[SiteFolder],
     if own:
         return
     lacking = [folder.name for folder in folders if not folder.cases(SERVER_SPLIT)]
-    if lacking and issubclass(METHODS[config.method], EvaluatesCandidates):
+    if lacking and capabilities(config.build_method()).candidates:
         raise BadInput(
             f"method {config.method} needs images set aside for the server, and {', '.join(lacking)} set none aside; "
             "prepare the sites with --server-share 0.1, or name a folder of the server's own with --server-sites"
@@ -255,7 +254,8 @@ def execute(
 
 def _concurrent_sites(config: RunConfiguration, sites: Sequence[str]) -> int:
     """Sites at work at a time on the simulator: as many as there are cores for; all where they ask each other."""
-    return len(sites) if exchanges_directly(config.build_method()) else max(1, cores() // config.training.cpu_threads)
+    at_once = capabilities(config.build_method()).exchanges_directly
+    return len(sites) if at_once else max(1, cores() // config.training.cpu_threads)
 
 
 def _encryption_contexts(run: Path, config: RunConfiguration) -> tuple[bytes, bytes]:

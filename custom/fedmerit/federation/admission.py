@@ -8,7 +8,7 @@ import torch
 from cryptography.x509 import Certificate
 from torch import Tensor
 
-from fedmerit.capabilities import AllocatesNeurons, Candidates, LearnsFromPeers
+from fedmerit.capabilities import Candidates, capabilities
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.core import CandidateResults, Method, Outcome, Reports
 from fedmerit.federation.enrolment import collect_enrolments, read_organisation
@@ -108,9 +108,11 @@ class RunGuard:
         self.on = config.is_guarded(method)
         # whoever is valued says what it holds, also where the guard idles
         self.enrols = self.on or (config.guard.guard == "on" and bool(config.values))
-        self.merges = in_the_clear and not isinstance(method, (AllocatesNeurons, LearnsFromPeers))
-        self.measures = in_the_clear and method.needs.without_each
-        self.rises = method.needs.others_lose  # it is not the error that counts, but by how much it rises
+        can = capabilities(method)
+        self.merges = in_the_clear and not (can.neurons or can.peers)
+        measured = can.leave_one_out
+        self.measures = in_the_clear and measured is not None and measured.measured_by_others
+        self.rises = measured is not None and measured.needs_others  # the rise of the error counts, not the error
         self.enrolments: dict[str, Enrolment] = {}
         self.not_enrolled: dict[str, str] = {}  # by site, why, where that is known
         self.asked = not self.enrols  # for enrolments
@@ -250,7 +252,7 @@ class RunGuard:
         self.history = self.guard.after(self.history, admission.ruling, outcome)
         settled = admission.settled(outcome, received)
         seen = {
-            "apart": self.history.apart.double(),
+            "rater_outlier": self.history.apart.double(),
             "rater_distance": self.history.rater_distance,
             "measured_error": self.history.measured,
         }
@@ -267,7 +269,7 @@ class RunGuard:
         bounds = {
             name: _by_site(self.sites, values, values < 1)
             for name, values in admission.quantities.items()
-            if name in ("clipped", "statistics_bound", "part")
+            if name in ("clipped", "statistics_bound", "reward_group_share")
         }
         claimed = torch.tensor([float(one.num_samples) if one else 0.0 for one in admission.replies])
         images = admission.quantities["counted_images"]
@@ -280,7 +282,7 @@ class RunGuard:
         against = self.history.verdicts.against.tolist()
         record: dict[str, Any] = {
             "bounds": {name: sites for name, sites in bounds.items() if sites},
-            "signs": standing,
+            "indicators": standing,
             "verdicts": [site for site, found in zip(self.sites, against, strict=True) if found],
         }
         return {"guard": record | enrolments}

@@ -1,4 +1,4 @@
-"""What a hospital goes home with, where a run has ``finish=own``: never worse on its own patients than without it.
+"""A site's final model with ``final_model=selected``: never worse on its own validation patients than without it.
 
 The site compares the model it received with one it trained alone, and with what comes of the received one on its own
 images: statistics estimated anew, or up to `EPOCHS` epochs of fine-tuning. Two or three validation patients choose

@@ -132,7 +132,7 @@ class RunClosure:
         self.recorder.final_test(
             rounds - 1, tested, list(map(payload_bytes, tests.values())), models.tests_own_only, alone
         )
-        if self.config.training.finish == "own":
+        if self.config.training.final_model == "selected":
             yield from self._select_final_models(ask, told)
         return self.recorder.close()
 

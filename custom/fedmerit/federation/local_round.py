@@ -15,7 +15,16 @@ import torch
 from torch import Tensor, nn
 
 from fedmerit import flat
-from fedmerit.capabilities import LearnsFromPeers, PeerTerm, PeerView, Penalty, Trained, TrainingView, TrainsLocally
+from fedmerit.capabilities import (
+    LearnsFromPeers,
+    PeerTerm,
+    PeerView,
+    Penalty,
+    Trained,
+    TrainingView,
+    TrainsLocally,
+    capabilities,
+)
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.core import Method
 from fedmerit.errors import printable
@@ -132,11 +141,12 @@ class LocalRound:
 
     def learn(self, received: Tensor, memory: Memory | None) -> Learned:
         """Train from ``received`` (d,); ``memory`` is that of its last round."""
-        if isinstance(self.method, TrainsLocally):
-            return self._learn_its_way(self.method, received, memory)
+        can = capabilities(self.method)
+        if can.local_training:
+            return self._learn_its_way(can.local_training, received, memory)
         flat.load(self.network, received, self.task.buffers)
-        if isinstance(self.method, LearnsFromPeers) and self.task.peers:
-            return self._learn_from_peers(self.method, received)
+        if can.peers and self.task.peers:
+            return self._learn_from_peers(can.peers, received)
         held = None if self.task.neurons is None else owned_parameters(self.network, self.task.neurons)
         loss = train(self.network, self.samples, self.config.training, self._rate, self._seed, held)
         return self._learned(received, loss)

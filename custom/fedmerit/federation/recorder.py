@@ -23,7 +23,7 @@ from fedmerit.trainers.monai_trainer.overlaps import Overlap, mean_dice
 from fedmerit.wire.messages import Evaluated, Reply, payload_bytes
 
 CROSS_SITE = Path("cross_site_val", "cross_val_results.json")  # where NVFlare's cross-site validation writes its own
-FINISHED = ("given", "alone", "finished")  # after a split: of the models that a site chose among
+FINISHED = ("given", "local_only", "selected")  # after a split: of the models that a site chose among
 OBSERVED = "values.csv"  # in the run folder, where it was observed: rows of the results schema
 NOBODY = "(nobody)"  # the coalition without a member
 Replies = Sequence[Reply | None]  # in site order; None: absent or rejected
@@ -146,7 +146,7 @@ class Recorder:
         rows = []
         for site, test in zip(self.sites, tests, strict=True):
             if test:
-                rows.append(self._row(round, site, "choice", float(test.choice), split=f"{split}_finished"))
+                rows.append(self._row(round, site, "final_model_choice", float(test.choice), split=f"{split}_selected"))
                 for name, overlaps in zip(FINISHED, test.overlaps, strict=True):
                     rows += self._overlap_rows(round, site, f"{split}_{name}", overlaps)
         self.results.append(rows)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import torch
 
-from fedmerit.capabilities import LearnsFromPeers, PoolsImages, exchanges_directly
+from fedmerit.capabilities import capabilities
 from fedmerit.configuration.filters import HE
 from fedmerit.configuration.observation import gives_own_models, require_observable
 from fedmerit.configuration.run import RunConfiguration
@@ -21,7 +21,7 @@ def require_sites(config: RunConfiguration, sites: Sequence[str]) -> None:
     method = config.build_method()
     if fault := check_sites(config.method, method, sites):
         raise BadInput(fault)
-    if isinstance(method, LearnsFromPeers):
+    if capabilities(method).peers:
         for site in sites:
             if not NAME.fullmatch(site):
                 raise BadInput(
@@ -67,7 +67,7 @@ def require_compatible_images(config: RunConfiguration, folder: SiteFolder) -> N
 
 def require_decentralised(config: RunConfiguration) -> None:
     """`BadInput` where the method cannot work with images that stay at their sites."""
-    if isinstance(config.build_method(), PoolsImages):
+    if capabilities(config.build_method()).pools_images:
         raise BadInput(f"method {config.method}: needs all images in one place; run it with --engine local")
 
 
@@ -80,7 +80,7 @@ def require_consistent(config: RunConfiguration, filters: Sequence[str]) -> None
 
 def require_visible_models(config: RunConfiguration, filters: Sequence[str]) -> None:
     """`BadInput` where statistics or last models were to follow a rule of the server's, which sees none of them."""
-    if not (HE in filters or exchanges_directly(config.build_method())):
+    if not (HE in filters or capabilities(config.build_method()).exchanges_directly):
         return
     if config.training.statistics != "method":
         raise BadInput(
@@ -96,7 +96,7 @@ def require_one_model_for_all(config: RunConfiguration) -> None:
     if config.training.last_round == "aggregated":
         return
     method = config.build_method()
-    if isinstance(method, PoolsImages):
+    if capabilities(method).pools_images:
         raise BadInput(f"last_round=own: {config.method} has one training, and no site one of its own; leave it out")
     if gives_own_models(method):
         raise BadInput(f"last_round=own: sites of {config.method} have models of their own anyway; leave it out")

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from fedmerit.capabilities import LearnsFromPeers, TrainsLocally
+from fedmerit.capabilities import capabilities
 from fedmerit.core import Method, Reports
 from fedmerit.federation.recorder import Replies
 from fedmerit.vectors import BLOCK, cosine_to_sum, fresh_zeros, gram, norms
@@ -27,13 +27,12 @@ def stack_replies(replies: Replies, sites: Sequence[str], size: int, method: Met
         method: what it asks the sites for is what they said.
     """
     n = len(replies)
-    peer_quantities = method.peer_quantities if isinstance(method, LearnsFromPeers) else ()
-    beside = method.vectors if isinstance(method, TrainsLocally) else ()
+    can = capabilities(method)
     updates = rows([reply.update if reply else None for reply in replies], size)
-    vectors = {name: rows([reply.vectors[name] if reply else None for reply in replies], size) for name in beside}
+    vectors = {name: rows([reply.vectors[name] if reply else None for reply in replies], size) for name in can.vectors}
     samples = torch.zeros(n, dtype=torch.float64)
     values = {name: torch.full((n,), math.nan, dtype=torch.float64) for name in method.asks}
-    pairs = {name: torch.full((n, n), math.nan, dtype=torch.float64) for name in peer_quantities}
+    pairs = {name: torch.full((n, n), math.nan, dtype=torch.float64) for name in can.peer_quantities}
     for row, reply in enumerate(replies):
         if reply:
             samples[row] = reply.num_samples

@@ -10,7 +10,7 @@ import torch
 from cryptography.x509 import Certificate
 from torch import Tensor
 
-from fedmerit.capabilities import AllocatesNeurons, EvaluatesCandidates, LearnsFromPeers
+from fedmerit.capabilities import AllocatesNeurons, capabilities
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.core import Outcome, Reports
 from fedmerit.errors import BadInput, RunFailed
@@ -88,6 +88,7 @@ class Federation:
         self.sites = sorted(sites) if checkpoint is None else known_sites(checkpoint, sites, run)
         self.config, self.run, self.on_round, self.min_sites = config, run, on_round, min_sites
         self.method = config.build_guarded_method()
+        self.can = capabilities(self.method)
         require_sites(config, self.sites)
         for folder in server_sites:
             require_compatible_images(config, folder)
@@ -105,7 +106,7 @@ class Federation:
         self.best = BestRound(run)
         self.observers = RunObservers(config.values, self.models.parameters, len(self.sites))
         self.round = 0
-        layout = read_layout(self.network, with_neurons=isinstance(self.method, AllocatesNeurons))
+        layout = read_layout(self.network, with_neurons=self.can.neurons is not None)
         self.state = self.method.start(self.models.parameters, len(self.sites), layout)
         self.weights: Tensor | None = None  # (n,) of the last aggregation; NaN for sites with no part in it
         self.data_share: Tensor | None = None  # (n,) likewise
@@ -136,8 +137,8 @@ class Federation:
         if not self.run_guard.asked:
             yield from self._enrol(self.sites, self.min_sites)
         while self.round < self.config.rounds:
-            if isinstance(self.method, AllocatesNeurons):
-                yield from self._allocate(self.method)
+            if self.can.neurons:
+                yield from self._allocate(self.can.neurons)
             training = self.now().exchange(self._training_tasks(), self._check_reply, "reply")
             yield training
             if back := [site for site in self.sites if training.heard(site) and not self.run_guard.takes(site)]:
@@ -158,8 +159,8 @@ class Federation:
         sent, reports = stack_replies(admitted.replies, self.sites, self.models.parameters.shape[-1], self.method)
         admission = self.run_guard.admit(sent, reports, admitted.replies, self.models.buffers, self.mean_update)
         updates, reports = admission.updates, admission.reports
-        if isinstance(self.method, EvaluatesCandidates):
-            candidates = self.method.candidates(self.state, updates, reports)
+        if self.can.candidates:
+            candidates = self.can.candidates.candidates(self.state, updates, reports)
             if candidates is not None:
                 results, admitted = yield from self.evaluator.candidates(candidates, admitted, admission, clock)
                 reports = replace(reports, candidates=results)
@@ -228,7 +229,7 @@ class Federation:
     def _training_tasks(self) -> dict[str, Work]:
         """What each site receives: the model in whatever form, and its part in it."""
         missed = [False] * len(self.sites) if self.weights is None else self.weights.isnan().tolist()
-        sharing = self.method.sharing(self.state) if isinstance(self.method, LearnsFromPeers) else None
+        sharing = self.can.peers.sharing(self.state) if self.can.peers else None
         told = self.now().told
         return {
             site: Task(
@@ -286,6 +287,8 @@ class Federation:
             self.recorder.observed(self.round, name, expand_groups(observation.coalitions, first, heard), answers)
 
     def _require_finite(self, outcome: Outcome) -> None:
+        if (outcome.models.ndim == 2) > self.method.has_site_models:
+            raise RunFailed(f"{self.config.method} gave a model for each site; declare has_site_models in its class")
         if not (all_finite(outcome.models) and all_finite(outcome.weights)):
             raise RunFailed(f"round {self.round}: {self.config.method} gave a model or weights that are not finite")
 

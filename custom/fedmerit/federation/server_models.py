@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from fedmerit import flat
-from fedmerit.capabilities import Sharing, TrainsLocally, exchanges_directly
+from fedmerit.capabilities import Sharing, capabilities
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.core import Method, Outcome, Reports
 from fedmerit.federation.model_evaluation import statistics_rule
@@ -185,12 +185,12 @@ class ModelsInTheClear(Models):
         self.parameters = flat.get_parameters(network)
         self.buffers = [flat.get_buffers(network)] * len(sites)
         self.statistics: Buffers = self.buffers[0]  # the mean over the sites, of models that are no site's
-        beside = method.vectors if isinstance(method, TrainsLocally) else ()
-        self.vectors: Mapping[str, Tensor] = {name: torch.zeros_like(self.parameters) for name in beside}  # (d,), or
-        # (n, d): what the method sends beside the models
+        can = capabilities(method)
+        # (d,), or (n, d): what the method sends beside the models
+        self.vectors: Mapping[str, Tensor] = {name: torch.zeros_like(self.parameters) for name in can.vectors}
         self.changed: Tensor | None = None  # (n, d) bool: where a site's model is not what it got last; None: all
         self.alone: Sequence[int] = ()  # rows of sites that go on from their own model, whatever the others have
-        self.sites_test_their_own = isinstance(method, TrainsLocally) and method.keeps_own_model
+        self.sites_test_their_own = can.keeps_own_model
 
     @property
     def own_statistics(self) -> bool:
@@ -370,6 +370,6 @@ def build_models(
     """The kind that a run needs; ``context`` is TenSEAL's, of encrypted runs."""
     if context is not None:
         return EncryptedModels(config, network, sites, context)
-    if exchanges_directly(method):
+    if capabilities(method).exchanges_directly:
         return ModelsAtSites(config, network, sites)
     return ModelsInTheClear(config, network, sites, method)

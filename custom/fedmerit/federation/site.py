@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from fedmerit import flat
-from fedmerit.capabilities import TrainsLocally, exchanges_directly
+from fedmerit.capabilities import OwnUpdate, capabilities
 from fedmerit.configuration.run import RunConfiguration
-from fedmerit.core import OwnUpdate, SiteView
+from fedmerit.core import SiteView
 from fedmerit.errors import BadInput, MemoryLost, Refused, printable
 from fedmerit.federation.enrolment import make_enrolment
 from fedmerit.federation.final_model_selection import FinalModelSelector, Model
@@ -103,20 +103,21 @@ class Site:
         self.folder, self.config, self.name, self.certificate = folder, config, folder.name, certificate
         self.device = pick_device(device, folder.name)
         self.method = config.build_guarded_method()
+        self.can = capabilities(self.method)
         self.memory = MemoryFolder(memory)
         self.log = SiteLog(memory, folder.name, signer, config.digest)
         self.training_seed_site = folder.name  # the name that its random numbers are drawn for
         self.participants, self.caps = participants, dict(caps or {})
         self._evaluations = Evaluations(config)
         self.models = self._models(ask_peer, key)
-        finishes = config.training.finish == "own"
-        self._finisher = FinalModelSelector(config, folder, memory, lambda: self.network) if finishes else None
+        selects = config.training.final_model == "selected"
+        self._finisher = FinalModelSelector(config, folder, memory, lambda: self.network) if selects else None
 
     def _models(self, ask_peer: AskPeer, key: SiteKey | None) -> ModelsFromServer:
         if key:
             return EncryptedModelsFromServer(self.memory, self.config, self.name, key)
-        if exchanges_directly(self.method):
-            return ModelsOfSites(self.memory, self.config, self.name, self.method, ask_peer, self.log)
+        if self.can.peers and self.can.exchanges_directly:
+            return ModelsOfSites(self.memory, self.config, self.name, self.can.peers, ask_peer, self.log)
         return ModelsFromServer(self.memory)
 
     @property
@@ -191,7 +192,7 @@ class Site:
 
     def learn(self, task: Task, received: Tensor, memory: Memory | None) -> Learned:
         """Train from ``received`` (d,) for a round; ``memory`` is that of the round before, None if it was away."""
-        if isinstance(self.method, TrainsLocally):  # what it keeps for itself outlasts rounds without it
+        if self.can.local_training:  # what it keeps for itself outlasts rounds without it
             memory = self.memory.latest(task.round)
         local = LocalRound(
             self.config,
@@ -281,7 +282,7 @@ class Site:
         for model in finished.models:
             flat.load(self.network, *model)
             overlaps.append(tuple(evaluate(self.network, cases, labels, self.config.training.amp, final=True)))
-        self._save("finished", self.name)
+        self._save("selected", self.name)
         took = time.perf_counter() - started
         return Evaluated(task.round, tuple(overlaps), torch.zeros(task.count, 0), took, finished.choice)
 
@@ -329,8 +330,10 @@ class Site:
             flat.load(self.network, received, task.buffers)
             return image_losses(self.network, self.samples, self.config.training.amp)
 
-        own = None if memory is None else self._own_update(task, memory)
-        return self.method.report(SiteView(received.to(self.device), training_losses, own, mean_dice(overlaps)))
+        view = SiteView(received.to(self.device), training_losses, mean_dice(overlaps))
+        values = self.method.report(view)
+        own = self._own_update(task, memory) if self.can.leave_one_out and memory else None
+        return values | self.can.leave_one_out.measure(view, own) if self.can.leave_one_out and own else values
 
     def _own_update(self, task: Task, memory: Memory) -> OwnUpdate | None:
         """The site's last update in the received model, where it is part of it and others are too."""

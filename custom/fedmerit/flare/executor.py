@@ -23,7 +23,7 @@ from nvflare.app_common.abstract.fl_model import FLModel
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
 from fedmerit.attacks.attacker_site import wrap_attacker
-from fedmerit.capabilities import exchanges_directly
+from fedmerit.capabilities import capabilities
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.errors import printable
 from fedmerit.federation.site import Site
@@ -135,7 +135,7 @@ class MeritExecutor(Executor):
             report_error(self, error, "job refused", fl_ctx)
             self.system_panic(f"job refused ({type(error).__name__})", fl_ctx)
             return
-        if exchanges_directly(method):
+        if capabilities(method).exchanges_directly:
             fl_ctx.get_engine().register_aux_message_handler(PEER_MODEL, self._give_model)
 
     def _give_model(self, topic: str, request: Shareable, fl_ctx: FLContext) -> Shareable:

@@ -124,7 +124,7 @@ def bound_claims(values: Mapping[str, Tensor], present: Tensor, measured: Tensor
     """The claims ``values``, (n,) each, as far as they count.
 
     Args:
-        values: by name, as in `fedmerit.core.RANGES`.
+        values: by name, as in `fedmerit.core.Reports.values`.
         present: (n,) bool.
         measured: (n,) in the place of "minus_error", NaN where it is not known; None: nobody could measure it.
     """

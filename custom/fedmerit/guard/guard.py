@@ -183,9 +183,9 @@ class Guard:
             quantities={
                 "clipped": factors.where(present, torch.nan),
                 "counted_images": images.where(present, torch.nan),
-                "signs": history.verdicts.now.sum(dim=0).double(),
+                "indicators": history.verdicts.now.sum(dim=0).double(),
                 "verdict": history.verdicts.against.double(),
-                "part": ruling.reward_groups.parts.masked_fill(ruling.represented, 1.0),
+                "reward_group_share": ruling.reward_groups.parts.masked_fill(ruling.represented, 1.0),
             },
             signs=history.verdicts.standing,
         )

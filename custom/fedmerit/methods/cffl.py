@@ -13,10 +13,18 @@ from torch import Tensor
 from fedmerit.capabilities import Candidates, EvaluatesCandidates
 from fedmerit.core import About, Layout, Method, Outcome, Reports
 from fedmerit.games import trained_candidates
-from fedmerit.methods.earnings import contributions_parameter, deserved, require_one_each
-from fedmerit.methods.unrewarded import instead, unrewarded_parameter
+from fedmerit.methods.rewards import (
+    Reward,
+    contributions_parameter,
+    deserved,
+    fractions_of_largest,
+    kept,
+    require_one_each,
+    require_sparse,
+    unrewarded_parameter,
+)
 from fedmerit.parameters import parameter
-from fedmerit.vectors import aggregate, keep_largest, quota_counts, reshare, reward, share, to_sites
+from fedmerit.vectors import aggregate, keep_largest, quota_counts, reshare, share, to_sites
 
 
 @dataclass(frozen=True)
@@ -33,9 +41,9 @@ class CFFLState:
 class CFFL(Method, EvaluatesCandidates):
     """CFFL's server half; R are the present sites that are not removed.
 
-    A site whose reputation falls below ``coef`` / |R| is removed: it neither uploads nor receives any more and trains
-    alone (with ``reward="global"`` it goes on receiving). Where nobody would remain, nobody is removed; where only
-    removed sites come, they are taken back.
+    A site whose reputation falls below ``coef`` / |R| is removed: it no longer uploads or receives, and trains
+    locally (with ``reward="global"`` it still receives). If no site would remain, none is removed; if only removed
+    sites are present, they are readmitted.
 
     N, sums and maxima go over the sites present; absent ones keep reputation and model.
 
@@ -46,25 +54,14 @@ class CFFL(Method, EvaluatesCandidates):
     theta: float = parameter(1.0, "share of its update that a site uploads, the largest entries", above=0, high=1)
     clip: float | None = parameter(None, "bound on every entry of an update; None: none", above=0)
     alpha: float | None = parameter(None, "of the sinh; None: min(5, 0.7 N), N the sites present", above=0, high=100)
-    alpha_growth: int = parameter(0, "T of the released alpha (1 + t/T), t up to T; 0: constant", low=0)
-    # 1/6 is released for unbalanced classes; by the 1/3 of the others, honest hospitals were removed
+    # the released code has 1/6 for unbalanced classes, else 1/3, which removed honest hospitals
     coef: float = parameter(1 / 6, "of the threshold below which a site is removed", low=0)
-    reputation: str = parameter(
-        "sinh_first", "c ∝ c/2 + sinh(a share)/2; released: sinh(a(.8c + .2 share))", choices=("sinh_first", "released")
-    )
-    aggregation: str = parameter(
-        "share",
-        "weights n_i over those of R; released: mean, over those of all, or sum, 1",
-        choices=("share", "mean", "sum"),
-    )
-    keep_own: bool = parameter(False, "released: own update kept, own upload taken off the download")
     reward: str = parameter(
         "sparse", "the largest entries by reputation; global: one model, c its weights", choices=("sparse", "global")
     )
     unrewarded: str = unrewarded_parameter("nothing")
     contributions: tuple[float, ...] = contributions_parameter()
 
-    read_by_variant: ClassVar[tuple[str, ...]] = ("alpha_growth", "reputation", "aggregation", "keep_own")
     about: ClassVar[About] = About(
         contribution="server validation Dice of what it trained",
         weights="share of training images, among those not removed",
@@ -75,8 +72,12 @@ class CFFL(Method, EvaluatesCandidates):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.reward == "global" and (self.unrewarded == "own" or self.contributions):
-            raise ValueError("reward='global': unrewarded and contributions belong to reward='sparse'")
+        require_sparse(self.reward, self.unrewarded, self.contributions)
+
+    @property
+    def has_site_models(self) -> bool:
+        """Of every reward but one model for all."""
+        return self.reward != "global"
 
     def start(self, model: Tensor, num_sites: int, layout: Layout) -> CFFLState:
         """The state before round 0; ``model`` is (d,). ValueError: there is not one contribution per site."""
@@ -107,14 +108,14 @@ class CFFL(Method, EvaluatesCandidates):
 
         clipped = updates if self.clip is None else updates.clamp(-self.clip, self.clip)
         uploads = largest_entries(clipped, self.theta)
-        quantities = {"utility": utility, "removed": removed.double()}
+        quantities = {"utility": utility, "expelled": removed.double()}
         if self.reward == "global":
             weights = share(raw, remaining)
             models = aggregate(state.models, weights, uploads)
         else:
             images = share(reports.num_samples, remaining)
-            earned = deserved(self.contributions, reputation, present) * remaining
-            quota = (earned / earned.max() * images / images.max()).nan_to_num()  # 0 where nobody earns anything
+            earned = fractions_of_largest(deserved(self.contributions, reputation, present), remaining)
+            quota = earned * images / images.max()
             quantities["quota"] = quota.where(present, torch.nan)
             models, weights = self.rewarded(state.models, clipped, uploads, quota, remaining, reports)
         outcome = Outcome(
@@ -140,19 +141,19 @@ class CFFL(Method, EvaluatesCandidates):
         """(n, d) ``models`` with what each site earns by its ``quota`` (n,), and (n,) the weights of the aggregate.
 
         Args:
-            models: (n, d) where the sites trained from.
+            models: (n, d) from which the sites trained.
             clipped: (n, d) their updates.
-            uploads: (n, d) what came of these.
+            uploads: (n, d) the part of these that they sent.
             quota: (n,) 0 to 1.
             remaining: (n,) bool, R.
             reports: of the round.
         """
         images = share(reports.num_samples, remaining)
-        own = instead(self.unrewarded, clipped)
-        models = reward(models, aggregate(torch.zeros_like(uploads[0]), images, uploads), quota, instead=own)
-        if own is None:
-            alone = reports.present & ~remaining
-            models[alone] += clipped[alone]
+        update = aggregate(torch.zeros_like(uploads[0]), images, uploads)
+        models = Reward(update, quota, own=kept(self.unrewarded, clipped)).add_to(models)
+        if self.unrewarded == "nothing":
+            left_out = reports.present & ~remaining
+            models[left_out] += clipped[left_out]
         return models, share(images, remaining)
 
 

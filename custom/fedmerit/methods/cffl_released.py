@@ -1,33 +1,39 @@
-"""CFFL as its released code reads, one reading at a time: a fading reputation, a growing α, other weights."""
+"""CFFL as its authors' released code computes it: a fading reputation, a growing α, other weights, own updates kept."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from fedmerit.core import Reports
 from fedmerit.methods.cffl import CFFL, CFFLState
-from fedmerit.methods.unrewarded import instead
-from fedmerit.vectors import aggregate, reward, share
+from fedmerit.methods.rewards import Reward, kept
+from fedmerit.parameters import parameter
+from fedmerit.vectors import aggregate, share
 
 FADE = 0.8  # of the old reputation
 
 
 @dataclass(frozen=True)
 class CFFLReleased(CFFL):
-    """CFFL with the readings that ``alpha_growth``, ``reputation``, ``aggregation`` and ``keep_own`` name.
+    """CFFL with each of the released readings as a parameter.
 
     Raises:
-        ValueError: a parameter does not follow its rule, or belongs to another reward.
+        ValueError: a parameter does not follow its rule, or ``unrewarded`` contradicts ``keep_own``.
     """
 
-    read_by_variant: ClassVar[tuple[str, ...]] = ()
+    reward: str = parameter("sparse", "the largest entries by reputation", choices=("sparse",))
+    alpha_growth: int = parameter(0, "T of alpha (1 + t/T), t up to T; 0: constant", low=0)
+    reputation: str = parameter(
+        "released", "c ∝ sinh(a(.8c + .2 share)); sinh_first: c/2 + sinh(a share)/2", choices=("released", "sinh_first")
+    )
+    aggregation: str = parameter(
+        "mean", "weights n_i over those of all; sum: 1; share: over those of R", choices=("mean", "sum", "share")
+    )
+    keep_own: bool = parameter(True, "own update kept, own upload taken off the download")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.reward == "global" and (self.keep_own or self.aggregation != "share"):
-            raise ValueError("reward='global': keep_own and aggregation belong to reward='sparse'")
         if self.keep_own and self.unrewarded == "own":
             raise ValueError("keep_own=True: sites keep what they trained everywhere; leave unrewarded out")
 
@@ -49,9 +55,9 @@ class CFFLReleased(CFFL):
         present, ones = reports.present, remaining.double()
         images = share(reports.num_samples, remaining)
         amounts = {"share": images, "mean": reports.data_share * ones, "sum": ones}[self.aggregation]
-        own = instead(self.unrewarded, clipped)
-        models = reward(models, aggregate(torch.zeros_like(uploads[0]), amounts, uploads), quota, instead=own)
-        if own is None:
+        update = aggregate(torch.zeros_like(uploads[0]), amounts, uploads)
+        models = Reward(update, quota, own=kept(self.unrewarded, clipped)).add_to(models)
+        if self.unrewarded == "nothing":
             keeping = present if self.keep_own else present & ~remaining
             models[keeping] += clipped[keeping]
         if self.keep_own:  # κ; of "mean" n_i / max n, though n_i / Σ n is what was added

@@ -1,10 +1,10 @@
 """CGSV: Xu et al., Gradient Driven Rewards to Guarantee Fairness in Collaborative Machine Learning, NeurIPS 2021.
 
-A site contributes as much as its update points where the reputation-weighted sum of all points (the cosine, which
-approximates the site's Shapley value). The better its reputation, the more entries of that sum it downloads.
+A site's contribution is the cosine of its update to the reputation-weighted sum of all, which approximates its Shapley
+value. The higher its reputation, the more entries of that sum it downloads.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -12,21 +12,18 @@ from torch import Tensor
 
 from fedmerit.core import About, Layout, Method, Outcome, Reports, inner_products
 from fedmerit.games import cosine_values
-from fedmerit.methods.earnings import contributions_parameter, deserved, require_one_each
-from fedmerit.methods.unrewarded import instead, unrewarded_parameter
-from fedmerit.parameters import parameter
-from fedmerit.vectors import (
-    add_masked,
-    aggregate,
-    cosine_to_sum,
-    distances,
-    earned,
-    norms,
-    norms_outside,
-    remember,
-    reshare,
-    share,
+from fedmerit.methods.rewards import (
+    Reward,
+    contributions_parameter,
+    deserved,
+    fractions_of_largest,
+    kept,
+    require_one_each,
+    require_sparse,
+    unrewarded_parameter,
 )
+from fedmerit.parameters import parameter
+from fedmerit.vectors import aggregate, cosine_to_sum, distances, norms, norms_outside, remember, reshare, share
 
 
 @dataclass(frozen=True)
@@ -36,18 +33,17 @@ class CGSVState:
     models: Tensor  # (n, d) one per site; (d,) with reward="global"
     reputation: Tensor  # (n,) r of the last round; 0 before a site's first
     round: Tensor  # () rounds played: the seed of sampled permutations
-    tensor_sizes: Tensor  # (tensors,) elements of each tensor in the vector (mask="per_tensor")
-    server: Tensor  # (d,) the server's model, which takes every u_N whole; what rewards fall short of
-    outputs: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.long))  # places of the output layer's
-    # parameters in the vector; none in a state of earlier versions
+    tensor_sizes: Tensor  # (tensors,) elements of each tensor in the vector; none with mask="global"
+    server: Tensor  # (d,) the server's model, which adds every whole u_N; the reference of rewards
+    outputs: Tensor  # places of the output layer's parameters in the vector
 
 
 @dataclass(frozen=True)
 class CGSV(Method):
     """Reputation from cosines, and downloads from reputation (Eqs. 1-5, Xu et al. 2021).
 
-    The first round aggregates by sample shares, since r_{i,0} = 0 leaves Eq. 1 empty. An update of zero counts as no
-    direction: its cosine is 0. Sums, maxima and N go over the sites present; absent ones keep reputation and model.
+    The first round aggregates by sample shares, since r_{i,0} = 0 leaves Eq. 1 empty. An update of zero has the
+    cosine 0. Sums, maxima and N go over the sites present; absent ones keep reputation and model.
 
     Raises:
         ValueError: a parameter does not follow its rule, or belongs to another reward.
@@ -62,7 +58,7 @@ class CGSV(Method):
     contribution: str = parameter(
         "cosine", "ψ (Eq. 3), or exact: the Shapley value φ that it approximates", choices=("cosine", "exact")
     )
-    permutations: int = parameter(1000, "sampled for contribution=exact where more than 24 sites are present", low=2)
+    permutations: int = parameter(1000, "sampled for contribution=exact with more than 24 sites", low=2)
     reward: str = parameter(
         "sparse", "one model per site; or global: reputations weigh one model for all", choices=("sparse", "global")
     )
@@ -84,8 +80,12 @@ class CGSV(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.reward == "global" and (self.unrewarded == "own" or self.contributions):
-            raise ValueError("reward='global': unrewarded and contributions belong to reward='sparse'")
+        require_sparse(self.reward, self.unrewarded, self.contributions)
+
+    @property
+    def has_site_models(self) -> bool:
+        """Of every reward but one model for all."""
+        return self.reward != "global"
 
     def start(self, model: Tensor, num_sites: int, layout: Layout) -> CGSVState:
         """The state before round 0; ``model`` is (d,). ValueError: there is not one contribution per site."""
@@ -94,7 +94,7 @@ class CGSV(Method):
             models=model if self.reward == "global" else model.repeat(num_sites, 1),
             reputation=torch.zeros(num_sites, dtype=torch.float64),
             round=torch.tensor(0),
-            tensor_sizes=torch.tensor(layout.tensor_sizes),
+            tensor_sizes=torch.tensor(layout.tensor_sizes if self.mask == "per_tensor" else ()).long(),
             server=model,
             outputs=layout.outputs.flatten(),
         )
@@ -121,12 +121,11 @@ class CGSV(Method):
 
         models = server = state.server + u_N
         if self.reward == "sparse":
-            boosted = torch.tanh(self.beta * deserved(self.contributions, reputation, present)).where(present, 0.0)
-            quantities["quota"] = boosted / boosted.max()
-            per_tensor = state.tensor_sizes.tolist() if self.mask == "per_tensor" else None
-            masks = earned(u_N, quantities["quota"], per_tensor)
-            models = add_masked(state.models, u_N, masks, instead(self.unrewarded, updates))  # Eq. 5
-            quantities["reward_distance"] = norms_outside(u_N, masks)
+            boosted = torch.tanh(self.beta * deserved(self.contributions, reputation, present))
+            quantities["quota"] = quota = fractions_of_largest(boosted, present)
+            reward = Reward(u_N, quota, state.tensor_sizes.tolist(), kept(self.unrewarded, updates))
+            models = reward.add_to(state.models)  # Eq. 5
+            quantities["reward_distance"] = norms_outside(u_N, reward.masks)
             quantities["model_distance"] = distances(models, server)
             if len(state.outputs):
                 quantities["output_distance"] = distances(models[:, state.outputs], server[state.outputs])

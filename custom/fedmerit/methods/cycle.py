@@ -1,10 +1,11 @@
 """CYCle: Tastan et al., CYCle: Choosing Your Collaborators Wisely to Enhance Collaborative Fairness, 2025.
 
 Every site n keeps its own model. It learns from the predictions of peer k as far as k's reputation r_(n,k) goes: how
-well k segments n's images or, in the paper, how far learning from k points where n's masks point (Eqs. 4 and 5). It
-shares its own predictions with k with probability r_(n,k) (Section 4.2): who is of no use to it gets nothing.
+well k segments n's images or, in the paper, how well the gradient of learning from k aligns with that of n's masks
+(Eqs. 4 and 5). It shares its own predictions with k with probability r_(n,k) (Section 4.2).
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -12,19 +13,18 @@ import torch
 from torch import Tensor
 
 from fedmerit.capabilities import LearnsFromPeers, PeerTerm, PeerView, Sharing
-from fedmerit.core import About, Layout, Method, Needs, Outcome, Reports
+from fedmerit.core import About, Layout, Method, Needs, Outcome, Range, Reports
 from fedmerit.distillation import DIRECTIONS, EXCHANGES, distillation
 from fedmerit.methods.peer_scores import OWN_LOSSES, agreements, misalignments, own_loss
 from fedmerit.parameters import parameter
 from fedmerit.vectors import aggregate
 
-WARM_UPS = ("own", "fedavg")
-SCORES = {"gradients": "misalignment", "agreement": "agreement"}  # what a site says of a peer, by `CYCle.score`
+SCORES = {"gradients": "misalignment", "agreement": "agreement"}  # what a site reports of a peer, by `CYCle.score`
 
 
 @dataclass(frozen=True)
 class CYCleState:
-    """What the sites have and hold of each other."""
+    """The sites' models and their reputations of each other."""
 
     models: Tensor  # (n, d)
     reputation: Tensor  # (n, n) r_(n,k), row n; NaN where n has never scored k
@@ -34,11 +34,11 @@ class CYCleState:
 
 @dataclass(frozen=True)
 class CYCle(Method, LearnsFromPeers):
-    """CYCle, of which a site does `learn_from` and the one that keeps the reputations the rest.
+    """CYCle: a site does `learn_from`, the server the rest.
 
-    Scoring is due in the first collaborative round and every R rounds after it. Everybody shares for it, and so does
-    whoever holds no reputation of a peer yet, with that peer. A warm-up by FedAvg ends with a round alone, since models
-    that are one have nothing to say of each other.
+    Scoring is due in the first collaborative round and every R rounds after it. All sites share for it, and a site
+    without a reputation of a peer shares with that peer. A warm-up by FedAvg ends with a round of local training, since
+    equal models teach each other nothing.
 
     Raises:
         ValueError: a parameter does not follow its rule, ``tau_opt`` is not below ``tau_max``, or sites that keep their
@@ -52,7 +52,7 @@ class CYCle(Method, LearnsFromPeers):
     lambda0: float = parameter(1.0, "λ0, tuned on Dice (docs/cycle.md); the paper: 50, of images of one class", low=0)
     T: float = parameter(5.0, "temperature, of CaPriDe; not given in the paper", above=0)
     warmup: int = parameter(8, "rounds before sites learn from each other; 8 of 30, as the paper's 25 of 100", low=0)
-    warmup_by: str = parameter("fedavg", "as one model, by the server; own, the paper's: each alone", choices=WARM_UPS)
+    warmup_by: str = parameter("fedavg", "as one model; own, the paper's: local training", choices=("own", "fedavg"))
     kl: str = parameter("own_peer", "KL(own || peer), or peer_own: KL(peer || own)", choices=DIRECTIONS)
     exchange: str = parameter("relay", "of models: by the server; peer: from site to site", choices=EXCHANGES)
     score_batches: int = parameter(8, "batches of training images to score on", low=1)
@@ -67,6 +67,8 @@ class CYCle(Method, LearnsFromPeers):
         choices=tuple(SCORES),
     )
 
+    peer_ranges: ClassVar[Mapping[str, Range]] = {"available": (0, 1), "misalignment": (0, 1), "agreement": (0, 1)}
+    has_site_models: ClassVar[bool] = True
     about: ClassVar[About] = About(
         contribution="how well its model segments its peers' images, by their own masks",
         weights="none",
@@ -83,9 +85,9 @@ class CYCle(Method, LearnsFromPeers):
             raise ValueError("exchange='peer': the server has no models to average; set warmup_by=own, too")
 
     @property
-    def peer_quantities(self) -> tuple[str, ...]:
-        """Whether they could be used, and how they score."""
-        return "available", SCORES[self.score]
+    def peer_quantities(self) -> Mapping[str, Range]:
+        """Whether their predictions could be used, and their score."""
+        return {name: self.peer_ranges[name] for name in ("available", SCORES[self.score])}
 
     @property
     def together(self) -> int:
@@ -94,11 +96,11 @@ class CYCle(Method, LearnsFromPeers):
 
     @property
     def needs(self) -> Needs:
-        """A round together."""
-        return Needs(rounds=self.together + 1, why=f"with warmup={self.warmup} nobody learns from anybody before")
+        """A collaborative round."""
+        return Needs(rounds=self.together + 1, why=f"with warmup={self.warmup} no site learns from another before")
 
     def scores(self, round: int) -> bool:
-        """Whether everybody scores everybody in a round: t mod R = 0, t counted from the first one together."""
+        """Whether all sites score all peers in a round: t mod R = 0, t counted from the first one together."""
         return round >= self.together and (round - self.together) % self.R == 0
 
     def start(self, model: Tensor, num_sites: int, layout: Layout) -> CYCleState:
@@ -113,11 +115,11 @@ class CYCle(Method, LearnsFromPeers):
         return Sharing(self.probability(state.reputation, int(state.round)), state.reputation)
 
     def probability(self, weights: Tensor, round: int) -> Tensor:
-        """Of what n holds of k, ``weights``, the λ_(n,k) = r_(n,k)."""
-        return sharing_probability(weights, self.scores(round))
+        """r_(n,k) of what n holds of k; 1 in rounds of scoring, and if n holds nothing of k yet."""
+        return torch.ones_like(weights) if self.scores(round) else weights.nan_to_num(1.0)
 
     def round(self, state: CYCleState, updates: Tensor, reports: Reports) -> tuple[CYCleState, Outcome]:
-        """``updates`` (n, d): θ_n ← θ_n + Δ_n, and the reputations of what the sites found this round."""
+        """``updates`` (n, d): θ_n ← θ_n + Δ_n, and the reputations from this round's scores."""
         models, present = state.models + updates, reports.present
         due, name = state.reputation.isnan() | self.scores(int(state.round)), SCORES[self.score]
         said = reports.pairs[name].where(due & present[:, None], torch.nan).fill_diagonal_(torch.nan)
@@ -137,12 +139,12 @@ class CYCle(Method, LearnsFromPeers):
         return CYCleState(outcome.models, r, estimate, state.round + 1), outcome
 
     def restart_from(self, state: CYCleState, models: Tensor) -> CYCleState:
-        """As `Method.restart_from`; a warm-up by FedAvg goes on from the model of all."""
+        """As `Method.restart_from`; a warm-up by FedAvg continues from the model of all."""
         as_one = self.warmup_by == "fedavg" and state.round < self.warmup
         return state if as_one else super().restart_from(state, models)
 
     def learn_from(self, view: PeerView) -> PeerTerm:
-        """Reputation scoring where it is due (Algorithm 1, lines 2 to 12), then λ0 Σ_k r_(n,k) L_DL(n,k)."""
+        """Reputation scoring if it is due (Algorithm 1, lines 2 to 12), then λ0 Σ_k r_(n,k) L_DL(n,k)."""
         before = torch.tensor(list(view.weights.values()), dtype=torch.float64)
         all_due = self.scores(view.round)
         due = [peer for peer, r in view.weights.items() if all_due or r != r]  # NaN: never scored
@@ -154,7 +156,7 @@ class CYCle(Method, LearnsFromPeers):
         return PeerTerm(loss, {SCORES[self.score]: said}, dict(zip(view.weights, r, strict=True)))
 
     def compute_reputation(self, said: Tensor) -> Tensor:
-        """r̃, 0 to 1, of what was said of peers; NaN stays NaN."""
+        """r̃, 0 to 1, of the scores of peers; NaN stays NaN."""
         return said if self.score == "agreement" else current_reputation(said, self.tau_opt, self.tau_max)
 
     def _score(self, view: PeerView, due: list[str]) -> dict[str, float]:
@@ -169,16 +171,11 @@ def current_reputation(misalignment: Tensor, tau_opt: float, tau_max: float) -> 
 
 
 def remembered(reputation: Tensor, now: Tensor, alpha: float) -> Tensor:
-    """r = α r + (1-α) r̃; r̃ where there was none, r where ``now`` r̃ is NaN: not scored, or not available."""
+    """r = α r + (1-α) r̃; r̃ if there was none, r if ``now`` r̃ is NaN: not scored, or not available."""
     updated = torch.where(reputation.isnan(), now, alpha * reputation + (1 - alpha) * now)
     return torch.where(now.isnan(), reputation, updated)
 
 
-def sharing_probability(reputation: Tensor, forced: bool) -> Tensor:
-    """(n, n) that row shares with column: r_(n,k); 1 where forced, and where n holds none of k yet."""
-    return torch.ones_like(reputation) if forced else reputation.nan_to_num(1.0)
-
-
 def average_holders(values: Tensor) -> Tensor:
-    """(n,) mean of each column of (n, n), NaN left out; 0 where there is nothing else."""
+    """(n,) mean of each column of (n, n), NaN left out; 0 if there is nothing else."""
     return values.nanmean(dim=0).nan_to_num(0.0)

@@ -1,6 +1,6 @@
 """Ditto: Li et al., Ditto: Fair and Robust Federated Learning Through Personalization, ICML 2021.
 
-Beside the global model every site trains one of its own, held near the global one. That is the one it keeps.
+Beside the global model every site trains one of its own, near the global one, which is its final model.
 """
 
 from dataclasses import dataclass
@@ -14,9 +14,9 @@ from fedmerit.parameters import parameter
 
 @dataclass(frozen=True)
 class Ditto(FedAvg, TrainsLocally):
-    """FedAvg, and v_i, which never leaves its site and is what the site tests. It begins as the global model."""
+    """FedAvg, and v_i, which never leaves its site and which the site tests. It starts as the global model."""
 
-    lambda_: float = parameter(0.1, "λ, of the term that holds a site's own model near the global one", low=0)
+    lambda_: float = parameter(0.1, "λ, of the term that keeps a site's own model near the global one", low=0)
 
     keeps_own_model: ClassVar[bool] = True
     needs: ClassVar[Needs] = Needs()

@@ -4,20 +4,31 @@ A site's data are worth the validation Dice of what it trained, the more the nea
 server's. Its download grows with the reputation that remembers this and with that nearness.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from fedmerit.capabilities import Candidates, EvaluatesCandidates
-from fedmerit.core import About, Layout, Method, Outcome, Reports, SiteView, inner_products
+from fedmerit.capabilities import Candidates, EvaluatesCandidates, RestsOnSelfReports
+from fedmerit.core import About, Layout, Method, Outcome, Range, Reports, SiteView, inner_products
 from fedmerit.games import trained_candidates, with_received
-from fedmerit.methods.earnings import contributions_parameter, deserved, require_one_each
 from fedmerit.methods.loss_distributions import floored_divergence
-from fedmerit.methods.unrewarded import instead, unrewarded_parameter
+from fedmerit.methods.rewards import (
+    Reward,
+    contributions_parameter,
+    deserved,
+    fractions_of_largest,
+    kept,
+    require_one_each,
+    unrewarded_parameter,
+)
 from fedmerit.parameters import parameter
-from fedmerit.vectors import aggregate, gram, histogram, norms, remember, reshare, reward, share, to_sites
+from fedmerit.vectors import aggregate, gram, histogram, norms, remember, reshare, share, to_sites
+
+MOST_BINS = 100  # of a histogram
+MOST_IMAGES = 1e9  # in one of them
 
 
 @dataclass(frozen=True)
@@ -26,23 +37,23 @@ class FedAVEState:
 
     models: Tensor  # (n, d)
     reputation: Tensor  # (n,) r, 0 before a site's first round
-    tensor_sizes: Tensor  # (tensors,) int64
+    tensor_sizes: Tensor  # (tensors,) int64; none with mask="global"
 
 
 @dataclass(frozen=True)
-class FedAVE(Method, EvaluatesCandidates):
+class FedAVE(Method, EvaluatesCandidates, RestsOnSelfReports):
     """FedAVE's server half, and with `report` its site half.
 
     KL compares histograms of losses per image of one model, on the site's training images and on the server's. The
     released code takes it between two lists of batch losses in the order they happen to come, which is not offered:
-    ``form="released"`` is its score and its quota alone. The first reputation is the first score, and already rewarded.
+    ``form="released"`` is only its score and its quota. The first reputation is the first score, and already rewarded.
     Sums and maxima go over the sites present; absent ones keep reputation and model.
 
-    KL of two samples of one distribution is not 0, so that by its ratio to the least (K) sites of one distribution
-    would earn differently. By default it counts as no less than what is to be expected of them; ``kl_floor`` names
-    another bound, 0.001 being next to none, as in the paper. By default, too, a site keeps what it trained where it
-    earns nothing; the paper's is ``unrewarded="nothing"``. With ``distributions="none"``, as under the guard, nearness
-    is 1, and no losses are asked for.
+    KL of two samples of one distribution is not 0, so sites of one distribution would earn differently by its ratio to
+    the least (K). By default it counts as no less than its expected value; ``kl_floor`` names another bound, 0.001
+    being next to none, as in the paper. By default, too, a site keeps what it trained in entries that it does not earn;
+    the paper's is ``unrewarded="nothing"``. With ``distributions="none"``, as under the guard, nearness is 1, and the
+    method asks for no losses.
     """
 
     tau: float | None = parameter(
@@ -50,10 +61,10 @@ class FedAVE(Method, EvaluatesCandidates):
     )
     alpha: float = parameter(0.95, "memory of the reputation", low=0, high=1)
     beta: float = parameter(1.5, "of the tanh: larger makes quotas more alike", above=0)
-    bins: int = parameter(10, "of a histogram of losses, on [0, 1]", low=1, high=100)
+    bins: int = parameter(10, "of a histogram of losses, on [0, 1]", low=1, high=MOST_BINS)
     smoothing: float = parameter(1.0, "added to the count of every bin", above=0)
     kl_floor: float | None = parameter(
-        None, "of the divergence; None: what sampling alone gives, (bins - 1)/2 (1/n_i + 1/n_V)", above=0
+        None, "of the divergence; None: its expectation by sampling, (bins - 1)/2 (1/n_i + 1/n_V)", above=0
     )
     floor: float = parameter(1e-3, "of the reputation before it is normalised", above=0)
     form: str = parameter(
@@ -65,12 +76,14 @@ class FedAVE(Method, EvaluatesCandidates):
         "global", "the largest entries of the whole aggregate, or of each tensor", choices=("global", "per_tensor")
     )
     distributions: str = parameter(
-        "both", "where nearness counts (Table 4's ablation)", choices=("both", "reputation", "quota", "none")
+        "both", "what nearness counts in (Table 4's ablation)", choices=("both", "reputation", "quota", "none")
     )
     clip: float | None = parameter(None, "bound on every entry of an update; the paper: 1e-3; None: none", above=0)
     unrewarded: str = unrewarded_parameter("own")
     contributions: tuple[float, ...] = contributions_parameter()
 
+    ranges: ClassVar[Mapping[str, Range]] = {f"loss_bin_{number}": (0, MOST_IMAGES) for number in range(MOST_BINS)}
+    has_site_models: ClassVar[bool] = True
     about: ClassVar[About] = About(
         contribution="server validation Dice, times how alike its losses and the server's are",
         weights="share of training images",
@@ -80,25 +93,26 @@ class FedAVE(Method, EvaluatesCandidates):
     )
 
     @property
-    def asks(self) -> tuple[str, ...]:
+    def asks(self) -> Mapping[str, Range]:
         """Images of the site by the loss of the model it received, bin by bin."""
-        return tuple(f"loss_bin_{number}" for number in range(self.loss_bins))
+        return dict(list(self.ranges.items())[: self.loss_bins])
 
     @property
     def loss_bins(self) -> int:
-        """As many; none where distributions count nowhere."""
+        """`bins`; 0 if distributions do not count."""
         return self.bins if self.distributions != "none" else 0
 
     @property
     def without_self_reports(self) -> "FedAVE":
-        """Without nearness, which rests on what sites say of their losses."""
+        """Without nearness, which depends on the losses that sites report."""
         return replace(self, distributions="none")
 
     def start(self, model: Tensor, num_sites: int, layout: Layout) -> FedAVEState:
         """The state before round 0; ``model`` is (d,). ValueError: there is not one contribution per site."""
         require_one_each(self.contributions, num_sites)
         reputation = torch.zeros(num_sites, dtype=torch.float64)
-        return FedAVEState(model.repeat(num_sites, 1), reputation, torch.tensor(layout.tensor_sizes))
+        sizes = torch.tensor(layout.tensor_sizes if self.mask == "per_tensor" else ()).long()
+        return FedAVEState(model.repeat(num_sites, 1), reputation, sizes)
 
     def candidates(self, state: FedAVEState, updates: Tensor, reports: Reports) -> Candidates:
         """What the k present sites trained, for their Dice, then what they received, for its losses: 2k models."""
@@ -106,7 +120,7 @@ class FedAVE(Method, EvaluatesCandidates):
         return with_received(candidates, state.models, reports, self.bins) if self.loss_bins else candidates
 
     def most_candidates(self, sites: int) -> int:
-        """Two of each, where losses are compared."""
+        """Two of each site if losses are compared."""
         return 2 * sites if self.loss_bins else sites
 
     def round(self, state: FedAVEState, updates: Tensor, reports: Reports) -> tuple[FedAVEState, Outcome]:
@@ -115,7 +129,7 @@ class FedAVE(Method, EvaluatesCandidates):
         present, weights = reports.present, reports.data_share
         count = int(present.sum())
         accuracy = to_sites(reports.candidates.dice[:count], present)
-        kl = present.double()  # nothing is told apart where no losses are compared
+        kl = present.double()  # all alike if no losses are compared
         if self.loss_bins:
             own = torch.stack([reports.values[name] for name in self.asks], dim=1)[present]  # (k, bins)
             validation = reports.candidates.losses[count:]
@@ -126,20 +140,19 @@ class FedAVE(Method, EvaluatesCandidates):
         new = (accuracy * (factors[self.form] if counts else 1)).where(present, 0.0)
         known = remember(state.reputation, new, self.alpha, present)
         seen = state.reputation > 0
-        first = share(new, present) if seen[present].any() else new  # beside reputations that sum to 1
+        first = share(new, present) if seen[present].any() else new  # others' reputations sum to 1
         reputation = torch.where(seen, known, first).clamp(min=self.floor)
         reputation = reshare(state.reputation, reputation, present)
 
-        bounded = torch.tanh(self.beta * deserved(self.contributions, reputation, present)) * present
-        quota = bounded / bounded.max()
+        boosted = torch.tanh(self.beta * deserved(self.contributions, reputation, present))
+        quota = fractions_of_largest(boosted, present)
         if self.distributions in ("both", "quota"):
             quota = quota * (1 / kl if self.form == "paper" else nearness)
         quota = quota.clamp(max=1).where(present, 0.0)
         clipped = self.clipped(updates)
         products = inner_products(updates, reports) if self.clip is None else gram(clipped)
         update = self.weighted_uploads(weights, clipped, norms(products))
-        per_tensor = state.tensor_sizes.tolist() if self.mask == "per_tensor" else None
-        models = reward(state.models, update, quota, per_tensor, instead(self.unrewarded, clipped))
+        models = Reward(update, quota, state.tensor_sizes.tolist(), kept(self.unrewarded, clipped)).add_to(state.models)
         outcome = Outcome(
             contribution=new.where(present, torch.nan),
             reputation=reputation,

@@ -1,6 +1,6 @@
 """FedBN: Li et al., FedBN: Federated Learning on Non-IID Features via Local Batch Normalization, ICLR 2021.
 
-What normalises stays at the site: γ, β and running statistics. Everything else is averaged.
+Normalisation stays at the site: γ, β and running statistics. All other parameters are averaged.
 """
 
 from dataclasses import dataclass, replace
@@ -17,7 +17,7 @@ from fedmerit.vectors import aggregate
 class FedBNState:
     """What FedBN remembers."""
 
-    models: Tensor  # (n, d) one per site, alike but for the norms
+    models: Tensor  # (n, d) one per site, equal except in the norms
     norms: Tensor  # (d,) bool: the parameters of normalisation layers
 
 
@@ -25,12 +25,13 @@ class FedBNState:
 class FedBN(Method):
     """FedAvg of all but the norms (Algorithm 1, Li et al. 2021).
 
-    The paper has BatchNorm alone; here every norm with γ and β counts, as group norms and affine instance norms do. Of
-    a network that has none, it is FedAvg. An absent site keeps its norms and gets the rest. A site's norms enter no
-    other model; they do pass through the server, which holds every site's model, and at the last test the sites.
+    The paper has only BatchNorm; here every norm with γ and β counts, also group norms and affine instance norms.
+    Without norms it is FedAvg. An absent site keeps its norms and gets the rest. A site's norms enter no other model;
+    they pass through the server, which has every site's model, and in the final test through the sites.
     """
 
     own_statistics: ClassVar[bool] = True
+    has_site_models: ClassVar[bool] = True
     about: ClassVar[About] = About(
         contribution="share of training images",
         weights="share of training images",
@@ -44,9 +45,9 @@ class FedBN(Method):
         return FedBNState(model.repeat(num_sites, 1), layout.in_norms)
 
     def round(self, state: FedBNState, updates: Tensor, reports: Reports) -> tuple[FedBNState, Outcome]:
-        """``updates`` (n, d): w ← w + Σ p_i Δ_i, but of norms w_i ← w_i + Δ_i."""
+        """``updates`` (n, d): w ← w + Σ p_i Δ_i, in norms w_i ← w_i + Δ_i."""
         weights = reports.data_share
-        averaged = aggregate(state.models[0], weights, updates)  # of norms, nobody's
+        averaged = aggregate(state.models[0], weights, updates)  # not used for norms
         models = torch.where(state.norms, state.models + updates, averaged)
         outcome = Outcome.by_weights(weights, reports, models, statistics="own")
         return FedBNState(models, state.norms), outcome

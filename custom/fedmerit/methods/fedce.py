@@ -1,8 +1,9 @@
 """FedCE: Jiang et al., Fair Federated Medical Image Segmentation via Client Contribution Estimation, CVPR 2023.
 
-A site contributes as much as its update points where the others' do not (gradient space, Eq. 2) and as much
-as the model without it errs on its images (data space, Eq. 3). Both leave-one-outs of round t refer to the
-aggregation that made w_t, so a site computes them when it receives w_t.
+A site's contribution grows with the novelty of its update's direction (gradient space, Eq. 2) and with the error of
+the model without it on its images (data space, Eq. 3). Both leave-one-outs of round t refer to the
+aggregation that made w_t, so a site computes them when it
+receives w_t.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,7 +13,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedmerit.core import About, Layout, Method, Needs, Outcome, Reports, SiteView, inner_products
+from fedmerit.capabilities import MeasuresLeaveOneOut, OwnUpdate
+from fedmerit.core import About, Layout, Method, Needs, Outcome, Range, Reports, SiteView, inner_products
 from fedmerit.methods.minus_model import cosine_to_others_mean, minus_model
 from fedmerit.parameters import parameter
 from fedmerit.vectors import aggregate, cosine_to_others, share, share_known
@@ -20,11 +22,11 @@ from fedmerit.vectors import aggregate, cosine_to_others, share, share_known
 COMBINATIONS: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {  # of the shares of both terms, to Γ of Eq. 4
     "times": torch.mul,  # Multi.
     "plus": torch.add,  # Sum.
-    "cosine": lambda gamma_cos, gamma_err: gamma_cos,  # the ablations of Figure 6: gradient space alone,
-    "error": lambda gamma_cos, gamma_err: gamma_err,  # data space alone
+    "cosine": lambda gamma_cos, gamma_err: gamma_cos,  # the ablations of Figure 6: only gradient space,
+    "error": lambda gamma_cos, gamma_err: gamma_err,  # only data space
 }
 CLAIM_TOLERANCE = 1e-3  # float32 models leave some 1e-5 between a site's cosine and the server's
-EPSILON = 1e-6  # floor before a normalisation, as in NVFlare 2.9: below it there is rounding alone
+EPSILON = 1e-6  # floor before a normalisation, as in NVFlare 2.9: less is rounding
 LEAST_ERROR = 0.01  # that error="relative" divides by
 
 
@@ -35,31 +37,28 @@ class FedCEState:
     model: Tensor  # (d,)
     gamma_accumulated: Tensor  # (n,) Σ_t Γ_i of Eq. 5
     weights: Tensor  # (n,) of each site's last aggregation; NaN before its first
-    cosine: Tensor  # (n,) of the last round's updates, as the server computes it; NaN where there was none
-    cosine_mean: Tensor  # (n,) running means of estimate="server"
+    cosine: Tensor  # (n,) of the last round's updates, as the server computes it; NaN if there was none
+    cosine_mean: Tensor  # (n,) running means of `FedCENVFlare`
     minus_error_mean: Tensor  # (n,)
-    rounds: Tensor  # (n,) rounds a site took part in, of estimate="server"
+    rounds: Tensor  # (n,) rounds a site took part in, of `FedCENVFlare`
 
 
 @dataclass(frozen=True)
-class FedCE(Method):
-    """FedCE's server half, and with `report` its site half: Algorithm 1, its round index made consistent.
+class FedCE(Method, MeasuresLeaveOneOut):
+    """FedCE's server half, and with `measure` its site half: Algorithm 1, its round index made consistent.
 
-    Weights are shared among the sites present; absent ones keep what they have accumulated. A site that is back has no
-    part in w_t, hence no leave-one-outs: in that round its terms count as the mean of the others'.
+    Weights are shared among the sites present; absent ones keep what they have accumulated. A site that was absent
+    has no update in w_t, hence no leave-one-outs: in that round its terms count as the mean of the others'.
     """
 
-    combine: str = parameter("times", "Γ of Eq. 4: Multi., Sum., or one term alone", choices=tuple(COMBINATIONS))
-    estimate: str = parameter(
-        "site", "both terms at the site, the cosine checked; server: NVFlare 2.9's rule", choices=("site", "server")
-    )
+    combine: str = parameter("times", "Γ of Eq. 4: Multi., Sum., or only one term", choices=tuple(COMBINATIONS))
     error: str = parameter(
         "absolute",
         "Γ_err: the error without a site (Eq. 3); relative: by that with it; others: by how much the others' rises",
         choices=("absolute", "relative", "others"),
     )
 
-    read_by_variant: ClassVar[tuple[str, ...]] = ("estimate",)
+    ranges: ClassVar[Mapping[str, Range]] = {"cosine": (-1, 1), "minus_error": (0, 1), "error": (0, 1)}
     about: ClassVar[About] = About(
         contribution="novelty of its update's direction, error on its images of the model without it",
         weights="contribution, accumulated",
@@ -70,13 +69,18 @@ class FedCE(Method):
 
     @property
     def needs(self) -> Needs:
-        """No update, where the sites' claims go unchecked; a guard, for what only others can say."""
-        return Needs(sums_only=self.error != "others", without_each=True, others_lose=self.error == "others")
+        """No update, if the cosines that sites report go unchecked."""
+        return Needs(sums_only=self.error != "others")
 
     @property
-    def asks(self) -> tuple[str, ...]:
+    def needs_others(self) -> bool:
+        """With ``error="others"``."""
+        return self.error == "others"
+
+    @property
+    def asks(self) -> Mapping[str, Range]:
         """Both leave-one-outs, and what the second may be compared to."""
-        return ("cosine", "minus_error", "error")[: 3 if self.error == "relative" else 2]
+        return {name: bounds for name, bounds in self.ranges.items() if name != "error" or self.error == "relative"}
 
     def start(self, model: Tensor, num_sites: int, layout: Layout) -> FedCEState:
         """The state before round 0; ``model`` is (d,)."""
@@ -94,12 +98,12 @@ class FedCE(Method):
         return state, replace(outcome, models=model)
 
     def weigh(self, state: FedCEState, products: Tensor, reports: Reports) -> tuple[FedCEState, Outcome]:
-        """Errors of the sites and cosines of the server, added to what was; ``products`` (n, n) of the updates."""
+        """Accumulate the sites' errors and the server's cosines; ``products`` (n, n) of the updates."""
         present = reports.present
         claim, minus_error = reports.values["cosine"], reports.values["minus_error"]
-        if len(state.model):  # the claim is a check of the site; a lie within the tolerance pays nothing
+        if len(state.model):  # the claim only checks the site; a false one within the tolerance gains nothing
             agrees, cosine = (claim - state.cosine).abs() <= CLAIM_TOLERANCE, state.cosine
-        else:  # encrypted: the sites' word is all there is
+        else:  # encrypted: only the sites know
             agrees, cosine = torch.ones_like(present), claim
         flagged = present & claim.isfinite() & ~agrees
 
@@ -108,7 +112,7 @@ class FedCE(Method):
         gamma = COMBINATIONS[self.combine](gamma_cos, gamma_err)  # Eq. 4
         known = present & cosine.isfinite() & minus_error.isfinite()
         accumulated, weights = state.gamma_accumulated, reports.data_share
-        if known.any():  # in round 0 nobody has an own update in w_t yet
+        if known.any():  # in round 0 no site has an update in w_t yet
             accumulated = accumulated + gamma.where(present, 0.0)
             weights = share(accumulated, present)  # Eq. 5 without its factor k
         outcome = Outcome(
@@ -121,17 +125,15 @@ class FedCE(Method):
         return replace(state, gamma_accumulated=accumulated), outcome
 
     def data_term(self, reports: Reports) -> Tensor:
-        """(n,) how much the model without a site errs on its images; NaN where that is not known."""
+        """(n,) error of the model without a site on its images; NaN if that is not known."""
         minus_error = reports.values["minus_error"]
         return minus_error / reports.values["error"].clamp(min=LEAST_ERROR) if self.error == "relative" else minus_error
 
-    def report(self, view: SiteView) -> dict[str, float]:
+    def measure(self, view: SiteView, own: OwnUpdate) -> dict[str, float]:
         """What a site computes when it receives w_t: both leave-one-outs of the aggregation that made it."""
-        if (own := view.own) is None:
-            return {}
-        said = {
+        measured = {
             "cosine": cosine_to_others_mean(view.received, own.previous, own.trained, own.weight),
             "minus_error": 1 - own.validation_dice(minus_model(view.received, own.trained, own.weight)),
             "error": 1 - view.validation_dice,
         }
-        return {name: said[name] for name in self.asks}
+        return {name: measured[name] for name in self.asks}

@@ -1,4 +1,4 @@
-"""FedCE as the aggregator of NVFlare 2.9 has it (``estimate="server"``)."""
+"""FedCE as the aggregator of NVFlare 2.9 computes it."""
 
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -16,14 +16,13 @@ from fedmerit.vectors import cosine_to_others, share
 class FedCENVFlare(FedCE):
     """Weights by the running means of both terms, the cosine being that of this round's updates."""
 
-    estimate: str = parameter("server", "NVFlare 2.9's rule", choices=("server",))
     error: str = parameter("absolute", "of the model without the site", choices=("absolute", "relative"))
 
-    read_by_variant: ClassVar[tuple[str, ...]] = ()
+    measured_by_others: ClassVar[bool] = False
     needs: ClassVar[Needs] = Needs()
 
     def weigh(self, state: FedCEState, products: Tensor, reports: Reports) -> tuple[FedCEState, Outcome]:
-        """Cosines of this round's updates, and errors of the sites."""
+        """Running means of the sites' errors and of the cosines of this round's updates."""
         present = reports.present
         seen = int(state.weights.isfinite().sum())
         unseen = 1 / (seen + 1) if seen else 1 / float(present.sum())

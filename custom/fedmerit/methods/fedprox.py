@@ -1,6 +1,6 @@
 """FedProx: Li et al., Federated Optimization in Heterogeneous Networks, MLSys 2020.
 
-FedAvg, but while a site trains, a term of its loss holds its model near the one that it received.
+FedAvg with a term of a site's loss that keeps its model near the one that it received.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from fedmerit.parameters import parameter
 class FedProx(FedAvg, TrainsLocally):
     """The server half is FedAvg's. With μ = 0, so is the other."""
 
-    mu: float = parameter(1e-3, "μ, of the term that holds a site's model near the one received", low=0)
+    mu: float = parameter(1e-3, "μ, of the term that keeps a site's model near the one received", low=0)
 
     needs: ClassVar[Needs] = Needs()
     about: ClassVar[About] = About(

@@ -1,8 +1,8 @@
 """FedSAC: Wang et al., FedSAC: Dynamic Submodel Allocation for Collaborative Fairness in FL, KDD 2024.
 
-What a site reaches alone is its contribution. The better that is, the more of the model's important neurons it gets:
-a site trains, and in the end keeps, a submodel from which the neurons beyond its reputation are missing. The server
-averages every neuron over those sites that hold it.
+A site's contribution is the Dice of its local-only model. The higher it is, the more of the model's important neurons
+the site receives: it trains, and in the end keeps, a submodel without the neurons beyond its reputation. The server
+averages every neuron over the sites that hold it.
 """
 
 from dataclasses import dataclass, replace
@@ -14,7 +14,7 @@ from torch import Tensor
 from fedmerit.capabilities import AllocatesNeurons, Candidates, EvaluatesCandidates, ImportanceRequest
 from fedmerit.core import About, Layout, Method, Needs, Outcome, Reports
 from fedmerit.games import trained_candidates
-from fedmerit.methods.earnings import require_one_each
+from fedmerit.methods.rewards import require_one_each
 from fedmerit.parameters import parameter
 from fedmerit.vectors import average_submodels, parameter_mask, share, to_sites
 
@@ -39,25 +39,24 @@ class FedSACState:
 class FedSAC(Method, AllocatesNeurons, EvaluatesCandidates):
     """FedSAC's server half.
 
-    Without ``contributions`` the sites first train alone for ``standalone_rounds``, each its own model with its own
-    BatchNorm statistics; c is what these reach on the server validation set. Then all start anew from the first model.
-    A site absent from the last of those rounds counts as the worst of those present.
+    Without ``contributions`` the sites first train local-only models for ``standalone_rounds``, with their own
+    BatchNorm statistics; c is their Dice on the server validation set. Then all start again from the first model. A
+    site absent from the last of those rounds counts as the worst of those present.
     """
 
-    beta: float = parameter(5.0, "β: the larger, the less do sites below the best get", low=0, high=1000)
-    contributions: tuple[float, ...] = parameter((), "c: each site's Dice alone, in the order of names", low=0, high=1)
-    standalone_rounds: int = parameter(10, "that find the contributions out, where they are not given", low=1)
-    importance: str = parameter(
-        "exact", "of a neuron: the loss without it; to first order; all alike", choices=("exact", "taylor", "equal")
-    )
+    beta: float = parameter(5.0, "β: the larger, the less sites below the best receive", low=0, high=1000)
+    contributions: tuple[float, ...] = parameter((), "c: local-only Dice, in the order of names", low=0, high=1)
+    standalone_rounds: int = parameter(10, "local-only rounds that measure c, if it is not given", low=1)
+    importance: str = parameter("exact", "of neurons; to first order; all equal", choices=("exact", "taylor", "equal"))
     importance_interval: int = parameter(10, "rounds from one allocation to the next", low=1)
     validation_images: int = parameter(16, "of every site's server split to measure on, at most", low=1)
     aggregation: str = parameter(
         "count", "Eq. 9; share: by images among holders; plain: as FedAvg", choices=("count", "share", "plain")
     )
 
+    has_site_models: ClassVar[bool] = True
     about: ClassVar[About] = About(
-        contribution="server validation Dice of a model it trained alone, or given",
+        contribution="server validation Dice of its local-only model, or given",
         weights="equal, neuron by neuron, among the sites that hold it",
         download="global model without its most important neurons, those beyond its reputation",
         site_work="training of a submodel, importance of neurons",
@@ -65,15 +64,15 @@ class FedSAC(Method, AllocatesNeurons, EvaluatesCandidates):
     )
 
     @property
-    def alone(self) -> int:
-        """Rounds in which every site trains alone."""
+    def local_rounds(self) -> int:
+        """Rounds of local-only training."""
         return 0 if self.contributions else self.standalone_rounds
 
     @property
     def needs(self) -> Needs:
-        """A round together."""
-        why = f"with standalone_rounds={self.alone} the sites train alone before"
-        return Needs(rounds=self.alone + 1, why=why if self.alone else "")
+        """A collaborative round."""
+        why = f"with standalone_rounds={self.local_rounds} the sites train local-only models before"
+        return Needs(rounds=self.local_rounds + 1, why=why if self.local_rounds else "")
 
     def start(self, model: Tensor, num_sites: int, layout: Layout) -> FedSACState:
         """The state before round 0; ``model`` is (d,). ValueError: there is not one contribution per site."""
@@ -91,37 +90,37 @@ class FedSAC(Method, AllocatesNeurons, EvaluatesCandidates):
         )
 
     def importance_schedule(self, round: int) -> tuple[str, int] | None:
-        """Every `importance_interval` rounds from the first round together on."""
-        together, images = round - self.alone, 0 if self.importance == "equal" else self.validation_images
+        """Every `importance_interval` rounds from the first collaborative round."""
+        together, images = round - self.local_rounds, 0 if self.importance == "equal" else self.validation_images
         return None if together < 0 or together % self.importance_interval else (self.importance, images)
 
     def importance_request(self, state: FedSACState) -> ImportanceRequest | None:
-        """θ_g, where submodels are due and not allocated yet."""
+        """θ_g, if submodels are due and not allocated yet."""
         due = self.importance_schedule(int(state.round))
         return None if due is None or state.allocated == state.round else ImportanceRequest(state.model, *due)
 
     def allocate(
-        self, state: FedSACState, importance: Tensor, alone: Tensor | None = None
+        self, state: FedSACState, importance: Tensor, keeping: Tensor | None = None
     ) -> tuple[FedSACState, Tensor, Tensor]:
-        """Eqs. 4 to 7: what each site's reputation pays for, the least important neurons first."""
+        """Eqs. 4 to 7: the neurons that each site's reputation is worth, the least important first."""
         generator = torch.Generator().manual_seed(int(state.round))
-        shuffled = torch.randperm(len(importance), generator=generator)  # says nothing of their place in the network
+        shuffled = torch.randperm(len(importance), generator=generator)  # independent of their place in the network
         order = shuffled if self.importance == "equal" else importance.argsort(stable=True)
         neurons = submodels(percentages(importance), order, reputations(state.contribution, self.beta))
         models = state.model.where(parameter_mask(neurons, state.owners), 0.0)
-        if alone is not None:
-            neurons[alone], models[alone] = state.neurons[alone], state.models[alone]
+        if keeping is not None:
+            neurons[keeping], models[keeping] = state.neurons[keeping], state.models[keeping]
         state = replace(state, models=models, neurons=neurons, allocated=state.round)
         return state, models, neurons
 
     def candidates(self, state: FedSACState, updates: Tensor, reports: Reports) -> Candidates | None:
-        """In the last round alone, what every present site trained, with its own BatchNorm statistics."""
-        return trained_candidates(state.models, updates, reports) if int(state.round) == self.alone - 1 else None
+        """In the last local-only round, the model of every present site, with its own BatchNorm statistics."""
+        return trained_candidates(state.models, updates, reports) if int(state.round) == self.local_rounds - 1 else None
 
     def round(self, state: FedSACState, updates: Tensor, reports: Reports) -> tuple[FedSACState, Outcome]:
-        """``updates`` (n, d): the sum over the sites that hold a parameter, by how many they are; then submodels."""
-        if int(state.round) < self.alone:
-            return self._alone(state, updates, reports)
+        """``updates`` (n, d): the mean over the sites that hold a parameter; then submodels."""
+        if int(state.round) < self.local_rounds:
+            return self._local_round(state, updates, reports)
         present, plain = reports.present, self.aggregation == "plain"
         held = parameter_mask(state.neurons, state.owners)
         amounts = present.double() if self.aggregation == "count" else reports.data_share
@@ -130,10 +129,10 @@ class FedSAC(Method, AllocatesNeurons, EvaluatesCandidates):
         state = replace(state, model=model, models=model.where(held, 0.0), round=state.round + 1)  # θ_i
         fraction = state.neurons.double().sum(dim=1) / max(state.neurons.shape[1], 1)
         weights = share(amounts if plain else parts, present)
-        return state, self._outcome(state, reports, weights, {"held": fraction})
+        return state, self._outcome(state, reports, weights, {"neuron_share": fraction})
 
-    def _alone(self, state: FedSACState, updates: Tensor, reports: Reports) -> tuple[FedSACState, Outcome]:
-        """Every site's own; after the last such round what they contribute is known, and all start anew."""
+    def _local_round(self, state: FedSACState, updates: Tensor, reports: Reports) -> tuple[FedSACState, Outcome]:
+        """Every site's own model; after the last such round contributions are known, and all start again."""
         state = replace(state, models=state.models + updates, round=state.round + 1)
         if reports.candidates is None:
             return state, self._outcome(state, reports, reports.data_share, {})
@@ -162,7 +161,7 @@ def reputations(contributions: Tensor, beta: float) -> Tensor:
 def percentages(importance: Tensor) -> Tensor:
     """(H,) importance in percent of that of all neurons (Eq. 4).
 
-    Neurons without which the loss falls count 0, since otherwise the sums of Eq. 7 were not monotone; where all do, all
+    Neurons without which the loss falls count 0, since otherwise the sums of Eq. 7 were not monotone; if all do, all
     neurons count the same.
 
     Args:

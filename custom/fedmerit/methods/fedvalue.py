@@ -1,7 +1,7 @@
-"""FedValue: weights by remembered values. Our own composition of what is published.
+"""FedValue: weights by remembered values. Our own composition of published parts.
 
 In round t a site is worth its Shapley value in v_t(S) = U(w_t + Σ_{i∈S} n_i/n_S Δ_i), U the server validation Dice
-(Song et al. 2019; Wang et al. 2020), or what leaving it out of that game costs. The values are remembered as CFFL and
+(Song et al. 2019; Wang et al. 2020), or its leave-one-out value in that game. The values are remembered as CFFL and
 RFFL remember reputations, and weigh the aggregate.
 """
 
@@ -30,9 +30,9 @@ class FedValueState:
 
 @dataclass(frozen=True)
 class FedValue(Method, EvaluatesCandidates):
-    """r_i ← α r_i + (1 - α) φ_i; ρ is the share of r, nobody's below 0; sample shares while no r is positive.
+    """r_i ← α r_i + (1 - α) φ_i; ρ is the share of max(r, 0); sample shares while no r is positive.
 
-    Coalitions and weights are those of the sites present; absent ones keep what is remembered of them.
+    Coalitions and weights are those of the sites present; absent ones keep their memory.
     """
 
     alpha: float = parameter(0.8, "of what was, in the memory of values", low=0, below=1)

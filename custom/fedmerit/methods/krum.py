@@ -21,14 +21,14 @@ from fedmerit.vectors import aggregate, distances
 class Krum(Method):
     """Scores from distances, weights from scores (Sec. 4, Blanchard et al. 2017).
 
-    n are the sites present. Equal scores share what is left to them, so that the order of sites decides nothing (the
+    n are the sites present. Equal scores share the remaining weight, so the order of sites has no effect (the
     paper takes the first): of three sites, the two nearest to each other. The chosen sites' weights, which are the
     credit too, are 1/m.
     """
 
     f: int | None = parameter(
         None,
-        "sites that may be malicious; n ≥ 2f + 3; None, or where too few are present: as many as that allows",
+        "sites that may be malicious; n ≥ 2f + 3; None, or if too few are present: as many as that allows",
         low=0,
     )
     m: int = parameter(1, "updates taken, those of the lowest scores; above 1: Multi-Krum", low=1)

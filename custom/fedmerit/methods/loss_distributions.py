@@ -1,4 +1,4 @@
-"""How far the losses of one model on two sets of images are from one distribution, as FedAVE asks it."""
+"""KL divergence of the losses of one model on two sets of images, for FedAVE."""
 
 import torch
 from torch import Tensor
@@ -16,21 +16,21 @@ def divergence(p: Tensor, q: Tensor) -> Tensor:
 
 
 def sampling_divergence(images: Tensor, others: Tensor, bins: int) -> Tensor:
-    """(k,) what KL is to be expected of two samples of one distribution: (B - 1)/2 (1/n + 1/m).
+    """(k,) the expected KL of two samples of one distribution: (B - 1)/2 (1/n + 1/m).
 
     Args:
-        images: (k,) n, of the one sample; fewer than 1 count as 1.
-        others: (k,) m, of the other.
+        images: (k,) n, size of one sample; less than 1 counts as 1.
+        others: (k,) m, size of the other.
         bins: B, 2 or more; of one bin it is 0.
     """
     return (bins - 1) / 2 * (1 / images.clamp(min=1) + 1 / others.clamp(min=1))
 
 
 def floored_divergence(own: Tensor, validation: Tensor, smoothing: float, floor: float | None) -> Tensor:
-    """(k,) KL of the rows of two (k, bins) histograms, positive; one that is not available counts as even.
+    """(k,) KL of the rows of two (k, bins) histograms, positive; a missing one counts as uniform.
 
     Args:
-        own: images by loss, NaN where it is not known.
+        own: images by loss, NaN if it is not known.
         validation: likewise, of the server's.
         smoothing: added to every count.
         floor: of the divergence; None: `sampling_divergence`.

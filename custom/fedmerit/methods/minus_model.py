@@ -1,4 +1,4 @@
-"""Leave-one-outs of an aggregation, as a site makes them of what it holds: pure functions, all vectors (d,)."""
+"""Leave-one-outs of an aggregation, as a site computes them: pure functions, all vectors (d,)."""
 
 import torch
 from torch import Tensor
@@ -21,7 +21,7 @@ def minus_model(received: Tensor, own_previous: Tensor, weight: float) -> Tensor
 
 
 def cosine_to_others_mean(received: Tensor, previous: Tensor, own_previous: Tensor, weight: float) -> float:
-    """The cosine of Eq. 2, -1 to 1; 0 where a vector is zero.
+    """The cosine of Eq. 2, -1 to 1; 0 if a vector is zero.
 
     Args:
         received: w_t.

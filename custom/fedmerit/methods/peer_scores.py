@@ -27,7 +27,7 @@ def own_loss(name: str, temperature: float, view: PeerView) -> Loss:
 def agreements(view: PeerView, peers: Collection[str]) -> dict[str, float]:
     """min(1, Dice of each peer's predictions / Dice of the site's own), both with its own validation masks.
 
-    1 where the site's own are worth nothing and the peer's something; peers that are not available are left out.
+    1 if only the site's own are worth nothing; peers that are not available are left out.
     """
     own = view.validation_dice(None) or 0.0
     dice = {peer: view.validation_dice(peer) for peer in peers}
@@ -36,13 +36,13 @@ def agreements(view: PeerView, peers: Collection[str]) -> dict[str, float]:
 
 def agreement(peer: float, own: float) -> float:
     """Of two Dice, 0 to 1."""
-    return round(min(1.0, peer / max(own, LEAST)), DECIMALS)  # as it is reported
+    return round(min(1.0, peer / max(own, LEAST)), DECIMALS)  # as reported
 
 
 def misalignment(own: Tensor, peer: Tensor) -> float:
     """s = (1 - cos) / 2, 0 to 1, of the gradients (d,) of the site's own loss and of distillation (Eq. 4).
 
-    A zero gradient has a cosine of 0, and so has what float32 leaves of one: that of a peer of the same predictions.
+    A zero gradient has a cosine of 0, and so has the rounding of one in float32, as of a peer of the same predictions.
     """
     own, peer = own.double(), peer.double()
     own_norm, peer_norm = float(own.norm()), float(peer.norm())
@@ -59,7 +59,7 @@ def misalignments(
     kl: str,
     loss: Loss = cross_entropy,
 ) -> dict[str, float]:
-    """s_(n,k) of each peer, at θ_n as it is; peers that are not available are left out.
+    """s_(n,k) of each peer, at the current θ_n; peers that are not available are left out.
 
     ``loss`` is the site's own, of logits and masks (batch, labels, h, w), the mean over the batch. Both
     gradients are of the mean over all images of ``batches`` batches, summed in float64.
@@ -82,4 +82,4 @@ def misalignments(
                 del sums[peer]
             else:
                 sums[peer] += gradient(divergence(own, logits, temperature, kl), images)
-    return {peer: round(misalignment(own_sum, total), DECIMALS) for peer, total in sums.items()}  # as it is reported
+    return {peer: round(misalignment(own_sum, total), DECIMALS) for peer, total in sums.items()}  # as reported

@@ -1,4 +1,4 @@
-"""Pooled: one model trained on all sites' images in one place. The ceiling that federation is measured by."""
+"""Pooled: one model trained on all sites' images in one place, the reference for federated training."""
 
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -13,9 +13,8 @@ from fedmerit.methods.fedavg import FedAvg, FedAvgState
 
 @dataclass(frozen=True)
 class Pooled(FedAvg, PoolsImages):
-    """All sites send one and the same update, so that FedAvg of them is it. A round is an epoch over all images.
-
-    Of one update nothing can be said of who contributed what: nobody is credited.
+    """All sites send the same update, so their FedAvg equals it. A round is an epoch over all images. One update says
+    nothing of the sites' contributions: no site is credited.
     """
 
     needs: ClassVar[Needs] = Needs(sites=1, unfiltered="nothing leaves a site: one machine holds all images")
@@ -23,7 +22,7 @@ class Pooled(FedAvg, PoolsImages):
         contribution="none",
         weights="share of training images",
         download="global model",
-        site_work="one training on the images of all sites; engine local alone",
+        site_work="one training on the images of all sites; only engine local",
         paper="baseline",
     )
 

@@ -4,13 +4,14 @@ A site weighs as much as the model it received errs on its training images, to t
 well served; what they contribute is no part of it.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from fedmerit.core import About, Layout, Method, Outcome, Reports, SiteView, inner_products
+from fedmerit.core import About, Layout, Method, Outcome, Range, Reports, SiteView, inner_products
 from fedmerit.parameters import parameter
 from fedmerit.vectors import aggregate, share
 
@@ -39,7 +40,7 @@ class QFedAvg(Method):
     rule: str = parameter("weights", "w + Σ (F^q / Σ F^q) Δ; or exact: Algorithm 2", choices=("weights", "exact"))
     L: float = parameter(1e-3, "Lipschitz constant of rule=exact", above=0)
 
-    asks: ClassVar[tuple[str, ...]] = ("loss",)
+    ranges: ClassVar[Mapping[str, Range]] = {"loss": (0, 1)}
     about: ClassVar[About] = About(
         contribution="training loss to the power q",
         weights="training loss to the power q",

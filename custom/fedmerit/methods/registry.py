@@ -1,7 +1,7 @@
 """Every method by name."""
 
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import is_dataclass
 from typing import Any
 
 from fedmerit.core import Method
@@ -9,10 +9,7 @@ from fedmerit.methods.cffl import CFFL
 from fedmerit.methods.cffl_released import CFFLReleased
 from fedmerit.methods.cgsv import CGSV
 from fedmerit.methods.cycle import CYCle
-from fedmerit.methods.data_weighted import DataWeighted
 from fedmerit.methods.ditto import Ditto
-from fedmerit.methods.eci import ECI
-from fedmerit.methods.euclidean import Euclidean
 from fedmerit.methods.fedadam import FedAdam
 from fedmerit.methods.fedave import FedAVE
 from fedmerit.methods.fedavg import FedAvg
@@ -20,23 +17,21 @@ from fedmerit.methods.fedavgm import FedAvgM
 from fedmerit.methods.fedbn import FedBN
 from fedmerit.methods.fedce import FedCE
 from fedmerit.methods.fedce_nvflare import FedCENVFlare
-from fedmerit.methods.fedci import FedCI
+from fedmerit.methods.fedci import ECI, FedCI
 from fedmerit.methods.fedprox import FedProx
 from fedmerit.methods.fedsac import FedSAC
 from fedmerit.methods.fedvalue import FedValue
 from fedmerit.methods.krum import Krum
-from fedmerit.methods.median import Median
 from fedmerit.methods.pooled import Pooled
 from fedmerit.methods.qfedavg import QFedAvg
 from fedmerit.methods.rffl import RFFL
-from fedmerit.methods.round_robin import RoundRobin
 from fedmerit.methods.scaffold import SCAFFOLD
 from fedmerit.methods.shapfed import ShapFed
 from fedmerit.methods.silobn import SiloBN
 from fedmerit.methods.standalone import Standalone
-from fedmerit.methods.trimmed import Trimmed
+from fedmerit.methods.trimmed import Median, Trimmed
 from fedmerit.methods.vpdl import VPDL
-from fedmerit.parameters import rules
+from fedmerit.methods.xu_baselines import DataWeighted, Euclidean, RoundRobin
 from fedmerit.plugins import Catalogue
 
 OWN: Mapping[str, type[Method]] = {
@@ -44,12 +39,14 @@ OWN: Mapping[str, type[Method]] = {
     "pooled": Pooled,
     "fedavg": FedAvg,
     "fedce": FedCE,
+    "fedce_nvflare": FedCENVFlare,
     "cgsv": CGSV,
     "rffl": RFFL,
     "dw": DataWeighted,
     "eu": Euclidean,
     "rr": RoundRobin,
     "cffl": CFFL,
+    "cffl_released": CFFLReleased,
     "fedave": FedAVE,
     "fedsac": FedSAC,
     "qfedavg": QFedAvg,
@@ -76,23 +73,14 @@ METHODS: Catalogue[type[Method]] = Catalogue(
     lambda part: isinstance(part, type) and issubclass(part, Method) and is_dataclass(part),
     "a frozen dataclass derived from fedmerit.core.Method",
 )
-VARIANTS: Mapping[type[Method], type[Method]] = {FedCE: FedCENVFlare, CFFL: CFFLReleased}  # readings of released code
-
-
-def method_class(name: str, parameters: Mapping[str, Any]) -> type[Method]:
-    """The class of a method with these parameters, numbers or texts: its variant, where one of those that this reads
-    is not at its default.
-    """
-    kind = METHODS[name]
-    for one in fields(kind):
-        value = parameters.get(one.name, one.default)
-        if one.name in kind.read_by_variant and str(value) != str(one.default) and rules(kind)[one.name].allows(value):
-            return VARIANTS[kind]
-    return kind
 
 
 def build_method(name: str, parameters: Mapping[str, Any]) -> Method:
-    """A method with its parameters; ValueError where one does not follow its rule."""
-    kind: Any = method_class(name, parameters)
-    method: Method = kind(**parameters)
-    return method
+    """A method with its parameters; ValueError if one does not follow its rule."""
+    return METHODS[name](**parameters)
+
+
+def asked_quantities() -> set[str]:
+    """All that our methods, and those of others that this process has loaded, may ask sites for, of peers too."""
+    kinds = METHODS.loaded()
+    return {name for kind in kinds for name in (*kind.ranges, *getattr(kind, "peer_ranges", ()))}

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from fedmerit.core import About, Layout, Method, Outcome, Reports, inner_products
+from fedmerit.methods.rewards import Reward, fractions_of_largest
 from fedmerit.parameters import parameter
-from fedmerit.vectors import aggregate, cosine_to_sum, norms, remember, reshare, reward, share
+from fedmerit.vectors import aggregate, cosine_to_sum, norms, remember, reshare, share
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class RFFLState:
     reputation: Tensor  # (n,) r of the last round; 0 before a site's first and once it is removed
     removed: Tensor  # (n,) bool: expelled
     rounds: Tensor  # (n,) rounds a site took part in
-    tensor_sizes: Tensor  # (tensors,) elements of each tensor in the vector (mask="per_tensor")
+    tensor_sizes: Tensor  # (tensors,) elements of each tensor in the vector; none with mask="global"
 
 
 @dataclass(frozen=True)
@@ -33,22 +34,23 @@ class RFFL(Method):
     """Clip, aggregate by reputation, remember cosines, expel, reward.
 
     Sums and maxima go over the sites R that are present and not removed; absent ones keep reputation and model. The
-    first round aggregates by their sample shares. A removed site trains on alone: its update has weight 0 and stays in
-    its own model, and no reward comes. With ``coef`` below 1 the best of R is never removed. Where all sites present
-    were removed before, the weights are their sample shares, but nobody downloads anything. The defaults repair the
+    first round aggregates by their sample shares. A removed site trains locally: its update has weight 0 and stays in
+    its own model, without a reward. With ``coef`` below 1 the best of R is never removed. If all present sites were
+    removed before, the weights are their sample shares, but no site downloads anything. The defaults repair the
     released code, which is ``keep_own``, ``clamp=False`` (negative reputations then are negative weights),
     ``boost=False`` and ``mask="per_tensor"``.
     """
 
     alpha: float = parameter(0.95, "weight of the past in the reputation", low=0, high=1)
     gamma: float | None = parameter(None, "Γ, norm that longer updates are clipped to; None: Σ p_i ||Δ_i||", above=0)
-    coef: float = parameter(1 / 3, "removed is who falls below coef / |R|", low=0, below=1)
+    coef: float = parameter(1 / 3, "removed is a site below coef / |R|", low=0, below=1)
     warmup: int = parameter(10, "rounds a site takes part in before it can be removed", low=0)
     boost: bool = parameter(True, "quotas tanh(2 r / max r) / tanh(2), as the published numbers; false: r / max r")
     clamp: bool = parameter(True, "negative reputations count as 0")
     keep_own: bool = parameter(False, "the reward comes after the (clipped) own update, not before training")
     mask: str = parameter("global", "the largest entries of all, or of each tensor", choices=("global", "per_tensor"))
 
+    has_site_models: ClassVar[bool] = True
     about: ClassVar[About] = About(
         contribution="cosine of its update to the weighted sum",
         weights="reputation, 0 once expelled",
@@ -64,7 +66,7 @@ class RFFL(Method):
             reputation=torch.zeros(num_sites, dtype=torch.float64),
             removed=torch.zeros(num_sites, dtype=torch.bool),
             rounds=torch.zeros(num_sites, dtype=torch.long),
-            tensor_sizes=torch.tensor(layout.tensor_sizes),
+            tensor_sizes=torch.tensor(layout.tensor_sizes if self.mask == "per_tensor" else ()).long(),
         )
 
     def round(self, state: RFFLState, updates: Tensor, reports: Reports) -> tuple[RFFLState, Outcome]:
@@ -90,14 +92,13 @@ class RFFL(Method):
         removed = state.removed | below
         reputation = reshare(state.reputation, memory.masked_fill(removed, 0.0), here)
 
-        relative = reputation.where(here, 0.0).clamp(min=0)
-        relative = relative / relative.max() if relative.any() else relative
+        relative = fractions_of_largest(reputation.clamp(min=0), here)
         quota = torch.tanh(2 * relative) / math.tanh(2) if self.boost else relative
-        models = reward(state.models, u_N, quota, state.tensor_sizes.tolist() if self.mask == "per_tensor" else None)
+        models = Reward(u_N, quota, state.tensor_sizes.tolist()).add_to(state.models)
         own = clip if self.keep_own else removed.double()
         for i in (present & (own > 0)).nonzero().flatten():
             models[i] += own[i] * updates[i]
 
-        quantities = {"cosine": phi.where(present, torch.nan), "quota": quota, "removed": removed.double()}
+        quantities = {"cosine": phi.where(present, torch.nan), "quota": quota, "expelled": removed.double()}
         state = RFFLState(models, reputation, removed, state.rounds + present, state.tensor_sizes)
         return state, Outcome(quantities["cosine"], reputation, weights, models, quantities)

@@ -11,14 +11,14 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedmerit.capabilities import LocalResult, TrainingView, TrainsLocally
+from fedmerit.capabilities import LocalResult, RestsOnSelfReports, TrainingView, TrainsLocally
 from fedmerit.core import About, Layout, Method, Outcome, Reports
 from fedmerit.parameters import parameter
 from fedmerit.vectors import aggregate, share
 
 MOST = 3.0  # times the median length of a Δ_i, the mean gradient of a site
 FEWEST = 3  # sites, for a median to bound
-NEAR, ROUNDING = 1e-3, 1e-5  # of what follows, and of c in float32: by how much what was sent may be away
+NEAR, ROUNDING = 1e-3, 1e-5  # tolerances: relative to what follows from the update, and to c in float32
 
 
 @dataclass(frozen=True)
@@ -30,11 +30,11 @@ class SCAFFOLDState:
 
 
 @dataclass(frozen=True)
-class SCAFFOLD(Method, TrainsLocally):
+class SCAFFOLD(Method, TrainsLocally, RestsOnSelfReports):
     """Algorithm 1 of Karimireddy et al. 2020, option II. All sites present count alike.
 
-    Sites send c_i⁺ itself, where the paper has them send c_i⁺ - c_i: of a reply that did not count, the server would
-    lack the difference for ever, and c no longer be the mean of the c_i. It needs plain SGD: with Adam, K η_l is not
+    Sites send c_i⁺ itself, in the paper c_i⁺ - c_i: after a reply that did not count, the server would lack the
+    difference for ever, and c would no longer be the mean of the c_i. It needs plain SGD: with Adam, K η_l is not
     the length of K steps.
     """
 
@@ -52,7 +52,7 @@ class SCAFFOLD(Method, TrainsLocally):
 
     @property
     def without_self_reports(self) -> "SCAFFOLD":
-        """With control variates that are no more than what the updates say."""
+        """With control variates that follow from the updates."""
         return HeldSCAFFOLD(**vars(self))
 
     def start(self, model: Tensor, num_sites: int, layout: Layout) -> SCAFFOLDState:
@@ -82,7 +82,7 @@ class SCAFFOLD(Method, TrainsLocally):
 
 
 class HeldSCAFFOLD(SCAFFOLD):
-    """Of what a site sends beside its update Δ_i counts what follows from it: c_i⁺ - c_i = -a Δ_i - c, a = 1 / (K η_l).
+    """Only that part of c_i⁺ counts which follows from the update Δ_i: c_i⁺ - c_i = -a Δ_i - c, a = 1 / (K η_l).
 
     The guard bounds updates; a vector beside one could be anything, and would be in every site's gradients.
     """

@@ -1,7 +1,7 @@
 """ShapFed: Tastan et al., Redefining Contributions: Shapley-Driven Federated Learning, IJCAI 2024.
 
-A site contributes to a class as much as its update of the output layer points, for that class, where the weighted sum
-of all points. Contributions, remembered, weigh the updates; and the more a site contributes, the nearer to the global
+A site's contribution to a class is the cosine of its update of the output layer, for that class, to the weighted sum
+of all. Contributions, remembered, weigh the updates; and the more a site contributes, the nearer to the global
 model is the one that it downloads.
 """
 
@@ -25,7 +25,7 @@ class ShapFedState:
 
     models: Tensor  # (n, d) one per site; (d,) with reward="global"
     gamma: Tensor  # (n,) γ of the last round; 0 before a site's first
-    seen: Tensor  # (n,) bool: whether it was there before
+    seen: Tensor  # (n,) bool: whether it took part before
     outputs: Tensor  # (labels, m) places in the vector of the output layer's parameters
     round: Tensor  # () rounds played: the seed of sampled permutations
 
@@ -35,9 +35,9 @@ class ShapFed(Method):
     """Class-specific Shapley values (CSSV), weighted aggregation (ShapFed-WA), personal models.
 
     The value of a class is, as in the authors' code, the cosine of a site's update and the sum of all by share of
-    images, in that class's parameters of the output layer: weights and bias of the last convolution, in a network with
-    heads for deep supervision those of the last one. A site's ψ is the mean over classes. A weight is not negative
-    (theirs may be), and 1/n where no γ is positive. A personal model comes with its site's own BatchNorm statistics.
+    images, in that class's parameters of the output layer: weights and bias of the last convolution, with heads for
+    deep supervision those of the last one. A site's ψ is the mean over classes. A weight is not negative (theirs may
+    be), and 1/n if no γ is positive. A personal model comes with its site's own BatchNorm statistics.
     Absent sites keep γ and model.
     """
 
@@ -58,6 +58,11 @@ class ShapFed(Method):
         site_work="training",
         paper="Tastan et al. 2024",
     )
+
+    @property
+    def has_site_models(self) -> bool:
+        """Of every reward but one model for all."""
+        return self.reward != "global"
 
     def start(self, model: Tensor, num_sites: int, layout: Layout) -> ShapFedState:
         """The state before round 0; ``model`` is (d,). ValueError: the network has no output layer to compare."""

@@ -1,19 +1,11 @@
-"""Standalone: every site trains alone, on its own images. What every fairness figure compares with."""
+"""Standalone: every site trains a local-only model. The reference of all fairness measures."""
 
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
-from fedmerit.core import About, Layout, Method, Needs, Outcome, Reports
-
-
-@dataclass(frozen=True)
-class StandaloneState:
-    """One model per site."""
-
-    models: Tensor  # (n, d)
+from fedmerit.core import About, Layout, Method, Needs, Outcome, Reports, SiteModels
 
 
 @dataclass(frozen=True)
@@ -24,8 +16,9 @@ class Standalone(Method):
     """
 
     needs: ClassVar[Needs] = Needs(
-        sites=1, unfiltered="no site gets anything of another's update, so that a filter would only spoil its own"
+        sites=1, unfiltered="no site gets anything of another's update, so a filter would only harm its own"
     )
+    has_site_models: ClassVar[bool] = True
     about: ClassVar[About] = About(
         contribution="none",
         weights="none",
@@ -34,13 +27,11 @@ class Standalone(Method):
         paper="baseline",
     )
 
-    def start(self, model: Tensor, num_sites: int, layout: Layout) -> StandaloneState:
+    def start(self, model: Tensor, num_sites: int, layout: Layout) -> SiteModels:
         """All sites start from one model (d,)."""
-        return StandaloneState(model.repeat(num_sites, 1))
+        return SiteModels(model.repeat(num_sites, 1))
 
-    def round(self, state: StandaloneState, updates: Tensor, reports: Reports) -> tuple[StandaloneState, Outcome]:
-        """``updates`` (n, d): w_i ← w_i + Δ_i. Nobody contributes to anybody; weights are sample shares."""
+    def round(self, state: SiteModels, updates: Tensor, reports: Reports) -> tuple[SiteModels, Outcome]:
+        """``updates`` (n, d): w_i ← w_i + Δ_i. Contributions are 0; weights are sample shares."""
         models = state.models + updates
-        nothing = torch.zeros(len(updates), dtype=torch.float64)
-        contribution = nothing.where(reports.present, torch.nan)
-        return StandaloneState(models), Outcome(contribution, nothing, reports.data_share, models)
+        return SiteModels(models), Outcome.without_credit(reports, models)

@@ -1,7 +1,8 @@
-"""Coordinate-wise trimmed mean: Yin et al., Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates,
-ICML 2018.
+"""Coordinate-wise trimmed mean and median: Yin et al., Byzantine-Robust Distributed Learning: Towards Optimal
+Statistical Rates, ICML 2018.
 
-Of every parameter, what the sites ask for at either extreme does not count.
+The trimmed mean ignores the largest and smallest entries of every parameter's updates. As long as more than half of the
+sites are honest, no other can move a parameter of the median beyond their updates.
 """
 
 import math
@@ -28,7 +29,7 @@ class Trimmed(Method):
 
     about: ClassVar[About] = About(
         contribution="none",
-        weights="equal, but for the extremes of each parameter",
+        weights="equal, except the extremes of each parameter",
         download="global model",
         site_work="training",
         paper="Yin et al. 2018",
@@ -43,5 +44,33 @@ class Trimmed(Method):
         present = reports.present
         cut = math.floor(self.beta * int(present.sum()) + 1e-9)
         model = state.model + trimmed_mean(updates[present], cut)
+        weights = share(present, present)
+        return FedAvgState(model), Outcome.by_weights(weights, reports, model)
+
+
+@dataclass(frozen=True)
+class Median(Method):
+    """Of every parameter, the median of the present sites' updates (Algorithm 1, option I, Yin et al. 2018).
+
+    Of an even number, the mean of the two in the middle. No site has a weight in a median: the weights recorded, and
+    the credit, are equal shares, which say who had a voice and not whose update was taken.
+    """
+
+    about: ClassVar[About] = About(
+        contribution="none",
+        weights="none",
+        download="global model",
+        site_work="training",
+        paper="Yin et al. 2018",
+    )
+
+    def start(self, model: Tensor, num_sites: int, layout: Layout) -> FedAvgState:
+        """The state before round 0; ``model`` is (d,)."""
+        return FedAvgState(model)
+
+    def round(self, state: FedAvgState, updates: Tensor, reports: Reports) -> tuple[FedAvgState, Outcome]:
+        """``updates`` (n, d): w ← w + median Δ_i."""
+        present = reports.present
+        model = state.model + trimmed_mean(updates[present], (int(present.sum()) - 1) // 2)
         weights = share(present, present)
         return FedAvgState(model), Outcome.by_weights(weights, reports, model)

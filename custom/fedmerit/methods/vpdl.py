@@ -1,7 +1,7 @@
 """VPDL, vanilla private decentralised learning: the baseline of Tastan et al., CYCle, 2025 (Section 2.1).
 
-Every site keeps its own model and learns from all others' predictions alike: λ_(n,k) = 1 / (N - 1), everybody shares
-with everybody in every round. After CaPriDe learning (Tastan et al. 2023), without its encryption.
+Every site keeps its own model and learns from all others' predictions alike: λ_(n,k) = 1 / (N - 1), all sites share
+with all in every round. After CaPriDe learning (Tastan et al. 2023), without its encryption.
 """
 
 from dataclasses import dataclass
@@ -34,6 +34,7 @@ class VPDL(Method, LearnsFromPeers):
     kl: str = parameter("own_peer", "KL(own || peer), or peer_own: KL(peer || own)", choices=DIRECTIONS)
     exchange: str = parameter("relay", "of models: by the server; peer: from site to site", choices=EXCHANGES)
 
+    has_site_models: ClassVar[bool] = True
     about: ClassVar[About] = About(
         contribution="none",
         weights="none",
@@ -44,15 +45,15 @@ class VPDL(Method, LearnsFromPeers):
 
     @property
     def needs(self) -> Needs:
-        """A round together."""
-        return Needs(rounds=self.warmup + 1, why=f"with warmup={self.warmup} nobody learns from anybody before")
+        """A collaborative round."""
+        return Needs(rounds=self.warmup + 1, why=f"with warmup={self.warmup} no site learns from another before")
 
     def start(self, model: Tensor, num_sites: int, layout: Layout) -> VPDLState:
         """All sites start from one model (d,)."""
         return VPDLState(model.repeat(num_sites, 1), torch.tensor(0))
 
     def sharing(self, state: VPDLState) -> Sharing | None:
-        """Everybody with everybody, once the warm-up is over."""
+        """All sites with all, after the warm-up."""
         if state.round < self.warmup:
             return None
         n = len(state.models)
@@ -64,11 +65,9 @@ class VPDL(Method, LearnsFromPeers):
         return torch.ones_like(weights)
 
     def round(self, state: VPDLState, updates: Tensor, reports: Reports) -> tuple[VPDLState, Outcome]:
-        """``updates`` (n, d): θ_n ← θ_n + Δ_n. Nobody's contribution is known."""
+        """``updates`` (n, d): θ_n ← θ_n + Δ_n. No contribution is known."""
         models = state.models + updates
-        nothing = torch.zeros(len(updates), dtype=torch.float64)
-        contribution = nothing.where(reports.present, torch.nan)
-        outcome = Outcome(contribution, nothing, reports.data_share, models, pairs=dict(reports.pairs))
+        outcome = Outcome.without_credit(reports, models, pairs=dict(reports.pairs))
         return VPDLState(models, state.round + 1), outcome
 
     def learn_from(self, view: PeerView) -> PeerTerm:

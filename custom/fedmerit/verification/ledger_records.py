@@ -39,7 +39,7 @@ LEDGER_OPTIONAL: Mapping[str, Shape] = {  # those of earlier versions lack some
     "guard": object_shape(
         {
             "bounds": mapping_shape(mapping_shape(NUMBER)),
-            "signs": mapping_shape(list_shape(TEXT)),
+            "indicators": mapping_shape(list_shape(TEXT)),
             "verdicts": list_shape(TEXT),
             "enrolled": mapping_shape(object_shape({"cases": mapping_shape(WHOLE), "slices": mapping_shape(WHOLE)})),
         }

@@ -19,7 +19,7 @@ from fedmerit.trainers.monai_trainer.overlaps import COUNTS, Overlap, mean_dice
 from fedmerit.verification.site_logs import Record
 
 TABLES: Mapping[str, str] = {"weight": "weights", "contribution": "contributions"}  # by quantity, its part of a record
-FLAGS_QUANTITY = "signs"  # in results.csv are those of the round, in the ledger those that last
+FLAGS_QUANTITY = "indicators"  # in results.csv are those of the round, in the ledger those that last
 PLACES = 6  # after the point, of what a record has of bounds
 BEST = "testing_best"  # that of the best round's models
 UNION = "union"  # the split whose rows have scores alone: whoever tested them counted the voxels
@@ -136,12 +136,12 @@ def _compare_guard(values: Values, record: Record, path: Path) -> None:
     for site in record["participants"]:
         said = float(site in guard["verdicts"])
         _require_same(values.get((round, site, "verdict")), said, path, round, site, "verdict")
-        seen, lasting = values.get((round, site, FLAGS_QUANTITY)), len(guard.get("signs", {}).get(site, ()))
+        seen, lasting = values.get((round, site, FLAGS_QUANTITY)), len(guard.get("indicators", {}).get(site, ()))
         if seen is None or not seen >= lasting:
             raise BadInput(
                 f"{path}: {FLAGS_QUANTITY} of {site} in round {round} is {seen}, the ledger has {lasting} that last"
             )
-        for name in ("clipped", "statistics_bound", "part", "counted_images"):
+        for name in ("clipped", "statistics_bound", "reward_group_share", "counted_images"):
             bound, found = guard.get("bounds", {}).get(name, {}).get(site), values.get((round, site, name))
             if bound is not None:
                 rounded = None if found is None else _rounded(found)
@@ -255,7 +255,9 @@ FINAL_QUANTITIES: Mapping[str, Sequence[str]] = {  # by split, the quantities wr
     "testing": (*MEASURED, "bytes_received", "rejected"),
     BEST: MEASURED,
     UNION: SCORES,
-    **{f"{split}_{name}": (*MEASURED, "choice") for split in ("validation", "testing") for name in FINISHED},
+    **{
+        f"{split}_{name}": (*MEASURED, "final_model_choice") for split in ("validation", "testing") for name in FINISHED
+    },
 }
 ADDED = "it was put in: take the file from whom it was sent to when the run ended"
 

@@ -10,13 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from fedmerit.core import DECIMALS, RANGES
+from fedmerit.core import DECIMALS
+from fedmerit.methods.registry import asked_quantities
 from fedmerit.records.ciphertexts import Ciphertexts
 from fedmerit.trainers.monai_trainer.overlaps import COUNTS, UNITS, Overlap, Surface
 from fedmerit.wire.inspection import CASE, DIGEST
 from fedmerit.wire.messages import REASONS
 from fedmerit.wire.survey import AREA, LEAST, TOO_FEW, VOLUME, Surveyed
 
+ASKED = sorted({name.rstrip("_0123456789") for name in asked_quantities()})
 LISTED: Mapping[str, str] = {
     "update": "what training changed, entry by entry, by parameter name; float32. The server forgets it after the "
     "round, but where the run's plan says keep_updates",
@@ -27,7 +29,7 @@ LISTED: Mapping[str, str] = {
     "overlaps": "voxels in prediction and reference, by position in the split and label: of received or tested models; "
     "of the final models also how far their surfaces lie apart",
     "trained_overlaps": "likewise of the model it trained, where the run asks for that",
-    "values": f"numbers the method asks for, some of {', '.join(RANGES)}",
+    "values": f"numbers the method asks for, some of {', '.join(ASKED)}",
     "pairs": "numbers the method asks a site to say of others, by their names",
     "increases": "what the loss rises by without each neuron of a model, summed over images",
     "images": "over how many images",
@@ -136,8 +138,9 @@ def _ciphertexts(value: Mapping[str, Any], decimals: int) -> dict[str, tuple[byt
 
 
 def _values(value: Mapping[str, Any], decimals: int) -> dict[str, float]:
+    asked = asked_quantities()
     for name in _bounded(value, "values"):
-        if name.rstrip("_0123456789") not in RANGES or len(name) > 40:
+        if name not in asked:
             raise Withheld("values: a name that no method asks for")
     return {name: _number(one, decimals) for name, one in value.items()}
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedmerit.capabilities import AllocatesNeurons, EvaluatesCandidates, LearnsFromPeers
+from fedmerit.capabilities import capabilities
 from fedmerit.configuration.observation import parse
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.errors import Refused
@@ -44,15 +44,16 @@ def allowance(config: RunConfiguration, split: str, round: int, sites: int) -> i
     """How many models the run needs evaluated on a split in a round; ``sites`` is how many take part."""
     if not 0 <= round <= config.rounds:
         return 0
-    method, over, rated = config.build_guarded_method(), round == config.rounds, _rated(config, round, sites)
-    finish = FINISH if over and config.training.finish == "own" else 0
+    can, over = capabilities(config.build_guarded_method()), round == config.rounds
+    rated = _rated(config, round, sites)
+    finish = FINISH if over and config.training.final_model == "selected" else 0
     if split == SERVER_SPLIT:
-        candidates = method.most_candidates(sites) if isinstance(method, EvaluatesCandidates) and not over else 0
+        candidates = can.candidates.most_candidates(sites) if can.candidates and not over else 0
         return candidates + rated
     if split == "validation":
         observed = 0 if over else sum(parse(spec).most_models(sites) for spec in config.values)
         own = 2 if over else 1  # the final model and the best round's, or what it begins a round with
-        peers = sites - 1 if isinstance(method, LearnsFromPeers) and not over else 0  # it learns from, and may score
+        peers = sites - 1 if can.peers and not over else 0  # it learns from, and may score
         return own + peers + rated + observed + finish
     if split == "testing":
         return 2 * sites + finish if over else 0  # the final models, and those of the best round
@@ -61,10 +62,10 @@ def allowance(config: RunConfiguration, split: str, round: int, sites: int) -> i
 
 def _rated(config: RunConfiguration, round: int, sites: int) -> int:
     """How many models without a site, and with all beside them, the round rates: on either split of `RATING_SPLITS`."""
-    needs, guard = config.build_method().needs, config.guard
-    if guard.guard != "on" or not needs.without_each or round % guard.rate_every or round + 1 >= config.rounds:
+    measures, guard = capabilities(config.build_method()).leave_one_out, config.guard
+    if guard.guard != "on" or round % guard.rate_every or round + 1 >= config.rounds:
         return 0
-    return sites + int(needs.others_lose)
+    return sites + int(measures.needs_others) if measures and measures.measured_by_others else 0
 
 
 def require_within_budget(
@@ -118,9 +119,9 @@ def require_within_budget(
 
 def _require_kind(task: WithModels, config: RunConfiguration) -> None:
     """`Refused` where a task asks for more than Dice, and the run's settings say nothing of it."""
-    method = config.build_guarded_method()
+    can = capabilities(config.build_guarded_method())
     if isinstance(task, ImportanceTask):
-        due = method.importance_schedule(task.round) if isinstance(method, AllocatesNeurons) else None
+        due = can.neurons.importance_schedule(task.round) if can.neurons else None
         if due is None or not due[1] or task.split != SERVER_SPLIT or (task.order, task.images) != due:
             what = f"{task.order} importance of neurons on {task.images} images of the {task.split} split"
             expected = f"{due[0]} on {due[1]} of the {SERVER_SPLIT} split" if due and due[1] else "none"
@@ -130,9 +131,9 @@ def _require_kind(task: WithModels, config: RunConfiguration) -> None:
             raise Refused(NOT_FOR_OTHERS, "BatchNorm statistics on training images; statistics=recalibrated is not set")
         if task.purpose is Purpose.ESTIMATE and task.split != "training":
             raise Refused(NOT_FOR_OTHERS, f"BatchNorm statistics on the {task.split} split, expected training")
-        if task.purpose is Purpose.FINISH and config.training.finish != "own":
-            raise Refused(NOT_FOR_OTHERS, "what the site takes home; finish=own is not set")
-        bins = method.loss_bins if isinstance(method, EvaluatesCandidates) and task.split == SERVER_SPLIT else 0
+        if task.purpose is Purpose.FINISH and config.training.final_model != "selected":
+            raise Refused(NOT_FOR_OTHERS, "what the site takes home; final_model=selected is not set")
+        bins = can.loss_bins if task.split == SERVER_SPLIT else 0
         if task.bins not in (0, bins):
             what = f"losses in {task.bins} bins of images of the {task.split} split"
             raise Refused(NOT_NEEDED, f"{what} in round {task.round}; {config.method} needs {bins or 'none'} there")

@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping
 import torch
 from torch import Tensor
 
-from fedmerit.capabilities import LearnsFromPeers, TrainsLocally
-from fedmerit.core import Method, allowed
+from fedmerit.capabilities import capabilities
+from fedmerit.core import Method
 from fedmerit.flat import Buffers
 from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT, SPLITS
 from fedmerit.trainers.monai_trainer.overlaps import UNITS, Overlap, Surface
@@ -91,7 +91,7 @@ def _check_reply(
     for name, value in answer.values.items():
         if name not in method.asks:
             return f"value {name!r}, which the method does not ask for"
-        low, high = allowed(name)
+        low, high = method.asks[name]
         if not low <= value <= high:
             return f"{name} {value}, expected {low:g} to {high:g}"
     if not (math.isnan(answer.train_loss) or abs(answer.train_loss) <= LARGEST):
@@ -101,7 +101,7 @@ def _check_reply(
 
 def _check_vectors(vectors: Mapping[str, Tensor], model: Tensor, method: Method) -> str | None:
     """What is wrong with what a site sends beside its update."""
-    expected = method.vectors if isinstance(method, TrainsLocally) else ()
+    expected = capabilities(method).vectors
     if set(vectors) != set(expected):
         return f"vectors {', '.join(sorted(vectors)) or '(none)'!s:.100}, expected {', '.join(expected) or '(none)'}"
     faults = (check_model(vector, {}, model, {}, name) for name, vector in vectors.items())
@@ -147,10 +147,11 @@ def check_model(vector: Tensor, buffers: Buffers, like: Tensor, like_buffers: Bu
 
 def _check_pairs(pairs: Mapping[str, Mapping[str, float]], others: Collection[str], method: Method) -> str | None:
     """What is wrong with what a site says of the others."""
+    quantities = capabilities(method).peer_quantities
     for name, values in pairs.items():
-        if not isinstance(method, LearnsFromPeers) or name not in method.peer_quantities:
+        if name not in quantities:
             return f"{name!r} of other sites, which the method does not ask for"
-        low, high = allowed(name)
+        low, high = quantities[name]
         for site, value in values.items():
             if site not in others:
                 return f"{name} of {site!r:.40}, which is none of the other sites"
@@ -212,8 +213,7 @@ def _check_evaluated(answer: Evaluated, task: Evaluation, labels: tuple[str, ...
         return "evaluation with another reference for one model than for another"
     if answer.losses.shape != (task.count, task.bins):
         return f"losses of shape {tuple(answer.losses.shape)}, expected {(task.count, task.bins)}"
-    low, high = allowed("loss_bin")
-    if not all(low <= count <= high for count in answer.losses.flatten().tolist()):
+    if not all(0 <= count <= MOST_IMAGES for count in answer.losses.flatten().tolist()):
         return "counts of losses that are no counts"
     if len(set(answer.losses.sum(dim=1).tolist())) > 1:
         return "losses of more images for one model than for another"

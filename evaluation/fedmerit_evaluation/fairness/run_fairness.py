@@ -47,8 +47,8 @@ def measure_runs(
         seed: of the bootstrap.
 
     Raises:
-        BadInput: no run is finished, runs do not belong together, ``standalone`` or ``label`` names none, or the ground truth
-            is not of these sites or incomplete.
+        BadInput: no run is finished, runs do not belong together, ``standalone`` or ``label`` names none, or the
+            ground truth is not of these sites or incomplete.
     """
     folders = _folders(paths)
     beside = _folders([Path(name) for name in standalone if Path(name).is_dir()])

@@ -105,7 +105,7 @@ def _contribution(results: Results) -> pd.DataFrame:
 
 def _by_server(results: Results) -> pd.DataFrame:
     total = participants(results)
-    for name in ("flagged", "rejected", "removed"):
+    for name in ("flagged", "rejected", "expelled"):
         total += of_rounds(results, name).reindex_like(total).fillna(0)
     return total
 

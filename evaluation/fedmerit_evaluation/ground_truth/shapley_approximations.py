@@ -98,7 +98,7 @@ class Sampling:
         return Estimate(values, errors, len(whole), tuple(needed), "" if needed else ended)
 
     def coefficients(self, game: Game) -> dict[Coalition, FloatArray]:
-        """(n,) coefficients of each coalition's utility in the estimate: sums over its permutations, truncated alike."""
+        """(n,) coefficients of each coalition's utility in the estimate: sums over its permutations."""
         names = sorted(self.sites)
         found = {EMPTY_COALITION: np.zeros(len(names))}
         count = self.estimate(game).permutations

@@ -88,12 +88,12 @@ def _indicators(run: Run) -> Mapping[tuple[int, str], tuple[str, ...]]:
         run.path,
         lambda record: [
             ((int(record["round"]), str(site)), tuple(kinds))
-            for site, kinds in record.get("guard", {}).get("signs", {}).items()
+            for site, kinds in record.get("guard", {}).get("indicators", {}).items()
         ],
     )
 
 
-FLAGS = ("flagged", "rejected", "removed")
+FLAGS = ("flagged", "rejected", "expelled")
 BY_SERVER = "server"  # the detector that repeats `list_flags`
 
 
@@ -115,7 +115,6 @@ def list_flags(runs: Sequence[Run]) -> pd.DataFrame:
             for number in range(one.since, run.rounds_done if one.lifted is None else one.lifted)
         ]
     table = pd.DataFrame(rows, columns=["Method", "Seed", "Site", "What", "Rounds", "Reason"])
-    table["What"] = table["What"].replace("removed", "expelled")
     keys = ["Method", "Seed", "Site", "What", "Reason"]
     grouped = table.groupby(keys, sort=False)["Rounds"].agg(format_ranges).reset_index()
     return pd.DataFrame(grouped[["Method", "Seed", "Site", "What", "Rounds", "Reason"]])
@@ -220,7 +219,7 @@ def _reason(run: Run, site: str, what: str, number: int, split: str, reasons: Ma
         return "no usable reply to the final test"
     if what == "rejected":
         return reasons.get((number, site), "the ledger gives no reason")
-    if what == "removed":
+    if what == "expelled":
         return _threshold(run)
     method = run.info["method"]
     if method in METHODS and issubclass(METHODS[method], FedCE):
@@ -252,11 +251,11 @@ BOUNDS = {  # by quantity: what was bounded, and how
         f"change clipped to {bounds.STATISTICS_FACTOR:g} times the others' median",
     ),
     "counted_images": ("number of images", f"capped at {bounds.COUNT_FACTOR:g} times the others' median"),
-    "part": (
+    "reward_group_share": (
         "reward",
         "shared within a reward group: one organisation, shared cases, or near copies of updates",
     ),
-    "apart": ("ratings of other sites", "outliers among the raters, left out"),
+    "rater_outlier": ("ratings of other sites", "outliers among the raters, left out"),
 }
 
 
@@ -284,7 +283,7 @@ def _list_bounds(run: Run) -> list[tuple[str, int, str, str, str, float]]:
         if quantity == "counted_images":
             left = values / counts.reindex(values.index)
         else:
-            left = 1 - values if quantity == "apart" else values
+            left = 1 - values if quantity == "rater_outlier" else values
         for site, own in left[left < 1 - ROUNDING].groupby("site", sort=True):
             rounds = own.index.get_level_values("round")
             found.append(

@@ -180,7 +180,7 @@ def with_intervals(columns: Mapping[str, pd.DataFrame | pd.Series], names: Mappi
 
 
 BEST = "testing_best"
-RECEIVED = {"Received": "given", "Local": "alone", "Final": "finished"}  # by the ends of the splits' names
+RECEIVED = {"Received": "given", "Local": "local_only", "Final": "selected"}  # by the ends of the splits' names
 DICE = HEADINGS["dice"]
 
 

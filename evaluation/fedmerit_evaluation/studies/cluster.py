@@ -251,7 +251,7 @@ def _failure(future: "Future") -> str | None:
     error = future.exception()
     if isinstance(error, KilledWorker):
         return (
-            f"{error.allowed_failures + 1} of its processes died: memory may be too small; the same command resumes it, "
+            f"{error.allowed_failures + 1} of its processes died: memory may be too small; the same command resumes, "
             "fewer --jobs give each more memory"
         )
     return f"{type(error).__name__}: {error}" if error is not None else future.result()

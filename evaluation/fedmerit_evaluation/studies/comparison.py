@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from fedmerit.capabilities import PoolsImages
+from fedmerit.capabilities import capabilities
 from fedmerit.engines import runs
 from fedmerit.engines.given_contributions import format_setting, read_contributions
 from fedmerit.errors import BadInput, RunFailed
@@ -99,7 +99,7 @@ def prepare(
                     if not (from_standalone and value == STANDALONE)
                 }
                 asked = {**options, "method": item.method, "seed": seed, "settings": {**settings, **own}}
-                if issubclass(METHODS[item.method], PoolsImages):
+                if capabilities(METHODS[item.method]()).pools_images:
                     asked["engine"] = "local"  # it has no other engine, and this one waits for all sites
                     asked.pop("round_timeout", None)
                 standalone = out / f"{STANDALONE}_seed{seed}" if from_standalone else None

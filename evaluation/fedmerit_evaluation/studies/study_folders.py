@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fedmerit.capabilities import PoolsImages, TrainsLocally
+from fedmerit.capabilities import capabilities
 from fedmerit.configuration.run import RunConfiguration, Training, make_configuration
 from fedmerit.engines import resumption
 from fedmerit.errors import BadInput
@@ -54,11 +54,11 @@ def parse_methods(text: str, sites: Sequence[str] | None = None, attacked: bool 
 
 def _all(sites: Sequence[str] | None, attacked: bool) -> list[MethodSpec]:
     """All methods at their defaults, without those that need another optimizer."""
+    by_name = {name: capabilities(kind()) for name, kind in METHODS.items()}
     others = {
         name
-        for name, kind in METHODS.items()
-        if (issubclass(kind, TrainsLocally) and kind.optimizers and Training().optimizer not in kind.optimizers)
-        or (attacked and issubclass(kind, PoolsImages))
+        for name, can in by_name.items()
+        if (can.optimizers and Training().optimizer not in can.optimizers) or (attacked and can.pools_images)
     }
     fit = [name for name in METHODS if sites is None or check_sites(name, METHODS[name](), sites) is None]
     return [MethodSpec(name, name, {}) for name in fit if name not in others]

@@ -85,7 +85,7 @@ class MultiRoundValues(Estimator):
     about: ClassVar[str] = (
         "multi-round reconstruction (MR, Song et al. 2019): values of each round's mixtures of updates, summed"
     )
-    observes: ClassVar[str] = "in_run"
+    observes: ClassVar[str] = "multi_round"
     in_dice: ClassVar[bool] = True
 
     def values(self, run: ObservedRun) -> FloatArray:
@@ -117,7 +117,7 @@ class OneRoundValues(Estimator):
     about: ClassVar[str] = (
         "one-round reconstruction (OR, Song et al. 2019): values of coalitions' models rebuilt from the updates"
     )
-    observes: ClassVar[str] = "carried"
+    observes: ClassVar[str] = "one_round"
     in_dice: ClassVar[bool] = True
 
     def values(self, run: ObservedRun) -> FloatArray:
@@ -136,7 +136,7 @@ class LeaveOneOutLossValues(Estimator):
     last: int = parameter(0, "rounds that count, the last ones observed; 0: all", low=0)
 
     about: ClassVar[str] = "loss of the others' Dice by the new model without the site, summed over rounds"
-    observes: ClassVar[str] = "others_lose"
+    observes: ClassVar[str] = "leave_one_out_loss"
     in_dice: ClassVar[bool] = True
 
     def values(self, run: ObservedRun) -> FloatArray:
@@ -166,7 +166,7 @@ class LocalOnlyValues(Estimator):
     )
 
     about: ClassVar[str] = "Dice of each site's local-only model on all sites' patients"
-    observes: ClassVar[str] = "alone"
+    observes: ClassVar[str] = "local_only"
     in_dice: ClassVar[bool] = True
 
     def values(self, run: ObservedRun) -> FloatArray:
@@ -229,8 +229,8 @@ def _placed(values: FloatArray, game: RoundGame, sites: Sequence[str]) -> FloatA
 
 
 ESTIMATORS: Mapping[str, type[Estimator]] = {
-    "in_run": MultiRoundValues,
-    "carried": OneRoundValues,
-    "others_lose": LeaveOneOutLossValues,
-    "alone": LocalOnlyValues,
+    "multi_round": MultiRoundValues,
+    "one_round": OneRoundValues,
+    "leave_one_out_loss": LeaveOneOutLossValues,
+    "local_only": LocalOnlyValues,
 }

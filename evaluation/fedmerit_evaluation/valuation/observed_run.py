@@ -206,7 +206,7 @@ class ObservedRun:
 
     def _parts(self, number: int, coalitions: Sequence[Coalition]) -> dict[str, dict[str, float]]:
         """The reward groups of a round: sites that share a reward and are always in the same coalitions."""
-        table = self.results.rounds.of("part")
+        table = self.results.rounds.of("reward_group_share")
         of_round = table[table.index.get_level_values("round") == number].max()
         part = {str(site): float(value) for site, value in of_round[of_round < 1].items()}
         groups: dict[tuple[bool, ...], dict[str, float]] = {}

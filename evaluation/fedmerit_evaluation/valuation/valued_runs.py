@@ -128,7 +128,7 @@ def value_tables(valued: Valued) -> list[Table]:
     observed = {name for run in valued.runs for name in run.seconds} - {"training"}
     if observed:
         tables.append(_costs(valued.runs, sorted(observed)))
-    if "in_run" in observed:
+    if "multi_round" in observed:
         tables.append(_benefit_table(valued.runs))
     return tables
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from fedmerit.capabilities import AllocatesNeurons, EvaluatesCandidates, LearnsFromPeers
+from fedmerit.capabilities import capabilities
 from fedmerit.core import Layout, Method, Reports
 from fedmerit.errors import BadInput
 from fedmerit.federation.round_updates import measure_updates, rows
@@ -68,6 +68,7 @@ def _method(name: str) -> Method:
     if name not in METHODS:
         raise BadInput(f"--methods {name}: unknown; there are {', '.join(METHODS)}")
     method = METHODS[name]()
-    if isinstance(method, EvaluatesCandidates | LearnsFromPeers | AllocatesNeurons):
+    can = capabilities(method)
+    if can.candidates or can.peers or can.neurons:
         raise BadInput(f"--methods {name}: needs more than updates for a round; measure it with `fedmerit bench speed`")
     return method

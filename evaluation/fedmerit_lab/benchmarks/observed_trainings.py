@@ -24,8 +24,9 @@ from fedmerit_evaluation.valuation.valued_runs import value_runs
 
 TOGETHER, ALONE = "fedavg", "standalone"  # methods of the trainings
 ESTIMATORS = (
-    "in_run", "in_run:voice=others", "in_run:kind=leave_one_out", "in_run:weigh=progress", "carried",
-    "carried:kind=leave_one_out", "others_lose", "alone", "alone:voice=others", "contribution", "data_size",
+    "multi_round", "multi_round:voice=others", "multi_round:kind=leave_one_out", "multi_round:weigh=progress",
+    "one_round", "one_round:kind=leave_one_out", "leave_one_out_loss", "local_only", "local_only:voice=others",
+    "contribution", "data_size",
     "label_volume", "knn_shapley", "label_distance", "intensity_distance",
 )  # fmt: skip
 

@@ -227,7 +227,7 @@ METHODS: Mapping[str, tuple[str, Mapping[str, object]]] = {
     "fedavg": ("fedavg", {}),
     "fedce times": ("fedce", {}),
     "fedce plus": ("fedce", {"combine": "plus"}),
-    "fedce server": ("fedce", {"estimate": "server"}),
+    "fedce server": ("fedce_nvflare", {}),
     "cgsv": ("cgsv", {}),
     "rffl": ("rffl", {}),
     "cffl": ("cffl", {}),

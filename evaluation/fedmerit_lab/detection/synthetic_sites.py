@@ -12,8 +12,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from fedmerit.capabilities import Candidates, EvaluatesCandidates
-from fedmerit.core import CandidateResults, Layout, Method, Outcome, OwnUpdate, Reports, SiteView
+from fedmerit.capabilities import Candidates, OwnUpdate, capabilities
+from fedmerit.core import CandidateResults, Layout, Method, Outcome, Reports, SiteView
 from fedmerit.guard import cross_evaluation
 from fedmerit.guard.guard import Guard, RoundReplies, Ruling
 from fedmerit.guard.history import History
@@ -82,8 +82,9 @@ def play(
     on_round: Callable[[MonitoredRound], None] = lambda seen: None,
 ) -> SimulatedRounds:
     """Rounds of one federation; ``guard`` None: without one; ``on_round`` is called with what a server sees of each."""
-    if guard is not None:
-        method = method.without_self_reports
+    if guard is not None and (trusting := capabilities(method).self_reports):
+        method = trusting.without_self_reports
+    can = capabilities(method)
     n, draw = len(players), torch.Generator().manual_seed(random_seed(seed, "made-up sites"))
     optima = _optima(draw)
     models = torch.zeros(SIZE)
@@ -104,11 +105,11 @@ def play(
         updates = torch.empty(n, SIZE)
         values = {name: torch.full((n,), torch.nan, dtype=torch.float64) for name in method.asks}
         for i, player in enumerate(players):
-            part = None
-            if before is not None and weights is not None and 0 < weights[i] < 1:
-                part = OwnUpdate(before[i], trained[i], float(weights[i]), dice[i])
             losses = ((1 - dice[i](held[i])) * SPREAD).clamp(0, 1)
-            said = method.report(SiteView(held[i], partial(torch.clone, losses), part)) if method.asks else {}
+            view = SiteView(held[i], partial(torch.clone, losses))
+            said = method.report(view) if method.asks else {}
+            if can.leave_one_out and before is not None and weights is not None and 0 < weights[i] < 1:
+                said |= can.leave_one_out.measure(view, OwnUpdate(before[i], trained[i], float(weights[i]), dice[i]))
             for name, value in player.claim(dict(said)).items():
                 values[name][i] = value
             random = torch.Generator().manual_seed(random_seed(seed, number, i, "player"))
@@ -124,8 +125,8 @@ def play(
         if guard:
             history, ruling = guard.rule(history, RoundReplies(updates, reports, last_step))
             updates, reports = ruling.updates, ruling.reports
-        if isinstance(method, EvaluatesCandidates):
-            candidates = method.candidates(state, updates, reports)
+        if can.candidates:
+            candidates = can.candidates.candidates(state, updates, reports)
             if candidates is not None:
                 ratings, losses_of = _rated(candidates, players, optima)
                 results = CandidateResults(ratings.mean(dim=0), losses_of)
@@ -136,7 +137,7 @@ def play(
         last_step = outcome.weights.float() @ updates
         if guard and ruling:
             history = guard.after(history, ruling, outcome)
-            if method.needs.without_each and number % guard.settings.rate_every == 0:
+            if can.leave_one_out and can.leave_one_out.measured_by_others and number % guard.settings.rate_every == 0:
                 history = _measured(guard, history, ruling, outcome, held, updates, players, optima)
             updates = ruling.own
             given, outcome = outcome, ruling.settled(outcome, held)

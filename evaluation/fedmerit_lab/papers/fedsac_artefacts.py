@@ -83,7 +83,7 @@ def _nested(study: Study, artefact: Artefact) -> Made:
         return Made(tables, notes=["Of trainings it was not asked: FedSAC needs images set aside for the server."])
     results = study.results(need)
     goods = {
-        "more neurons": last_round_values(results, "held"),
+        "more neurons": last_round_values(results, "neuron_share"),
         "lower loss": -last_round_values(results, "train_loss"),
     }
     goods["higher Dice"] = site_dice(results)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from fedmerit.capabilities import EvaluatesCandidates
+from fedmerit.capabilities import capabilities
 from fedmerit.configuration.run import parameter_names
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json, write_json
@@ -210,7 +210,7 @@ class Study:
 
     def can_train(self, label: str) -> bool:
         """Whether a method has what it needs: some need images set aside for the server."""
-        return self.has_server_set or not issubclass(METHODS[label.split(":")[0]], EvaluatesCandidates)
+        return self.has_server_set or not capabilities(METHODS[label.split(":")[0]]()).candidates
 
     def results(self, need: Need) -> Results:
         """The results of the finished trainings of a need, the same value as long as no other is finished.

@@ -28,7 +28,7 @@ def test_what_is_set_goes_before_the_recipe():
         ("prostate", {}, (2, True)),
         ("fundus", {}, (2, True)),
         ("fundus", {"batch_size": 16, "largest": "false"}, (16, False)),
-        ("fundus", {"recipe": "unet"}, (8, False)),
+        ("fundus", {"recipe": "quick"}, (8, False)),
         ("a task of others", {}, (8, False)),
     ],
 )
@@ -48,7 +48,7 @@ def test_a_tasks_steps_are_of_its_batches(settings, steps):
 
 
 def test_an_unknown_recipe_is_named():
-    with pytest.raises(BadInput, match=r"recipe 'slow'.*default, quick, unet"):
+    with pytest.raises(BadInput, match=r"recipe 'slow'.*default, quick"):
         with_recipe({"recipe": "slow"})
 
 

@@ -7,9 +7,6 @@ import pytest
 
 from fedmerit.configuration.run import TASKS, Network, RunConfiguration, Training, make_configuration
 from fedmerit.errors import BadInput
-from fedmerit.methods.cffl import CFFL
-from fedmerit.methods.cffl_released import CFFLReleased
-from fedmerit.methods.fedce_nvflare import FedCENVFlare
 from fedmerit.methods.registry import METHODS
 
 NETWORK = TASKS["fundus"]
@@ -44,7 +41,7 @@ def test_no_name_stands_for_two_things():
 
 def test_text_becomes_the_type_of_its_field():
     made = config(combine="plus", lr="1e-3", augment="true", amp="false", batch_size="4", width="8", norm="group")
-    assert made.parameters == {"combine": "plus", "estimate": "site", "error": "absolute"}
+    assert made.parameters == {"combine": "plus", "error": "absolute"}
     assert made.training == Training(lr=1e-3, augment=True, amp=False, batch_size=4)
     assert (made.network.width, made.network.norm) == (8, "group")
     assert type(made.training.batch_size) is int
@@ -56,7 +53,7 @@ def test_text_becomes_the_type_of_its_field():
     ("name", "value", "message"),
     [
         ("combine", "product", "expected one of times, plus"),
-        ("estimate", "", "expected one of site, server"),
+        ("combine", "", "expected one of times, plus"),
         ("combine", 1, "combine: .*string"),
         ("loss", "focal", "expected one of dice_ce, dice"),
         ("lr", "fast", "lr: .*number"),
@@ -94,7 +91,7 @@ def test_a_run_has_a_round(rounds):
     [("cycle", {}, 10), ("vpdl", {"warmup": "2"}, 3), ("cycle", {"warmup": "2", "warmup_by": "own"}, 3)],
 )
 def test_rounds_in_which_nobody_would_learn_from_anybody_are_refused(method, settings, least):
-    with pytest.raises(BadInput, match=f"method {method} needs {least} or more: with warmup=. nobody learns"):
+    with pytest.raises(BadInput, match=f"method {method} needs {least} or more: with warmup=. no site learns"):
         config(method, least - 1, **settings)
     assert config(method, least, **settings).rounds == least
 
@@ -138,19 +135,6 @@ def test_a_configuration_survives_json(method):
         assert type(again.build_method()) is METHODS[method]
 
 
-def test_a_configuration_knows_the_variant_of_its_method():
-    made = config("fedce", estimate="server")
-    assert made.parameters == {"combine": "times", "estimate": "server", "error": "absolute"}
-    assert type(made.build_method()) is FedCENVFlare
-    again = RunConfiguration.from_dict(json.loads(json.dumps(made.to_dict())))
-    assert (again, type(again.build_method())) == (made, FedCENVFlare)
-    made = config("cffl", keep_own="yes", aggregation="sum")
-    assert (made.parameters["keep_own"], type(made.build_method())) == (True, CFFLReleased)
-    assert type(config("cffl", keep_own="no", alpha_growth="0").build_method()) is CFFL
-    with pytest.raises(BadInput, match="method cffl: reward='global': keep_own and aggregation belong"):
-        config("cffl", reward="global", aggregation="sum")
-
-
 @pytest.mark.parametrize(
     ("where", "value", "message"),
     [
@@ -186,22 +170,9 @@ def test_a_configuration_is_not_changed_by_what_it_was_made_from():
     assert made.parameters["combine"] == "plus"
 
 
-@pytest.mark.parametrize(("before", "now"), [("own", "method"), ("shared", "mean")])
-def test_statistics_of_cffl_are_read_as_earlier_versions_wrote_them(before, now):
-    stored = make_configuration("cffl", "fundus", 4, 0, NETWORK, {}).to_dict()
-    stored["parameters"]["statistics"] = before
-    assert RunConfiguration.from_dict(stored).training.statistics == now
-
-
 @pytest.mark.parametrize("name", ["momentum", "clip_norm"])
 def test_a_method_that_needs_plain_steps_takes_no_others(name):
     settings = {"optimizer": "sgd", name: "0.9"}
     with pytest.raises(BadInput, match=rf"{name}=0\.9: method scaffold"):
         make_configuration("scaffold", "fundus", 4, 0, NETWORK, settings)
     assert getattr(make_configuration("fedavg", "fundus", 4, 0, NETWORK, settings).training, name) == 0.9
-
-
-def test_nvflares_rule_has_no_error_of_the_others():
-    settings = {"estimate": "server", "error": "others"}
-    with pytest.raises(BadInput, match=r"error.*absolute, relative"):
-        make_configuration("fedce", "fundus", 4, 0, NETWORK, settings)

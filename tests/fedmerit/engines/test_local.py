@@ -70,7 +70,7 @@ def test_fewer_processes_than_sites_give_the_same(trained, assert_same_run, monk
     ("threads", "method", "settings"),
     [
         (3, "fedavg", ()),
-        (3, "fedce", ("estimate=server",)),
+        (3, "fedce_nvflare", ()),
         (3, "fedavg", ("augment=false", "norm=group", "residual_units=0")),
         (1, "standalone", ()),
     ],
@@ -101,7 +101,7 @@ def test_another_seed_gives_another_model(trained, model):
 
 @pytest.mark.slow
 def test_parameters_of_a_method_change_the_run(trained, model):
-    models = [model(trained(*setting)) for setting in ((), ("combine=plus",), ("estimate=server",))]
+    models = [model(trained(*setting)) for setting in ((), ("combine=plus",), ("error=relative",))]
     first = next(iter(models[0]))
     assert not any(torch.equal(models[one][first], models[two][first]) for one, two in [(0, 1), (0, 2), (1, 2)])
 

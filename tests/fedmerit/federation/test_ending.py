@@ -109,16 +109,16 @@ def test_the_last_record_has_digests_of_what_is_saved_and_of_the_best_round(ende
 
 
 def test_sites_choose_what_they_take_home_last(ended, tmp_path):
-    asked = ended(finish="own")
+    asked = ended(final_model="selected")
     assert asked_for(asked)[2:] == [("validation", Purpose.FINISH), ("testing", Purpose.FINISH)]
-    for name in ("given", "alone", "finished"):
+    for name in ("given", "local_only", "selected"):
         assert dice(tmp_path, f"testing_{name}") == dict.fromkeys(SITES, 0.4)
 
 
 def test_rows_stand_under_the_round_that_began_with_the_models_or_the_last(ended, tmp_path):
     """Of rounds 0 to 2: the final models would begin round 3; those of the best round began round 1."""
-    ended(best=70, finish="own")
-    splits = ("validation", "testing", "testing_best", "validation_finished", "testing_finished")
+    ended(best=70, final_model="selected")
+    splits = ("validation", "testing", "testing_best", "validation_selected", "testing_selected")
     assert [rounds_of(tmp_path, split) for split in splits] == [{3}, {2}, {1}, {2}, {2}]
 
 

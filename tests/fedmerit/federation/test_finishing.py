@@ -30,7 +30,7 @@ SETTINGS = {"architecture": "unet", "width": "4", "depth": "3", "lr": "0.02"}
 @pytest.fixture(scope="module")
 def finished(sites, tmp_path_factory):
     run = tmp_path_factory.mktemp("finished") / "run"
-    runs.create(run, "fedavg", sites, rounds=2, engine="local", settings=SETTINGS | {"finish": "own"})
+    runs.create(run, "fedavg", sites, rounds=2, engine="local", settings=SETTINGS | {"final_model": "selected"})
     runs.execute(run, lambda record: None)
     return run
 
@@ -49,23 +49,23 @@ def dice(run, split):
 
 
 def test_nobody_is_worse_off_on_its_own_validation_patients(finished):
-    home, given, alone = (dice(finished, f"validation_{name}") for name in ("finished", "given", "alone"))
+    home, given, alone = (dice(finished, f"validation_{name}") for name in ("selected", "given", "local_only"))
     assert set(home) == {"site1", "site2", "site3"}
     assert all(home[site] >= max(given[site], alone[site]) - 1e-9 for site in home)
 
 
 def test_what_was_given_is_the_run_s_model_and_what_was_trained_alone_is_standalone(finished, alone):
     assert dice(finished, "testing_given") == pytest.approx(dice(finished, "testing"))
-    assert dice(finished, "testing_alone") == dice(alone, "testing")
+    assert dice(finished, "testing_local_only") == dice(alone, "testing")
 
 
 def test_what_is_taken_home_lies_among_the_models_and_is_what_was_tested(finished, sites):
     for site in open_sites(sites):
         overlaps = evaluate(
-            load_network(finished / "models" / "finished", site.name), site.cases("testing"), site.labels, final=True
+            load_network(finished / "models" / "selected", site.name), site.cases("testing"), site.labels, final=True
         )
         own = dice_by_patient(site.cases("testing"), overlaps)
-        assert fmean(own.values()) == pytest.approx(dice(finished, "testing_finished")[site.name])
+        assert fmean(own.values()) == pytest.approx(dice(finished, "testing_selected")[site.name])
 
 
 def test_the_choice_is_made_once(finished, sites):
@@ -74,7 +74,7 @@ def test_the_choice_is_made_once(finished, sites):
     finisher = FinalModelSelector(config, SiteFolder(sites / "site1"), finished / "sites" / "site1", lambda: network)
     worst = initial_network(config.network, 5)
     again = finisher.finish((flat.get_parameters(worst), flat.get_buffers(worst)))
-    rows = read_results(finished).query("quantity == 'choice' and site == 'site1'")
+    rows = read_results(finished).query("quantity == 'final_model_choice' and site == 'site1'")
     assert set(rows["value"]) == {float(again.choice)}
     assert again.choice in range(GIVEN, ALONE + 9)
 

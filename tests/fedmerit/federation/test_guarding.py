@@ -226,7 +226,7 @@ def test_a_servers_own_images_say_it_alone(tmp_path, monkeypatch, error, expecte
 
 
 def test_what_the_others_lose_needs_the_guard():
-    with pytest.raises(BadInput, match="guard=off: fedce needs what the others lose"):
+    with pytest.raises(BadInput, match="guard=off: fedce needs the others' error"):
         tiny_plan("fedce", 4, guard="off", error="others")
 
 
@@ -250,7 +250,7 @@ def test_a_verdict_withholds_weight_and_model_and_is_recorded(tmp_path):
     play(federation, change=idle)
     last = ledger(tmp_path / "run")[-1]
     assert last["guard"]["verdicts"] == ["Birch"]
-    assert set(last["guard"]["signs"]["Birch"]) >= {"length", "direction"}
+    assert set(last["guard"]["indicators"]["Birch"]) >= {"length", "direction"}
     assert last["weights"]["Birch"] == 0
     assert sum(last["weights"].values()) == pytest.approx(1)
     rows = read_results(tmp_path / "run").query("round == 5 and site == 'Birch' and split == ''")
@@ -349,7 +349,7 @@ def test_a_verdict_leaves_the_others_one_model_with_the_mean_of_their_statistics
 
 
 def test_values_are_observed_while_a_verdict_stands(tmp_path):
-    config = replace(plan("fedavg", 6), values=("in_run",))
+    config = replace(plan("fedavg", 6), values=("multi_round",))
     play(Federation(config, SITES, tmp_path / "run"), change=idle)
     assert ledger(tmp_path / "run")[-1]["guard"]["verdicts"] == ["Birch"]
     observed = read_table(tmp_path / "run" / "values.csv")
@@ -417,7 +417,7 @@ def test_the_method_knows_what_withheld_sites_and_copies_train_from(tmp_path, me
 @pytest.mark.parametrize("method", ["fedavg", "fedce", "rffl", "cgsv", "cffl", "fedave", "fedci", "shapfed"])
 def test_sites_that_earn_as_one_keep_what_they_earned_whichever_of_them_is_away(tmp_path, method):
     """Alder and Birch enrolled the same cases; Alder is away in round 2, Birch in round 3."""
-    config = replace(plan(method, 5), values=("others_lose",) if method == "fedavg" else ())
+    config = replace(plan(method, 5), values=("leave_one_out_loss",) if method == "fedavg" else ())
     federation = Federation(config, SITES, tmp_path / "run")
     while federation.work:
         given = answers(federation)

@@ -19,7 +19,7 @@ from fedmerit.trainers.monai_trainer.prediction import evaluate
 
 SITES = ("Alder", "Birch", "Cedar")
 TINY = {"architecture": "unet", "width": "2", "depth": "2"}  # with batch norms
-OBSERVERS = ("in_run", "carried:every=1", "others_lose")
+OBSERVERS = ("multi_round", "one_round:every=1", "leave_one_out_loss")
 
 
 @pytest.fixture(scope="module")
@@ -70,14 +70,14 @@ def test_what_is_written_is_the_dice_of_the_coalitions_models(observed, sites):
         flat.load(network, model.float(), flat.average_buffers([kept.buffers[row] for row in members], shares))
         for tester in SITES:
             expected = [one.dice for one in evaluate(network, cases[tester], ("prostate",))]
-            written = found[view.round, "in_run", tester, "Alder+Cedar"]
+            written = found[view.round, "multi_round", tester, "Alder+Cedar"]
             assert written.tolist() == pytest.approx(expected, abs=0.02)  # a pixel may lie on the edge
 
 
 def test_in_round_0_carried_models_are_the_mixtures(observed):
     found = dice_of(read_table(observed / OBSERVED))
     for coalition in ("Alder", "Alder+Birch", "Alder+Birch+Cedar"):
-        of = [found[0, name, "Birch", coalition].tolist() for name in ("in_run", "carried")]
+        of = [found[0, name, "Birch", coalition].tolist() for name in ("multi_round", "one_round")]
         assert of[0] == pytest.approx(of[1], abs=0.02)
 
 
@@ -103,12 +103,15 @@ def test_the_simulator_observes_the_same(observed, sites, tmp_path):
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"values": ["shap"]}, "--values 'shap': unknown; expected one of in_run, carried, others_lose"),
-        ({"values": ["in_run", "in_run:every=2"]}, "--values in_run: given twice"),
-        ({"values": ["in_run:every=-1"]}, "every=-1: expected 0 or more"),
-        ({"values": ["in_run"], "method": "standalone"}, "--values in_run: not with method standalone: its sites have"),
+        ({"values": ["shap"]}, "--values 'shap': unknown; expected one of multi_round, one_round, leave_one_out_loss"),
+        ({"values": ["multi_round", "multi_round:every=2"]}, "--values multi_round: given twice"),
+        ({"values": ["multi_round:every=-1"]}, "every=-1: expected 0 or more"),
+        (
+            {"values": ["multi_round"], "method": "standalone"},
+            "--values multi_round: not with method standalone: its sites have",
+        ),
         ({"keep_updates": True, "method": "ditto"}, "--keep-updates: not with method ditto"),
-        ({"values": ["in_run"], "method": "ditto"}, "models of their own"),
+        ({"values": ["multi_round"], "method": "ditto"}, "models of their own"),
     ],
 )
 def test_what_cannot_be_observed_is_refused(sites, tmp_path, options, told):
@@ -120,7 +123,7 @@ def test_what_cannot_be_observed_is_refused(sites, tmp_path, options, told):
 
 def test_encrypted_updates_are_not_looked_into(sites, tmp_path):
     pytest.importorskip("tenseal")
-    for options in ({"values": ["in_run"]}, {"keep_updates": True}):
+    for options in ({"values": ["multi_round"]}, {"keep_updates": True}):
         with pytest.raises(BadInput, match="not with --privacy he: updates leave encrypted"):
             create(tmp_path / "run", sites, privacy=["he"], **options)
 
@@ -128,4 +131,4 @@ def test_encrypted_updates_are_not_looked_into(sites, tmp_path):
 def test_a_run_goes_on_with_what_it_was_begun_with(observed):
     resumption.require_same(observed, {"values": OBSERVERS, "keep_updates": True})
     with pytest.raises(BadInput, match="was started with values"):
-        resumption.require_same(observed, {"values": ["in_run"]})
+        resumption.require_same(observed, {"values": ["multi_round"]})

@@ -149,27 +149,27 @@ def test_who_tests_its_own_alone_has_no_union(recorder):
 def test_what_a_site_takes_home_stands_beside_what_it_was_given_and_trained_alone(recorder):
     test = Evaluated(3, ((HALF,), (WHOLE,), (WHOLE,)), torch.zeros(3, 0), choice=1)
     recorder.finished(2, "testing", [test, None, None])
-    found = {name: of(recorder, "dice", f"testing_{name}") for name in ("given", "alone", "finished")}
-    assert found == {"given": {"Alder": 0.5}, "alone": {"Alder": 1.0}, "finished": {"Alder": 1.0}}
-    assert of(recorder, "choice", "testing_finished") == {"Alder": 1.0}
+    found = {name: of(recorder, "dice", f"testing_{name}") for name in ("given", "local_only", "selected")}
+    assert found == {"given": {"Alder": 0.5}, "local_only": {"Alder": 1.0}, "selected": {"Alder": 1.0}}
+    assert of(recorder, "final_model_choice", "testing_selected") == {"Alder": 1.0}
 
 
 def test_what_is_observed_is_named_by_its_coalition(recorder):
     coalitions = torch.tensor([[False, False, False], [True, False, True]])
     answer = Evaluated(0, ((HALF,), (WHOLE,)), torch.zeros(2, 0), seconds=3.0)
-    rows = observed_rows(("run", "fedce", 0, 4), "in_run", SITES, coalitions, {"Birch": answer})
+    rows = observed_rows(("run", "fedce", 0, 4), "multi_round", SITES, coalitions, {"Birch": answer})
     assert [(row.quantity, row.coalition, row.value, row.split, row.site) for row in rows] == [
-        ("seconds", "", 3.0, "in_run", "Birch"),
-        ("dice", "(nobody)", 0.5, "in_run", "Birch"),
-        ("dice", "Alder+Cedar", 1.0, "in_run", "Birch"),
+        ("seconds", "", 3.0, "multi_round", "Birch"),
+        ("dice", "(nobody)", 0.5, "multi_round", "Birch"),
+        ("dice", "Alder+Cedar", 1.0, "multi_round", "Birch"),
     ]
-    recorder.observed(4, "in_run", coalitions, [None, answer, None])
-    assert ResultsFile(recorder.run / OBSERVED).path.read_text().count("in_run") == 3
+    recorder.observed(4, "multi_round", coalitions, [None, answer, None])
+    assert ResultsFile(recorder.run / OBSERVED).path.read_text().count("multi_round") == 3
 
 
 def test_a_record_has_what_sites_said_of_models_for_others_in_its_round(recorder):
     rated, observed = (Evaluated(0, ((one,), (WHOLE,)), torch.zeros(2, 0)) for one in (HALF, WHOLE))
-    recorder.observed(0, "in_run", torch.zeros(2, 3, dtype=torch.bool), [observed, None, observed])
+    recorder.observed(0, "multi_round", torch.zeros(2, 3, dtype=torch.bool), [observed, None, observed])
     there = replace(admitted(reply(1), None, reply(2)), evaluated={"Cedar": (rated,)})
     for round in (0, 1):
         recorder.training_round(round, there, ["b"] * 3, "e", outcome())
@@ -225,9 +225,9 @@ def test_the_final_tests_bytes_are_those_of_who_did_it(recorder):
 def test_what_was_observed_after_a_checkpoint_is_forgotten_too(recorder):
     answer = Evaluated(0, ((HALF,),), torch.zeros(1, 0))
     coalition = torch.ones(1, 3, dtype=torch.bool)
-    recorder.observed(0, "in_run", coalition, [answer] * 3)
+    recorder.observed(0, "multi_round", coalition, [answer] * 3)
     before = recorder.values.path.read_bytes()
-    recorder.observed(1, "in_run", coalition, [answer] * 3)
+    recorder.observed(1, "multi_round", coalition, [answer] * 3)
     recorder.rewind(0, 0, len(before))
     assert recorder.values.path.read_bytes() == before
 

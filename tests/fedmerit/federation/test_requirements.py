@@ -38,7 +38,7 @@ def test_names_that_would_be_taken_for_coalitions_cannot_be_observed():
     plain = tiny_plan("fedavg")
     require_sites(plain, ("A+B", "C"))
     with pytest.raises(BadInput, match=r"site A\+B: --values names coalitions .*; rename the site"):
-        require_sites(replace(plain, values=("in_run:every=1",)), ("C", "A+B"))
+        require_sites(replace(plain, values=("multi_round:every=1",)), ("C", "A+B"))
 
 
 def test_what_a_method_cannot_start_with_is_told_by_its_name():

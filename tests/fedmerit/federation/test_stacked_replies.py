@@ -27,7 +27,7 @@ def test_a_row_is_a_site_and_who_is_away_is_zero_or_not_known():
 
 def test_what_a_site_says_of_another_stands_in_its_row_and_the_others_column():
     method = build_method("cycle", {})
-    quantity = method.peer_quantities[0]
+    quantity = next(iter(method.peer_quantities))
     said = {quantity: {"Cedar": 0.5}}
     pairs = stack_replies([reply(1, pairs=said), reply(2), reply(3)], SITES, 4, method)[1].pairs[quantity]
     assert pairs.nan_to_num(-1).tolist() == [[-1, -1, 0.5], [-1, -1, -1], [-1, -1, -1]]

@@ -194,7 +194,7 @@ def test_sites_rate_the_importance_of_neurons_before_a_round_and_then_train_subm
             federation.take(replies(federation))
     assert work == [(0, EVALUATE), (0, TRAIN), (1, TRAIN), (2, EVALUATE), (2, TRAIN), (3, TRAIN)]
     results = read_results(run).query("split == ''")
-    held = results.query("quantity == 'held'").pivot(index="round", columns="site", values="value")
+    held = results.query("quantity == 'neuron_share'").pivot(index="round", columns="site", values="value")
     assert (held["Birch"] == 1).all()
     assert (held["Alder"] < held["Cedar"]).all()
     received = results.query("quantity == 'bytes_received'").pivot(index="round", columns="site", values="value")
@@ -371,7 +371,7 @@ def test_the_server_computes_importance_on_its_own_images_where_it_has_any(finis
     monkeypatch.setattr(Site, "measure_importance", lambda *_: pytest.fail("a site was asked"))
     run = finished("validation_images=3", **{"server-sites": server_sites_data.parent / "server"})
     assert is_finished(run, 3)
-    held = read_results(run).query("quantity == 'held' and round == 0")["value"].tolist()
+    held = read_results(run).query("quantity == 'neuron_share' and round == 0")["value"].tolist()
     assert held[0] < held[2] < held[1] == 1
 
 

@@ -1,4 +1,6 @@
-"""CFFL against its slow reference, and what is particular to it."""
+"""CFFL and its released form, against their slow reference and worked by hand."""
+
+import math
 
 import pytest
 import reference_validation as reference
@@ -9,9 +11,11 @@ from one_in import one_in
 from rounds import few, make_rounds, play, random_rounds, with_dice
 
 from fedmerit.core import CandidateResults, Layout, Reports
-from fedmerit.methods.cffl import CFFL
+from fedmerit.methods.cffl import CFFL, CFFLState
+from fedmerit.methods.cffl_released import CFFLReleased
 from fedmerit.methods.registry import build_method
 
+FIRST = {"reputation": "sinh_first", "aggregation": "share", "keep_own": False}  # CFFL, as parameters of `CFFLReleased`
 RELEASED = {"theta": 0.5, "clip": 0.4, "alpha": 5.0, "reputation": "released", "aggregation": "sum", "keep_own": True}
 GROWING = {"alpha": 5.0, "coef": 0.9, "reputation": "released", "aggregation": "mean", "keep_own": True}
 CASES = {  # parameters, and how the reference calls them where that differs
@@ -19,8 +23,8 @@ CASES = {  # parameters, and how the reference calls them where that differs
     "strict": ({"coef": 0.9}, {}),
     "cut": ({"alpha": 3.0, "clip": 0.5, "theta": 0.4}, {}),
     "own kept where nothing comes": ({"coef": 0.9, "clip": 0.5, "unrewarded": "own"}, {}),
-    "likewise, released": ({"coef": 0.9, "aggregation": "mean", "unrewarded": "own"}, {}),
-    "own kept": ({"coef": 0.8, "keep_own": True}, {}),
+    "likewise, released": (FIRST | {"coef": 0.9, "aggregation": "mean", "unrewarded": "own"}, {}),
+    "own kept": (FIRST | {"coef": 0.8, "keep_own": True}, {}),
     "one model": ({"reward": "global", "coef": 0.8}, {"sparse": False}),
     "released": (RELEASED, {"released": True}),
     "released, growing": (GROWING | {"alpha_growth": 3}, {"released": True, "growth": 3}),
@@ -32,14 +36,14 @@ CASES = {  # parameters, and how the reference calls them where that differs
 @few
 def test_cffl_is_the_reference(case, rounds):
     parameters, otherwise = CASES[case]
-    method = build_method("cffl", parameters)
+    method = build_method("cffl_released" if "reputation" in parameters else "cffl", parameters)
     same = {name: value for name, value in parameters.items() if name not in ("reputation", "reward", "alpha_growth")}
     expected = reference.cffl(*given_to(rounds), dice_of(rounds), **same | otherwise)
     for (reports, outcome), round in zip(play(method, rounds), expected, strict=True):
         present = reports.present.nonzero().flatten().tolist()
         assert_at_sites(outcome.contribution, round["share"], present)
         assert outcome.reputation.tolist() == pytest.approx(round["c"], abs=1e-9)
-        assert outcome.quantities["removed"].bool().tolist() == round["removed"]
+        assert outcome.quantities["expelled"].bool().tolist() == round["removed"]
         assert outcome.weights.tolist() == pytest.approx(round["weights"], abs=1e-9)
         assert_models(outcome.models.expand(len(round["models"]), -1), round["models"])
 
@@ -48,7 +52,7 @@ def test_a_site_that_cffl_removed_trains_alone():
     method, updates = CFFL(coef=0.5), torch.ones(3, 4).double()
     state = method.start(torch.zeros(4).double(), 3, Layout.of(4))
     state, outcome = with_dice(method, state, [0.9, 0.8, 0.05], updates)
-    assert outcome.quantities["removed"].tolist() == [0, 0, 1]
+    assert outcome.quantities["expelled"].tolist() == [0, 0, 1]
     assert outcome.reputation[2] == 0
     state, outcome = with_dice(method, state, [0.1, 0.1, 0.9], 2 * updates)  # too late
     assert outcome.weights.tolist() == [0.5, 0.5, 0]
@@ -59,7 +63,7 @@ def test_a_site_that_cffl_removed_trains_alone():
 def test_nobody_earns_where_all_contribution_is_a_removed_sites():
     method = CFFL(coef=0.5, contributions=(0.0, 0.0, 1.0))
     _, outcome = with_dice(method, method.start(torch.zeros(4), 3, Layout.of(4)), [0.9, 0.8, 0.05], torch.ones(3, 4))
-    assert outcome.quantities["removed"].tolist() == [0, 0, 1]
+    assert outcome.quantities["expelled"].tolist() == [0, 0, 1]
     assert outcome.quantities["quota"].tolist() == [0, 0, 0]
 
 
@@ -68,7 +72,7 @@ def test_cffl_removes_nobody_where_nobody_would_remain():
     state = method.start(torch.zeros(4), 3, Layout.of(4))
     for _ in range(3):
         state, outcome = with_dice(method, state, [0.9, 0.1, 0.4], torch.ones(3, 4))
-        assert not outcome.quantities["removed"].any()
+        assert not outcome.quantities["expelled"].any()
 
 
 def test_cffl_takes_removed_sites_back_where_only_they_come():
@@ -92,3 +96,77 @@ def test_cffl_evaluates_what_every_present_site_trained_with_its_own_statistics(
         assert torch.equal(candidates.mixtures @ candidates.models.double(), updates[sites].double())
         assert torch.equal(candidates.shares.argmax(dim=1), sites)
         assert torch.equal(candidates.shares.sum(dim=1), torch.ones(len(sites), dtype=torch.float64))
+
+
+SHARES = torch.tensor([0.5, 0.3, 0.2]).double()
+
+
+def test_released_cffl_expels_all_but_the_best_of_six_near_equal_sites_and_the_resolved_form_does_not():
+    """Standalone Dice of six prostate sites as constant scores: the released loop has two stable ends."""
+    dice, updates = [0.867, 0.855, 0.862, 0.899, 0.798, 0.910], torch.ones(6, 5)
+    remaining = {}
+    for name, method in (
+        ("released", CFFLReleased(alpha=5.0, aggregation="share", keep_own=False)),
+        ("tamed", CFFLReleased(alpha=4.0, aggregation="share", keep_own=False)),
+        ("resolved", CFFL()),
+    ):
+        state = method.start(torch.zeros(5), 6, Layout.of(5))
+        for _ in range(60):
+            state, outcome = with_dice(method, state, dice, updates)
+        remaining[name] = int(6 - outcome.quantities["expelled"].sum())
+    assert remaining == {"released": 1, "tamed": 6, "resolved": 6}
+
+
+def test_own_updates_are_kept_once():
+    with pytest.raises(ValueError, match="keep_own=True: sites keep what they trained everywhere; leave unrewarded"):
+        CFFLReleased(unrewarded="own")
+
+
+def state_of(round, reputation=(0.2, 0.3, 0.5)):
+    reputation = torch.tensor(reputation).double()
+    return CFFLState(torch.zeros(3, 2), reputation, torch.zeros(3).bool(), torch.tensor(float(round)).double())
+
+
+def everyone():
+    return Reports(torch.tensor([1.0, 2.0, 1.0]).double(), torch.ones(3, dtype=torch.bool))
+
+
+@pytest.mark.parametrize(("growth", "expected"), [(0, [2, 2, 2, 2, 2]), (2, [2, 3, 4, 4, 4]), (4, [2, 2.5, 3, 3.5, 4])])
+def test_alpha_doubles_in_so_many_rounds(growth, expected):
+    method = CFFLReleased(alpha=2.0, alpha_growth=growth)
+    assert [method.strength(state_of(round), everyone()) for round in range(5)] == expected
+
+
+def test_a_released_reputation_fades_before_it_is_punished():
+    """sinh(2 (0.8 c + 0.2 share)), of c = (0.2, 0.3, 0.5): sinh of 0.52, 0.6 and 0.88; otherwise c/2 + sinh(2 s)/2."""
+    released = CFFLReleased(alpha=2.0)
+    found = released.unnormalised_reputation(state_of(0), SHARES, everyone())
+    assert found.tolist() == pytest.approx([math.sinh(0.52), math.sinh(0.6), math.sinh(0.88)])
+    first = CFFLReleased(alpha=2.0, alpha_growth=5, reputation="sinh_first")
+    found = first.unnormalised_reputation(state_of(0), SHARES, everyone())
+    expected = [0.1 + math.sinh(1.0) / 2, 0.15 + math.sinh(0.6) / 2, 0.25 + math.sinh(0.4) / 2]
+    assert found.tolist() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("aggregation", "whole", "taken"),
+    [
+        ("share", [2.0, 3.0], [1 / 3, 2 / 3]),  # (3, 1) / 3 + 2 (1.5, 4) / 3
+        ("mean", [1.5, 2.25], [1 / 2, 1]),  # (3, 1) / 4 + 2 (1.5, 4) / 4; n_i / max n is taken off
+        ("sum", [4.5, 5.0], [1, 1]),  # (3, 1) + (1.5, 4)
+    ],
+)
+def test_what_a_site_keeps_and_what_is_taken_off_its_download(aggregation, whole, taken):
+    """Updates (3, 1), (1.5, 4), and (9, 9) of a site of one image in four that is removed.
+
+    The second earns all, the first the larger half of the aggregate, which is its second entry; all keep their own.
+    """
+    updates = torch.tensor([[3.0, 1.0], [1.5, 4.0], [9.0, 9.0]]).double()
+    remaining, quota = torch.tensor([True, True, False]), torch.tensor([0.5, 1.0, 0.0]).double()
+    uploads = updates * remaining[:, None]
+    method = CFFLReleased(aggregation=aggregation)
+    models, weights = method.rewarded(torch.zeros(3, 2).double(), updates, uploads, quota, remaining, everyone())
+    first = [3 - 3 * taken[0], 1 + whole[1] - taken[0]]
+    second = [1.5 + whole[0] - 1.5 * taken[1], 4 + whole[1] - 4 * taken[1]]
+    assert models.flatten().tolist() == pytest.approx([*first, *second, 9, 9])
+    assert weights.tolist() == pytest.approx([1 / 2, 1 / 2, 0] if aggregation == "sum" else [1 / 3, 2 / 3, 0])

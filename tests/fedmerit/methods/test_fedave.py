@@ -1,4 +1,6 @@
-"""FedAVE against its slow reference, and what is particular to it."""
+"""FedAVE against its slow reference, and its divergences of histograms."""
+
+import math
 
 import pytest
 import reference_validation as reference
@@ -10,6 +12,7 @@ from rounds import few, make_rounds, outcomes, play, random_rounds
 
 from fedmerit.core import CandidateResults, Layout, Reports, SiteView
 from fedmerit.methods.fedave import FedAVE
+from fedmerit.methods.loss_distributions import distribution, divergence, floored_divergence, sampling_divergence
 from fedmerit.vectors import histogram
 
 CASES = {  # parameters, and how the reference calls them where that differs
@@ -54,7 +57,7 @@ def test_fedave_is_the_reference(case, rounds):
 def test_nothing_is_asked_for_that_does_not_count():
     with_losses, without = FedAVE(), FedAVE(distributions="none")
     assert (len(with_losses.asks), with_losses.loss_bins, with_losses.most_candidates(6)) == (10, 10, 12)
-    assert (without.asks, without.loss_bins, without.most_candidates(6)) == ((), 0, 6)
+    assert (without.asks, without.loss_bins, without.most_candidates(6)) == ({}, 0, 6)
 
 
 def test_a_site_reports_its_losses_as_a_histogram():
@@ -103,3 +106,28 @@ def test_sites_of_one_distribution_earn_alike_where_its_sampling_is_the_floor():
     near_none, sampling = (sum(lowest(seed, floor) for seed in range(20)) / 20 for floor in (1e-3, None))
     assert near_none < 0.5
     assert sampling > 0.75
+
+
+def test_the_divergence_of_worked_numbers():
+    p, q = torch.tensor([[0.5, 0.5], [0.9, 0.1]], dtype=torch.float64), torch.full((2, 2), 0.5, dtype=torch.float64)
+    expected = [0.0, 0.9 * math.log(1.8) + 0.1 * math.log(0.2)]
+    assert divergence(p, q).tolist() == pytest.approx(expected, abs=1e-12)
+
+
+def test_the_floor_is_what_samples_of_one_distribution_are_apart():
+    """The mean over many pairs of samples, of which enough fall into every bin."""
+    draw, bins, n, m = torch.Generator().manual_seed(1), 5, 2000, 3000
+    shares = torch.tensor([1.0, 2, 3, 2, 1])
+    pairs = [torch.multinomial(shares.expand(400, bins), size, True, generator=draw) for size in (n, m)]
+    counts = [torch.stack([row.bincount(minlength=bins) for row in rows]) for rows in pairs]
+    found = divergence(*(distribution(count, 0.0) for count in counts)).mean()
+    one = torch.ones(1, dtype=torch.float64)
+    assert float(found) == pytest.approx(float(sampling_divergence(n * one, m * one, bins)), rel=0.1)
+
+
+def test_a_histogram_that_is_not_available_counts_as_even_and_nothing_is_0():
+    own = torch.tensor([[torch.nan, torch.nan], [3.0, 3.0]]).double()
+    validation = torch.tensor([[5.0, 5.0], [5.0, 5.0]]).double()
+    assert floored_divergence(own, validation, 1.0, 0.01).tolist() == [0.01, 0.01]
+    assert floored_divergence(own, validation, 1.0, None).tolist() == pytest.approx([0.5 * 1.1, 0.5 * (1 / 6 + 0.1)])
+    assert (floored_divergence(own[:, :1], validation[:, :1], 1.0, None) > 0).all()

@@ -7,7 +7,8 @@ import torch
 from hypothesis import given
 from rounds import as_numbers, few, make_rounds, outcomes, play, random_rounds
 
-from fedmerit.core import Layout, OwnUpdate, Reports, SiteView
+from fedmerit.capabilities import OwnUpdate
+from fedmerit.core import Layout, Reports, SiteView
 from fedmerit.methods.fedce import CLAIM_TOLERANCE, FedCE
 from fedmerit.methods.minus_model import cosine_to_others_mean
 from fedmerit.methods.registry import build_method
@@ -33,9 +34,9 @@ def updates_of(seed, n=4, d=50):
     return torch.randn(n, d, generator=random) + torch.randn(d, generator=random)
 
 
-def received(model, previous, trained, weight, dice):
-    """What a site holds of ``model``; FedCE asks for no training losses."""
-    return SiteView(model, lambda: torch.zeros(1), OwnUpdate(previous, trained, weight, dice))
+def measure(method, model, previous, trained, weight, dice):
+    """What a site that holds ``model`` reports; FedCE asks for no training losses."""
+    return method.measure(SiteView(model, lambda: torch.zeros(1)), OwnUpdate(previous, trained, weight, dice))
 
 
 def after_round_0(method, n=4, d=50):
@@ -77,7 +78,7 @@ def test_two_sites_worked_by_hand():
     assert outcome.contribution.isnan().all()
 
     claims = [
-        method.report(received(outcome.models, model, model + update, weight, dice))
+        measure(method, outcome.models, model, model + update, weight, dice)
         for update, weight in zip(first, outcome.weights.tolist(), strict=True)
     ]
     assert claims == [{"cosine": 0, "minus_error": 0.5}, {"cosine": 0, "minus_error": 0.25}]
@@ -90,7 +91,7 @@ def test_two_sites_worked_by_hand():
     assert outcome.models.tolist() == pytest.approx([2.75, 2.25])
 
     claims = [
-        method.report(received(outcome.models, model, model + update, weight, dice))
+        measure(method, outcome.models, model, model + update, weight, dice)
         for update, weight in zip(second, outcome.weights.tolist(), strict=True)
     ]
     assert [claim["cosine"] for claim in claims] == pytest.approx([0, 0], abs=1e-12)
@@ -253,13 +254,10 @@ def test_fedce_is_the_reference(combine, error, rounds):
         assert not outcome.quantities["flagged"].any()
 
 
-@pytest.mark.parametrize("estimate", ["site", "server"])
+@pytest.mark.parametrize("name", ["fedce", "fedce_nvflare"])
 @pytest.mark.parametrize(("combine", "other"), [("cosine", "minus_error"), ("error", "cosine")])
-def test_an_ablation_does_not_see_the_other_term(combine, other, estimate):
-    method, updates = (
-        build_method("fedce", {"combine": combine, "estimate": estimate}),
-        torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]]),
-    )
+def test_an_ablation_does_not_see_the_other_term(combine, other, name):
+    method, updates = build_method(name, {"combine": combine}), torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
     shares = []
     for changed in (0.2, 0.9):
         state = method.start(torch.zeros(2), 3, Layout.of(2))
@@ -282,6 +280,6 @@ def test_identical_sites_of_unequal_sizes_weigh_the_same_once_contributions_coun
     """Rounding is no contribution."""
     rounds = make_rounds(n=1, d=d).of_sites(torch.zeros(n, dtype=torch.long))
     rounds = replace(rounds, samples=torch.arange(1.0, n + 1).double())
-    for estimate in ("site", "server"):
-        for outcome in outcomes(build_method("fedce", {"estimate": estimate}), rounds)[1:]:
+    for name in ("fedce", "fedce_nvflare"):
+        for outcome in outcomes(build_method(name, {}), rounds)[1:]:
             assert torch.allclose(outcome.weights, torch.full((n,), 1 / n, dtype=torch.float64), rtol=0, atol=1e-4)

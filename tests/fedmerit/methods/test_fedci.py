@@ -1,4 +1,4 @@
-"""FedCI against its slow reference; and what it shares with ECI."""
+"""FedCI and ECI against their slow references."""
 
 import pytest
 import reference_validation as reference
@@ -8,8 +8,7 @@ from hypothesis import given
 from rounds import few, make_rounds, play, random_rounds
 
 from fedmerit.core import Layout
-from fedmerit.methods.eci import ECI
-from fedmerit.methods.fedci import FedCI
+from fedmerit.methods.fedci import ECI, FedCI
 
 
 @pytest.mark.parametrize("truncation", [0.0, 0.01])
@@ -36,3 +35,16 @@ def test_more_than_twelve_sites_are_refused(method):
     method.start(torch.zeros(2), 12, Layout.of(2))
     with pytest.raises(ValueError, match=r"13 sites.*merge sites"):
         method.start(torch.zeros(2), 13, Layout.of(2))
+
+
+@pytest.mark.parametrize(("truncation", "unrewarded"), [(0.0, "own"), (0.01, "nothing")])
+@given(rounds=random_rounds)
+@few
+def test_eci_is_the_reference(truncation, unrewarded, rounds):
+    expected = reference.eci(*given_to(rounds), dice_of(rounds), truncation, unrewarded)
+    for (reports, outcome), round in zip(play(ECI(truncation, unrewarded), rounds), expected, strict=True):
+        present = reports.present.nonzero().flatten().tolist()
+        assert_at_sites(outcome.contribution, round["values"], present)
+        assert_at_sites(outcome.quantities["quota"], round["quota"], present)
+        assert torch.equal(outcome.weights, reports.data_share)
+        assert_models(outcome.models, round["models"])

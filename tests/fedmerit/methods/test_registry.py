@@ -5,17 +5,13 @@ import io
 import math
 import re
 import tokenize
-from dataclasses import asdict, fields
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from fedmerit.core import About, Method
-from fedmerit.methods.cffl import CFFL
-from fedmerit.methods.cffl_released import CFFLReleased
-from fedmerit.methods.fedce import FedCE
-from fedmerit.methods.fedce_nvflare import FedCENVFlare
-from fedmerit.methods.registry import METHODS, VARIANTS, build_method, method_class
+from fedmerit.methods.registry import METHODS, build_method
 from fedmerit.parameters import rules
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -80,48 +76,6 @@ def test_every_option_of_a_method_that_its_page_names_is_one():
         assert rules(METHODS[method])[name].allows(value)
 
 
-# Variants
-
-
-@pytest.mark.parametrize(
-    ("name", "parameters", "expected"),
-    [
-        ("fedce", {}, FedCE),
-        ("fedce", {"estimate": "site", "combine": "plus"}, FedCE),
-        ("fedce", {"estimate": "server"}, FedCENVFlare),
-        ("fedce", {"estimate": "client"}, FedCE),  # which refuses it, and names the choices that there are
-        ("cffl", {"coef": 0.5, "reward": "global"}, CFFL),
-        ("cffl", {"keep_own": "False", "alpha_growth": "0"}, CFFL),
-        ("cffl", {"keep_own": "True"}, CFFLReleased),
-        ("cffl", {"alpha_growth": 3}, CFFLReleased),
-        ("cffl", {"reputation": "released"}, CFFLReleased),
-        ("cffl", {"aggregation": "sum"}, CFFLReleased),
-    ],
-)
-def test_a_parameter_chooses_the_class_that_reads_it(name, parameters, expected):
-    assert method_class(name, parameters) is expected
-
-
-def test_a_variant_has_the_parameters_of_its_method():
-    method = build_method("fedce", {"estimate": "server"})
-    assert type(method) is FedCENVFlare
-    assert asdict(method) == {"combine": "times", "estimate": "server", "error": "absolute"}
-    assert asdict(FedCENVFlare()) == asdict(method)
-    for kind, variant in VARIANTS.items():
-        assert issubclass(variant, kind)
-        assert kind in METHODS.values()
-        assert [one.name for one in fields(variant)] == [one.name for one in fields(kind)]
-        assert set(kind.read_by_variant) <= {one.name for one in fields(kind)}
-        assert not variant.read_by_variant
-
-
-def test_a_method_does_not_take_what_only_its_variant_reads():
-    for kind, other in ((FedCE, {"estimate": "server"}), (CFFL, {"keep_own": True}), (CFFL, {"aggregation": "sum"})):
-        (name,) = other
-        with pytest.raises(ValueError, match=f"{name}=.*: of a variant of {kind.__name__}"):
-            kind(**other)
-
-
 # What parameters may be
 
 REFUSED = {
@@ -131,12 +85,10 @@ REFUSED = {
         ("clip", 0.0),
         ("alpha", 0.0),
         ("alpha", math.nan),
-        ("alpha_growth", -1),
         ("coef", -0.1),
-        ("reputation", "paper"),
-        ("aggregation", "median"),
         ("reward", "none"),
     ],
+    "cffl_released": [("alpha_growth", -1), ("reputation", "paper"), ("aggregation", "median"), ("reward", "global")],
     "cgsv": [
         ("contribution", "loo"),
         ("reward", "dense"),
@@ -185,7 +137,8 @@ REFUSED = {
     "scaffold": [("eta_g", 0.0)],
     "shapfed": [("mu", 1.5), ("contribution", "loo"), ("reward", "sparse")],
     "trimmed": [("beta", 0.5)],
-    "fedce": [("combine", "product"), ("combine", ""), ("estimate", "client")],
+    "fedce": [("combine", "product"), ("combine", "")],
+    "fedce_nvflare": [("error", "others")],
     "fedci": [("truncation", -0.1)],
     "fedvalue": [("alpha", 1.0), ("kind", "banzhaf")],
     "fedsac": [
@@ -221,4 +174,4 @@ def test_the_run_is_asked_for_what_a_method_needs():
     assert build_method("fedsac", {"standalone_rounds": 2}).needs.rounds == 3
     assert build_method("fedsac", {"contributions": (0.5, 1.0)}).needs.rounds == 1
     assert {name for name in METHODS if build_method(name, {}).needs.sums_only} == {"fedavg", "fedce"}
-    assert not build_method("fedce", {"estimate": "server"}).needs.sums_only
+    assert not build_method("fedce_nvflare", {}).needs.sums_only

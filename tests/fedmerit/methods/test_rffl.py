@@ -26,7 +26,7 @@ def test_rffl_is_the_reference(parameters, rounds):
     expected = expected_of(reference_rewards.rffl, rounds, **parameters)
     for outcome, round in zip(outcomes(RFFL(**parameters), rounds), expected, strict=True):
         assert_equals(outcome, round)
-        assert outcome.quantities["removed"].nonzero().flatten().tolist() == round["removed"]
+        assert outcome.quantities["expelled"].nonzero().flatten().tolist() == round["removed"]
 
 
 def opposed(rounds=4, n=4, d=10):
@@ -45,7 +45,7 @@ def test_an_opposed_site_is_removed_after_the_warmup_and_trains_on_alone(warmup)
     model = torch.zeros(10, dtype=torch.float64)
     for number, outcome in enumerate(outcomes(RFFL(warmup=warmup), rounds)):
         removed = number >= warmup
-        assert outcome.quantities["removed"].tolist() == [0, 0, 0, removed]
+        assert outcome.quantities["expelled"].tolist() == [0, 0, 0, removed]
         if removed:
             model = model + rounds.updates[number, 3]
             assert outcome.reputation[3] == 0
@@ -62,7 +62,7 @@ def test_the_warmup_counts_the_rounds_of_each_site():
     rounds = opposed()
     rounds.present[:2, 3] = False
     rounds.updates[:2, 3] = 0
-    removed = [outcome.quantities["removed"][3].item() for outcome in outcomes(RFFL(warmup=1), rounds)]
+    removed = [outcome.quantities["expelled"][3].item() for outcome in outcomes(RFFL(warmup=1), rounds)]
     assert removed == [0, 0, 0, 1]
 
 
@@ -81,7 +81,7 @@ def test_where_only_removed_sites_come_nobody_is_rewarded():
 def test_one_of_the_sites_present_always_stays():
     rounds = make_rounds(n=5, rounds=6, absences=True)
     for outcome in outcomes(RFFL(alpha=0.0, coef=0.99, warmup=0), rounds):
-        assert (outcome.quantities["removed"] < 1).any()
+        assert (outcome.quantities["expelled"] < 1).any()
         assert outcome.weights.sum().item() == pytest.approx(1, abs=1e-12)
 
 

@@ -28,7 +28,7 @@ def measured(round, split, site="A", **more):
     ]
 
 
-FINISHED = [split + name for split, name in product(("validation_", "testing_"), ("given", "alone", "finished"))]
+FINISHED = [split + name for split, name in product(("validation_", "testing_"), ("given", "local_only", "selected"))]
 ROWS = [
     *(row(round, site, name) for round in (0, 1) for site in "AB" for name in ("weight", "reputation")),
     row(1, "A", "agreement", coalition="B"),
@@ -42,7 +42,7 @@ ROWS = [
     row(1, "C", "rejected", 1, split="testing"),
     *measured(0, "testing_best"),
     *(one for split in FINISHED for one in measured(1, split)),
-    row(1, "A", "choice", 2, split="testing_finished"),
+    row(1, "A", "final_model_choice", 2, split="testing_selected"),
 ]
 
 

@@ -126,14 +126,14 @@ GUARDED = {
     "weights": {"A": 0.5, "B": 0.5},
     "guard": {
         "bounds": {"clipped": {"A": 0.123457}, "counted_images": {"B": 7.0}},
-        "signs": {"B": ["length", "staleness"]},
+        "indicators": {"B": ["length", "staleness"]},
         "verdicts": ["B"],
         "enrolled": {"A": {"cases": {"validation": 2, "testing": 1}, "slices": {"training": 9}}},
     },
 }
 SEEN = {
-    "A": {"clipped": 0.1234567, "signs": 0, "verdict": 0, "flagged": 0, "num_samples": 9, "counted_images": 9},
-    "B": {"clipped": 1, "signs": 3, "verdict": 1, "flagged": 1, "num_samples": 8, "counted_images": 7},
+    "A": {"clipped": 0.1234567, "indicators": 0, "verdict": 0, "flagged": 0, "num_samples": 9, "counted_images": 9},
+    "B": {"clipped": 1, "indicators": 3, "verdict": 1, "flagged": 1, "num_samples": 8, "counted_images": 7},
 }
 
 
@@ -157,12 +157,12 @@ def test_all_that_a_record_has_is_compared(written):
         ({("B", "verdict"): 0}, "verdict of B in round 0 is 0.0, the ledger has 1.0"),
         ({("A", "verdict"): 1}, "verdict of A in round 0 is 1.0, the ledger has 0.0"),
         ({("A", "verdict"): None}, "verdict of A in round 0 is None, the ledger has 0.0"),
-        ({("B", "signs"): 1}, "signs of B in round 0 is 1.0, the ledger has 2 that last"),
-        ({("B", "signs"): None}, "signs of B in round 0 is None, the ledger has 2 that last"),
+        ({("B", "indicators"): 1}, "indicators of B in round 0 is 1.0, the ledger has 2 that last"),
+        ({("B", "indicators"): None}, "indicators of B in round 0 is None, the ledger has 2 that last"),
         ({("A", "clipped"): 0.2}, "clipped of A in round 0 is 0.2, the ledger has 0.123457"),
         ({("A", "clipped"): None}, "clipped of A in round 0 is None, the ledger has 0.123457"),
         ({("B", "clipped"): 0.5}, "clipped of B in round 0 is 0.5, the ledger has no such bound"),
-        ({("B", "part"): 0.5}, "part of B in round 0 is 0.5, the ledger has no such bound"),
+        ({("B", "reward_group_share"): 0.5}, "reward_group_share of B in round 0 is 0.5, the ledger has no such bound"),
         ({("B", "counted_images"): 8}, "counted_images of B in round 0 is 8.0, the ledger has 7.0"),
         ({("B", "flagged"): 0}, "flagged of B in round 0 is 0.0, the ledger has 1.0"),
         ({("A", "flagged"): 1}, "flagged of A in round 0 is 1.0, the ledger has 0.0"),

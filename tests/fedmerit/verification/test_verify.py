@@ -117,10 +117,14 @@ def test_honest_run_of_every_method_agrees_with_all_its_logs(two_rounds, method)
                 ((), {"method": "fedavg", "guard": "on", "engine": "sim"}, ()),
                 (("last_round=own",), {"method": "fedavg"}, ()),
                 (("statistics=recalibrated", "architecture=unet"), {"method": "fedavg", "guard": "on"}, ()),
-                (("finish=own",), {"method": "fedavg"}, (OWN_MODELS.replace("models/site", "models/finished/site"),)),
+                (
+                    ("final_model=selected",),
+                    {"method": "fedavg"},
+                    (OWN_MODELS.replace("models/site", "models/selected/site"),),
+                ),
                 (("validate_trained=true",), {"method": "fedavg"}, ()),
                 ((), {"method": "fedavg", "privacy": "percentile"}, ()),
-                ((), {"method": "fedavg", "guard": "on", "values": "in_run"}, ()),
+                ((), {"method": "fedavg", "guard": "on", "values": "multi_round"}, ()),
             )
         ),
     ],

@@ -261,9 +261,9 @@ def test_statistics_are_of_training_images_by_no_other_name():
 
 def test_what_a_site_takes_home_is_asked_of_runs_that_have_it_chosen(config):
     task = replace(models(config, 1), purpose=Purpose.FINISH)
-    with pytest.raises(Refused, match="finish=own is not set"):
+    with pytest.raises(Refused, match="final_model=selected is not set"):
         require_within_budget(task, "new", config, 3, [])
-    require_within_budget(task, "new", tiny_plan("fedavg", ROUNDS, finish="own"), 3, [])
+    require_within_budget(task, "new", tiny_plan("fedavg", ROUNDS, final_model="selected"), 3, [])
 
 
 def test_models_in_the_place_of_a_rounds_are_refused(site, config):

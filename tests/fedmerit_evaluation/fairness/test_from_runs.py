@@ -230,7 +230,10 @@ def test_a_site_that_was_not_tested(out, tmp_path):
 @pytest.mark.parametrize(
     ("coalitions", "word"),
     [
-        (LEFT_OUT[:-1], r"leave-one-out, seed 0: no utility of coalition Alder\+Birch\+Cedar; `fedmerit value leave-one-out "),
+        (
+            LEFT_OUT[:-1],
+            r"leave-one-out, seed 0: no utility of coalition Alder\+Birch\+Cedar; `fedmerit value leave-one-out ",
+        ),
         (
             [frozenset(SITES[:1])],
             r"leave-one-out, seed 1: no utility of coalitions Alder\+Birch\+Cedar\+Dogwood and \d more; ",
@@ -378,7 +381,8 @@ def test_one_label(tmp_path):
         make_run(tmp_path / f"{method}_seed0", method=method, rounds=2, labels=labels)
     truth = make_truth(tmp_path / "truth", LEFT_OUT, seeds=(0,), labels=labels)
     both, cup = (
-        measure_runs([tmp_path / "fedavg_seed0"], ground_truth=truth, label=name, draws=DRAWS)[0] for name in (None, "cup")
+        measure_runs([tmp_path / "fedavg_seed0"], ground_truth=truth, label=name, draws=DRAWS)[0]
+        for name in (None, "cup")
     )
     results = combine_results(open_runs([tmp_path / "fedavg_seed0"]))
     expected = results.rows.query("split == 'testing' and label == 'cup' and quantity == 'dice'")["value"].mean()

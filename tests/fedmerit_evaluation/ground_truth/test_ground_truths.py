@@ -163,14 +163,20 @@ def test_the_ceiling_is_of_the_seeds_of_the_runs(tmp_path):
 
 
 def test_folders_that_hold_no_truth_are_named(tmp_path):
-    with pytest.raises(BadInput, match=f"--ground-truth {tmp_path}: no results.csv in it; `fedmerit value leave-one-out --sites SITES"):
+    with pytest.raises(
+        BadInput, match=f"--ground-truth {tmp_path}: no results.csv in it; `fedmerit value leave-one-out --sites SITES"
+    ):
         open_ground_truths(tmp_path, SITES, [0])
     results = trained(THREE, seeds=1, patients=1)
-    with pytest.raises(BadInput, match=rf"--ground-truth {tmp_path}: the ground truth is of A, B, C, the runs are of A, C"):
+    with pytest.raises(
+        BadInput, match=rf"--ground-truth {tmp_path}: the ground truth is of A, B, C, the runs are of A, C"
+    ):
         open_ground_truths(folder_of(tmp_path, results), ["A", "C"], [0])
     with pytest.raises(BadInput, match=r"the ground truth is of A, B, C, the runs are of A, B, C, D; value the same"):
         open_ground_truths(tmp_path, [*SITES, "D"], [0])
-    with pytest.raises(BadInput, match=rf"--ground-truth {tmp_path}: leave-one-out, seed 5: no utility of coalitions A\+B\+C"):
+    with pytest.raises(
+        BadInput, match=rf"--ground-truth {tmp_path}: leave-one-out, seed 5: no utility of coalitions A\+B\+C"
+    ):
         open_ground_truths(tmp_path, SITES, [5])
     results.rows["coalition"] = ""
     with pytest.raises(BadInput, match=f"--ground-truth {tmp_path}: its results.csv names no coalition"):

@@ -23,7 +23,7 @@ def rows(quantity, values):
 def test_a_bounded_hospital_is_told_of_every_bound_and_of_no_median(tmp_path):
     run = make_run(tmp_path / "run", rounds=ROUNDS, plan={"guard": {"guard": "on", "on_verdict": "withhold"}})
     verdicts = [Row("run", "fedce", 0, number, site, "verdict", 0.0) for number in range(ROUNDS) for site in SITES]
-    add_rows(run, [*verdicts, *rows("clipped", [1, 0.25, 0.5, 1]), *rows("part", [1, 1, 1, 0.5])])
+    add_rows(run, [*verdicts, *rows("clipped", [1, 0.25, 0.5, 1]), *rows("reward_group_share", [1, 1, 1, 0.5])])
     page = write_report([run]).read_text()
     bounds = pd.read_csv(run / "tables" / "bounds.csv")
     assert bounds[["Site", "Rounds", "Least [%]"]].values.tolist() == [[SITES[0], f"1{DASH}2", 25], [SITES[0], "3", 50]]

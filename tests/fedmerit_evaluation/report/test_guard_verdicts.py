@@ -28,7 +28,7 @@ def guarded_run(folder: Path, against: dict[str, range], on_verdict: str = "with
         ],
     )
     signs = {site: ["length", "direction"] for site in against}
-    write_ledger(run, [{"round": number, "rejected": {}, "guard": {"signs": signs}} for number in range(ROUNDS)])
+    write_ledger(run, [{"round": number, "rejected": {}, "guard": {"indicators": signs}} for number in range(ROUNDS)])
     return run
 
 

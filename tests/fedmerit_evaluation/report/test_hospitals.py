@@ -44,8 +44,7 @@ def test_what_a_comparison_rests_on_is_what_was_tested_in_all_of_it() -> None:
     assert sample_size(results, "Alder", ["a", "standalone"]) == SampleSize(6, 1)
     assert sample_size(results, "Dogwood") == sample_size(Results(rows.iloc[:0])) == SampleSize(0, 0)
     assert any(
-        text.endswith("compared with local training: only one seed.")
-        for text in summary.list_sentences(results)
+        text.endswith("compared with local training: only one seed.") for text in summary.list_sentences(results)
     )
 
 

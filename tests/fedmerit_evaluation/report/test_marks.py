@@ -74,7 +74,7 @@ def test_pooled_training_whose_sites_bear_one_update_makes_nobody_suspect(tmp_pa
 
 def test_an_expelled_site_is_listed_with_the_threshold(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", method="rffl", rounds=4, parameters={"coef": 1 / 3})
-    add_rows(run, [Row("run", "rffl", 0, number, "Birch", "removed", float(number > 1)) for number in range(4)])
+    add_rows(run, [Row("run", "rffl", 0, number, "Birch", "expelled", float(number > 1)) for number in range(4)])
     heading, row = Page(write_report([run]).read_text()).tables["table-flags"]
     assert row[2:] == ["Birch", "expelled", "2\N{EN DASH}3", "its reputation fell below 0.333 of an equal share of the "
                        "remaining sites'"]  # fmt: skip

@@ -10,7 +10,7 @@ from fedmerit_evaluation.report.shared_parts import other_models
 from fedmerit_evaluation.results.run_folders import combine_results, open_runs
 from fedmerit_evaluation.results.views import Results
 
-LEVELS = {"given": 0.7, "alone": 0.6, "finished": 0.8}
+LEVELS = {"given": 0.7, "local_only": 0.6, "selected": 0.8}
 
 
 def _tested(run: Path, split: str, dice: float, number: int = 3) -> None:

@@ -79,7 +79,7 @@ def test_its_surfaces(tmp_path: Path) -> None:
 def test_what_it_takes_home_and_nobody_else(tmp_path: Path) -> None:
     """Every other site's Dice is 0.3 lower: a mean of several would show."""
     run = make_run(tmp_path / "run", rounds=2, surfaces=True)
-    levels = {"given": 0.7, "alone": 0.6, "finished": 0.8}
+    levels = {"given": 0.7, "local_only": 0.6, "selected": 0.8}
     rows = []
     for site, (end, level), split in product(SITES, levels.items(), ("testing", "validation")):
         dice = level if site == OWN else level - 0.3
@@ -93,12 +93,12 @@ def test_what_it_takes_home_and_nobody_else(tmp_path: Path) -> None:
         "Method": "fedce",
         **{"Given, Dice [%]": 70.0, "Alone, Dice [%]": 60.0, "Takes home, Dice [%]": 80.0},
         **{f"{name}, validation Dice [%]": 100 * levels[end]
-           for name, end in (("Given", "given"), ("LocalOnly", "alone"), ("Takes home", "finished"))},
+           for name, end in (("Given", "given"), ("LocalOnly", "local_only"), ("Takes home", "selected"))},
     }  # fmt: skip
     (surfaces,) = pd.read_csv(tables / "own-final-models-surfaces.csv").to_dict("records")
     assert (surfaces["Takes home, HD95 [mm]"], surfaces["Takes home, NSD at 2 mm [%]"]) == (4.0, 40.0)
     text = page.read_text()
-    assert f"What {OWN} takes home (finish=own)" in text
+    assert f"What {OWN} takes home (final_model=selected)" in text
     assert not any(site in text for site in SITES if site != OWN)
     other = write_site_report([make_run(tmp_path / "other", rounds=2)], OWN)
     assert not (other.parent / "report-files" / "tables" / "own-final-models.csv").exists()

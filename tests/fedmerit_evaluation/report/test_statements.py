@@ -161,15 +161,14 @@ def test_of_gains_over_methods() -> None:
         return statements.describe_gains(dict(zip("abc", gains, strict=False)), sample)
 
     assert (
-        said(GAIN, TIE) == "gained under 2 of 2 methods (1 with an interval that leaves out 0), compared with local training."
+        said(GAIN, TIE)
+        == "gained under 2 of 2 methods (1 with an interval that leaves out 0), compared with local training."
     )
     assert said(GAIN, LOSS) == (
         "gained under 1 of 2 methods (1 with an interval that leaves out 0) and lost under 1 (1 with an interval that "
         f"leaves out 0), most under b ({MINUS}5.0 points), compared with local training."
     )
-    assert said(GAIN, TIE, sample=ONE) == (
-        "gained under 2 of 2 methods, compared with local training: only one seed."
-    )
+    assert said(GAIN, TIE, sample=ONE) == ("gained under 2 of 2 methods, compared with local training: only one seed.")
     assert said(LOSS) == f"lost {MINUS}5.0 points of Dice ({MINUS}8.0 to {MINUS}2.0) compared with local training."
     assert said(Estimate(0.05), sample=FEW) == (
         "gained +5.0 points of Dice compared with local training: too few test cases (4; at least 5 are needed)."
@@ -238,7 +237,9 @@ def test_of_taking_part() -> None:
     assert said(fell, fell).endswith("have less than alone by an interval that holds 0")
     no_interval = Estimate(-0.01)
     assert said(fell, no_interval).endswith(f"and B ({MINUS}1.0) has less than alone by an interval that is not known")
-    assert said(LOSS, sample=FEW).endswith("compared with local training (too few test cases (4; at least 5 are needed))")
+    assert said(LOSS, sample=FEW).endswith(
+        "compared with local training (too few test cases (4; at least 5 are needed))"
+    )
     assert said(LOSS, sample=ONE).endswith("compared with local training (only one seed)")
     assert said(GAIN, LOSS).startswith("+0.0 points on average")
     assert said(GAIN, NOTHING).startswith("+5.0 points on average")

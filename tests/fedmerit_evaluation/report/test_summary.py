@@ -13,7 +13,10 @@ from fedmerit_evaluation.report.summary import Fact
 def test_who_gained_and_who_lost() -> None:
     results = made_dice({"standalone": (0.6, 0.6, 0.6), "a": (0.7, 0.5, 0.6), "b": (0.8, 0.55, 0.7)})
     said = summary.list_sentences(results)
-    assert "Alder gained under 2 of 2 methods (2 with an interval that leaves out 0), compared with local training." in said
+    assert (
+        "Alder gained under 2 of 2 methods (2 with an interval that leaves out 0), compared with local training."
+        in said
+    )
     assert any(
         text.startswith("Birch lost under 2 (2 with") and "most under a (\N{MINUS SIGN}10.0" in text for text in said
     )

@@ -27,9 +27,9 @@ def test_a_site_from_which_the_global_model_was_withheld_has_its_own(tmp_path: P
 def test_what_a_site_took_home_is_its_model(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", sites=("A", "B"))
     add_models(run)
-    (run / "models" / "finished").mkdir()
-    (run / "models" / "finished" / "A.pt").touch()
-    assert final_model(run, "A") == run / "models" / "finished" / "A.pt"
+    (run / "models" / "selected").mkdir()
+    (run / "models" / "selected" / "A.pt").touch()
+    assert final_model(run, "A") == run / "models" / "selected" / "A.pt"
     assert final_model(run) == final_model(run, "global") == run / "models" / "global.pt"
     with pytest.raises(BadInput, match="has no model of 'B'"):
         final_model(run, "B")

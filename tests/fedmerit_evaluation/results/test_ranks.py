@@ -31,7 +31,9 @@ def test_sites_far_apart_are_told_and_near_ones_are_not():
 
 def test_nothing_is_told_where_all_are_worth_the_same():
     """In 200 studies of 4 equal sites, each pair is told apart by chance in about 5 of 100."""
-    told = [ranking("ABCD", drawn(np.random.default_rng(k).normal(0, 1, 4), 1.0, draws=400)).order_signs for k in range(200)]
+    told = [
+        ranking("ABCD", drawn(np.random.default_rng(k).normal(0, 1, 4), 1.0, draws=400)).order_signs for k in range(200)
+    ]
     share = np.mean([np.abs(one).sum() / 12 for one in told])
     assert 0.02 < share < 0.09
 

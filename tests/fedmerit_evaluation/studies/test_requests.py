@@ -8,9 +8,9 @@ from fedmerit_evaluation.studies.study_folders import parse_methods, parse_seeds
 
 
 def test_methods_with_and_without_parameters():
-    first, second, third = parse_methods("fedce:combine=plus:estimate=server, fedavg,fedce")
-    assert (first.label, first.method) == ("fedce:combine=plus:estimate=server", "fedce")
-    assert first.settings == {"combine": "plus", "estimate": "server"}
+    first, second, third = parse_methods("fedce:combine=plus:error=relative, fedavg,fedce")
+    assert (first.label, first.method) == ("fedce:combine=plus:error=relative", "fedce")
+    assert first.settings == {"combine": "plus", "error": "relative"}
     assert (second.label, second.method, second.settings) == ("fedavg", "fedavg", {})
     assert third.settings == {}
 
@@ -38,7 +38,7 @@ def test_all_is_every_method_that_takes_the_default_optimizer():
         ("fedce:combine=plus:combine=times", "combine is given twice"),
         ("fedavg,fedce,fedavg", "fedavg is given twice"),
         ("fedavg,all", "fedavg is given twice"),
-        ("fedce:combine=plus:estimate=site,fedce:estimate=site:combine=plus", "given twice"),
+        ("fedce:combine=plus:error=relative,fedce:error=relative:combine=plus", "given twice"),
         ("fedce:combine=a/b,fedce:combine=a;b", "same run folder"),
     ],
 )

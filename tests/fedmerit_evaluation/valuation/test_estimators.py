@@ -11,24 +11,26 @@ from fedmerit_evaluation.valuation.image_estimators import KNNShapley
 
 def test_estimators_are_those_of_games_records_and_images():
     assert set(estimators()) >= {
-        "in_run", "carried", "others_lose", "contribution", "data_size", "label_volume", "knn_shapley",
+        "multi_round", "one_round", "leave_one_out_loss", "contribution", "data_size", "label_volume", "knn_shapley",
         "label_distance", "intensity_distance",
     }  # fmt: skip
 
 
 def test_a_spec_is_a_name_and_parameters():
-    assert parse("in_run") == MultiRoundValues()
-    assert parse("in_run:voice=others:last=3") == MultiRoundValues(voice="others", last=3)
+    assert parse("multi_round") == MultiRoundValues()
+    assert parse("multi_round:voice=others:last=3") == MultiRoundValues(voice="others", last=3)
     assert parse_all(["knn_shapley:k=7", "data_size"]) == {"knn_shapley:k=7": KNNShapley(k=7), "data_size": DataSize()}
 
 
-@pytest.mark.parametrize("spec", ["shap", "in_run:vote=all", "in_run:voice=own", "knn_shapley:k=0", "data_size:k=1"])
+@pytest.mark.parametrize(
+    "spec", ["shap", "multi_round:vote=all", "multi_round:voice=own", "knn_shapley:k=0", "data_size:k=1"]
+)
 def test_what_is_no_estimator_is_refused(spec):
     with pytest.raises(BadInput, match="--estimators"):
         parse(spec)
 
 
 def test_each_is_named_once_but_may_come_in_several_ways():
-    assert len(parse_all(["in_run", "in_run:last=1"])) == 2
-    with pytest.raises(BadInput, match=r"in_run,data_size,in_run: name each once"):
-        parse_all(["in_run", "data_size", "in_run"])
+    assert len(parse_all(["multi_round", "multi_round:last=1"])) == 2
+    with pytest.raises(BadInput, match=r"multi_round,data_size,multi_round: name each once"):
+        parse_all(["multi_round", "data_size", "multi_round"])

@@ -18,7 +18,7 @@ BOTH = frozenset(SITES)
 def rows_of(round, said):
     """Rows of ``said``: (coalition, site, case, label): Dice."""
     return [
-        ("run", "fedavg", 0, round, site, coalition, "in_run", case, label, "dice", value)
+        ("run", "fedavg", 0, round, site, coalition, "multi_round", case, label, "dice", value)
         for (coalition, site, case, label), value in said.items()
     ]
 
@@ -40,7 +40,7 @@ SAID = {
 
 
 def test_a_game_is_of_means_over_labels_and_cases_by_who_tested(tmp_path):
-    (game,) = run_of(tmp_path / "run", rows_of(1, SAID)).games("in_run")
+    (game,) = run_of(tmp_path / "run", rows_of(1, SAID)).games("multi_round")
     assert game.round == 1
     assert game.players == list(SITES)
     assert set(game.utilities) == {EMPTY_COALITION, BOTH}
@@ -54,14 +54,14 @@ def test_who_earned_as_one_is_one_player(tmp_path):
     """Alder and Birch in round 1: always together, each with a part of what both earned. In round 0 they are not."""
     said = {(text, "Cedar", "a", "x"): dice for text, dice in (("(nobody)", 0.1), ("Alder+Birch", 0.3), ("Cedar", 0.4),
                                                                ("Alder+Birch+Cedar", 0.5))}  # fmt: skip
-    parts = [("run", "fedavg", 0, 1, site, "", "", "", "", "part", part) for site, part in
+    parts = [("run", "fedavg", 0, 1, site, "", "", "", "", "reward_group_share", part) for site, part in
              (("Alder", 0.25), ("Birch", 0.75), ("Cedar", 1.0))]  # fmt: skip
     made = make_run(tmp_path / "run", method="fedavg", sites=(*SITES, "Cedar"), rounds=2)
     results = read_table(made / "results.csv")
     rows = pd.concat([results, pd.DataFrame(parts, columns=COLUMNS)], ignore_index=True)
     rows.to_csv(made / "results.csv", index=False)
     observed = pd.DataFrame(rows_of(0, said) + rows_of(1, said), columns=COLUMNS)
-    apart, as_one = ObservedRun(made, 0, observed).games("in_run")
+    apart, as_one = ObservedRun(made, 0, observed).games("multi_round")
     assert apart.parts == {}
     assert apart.players == ["Alder", "Birch", "Cedar"]
     assert as_one.parts == {"Alder": {"Alder": 0.25, "Birch": 0.75}}
@@ -77,7 +77,7 @@ def test_a_draw_has_the_same_patients_in_every_round_and_for_every_model(tmp_pat
     said = {("(nobody)", "Alder", case, "x"): value for case, value in cases.items()}
     said |= {("Alder", "Alder", case, "x"): 2 * value for case, value in cases.items()}
     later = {what: value + 0.1 for what, value in said.items()}
-    games = run_of(tmp_path / "run", rows_of(0, said) + rows_of(1, later)).games("in_run")
+    games = run_of(tmp_path / "run", rows_of(0, said) + rows_of(1, later)).games("multi_round")
     first, second = (game.utilities[frozenset({"Alder"})][0] for game in games)
     np.testing.assert_allclose(second, first + 0.1)
     np.testing.assert_allclose(first, 2 * games[0].utilities[EMPTY_COALITION][0])
@@ -90,13 +90,13 @@ def test_of_single_patients_as_much_is_known_as_those_of_other_sites_tell(tmp_pa
     """Birch's one patient is as far off as one of Alder's two: √2 times 0.1. Where Alder has one, too, nobody knows."""
     said = {("Alder", "Alder", case, "x"): value for case, value in {"a": 0.1, "b": 0.3}.items()}
     said |= {("Alder", "Birch", "a", "x"): 0.5}
-    (game,) = run_of(tmp_path / "run", rows_of(0, said)).games("in_run")
+    (game,) = run_of(tmp_path / "run", rows_of(0, said)).games("multi_round")
     found = game.utilities[frozenset({"Alder"})][1]
     far = 0.1 * 2**0.5
     assert found[0] == 0.5
     assert sorted(set(found[1:].round(6).tolist())) == pytest.approx([0.5 - far, 0.5 + far], abs=1e-6)
     del said["Alder", "Alder", "b", "x"]
-    (game,) = run_of(tmp_path / "single", rows_of(0, said)).games("in_run")
+    (game,) = run_of(tmp_path / "single", rows_of(0, said)).games("multi_round")
     assert game.utilities[frozenset({"Alder"})][:, 0].tolist() == [0.1, 0.5]
     assert np.isnan(game.utilities[frozenset({"Alder"})][:, 1:]).all()
 
@@ -113,18 +113,18 @@ def test_rounds_are_drawn_as_often_as_there_are_and_by_the_seed_alone(tmp_path):
 
 def test_what_was_not_observed_says_what_would_be(tmp_path):
     run = run_of(tmp_path / "run", rows_of(0, SAID))
-    with pytest.raises(BadInput, match="nothing was observed for carried; run with --values carried"):
-        run.games("carried")
+    with pytest.raises(BadInput, match="nothing was observed for one_round; run with --values one_round"):
+        run.games("one_round")
     assert ObservedRun(run.path).rows.empty  # there is no values.csv
 
 
 def test_numbers_of_the_run(tmp_path):
-    seconds = [("run", "fedavg", 0, round, "Alder", "", "in_run", "", "", "seconds", 1.5) for round in (0, 1)]
+    seconds = [("run", "fedavg", 0, round, "Alder", "", "multi_round", "", "", "seconds", 1.5) for round in (0, 1)]
     run = run_of(tmp_path / "run", rows_of(0, SAID) + seconds)
     assert run.sites == list(SITES)
     assert run.count == 101
     assert run.num_samples.tolist() == [40, 50]
-    assert run.seconds == pytest.approx({"training": 2 * (2.5 + 3.5), "in_run": 3.0})
+    assert run.seconds == pytest.approx({"training": 2 * (2.5 + 3.5), "multi_round": 3.0})
 
 
 def test_images_that_are_elsewhere_are_told(tmp_path):

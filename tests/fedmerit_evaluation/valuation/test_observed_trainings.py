@@ -30,7 +30,7 @@ TINY = {"architecture": "unet", "width": "2", "depth": "2"}
 def test_what_estimators_need_is_observed():
     assert {parse(spec).observes for spec in ESTIMATORS} == {"", *OWN}
     of = by_method(ESTIMATORS)
-    assert of[ALONE] == ["alone", "alone:voice=others"]
+    assert of[ALONE] == ["local_only", "local_only:voice=others"]
     assert of[TOGETHER] == [spec for spec in ESTIMATORS if spec not in of[ALONE]]
 
 
@@ -39,24 +39,28 @@ def test_a_training_is_begun_once_and_never_as_another(tmp_path):
     begin(tmp_path / "run", sites, 3, 2, TINY, TOGETHER_ESTIMATORS)
     info = read_json(tmp_path / "run" / "run.json")
     assert (info["method"], info["seed"], info["rounds"], info["engine"]) == ("fedavg", 3, 2, "local")
-    assert [spec.partition(":")[0] for spec in info["plan"]["values"]] == ["in_run", "carried", "others_lose"]
+    assert [spec.partition(":")[0] for spec in info["plan"]["values"]] == [
+        "multi_round",
+        "one_round",
+        "leave_one_out_loss",
+    ]
     begin(tmp_path / "run", sites, 3, 2, TINY, TOGETHER_ESTIMATORS)
     assert read_json(tmp_path / "run" / "run.json") == info
     for seed, rounds, settings, told in ((4, 2, TINY, "seed 3"), (3, 5, TINY, "rounds 2"), (3, 2, {}, "settings")):
         with pytest.raises(BadInput, match=f"was started with {told}"):
             begin(tmp_path / "run", sites, seed, rounds, settings, TOGETHER_ESTIMATORS)
-    begin(tmp_path / "less", sites, 3, 2, TINY, ["data_size", "carried:kind=leave_one_out"])
+    begin(tmp_path / "less", sites, 3, 2, TINY, ["data_size", "one_round:kind=leave_one_out"])
     less = read_json(tmp_path / "less" / "run.json")["plan"]["values"]
-    assert [spec.partition(":")[0] for spec in less] == ["carried"]
-    begin(tmp_path / "run", sites, 3, 2, TINY, ["data_size", "carried"])  # which observes more
+    assert [spec.partition(":")[0] for spec in less] == ["one_round"]
+    begin(tmp_path / "run", sites, 3, 2, TINY, ["data_size", "one_round"])  # which observes more
     with pytest.raises(BadInput, match="was started with values"):
-        begin(tmp_path / "less", sites, 3, 2, TINY, ["in_run"])
+        begin(tmp_path / "less", sites, 3, 2, TINY, ["multi_round"])
     for _ in range(2):
         begin(tmp_path / "counted", sites, 3, 2, TINY, ["data_size"])
     assert "values" not in read_json(tmp_path / "counted" / "run.json")["plan"]
-    begin(tmp_path / "alone", sites, 4, 2, TINY, ["alone:voice=others"], ALONE)
+    begin(tmp_path / "alone", sites, 4, 2, TINY, ["local_only:voice=others"], ALONE)
     info = read_json(tmp_path / "alone" / "run.json")
-    assert (info["method"], info["seed"], info["plan"]["values"]) == ("standalone", 4, ["alone:every=0"])
+    assert (info["method"], info["seed"], info["plan"]["values"]) == ("standalone", 4, ["local_only:every=0"])
     prepare_anew(sites / "Birch")
     with pytest.raises(BadInput, match=r"Birch is not what .*run was started with"):
         begin(tmp_path / "run", sites, 3, 2, TINY, TOGETHER_ESTIMATORS)
@@ -77,17 +81,20 @@ def test_what_is_finished_is_not_trained_again_and_what_failed_is_told(tmp_path,
 
 
 def test_cost_is_the_mean_of_seconds_beside_those_of_training():
-    together = [SimpleNamespace(seconds={"training": 10.0, "in_run": 5.0}), SimpleNamespace(seconds={"training": 4.0})]
-    assert cost(together, "in_run:voice=others", together) == 0.25  # a half, and nothing
-    assert cost(together, "carried", together) == 0
+    together = [
+        SimpleNamespace(seconds={"training": 10.0, "multi_round": 5.0}),
+        SimpleNamespace(seconds={"training": 4.0}),
+    ]
+    assert cost(together, "multi_round:voice=others", together) == 0.25  # a half, and nothing
+    assert cost(together, "one_round", together) == 0
     assert cost(together, "data_size", together) == 0
-    alone = [SimpleNamespace(seconds={"training": 9.0, "alone": 2.0}), SimpleNamespace(seconds={"training": 3.0})]
-    assert cost(alone, "alone", together) == pytest.approx((1.1 + 0.75) / 2)  # their own training, too
+    alone = [SimpleNamespace(seconds={"training": 9.0, "local_only": 2.0}), SimpleNamespace(seconds={"training": 3.0})]
+    assert cost(alone, "local_only", together) == pytest.approx((1.1 + 0.75) / 2)  # their own training, too
 
 
 def test_each_estimator_hears_the_trainings_that_it_looks_at(tmp_path):
     sites = make_sites(tmp_path / "sites", ("Alder", "Birch"), size=16)
-    specs = ["alone", "data_size", "others_lose"]
+    specs = ["local_only", "data_size", "leave_one_out_loss"]
     folders = {TOGETHER: [tmp_path / "together"], ALONE: [tmp_path / "alone"]}
     for method, (folder,) in folders.items():
         begin(folder, sites, 0, 1, TINY, by_method(specs)[method], method)
@@ -97,5 +104,5 @@ def test_each_estimator_hears_the_trainings_that_it_looks_at(tmp_path):
     assert list(heard.said) == specs
     assert [run.path for run in heard.together] == folders[TOGETHER]
     assert heard.costs["data_size"] == 0
-    assert heard.costs["alone"] > heard.costs["others_lose"] > 0
+    assert heard.costs["local_only"] > heard.costs["leave_one_out_loss"] > 0
     assert list(run_estimators(folders, ["data_size"], draws=3).said) == ["data_size"]

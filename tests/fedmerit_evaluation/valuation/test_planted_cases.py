@@ -23,7 +23,7 @@ MISSED = ((2, 1, 1), (3, 3, 2), (1.2, 1.1, 2), (2, 2), (3, 4, 2), (3, 4, 3))
 
 def table(*seeds):
     rows = [
-        {"world": world, "seed": seed, "site": site, "estimator": "in_run", "value": value, "cost": 0.5 + seed}
+        {"world": world, "seed": seed, "site": site, "estimator": "multi_round", "value": value, "cost": 0.5 + seed}
         for seed, values in enumerate(seeds)
         for (world, sites), of_world in zip(WORLDS.items(), values, strict=True)
         for site, value in zip(sites, of_world, strict=True)
@@ -58,7 +58,7 @@ def test_worlds_are_dealt_anew_and_what_is_done_is_not_done_again(tmp_path, fedm
     pool = tmp_path / "pool"
     prepare(Preparation("synthetic-prostate", size=16, patients=5), pool)
     settings = {"architecture": "unet", "width": "4", "depth": "3", "batch_size": "16"}
-    asked = KnownAnswerBenchmark(tmp_path / "out", pool, ["in_run", "data_size"], 3, (0, 1), 1, settings)
+    asked = KnownAnswerBenchmark(tmp_path / "out", pool, ["multi_round", "data_size"], 3, (0, 1), 1, settings)
     heard = []
     values = compute_values(asked, lambda done, of: heard.append((done, of)))
     assert heard == [(place, 12) for place in range(1, 13)]
@@ -73,7 +73,18 @@ def test_worlds_are_dealt_anew_and_what_is_done_is_not_done_again(tmp_path, fedm
     assert sizes["duplicate:sites=3", 0]["site-1"] == sizes["duplicate:sites=3", 0]["site-1-copy"]
     pd.testing.assert_frame_equal(compute_values(asked, lambda done, of: pytest.fail("trained again")), values)
     given = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
-    places = ("--out", asked.out, "--pool", pool, "--estimators", "in_run,data_size", "--seeds", "0,1", "--rounds", 1)
+    places = (
+        "--out",
+        asked.out,
+        "--pool",
+        pool,
+        "--estimators",
+        "multi_round,data_size",
+        "--seeds",
+        "0,1",
+        "--rounds",
+        1,
+    )
     result = fedmerit("bench", "planted", *places, "--sites", 3, *given, "--jobs", 1)
     assert result.exit_code == 0, result.output
     assert "In how many of 2 seeds" in result.output

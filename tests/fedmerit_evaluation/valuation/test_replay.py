@@ -14,7 +14,9 @@ from fedmerit.files import read_json, write_json
 from fedmerit.records.results import COLUMNS, ResultsFile, Row
 from fedmerit_evaluation.valuation.replay import FOLDER, replay_observers
 
-SEEN = Row("run", "fedavg", 0, 0, "Alder", "dice", 0.75, split="in_run", case="000", label="x", coalition="Alder+Birch")
+SEEN = Row(
+    "run", "fedavg", 0, 0, "Alder", "dice", 0.75, split="multi_round", case="000", label="x", coalition="Alder+Birch"
+)
 
 
 @pytest.fixture
@@ -30,7 +32,7 @@ def run(tmp_path):
 
 
 def test_what_was_observed_is_not_made_again(run):
-    table = replay_observers(run, ["in_run:most=8"], on_round=lambda *_: pytest.fail("went through updates"))
+    table = replay_observers(run, ["multi_round:most=8"], on_round=lambda *_: pytest.fail("went through updates"))
     assert list(table.columns) == list(COLUMNS)
     (row,) = table.to_dict("records")
     assert (row["site"], row["coalition"], row["quantity"], row["value"]) == ("Alder", "Alder+Birch", "dice", 0.75)
@@ -43,36 +45,36 @@ def test_of_a_run_that_is_asked_for_nothing_there_may_be_nothing(run):
 
 
 def test_what_was_not_observed_takes_updates(run):
-    with pytest.raises(BadInput, match="was run without --values carried,others_lose and kept no updates"):
-        replay_observers(run, ["in_run", "carried", "others_lose:every=2"])
+    with pytest.raises(BadInput, match="was run without --values one_round,leave_one_out_loss and kept no updates"):
+        replay_observers(run, ["multi_round", "one_round", "leave_one_out_loss:every=2"])
     (run / "updates").mkdir()
     with pytest.raises(BadInput, match=r"round_00000\.pt: file not found; let the run finish"):
-        replay_observers(run, ["carried"])
+        replay_observers(run, ["one_round"])
 
 
 def test_what_looks_at_sites_alone_takes_a_run_of_standalone(run):
     (run / "updates").mkdir()
-    with pytest.raises(BadInput, match=r"--values alone: not with method fedavg: .* observe a run of standalone"):
-        replay_observers(run, ["alone"])
+    with pytest.raises(BadInput, match=r"--values local_only: not with method fedavg: .* observe a run of standalone"):
+        replay_observers(run, ["local_only"])
 
 
 def test_encrypted_updates_tell_nothing_afterwards(run):
     write_json(run / "run.json", read_json(run / "run.json") | {"privacy": ["he"]})
-    assert len(replay_observers(run, ["in_run"])) == 1
-    with pytest.raises(BadInput, match="carried cannot be told: updates leave encrypted"):
-        replay_observers(run, ["carried"])
+    assert len(replay_observers(run, ["multi_round"])) == 1
+    with pytest.raises(BadInput, match="one_round cannot be told: updates leave encrypted"):
+        replay_observers(run, ["one_round"])
 
 
 @pytest.mark.parametrize("statistics", ["own", pytest.param("recalibrated", marks=pytest.mark.slow)])
 def test_afterwards_models_have_the_batch_norm_statistics_that_they_had_in_the_run(tmp_path, statistics):
     sites, run = make_sites(tmp_path / "sites", ("Alder", "Birch"), size=16), tmp_path / "run"
     settings = {"architecture": "unet", "width": "2", "depth": "2", "statistics": statistics}
-    asked = {"values": ["in_run"], "keep_updates": True}
+    asked = {"values": ["multi_round"], "keep_updates": True}
     runs.create(run, method="fedavg", sites=sites, rounds=1, engine="local", threads=1, settings=settings, **asked)
     runs.execute(run, lambda record: None)
-    there = replay_observers(run, ["in_run"])
+    there = replay_observers(run, ["multi_round"])
     (run / OBSERVED).unlink()
-    tables = [there, replay_observers(run, ["in_run"])]
+    tables = [there, replay_observers(run, ["multi_round"])]
     columns = ["site", "coalition", "case", "label", "quantity"]
     seen, again = (table.query("quantity != 'seconds'").set_index(columns)["value"].to_dict() for table in tables)
     assert again == seen

@@ -34,7 +34,7 @@ def sites(tmp_path_factory):
 def run(request, sites, tmp_path_factory):
     """With the guard sites enrol, without it their prepared folders say what they hold: never change it."""
     run = tmp_path_factory.mktemp("twins") / request.param
-    runs.create(run, method="standalone", sites=sites, rounds=2, engine="local", threads=1, values=["alone"],
+    runs.create(run, method="standalone", sites=sites, rounds=2, engine="local", threads=1, values=["local_only"],
                 settings={**TINY, "guard": request.param})  # fmt: skip
     runs.execute(run, lambda record: None)
     return run
@@ -45,9 +45,11 @@ def test_the_same_images_are_one_sites_worth(run):
     observed = ObservedRun(run, draws=2)
     assert observed.sites == [*SITES, "Dogwood"]
     assert observed.holders.tolist() == [1, 2, 1, 2]
-    said = value_runs([run], ["alone", "alone:copies=apart"], draws=2).values
-    np.testing.assert_allclose(said["alone"], said["alone:copies=apart"] / np.array([1, 2, 1, 2])[None, :, None])
-    assert (said["alone:copies=apart"] > 0).all()
+    said = value_runs([run], ["local_only", "local_only:copies=apart"], draws=2).values
+    np.testing.assert_allclose(
+        said["local_only"], said["local_only:copies=apart"] / np.array([1, 2, 1, 2])[None, :, None]
+    )
+    assert (said["local_only:copies=apart"] > 0).all()
 
 
 def test_who_leaves_a_case_out_shares_all_the_same(run, sites, tmp_path):
@@ -57,7 +59,7 @@ def test_who_leaves_a_case_out_shares_all_the_same(run, sites, tmp_path):
     lists["training"] = lists["training"][:-1]
     write_json(lesser / "Dogwood/datalist.json", lists)
     again = tmp_path / "run"
-    runs.create(again, method="standalone", sites=lesser, rounds=1, engine="local", threads=1, values=["alone"],
+    runs.create(again, method="standalone", sites=lesser, rounds=1, engine="local", threads=1, values=["local_only"],
                 settings={**TINY, "guard": run.name})  # fmt: skip
     runs.execute(again, lambda record: None)
     assert sites_sharing_images(again, read_json(again / "run.json")) == {
@@ -90,7 +92,7 @@ def test_a_ledger_that_is_none_is_told(run, tmp_path):
 
 def test_an_interrupted_run_asks_nobody_to_enrol_again(run, sites, tmp_path, assert_same_run):
     again = tmp_path / run.name
-    runs.create(again, method="standalone", sites=sites, rounds=2, engine="local", threads=1, values=["alone"],
+    runs.create(again, method="standalone", sites=sites, rounds=2, engine="local", threads=1, values=["local_only"],
                 settings={**TINY, "guard": run.name})  # fmt: skip
     stop_at(again, Recorder, "observed", 1)
     runs.execute(again, lambda record: None)

@@ -48,7 +48,7 @@ def judged(said, seeds=2):
 
 def test_tables_hold_agreements_by_estimator_beside_the_truths_ceiling():
     """Of 1, 2, 4 three times the deviations are -4, -1, 5; of 4, 2, 1 and 1, 4, 2 they are 5, -1, -4 and -4, 5, -1."""
-    found = bench_tables([judged({"in_run": (10, 20, 40), "carried": (4, 2, 1), "data_size": (1, 4, 2)})])
+    found = bench_tables([judged({"multi_round": (10, 20, 40), "one_round": (4, 2, 1), "data_size": (1, 4, 2)})])
     by_name = {table.name: table for table in found}
     of_world = {f"{name}-noise-sites-3" for name in ("reliability", "values", "paying", "flips")}
     assert set(by_name) == {"bench-shapley", "bench-leave-one-out", *of_world}
@@ -61,16 +61,20 @@ def test_tables_hold_agreements_by_estimator_beside_the_truths_ceiling():
     assert by_name["bench-shapley"].low["Pearson"].to_list() == pytest.approx(rows["Pearson"].to_list())
     assert by_name["bench-shapley"].low["Spearman"].to_list() == pytest.approx(rows["Spearman"].to_list())
     flipped = by_name["flips-noise-sites-3"].frame.set_index(["Estimator", "Beside"])["Pairs in another order"]
-    assert flipped.to_dict() == {("in_run", "carried"): 3, ("in_run", "data_size"): 1, ("carried", "data_size"): 2}
+    assert flipped.to_dict() == {
+        ("multi_round", "one_round"): 3,
+        ("multi_round", "data_size"): 1,
+        ("one_round", "data_size"): 2,
+    }
     values = by_name["values-noise-sites-3"].frame.set_index("Site")
     assert values["Shapley [points]"].to_dict() == pytest.approx({"A": 1, "B": 2, "C": 4})
-    assert values["carried"].to_list() == [4, 2, 1]
+    assert values["one_round"].to_list() == [4, 2, 1]
     assert "C last" in by_name["values-noise-sites-3"].caption
 
 
 def test_sites_of_one_worth_are_not_told_apart():
     """Of 2, 2 and 4 points: one pair in twenty is told by chance, so that pairs are counted."""
-    one = judged({"in_run": (10, 20, 40)})
+    one = judged({"multi_round": (10, 20, 40)})
     alike = replace(one.truths["Shapley"], values=np.maximum(one.truths["Shapley"].values, 0.02))
     table, *_ = bench_tables([replace(one, truths=dict.fromkeys(REFERENCES, alike))])
     assert table.frame["Pairs told apart"].to_list() == ["2 of 3"]
@@ -80,24 +84,24 @@ def test_sites_of_one_worth_are_not_told_apart():
     ("seeds", "over"), [(2, "seeds and patients of both"), (1, "patients, of one seed alone, of both")]
 )
 def test_the_caption_says_what_intervals_are_over(seeds, over):
-    table, *_ = bench_tables([judged({"in_run": (10, 20, 40)}, seeds)])
+    table, *_ = bench_tables([judged({"multi_round": (10, 20, 40)}, seeds)])
     assert f"intervals over {over}" in table.caption
 
 
 def test_worlds_and_estimators_are_checked_before_anything_is_trained():
     require_scenarios(["asis", "noise:sites=3", "noise:sites=4"], ESTIMATORS)
     for worlds, estimators, told in (
-        (["moon"], ["in_run"], "--worlds"),
+        (["moon"], ["multi_round"], "--worlds"),
         (["asis"], ["shap"], "--estimators"),
         (["asis"], ["proxy:rounds=0"], "--estimators"),
-        (["asis", "asis"], ["in_run"], "name each once"),
-        (["asis"], ["in_run", "in_run"], "name each once"),
+        (["asis", "asis"], ["multi_round"], "name each once"),
+        (["asis"], ["multi_round", "multi_round"], "name each once"),
     ):
         with pytest.raises(BadInput, match=told):
             require_scenarios(worlds, estimators)
-    require_scenarios(["asis"], ["in_run"], parse_methods("fedce,cgsv:alpha=0.9"))
+    require_scenarios(["asis"], ["multi_round"], parse_methods("fedce,cgsv:alpha=0.9"))
     with pytest.raises(BadInput, match="--methods standalone: it says nothing of contributions"):
-        require_scenarios(["asis"], ["in_run"], parse_methods("fedce,standalone"))
+        require_scenarios(["asis"], ["multi_round"], parse_methods("fedce,standalone"))
 
 
 def test_of_many_sites_some_coalitions_are_trained_each_site_alone_and_all_but_it_among_them(tmp_path, monkeypatch):
@@ -123,15 +127,17 @@ def test_of_many_sites_some_coalitions_are_trained_each_site_alone_and_all_but_i
 def test_a_benchmark_from_end_to_end(sites, fedmerit, tmp_path):
     asked = ("bench", "values", "--out", tmp_path / "out", "--pool", sites, "--worlds", "asis", "--seeds", "0",
              "--rounds", 1, "--recipe", "quick", "--set", "depth=2", "--set", "width=2", "--draws", 5,
-             "--estimators", "in_run,data_size,proxy:rounds=1:width=2:depth=2:shrink=2",
+             "--estimators", "multi_round,data_size,proxy:rounds=1:width=2:depth=2:shrink=2",
              "--methods", "cgsv")  # fmt: skip
     told = fedmerit(*asked)
     assert told.exit_code == 0, told.output
     first = (tmp_path / "out" / "tables" / "bench-shapley.csv").read_text()
     assert "Noise ceiling" in first
     paying = pd.read_csv(tmp_path / "out" / "tables" / "paying-asis.csv").set_index("Paid by")
-    assert {"in_run", "data_size", "cgsv"} < set(paying.index)
-    assert paying.loc["in_run", "Mean Dice [%]"] == paying.loc["data_size", "Mean Dice [%]"]  # of the same FedAvg run
-    assert paying.loc["cgsv", "Mean Dice [%]"] != paying.loc["in_run", "Mean Dice [%]"]
+    assert {"multi_round", "data_size", "cgsv"} < set(paying.index)
+    assert (
+        paying.loc["multi_round", "Mean Dice [%]"] == paying.loc["data_size", "Mean Dice [%]"]
+    )  # of the same FedAvg run
+    assert paying.loc["cgsv", "Mean Dice [%]"] != paying.loc["multi_round", "Mean Dice [%]"]
     assert fedmerit(*asked).exit_code == 0
     assert (tmp_path / "out" / "tables" / "bench-shapley.csv").read_text() == first

@@ -29,7 +29,7 @@ from fedmerit_evaluation.valuation.valued_runs import default_estimators, units,
 
 SITES = ("Alder", "Birch", "Cedar")
 TINY = {"architecture": "unet", "width": "2", "depth": "2"}
-OBSERVERS = ("in_run", "carried", "others_lose")
+OBSERVERS = ("multi_round", "one_round", "leave_one_out_loss")
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +69,7 @@ def test_kept_updates_give_afterwards_what_was_observed(observed, own):
     of = [one[one["quantity"] == "dice"].set_index(keys)["value"].sort_index() for one in (expected, table)]
     assert of[0].index.equals(of[1].index)
     np.testing.assert_allclose(*of, atol=1e-12)
-    assert asked[:2] == [("in_run", 1, 2), ("in_run", 2, 2)]
+    assert asked[:2] == [("multi_round", 1, 2), ("multi_round", 2, 2)]
 
 
 def test_who_earns_as_one_divides_the_value_and_has_a_voice_afterwards_too(tmp_path):
@@ -79,7 +79,7 @@ def test_who_earns_as_one_divides_the_value_and_has_a_voice_afterwards_too(tmp_p
         shutil.copy(image, sites / "Birch" / image.name)
     run = tmp_path / "run"
     runs.create(run, method="fedce", sites=sites, rounds=2, engine="local", threads=1, settings=guarded(TINY),
-                values=["in_run"], keep_updates=True)  # fmt: skip
+                values=["multi_round"], keep_updates=True)  # fmt: skip
     runs.execute(run, lambda record: None)
     table = read_table(run / OBSERVED)
     assert set(table["coalition"].dropna()) - {""} == {"(nobody)", "Alder+Birch", "Cedar", "Alder+Birch+Cedar"}
@@ -89,14 +89,14 @@ def test_who_earns_as_one_divides_the_value_and_has_a_voice_afterwards_too(tmp_p
     np.testing.assert_array_equal(values[0], values[1])
     assert (values[0] != 0).any()
     (run / OBSERVED).unlink()
-    afterwards = ObservedRun(run, 20, replay_observers(run, ["in_run"]))
+    afterwards = ObservedRun(run, 20, replay_observers(run, ["multi_round"]))
     np.testing.assert_allclose(MultiRoundValues().values(afterwards), values, atol=1e-12)
 
 
 def test_rounds_that_are_there_are_not_evaluated_again(own, monkeypatch):
     (own / OBSERVED).unlink()
-    whole = replay_observers(own, ["in_run"])
-    file = own / FOLDER / "in_run.csv"
+    whole = replay_observers(own, ["multi_round"])
+    file = own / FOLDER / "multi_round.csv"
     table = read_table(file)
     table[table["round"] == 0].to_csv(file, index=False)
     evaluated = []
@@ -104,7 +104,7 @@ def test_rounds_that_are_there_are_not_evaluated_again(own, monkeypatch):
 
     original = replay.evaluate_models
     monkeypatch.setattr(replay, "evaluate_models", lambda *rest: evaluated.append(rest[2].round) or original(*rest))
-    again = replay_observers(own, ["in_run"])
+    again = replay_observers(own, ["multi_round"])
     assert set(evaluated) == {1}
     pd.testing.assert_frame_equal(again[again["quantity"] == "dice"], whole[whole["quantity"] == "dice"])
 
@@ -112,7 +112,7 @@ def test_rounds_that_are_there_are_not_evaluated_again(own, monkeypatch):
 @pytest.mark.parametrize(
     ("spoil", "told"),
     [
-        (lambda run: shutil.rmtree(run / "updates"), "was run without --values in_run and kept no updates"),
+        (lambda run: shutil.rmtree(run / "updates"), "was run without --values multi_round and kept no updates"),
         (lambda run: (run / "updates" / "round_00001.pt").unlink(), "round_00001.pt: file not found"),
         (lambda run: (run / "updates" / "round_00001.pt").write_bytes(b"?"), "round_00001.pt: not readable"),
         (lambda run: _without(run, "sites_folder"), "its images are at the sites"),
@@ -122,15 +122,15 @@ def test_without_what_it_takes_nothing_is_told(own, spoil, told):
     (own / OBSERVED).unlink()
     spoil(own)
     with pytest.raises(BadInput, match=told):
-        replay_observers(own, ["in_run"])
+        replay_observers(own, ["multi_round"])
 
 
 def test_of_an_encrypted_run_the_reason_is_told(own):
     (own / OBSERVED).unlink()
     info = json.loads((own / "run.json").read_text())
     (own / "run.json").write_text(json.dumps(info | {"privacy": ["he"]}))
-    with pytest.raises(BadInput, match="in_run cannot be told: updates leave encrypted"):
-        value_runs([own], ["in_run"])
+    with pytest.raises(BadInput, match="multi_round cannot be told: updates leave encrypted"):
+        value_runs([own], ["multi_round"])
 
 
 def test_of_sites_that_were_moved_the_place_is_told(observed, own, sites, tmp_path):
@@ -138,7 +138,7 @@ def test_of_sites_that_were_moved_the_place_is_told(observed, own, sites, tmp_pa
     (own / OBSERVED).unlink()
     moved = shutil.copytree(sites, tmp_path / "moved")
     write_json(own / "run.json", read_json(own / "run.json") | {"sites_folder": str(tmp_path / "gone")})
-    specs = ["label_volume", "in_run"]
+    specs = ["label_volume", "multi_round"]
     for spec in specs:
         with pytest.raises(BadInput, match=r"gone: no such folder, where .*run had its sites; --sites PLACE says"):
             value_runs([own], [spec], draws=5)
@@ -155,45 +155,45 @@ def test_a_run_that_was_stopped_is_not_valued(observed, own):
     results = read_results(own)
     results[results["round"] == 0].to_csv(own / "results.csv", index=False)
     with pytest.raises(BadInput, match=r"run: stands at 1 of 2 rounds.*`fedmerit run --resume --out .*run`"):
-        value_runs([observed[1], own], ["in_run"])
+        value_runs([observed[1], own], ["multi_round"])
 
 
 def test_every_estimator_says_something_of_every_site(observed):
-    specs = ["in_run", "carried", "others_lose", "contribution", "data_size", "label_volume", "knn_shapley",
-             "label_distance", "intensity_distance"]  # fmt: skip
+    specs = ["multi_round", "one_round", "leave_one_out_loss", "contribution", "data_size", "label_volume",
+             "knn_shapley", "label_distance", "intensity_distance"]  # fmt: skip
     valued = value_runs(observed, specs, draws=20)
     assert {spec: values.shape for spec, values in valued.values.items()} == dict.fromkeys(specs, (2, 3, 21))
     assert all(np.isfinite(values).all() for values in valued.values.values())
     assert valued.values["data_size"][0, :, 0].tolist() == [15, 15, 15]
     tables = {table.name: table for table in value_tables(valued)}
-    assert {"values-in-run", "value-flips", "value-costs", "who-gains"} <= set(tables)
+    assert {"values-multi-round", "value-flips", "value-costs", "who-gains"} <= set(tables)
     assert "counted, not measured" in tables["values-data-size"].caption
     assert (
-        "NO TWO SITES CAN BE TOLD APART" in tables["values-in-run"].caption
-        or valued.rankings["in_run"].has_significant_pairs
+        "NO TWO SITES CAN BE TOLD APART" in tables["values-multi-round"].caption
+        or valued.rankings["multi_round"].has_significant_pairs
     )
-    for spec, factor in {"in_run": 100, "data_size": 1}.items():
+    for spec, factor in {"multi_round": 100, "data_size": 1}.items():
         table = tables[f"values-{spec.replace('_', '-')}"].frame.set_index("Site")
         value = table["Value [points]" if factor == 100 else "Value"].loc[valued.sites]
         assert value.to_numpy() == pytest.approx(factor * valued.rankings[spec].value)
         assert valued.shown[spec].value == pytest.approx(factor * valued.rankings[spec].value)
-    assert units(valued)["in_run"] == "points of Dice"
+    assert units(valued)["multi_round"] == "points of Dice"
     gains = tables["who-gains"].frame.set_index("Site")
-    assert gains.mean(axis=1).to_numpy() == pytest.approx(100 * valued.values["in_run"][..., 0].mean(axis=0))
+    assert gains.mean(axis=1).to_numpy() == pytest.approx(100 * valued.values["multi_round"][..., 0].mean(axis=0))
     assert len(png(value_ranges(valued.shown, units(valued)))) > 10_000
 
 
 def test_draws_are_of_patients_and_rounds_and_the_first_is_what_was(observed):
     table = read_table(observed[0] / OBSERVED)
     run = ObservedRun(observed[0], draws=300)
-    (game, _) = run.games("in_run")
-    rows = table[(table["split"] == "in_run") & (table["round"] == 0) & (table["coalition"] == "Alder+Birch")]
+    (game, _) = run.games("multi_round")
+    rows = table[(table["split"] == "multi_round") & (table["round"] == 0) & (table["coalition"] == "Alder+Birch")]
     cases = rows[rows["quantity"] == "dice"].groupby("site")["value"]
     drawn = game.utilities[frozenset({"Alder", "Birch"})]
     np.testing.assert_allclose(drawn[:, 0], cases.mean())
     spread = (cases.std(ddof=0) / np.sqrt(5)).to_numpy()  # of means of five patients drawn with replacement
     np.testing.assert_allclose(drawn[:, 1:].std(axis=1), spread, rtol=0.25, atol=1e-6)
-    counts = np.stack([one.counts for one in run.games("in_run")])
+    counts = np.stack([one.counts for one in run.games("multi_round")])
     assert counts[:, 0].tolist() == [1, 1]
     assert (counts.sum(axis=0) == 2).all()
     assert set(counts[0, 1:]) == {0, 1, 2}
@@ -225,10 +225,10 @@ def test_of_sites_that_train_alone_each_model_is_evaluated_by_all(sites, tmp_pat
     """As `evaluate` has it, of the models that the run leaves."""
     run = tmp_path / "run"
     runs.create(run, method="standalone", sites=sites, rounds=2, engine="local", threads=1, settings=TINY,
-                values=["alone"])  # fmt: skip
+                values=["local_only"])  # fmt: skip
     runs.execute(run, lambda record: None)
-    assert default_estimators([run]) == ["alone", "data_size"]
-    valued = value_runs([run], ["alone", "alone:voice=others"], draws=10)
+    assert default_estimators([run]) == ["local_only", "data_size"]
+    valued = value_runs([run], ["local_only", "local_only:voice=others"], draws=10)
     network = build_network(read_plan(run).network, torch.device("cpu"))
     reached = np.zeros((3, 3))
     for row, site in enumerate(SITES):
@@ -236,10 +236,10 @@ def test_of_sites_that_train_alone_each_model_is_evaluated_by_all(sites, tmp_pat
         for column, tester in enumerate(open_sites(sites)):
             found = evaluate(network, tester.cases("validation"), ("prostate",))
             reached[row, column] = np.mean([one.dice for one in found])
-    np.testing.assert_allclose(valued.values["alone"][0, :, 0], reached.mean(axis=1), atol=1e-6)
+    np.testing.assert_allclose(valued.values["local_only"][0, :, 0], reached.mean(axis=1), atol=1e-6)
     off = reached[~np.eye(3, dtype=bool)].reshape(3, 2)
-    np.testing.assert_allclose(valued.values["alone:voice=others"][0, :, 0], off.mean(axis=1), atol=1e-6)
-    assert units(valued)["alone"] == "points of Dice"
+    np.testing.assert_allclose(valued.values["local_only:voice=others"][0, :, 0], off.mean(axis=1), atol=1e-6)
+    assert units(valued)["local_only"] == "points of Dice"
 
 
 @pytest.mark.slow
@@ -252,8 +252,8 @@ def test_the_commands_print_and_write(observed, fedmerit, tmp_path):
     result = fedmerit("value", *observed, "--out", tmp_path / "out", "--draws", 20)
     assert result.exit_code == 0, result.output
     assert (tmp_path / "out" / "figures" / "values.png").exists()
-    assert (tmp_path / "out" / "tables" / "values-in-run.csv").exists()
-    assert "Not significantly different from" in result.output
+    assert (tmp_path / "out" / "tables" / "values-multi-round.csv").exists()
+    assert "Not told apart from" in result.output
 
 
 @pytest.mark.slow

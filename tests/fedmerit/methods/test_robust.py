@@ -1,4 +1,6 @@
-"""Krum and Multi-Krum against their slow reference, and an outlier."""
+"""Trimmed mean, median, Krum and Multi-Krum against their slow references."""
+
+from statistics import median
 
 import pytest
 import torch
@@ -8,6 +10,33 @@ from rounds import as_numbers, few, make_rounds, outcomes, random_rounds
 
 from fedmerit.core import Layout
 from fedmerit.methods.krum import Krum
+from fedmerit.methods.trimmed import Median, Trimmed
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.2, 0.3, 0.49])
+@given(rounds=random_rounds)
+@few
+def test_trimmed_is_the_reference(beta, rounds):
+    model = [0.0] * rounds.updates.shape[2]
+    for outcome, updates in zip(outcomes(Trimmed(beta), rounds), as_numbers(rounds), strict=True):
+        there = [update for update in updates if update]
+        cut = int(100 * beta) * len(there) // 100
+        for k, column in enumerate(zip(*there, strict=True)):
+            kept = sorted(column)[cut : len(column) - cut]
+            model[k] += sum(kept) / len(kept)
+        assert_models(outcome.models, model)
+        assert outcome.weights.tolist() == [1 / len(there) if update else 0 for update in updates]
+
+
+@given(rounds=random_rounds)
+@few
+def test_median_is_the_reference(rounds):
+    model = [0.0] * rounds.updates.shape[2]
+    for outcome, updates in zip(outcomes(Median(), rounds), as_numbers(rounds), strict=True):
+        there = [update for update in updates if update]
+        model = [w + median(column) for w, column in zip(model, zip(*there, strict=True), strict=True)]
+        assert_models(outcome.models, model)
+        assert outcome.weights.tolist() == [1 / len(there) if update else 0 for update in updates]
 
 
 def weights(updates, f, m):

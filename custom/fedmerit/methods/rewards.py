@@ -1,0 +1,85 @@
+"""Rewards: a site's quota decides how many of the largest entries of the aggregate it downloads.
+
+What CGSV, CFFL, FedAVE and their baselines share, with two parameters:
+
+``contributions``: FedSAC's paper (Wang et al., KDD 2024, Sec. 5.1) compares methods by rewards that follow the
+contributions of local-only training. If given, rewards follow these instead of a method's own reputations.
+
+``unrewarded``: what a site has in the entries that it does not download. In the papers they stay what they were before
+it trained ("nothing"), so a site that earns nothing trains the same first step for ever. With "own" it keeps there what
+it trained: w_i ← w_i + M_i ⊙ u + (1 - M_i) ⊙ Δ_i, which is local-only training for a quota of 0, and the aggregate u
+for a quota of 1. The download is as large as the model then.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedmerit.parameters import parameter
+from fedmerit.vectors import add_masked, keep_largest, keep_largest_per_tensor, quota_counts, share
+
+UNREWARDED = ("nothing", "own")
+
+
+@dataclass(frozen=True)
+class Reward:
+    """A round's downloads: the largest entries of an update, as many for each site as its quota says (Eq. 5, CGSV)."""
+
+    update: Tensor  # (d,) u
+    quota: Tensor  # (n,) fraction of the entries that each site downloads, 0 to 1
+    tensor_sizes: Sequence[int] = ()  # for the rule of `keep_largest_per_tensor`; none: the largest of all
+    own: Tensor | None = None  # (n, d) what each site has in the other entries; None: nothing new
+
+    @cached_property
+    def masks(self) -> Tensor:
+        """(n, d) bool: the entries that each site downloads."""
+        if self.tensor_sizes:
+            return keep_largest_per_tensor(self.update, self.quota, self.tensor_sizes)
+        return keep_largest(self.update, quota_counts(self.quota, len(self.update)))
+
+    def add_to(self, models: Tensor) -> Tensor:
+        """(n, d) ``models`` (n, d), each plus its site's reward."""
+        return add_masked(models, self.update, self.masks, self.own)
+
+
+def fractions_of_largest(amounts: Tensor, present: Tensor) -> Tensor:
+    """(n,) ``amounts`` (n,) of the present sites by the largest of them; 0 for absent sites, and if all are 0."""
+    amounts = amounts.where(present, 0.0)
+    return amounts / amounts.max() if amounts.any() else amounts
+
+
+def contributions_parameter() -> Any:
+    """The parameter ``contributions``."""
+    return parameter((), "of each site, in the order of names: rewards follow them, not reputations", low=0, high=1)
+
+
+def require_sparse(reward: str, unrewarded: str, contributions: Sequence[float]) -> None:
+    """`ValueError` if parameters of sparse rewards are given with one model for all sites."""
+    if reward == "global" and (unrewarded == "own" or contributions):
+        raise ValueError("reward='global': unrewarded and contributions belong to reward='sparse'")
+
+
+def require_one_each(contributions: Sequence[float], num_sites: int) -> None:
+    """`ValueError` if some contributions are given, and not one per site."""
+    if contributions and len(contributions) != num_sites:
+        raise ValueError(f"contributions: {len(contributions)} of them for {num_sites} sites")
+
+
+def deserved(contributions: Sequence[float], reputation: Tensor, present: Tensor) -> Tensor:
+    """(n,) the present sites' shares of the given contributions; ``reputation`` (n,) unchanged if none are given."""
+    return share(torch.tensor(contributions, dtype=torch.float64), present) if contributions else reputation
+
+
+def unrewarded_parameter(default: str) -> Any:
+    """The parameter ``unrewarded``."""
+    text = "entries of its model that a site earns nothing for: as before training, or own: as it trained them"
+    return parameter(default, text, choices=UNREWARDED)
+
+
+def kept(unrewarded: str, updates: Tensor) -> Tensor | None:
+    """`Reward.own`: ``updates`` (n, d) if sites keep what they trained, else None."""
+    return updates if unrewarded == "own" else None
