@@ -35,7 +35,7 @@ def guarded_run(folder: Path, against: dict[str, range], on_verdict: str = "with
 def screen(run: Path) -> tuple[pd.DataFrame, str]:
     """The row of each hospital, and the page."""
     page = write_report([run]).read_text()
-    return pd.read_csv(run / "tables" / "benefit.csv").set_index("Hospital"), page
+    return pd.read_csv(run / "tables" / "contribution.csv").set_index("Hospital"), page
 
 
 def test_a_guarded_run_without_verdicts_says_so_and_suspects_nobody(tmp_path):
@@ -56,7 +56,7 @@ def test_a_verdict_that_stands_is_what_the_first_screen_says(tmp_path):
     hospitals, page = screen(run)
     words = "contribution, weight and reward withheld since round 4, by indicators of length and direction"
     assert hospitals.loc["Birch", "Flagged"] == words
-    assert hospitals.loc["Birch", "Comparison"].startswith("Flagged: look at it first.")
+    assert hospitals.loc["Birch", "Result"].startswith("Flagged: look at it first.")
     assert hospitals.loc["Alder", "Flagged"] == "no"
     assert f"Birch: {words}." in page
     marks = pd.read_csv(run / "tables" / "flags.csv")
@@ -70,7 +70,7 @@ def test_a_verdict_that_was_lifted_says_when_and_accuses_nobody(tmp_path):
         "contribution, weight and reward withheld from round 3 to 6, by indicators of length and direction; lifted in "
         "round 7, and rewarded again"
     )
-    assert not hospitals.loc["Cedar", "Comparison"].startswith("Flagged")
+    assert not hospitals.loc["Cedar", "Result"].startswith("Flagged")
 
 
 def test_runs_without_a_guard_have_no_verdicts(tmp_path):
