@@ -76,8 +76,8 @@ def value_runs(
     if len(labels) > 1 or len(set(seeds)) < len(seeds):
         what = " and ".join(labels) if len(labels) > 1 else f"of the seeds {', '.join(map(str, seeds))}"
         raise BadInput(
-            f"{', '.join(map(str, paths))}: are {what}; expected runs of one method that differ in "
-            "only in their seeds; value others separately"
+            f"{', '.join(map(str, paths))}: are {what}; expected runs of one method that "
+            "differ only in their seeds; value others separately"
         )
     return Valued(runs, {spec: np.stack([one.values(run) for run in runs]) for spec, one in chosen.items()})
 

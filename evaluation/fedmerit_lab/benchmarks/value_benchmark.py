@@ -245,7 +245,7 @@ def _agreements(name: str, judged: Sequence[ScenarioResult]) -> Table:
     for one in judged:
         truth = one.truths[name]
         pairs = math.comb(len(truth.sites), 2)
-        told = pairs - len(ranking(truth.sites, truth.values).alike)
+        told = pairs - len(ranking(truth.sites, truth.values).tied_pairs)
         for spec, said in one.said.items():
             found = agreement(said, truth)
             row = {

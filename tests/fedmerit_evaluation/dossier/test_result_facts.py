@@ -25,7 +25,7 @@ def test_runs_with_attackers_are_told_and_judged_by_no_one(tmp_path: Path) -> No
     file = DossierSources([attacked, honest], [])
     assert file.honest == [honest]
     assert file.run is honest
-    assert robustness(file) == "Runs with attackers in them: fedce (attacked): Birch (zero); see report.html."
+    assert robustness(file) == "Runs with simulated attacks: fedce (attacked): Birch (zero); see report.html."
     assert DossierSources([attacked], []).honest == [attacked]
     assert robustness(DossierSources([honest], [])) == ""
 

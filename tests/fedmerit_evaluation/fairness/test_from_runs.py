@@ -93,7 +93,7 @@ def test_a_truth_of_other_images_is_told(tmp_path):
     for digest, told in (("a", 0), ("b", 1)):
         write_json(truth / "study.json", {"site_digests": digests | {SITES[0]: digest}})
         _, notes = measure_runs(runs, ground_truth=truth, draws=DRAWS)
-        assert sum("sites from folders that were prepared otherwise" in note for note in notes) == told
+        assert sum("sites from differently prepared folders" in note for note in notes) == told
 
 
 def test_every_measure_is_the_mean_over_seeds_of_its_parts(out, tmp_path):
@@ -156,7 +156,7 @@ def test_collaboration_fairness_is_against_the_values_of_the_same_seed(out, tmp_
 
 
 def test_tables_are_printed_and_written(out, tmp_path):
-    result = command(out, "--truth", make_truth(tmp_path / "truth"), "--out", tmp_path / "tables")
+    result = command(out, "--ground-truth", make_truth(tmp_path / "truth"), "--out", tmp_path / "tables")
     assert result.exit_code == 0, result.output
     names = ["dice", "gains", "leave-one-out", "leave-one-out-ranks", "performance", "performance-ranks", "rewards"]
     names += ["shapley", "shapley-ranks"]
@@ -170,7 +170,7 @@ def test_tables_are_printed_and_written(out, tmp_path):
     expected = measures.pearson(dice_of(out, "standalone"), dice_of(out, "fedavg"))
     assert table.loc["fedavg", "Pearson"] == pytest.approx(expected.mean())
     assert table.loc["fedavg", "Pearson, std over seeds"] == pytest.approx(expected.std(ddof=1))
-    assert " to " in table.loc["fedavg", "Pearson, 95 %"]
+    assert " to " in table.loc["fedavg", "Pearson, 95 % CI"]
     assert f"{expected.mean():.2f} ± {expected.std(ddof=1):.2f}".replace("-", "\N{MINUS SIGN}") in result.output
     assert (tmp_path / "tables/fairness-shapley.tex").read_text().count(r"\\") == 1 + 1 + 2
     assert (tmp_path / "tables/notes.txt").read_text() == ""
@@ -188,7 +188,7 @@ def test_the_same_command_gives_the_same_files(out, tmp_path):
 def test_without_runs_alone_and_without_truth_it_says_what_to_run(out):
     result = command(out / "fedavg_seed0", out / "fedce_seed0")
     assert result.exit_code == 0, result.output
-    assert "seed 0: no run that trains alone" in result.stderr
+    assert "seed 0: no run of local training" in result.stderr
     assert "`fedmerit run --method standalone --sites None --rounds 4 --seed 0 --out RUN`" in result.stderr
     assert "`fedmerit value leave-one-out" in result.stderr
     assert "Table 2" not in result.stdout
@@ -201,7 +201,7 @@ def test_a_seed_that_nobody_trains_alone_for_is_left_out_and_told(out):
     assert row["seeds"] == 1
     assert row["mean"] == pytest.approx(measures.pearson(dice_of(out, "standalone"), dice_of(out, "fedavg"))[1])
     assert row["note"] == "seed 0: Dice of standalone is missing"
-    assert any(note.startswith("seed 0: no run that trains alone") for note in notes)
+    assert any(note.startswith("seed 0: no run of local training") for note in notes)
 
 
 def test_runs_that_are_not_finished_are_left_out_and_told(out, tmp_path):
@@ -329,7 +329,7 @@ def test_truths_that_cannot_be_used(out, tmp_path):
 def test_which_runs_train_alone(out, tmp_path):
     fast = make_run(tmp_path / "fast_seed0", method="standalone", rounds=2, level=0.6)
     seed0 = [out / "fedavg_seed0", out / "standalone_seed0"]
-    with pytest.raises(BadInput, match=r"standalone \(rounds=4\), standalone \(rounds=2\): several .*--alone"):
+    with pytest.raises(BadInput, match=r"standalone \(rounds=4\), standalone \(rounds=2\): local training .*--standalone"):
         measure_runs([*seed0, fast], draws=DRAWS)
     by_label, _ = measure_runs([*seed0, fast], ["standalone (rounds=2)"], draws=DRAWS)
     by_folder, _ = measure_runs(seed0, [str(fast)], draws=DRAWS)
@@ -409,7 +409,7 @@ def test_two_sites_have_no_correlation_and_it_says_so(tmp_path):
 def test_a_folder_without_a_run_is_told_with_what_makes_one(out, tmp_path):
     empty = tmp_path / "empty"
     empty.mkdir()
-    with pytest.raises(BadInput, match=r"no run folder, .* `fedmerit run --method METHOD --sites SITES --out .*empty`"):
+    with pytest.raises(BadInput, match=r"not a run folder: no run.json; `fedmerit run --method METHOD --sites SITES --out .*empty`"):
         measure_runs([empty])
     with pytest.raises(BadInput, match=r"it holds run folders, name those: .*fedavg_seed0, .*fedavg_seed1"):
         open_runs([out])

@@ -86,7 +86,7 @@ def test_tables_have_a_row_per_method_each_number_before_its_interval():
     tables = {table.name: table for table in found.tables}
     assert list(tables) == ["fairness-dice", "fairness-performance", "fairness-performance-ranks", "fairness-gains"]
     gains = tables["fairness-gains"]
-    assert gains.headings[:6] == ["Method", "Seeds", "MCG", "MCG, 90 %", "CGS", "CGS, 90 %"]
+    assert gains.headings[:6] == ["Method", "Seeds", "MCG", "MCG, 90 % CI", "CGS", "CGS, 90 % CI"]
     assert [gains.cell(0, place) for place in range(4)] == ["fedce", "2", "8.33 ± 0.00", "8.33 to 8.33"]
     assert "Dice over standalone on each site's test split" in " ".join(gains.caption.split())
     assert gains.caption.endswith("mean ± std over seeds, 90 % interval from resampled cases and Student's of seeds")
@@ -120,5 +120,5 @@ def test_undefined_numbers_are_dashes():
     )
     shown = dict(zip(table.headings, (table.cell(0, place) for place in range(table.shape[1])), strict=True))
     dash = "\N{EN DASH}"
-    assert (shown["Pearson"], shown["Pearson, 95 %"], shown["p"]) == (dash, dash, dash)
+    assert (shown["Pearson"], shown["Pearson, 95 % CI"], shown["p"]) == (dash, dash, dash)
     assert shown["Euclidean"] == "26.93"  # of 10, 15 and 20 points

@@ -124,7 +124,7 @@ def test_a_box_beyond_the_image_is_refused(predictor, scan, tmp_path, box):
     raw, _ = scan
     height, width = read_image(raw, 1).decoded.image.shape[2:]
     box = box.replace("HEIGHT", str(height)).replace("WIDTH", str(width))
-    with pytest.raises(BadInput, match=f"{raw}: --box {box}: lies beyond the image of {height} x {width} pixels"):
+    with pytest.raises(BadInput, match=f"{raw}: --box {box}: is outside the image of {height} x {width} pixels"):
         predict_files(predictor, [raw], tmp_path, box)
     assert not list(tmp_path.glob("*.nii.gz"))
 
@@ -204,7 +204,7 @@ def test_masks_of_another_model_are_not_replaced(predictor, scan, tmp_path):
     with pytest.raises(BadInput, match=r"prediction.json: is not what `fedmerit predict` writes"):
         predict_files(predictor, [raw], tmp_path / "out")
     (tmp_path / "out" / "prediction.json").unlink()
-    with pytest.raises(BadInput, match=f"{mask}: is there already, and prediction.json beside it does not say"):
+    with pytest.raises(BadInput, match=f"{mask}: exists, and prediction.json beside it does not say"):
         predict_files(predictor, [raw], tmp_path / "out")
 
 
@@ -227,7 +227,7 @@ def test_the_mask_of_another_image_of_one_name_is_not_replaced(predictor, scan, 
     (mask,) = predict_files(predictor, [Path("t2.nii.gz")], out)
     before, record = mask.read_bytes(), (out / "prediction.json").read_text()
     monkeypatch.chdir(tmp_path / "b")
-    with pytest.raises(BadInput, match=f"{mask}: is there already, .* made it of this image; name another --out"):
+    with pytest.raises(BadInput, match=f"{mask}: exists, .* made it from this image; name another --out"):
         predict_files(predictor, [Path("t2.nii.gz")], out)
     assert (mask.read_bytes(), (out / "prediction.json").read_text()) == (before, record)
     monkeypatch.chdir(tmp_path)

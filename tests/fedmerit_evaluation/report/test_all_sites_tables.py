@@ -50,8 +50,8 @@ def test_the_best_of_each_column_is_bold_and_of_spreads_the_lowest(of_dice: dict
 def test_captions_say_what_intervals_are_over(of_dice: dict[str, Table]) -> None:
     one = _tables(made_dice(LEVELS, noise=0.0, seeds=1))
     for name in ("methods", "dice", "gains"):
-        assert of_dice[name].caption.endswith("; in brackets 95 % intervals over cases and seeds")
-        assert one[name].caption.endswith("; in brackets 95 % intervals over cases, of one seed alone")
+        assert of_dice[name].caption.endswith("; in brackets the 95 % confidence interval over cases and seeds")
+        assert one[name].caption.endswith("; in brackets the 95 % confidence interval over cases, of one seed alone")
 
 
 def test_one_method_alone_is_no_best() -> None:

@@ -76,7 +76,7 @@ def test_the_method_that_is_judged_is_the_first_that_estimates_contributions(tmp
     assert choose_method(made_runs(apart, tmp_path), apart) is None
 
 
-def test_what_each_has_alone_and_together_and_gives(tmp_path: Path) -> None:
+def test_the_benefit_and_the_contribution_of_each(tmp_path: Path) -> None:
     results = _results()
     values = pd.DataFrame({"Alder": [4.0, 6.0], "Birch": [1.0, 1.0], "Cedar": [-2.0, 0.0]}, index=[0, 1])
     nothing = Table("t", "", pd.DataFrame())
@@ -88,17 +88,15 @@ def test_what_each_has_alone_and_together_and_gives(tmp_path: Path) -> None:
     ):
         gain = joint - alone
         assert row.local == pytest.approx(alone)
-        assert (row.together.mean, row.together.low, row.together.high) == pytest.approx((joint,) * 3)
+        assert (row.federated.mean, row.federated.low, row.federated.high) == pytest.approx((joint,) * 3)
         assert (row.gain.mean, row.gain.low, row.gain.high) == pytest.approx((gain,) * 3)
         assert (row.share.mean, row.share_seeds, row.sites) == (pytest.approx(share), 3, 3)
         assert row.values["Shapley"] == pytest.approx(value)
         assert row.sample == SampleSize(6, 3)
-    assert [row.verdict for row in found] == [Comparison.BETTER, Comparison.WORSE, Comparison.TIE]
-    assert [row.words for row in found] == [
-        "Better together. Gave more than an equal share.",
-        "Better alone. Gave less than an equal share.",
-        "Alone or together: no difference that can be told. Gave less than an equal share.",
-    ]
+    assert [row.comparison for row in found] == [Comparison.BETTER, Comparison.WORSE, Comparison.TIE]
+    assert [row.benefit for row in found] == [f"{row.comparison.capitalize()}." for row in found]
+    less = "Significantly less than an equal share."
+    assert [row.contribution for row in found] == ["Significantly more than an equal share.", less, less]
     assert not any(row.flagged or row.needs_review for row in found)
 
 

@@ -1,4 +1,4 @@
-"""Every sentence on gains, contributions, payment, Dice and flags: too few cases, one seed, a tie, a loss, no number."""
+"""Every sentence of the report: with too few cases, one seed, a tie, a loss, no number."""
 
 import math
 

@@ -210,7 +210,7 @@ def test_no_scheduler_at_the_address():
 
 
 def test_slurm_needs_a_number_of_jobs():
-    with pytest.raises(BadInput, match="--cluster slurm: say with --jobs"):
+    with pytest.raises(BadInput, match="--cluster slurm: give the number of Slurm jobs with --jobs"):
         Workers(cluster="slurm")
 
 

@@ -100,7 +100,7 @@ def test_worlds_and_estimators_are_checked_before_anything_is_trained():
         with pytest.raises(BadInput, match=told):
             require_scenarios(worlds, estimators)
     require_scenarios(["asis"], ["multi_round"], parse_methods("fedce,cgsv:alpha=0.9"))
-    with pytest.raises(BadInput, match="--methods standalone: it says nothing of contributions"):
+    with pytest.raises(BadInput, match="--methods standalone: it makes no estimate of contributions"):
         require_scenarios(["asis"], ["multi_round"], parse_methods("fedce,standalone"))
 
 
