@@ -140,25 +140,13 @@ def test_of_sites_that_were_moved_the_place_is_told(observed, own, sites, tmp_pa
     write_json(own / "run.json", read_json(own / "run.json") | {"sites_folder": str(tmp_path / "gone")})
     specs = ["label_volume", "multi_round"]
     for spec in specs:
-        with pytest.raises(BadInput, match=r"gone: no such folder; .*run had its sites there. Name
-        the folder
-      
-       
-        with
-       
-      
-       
-        --sites PLACE"):
-            value_runs([own],
-            [spec], draws=5)
-    found, expected = value_runs([own], specs, 5, place=moved),
-    value_runs(observed[:1], specs, 5) for
-    spec in
-  
-   
-    specs:
-        np.testing.assert_allclose(found.values[spec],
-        expected.values[spec], atol=1e-12)
+        with pytest.raises(
+            BadInput, match=r"gone: no such folder; .*run had its sites there. Name the folder with --sites PLACE"
+        ):
+            value_runs([own], [spec], draws=5)
+    found, expected = value_runs([own], specs, 5, place=moved), value_runs(observed[:1], specs, 5)
+    for spec in specs:
+        np.testing.assert_allclose(found.values[spec], expected.values[spec], atol=1e-12)
     np.testing.assert_array_equal(found.runs[0].holders, expected.runs[0].holders)
     prepare_anew(moved / "Birch")
     with pytest.raises(BadInput, match=r"moved: Birch is not what .*run was started with"):
