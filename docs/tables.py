@@ -20,14 +20,6 @@ def methods_table() -> str:
     return CliRunner().invoke(app, ["methods", "--markdown"]).output.strip()
 
 
-def guard_table() -> str:
-    """Every rule of the guard."""
-    from fedmerit.guard.guard import RULES
-
-    head = ["rule", "what it does", "what it stops", "cost to honest sites"]
-    return _table(head, [[rule.name, rule.does, rule.stops, rule.costs] for rule in RULES])
-
-
 def commands_options() -> str:
     """A section for every command, with its options, as Markdown."""
     sections = []
@@ -67,7 +59,6 @@ def _table(head: list[str], rows: list[list[str]]) -> str:
 
 TABLES: dict[str, tuple[str, Callable[[], str]]] = {  # by page: the name of its table, and what makes it
     "methods.md": ("methods", methods_table),
-    "guard.md": ("guard", guard_table),
 }
 
 

@@ -165,13 +165,13 @@ def site(
     offline: Offline = False,
 ) -> None:
     """Prepare one hospital's machine, and check it; exits with 1 if a check fails."""
-    from fedmerit.flare.deploy.kits import name_of, prepare_site, require_kind
+    from fedmerit.flare.deploy.kits import prepare_site, read_name, require_kind
     from fedmerit.flare.deploy.preflight import preflight
 
     require_kind(kit, "client")
     if (sites_folder is None) == (site_folder is None):
         raise BadInput("--sites-folder or --site-folder: expected one of them")
-    folder = (site_folder or Path(sites_folder or "") / name_of(kit)).resolve()
+    folder = (site_folder or Path(sites_folder or "") / read_name(kit)).resolve()
     prepare_site(kit, folder, device, byoc, surveys, **given(evaluations=evaluations))
     _report([*preflight(kit, offline), *_data(folder)])
     console.print(f"start: {kit / 'startup' / 'start.sh'}", soft_wrap=True)
@@ -211,10 +211,10 @@ def approve(
     found = [approvable(text) for text in parts]
     for part in found:
         if sha256 not in (None, part.digest):
-            raise BadInput(f"{part.told}: has SHA-256 {part.digest}, not {sha256}; review what is installed here")
+            raise BadInput(f"{part}: has SHA-256 {part.digest}, not {sha256}; review what is installed here")
     approve_parts(kit, found)
     for part in found:
-        console.print(f"approved: {part.told}, SHA-256 {part.digest}", soft_wrap=True)
+        console.print(f"approved: {part}, SHA-256 {part.digest}", soft_wrap=True)
 
 
 @commands.add("deploy check --kit HK", "check")
@@ -250,7 +250,7 @@ def _report(lines: list["CheckResult"]) -> None:
     table = plain_table("", "", "")
     table.show_header = False
     for line in lines:
-        table.add_row(line.what, Text(line.state, style=COLOURS[line.state]), Text(line.told))
+        table.add_row(line.what, Text(line.state, style=COLOURS[line.state]), Text(line.message))
     console.print(table)
     if failed := sum(line.state == "fail" for line in lines):
         typer.echo(f"not ready: {failed} {'problem' if failed == 1 else 'problems'}", err=True)

@@ -1,16 +1,14 @@
-"""Parts that others bring: methods, networks, losses and the like, without a change to this package.
+"""Plugins: methods, networks, losses and the like from other packages, without a change to this one.
 
 A part has a name in one of `GROUPS`. It comes from an installed distribution, by a Python entry point of the group
 ``fedmerit.GROUP``; or from a script that calls `register`, which every process of a run imports again (`SCRIPTS`); or
-it is named outright, as ``package.module:name``, but for attacks and observers, in whose specs a colon begins the
-options. Ours go first: nobody can put another in their place.
+a setting names it as ``package.module:name``, except attacks and observers, in whose specs a colon begins the options.
+FedMerit's own parts come first: no other can replace them.
 
 On a machine of a deployed federation nothing is imported that is not approved there: the manifest in its kit names
 each part with the SHA-256 of the distribution, or of the script, that holds it.
 """
 
-import ast
-import hashlib
 import importlib
 import importlib.util
 import inspect
@@ -19,19 +17,9 @@ import os
 import re
 import shlex
 import sys
-import tokenize
-from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import suppress
-from dataclasses import dataclass
-from importlib.machinery import PathFinder
-from importlib.metadata import (
-    Distribution,
-    PackageNotFoundError,
-    distribution,
-    entry_points,
-    packages_distributions,
-    requires,
-)
+from importlib.metadata import PackageNotFoundError, distribution, entry_points, packages_distributions, requires
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -39,32 +27,23 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from fedmerit.errors import BadInput
+from fedmerit.plugin_references import (
+    SCRIPTS,
+    Reference,
+    imported_digest,
+    installed_reference,
+    refusal,
+    script_reference,
+)
 
 GROUPS = ("methods", "networks", "losses", "optimizers", "readers", "attacks", "metrics", "observers", "estimators")
-SCRIPTS = "FEDMERIT_PARTS"  # variable: scripts that register parts, parted as PATH is; child processes inherit it
 APPROVED = "FEDMERIT_APPROVED"  # variable of a deployed machine: JSON of SHA-256 by reference; not set: all may be used
 NAMED = re.compile(r"[A-Za-z_]\w*(\.\w+)*:[A-Za-z_]\w*")
-VARYING = ("RECORD", "INSTALLER", "REQUESTED", "direct_url.json")  # of a distribution: written by whoever installs it
-COMMANDS = ("console_scripts", "gui_scripts")  # groups of entry points of which an installer writes programs, likewise
 WITH_PARTS = ("torch", "monai")  # of the packages that FedMerit needs
 
 T = TypeVar("T")
 _registered: dict[tuple[str, str], Any] = {}
 _imported: set[str] = set()  # scripts
-
-
-@dataclass(frozen=True)
-class Reference:
-    """Where a part is, before anything of it is imported."""
-
-    text: str  # package.module:name, or the path of a script
-    holder: str  # the distribution and its version, or the script
-    digest: str  # SHA-256 of its files; "": they are not those of an installed distribution
-
-    @property
-    def told(self) -> str:
-        """For messages."""
-        return f"{self.text} of {self.holder}"
 
 
 class Catalogue(MutableMapping[str, T]):
@@ -110,7 +89,7 @@ class Catalogue(MutableMapping[str, T]):
 
 
 def get_part(catalogue: Catalogue[T], name: str, what: str) -> T:
-    """One of a catalogue; `BadInput` that lists them where there is none of this name."""
+    """One of a catalogue; `BadInput` that lists them if there is none of this name."""
     try:
         return catalogue[name]
     except KeyError:
@@ -119,9 +98,9 @@ def get_part(catalogue: Catalogue[T], name: str, what: str) -> T:
 
 
 def register(group: str, name: str) -> Callable[[T], T]:
-    """Decorator of a script's own part: ``@register("methods", "mine")``.
+    """Decorator of a part in a script of yours: ``@register("methods", "mine")``.
 
-    Every process of a run imports the script again, so that what it does besides stands under
+    Every process of a run imports the script again, so put all else that it does under
     ``if __name__ == "__main__":``.
 
     Raises:
@@ -154,11 +133,11 @@ def use_scripts(paths: list[str]) -> None:
 
 def script_digests() -> dict[str, str]:
     """By path of a script that child processes import, the SHA-256 of what an import of it executes."""
-    return {path: _imported_digest(path) for path in scripts()}
+    return {path: imported_digest(path) for path in scripts()}
 
 
 def require_given(recorded: Mapping[str, str], record: Path) -> None:
-    """`BadInput` where a ``record``, which may be by others, names scripts that this process was not given as before.
+    """`BadInput` if a ``record``, which may be by others, names scripts that this process was not given as before.
 
     Args:
         recorded: as of `script_digests`.
@@ -172,9 +151,9 @@ def require_given(recorded: Mapping[str, str], record: Path) -> None:
             f"look at it, then give the same command with {SCRIPTS}={shlex.quote(wanted)} before it"
         )
     for path, digest in recorded.items():
-        if _imported_digest(path) != digest:
+        if imported_digest(path) != digest:
             raise BadInput(
-                f"{path}: was changed since {record} was written, and not only what stands under "
+                f"{path}: was changed since {record} was written, and not only the code under "
                 'if __name__ == "__main__"; put back what it was, or start another run'
             )
 
@@ -209,7 +188,7 @@ def load(group: str, name: str) -> Any:
     if NAMED.fullmatch(name) and _brings_no_parts(name):
         raise BadInput(
             f"{group}: {name!r}: is of Python, of a program, or of a package that FedMerit needs for something else; "
-            "nothing of them is imported for its name alone: name a part of torch, monai or a package of your own"
+            "nothing of them is imported only for its name: name a part of torch, monai or a package of your own"
         )
     if (approved := _approved()) is not None:
         if refused := refusal(reference, approved):
@@ -218,10 +197,8 @@ def load(group: str, name: str) -> Any:
     module, _, attribute = reference.text.partition(":")
     try:
         return getattr(importlib.import_module(module), attribute)
-    except (Exception, SystemExit) as error:  # whatever another's code raises as it is imported
-        raise BadInput(
-            f"{group}: {name!r}: {reference.told} cannot be loaded ({type(error).__name__}: {error})"
-        ) from error
+    except (Exception, SystemExit) as error:  # whatever that code raises on import
+        raise BadInput(f"{group}: {name!r}: {reference} cannot be loaded ({type(error).__name__}: {error})") from error
 
 
 def find_reference(group: str, name: str) -> Reference | None:
@@ -233,11 +210,11 @@ def find_reference(group: str, name: str) -> Reference | None:
     if NAMED.fullmatch(name):
         top = re.split(r"[.:]", name)[0]
         holders = packages_distributions().get(top, [])
-        return _reference(name, distribution(holders[0]) if holders else None)
+        return installed_reference(name, distribution(holders[0]) if holders else None)
     found = {entry.value: entry for entry in entry_points(group=_entries(group), name=name)}
     if len(found) > 1:
         raise BadInput(f"{group}: {name!r} is the name of {' and of '.join(sorted(found))}; remove one of the packages")
-    return next((_reference(value, entry.dist) for value, entry in found.items()), None)
+    return next((installed_reference(value, entry.dist) for value, entry in found.items()), None)
 
 
 def is_preinstalled(part: Any) -> bool:
@@ -264,40 +241,24 @@ def _is_bundled(top: str) -> bool:
     return top in sys.stdlib_module_names or any(canonicalize_name(holder) in needed for holder in holders)
 
 
-def refusal(reference: Reference, approved: Mapping[str, str]) -> str:
-    """Why a part may not be used on a deployed machine, and what to approve; "" where it may."""
-    if not reference.digest:
-        return (
-            f"{reference.told} is not installed from a wheel, or has files beside those of its wheel, so that nobody "
-            "could tell what was approved"
-        )
-    if approved.get(reference.text) == reference.digest:
-        return ""
-    other = "another version of it is approved here" if reference.text in approved else "is not approved here"
-    return (
-        f"{reference.told}: {other}; who answers for this machine looks at it, and then runs "
-        f"`fedmerit deploy approve {reference.text} --sha256 {reference.digest} --kit KIT`"
-    )
-
-
 def approvable(text: str) -> Reference:
-    """What `fedmerit deploy approve` is told of: ``package.module:name``, or a script.
+    """The part that `fedmerit deploy approve` names: ``package.module:name``, or a script.
 
     Raises:
-        BadInput: there is no such part here, or it is not installed from a wheel alone.
+        BadInput: there is no such part here, or it is not installed only from a wheel.
     """
     if text.endswith(".py"):
         path = Path(text).resolve()
         if not path.is_file():
             raise BadInput(f"{text}: no such file")
-        return _script(str(path))
+        return script_reference(str(path))
     if not NAMED.fullmatch(text):
         raise BadInput(f"{text}: expected package.module:name, or a script SCRIPT.py")
     reference = find_reference("methods", text)
     if reference is None or not reference.digest:
         raise BadInput(
             f"{text}: of no distribution that is installed here from a wheel, with nothing beside its files; "
-            "pip install it anew"
+            "pip install it again"
         )
     return reference
 
@@ -312,13 +273,13 @@ def _approved() -> Mapping[str, str] | None:
 
 
 def _import_scripts() -> None:
-    """Those that this process has not imported yet; where only approved parts may be used, the approved ones."""
+    """Those that this process has not imported yet; if only approved parts may be used, the approved ones."""
     approved = _approved()
     paths = scripts() if approved is None else [text for text in approved if text.endswith(".py")]
     for path in paths:
         if path in _imported:
             continue
-        script = _script(path)
+        script = script_reference(path)
         if approved is not None:
             if refused := refusal(script, approved):
                 raise BadInput(refused)
@@ -338,68 +299,3 @@ def _import_scripts() -> None:
 def _ignore_compiled_files() -> None:
     """From now on Python takes no compiled file that lies beside a source for it: no digest is of those."""
     sys.pycache_prefix = os.devnull
-
-
-def _script(path: str) -> Reference:
-    if not Path(path).is_file() or not path.endswith(".py"):
-        raise BadInput(f"{path}: no such script of own parts, SCRIPT.py; {SCRIPTS} names it")
-    return Reference(path, "this machine", hashlib.sha256(Path(path).read_bytes()).hexdigest())
-
-
-def _imported_digest(path: str) -> str:
-    """SHA-256 of a script's text without what stands under ``if __name__ == "__main__":``."""
-    _script(path)  # is there
-    try:
-        with tokenize.open(path) as file:  # in the encoding that it names
-            text = file.read()
-    except (SyntaxError, UnicodeDecodeError) as error:
-        raise BadInput(f"{path}: cannot be read ({error})") from error
-    lines = text.split("\n")
-    with suppress(SyntaxError):  # which whoever imports it is told
-        for node in reversed(ast.parse(text).body):
-            if isinstance(node, ast.If) and ast.unparse(node.test) == "__name__ == '__main__'":
-                del lines[node.lineno - 1 : node.body[-1].end_lineno]  # an else is for those that import it
-    return hashlib.sha256("\n".join(lines).rstrip().encode()).hexdigest()
-
-
-def _reference(text: str, dist: Distribution | None) -> Reference:
-    if dist is None:
-        return Reference(text, "no installed distribution", "")
-    return Reference(text, f"{dist.name} {dist.version}", _digest(dist, text.partition(":")[0]))
-
-
-def _digest(dist: Distribution, module: str) -> str:
-    """One SHA-256 of a distribution's files; "" where ``module`` is not what Python would import of it.
-
-    Of lines ``SHA-256  PATH`` by path, without compiled files, which are not read where parts are approved, and what
-    differs from one installation to another.
-    """
-    files = {file.as_posix(): Path(str(dist.locate_file(file))) for file in dist.files or ()}
-    programs = {one.name for one in dist.entry_points if one.group in COMMANDS}
-    kept = {name: path for name, path in files.items() if not _is_varying(name, programs)}
-    stem = module.replace(".", "/")
-    mine = kept.get(f"{stem}.py") or kept.get(f"{stem}/__init__.py")
-    top = PathFinder.find_spec(module.partition(".")[0])
-    origin = Path(top.origin).parent if top and top.origin else None
-    if mine is None or origin is None or not mine.resolve().is_relative_to(origin.resolve()):
-        return ""
-    if not all(path.is_file() for path in kept.values()):
-        return ""
-    there = {path.resolve() for path in files.values()}
-    beside = origin.resolve().rglob("*") if top and top.submodule_search_locations else ()
-    if any(path.is_file() and path not in there and not _is_compiled(path.as_posix()) for path in beside):
-        return ""  # an installer need not say that it put them there
-    lines = (f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {name}\n" for name, path in sorted(kept.items()))
-    return hashlib.sha256("".join(lines).encode()).hexdigest()
-
-
-def _is_varying(name: str, programs: Collection[str]) -> bool:
-    """Whether a distribution's file is made where that is installed, as those are that start its ``programs``."""
-    folder, _, last = name.rpartition("/")
-    made = folder.endswith(".dist-info") and last in VARYING
-    return made or _is_compiled(name) or (folder.startswith("..") and last in programs)
-
-
-def _is_compiled(name: str) -> bool:
-    """Whether a file is what Python makes of a source beside it, and no module of its own."""
-    return bool(re.search(r"/__pycache__/[^/]+\.[\w-]+(\.opt-\w+)?\.pyc$", f"/{name}"))

@@ -1,5 +1,6 @@
 import pytest
 import torch
+from pretending import generator
 
 from fedmerit import flat
 from fedmerit.configuration.run import Network
@@ -162,3 +163,25 @@ def test_variances_without_a_site_are_never_negative():
         other = {"running_var": torch.rand(1000, generator=random) * 1e-6}
         without = flat.leave_out_buffers(flat.average_buffers([own, other], shares), own, share)
         assert without["running_var"].min() >= 0
+
+
+def test_mixture_of_one_model_is_that_model_bit_for_bit():
+    models = torch.randn(3, 50, generator=generator(0))
+    models[1, :2] = torch.tensor([-0.0, 1e-45])
+    mixed = flat.mix(models, torch.tensor([0.0, 1.0, 0.0], dtype=torch.float64))
+    assert torch.equal(mixed.view(torch.int32), models[1].view(torch.int32))
+
+
+@pytest.mark.parametrize("mixture", [[0.25, 0.75, 0.0], [1 / 3] * 3, [0.0, 0.5, 0.0], [1.0, 1.0, -1.0], [1.0, 0, 1e-9]])
+def test_mixture_is_the_weighted_sum_in_float64(mixture):
+    models = torch.randn(3, 50, generator=generator(0))
+    kept, weights = models.clone(), torch.tensor(mixture, dtype=torch.float64)
+    mixed = flat.mix(models, weights)
+    assert mixed.dtype == torch.float32
+    assert torch.equal(mixed, (weights[:, None] * models.double()).sum(dim=0).float())
+    assert torch.equal(models, kept)
+
+
+def test_model_without_part_in_a_mixture_may_hold_anything():
+    models = torch.tensor([[1.0, 2.0], [float("nan"), float("inf")], [3.0, 6.0]])
+    assert flat.mix(models, torch.tensor([0.5, 0.0, 0.5], dtype=torch.float64)).tolist() == [2.0, 4.0]

@@ -261,7 +261,7 @@ def test_what_has_no_parts_is_not_imported_for_being_named(name, monkeypatch):
     """By the run.json, or model.json, of somebody else."""
     module = name.partition(":")[0]
     monkeypatch.delitem(sys.modules, module, raising=False)
-    with pytest.raises(BadInput, match="nothing of them is imported for its name alone"):
+    with pytest.raises(BadInput, match="nothing of them is imported only for its name"):
         plugins.load("methods", name)
     assert module not in sys.modules
 

@@ -59,7 +59,7 @@ class Federation:
     @contextmanager
     def session(self) -> Iterator[Session]:
         """The admin's."""
-        with session.session(self.admin, patience=TIMEOUT_SECONDS) as opened:
+        with session.session(self.admin, timeout=TIMEOUT_SECONDS) as opened:
             yield opened
 
     def wait_for_sites(self, *names: str) -> None:

@@ -58,7 +58,7 @@ def lines_of(path: Path) -> Lines:
 def rewritten(path: Path, change: Callable[[Lines], object] = lambda lines: None, signer: Signer | None = None) -> None:
     """A chain written anew after ``change``, as somebody would who owns it."""
     lines = lines_of(path)
-    begun = RecordSignature.of(lines[0].get("signature", "")).chain if lines else ""
+    begun = RecordSignature.parse(lines[0].get("signature", "")).chain if lines else ""
     change(lines)
     path.unlink()
     chain = Ledger(path, signer, begun)

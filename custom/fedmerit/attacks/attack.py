@@ -63,7 +63,7 @@ class Attack(Checked):
         return reply
 
     def commit(self, enrolment: Enrolment) -> Enrolment:
-        """What it commits to before round 0; where the attack begins later, it was honest then."""
+        """What it commits to before round 0; if the attack begins later, it was honest then."""
         return enrolment
 
     def rate(self, evaluated: Evaluated, task: Evaluation, sites: Sequence[str]) -> Evaluated:

@@ -1,7 +1,6 @@
-"""A site that follows an attack. It is put around a `Site` from outside: neither that nor the server knows of it.
+"""A site that follows an attack: a wrapper around a `Site`, which neither that nor the server knows of.
 
-It knows what a real site in its place would: its own images, what it received, and what it remembers of the round
-before.
+It knows what a real site would: its own images, what it received, and what it remembers of the round before.
 """
 
 from collections.abc import Mapping
@@ -26,7 +25,7 @@ RANDOM_STREAM = "behaviour"  # part of the seeds of its random numbers
 
 
 def wrap_attacker(site: Site, spec: str | None) -> Site:
-    """The site as it is, or following the attack of a spec."""
+    """The site unchanged, or following the attack of a spec."""
     return site if spec is None else AttackerSite(site, parse(spec))
 
 
@@ -58,7 +57,7 @@ class AttackerSite(Site):
         return self.attack.commit(super().enrol(task))
 
     def evaluate(self, task: Evaluation) -> Evaluated:
-        """As `Site.evaluate`, with what the attack says of the models; of the run's last ones, the truth."""
+        """As `Site.evaluate`, with what the attack says of the models; about final models it does not lie."""
         evaluated = super().evaluate(task)
         if task.purpose is Purpose.ROUND:
             return self.attack.rate(evaluated, task, self.participants)
@@ -86,7 +85,7 @@ class AttackerSite(Site):
         return self._completed(sent, task, received, memory)
 
     def _completed(self, sent: Learned, task: Task, received: Tensor, memory: Memory) -> Learned:
-        """With what the method's sites send and have beside an update, where the attack makes none of it."""
+        """Add what the method's sites send and keep beside an update, if the attack makes none of it."""
         if not self.can.local_training:
             return sent
         nothing = {name: torch.zeros_like(received) for name in self.can.vectors}

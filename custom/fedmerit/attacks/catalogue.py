@@ -45,10 +45,7 @@ _BUILT_IN: Mapping[str, type[Attack]] = {
     "rigged": Rigged,
     "near-twin": NearTwin,
 }
-STUDY_ATTACKS = (
-    "duplicate",
-    "split",
-)  # which make site folders anew for it: `fedmerit_lab.attacks.sybils.SYBILS`
+STUDY_ATTACKS = ("duplicate", "split")  # they write new site folders: `fedmerit_lab.attacks.sybils.SYBILS`
 KINDS: Catalogue[type[Attack]] = Catalogue(
     "attacks",
     _BUILT_IN,
@@ -58,23 +55,23 @@ KINDS: Catalogue[type[Attack]] = Catalogue(
 
 
 def parse(spec: str) -> Attack:
-    """The attack of a spec; `BadInput` where it is none."""
+    """The attack of a spec; `BadInput` if it is none."""
     attack: Attack = spec_syntax.parse(spec, KINDS, "attack")
     return attack
 
 
 def format_spec(attack: Attack) -> str:
     """The spec of an attack, complete with its defaults; `parse` gives the attack back."""
-    return spec_syntax.format_spec(attack, KINDS, separator=":")  # commas part the sites where specs stand in a setting
+    return spec_syntax.format_spec(attack, KINDS, separator=":")  # in a setting of several sites commas separate them
 
 
 def require_possible(specs: Mapping[str, str], sites: Sequence[str], rounds: int) -> dict[str, str]:
-    """The specs by site, complete; `BadInput` where a site is none of ``sites``, or cannot follow it in ``rounds``."""
+    """The specs by site, complete; `BadInput` if a site is not in ``sites``, or there are too few ``rounds``."""
     complete = {}
     for site, spec in specs.items():
         if (kind := str(spec).partition(":")[0]) in STUDY_ATTACKS:
             raise BadInput(
-                f"attack {site}={spec}: changes the site folders, which a run takes as they are; use "
+                f"attack {site}={spec}: changes the site folders, which a run does not; use "
                 f"`fedmerit lab attacks --kinds {kind} --attackers {site}`"
             )
         attack = parse(str(spec))

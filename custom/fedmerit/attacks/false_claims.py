@@ -1,4 +1,4 @@
-"""False claims: of itself, beside an update, and of others' models."""
+"""False claims: about the site itself, beside an update, and about others' models."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +11,7 @@ from fedmerit.parameters import parameter
 from fedmerit.trainers.monai_trainer.overlaps import Overlap
 from fedmerit.wire.messages import Enrolment, Evaluated, Evaluation, Reply
 
-CLAIMS: Mapping[str, float] = {  # what pays most, of what may be said
+CLAIMS: Mapping[str, float] = {  # the claim with the highest reward, by value that a method asks for
     "minus_error": 1.0,
     "error": 0.0,
     "cosine": -1.0,
@@ -21,7 +21,7 @@ CLAIMS: Mapping[str, float] = {  # what pays most, of what may be said
 
 @dataclass(frozen=True, kw_only=True)
 class Inflated(Attack):
-    """Trains honestly and lies of itself: "num_samples" times ``by``, or a value that methods ask for at its best."""
+    """Trains honestly and lies: "num_samples" times ``by``, or a value that methods ask for at its best."""
 
     what: str = parameter("all", "what it lies of", choices=("all", "num_samples", *CLAIMS))
     by: float = parameter(10.0, "factor of num_samples", low=1)
@@ -35,7 +35,7 @@ class Inflated(Attack):
         return replace(enrolment, slices={**enrolment.slices, "training": max(invented, enrolment.cases["training"])})
 
     def claim(self, reply: Reply) -> Reply:
-        """The lie, about what is said anyway."""
+        """The lie, about those values that the reply has."""
         reply = replace(reply, num_samples=self._counted(reply.num_samples))
         said = {name: CLAIMS[name] for name in reply.values if name in CLAIMS and self.what in ("all", name)}
         return replace(reply, values={**reply.values, **said})
@@ -43,7 +43,7 @@ class Inflated(Attack):
 
 @dataclass(frozen=True, kw_only=True)
 class ZeroInflated(Zero, Inflated):
-    """Sends zeros, and says what `Inflated` does: a rider that is paid for its word."""
+    """Sends zeros, and says what `Inflated` does: a free rider rewarded for its claims."""
 
     what: str = parameter("minus_error", "what it lies of", choices=("all", "num_samples", *CLAIMS))
 
@@ -68,7 +68,7 @@ class Rigged(Attack):
         return tuple(self.friends.split("+"))
 
     def rate(self, evaluated: Evaluated, task: Evaluation, sites: Sequence[str]) -> Evaluated:
-        """The lie, where the models are the sites' or made of some of theirs; nothing where some site is absent."""
+        """The lie, if the models are the sites' or made of some of theirs; nothing if some site is absent."""
         if task.shares.shape[1] < len(sites) or len(evaluated.overlaps) != len(task.shares):
             return evaluated
         good = favoured_models(task.shares[:, : len(sites)] > 0, [sites.index(friend) for friend in self.others])

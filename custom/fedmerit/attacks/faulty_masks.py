@@ -43,7 +43,7 @@ class Shifted(FaultyMasks):
     by: float = parameter(0.25, "how far, as a share of height and of width", above=0, below=1)
 
     def spoil(self, masks: Masks, random: Generator) -> Masks:
-        """Shifted, background in the place of what is not known."""
+        """Shifted, with background where nothing is known."""
         down, right = (max(1, round(self.by * side)) for side in masks.shape[1:])
         shifted = np.zeros_like(masks)
         shifted[:, down:, right:] = masks[:, :-down, :-right]
@@ -61,7 +61,7 @@ class Inverted(FaultyMasks):
 
 @dataclass(frozen=True, kw_only=True)
 class Swapped(FaultyMasks):
-    """Each label's mask given to the next label (label flipping); of one label alone, `Inverted`."""
+    """Each label's mask given to the next label (label flipping); with only one label, `Inverted`."""
 
     def spoil(self, masks: Masks, random: Generator) -> Masks:
         """The planes moved on by one."""

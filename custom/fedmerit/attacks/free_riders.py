@@ -31,7 +31,7 @@ class Repeat(Attack):
 
 @dataclass(frozen=True, kw_only=True)
 class Partial(Attack):
-    """Trains on a share of its images alone, and so for a share of the time; it says that it trained on all of them."""
+    """Trains only on a share of its images, for a share of the time; it claims that it trained on all of them."""
 
     share: float = parameter(0.1, "of its training images that it trains on", above=0, high=1)
 
@@ -57,7 +57,7 @@ class Zero(Attack):
 
 @dataclass(frozen=True, kw_only=True)
 class IntermittentRider(Zero):
-    """Works some rounds of so many, and sends zeros in the others: no sign of it is seen for long on end."""
+    """Trains in some rounds of every few, and sends zeros in the others: no indicator lasts for long."""
 
     every: int = parameter(3, "rounds of a turn", low=2)
     works: int = parameter(1, "of them in which it trains, the first ones", low=1)
@@ -139,7 +139,7 @@ class Adaptive(Noise):
 
     By default the update sent has a cosine of 0.8 to the one it trained, and so of 0.64 to the one before: too little
     for a replay, enough to have something in common with it. It is as long as an honest one and is not the last step,
-    so that a sign of direction is all that it may show, and one kind of sign is no verdict.
+    so it shows at most an indicator of direction, and one kind of indicator is no verdict.
     """
 
     noise: float = parameter(0.75, "norm of noise beside the update, in norms of that", low=0)

@@ -1,4 +1,4 @@
-"""What sites contribute, from a finished run: for methods that take it as given, as FedSAC does."""
+"""Contributions read from a finished run, for methods that take them as input, as FedSAC does."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,24 +1,32 @@
-"""The local engine: all sites in one process. The same sites, the same methods, no network."""
+"""The local engine: all sites in one process, with the same sites and methods as on NVFlare, and no network.
+
+Of a method that pools images (centralised training), the sites share one training a round.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from fedmerit.attacks.attacker_site import wrap_attacker
 from fedmerit.configuration.run import RunConfiguration
-from fedmerit.engines.pooled_training import pool_sites
 from fedmerit.federation.exchange import Exchange
+from fedmerit.federation.local_round import Learned, Memory
 from fedmerit.federation.server import Federation
 from fedmerit.federation.site import Site
 from fedmerit.machine import cores, give_back_memory
 from fedmerit.records.ciphertexts import SiteKey
-from fedmerit.trainers.monai_trainer.data import SiteFolder
+from fedmerit.trainers.monai_trainer.data import Samples, SiteFolder
 from fedmerit.trainers.monai_trainer.machine_settings import SERVER
+from fedmerit.trainers.monai_trainer.patches import build_samples
 from fedmerit.wire.messages import Answer, PeerModel, Reply, Task, Work
 
+RANDOM_STREAM = "pooled"  # part of the seeds, instead of a site's name
 OnExchange = Callable[[Mapping[str, Work], Mapping[str, Answer]], None]
 
 
@@ -36,7 +44,7 @@ def run_local(
     contexts: tuple[bytes, bytes] | None = None,
     on_exchange: OnExchange = lambda tasks, answers: None,
 ) -> None:
-    """Train and test; goes on from the last complete round of ``run``.
+    """Train and test; resumes after the last complete round of ``run``.
 
     Args:
         config: the run.
@@ -44,10 +52,10 @@ def run_local(
         run: the run folder.
         devices: by site name, and that of the server's own evaluation as "server"; "auto" for those not named.
         on_round: called with every round's ledger record.
-        threads: sites at work at a time; as many as there are cores for by default.
-        server_sites: the server's own images, for methods that have candidates evaluated; else the sites' shares.
-        attacks: by site name, the spec of what it does in the place of honest rounds; the others are honest.
-        filtered: what the run's privacy filters make of an answer on its way to the server, where it has any.
+        threads: sites at work at a time; by default as many as the cores allow.
+        server_sites: the server's own images, for methods that evaluate candidates; else the sites' shares.
+        attacks: by site name, the spec of its attack; the others are honest.
+        filtered: what the run's privacy filters make of an answer on its way to the server, if it has any.
         min_sites: usable answers without which the run ends.
         contexts: TenSEAL's of the sites and of the server, of an encrypted run.
         on_exchange: called with the tasks and answers of every exchange, by site, before the server makes anything of
@@ -94,3 +102,52 @@ def run_local(
         for exchange in federation.exchanges():
             carry(exchange)
             give_back_memory()
+
+
+def pool_sites(sites: Sequence[Site]) -> list[Site]:
+    """The same sites, each of which trains on the training images of all; they share one training a round."""
+    cases = [case for site in sites for case in site.folder.cases("training")]
+    everything = build_samples(cases, sites[0].config.network.patch)
+    training = _SharedTraining()
+    return [PooledSite(site, everything, training, len(sites)) for site in sites]
+
+
+class _SharedTraining:
+    """That of the last round, done by the site that comes first."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._last: tuple[int, Learned] | None = None
+
+    def learn_once(self, round: int, learn: Callable[[], Learned]) -> Learned:
+        with self._lock:
+            if self._last is None or self._last[0] != round:
+                self._last = round, learn()
+            return self._last[1]
+
+
+class PooledSite(Site):
+    """A site that validates and tests on its own images, and trains on those of all.
+
+    Args:
+        own: the site by itself.
+        everything: all sites' training images.
+        training: shared by all.
+        number: of sites, whose steps of a round, if the run says how many, are taken one after the other.
+    """
+
+    def __init__(self, own: Site, everything: Samples, training: _SharedTraining, number: int):
+        vars(self).update(vars(own))
+        settings = self.config.training
+        self.config = replace(self.config, training=replace(settings, steps=settings.steps * number))
+        self._own, self.samples, self._training = own, everything, training
+        self.training_seed_site = RANDOM_STREAM
+
+    @property
+    def num_samples(self) -> int:
+        """Its own."""
+        return self._own.num_samples
+
+    def learn(self, task: Task, received: Tensor, memory: Memory | None) -> Learned:
+        """What the one training gives."""
+        return self._training.learn_once(task.round, lambda: super(PooledSite, self).learn(task, received, memory))

@@ -1,4 +1,4 @@
-"""Resuming a run: what its run.json says, and what has to agree with it."""
+"""Resuming a run: what run.json says, and the options, scripts and images that have to agree with it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -25,7 +25,7 @@ IMAGES = ("sites", "server_sites")  # options that say where images lie
 
 
 def read_info(run: Path) -> dict[str, Any]:
-    """run.json as `fedmerit.engines.runs.create` wrote it; `BadInput` naming it if it is not."""
+    """run.json as `fedmerit.engines.runs.create` wrote it; `BadInput` if it lacks something."""
     info = read_run(run)
     if missing := [name for name in NEEDED if name not in info]:
         raise BadInput(f"{run / 'run.json'}: lacks {', '.join(missing)}; expected what `fedmerit run` wrote")
@@ -33,14 +33,14 @@ def read_info(run: Path) -> dict[str, Any]:
 
 
 def relocate(run: Path, options: Mapping[str, Any]) -> None:
-    """Record in run.json where an unfinished run finds its images now, as ``options`` say.
+    """Write into the run.json of an unfinished run where its images are now, by ``options``.
 
     Args:
         run: the run folder.
         options: as of `require_same`; ``sites`` and ``server_sites`` may be other folders with the same images.
 
     Raises:
-        BadInput: images there are not those that the run was created with, or another process is at work on it.
+        BadInput: images there are not those that the run was created with, or another process works on the run.
     """
     info = read_info(run)
     places = {"sites_folder": ("sites", "site_digests"), "server_sites": ("server_sites", "server_digests")}
@@ -57,18 +57,18 @@ def relocate(run: Path, options: Mapping[str, Any]) -> None:
 
 
 def has_ended_elsewhere(run: Path) -> bool:
-    """Whether a run has ended, and its sites are no longer where it had them: nothing is left to train."""
+    """Whether a run has ended and its site folders are gone, so nothing is left to do."""
     info = read_info(run)
     return is_finished(run, info["rounds"]) and not Path(info["sites_folder"]).is_dir()
 
 
 def needs_resuming(run: Path, options: Mapping[str, Any]) -> bool:
-    """Whether a run is to be trained further, with ``options`` as of `require_same`.
+    """Whether a resumed run has anything left to do, with ``options`` as of `require_same`.
 
-    Nothing is where it `has_ended_elsewhere`: it needs no images. Else it finds them where `relocate` says.
+    A run that `has_ended_elsewhere` has not, and needs no images. Any other finds them by `relocate`.
 
     Raises:
-        BadInput: the run was created with other options or images, or another process is at work on it.
+        BadInput: the run was created with other options or images, or another process works on the run.
     """
     if has_ended_elsewhere(run):
         require_same(run, {name: value for name, value in options.items() if name not in IMAGES})
@@ -79,15 +79,14 @@ def needs_resuming(run: Path, options: Mapping[str, Any]) -> bool:
 
 
 def require_same(run: Path, options: Mapping[str, Any]) -> None:
-    """`BadInput` if the options, or scripts of own parts, are not those that the run was created with."""
+    """`BadInput` if the options, or scripts of your own, are not those that the run was created with."""
     info = read_info(run)
     plugins.require_given(info.get("parts", {}), run / "run.json")
     config = read_plan(run)
     observed = {"values": config.values, "keep_updates": config.keep_updates}
     recorded = {**info, **observed, "sites": info["sites_folder"]}
     as_recorded: Mapping[str, Callable[[Any], Any]] = {
-        "sites": lambda folder: str(Path(folder).resolve()),
-        "server_sites": lambda folder: str(Path(folder).resolve()),
+        **dict.fromkeys(IMAGES, lambda folder: str(Path(folder).resolve())),
         "settings": lambda given: (
             _guard_setting(recorded["settings"]) | {name: str(value) for name, value in given.items()}
         ),
@@ -107,12 +106,12 @@ def require_same(run: Path, options: Mapping[str, Any]) -> None:
 
 
 def _guard_setting(settings: Mapping[str, str]) -> dict[str, str]:
-    """Of a run's settings whether its guard is on, which need not be said again."""
+    """Only the setting of the guard, which need not be repeated."""
     return {name: value for name, value in settings.items() if name == "guard"}
 
 
 def open_recorded_sites(run: Path, info: Mapping[str, Any]) -> list[SiteFolder]:
-    """Those of the run's sites; `BadInput` if they are not those that it was created with."""
+    """The run's site folders; `BadInput` if they are not those that it was created with."""
     root = Path(info["sites_folder"])
     if not root.is_dir():
         raise BadInput(f"{root}: no such folder, where {run} had its sites; --resume --sites PLACE says where they are")
@@ -126,7 +125,7 @@ def open_recorded_sites(run: Path, info: Mapping[str, Any]) -> list[SiteFolder]:
 def require_same_images(
     run: Path, info: Mapping[str, Any], folders: Sequence[SiteFolder], own: Sequence[SiteFolder] = ()
 ) -> None:
-    """`BadInput` if images were prepared again since the run was created, wherever they are.
+    """`BadInput` if images were prepared again since the run was created.
 
     Args:
         run: the run folder.

@@ -215,7 +215,7 @@ class Federation:
         self.round += 1
         self._checkpoint()  # from here on nothing changes that a site may have countersigned
         self.best.forget()
-        tasks = dict.fromkeys(self.sites, ClosingTask(now.round, closing.told, now.ledger_head))
+        tasks = dict.fromkeys(self.sites, ClosingTask(now.round, closing.announcement, now.ledger_head))
         yield now.exchange(tasks, lambda site, answer: check_countersigned(answer, now.round), "countersignature")
 
     def _checkpoint(self) -> None:

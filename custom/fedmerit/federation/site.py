@@ -39,7 +39,7 @@ from fedmerit.trainers.monai_trainer.overlaps import Overlap, mean_dice
 from fedmerit.trainers.monai_trainer.patches import build_samples
 from fedmerit.trainers.monai_trainer.prediction import evaluate
 from fedmerit.trainers.monai_trainer.saved_networks import save_network
-from fedmerit.wire.evaluation_budget import question_digest, require_within_budget
+from fedmerit.wire.evaluation_budget import question_digest, require_round_order, require_within_budget
 from fedmerit.wire.messages import (
     Answer,
     ClosingReceipt,
@@ -59,7 +59,6 @@ from fedmerit.wire.messages import (
     Work,
     round_answer,
 )
-from fedmerit.wire.round_order import require_round_order
 
 log = logging.getLogger(__name__)
 

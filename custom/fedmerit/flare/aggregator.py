@@ -1,4 +1,4 @@
-"""NVFlare's ModelAggregator round a method: collects replies, ends the round, gives the next models."""
+"""A FedMerit method as NVFlare's ModelAggregator: collects replies, ends the round, gives the next models."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -40,16 +40,16 @@ class MeritAggregator(ModelAggregator):
         context: bytes | None = None,
         root: Certificate | None = None,
     ) -> Federation:
-        """Begin the run in folder ``run``, or go on from its last complete round.
+        """Begin the run in folder ``run``, or resume it after its last complete round.
 
         Args:
             sites: those that are there.
             run: the run folder.
             min_sites: usable answers without which no exchange ends.
-            signer: of the ledger, where this server has a certificate.
+            signer: of the ledger, if this server has a certificate.
             on_round: called with every round's ledger record.
             context: TenSEAL's, in which ciphertexts are added up.
-            root: certificate of the federation's root, where there is one.
+            root: certificate of the federation's root, if there is one.
         """
         plan = RunConfiguration.from_dict(self.plan)
         torch.set_num_threads(plan.training.cpu_threads)  # as in the local engine: another number sums in another order
@@ -84,7 +84,7 @@ class MeritAggregator(ModelAggregator):
         self.exchange.take(site, read(model, self.federation.network))
 
     def aggregate_model(self) -> FLModel:
-        """Nothing: a round goes on in `Federation.exchanges`."""
+        """Nothing: `Federation.exchanges` continues the round."""
         return FLModel(params_type=ParamsType.FULL, params={}, current_round=self.federation.round)
 
     def reset_stats(self) -> None:

@@ -1,6 +1,6 @@
-"""Turns of a simulation's sites: each has a process of its own, and only some of them are at work at a time.
+"""Limit of a simulation's sites at work: each has a process of its own, and only some of them work at a time.
 
-NVFlare's own way to have fewer at work is to begin a new process for every site and round, which loads everything anew.
+NVFlare's own limit starts a new process for every site and round, which loads everything again.
 """
 
 import fcntl
@@ -12,30 +12,29 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO
 
-CONCURRENCY_LIMIT = (
-    "FEDMERIT_TURNS"  # variable "NUMBER:FOLDER": so many at a time, by locks in that folder; all where not set
-)
+# variable "NUMBER:FOLDER": so many sites at a time, by locks in that folder; if it is not set, all
+CONCURRENCY_LIMIT = "FEDMERIT_TURNS"
 POLL = 0.02  # seconds
-_here = threading.local()  # whether this thread has its turn
+_here = threading.local()  # whether this thread has a slot
 
 
 @contextmanager
 def concurrency_slot() -> Iterator[None]:
-    """Only as many processes as there are turns are in here at a time; who asks first waits least.
+    """Only as many processes as the limit allows are in here at a time; the first to ask waits least.
 
-    Who has its turn already goes on. A process that dies frees its.
+    A thread that has a slot continues at once. A process that dies frees its slot.
     """
     number, _, folder = os.environ.get(CONCURRENCY_LIMIT, "").partition(":")
-    if not number or getattr(_here, "has_turn", False):
+    if not number or getattr(_here, "has_slot", False):
         yield
         return
     with ExitStack() as stack:
-        places = [stack.enter_context((Path(folder) / f"turn{place}").open("a")) for place in range(int(number))]
+        places = [stack.enter_context((Path(folder) / f"slot{place}").open("a")) for place in range(int(number))]
         with (Path(folder) / "first").open("a") as first:
-            fcntl.flock(first, fcntl.LOCK_EX)  # whoever waits sleeps here, but for the one that looks for a place
+            fcntl.flock(first, fcntl.LOCK_EX)  # all that wait sleep here, except the one that looks for a place
             while not any(map(_is_acquired, places)):
                 time.sleep(POLL)
-        _here.has_turn = True
+        _here.has_slot = True
         stack.callback(vars(_here).clear)
         yield
 

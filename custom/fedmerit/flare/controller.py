@@ -31,10 +31,8 @@ from fedmerit.records.signatures import Signer
 from fedmerit.trainers.monai_trainer.machine_settings import RUN_NAME, RUNS, SERVER, follow_manifest, run_folder
 
 TASK_MONITOR = "wf_task"  # NVFlare's thread that ends tasks
-CLOSING_TIMEOUT = (
-    120.0  # seconds to wait, where there is no limit, for sites that are told how a run was closed: it is over
-)
-RETRY_SECONDS = 5.0  # seconds after which sites that NVFlare gave up are asked again
+CLOSING_TIMEOUT = 120.0  # seconds to wait for sites to note how a run was closed, if there is no round timeout
+RETRY_SECONDS = 5.0  # seconds after which the server asks sites again that NVFlare gave up
 SERVER_LOCK = ".server.lock"
 KEY, CERTIFICATE, ROOT = "server.key", "server.crt", "rootCA.pem"  # in the startup kit of a provisioned server
 
@@ -46,7 +44,7 @@ class SentTasks(dict[str, Any]):
     """
 
     def pop(self, key: str, default: Any = None) -> Any:
-        """Nothing where it is out already."""
+        """The default if it is out already."""
         return super().pop(key, default)
 
 
@@ -56,7 +54,7 @@ def allow_repeated_pop(communicator: Any) -> None:
 
 
 def progress(run: Path, config: RunConfiguration) -> dict[str, Any]:
-    """What an admin is told of a job at work: ``method``, ``rounds`` to train, ``record`` of the last complete one."""
+    """What an admin learns of a running job: ``method``, ``rounds`` to train, ``record`` of the last complete one."""
     return {"method": config.method, "rounds": config.rounds, "record": Ledger(run / "ledger.jsonl").last}
 
 
@@ -94,7 +92,7 @@ class MeritController(ModelController):
         follow_manifest(Path(self.engine.get_workspace().get_site_config_dir()), SERVER)
         workspace = Path(self.get_run_dir())
         run = run_folder(workspace)
-        if not run.exists():  # a job that no site takes leaves none
+        if not run.exists():  # a job that no site takes leaves no run folder
             self._wait_for_a_site()
         run.mkdir(parents=True, exist_ok=True)
         with lock_folder(run, SERVER_LOCK):  # the server's process of an earlier job may still be at work
@@ -106,7 +104,7 @@ class MeritController(ModelController):
         federation = self.aggregator.open(
             sites, run, self.min_sites, self._signer(), self._track, context, self._root()
         )
-        if not (run / "run.json").exists():  # where no `fedmerit run` wrote it
+        if not (run / "run.json").exists():  # `fedmerit run` did not write it
             description = describe(run.name, federation.config, federation.sites, "prod")
             encrypted = {"privacy": [HE]} if context else {}
             write_json(run / "run.json", description | encrypted | {"command": f"NVFlare job {workspace.name}"})
@@ -144,7 +142,7 @@ class MeritController(ModelController):
         """One message to every site that is asked, and its answer to the exchange, until that may end."""
         self.aggregator.hold(exchange)
         models, started = self.aggregator.models(), time.monotonic()
-        patience = self.round_timeout or (CLOSING_TIMEOUT if self.aggregator.federation.finished else 0)
+        timeout = self.round_timeout or (CLOSING_TIMEOUT if self.aggregator.federation.finished else 0)
         while True:
             there = self.sample_clients()
             for site in self.aggregator.federation.largest_first(models):
@@ -154,8 +152,8 @@ class MeritController(ModelController):
                     wake_up.wake_up([site])
             while self.get_num_standing_tasks():
                 self._require_running()
-                self.communicator.check_tasks()  # NVFlare's monitor does every fifth of a second, whatever it is told
-                late = patience and time.monotonic() - started > patience
+                self.communicator.check_tasks()  # NVFlare's monitor only does it every fifth of a second
+                late = timeout and time.monotonic() - started > timeout
                 if late and exchange.is_complete():
                     self.cancel_all_tasks()
                 time.sleep(self.task_check_period)
@@ -182,7 +180,7 @@ class MeritController(ModelController):
             time.sleep(self.task_check_period)
 
     def _context(self, run: Path) -> bytes | None:
-        """The context in which ciphertexts are added up; None where updates come in the clear."""
+        """The context in which ciphertexts are added up; None if updates come in the clear."""
         if not self.aggregator.encrypted:
             return None
         from fedmerit.flare.encryption import SERVER_CONTEXT, find_context

@@ -1,4 +1,4 @@
-"""The last gate of a site: NVFlare's result filter that lets pass what `egress_list.py` lists, and nothing else."""
+"""The last gate of a site: NVFlare's result filter that passes what `egress_list.py` lists, and nothing else."""
 
 from nvflare.apis.dxo import DXO, DataKind, from_shareable
 from nvflare.apis.filter import Filter
@@ -15,13 +15,13 @@ HEADERS = (AppConstants.CURRENT_ROUND,)
 
 
 class EgressFilter(Filter):
-    """Makes every result anew from its listed parts.
+    """Builds every result again from its listed parts.
 
-    The job installs it; a site that wants it whatever a job says names it in its own ``local/privacy.json``.
+    The job installs it; a site that wants it in every job names it in its own ``local/privacy.json``.
 
     Args:
         decimals: to which reported numbers are rounded. Below 3, FedCE's check of claims begins to flag honest sites.
-        encrypted: nothing a site trained passes in the clear: it takes part in encrypted runs alone.
+        encrypted: nothing a site trained passes in the clear: it takes part only in encrypted runs.
         least: patients behind every number of a survey; one with a lower floor does not pass.
     """
 
@@ -35,7 +35,7 @@ class EgressFilter(Filter):
         """A result in, what of it may leave out.
 
         Raises:
-            Withheld: a part is not as listed; NVFlare then sends a return code in the place of the result.
+            Withheld: a part is not as listed; NVFlare then sends a return code instead of the result.
         """
         code = shareable.get_return_code()
         if code != ReturnCode.OK:

@@ -22,7 +22,7 @@ class ContextBuilder(Builder):
     Other than NVFlare's `HEBuilder`, which it calls, it keeps what it made: sites that are added later get the same.
 
     Args:
-        keys: folder in which the contexts are, or are kept; that of the project's other secrets where not given.
+        keys: folder in which the contexts are, or are kept; that of the project's other secrets if not given.
     """
 
     def __init__(self, keys: str = ""):
@@ -39,7 +39,7 @@ class ContextBuilder(Builder):
 
 
 def contexts(folder: Path) -> tuple[bytes, bytes]:
-    """The sites' context, with the secret key, and the server's; made, and kept, in ``folder`` where not there."""
+    """The sites' context, with the secret key, and the server's; made, and kept, in ``folder`` if not there."""
     of_sites, of_server = folder / SITES_CONTEXT, folder / SERVER_CONTEXT
     if not (of_sites.exists() and of_server.exists()):
         maker = HEBuilder(DEGREE, list(PRIMES), SCALE_BITS)
@@ -68,6 +68,6 @@ def find_context(name: str, fl_ctx: FLContext, run: Path) -> bytes:
     content, result = SecurityContentService.load_content(name)
     if result != LoadResult.OK:
         raise BadInput(
-            f"startup/{name}: {result}; an encrypted job needs kits that `fedmerit deploy init --he` wrote, as they are"
+            f"startup/{name}: {result}; an encrypted job needs unchanged kits of `fedmerit deploy init --he`"
         )
     return bytes(content)

@@ -1,7 +1,7 @@
 """A site's work on NVFlare: a message in, `Site` at work, a message out.
 
-NVFlare may stream a site's logs to the server, and tracebacks name files. What went wrong is therefore told in the
-site's own `ERRORS` and on its standard error; NVFlare's log learns that something did.
+NVFlare may stream a site's logs to the server, and tracebacks name files. So errors are described in the site's own
+`ERRORS` and on its standard error; NVFlare's log only notes that there was one.
 """
 
 import sys
@@ -116,7 +116,7 @@ class MeritExecutor(Executor):
         return wrap_attacker(site, configured_attack(name))
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
-        """Refuse a job that cannot run here; remember what a filter, whosever, left of an update."""
+        """Refuse a job that cannot run here; remember what filters left of an update."""
         super().handle_event(event_type, fl_ctx)
         if event_type == EventType.START_RUN:
             self._begin(fl_ctx)
@@ -127,8 +127,8 @@ class MeritExecutor(Executor):
                 self._site.sent(task, left.update)
 
     def _begin(self, fl_ctx: FLContext) -> None:
-        """Give the model from now on, where models stay at the sites. Of a job that is refused no work is asked for."""
-        self._follow_manifest(fl_ctx)  # first of all: it says whose code may be imported here
+        """Offer the model to peers if models stay at the sites. NVFlare asks no work of a job that is refused."""
+        self._follow_manifest(fl_ctx)  # first: it says which code may be imported here
         try:
             method = RunConfiguration.from_dict(self.plan).build_method()
         except Exception as error:
@@ -166,9 +166,9 @@ class MeritExecutor(Executor):
 
 
 def report_error(executor: Executor, error: Exception, what: str, fl_ctx: FLContext) -> None:
-    """Say why where the site alone reads it, and in NVFlare's log that something went wrong."""
-    told = f"ERROR: {what} at {fl_ctx.get_identity_name()}: {error}"
-    print(printable(told, "\n\t"), file=sys.stderr, flush=True)  # the server may have chosen some of the words
+    """Write why where only the site reads it, and to NVFlare's log that something went wrong."""
+    message = f"ERROR: {what} at {fl_ctx.get_identity_name()}: {error}"
+    print(printable(message, "\n\t"), file=sys.stderr, flush=True)  # the server may have chosen some of the words
     folder = _site_workspace(fl_ctx)
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ERRORS).open("a") as log:

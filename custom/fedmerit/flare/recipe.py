@@ -24,11 +24,10 @@ from fedmerit.flare.executor import MeritExecutor
 from fedmerit.flare.privacy import FILTERS, privacy_filter
 from fedmerit.flare.scalars import RECEIVERS, receiver
 from fedmerit.flare.survey_job import SURVEY
-from fedmerit.options import Waiting
+from fedmerit.options import JOB_WAITING, Waiting
 from fedmerit.wire.messages import EVALUATE, TRAIN
 
 JOB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")  # as NVFlare has it
-AT_LEAST_TWO = Waiting(2, 0.0)
 
 
 class MeritRecipe(Recipe):
@@ -52,7 +51,7 @@ class MeritRecipe(Recipe):
         self,
         config: RunConfiguration,
         name: str,
-        waiting: Waiting = AT_LEAST_TWO,
+        waiting: Waiting = JOB_WAITING,
         start_sites: int | None = None,
         privacy: Sequence[str] = (),
         track: Sequence[str] = (),
@@ -78,7 +77,7 @@ def build_site_policy(track: bool = False, surveys: bool = True) -> dict[str, An
     """What ``local/resources.json`` of an NVFlare workspace has to hold for these jobs.
 
     The classes they may name, NVFlare's trackers among them at a server that is to ``track``, and those of a survey
-    where ``surveys`` are answered; and that a site's log, which may name files, is not streamed to the server.
+    if ``surveys`` are answered; and that a site's log, which may name files, is not streamed to the server.
     """
     ours = (MeritController, MeritAggregator, MeritExecutor, EgressFilter, *FILTERS.values(), *SURVEY * surveys)
     classes = [f"{kind.__module__}.{kind.__name__}" for kind in ours]
@@ -86,14 +85,14 @@ def build_site_policy(track: bool = False, surveys: bool = True) -> dict[str, An
 
 
 def survey_classes() -> set[str]:
-    """Those that `build_site_policy` lists for surveys alone."""
+    """Those that `build_site_policy` lists only for surveys."""
     return set(build_site_policy()[CLASS_ALLOW_LIST]) - set(build_site_policy(surveys=False)[CLASS_ALLOW_LIST])
 
 
 def export_job(
     config: RunConfiguration,
     out: Path,
-    waiting: Waiting = AT_LEAST_TWO,
+    waiting: Waiting = JOB_WAITING,
     byoc: bool = False,
     start_sites: int | None = None,
     privacy: Sequence[str] = (),
@@ -117,7 +116,7 @@ def export_job(
     if not JOB_NAME.fullmatch(job.name):
         raise BadInput(
             f"{out}: {job.name!r} is no name of an NVFlare job; expected a folder whose name begins with a letter or "
-            "digit and holds these, ., _ and - alone"
+            "digit and holds only these, ., _ and -"
         )
     try:
         MeritRecipe(config, job.name, waiting, start_sites, privacy, track).export(str(job.parent))

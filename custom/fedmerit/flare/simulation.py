@@ -21,7 +21,7 @@ from fedmerit.machine import free_memory
 from fedmerit.records.ledger import Ledger
 from fedmerit.records.results import read_run
 from fedmerit.trainers.monai_trainer import machine_settings
-from fedmerit.trainers.monai_trainer.size_estimates import count_feature_maps, count_parameters
+from fedmerit.trainers.monai_trainer.network_checks import count_feature_maps, count_parameters
 
 POLL = 0.3  # seconds
 SITE_MEMORY = 0.13e9  # bytes of a site's process beyond what it shares with the others, whatever the network
@@ -43,20 +43,20 @@ def run_simulator(
     server_sites: str | None = None,
     attacks: Mapping[str, str] | None = None,
 ) -> None:
-    """Run, or go on with, ``run`` on NVFlare's simulator.
+    """Run, or resume, ``run`` on NVFlare's simulator.
 
     Args:
-        config: the run, as in run.json.
+        config: the run, of the run folder's run.json.
         sites: names of the sites.
         root: the folder of their site folders.
         run: the run folder, with run.json.
-        threads: sites at work at a time. Each site has a process, where memory allows; else a new one for every task.
+        threads: sites at work at a time. Each site has a process, if memory allows; else a new one for every task.
         devices: setting as `fedmerit.trainers.monai_trainer.machine_settings.configured_device` reads it.
         on_round: called with every round's ledger record.
         lock: file descriptor that holds the run folder; the simulator inherits it, and so holds the folder
-            even where this process is killed.
-        server_sites: folder of the server's own site folders, where it has any.
-        attacks: by site name, the spec of what it does in the place of honest rounds.
+            even if this process is killed.
+        server_sites: folder of the server's own site folders, if it has any.
+        attacks: by site name, the spec of its attack.
 
     Raises:
         RunFailed: the simulator ended before the run did; judged by the run folder, not by its exit code.
@@ -70,7 +70,7 @@ def run_simulator(
             machine_settings.SITES: str(root),
             machine_settings.RUN: str(run.resolve()),
             machine_settings.DEVICES: devices,
-            machine_settings.SERVER_SITES: server_sites or "",  # whatever this process was told: run.json decides
+            machine_settings.SERVER_SITES: server_sites or "",  # run.json decides, not this process's environment
             machine_settings.ATTACKS: machine_settings.attack_setting(attacks or {}),
         }
         if threads < len(sites) and estimate_memory(config, run, len(sites), threads) <= FREE_SHARE * free_memory():
@@ -115,9 +115,9 @@ def _end(mark: str) -> None:
 
 
 def _explain_failure(log: Path, begun: int, workspace: Path) -> str:
-    """By what the log has from byte ``begun`` on: what stands before is of an earlier try."""
+    """By what the log has from byte ``begun`` on: the lines before are of an earlier try."""
     text = log.read_bytes()[begun:].decode(errors="replace")
     lines = [line for line in text.splitlines() if line.strip()]
-    told = [line for line in lines if FAULT.search(line)]
-    last = "\n".join(told[-5:] or ["no error in its log, which ends with:", *lines[-5:]])
+    faults = [line for line in lines if FAULT.search(line)]
+    last = "\n".join(faults[-5:] or ["no error in its log, which ends with:", *lines[-5:]])
     return f"the simulator ended before the run did:\n{last}\nlogs: {log}, and by site below {workspace}"

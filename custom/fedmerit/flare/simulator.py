@@ -3,8 +3,8 @@
 NVFlare's own begins a program for every site, which imports PyTorch and MONAI by itself and sleeps for two seconds
 after every task. What server and sites do, and send each other, is NVFlare's either way.
 
-``python -m fedmerit.flare.simulator RUN WORKSPACE THREADS SITE...`` is that process; where images and the run lie
-stands in its environment.
+``python -m fedmerit.flare.simulator RUN WORKSPACE THREADS SITE...`` is that process; its environment says
+where images and the run are.
 """
 
 import copy
@@ -46,8 +46,8 @@ from fedmerit.options import Waiting
 from fedmerit.workers import end_with_parent
 
 EXPORTED = "exported"  # folder of the job in the simulator's workspace
-LONGEST = 1.0  # seconds that an idle site sleeps though nothing rings: what may come besides, such as an abort
-SiteProcess = tuple[ForkProcess, Connection]  # by which it is told
+LONGEST = 1.0  # seconds that an idle site sleeps without a wake-up: an abort may come
+SiteProcess = tuple[ForkProcess, Connection]  # the connection sends it its arguments
 
 
 class ForkedSites(SimulatorRunner):
@@ -57,26 +57,26 @@ class ForkedSites(SimulatorRunner):
         job: an exported job folder.
         workspace: NVFlare's folder of the simulation.
         sites: by name what `forked` gave.
-        patient: whether rounds end without a site that is gone; else the run ends.
+        has_timeout: whether rounds end without a site that is gone; else the run ends.
     """
 
-    def __init__(self, job: Path, workspace: Path, sites: Mapping[str, SiteProcess], patient: bool):
+    def __init__(self, job: Path, workspace: Path, sites: Mapping[str, SiteProcess], has_timeout: bool):
         log_config = os.environ.get(log_utils.FL_LOG_LEVEL, log_utils.LogMode.CONCISE)
         super().__init__(str(job), str(workspace), clients=",".join(sites), threads=len(sites), log_config=log_config)
-        self.sites, self.patient = sites, patient
+        self.sites, self.has_timeout = sites, has_timeout
 
     def client_run(self, server_custom_folder: str, clients: Sequence[Any], gpu: str | None) -> None:
         """NVFlare calls it once the server is there, and ends the server after it."""
         for client in clients:
-            self.sites[client.client_name][1].send(self._told(client))
+            self.sites[client.client_name][1].send(self._site_arguments(client))
         processes = {site: process for site, (process, _) in self.sites.items()}
         for death in watch_processes(processes):
             self.logger.error(death)
-            if not self.patient:  # its round would never end; what the log tells last is why
+            if not self.has_timeout:  # its round would never end; the log ends with the reason
                 os._exit(1)
 
-    def _told(self, client: Any) -> tuple[Namespace, Any, dict[str, Any]]:
-        """What a site's process needs to know, as NVFlare's simulator tells its own."""
+    def _site_arguments(self, client: Any) -> tuple[Namespace, Any, dict[str, Any]]:
+        """What a site's process needs to know, as NVFlare's simulator passes it to its own."""
         workspace = Path(self.args.workspace)
         log_config = workspace / "local" / WorkspaceConstants.LOGGING_CONFIG
         args = Namespace(
@@ -95,7 +95,7 @@ class ForkedSites(SimulatorRunner):
 
 
 def fork_sites(sites: Sequence[str]) -> dict[str, SiteProcess]:
-    """By name a process for every site, waiting to be told what it needs to know.
+    """By name a process for every site, waiting for its arguments.
 
     To be called before this process has threads or has computed anything: neither survives a fork.
     """
@@ -137,7 +137,7 @@ def _site(connection: Connection) -> None:
 
 
 def _serve(args: Namespace, deploy: Any, build: Mapping[str, Any]) -> None:
-    """What NVFlare's program of a simulated site does, which takes all of them; idle, it sleeps until the bell."""
+    """What NVFlare's program of a simulated site does, which takes all of them; idle, it sleeps until the wake-up."""
     workspace = Workspace(args.workspace, site_name=args.client)
     os.chdir(args.workspace)
     for folder in (WorkspaceConstants.STARTUP_FOLDER_NAME, WorkspaceConstants.SITE_FOLDER_NAME):
@@ -158,7 +158,7 @@ def _serve(args: Namespace, deploy: Any, build: Mapping[str, Any]) -> None:
         with (
             concurrency_slot(),
             client.run_manager.new_context() as fl_ctx,
-        ):  # also to fetch it: in the order of the bells
+        ):  # also to fetch the task: in the order of the wake-ups
             _, worked = runner.fetch_and_run_one_task(fl_ctx)
         if not worked:
             wake_up.wait_for_wake_up(args.client, LONGEST)
@@ -167,15 +167,14 @@ def _serve(args: Namespace, deploy: Any, build: Mapping[str, Any]) -> None:
 
 
 def main(run: str, workspace: str, threads: str, *names: str) -> None:
-    """Simulate the run: its sites in forked processes, or NVFlare's way where there are fewer ``threads`` than sites.
+    """Simulate the run: its sites in forked processes, or NVFlare's way if there are fewer ``threads`` than sites.
 
     That is a new program for every site and task, which needs the memory of no more than ``threads``.
     """
     can_fork = sys.platform == "linux"  # elsewhere not what has been imported
     sites = fork_sites(names) if can_fork and int(threads) == len(names) else None
     info, root = read_json(Path(run) / "run.json"), Path(workspace).resolve()
-    waiting = Waiting.of_record(info)
-    privacy, track = info.get("privacy", []), info.get("track", [])
+    waiting, privacy, track = Waiting.of_record(info), info["privacy"], info["track"]
     recipe = MeritRecipe(RunConfiguration.from_dict(info["plan"]), "job", waiting, len(names), privacy, track)
     write_json(root / recipe.name / "local" / "resources.json", build_site_policy(track=bool(track)))
     if sites is None:
@@ -184,7 +183,7 @@ def main(run: str, workspace: str, threads: str, *names: str) -> None:
     exported = root / EXPORTED  # not a temporary folder: this process may end without clearing up
     shutil.rmtree(exported, ignore_errors=True)
     recipe.export(str(exported))
-    simulator = ForkedSites(exported / recipe.name, root / recipe.name, sites, patient=waiting[1] > 0)
+    simulator = ForkedSites(exported / recipe.name, root / recipe.name, sites, has_timeout=waiting[1] > 0)
     status = simulator.simulator_run_main()
     sys.stdout.flush()
     os._exit(status)  # whatever threads NVFlare left: server and sites have ended, and all is written
@@ -196,4 +195,4 @@ if __name__ == "__main__":
     except BaseException:
         traceback.print_exc()
         sys.stderr.flush()
-        os._exit(1)  # an ordinary end would wait for the sites, which wait to be told
+        os._exit(1)  # an ordinary end would wait for the sites, which wait for their arguments

@@ -49,8 +49,8 @@ class SurveyExecutor(Executor):
         except Exception as error:
             report_error(self, error, "survey failed", fl_ctx)
             answer = describe_failure(error)
-        told = {"failure": answer.reason} if isinstance(answer, Failure) else {"survey": answer.to_dict()}
-        return FLModelUtils.to_shareable(FLModel(params_type=ParamsType.DIFF, params={}, meta=told))
+        meta = {"failure": answer.reason} if isinstance(answer, Failure) else {"survey": answer.to_dict()}
+        return FLModelUtils.to_shareable(FLModel(params_type=ParamsType.DIFF, params={}, meta=meta))
 
 
 class SurveyController(ModelController):
@@ -71,19 +71,19 @@ class SurveyController(ModelController):
         message = FLModel(params_type=ParamsType.FULL, params={}, meta={"survey": self.question})
         sites = self.sample_clients()
         answers = self.send_model_and_wait(EVALUATE, message, targets=sites, timeout=self.wait)
-        told = {str(answer.meta["client_name"]): read_answer(answer.meta, asked) for answer in answers}
-        surveyed = {name: one for name, one in sorted(told.items()) if isinstance(one, Surveyed)}
-        refused = {name: one for name, one in told.items() if isinstance(one, str)}
-        refused |= dict.fromkeys((name for name in sites if name not in told), NO_ANSWER)
+        read = {str(answer.meta["client_name"]): read_answer(answer.meta, asked) for answer in answers}
+        surveyed = {name: one for name, one in sorted(read.items()) if isinstance(one, Surveyed)}
+        refused = {name: one for name, one in read.items() if isinstance(one, str)}
+        refused |= dict.fromkeys((name for name in sites if name not in read), NO_ANSWER)
         write_json(Path(self.get_run_dir()) / ANSWERS, Survey(asked.floor, surveyed, refused).to_dict())
 
 
-def read_answer(told: Mapping[str, Any], asked: Question) -> Surveyed | str:
-    """What the server makes of an answer; why it cannot be used, where it cannot."""
-    if "failure" in told:
-        return printable(str(told["failure"])[:LONGEST_REASON])
+def read_answer(meta: Mapping[str, Any], asked: Question) -> Surveyed | str:
+    """What the server makes of an answer; or why it cannot be used."""
+    if "failure" in meta:
+        return printable(str(meta["failure"])[:LONGEST_REASON])
     try:
-        answer = Surveyed.from_dict(told["survey"])
+        answer = Surveyed.from_dict(meta["survey"])
     except (KeyError, TypeError, ValueError):
         return "no answer to a survey"
     return "an answer below the floor" if answer.below(asked.floor) else answer

@@ -52,7 +52,7 @@ def _tensors(arrays: Arrays) -> dict[str, Tensor]:
 
 
 def _named(network: nn.Module, vector: Tensor) -> dict[str, Tensor]:
-    """As `flat.named`; nothing of a vector (0,), in whose place the site has its own."""
+    """As `flat.named`; nothing of a vector (0,), which stands for the site's own."""
     return flat.named(network, vector) if len(vector) else {}
 
 
@@ -83,7 +83,7 @@ def peer_to_shareable(model: PeerModel | None, network: nn.Module) -> Shareable:
 
 
 def shareable_to_peer(reply: Shareable, network: nn.Module) -> PeerModel | None:
-    """What the peer makes of it; an error where it is no such answer."""
+    """What the peer makes of it; `RuntimeError` if it is no such answer."""
     if reply.get_return_code() != ReturnCode.OK:
         raise RuntimeError(f"answers {reply.get_return_code()}")
     if PARAMETERS not in reply:
@@ -96,13 +96,8 @@ def task_to_model(task: Work, network: nn.Module, rounds: int) -> FLModel:
     """What the server sends one site."""
     is_sparse = isinstance(task, Task) and isinstance(task.parameters, SparseUpdate)
     params, meta = _content(task, network)
-    return FLModel(
-        params_type=ParamsType.DIFF if is_sparse else ParamsType.FULL,
-        params=params,
-        current_round=task.round,
-        total_rounds=rounds,
-        meta=meta,
-    )
+    kind = ParamsType.DIFF if is_sparse else ParamsType.FULL
+    return FLModel(params_type=kind, params=params, current_round=task.round, total_rounds=rounds, meta=meta)
 
 
 def _content(task: Work, network: nn.Module) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -112,13 +107,8 @@ def _content(task: Work, network: nn.Module) -> tuple[dict[str, Any], dict[str, 
     if isinstance(task, ClosingTask):
         return {}, {"closing": task.closing, "ledger": task.ledger}
     if isinstance(task, ImportanceTask):
-        return _arrays(flat.named(network, task.model)), {
-            "split": task.split,
-            "buffers": _arrays(task.buffers),
-            "order": task.order,
-            "images": task.images,
-            "ledger": task.ledger,
-        }
+        meta = {"split": task.split, "buffers": _arrays(task.buffers), "order": task.order, "images": task.images}
+        return _arrays(flat.named(network, task.model)), meta | {"ledger": task.ledger}
     if isinstance(task, Evaluation):
         models = {
             f"{place}/{name}": array
@@ -161,9 +151,9 @@ def model_to_task(model: FLModel, network: nn.Module) -> Task:
     params, names = _tensors(model.params), list(flat.trainable(network))
     peers = {
         peer: PeerModel(
-            flat.flatten(params, [f"{peer}/{name}" for name in names]), _tensors(told["buffers"]), told["weight"]
+            flat.flatten(params, [f"{peer}/{name}" for name in names]), _tensors(entry["buffers"]), entry["weight"]
         )
-        for peer, told in model.meta["peers"].items()
+        for peer, entry in model.meta["peers"].items()
     }
     whole = model.params_type == ParamsType.FULL
     neurons = None
@@ -185,9 +175,7 @@ def model_to_task(model: FLModel, network: nn.Module) -> Task:
     )
 
 
-def model_to_evaluation(
-    model: FLModel, network: nn.Module
-) -> Evaluation | ImportanceTask | EnrolmentTask | ClosingTask:
+def model_to_evaluation(model: FLModel, network: nn.Module) -> Work:
     """What the site makes of an evaluation, of models or of neurons, of an enrolment, and of how the run was closed."""
     if "enrol" in model.meta:
         return EnrolmentTask(model.current_round, model.meta["ledger"])
@@ -221,45 +209,40 @@ def model_to_evaluation(
 
 def answer_to_model(answer: Answer, network: nn.Module) -> FLModel:
     """What a site sends back."""
+    params = _arrays(_named(network, answer.update)) if isinstance(answer, Reply) else {}
+    round = None if isinstance(answer, Failure) else answer.round
+    return FLModel(params_type=ParamsType.DIFF, params=params, current_round=round, meta=_answer_meta(answer, network))
+
+
+def _answer_meta(answer: Answer, network: nn.Module) -> dict[str, Any]:
+    """All of an answer but its update and round."""
     if isinstance(answer, Failure):
-        return FLModel(params_type=ParamsType.DIFF, params={}, meta={"failure": answer.reason})
+        return {"failure": answer.reason}
+    if isinstance(answer, ClosingReceipt):
+        return {"countersigned": True}
+    meta: dict[str, Any] = {"seconds": answer.seconds}
     if isinstance(answer, Importance):
-        meta = {"increases": answer.increases.numpy(), "images": answer.images, "seconds": answer.seconds}
-        return FLModel(params_type=ParamsType.DIFF, params={}, current_round=answer.round, meta=meta)
+        return meta | {"increases": answer.increases.numpy(), "images": answer.images}
     if isinstance(answer, Enrolment):
         parts = {"cases": dict(answer.cases), "slices": dict(answer.slices), "fingerprint": list(answer.fingerprint)}
-        told = {"enrolment": parts | {"certificate": answer.certificate}, "seconds": answer.seconds}
-        return FLModel(params_type=ParamsType.DIFF, params={}, current_round=answer.round, meta=told)
-    if isinstance(answer, ClosingReceipt):
-        meta = {"countersigned": True}
-        return FLModel(params_type=ParamsType.DIFF, params={}, current_round=answer.round, meta=meta)
+        return meta | {"enrolment": parts | {"certificate": answer.certificate}}
+    meta |= {"buffers": _arrays(answer.buffers), "log": answer.log}
     if isinstance(answer, Evaluated):
         overlaps = [[asdict(overlap) for overlap in of_model] for of_model in answer.overlaps]
-        meta = {"overlaps": overlaps, "losses": answer.losses.numpy(), "seconds": answer.seconds}
-        meta |= {"choice": answer.choice, "buffers": _arrays(answer.buffers), "log": answer.log}
-        return FLModel(params_type=ParamsType.DIFF, params={}, current_round=answer.round, meta=meta)
-    named = ("num_samples", "values", "train_loss", "seconds", "pairs", "log")
-    tested = {name: [asdict(one) for one in getattr(answer, name)] for name in ("overlaps", "trained_overlaps")}
-    ciphertexts = {} if answer.ciphertexts is None else {"ciphertexts": _pieces(answer.ciphertexts)}
-    return FLModel(
-        params_type=ParamsType.DIFF,
-        params=_arrays(_named(network, answer.update)),
-        current_round=answer.round,
-        meta={name: getattr(answer, name) for name in named}
-        | {"buffers": _arrays(answer.buffers)}
-        | tested
-        | ciphertexts
-        | {"vectors": {name: _arrays(flat.named(network, vector)) for name, vector in answer.vectors.items()}},
-    )
+        return meta | {"overlaps": overlaps, "losses": answer.losses.numpy(), "choice": answer.choice}
+    meta |= {name: getattr(answer, name) for name in ("num_samples", "values", "train_loss", "pairs")}
+    meta |= {name: [asdict(one) for one in getattr(answer, name)] for name in ("overlaps", "trained_overlaps")}
+    meta["vectors"] = {name: _arrays(flat.named(network, vector)) for name, vector in answer.vectors.items()}
+    return meta if answer.ciphertexts is None else meta | {"ciphertexts": _pieces(answer.ciphertexts)}
 
 
 UNREADABLE = (KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError)
 
 
 def _number(value: object) -> float:
-    """A number as it is; neither text nor a truth value."""
+    """A number, neither text nor a boolean."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"{type(value).__name__} in the place of a number")
+        raise TypeError(f"{type(value).__name__} instead of a number")
     return float(value)
 
 
@@ -269,7 +252,7 @@ def _numbers(values: Mapping[str, object]) -> dict[str, float]:
 
 def _overlaps(value: object) -> tuple[Overlap, ...]:
     if not isinstance(value, (list, tuple)):
-        raise TypeError(f"{type(value).__name__} in the place of a list")
+        raise TypeError(f"{type(value).__name__} instead of a list")
     return tuple(_overlap(**overlap) for overlap in value)
 
 
@@ -279,18 +262,18 @@ def _overlap(surface: Mapping[str, Any] | None, **parts: Any) -> Overlap:
 
 def _round(model: FLModel) -> int:
     if type(model.current_round) is not int:
-        raise TypeError(f"{type(model.current_round).__name__} in the place of a round")
+        raise TypeError(f"{type(model.current_round).__name__} instead of a round")
     return int(model.current_round)
 
 
 def model_to_reply(model: FLModel, network: nn.Module) -> Reply | Failure:
-    """What the server makes of a reply; a `Failure` where a part is missing or of another kind."""
+    """What the server makes of a reply; a `Failure` if a part is missing or of another kind."""
     parts = flat.trainable(network)
     try:
         if "failure" in model.meta:
             return Failure(str(model.meta["failure"]))
         if model.params_type != ParamsType.DIFF:
-            return Failure("a model in the place of an update")
+            return Failure("a model instead of an update")
         params = _tensors(model.params)
         if params and set(params) != set(parts):
             return Failure("update with other parameter names than the model's")
@@ -310,30 +293,28 @@ def model_to_reply(model: FLModel, network: nn.Module) -> Reply | Failure:
             seconds=_number(meta["seconds"]),
             trained_overlaps=_overlaps(meta["trained_overlaps"]),
             pairs={str(name): _numbers(values) for name, values in meta["pairs"].items()},
-            vectors=_vectors(meta.get("vectors", {}), list(parts)),
+            vectors=_vectors(meta["vectors"], list(parts)),
             ciphertexts=_ciphertexts(meta.get("ciphertexts")),
-            log=meta.get("log", ""),
+            log=meta["log"],
         )
     except UNREADABLE as error:
         return Failure(f"reply cannot be read ({type(error).__name__})")
 
 
-def model_to_evaluated(
-    model: FLModel, network: nn.Module
-) -> Evaluated | Importance | Enrolment | ClosingReceipt | Failure:
+def model_to_evaluated(model: FLModel, network: nn.Module) -> Answer:
     """What the server makes of an evaluation, likewise."""
     try:
         meta = model.meta
         if "failure" in meta:
             return Failure(str(meta["failure"]))
         if "enrolment" in meta:
-            told = meta["enrolment"]
+            parts = meta["enrolment"]
             return Enrolment(
                 round=_round(model),
-                cases=dict(told["cases"]),
-                slices=dict(told["slices"]),
-                fingerprint=tuple(told["fingerprint"]),
-                certificate=told["certificate"],
+                cases=dict(parts["cases"]),
+                slices=dict(parts["slices"]),
+                fingerprint=tuple(parts["fingerprint"]),
+                certificate=parts["certificate"],
                 seconds=_number(meta["seconds"]),
             )
         if "countersigned" in meta:
@@ -349,10 +330,10 @@ def model_to_evaluated(
             round=_round(model),
             overlaps=tuple(_overlaps(of_model) for of_model in meta["overlaps"]),
             losses=torch.from_numpy(np.array(meta["losses"], dtype=np.float64)),
-            choice=meta.get("choice", 0),
-            buffers=_tensors(meta.get("buffers", {})),
+            choice=meta["choice"],
+            buffers=_tensors(meta["buffers"]),
             seconds=_number(meta["seconds"]),
-            log=meta.get("log", ""),
+            log=meta["log"],
         )
     except UNREADABLE as error:
         return Failure(f"evaluation cannot be read ({type(error).__name__})")

@@ -1,8 +1,8 @@
-"""Whose certificate it is that a signature belongs to, and whether the federation's authority gave it to them.
+"""Whose certificate a signature belongs to, and whether the federation's authority issued it.
 
 NVFlare's provisioning writes names into a certificate's subject: CN is the participant, O its organisation, and
-``unstructuredName`` a role, of admins alone. A site's certificate and the server's are of one kind, and a project has
-no two participants of one name, so that the server is known by its name.
+``unstructuredName`` a role, which only admins have. A site's certificate and the server's are of one kind, and no two
+participants of a project have one name, so the server is known by its name.
 """
 
 from collections.abc import Mapping
@@ -51,7 +51,7 @@ class Trust:
 
     @property
     def server_name(self) -> str:
-        """As given, or as the kit has it; of the server's own certificate, its name. `BadInput` where unknown."""
+        """As given, or as the kit has it; of the server's own certificate, its name. `BadInput` if unknown."""
         known = self.server or _server_in_kit(self.path.resolve().parent)
         if known is None and self.is_authority:
             raise BadInput(
@@ -60,7 +60,7 @@ class Trust:
         return known or certificate_name(self.anchor)
 
     def require(self, certificate: Certificate, name: str, what: str) -> None:
-        """`BadInput` where ``certificate`` is not that of the participant ``name``; it signed ``what``."""
+        """`BadInput` if ``certificate`` is not that of the participant ``name``; it signed ``what``."""
         require_owner(certificate, name, what)
         anchor = self.anchor
         if certificate != anchor:
@@ -78,7 +78,7 @@ class Trust:
 
 
 def require_owner(certificate: Certificate, name: str, what: str) -> None:
-    """`BadInput` where ``certificate``, by what it says, is of another participant than ``name``, or of an admin."""
+    """`BadInput` if ``certificate``, by what it says, is of another participant than ``name``, or of an admin."""
     if roles := certificate.subject.get_attributes_for_oid(NameOID.UNSTRUCTURED_NAME):
         raise BadInput(f"{what}: signed by {subject(certificate)}, an admin with the role {str(roles[0].value)!r:.40}")
     if _is_authority(certificate):
@@ -88,18 +88,18 @@ def require_owner(certificate: Certificate, name: str, what: str) -> None:
 
 
 def certificate_name(certificate: Certificate) -> str:
-    """The participant's name, CN of the subject; "" where there is not one."""
+    """The participant's name, CN of the subject; "" if there is not one."""
     names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     return str(names[0].value) if len(names) == 1 else ""
 
 
 def read_certificate(path: Path) -> Certificate:
-    """The certificate in a PEM file, its first; `BadInput` naming the file where there is none."""
+    """The certificate in a PEM file, its first; `BadInput` naming the file if there is none."""
     return read_certificates(path)[0]
 
 
 def read_certificates(path: Path) -> list[Certificate]:
-    """The certificates in a PEM file, at least one; `BadInput` naming the file where one is spoiled."""
+    """The certificates in a PEM file, at least one; `BadInput` naming the file if one is spoiled."""
     try:
         found = load_pem_x509_certificates(path.read_bytes())
         for one in found:

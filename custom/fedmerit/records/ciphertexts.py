@@ -1,4 +1,4 @@
-"""Updates that the sites alone can read: the server adds up CKKS ciphertexts, and has no key that opens one.
+"""Updates that only the sites can read: the server adds up CKKS ciphertexts, and has no key that opens one.
 
 All sites hold the same TenSEAL context, with its secret key; the server holds it without. A site's update and its
 BatchNorm statistics are cut into pieces of `SLOTS` entries, a ciphertext each.
@@ -73,7 +73,7 @@ class SiteKey:
         self._context = open_context(context, secret=True)
 
     def encrypt(self, update: Tensor, buffers: Buffers) -> Ciphertexts:
-        """An update (d,) and statistics, encrypted anew: the same ones never give the same bytes.
+        """An update (d,) and statistics, encrypted: the same ones never give the same bytes twice.
 
         Raises:
             ValueError: an entry is not finite, or beyond `LARGEST`.
@@ -126,7 +126,7 @@ class Adder:
         self._sizes = parameters, len(_flattened(buffers))
 
     def fault(self, ciphertexts: Ciphertexts | None) -> str | None:
-        """Why what a site sent cannot be added up, or None. What is in it, nobody can tell."""
+        """Why what a site sent cannot be added up, or None. The server cannot see what is in it."""
         if ciphertexts is None:
             return "update that is not encrypted"
         for pieces, size in zip((ciphertexts.update, ciphertexts.statistics), self._sizes, strict=True):
@@ -196,7 +196,7 @@ class Adder:
 
 
 def require_tenseal(why: str) -> None:
-    """`BadInput` saying how to install TenSEAL, where it is not."""
+    """`BadInput` saying how to install TenSEAL, if it is not."""
     try:
         import tenseal  # noqa: F401
     except ImportError:
@@ -204,7 +204,7 @@ def require_tenseal(why: str) -> None:
 
 
 def open_context(content: bytes, secret: bool) -> Any:
-    """TenSEAL's context, a site's where ``secret``; `BadInput` where it is none, or holds the key at the wrong side."""
+    """TenSEAL's context, a site's where ``secret``; `BadInput` if it is none, or holds the key at the wrong side."""
     require_tenseal("homomorphic encryption")
     import tenseal
 
@@ -215,7 +215,7 @@ def open_context(content: bytes, secret: bool) -> Any:
     if secret and not context.is_private():
         raise BadInput("the encryption context of a site lacks the secret key; ask the coordinator for the kit again")
     if context.is_private() and not secret:
-        raise BadInput("the server's encryption context holds the sites' secret key; provision the federation anew")
+        raise BadInput("the server's encryption context holds the sites' secret key; provision the federation again")
     return context
 
 

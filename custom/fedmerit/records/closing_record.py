@@ -1,6 +1,6 @@
-"""closing.json: what a run left behind when it was over, signed like its ledger.
+"""closing.json: what a run left when it ended, signed like its ledger.
 
-Digests of the run's files and models, the ledger's head, and the last word of every site's own log.
+Digests of the run's files and models, the ledger's head, and the head of every site's own log.
 """
 
 from collections.abc import Iterable, Mapping
@@ -32,8 +32,8 @@ class Closing:
         return record_hash({name: value for name, value in asdict(self).items() if name != "signature"})
 
     @property
-    def told(self) -> str:
-        """What the sites are told of it: the digest, and its signature where there is one."""
+    def announcement(self) -> str:
+        """What the server sends the sites: the digest, and its signature if there is one."""
         return " ".join(filter(None, [self.digest, self.signature]))
 
 
@@ -59,7 +59,7 @@ def covered_files(run: Path) -> Iterable[Path]:
 
 
 def read_closing(run: Path) -> Closing | None:
-    """That of a run folder, None where there is none; `BadInput` naming it where it is no such record."""
+    """That of a run folder, None if there is none; `BadInput` naming it if it is no such record."""
     path = run / CLOSING
     if not path.exists():
         return None

@@ -1,4 +1,4 @@
-"""Chains of records: each carries the hash of the one before it, and a signature where there is a key.
+"""Chains of records: each carries the hash of the one before it, and a signature if there is a key.
 
 ``ledger.jsonl``, the server's, holds one record per round; ``site_log.jsonl`` is what a site writes down itself.
 """
@@ -40,9 +40,8 @@ def digest(vector: Tensor | Ciphertexts) -> str:
     return known
 
 
-_DIGESTS: MutableMapping[Tensor, tuple[int, str]] = (
-    WeakTensorKeyDictionary()
-)  # by vector, as long as it is there: of which of its versions, and the digest
+# by vector, as long as it exists: the version that torch counts, and the digest
+_DIGESTS: MutableMapping[Tensor, tuple[int, str]] = WeakTensorKeyDictionary()
 
 
 def _digest(vector: Tensor) -> str:
@@ -79,7 +78,7 @@ class Ledger:
     Args:
         path: its file.
         signer: of every record; None: the records are not signed.
-        chain: as of `Sealed`, of the first record, where it is signed; "": drawn.
+        chain: as of `RecordSignature`, of the first record, if it is signed; "": drawn.
     """
 
     def __init__(self, path: Path, signer: Signer | None = None, chain: str = ""):
@@ -88,7 +87,7 @@ class Ledger:
     def append(self, record: Mapping[str, Any]) -> None:
         """Add a record (JSON values), with ``previous``, ``hash`` and any ``signature``, and flush it to disk.
 
-        The signature is `Sealed`. What a crash cut short at the file's end is dropped.
+        The signature is a `RecordSignature`. What a crash cut short at the file's end is dropped.
         """
         with require_disk_space(self.path), self.path.open("ab") as file:
             fcntl.flock(file, fcntl.LOCK_EX)  # another thread, or a process that was replaced, may be at work
@@ -98,7 +97,7 @@ class Ledger:
             closing = {"hash": record_hash(chained)}
             if self.signer:
                 before = self._parsed(last, "the last line").get("signature", "") if last else ""
-                chain = RecordSignature.of(before).chain or self._chain or secrets.token_hex(16)
+                chain = RecordSignature.parse(before).chain or self._chain or secrets.token_hex(16)
                 signature = self.signer.sign(signature_payload(chain, chained.get("round"), closing["hash"]))
                 closing["signature"] = str(RecordSignature(chain, signature))
             file.write(json.dumps(chained | closing).encode() + b"\n")
@@ -107,7 +106,7 @@ class Ledger:
 
     @property
     def last_hash(self) -> str:
-        """The hash of the last record; `GENESIS` where there is none."""
+        """The hash of the last record; `GENESIS` if there is none."""
         return self._line_hash(_last_line(self.path)[0])
 
     @property
@@ -128,7 +127,7 @@ class Ledger:
 
     @property
     def head(self) -> str:
-        """What others are told of the chain: the last record's hash, and its signature where there is one."""
+        """What others learn of the chain: the last record's hash, and its signature if there is one."""
         last = self.last
         return " ".join(filter(None, [last["hash"], last.get("signature")])) if last else GENESIS
 
@@ -168,7 +167,7 @@ class Ledger:
         return sum(len(line) + 1 for line in lines[:seen]), lines[seen:]
 
     def keep(self, count: int) -> None:
-        """Forget all but the first ``count`` records; `BadInput` where there are fewer."""
+        """Forget all but the first ``count`` records; `BadInput` if there are fewer."""
         if (found := len(list(self._read(count=count)))) < count:
             raise BadInput(f"{self.path}: holds {found} records, expected {count}; some were removed")
         lines = _lines(self.path)[:-1][:count] if self.path.exists() else []
@@ -177,13 +176,13 @@ class Ledger:
 
 @dataclass(frozen=True)
 class RecordSignature:
-    """A record's signature: of its hash, its round and the chain that it stands in, so that it fits nowhere else."""
+    """A record's signature: of its hash, its round and its chain, so it fits nowhere else."""
 
     chain: str  # drawn when the chain began
     signature: str
 
     @classmethod
-    def of(cls, text: object) -> "RecordSignature":
+    def parse(cls, text: object) -> "RecordSignature":
         """As a record, or a site's log, has it."""
         chain, _, signature = str(text).rpartition(":")
         return cls(chain, signature)
@@ -208,7 +207,7 @@ def split_head(head: str) -> tuple[str, str | None]:
 
 
 def _last_line(path: Path) -> tuple[bytes | None, int]:
-    """The last complete line, None where there is none, and how many bytes of one that a crash cut short follow it."""
+    """The last complete line, None if there is none, and how many bytes of one that a crash cut short follow it."""
     if not path.exists():
         return None, 0
     with path.open("rb") as file:
@@ -267,7 +266,7 @@ def read_verified_records(
         if not intact:
             raise BadInput(f"{path}, line {count}: its content does not match its hash; it was changed")
         if certificates is not None:
-            sealed = RecordSignature.of(closing.get("signature"))
+            sealed = RecordSignature.parse(closing.get("signature"))
             while keys and not sealed.is_signed_by(keys[:1], record.get("round"), claimed):
                 keys = keys[1:]
             if not keys:

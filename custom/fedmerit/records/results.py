@@ -17,17 +17,17 @@ from fedmerit.errors import BadInput
 from fedmerit.files import read_json, require_disk_space, write_atomically
 
 QUANTITIES: Mapping[str, str] = {
-    "dice": "Dice of one case and label, 0 to 1; empty where reference and prediction are both empty",
+    "dice": "Dice of one case and label, 0 to 1; empty if reference and prediction are both empty",
     "hd95": "95th percentile of the distances between the surfaces of prediction and reference, the larger of both "
-    "directions, in mm; of the final test alone; empty where prediction or reference is empty. A volume of unknown "
+    "directions, in mm; of the final test only; empty if prediction or reference is empty. A volume of unknown "
     "spacing has none of these four",
-    "nsd": "normalised surface Dice: share of both surfaces within `overlaps.TOLERANCE` of the other, 0 to 1; 0 where "
-    "prediction or reference is empty; empty where both are",
+    "nsd": "normalised surface Dice: share of both surfaces within `overlaps.TOLERANCE` of the other, 0 to 1; 0 if "
+    "prediction or reference is empty; empty if both are",
     "hd95_px": "hd95 of a photograph or single slice of unknown spacing, in pixels of the stored image",
     "nsd_px": "nsd of such, likewise in pixels",
     "true_positives": "voxels in reference and prediction",
-    "false_positives": "voxels in the prediction alone",
-    "false_negatives": "voxels in the reference alone",
+    "false_positives": "voxels only in the prediction",
+    "false_negatives": "voxels only in the reference",
     "train_loss": "mean loss of the round's local training",
     "num_samples": "training images of the site",
     "weight": "aggregation weight of the round, 0 to 1, sums to 1 over sites",
@@ -38,44 +38,44 @@ QUANTITIES: Mapping[str, str] = {
     "from the site, 0 to 1",
     "agreement": "Dice of the site's predictions by that of the predictions of the one under coalition, with the "
     "validation masks of the latter, 0 to 1",
-    "available": "1 where the site shared with the one under coalition, 0 where what it shared could not be used",
+    "available": "1 if the site shared with the one under coalition, 0 if what it shared could not be used",
     "cosine": "cosine of the site's update and the mean of the others' (FedCE) or of all (CGSV, RFFL), -1 to 1",
     "minus_error": "1 - validation Dice of the model without the site, 0 to 1",
     "norm": "Euclidean norm of the site's update",
     "cosine_to_mean": "cosine of the site's update and the weighted mean of all, its own included, -1 to 1",
     "cosine_to_previous": "cosine of the site's update and the weighted mean of the round before, -1 to 1",
     "largest_pair_cosine": "cosine of the site's update and the nearest of the others' of the round, -1 to 1",
-    "repeated": "1 where this very update, bit for bit, was sent before, or by another site in the same round",
+    "repeated": "1 if this very update, bit for bit, was sent before, or by another site in the same round",
     "quota": "fraction of the aggregated update that the site earned, 0 to 1",
     "reward_distance": "Euclidean distance of what the site downloads from the aggregated update (CGSV, Figure 5)",
     "model_distance": "Euclidean distance of the site's new model from the server's (CGSV, Figures 2 and 6)",
-    "output_distance": "likewise, of the parameters of the output layer alone (CGSV, Figure 6)",
+    "output_distance": "likewise, of only the parameters of the output layer (CGSV, Figure 6)",
     "neuron_share": "fraction of the model's neurons that the site holds, 0 to 1",
     "utility": "Dice of the site's trained model on the server validation set, 0 to 1",
     "divergence": "KL divergence of the received model's losses on the site's images from those on the server set",
     "loss": "mean soft Dice loss of the received model on the site's training images, 0 to 1",
     "standard_error": "of a contribution estimated by sampling",
-    "expelled": "1 where the method has expelled the site",
-    "final_model_choice": "the final model that a site receives: 0 the method's, 1 that with its own images' "
-    "statistics, 2 its local-only model, 2 + e the method's after e epochs of fine-tuning",
-    "flagged": "1 where a site's claim differs from what the server computed",
+    "expelled": "1 if the method has expelled the site",
+    "final_model_choice": "final model of the site: 0 the received one, 1 that with statistics of its own images, "
+    "2 its local-only model, 2 + e the received one after e epochs of fine-tuning",
+    "flagged": "1 if a site's claim differs from what the server computed",
     "clipped": "factor that the guard shortened the update by, 1: not at all",
     "counted_images": "training images that the guard counts the site for",
-    "reward_group_share": "of the site in what its organisation, or it and its near copies, earn as one, 0 to 1",
+    "reward_group_share": "share of the site in its reward group (its organisation, or it and its near copies), 0 to 1",
     "indicators": "kinds of indicators that the guard saw against the site in the round",
-    "verdict": "1 where a verdict of the guard stands against the site",
-    "rater_outlier": "1 where the site's ratings of others stand apart, so that they do not count",
+    "verdict": "1 if a verdict of the guard stands against the site",
+    "rater_outlier": "1 if the site's ratings of others are outliers, so that they do not count",
     "rater_distance": "how far the site's last ratings of others lie from what all raters found, once all are on one "
-    "level: mean difference in Dice; empty where it rated nobody",
+    "level: mean difference in Dice; empty if it rated nobody",
     "measured_error": "1 - Dice of the model without the site, as the others measured it, 0 to 1",
     "statistics_bound": "factor that the guard shortened the way of BatchNorm statistics by, 1: not at all",
-    "rejected": "1 where the site's reply was left out of the round (the ledger says why)",
+    "rejected": "1 if the site's reply was left out of the round (the ledger says why)",
     "seconds": "wall-clock time of the site's round, what it evaluated for the server included",
     "server_seconds": "wall-clock time of the server's work on the round, the same for all sites",
     "bytes_sent": "size of what the site sent: update and statistics",
     "bytes_received": "size of what the site received: model (or what changed in it), statistics, models to evaluate",
 }
-EXPECTED = "expected what `fedmerit run` wrote: copy it anew, or run again"
+EXPECTED = "expected what `fedmerit run` wrote: copy it again, or run again"
 KINDS: Mapping[str, type] = {  # of what run.json holds
     **dict.fromkeys(("run", "method", "task", "engine"), str),
     **dict.fromkeys(("seed", "rounds"), int),
@@ -107,7 +107,7 @@ class Row:
 
 COLUMNS = ["run", "method", "seed", "round", "site", "coalition", "split", "case", "label", "quantity", "value"]
 assert set(COLUMNS) == {field.name for field in fields(Row)}
-TOLD = COLUMNS[3:-1]  # all but run, method, seed; and value
+DIGEST_COLUMNS = COLUMNS[3:-1]  # all but run, method, seed; and value
 _cells = attrgetter(*COLUMNS)
 
 
@@ -121,7 +121,7 @@ def rows_digest(rows: Iterable[Mapping[str, Any]]) -> str:
     for row in rows:
         if row["quantity"] not in MACHINE_QUANTITIES:
             value = "" if row["value"] in (None, "") else repr(float(row["value"]))
-            whole.update(json.dumps([str(row[name]) for name in TOLD] + [value]).encode())
+            whole.update(json.dumps([str(row[name]) for name in DIGEST_COLUMNS] + [value]).encode())
     return whole.hexdigest()
 
 
@@ -132,7 +132,7 @@ class ResultsFile:
         self.path = path
 
     def append(self, rows: Iterable[Row]) -> None:
-        """Append rows and flush them to disk; writes the header first where the file is new."""
+        """Append rows and flush them to disk; writes the header first if the file is new."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         if not self.size:
@@ -152,11 +152,11 @@ class ResultsFile:
         return self.path.stat().st_size if self.path.exists() else 0
 
     def truncate(self, size: int) -> None:
-        """Cut the file back to ``size`` bytes, as a checkpoint remembered it; `BadInput` where it is shorter."""
+        """Cut the file back to ``size`` bytes, as a checkpoint remembered it; `BadInput` if it is shorter."""
         if self.size < size:
             raise BadInput(
                 f"{self.path}: {self.size} bytes, the run's last complete round left {size}; bring the file back from "
-                "a copy, or begin a run anew"
+                "a copy, or start another run"
             )
         if self.size > size:
             content = self.path.read_bytes()[:size]
@@ -168,13 +168,13 @@ def read_results(run: Path) -> pd.DataFrame:
     path = Path(run) / "results.csv"
     if not path.exists():
         begun = (Path(run) / "run.json").exists()
-        advice = "go on with `fedmerit run --resume`" if begun else "a run folder is what `fedmerit run --out` wrote"
-        raise BadInput(f"{run}: no results.csv in it{', no round is over' if begun else ''}; {advice}")
+        advice = "continue with `fedmerit run --resume`" if begun else "a run folder is what `fedmerit run --out` wrote"
+        raise BadInput(f"{run}: no results.csv in it{', no round is complete' if begun else ''}; {advice}")
     return read_table(path)
 
 
 def read_table(path: Path) -> pd.DataFrame:
-    """A table of the results schema from its CSV file; `BadInput` naming the file where it is none."""
+    """A table of the results schema from its CSV file; `BadInput` naming the file if it is none."""
     text = {name: str for name in COLUMNS if name not in ("seed", "round", "value")}
     types = text | {"seed": int, "round": int, "value": float}
     try:
@@ -182,18 +182,16 @@ def read_table(path: Path) -> pd.DataFrame:
         with path.open(newline="") as file:
             header = next(csv.reader(file))
     except (OSError, ValueError, OverflowError, csv.Error) as error:  # those are all of a file that is no such table
-        raise BadInput(
-            f"{path}: not readable as results ({error}); let the command that wrote it write it anew"
-        ) from error
+        raise BadInput(f"{path}: not readable as results ({error}); repeat the command that wrote it") from error
     if lacking := [name for name in COLUMNS if name not in table]:
         raise BadInput(f"{path}: no table of results, it lacks {', '.join(lacking)}; expected what FedMerit wrote")
-    if twice := [name for name in COLUMNS if header.count(name) > 1]:  # whoever reads it would take either
+    if twice := [name for name in COLUMNS if header.count(name) > 1]:  # readers would differ
         raise BadInput(f"{path}: has the column {twice[0]} twice; {EXPECTED}")
     return table
 
 
 class RunInfo(dict[str, Any]):
-    """What ``file``, a run.json, holds; `BadInput` naming it where a name is asked for that it lacks."""
+    """What ``file``, a run.json, holds; `BadInput` naming it if a name is asked for that it lacks."""
 
     def __init__(self, file: Path, content: Mapping[str, Any]):
         super().__init__(content)
@@ -204,7 +202,7 @@ class RunInfo(dict[str, Any]):
 
 
 def read_run(run: Path) -> RunInfo:
-    """run.json of a run folder; `BadInput` naming the file where there is none, or it is not what a run writes."""
+    """run.json of a run folder; `BadInput` naming the file if there is none, or it is not what a run writes."""
     file = Path(run) / "run.json"
     content = read_json(file)
     if not isinstance(content, dict):

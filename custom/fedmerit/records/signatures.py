@@ -18,7 +18,7 @@ CERTIFICATE = "certificate.pem"  # beside the chain
 
 
 class Signer:
-    """The key and the certificate of whoever keeps a chain: RSA, as NVFlare's provisioning makes them.
+    """The key and the certificate of a chain's owner: RSA, as NVFlare's provisioning makes them.
 
     Args:
         key: PEM file of the private key, without password.
@@ -45,9 +45,9 @@ class Signer:
         return self._key.sign(text.encode(), PKCS1v15(), SHA256()).hex()
 
     def publish(self, folder: Path, begun: bool = False) -> None:
-        """Write the certificate into ``folder``, so that whoever gets the folder can check the signatures.
+        """Write the certificate into ``folder``, so anyone with the folder can check the signatures.
 
-        Where the chain there was ``begun`` before, it comes after those of keys that it was signed with so far.
+        If the chain there has ``begun``, it follows the certificates of the keys that signed it so far.
         """
         path, before = folder / CERTIFICATE, []
         if begun and path.exists():

@@ -1,4 +1,4 @@
-"""The closing record of a run against the files that lie there."""
+"""The closing record of a run against its files, and against what the sites noted of it."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,11 +10,12 @@ from fedmerit.federation.site_log import CLOSED
 from fedmerit.files import sha256
 from fedmerit.records.closing_record import CLOSING, Closing, closing_payload, covered_files, read_closing
 from fedmerit.records.signatures import is_signed_by_any
-from fedmerit.verification.site_logs import Record, SiteLog
+from fedmerit.verification.record_schema import Record
+from fedmerit.verification.site_logs import SiteLog
 
 
 def verify_closing(run: Path, head: str, server: Sequence[Certificate]) -> Closing | None:
-    """The closing record, None where there is none.
+    """The closing record, None if there is none.
 
     Args:
         run: the run folder.
@@ -22,7 +23,7 @@ def verify_closing(run: Path, head: str, server: Sequence[Certificate]) -> Closi
         server: certificates of whose signature the ledger has; none: it is not signed.
 
     Raises:
-        BadInput: it is not the server's, or of another ledger or files than those that lie there.
+        BadInput: it is not the server's, or of another ledger or other files than those there.
     """
     closing, path = read_closing(run), run / CLOSING
     if closing is None:
@@ -49,7 +50,7 @@ def verify_closing(run: Path, head: str, server: Sequence[Certificate]) -> Closi
 def require_same_closing(
     run: Path, closing: Closing | None, logs: Sequence[SiteLog], server: Sequence[Certificate]
 ) -> None:
-    """`BadInput` where a site was told of another closing record than that of the run folder, None: it has none."""
+    """`BadInput` if a site noted another closing record than the run folder's; None: the folder has none."""
     for log in logs:
         for line, entry in enumerate(log.entries, start=1):
             if entry["work"] != CLOSED or (closing and entry["closing"] == closing.digest):
@@ -57,17 +58,17 @@ def require_same_closing(
             if server and not _has_server_signature(entry, server):
                 raise BadInput(
                     f"{log.path}, line {line}: says that the run was closed otherwise than {run / CLOSING}, and has no "
-                    "signature of the server's for that: the log was changed, or the server told it without signing"
+                    "signature of the server's for that: the log was changed, or the server did not sign what it sent"
                 )
-            what = "was closed anew since" if closing else "is missing"
+            what = "was closed again since" if closing else "is missing"
             raise BadInput(
-                f"{run / CLOSING}: {what}; by {log.path}, line {line}, {log.site} was told another when the run "
+                f"{run / CLOSING}: {what}; by {log.path}, line {line}, {log.site} noted another when the run "
                 f"ended{', and the server signed that' if server else ', or that log is of another run'}"
             )
 
 
 def has_countersigned(log: SiteLog, server: Sequence[Certificate]) -> bool:
-    """Whether a site was told how the run was closed, with the server's signature where it has a key."""
+    """Whether a site noted how the run was closed, with the server's signature if it has a key."""
     return any(
         entry["work"] == CLOSED and (not server or _has_server_signature(entry, server)) for entry in log.entries
     )
@@ -78,10 +79,8 @@ def _has_server_signature(entry: Record, server: Sequence[Certificate]) -> bool:
 
 
 def require_complete_logs(closing: Closing, logs: Sequence[SiteLog]) -> None:
-    """`BadInput` where a log lacks what its site said last, by the closing record, that its log was."""
+    """`BadInput` if a log lacks what its site said last, by the closing record, that its log was."""
     for log in logs:
         last = closing.site_logs.get(log.site)
         if last and all(entry["hash"] != last for entry in log.entries):
-            raise BadInput(
-                f"{log.path}: lacks the record that {log.site} ended the run with; it was cut or written anew"
-            )
+            raise BadInput(f"{log.path}: lacks the record that {log.site} ended the run with; it was cut or rewritten")

@@ -1,4 +1,4 @@
-"""What the server told the sites of its ledger, against the ledger and against what it told others."""
+"""Ledger heads that sites acknowledged, against the ledger and against each other."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,12 +9,13 @@ from cryptography.x509 import Certificate
 from fedmerit.errors import BadInput
 from fedmerit.federation.site_log import GAVE
 from fedmerit.records.ledger import GENESIS, RecordSignature
-from fedmerit.verification.site_logs import Record, SiteLog
+from fedmerit.verification.record_schema import Record
+from fedmerit.verification.site_logs import SiteLog
 
 
 @dataclass(frozen=True)
 class _AcknowledgedHead:
-    """What a line of a log says that the server told of its ledger as a round began."""
+    """What a line of a log says of the server's ledger as a round began."""
 
     log: SiteLog
     line: int
@@ -30,14 +31,14 @@ class _AcknowledgedHead:
 
     @property
     def sealed(self) -> RecordSignature:
-        return RecordSignature.of(self.entry.get("vouched"))
+        return RecordSignature.parse(self.entry.get("vouched"))
 
     def is_signed(self, server: Sequence[Certificate]) -> bool:
         """Whether the server signed that a ledger ended with it as this round began."""
         return self.sealed.is_signed_by(server, self.entry["round"] - 1, self.head)
 
     def misplaced(self, records: Sequence[Record]) -> str:
-        """That it is the ledger's record of another round, where it is."""
+        """That it is the ledger's record of another round, if it is."""
         of = next((record["round"] for record in records if record["hash"] == self.head), self.entry["round"] - 1)
         if of == self.entry["round"] - 1:
             return ""
@@ -47,7 +48,7 @@ class _AcknowledgedHead:
 def require_consistent_heads(
     logs: Sequence[SiteLog], server: Sequence[Certificate], records: Sequence[Record] = ()
 ) -> None:
-    """Every round began from one ledger, whomever the server told of it.
+    """Every round began from one ledger, at all sites.
 
     Args:
         logs: of sites.
@@ -55,20 +56,20 @@ def require_consistent_heads(
         records: of the ledger.
 
     Raises:
-        BadInput: two sites, or one of them twice, were told of two. It says whose fault that is, as far as what the
+        BadInput: two sites, or one of them twice, acknowledged two. It says whose fault that is, as far as what the
             server signed shows it.
     """
     first: dict[int, _AcknowledgedHead] = {}
     for log in logs:
-        for told in _acknowledged_heads(log):
-            if "ledger" not in told.entry:  # which `require_told` names
+        for task in _acknowledged_heads(log):
+            if "ledger" not in task.entry:  # which `require_acknowledged_ledger` names
                 continue
-            seen = first.setdefault(told.entry["round"], told)
-            if seen.head != told.head:
+            seen = first.setdefault(task.entry["round"], task)
+            if seen.head != task.head:
                 raise BadInput(
-                    f"two ledger heads for round {told.entry['round']}: {seen.where}, was told that the ledger ended "
-                    f"with {seen.head}; {told.where}, with {told.head}; "
-                    f"{_explain_conflict(seen, told, server, records)}"
+                    f"two ledger heads for round {task.entry['round']}: {seen.where}, says that the ledger ended "
+                    f"with {seen.head}; {task.where}, with {task.head}; "
+                    f"{_explain_conflict(seen, task, server, records)}"
                 )
 
 
@@ -76,7 +77,7 @@ def _explain_conflict(
     one: _AcknowledgedHead, other: _AcknowledgedHead, server: Sequence[Certificate], records: Sequence[Record]
 ) -> str:
     """Whose fault it is that two heads of a round differ."""
-    signed = [told.is_signed(server) for told in (one, other)]
+    signed = [task.is_signed(server) for task in (one, other)]
     if all(signed):
         if one.sealed.chain == other.sealed.chain:
             return "the server signed both: it keeps two ledgers"
@@ -84,8 +85,8 @@ def _explain_conflict(
     if any(signed):
         false = other if signed[0] else one
         return (
-            f"the server signed one of them alone, not that in {false.where}: that log was changed, or the server told "
-            f"it without signing{false.misplaced(records)}"
+            f"the server signed only one of them, not that in {false.where}: that log was changed, or the server did "
+            f"not sign what it sent{false.misplaced(records)}"
         )
     if misplaced := one.misplaced(records) or other.misplaced(records):
         return f"the server signed neither for this round{misplaced}"
@@ -95,44 +96,44 @@ def _explain_conflict(
 def require_acknowledged_ledger(
     ledger: Path, records: Sequence[Record], log: SiteLog, server: Sequence[Certificate]
 ) -> None:
-    """`BadInput` where the ledger is not the one that the server told the site of, or did not sign what it told."""
+    """`BadInput` if the ledger is not the one that the site acknowledged, or the server did not sign what it sent."""
     complete = [GENESIS, *(record["hash"] for record in records)]
-    for told in _acknowledged_heads(log):
-        if "ledger" not in told.entry:
-            raise BadInput(f"{told.where}: not a record of a site's log; it lacks ledger, what the server told")
-        before = told.entry["round"]
-        stands = complete[before] if before < len(complete) else None
-        if told.head != stands:
+    for task in _acknowledged_heads(log):
+        if "ledger" not in task.entry:
+            raise BadInput(f"{task.where}: not a record of a site's log; it lacks ledger, the server's head")
+        before = task.entry["round"]
+        expected = complete[before] if before < len(complete) else None
+        if task.head != expected:
             raise BadInput(
-                f"{told.where}: the server said its ledger ended with {told.head}; "
+                f"{task.where}: the server said its ledger ended with {task.head}; "
                 + (
                     f"{ledger} lacks that record, or is older than the log"
-                    if stands is None
-                    else f"{ledger}, line {before}, has {stands}"
+                    if expected is None
+                    else f"{ledger}, line {before}, has {expected}"
                 )
-                + _explain_mismatch(told, records, server)
+                + _explain_mismatch(task, records, server)
             )
-        if server and "vouched" in told.entry and not told.is_signed(server):
-            raise BadInput(f"{told.where}: what it has for the server's signature is none of the server's for that")
+        if server and "vouched" in task.entry and not task.is_signed(server):
+            raise BadInput(f"{task.where}: what it has for the server's signature is none of the server's for that")
 
 
-def _explain_mismatch(told: _AcknowledgedHead, records: Sequence[Record], server: Sequence[Certificate]) -> str:
+def _explain_mismatch(task: _AcknowledgedHead, records: Sequence[Record], server: Sequence[Certificate]) -> str:
     """Whose fault it is that a head is not the ledger's."""
-    if not server or not told.entry["round"]:
+    if not server or not task.entry["round"]:
         return ""
-    chains = {RecordSignature.of(record.get("signature")).chain for record in records}
-    if told.is_signed(server):
-        of_the_run = told.sealed.chain in chains
+    chains = {RecordSignature.parse(record.get("signature")).chain for record in records}
+    if task.is_signed(server):
+        of_the_run = task.sealed.chain in chains
         return "; the server signed that" if of_the_run else "; the server signed that of another chain, or run"
-    return f"; the server did not sign that for round {told.entry['round']}{told.misplaced(records)}"
+    return f"; the server did not sign that for round {task.entry['round']}{task.misplaced(records)}"
 
 
 def find_unsigned_heads(logs: Sequence[SiteLog]) -> list[str]:
-    """The sites whose logs lack the server's signature of something that it told of its ledger."""
+    """The sites whose logs lack the server's signature of a ledger head."""
     return [
         log.site
         for log in logs
-        if any(told.entry["round"] and "vouched" not in told.entry for told in _acknowledged_heads(log))
+        if any(task.entry["round"] and "vouched" not in task.entry for task in _acknowledged_heads(log))
     ]
 
 

@@ -1,7 +1,4 @@
-"""The matrix of cross-site tests against the tests in results.csv that it is made of.
-
-A site's own measurements and images in results.csv against what its log says that it answered.
-"""
+"""Measurements in results.csv: against the matrix of cross-site tests, and against the answers in a site's log."""
 
 import math
 from collections.abc import Collection, Mapping, Sequence
@@ -15,15 +12,16 @@ from fedmerit.federation.recorder import CROSS_SITE, FINAL_CANDIDATES
 from fedmerit.federation.site_log import counts_digest
 from fedmerit.files import read_json
 from fedmerit.trainers.monai_trainer.overlaps import Overlap, mean_dice
+from fedmerit.verification.record_schema import Record
 from fedmerit.verification.results import BEST, UNION, ResultsTable
-from fedmerit.verification.site_logs import Record, SiteLog
+from fedmerit.verification.site_logs import SiteLog
 from fedmerit.wire.messages import EVALUATE, TRAIN
 
-CHANGED = "take the file from whom it was sent to when the run ended"
+CHANGED = "take the file from somebody who got it when the run ended"
 
 
 def compare_matrix(table: ResultsTable, run: Path) -> None:
-    """`BadInput` where the matrix of a run that is over has other Dice than the table of its results, or no Dice."""
+    """`BadInput` if the matrix of a run that is over has other Dice than the table of its results, or no Dice."""
     path = run / CROSS_SITE
     if not path.exists():
         return
@@ -53,7 +51,7 @@ def _is_matrix(matrix: Any) -> bool:
 
 
 def _cross_site_dice(table: ResultsTable) -> dict[tuple[str, str], float]:
-    """Mean Dice by whose cases and whose model: over cases of the mean over labels; 0 where there is none."""
+    """Mean Dice by whose cases and whose model: over cases of the mean over labels; 0 if there is none."""
     rows = table.rows[(table.rows["split"] == UNION) & (table.rows["quantity"] == "dice")]
     rows = rows.assign(tester=rows["case"].str.rpartition("/")[0])
     of_cases = rows.groupby(["tester", "site", "case"])["value"].mean()
@@ -111,7 +109,7 @@ def compare_answers(
         elif counts is None:
             if (round, split) in needed:
                 raise BadInput(f"{path}: lacks {what}; {log.path} has what it answered")
-            if not said <= shown.get(asked, set()):  # it may have refused this model alone
+            if not said <= shown.get(asked, set()):  # it may have refused only this model
                 silent.append(f"why {what} are not in results.csv: by its log it answered")
         else:
             models = _received_models(records, rounds, round, split, log.site)
@@ -137,9 +135,9 @@ def _received_models(records: Sequence[Record], rounds: int, round: int, split: 
 
 
 def _matching_answers(models: Collection[str], log: SiteLog, asked: tuple[int, str], sites: Sequence[str]) -> set[str]:
-    """What a site answered of its own, or the only, one of these models; nothing where its log does not show that.
+    """What a site answered of its own, or the only, one of these models; nothing if its log does not show that.
 
-    Their order is that of the sites. Where a site finishes its model, it answers of three, whatever their number.
+    Their order is that of the sites. A site that selects its final model answers about three.
     """
     answers = [
         entry["overlaps"]
@@ -147,30 +145,30 @@ def _matching_answers(models: Collection[str], log: SiteLog, asked: tuple[int, s
         if entry["work"] == EVALUATE and (entry["round"], entry.get("split")) == asked
         if entry.get("received") in models and "overlaps" in entry
     ]
-    if alone := [of for of in answers if len(of) == 1]:
-        return {of[0] for of in alone}
-    if log.site not in sites or any(len(of) != len(sites) for of in answers):
+    if single := [digests for digests in answers if len(digests) == 1]:
+        return {digests[0] for digests in single}
+    if log.site not in sites or any(len(digests) != len(sites) for digests in answers):
         return set()
-    return {of[sites.index(log.site)] for of in answers}
+    return {digests[sites.index(log.site)] for digests in answers}
 
 
 def _is_in_results(entry: Record, rounds: int) -> bool:
     """Whether results.csv has what was answered: of a round the model that it began with, at the end what is tested.
 
-    What else a round has evaluated, for ratings and values, stands elsewhere.
+    What else a round has evaluated, for ratings and values, is elsewhere.
     """
     return bool(entry["work"] == TRAIN or (entry["work"] == EVALUATE and entry["round"] >= rounds))
 
 
 def _compare_images(path: Path, log: SiteLog, taken: Collection[int], results: pd.DataFrame) -> None:
     """How many images it trained on, by which it may be weighed."""
-    told: dict[int, set[int]] = {}
+    sent: dict[int, set[int]] = {}
     for entry in log.entries:
         if entry["work"] == TRAIN and "images" in entry:
-            told.setdefault(entry["round"], set()).add(entry["images"])
+            sent.setdefault(entry["round"], set()).add(entry["images"])
     rows = results[(results["quantity"] == "num_samples") & (results["site"] == log.site)]
     for round, value in zip(rows["round"], rows["value"], strict=True):
-        said = told.get(round, {value}) if round in taken else {value}
+        said = sent.get(round, {value}) if round in taken else {value}
         if value not in said:
             raise BadInput(
                 f"{path}: num_samples of {log.site} in round {round} is {value:g}, {log.path} has {min(said)}"

@@ -1,4 +1,4 @@
-"""The models that a run left behind, against the digests in its ledger and in its sites' logs."""
+"""The models of a run against the digests in its ledger and in its sites' logs."""
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,14 +16,15 @@ from fedmerit.files import read_json
 from fedmerit.records.closing_record import MODELS
 from fedmerit.records.ledger import state_digest
 from fedmerit.records.results import read_run
-from fedmerit.verification.site_logs import Record, SiteLog
+from fedmerit.verification.record_schema import Record
+from fedmerit.verification.site_logs import SiteLog
 from fedmerit.wire.messages import EVALUATE
 
 # Networks of which is known that they train all numbers but the statistics of their norms.
 KNOWN = ("dynunet", "unet", "segresnet", "basicunet", "attentionunet", "swinunetr")
 STATISTICS = ("running_mean", "running_var")
 PLAIN = (torch.float32, torch.float64, torch.float16, torch.int64, torch.int32, torch.uint8, torch.bool)
-REPLACED = "it was swapped or changed: take the model from a site, or from whom the run belongs to"
+REPLACED = "it was swapped or changed: take the model from a site, or from the owner of the run"
 
 
 def compare_models(
@@ -63,7 +64,7 @@ def _require_saved(run: Path, records: Sequence[Record], there: Sequence[str]) -
 
 
 def list_sites(run: Path, records: Sequence[Record]) -> list[str]:
-    """In the order of their models, as run.json names them; where it names none, those of the records."""
+    """In the order of their models, as run.json names them; if it names none, those of the records."""
     named = read_run(run).get("sites", ()) if (run / "run.json").exists() else ()
     sites = [site for site in named if isinstance(site, str)]
     heard = {site for record in records for site in (*record["participants"], *record.get("rejected", ()))}
@@ -79,7 +80,7 @@ class _Models:
     names: Sequence[str]  # of files, in the run folder
 
     def at(self, folder: str) -> dict[str, str]:
-        """By site, the file of its model in a folder: its own, or that of all; none where a site has none."""
+        """By site, the file of its model in a folder: its own, or that of all; none if a site has none."""
         files = {
             site: f"{folder}/{name}.pt"
             for site in self.sites
@@ -128,7 +129,7 @@ class _Models:
             )
 
     def _report_mismatch(self, what: str, names: Sequence[str], records: Sequence[Record]) -> Iterator[str]:
-        """`BadInput` where models are not those of the ledger, as far as that can be told from the files."""
+        """`BadInput` if models are not those of the ledger, as far as the files show that."""
         files = ", ".join(names)
         description = self.run / MODELS / "model.json"
         said = read_json(description) if description.exists() else {}
@@ -149,7 +150,7 @@ class _Models:
         return encrypted or not any(record["updates"] for record in records)
 
     def _global_files(self, folder: str) -> list[str]:
-        """The file of the model that all sites have, where there is one."""
+        """The file of the model that all sites have, if there is one."""
         return [name for name in self.names if name == f"{folder}/global.pt"]
 
     def _digest(self, names: Sequence[str]) -> str:
@@ -172,7 +173,7 @@ def trained_tensors(state: Mapping[str, Tensor]) -> Iterator[Tensor]:
 
 
 def _state(path: Path) -> dict[str, Tensor]:
-    """A model's state_dict; `BadInput` naming the file where it holds none."""
+    """A model's state_dict; `BadInput` naming the file if it holds none."""
     try:
         state = torch.load(path, weights_only=True, map_location="cpu")
     except Exception as error:  # of whatever kind torch's unpickler meets in a spoiled file

@@ -10,11 +10,12 @@ from fedmerit.files import read_json
 from fedmerit.records.closing_record import MODELS
 from fedmerit.records.ledger import record_hash
 from fedmerit.records.results import read_run
-from fedmerit.verification.site_logs import Record, SiteLog
+from fedmerit.verification.record_schema import Record
+from fedmerit.verification.site_logs import SiteLog
 from fedmerit.wire.messages import TRAIN
 
-REPEATED_FIELDS = ("method", "parameters", "seed", "task", "rounds", "training")  # in run.json, beside its plan
-CHANGED = "take the file from whom it was sent to when the run ended"
+REPEATED_FIELDS = ("method", "parameters", "seed", "task", "rounds", "training")  # run.json has them beside its plan
+CHANGED = "take the file from somebody who got it when the run ended"
 
 
 def compare_plan(run: Path, records: Sequence[Record], logs: Sequence[SiteLog]) -> Iterator[str]:
@@ -46,12 +47,12 @@ def compare_plan(run: Path, records: Sequence[Record], logs: Sequence[SiteLog]) 
     _require_same(
         info, {name: plan.get(name) for name in REPEATED_FIELDS} | {"labels": network.get("labels")}, info.file
     )
-    told = network | {name: plan[name] for name in ("preprocessing",) if name in plan}
+    expected = network | {name: plan[name] for name in ("preprocessing",) if name in plan}
     for file in sorted((run / MODELS).rglob("model.json")):
         found = read_json(file)
-        if not isinstance(found, dict) or set(found) - set(told):
+        if not isinstance(found, dict) or set(found) - set(expected):
             raise BadInput(f"{file}: holds something else than the run's plan; {CHANGED}")
-        _require_same(found, told, file)
+        _require_same(found, expected, file)
 
 
 def _compare_log(file: Path, plan: str, log: SiteLog) -> Iterator[str]:

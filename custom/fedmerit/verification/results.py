@@ -1,7 +1,4 @@
-"""results.csv against what the ledger says of the same rounds.
-
-Rows in the results.csv of a run that is over which no such run writes.
-"""
+"""results.csv against the ledger's records of the same rounds, and rows in it that no such run writes."""
 
 import csv
 import math
@@ -16,13 +13,13 @@ from fedmerit.errors import BadInput
 from fedmerit.federation.recorder import FINAL_CANDIDATES
 from fedmerit.records.results import EXPECTED, ROUND_SPLITS, read_results, read_run, rows_digest
 from fedmerit.trainers.monai_trainer.overlaps import COUNTS, Overlap, mean_dice
-from fedmerit.verification.site_logs import Record
+from fedmerit.verification.record_schema import Record
 
 TABLES: Mapping[str, str] = {"weight": "weights", "contribution": "contributions"}  # by quantity, its part of a record
-FLAGS_QUANTITY = "indicators"  # in results.csv are those of the round, in the ledger those that last
+FLAGS_QUANTITY = "indicators"  # results.csv has those of the round, the ledger those that last
 PLACES = 6  # after the point, of what a record has of bounds
 BEST = "testing_best"  # that of the best round's models
-UNION = "union"  # the split whose rows have scores alone: whoever tested them counted the voxels
+UNION = "union"  # the split whose rows have only scores: the sites that tested the models counted the voxels
 WHERE = ["round", "split", "site", "coalition", "case", "label", "quantity"]
 Cell = tuple[int, str, str]  # round, split, site
 Values = Mapping[tuple[int, str, str], float]  # by round, site and quantity: those of whole rounds
@@ -38,7 +35,7 @@ class ResultsTable:
 
 
 def read_tables(run: Path) -> ResultsTable:
-    """results.csv; `BadInput` where it holds anything twice, of two runs, or Dice that is not of its voxels."""
+    """results.csv; `BadInput` if it holds anything twice, of two runs, or Dice that is not of its voxels."""
     results, path = read_results(run), run / "results.csv"
     for name in ("method", "seed"):
         if len(said := sorted(set(results[name]))) > 1:
@@ -55,11 +52,10 @@ def compare_tables(table: ResultsTable, records: Sequence[Record]) -> None:
     """What results.csv says of rounds is what the ledger has.
 
     Weights, contributions, who was left out or flagged, whose update came before, what the guard saw and bounded, what
-    sites enrolled; validation Dice, counted anew from the voxels; and where the ledger has a digest of a round's rows,
-    all of them.
+    sites enrolled; validation Dice, computed again from the voxels; and all rows of a round, by the ledger's digest.
 
     Raises:
-        BadInput: something else is said there; it names round, site, and what the ledger has.
+        BadInput: the table has something else; the message names round, site, and what the ledger has.
     """
     path, results, overlaps = table.path, table.rows, table.overlaps
     whole = results[(results["split"] == "") & (results["coalition"] == "")]
@@ -95,7 +91,7 @@ def _require_no_extra(
     name: str,
     part: str,
 ) -> None:
-    """`BadInput` where the table has a ``part`` of records of a site that they have not."""
+    """`BadInput` if the table has a ``part`` of records of a site that they have not."""
     if part == "validation_dice":
         found = {(round, site) for round, split, site in overlaps if split == "validation"}
         found = {cell for cell in found if cell[0] < len(records)}  # then comes that of the final models
@@ -103,7 +99,7 @@ def _require_no_extra(
         found = {(round, site) for (round, site, one), value in values.items() if one == name and value}
     known = {(record["round"], site) for record in records for site in record.get(part, {})}
     extra = found - known if any(part in record for record in records) else ()
-    if further := [cell for cell in extra if cell[0] != len(records)]:  # a round that a crash cut short may stand there
+    if further := [cell for cell in extra if cell[0] != len(records)]:  # the last may be a round that a crash cut short
         round, site = min(further)
         raise BadInput(f"{path}: has a {name} of {site} in round {round}, which the ledger has not")
 
@@ -162,7 +158,7 @@ def _compare_repeated(values: Values, records: Sequence[Record], path: Path) -> 
 def _compare_enrolled(
     values: Values, overlaps: Mapping[Cell, Sequence[Overlap]], records: Sequence[Record], path: Path
 ) -> None:
-    """How many images and cases sites have, where they committed to that."""
+    """How many images and cases sites have, if they committed to that."""
     enrolled: dict[str, Record] = {}
     for record in records:
         round = record["round"]
@@ -195,7 +191,7 @@ def _compare_rows(path: Path, records: Sequence[Record]) -> None:
         if digest != records[round]["rows"]:
             raise BadInput(
                 f"{path}: rows of round {round} are not those that the ledger has a digest of; some were changed, put "
-                "in or taken out: take the file from whom it was sent to when the run ended"
+                "in or taken out: take the file from somebody who got it when the run ended"
             )
 
 
@@ -206,7 +202,7 @@ def _require_same(found: float | None, said: float | None, path: Path, round: in
 
 
 def read_overlaps(results: pd.DataFrame, path: Path) -> dict[Cell, list[Overlap]]:
-    """The voxel counts in a table of results; `BadInput` where Dice beside them is another than theirs."""
+    """The voxel counts in a table of results; `BadInput` if Dice beside them is another than theirs."""
     counts = results[results["quantity"].isin(["dice", *COUNTS])]
     cases: dict[tuple[int, str, str, str, str], dict[str, float]] = {}
     columns = ("round", "split", "site", "case", "label", "quantity", "value")
@@ -222,9 +218,9 @@ def read_overlaps(results: pd.DataFrame, path: Path) -> dict[Cell, list[Overlap]
                 "expected dice and the voxels that it is of"
             )
         if not all(value >= 0 and float(value).is_integer() for value in map(values.__getitem__, COUNTS)):
-            told = ", ".join(f"{name} {values[name]:g}" for name in COUNTS)
+            text = ", ".join(f"{name} {values[name]:g}" for name in COUNTS)
             raise BadInput(
-                f"{path}: {site} in round {round}, {split} case {case}, {label}: {told}; expected whole numbers"
+                f"{path}: {site} in round {round}, {split} case {case}, {label}: {text}; expected whole numbers"
             )
         true_positives, false_positives, false_negatives = (int(values[name]) for name in COUNTS)
         overlap = Overlap(case, label, true_positives, false_positives, false_negatives)
@@ -251,11 +247,11 @@ FINAL_QUANTITIES: Mapping[str, Sequence[str]] = {  # by split, the quantities wr
         for name in FINAL_CANDIDATES
     },
 }
-ADDED = "it was put in: take the file from whom it was sent to when the run ended"
+ADDED = "it was put in: take the file from somebody who got it when the run ended"
 
 
 def require_no_added_rows(table: ResultsTable, records: Sequence[Record], sites: Sequence[str]) -> None:
-    """`BadInput` where a run of these rounds, which is over, has rows of another round, site, split or quantity.
+    """`BadInput` if a run of these rounds, which is over, has rows of another round, site, split or quantity.
 
     What its rounds hold is compared with their records; all else was measured at its end.
 
@@ -280,7 +276,7 @@ def require_no_added_rows(table: ResultsTable, records: Sequence[Record], sites:
 
 
 def require_same_run(table: ResultsTable, run: Path) -> None:
-    """`BadInput` where all rows are of another method or seed than run.json has."""
+    """`BadInput` if all rows are of another method or seed than run.json has."""
     info = read_run(run) if (run / "run.json").exists() else {}
     for name in ("method", "seed"):
         said = sorted(set(table.rows[name]))

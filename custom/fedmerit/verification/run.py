@@ -1,4 +1,4 @@
-"""Whether what a run left behind is whole, the server's own, and what its sites wrote down."""
+"""Verification of a run folder: is it complete, the server's own, and what its sites wrote down."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,14 +21,13 @@ from fedmerit.verification.ledger_heads import (
     require_acknowledged_ledger,
     require_consistent_heads,
 )
-from fedmerit.verification.ledger_records import read_ledger
 from fedmerit.verification.measurements import compare_answers, compare_matrix
 from fedmerit.verification.models import compare_models, list_sites
 from fedmerit.verification.plan import compare_plan
+from fedmerit.verification.record_schema import Record, read_ledger
 from fedmerit.verification.results import compare_tables, read_tables, require_no_added_rows, require_same_run
 from fedmerit.verification.site_logs import (
     PeerExchange,
-    Record,
     SiteLog,
     compare_enrolments,
     compare_peer_models,
@@ -43,11 +42,11 @@ SIGNING_ENGINES = ("poc", "prod")  # engines whose servers have a certificate, a
 
 @dataclass(frozen=True)
 class Verification:
-    """What was found to be whole, and what was not looked at."""
+    """What was verified, and what was not."""
 
     records: int  # of the ledger
     signer: str | None  # whose certificate signed them; None: they are not signed
-    updates: Mapping[str, int] = field(default_factory=dict)  # by site whose log agrees: how many stand in both
+    updates: Mapping[str, int] = field(default_factory=dict)  # by site whose log agrees: how many both have
     answers: Mapping[str, int] = field(default_factory=dict)  # likewise, of its measurements in results.csv
     peer_models: tuple[PeerExchange, ...] = ()  # between those whose logs were given
     unproven: tuple[str, ...] = ()  # in sentences
@@ -60,7 +59,7 @@ def verify_run(run: Path, site_logs: Sequence[Path] = (), trust: Trust | None = 
         run: the run folder.
         site_logs: of some of its sites.
         trust: whose signatures count; the records have to be signed then. Without it they are checked with the
-            certificate in the run folder, where they are signed.
+            certificate in the run folder, if they are signed.
 
     Raises:
         BadInput: something was changed, left out or reordered, is not signed or by another, or two of them disagree;
@@ -140,7 +139,7 @@ def _list_unproven(
     took_part = {site for record in records for site in (*record["participants"], *record["weights"])}
     if lacking := sorted({*sites, *took_part} - {log.site for log in logs}):
         yield (
-            f"that the server told all sites the same, and took what they sent: the logs of {', '.join(lacking)} are "
+            f"that the server sent all sites the same, and took what they sent: the logs of {', '.join(lacking)} are "
             "missing (--site-log)"
         )
     if records and (unheard := sorted({*lacking} - took_part)):
@@ -150,13 +149,13 @@ def _list_unproven(
     if closing and (unheard := [log.site for log in logs if log.site not in closing.site_logs]):
         yield f"that the logs of {', '.join(unheard)} are whole: {CLOSING} does not say how they ended"
     if closing and (untold := [log.site for log in logs if not has_countersigned(log, certificates)]):
-        yield f"that the run was not closed anew: the logs of {', '.join(untold)} do not say how it was when it ended"
+        yield f"that the run was not closed again: the logs of {', '.join(untold)} do not say how it was when it ended"
     if unsigned := [log.site for log in logs if not log.certificates]:
         yield f"that the logs of {', '.join(unsigned)} are theirs: they are not signed"
 
 
 def _signing_certificates(run: Path, records: Sequence[Record], trust: Trust | None) -> Sequence[Certificate]:
-    """What the records have to be signed with; nothing where they are not signed and need not be."""
+    """What the records have to be signed with; nothing if they are not signed and need not be."""
     ledger = run / "ledger.jsonl"
     if not any("signature" in record for record in records):
         if trust and records:
@@ -196,7 +195,7 @@ def _read_logs(paths: Sequence[Path], trust: Trust | None) -> list[SiteLog]:
 
 
 def _require_rounds(run: Path, ledger: Path, records: Sequence[Record]) -> None:
-    """`BadInput` where records are fewer or more than the run came to."""
+    """`BadInput` if records are fewer or more than the run came to."""
     expected = complete_rounds(run)
     if expected is not None and len(records) != expected:
         raise BadInput(

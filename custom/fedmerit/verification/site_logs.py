@@ -1,18 +1,13 @@
-"""The log of one site, whole in itself and signed by nobody else.
+"""A site's log: read by itself, and compared with the ledger and with the logs of other sites.
 
-What a site sent, by its own log, against what the ledger says that it sent.
-
-What a site committed to, by its own log, against what the ledger says that it did.
-
-What a site said of models for others, by its own log, against what the ledger says that counted of it.
-
-What one site gave another stands in no ledger: there, the logs of the two have to agree with each other.
+The log is complete in itself and signed only by the site. What the site sent, committed to, and answered about models
+has to be what the ledger says of it. What sites gave each other is not in the ledger: there, the logs of the two have
+to agree.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from cryptography.x509 import Certificate
 
@@ -21,10 +16,9 @@ from fedmerit.federation.site_log import CLOSED, ENROLLED, GAVE, GOT
 from fedmerit.records.certificates import Trust, read_certificates, require_owner
 from fedmerit.records.ledger import read_verified_records, texts_digest
 from fedmerit.records.signatures import CERTIFICATE
-from fedmerit.verification.record_schema import TEXT, WHOLE, Shape, list_shape, optional_shape, require_shapes
+from fedmerit.verification.record_schema import TEXT, WHOLE, Record, Shape, list_shape, optional_shape, require_shapes
 from fedmerit.wire.messages import EVALUATE, TRAIN
 
-Record = Mapping[str, Any]
 LOG_REQUIRED: Mapping[str, Shape] = {"site": TEXT, "round": WHOLE, "work": TEXT}
 LOG_OPTIONAL: Mapping[str, Shape] = {  # beside these, of whatever work
     **dict.fromkeys(("ledger", "vouched", "received", "update", "split", "peer", "plan", "closing", "sealed"), TEXT),
@@ -49,7 +43,7 @@ class SiteLog:
     entries: Sequence[Record]
     certificates: Sequence[Certificate] = ()  # that its entries are signed with, in order; none: they are not
 
-    def of(self, work: str, peer: str) -> list[tuple[int, Record]]:
+    def peer_records(self, work: str, peer: str) -> list[tuple[int, Record]]:
         """The records of peers' models, ``work`` is `GAVE` or `GOT`, that name ``peer``; with their lines."""
         return [
             (line, entry)
@@ -90,7 +84,7 @@ def read_site_log(path: Path, trust: Trust | None = None) -> SiteLog:
 
 
 def compare_updates(ledger: Path, records: Sequence[Record], own: SiteLog) -> int:
-    """In how many rounds the update of a log's site is in the ledger; `BadInput` where the two disagree."""
+    """In how many rounds the update of a log's site is in the ledger; `BadInput` if the two disagree."""
     log, site = own.path, own.site
     sent: dict[int, list[tuple[int, Record]]] = {}
     for line, entry in enumerate(own.entries, start=1):
@@ -147,7 +141,7 @@ def _commitment(entry: Record) -> list[object]:
     return [entry.get(name) for name in COMMITTED_FIELDS]
 
 
-Kind = tuple[str, int]  # the split, and how many models: where a round was repeated one answer of each counts
+Kind = tuple[str, int]  # the split, and how many models: if a round was repeated one answer of each counts
 
 
 def compare_ratings(ledger: Path, records: Sequence[Record], own: SiteLog) -> Iterator[str]:
@@ -190,17 +184,17 @@ class PeerExchange:
 
     giver: str
     receiver: str
-    models: int  # that stand in both, each round's once
+    models: int  # that both have, each round's once
     lost: tuple[int, ...] = ()  # rounds in which the receiver says that no answer came
 
 
 def compare_peer_models(giver: SiteLog, receiver: SiteLog) -> PeerExchange:
-    """What the first site gave the second; `BadInput` where one log lacks what stands in the other.
+    """What the first site gave the second; `BadInput` if one log lacks what the other has.
 
-    A round may stand in either more than once: a process that was killed asks again. That no answer came is no
+    Either may have a round more than once: a process that was killed asks again. That no answer came is no
     contradiction to what was sent.
     """
-    gave, got = giver.of(GAVE, receiver.site), receiver.of(GOT, giver.site)
+    gave, got = giver.peer_records(GAVE, receiver.site), receiver.peer_records(GOT, giver.site)
     lost = set()
     for line, entry in got:
         if entry["model"] is not None:
@@ -219,7 +213,7 @@ def compare_peer_models(giver: SiteLog, receiver: SiteLog) -> PeerExchange:
 
 
 def _require_matching(others: Sequence[tuple[int, Record]], entry: Record, said: str, path: Path) -> None:
-    """`BadInput`, beginning with what was ``said``, where no record of that round in the log at ``path`` is alike."""
+    """`BadInput`, beginning with what was ``said``, if no record of that round in the log at ``path`` is alike."""
     lines = [(line, other["model"]) for line, other in others if other["round"] == entry["round"]]
     if all(model != entry["model"] for _, model in lines):
         says = f"line {lines[-1][0]}, says {lines[-1][1]}" if lines else "has no such record"

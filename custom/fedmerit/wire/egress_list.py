@@ -14,42 +14,41 @@ from fedmerit.core import DECIMALS
 from fedmerit.methods.registry import asked_quantities
 from fedmerit.records.ciphertexts import Ciphertexts
 from fedmerit.trainers.monai_trainer.overlaps import COUNTS, UNITS, Overlap, Surface
-from fedmerit.wire.inspection import CASE, DIGEST
+from fedmerit.wire.inspection import CASE, DIGEST, MOST_VOXELS, is_count
 from fedmerit.wire.messages import REASONS
 from fedmerit.wire.survey import AREA, LEAST, TOO_FEW, VOLUME, Surveyed
 
 ASKED = sorted({name.rstrip("_0123456789") for name in asked_quantities()})
 LISTED: Mapping[str, str] = {
     "update": "what training changed, entry by entry, by parameter name; float32. The server forgets it after the "
-    "round, but where the run's plan says keep_updates",
+    "round, unless the run's plan says keep_updates",
     "buffers": "BatchNorm statistics after training, or estimated on training images, by name",
     "vectors": "what the method sends beside the update, by its name and the parameter's; float32",
-    "ciphertexts": "update and BatchNorm statistics as ciphertexts, in their place, where the run is encrypted",
+    "ciphertexts": "update and BatchNorm statistics as ciphertexts, in their place, if the run is encrypted",
     "num_samples": "how many training images there are",
     "overlaps": "voxels in prediction and reference, by position in the split and label: of received or tested models; "
     "of the final models also how far their surfaces lie apart",
-    "trained_overlaps": "likewise of the model it trained, where the run asks for that",
+    "trained_overlaps": "likewise of the model it trained, if the run asks for that",
     "values": f"numbers the method asks for, some of {', '.join(ASKED)}",
     "pairs": "numbers the method asks a site to say of others, by their names",
-    "increases": "what the loss rises by without each neuron of a model, summed over images",
+    "increases": "how much the loss rises without each neuron of a model, summed over images",
     "images": "over how many images",
-    "choice": "which of its models the site takes home, where the run asks it to choose",
+    "choice": "which of its models the site selects as final, if the run asks it to",
     "losses": "how many images have a loss in each bin of a histogram",
     "enrolment": "before round 0: cases and slices of each split, a salted digest of each training case, the site's "
     "certificate",
     "countersigned": "after all else: that the site's own log holds how the server closed the run",
-    "survey": "before any training, where it is asked for: patients, slices, and how many patients, or voxels of how "
+    "survey": "before any training, if it is asked for: patients, slices, and how many patients, or voxels of how "
     f"many, lie in fixed bins of spacing, size, intensity and label volume; none of fewer than {LEAST} patients",
     "train_loss": "mean loss of the round",
     "seconds": "how long the round took",
     "log": "the SHA-256 that stands for the site's own log so far",
     "failure": "that there is no answer, for one of the reasons in `fedmerit.wire.messages.REASONS`",
-    "model": "to each peer that the site shares with, where models stay at the sites: its whole model and statistics",
+    "model": "to each peer that the site shares with, if models stay at the sites: its whole model and statistics",
 }
 OTHER_REASON = "the site has no answer; its own log says why"
-FAILED = re.compile(
-    r"failed with [A-Za-z]{1,60}; the site's own log says more"
-)  # `fedmerit.wire.messages.describe_failure`
+# as `fedmerit.wire.messages.describe_failure` writes it
+FAILED = re.compile(r"failed with [A-Za-z]{1,60}; the site's own log says more")
 NAME = re.compile(r"[\w.\-]{1,120}")  # of parameters, statistics, labels, and sites that name each other
 LARGEST_MB = 512  # of arrays in a message; the default network's update has 6
 MOST_ENTRIES = 100_000  # in any list
@@ -81,7 +80,7 @@ def clear_answer(
     if "survey" in passed and Surveyed.from_dict(passed["survey"]).below(least):
         raise Withheld(f"survey: a number of fewer than {least} patients; ask for a survey with a higher floor")
     if encrypted and (arrays or passed.get("buffers") or passed.get("vectors")):
-        raise Withheld("update: in the clear, and this site sends it encrypted alone")
+        raise Withheld("update: in the clear, and this site sends it only encrypted")
     ciphertexts = sum(len(piece) for pieces in passed.get("ciphertexts", {}).values() for piece in pieces)
     beside = passed.get("vectors", {}).values()
     _require_size(arrays, passed.get("buffers", {}), *beside, more=ciphertexts)
@@ -155,14 +154,14 @@ def _pairs(value: Mapping[str, Any], decimals: int) -> dict[str, dict[str, float
 
 def _number(value: Any, decimals: int) -> float:
     if isinstance(value, str | bytes):
-        raise Withheld("text in the place of a number")
+        raise Withheld("text instead of a number")
     return round(float(value), decimals)
 
 
 def _count(value: Any, decimals: int = 0) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**53:
-        raise Withheld("something else in the place of a count")
-    return value
+    if not is_count(value, MOST_VOXELS):
+        raise Withheld("something else instead of a count")
+    return int(value)
 
 
 def _overlaps(value: Any, decimals: int) -> list[Any]:
@@ -196,7 +195,7 @@ def _surface(value: Mapping[str, Any], decimals: int) -> Surface:
 def _losses(value: Any, decimals: int) -> np.ndarray[Any, np.dtype[np.float64]]:
     counts = np.array(value, dtype=np.float64)
     if counts.size > MOST_ENTRIES or not (counts == counts.round()).all() or (counts < 0).any():
-        raise Withheld("losses: something else in the place of counts")
+        raise Withheld("losses: something else instead of counts")
     return counts
 
 
@@ -222,16 +221,16 @@ def _enrolment(value: Mapping[str, Any], decimals: int) -> Parts:
 
 def _true(value: Any, decimals: int) -> bool:
     if value is not True:
-        raise Withheld("something else in the place of a yes")
+        raise Withheld("something else instead of a yes")
     return True
 
 
 def _survey(value: Mapping[str, Any], decimals: int) -> Parts:
-    told = Surveyed.from_dict(value)
-    labels = [name.partition(" ")[2] for name in told.tallies if name.startswith((f"{VOLUME} ", f"{AREA} "))]
+    surveyed = Surveyed.from_dict(value)
+    labels = [name.partition(" ")[2] for name in surveyed.tallies if name.startswith((f"{VOLUME} ", f"{AREA} "))]
     if not all(map(NAME.fullmatch, labels)):
         raise Withheld("survey: a label that is no name")
-    return told.to_dict()
+    return surveyed.to_dict()
 
 
 def _reason(value: Any, decimals: int) -> str:

@@ -1,14 +1,19 @@
-"""What a site evaluates for the server in a round, by split: as many models as the run's method needs, and no more.
+"""What a site refuses the server: evaluations beyond the run's need, and tasks out of order.
 
-Every evaluation tells the server something of the images that it is done on: a model that was trained with an image
-does better on it. The training images are evaluated for nobody. What was asked before costs nothing: it was answered.
-Losses of single images, and of models without single neurons, tell more: a site measures them where the method asks
-for them, on the images set aside for the server, as the run's settings say.
-A site's operator may allow fewer, in the site's own kit, where no job and no server reaches; never more.
+A site evaluates as many models in a round, by split, as the run's method needs, and no more. Every evaluation tells the
+server something of the images: a model that was trained with an image does better on it. Nobody gets an evaluation of
+the training images. A repeated question costs nothing: it was answered before. Losses of single images, and of models
+without single neurons, tell more: a site measures them if the method asks for them, on the images set aside for the
+server, as the run's settings say. A site's operator may allow fewer evaluations in the site's own kit, which no job and
+no server reaches; never more.
+
+Rounds only go forward, training comes before the evaluation of a round, and final tests come last. A site cannot know
+which round the run is in: it may have been away, so any later round may be next. But a skipped round is gone, and once
+a site has answered in the final test, no round is left that could use the answer.
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -25,6 +30,7 @@ from fedmerit.wire.messages import (
     NOT_FOR_OTHERS,
     NOT_NEEDED,
     OTHER_NUMBERS,
+    OUT_OF_ORDER,
     OVER_BUDGET,
     OVER_CAP,
     TRAIN,
@@ -35,8 +41,11 @@ from fedmerit.wire.messages import (
     WithModels,
 )
 
-REPEATS = 3  # what a crash cut short is asked again, of models that may differ where noise or a GPU has a part in them
-RATING_SPLITS = {SERVER_SPLIT, "validation"}  # on the one where all sites set images aside, else the other: one alone
+REPEATS = 3  # what a crash cut short is asked again, of models that may differ if noise or a GPU has a part in them
+RATING_SPLITS = {
+    SERVER_SPLIT,
+    "validation",
+}  # the server's if all sites set images aside for it, else validation; only one of them
 FINISH = 3  # models that a site compares at the end, all but one its own
 
 
@@ -76,7 +85,7 @@ def require_within_budget(
     done: Iterable[Mapping[str, Any]],
     caps: Mapping[str, int] | None = None,
 ) -> None:
-    """`Refused` where a task asks for more than the run needs, or than the site's operator allows.
+    """`Refused` if a task asks for more than the run needs, or than the site's operator allows.
 
     Args:
         task: the server's.
@@ -118,7 +127,7 @@ def require_within_budget(
 
 
 def _require_kind(task: WithModels, config: RunConfiguration) -> None:
-    """`Refused` where a task asks for more than Dice, and the run's settings say nothing of it."""
+    """`Refused` if a task asks for more than Dice, and the run's settings say nothing of it."""
     can = capabilities(config.build_guarded_method())
     if isinstance(task, ImportanceTask):
         due = can.neurons.importance_schedule(task.round) if can.neurons else None
@@ -132,7 +141,7 @@ def _require_kind(task: WithModels, config: RunConfiguration) -> None:
         if task.purpose is Purpose.ESTIMATE and task.split != "training":
             raise Refused(NOT_FOR_OTHERS, f"BatchNorm statistics on the {task.split} split, expected training")
         if task.purpose is Purpose.FINISH and config.training.final_model != "selected":
-            raise Refused(NOT_FOR_OTHERS, "what the site takes home; final_model=selected is not set")
+            raise Refused(NOT_FOR_OTHERS, "the final model selection; final_model=selected is not set")
         bins = can.loss_bins if task.split == SERVER_SPLIT else 0
         if task.bins not in (0, bins):
             what = f"losses in {task.bins} bins of images of the {task.split} split"
@@ -158,7 +167,7 @@ def count_models(task: WithModels) -> int:
 def question_digest(task: WithModels, models: Tensor | Ciphertexts) -> str:
     """SHA-256 of all that an answer depends on: ``models``, as the site's log has them, and what goes with them.
 
-    `Refused` where they are not in float32: digests are of that, and of finer numbers many models would have one.
+    `Refused` if they are not in float32: digests are of that, and of finer numbers many models would have one.
     """
     if isinstance(models, Tensor) and models.dtype != torch.float32:
         raise Refused(OTHER_NUMBERS, f"{models.dtype} in round {task.round}")
@@ -196,3 +205,27 @@ def _question(record: Mapping[str, Any], split: str) -> str | None:
     of = "validation" if record.get("work") == TRAIN else record.get("split")
     question = record.get("question")
     return str(question) if question and of == split else None
+
+
+def require_round_order(task: WithModels, rounds: int, latest: int, trained: Collection[int]) -> None:
+    """`Refused` if a task's round is over for the site, or what it asks for comes after a training still to be done.
+
+    A round is repeated as often as a crash of the server has it.
+
+    Args:
+        task: the server's.
+        rounds: of the run; the final test is in the round of that number.
+        latest: the last round that the site answered anything in; -1: none yet.
+        trained: the rounds that it trained in.
+    """
+    if task.round < latest:
+        raise Refused(OUT_OF_ORDER, f"round {task.round}, after answers in round {latest}; submit the job again")
+    if not isinstance(task, Evaluation) or task.purpose is Purpose.ESTIMATE:
+        return
+    if task.round >= rounds:
+        if not trained:
+            raise Refused(OUT_OF_ORDER, f"the final test on the {task.split} split, before any training")
+    elif task.purpose is not Purpose.ROUND:
+        raise Refused(OUT_OF_ORDER, f"the final test in round {task.round}, expected after round {rounds - 1}")
+    elif task.round not in trained:
+        raise Refused(OUT_OF_ORDER, f"models on the {task.split} split in round {task.round}, before its training")

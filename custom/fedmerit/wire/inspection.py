@@ -1,8 +1,9 @@
-"""What can be wrong with an answer: nothing wrong gets further than here."""
+"""Checks of answers from sites: the server uses only what passes them."""
 
 import math
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -25,13 +26,14 @@ from fedmerit.wire.messages import (
     Reply,
 )
 
+T = TypeVar("T")
 LARGEST = 1e6  # magnitude of an entry of an update: more is no training, and its sums may overflow
 LARGEST_STATISTIC = 1e12  # of BatchNorm statistics and counters, likewise
 LONGEST = 1e9  # seconds, some 30 years
 FARTHEST = 1e6  # mm or pixels between two surfaces
 ROUNDING = 1e-5  # by how much a loss in float32 may leave its range
 CHECK_ERRORS = (AttributeError, KeyError, OverflowError, RuntimeError, TypeError, ValueError)  # of parts of other kinds
-MOST_CHOICES = 1000  # of a site about what it takes home
+MOST_CHOICES = 1000  # of a site in its final model selection
 MOST_IMAGES, MOST_VOXELS = 10**9, 2**53
 MOST_TRAINING_CASES = 100_000  # of one site
 FINGERPRINT = re.compile(r"[0-9a-f]{32}")  # of a case
@@ -61,12 +63,9 @@ def check_reply(
         method: of the run; it knows what it asked for.
         others: the names of the sites but this one.
     """
-    if not isinstance(answer, Reply):
-        return _no_answer(answer)
-    try:
-        return _check_reply(answer, round, model, buffers, labels, method, others)
-    except CHECK_ERRORS as error:
-        return f"reply cannot be checked ({type(error).__name__})"
+    return _checked(
+        answer, Reply, "reply", lambda reply: _check_reply(reply, round, model, buffers, labels, method, others)
+    )
 
 
 def _check_reply(
@@ -84,7 +83,7 @@ def _check_reply(
         return fault
     if fault := _check_vectors(answer.vectors, model, method):
         return fault
-    if not _is_count(answer.num_samples, MOST_IMAGES) or not answer.num_samples:
+    if not is_count(answer.num_samples, MOST_IMAGES) or not answer.num_samples:
         return f"num_samples {answer.num_samples!s:.20}, expected a whole number from 1 to {MOST_IMAGES}"
     if fault := _check_overlaps(answer.overlaps, labels) or _check_trained(answer, labels):
         return fault
@@ -161,7 +160,7 @@ def _check_pairs(pairs: Mapping[str, Mapping[str, float]], others: Collection[st
 
 
 def _check_trained(answer: Reply, labels: tuple[str, ...]) -> str | None:
-    """What is wrong with the overlaps of the trained model, where there are any: they are of the same references."""
+    """What is wrong with the overlaps of the trained model, if there are any: they are of the same references."""
     if not answer.trained_overlaps:
         return None
     if fault := _check_overlaps(answer.trained_overlaps, labels):
@@ -181,12 +180,7 @@ def _references(overlaps: tuple[Overlap, ...]) -> list[tuple[str, str, int, str]
 
 def check_evaluated(answer: object, task: Evaluation, labels: tuple[str, ...]) -> str | None:
     """Why the answer to ``task`` cannot be used, or None."""
-    if not isinstance(answer, Evaluated):
-        return _no_answer(answer)
-    try:
-        return _check_evaluated(answer, task, labels)
-    except CHECK_ERRORS as error:
-        return f"evaluation cannot be checked ({type(error).__name__})"
+    return _checked(answer, Evaluated, "evaluation", lambda evaluated: _check_evaluated(evaluated, task, labels))
 
 
 def _check_evaluated(answer: Evaluated, task: Evaluation, labels: tuple[str, ...]) -> str | None:
@@ -198,7 +192,7 @@ def _check_evaluated(answer: Evaluated, task: Evaluation, labels: tuple[str, ...
     if fault := check_model(task.models, answer.buffers, task.models, like, "model"):
         return fault
     most = MOST_CHOICES if task.purpose is Purpose.FINISH else 0
-    if not _is_count(answer.choice, most):
+    if not is_count(answer.choice, most):
         return f"choice {answer.choice!s:.20}, expected a whole number from 0 to {most}"
     cases = [[(overlap.case, overlap.label) for overlap in overlaps] for overlaps in answer.overlaps]
     surfaces = task.purpose in (Purpose.FINAL, Purpose.FINISH)
@@ -222,18 +216,15 @@ def _check_evaluated(answer: Evaluated, task: Evaluation, labels: tuple[str, ...
 
 def check_importance(answer: object, task: ImportanceTask, neurons: int) -> str | None:
     """Why the answer to ``task`` cannot be used, or None; ``neurons`` is how many there are."""
-    if not isinstance(answer, Importance):
-        return _no_answer(answer)
-    try:
-        return _check_importance(answer, task, neurons)
-    except CHECK_ERRORS as error:
-        return f"importance of neurons cannot be checked ({type(error).__name__})"
+    return _checked(
+        answer, Importance, "importance of neurons", lambda importance: _check_importance(importance, task, neurons)
+    )
 
 
 def _check_importance(answer: Importance, task: ImportanceTask, neurons: int) -> str | None:
     if answer.round != task.round:
         return f"importance of neurons of round {answer.round} in round {task.round}"
-    if not _is_count(answer.images, task.images) or not answer.images:
+    if not is_count(answer.images, task.images) or not answer.images:
         return f"importance of neurons on {answer.images!s:.20} images, expected 1 to {task.images}"
     if answer.increases.shape != (neurons,) or answer.increases.dtype != torch.float64:
         return f"importance of neurons of shape {tuple(answer.increases.shape)}, expected {(neurons,)} in float64"
@@ -246,19 +237,14 @@ def _check_importance(answer: Importance, task: ImportanceTask, neurons: int) ->
 
 def check_enrolment(answer: object, round: int) -> str | None:
     """Why an enrolment before ``round`` cannot be used, or None."""
-    if not isinstance(answer, Enrolment):
-        return _no_answer(answer)
-    try:
-        return _check_enrolment(answer, round)
-    except CHECK_ERRORS as error:
-        return f"enrolment cannot be checked ({type(error).__name__})"
+    return _checked(answer, Enrolment, "enrolment", lambda enrolment: _check_enrolment(enrolment, round))
 
 
 def _check_enrolment(answer: Enrolment, round: int) -> str | None:
     if answer.round != round:
         return f"enrolment of round {answer.round} in round {round}"
     for counts in (answer.cases, answer.slices):
-        if set(counts) != {*SPLITS, SERVER_SPLIT} or not all(_is_count(one, MOST_IMAGES) for one in counts.values()):
+        if set(counts) != {*SPLITS, SERVER_SPLIT} or not all(is_count(one, MOST_IMAGES) for one in counts.values()):
             return "enrolment with counts that are no counts, or of other splits"
     if not answer.cases["training"] or answer.slices["training"] < answer.cases["training"]:
         return "enrolment without training cases, or with fewer slices than cases"
@@ -278,6 +264,16 @@ def check_countersigned(answer: object, round: int) -> str | None:
     return None if answer.round == round else f"countersignature of round {answer.round!s:.20} in round {round}"
 
 
+def _checked(answer: object, kind: type[T], what: str, check: Callable[[T], str | None]) -> str | None:
+    """What ``check`` says of an answer of this kind, whose parts may be of any; why it is none."""
+    if not isinstance(answer, kind):
+        return _no_answer(answer)
+    try:
+        return check(answer)
+    except CHECK_ERRORS as error:
+        return f"{what} cannot be checked ({type(error).__name__})"
+
+
 def _no_answer(answer: object) -> str:
     return answer.reason if isinstance(answer, Failure) else f"no answer to what was asked ({type(answer).__name__})"
 
@@ -288,7 +284,7 @@ def _check_overlaps(overlaps: tuple[Overlap, ...], labels: tuple[str, ...], surf
         return f"overlaps of {len(overlaps)} cases and labels, expected at most {MOST_CASES} cases"
     for overlap in overlaps:
         counts = (overlap.true_positives, overlap.false_positives, overlap.false_negatives)
-        if overlap.label not in labels or not all(_is_count(count, MOST_VOXELS) for count in counts):
+        if overlap.label not in labels or not all(is_count(count, MOST_VOXELS) for count in counts):
             return "overlaps of another label, or with counts that are no counts"
         if not (isinstance(overlap.case, str) and CASE.fullmatch(overlap.case)):
             return "overlaps whose case is no position in the split"
@@ -301,7 +297,8 @@ def _check_overlaps(overlaps: tuple[Overlap, ...], labels: tuple[str, ...], surf
     return None
 
 
-def _is_count(value: object, most: int) -> bool:
+def is_count(value: object, most: int) -> bool:
+    """Whether a value is a whole number from 0 to ``most``."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= most
 
 

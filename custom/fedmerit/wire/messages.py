@@ -44,18 +44,18 @@ class SparseUpdate:
     """A model (d,) as its difference to the one the site received the round before: exact, bit for bit."""
 
     indices: Tensor  # (k,) int32, where they differ
-    values: Tensor  # (k,) float32, what stands there now
+    values: Tensor  # (k,) float32, their values now
 
     @classmethod
     def between(cls, changed: Tensor, model: Tensor) -> "SparseUpdate | None":
-        """The entries of ``model`` (d,) where ``changed`` (d,) is true; None where the whole model is no larger."""
+        """The entries of ``model`` (d,) where ``changed`` (d,) is true; None if the whole model is no larger."""
         if int(changed.sum()) * 8 >= model.numel() * 4:
             return None
         places = changed.nonzero().flatten()
         return cls(places.to(torch.int32), model[places])
 
     def apply(self, previous: Tensor) -> Tensor:
-        """The model (d,), from ``previous`` (d,); `MemoryLost` where an index lies outside of that."""
+        """The model (d,), from ``previous`` (d,); `MemoryLost` if an index lies outside of that."""
         if len(self.indices) and not 0 <= int(self.indices.min()) <= int(self.indices.max()) < len(previous):
             raise MemoryLost(OTHER_MEMORY)
         model = previous.clone()
@@ -86,9 +86,8 @@ class Task:
     others: Mapping[str, float] = field(default_factory=dict)  # whom to ask for a model, with `PeerModel.weight`
     ledger: str = GENESIS  # `Ledger.head` of the server's: its word on all rounds before
     vectors: Mapping[str, Tensor] = field(default_factory=dict)  # (d,) each, sent beside the model, by name
-    ciphertexts: Ciphertexts | None = (
-        None  # under encryption: what the rounds so far added to the model all sites began with
-    )
+    # under encryption: what the rounds so far added to the model all sites began with
+    ciphertexts: Ciphertexts | None = None
 
 
 @dataclass(frozen=True)
@@ -96,19 +95,18 @@ class Reply:
     """What training gave. Nothing else leaves the site."""
 
     round: int
-    update: Tensor  # (d,) float32, trained minus received; (0,) where models stay at the sites
+    update: Tensor  # (d,) float32, trained minus received; (0,) if models stay at the sites
     buffers: Buffers
     num_samples: int  # training images
     overlaps: tuple[Overlap, ...]  # of the received model, on the validation split
-    values: Mapping[str, float] = field(default_factory=dict)  # what the method asked for, where available
+    values: Mapping[str, float] = field(default_factory=dict)  # what the method asked for, if available
     train_loss: float = float("nan")
     seconds: float = 0.0
-    trained_overlaps: tuple[
-        Overlap, ...
-    ] = ()  # of what it trained, on the same cases, where the configuration asks for them
+    # of what it trained, on the same cases, if the configuration asks for them
+    trained_overlaps: tuple[Overlap, ...] = ()
     pairs: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # what it says of others, by quantity, name
     vectors: Mapping[str, Tensor] = field(default_factory=dict)  # (d,) float32 each, beside the update, by name
-    ciphertexts: Ciphertexts | None = None  # under encryption: update and statistics, in the place of those above
+    ciphertexts: Ciphertexts | None = None  # under encryption: update and statistics, instead of those above
     log: str = ""  # hash of the last record of the site's own log
 
 
@@ -117,7 +115,7 @@ class Purpose(StrEnum):
 
     ROUND = "round"  # to compare them in a round: masks are where logits are above 0
     FINAL = "final"  # they are the run's last or best: masks as they are used, and how far their surfaces lie apart
-    FINISH = "finish"  # make of the one model what the site takes home; likewise of it, one trained alone, and that
+    FINISH = "finish"  # final model selection: as FINAL, of the received model, the local-only one and the selected one
     ESTIMATE = "estimate"  # of the one model, say BatchNorm statistics estimated on the split, and nothing else
 
 
@@ -150,8 +148,8 @@ class Evaluated:
     overlaps: tuple[tuple[Overlap, ...], ...]  # (k,) one tuple per model
     losses: Tensor  # (k, bins) images by soft Dice loss, in equal bins on [0, 1]
     seconds: float = 0.0
-    choice: int = 0  # what the site takes home, of `fedmerit.federation.final_model_selection`
-    buffers: Buffers = field(default_factory=dict)  # where they were to be estimated
+    choice: int = 0  # the final model that the site selected, of `fedmerit.federation.final_model_selection`
+    buffers: Buffers = field(default_factory=dict)  # if they were to be estimated
     log: str = ""  # as in `Reply`
 
 
@@ -200,11 +198,7 @@ class Enrolment:
     @property
     def committed(self) -> dict[str, Any]:
         """What ledger and site's log have of it: the counts, and one digest of those of its cases."""
-        return {
-            "cases": dict(self.cases),
-            "slices": dict(self.slices),
-            "fingerprint": texts_digest(self.fingerprint),
-        }
+        return {"cases": dict(self.cases), "slices": dict(self.slices), "fingerprint": texts_digest(self.fingerprint)}
 
 
 @dataclass(frozen=True)
@@ -212,13 +206,13 @@ class ClosingTask:
     """After all else: write down how the server closed the run."""
 
     round: int
-    closing: str  # digest of its closing record, and the server's signature of that where it has a key
+    closing: str  # digest of its closing record, and the server's signature of that if it has a key
     ledger: str = GENESIS  # as in `Task`
 
 
 @dataclass(frozen=True)
 class ClosingReceipt:
-    """That it stands in the site's own log. Nothing else leaves the site."""
+    """That it is in the site's own log. Nothing else leaves the site."""
 
     round: int
 
@@ -243,7 +237,7 @@ Answers = Mapping[str, Answer]
 
 
 def round_answer(answer: Given) -> Given:
-    """The answer with its numbers rounded to `DECIMALS`; arrays and counts stay as they are."""
+    """The answer with its numbers rounded to `DECIMALS`; arrays and counts stay unchanged."""
     answer = replace(answer, seconds=round(answer.seconds, DECIMALS))
     if not isinstance(answer, Reply):
         return answer

@@ -1,8 +1,8 @@
 """A survey of images before training: what it counts, in which bins, and the floor under every number of it.
 
 NVFlare has a controller of statistics. It sends what sites say as serialised objects, which an egress list cannot look
-into; its filters put a floor under a whole feature's count, not under a bin's; ranges that nobody fixed are told from
-noisy minima and maxima; and one site that refuses ends the job. So a survey is a question of our own, with fixed bins.
+into; its filters put a floor under a whole feature's count, not under a bin's; it derives ranges from noisy minima and
+maxima; and one site that refuses ends the job. So a survey is a question of our own, with fixed bins.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-LEAST = 5  # patients behind every number that leaves, where nobody asks for more
+LEAST = 5  # patients behind every number that leaves, if nobody asks for more
 TOO_FEW = "has fewer patients than the floor of the survey, and says nothing"
-INTENSITY = "intensity"  # followed by the channel's number where there are several
+INTENSITY = "intensity"  # followed by the channel's number if there are several
 VOLUME, AREA = "volume", "area"  # of a label, whose name follows
 
 
@@ -54,7 +54,7 @@ def is_intensity(name: str) -> bool:
 
 
 def find_quantity(name: str) -> Quantity:
-    """The quantity of a tally by its name; `KeyError` where there is none of that name."""
+    """The quantity of a tally by its name; `KeyError` if there is none of that name."""
     kind, _, rest = name.partition(" ")
     if kind in (VOLUME, AREA) and rest:
         known = QUANTITIES[kind]
@@ -80,7 +80,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Tally:
-    """Of one quantity, by bin; 0 in both where a bin is empty or below the floor, which nobody can tell apart."""
+    """Of one quantity, by bin; 0 in both where a bin is empty or below the floor, which look the same."""
 
     patients: tuple[int, ...]  # with anything in the bin
     voxels: tuple[int, ...] = ()  # in the bin, of intensities; of the others nothing
@@ -103,17 +103,17 @@ class Surveyed:
         return {"patients": self.patients, "slices": self.slices, "tallies": tallies, "floor": self.floor}
 
     @classmethod
-    def from_dict(cls, told: Mapping[str, Any]) -> "Surveyed":
+    def from_dict(cls, content: Mapping[str, Any]) -> "Surveyed":
         """As `to_dict` wrote it.
 
         Raises:
             ValueError: it is no answer to a survey.
         """
         try:
-            if set(told) != {"patients", "slices", "tallies", "floor"}:
+            if set(content) != {"patients", "slices", "tallies", "floor"}:
                 raise ValueError("survey: other parts than counts and tallies")
-            tallies = {str(name): _tally(name, one) for name, one in told["tallies"].items()}
-            return cls(_count(told["patients"]), _count(told["slices"]), tallies, _count(told["floor"]))
+            tallies = {str(name): _tally(name, one) for name, one in content["tallies"].items()}
+            return cls(_count(content["patients"]), _count(content["slices"]), tallies, _count(content["floor"]))
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"survey: not of the kind listed ({type(error).__name__})") from None
 
@@ -137,11 +137,13 @@ class Survey:
         return {"floor": self.floor, "sites": sites, "refused": dict(self.refused)}
 
     @classmethod
-    def from_dict(cls, told: Mapping[str, Any]) -> "Survey":
-        """As `to_dict` wrote it; `ValueError` where it is none."""
+    def from_dict(cls, content: Mapping[str, Any]) -> "Survey":
+        """As `to_dict` wrote it; `ValueError` if it is none."""
         try:
-            sites = {str(name): Surveyed.from_dict(one) for name, one in told["sites"].items()}
-            return cls(_count(told["floor"]), sites, {str(name): str(why) for name, why in told["refused"].items()})
+            sites = {str(name): Surveyed.from_dict(one) for name, one in content["sites"].items()}
+            return cls(
+                _count(content["floor"]), sites, {str(name): str(why) for name, why in content["refused"].items()}
+            )
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"not a survey ({type(error).__name__})") from None
 
@@ -149,7 +151,7 @@ class Survey:
 def mask_small_bins(table: NDArray[np.int64], floor: int, voxels: bool = False) -> Tally:
     """The bins of a table that may be shown.
 
-    A bin is shown where ``floor`` patients or more have something in it. Since totals are known, what is left out is a
+    A bin is shown if ``floor`` patients or more have something in it. Since totals are known, what is left out is a
     number, too: further bins are left out, those with the fewest patients first, until what all of them hold together
     is nothing, or of ``floor`` patients or more.
 
@@ -165,27 +167,27 @@ def mask_small_bins(table: NDArray[np.int64], floor: int, voxels: bool = False) 
         if not 0 < (table[:, ~shown] > 0).any(axis=1).sum() < floor:
             break
         shown[place] = False
-    told = np.where(shown, patients, 0), np.where(shown, held, 0)
-    return Tally(tuple(map(int, told[0])), tuple(map(int, told[1])) if voxels else ())
+    masked = [tuple(map(int, np.where(shown, counts, 0))) for counts in (patients, held)]
+    return Tally(masked[0], masked[1] if voxels else ())
 
 
-def _tally(name: str, told: Mapping[str, Any]) -> Tally:
-    if set(told) != {"patients", "voxels"}:
+def _tally(name: str, content: Mapping[str, Any]) -> Tally:
+    if set(content) != {"patients", "voxels"}:
         raise ValueError("survey: a tally of other parts than patients and voxels")
     bins, counted = find_quantity(name).bins, is_intensity(name)
-    patients, voxels = _counts(told["patients"], bins), _counts(told["voxels"], bins if counted else 0)
+    patients, voxels = _counts(content["patients"], bins), _counts(content["voxels"], bins if counted else 0)
     if counted and [count > 0 for count in patients] != [count > 0 for count in voxels]:
         raise ValueError("survey: voxels of no patient, or patients without any")
     return Tally(patients, voxels)
 
 
-def _counts(told: Sequence[Any], expected: int) -> tuple[int, ...]:
-    if isinstance(told, str | bytes) or len(told) != expected:
+def _counts(values: Sequence[Any], expected: int) -> tuple[int, ...]:
+    if isinstance(values, str | bytes) or len(values) != expected:
         raise ValueError("survey: other bins than those agreed on")
-    return tuple(_count(one) for one in told)
+    return tuple(_count(one) for one in values)
 
 
 def _count(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**53:
-        raise ValueError("survey: something else in the place of a count")
+        raise ValueError("survey: something else instead of a count")
     return value

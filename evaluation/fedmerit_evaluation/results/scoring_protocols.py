@@ -19,10 +19,9 @@ from fedmerit.errors import BadInput
 from fedmerit.seeds import random_seed
 from fedmerit.trainers.monai_trainer.batch_norm import STATISTICS_BATCH
 from fedmerit.trainers.monai_trainer.data import Case, SiteFolder, open_sites
-from fedmerit.trainers.monai_trainer.mixed_precision import autocast, choose_precision
 from fedmerit.trainers.monai_trainer.networks import patch_size
 from fedmerit.trainers.monai_trainer.overlaps import Overlap
-from fedmerit.trainers.monai_trainer.prediction import evaluate, predict_logits
+from fedmerit.trainers.monai_trainer.prediction import autocast, choose_precision, evaluate, predict_logits
 from fedmerit_evaluation.results.dice import SURFACES
 from fedmerit_evaluation.results.evaluation import final_models
 from fedmerit_evaluation.results.run_folders import open_run

@@ -35,8 +35,8 @@ from fedmerit.trainers.monai_trainer.machine_settings import (
     configured_device,
     pick_device,
 )
+from fedmerit.trainers.monai_trainer.network_checks import count_feature_maps, count_parameters
 from fedmerit.trainers.monai_trainer.patches import build_samples
-from fedmerit.trainers.monai_trainer.size_estimates import count_feature_maps, count_parameters
 
 BASE_MEMORY = 0.4e9  # bytes of a process that has loaded PyTorch and MONAI
 GPU_CONTEXT = 0.6e9  # bytes of a GPU that a process takes before it holds any tensor there

@@ -82,13 +82,13 @@ def _narrow(n: int, seed: int, sources: list[str]) -> KnownAnswer:
 
 def _outlier(n: int, seed: int, sources: list[str]) -> KnownAnswer:
     source = "site5" if _are_generated(sources) else sources[0]
-    scheme = Scheme("uniform", n, classes="source", seed=seed, alone=(source,))
+    scheme = Scheme("uniform", n, classes="source", seed=seed, outlier=(source,))
     return KnownAnswer(scheme, {}, f"{site_name(n, n)} has only {source}, honest and unlike the others")
 
 
 def _needed(n: int, seed: int, sources: list[str]) -> KnownAnswer:
     own = ("site4", "site6") if _are_generated(sources) else (sources[0],)
-    scheme = Scheme("uniform", n, classes="source", seed=seed, alone=own)
+    scheme = Scheme("uniform", n, classes="source", seed=seed, outlier=own)
     expected = f"{site_name(n, n)} not last: only it has {' and '.join(own)}, with inverted intensities"
     return KnownAnswer(scheme, {"inverted": own}, expected)
 
@@ -155,7 +155,7 @@ def make(spec: str, pool: Path, out: Path, seed: int = 0) -> str:
     kind, scenario = parse(spec)
     sources = [site.name for site in open_sites(pool)]
     answer = KINDS[kind](scenario.sites, seed, sources)
-    if answer.scheme.alone and len(sources) < 2:
+    if answer.scheme.outlier and len(sources) < 2:
         raise BadInput(
             f"--scenarios {spec}: {pool} holds only {sources[0]}; an outlier needs the patients of a second hospital"
         )

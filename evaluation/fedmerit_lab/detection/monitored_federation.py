@@ -121,7 +121,7 @@ def monitor(training: Training, label: str, attack: str, seed: int, out: Path) -
         attackers = SYBILS[simulated.sybil](training.sites, roles.attacker, sites)
     settings = {**training.settings, **training.parameters}
     options: dict[str, Any] = {"engine": "local", "device": "cpu", "settings": settings, "attacks": specs}
-    runs.create(out, training.method, sites, training.rounds, seed, **options)
+    runs.create(out, training.method, sites, training.rounds, seed=seed, **options)
     folders = open_sites(sites)
     names = [folder.name for folder in folders]
     first = simulated.first(training.rounds)

@@ -1,10 +1,15 @@
-"""Every method trains, and its final models are tested on every case."""
+"""Every method trains, repeats, and gives the same on the simulator."""
 
 import pytest
 import torch
+from finished_runs import buffer_bytes, by_site, remembered
+from stopping import stop_at
 
 from fedmerit import flat
 from fedmerit.configuration.run import RunConfiguration
+from fedmerit.engines import runs
+from fedmerit.federation.checkpoint import is_finished
+from fedmerit.federation.site import Site
 from fedmerit.methods.registry import METHODS
 from fedmerit.records.ledger import Ledger, verify
 from fedmerit.records.results import read_results, read_run
@@ -76,3 +81,123 @@ def test_every_final_model_is_tested_on_every_case(two_rounds, server_sites_data
 @pytest.mark.parametrize("method", ["fedave", "cgsv", "cffl", "fedci"])
 def test_run_repeats_bit_for_bit(two_rounds, assert_same_run, method):
     assert_same_run(two_rounds(method), two_rounds(method, again=1, threads=1))
+
+
+NAMES = ["site1", "site2", "site3"]
+ELSEWHERE = ("standalone", "fedavg", "fedce", "fedbn", "silobn", "fedprox", "scaffold", "ditto", "cycle", "vpdl")
+SIMULATED = [name for name in METHODS if name not in (*ELSEWHERE, "pooled")]  # pooled has no simulator
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", SIMULATED)
+def test_methods_are_the_same_on_the_simulator(two_rounds, assert_same_run, processes_of, method):
+    run = two_rounds(method, engine="sim", threads=1)
+    assert_same_run(two_rounds(method), run)
+    assert processes_of(run) == []
+
+
+@pytest.mark.slow
+def test_sparse_updates_find_their_memory_in_whatever_process_a_site_works(two_rounds, assert_same_run, contrary_sites):
+    options = {"sites": contrary_sites, "rounds": 3}
+    run = two_rounds("cgsv", engine="sim", threads=2, **options)
+    assert_same_run(two_rounds("cgsv", **options), run)
+    received = by_site(run, "bytes_received", 2)
+    assert received["site3"] < received["site1"]
+
+
+@pytest.mark.slow
+def test_server_on_the_simulator_evaluates_its_own_images(two_rounds, own_server, assert_same_run):
+    run = two_rounds("fedave", engine="sim", threads=3, **{"server-sites": own_server})
+    assert_same_run(two_rounds("fedave", **{"server-sites": own_server}), run)
+    model = 4 * len(remembered(run, "site1", 1)["received"]) + buffer_bytes(run)
+    assert by_site(run, "bytes_received", 0) == dict.fromkeys(NAMES, model)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("method", "rider"), [("cgsv", "site1"), ("fedce", "site2")])
+def test_a_verdict_is_the_same_on_both_engines(trained, assert_same_run, method, rider):
+    """A rider is withheld from, and trains on with its own model and BatchNorm statistics (``--recipe unet``)."""
+    options = {"recipe": "unet", "rounds": 5, "guard": "on", "on-verdict": "withhold", "attack": f"{rider}=zero"}
+    local = trained(method=method, **options)
+    run = trained(method=method, engine="sim", threads=3, **options)
+    assert_same_run(local, run)  # verdicts and pay stand in results.csv
+    assert by_site(run, "verdict", 4) == {name: float(name == rider) for name in NAMES}
+    weights = by_site(run, "weight", 4)
+    assert weights[rider] == 0
+    assert sum(weights.values()) == pytest.approx(1)
+    models = {path.stem: torch.load(path, weights_only=True) for path in (run / "models").glob("*.pt")}
+    assert set(models) == ({rider, "global"} if method == "fedce" else set(NAMES))
+    of_another = models["global" if method == "fedce" else "site2"]
+    means = [name for name in of_another if name.endswith("running_mean")]
+    assert means
+    assert not any(torch.equal(models[rider][name], of_another[name]) for name in means)
+
+
+OWN_WAYS = ["fedbn", "silobn", "fedprox", "scaffold", "ditto"]
+NAMES = ["site1", "site2", "site3"]
+ROUNDS = 2
+SETTINGS = {"architecture": "unet", "width": "4", "depth": "3", "augment": "false"}
+
+
+def create(run, sites, method, engine="local"):
+    own = {"optimizer": "sgd", "lr": "0.05"} if method == "scaffold" else {}
+    runs.create(
+        run, method, sites, rounds=ROUNDS, engine=engine, threads=1 if engine == "sim" else 3, settings=SETTINGS | own
+    )
+    return run
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory, sites):
+    """A whole local run of each, made at first use."""
+    made = {}
+
+    def build(method):
+        if method not in made:
+            made[method] = create(tmp_path_factory.mktemp(method) / "run", sites, method)
+            runs.execute(made[method], lambda record: None)
+        return made[method]
+
+    return build
+
+
+def models_of(run):
+    return {path.stem: torch.load(path, weights_only=True) for path in sorted((run / "models").glob("*.pt"))}
+
+
+@pytest.mark.parametrize(
+    "method", [pytest.param(name, marks=() if name == "scaffold" else pytest.mark.slow) for name in OWN_WAYS]
+)
+def test_run_stopped_in_its_middle_ends_the_same(tmp_path, sites, whole, assert_same_run, method):
+    run = create(tmp_path / "run", sites, method)
+    stop_at(run, Site, "train", 5)
+    runs.execute(run, lambda record: None)
+    assert_same_run(whole(method), run)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", OWN_WAYS)
+def test_simulator_gives_what_the_local_engine_gives(tmp_path, sites, whole, assert_same_run, method):
+    run = create(tmp_path / "run", sites, method, "sim")
+    runs.execute(run, lambda record: None)
+    assert is_finished(run, ROUNDS)
+    assert_same_run(whole(method), run)
+
+
+def test_sites_with_statistics_of_their_own_keep_them(whole):
+    models = models_of(whole("silobn"))
+    assert sorted(models) == NAMES
+    one, other = models["site1"], models["site2"]
+    own = [name for name in one if "running" in name]
+    assert own
+    assert not any(torch.equal(one[name], other[name]) for name in own)
+    assert all(torch.equal(one[name], other[name]) for name in one if name.endswith(("weight", "bias")))
+
+
+def test_norms_that_stay_at_the_sites_differ_and_nothing_else_does(whole):
+    models = models_of(whole("fedbn"))
+    assert sorted(models) == NAMES
+    one, other = models["site1"], models["site2"]
+    differ = {name for name in one if not torch.equal(one[name], other[name])}
+    norms = {name for name in one if ".N." in name and "num_batches" not in name}
+    assert differ == norms

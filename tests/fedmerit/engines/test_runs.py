@@ -77,19 +77,6 @@ def test_a_round_of_one_process_has_no_end_of_its_own(tmp_path, sites):
     assert not (tmp_path / "run").exists()
 
 
-def test_a_network_that_drops_at_random_makes_no_run(tmp_path, sites):
-    settings = {"architecture": "unet", "depth": "2", "arguments": '{"dropout": 0.2}'}
-    with pytest.raises(BadInput, match=r"drops 0\.2 at random"):
-        runs.create(tmp_path / "run", "fedavg", sites, settings=settings)
-    assert not (tmp_path / "run").exists()
-
-
-def test_processes_of_poc_have_no_turns(tmp_path, sites):
-    with pytest.raises(BadInput, match=r"--threads 2: processes of --engine poc all work at once"):
-        runs.create(tmp_path / "run", "fedavg", sites, rounds=1, engine="poc", threads=2)
-    assert not (tmp_path / "run").exists()
-
-
 @pytest.fixture
 def stopped(tmp_path, sites):
     """A run that was stopped: ``stopped(Ledger, "append", 2)``."""
@@ -122,23 +109,15 @@ def half_the_rows(results: ResultsFile, rows: list[Any]) -> None:
 # Per round the local engine trains three sites, then appends to results.csv, to the ledger, writes the checkpoint.
 STOPS: dict[str, tuple[Any, ...]] = {
     "before anything": (Site, "train", 1),
-    "in the first round": (Site, "train", 2),
     "first rows half written": (ResultsFile, "append", 1, half_the_rows),
-    "first ledger line half written": (Ledger, "append", 1, half_a_line),
-    "before the first checkpoint": (Federation, "_checkpoint", 1),
-    "at the start of a round": (Site, "train", 4),
     "in the middle of a round": (Site, "train", 6),
     "before the site remembers": (Site, "_remember", 8),
-    "when all have trained": (Federation, "_admit", 2),
     "rows half written": (ResultsFile, "append", 2, half_the_rows),
-    "between results and ledger": (Ledger, "append", 2),
     "ledger line half written": (Ledger, "append", 2, half_a_line),
     "before the checkpoint": (Federation, "_checkpoint", 2),
-    "before the test": (Site, "evaluate", 4),
     "in the middle of the test": (Site, "evaluate", 5),
     "before the models are saved": (ModelsInTheClear, "save", 1),
     "before the test's rows": (ResultsFile, "append", 4),
-    "test's rows half written": (ResultsFile, "append", 4, half_the_rows),
     "before the last checkpoint": (Federation, "_checkpoint", 4),
 }
 
@@ -154,21 +133,6 @@ def test_local_run_stopped_anywhere_ends_the_same(stopped, trained, fedmerit, as
     assert result.exit_code == 0, result.output
     assert_same_run(trained(), run)
     assert verify(run / "ledger.jsonl") == 3
-
-
-@pytest.mark.slow
-def test_run_stopped_twice_ends_the_same(stopped, trained, assert_same_run):
-    run = stopped(Site, "train", 5)
-    stop_at(run, Site, "train", 5)
-    runs.execute(run, lambda record: None)
-    assert_same_run(trained(), run)
-
-
-@pytest.mark.slow
-def test_rounds_done_before_are_told_again(stopped_later):
-    run, told = stopped_later, []
-    runs.execute(run, lambda record: told.append(record["round"]))
-    assert told == [0, 1, 2]
 
 
 def test_options_may_be_given_again(stopped_later, trained, fedmerit, options, assert_same_run):
@@ -195,15 +159,6 @@ def test_rows_and_records_after_the_checkpoint_are_dropped(stopped_later, traine
     Ledger(run / "ledger.jsonl").append({"round": 2, "participants": []})
     with (run / "ledger.jsonl").open("a") as file:
         file.write("not JSON\n{")
-    runs.execute(run, lambda record: None)
-    assert_same_run(trained(), run)
-
-
-def test_temporary_files_of_a_killed_process_do_not_disturb(stopped_later, trained, assert_same_run):
-    run = stopped_later
-    for path in (run / "checkpoint.pt", run / "models/global.pt", run / "sites/site1/round_00002.pt"):
-        path.parent.mkdir(exist_ok=True)
-        path.with_name(f".{path.name}.12345.tmp").write_bytes(b"half")
     runs.execute(run, lambda record: None)
     assert_same_run(trained(), run)
 
@@ -293,12 +248,6 @@ def check_killed(started, kill, processes_of, trained, fedmerit, assert_same_run
 
 def test_killed_local_run_ends_the_same(check_killed):
     check_killed(1, 3)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("records", [0, 1, 3, 5])
-def test_local_run_killed_later_or_earlier(check_killed, records):
-    check_killed(records, 6)
 
 
 @pytest.mark.slow

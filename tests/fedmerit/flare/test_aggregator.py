@@ -12,7 +12,6 @@ import pytest
 import torch
 from one_in import one_in
 from pretending import SITES, evaluations, over_the_wire, replies, tiny_plan
-from stepping import Stepped
 
 from fedmerit.federation.exchange import Exchange
 from fedmerit.flare.aggregator import MeritAggregator
@@ -214,15 +213,6 @@ def test_every_site_gets_its_own_task(opened):
         assert (model.current_round, model.total_rounds, task.ledger) == (0, 2, exchange.tasks[site].ledger)
 
 
-def test_aggregating_gives_nothing_and_forgets_nothing(opened):
-    """The round ends in the federation; NVFlare calls both in every round."""
-    answers = answers_to(opened.exchange, opened.federation)
-    opened.accept_model(told(LIAR, answers[LIAR], opened.federation))
-    opened.reset_stats()
-    assert opened.aggregate_model().params == {}
-    assert [site for site in SITES if opened.exchange.has_reply(site)] == [LIAR]
-
-
 def test_a_run_opened_again_goes_on_from_its_last_complete_round(tmp_path, undisturbed):
     first = MeritAggregator(tiny_plan("fedce", rounds=2).to_dict())
     federation = first.open(list(SITES), tmp_path / "run")
@@ -236,10 +226,6 @@ def test_a_run_opened_again_goes_on_from_its_last_complete_round(tmp_path, undis
     again = play(tmp_path / "run")
     assert torch.equal(again.federation.models.parameters, undisturbed(True).models)
     assert [record["round"] for record in records_of(again)] == [0, 1]
-
-
-def test_there_are_more_than_a_hundred():
-    assert len(MALFORMED) > 100
 
 
 @pytest.mark.parametrize("name", one_in(10, MALFORMED))
@@ -285,26 +271,3 @@ def test_second_answer_does_not_take_the_place_of_the_first(tmp_path, undisturbe
             aggregator.accept_model(told(LIAR, again, federation))
     assert torch.equal(federation.models.parameters, undisturbed(True).models)
     assert [record["rejected"] for record in records_of(aggregator)] == [{LIAR: "a second answer"}] * 2
-
-
-@pytest.mark.parametrize("kind", ["an evaluation", "a failure", "nothing", "text", "a foreign name", "parts of text"])
-def test_other_things_handed_to_the_federation_itself(tmp_path, undisturbed, kind):
-    federation = Stepped(tiny_plan("fedce", rounds=2), SITES, tmp_path / "run")
-    federation.take(replies(federation))
-    answers: dict[str, Any] = dict(replies(federation))
-    if kind == "a foreign name":
-        answers["Mallory"] = answers[LIAR]
-    else:
-        answers[LIAR] = {
-            "an evaluation": Evaluated(1, (), torch.zeros(0, 0)),
-            "a failure": Failure("out of memory"),
-            "nothing": None,
-            "text": "update",
-            "parts of text": replace(answers[LIAR], update="all", buffers="none"),
-        }[kind]
-    federation.take(answers)
-    expected = undisturbed(kind == "a foreign name")
-    assert torch.equal(federation.models.parameters, expected.models)
-    record = federation.recorder.ledger.records[1]
-    assert list(record["rejected"]) == ["Mallory" if kind == "a foreign name" else LIAR]
-    assert record["weights"] == expected.records[1]["weights"]

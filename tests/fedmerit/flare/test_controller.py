@@ -1,4 +1,4 @@
-"""When the server begins a run; whole jobs are in the tests of the engines and of deploy/."""
+"""When the server begins a run, and what a site refuses then."""
 
 from contextlib import nullcontext
 from types import SimpleNamespace
@@ -14,6 +14,7 @@ from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
 
 from fedmerit.flare import controller as module
+from fedmerit.flare import executor
 from fedmerit.flare.controller import MeritController, allow_repeated_pop
 from fedmerit.trainers.monai_trainer.machine_settings import RUN_NAME
 
@@ -71,3 +72,16 @@ def test_a_site_that_asks_twice_for_its_task_ends_nothing():
     task.completion_status = TaskCompletionStatus.OK
     communicator.check_tasks()
     assert communicator.get_num_standing_tasks() == 1
+
+
+@pytest.mark.parametrize("wrong", [{}, {"method": "no such method"}])
+def test_a_job_that_cannot_run_here_is_refused_as_it_begins(wrong, monkeypatch):
+    told, ended = [], []
+    monkeypatch.setattr(executor.MeritExecutor, "_follow_manifest", lambda self, fl_ctx: None)
+    monkeypatch.setattr(executor, "report_error", lambda own, error, what, fl_ctx: told.append(what))
+    one = executor.MeritExecutor(wrong)
+    monkeypatch.setattr(one, "system_panic", lambda reason, fl_ctx: ended.append(reason))
+    one.handle_event(EventType.START_RUN, FLContext())
+    assert told == ["job refused"]
+    assert len(ended) == 1
+    assert "no such method" not in ended[0]  # the server hears that, not why

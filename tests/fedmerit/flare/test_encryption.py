@@ -59,11 +59,6 @@ def test_in_the_simulator_contexts_lie_in_the_run(kept, fl_ctx, tmp_path):
     assert find_context(SERVER_CONTEXT, fl_ctx, tmp_path) == b"public"
 
 
-def test_in_a_deployment_contexts_lie_in_the_kit(kept, fl_ctx, tmp_path, monkeypatch):
-    monkeypatch.setattr(SecurityContentService, "load_content", lambda name: (f"kit's {name}".encode(), LoadResult.OK))
-    assert find_context(SITES_CONTEXT, fl_ctx, tmp_path) == b"kit's client_context.tenseal"
-
-
 @pytest.mark.parametrize("result", [LoadResult.NO_SUCH_CONTENT, LoadResult.NOT_SIGNED, LoadResult.INVALID_SIGNATURE])
 def test_a_context_that_was_not_provisioned_is_refused(kept, fl_ctx, tmp_path, monkeypatch, result):
     monkeypatch.setattr(SecurityContentService, "load_content", lambda name: (b"another", result))

@@ -77,29 +77,6 @@ def test_job_may_bring_its_code(fedmerit, tmp_path):
     assert without == contents(JOBS / "fedce_prostate") | {"meta.json": without["meta.json"]}
 
 
-def test_export_again_replaces_the_job(fedmerit, tmp_path):
-    for rounds in (3, 4):
-        options = ("--method", "fedavg", "--task", "prostate", "--rounds", rounds)
-        assert fedmerit("job", "export", "--out", tmp_path / "job", *options).exit_code == 0
-    assert '"rounds": 4' in (tmp_path / "job/app/config/config_fed_server.json").read_text()
-
-
-@pytest.mark.parametrize(
-    ("options", "word"),
-    [
-        (("--method", "fedbest", "--task", "prostate"), "fedbest"),
-        (("--method", "fedavg", "--task", "liver"), "liver"),
-        (("--method", "fedavg", "--task", "prostate", "--set", "patience=3"), "patience"),
-        (("--method", "fedavg", "--task", "prostate", "--rounds", 0), "rounds"),
-    ],
-)
-def test_export_of_what_is_none_writes_nothing(fedmerit, tmp_path, options, word):
-    result = fedmerit("job", "export", "--out", tmp_path / "job", *options)
-    assert result.exit_code == 2
-    assert word in result.stderr
-    assert not (tmp_path / "job").exists()
-
-
 def test_export_leaves_another_folder_alone(fedmerit, tmp_path):
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis/thesis.txt").write_text("all of it")
@@ -107,25 +84,6 @@ def test_export_leaves_another_folder_alone(fedmerit, tmp_path):
     assert result.exit_code == 2
     assert str(tmp_path / "thesis") in result.stderr
     assert contents(tmp_path / "thesis") == {"thesis.txt": b"all of it"}
-
-
-@pytest.mark.parametrize("out", [".", "../here", "a/.."])
-def test_export_leaves_the_folder_where_one_stands_alone(fedmerit, tmp_path, monkeypatch, out):
-    (tmp_path / "here" / "a").mkdir(parents=True)
-    monkeypatch.chdir(tmp_path / "here")
-    result = fedmerit("job", "export", "--out", out, "--method", "fedavg", "--task", "prostate")
-    assert result.exit_code == 2
-    assert f"{tmp_path / 'here'}: cannot be written (Job folder" in " ".join(result.stderr.split())
-    assert [path.name for path in tmp_path.rglob("*")] == ["here", "a"]
-
-
-def test_export_from_within_an_earlier_one_replaces_it(fedmerit, tmp_path, monkeypatch):
-    options = ("--method", "fedavg", "--task", "prostate")
-    first = fedmerit("job", "export", "--out", tmp_path / "job", *options)
-    monkeypatch.chdir(tmp_path / "job")
-    again = fedmerit("job", "export", "--out", ".", *options)
-    assert again.exit_code == 0, again.output
-    assert again.output.splitlines()[1:] == first.output.splitlines()[1:]
 
 
 @pytest.mark.parametrize("name", [".job", "my job", "jöb"])
@@ -191,13 +149,6 @@ def test_job_is_refused_where_its_classes_are_not_allowed(simulate, tmp_path):
     workspace = simulate(rounds=1, allowed=False)
     assert list(workspace.rglob("*.pt")) == []
     assert "is not in allow_list" in (tmp_path / "output.txt").read_text()
-
-
-@pytest.mark.slow
-def test_run_folder_may_lie_elsewhere(simulate, trained, assert_same_model, tmp_path):
-    workspace = simulate(rounds=1, allowed=True, FEDMERIT_RUN=str(tmp_path / "kept"))
-    assert list(workspace.rglob("*.pt")) == []
-    assert_same_model(tmp_path / "kept/models/global.pt", trained(rounds=1, guard="on") / "models/global.pt")
 
 
 @pytest.mark.slow

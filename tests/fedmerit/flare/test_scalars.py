@@ -1,9 +1,7 @@
 """The rounds' scalars at NVFlare's analytics receivers, a site's own under its name."""
 
 import json
-import sys
 from types import SimpleNamespace
-from unittest.mock import MagicMock
 
 import pytest
 from nvflare.apis.analytix import AnalyticsData
@@ -14,8 +12,7 @@ from nvflare.app_common.widgets.streaming import AnalyticsReceiver
 from nvflare.widgets.fed_event import ServerFedEventRunner
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from fedmerit.flare.recipe import build_site_policy
-from fedmerit.flare.scalars import RECEIVERS, receiver, track
+from fedmerit.flare.scalars import receiver, track
 
 RECORD = {
     "round": 3,
@@ -73,11 +70,6 @@ def test_every_scalar_of_a_round_reaches_receivers_under_its_site():
         assert fl_ctx.get_prop(FLContextKey.EVENT_DATA) is None
 
 
-def test_only_servers_that_track_allow_receivers():
-    assert not set(RECEIVERS) & set(build_site_policy()["class_allow_list"])
-    assert set(RECEIVERS) <= set(build_site_policy(track=True)["class_allow_list"])
-
-
 def scalars(folder):
     """Steps and values of each tag in event files."""
     events = EventAccumulator(str(folder)).Reload()
@@ -94,16 +86,6 @@ def test_tensorboard_gets_a_folder_per_site(tmp_path):
         chosen.finalize(fl_ctx)
     assert scalars(tmp_path / "tb_events" / "A") == {"weight": [(3, 0.25)], "validation_dice": [(3, 0.5)]}
     assert scalars(tmp_path / "tb_events" / "B")["contribution"] == [(3, -0.5)]
-
-
-def test_mlflow_is_told_where_its_server_is(monkeypatch):
-    for name in ("mlflow", "mlflow.entities", "mlflow.tracking", "mlflow.tracking.client"):
-        monkeypatch.setitem(sys.modules, name, MagicMock())  # MLflow brings dozens of packages
-    monkeypatch.delitem(sys.modules, "nvflare.app_opt.tracking.mlflow.mlflow_receiver", raising=False)
-    made = receiver("mlflow:uri=http://10.0.0.7:5000")
-    assert (made.tracking_uri, made.kw_args) == ("http://10.0.0.7:5000", {"experiment_name": "FedMerit"})
-    assert receiver("mlflow").tracking_uri is None  # a file in the job's results
-    monkeypatch.delitem(sys.modules, "nvflare.app_opt.tracking.mlflow.mlflow_receiver")
 
 
 @pytest.mark.slow

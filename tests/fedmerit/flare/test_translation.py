@@ -1,16 +1,15 @@
 """Tasks and answers as NVFlare's messages: what arrives is what was sent, and what is none is a failure."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from good_replies import SITES, good_reply, tiny_plan
-from pretending import NETWORK, SIZE, over_the_wire
+from pretending import NETWORK, SIZE, generator, over_the_wire, same
 from stepping import Stepped as Federation
 
+from fedmerit import flat
 from fedmerit.flare.translation import (
     answer_to_model,
     model_to_evaluated,
@@ -19,7 +18,7 @@ from fedmerit.flare.translation import (
     model_to_task,
     task_to_model,
 )
-from fedmerit.trainers.monai_trainer.networks import initial_network
+from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT
 from fedmerit.trainers.monai_trainer.overlaps import Overlap, Surface
 from fedmerit.wire.messages import (
     ClosingReceipt,
@@ -27,12 +26,14 @@ from fedmerit.wire.messages import (
     Enrolment,
     EnrolmentTask,
     Evaluated,
+    Evaluation,
     Failure,
     Importance,
     ImportanceTask,
     Reply,
     SparseUpdate,
     Task,
+    payload_bytes,
 )
 
 
@@ -43,31 +44,78 @@ def federation(tmp_path):
     return federation
 
 
-def same(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> bool:
-    return one.keys() == other.keys() and all(
-        one[name].dtype == other[name].dtype and torch.equal(one[name], other[name]) for name in one
+@pytest.mark.parametrize(("models", "kinds", "count", "bins"), [(1, 1, 1, 0), (3, 4, 8, 0), (12, 2, 6, 10)])
+def test_models_and_mixtures_arrive_as_they_were_sent(models, kinds, count, bins):
+    random = generator(models)
+    buffers = flat.get_buffers(NETWORK)
+    task = Evaluation(
+        round=2,
+        split=SERVER_SPLIT,
+        models=torch.randn(models, SIZE, generator=random),
+        mixtures=torch.rand(count, models, generator=random, dtype=torch.float64),
+        buffers=tuple({name: value + kind for name, value in buffers.items()} for kind in range(kinds)),
+        shares=torch.rand(count, kinds, generator=random, dtype=torch.float64),
+        bins=bins,
     )
+    arrived = model_to_evaluation(over_the_wire(task_to_model(task, NETWORK, 9)), NETWORK)
+    assert torch.equal(arrived.models.view(torch.int32), task.models.view(torch.int32))
+    for name in ("mixtures", "shares"):
+        assert getattr(arrived, name).dtype == torch.float64
+        assert torch.equal(getattr(arrived, name), getattr(task, name))
+    assert len(arrived.buffers) == kinds
+    assert all(same(one, other) for one, other in zip(arrived.buffers, task.buffers, strict=True))
+    assert (arrived.round, arrived.split, arrived.bins) == (2, SERVER_SPLIT, bins)
+    assert payload_bytes(arrived) == payload_bytes(task)
 
 
-def test_an_evaluation_arrives_as_it_was_sent(federation):
+SURFACE = Surface("px", 1.5, 0.5)
+OVERLAPS = tuple((Overlap(case, "disc", 5, 2, 1), Overlap(case, "cup", 5, 2, 1, SURFACE)) for case in "01")
+ANSWER = Evaluated(4, OVERLAPS, torch.ones(2, 3), 0.5)
+
+
+@pytest.mark.parametrize("bins", [0, 3])
+def test_an_evaluation_arrives_as_it_was_sent(bins):
     """With surfaces and without."""
-    overlaps = tuple(Overlap("000", "prostate", 5, 2, 1, one) for one in (Surface("px", 1.5, 0.5), None))
-    answer = Evaluated(4, (overlaps,), torch.zeros(1, 0))
-    model = over_the_wire(answer_to_model(answer, federation.network))
-    arrived = model_to_evaluated(model, federation.network)
+    answer = Evaluated(4, OVERLAPS, torch.rand(2, bins, generator=generator(0), dtype=torch.float64), 0.5)
+    arrived = model_to_evaluated(over_the_wire(answer_to_model(answer, NETWORK)), NETWORK)
     assert isinstance(arrived, Evaluated)
-    assert arrived.overlaps == answer.overlaps
-    model.meta["overlaps"][0][0]["surface"] = {"unit": "mm", "hd95": 1.0, "patient": "Doe"}
-    assert isinstance(model_to_evaluated(model, federation.network), Failure)
+    assert (arrived.losses.dtype, arrived.losses.shape) == (torch.float64, (2, bins))
+    assert torch.equal(arrived.losses, answer.losses)
+    assert (arrived.round, arrived.overlaps, arrived.seconds) == (4, OVERLAPS, 0.5)
 
 
-@pytest.mark.parametrize("known", [True, False])
-def test_task_arrives_as_it_was_sent(federation, known):
-    task = federation.tasks()["Birch"] if known else replace(federation.tasks()["Birch"], weight=None, data_share=None)
-    arrived = model_to_task(over_the_wire(task_to_model(task, federation.network, 3)), federation.network)
-    assert torch.equal(arrived.parameters, task.parameters)
-    assert same(arrived.buffers, task.buffers)
-    assert (arrived.round, arrived.weight, arrived.data_share) == (task.round, task.weight, task.data_share)
+SPOILED_MODELS: Mapping[str, Callable[[Any], object]] = {
+    "no meta": lambda model: setattr(model, "meta", None),
+    "no round": lambda model: setattr(model, "current_round", None),
+    "a round that is text": lambda model: setattr(model, "current_round", "first"),
+    "an infinite round": lambda model: setattr(model, "current_round", float("inf")),
+    "overlaps of one model": lambda model: model.meta.update(overlaps=model.meta["overlaps"][0]),
+    "overlaps without counts": lambda model: model.meta.update(overlaps=[[{"case": "000"}]]),
+    "overlaps with more": lambda model: model.meta["overlaps"][1][0].update(patient="Doe"),
+    "a surface with more": lambda model: model.meta["overlaps"][1][1].update(
+        surface={"unit": "mm", "hd95": 1.0, "patient": "Doe"}
+    ),
+    "overlaps that are a number": lambda model: model.meta.update(overlaps=3),
+    "overlaps of a number": lambda model: model.meta.update(overlaps=[3]),
+    "losses of text": lambda model: model.meta.update(losses="low"),
+    "losses of names": lambda model: model.meta.update(losses={"low": 3}),
+    "losses of rows unalike": lambda model: model.meta.update(losses=[[1.0], [1.0, 2.0]]),
+    "seconds that are a list": lambda model: model.meta.update(seconds=[1.0]),
+    **{f"no {name}": lambda model, name=name: model.meta.pop(name) for name in ("overlaps", "losses", "seconds")},
+}
+
+
+@pytest.mark.parametrize("spoiled", SPOILED_MODELS)
+def test_message_that_is_no_evaluation_is_a_failure(spoiled):
+    model = over_the_wire(answer_to_model(ANSWER, NETWORK))
+    SPOILED_MODELS[spoiled](model)
+    assert isinstance(model_to_evaluated(model, NETWORK), Failure)
+
+
+def test_answer_of_the_other_kind_is_a_failure():
+    reply = Reply(4, torch.zeros(SIZE), flat.get_buffers(NETWORK), 5, ())
+    assert isinstance(model_to_evaluated(over_the_wire(answer_to_model(reply, NETWORK)), NETWORK), Failure)
+    assert isinstance(model_to_reply(over_the_wire(answer_to_model(ANSWER, NETWORK)), NETWORK), Failure)
 
 
 def test_reply_arrives_as_it_was_sent(federation):
@@ -126,54 +174,6 @@ def test_what_neurons_are_worth_arrives_as_it_was_sent():
 def test_the_reason_of_a_failure_arrives_in_the_place_of_any_answer():
     model = over_the_wire(answer_to_model(Failure("asleep"), NETWORK))
     assert model_to_reply(model, NETWORK) == model_to_evaluated(model, NETWORK) == Failure("asleep")
-
-
-def first(params: Mapping[str, Any]) -> str:
-    return next(iter(params))
-
-
-SPOILED_MODELS: Mapping[str, Callable[[Any], object]] = {
-    "a parameter too many": lambda model: model.params.update(more=np.zeros(1, np.float32)),
-    "a parameter missing": lambda model: model.params.pop(first(model.params)),
-    "a parameter of another shape": lambda model: model.params.update({first(model.params): np.zeros(3, np.float32)}),
-    "a parameter of text": lambda model: model.params.update({first(model.params): np.array(["a", "b"])}),
-    "a parameter of objects": lambda model: model.params.update({first(model.params): np.array([None, {}])}),
-    "a parameter of nothing": lambda model: model.params.update({first(model.params): None}),
-    "parameters without names": lambda model: setattr(model, "params", [1, 2]),
-    "no meta": lambda model: setattr(model, "meta", None),
-    "no round": lambda model: setattr(model, "current_round", None),
-    "a round that is text": lambda model: setattr(model, "current_round", "first"),
-    "an infinite round": lambda model: setattr(model, "current_round", float("inf")),
-    "buffers without names": lambda model: model.meta.update(buffers=[1]),
-    "buffers of text": lambda model: model.meta.update(buffers={"a": "b"}),
-    "overlaps without counts": lambda model: model.meta.update(overlaps=[{"case": "000"}]),
-    "overlaps with more": lambda model: model.meta["overlaps"][0].update(patient="Doe"),
-    "overlaps that are a number": lambda model: model.meta.update(overlaps=3),
-    "a value that is text": lambda model: model.meta.update(values={"cosine": "much"}),
-    "values without names": lambda model: model.meta.update(values=[0.5]),
-    "a loss that is text": lambda model: model.meta.update(train_loss="low"),
-    "seconds that are a list": lambda model: model.meta.update(seconds=[1.0]),
-    **{
-        f"no {name}": lambda model, name=name: model.meta.pop(name)
-        for name in ("buffers", "overlaps", "values", "num_samples", "train_loss", "seconds")
-    },
-}
-
-
-@pytest.mark.parametrize("spoiled", list(SPOILED_MODELS))
-def test_message_that_is_none_is_a_failure(federation, spoiled):
-    model = over_the_wire(answer_to_model(good_reply(federation, "Birch"), federation.network))
-    SPOILED_MODELS[spoiled](model)
-    assert isinstance(model_to_reply(model, federation.network), Failure)
-
-
-def test_message_in_double_precision_gets_no_further_than_the_server(federation):
-    model = answer_to_model(good_reply(federation, "Birch"), federation.network)
-    model.params = {name: value.astype(np.float64) for name, value in model.params.items()}
-    answers = {site: good_reply(federation, site) for site in SITES}
-    answers["Birch"] = model_to_reply(model, initial_network(tiny_plan().network, 0))
-    federation.take(answers)
-    assert "float64" in federation.recorder.ledger.records[-1]["rejected"]["Birch"]
 
 
 def test_how_a_run_was_closed_and_that_it_was_noted_arrive_as_they_were_sent():

@@ -1,6 +1,5 @@
 """Encrypted runs: the server adds up ciphertexts that the sites alone can read, and its methods see nothing else."""
 
-import json
 from dataclasses import replace
 
 import numpy as np
@@ -20,15 +19,14 @@ from fedmerit.flare.egress import EgressFilter
 from fedmerit.flare.translation import answer_to_model, model_to_reply, model_to_task, task_to_model
 from fedmerit.methods.registry import METHODS, build_method
 from fedmerit.records import ciphertexts as ciphertexts
-from fedmerit.records.ledger import Ledger, digest
+from fedmerit.records.ledger import digest
 from fedmerit.records.results import read_results, read_run
 from fedmerit.trainers.monai_trainer.networks import initial_network
 from fedmerit.trainers.monai_trainer.saved_networks import load_network
 from fedmerit.vectors import aggregate
 from fedmerit.verification.run import verify_run
 from fedmerit.wire.egress_list import Withheld
-from fedmerit.wire.messages import TRAIN, Failure, Reply, payload_bytes
-from fedmerit_evaluation.results.evaluation import final_models
+from fedmerit.wire.messages import TRAIN, Reply, payload_bytes
 
 tenseal = pytest.importorskip("tenseal", reason="TenSEAL is not installed: pip install 'fedmerit[he]'")
 
@@ -89,14 +87,6 @@ def test_weighted_sum_of_ciphertexts_is_the_plain_one(made, key):
         assert mean[name].dtype == value.dtype
         assert torch.allclose(mean[name].double(), value.double(), rtol=CLOSE, atol=CLOSE)
     assert (mean["norm.running_var"] >= 0).all()
-
-
-def test_a_network_without_statistics(made, key):
-    adder = ciphertexts.Adder(made[1], 10, {})
-    one = key.encrypt(torch.ones(10), {})
-    update, none = key.decrypt(adder.add(None, [one], [1.0], [1.0]), {})
-    assert torch.allclose(update, torch.ones(10, dtype=torch.float64), atol=CLOSE)
-    assert (none, adder.fault(one)) == ({}, None)
 
 
 def test_the_same_update_is_never_encrypted_to_the_same_bytes(key):
@@ -220,10 +210,6 @@ def test_a_run_goes_on_from_its_ciphertexts(made, key, tmp_path):
     assert [record["round"] for record in second.recorder.ledger.records] == [0, 1, 2]
 
 
-def cut(piece):
-    return piece[: len(piece) // 2]
-
-
 MALFORMED = {
     "a plain update": lambda reply, key: replace(reply, ciphertexts=None, update=torch.ones(SIZE)),
     "nothing": lambda reply, key: replace(reply, ciphertexts=None),
@@ -231,14 +217,6 @@ MALFORMED = {
     "one more": lambda reply, key: replace(
         reply, ciphertexts=replace(reply.ciphertexts, update=reply.ciphertexts.update * 2)
     ),
-    "noise": lambda reply, key: replace(
-        reply, ciphertexts=replace(reply.ciphertexts, update=(bytes(range(256)) * 40,))
-    ),
-    "empty": lambda reply, key: replace(reply, ciphertexts=replace(reply.ciphertexts, statistics=(b"",))),
-    "a part": lambda reply, key: replace(
-        reply, ciphertexts=replace(reply.ciphertexts, update=(cut(reply.ciphertexts.update[0]),))
-    ),
-    "text": lambda reply, key: replace(reply, ciphertexts=replace(reply.ciphertexts, update=("x",))),
     "too few entries": lambda reply, key: replace(
         reply, ciphertexts=replace(reply.ciphertexts, update=key.encrypt(torch.ones(SIZE - 1), {}).update)
     ),
@@ -295,15 +273,6 @@ def test_ciphertexts_travel_as_they_are(reply, made, key, tmp_path):
     assert digest(answer.ciphertexts) == digest(reply.ciphertexts)
 
 
-@pytest.mark.parametrize("junk", ["text", 3, {"update": [b""]}, {"update": 3, "statistics": []}, [b"x"], True])
-def test_junk_in_the_place_of_ciphertexts_is_no_reply(reply, junk, made, tmp_path):
-    one = federation("fedavg", tmp_path / "run", made)
-    model = answer_to_model(reply, one.network)
-    model.meta["ciphertexts"] = junk
-    answer = model_to_reply(model, one.network)
-    assert isinstance(answer, Failure) or one.check_message("Birch", answer)
-
-
 def through_the_gate(answer, encrypted=False, **planted):
     from nvflare.apis.fl_context import FLContext
     from nvflare.app_common.utils.fl_model_utils import FLModelUtils
@@ -313,12 +282,6 @@ def through_the_gate(answer, encrypted=False, **planted):
     model.meta |= planted
     left = EgressFilter(encrypted=encrypted).process(FLModelUtils.to_shareable(model), FLContext())
     return model_to_reply(FLModelUtils.from_shareable(left), network)
-
-
-def test_the_gate_lets_ciphertexts_of_an_update_pass(reply):
-    left = through_the_gate(reply, encrypted=True)
-    assert isinstance(left, Reply)
-    assert left.ciphertexts == reply.ciphertexts
 
 
 @pytest.mark.parametrize(
@@ -363,22 +326,6 @@ def test_without_tenseal_the_refusal_says_how_to_install_it(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "tenseal", None)
     with pytest.raises(BadInput, match=r"pip install 'fedmerit\[he\]'"):
         require_privacy(["he"], "fedavg", build_method("fedavg", {}))
-
-
-def test_exported_job_is_encrypted_and_names_no_further_class(fedmerit, tmp_path):
-    job = ("--method", "fedce", "--task", "prostate")
-    for name, more in (("plain", ()), ("encrypted", ("--privacy", "he"))):
-        assert fedmerit("job", "export", *job, "--out", tmp_path / name, *more).exit_code == 0
-    configs = {
-        (name, side): json.loads((tmp_path / name / f"app/config/config_fed_{side}.json").read_text())
-        for name in ("plain", "encrypted")
-        for side in ("client", "server")
-    }
-    executor = configs["encrypted", "client"]["executors"][0]["executor"]
-    aggregator = configs["encrypted", "server"]["components"][0]
-    assert executor["args"].pop("encrypted") is aggregator["args"].pop("encrypted") is True
-    for side in ("client", "server"):
-        assert configs["encrypted", side] == configs["plain", side]
 
 
 # whole runs
@@ -430,39 +377,6 @@ def test_encrypted_run_gives_what_the_plain_one_gives(method, encrypted, trained
     assert load_network(run / "models", "global")
 
 
-def test_a_sites_log_agrees_with_the_ledger(encrypted):
-    run = encrypted("fedce")
-    verified = verify_run(run, [run / "sites/site2" / SITE_LOG])
-    assert verified.updates == {"site2": 2}
-    sent = [record["updates"]["site2"] for record in Ledger(run / "ledger.jsonl").records]
-    log = [json.loads(line) for line in (run / "sites/site2" / SITE_LOG).read_text().splitlines()]
-    assert [entry["update"] for entry in log if entry["work"] == TRAIN] == sent
-
-
-@pytest.mark.slow
-def test_encrypted_run_has_a_report(encrypted, fedmerit, tmp_path):
-    result = fedmerit("report", encrypted("fedce"), "--out", tmp_path / "report.html")
-    assert result.exit_code == 0, result.output
-    assert (tmp_path / "report.html").stat().st_size > 10_000
-
-
-def test_run_whose_model_is_elsewhere_says_so(tmp_path):
-    (tmp_path / "run.json").write_text(json.dumps({"method": "fedavg", "privacy": ["he"]}))
-    with pytest.raises(BadInput, match="encrypted"):
-        final_models(tmp_path)
-
-
-@pytest.mark.slow
-def test_an_attacking_site_encrypts_its_lies(encrypted, model, trained):
-    spec = "scaled:by=0.5"
-    honest, scaled = (
-        model(trained(method="fedavg", rounds=2)),
-        model(encrypted("fedavg", "local", "--behave", f"site1={spec}")),
-    )
-    weight = next(name for name, value in honest.items() if value.ndim > 1)
-    assert float((honest[weight] - scaled[weight]).abs().max()) > 1e-4
-
-
 def test_another_key_is_noticed_at_the_sites(made, other_key, own_site, tmp_path):
     """A ciphertext of another federation looks like any other to the server; what comes of it is no model."""
     site, task = own_site
@@ -484,18 +398,6 @@ def own_site(sites, key, tmp_path):
     )
     site = Site(SiteFolder(sites / "site1"), config, tmp_path / "sites/site1", "cpu", key=key)
     return site, Task(0, torch.empty(0), {})
-
-
-@pytest.mark.slow
-def test_nvflares_processes_give_what_the_local_engine_gives(encrypted, trained, model):
-    """On provisioned kits, over mutual TLS."""
-    run = encrypted("fedce", "poc")
-    assert_close(trained(rounds=2), run, model)
-    kits = run / "nvflare/fedmerit/prod_00"
-    assert not list(kits.glob("localhost/startup/client_context.tenseal"))
-    assert len(list(kits.glob("site*/startup/client_context.tenseal"))) == 3
-    assert not list(kits.glob("site*/startup/server_context.tenseal"))
-    assert verify_run(run, [run / "sites/site1" / SITE_LOG]).updates == {"site1": 2}
 
 
 @pytest.mark.slow

@@ -51,10 +51,6 @@ def test_signature_is_of_all_the_rest(run, keys):
     assert plain.signature is None
 
 
-def test_a_run_that_is_not_over_has_none(run):
-    assert read_closing(run) is None
-
-
 @pytest.mark.parametrize(
     "content",
     [

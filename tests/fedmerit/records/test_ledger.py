@@ -35,21 +35,6 @@ def test_each_record_carries_the_hash_of_the_one_before(ledger):
     assert [record["previous"] for record in records] == [GENESIS, records[0]["hash"], records[1]["hash"]]
 
 
-def test_appending_continues_the_chain_of_another_process(ledger):
-    Ledger(ledger.path).append({"round": 3})
-    assert verify(ledger.path) == 4
-
-
-def test_the_last_record(ledger, tmp_path):
-    assert ledger.last == ledger.records[-1]
-    with ledger.path.open("ab") as file:
-        file.write(b'{"round": 3')
-    assert ledger.last["round"] == 2
-    assert Ledger(tmp_path / "none.jsonl").last is None
-    (tmp_path / "none.jsonl").write_bytes(b'{"round": 0')
-    assert Ledger(tmp_path / "none.jsonl").last is None
-
-
 def test_a_follower_hears_every_record_once(ledger):
     heard = []
     follow = ledger.follower(lambda record: heard.append(record["round"]))
@@ -90,15 +75,6 @@ def test_what_a_record_and_a_follower_read_does_not_grow_with_the_chain(ledger, 
     assert verify(ledger.path) == 4
 
 
-def test_no_ledger_and_an_empty_one(tmp_path):
-    ledger = Ledger(tmp_path / "ledger.jsonl")
-    assert ledger.records == []
-    with pytest.raises(BadInput, match=r"ledger\.jsonl: file not found"):
-        verify(ledger.path)
-    ledger.path.touch()
-    assert verify(ledger.path) == 0
-
-
 def is_found(ledger, content):
     ledger.path.write_bytes(content)
     try:
@@ -116,19 +92,6 @@ def test_one_bit_changed_anywhere_is_found(ledger, every):
         for position in range(len(whole))
         for bit in (range(8) if every else [position % 8])
         if not is_found(ledger, whole[:position] + bytes([whole[position] ^ 1 << bit]) + whole[position + 1 :])
-    ]
-    assert not missed
-
-
-def test_any_byte_in_place_of_a_line_end_is_found(ledger):
-    """The last line end is left out: without it that line counts as cut short by a crash."""
-    whole = ledger.path.read_bytes()
-    ends = [position for position, byte in enumerate(whole[:-1]) if byte == ord("\n")]
-    missed = [
-        (position, byte)
-        for position in ends
-        for byte in set(range(256)) - {ord("\n")}
-        if not is_found(ledger, whole[:position] + bytes([byte]) + whole[position + 1 :])
     ]
     assert not missed
 
@@ -163,26 +126,6 @@ def test_the_chain_alone_cannot_tell_that_last_lines_were_removed(ledger):
     assert verify(ledger.path) == 2
 
 
-def test_a_record_written_again_with_its_own_hash_breaks_the_next_one(ledger):
-    lines = ledger.path.read_text().splitlines(keepends=True)
-    forged = Ledger(ledger.path.with_name("forged.jsonl"))
-    forged.append({"round": 0, "weights": {"Zürich": 0.9, "b": 0.1}, "rejected": {}})
-    ledger.path.write_text(forged.path.read_text() + "".join(lines[1:]))
-    with pytest.raises(BadInput, match="line 2: does not follow"):
-        verify(ledger.path)
-
-
-def test_a_half_written_last_line_does_not_count_and_is_dropped_by_keep(ledger):
-    whole = ledger.path.read_bytes()
-    start = whole.rindex(b"\n", 0, -1) + 1
-    for length in (1, 20, len(whole) - start - 1):
-        ledger.path.write_bytes(whole[: start + length])
-        assert [record["round"] for record in ledger.records] == [0, 1]
-        ledger.keep(2)
-        ledger.append({"round": 2})
-        assert verify(ledger.path) == 3
-
-
 def test_a_half_written_last_line_is_dropped_by_the_next_record(ledger):
     whole = ledger.path.read_bytes()
     for length in (0, 1, 40, len(whole.splitlines(keepends=True)[0]), len(whole) - 1):
@@ -198,13 +141,6 @@ def test_threads_with_ledgers_of_their_own_append_to_one_chain(ledger):
         list(pool.map(lambda number: Ledger(ledger.path).append({"round": number}), range(3, 40)))
     assert verify(ledger.path) == 40
     assert {record["round"] for record in ledger.records} == set(range(40))
-
-
-@pytest.mark.parametrize("count", [0, 1, 3])
-def test_keep(ledger, count):
-    ledger.keep(count)
-    assert verify(ledger.path) == count
-    assert [record["round"] for record in ledger.records] == list(range(count))
 
 
 def test_more_than_there_are_cannot_be_kept(ledger):
@@ -227,7 +163,7 @@ def test_a_signature_is_of_one_chain_and_one_round(signer, tmp_path):
         for round in (0, 1):
             Ledger(path, signer).append({"round": round})
         assert len(read_verified_records(path, [signer.certificate])) == 2
-    one, other = ([RecordSignature.of(record["signature"]) for record in Ledger(path).records] for path in paths)
+    one, other = ([RecordSignature.parse(record["signature"]) for record in Ledger(path).records] for path in paths)
     assert one[0].chain == one[1].chain != other[0].chain
     head = Ledger(paths[0]).last["hash"]
     assert one[1].is_signed_by([signer.certificate], 1, head)
@@ -274,15 +210,6 @@ def test_a_digest_of_a_network_is_of_every_tensor_in_whatever_order():
     assert state_digest(state) not in map(state_digest, others)
 
 
-def test_a_digest_is_of_the_float32_bytes():
-    vector = torch.tensor([0.1, 0.2])
-    assert digest(vector) == digest(vector.clone()) == digest(vector.double())
-    assert len(digest(vector)) == 64
-    changed = vector.clone()
-    changed[1] = torch.nextafter(changed[1], torch.tensor(1.0))
-    assert digest(changed) != digest(vector)
-
-
 def test_a_digest_follows_the_vector():
     vector = torch.zeros(4)
     before = digest(vector)
@@ -296,8 +223,3 @@ def test_a_digest_follows_the_vector():
         untold += 1
         assert digest(untold) == digest(torch.ones(4))
     assert digest(torch.zeros(2, 2)) == before
-
-
-def test_lines_are_plain_json(ledger):
-    for line in ledger.path.read_text().splitlines():
-        assert {"round", "weights", "rejected", "previous", "hash"} == set(json.loads(line))

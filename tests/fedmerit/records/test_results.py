@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from fedmerit.errors import BadInput
-from fedmerit.records.results import COLUMNS, QUANTITIES, ResultsFile, Row, read_results, read_run, rows_digest
+from fedmerit.records.results import COLUMNS, ResultsFile, Row, read_results, read_run, rows_digest
 
 
 def row(quantity="weight", value=0.25, site="Basel", **columns):
@@ -46,10 +46,6 @@ def test_a_digest_of_rows_is_of_what_they_say_and_not_of_the_run_or_the_machine(
         assert rows_digest(map(vars, changed)) != known
 
 
-def test_every_quantity_is_described():
-    assert all(name.isidentifier() and meaning for name, meaning in QUANTITIES.items())
-
-
 @pytest.mark.parametrize("quantity", ["score", "Dice", ""])
 def test_an_unknown_quantity_is_an_error_and_nothing_is_written(results, quantity):
     results.append([row()])
@@ -73,18 +69,6 @@ def test_what_was_written_is_read_back(results, tmp_path):
     assert table["coalition"].tolist() == ["", "", "Aarau|Basel", ""]
 
 
-@pytest.mark.parametrize("site", ["NA", "nan", "null", "None", "", "1", "a,b", 'say "x"', "Zürich"])
-def test_names_stay_text(results, tmp_path, site):
-    results.append([row(site=site)])
-    assert read_results(tmp_path)["site"].tolist() == [site]
-
-
-def test_appending_nothing_writes_the_header_alone(results, tmp_path):
-    results.append([])
-    results.append([])
-    assert len(read_results(tmp_path)) == 0
-
-
 def test_truncate_forgets_what_was_appended_after(results, tmp_path):
     assert results.size == 0
     results.append([row(value=1.0)])
@@ -96,15 +80,6 @@ def test_truncate_forgets_what_was_appended_after(results, tmp_path):
     assert read_results(tmp_path)["value"].tolist() == [1, 3]
 
 
-def test_truncate_to_what_there_is_changes_nothing(results):
-    results.truncate(0)
-    assert not results.path.exists()
-    results.append([row()])
-    before = results.path.read_bytes()
-    results.truncate(len(before))
-    assert results.path.read_bytes() == before
-
-
 def test_rows_that_a_checkpoint_knew_of_and_are_gone_are_told(results):
     results.append([row()])
     size = results.size
@@ -113,13 +88,6 @@ def test_rows_that_a_checkpoint_knew_of_and_are_gone_are_told(results):
     results.path.unlink()
     with pytest.raises(BadInput, match=r"results\.csv: 0 bytes"):
         results.truncate(size)
-
-
-def test_after_truncating_all_the_header_comes_again(results, tmp_path):
-    results.append([row(value=1.0)])
-    results.truncate(0)
-    results.append([row(value=2.0)])
-    assert read_results(tmp_path)["value"].tolist() == [2]
 
 
 @pytest.mark.parametrize(
@@ -136,13 +104,6 @@ def test_a_file_that_is_no_table_of_results(tmp_path, content, words):
     (tmp_path / "results.csv").write_bytes(content)
     with pytest.raises(BadInput, match=rf"results\.csv: .*{words}"):
         read_results(tmp_path)
-
-
-def test_a_folder_that_is_no_run(tmp_path):
-    with pytest.raises(BadInput, match=r"no results\.csv in it"):
-        read_results(tmp_path)
-    with pytest.raises(BadInput, match=r"run\.json: file not found"):
-        read_run(tmp_path)
 
 
 @pytest.mark.parametrize(

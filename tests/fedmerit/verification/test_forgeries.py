@@ -30,7 +30,7 @@ from fedmerit.trainers.monai_trainer.overlaps import COUNTS
 from fedmerit.verification.run import verify_run
 
 NOT_COUNTERSIGNED = (
-    "that the run was not closed anew: the logs of site1, site2, site3 do not say how it was when it ended"
+    "that the run was not closed again: the logs of site1, site2, site3 do not say how it was when it ended"
 )
 SITES, SERVER, ADMIN, ROUNDS = ("site1", "site2", "site3"), "fl.example.org", "admin@example.org", 3
 
@@ -128,16 +128,9 @@ def test_run_and_all_logs_agree_and_nothing_is_left_open(signed, keys):
     assert found.signer.startswith(f"O=org,CN={SERVER}")
 
 
-def test_every_record_of_a_log_is_vouched_for_by_the_server_and_signed_by_the_site(signed):
-    for log in logs(signed):
-        for entry in lines_of(log):
-            assert "signature" in entry
-            assert ("vouched" in entry) == (entry["round"] > 0)
-
-
 def test_what_is_missing_is_said(fedmerit, signed, keys):
     told = " ".join(fedmerit("verify", signed, "--certificate", keys.root).stdout.split())
-    assert "not shown: that the server told all sites the same" in told
+    assert "not shown: that the server sent all sites the same" in told
     assert "the logs of site1, site2, site3 are missing (--site-log)" in told
     assert "--certificate takes the rootCA.pem" in " ".join(verify_run(signed).unproven)
 
@@ -244,7 +237,7 @@ def test_rollback_is_found(run, keys):
     """A run that went on from an earlier round, to another end, with all its owner's keys."""
     forged(run, keys.signer(SERVER))
     assert verify_run(run, trust=keys.trust).records == ROUNDS
-    with pytest.raises(BadInput, match=r"line 3: the server said its ledger ended with \w+; .*line 2, has"):
+    with pytest.raises(BadInput, match=r"line 3: the server said its .*line 2, has \w+; the server signed that$"):
         verify_run(run, [log_of(run, "site1")], keys.trust)
 
 
@@ -265,7 +258,7 @@ def test_server_that_told_two_sites_two_stories_is_found_and_convicted(run, keys
     rewritten(
         log_of(run, "site3"), lambda lines: [one.update(lie) for one in lines if one["round"]], keys.signer("site3")
     )
-    with pytest.raises(BadInput, match="the server signed one of them alone"):
+    with pytest.raises(BadInput, match="the server signed only one of them"):
         verify_run(run, logs(run), keys.trust)
 
 
@@ -292,12 +285,6 @@ def test_site_that_writes_down_an_earlier_record_for_a_round_convicts_nobody_but
     lie(other.last["hash"], other.last["signature"])
     with pytest.raises(BadInput, match="the server signed both, of two chains: one log is of another run, or it keeps"):
         verify_run(run, logs(run), keys.trust)
-
-
-def test_rollback_is_told_to_be_the_servers_where_it_signed_both(run, keys):
-    forged(run, keys.signer(SERVER))
-    with pytest.raises(BadInput, match=r"line 2, has \w+; the server signed that$"):
-        verify_run(run, [log_of(run, "site1")], keys.trust)
 
 
 # Of sites' logs
@@ -361,6 +348,7 @@ def test_log_whose_end_the_closing_record_does_not_have_is_said_to_be_open(run, 
     ("file", "change"),
     [
         ("results.csv", lambda content: content.replace(b"true_positives,", b"true_positives,1", 1)),
+        (CROSS_SITE.as_posix(), lambda content: b"{}"),
         ("run.json", lambda content: content + b" "),
         ("models/global.pt", lambda content: content[:-1] + bytes([content[-1] ^ 1])),
     ],
@@ -368,39 +356,6 @@ def test_log_whose_end_the_closing_record_does_not_have_is_said_to_be_open(run, 
 def test_edited_file_is_found(run, keys, file, change):
     (run / file).write_bytes(change((run / file).read_bytes()))
     with pytest.raises(BadInput, match=f"{file}: was changed after the run"):
-        verify_run(run, trust=keys.trust)
-
-
-def test_model_removed_or_put_there_is_found(run, keys):
-    shutil.move(run / "models/global.pt", run / "models/other.pt")
-    with pytest.raises(BadInput, match=r"global\.pt: is missing"):
-        verify_run(run, trust=keys.trust)
-    shutil.copy(run / "models/other.pt", run / "models/global.pt")
-    with pytest.raises(BadInput, match=r"other\.pt: was put there after the run"):
-        verify_run(run, trust=keys.trust)
-
-
-def test_closing_record_removed_or_changed_is_found(run, keys):
-    content = json.loads((run / CLOSING).read_text())
-    write_json(run / CLOSING, content | {"site_logs": {}})
-    with pytest.raises(BadInput, match=r"closing\.json: its signature is not the server's"):
-        verify_run(run, trust=keys.trust)
-    write_json(run / CLOSING, content | {"signature": None})
-    with pytest.raises(BadInput, match=r"closing\.json: it is not signed"):
-        verify_run(run, trust=keys.trust)
-    (run / CLOSING).unlink()
-    with pytest.raises(BadInput, match=r"closing\.json: file not found"):
-        verify_run(run, trust=keys.trust)
-
-
-@pytest.mark.parametrize("quantity", ["weight", "contribution"])
-def test_server_that_edits_a_table_and_closes_anew_contradicts_its_ledger(run, keys, quantity):
-    lines = (run / "results.csv").read_text().splitlines(keepends=True)
-    place = next(i for i, line in enumerate(lines) if f",{quantity}," in line)
-    lines[place] = lines[place].rsplit(",", 1)[0] + ",0.77\n"
-    (run / "results.csv").write_text("".join(lines))
-    closed_anew(run, keys.signer(SERVER))
-    with pytest.raises(BadInput, match=f"{quantity} of site1 in round 0 is 0.77, the ledger has"):
         verify_run(run, trust=keys.trust)
 
 
@@ -425,17 +380,6 @@ def test_server_that_edits_dice_and_closes_anew_contradicts_ledger_or_site(run, 
     closed_anew(run, keys.signer(SERVER))
     with pytest.raises(BadInput, match=words):
         verify_run(run, [log_of(run, "site1")], keys.trust)
-
-
-def test_dice_that_is_not_of_its_voxels_is_found(run, keys):
-    path = run / "results.csv"
-    lines = path.read_text().splitlines(keepends=True)
-    place = next(i for i, line in enumerate(lines) if ",testing," in line and ",dice," in line)
-    lines[place] = lines[place].rsplit(",", 1)[0] + ",0.999\n"
-    path.write_text("".join(lines))
-    closed_anew(run, keys.signer(SERVER))
-    with pytest.raises(BadInput, match=r"its voxels give"):
-        verify_run(run, trust=keys.trust)
 
 
 def edited(run: Path, signer: Signer, change: Callable[[dict[str, str]], list[dict[str, str]]]) -> None:
@@ -474,6 +418,8 @@ def replaced(quantity: str, value: str) -> Callable[[dict[str, str]], list[dict[
         (without_voxels, "site1 in round 2, testing case 0+, .*: lacks true_positives, false_positives, false_neg"),
         (doubled("dice", "testing"), r"has dice of site1 in round 2, testing case 0+, \w+ twice"),
         (doubled("weight", ""), "has weight of site1 in round 0 twice"),
+        (replaced("weight", "0.77"), "weight of site1 in round 0 is 0.77, the ledger has"),
+        (replaced("contribution", "0.77"), "contribution of site1 in round 0 is 0.77, the ledger has"),
         (replaced("reputation", "0.01"), "rows of round 0 are not those that the ledger has a digest of"),
         (replaced("train_loss", "0.01"), "rows of round 0 are not those that the ledger has a digest of"),
         (replaced("repeated", "1"), "repeated of site1 in round 0 is 1.0, the ledger has 0.0"),
@@ -548,13 +494,13 @@ def test_run_closed_anew_is_found_by_what_any_site_was_told_when_it_ended(run, k
     before = read_closing(run)
     edited(run, keys.signer(SERVER), change)
     assert read_closing(run) != before
-    words = r"closing\.json: was closed anew since; by .*line 7, site3 was told another .*, and the server signed that"
+    words = r"closing\.json: was closed again since; by .*line 7, site3 noted another .*, and the server signed that"
     with pytest.raises(BadInput, match=words):
         verify_run(run, [log_of(run, "site3")], keys.trust)
     (run / CLOSING).unlink()
     (run / "checkpoint.pt").unlink()
     shutil.rmtree(run / "models")
-    with pytest.raises(BadInput, match=r"closing\.json: is missing; by .*site3 was told another"):
+    with pytest.raises(BadInput, match=r"closing\.json: is missing; by .*site3 noted another"):
         verify_run(run, [log_of(run, "site3")], keys.trust)
 
 
@@ -585,22 +531,8 @@ def test_site_that_makes_up_how_the_run_was_closed_convicts_nobody(run, keys, to
         with pytest.raises(BadInput, match=words):
             verify_run(run, logs(run), keys.trust)
     else:
-        told_of = "that the run was not closed anew: the logs of site2 do not say how it was when it ended"
+        told_of = "that the run was not closed again: the logs of site2 do not say how it was when it ended"
         assert verify_run(run, logs(run), keys.trust).unproven == (told_of,)
-
-
-def test_values_and_the_matrix_of_tests_are_of_the_closing_record_too(run, keys):
-    file = run / "cross_site_val/cross_val_results.json"
-    file.write_text("{}")
-    with pytest.raises(BadInput, match=r"cross_val_results\.json: was changed after the run"):
-        verify_run(run, trust=keys.trust)
-
-
-def test_results_that_are_gone_are_missed(run, keys):
-    (run / "results.csv").unlink()
-    closed_anew(run, keys.signer(SERVER))
-    with pytest.raises(BadInput, match=r"results\.csv: file not found; every run that came to its end has one"):
-        verify_run(run, trust=keys.trust)
 
 
 @pytest.mark.parametrize("rewrites", [False, True])
@@ -615,40 +547,3 @@ def test_final_model_swapped_by_the_server_is_found(run, keys, rewrites):
     closed_anew(run, keys.signer(SERVER))
     with pytest.raises(BadInput, match=r"global\.pt: is not the model (that|of line 3 of) .*it was swapped or changed"):
         verify_run(run, trust=keys.trust)
-
-
-# Ledgers that are chained well and say what no ledger says
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        (lambda one: one.update(weights=[1]), r"weights is \[1\], expected an object, in it by name a number"),
-        (lambda one: one.update(of="x"), "of is 'x', expected a whole number"),
-        (lambda one: one.update(of=float("inf")), "of is inf, expected a whole number"),
-        (lambda one: one.pop("participants"), "lacks participants, expected a list, in it a text"),
-    ],
-)
-def test_malformed_ledger_is_named(fedmerit, run, keys, change, words):
-    rewritten(run / "ledger.jsonl", lambda lines: [change(one) for one in lines], keys.signer(SERVER))
-    closed_anew(run, keys.signer(SERVER))
-    with pytest.raises(BadInput, match=rf"ledger\.jsonl, line 1: not the record of a round: {words}"):
-        verify_run(run, logs(run), keys.trust)
-    assert fedmerit("verify", run).exit_code == 2
-
-
-def test_json_that_is_too_deep_is_named(run):
-    deep = "[" * 200_000
-    for name, words in (
-        (CLOSING, "not readable as JSON"),
-        ("ledger.jsonl", "line 1: not a"),
-    ):
-        whole = (run / name).read_text()
-        (run / name).write_text(deep + "\n")
-        with pytest.raises(BadInput, match=words):
-            verify_run(run)
-        (run / name).write_text(whole)
-    nested = json.loads("[" * 400 + "]" * 400)
-    rewritten(run / "ledger.jsonl", lambda lines: lines[0].update(weights=nested))
-    with pytest.raises(BadInput, match=r"line 1: not the record of a round: weights is \[\[\["):
-        verify_run(run)

@@ -249,5 +249,5 @@ def test_no_patient_is_known_outside_the_site(own_sites, tmp_path):
 
 def test_that_a_closing_was_noted_leaves_as_a_yes_and_nothing_else():
     assert clear_answer({}, {"countersigned": True})[1] == {"countersigned": True}
-    with pytest.raises(Withheld, match="in the place of a yes"):
+    with pytest.raises(Withheld, match="instead of a yes"):
         clear_answer({}, {"countersigned": "a patient's name"})

@@ -1,7 +1,6 @@
 """A curious server: how often it may have models tried on a site's images."""
 
 import json
-from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -171,42 +170,6 @@ def test_importance_is_of_the_kind_that_the_runs_settings_say(allocated, monkeyp
     assert isinstance(allocated.answer(neurons(allocated.config)), Importance)
 
 
-def test_importance_has_a_count_of_its_own(allocated, monkeypatch):
-    monkeypatch.setitem(allocated.folder.splits, SERVER_SPLIT, allocated.folder.cases("validation"))
-    for seed in range(REPEATS):
-        assert isinstance(allocated.answer(neurons(allocated.config, seed=seed)), Importance)
-    assert allocated.answer(neurons(allocated.config, seed=REPEATS)) == Failure(OVER_BUDGET)
-    assert isinstance(allocated.answer(neurons(allocated.config)), Importance)  # it has that answer
-
-
-def test_nothing_is_measured_where_all_neurons_count_alike():
-    plan = tiny_plan("fedsac", 4, importance="equal")
-    with pytest.raises(Refused, match="fedsac needs none"):
-        require_within_budget(neurons(plan, order="equal", images=0), "new", plan, 3, [])
-
-
-@pytest.mark.parametrize("bins", [10, 100_000])
-@pytest.mark.parametrize("round", [0, ROUNDS])
-def test_losses_are_for_methods_that_need_them(site, config, bins, round):
-    task = replace(models(config, 1, split="testing" if round else "validation", round=round), bins=bins)
-    assert begun(site).answer(task) == Failure(NOT_NEEDED)
-    assert f"losses in {bins} bins of images of the {task.split} split" in log_of(site)[-1]["reason"]
-
-
-@pytest.mark.parametrize(
-    ("split", "bins", "given"), [(SERVER_SPLIT, 10, True), (SERVER_SPLIT, 11, False), ("validation", 10, False)]
-)
-def test_losses_are_in_the_methods_bins_on_the_split_that_it_needs(split, bins, given):
-    plan = tiny_plan("fedave", ROUNDS)
-    task = replace(models(plan, 1, split=split, round=0), bins=bins)
-    with (
-        nullcontext()
-        if given
-        else pytest.raises(Refused, match=f"fedave needs {10 if split == SERVER_SPLIT else 'none'} there")
-    ):
-        require_within_budget(task, "new", plan, 3, [])
-
-
 def test_a_task_in_which_the_site_has_another_part_is_another_question(config):
     """FedCE tells the error without the site's part, which the weight says."""
     task = models(config, 2)
@@ -229,25 +192,6 @@ def test_a_task_in_which_the_site_has_another_part_is_another_question(config):
     ]
     assert len({question_digest(other, one.parameters) for other in others}) == len(others)
     assert question_digest(replace(one, ledger="told anew"), one.parameters) == question_digest(one, one.parameters)
-
-
-def test_fedces_errors_without_a_site_are_as_many_as_the_budget(sites, tmp_path):
-    plan = tiny_plan("fedce", 3)
-    site = begun(Site(open_sites(sites)[0], plan, tmp_path / "memory", "cpu", participants=NAMES))
-    task = models(plan, 1)
-    weights = [0.1 * number for number in range(1, REPEATS + 2)]
-    asked = [Task(1, task.models[0], task.buffers[0], weight=weight, data_share=0.3) for weight in weights]
-    answers = [site.answer(one) for one in asked]
-    assert len({answer.values["minus_error"] for answer in answers[:REPEATS]}) == REPEATS
-    assert answers[REPEATS] == Failure(OVER_BUDGET)
-
-
-def test_statistics_of_training_images_where_the_run_has_another_rule(site, config):
-    task = models(config, 1, split="training", round=0)
-    estimate = Evaluation(
-        0, "training", task.models, task.mixtures, task.buffers, task.shares, purpose=Purpose.ESTIMATE
-    )
-    assert site.answer(estimate) == Failure(NOT_FOR_OTHERS)
 
 
 def test_statistics_are_of_training_images_by_no_other_name():
@@ -309,24 +253,6 @@ def test_models_in_the_place_of_peers_are_counted(sites, tmp_path):
     assert isinstance(site.answer(told(0, 1)), Reply)  # it has that answer
 
 
-def test_statistics_tell_questions_apart(config):
-    """The same parameters with other BatchNorm statistics are another model."""
-    done = [{"round": 0, "work": "train", "question": str(number)} for number in range(REPEATS)]
-    task = models(config, 1)
-    training = Task(0, task.models[0], task.buffers[0])
-    require_within_budget(training, "0", config, 3, done)
-    with pytest.raises(Refused):
-        require_within_budget(training, "new", config, 3, done)
-
-
-def test_peer_of_no_part_in_the_run_gets_no_model(sites, tmp_path):
-    config = tiny_plan("cycle", ROUNDS, exchange="peer", warmup_by="own", warmup=1, R=2)
-    site = Site(open_sites(sites)[0], config, tmp_path / "memory", "cpu", participants=NAMES)
-    assert site.give_model("stranger", 0) is None
-    assert not (site.memory.path / SITE_LOG).exists()
-    assert any(site.give_model("site2", round) for round in (0,))
-
-
 @pytest.fixture
 def capped(config, sites, tmp_path):
     """A site whose operator caps evaluations."""
@@ -342,16 +268,3 @@ def test_an_operator_allows_fewer_models_than_the_run_needs(capped, config):
     assert isinstance(site.answer(two), Evaluated)
     assert site.answer(models(config, 1, seed=2)) == Failure(OVER_CAP)
     assert isinstance(site.answer(two), Evaluated)  # it has that answer
-
-
-def test_a_cap_counts_the_model_that_is_trained_from(capped, config):
-    site, task = capped({"validation": 1}), models(config, 2)
-    assert isinstance(site.answer(Task(0, task.models[0], task.buffers[0])), Reply)
-    assert site.answer(Task(0, task.models[1], task.buffers[0])) == Failure(OVER_CAP)
-
-
-def test_a_high_cap_raises_nothing(capped, config):
-    site = capped({"testing": 1000, "training": 1000})
-    needed = allowance(config, "testing", ROUNDS, len(NAMES))
-    assert site.answer(models(config, REPEATS * needed + 1)) == Failure(OVER_BUDGET)
-    assert site.answer(models(config, 1, split="training")) == Failure(NOT_FOR_OTHERS)

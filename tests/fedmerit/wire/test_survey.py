@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from fedmerit.wire.survey import QUANTITIES, Question, Survey, Surveyed, Tally, find_quantity, mask_small_bins
+from fedmerit.wire.survey import Question, Survey, Surveyed, Tally, find_quantity, mask_small_bins
 
 TABLES = arrays.arrays(np.int64, st.tuples(st.integers(2, 12), st.integers(1, 6)), elements=st.integers(0, 3))
 
@@ -26,14 +26,6 @@ def test_no_bin_and_no_rest_of_all_bins_is_of_fewer_patients(table, floor):
     assert np.array_equal(np.array(tally.voxels), np.where(shown, table.sum(axis=0), 0))
 
 
-def test_a_bin_that_the_total_would_tell_takes_the_smallest_other_with_it():
-    table = np.zeros((17, 4), np.int64)
-    for patient, place in enumerate([0] * 9 + [1] * 6 + [2] * 2):
-        table[patient, place] = 1
-    assert mask_small_bins(table, 5).patients == (9, 0, 0, 0)  # 6 alone would say that 2 lie elsewhere
-    assert mask_small_bins(table, 2).patients == (9, 6, 2, 0)
-
-
 def test_what_is_left_out_keeps_to_the_floor_too():
     """Of 16 patients 9 and 5 are shown, so that 2 lie elsewhere: by a floor of 2 that may be told, by 5 it may not."""
     table = np.zeros((16, 4), np.int64)
@@ -44,12 +36,6 @@ def test_what_is_left_out_keeps_to_the_floor_too():
     for floor, below in ((2, False), (3, True), (5, True)):
         assert Surveyed(16, 16, {"x": tally}, 2).below(floor) == below
     assert not Surveyed(16, 16, {"x": mask_small_bins(table, 5)}, 5).below(5)
-
-
-def test_every_quantity_has_bins_that_rise():
-    for name, quantity in QUANTITIES.items():
-        assert list(quantity.edges) == sorted(set(quantity.edges)), name
-    assert np.allclose(np.diff(QUANTITIES["intensity"].edges), 0.25)  # counted as bins of one width
 
 
 @pytest.mark.parametrize("name", ["volume", "area ", "patients", "intensity x", "slices 3", ""])

@@ -127,7 +127,7 @@ def test_what_is_missing_is_named_with_the_command_that_makes_it(tmp_path: Path)
     with pytest.raises(BadInput, match=r"empty: results.csv holds no result yet.*fedmerit run"):
         open_runs([empty])
     (empty / "results.csv").unlink()
-    with pytest.raises(BadInput, match=r"empty: no results.csv in it, no round is over; go on with .*--resume"):
+    with pytest.raises(BadInput, match=r"empty: no results.csv in it, no round is complete; continue with .*--resume"):
         open_runs([empty])
     (empty / "run.json").write_text("{}")
     with pytest.raises(BadInput, match=r"run.json: lacks run, method"):

@@ -1,11 +1,11 @@
-"""What a machine's preflight says: one line for each thing that it looked at."""
+"""What a machine's preflight reports: one line for each check."""
 
 from dataclasses import dataclass
 from enum import StrEnum
 
 
 class State(StrEnum):
-    """How a line of the preflight is: fine, worth a look, or in the way."""
+    """How a line of the preflight is: fine, a warning, or a failure."""
 
     ok = "ok"
     warn = "warn"
@@ -14,26 +14,26 @@ class State(StrEnum):
 
 @dataclass(frozen=True)
 class CheckResult:
-    """One thing that was looked at."""
+    """The result of one check."""
 
     what: str
     state: State
-    told: str
+    message: str
 
 
 Finding = tuple[State, str]
 
 
-def ok(told: str) -> Finding:
+def ok(message: str) -> Finding:
     """Fine."""
-    return State.ok, told
+    return State.ok, message
 
 
-def warn(told: str) -> Finding:
-    """Worth a look."""
-    return State.warn, told
+def warn(message: str) -> Finding:
+    """A warning."""
+    return State.warn, message
 
 
-def fail(told: str) -> Finding:
-    """In the way."""
-    return State.fail, told
+def fail(message: str) -> Finding:
+    """A failure."""
+    return State.fail, message

@@ -15,17 +15,18 @@ from nvflare.lighter.constants import ProvFileName
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json
 from fedmerit.flare.deploy.check_result import Finding, fail, ok, warn
-from fedmerit.flare.deploy.kits import REFUSED, allows_surveys, class_path, name_of, read_kind, read_manifest
+from fedmerit.flare.deploy.kits import REFUSED, allows_surveys, class_path, read_kind, read_manifest, read_name
 from fedmerit.flare.deploy.provision import VERSIONS_FILE
 from fedmerit.flare.egress import EgressFilter
 from fedmerit.flare.recipe import build_site_policy
-from fedmerit.plugins import approvable, refusal
+from fedmerit.plugin_references import refusal
+from fedmerit.plugins import approvable
 from fedmerit.records.certificates import certificate_name as name_of_certificate
 from fedmerit.records.ciphertexts import open_context
 from fedmerit.trainers.monai_trainer.machine_settings import ALL_PARTS, PARTS
 
 EXACT = ("fedmerit", "nvflare")  # packages whose version has to be the project's; others may change the last digits
-SOON = timedelta(days=30)  # a certificate that ends within this is told
+SOON = timedelta(days=30)  # before a certificate ends the preflight warns
 GATE_DOCS = "docs/privacy.md, what enforces the list"
 CERTIFICATES = {"server": "server", "client": "client", "admin": "client"}  # basename of the files, by kind of kit
 
@@ -47,8 +48,8 @@ def versions(kit: Path) -> Iterator[Finding]:
         if found != wanted:
             different.append((name, found, wanted))
     for name, found, wanted in different:
-        told = f"{name} {found} is installed, the project has {wanted}: pip install {name}=={wanted}"
-        yield (fail if name in EXACT or found == "none" else warn)(told)
+        message = f"{name} {found} is installed, the project has {wanted}: pip install {name}=={wanted}"
+        yield (fail if name in EXACT or found == "none" else warn)(message)
     if not different:
         yield ok(", ".join(f"{name} {value}" for name, value in expected.items()))
 
@@ -63,7 +64,7 @@ def certificate(kit: Path, kind: str) -> Iterator[Finding]:
     except (OSError, ValueError, TypeError) as error:
         yield fail(f"{startup}: {base}.crt, {base}.key or rootCA.pem cannot be read ({error}); unpack the kit again")
         return
-    flaws = [*_find_certificate_faults(own, root, key, name_of(kit))]
+    flaws = [*_find_certificate_faults(own, root, key, read_name(kit))]
     yield from map(fail, flaws)
     yield from _is_readable_by_others(startup / f"{base}.key")
     last = min(own.not_valid_after_utc, root.not_valid_after_utc)
@@ -72,7 +73,7 @@ def certificate(kit: Path, kind: str) -> Iterator[Finding]:
     if last - datetime.now(UTC) < SOON:
         yield warn(f"ends on {last:%Y-%m-%d}; ask the coordinator before that to renew it (`fedmerit deploy renew`)")
     else:
-        yield ok(f"of {name_of(kit)}, valid until {last:%Y-%m-%d}")
+        yield ok(f"of {read_name(kit)}, valid until {last:%Y-%m-%d}")
 
 
 def _is_readable_by_others(key: Path) -> Iterator[Finding]:
@@ -135,7 +136,7 @@ def policy(kit: Path) -> Iterator[Finding]:
 
 
 def gate(kit: Path) -> Iterator[Finding]:
-    """What a site's own privacy.json lets pass: the gate, last in every scope that jobs get, as strict as it is."""
+    """What a site's own privacy.json lets pass: the gate, last in every scope that jobs get, and how strict it is."""
     path = kit / "local" / "privacy.json"
     again = f"move it away and run `fedmerit deploy site` for this kit again, or mend it: {GATE_DOCS}"
     try:
@@ -147,7 +148,7 @@ def gate(kit: Path) -> Iterator[Finding]:
                 yield warn(f"{path}: scope {name} does not end with the gate, {class_path(EgressFilter)}; {again}")
                 continue
             last = EgressFilter(**filters[-1].get("args", {}))
-            strict = ["encrypted updates alone"] if last.encrypted else []
+            strict = ["only encrypted updates"] if last.encrypted else []
             strict += [f"{last.decimals} decimals", f"surveys of {last.least} patients and more"]
             before = [str(one["path"]).rpartition(".")[2] for one in filters[:-1]]
             yield ok(f"{', '.join(strict)}{'; before it ' + ', '.join(before) if before else ''}")

@@ -15,7 +15,7 @@ from fedmerit.files import read_json, write_json
 from fedmerit.flare.deploy.validator import ClassValidator
 from fedmerit.flare.egress import EgressFilter
 from fedmerit.flare.recipe import build_site_policy, survey_classes
-from fedmerit.plugins import Reference
+from fedmerit.plugin_references import Reference
 from fedmerit.trainers.monai_trainer.data import SiteFolder, open_sites
 from fedmerit.trainers.monai_trainer.machine_settings import (
     ALL_PARTS,
@@ -38,12 +38,12 @@ REFUSED = (BYOC, "shell_commands", "server-predeployed-flwr")  # to everyone: fo
 KEPT_SETTINGS = (
     PARTS,
     "evaluations",
-)  # of the manifest, where a kit is made ready once more: what its operator decided before
+)  # of the manifest: what its operator decided stays when a kit is made ready again
 UNWANTED = {"site_log_streamer"}  # components of NVFlare's default that would send a site's error log to the server
 
 
 def read_kind(kit: Path) -> str:
-    """``"server"``, ``"client"`` or ``"admin"``; `BadInput` where the folder is no startup kit."""
+    """``"server"``, ``"client"`` or ``"admin"``; `BadInput` if the folder is no startup kit."""
     for kind in ("server", "client", "admin"):
         if (kit / "startup" / f"fed_{kind}.json").is_file():
             return kind
@@ -51,7 +51,7 @@ def read_kind(kit: Path) -> str:
 
 
 def require_kind(kit: Path, kind: str) -> Mapping[str, Any]:
-    """startup/fed_KIND.json of a kit; `BadInput` where the kit is of another kind."""
+    """startup/fed_KIND.json of a kit; `BadInput` if the kit is of another kind."""
     found = read_kind(kit)
     if found != kind:
         words = {"server": "the server", "client": "a site", "admin": "an admin"}
@@ -60,7 +60,7 @@ def require_kind(kit: Path, kind: str) -> Mapping[str, Any]:
     return content
 
 
-def name_of(kit: Path) -> str:
+def read_name(kit: Path) -> str:
     """Of the participant that the kit belongs to, as the server knows it."""
     kind = read_kind(kit)
     content = read_json(kit / "startup" / f"fed_{kind}.json")
@@ -104,7 +104,7 @@ def prepare_site(
         BadInput: the kit is no site's, the folder is not the site's, the device is not there, or caps are none.
     """
     require_kind(kit, "client")
-    site, opened = name_of(kit), SiteFolder(folder)
+    site, opened = read_name(kit), SiteFolder(folder)
     if opened.name != site:
         raise BadInput(f"{folder}: holds site {opened.name!r}, the kit is that of {site!r}; the names have to agree")
     opened.require_cases()
@@ -134,7 +134,7 @@ def prepare_server(
     Args:
         kit: the unpacked startup kit.
         server_sites: folder of site folders of the server's own, for methods that evaluate there.
-        runs: folder for the run folders, each by its job's id; ``runs`` in the kit where not given.
+        runs: folder for the run folders, each by its job's id; ``runs`` in the kit if not given.
         device: of the server's own evaluation.
         byoc: as of `prepare_site`.
         settings: others of `fedmerit.trainers.monai_trainer.machine_settings.MANIFEST_SETTINGS`.
@@ -161,7 +161,7 @@ def prepare_server(
 
 
 def read_manifest(kit: Path) -> Mapping[str, Any]:
-    """What `prepare_site` or `prepare_server` wrote; `BadInput` where neither was run."""
+    """What `prepare_site` or `prepare_server` wrote; `BadInput` if neither was run."""
     path = kit / "local" / MANIFEST
     if not path.exists():
         raise BadInput(f"{path}: file not found; run `fedmerit deploy site` or `fedmerit deploy server` for this kit")
@@ -186,7 +186,7 @@ def _allows_surveys_now(kit: Path) -> bool:
 
 
 def _write(kit: Path, resources: dict[str, Any], byoc: bool, surveys: bool = True) -> None:
-    """What of NVFlare's files in local/ decides who may do what here, with the classes of FedMerit's jobs alone."""
+    """What of NVFlare's files in local/ decides who may do what here, with only the classes of FedMerit's jobs."""
     local, kind = kit / "local", read_kind(kit)
     kit.chmod(stat.S_IRWXU)  # what runs write below tells of images, or is trained on them; unpacking may open a kit
     config = JobConstants.SERVER_JOB_CONFIG if kind == "server" else JobConstants.CLIENT_JOB_CONFIG
@@ -207,7 +207,7 @@ def class_path(kind: type) -> str:
 
 
 def _authorization(policy: Mapping[str, Any], byoc: bool) -> dict[str, Any]:
-    """NVFlare's default policy without foreign code and shells, whoever asks."""
+    """NVFlare's default policy without code of others and shells, for every role."""
     permissions: dict[str, Any] = json.loads(json.dumps(policy["permissions"]))
     for role, rights in permissions.items():
         named = dict.fromkeys((*RIGHTS, BYOC), rights) if isinstance(rights, str) else rights

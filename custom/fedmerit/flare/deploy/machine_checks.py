@@ -111,8 +111,8 @@ def evaluations(setting: str) -> Iterator[Finding]:
     except BadInput as error:
         yield fail(f"{error}; run `fedmerit deploy site` with another --evaluations")
         return
-    told = ", ".join(f"{number} models a round on {split}" for split, number in caps.items())
-    yield ok(f"at most {told}" if told else "as many models a round as the run needs; --evaluations caps them")
+    text = ", ".join(f"{number} models a round on {split}" for split, number in caps.items())
+    yield ok(f"at most {text}" if text else "as many models a round as the run needs; --evaluations caps them")
 
 
 def disk(kit: Path) -> Iterator[Finding]:
@@ -126,8 +126,8 @@ def memory() -> Iterator[Finding]:
 
 
 def _check_amount(amount: int, limits: tuple[int, int], what: str, advice: str) -> Finding:
-    told = f"{amount / GIB:.1f} GiB {what}"
+    text = f"{amount / GIB:.1f} GiB {what}"
     if amount >= limits[1] * GIB:
-        return ok(told)
+        return ok(text)
     least = limits[0] if amount < limits[0] * GIB else limits[1]
-    return (fail if amount < limits[0] * GIB else warn)(f"{told}, expected {least} or more; {advice}")
+    return (fail if amount < limits[0] * GIB else warn)(f"{text}, expected {least} or more; {advice}")

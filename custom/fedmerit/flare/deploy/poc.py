@@ -46,17 +46,17 @@ def run_poc(
     server_sites: str | None = None,
     attacks: Mapping[str, str] | None = None,
 ) -> None:
-    """Run, or go on with, ``run`` on a federation of processes that is made for it, and ended behind it.
+    """Run, or resume, ``run`` on a federation of processes that is made for it and ended afterwards.
 
     Args:
-        config: the run, as in run.json.
+        config: the run, of the run folder's run.json.
         folders: the sites.
         run: the run folder, with run.json; the federation lies in ``run/nvflare``.
         devices: setting as `fedmerit.trainers.monai_trainer.machine_settings.configured_device` reads it.
         on_round: called with every round's ledger record.
         lock: file descriptor that holds the run folder until all processes have ended.
-        server_sites: folder of the server's own site folders, where it has any.
-        attacks: by site name, the spec of what it does in the place of honest rounds.
+        server_sites: folder of the server's own site folders, if it has any.
+        attacks: by site name, the spec of its attack.
 
     Raises:
         RunFailed: the job ended before the run did; judged by the run folder, not by what NVFlare says.
@@ -67,7 +67,7 @@ def run_poc(
         _clear(workspace)
         own_sites = Path(server_sites) if server_sites else None
         info, job_folder = read_json(run / "run.json"), workspace / "job"
-        more = {name: info.get(name, []) for name in ("privacy", "track")}
+        more = {name: info[name] for name in ("privacy", "track")}
         keys = run / KEYS if HE in more["privacy"] else None  # they outlive the kits: what is encrypted has to be read
         admin, others = make_federation(workspace, run, folders, devices, own_sites, attacks or {}, keys)
         for kit in others:  # this machine is the user's own
@@ -80,7 +80,7 @@ def run_poc(
                 opened = stack.enter_context(session.session(admin, TIMEOUT_SECONDS))
                 session.wait_for_sites(opened, [folder.name for folder in folders], TIMEOUT_SECONDS)
                 job = session.submit(opened, job_folder)
-                while not session.has_job_ended(session.job(opened, job)):  # once it is closed, sites are told how
+                while not session.has_job_ended(session.job(opened, job)):  # after it is closed, the sites learn how
                     for _ in range(LOOKS):
                         follow()
                         time.sleep(POLL)
@@ -105,11 +105,11 @@ def make_federation(
 
     Args:
         workspace: new folder for it.
-        run: the run folder of server and sites; every job's own, in its kit, where None.
+        run: the run folder of server and sites; every job's own, in its kit, if None.
         folders: the sites.
         devices: setting as `fedmerit.trainers.monai_trainer.machine_settings.configured_device` reads it.
-        server_sites: folder of the server's own site folders, where it has any.
-        attacks: by site name, what it does in the place of honest rounds.
+        server_sites: folder of the server's own site folders, if it has any.
+        attacks: by site name, its attack.
         keys: folder of the contexts of encrypted runs; None: the kits get none.
 
     Returns:
@@ -132,7 +132,7 @@ def make_federation(
 
 
 def _clear(workspace: Path) -> None:
-    """Forget the federation of a process that was killed, but for its keys: what they signed stays theirs."""
+    """Delete the federation of a process that was killed, except its keys: what they signed stays theirs."""
     for path in (*workspace.glob("*/*"), *workspace.glob("*")):
         if path.name == STATE or any(path.glob(STATE)):
             continue

@@ -1,11 +1,11 @@
-"""Is this machine ready? Every line says what was looked at, how it is, and what to do about it."""
+"""The preflight of a machine: every line says what was checked, the result, and what to do about it."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from fedmerit.flare.deploy import kit_checks, machine_checks
 from fedmerit.flare.deploy.check_result import CheckResult, Finding
-from fedmerit.flare.deploy.kits import name_of, read_kind, read_manifest
+from fedmerit.flare.deploy.kits import read_kind, read_manifest, read_name
 
 
 def preflight(kit: Path, offline: bool = False) -> list[CheckResult]:
@@ -28,7 +28,7 @@ def preflight(kit: Path, offline: bool = False) -> list[CheckResult]:
         ("parts of others", lambda: kit_checks.parts(kit)),
         ("encryption", lambda: kit_checks.encryption(kit, kind)),
         ("server", lambda: machine_checks.ports(kit) if kind == "server" else machine_checks.server(kit, offline)),
-        ("device", lambda: machine_checks.device(manifest.get("device", "auto"), name_of(kit))),
+        ("device", lambda: machine_checks.device(manifest.get("device", "auto"), read_name(kit))),
         *(
             [("evaluations", lambda: machine_checks.evaluations(manifest.get("evaluations", "")))]
             if kind == "client"
@@ -37,4 +37,4 @@ def preflight(kit: Path, offline: bool = False) -> list[CheckResult]:
         ("disk", lambda: machine_checks.disk(kit)),
         ("memory", machine_checks.memory),
     ]
-    return [CheckResult(what, state, told) for what, check in checks for state, told in check()]
+    return [CheckResult(what, state, message) for what, check in checks for state, message in check()]

@@ -1,7 +1,7 @@
 """Processes of startup kits on this machine: start them by their own scripts, find them, end them.
 
 ``python -m fedmerit.flare.deploy.processes FOLDER`` is the guard: it ends everything that runs from kits below the
-folder as soon as whoever started it closes its standard input, be it by dying.
+folder as soon as its parent closes its standard input, or dies.
 """
 
 import os
@@ -42,7 +42,7 @@ def start(kit: Path, environment: Mapping[str, str] | None = None) -> None:
 
 
 def running_processes(folder: Path, job_only: bool = False) -> list[psutil.Process]:
-    """Every process at work from kits in, or below, ``folder``; with ``job_only`` those of jobs alone."""
+    """Every process at work from kits in, or below, ``folder``; with ``job_only`` only those of jobs."""
     root, found = str(folder.resolve()), []
     for process in psutil.process_iter():
         with suppress(psutil.Error):
@@ -90,6 +90,6 @@ def end_processes_on_exit(folder: Path, keep: Sequence[int] = ()) -> Iterator[No
 
 
 if __name__ == "__main__":
-    __name__ = "fedmerit.flare.deploy.processes"  # as on the command line, by which `running` knows the guard
+    __name__ = "fedmerit.flare.deploy.processes"  # as on the command line, by which `running_processes` knows the guard
     sys.stdin.buffer.read()
     end(Path(sys.argv[1]))

@@ -15,7 +15,6 @@ from fedmerit.errors import BadInput
 from fedmerit.files import write_text
 
 PROJECT_FILE = "project.yml"
-CERTIFICATES_BUILDER = "nvflare.lighter.impl.cert.CertBuilder"
 VERSIONS_BUILDER = "fedmerit.flare.deploy.provision.VersionsBuilder"  # in the project.yml of every federation
 CONTEXT_BUILDER = "fedmerit.flare.encryption.ContextBuilder"  # not imported here: it needs TenSEAL
 SUBMITTERS = ("project_admin", "lead")  # roles that may submit jobs
@@ -71,7 +70,7 @@ def make_project(
                 "path": "nvflare.lighter.impl.static_file.StaticFileBuilder",
                 "args": {"config_folder": "config", "scheme": "grpc"},
             },
-            {"path": CERTIFICATES_BUILDER, "args": {"root_valid_days": AUTHORITY_DAYS}},
+            {"path": "nvflare.lighter.impl.cert.CertBuilder", "args": {"root_valid_days": AUTHORITY_DAYS}},
             {"path": VERSIONS_BUILDER},
             *([{"path": CONTEXT_BUILDER, "args": dict(encryption)}] if encryption is not None else []),
             {"path": "nvflare.lighter.impl.signature.SignatureBuilder"},
@@ -80,7 +79,7 @@ def make_project(
 
 
 def _require_names(sites: Mapping[str, str], server: str, org: str, admins: Mapping[str, str], name: str) -> None:
-    """`BadInput` where NVFlare could not use a name, two of them clash, or nobody may submit jobs."""
+    """`BadInput` if NVFlare could not use a name, two of them clash, or nobody may submit jobs."""
     if not sites:
         raise BadInput("--sites: expected names such as A,B,C")
     for site, its_org in sites.items():
@@ -94,7 +93,7 @@ def _require_names(sites: Mapping[str, str], server: str, org: str, admins: Mapp
     if clash := {site for site in sites if site == server}:
         raise BadInput(f"site {clash.pop()!r}: is the server's name too; give one of them another")
     if len({site.lower() for site in sites}) < len(sites):
-        raise BadInput("--sites: two names differ in case alone; not every disk keeps them apart")
+        raise BadInput("--sites: two names differ only in case; not every disk keeps them apart")
     for email, role in admins.items():
         _require(email, "admin", f"admin {email!r}", "an e-mail address")
         if role not in DEFINED_ROLES:
@@ -104,7 +103,7 @@ def _require_names(sites: Mapping[str, str], server: str, org: str, admins: Mapp
 
 
 def organisations(stated: Mapping[str, str], before: Collection[str] = ()) -> dict[str, str]:
-    """Organisation by site: as stated, or where that is "" one of its own, so that the site earns for itself.
+    """Organisation by site: as stated, or if that is "" one of its own, so that the site earns for itself.
 
     Args:
         stated: by site.
@@ -153,7 +152,7 @@ def _is_address(host: str) -> bool:
 
 
 def add_project_sites(project: Mapping[str, Any], sites: Mapping[str, str]) -> dict[str, Any]:
-    """A project with further sites, organisation by name; `BadInput` where one cannot be added."""
+    """A project with further sites, organisation by name; `BadInput` if one cannot be added."""
     server, *others = project["participants"]
     admins = {one["name"]: one["role"] for one in others if one["type"] == "admin"}
     before = {one["name"]: one["org"] for one in others if one["type"] == "client"}
@@ -162,7 +161,7 @@ def add_project_sites(project: Mapping[str, Any], sites: Mapping[str, str]) -> d
 
 
 def read_project(out: Path) -> dict[str, Any]:
-    """project.yml of a folder that `init` wrote; `BadInput` naming it where it is none."""
+    """project.yml of a folder that `init` wrote; `BadInput` naming it if it is none."""
     path = out / PROJECT_FILE
     try:
         project = yaml.safe_load(path.read_text())

@@ -23,14 +23,7 @@ from nvflare.lighter.spec import Builder, Project, ProvisionContext
 
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.files import FULL, read_json, write_atomically, write_json
-from fedmerit.flare.deploy.project import (
-    CERTIFICATES_BUILDER,
-    PROJECT_FILE,
-    add_project_sites,
-    organisations,
-    read_project,
-    write_project,
-)
+from fedmerit.flare.deploy.project import PROJECT_FILE, add_project_sites, organisations, read_project, write_project
 
 VERSIONS_FILE = "fedmerit_versions.json"  # in the local/ folder of the kits of server and sites
 STATE = "state"  # NVFlare's name for the folder of a project's keys
@@ -73,9 +66,6 @@ def init(out: Path, project: Mapping[str, Any]) -> list[Kit]:
 
 def provision_again(out: Path, project: Mapping[str, Any]) -> list[Kit]:
     """Provision a project in ``out`` as `init` does, with the keys and certificates that were made there before."""
-    before = read_project(out)["builders"] if (out / PROJECT_FILE).exists() else []
-    authority = {one["path"]: one for one in before if one["path"] == CERTIFICATES_BUILDER}  # lasts as long as it did
-    project = {**project, "builders": [authority.get(one["path"], one) for one in project["builders"]]}
     with owner_only(out), rollback_on_error(out):
         kits = provision(out, project)
         write_project(out, project)
@@ -88,7 +78,7 @@ def state_folder(out: Path, project: Mapping[str, Any]) -> Path:
 
 
 def add_sites(out: Path, sites: Mapping[str, str]) -> list[Kit]:
-    """Add sites to the project in ``out``; kits of the new ones alone, all other kits stay valid as they are.
+    """Add sites to the project in ``out``: kits of only the new ones, all other kits stay valid.
 
     A site of organisation "" gets one of its own.
 
@@ -130,7 +120,7 @@ def renew(out: Path, names: Collection[str]) -> list[Kit]:
 
 @contextmanager
 def owner_only(out: Path) -> Iterator[None]:
-    """What is written below ``out`` in here is for its owner alone, and so is what was there.
+    """Only the owner can read what is written below ``out`` in here, and what was there before.
 
     The keys in it make and prove who is who; NVFlare's provisioning leaves the authority's readable by everyone.
     """
@@ -174,12 +164,12 @@ def provision(out: Path, project: Mapping[str, Any]) -> list[Kit]:
         RunFailed: NVFlare's provisioning failed; it says why.
     """
     content = yaml.safe_load(yaml.safe_dump(dict(project)))  # NVFlare takes it apart
-    told = _ProvisionLog()
-    with redirect_stderr(StringIO()):  # its traceback: what it tells says why
-        context = Provisioner(str(out), prepare_builders(content)).provision(prepare_project(content), logger=told)
+    log = _ProvisionLog()
+    with redirect_stderr(StringIO()):  # its traceback: the log says why
+        context = Provisioner(str(out), prepare_builders(content)).provision(prepare_project(content), logger=log)
     folder = context.get(CtxKey.CURRENT_PROD_DIR)
     if context.get(CtxKey.BUILD_ERROR) or not folder:
-        problems = "; ".join(told.problems) or "NVFlare says no more"
+        problems = "; ".join(log.problems) or "NVFlare says no more"
         if any(words in problems for words in (*map(os.strerror, FULL), "disk is full")):
             raise RunFailed(f"{out}: cannot be written, the disk is full; make room, then give the same command again")
         raise RunFailed(f"{out}: provisioning failed: {problems}")

@@ -23,7 +23,7 @@ from nvflare.fuel.flare_api.api_spec import (
 from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
 
 from fedmerit.errors import BadInput, RunFailed
-from fedmerit.flare.deploy.kits import name_of, require_kind, server_address
+from fedmerit.flare.deploy.kits import read_name, require_kind, server_address
 from fedmerit.flare.translation import PROGRESS
 from fedmerit.records.ledger import Ledger
 from fedmerit.trainers.monai_trainer.machine_settings import RUN_NAME
@@ -36,16 +36,16 @@ ENDED = ("FINISHED", "ABORTED", "ABANDONED", "FAILED")  # what the status of a j
 
 
 @contextmanager
-def session(kit: Path, patience: float = LOGIN) -> Iterator[Session]:
+def session(kit: Path, timeout: float = LOGIN) -> Iterator[Session]:
     """A session with the server, as the admin of a startup kit.
 
     Args:
         kit: the admin's startup kit.
-        patience: seconds to try to reach the server.
+        timeout: seconds to try to reach the server.
 
     Raises:
         BadInput: the kit is no admin's, or the server does not answer, know or obey its owner; in the session too,
-            where NVFlare refuses a command.
+            if NVFlare refuses a command.
         RunFailed: NVFlare failed at a command.
     """
     require_kind(kit, "admin")
@@ -54,19 +54,19 @@ def session(kit: Path, patience: float = LOGIN) -> Iterator[Session]:
     logging.getLogger().addHandler(quiet)  # without any, what NVFlare's cells log would go to standard error
     try:
         with redirect_stdout(StringIO()):
-            opened = new_secure_session(name_of(kit), str(kit.resolve()), timeout=patience)
+            opened = new_secure_session(read_name(kit), str(kit.resolve()), timeout=timeout)
         yield opened
     except NoConnection as error:
         raise BadInput(
-            f"server {host}:{port} cannot be reached as {name_of(kit)}: {error}; is it started, is the port open, and "
-            "is the certificate in the kit of this federation and not expired?"
+            f"server {host}:{port} cannot be reached as {read_name(kit)}: {error}; is it started, is the port open, "
+            "and is the certificate in the kit of this federation and not expired?"
         ) from error
     except AuthenticationError as error:
         raise BadInput(
-            f"server {host}:{port} does not accept {name_of(kit)}: {error}; was the kit replaced?"
+            f"server {host}:{port} does not accept {read_name(kit)}: {error}; was the kit replaced?"
         ) from error
     except AuthorizationError as error:
-        raise BadInput(f"{name_of(kit)} may not do that: {error}; ask an admin with the role for it") from error
+        raise BadInput(f"{read_name(kit)} may not do that: {error}; ask an admin with the role for it") from error
     except JobNotFound as error:
         raise BadInput(f"{error}; `fedmerit job status` lists the jobs") from error
     except JobNotRunning as error:
@@ -95,7 +95,7 @@ def submit(opened: Session, job: Path) -> str:
 
 
 def resume(opened: Session, job_id: str) -> str:
-    """Go on with the run of a job that ended early, or that goes without a site that is back; the new job's id.
+    """Resume the run of a job that ended early, or that runs without a site that is back; the new job's id.
 
     A clone of the job starts from the run's last complete round: NVFlare ends a job with the process of any of its
     sites, or with the server's, and gives no running job to a site that starts again.
@@ -151,13 +151,13 @@ def job(opened: Session, job_id: str) -> dict[str, Any]:
 
 
 def progress(opened: Session, job_id: str) -> Mapping[str, Any] | None:
-    """How far a job at work is, as `fedmerit.flare.controller.progress` tells; None before and after that."""
+    """How far a job at work is, as `fedmerit.flare.controller.progress` reports it; None before and after that."""
     try:
         with redirect_stdout(StringIO()):
-            told = opened.do_app_command(job_id, PROGRESS, {})
+            answer = opened.do_app_command(job_id, PROGRESS, {})
     except (JobNotRunning, InternalError, AuthorizationError, RuntimeError):  # being started, ended, or no right to ask
         return None
-    return told if isinstance(told, Mapping) else None
+    return answer if isinstance(answer, Mapping) else None
 
 
 def has_job_ended(description: Mapping[str, Any]) -> bool:
@@ -215,5 +215,5 @@ def _explain_missing_run(description: Mapping[str, Any], begun: bool) -> str:
         if refused
         else "log.txt in the kits of the server and of the sites says what happened"
     )
-    told = "; ".join([f"left no run: {why}", f"its status is {description['status']}", *refused, advice])
-    return f"job {description['job_id']}: {told}"
+    reasons = "; ".join([f"left no run: {why}", f"its status is {description['status']}", *refused, advice])
+    return f"job {description['job_id']}: {reasons}"

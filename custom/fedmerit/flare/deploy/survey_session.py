@@ -1,4 +1,4 @@
-"""The admin's half of a survey between machines: submit its job, wait, fetch the answers, name who refused."""
+"""The admin's half of a survey between machines: submit its job, fetch the answers, name sites that refused."""
 
 import tempfile
 import time
@@ -37,8 +37,8 @@ def await_survey(opened: Session, job_id: str, seconds: float) -> Survey:
     with tempfile.TemporaryDirectory(prefix="survey-") as folder:
         found = sorted(_downloaded(opened, job_id, Path(folder)).rglob(ANSWERS))
         if not found:
-            told = "; ".join([f"its status is {description['status']}", *refused])
-            raise RunFailed(f"job {job_id}: left no answers of a survey: {told}")
+            reasons = "; ".join([f"its status is {description['status']}", *refused])
+            raise RunFailed(f"job {job_id}: left no answers of a survey: {reasons}")
         try:
             survey = Survey.from_dict(read_json(found[0]))
         except ValueError as error:

@@ -1,7 +1,7 @@
-"""A job that names a class which is not allowed here is refused as it is deployed, with the reason.
+"""Refuses a job that names a class which is not allowed here, at its deployment, with the reason.
 
-NVFlare itself looks when the job's processes build their parts. By then the job runs at the server, which is told no
-more than the exit code of the first site's process.
+NVFlare itself looks when the job's processes build their parts. By then the job runs at the server, which
+learns only the exit code of the first site's process.
 """
 
 from collections.abc import Iterator
@@ -18,7 +18,8 @@ from nvflare.fuel.utils.json_scanner import Node
 from fedmerit.configuration.external_parts import find_external_parts
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json
-from fedmerit.plugins import find_reference, refusal
+from fedmerit.plugin_references import refusal
+from fedmerit.plugins import find_reference
 from fedmerit.trainers.monai_trainer.machine_settings import ALL_PARTS, PARTS
 
 
@@ -37,7 +38,7 @@ class ClassValidator(AppValidator):
         self.authorizer = ComponentPathAuthorizer()
 
     def validate(self, app_folder: str) -> tuple[str, dict[str, Any]]:
-        """Why the job is refused, "" where it is not; and nothing else."""
+        """Why the job is refused, "" if it is not; and nothing else."""
         app = Path(app_folder)
         if not (app / WorkspaceConstants.CUSTOM_FOLDER_NAME).exists():  # a job with code is judged by the byoc right
             content = ConfigFactory.load_config(self.config, [str(app / "config")]).to_dict()
@@ -50,7 +51,7 @@ class ClassValidator(AppValidator):
         return "", {}
 
     def _require_approved(self, plan: Any) -> None:
-        """`BadInput` where a plan names a part of others that is not approved here, or is no plan."""
+        """`BadInput` if a plan names a part of others that is not approved here, or is no plan."""
         if plan is None:
             return
         approved = read_json(Path(self.manifest)).get(PARTS, {}) if self.manifest else {}

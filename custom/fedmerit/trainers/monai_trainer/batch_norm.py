@@ -1,4 +1,4 @@
-"""BatchNorm statistics estimated anew: no labels are needed, so that an unseen hospital can do it too."""
+"""BatchNorm statistics estimated again: it needs no labels, so an unseen hospital can do it too."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -74,7 +74,7 @@ class Case:
 
 
 def require_name(name: str, where: Path) -> None:
-    """`BadInput` where a site's name is none: what shows it must not compute or obey it, nor lists be cut by it."""
+    """`BadInput` if a site's name is none: what shows it must not compute or obey it, nor lists be cut by it."""
     fits = isinstance(name, str) and 0 < len(name) <= LONGEST_NAME and name.isprintable()
     if not fits or name[0] in FORMULA or set(name) & set(",="):
         raise BadInput(
@@ -132,7 +132,7 @@ class SiteFolder:
         )
 
     def _within(self, entry: str) -> Path:
-        """A listed file; `BadInput` where its path leads out of the site folder, be it by a symbolic link."""
+        """A listed file; `BadInput` if its path leads out of the site folder, be it by a symbolic link."""
         path = self.path / entry
         try:
             inside = path.resolve().is_relative_to(self.path.resolve())
@@ -152,7 +152,7 @@ class SiteFolder:
         return self.splits[split]
 
     def require_cases(self) -> None:
-        """`BadInput` where a split is empty, so that the site cannot take part in a run."""
+        """`BadInput` if a split is empty, so that the site cannot take part in a run."""
         for split in SPLITS:
             if not self.splits[split]:
                 raise BadInput(

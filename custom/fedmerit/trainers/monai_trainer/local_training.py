@@ -15,8 +15,8 @@ from fedmerit.configuration.run import Training
 from fedmerit.plugins import Catalogue, get_part
 from fedmerit.trainers.monai_trainer.augmentation import AUGMENTATIONS, Augmenter
 from fedmerit.trainers.monai_trainer.data import Samples
-from fedmerit.trainers.monai_trainer.mixed_precision import autocast, choose_precision
 from fedmerit.trainers.monai_trainer.networks import split_levels
+from fedmerit.trainers.monai_trainer.prediction import autocast, choose_precision
 
 
 def _dice() -> nn.Module:
@@ -82,7 +82,7 @@ def train(
         rate: the round's learning rate, of `learning_rate`.
         seed: of the order of images and the augmentation.
         held: by parameter, bool in its shape: what the site holds of it; the rest is zero after every step. None: all.
-        extra_loss: added to the run's, of the batch as it is trained on.
+        extra_loss: added to the run's, of the augmented batch.
         penalty: likewise, of the trainable parameters (d,); it does not count in the mean that is returned.
         shift: (d,) added to the gradient of every step.
     """
@@ -184,7 +184,7 @@ def learning_rate(training: Training, round: int, rounds: int) -> float:
 
 
 def build_optimizer(network: nn.Module, training: Training, rate: float) -> torch.optim.Optimizer:
-    """Made anew each round; `BadInput` where there is none of the name that ``training`` says."""
+    """A new one each round; `BadInput` if ``training`` names an unknown one."""
     return get_part(OPTIMIZERS, training.optimizer, "optimizer")(network.parameters(), training, rate)
 
 

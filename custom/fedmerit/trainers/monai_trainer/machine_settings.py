@@ -18,19 +18,19 @@ from fedmerit.plugins import APPROVED
 from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT, SPLITS, SiteFolder, open_sites
 
 SITES = "FEDMERIT_SITES"  # the folder in which this machine's site folders lie
-SITE_FOLDER = "FEDMERIT_SITE_FOLDER"  # the site folder of the one site on this machine, in the place of `SITES`
-RUN = "FEDMERIT_RUN"  # the run folder; inside NVFlare's workspace where not set
+SITE_FOLDER = "FEDMERIT_SITE_FOLDER"  # the site folder of the one site on this machine, instead of `SITES`
+RUN = "FEDMERIT_RUN"  # the run folder; inside NVFlare's workspace if not set
 RUNS = "FEDMERIT_RUNS"  # or the folder in which every job has a run folder of its own, by its id; clones have none
-SERVER = "server"  # in the place of a site's name, for the server's own evaluation
+SERVER = "server"  # instead of a site's name, for the server's own evaluation
 SERVER_SITES = "FEDMERIT_SERVER_SITES"  # at the server: site folders of its own, to evaluate on; optional
 DEVICES = "FEDMERIT_DEVICES"  # e.g. "cuda:0" for every site here, or "RUNMC=cuda:0,BMC=cpu"
-ATTACKS = "FEDMERIT_BEHAVIOURS"  # of sites here, for studies: "BMC=noise:from=3,RUNMC=zero"; honest where not named
+ATTACKS = "FEDMERIT_BEHAVIOURS"  # of sites here, for studies: "BMC=noise:from=3,RUNMC=zero"; honest if not named
 CAPS = "FEDMERIT_EVALUATIONS"  # models that a site here evaluates in a round at most: "validation=8,testing=4"
 
 RUN_NAME = "fedmerit"  # of the run folder inside NVFlare's folder of the job
 MANIFEST = "fedmerit.json"  # in the local/ folder of a startup kit: `site`, and any of
 PARTS = "parts"  # approved here, SHA-256 by reference: `fedmerit.plugins`
-ALL_PARTS = "all"  # in the place of these, where server and sites are one user's own machine
+ALL_PARTS = "all"  # instead of these, if server and sites are one user's own machine
 MANIFEST_SETTINGS = {
     "site_folder": SITE_FOLDER,
     "device": DEVICES,
@@ -43,7 +43,7 @@ MANIFEST_SETTINGS = {
 
 
 def follow_manifest(local: Path, name: str) -> None:
-    """Let the manifest in a startup kit's ``local`` folder, where there is one, set all variables of this process.
+    """Let the manifest in a startup kit's ``local`` folder, if there is one, set all variables of this process.
 
     Raises:
         BadInput: the manifest is not that of ``name`` (a site, or `SERVER`), or is none.
@@ -84,7 +84,7 @@ def site_folder(site: str) -> SiteFolder:
 
 
 def server_sites() -> list[SiteFolder]:
-    """The server's own site folders, for methods that have models evaluated there; none where not set."""
+    """The server's own site folders, for methods that have models evaluated there; none if not set."""
     root = os.environ.get(SERVER_SITES)
     if root and not Path(root).is_absolute():
         raise BadInput(f"{SERVER_SITES} is {root!r}; expected an absolute path")
@@ -92,7 +92,7 @@ def server_sites() -> list[SiteFolder]:
 
 
 def configured_attack(site: str) -> str | None:
-    """The spec of what ``site`` does in the place of its honest rounds (`fedmerit.attacks`); None: it is honest."""
+    """The spec of what ``site`` does instead of its honest rounds (`fedmerit.attacks`); None: it is honest."""
     setting = os.environ.get(ATTACKS)
     return _parse_by_site(setting, ATTACKS + " is {}: expected SITE=SPEC,SITE=SPEC").get(site) if setting else None
 
@@ -133,7 +133,7 @@ def run_folder(workspace: Path) -> Path:
 
 
 def _first_job(workspace: Path) -> str:
-    """The id of the job, or of the one it was cloned from: a clone goes on with the run."""
+    """The id of the job, or of the one it was cloned from: a clone resumes the run."""
     meta = workspace / "meta.json"
     name = str((read_json(meta) if meta.exists() else {}).get("cloned_from") or workspace.name)
     if not re.fullmatch(r"[\w-]+", name):
@@ -148,7 +148,7 @@ def assign_devices(setting: str, sites: Sequence[str]) -> str:
 
 
 def configured_device(site: str, setting: str | None = None) -> str:
-    """The device of ``site`` in a setting as `DEVICES` describes it; "auto" where it says none.
+    """The device of ``site`` in a setting as `DEVICES` describes it; "auto" if it says none.
 
     Raises:
         BadInput: the setting is not of that form.
@@ -160,7 +160,7 @@ def configured_device(site: str, setting: str | None = None) -> str:
 
 
 def require_known_sites(setting: str, sites: Sequence[str], present: Sequence[str]) -> None:
-    """`BadInput` where a device setting names a site that is none of ``sites``; those ``present`` are told."""
+    """`BadInput` if a device setting names a site that is not in ``sites``; the message lists those ``present``."""
     if "=" in setting and (unknown := set(_parse_by_site(setting)) - set(sites)):
         names = ", ".join(sorted(unknown))
         raise BadInput(f"device setting {setting!r}: no site {names}; there are {', '.join(present)}")
@@ -178,7 +178,7 @@ def _parse_by_site(
 
 
 def pick_device(device: str, site: str) -> torch.device:
-    """The torch device of a setting; `BadInput` naming the site where this machine has no such device."""
+    """The torch device of a setting; `BadInput` naming the site if this machine has no such device."""
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:

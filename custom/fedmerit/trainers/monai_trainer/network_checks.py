@@ -1,6 +1,7 @@
-"""Whether a network can be applied to images of a size, before anything is trained."""
+"""Before training: whether a network fits images of a size, and how many numbers its training holds."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -9,13 +10,33 @@ from monai.networks.layers import DropPath
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
-from fedmerit.configuration.run import Network
+from fedmerit.configuration.run import Network, RunConfiguration
 from fedmerit.errors import BadInput
-from fedmerit.trainers.monai_trainer.networks import ARCHITECTURES, initial_network, kernels_and_strides, split_levels
+from fedmerit.trainers.monai_trainer.networks import (
+    ARCHITECTURES,
+    build_network,
+    initial_network,
+    kernels_and_strides,
+    split_levels,
+)
+from fedmerit.trainers.monai_trainer.prediction import EVALUATION_BATCH
+
+MAPS = 40  # feature maps of the first level's size that training holds per image; measured at widths 16 and 32
+
+
+def count_parameters(config: RunConfiguration) -> int:
+    """How many the network has."""
+    return sum(parameter.numel() for parameter in build_network(config.network).parameters())
+
+
+def count_feature_maps(config: RunConfiguration, image_size: Sequence[int]) -> float:
+    """Numbers in the feature maps of one batch of images of that size, or of the network's patches."""
+    images = max(config.training.batch_size, EVALUATION_BATCH / 2)  # training holds what evaluation lets go
+    return MAPS * config.network.width * math.prod(config.network.patch or image_size) * images
 
 
 def check_image_size(network: Network, image_size: tuple[int, int]) -> None:
-    """`BadInput` where the network cannot halve an image, or its patches, as often as it has to."""
+    """`BadInput` if the network cannot halve an image, or its patches, as often as it has to."""
     if network.architecture not in ARCHITECTURES:
         _require_masks(network, image_size)
         return
@@ -37,7 +58,7 @@ def check_image_size(network: Network, image_size: tuple[int, int]) -> None:
 
 
 def require_repeatable(network: Network, built: nn.Module) -> None:
-    """`BadInput` where layers of a network, as it is ``built``, drop at random.
+    """`BadInput` if layers of the ``built`` network drop at random.
 
     They draw from PyTorch's one generator, which sites' threads share.
     """
@@ -71,14 +92,14 @@ def _check_depth(network: Network) -> str:
     return f"{network.architecture}{_with_depth_hint(network, f' of depth {network.depth}')}"
 
 
-def _with_depth_hint(network: Network, told: str) -> str:
-    """What is ``told`` of depth, where it says how often sides are halved."""
+def _with_depth_hint(network: Network, hint: str) -> str:
+    """The ``hint`` about depth, if depth says how often sides are halved; else ""."""
     step = ARCHITECTURES[network.architecture].step
-    return told if step(network) != step(replace(network, depth=network.depth + 1)) else ""
+    return hint if step(network) != step(replace(network, depth=network.depth + 1)) else ""
 
 
 def _require_masks(network: Network, image_size: tuple[int, int]) -> None:
-    """`BadInput` where a network of others makes of an image, or patch, no logits of its size, or cannot be trained."""
+    """`BadInput` if a network of others makes of an image, or patch, no logits of its size, or cannot be trained."""
     sides = network.patch or image_size
     built, images = initial_network(network, 0), torch.zeros(2, network.in_channels, *sides)
     try:

@@ -21,7 +21,7 @@ from fedmerit.seeds import random_seed
 _thread = threading.local()
 
 SHORTEST = 4  # side of a patch's image at the lowest level
-SHAPE = ("spatial_dims", "in_channels", "out_channels")  # what a network is told of its task, as far as it takes it
+SHAPE = ("spatial_dims", "in_channels", "out_channels")  # what a network may take of its task
 
 
 @dataclass(frozen=True)
@@ -192,7 +192,7 @@ def _replace_instance_norms(network: nn.Module) -> None:
 
 
 def constructor(network: Network) -> tuple[Callable[..., nn.Module], dict[str, Any]]:
-    """What makes a network, and its arguments: spatial_dims, in_channels and out_channels, where it takes them, too.
+    """What makes a network, and its arguments: spatial_dims, in_channels and out_channels, if it takes them, too.
 
     Raises:
         BadInput: there is no such network, or it has no such norm.
@@ -242,7 +242,7 @@ def _find_external(name: str) -> Callable[..., nn.Module]:
 
 
 def _accepted_parameters(kind: Callable[..., nn.Module]) -> Mapping[str, Parameter]:
-    """The parameters of what makes a network; none where Python cannot tell."""
+    """The parameters of what makes a network; none if Python cannot tell."""
     try:
         return signature(kind).parameters
     except (TypeError, ValueError):
@@ -270,7 +270,7 @@ def patch_size(network: nn.Module) -> tuple[int, ...]:
 
 
 def is_mirrored(network: nn.Module) -> bool:
-    """Whether a final model also sees the mirror image (`Network.mirrored`); not where we did not build it."""
+    """Whether a final model also sees the mirror image (`Network.mirrored`); not if we did not build it."""
     return bool(getattr(network, "mirrored", False))
 
 

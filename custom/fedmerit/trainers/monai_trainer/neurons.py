@@ -257,7 +257,7 @@ def _depending_on(
 
 @contextmanager
 def _disable_inplace(network: nn.Module) -> Iterator[None]:
-    """Activations leave what goes into them as it is: it is looked at later."""
+    """Activations do not change their inputs, which are read later."""
     changed = [module for module in network.modules() if getattr(module, "inplace", False)]
     for module in changed:
         module.inplace = False  # type: ignore[assignment]
@@ -270,7 +270,7 @@ def _disable_inplace(network: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def _replay_outputs(outputs: Mapping[nn.Module, Tensor]) -> Iterator[None]:
-    """Modules that give a known output, whatever goes in. (`torch.fx` would do, but traces in one thread alone.)"""
+    """Modules that give a known output, whatever goes in. (`torch.fx` would do, but traces only in one thread.)"""
     for module, output in outputs.items():
         vars(module)["forward"] = partial(_first, output)
     try:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-TOLERANCE = 2.0  # that surfaces may lie apart and agree by NSD: mm, or pixels where a photograph has no mm
+TOLERANCE = 2.0  # that surfaces may lie apart and agree by NSD: mm, or pixels if a photograph has no mm
 UNITS = ("mm", "px")
 COUNTS = ("true_positives", "false_positives", "false_negatives")
 
@@ -13,8 +13,8 @@ class Surface:
     """How far the surfaces of prediction and reference lie apart, of one case and label; `surfaces` measures it."""
 
     unit: str  # of `UNITS`; "px" are pixels of the stored image
-    hd95: float | None  # None where prediction or reference is empty
-    nsd: float | None  # at `TOLERANCE`; 0 where one of them is empty, None where both are
+    hd95: float | None  # None if prediction or reference is empty
+    nsd: float | None  # at `TOLERANCE`; 0 if one of them is empty, None if both are
 
     @property
     def quantities(self) -> dict[str, float | None]:
@@ -36,7 +36,7 @@ class Overlap:
 
     @property
     def dice(self) -> float | None:
-        """2 TP / (2 TP + FP + FN); None where reference and prediction are both empty."""
+        """2 TP / (2 TP + FP + FN); None if reference and prediction are both empty."""
         size = 2 * self.true_positives + self.false_positives + self.false_negatives
         return 2 * self.true_positives / size if size else None
 
@@ -54,7 +54,7 @@ class Overlap:
 def mean_dice(*of_sites: Iterable[Overlap]) -> float:
     """Mean over the cases of all sites of the mean over labels, as in every table and by MONAI's reduction "mean".
 
-    What is empty in both prediction and reference is left out; 0 where all is.
+    What is empty in both prediction and reference is left out; 0 if all is.
 
     Args:
         of_sites: of one site, or of several, whose cases are apart though they bear the same numbers.

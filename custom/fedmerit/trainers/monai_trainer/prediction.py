@@ -1,8 +1,10 @@
-"""What a network makes of images: overlaps, losses, masks."""
+"""What a network makes of images: overlaps, losses, masks; in mixed precision if asked."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,13 +17,12 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from fedmerit.trainers.monai_trainer.data import Case, Samples
-from fedmerit.trainers.monai_trainer.mixed_precision import autocast, choose_precision
 from fedmerit.trainers.monai_trainer.networks import is_mirrored, keeps_largest_component, patch_size
 from fedmerit.trainers.monai_trainer.overlaps import Overlap, Surface
 from fedmerit.trainers.monai_trainer.patches import build_samples
 from fedmerit.trainers.monai_trainer.surfaces import measure_surfaces
 
-EVALUATION_BATCH = 8  # slices; of more the feature maps are handed out anew each time, which costs a CPU a fifth
+EVALUATION_BATCH = 8  # slices; with more, a CPU allocates feature maps each time and takes a fifth longer
 Masks = NDArray[np.bool_]  # (slices, labels, height, width)
 
 
@@ -207,7 +208,7 @@ def predict(network: nn.Module, image: NDArray[np.float32]) -> Masks:
 def predict_case_logits(network: nn.Module, image: NDArray[np.float32]) -> Tensor:
     """(slices, labels, h, w) on the CPU, of one case's image (slices, channels, h, w), in the batches of `evaluate`.
 
-    Mirrored where the network's description says so.
+    Mirrored if the network's description says so.
     """
     device = next(network.parameters()).device
     network.eval()
@@ -221,3 +222,15 @@ def keep_largest_components(masks: Masks) -> Masks:
     """Of each label of a case (slices, labels, h, w) the largest part of voxels that touch, if only by a corner."""
     parts = [get_largest_connected_component_mask(masks[:, label]) for label in range(masks.shape[1])]
     return np.stack(parts, axis=1)
+
+
+def choose_precision(device: torch.device, amp: bool) -> torch.dtype | None:
+    """What to compute in on ``device``; None: float32 throughout."""
+    if not amp:
+        return None
+    return torch.float16 if device.type == "cuda" and not torch.cuda.is_bf16_supported() else torch.bfloat16
+
+
+def autocast(device: torch.device, precision: torch.dtype | None) -> Any:
+    """The context in which to compute in ``precision``, as `choose_precision` gave it."""
+    return nullcontext() if precision is None else torch.autocast(device.type, precision)

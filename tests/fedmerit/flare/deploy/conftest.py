@@ -47,6 +47,6 @@ def found():
     from fedmerit.flare.deploy.preflight import preflight
 
     def lines(kit, what, **options):
-        return [(line.state, line.told) for line in preflight(kit, **options) if line.what == what]
+        return [(line.state, line.message) for line in preflight(kit, **options) if line.what == what]
 
     return lines

@@ -7,18 +7,16 @@ import pytest
 from fedmerit.errors import BadInput
 from fedmerit.flare.deploy.kits import (
     approve,
-    name_of,
     prepare_server,
     prepare_site,
     privacy_policy,
     read_kind,
     read_manifest,
     require_kind,
-    server_address,
 )
 from fedmerit.flare.egress import EgressFilter
 from fedmerit.flare.recipe import survey_classes
-from fedmerit.plugins import Reference
+from fedmerit.plugin_references import Reference
 
 KINDS = {"localhost": "server", "site1": "client", "a@lead.org": "admin"}  # by participant
 
@@ -30,14 +28,6 @@ def read(path):
 @pytest.fixture
 def server(federation):
     return federation / "fedmerit/prod_00/localhost"
-
-
-def test_a_kit_says_whose_it_is_and_where_the_server_is(provisioned):
-    kits = [provisioned / "fedmerit/prod_00" / name for name in KINDS]
-    assert {name_of(kit): read_kind(kit) for kit in kits} == KINDS
-    (address,) = {server_address(kit) for kit in kits}
-    port = read(kits[0] / "startup/fed_server.json")["servers"][0]["admin_port"]
-    assert address == ("localhost", int(port))
 
 
 def test_a_kit_of_another_kind_is_named(provisioned):
@@ -53,15 +43,6 @@ def test_a_kit_of_another_kind_is_named(provisioned):
             require_kind(kits / name, kind)
     with pytest.raises(BadInput, match="prod_00: no startup kit"):
         read_kind(kits)
-
-
-@pytest.mark.parametrize(("name", "lacks"), [("site1", "client"), ("a@lead.org", "admin"), ("localhost", "servers")])
-def test_a_kit_that_lost_a_part_is_to_be_unpacked_again(federation, name, lacks):
-    kit = federation / "fedmerit/prod_00" / name
-    path = kit / f"startup/fed_{KINDS[name]}.json"
-    path.write_text(json.dumps({part: value for part, value in read(path).items() if part != lacks}))
-    with pytest.raises(BadInput, match=rf"fed_{KINDS[name]}\.json: lacks '{lacks}'; unpack the kit again"):
-        name_of(kit)
 
 
 def test_a_site_is_prepared_for_its_own_images_alone(federation, sites):
@@ -96,11 +77,6 @@ def test_whether_surveys_are_answered_stays_when_a_kit_is_prepared_again(ready, 
     prepare_site(ready, sites / "site1", surveys=answers)
     prepare_site(ready, sites / "site1")
     assert answered() == answers
-
-
-def test_nothing_is_approved_for_a_kit_that_is_not_ready(server):
-    with pytest.raises(BadInput, match=r"fedmerit\.json: file not found"):
-        approve(server, None)
 
 
 @pytest.mark.parametrize("byoc", [False, True])

@@ -1,6 +1,24 @@
-"""What the preflight looks at, on a machine that is ready. No process is started."""
+"""What the preflight finds in a startup kit and on its machine. No process is started."""
 
+import datetime
+import json
+import shutil
+import socket
+from collections import namedtuple
+
+import pytest
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
+from nvflare.lighter.utils import Identity, generate_cert, generate_keys, serialize_cert, serialize_pri_key
+
+from fedmerit.errors import BadInput
+from fedmerit.flare.deploy import machine_checks
+from fedmerit.flare.deploy.check_result import CheckResult, State, fail, ok, warn
+from fedmerit.flare.deploy.kits import approve, prepare_server, prepare_site
 from fedmerit.flare.deploy.preflight import preflight
+from fedmerit.flare.deploy.project import make_project
+from fedmerit.flare.deploy.provision import init
+from fedmerit.flare.recipe import build_site_policy
+from fedmerit.plugins import approvable
 
 
 def test_everything_is_looked_at_and_fine(ready):
@@ -9,3 +27,198 @@ def test_everything_is_looked_at_and_fine(ready):
     assert [line.what for line in lines] == ["versions", "certificate", "policy", "gate", *after]
     assert [line.what for line in lines if line.state == "fail"] == []
     assert {"versions", "certificate", "policy", "device"} <= {line.what for line in lines if line.state == "ok"}
+
+
+def test_every_state_has_a_function_of_its_name():
+    assert [say("told") for say in (ok, warn, fail)] == [(state, "told") for state in State]
+    assert [say.__name__ for say in (ok, warn, fail)] == ["ok", "warn", "fail"] == list(State)
+    assert CheckResult("disk", *warn("little")) == CheckResult("disk", State.warn, "little")
+
+
+CLASSES = build_site_policy()["class_allow_list"]
+GATE = "fedmerit.flare.egress.EgressFilter"
+
+
+def read(path):
+    return json.loads(path.read_text())
+
+
+@pytest.mark.parametrize(
+    ("package", "state"), [("fedmerit", "fail"), ("nvflare", "fail"), ("torch", "warn"), ("monai", "warn")]
+)
+def test_other_versions(ready, package, state, found):
+    path = ready / "local/fedmerit_versions.json"
+    path.write_text(json.dumps(read(path) | {package: "0.0.1"}))
+    ((told_state, told),) = found(ready, "versions")
+    assert told_state == state
+    assert f"pip install {package}==0.0.1" in told
+
+
+def certify(federation, kit, first, last, name="site1"):
+    """A new certificate of the federation's authority, valid between two days from now."""
+    authority = load_pem_private_key(read(federation / "fedmerit/state/cert.json")["root_pri_key"].encode(), None)
+    private, public = generate_keys()
+    now = datetime.datetime.now(datetime.UTC)
+    valid = {"not_valid_before": now + datetime.timedelta(first), "not_valid_after": now + datetime.timedelta(last)}
+    made = generate_cert(Identity(name, "lead"), Identity("fedmerit"), authority, public, **valid)
+    (kit / "startup/client.crt").write_bytes(serialize_cert(made))
+    (kit / "startup/client.key").write_bytes(serialize_pri_key(private))
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "state", "word"),
+    [
+        (-20, -10, "fail", "is valid from"),
+        (1, 10, "fail", "clock"),
+        (-1, 10, "warn", "ends on"),
+        (-1, 90, "ok", "site1"),
+    ],
+)
+def test_expiry(ready, federation, first, last, state, word, found):
+    certify(federation, ready, first, last)
+    states = dict(found(ready, "certificate"))
+    assert word in states[state]
+    assert states.keys() == {state}
+
+
+def test_certificate_of_another_federation(ready, tmp_path, found):
+    project = make_project({"site1": "lead"}, "localhost", "lead", {"a@b.org": "lead"})
+    other = next(kit.path for kit in init(tmp_path / "other", project) if kit.name == "site1")
+    for name in ("client.crt", "client.key"):
+        shutil.copy(other / "startup" / name, ready / "startup" / name)
+    ((state, told),) = found(ready, "certificate")
+    assert state == "fail"
+    assert "not signed by the federation" in told
+
+
+def test_key_of_another(ready, found):
+    shutil.copy(ready.parent / "site2/startup/client.key", ready / "startup/client.key")
+    assert [told for state, told in found(ready, "certificate") if state == "fail" and "belong together" in told]
+
+
+def test_key_that_others_may_read(ready, found):
+    (ready / "startup/client.key").chmod(0o644)
+    assert [told for state, told in found(ready, "certificate") if state == "warn" and "chmod 600" in told]
+
+
+@pytest.mark.parametrize(
+    ("change", "state", "word"),
+    [
+        ({"class_allow_list": CLASSES[:1]}, "fail", "lacks"),
+        ({"class_allow_list": [*CLASSES, "os.system"]}, "warn", "os.system"),
+        ({"class_list_enforcement_mode": "warn"}, "warn", "enforced"),
+        ({"class_allow_list": None}, "fail", "not FedMerit's"),
+    ],
+)
+def test_other_policy(ready, change, state, word, found):
+    path = ready / "local/resources.json"
+    path.write_text(json.dumps(read(path) | change))
+    ((told_state, told),) = found(ready, "policy")
+    assert (told_state, word in told) == (state, True)
+
+
+def test_what_the_own_gate_lets_pass_is_told(ready, found):
+    assert found(ready, "gate") == [("ok", "6 decimals, surveys of 5 patients and more")]
+    path = ready / "local/privacy.json"
+    content = read(path)
+    (scope,) = content["scopes"]
+    (gate,) = scope["task_result_filters"]
+    gate["args"] |= {"encrypted": True, "decimals": 3, "least": 9}
+    scope["task_result_filters"].insert(0, {"path": "nvflare.app_common.filters.svt_privacy.SVTPrivacy", "args": {}})
+    path.write_text(json.dumps(content))
+    strict = "only encrypted updates, 3 decimals, surveys of 9 patients and more; before it SVTPrivacy"
+    assert found(ready, "gate") == [("ok", strict)]
+    scope["task_result_filters"].reverse()
+    path.write_text(json.dumps(content))
+    ((state, told),) = found(ready, "gate")
+    assert (state, "does not end with the gate" in told) == ("warn", True)
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        {},
+        {"scopes": []},
+        {"scopes": [{"name": "a", "task_result_filters": [{"args": {}}]}]},
+        *(
+            {"scopes": [{"name": "a", "task_result_filters": [{"path": GATE, "args": arguments}]}]}
+            for arguments in ({"decimals": 12}, {"decimal": 3})
+        ),
+    ],
+)
+def test_a_privacy_policy_that_would_end_jobs(ready, policy, found):
+    (ready / "local/privacy.json").write_text(json.dumps(policy))
+    ((state, told),) = found(ready, "gate")
+    assert (state, "privacy.json: jobs would end here" in told) == ("fail", True)
+
+
+def test_parts_of_others_are_held_against_what_was_approved(ready, tmp_path, found):
+    script = tmp_path / "mine.py"
+    script.write_text("one = 1\n")
+    assert found(ready, "parts of others") == []
+    approve(ready, [approvable(str(script))])
+    assert found(ready, "parts of others") == [("ok", f"{script} is as it was approved")]
+    script.write_text("one = 2\n")
+    ((state, told),) = found(ready, "parts of others")
+    assert (state, "another version of it is approved here" in told) == ("fail", True)
+    script.unlink()
+    assert found(ready, "parts of others") == [("fail", f"{script}: no such file")]
+    approve(ready, None)
+    assert [state for state, _ in found(ready, "parts of others")] == ["warn"]
+
+
+def test_who_may_bring_code_is_told(ready, found):
+    path = ready / "local/authorization.json"
+    content = read(path)
+    content["permissions"]["lead"]["byoc"] = "any"
+    content["permissions"]["member"]["shell_commands"] = "o:site"
+    path.write_text(json.dumps(content))
+    ((state, told),) = found(ready, "policy")
+    assert state == "warn"
+    assert "code of others or a shell is open to lead, member; " in told
+
+
+def test_server_out_of_reach(ready, monkeypatch, found):
+    assert [state for state, _ in found(ready, "server")] == ["fail"]
+    assert [state for state, _ in found(ready, "server", offline=True)] == ["warn"]
+    monkeypatch.setattr(machine_checks, "server_address", lambda kit: ("no-such-host.invalid", 8002))
+    ((_, told),) = found(ready, "server")
+    assert "/etc/hosts" in told
+
+
+def test_ports_in_use(federation, found):
+    server = federation / "fedmerit/prod_00/localhost"
+    prepare_server(server)
+    assert [state for state, _ in found(server, "server")] == ["ok"]
+    port = int(read(server / "startup/fed_server.json")["servers"][0]["admin_port"])
+    with socket.create_server(("", port)):
+        ((state, told),) = found(server, "server")
+    assert state == "fail"
+    assert str(port) in told
+
+
+def test_device_that_is_not_there(ready, found):
+    path = ready / "local/fedmerit.json"
+    path.write_text(json.dumps(read(path) | {"device": "cuda:77"}))
+    ((state, told),) = found(ready, "device")
+    assert (state, "cuda:77" in told) == ("fail", True)
+
+
+def test_caps_on_evaluations(ready, sites, found):
+    assert found(ready, "evaluations")[0][1].startswith("as many models a round as the run needs")
+    prepare_site(ready, sites / "site1", evaluations="validation=8,testing=4")
+    assert found(ready, "evaluations")[0][1] == "at most 8 models a round on validation, 4 models a round on testing"
+    prepare_site(ready, sites / "site1")
+    assert read(ready / "local/fedmerit.json")["evaluations"] == "validation=8,testing=4"
+    prepare_site(ready, sites / "site1", evaluations="")
+    assert found(ready, "evaluations")[0][1].startswith("as many")
+    with pytest.raises(BadInput, match="evaluations 'validation': expected SPLIT=NUMBER"):
+        prepare_site(ready, sites / "site1", evaluations="validation")
+
+
+@pytest.mark.parametrize(("gib", "state"), [(0.5, "fail"), (2, "warn"), (100, "ok")])
+def test_room(ready, monkeypatch, gib, state, found):
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(0, 0, int(gib * 2**30)))
+    monkeypatch.setattr(machine_checks, "free_memory", lambda: int(gib * 2**30))
+    assert [one for one, _ in found(ready, "disk")] == [one for one, _ in found(ready, "memory")] == [state]

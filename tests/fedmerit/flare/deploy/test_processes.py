@@ -35,7 +35,7 @@ def test_processes_are_known_by_their_kit(kit, wait_for):
     script(other, f'python3 -S -c "{SLEEP}" "$PWD" &')
     start(kit)
     start(other)
-    wait_for(lambda: len(running_processes(kit.parent)) == 3, 30)
+    wait_for(lambda: len(running_processes(kit.parent)) == 3, 300)
     assert sorted(jobs(running_processes(kit))) == [False, True]
     assert jobs(running_processes(kit, job_only=True)) == [True]
     end(kit)
@@ -66,7 +66,7 @@ def test_who_does_not_end_when_asked_is_killed(kit, wait_for, monkeypatch):
     monkeypatch.setattr(processes, "TIMEOUT_SECONDS", 0.1)
     script(kit, f'python3 -S -c "{STUBBORN}" "$PWD" &')
     start(kit)
-    wait_for(lambda: "ready" in (kit / "start.log").read_text(), 30)
+    wait_for(lambda: "ready" in (kit / "start.log").read_text(), 300)
     end(kit)
     assert running_processes(kit) == []
 
@@ -74,6 +74,6 @@ def test_who_does_not_end_when_asked_is_killed(kit, wait_for, monkeypatch):
 def test_nothing_outlives_its_guard(kit, wait_for):
     with suppress(ZeroDivisionError), end_processes_on_exit(kit.parent):
         start(kit)
-        wait_for(lambda: len(running_processes(kit.parent)) == 2, 30)  # the guard itself is none of them
+        wait_for(lambda: len(running_processes(kit.parent)) == 2, 300)  # the guard itself is none of them
         raise ZeroDivisionError
     assert running_processes(kit.parent) == []

@@ -20,10 +20,8 @@ from fedmerit.flare.deploy.provision import (
     add_sites,
     init,
     owner_only,
-    provision,
     provision_again,
     renew,
-    state_folder,
 )
 
 VERSIONS = {name: version(name) for name in ("fedmerit", "nvflare", "torch", "monai")}
@@ -37,12 +35,6 @@ def certificates(kits):
 def test_kits_say_which_versions_the_project_was_made_with(provisioned):
     found = {path.parents[1].name: json.loads(path.read_text()) for path in provisioned.rglob(VERSIONS_FILE)}
     assert found == dict.fromkeys(("localhost", "site1", "site2"), VERSIONS)
-
-
-def test_keys_lie_in_the_state_of_the_project(provisioned):
-    assert "root_pri_key" in json.loads(
-        (state_folder(provisioned, read_project(provisioned)) / "cert.json").read_text()
-    )
 
 
 def test_kits_made_again_are_of_the_same_certificates(federation):
@@ -85,14 +77,6 @@ def test_what_lies_there_is_left_alone(tmp_path, there):
     with pytest.raises(BadInput, match="out: exists already; choose another --out"):
         init(out, make_project({"A": "x"}, "localhost", "x", {"a@b.org": "lead"}))
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["out", "thesis.txt"][: 1 + out.is_dir()]
-
-
-def test_nvflares_reason_is_told_where_it_fails(tmp_path):
-    project = make_project({"A": "x"}, "localhost", "x", {"a@b.org": "lead"})
-    steps = [one for one in project["builders"] if "CertBuilder" not in one["path"]]  # nothing to sign with
-    with pytest.raises(RunFailed, match=r"out: provisioning failed: .*(KeyError|Exception|error)"):
-        provision(tmp_path / "out", project | {"builders": steps})
-    assert len(project["builders"]) == len(steps) + 1
 
 
 def files(out):
@@ -158,28 +142,6 @@ def test_a_renewed_participant_has_another_key_of_the_same_authority(federation)
     assert new.subject == old.subject
     assert root.not_valid_after_utc - new.not_valid_after_utc > timedelta(9 * 365)  # it can be renewed again
     assert certificates(renew(federation, ["localhost"])[0].path.parent)["site2"] == after["site2"]
-
-
-def test_who_is_not_there_is_not_renewed(federation):
-    before = files(federation)
-    with pytest.raises(BadInput, match=r"project\.yml: has no site7; there are localhost, site1, site2, a@lead\.org"):
-        renew(federation, ["site2", "site7"])
-    assert files(federation) == before
-
-
-def test_the_authority_of_an_earlier_version_lasts_as_long_as_it_did(tmp_path):
-    """Such a project says nothing of its days, which NVFlare takes for 360."""
-    out, project = tmp_path / "out", make_project({"A": "x"}, "localhost", "x", {"a@b.org": "lead"})
-    builders = [
-        {name: one[name] for name in one if name != "args" or "Cert" not in one["path"]} for one in project["builders"]
-    ]
-    init(out, project | {"builders": builders})
-    before = certificates(out / "fedmerit/prod_00")
-    provision_again(out, project)
-    assert certificates(out / "fedmerit/prod_01") == before
-    (kit,) = renew(out, ["A"])
-    new, root = loaded(kit.path)
-    assert new.not_valid_after_utc == root.not_valid_after_utc
 
 
 def test_an_added_site_that_names_no_organisation_has_one_of_its_own(federation):

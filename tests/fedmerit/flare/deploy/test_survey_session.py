@@ -27,7 +27,6 @@ DEPLOYED = ["server: OK", "A: OK", "B: OK", "C: NVFLARE_ERROR: not in allow_list
 def opened(tmp_path, monkeypatch):
     """A session in which a job ran once, and is over; a test may change what it says and left."""
     monkeypatch.setattr(session, "POLL", 0.01)
-    monkeypatch.setattr(survey_session, "STORING", 0.1)
     left = tmp_path / "left/workspace"
     left.mkdir(parents=True)
     (left / ANSWERS).write_text(json.dumps(ANSWERED.to_dict()))
@@ -54,13 +53,8 @@ def test_answers_come_with_those_who_refused_as_the_job_was_deployed(opened):
     assert told.refused == {"B": "no answer", "C": "not in allow_list: SurveyExecutor"}
 
 
-def test_a_job_that_goes_on_is_asked_for_again_later(opened):
-    opened.statuses = ["RUNNING"]
-    with pytest.raises(RunFailed, match=r"job job1: not over within 0\.05 seconds; ask again with `--job job1`"):
-        await_survey(opened, "job1", 0.05)
-
-
-def test_what_the_server_does_not_store_is_asked_for_again_later(opened):
+def test_what_the_server_does_not_store_is_asked_for_again_later(opened, monkeypatch):
+    monkeypatch.setattr(survey_session, "STORING", 0.1)
     opened.unready = 10**6
     with pytest.raises(BadInput, match="job job1: is not stored yet; try again in a few seconds"):
         await_survey(opened, "job1", 60)
@@ -71,7 +65,7 @@ def test_what_the_server_does_not_store_is_asked_for_again_later(opened):
     [
         (None, "left no answers of a survey: its status is FINISHED:COMPLETED; C: not in allow_list: SurveyExecutor"),
         ({"floor": 5}, r"not a survey \(KeyError\)"),
-        ({"floor": True, "sites": {}, "refused": {}}, "something else in the place of a count"),
+        ({"floor": True, "sites": {}, "refused": {}}, "something else instead of a count"),
     ],
 )
 def test_what_is_no_survey_fails_with_the_reason(opened, content, words):

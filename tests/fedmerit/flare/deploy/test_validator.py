@@ -61,10 +61,6 @@ def test_a_class_that_is_not_allowed(reason, side, where, key):
     assert told == f"Component '{FOREIGN}' at config path '{where}' is not in allow_list"
 
 
-def test_a_value_that_nvflare_does_not_build(reason):
-    assert reason("client", "executors.0.executor.args.inner", {"path": "/data", "config_type": "dict"}) == ""
-
-
 def test_a_job_with_code_is_judged_by_the_right_to_bring_it(reason, tmp_path):
     (tmp_path / "app/custom").mkdir()
     assert reason("client", "executors.0.executor", {"path": FOREIGN}) == ""

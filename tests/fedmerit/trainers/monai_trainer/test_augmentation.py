@@ -89,12 +89,6 @@ def test_masks_stay_masks_and_move_with_their_images():
     assert not torch.equal(moved_masks, bright)
 
 
-def test_the_global_random_state_is_left_alone():
-    before = torch.get_rng_state()
-    Augmenter(STRONG, 0, CPU)(images(), masks())
-    assert torch.equal(before, torch.get_rng_state())
-
-
 def test_transforms_are_as_frequent_as_they_say():
     plain = torch.rand(2000, 1, 8, 8, generator=torch.Generator().manual_seed(0))
     none = replace(LIGHT.affine, probability=0.0)

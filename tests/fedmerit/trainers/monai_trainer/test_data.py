@@ -32,14 +32,6 @@ def test_names_that_tables_or_terminals_would_compute_or_lists_cut(sites, tmp_pa
         SiteFolder(folder)
 
 
-@pytest.mark.parametrize("name", ["A$x_{$", "Universitätsklinikum 2", "I2CVB", "a-b"])
-def test_other_names_may_be(sites, tmp_path, name):
-    folder = shutil.copytree(sites / "site1", tmp_path / "site1")
-    info = json.loads((folder / "site.json").read_text())
-    (folder / "site.json").write_text(json.dumps(info | {"name": name}))
-    assert SiteFolder(folder).name == name
-
-
 @pytest.mark.parametrize(
     ("entries", "told"),
     [

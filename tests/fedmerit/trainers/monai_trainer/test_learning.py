@@ -1,7 +1,6 @@
 import math
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import product
 
 import numpy as np
 import pytest
@@ -12,15 +11,11 @@ from torch.nn.functional import interpolate
 
 from fedmerit import flat
 from fedmerit.configuration.run import OPTIMIZERS, Network, Training
-from fedmerit.errors import BadInput
 from fedmerit.trainers.monai_trainer import local_training
 from fedmerit.trainers.monai_trainer.data import Case, Slices
 from fedmerit.trainers.monai_trainer.local_training import build_loss, count_steps, learning_rate, train
-from fedmerit.trainers.monai_trainer.network_checks import check_image_size
-from fedmerit.trainers.monai_trainer.networks import build_network, initial_network
-from fedmerit.trainers.monai_trainer.overlaps import mean_dice
-from fedmerit.trainers.monai_trainer.prediction import EVALUATION_BATCH, evaluate, predict
-from fedmerit.trainers.monai_trainer.saved_networks import load_network, save_network
+from fedmerit.trainers.monai_trainer.networks import initial_network
+from fedmerit.trainers.monai_trainer.prediction import EVALUATION_BATCH, evaluate
 
 NETWORK = Network(in_channels=1, labels=("disc", "cup"), architecture="unet", width=2, depth=3)
 TRAINING = Training(batch_size=4, augment=False)
@@ -83,48 +78,6 @@ def test_cases_of_few_slices_are_evaluated_together():
     assert [replace(one, case="") for one in together] == [replace(one, case="") for each in alone for one in each]
 
 
-def test_overlaps_are_counted_voxel_by_voxel():
-    case = random_volume(0, slices=3)
-    predicted = case.image > np.array([0.5, -0.2], dtype=np.float32)[None, :, None, None]
-    for number, overlap in enumerate(evaluate(Threshold(0.5, -0.2), [case], ("disc", "cup"))):
-        ours, reference = predicted[:, number], case.label[:, number].astype(bool)
-        assert overlap.true_positives == (ours & reference).sum()
-        assert overlap.false_positives == (ours & ~reference).sum()
-        assert overlap.false_negatives == (~ours & reference).sum()
-
-
-def test_dice_of_empty_references():
-    nothing, something = np.zeros((2, 1, 8, 8)), np.ones((2, 1, 8, 8))
-    overlaps = evaluate(
-        Threshold(0.5),
-        [volume(*pair) for pair in product((nothing, something), (nothing, something))],
-        ("prostate",),
-    )
-    assert [overlap.dice for overlap in overlaps] == [None, 0, 0, 1]  # (image, reference): predicted is the image
-    assert mean_dice(overlaps) == pytest.approx(1 / 3)
-    assert mean_dice(overlaps[:1]) == 0
-    assert mean_dice([]) == 0
-    assert evaluate(Threshold(0.5), [], ("prostate",)) == []
-
-
-def test_evaluation_leaves_weights_and_statistics_alone():
-    network = initial_network(NETWORK, 0)
-    before = {name: value.clone() for name, value in network.state_dict().items()}
-    evaluate(network, [random_volume(0)], NETWORK.labels)
-    assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
-
-
-def test_predictions_are_what_evaluation_counts():
-    network, case = initial_network(NETWORK, 0), random_volume(0, slices=EVALUATION_BATCH + 2)
-    masks = predict(network, case.image)
-    assert masks.shape == case.label.shape
-    assert masks.dtype == bool
-    overlaps = evaluate(network, [case], NETWORK.labels, final=True)
-    assert [overlap.true_positives + overlap.false_positives for overlap in overlaps] == [
-        masks[:, number].sum() for number in range(2)
-    ]
-
-
 # Loss
 
 
@@ -148,13 +101,6 @@ def test_loss_of_several_labels_is_the_mean_over_labels():
         loss = build_loss(name)
         each = [loss(logits[:, k : k + 1], masks[:, k : k + 1]).item() for k in range(2)]
         assert loss(logits, masks).item() == pytest.approx(sum(each) / 2, abs=1e-6)
-
-
-def test_dice_loss_is_between_zero_and_one_and_finite_on_empty_masks():
-    loss, masks = build_loss("dice"), torch.zeros(2, 1, 4, 4)
-    for logit in (-50.0, 0.0, 50.0):
-        for target in (masks, masks + 1):
-            assert 0 <= loss(torch.full((2, 1, 4, 4), logit), target).item() <= 1
 
 
 # Training
@@ -205,12 +151,6 @@ def test_the_initial_network_depends_on_its_seed_alone():
     assert not torch.equal(flat.get_parameters(initial_network(NETWORK, 4)), first)
 
 
-def test_training_reduces_the_loss(slices):
-    network = initial_network(NETWORK, 0)
-    losses = [train(network, slices, replace(TRAINING, epochs=2), 1e-2, seed) for seed in range(4)]
-    assert losses[-1] < losses[0]
-
-
 def test_no_gradient_outlives_the_round(slices):
     network = initial_network(NETWORK, 0)
     train(network, slices, TRAINING, 1e-3, 0)
@@ -226,12 +166,6 @@ def test_the_loss_is_the_mean_over_batches(slices):
     assert loss == pytest.approx(expected, abs=1e-5)
 
 
-def test_more_epochs_are_more_steps(slices):
-    once, _ = trained(slices)
-    twice, _ = trained(slices, replace(TRAINING, epochs=2))
-    assert not torch.equal(once, twice)
-
-
 @pytest.mark.parametrize("network", [NETWORK, replace(NETWORK, norm="group")], ids=["batch", "group"])
 def test_mixed_precision_runs_on_a_cpu(slices, network):
     vector, loss = trained(slices, replace(TRAINING, amp=True), network=network)
@@ -242,11 +176,6 @@ def test_mixed_precision_runs_on_a_cpu(slices, network):
     assert not torch.equal(vector, plain)
     overlaps = evaluate(initial_network(network, 0), [random_volume(0)], NETWORK.labels, amp=True)
     assert len(overlaps) == 2
-
-
-def test_a_batch_of_one_slice_trains():
-    _, loss = trained(Slices([random_volume(0, 1)]))
-    assert math.isfinite(loss)
 
 
 # Schedules, optimisers, batches
@@ -358,67 +287,3 @@ def test_levels_of_other_sizes_count_half_as_much_each(kind, slices):
     assert all(part.any() for part in flat.named(built, flat.get_parameters(built) - before).values())
     images = torch.randn(1, 1, 16, 16)
     assert torch.equal(built.eval()(images), built.heads[0](images))  # evaluation takes the first
-
-
-def test_monais_segresnet_with_deep_supervision_is_trained_at_every_level(slices):
-    arguments = {"init_filters": 8, "blocks_down": [1, 1, 1], "dsdepth": 2}
-    description = Network(1, ("disc", "cup"), "SegResNetDS", arguments=arguments)
-    check_image_size(description, (16, 16))
-    network = initial_network(description, 0)
-    assert [tuple(level.shape) for level in network(torch.zeros(2, 1, 16, 16))] == [(2, 2, 16, 16), (2, 2, 8, 8)]
-    before = flat.get_parameters(network)
-    assert math.isfinite(train(network, slices, TRAINING, 1e-2, seed=0))
-    moved = flat.named(network, flat.get_parameters(network) - before)
-    heads = [name for name in moved if ".head." in name]
-    assert len(heads) == 4
-    assert all(moved[name].any() for name in heads)
-    assert network.eval()(torch.zeros(1, 1, 16, 16)).shape == (1, 2, 16, 16)
-
-
-# Networks
-
-
-@pytest.mark.parametrize("norm", ["batch", "instance", "group"])
-@pytest.mark.parametrize("residual_units", [0, 2])
-@pytest.mark.parametrize(("width", "depth"), [(1, 2), (3, 3), (16, 2)])
-def test_networks_give_one_logit_map_per_label(norm, residual_units, width, depth):
-    network = build_network(Network(3, ("disc", "cup"), "unet", width, depth, norm, residual_units))
-    assert network(torch.zeros(2, 3, 16, 16)).shape == (2, 2, 16, 16)
-    kinds = {type(module).__name__ for module in network.modules()}
-    layer = {"batch": "BatchNorm2d", "instance": "InstanceNorm2d", "group": "GroupNorm"}
-    assert {kind for kind in layer.values() if kind in kinds} == {layer[norm]}
-    assert bool(flat.get_buffers(network)) == (norm == "batch")
-
-
-@pytest.mark.parametrize("size", [(8, 8), (8, 16), (64, 32)])
-def test_image_sizes_a_network_can_halve(size):
-    check_image_size(NETWORK, size)  # depth 3: multiples of 4, at least 8
-    build_network(NETWORK)(torch.zeros(2, 1, *size))
-
-
-@pytest.mark.parametrize("size", [(4, 8), (8, 4), (10, 8), (8, 13), (0, 8)])
-def test_image_sizes_it_cannot(size):
-    with pytest.raises(BadInput, match=rf"image size {size[0]}x{size[1]}: .* multiples of 4, at least 8"):
-        check_image_size(NETWORK, size)
-
-
-@pytest.mark.parametrize("norm", ["batch", "instance", "group"])
-def test_a_saved_network_comes_back_with_its_description(tmp_path, norm):
-    description = replace(NETWORK, norm=norm)
-    network = initial_network(description, 0)
-    image = torch.randn(3, 1, 16, 16)
-    network(image)  # moves BatchNorm's statistics
-    save_network(tmp_path / "models", "Basel", network, description)
-    assert {path.name for path in (tmp_path / "models").iterdir()} == {"Basel.pt", "model.json"}
-    loaded = load_network(tmp_path / "models", "Basel")
-    assert not loaded.training
-    with torch.inference_mode():
-        assert torch.equal(loaded(image), network.eval()(image))
-
-
-def test_a_saved_network_that_is_missing_is_named(tmp_path):
-    with pytest.raises(BadInput, match=r"model\.json: file not found"):
-        load_network(tmp_path)
-    save_network(tmp_path, "global", initial_network(NETWORK, 0), NETWORK)
-    with pytest.raises(BadInput, match=r"Basel\.pt: file not found; expected the model of a finished run"):
-        load_network(tmp_path, "Basel")

@@ -1,24 +1,32 @@
+"""Networks: built, saved, checked before a run, and how many numbers they hold."""
+
 import copy
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
 import torch
+from torch import nn
 
 from fedmerit import flat
-from fedmerit.configuration.run import Network
+from fedmerit.configuration.run import TASKS, Network, make_configuration
 from fedmerit.errors import BadInput
-from fedmerit.trainers.monai_trainer import neurons
+from fedmerit.trainers.monai_trainer import network_checks, neurons
+from fedmerit.trainers.monai_trainer.network_checks import (
+    MAPS,
+    check_image_size,
+    count_feature_maps,
+    count_parameters,
+    require_repeatable,
+)
 from fedmerit.trainers.monai_trainer.networks import (
     ARCHITECTURES,
-    build_network,
-    estimate_cost,
     initial_network,
     output_modules,
     split_levels,
     working_network,
 )
-from fedmerit.trainers.monai_trainer.saved_networks import load_network, save_network
+from fedmerit.trainers.monai_trainer.saved_networks import load_network, load_weights, read_description, save_network
 
 WIDTHS = {"segresnet": 8, "swinunetr": 12}
 
@@ -36,7 +44,10 @@ def test_every_architecture_gives_a_logit_map_per_label_and_comes_back_from_disk
     logits = built(image)
     assert logits.shape == (1, 2, 64, 64)
     save_network(tmp_path, "global", built, network)
-    assert torch.equal(load_network(tmp_path)(image), logits)
+    assert read_description(tmp_path) == (network, None)
+    loaded = load_network(tmp_path)
+    assert not loaded.training
+    assert torch.equal(loaded(image), logits)
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -98,31 +109,6 @@ def test_affine_instance_norms_are_computed_as_group_norms_of_one_channel(archit
     assert torch.allclose(*gradients, rtol=1e-3, atol=1e-5 * float(gradients[1].abs().max()))
 
 
-@pytest.mark.parametrize(
-    ("changes", "told"),
-    [
-        ({"architecture": "attentionunet", "norm": "batch"}, "norm=batch"),
-        ({"architecture": "dynunet", "depth": 2}, "depth=2"),
-        ({"architecture": "dynunet", "arguments": {"colour": 1}}, "colour"),
-        ({"architecture": "swinunetr", "width": 5}, "width=5"),
-    ],
-)
-def test_what_monai_refuses_is_told(changes, told):
-    network = replace(description("unet"), **changes)
-    with pytest.raises(BadInput, match=told):
-        build_network(network)
-
-
-def test_the_cost_is_that_of_the_network():
-    network = Network(1, ("disc",), "unet", width=4, depth=3, residual_units=0)
-    cost = estimate_cost(network, (32, 32))
-    assert cost.parameters == len(flat.get_parameters(build_network(network)))
-    assert cost.update_bytes == 4 * cost.parameters
-    wide = estimate_cost(replace(network, width=8), (32, 32))
-    larger = estimate_cost(network, (64, 64))
-    assert larger.operations == 4 * cost.operations < wide.operations * 4
-
-
 def test_levels_are_taken_apart():
     logits = torch.randn(2, 3, 8, 8)
     assert [level is logits for level in split_levels(logits, 4)] == [True]
@@ -139,3 +125,127 @@ def test_a_thread_has_one_network_to_work_with():
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(working_network, small, cpu).result() is not own
     assert working_network(replace(small, width=8), cpu) is not own
+
+
+DYNUNET, SWINUNETR, BASICUNET = (
+    Network(1, ("disc", "cup"), architecture, width, depth)
+    for architecture, width, depth in [("dynunet", 4, 3), ("swinunetr", 12, 3), ("basicunet", 4, 5)]
+)
+
+
+def test_the_size_of_images_follows_the_depth(monkeypatch):
+    """Which is known of MONAI's networks without building one: every site asks."""
+    monkeypatch.setattr(network_checks, "initial_network", None)
+    check_image_size(DYNUNET, (8, 12))
+    with pytest.raises(BadInput, match="multiples of 4"):
+        check_image_size(DYNUNET, (10, 12))
+    with pytest.raises(BadInput, match=r"dynunet of depth 3 needs .* run with --set depth"):
+        check_image_size(DYNUNET, (10, 12))
+    with pytest.raises(BadInput, match=r"swinunetr needs multiples of 32, at least 64; prepare with another --size$"):
+        check_image_size(SWINUNETR, (48, 48))
+    with pytest.raises(BadInput, match=r"swinunetr needs multiples of 32x32x32; choose another$"):
+        check_image_size(replace(SWINUNETR, patch=(8, 16, 16)), (64, 64))
+
+
+def test_a_network_of_one_depth_has_no_other():
+    check_image_size(BASICUNET, (32, 32))
+    with pytest.raises(BadInput, match="depth=4: basicunet has 5 levels; leave it out"):
+        check_image_size(replace(BASICUNET, depth=4), (32, 32))
+
+
+class Trained(nn.Module):
+    """Right in evaluation; in training it gives what is wrong with it."""
+
+    def __init__(self, in_channels, out_channels, wrong):
+        super().__init__()
+        self.head, self.wrong = nn.Conv2d(in_channels, out_channels, 1), wrong
+
+    def forward(self, images):
+        """Logits, or else."""
+        logits = self.head(images)
+        of = {
+            "dict": lambda: {"logits": logits},
+            "loss": lambda: (logits, logits.mean()),
+            "labels": lambda: [logits, logits[:, :1]],
+            "small first": lambda: [logits[..., ::2, ::2], logits],
+            "empty": list,
+        }
+        return of[self.wrong]() if self.training else logits
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ("dict", "makes dict of two images in training"),
+        ("loss", r"makes \(2, 2, 16, 16\), \(\) of two images"),
+        ("labels", r"makes \(2, 2, 16, 16\), \(2, 1, 16, 16\) of two images"),
+        ("small first", r"makes \(2, 2, 8, 8\), \(2, 2, 16, 16\) of two images"),
+        ("empty", "makes nothing of two images"),
+    ],
+)
+def test_what_cannot_be_trained_on_is_told_before_a_run(wrong, told):
+    network = Network(1, ("disc", "cup"), f"{__name__}:Trained", arguments={"wrong": wrong})
+    with pytest.raises(BadInput, match=rf"{told}.*; expected logits of shape \(2, 2, 16, 16\), or a list of logits"):
+        check_image_size(network, (16, 16))
+
+
+class Noisy(nn.Conv2d):
+    """Adds noise to its logits in training."""
+
+    def __init__(self):
+        super().__init__(1, 1, 1)
+
+    def forward(self, images):
+        logits = super().forward(images)
+        return logits + torch.randn_like(logits) if self.training else logits
+
+
+def test_looking_at_a_network_of_others_draws_nothing():
+    before = torch.get_rng_state()
+    check_image_size(Network(1, ("disc",), f"{__name__}:Noisy"), (32, 32))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "arguments", "told"),
+    [
+        ("unet", {"dropout": 0.2}, "drops 0.2 at random"),
+        ("segresnet", {"dropout_prob": 0.1}, "drops 0.1 at random"),
+        ("swinunetr", {"dropout_path_rate": 0.3}, "at random"),
+    ],
+)
+def test_layers_that_drop_at_random_are_refused(architecture, arguments, told):
+    plain = Network(1, ("disc",), architecture, width=12 if architecture == "swinunetr" else 8)
+    drops = replace(plain, arguments=arguments)
+    with pytest.raises(BadInput, match=told):
+        require_repeatable(drops, initial_network(drops, 0))
+    require_repeatable(plain, initial_network(plain, 0))
+
+
+def test_numbers_of_a_network():
+    config = make_configuration("fedavg", "prostate", 1, 0, TASKS["prostate"], {})
+    network, training = config.network, replace(config.training, batch_size=6)
+    config = replace(config, training=training)
+    assert count_feature_maps(config, (32, 48)) == MAPS * network.width * 32 * 48 * 6
+    small = replace(config, training=replace(training, batch_size=1))
+    assert count_feature_maps(small, (32, 48)) == MAPS * network.width * 32 * 48 * 4  # of evaluation
+    of_volumes = replace(config, network=replace(network, patch=(8, 16, 16)))
+    assert count_feature_maps(of_volumes, (32, 48)) == MAPS * network.width * 8 * 16 * 16 * 6
+    assert count_parameters(config) < count_parameters(
+        replace(config, network=replace(network, width=2 * network.width))
+    )
+
+
+def test_what_is_missing_or_spoiled_is_named(tmp_path):
+    folder = tmp_path
+    save_network(folder, "global", initial_network(DYNUNET, 0), DYNUNET)
+    with pytest.raises(BadInput, match=r"Birch.pt: file not found; expected the model of a finished run"):
+        load_network(folder, "Birch")
+    (folder / "Birch.pt").write_bytes(b"no model")
+    with pytest.raises(BadInput, match=r"Birch.pt: not a model that model.json describes \(\w+\)"):
+        load_network(folder, "Birch")
+    with pytest.raises(BadInput, match=r"global.pt: not a model that model.json describes \(RuntimeError\)"):
+        load_weights(folder / "global.pt", Network(1, ("disc",), "dynunet", 4, 3))
+    (folder / "model.json").write_text('{"in_channels": 1}\n')
+    with pytest.raises(BadInput, match=r"model.json: not what a run writes"):
+        read_description(folder)

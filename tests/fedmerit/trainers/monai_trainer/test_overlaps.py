@@ -1,11 +1,23 @@
-"""Dice and the other quantities of counts and surfaces, worked by hand."""
+"""Dice, HD95 and NSD, worked by hand."""
 
 import math
+from pathlib import Path
 
+import numpy as np
+import pytest
 import torch
+from monai.metrics.hausdorff_distance import compute_hausdorff_distance
+from monai.metrics.surface_dice import compute_surface_dice
 from monai.metrics.utils import do_metric_reduction
+from run_factory import make_sites
+from scipy.ndimage import gaussian_filter
+from torch import Tensor, nn, ones
 
+from fedmerit.files import read_json, write_json
+from fedmerit.trainers.monai_trainer.data import Case, SiteFolder
 from fedmerit.trainers.monai_trainer.overlaps import Overlap, Surface, mean_dice
+from fedmerit.trainers.monai_trainer.prediction import evaluate
+from fedmerit.trainers.monai_trainer.surfaces import measure_surfaces
 
 
 def test_dice_from_counts():
@@ -42,3 +54,105 @@ def test_quantities_have_their_names_in_the_table_of_results():
     assert in_mm.quantities == {"dice": 6 / 9, "hd95": 4.5, "nsd": 0.75, **counts}
     in_pixels = Overlap("000", "cup", 3, 1, 2, Surface("px", None, 0.0))
     assert in_pixels.scores == {"dice": 6 / 9, "hd95_px": None, "nsd_px": 0.0}
+
+
+SPACING = (3.0, 0.5, 2.0)  # mm between slices, rows, columns
+
+
+class AsTheyAre(nn.Module):
+    """Takes the image's channels for logits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(ones(()))
+
+    def forward(self, images: Tensor) -> Tensor:
+        return images * self.scale
+
+
+def block(*places: slice, shape: tuple[int, ...] = (9, 16, 16)) -> np.ndarray:
+    """(slices, 1, h, w) of zeros, ones in the block."""
+    mask = np.zeros(shape, dtype=np.uint8)
+    mask[places] = 1
+    return mask[:, None]
+
+
+CUBE = block(slice(3, 6), slice(4, 10), slice(4, 10))
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_a_shifted_block_lies_as_far_away_as_it_was_shifted(axis):
+    """Moved by two voxels, the face on one side lies two away, and that is more than 5 % of the surface."""
+    moved = np.roll(CUBE, 2, axis=axis if axis == 0 else axis + 1)
+    (surface,) = measure_surfaces(moved, CUBE, SPACING)
+    assert surface.unit == "mm"
+    assert surface.hd95 == pytest.approx(2 * SPACING[axis])
+    assert measure_surfaces(CUBE, moved, SPACING) == [surface]
+
+
+def test_nsd_by_hand():
+    """Rows of a 6 x 6 square moved by 3 rows of 1 mm: of 20 voxels of each outline 6 lie farther off than 2 mm.
+
+    With rows 0 to 5 and 3 to 8, the outlines are the rows' ends and rows 0, 5 and 3, 8. Nearest to column c of row 0,
+    six of them, is row 3: 3 mm. Row 1, at its two ends: the corners of row 3, 2 mm. All else is nearer but the inner
+    four of row 5, of which the middle two lie 2 from row 3 and from the sides; the others 1. So 6 of 20 are too far.
+    """
+    square = block(slice(0, 1), slice(2, 8), slice(2, 8), shape=(1, 16, 16))
+    (surface,) = measure_surfaces(np.roll(square, 3, axis=2), square, (5.0, 1.0, 1.0))
+    assert surface == Surface("mm", 3.0, pytest.approx(14 / 20))
+
+
+@pytest.mark.parametrize("slices", [1, 6])
+def test_both_numbers_are_those_of_monais_own_functions(slices):
+    draw = np.random.default_rng(slices)
+    one, other = (gaussian_filter(draw.normal(size=(slices, 24, 24)), 2)[:, None] > 0.01 for _ in range(2))
+    (surface,) = measure_surfaces(one, other, SPACING)
+    masks = [torch.from_numpy(mask.squeeze())[None, None] for mask in (one, other)]
+    shown = {"include_background": True, "spacing": SPACING[-masks[0].ndim + 2 :]}
+    assert surface.hd95 == pytest.approx(float(compute_hausdorff_distance(*masks, percentile=95, **shown)), abs=1e-5)
+    assert surface.nsd == pytest.approx(float(compute_surface_dice(*masks, [2.0], **shown)), abs=1e-5)
+
+
+def test_one_slice_is_measured_in_its_plane_in_pixels_where_no_mm_are_known():
+    square = block(slice(0, 1), slice(2, 8), slice(2, 8), shape=(1, 16, 16))
+    moved = np.roll(square, 3, axis=3)
+    assert measure_surfaces(moved, square, (99.0, 1.0, 1.0)) == [Surface("mm", 3.0, 0.7)]
+    assert measure_surfaces(moved, square, None) == [Surface("px", 3.0, 0.7)]
+    assert measure_surfaces(moved, square, (99.0, 1.0, 0.5))[0].hd95 == pytest.approx(1.5)
+
+
+def test_empty_masks():
+    nothing = np.zeros_like(CUBE)
+    assert measure_surfaces(nothing, nothing, SPACING) == [Surface("mm", None, None)]
+    assert measure_surfaces(CUBE, nothing, SPACING) == [Surface("mm", None, 0.0)]
+    assert measure_surfaces(nothing, CUBE, SPACING) == [Surface("mm", None, 0.0)]
+    assert measure_surfaces(nothing[:0], nothing[:0], SPACING) == [Surface("mm", None, None)]
+
+
+def test_each_label_for_itself(tmp_path):
+    """One label perfect, the other empty in the prediction alone; found by `evaluate`, where it is asked for."""
+    label = np.concatenate([CUBE, CUBE], axis=1)
+    logits = np.where(label, 1.0, -1.0)
+    logits[:, 1] = -1
+    np.save(tmp_path / "image.npy", logits.astype(np.float32))
+    np.save(tmp_path / "label.npy", label)
+    case = Case("case", "case", tmp_path / "image.npy", tmp_path / "label.npy", spacing=SPACING)
+    disc, cup = evaluate(AsTheyAre(), [case], ("disc", "cup"), final=True)
+    assert (disc.surface, disc.dice) == (Surface("mm", 0.0, 1.0), 1.0)
+    assert (cup.surface, cup.dice) == (Surface("mm", None, 0.0), 0.0)
+    assert cup.scores == {"dice": 0.0, "hd95": None, "nsd": 0.0}
+    assert evaluate(AsTheyAre(), [case], ("disc", "cup"))[0].surface is None
+    assert Surface("px", 1.0, 0.5).quantities == {"hd95_px": 1.0, "nsd_px": 0.5}
+
+
+@pytest.mark.parametrize(
+    "stated", [None, "1", [1, 1], [1, 0, 1], [1, -1, 1], [1, math.nan, 1], ["1", 1, 1], [[], 1, 1]]
+)
+def test_a_spacing_that_is_none_is_not_known(tmp_path: Path, stated):
+    site = make_sites(tmp_path, ("Yew",)) / "Yew"
+    lists = read_json(site / "datalist.json")
+    lists["testing"][0] |= {"spacing": stated}
+    lists["testing"][1] |= {"spacing": [3, 0.5, 0.25]}
+    write_json(site / "datalist.json", lists)
+    spacings = [case.spacing for case in SiteFolder(site).cases("testing")]
+    assert spacings == [None, (3.0, 0.5, 0.25), None, None, None]

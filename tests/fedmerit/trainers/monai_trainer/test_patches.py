@@ -7,7 +7,7 @@ import torch
 from fedmerit.configuration.run import Network, Training
 from fedmerit.errors import BadInput
 from fedmerit.trainers.monai_trainer.augmentation import STRONG, Augmenter
-from fedmerit.trainers.monai_trainer.data import Case, Slices
+from fedmerit.trainers.monai_trainer.data import Case
 from fedmerit.trainers.monai_trainer.local_training import train
 from fedmerit.trainers.monai_trainer.network_checks import check_image_size
 from fedmerit.trainers.monai_trainer.networks import build_network, estimate_cost, initial_network, patch_size
@@ -51,14 +51,6 @@ def test_a_volume_of_fewer_slices_than_a_patch_is_padded(case):
     assert image.shape == label.shape == (1, 8, 32, 24)
     assert torch.equal(image[:, 3:5], torch.from_numpy(np.array(case.image[3:5]).swapaxes(0, 1)))
     assert not image[:, [0, 1, 2, 5, 6, 7]].any()
-
-
-def test_labels_are_seen_patch_by_patch(case):
-    patches = Patches([case], (2, 8, 8))
-    assert patches.shows_label.tolist() == [bool(label.any()) for _, label in patches]
-    assert 0 < patches.shows_label.sum() < len(patches)
-    assert isinstance(build_samples([case], ()), Slices)
-    assert isinstance(build_samples([case], (2, 8, 8)), Patches)
 
 
 def test_a_network_of_volumes_learns_a_ball_and_predicts_the_whole_volume(case):

@@ -1,7 +1,6 @@
 """A job reads nothing but its site's own folder, and only the folder that the machine's manifest names."""
 
 import json
-import os
 
 import pytest
 import torch
@@ -84,11 +83,6 @@ def test_jobs_have_run_folders_of_their_own(local, site, tmp_path):
     assert machine_settings.run_folder(local / "job2") == tmp_path / "runs" / "job2"
 
 
-def test_without_a_manifest_the_environment_decides(local):
-    machine_settings.follow_manifest(local, "site1")
-    assert os.environ[machine_settings.SITES] == "told by someone"
-
-
 @pytest.mark.parametrize(
     ("content", "word"),
     [
@@ -102,26 +96,6 @@ def test_manifest_of_another_site_is_refused(local, content, word):
     (local / machine_settings.MANIFEST).write_text(json.dumps(content))
     with pytest.raises(BadInput, match=word):
         machine_settings.follow_manifest(local, "site1")
-
-
-def test_folder_of_another_site_is_refused(local, site, monkeypatch):
-    monkeypatch.setenv(machine_settings.SITE_FOLDER, str(site))
-    with pytest.raises(BadInput, match="site2"):
-        machine_settings.site_folder("site2")
-
-
-def test_caps_on_evaluations(monkeypatch):
-    assert machine_settings.evaluation_caps("") == {}
-    monkeypatch.setenv(machine_settings.CAPS, "validation=8,server_validation=0")
-    assert machine_settings.evaluation_caps() == {"validation": 8, "server_validation": 0}
-
-
-@pytest.mark.parametrize(
-    "setting", ["validation", "validation=many", "validation=-1", "training=3", "validation=1,validation=2", "=3"]
-)
-def test_caps_that_are_none(setting):
-    with pytest.raises(BadInput, match="expected SPLIT=NUMBER,SPLIT=NUMBER, each of validation, testing"):
-        machine_settings.evaluation_caps(setting)
 
 
 def test_of_an_unknown_site_those_present_are_told():

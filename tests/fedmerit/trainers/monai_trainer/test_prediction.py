@@ -1,4 +1,4 @@
-"""Masks as they are used, and the soft Dice loss of single images, which some methods compare sites by."""
+"""Masks, the soft Dice loss of single images, and mixed precision."""
 
 from pathlib import Path
 
@@ -9,6 +9,8 @@ from torch import nn
 
 from fedmerit.trainers.monai_trainer.data import Case, Slices
 from fedmerit.trainers.monai_trainer.prediction import (
+    autocast,
+    choose_precision,
     evaluate,
     evaluate_with_losses,
     image_losses,
@@ -135,18 +137,30 @@ def test_overlaps_and_losses_of_one_pass_are_those_of_two(tmp_path):
     assert torch.equal(losses, image_losses(network, Slices(cases)))
 
 
+CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
+
+
 @pytest.mark.parametrize(
-    ("logit", "reference", "loss"),
-    [(-9.0, 0, 0.0), (-1e-3, 0, 0.0), (0.0, 0, 0.0), (1e-3, 0, 1.0), (80.0, 1, 0.0), (-80.0, 1, 1.0)],
-    ids=["nothing", "nearly something", "at the threshold", "one voxel too many", "all found", "nothing found"],
+    ("device", "known", "expected"),
+    [
+        (CPU, True, torch.bfloat16),
+        (CPU, False, torch.bfloat16),
+        (GPU, True, torch.bfloat16),
+        (GPU, False, torch.float16),
+    ],
 )
-def test_extreme_images(tmp_path, logit, reference, loss):
-    image = np.full((1, 1, 4, 4), min(logit, -9.0))
-    image[0, 0, 0, 0] = logit
-    label = np.full((1, 1, 4, 4), 0)
-    label[0, 0, 0, 0] = reference
-    if reference:  # everything else is as it should be
-        image[0, 0, 1:], image[0, 0, 0, 1:] = -80.0, -80.0
-    found = image_losses(AsTheyAre(), Slices([stored(tmp_path, "case", image, label)]))
-    assert found.tolist() == pytest.approx([loss], abs=1e-4)
-    assert 0 <= float(found) <= 1
+def test_it_is_bfloat16_but_on_graphics_cards_that_do_not_know_it(monkeypatch, device, known, expected):
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: known)
+    assert choose_precision(device, amp=True) is expected
+    assert choose_precision(device, amp=False) is None
+
+
+def test_products_are_computed_in_it_and_without_it_in_float32():
+    """Of 1 + 2^-10 bfloat16 keeps 1, float32 all."""
+    one, other = torch.full((1, 1), 1 + 2**-10), torch.ones(1, 1)
+    with autocast(CPU, torch.bfloat16):
+        mixed = one @ other
+    with autocast(CPU, None):
+        whole = one @ other
+    assert (mixed.dtype, mixed.item()) == (torch.bfloat16, 1)
+    assert (whole.dtype, whole.item()) == (torch.float32, 1 + 2**-10)

@@ -1,4 +1,4 @@
-"""results.csv beside a site's log: what it measured, and how many images it has, are what it said."""
+"""Measurements in results.csv: against sites' logs, and against the matrix of cross-site tests."""
 
 import hashlib
 import json
@@ -7,7 +7,8 @@ import pytest
 from result_rows import CASES, measured, row
 
 from fedmerit.errors import BadInput
-from fedmerit.verification.measurements import compare_answers
+from fedmerit.federation.recorder import CROSS_SITE
+from fedmerit.verification.measurements import compare_answers, compare_matrix
 from fedmerit.verification.results import read_tables
 
 
@@ -163,8 +164,48 @@ def test_where_no_digest_tells_the_models_apart_it_is_any_that_the_site_tested(w
         table.path.unlink()
 
 
-def test_measurements_of_a_model_that_the_site_rated_in_the_round_are_none_of_the_one_it_began_with(written, own_log):
-    rated = answered(0, "evaluate", digest(FINAL), split="validation")
-    run = written([*measured(0, "A", "validation", FINAL), *(row for row in OF_ROUNDS if row.round)])
-    with pytest.raises(BadInput, match=r"results\.csv: validation measurements of A in round 0 are not what it answer"):
-        answers(run, own_log("A", OWN[0], rated, *OWN[1:]), [0, 1])
+OTHER = {"0": (1, 1, 1, 0.5)}
+EMPTY = None  # Dice of a case that is empty in both
+TESTS = [*measured(1, "A", "testing"), *measured(1, "B", "testing", OTHER)]  # means .625 and .5
+ON_OTHERS = {  # by model, and case at a site
+    "A": {"A/0": 0.75, "A/1": 0.5, "B/0": 0.25},
+    "B": {"A/0": EMPTY, "A/1": 0.5, "B/0": 0.5},
+}
+UNION = [
+    row(1, model, "dice", dice, split="union", case=case, label="disc")
+    for model, cases in ON_OTHERS.items()
+    for case, dice in cases.items()
+]
+FOR_ALL = {"A": {"SRV_global": {"dice": 0.625}}, "B": {"SRV_global": {"dice": 0.5}}}
+OF_EACH = {"A": {"A": {"dice": 0.625}, "B": {"dice": 0.5}}, "B": {"A": {"dice": 0.25}, "B": {"dice": 0.5}}}
+ALONE = OF_EACH | {"B": {"B": {"dice": 0.5}}}  # who goes on alone tests its own
+
+
+def compare(run, matrix):
+    (run / CROSS_SITE).parent.mkdir(exist_ok=True)
+    (run / CROSS_SITE).write_text(json.dumps(matrix))
+    compare_matrix(read_tables(run), run)
+
+
+@pytest.mark.parametrize(("matrix", "more"), [(FOR_ALL, []), (OF_EACH, UNION), (ALONE, UNION)])
+def test_means_are_those_of_the_tests(written, matrix, more):
+    compare(written([*TESTS, *more]), matrix)
+
+
+@pytest.mark.parametrize(
+    ("matrix", "words"),
+    [
+        (FOR_ALL | {"B": {"SRV_global": {"dice": 0.9}}}, "Dice of SRV_global at B is 0.9, .*results.csv gives 0.5"),
+        (OF_EACH | {"B": OF_EACH["B"] | {"A": {"dice": 0.9}}}, "Dice of A at B is 0.9, .*results.csv gives 0.25"),
+        (OF_EACH | {"B": OF_EACH["B"] | {"Z": {"dice": 0.9}}}, "Dice of Z at B is 0.9, .*results.csv gives nan"),
+        ({"A": FOR_ALL["A"]}, "B is in it, or in the tests of .*results.csv, and not in both"),
+        (FOR_ALL | {"Z": FOR_ALL["A"]}, "Z is in it, or in the tests of .*results.csv, and not in both"),
+        (["A"], "no matrix of Dice by site and model"),
+        ({"A": 0.5, "B": 0.5}, "no matrix of Dice by site and model"),
+        ({"A": {"A": 0.5}, "B": {"B": {}}}, "no matrix of Dice by site and model"),
+        ({"A": {"A": {"dice": "0.5"}}, "B": {}}, "no matrix of Dice by site and model"),
+    ],
+)
+def test_another_matrix_is_named(written, matrix, words):
+    with pytest.raises(BadInput, match=rf"cross_val_results\.json: {words}; take the file from somebody who got it"):
+        compare(written([*TESTS, *UNION]), matrix)

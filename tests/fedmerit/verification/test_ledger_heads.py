@@ -79,7 +79,7 @@ def test_whose_a_head_is_that_the_ledger_has_not_is_told(own_log, server, head, 
     assert f"ledger.jsonl, line 2, has h1{words}" in str(found.value)
 
 
-BOTH, ONE = "the server signed both", "the server signed one of them alone"
+BOTH, ONE = "the server signed both", "the server signed only one of them"
 FOR_ANOTHER = "it is the ledger's record of round 0, that B's log has for another"
 
 
@@ -88,15 +88,11 @@ FOR_ANOTHER = "it is the ledger's record of round 0, that B's log has for anothe
     [
         (("h1", 2, "c"), ("x", 2, "c"), f"{BOTH}: it keeps two ledgers"),
         (("h1", 2, "c"), ("x", 2, "d"), f"{BOTH}, of two chains: one log is of another run, or it keeps two ledgers"),
-        (
-            ("h1", 2, "c"),
-            ("x", 1, "c"),
-            f"{ONE}, not that in B.jsonl, line 2: that log was changed, or the server told",
-        ),
+        (("h1", 2, "c"), ("x", 1, "c"), f"{ONE}, not that in B.jsonl, line 2: that log was changed, or the server did"),
         (
             ("h1", 2, "c"),
             ("h0", 1, "c"),
-            f"{ONE}, not that in B.jsonl, line 2: that log was changed, or the server told",
+            f"{ONE}, not that in B.jsonl, line 2: that log was changed, or the server did",
         ),
         (("h1", 2, "c"), ("h0", 1, "c"), FOR_ANOTHER),  # by the signature that the server gave it of round 0
         (("h1", None, None), ("h0", None, None), FOR_ANOTHER),
@@ -111,8 +107,7 @@ def test_two_stories_are_told_with_whose_fault_they_are(own_log, server, first, 
     with pytest.raises(BadInput) as found:
         require_consistent_heads(logs, [server.certificate], RECORDS)
     assert str(found.value).startswith(
-        "two ledger heads for round 2: "
-        f"A.jsonl, line 2, was told that the ledger ended with {first[0]}; B.jsonl, line 2, "
+        f"two ledger heads for round 2: A.jsonl, line 2, says that the ledger ended with {first[0]}; B.jsonl, line 2, "
     )
     assert whose in str(found.value)
     with pytest.raises(BadInput, match=r"neither is signed by the server|it is the ledger's record of round 0"):

@@ -1,5 +1,6 @@
-"""Whose certificate it is, and whether the federation's authority gave it to them."""
+"""Certificates and signatures: whose they are, and that only the key's owner can make them."""
 
+import hashlib
 import json
 import shutil
 from base64 import standard_b64encode
@@ -7,11 +8,13 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from certificates import issue
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 from nvflare.lighter.utils import Identity, generate_cert, serialize_cert
 
 from fedmerit.errors import BadInput
-from fedmerit.records.certificates import Trust, certificate_name, read_certificate, require_owner, subject
+from fedmerit.records.certificates import Trust, read_certificate, read_certificates, require_owner
+from fedmerit.records.signatures import CERTIFICATE, Signer, is_signed_by_any
 
 
 @pytest.fixture
@@ -28,13 +31,6 @@ def admin(keys, tmp_path):
     )
     (tmp_path / "admin.crt").write_bytes(serialize_cert(made))
     return read_certificate(tmp_path / "admin.crt")
-
-
-def test_a_certificate_says_whose_it_is_and_until_when(certificate):
-    assert certificate_name(certificate) == "server"
-    until = datetime.now(UTC) + timedelta(days=30)
-    days = [f"CN=server, valid until {until - timedelta(days=day):%Y-%m-%d}" for day in (0, 1)]
-    assert subject(certificate) in days  # the day may have changed since
 
 
 @pytest.mark.parametrize(
@@ -119,10 +115,6 @@ def test_the_servers_name_stands_in_any_kit(keys, tmp_path, file, content):
         _ = Trust(root).server_name
 
 
-def test_the_servers_own_certificate_names_it(keys):
-    assert Trust(keys / "server.crt").server_name == "server"
-
-
 def test_a_certificate_counts_on_the_day_on_which_it_was_made(keys, certificate):
     for day, counts in ((0, True), (-1, False)):
         midnight = certificate.not_valid_before_utc.replace(hour=0, minute=0, second=0) + timedelta(days=day)
@@ -132,3 +124,64 @@ def test_a_certificate_counts_on_the_day_on_which_it_was_made(keys, certificate)
         else:
             with pytest.raises(BadInput, match=r"ledger\.jsonl: signed under CN=.*, valid from .* and not on"):
                 trust.require(certificate, "server", "ledger.jsonl")
+
+
+DIGEST_INFO = bytes.fromhex("3031300d060960864801650304020105000420")  # of SHA-256, RFC 8017, 9.2, note 1
+
+
+@pytest.fixture
+def signer(keys):
+    return Signer(keys / "server.key", keys / "server.crt")
+
+
+@pytest.mark.parametrize(("key", "certificate"), [("stranger", "server"), ("nobody", "server"), ("server", "nobody")])
+def test_key_and_certificate_belong_together(keys, key, certificate):
+    with pytest.raises(BadInput, match=f"{key if key != 'server' else certificate}"):
+        Signer(keys / f"{key}.key", keys / f"{certificate}.crt")
+
+
+def test_signature_is_the_padded_digest_under_the_private_exponent(signer):
+    """s^e mod n is 00 01 ff .. ff 00, the algorithm's name and the SHA-256, as long as n (RFC 8017, 8.2)."""
+    key = signer.certificate.public_key()
+    assert isinstance(key, RSAPublicKey)
+    numbers, signature = key.public_numbers(), bytes.fromhex(signer.sign("Zürich"))
+    opened = pow(int.from_bytes(signature, "big"), numbers.e, numbers.n).to_bytes(256, "big")
+    told = DIGEST_INFO + hashlib.sha256("Zürich".encode()).digest()
+    assert opened == b"\0\1" + b"\xff" * (256 - 3 - len(told)) + b"\0" + told
+
+
+def test_signature_is_of_one_text_and_one_key(keys, signer):
+    signature = signer.sign("head")
+    assert is_signed_by_any([signer.certificate], "head", signature)
+    assert not is_signed_by_any([signer.certificate], "Head", signature)
+    assert not is_signed_by_any([read_certificate(keys / "stranger.crt")], "head", signature)
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        str.upper,
+        lambda text: f" {text}",
+        lambda text: text[:-1],
+        lambda text: text + "00",
+        bytes.fromhex,
+        lambda _: None,
+    ],
+    ids=["capitals", "a space", "cut", "longer", "bytes", "nothing"],
+)
+def test_there_is_one_way_to_write_a_signature(signer, written):
+    assert not is_signed_by_any([signer.certificate], "head", written(signer.sign("head")))
+
+
+def test_certificate_of_a_renewed_key_comes_after_that_of_the_chain_so_far(keys, signer, tmp_path):
+    stranger = Signer(keys / "stranger.key", keys / "stranger.crt")
+    signer.publish(tmp_path)
+    for _ in range(2):
+        stranger.publish(tmp_path, begun=True)
+        found = read_certificates(tmp_path / CERTIFICATE)
+        assert found == [signer.certificate, stranger.certificate]
+    for one in (signer, stranger):
+        assert is_signed_by_any(found, "head", one.sign("head"))
+    assert not is_signed_by_any((), "head", signer.sign("head"))
+    stranger.publish(tmp_path)
+    assert read_certificates(tmp_path / CERTIFICATE) == [stranger.certificate]

@@ -1,6 +1,5 @@
 """What sites contribute, taken from a finished run: by the commands run, export and compare."""
 
-import json
 import re
 
 import pytest
@@ -54,13 +53,6 @@ def test_a_run_that_does_not_say_is_refused(trained, alone, tmp_path, changes, n
         read_contributions(run, names)
 
 
-@pytest.mark.parametrize(("content", "told"), [("[]", "holds no JSON object"), ('{"rounds": 3}', "lacks method")])
-def test_a_spoiled_run_json_is_named(tmp_path, content, told):
-    (tmp_path / "run.json").write_text(content)
-    with pytest.raises(BadInput, match=rf"run\.json: {told}"):
-        read_contributions(tmp_path, NAMES)
-
-
 @pytest.mark.slow
 def test_run_takes_them_and_can_be_resumed_with_them(
     fedmerit, options, alone, dice, server_sites_data, tmp_path, monkeypatch
@@ -87,39 +79,12 @@ def test_run_takes_them_and_can_be_resumed_with_them(
     assert read_run(tmp_path / "only")["parameters"]["contributions"] == [dice["site1"], dice["site3"]]
 
 
-def test_other_methods_have_no_such_parameter(fedmerit, options, alone, tmp_path):
-    result = fedmerit("run", "--out", tmp_path / "run", *options("width=4", method="fedavg"), "--contributions", alone)
-    assert result.exit_code == 2
-    assert "method fedavg has none of that name" in result.stderr
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_export_writes_them_into_the_job(fedmerit, alone, dice, tmp_path):
-    given = ("--method", "fedsac", "--task", "prostate", "--contributions", alone, "--rounds", 5)
-    result = fedmerit("job", "export", "--out", tmp_path / "job", *given)
-    assert result.exit_code == 0, result.output
-    config = json.loads((tmp_path / "job/app/config/config_fed_server.json").read_text())
-    assert str(dice["site1"]) in json.dumps(config)
-
-
 @pytest.mark.slow
 def test_compare_takes_them_from_training_alone(fedmerit, server_sites_data, tmp_path):
     """Which is trained first, wherever it is named; a second time nothing is left to do."""
     out = tmp_path / "out"
-    given = (
-        "--sites",
-        server_sites_data,
-        "--rounds",
-        2,
-        "--engine",
-        "local",
-        "--set",
-        "architecture=unet",
-        "--set",
-        "width=4",
-        "--set",
-        "depth=3",
-    )
+    settings = [word for one in ("architecture=unet", "width=4", "depth=3") for word in ("--set", one)]
+    given = ("--sites", server_sites_data, "--rounds", 2, "--engine", "local", *settings)
     methods = "fedsac,fedsac:standalone_rounds=1,standalone"
     command = ("compare", "--out", out, "--methods", methods, *given)
     result = fedmerit(*command)
@@ -136,11 +101,3 @@ def test_compare_takes_them_from_training_alone(fedmerit, server_sites_data, tmp
     before = (out / "fedsac_seed0/results.csv").read_bytes()
     assert fedmerit(*command).exit_code == 0
     assert (out / "fedsac_seed0/results.csv").read_bytes() == before
-
-
-def test_compare_without_training_alone_needs_rounds_for_it(fedmerit, server_sites_data, tmp_path):
-    given = ("--sites", server_sites_data, "--rounds", 2, "--engine", "local")
-    result = fedmerit("compare", "--out", tmp_path / "out", "--methods", "fedsac,fedavg", *given)
-    assert result.exit_code == 2
-    assert "rounds=2: method fedsac" in result.stderr
-    assert list(tmp_path.iterdir()) == []

@@ -1,3 +1,5 @@
+"""BatchNorm statistics estimated again."""
+
 import torch
 from torch import nn
 from torch.utils.data import TensorDataset

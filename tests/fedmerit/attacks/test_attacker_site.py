@@ -1,0 +1,178 @@
+"""A site under an attack: the contract, when it begins, what it remembers, and whole runs on both engines."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import pytest
+import torch
+from playing import play, without_update
+
+from fedmerit import flat
+from fedmerit.attacks.attack import Attack
+from fedmerit.attacks.attacker_site import AttackerSite
+from fedmerit.attacks.catalogue import KINDS, parse
+from fedmerit.capabilities import TrainsLocally, capabilities
+from fedmerit.engines import runs
+from fedmerit.methods.fedavg import FedAvg
+from fedmerit.parameters import rules
+from fedmerit.records.ledger import verify
+from fedmerit.records.results import read_results, read_run
+from fedmerit.trainers.monai_trainer.networks import initial_network
+from fedmerit.wire.messages import Evaluation, Task
+
+HOOKS = {"others", "training_seed_site", "training_cases", "keep", "update", "claim", "commit", "rate"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Late(Attack):
+    """Cannot be done before round 3."""
+
+    earliest: ClassVar[int] = 3
+
+
+def test_it_begins_as_early_as_was_said_and_as_it_can():
+    assert [Attack(from_=given).first for given in (0, 2, 5)] == [0, 2, 5]
+    assert [Late(from_=given).first for given in (0, 2, 5)] == [3, 3, 5]
+    with pytest.raises(ValueError, match=r"^from=-1: expected 0 or more$"):
+        Attack(from_=-1)
+
+
+def test_every_attack_replaces_hooks_that_there_are():
+    """A hook of another name would never be called."""
+    assert vars(Attack).keys() >= HOOKS
+    replaced = set()
+    for kind in KINDS.values():
+        chain = [one for one in kind.__mro__ if issubclass(one, Attack) and one is not Attack]
+        own = {name for one in chain for name, value in vars(one).items() if isinstance(value, Callable | property)}
+        own -= {name for name in own if name.startswith("_")} | {*rules(kind), "spoil"}  # of attacks on masks
+        assert own <= HOOKS, kind
+        replaced |= own
+    assert replaced == HOOKS
+
+
+def test_an_attack_that_changes_nothing_is_an_honest_round(played, open_site):
+    replies = play(AttackerSite(open_site(), Attack()))[1]
+    for honest, other in zip(played()[1], replies, strict=True):
+        assert torch.equal(honest.update, other.update)
+        assert without_update(honest) == without_update(other)
+
+
+@pytest.mark.parametrize("kind", ["repeat", "zero", "delta-noise", "sign-flip", "inverted", "inflated"])
+def test_rounds_before_the_first_are_honest_bit_for_bit(played, kind):
+    honest, acted = played()[1], played(f"{kind}:from=2")[1]
+    for round in (0, 1):
+        assert torch.equal(acted[round].update, honest[round].update)
+        assert without_update(acted[round]) == without_update(honest[round])
+    lies_alone = kind == "inflated"
+    assert torch.equal(acted[2].update, honest[2].update) == lies_alone
+    assert (acted[2].num_samples == honest[2].num_samples) != lies_alone
+
+
+@pytest.mark.parametrize("spec", ["noise", "delta-noise", "replay:from=2", "repeat", "label-noise:share=0.5"])
+def test_a_site_that_is_opened_anew_and_asked_twice_sends_the_same(played, open_site, spec):
+    class Anew:
+        """Every task is answered by a site opened for it, as after a crash."""
+
+        config = open_site(spec).config
+
+        def answer(self, task):
+            return open_site(spec).answer(task)
+
+    again = play(Anew(), Anew())[1]
+    assert all(torch.equal(one.update, other.update) for one, other in zip(played(spec)[1], again, strict=True))
+
+
+@pytest.fixture
+def late_task(open_site):
+    """Of a round whose round before the site knows nothing of."""
+    network = initial_network(open_site().config.network, 0)
+    return Task(2, flat.get_parameters(network), flat.get_buffers(network), 0.5, 0.5)
+
+
+@pytest.mark.parametrize("spec", ["delta", "noise", "replay"])
+def test_a_rider_that_lost_its_memory_trains(open_site, late_task, spec):
+    assert torch.equal(open_site(spec).answer(late_task).update, open_site().answer(late_task).update)
+
+
+def test_wrong_masks_leave_validation_and_tests_alone(open_site, folders):
+    site = open_site("inverted")
+    network = initial_network(site.config.network, 0)
+    models, each = flat.get_parameters(network)[None], torch.eye(1, dtype=torch.float64)
+    site.answer(Task(0, models[0], flat.get_buffers(network)))
+    for split in ("validation", "testing"):
+        said = site.answer(Evaluation(site.config.rounds, split, models, each, (flat.get_buffers(network),), each))
+        voxels = [one.true_positives + one.false_negatives for one in said.overlaps[0]]
+        assert voxels == [int(case.label.sum()) for case in folders["prostate"].cases(split)]
+
+
+@dataclass(frozen=True)
+class WithVectors(TrainsLocally, FedAvg):
+    """A method whose sites send a vector beside their updates and have models of their own."""
+
+    vectors = ("control",)
+    keeps_own_model = True
+
+
+def test_a_rider_that_does_not_train_sends_the_vectors_that_belong_to_the_method(open_site, late_task):
+    """The server refuses an update that lacks them."""
+    site = open_site("zero")
+    site.can = capabilities(WithVectors())
+    assert list(site.answer(late_task).vectors) == ["control"]
+    assert not site.answer(late_task).vectors["control"].any()
+    parameters, _ = site.memory.read(late_task.round).own
+    assert torch.equal(parameters, late_task.parameters)
+
+
+def make(run, sites, engine, attacks, rounds=3, method="fedce"):
+    settings = {"architecture": "unet", "width": "2", "depth": "2", "residual_units": "0", "validate_trained": "true"}
+    runs.create(run, method=method, sites=sites, rounds=rounds, engine=engine, settings=settings, attacks=attacks)
+    runs.execute(run, lambda record: None)
+    return run
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "attacks",
+    [{"site2": "delta-noise:from=1"}, {"site1": "label-noise:share=0.5", "site3": "replay"}],
+    ids=["an update", "data and an update"],
+)
+def test_a_simulated_site_attacks_as_a_local_one(tmp_path, sites, assert_same_run, attacks):
+    local = make(tmp_path / "local" / "run", sites, "local", attacks)
+    simulated = make(tmp_path / "sim" / "run", sites, "sim", attacks)
+    assert_same_run(local, simulated)
+    assert read_run(local)["attacks"] == read_run(simulated)["attacks"]
+    honest = make(tmp_path / "honest" / "run", sites, "local", {})
+    digests = [[json.loads(line)["updates"] for line in (run / "ledger.jsonl").open()] for run in (local, honest)]
+    attacking = {site for site, sent in digests[0][0].items() if sent != digests[1][0][site]}
+    assert attacking == {site for site, spec in attacks.items() if parse(spec).first == 0}
+    assert digests[0][1] != digests[1][1]
+    kinds = [spec.partition(":")[0] for spec in attacks.values()]
+    jobs = [path.read_text() for path in (tmp_path / "sim").rglob("config_fed_*.json")]
+    told = [kind for kind in kinds for job in jobs if kind in job]
+    assert told == []  # the job carries nothing of it
+
+
+def test_rounds_record_norms_cosines_and_repetitions(tmp_path, sites):
+    run = make(tmp_path / "run", sites, "local", {"site1": "zero", "site2": "replay"}, method="fedavg")
+    rounds = read_results(run).query("split == ''").pivot(index=["round", "site"], columns="quantity", values="value")
+    zero, replay, honest = (rounds.xs(f"site{number}", level="site") for number in (1, 2, 3))
+    assert (zero[["norm", "cosine_to_mean", "largest_pair_cosine"]] == 0).all(axis=None)
+    assert zero["cosine_to_previous"].isna().to_list() == [True, False, False]
+    assert (zero["cosine_to_previous"][1:] == 0).all()
+    assert zero["repeated"].to_list() == [0, 1, 1]
+    assert replay["repeated"].to_list() == [0, 1, 1]
+    assert replay["norm"].nunique() == 1
+    assert honest["repeated"].to_list() == [0, 0, 0]
+    assert (honest["norm"] > 0).all()
+    assert honest["largest_pair_cosine"].to_list() == pytest.approx(replay["largest_pair_cosine"].to_list())
+    assert zero["train_loss"].isna().all()
+    assert verify(run / "ledger.jsonl") == 3
+    trained, received = (read_results(run).query(f"split == '{name}'") for name in ("validation_trained", "validation"))
+    assert set(trained["round"]) == {0, 1, 2}
+    keys = ["round", "site", "case", "label"]
+    both = trained.query("quantity == 'dice'").merge(received.query("quantity == 'dice'"), on=keys)
+    assert len(both) == len(trained) / 4
+    same = both["value_x"] == both["value_y"]
+    assert same[both["site"] == "site1"].all()
