@@ -177,7 +177,7 @@ def compare(
     workers = Workers(jobs, cluster)
     workers.require_used_by(engine)
     asked = RunOptions.read({"sites": sites, "engine": engine, **options})
-    folders = open_sites(Path(sites), asked.only)
+    folders = open_sites(Path(sites), asked.only or None)
     items = parse_methods(methods if isinstance(methods, str) else ",".join(methods), [site.name for site in folders])
     settings = {name: str(value) for name, value in asked.all_settings.items()}
     planned = comparison.prepare(Path(out), items, list(seeds), settings, asked.for_study("engine"))

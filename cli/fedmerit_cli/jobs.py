@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from fedmerit.errors import BadInput
-from fedmerit.options import RunOptions
+from fedmerit.options import JOB_WAITING, RunOptions
 from fedmerit_cli.options import TASKS, run_options
 from fedmerit_cli.terminal import Commands, console, last_round, plain_table, print_line
 
@@ -20,7 +20,7 @@ EXPORTED = [name for name in RunOptions.model_fields if name not in HERE]
 
 
 @commands.add("job export --method fedce --task prostate --out jobs/fedce --min-sites 4")
-@run_options(*EXPORTED, required=["method"], defaults={"min_sites": 2})
+@run_options(*EXPORTED, required=["method"], defaults=JOB_WAITING._asdict())
 def export(
     asked: RunOptions,
     out: Annotated[Path, typer.Option(help="Job folder to write.")],

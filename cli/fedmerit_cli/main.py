@@ -4,20 +4,7 @@
 imported inside a command's function, when it is called.
 """
 
-from fedmerit_cli import (
-    data,
-    demo,
-    deploy,
-    jobs,
-    lab,
-    logs,
-    methods,
-    models,
-    results,
-    runs,
-    sites,
-    values,
-)
+from fedmerit_cli import data, demo, deploy, jobs, lab, logs, methods, models, results, runs, sites, values
 from fedmerit_cli.terminal import Commands
 
 GROUPS = {

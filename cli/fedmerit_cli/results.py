@@ -51,16 +51,16 @@ def fairness(
     seed: Annotated[int, typer.Option(min=0, help="Random seed of the bootstrap.")] = 0,
 ) -> None:
     """How fair methods are, with 95 % CIs: Tables 2 and 3 of the FedCE paper, and further measures."""
-    from fedmerit_evaluation.fairness.run_fairness import study, write
+    from fedmerit_evaluation.fairness.run_fairness import measure_runs, write_fairness
     from fedmerit_evaluation.figures.tables import print_table
 
-    found, notes = study(runs, standalone or [], ground_truth, split=split, label=label, draws=draws, seed=seed)
+    found, notes = measure_runs(runs, standalone or [], ground_truth, split=split, label=label, draws=draws, seed=seed)
     for table in found.tables:
         print_table(table, console)
     for note in notes:
         typer.echo(f"note: {note}", err=True)
     if out:
-        write(found, notes, out)
+        write_fairness(found, notes, out)
         console.print(f"tables: {out}", soft_wrap=True)
 
 

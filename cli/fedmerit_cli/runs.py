@@ -1,7 +1,8 @@
 """Commands that train: run, compare."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -78,7 +79,7 @@ def compare(
     from fedmerit.trainers.monai_trainer.data import open_sites
     from fedmerit_cli.progress import RunBars, exit_if_failed, progress, resumable
     from fedmerit_evaluation.figures.tables import print_table
-    from fedmerit_evaluation.studies.comparison import prepare, work_off, write_tables
+    from fedmerit_evaluation.studies.comparison import execute_runs, prepare, write_tables
     from fedmerit_evaluation.studies.study_folders import parse_methods, parse_seeds
 
     options = asked.for_study("engine")
@@ -93,7 +94,10 @@ def compare(
             each.remove(folder)
             bars.advance(bar)
 
-        failed = work_off(planned, workers, on_end, lambda folder, record: each.on_round(folder, record, names[folder]))
+        def on_round(folder: Path, record: Mapping[str, Any]) -> None:
+            each.on_round(folder, record, names[folder])
+
+        failed = execute_runs(planned, workers, on_end, on_round)
     for table in write_tables(out, planned):
         print_table(table, console)
     console.print(f"runs and tables: {out}", soft_wrap=True)

@@ -47,10 +47,10 @@ def leave_one_out(
     Interrupted, the same command resumes. Exits with 1 if a training failed.
     """
     with _study(asked, out, seeds, jobs, cluster) as study:
-        from fedmerit_evaluation.ground_truth.semivalues import leave_one_out_weights, required
+        from fedmerit_evaluation.ground_truth.semivalues import leave_one_out_weights, required_coalitions
         from fedmerit_evaluation.ground_truth.value_tables import ValueTables, leave_one_out_tables
 
-        study.train(required(study.names, leave_one_out_weights))
+        study.train(required_coalitions(study.names, leave_one_out_weights))
         results = study.results()
         values = ValueTables(results)
         study.show([*leave_one_out_tables(results), *values.tables()], values.rankings)
@@ -83,27 +83,25 @@ def shapley(
     Trainings of `value leave-one-out` with the same --out are reused. Interrupted, the same command resumes.
     """
     with _study(asked, out, seeds, jobs, cluster) as study:
-        from fedmerit_evaluation.ground_truth.regression import coalitions_to_train, least_squares_values
-        from fedmerit_evaluation.ground_truth.sampling import Sampling
-
-        from fedmerit_evaluation.ground_truth.semivalues import required, shapley_weights
+        from fedmerit_evaluation.ground_truth import shapley_approximations as approximations
+        from fedmerit_evaluation.ground_truth.semivalues import required_coalitions, shapley_weights
         from fedmerit_evaluation.ground_truth.value_tables import ValueTables, sampled_tables, shapley_tables
 
         number = len(study.names)
         if number <= exact_up_to:
-            study.train(coalition for coalition in required(study.names, shapley_weights) if coalition)
+            study.train(coalition for coalition in required_coalitions(study.names, shapley_weights) if coalition)
             results = study.results()
             values = ValueTables(results)
             study.show([*shapley_tables(results), *values.tables()], values.rankings)
             return
         if regression is not None:
-            study.train(coalitions_to_train(study.names, regression, 0))
-            values = ValueTables(study.results(), {"regression": least_squares_values})
+            study.train(approximations.coalitions_to_train(study.names, regression, 0))
+            values = ValueTables(study.results(), {"regression": approximations.least_squares_values})
             study.show(values.tables(), values.rankings)
             return
         console.print(f"{number} sites: permutations are sampled; --exact-up-to {number} trains all")
         fewest = min(20, most_permutations)
-        rule = Sampling(tuple(study.names), 0, truncation, precision, fewest, most_permutations)
+        rule = approximations.Sampling(tuple(study.names), 0, truncation, precision, fewest, most_permutations)
         study.show(sampled_tables(study.names, study.sample(rule)))
 
 
@@ -207,9 +205,8 @@ def unseen(asked: RunOptions, out: OutFolder, seeds: Seeds = "0", jobs: Jobs = N
     resumes. Exits with 1 if a training failed.
     """
     with _study(asked, out, seeds, jobs, cluster) as study:
-        from fedmerit_evaluation.ground_truth.generalisation import generalisation_tables, leave_each_out
-
         from fedmerit.trainers.monai_trainer.data import open_sites
+        from fedmerit_evaluation.ground_truth.unseen_sites import generalisation_tables, leave_each_out
 
         study.train(leave_each_out(study.names))
         study.show(generalisation_tables(list(study.trainings.values()), open_sites(Path(str(asked.sites)))))

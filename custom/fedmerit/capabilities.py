@@ -89,7 +89,7 @@ class AllocatesNeurons:
         raise NotImplementedError
 
 
-Penalty = Callable[[Tensor], Tensor]  # of the trainable parameters (d,), where they train: a scalar added to the loss
+Penalty = Callable[[Tensor], Tensor]  # of the trainable parameters (d,), on their device: a scalar added to the loss
 
 
 def towards(point: Tensor, strength: float) -> Penalty:
@@ -201,7 +201,7 @@ class PeerTerm:
 
     loss: ExtraLoss
     values: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # what it says of peers, by quantity, name
-    weights: Mapping[str, float] = field(default_factory=dict)  # λ_(n,k) from now on, where that may change
+    weights: Mapping[str, float] = field(default_factory=dict)  # λ_(n,k) from now on, if it may change
 
 
 class LearnsFromPeers:

@@ -15,7 +15,7 @@ def shapley(utilities: Tensor) -> Tensor:
     """(n,) exact Shapley values of a game given by all its coalitions, in O(n 2^n).
 
     Args:
-        utilities: (2^n,) float64; entry S is the utility of the sites whose bits are set in S, entry 0 of nobody.
+        utilities: (2^n,) float64; entry S is the utility of the sites whose bits are set in S.
     """
     n = len(utilities).bit_length() - 1
     sizes = torch.zeros(1, dtype=torch.long)

@@ -81,6 +81,9 @@ class Waiting(NamedTuple):
         return cls(*(info[name] for name in cls._fields))
 
 
+JOB_WAITING = Waiting(2, 0.0)  # of an exported job, if nothing else is asked for
+
+
 class RunOptions(BaseModel):
     """What a run can be asked for."""
 
@@ -96,10 +99,8 @@ class RunOptions(BaseModel):
         Field(description="NVFlare's simulator, one process, or NVFlare's processes."),
     ] = "sim"
     only: Annotated[
-        Names | None,
-        Field(description="Sites of --sites that take part."),
-        Shown("SITE,SITE", default="all", is_recorded=True),
-    ] = None
+        Names, Field(description="Sites of --sites that take part."), Shown("SITE,SITE", "all", is_recorded=True)
+    ] = ()
 
     recipe: Annotated[
         str | None, Field(description="How to train if --set says nothing; quick: for trials."),
@@ -246,7 +247,7 @@ class RunOptions(BaseModel):
         """These options, replaced by those that ``other`` was given; settings by name."""
         both = {**self.given(), **other.given()}
         settings = self.all_settings | other.all_settings
-        return type(self)(**both | ({"settings": settings} if settings else {}))
+        return type(self).read(both | ({"settings": settings} if settings else {}))
 
     def recorded(self) -> dict[str, Any]:
         """What run.json records of the options unchanged."""

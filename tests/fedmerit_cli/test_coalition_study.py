@@ -4,7 +4,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import typer
 from run_factory import make_sites
 
 from fedmerit.errors import BadInput
@@ -62,17 +61,6 @@ def test_cost_is_told_before_and_what_it_took_afterwards(study, synthetic, capsy
     assert [one.folder.name for one in synthetic.trained] == ["run1", "run2", "run3"]
     assert synthetic.asked == [([BOTH, A], [3, 5]), "written"]
     assert [folder.name for folder in study.trainings] == ["run0", "run1", "run2", "run3"]
-
-
-def test_what_failed_is_told_once_the_results_of_the_others_are_written(study, synthetic, capsys):
-    synthetic.failed = {Path("run2"): "no reply"}
-    with pytest.raises(typer.Exit) as ended:
-        study.train([BOTH])
-    assert ended.value.exit_code == 1
-    assert synthetic.asked[-1] == "written"
-    printed = capsys.readouterr()
-    assert printed.err == "failed: run2: no reply\nthe same command resumes from what is finished\n"
-    assert "took" not in printed.out
 
 
 def test_sampling_trains_what_it_needs_for_every_seed_until_it_ends(study, monkeypatch, capsys):

@@ -1,6 +1,5 @@
 """`fedmerit compare` with tiny real runs: what is done stays, what is missing is run, whatever interrupted it."""
 
-import json
 import os
 import re
 import shutil
@@ -12,7 +11,7 @@ from gate import Gate
 
 from fedmerit.federation.checkpoint import is_finished
 from fedmerit.records.ledger import Ledger
-from fedmerit.records.results import read_results, read_run
+from fedmerit.records.results import read_results
 from fedmerit_evaluation.results.dice import Dice
 from fedmerit_evaluation.studies import comparison, study_folders
 
@@ -176,10 +175,3 @@ def test_bad_input_before_anything_runs(fedmerit, arguments, tmp_path, changes, 
     assert result.exit_code == 2
     assert word in result.stderr
     assert list(tmp_path.iterdir()) == []
-
-
-def test_compare_json(whole, sites):
-    asked = json.loads((whole[0] / "compare.json").read_text())
-    assert (asked["methods"], asked["seeds"], asked["rounds"]) == (METHODS.split(","), [0, 1], ROUNDS)
-    assert asked["site_names"] == read_run(whole[0] / FOLDERS[0])["sites"]
-    assert asked["sites"] == str(sites)

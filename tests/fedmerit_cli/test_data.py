@@ -141,13 +141,6 @@ def test_no_number_is_below_the_floor(fedmerit, sites, tmp_path):
     assert "< 3" in result.output
 
 
-def test_a_site_without_an_answer_is_named(fedmerit, sites, tmp_path):
-    result = fedmerit("data", "survey", "--sites", sites, "--floor", 500, "--out", tmp_path)
-    assert result.exit_code == 0, result.output
-    assert f"site2: no answer: {survey.TOO_FEW}" in result.output
-    assert f"site2: no answer: {survey.TOO_FEW}" in (tmp_path / "survey.html").read_text()
-
-
 def test_options_of_a_survey_that_do_not_fit(fedmerit, sites, tmp_path, monkeypatch):
     monkeypatch.delenv("FEDMERIT_KIT", raising=False)
     assert "--sites or --kit" in fedmerit("data", "survey", "--out", tmp_path).stderr

@@ -72,18 +72,6 @@ def test_every_file_is_only_for_its_owner(provisioned):
     assert {oct(path.stat().st_mode & 0o777) for path in provisioned.rglob("*") if path.is_dir()} == {"0o700"}
 
 
-def test_adding_a_site_closes_what_an_earlier_version_left_open(fedmerit, federation):
-    (federation / "fedmerit/state/cert.json").chmod(0o644)
-    (federation / "fedmerit/state").chmod(0o755)
-    before = os.umask(0o022)
-    os.umask(before)
-    result = fedmerit("deploy", "init", "--out", federation, "--sites", "site9", "--add")
-    assert result.exit_code == 0, result.output
-    assert not open_to_others(federation)
-    after = os.umask(before)
-    assert after == before
-
-
 @pytest.mark.slow
 def test_nvflares_own_command_provisions_the_project_file(provisioned, scripts, tmp_path):
     command = [scripts / "nvflare", "provision", "-p", provisioned / PROJECT_FILE, "-w", tmp_path / "work"]
@@ -127,14 +115,6 @@ def test_added_site_leaves_the_others_unchanged(federation, fedmerit):
     again = fedmerit("deploy", "init", "--add", "--sites", "site3", "--out", federation)
     assert again.exit_code == 2
     assert "site3" in again.stderr
-
-
-@pytest.mark.parametrize("option", [("--org", "lead"), ("--name", "ours"), ("--ports", "8102"), ("--server", "there")])
-def test_what_adding_a_site_would_not_change_is_not_taken(federation, fedmerit, option):
-    result = fedmerit("deploy", "init", "--add", "--sites", "site8", "--out", federation, *option)
-    assert result.exit_code == 2
-    assert "leave out --server, --org" in result.stderr
-    assert "site8" not in (federation / "project.yml").read_text()
 
 
 @pytest.fixture(scope="module")
@@ -320,15 +300,6 @@ def test_faults_of_the_data_are_reported(ready, own_sites, fedmerit):
     assert result.exit_code == 1
     assert "fedmerit check" in " ".join(result.output.split())
     assert "not ready: 1" in result.stderr
-
-
-def test_a_missing_folder_beside_others(ready, own_sites, fedmerit):
-    prepare_site(ready, own_sites / "site1")
-    shutil.rmtree(own_sites / "site1")
-    assert (own_sites / "site2").is_dir()
-    result = fedmerit("deploy", "check", "--kit", ready, "--offline")
-    assert result.exit_code == 1
-    assert "no such site folder" in " ".join(result.output.split())
 
 
 def test_kit_that_was_not_prepared(kit, fedmerit):

@@ -74,7 +74,7 @@ def test_methods_and_tasks_are_those_that_there_are():
     [
         ("fedmerit data sur", "survey"),
         ("fedmerit data survey --fl", "--floor"),
-        ("fedmerit run --method fedc", "fedce\nfedci"),
+        ("fedmerit run --method fedc", "fedce\nfedce_nvflare\nfedci"),
     ],
 )
 def test_a_shell_completes_commands_options_and_methods(scripts, typed, offered):

@@ -51,16 +51,6 @@ def test_sites_are_printed_with_what_was_left_out_by_reason(two, printed):
     assert lines[-1] == f"2 sites in {two}"
 
 
-def test_markup_is_printed_unchanged(two, tmp_path, printed):
-    (two / "A").rename(two / "A [b]")
-    edit(two / "A [b]" / "site.json", lambda info: info.update(name="A [b]"))
-    root = two.rename(tmp_path / "of [bold] :key:")
-    print_sites(root, 2)
-    lines = printed()
-    assert "A [b] 5 5 5 12 30 3" in lines
-    assert lines[-1] == f"2 sites in {root}"
-
-
 @pytest.mark.parametrize(
     ("settings", "seen"),
     [

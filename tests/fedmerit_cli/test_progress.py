@@ -30,13 +30,6 @@ def test_every_round_is_logged(tmp_path):
     assert len(last_round(record(3))) <= 28
 
 
-def test_a_method_without_weights_shows_none(tmp_path):
-    folder = make_run(tmp_path / "run", method="standalone")
-    with TestCase().assertLogs("fedmerit", logging.INFO) as logged, progress() as bars:
-        RunBars(bars).on_round(folder, record(3))
-    assert logged.records[0].getMessage() == "run, round 3: Dice 55.0%"
-
-
 @pytest.mark.parametrize("rounds", [12, 400])
 def test_bars_with_the_time_left_fit_80_columns(tmp_path, rounds):
     folder = make_run(tmp_path / "run", rounds=rounds, done=1)
@@ -83,16 +76,6 @@ def test_one_run_moves_a_bar_of_its_own(tmp_path, monkeypatch):
     monkeypatch.setattr(shown_runs.runs, "execute", execute)
     run_with_progress(folder)
     assert seen == [(folder, "fedce (local)", 1), (folder, "fedce (local)", 2)]
-
-
-def test_every_run_that_ends_counts(tmp_path, monkeypatch):
-    bars = progress()
-    monkeypatch.setattr(shown_runs, "progress", lambda: bars)
-    with counting("trainings", 3) as on_end:
-        on_end(tmp_path, None)
-        on_end(tmp_path, "no reply")
-        (task,) = bars.tasks
-        assert (task.description, task.completed, task.total) == ("trainings", 2, 3)
 
 
 def interrupted(block):

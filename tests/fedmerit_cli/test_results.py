@@ -79,13 +79,6 @@ def test_evaluate_tells_of_sites_that_were_prepared_unlike_the_run(fedmerit, own
         assert result.stderr.count("note:") == 1
 
 
-def test_evaluate_with_a_spoiled_model_names_it(fedmerit, own_run, sites):
-    (own_run / "models/global.pt").write_bytes(b"junk")
-    result = fedmerit("evaluate", own_run, "--sites", sites)
-    assert result.exit_code == 2
-    assert str(own_run / "models/global.pt") in result.stderr
-
-
 @pytest.mark.slow
 def test_report_of_one_run(fedmerit, own_run):
     result = fedmerit("report", own_run)

@@ -52,13 +52,13 @@ SINGLE = "its server half needs single updates or the model in the clear, which 
 
 
 def parse(spec: str) -> Filter:
-    """The filter of a spec such as ``percentile:percentile=10,gamma=0.01``; `BadInput` where it is none."""
+    """The filter of a spec such as ``percentile:percentile=10,gamma=0.01``; `BadInput` if it is invalid."""
     filter: Filter = spec_syntax.parse(spec, KINDS, "--privacy")
     return filter
 
 
 def require_privacy(specs: Sequence[str], name: str, method: Method) -> list[str]:
-    """The specs, complete; `BadInput` where one is none, or the method called ``name`` cannot work with filters."""
+    """The specs, complete; `BadInput` if one is invalid, or the method ``name`` cannot work with filters."""
     if HE in specs:
         if not method.needs.sums_only:
             raise BadInput(f"--privacy {HE}: not with method {name}: {SINGLE}")

@@ -8,7 +8,7 @@ from fedmerit.errors import BadInput
 
 ROUNDS = 100  # of a run, by default
 
-# beneath every recipe: an organ is in one piece; a site of few images takes few steps a round, unless small ones; where
+# beneath every recipe: an organ is in one piece; a site of few images takes few steps a round, unless small ones; if
 # sites differ in size, as sources of photographs do, an epoch each would count images twice: in steps and in weights
 TASK_RECIPES: Mapping[str, Mapping[str, Any]] = {
     "prostate": {"largest": True, "batch_size": 2},

@@ -37,7 +37,7 @@ TASKS: Mapping[str, Mapping[str, Any]] = {
 
 @dataclass(frozen=True)
 class Network(Checked):
-    """One of MONAI's networks, of slices, or of volumes where it has a patch."""
+    """One of MONAI's networks: of slices, or with a patch of volumes."""
 
     __pydantic_config__ = STRICT_NAMES
     in_channels: int = parameter(MISSING, "of an image", low=1, high=64)
@@ -65,7 +65,7 @@ class Network(Checked):
     )
     largest: bool = parameter(
         False,
-        "final masks: of each label of a case only the largest connected part; true by default where that is an organ "
+        "final masks: of each label of a case only the largest connected part; true by default if that is an organ "
         "(prostate, fundus)",
     )
 
@@ -90,7 +90,7 @@ class Training(Checked):
     optimizer: str = parameter(
         "adam", "a new one each round; adam, adamw: betas (0.9, 0.99)", choices=OPTIMIZERS, others="optimizers"
     )
-    lr: float = parameter(1e-3, "learning rate, where the schedule has it highest", above=0)
+    lr: float = parameter(1e-3, "learning rate, the schedule's highest", above=0)
     schedule: str = parameter(
         "polynomial",
         "of the learning rate over T rounds; polynomial: (1 - t/T)^0.9, cosine: (1 + cos(πt/T))/2, step: times decay "
@@ -112,7 +112,7 @@ class Training(Checked):
         high=1_000_000,
     )
     organ_share: float = parameter(
-        0.0, "of the slices drawn, expected to show a label, where not more do; 0: each once", low=0, high=1
+        0.0, "least expected share of drawn slices that show a label; 0: each slice once", low=0, high=1
     )
     augment: bool = parameter(True, "random transforms of images and masks")
     augmentation: str = parameter(

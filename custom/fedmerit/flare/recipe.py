@@ -24,11 +24,10 @@ from fedmerit.flare.executor import MeritExecutor
 from fedmerit.flare.privacy import FILTERS, privacy_filter
 from fedmerit.flare.scalars import RECEIVERS, receiver
 from fedmerit.flare.survey_job import SURVEY
-from fedmerit.options import Waiting
+from fedmerit.options import JOB_WAITING, Waiting
 from fedmerit.wire.messages import EVALUATE, TRAIN
 
 JOB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")  # as NVFlare has it
-AT_LEAST_TWO = Waiting(2, 0.0)
 
 
 class MeritRecipe(Recipe):
@@ -52,7 +51,7 @@ class MeritRecipe(Recipe):
         self,
         config: RunConfiguration,
         name: str,
-        waiting: Waiting = AT_LEAST_TWO,
+        waiting: Waiting = JOB_WAITING,
         start_sites: int | None = None,
         privacy: Sequence[str] = (),
         track: Sequence[str] = (),
@@ -93,7 +92,7 @@ def survey_classes() -> set[str]:
 def export_job(
     config: RunConfiguration,
     out: Path,
-    waiting: Waiting = AT_LEAST_TWO,
+    waiting: Waiting = JOB_WAITING,
     byoc: bool = False,
     start_sites: int | None = None,
     privacy: Sequence[str] = (),

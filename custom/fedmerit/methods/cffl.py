@@ -91,7 +91,7 @@ class CFFL(Method, EvaluatesCandidates):
         return trained_candidates(state.models, updates, reports)
 
     def round(self, state: CFFLState, updates: Tensor, reports: Reports) -> tuple[CFFLState, Outcome]:
-        """``updates`` (n, d): reputations, removals, the aggregate over R, everybody's part of it."""
+        """``updates`` (n, d): reputations, removals, the aggregate over R, and every site's part of it."""
         assert reports.candidates is not None
         present = reports.present
         utility = to_sites(reports.candidates.dice, present)

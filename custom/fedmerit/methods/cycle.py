@@ -27,7 +27,7 @@ class CYCleState:
     """The sites' models and their reputations of each other."""
 
     models: Tensor  # (n, d)
-    reputation: Tensor  # (n, n) r_(n,k), row n; NaN where n has never scored k
+    reputation: Tensor  # (n, n) r_(n,k), row n; NaN if n has never scored k
     estimate: Tensor  # (n, n) r̃_(n,k) of the last time n scored k
     round: Tensor  # () the coming round
 

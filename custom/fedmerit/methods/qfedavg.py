@@ -66,7 +66,7 @@ class QFedAvg(Method):
 
 
 def mean_where_unknown(losses: Tensor, present: Tensor) -> Tensor:
-    """(n,) the present sites' ``losses``, the mean of those known where they are not finite; 0 for absent sites."""
+    """(n,) the present sites' ``losses``, the mean of the finite ones instead of any other; 0 for absent sites."""
     known = present & losses.isfinite()
     mean = losses[known].mean() if known.any() else losses.new_tensor(1.0)
     return losses.where(known, mean) * present

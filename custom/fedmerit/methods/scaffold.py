@@ -88,7 +88,7 @@ class HeldSCAFFOLD(SCAFFOLD):
     """
 
     def controls(self, before: Tensor, updates: Tensor, reports: Reports) -> Tensor:
-        """As sent, where it follows; else what is nearest to that, c_i⁺ - c_i + c up to `MOST` times the median."""
+        """As sent if it follows from the update; else the nearest that does, up to `MOST` times the median length."""
         sent, present = reports.vectors["control"], reports.present
         c, most, held = _mean(before).double(), math.inf, sent.clone()
         changes = sent.double() - before.double()

@@ -16,7 +16,7 @@ from fedmerit.games import cosine_values
 from fedmerit.parameters import parameter
 from fedmerit.vectors import aggregate, cosine_to_sum, gram, remember, share, to_sites
 
-PERMUTATIONS = 1000  # sampled for contribution=exact where more than 24 sites are present
+PERMUTATIONS = 1000  # sampled for contribution=exact with more than 24 sites
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Seconds of a server's work on a round's updates, of only reading them, and of NVFlare's FedCE aggregator; one thread."""
+"""Seconds of a server's work on a round's updates, of only reading them, and of NVFlare's aggregator; one thread."""
 
 from collections.abc import Sequence
 from pathlib import Path

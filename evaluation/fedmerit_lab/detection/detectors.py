@@ -70,7 +70,7 @@ class GuardDetector:
     needs. The detector does not know the method's weights and weights the last step by images, so that under Krum it
     has false positives that the run's guard does not have.
 
-    Source: docs/guard.md.
+    Source: docs/trust.md.
     """
 
     name: str = "guard"
@@ -80,10 +80,10 @@ class GuardDetector:
         """Apply the guard's rules to the round."""
         n = len(round.updates)
         guard = Guard(GuardSettings("on", "show"), Enrolled.nothing(n))
-        start = self.history or History.empty(n)
-        history = replace(start, claim_was_wrong=round.wrong_claim, keeps_own_model=round.keeps_own_model)
+        before = self.history or History.empty(n)
+        before = replace(before, claim_was_wrong=round.wrong_claim, keeps_own_model=round.keeps_own_model)
         reports = Reports(round.images, round.present)
-        history, admission = guard.admit(history, round.updates, reports, round.last_step)
+        history, admission = guard.admit(before, round.updates, reports, round.last_step)
         weights = admission.reports.data_share
         shared = round.received[~round.keeps_own_model]
         is_one_model = len(shared) > 0 and bool((shared == shared[0]).all())

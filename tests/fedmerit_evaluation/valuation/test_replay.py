@@ -55,7 +55,7 @@ def test_what_was_not_observed_takes_updates(run):
 def test_what_looks_at_sites_alone_takes_a_run_of_standalone(run):
     (run / "updates").mkdir()
     with pytest.raises(BadInput, match=r"--values local_only: not with method fedavg: .* observe a run of standalone"):
-        replay_observers(run, ["alone"])
+        replay_observers(run, ["local_only"])
 
 
 def test_encrypted_updates_tell_nothing_afterwards(run):

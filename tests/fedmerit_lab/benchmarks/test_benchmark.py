@@ -1,4 +1,4 @@
-"""What is measured, interleaved, and what is made of it."""
+"""A benchmark: interleaved repetitions, medians, ratios, files, resumption."""
 
 import json
 
@@ -52,7 +52,7 @@ def test_files(measured, tmp_path):
     assert (tmp_path / "picture.png").stat().st_size > 1000
 
 
-def test_what_was_interrupted_goes_on(tmp_path):
+def test_an_interrupted_benchmark_resumes(tmp_path):
     order = []
 
     def case(name, broken=False):
@@ -68,7 +68,7 @@ def test_what_was_interrupted_goes_on(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         first.measure({"a": case("a"), "b": case("b", broken=True)}, 2, out=tmp_path / "out")
     other = Benchmark("example", {"sites": [2, 8]})
-    with pytest.raises(BadInput, match=r"example-unfinished.json: begun with other settings.* give another --out"):
+    with pytest.raises(BadInput, match=r"example-unfinished.json: begun with other settings.* another --out"):
         other.measure({"a": case("a")}, 2, out=tmp_path / "out")
     again = Benchmark("example", {"sites": [2, 4]})
     again.measure({"a": case("a"), "b": case("b")}, 2, out=tmp_path / "out")

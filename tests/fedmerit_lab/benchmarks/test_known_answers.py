@@ -1,15 +1,17 @@
-"""What was planted is seen where it is there to see, and in no other case."""
+"""Known-answer scenarios and cases: partitions as described, and answers found only if they hold."""
 
 import pandas as pd
 import pytest
+from run_factory import make_sites
 
+from fedmerit.errors import BadInput
 from fedmerit.trainers.monai_trainer.data import open_sites
 from fedmerit_data.preparation import Preparation
 from fedmerit_data.prepare import prepare
 from fedmerit_lab.benchmarks.known_answers import CASES, KnownAnswerBenchmark, compute_values, known_answer_tables
-from fedmerit_lab.benchmarks.scenarios import KINDS
+from fedmerit_lab.benchmarks.scenarios import KINDS, generate, make, parse
 
-WORLDS = {
+SCENARIOS = {
     "noise:sites=3": ("site-1", "site-2", "site-3"),
     "double:sites=3": ("site-1", "site-2", "site-3"),
     "duplicate:sites=3": ("site-1", "site-1-copy", "site-2"),
@@ -17,76 +19,92 @@ WORLDS = {
     "outlier:sites=3": ("site-1", "site-2", "site-3"),
     "needed:sites=3": ("site-1", "site-2", "site-3"),
 }
-SEEN = ((2, 2, 1), (3, 2, 2), (1.1, 1.1, 2), (2, 2), (2, 3, 2.5), (2, 3, 2.1))
+FOUND = ((2, 2, 1), (3, 2, 2), (1.1, 1.1, 2), (2, 2), (2, 3, 2.5), (2, 3, 2.1))
 MISSED = ((2, 1, 1), (3, 3, 2), (1.2, 1.1, 2), (2, 2), (3, 4, 2), (3, 4, 3))
+TWINS = "Twins over the single site, median"
 
 
-def table(*seeds):
+def count_answers(*seeds):
+    """The first row of the table of values by seed and scenario."""
     rows = [
-        {"world": world, "seed": seed, "site": site, "estimator": "multi_round", "value": value, "cost": 0.5 + seed}
+        {"scenario": scenario, "seed": seed, "site": site, "estimator": "multi_round", "value": value, "cost": 0.5 + seed}
         for seed, values in enumerate(seeds)
-        for (world, sites), of_world in zip(WORLDS.items(), values, strict=True)
-        for site, value in zip(sites, of_world, strict=True)
+        for (scenario, sites), own in zip(SCENARIOS.items(), values, strict=True)
+        for site, value in zip(sites, own, strict=True)
     ]
-    return pd.DataFrame(rows)
+    row = known_answer_tables(pd.DataFrame(rows), 3)[0].frame.iloc[0]
+    return [row[case.heading] for case in CASES], row
 
 
-def test_cases_are_counted_over_seeds():
-    row = known_answer_tables(table(SEEN, MISSED, SEEN), 3)[0].frame.iloc[0]
-    assert [row[case.heading] for case in CASES] == [2, 2, 2, 2, 2]
-    assert row["Twins by the one, median"] == pytest.approx(1.1)
+def test_answers_are_counted_over_seeds():
+    counts, row = count_answers(FOUND, MISSED, FOUND)
+    assert counts == [2, 2, 2, 2, 2]
+    assert row[TWINS] == pytest.approx(1.1)
     assert row["Cost [trainings]"] == pytest.approx(1.5)
-    row = known_answer_tables(table(MISSED), 3)[0].frame.iloc[0]
-    assert [row[case.heading] for case in CASES] == [0, 0, 0, 0, 0]
-    assert row["Twins by the one, median"] == pytest.approx(1.15)
+    counts, row = count_answers(MISSED)
+    assert counts == [0, 0, 0, 0, 0]
+    assert row[TWINS] == pytest.approx(1.15)
+    assert count_answers(tuple((1.0,) * len(sites) for sites in SCENARIOS.values()))[0] == [0] * 5  # ties
 
 
-def test_a_tie_is_no_place():
-    equal = tuple((1.0,) * len(sites) for sites in WORLDS.values())
-    row = known_answer_tables(table(equal), 3)[0].frame.iloc[0]
-    assert [row[case.heading] for case in CASES] == [0, 0, 0, 0, 0]
-
-
-def test_the_first_site_of_a_double_world_has_twice_the_patients():
-    for sites in (3, 4, 8):
-        first, *others = KINDS["double"](sites, 0, []).scheme.shares(1)[0]
+@pytest.mark.parametrize("sites", [4, 8])
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_scenario_has_its_number_of_sites(kind, sites):
+    answer = KINDS[kind](sites, 0, [f"site{place}" for place in range(1, 7)])
+    assert answer.scheme.into + len(answer.options.get("duplicate", ())) == sites
+    assert answer.expected
+    assert parse(f"{kind}:sites={sites}")[0] == kind
+    if kind == "double":
+        first, *others = answer.scheme.shares(1)[0]
         assert others == pytest.approx([first / 2] * (sites - 1))
 
 
+def test_only_the_last_site_has_noisy_masks(sites, tmp_path):
+    expected = make("noise:sites=3", sites, tmp_path / "scenario")
+    assert expected.startswith("site-3 last")
+    folders = {site.name: site for site in open_sites(tmp_path / "scenario")}
+    assert [folders[name].info["partition"]["label_noise"] is not None for name in sorted(folders)] == [0, 0, 1]
+    assert make("noise:sites=3", sites, tmp_path / "scenario") == expected  # not made again
+    with pytest.raises(BadInput, match=f"holds trainings with pool {sites}"):
+        make("noise:sites=3", make_sites(tmp_path / "others", ("Alder", "Birch")), tmp_path / "scenario")
+
+
+def test_a_pool_belongs_to_its_options(tmp_path, monkeypatch):
+    module = "fedmerit_lab.benchmarks.scenarios.prepare"
+    monkeypatch.setattr(module, lambda asked, out: (out / "site1").mkdir(parents=True))
+    for _ in range(2):
+        assert generate(tmp_path / "pool", 64, 20) == tmp_path / "pool"
+    for size, patients, words in ((32, 20, "size 64"), (64, 30, "patients 20")):
+        with pytest.raises(BadInput, match=f"holds trainings with {words}"):
+            generate(tmp_path / "pool", size, patients)
+    for spec in ("noisy:sites=4", "noise:sites=1", "noise:sides=3"):
+        with pytest.raises(BadInput, match="--scenarios"):
+            parse(spec)
+
+
 @pytest.mark.slow
-def test_worlds_are_dealt_anew_and_what_is_done_is_not_done_again(tmp_path, fedmerit):
+def test_every_seed_has_its_own_partition_and_nothing_is_trained_twice(tmp_path, fedmerit):
     pool = tmp_path / "pool"
     prepare(Preparation("synthetic-prostate", size=16, patients=5), pool)
     settings = {"architecture": "unet", "width": "4", "depth": "3", "batch_size": "16"}
-    asked = KnownAnswerBenchmark(tmp_path / "out", pool, ["multi_round", "data_size"], 3, (0, 1), 1, settings)
-    heard = []
-    values = compute_values(asked, lambda done, of: heard.append((done, of)))
-    assert heard == [(place, 12) for place in range(1, 13)]
-    assert set(values["world"]) == set(WORLDS)
-    assert {world: tuple(rows["site"].unique()) for world, rows in values.groupby("world")} == WORLDS
-    dealt = [[case for site in open_sites(tmp_path / "out" / "noise-3" / f"seed{seed}" / "sites")
-              for case in site.info["checksums"].values()] for seed in (0, 1)]  # fmt: skip
-    assert dealt[0] != dealt[1]
-    sizes = values[values["estimator"] == "data_size"].set_index(["world", "seed", "site"])["value"].sort_index()
+    bench = KnownAnswerBenchmark(tmp_path / "out", pool, ["multi_round", "data_size"], 3, (0, 1), 1, settings)
+    progress = []
+    values = compute_values(bench, lambda done, total: progress.append((done, total)))
+    assert progress == [(place, 12) for place in range(1, 13)]
+    assert {scenario: tuple(rows["site"].unique()) for scenario, rows in values.groupby("scenario")} == SCENARIOS
+    checksums = [[case for site in open_sites(tmp_path / "out" / "noise-3" / f"seed{seed}" / "sites")
+                  for case in site.info["checksums"].values()] for seed in (0, 1)]  # fmt: skip
+    assert checksums[0] != checksums[1]
+    sizes = values[values["estimator"] == "data_size"].set_index(["scenario", "seed", "site"])["value"].sort_index()
     double = sizes["double:sites=3", 0]
     assert double["site-1"] > 1.5 * double[["site-2", "site-3"]].mean()
     assert sizes["duplicate:sites=3", 0]["site-1"] == sizes["duplicate:sites=3", 0]["site-1-copy"]
-    pd.testing.assert_frame_equal(compute_values(asked, lambda done, of: pytest.fail("trained again")), values)
+    again = compute_values(bench, lambda done, total: pytest.fail("trained again"))
+    pd.testing.assert_frame_equal(again, values)
     given = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
-    places = (
-        "--out",
-        asked.out,
-        "--pool",
-        pool,
-        "--estimators",
-        "multi_round,data_size",
-        "--seeds",
-        "0,1",
-        "--rounds",
-        1,
-    )
-    result = fedmerit("lab", "bench", "planted", *places, "--sites", 3, *given, "--jobs", 1)
+    places = ("--out", bench.out, "--pool", pool, "--estimators", "multi_round,data_size", "--seeds", "0,1", "--rounds", 1)
+    result = fedmerit("lab", "bench", "known-answers", *places, "--sites", 3, *given, "--jobs", 1)
     assert result.exit_code == 0, result.output
-    assert "In how many of 2 seeds" in result.output
-    told = pd.read_csv(asked.out / "tables" / "planted.csv").set_index("Estimator")
-    assert told.loc["data_size", "Twice the patients first"] == 2
+    assert "Number of 2 seeds" in result.output
+    found = pd.read_csv(bench.out / "tables" / "known-answers.csv").set_index("Estimator")
+    assert found.loc["data_size", "Twice the patients first"] == 2

@@ -1,4 +1,4 @@
-"""The truth by proxy: which coalitions it trains, how, and how it values the sites by them."""
+"""Proxy of retraining: its coalitions, their settings, and the values of the sites."""
 
 from types import SimpleNamespace
 
@@ -17,7 +17,7 @@ from fedmerit_lab.benchmarks import proxy_trainings
 from fedmerit_lab.benchmarks.proxy_trainings import Proxy, train_proxy
 
 
-def test_a_proxy_stands_for_what_it_was_made_of(tmp_path, monkeypatch):
+def test_a_proxy_folder_belongs_to_its_sites(tmp_path, monkeypatch):
     monkeypatch.setattr(
         "fedmerit_evaluation.ground_truth.coalitions.prepare", lambda *_: pytest.fail("trained on other sites")
     )
@@ -30,7 +30,7 @@ def test_a_proxy_stands_for_what_it_was_made_of(tmp_path, monkeypatch):
 
 @pytest.fixture
 def trained(monkeypatch):
-    """What would be trained, in the place of trainings; ``answer`` is what comes of them."""
+    """The trainings that would be executed; ``answer`` replaces their results."""
     answer = SimpleNamespace(failed={}, sites=["A"], asked=None)
 
     def prepare(out, chosen, seeds, method, settings, options):
@@ -49,19 +49,19 @@ def trainings_of(proxied, root, tmp_path, settings=None):
     return train_proxy(proxied, root, tmp_path / "out", [0, 1], settings or {}, Workers(1))
 
 
-def test_all_coalitions_are_trained_where_they_are_few_with_the_proxys_network(trained, tmp_path):
+def test_few_coalitions_are_all_trained_with_the_proxys_network(trained, tmp_path):
     root = make_sites(tmp_path / "sites", ("Alder", "Birch", "Cedar"), size=16)
     given = {"width": "32", "lr": "0.1"}
     found = trainings_of(Proxy(rounds=3, width=2, depth=2, most=8), root, tmp_path, given)
     asked = trained.asked
-    assert len(asked.chosen) == len(set(asked.chosen)) == 7  # nobody trains nothing
+    assert len(asked.chosen) == len(set(asked.chosen)) == 7  # without the empty one
     assert asked.settings == {"width": "2", "depth": "2", "lr": "0.1"}
     assert asked.options == {"sites": root, "rounds": 3, "engine": "local"}
     assert (asked.method, asked.seeds, found.seconds) == ("fedavg", [0, 1], 12.5)
 
 
-def test_of_many_sites_so_many_coalitions_are_drawn(trained, tmp_path):
-    """Four sites have 16 coalitions; 10 of them are the fewest to tell the sites apart by, nobody among them."""
+def test_of_many_coalitions_a_sample_is_trained(trained, tmp_path):
+    """Four sites have 16 coalitions; the regression needs 10 of them, the empty one among them."""
     root = make_sites(tmp_path / "sites", ("Alder", "Birch", "Cedar", "Dogwood"), size=16)
     trainings_of(Proxy(most=10), root, tmp_path)
     chosen = set(trained.asked.chosen)
@@ -79,7 +79,7 @@ def test_smaller_images_are_made_once(trained, tmp_path):
     assert np.load(tmp_path / "out" / "sites" / "Birch" / "training0_image.npy").shape == (3, 1, 4, 4)
 
 
-def test_a_proxy_whose_trainings_fail_or_are_missing_says_nothing(trained, tmp_path):
+def test_failed_or_missing_trainings_are_errors(trained, tmp_path):
     root = make_sites(tmp_path / "sites", ("Alder", "Birch"), size=16)
     trained.failed = {tmp_path / "Alder_seed0": "out of memory"}
     with pytest.raises(RunFailed, match="Alder_seed0: out of memory"):
@@ -89,7 +89,7 @@ def test_a_proxy_whose_trainings_fail_or_are_missing_says_nothing(trained, tmp_p
         trainings_of(Proxy(), root, tmp_path)
 
 
-def test_values_are_exact_where_all_coalitions_are_trained_and_a_regression_else():
+def test_values_are_exact_if_all_coalitions_are_trained_and_else_a_regression():
     game = random_game("ABCD", 0)
     np.testing.assert_allclose(Proxy().values(game), shapley_by_permutations(game, "ABCD"), atol=1e-12)
     some = {one: utility for one, utility in game.items() if one not in (frozenset("AB"), frozenset("BCD"))}

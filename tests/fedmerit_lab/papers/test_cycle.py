@@ -98,7 +98,7 @@ def test_the_site_with_wrong_masks_has_its_own_columns(study, tmp_path, make):
     study.trainings[need] = []
     for kind in ("honest", *need.kinds):
         write_paper_run(tmp_path / kind, "cycle", 0, names)
-        torch.save({"round": 99}, tmp_path / kind / "checkpoint.pt")
+        torch.save({"round": 99, "complete_rounds": 99}, tmp_path / kind / "checkpoint.pt")
         study.trainings[need].append(Attack("cycle", kind, "" if kind == "honest" else "site-5", 0, tmp_path / kind))
     ours, theirs = make(artefact).tables
     frame = ours.frame.set_index("Masks")

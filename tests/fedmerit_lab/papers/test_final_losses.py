@@ -1,4 +1,4 @@
-"""The test loss of final models: what it is a mean of, and that it is computed once for the same sites."""
+"""The test loss of final models: its mean, and that it is computed once for the same sites."""
 
 import math
 from pathlib import Path
@@ -11,7 +11,7 @@ from fedmerit.errors import BadInput
 from fedmerit.trainers.monai_trainer.data import Slices, open_sites
 from fedmerit.trainers.monai_trainer.prediction import image_losses
 from fedmerit_evaluation.results.evaluation import final_models
-from fedmerit_lab.papers import final_losses as room
+from fedmerit_lab.papers import final_losses as module
 from fedmerit_lab.papers.final_losses import final_losses
 
 
@@ -28,13 +28,13 @@ def test_it_is_the_mean_over_the_test_images_of_all_sites(tmp_path: Path, monkey
     assert found.to_list() == pytest.approx(expected)
     others = make_sites(tmp_path / "others", ("A", "C"), size=32)
     assert final_losses(run, others).index.to_list() == ["A", "C"]
-    monkeypatch.setattr(room, "_computed", lambda run, sites: pytest.fail("computed again"))
+    monkeypatch.setattr(module, "_computed", lambda run, sites: pytest.fail("computed again"))
     assert final_losses(run, sites).to_list() == found.to_list()
 
 
-def test_sites_may_be_called_by_words_for_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sites_may_have_names_of_missing_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = ("NA", "None", "null")
     losses = pd.Series([0.25, 0.5, math.nan], names, name="loss").rename_axis("site")
-    monkeypatch.setattr(room, "_computed", lambda run, sites: losses)
+    monkeypatch.setattr(module, "_computed", lambda run, sites: losses)
     found = final_losses(make_run(tmp_path / "run", sites=names), make_sites(tmp_path / "sites", names))
     pd.testing.assert_series_equal(found, losses, check_index_type=False)

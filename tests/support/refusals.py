@@ -1,0 +1,15 @@
+"""What refused commands have in common: exit code 2, a message, and files that stay."""
+
+from pathlib import Path
+
+
+def refused(result, *words):
+    """Exit code 2, and a message with these words."""
+    assert result.exit_code == 2, result.output
+    assert [word for word in words if word not in " ".join(result.stderr.split())] == [], result.stderr
+    assert "Traceback" not in result.output
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Every file below ``folder``."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
