@@ -79,9 +79,9 @@ def report(
         out = out / "report.html"
     folders = _expand(runs)
     if site is None:
-        path = write_report(folders, out, sites=sites, images=images, truth=ground_truth)
+        path = write_report(folders, out, sites=sites, images=images, ground_truth=ground_truth)
     else:
-        path = write_site_report(folders, site, out, sites=sites, images=images, truth=ground_truth)
+        path = write_site_report(folders, site, out, sites=sites, images=images, ground_truth=ground_truth)
     console.print(f"report: {path.resolve()}", soft_wrap=True)
 
 
