@@ -186,11 +186,11 @@ def power(
         raise BadInput("value power: give --pilot DIR, or state --seed-sd and --patient-sd")
     found = Variances(0.0, 0.0) if pilot is None else pilot_variances(pilot)
     variances = found.with_overrides(**{name: (sd / 100) ** 2 for name, sd in stated.items()})
-    numbers = [
+    by_patients, by_seeds = (
         sorted(set(parse_integers(text, option, least=1)))
         for text, option in ((patients, "--patients"), (seeds, "--seeds"))
-    ]
-    table = power_table(variances, *numbers, rounds)
+    )
+    table = power_table(variances, by_patients, by_seeds, rounds)
     print_table(table, console)
     if out:
         write_tables([table], out)

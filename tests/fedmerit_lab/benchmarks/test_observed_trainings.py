@@ -39,7 +39,11 @@ def test_a_run_is_created_once_and_keeps_its_options(tmp_path):
     create_run(tmp_path / "run", sites, 3, 2, TINY, OF_FEDERATED)
     info = read_json(tmp_path / "run" / "run.json")
     assert (info["method"], info["seed"], info["rounds"], info["engine"]) == ("fedavg", 3, 2, "local")
-    assert [spec.partition(":")[0] for spec in info["plan"]["values"]] == ["multi_round", "one_round", "leave_one_out_loss"]
+    assert [spec.partition(":")[0] for spec in info["plan"]["values"]] == [
+        "multi_round",
+        "one_round",
+        "leave_one_out_loss",
+    ]
     create_run(tmp_path / "run", sites, 3, 2, TINY, OF_FEDERATED)
     assert read_json(tmp_path / "run" / "run.json") == info
     for seed, rounds, settings, words in ((4, 2, TINY, "seed 3"), (3, 5, TINY, "rounds 2"), (3, 2, {}, "settings")):
@@ -77,12 +81,20 @@ def test_finished_runs_are_not_executed_and_failures_are_raised(tmp_path, monkey
 
 
 def test_cost_is_relative_to_the_seconds_of_training():
-    federated = [SimpleNamespace(seconds={"training": 10.0, "multi_round": 5.0}), SimpleNamespace(seconds={"training": 4.0})]
+    federated = [
+        SimpleNamespace(seconds={"training": 10.0, "multi_round": 5.0}),
+        SimpleNamespace(seconds={"training": 4.0}),
+    ]
     assert relative_cost(federated, "multi_round:voice=others", federated) == 0.25  # a half, and nothing
     assert relative_cost(federated, "one_round", federated) == 0
     assert relative_cost(federated, "data_size", federated) == 0
-    local_only = [SimpleNamespace(seconds={"training": 9.0, "local_only": 2.0}), SimpleNamespace(seconds={"training": 3.0})]
-    assert relative_cost(local_only, "local_only", federated) == pytest.approx((1.1 + 0.75) / 2)  # their own training, too
+    local_only = [
+        SimpleNamespace(seconds={"training": 9.0, "local_only": 2.0}),
+        SimpleNamespace(seconds={"training": 3.0}),
+    ]
+    assert relative_cost(local_only, "local_only", federated) == pytest.approx(
+        (1.1 + 0.75) / 2
+    )  # their own training, too
 
 
 def test_each_estimator_gets_the_trainings_that_it_observes(tmp_path):
