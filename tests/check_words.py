@@ -60,7 +60,7 @@ INSTEAD = {  # a pattern, matched between letters, whatever their case: what to 
     "bells?": "wake-up",
     "deaf": "signals blocked",
     "carried along": "one-round reconstruction",
-    "in[- _]run(?! folder)": "multi-round reconstruction",
+    "in[-_]run": "multi-round reconstruction",
     "others[_ ]lose": "leave-one-out loss",
     "own[_ ]part": "own update",
     "finishers?": "final model selection",

@@ -217,8 +217,8 @@ def report(
     folders = [Path(one) for one in ([runs] if isinstance(runs, (str, Path)) else runs)]
     target, drawn, values = (None if one is None else Path(one) for one in (out, sites, ground_truth))
     if site is None:
-        return write_report(folders, target, sites=drawn, images=images, truth=values)
-    return write_site_report(folders, site, target, sites=drawn, images=images, truth=values)
+        return write_report(folders, target, sites=drawn, images=images, ground_truth=values)
+    return write_site_report(folders, site, target, sites=drawn, images=images, ground_truth=values)
 
 
 def load_run(folder: Folder) -> Run:

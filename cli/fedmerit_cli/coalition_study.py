@@ -61,7 +61,7 @@ class CoalitionStudy:
         self.trainings: dict[Path, Training] = {}
 
     def train(self, asked: Iterable[Coalition], seeds: Sequence[int] | None = None) -> None:
-        """Train what is missing, for all seeds or some; `typer.Exit` with 1 where a training failed."""
+        """Train what is missing, for all seeds or some; `typer.Exit` with 1 if a training failed."""
         planned = self._prepare(asked, self.seeds if seeds is None else seeds)
         self.trainings |= {training.folder: training for training in planned}
         cost = coalitions.estimate_cost(planned)
@@ -77,7 +77,7 @@ class CoalitionStudy:
         with counting("trainings", cost.trainings) as on_end:
             failed = coalitions.execute_trainings(left, self.workers, on_end)
         took, own = time.monotonic() - started, coalitions.sum_seconds(left) - before
-        if own > 0 and not failed:  # nothing is left to compare with where models were only tested
+        if own > 0 and not failed:  # without training time there is nothing to compare with
             console.print(
                 f"took {_duration(took / 3600)}: {took * number / own - 1:+.1%} over the sites' own time, "
                 f"{_duration(own / 3600)} / {number}"
@@ -89,8 +89,8 @@ class CoalitionStudy:
         return coalitions.prepare(self.out, asked, seeds, self.method, self.settings, self.options)
 
     def sample(self, rule: Sampling) -> dict[int, Estimate]:
-        """Train what permutations drawn by a rule ask for, seed by seed; the estimates by seed."""
-        self._prepare([frozenset(self.names)], self.seeds)  # where that is refused, no rule is written
+        """Train the coalitions of sampled permutations, seed by seed; the estimates by seed."""
+        self._prepare([frozenset(self.names)], self.seeds)  # it may refuse, before the rule is written
         write_sampling(self.out, rule)
         estimates = {}
         for seed in self.seeds:
@@ -104,11 +104,11 @@ class CoalitionStudy:
         return estimates
 
     def results(self) -> Results:
-        """Of the trainings that this command asked for."""
+        """The results of the trainings that this command asked for."""
         return coalitions.collect_results(list(self.trainings.values()))
 
     def show(self, tables: Sequence[Table], rankings: Mapping[str, Ranking] | None = None) -> None:
-        """Print the tables; write them, the results they come from, and of rankings [points] one figure."""
+        """Print the tables; write them, their results, and one figure of the rankings [points], if there are any."""
         coalitions.write_results(self.out)
         show(tables, self.out)
         if rankings:

@@ -53,7 +53,7 @@ def demo(
     _train(local, values, shared)
     _print_step(4, "Dice and contribution")
     print_runs([*first, *local])
-    path = write_report([*first, *local], out / "report.html", truth=values)
+    path = write_report([*first, *local], out / "report.html", ground_truth=values)
     console.print(f"report: {path.resolve()}", soft_wrap=True)
 
 

@@ -57,16 +57,9 @@ def paper(
         raise BadInput(f"--{missing}: missing; --list shows the artefacts without them")
     workers = make_workers(jobs, cluster)
     preset = {"preset": name} if asked.preset == PAPER else {}
-    study = Study(
-        out,
-        asked.sites,
-        asked.rounds,
-        parse_seeds(seeds),
-        into=into,
-        settings={**asked.all_settings, **preset},
-        device=asked.device or None,
-        server_sites=asked.server_sites,
-    )
+    settings = {**asked.all_settings, **preset}
+    where: dict[str, Any] = {"device": asked.device or None, "server_sites": asked.server_sites}
+    study = Study(out, asked.sites, asked.rounds, parse_seeds(seeds), into=into, settings=settings, **where)
     with workers, resumable(), progress() as bars:
         bar = bars.add_task("trainings", total=0, last="")
         made, failed = produce(

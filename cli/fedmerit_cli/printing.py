@@ -1,4 +1,4 @@
-"""What several commands print: sites, runs, tables. Commands import it when they are called, as it loads torch."""
+"""Output that commands share: sites, runs, tables. Commands import it when they are called, as it loads torch."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -24,14 +24,14 @@ def show(tables: Sequence[Table], out: Path) -> None:
 
 
 def print_runs(folders: Sequence[Path]) -> None:
-    """Dice and contribution of finished runs, and where they are."""
+    """Print Dice and contribution of finished runs, and their folders."""
     print_table(combine_results(open_runs(list(folders))).dice_and_contributions, console)
     for folder in folders:
         console.print(f"run folder: {folder}", soft_wrap=True)
 
 
 def print_cost(folder: Path) -> None:
-    """What the network of a run costs, before it runs."""
+    """Print parameters, update size and operations of a run's network."""
     info = read_run(folder)
     network = read_plan(folder).network
     height, width = info["image_size"]
@@ -45,7 +45,7 @@ def print_cost(folder: Path) -> None:
 
 
 def print_sites(root: Path, count: int) -> None:
-    """What each site holds, and what was left out or put right there, by reason."""
+    """Print the cases of each site, and those left out or corrected, by reason."""
     sites = open_sites(root)
     columns = {f"{split} cases": split for split in SPLITS}
     if any(site.cases(SERVER_SPLIT) for site in sites):

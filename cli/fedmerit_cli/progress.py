@@ -32,7 +32,7 @@ def resumable() -> Iterator[None]:
 
 
 def progress() -> Progress:
-    """Bars with the time that is left, and what happened last: no more than 80 columns."""
+    """Bars with the remaining time and the last event, within 80 columns."""
     name = TextColumn(
         "{task.description}",
         markup=False,
@@ -45,14 +45,14 @@ def progress() -> Progress:
 
 @contextmanager
 def counting(what: str, total: int) -> Iterator[OnEnd]:
-    """One bar for many runs, `resumable`: to be called with every run that ends, and why it failed or None."""
+    """One bar for many runs, `resumable`. Call what it yields with every run that ends, and its error or None."""
     with resumable(), progress() as bars:
         bar = bars.add_task(what, total=total, last="")
         yield lambda folder, error: bars.advance(bar)
 
 
 def exit_if_failed(failed: Mapping[Any, str], advice: str = "") -> None:
-    """Say what failed and why, then ``advice``, on standard error; exit with 1. Nothing where nothing failed."""
+    """If something failed, print what and why, then ``advice``, on standard error; exit with 1."""
     for what, error in failed.items():
         log.error("failed: %s: %s", what, error)
         typer.echo(printable(f"failed: {what}: {error}", "\n\t"), err=True)
@@ -92,7 +92,7 @@ class RunBars:
             self._bars.console.print(printable(f"{head}: {site} flagged by the method"))
 
     def remove(self, folder: Path) -> None:
-        """The run has come to its end, and its bar with it."""
+        """Remove the bar of a run that has ended."""
         if folder in self._of:
             self._bars.remove_task(self._of.pop(folder))
 

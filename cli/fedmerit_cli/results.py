@@ -23,14 +23,10 @@ def _expand(paths: Sequence[Path]) -> list[Path]:
     found: list[Path] = []
     for path in paths:
         below = sorted(file.parent for file in path.glob("*/run.json"))
-        if (path / "run.json").exists() or not path.is_dir():
-            found.append(path)
-        elif below:
-            found += below
-        elif (path / "site.json").exists() or any(path.glob("*/site.json")):
+        is_run = (path / "run.json").exists()
+        if not (is_run or below) and ((path / "site.json").exists() or any(path.glob("*/site.json"))):
             raise BadInput(f"{path}: these are site folders; name a run folder, which `fedmerit run` wrote")
-        else:
-            found.append(path)
+        found += [path] if is_run or not below else below
     return found
 
 
@@ -83,9 +79,9 @@ def report(
         out = out / "report.html"
     folders = _expand(runs)
     if site is None:
-        path = write_report(folders, out, sites=sites, images=images, truth=ground_truth)
+        path = write_report(folders, out, sites=sites, images=images, ground_truth=ground_truth)
     else:
-        path = write_site_report(folders, site, out, sites=sites, images=images, truth=ground_truth)
+        path = write_site_report(folders, site, out, sites=sites, images=images, ground_truth=ground_truth)
     console.print(f"report: {path.resolve()}", soft_wrap=True)
 
 

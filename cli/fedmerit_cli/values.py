@@ -83,12 +83,8 @@ def shapley(
     Trainings of `value leave-one-out` with the same --out are reused. Interrupted, the same command resumes.
     """
     with _study(asked, out, seeds, jobs, cluster) as study:
+        from fedmerit_evaluation.ground_truth import shapley_approximations as approximations
         from fedmerit_evaluation.ground_truth.semivalues import required_coalitions, shapley_weights
-        from fedmerit_evaluation.ground_truth.shapley_approximations import (
-            Sampling,
-            coalitions_to_train,
-            least_squares_values,
-        )
         from fedmerit_evaluation.ground_truth.value_tables import ValueTables, sampled_tables, shapley_tables
 
         number = len(study.names)
@@ -99,13 +95,13 @@ def shapley(
             study.show([*shapley_tables(results), *values.tables()], values.rankings)
             return
         if regression is not None:
-            study.train(coalitions_to_train(study.names, regression, 0))
-            values = ValueTables(study.results(), {"regression": least_squares_values})
+            study.train(approximations.coalitions_to_train(study.names, regression, 0))
+            values = ValueTables(study.results(), {"regression": approximations.least_squares_values})
             study.show(values.tables(), values.rankings)
             return
         console.print(f"{number} sites: permutations are sampled; --exact-up-to {number} trains all")
         fewest = min(20, most_permutations)
-        rule = Sampling(tuple(study.names), 0, truncation, precision, fewest, most_permutations)
+        rule = approximations.Sampling(tuple(study.names), 0, truncation, precision, fewest, most_permutations)
         study.show(sampled_tables(study.names, study.sample(rule)))
 
 

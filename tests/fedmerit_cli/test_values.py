@@ -304,7 +304,7 @@ def test_power_of_stated_deviations(fedmerit, tmp_path):
     [
         (("--patient-sd", 8), "value power: give --pilot DIR, or state --seed-sd and --patient-sd"),
         (("--seed-sd", -1, "--patient-sd", 8), "--seed-sd"),
-        (("--seed-sd", 3, "--patient-sd", "nan"), "expected a standard deviation in points"),
+        (("--seed-sd", 3, "--patient-sd", "nan"), "--patient-sd"),
         (("--seed-sd", 3, "--patient-sd", 8, "--round-sd", "inf"), "expected a standard deviation in points"),
         (("--seed-sd", 3, "--patient-sd", 8, "--seeds", "0"), "--seeds 0: expected whole numbers from 1 on"),
     ],

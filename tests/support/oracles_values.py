@@ -46,7 +46,7 @@ def assert_values(run, expected):
         assert_equal(MultiRoundValues(**parameters).values(run)[:, 0], expected[name], name)
 
 
-def check_leave_one_out_loss(content, entry):
+def check_leave_one_out_losses(content, entry):
     """The aggregate's weights are not the shares of images, which weigh those who lose."""
     given = content[entry]
     began, trained = torch.zeros(5, dtype=torch.float64), tensor(given["trained"])
@@ -64,5 +64,5 @@ def check_leave_one_out_loss(content, entry):
 
 READERS = [  # method, whether a file's entry is what is read here, its name, how it is compared
     ("multi_round", contains, "in_run", check_multi_round),
-    ("leave_one_out_loss", contains, "others_lose", check_leave_one_out_loss),
+    ("leave_one_out_loss", contains, "others_lose", check_leave_one_out_losses),
 ]

@@ -1,5 +1,6 @@
 """A run folder from its first file to its last: create and execute."""
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -121,7 +122,7 @@ def _require_new(run: Path) -> None:
     in_the_way = next((path for path in (run, *run.parents) if path.exists() and not path.is_dir()), None)
     if in_the_way:
         raise BadInput(f"{run}: cannot be a folder, as {in_the_way} is a file; choose another --out")
-    if run.exists() and any(path.name != LOCK for path in run.iterdir()):
+    if run.exists() and set(os.listdir(run)) - {LOCK}:
         raise BadInput(f"{run}: exists already; continue it with --resume, or choose another --out")
 
 
@@ -199,15 +200,15 @@ def execute(
     Args:
         run: the run folder.
         on_round: called with every round's ledger record.
-        threads: sites at work at a time, in place of what the run was created with; no result depends on it.
-        sites: where this machine has the site folders, if not where they were when the run was created.
-        server_sites: where it has the server's own, likewise.
+        threads: concurrent sites, instead of the recorded number; no result depends on it.
+        sites: the site folders on this machine, if they have moved since the run was created.
+        server_sites: the server's own, likewise.
         on_exchange: of `run_local`; other engines do not call it.
 
     Raises:
         BadInput: the sites are not those the run was created with, a script that it names was not given to this
             process, or another process is at work on it.
-        RunFailed: the run did not come to its end; the message says where the log is.
+        RunFailed: the run did not finish; the message says where the log is.
     """
     here = {"sites_folder": sites, "server_sites": server_sites}
     info = {**read_info(run), **{name: str(place) for name, place in here.items() if place}}
@@ -240,7 +241,7 @@ def execute(
 
 
 def _concurrent_sites(config: RunConfiguration, sites: Sequence[str]) -> int:
-    """Sites at work at a time on the simulator: as many as there are cores for; all where they ask each other."""
+    """Concurrent sites on the simulator: as many as there are cores for, or all if they ask each other."""
     at_once = capabilities(config.build_method()).exchanges_directly
     return len(sites) if at_once else max(1, cores() // config.training.cpu_threads)
 
@@ -254,7 +255,7 @@ def _encryption_contexts(run: Path, config: RunConfiguration) -> tuple[bytes, by
 
 
 def _build_filter(privacy: Sequence[str], config: RunConfiguration) -> Callable[[Answer], Answer] | None:
-    """What filters make of an answer, where there are any."""
+    """A function that applies the privacy filters to an answer, if there are any."""
     if not privacy:
         return None
     from fedmerit.flare.privacy import build_answer_filter

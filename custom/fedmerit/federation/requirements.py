@@ -89,7 +89,7 @@ def require_one_model_for_all(config: RunConfiguration) -> None:
         return
     method = config.build_method()
     if capabilities(method).pools_images:
-        raise BadInput(f"last_round=own: {config.method} has one training, not one for each site; leave it out")
+        raise BadInput(f"last_round=own: {config.method} has one training, and no site one of its own; leave it out")
     if gives_own_models(method):
         raise BadInput(f"last_round=own: sites of {config.method} have models of their own anyway; leave it out")
 

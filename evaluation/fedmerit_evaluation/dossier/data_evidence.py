@@ -1,7 +1,4 @@
-"""Evidence of what is segmented, where images come from, and what was done to them.
-
-Evidence of what was checked, filtered and written down: the server's checks, ledger, logs and files.
-"""
+"""Evidence on data and on the record: sources, preparation and splits; checks, flags, privacy, ledger, logs, files."""
 
 from collections.abc import Callable
 
@@ -31,29 +28,31 @@ def centres(file: DossierSources) -> str:
 
 
 def sources(file: DossierSources) -> str:
-    """Of site.json."""
+    """From site.json."""
     return _by_site(file, lambda site: f"{site.info.get('source', '')}".strip())
 
 
 def licences(file: DossierSources) -> str:
-    """Of site.json."""
+    """From site.json."""
     return _by_site(file, lambda site: str(site.info.get("licence") or ""))
 
 
 def left_out(file: DossierSources) -> str:
     """Files left out, with the reasons."""
 
-    def told(site: SiteFolder) -> str:
+    def read(site: SiteFolder) -> str:
         reasons = pd.Series([str(one["reason"]) for one in site.info["left_out"]], dtype=object).value_counts()
         text = "; ".join(f"{_counted(int(count), 'file')}: {reason}" for reason, count in reasons.items())
         return f"{text or 'no file left out'}, {_counted(site.info.get('unreadable_cases', 0), 'unreadable case')}"
 
-    return _by_site(file, told)
+    return _by_site(file, read)
 
 
 def preparation(file: DossierSources) -> str:
     """What was done to images."""
-    planned = file.info.get("plan", {}).get("preprocessing", {}).get("size")  # all that a deployment's run.json has
+    planned = (
+        file.info.get("plan", {}).get("preprocessing", {}).get("size")
+    )  # the only place in run.json of a deployment
     size = file.info.get("image_size") or planned or (file.folders[0].image_size if file.folders else None)
     if size is None:
         return ""
@@ -63,13 +62,13 @@ def preparation(file: DossierSources) -> str:
     kept = (
         {name: file.folders[0].info.get(name) for name in ("field_of_view", "crop", "slices")} if file.folders else {}
     )
-    told = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in kept.items() if value)
-    return f"{text}{'; ' if told else ''}{told}."
+    options = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in kept.items() if value)
+    return f"{text}{'; ' if options else ''}{options}."
 
 
 def splits(file: DossierSources) -> str:
     """How cases were split."""
-    told = _by_site(
+    shares = _by_site(
         file,
         lambda site: (
             f"shares {'/'.join(f'{share:g}' for share in site.info['ratios'])}, seed {site.info['seed']}"
@@ -77,18 +76,18 @@ def splits(file: DossierSources) -> str:
             else ""
         ),
     )
-    how = "Training, validation and testing are split by patient, as file names or a table tell them, at each site."
-    return f"{how} {told}" if told else ""
+    how = "Training, validation and testing are split by patient (by file names or a table), at each site."
+    return f"{how} {shares}" if shares else ""
 
 
 def counts(file: DossierSources) -> str:
     """Patients and slices by split."""
 
-    def told(site: SiteFolder) -> str:
+    def read(site: SiteFolder) -> str:
         of = site.info["counts"]
         return ", ".join(f"{split} {of[split]['patients']} patients, {of[split]['slices']} slices" for split in SPLITS)
 
-    return _by_site(file, told)
+    return _by_site(file, read)
 
 
 def not_biometric(file: DossierSources) -> str:
@@ -103,13 +102,13 @@ def _counted(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
-def _by_site(file: DossierSources, told: Callable[[SiteFolder], str]) -> str:
-    """Of the sites whose folders are here, those that say alike together; who is not here is named."""
+def _by_site(file: DossierSources, read: Callable[[SiteFolder], str]) -> str:
+    """Evidence of the sites whose folders are here, the same texts together; other sites are named."""
     said: dict[str, list[str]] = {}
     for site in file.folders:
         try:
-            text = told(site)
-        except (KeyError, TypeError):  # an older site.json has no such field
+            text = read(site)
+        except (KeyError, TypeError):  # site.json lacks the field
             text = ""
         said.setdefault(text, []).append(site.name)
     lacking = [*said.pop("", []), *sorted(set(file.run.sites) - {site.name for site in file.folders})]
@@ -120,18 +119,24 @@ def _by_site(file: DossierSources, told: Callable[[SiteFolder], str]) -> str:
 
 
 def checks(file: DossierSources) -> str:
-    """Checksums of data; what the server refused, and what never came."""
+    """Checksums of data; replies that the server rejected, and missing ones."""
     reasons = [why for run in file.runs for why in rejection_reasons(run).values()]
     missing = sum(why.endswith(NO_REPLY) for why in reasons)
-    of_replies = "of every reply what is not encrypted" if HE in (file.info.get("privacy") or ()) else "every reply"
-    told = f"The server checked {of_replies} before use and rejected {len(reasons) - missing}; {missing} did not come."
-    text = told if _has_ledger(file.run) else ""
-    held = [site.name for site in file.folders if site.info.get("checksums")]
-    return f"{text} Stored images and masks have SHA-256 checksums at {join_words(held)}.".strip() if held else text
+    of_replies = "the unencrypted part of every reply" if HE in (file.info.get("privacy") or ()) else "every reply"
+    checked = (
+        f"The server checked {of_replies} before use and rejected {len(reasons) - missing}; {missing} did not arrive."
+    )
+    text = checked if _has_ledger(file.run) else ""
+    checksummed = [site.name for site in file.folders if site.info.get("checksums")]
+    return (
+        f"{text} Stored images and masks have SHA-256 checksums at {join_words(checksummed)}.".strip()
+        if checksummed
+        else text
+    )
 
 
 def flags(file: DossierSources) -> str:
-    """What the server found."""
+    """Flags of the server."""
     if not _has_ledger(file.run):
         return ""
     table = list_flags(file.honest)
@@ -151,40 +156,40 @@ def privacy(file: DossierSources) -> str:
 
 
 def ledger(file: DossierSources) -> str:
-    """The chain of each run, recomputed now, and what that leaves open."""
-    told, open_to = [], dict[str, None]()
+    """The hash chain of each run, recomputed now, and what it does not show."""
+    chains, open_to = [], dict[str, None]()
     for run in file.runs:
         if _has_ledger(run):
             found = verify_run(run.path)
             signed = f"signed by {found.signer}" if found.signer else "not signed"
-            told.append(f"{run.path.name}: {found.records} rounds, hash chain whole, {signed}")
+            chains.append(f"{run.path.name}: {found.records} rounds, hash chain complete, {signed}")
             open_to |= dict.fromkeys(found.unproven)
-    text = f"{'; '.join(told)}. Each round holds participants, digests of updates and model, weights."
+    text = f"{'; '.join(chains)}. Each round has participants, digests of updates and model, weights."
     left = f" Not shown by that: {'; '.join(open_to)}." if open_to else ""
-    return f"{text}{left}" if told else ""
+    return f"{text}{left}" if chains else ""
 
 
 def site_logs(file: DossierSources) -> str:
-    """Sites' own logs that lie in the run folder, compared with the ledger now, and what that leaves open."""
+    """Sites' own logs in the run folder, compared with the ledger now, and what they do not show."""
     logs = sorted((file.run.path / "sites").glob("*/site_log.jsonl"))
     if not logs or not _has_ledger(file.run):
         return ""
     found = verify_run(file.run.path, logs)
-    told = ", ".join(f"{site} {updates} updates" for site, updates in found.updates.items())
+    agreed = ", ".join(f"{site} {updates} updates" for site, updates in found.updates.items())
     open_to = f" Not shown by them: {'; '.join(found.unproven)}." if found.unproven else ""
-    return f"Sites' own logs agree with the ledger: {told}.{open_to}"
+    return f"Sites' own logs agree with the ledger: {agreed}.{open_to}"
 
 
 def when(file: DossierSources) -> str:
-    """When the runs were begun."""
-    return f"Begun {training_dates([file.run])}." if file.info.get("started") else ""
+    """When the runs were started."""
+    return f"Started {training_dates([file.run])}." if file.info.get("started") else ""
 
 
 def access(file: DossierSources) -> str:
     """The model's files, with their digests."""
     models = sorted((file.run.path / "models").glob("*.pt"))
-    told = ", ".join(f"{path.name} (SHA-256 {sha256(path)})" for path in models[:10])
-    return f"Models in {file.run.path.name}/models: {told}." if models else ""
+    files = ", ".join(f"{path.name} (SHA-256 {sha256(path)})" for path in models[:10])
+    return f"Models in {file.run.path.name}/models: {files}." if models else ""
 
 
 RECORD = (checks, flags, privacy, ledger, site_logs, when, access)

@@ -1,8 +1,6 @@
-"""Evidence for the items of a dossier: what ledger, run folders and site folders hold, and nothing besides.
+"""The dossier: items that journals and regulators ask for, with the recorded evidence, or the person to ask.
 
-Every function of `EVIDENCE` says in a sentence or two what was recorded or measured, or nothing.
-
-What journals and regulators ask for, filled from what was recorded, or with whom to ask.
+Every function of `EVIDENCE` returns in a sentence or two what was recorded or measured, or "".
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +21,7 @@ from fedmerit_evaluation.results.run_folders import open_runs
 EVIDENCE: Mapping[str, Callable[[DossierSources], str]] = {
     one.__name__: one for one in (*DATA, *TRAINING, *RESULTS, *RECORD)
 }
-UNANSWERABLE = ("intended_use", "users", "privacy_attacks")  # nothing that FedMerit writes tells these
+UNANSWERABLE = ("intended_use", "users", "privacy_attacks")  # no file of FedMerit has these
 
 
 LISTS: Mapping[str, str] = {  # by name of their files in items/
@@ -45,8 +43,8 @@ class Answers:
     name: str
     title: str
     table: Table
-    whole: int  # items that evidence answers
-    partly: int  # that it answers in part
+    whole: int  # items with complete evidence
+    partly: int  # items with evidence in part
 
 
 def write_dossier(runs: Sequence[Path], out: Path, *, sites: Path | None = None) -> Path:
@@ -64,7 +62,7 @@ def write_dossier(runs: Sequence[Path], out: Path, *, sites: Path | None = None)
         BadInput: a run is unusable, the runs do not belong together, a ledger was changed, or no site folder is there.
     """
     file = open_sources(open_runs(runs), sites)
-    found = {name: told(file) for name, told in EVIDENCE.items()}
+    found = {name: collect(file) for name, collect in EVIDENCE.items()}
     answered = [_answers(name, title, found) for name, title in LISTS.items()]
     write_tables([one.table for one in answered], out / "tables")
     page = out / "dossier.html"
@@ -77,7 +75,7 @@ def write_dossier(runs: Sequence[Path], out: Path, *, sites: Path | None = None)
 def read_items(name: str) -> pd.DataFrame:
     """The items of a list, text columns ``item, asks, evidence, open, ask``.
 
-    Evidence names keys of `EVIDENCE`; what these leave open is to be asked.
+    Column ``evidence`` has keys of `EVIDENCE`, ``open`` what they leave open, ``ask`` the person to ask.
     """
     with (files("fedmerit_evaluation.dossier") / "items" / f"{name}.csv").open() as content:
         return pd.read_csv(content, dtype=str, keep_default_na=False)
@@ -85,15 +83,15 @@ def read_items(name: str) -> pd.DataFrame:
 
 def _answers(name: str, title: str, found: Mapping[str, str]) -> Answers:
     items = read_items(name)
-    told = [_told(keys.split(), found) for keys in items["evidence"]]
+    texts = [_join_evidence(keys.split(), found) for keys in items["evidence"]]
     answers = [
         f"{text} Beyond that ({left}): {NOT_KNOWN} {who}" if text and left else text or f"{NOT_KNOWN} {who}"
-        for text, left, who in zip(told, items["open"], items["ask"], strict=True)
+        for text, left, who in zip(texts, items["open"], items["ask"], strict=True)
     ]
-    partly = sum(bool(text and left) for text, left in zip(told, items["open"], strict=True))
+    partly = sum(bool(text and left) for text, left in zip(texts, items["open"], strict=True))
     frame = pd.DataFrame({"Item": items["item"], "What is asked": items["asks"], "Evidence": answers})
-    return Answers(name, title, Table(name, title, frame), sum(map(bool, told)) - partly, partly)
+    return Answers(name, title, Table(name, title, frame), sum(map(bool, texts)) - partly, partly)
 
 
-def _told(keys: Sequence[str], found: Mapping[str, str]) -> str:
+def _join_evidence(keys: Sequence[str], found: Mapping[str, str]) -> str:
     return " ".join(filter(None, (found[key] for key in keys if key not in UNANSWERABLE)))

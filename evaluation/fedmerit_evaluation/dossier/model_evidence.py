@@ -1,7 +1,4 @@
-"""Evidence of how the model was trained: network, method, settings, machines.
-
-Evidence of what it came to: Dice with its uncertainty, fairness, failures, and what each site contributed.
-"""
+"""Evidence on the model: network, method, settings and machines; Dice with uncertainty, fairness, failures, shares."""
 
 import inspect
 from typing import Any
@@ -25,29 +22,31 @@ from fedmerit_evaluation.statistics.intervals import select_methods, select_site
 def network(file: DossierSources) -> str:
     """The architecture."""
     plan = file.info.get("plan", {}).get("network", {})
-    told = ", ".join(f"{name} {value}" for name, value in plan.items() if name != "labels" and value not in ({}, None))
-    return f"{told}." if told else ""
+    described = ", ".join(
+        f"{name} {value}" for name, value in plan.items() if name != "labels" and value not in ({}, None)
+    )
+    return f"{described}." if described else ""
 
 
 def training(file: DossierSources) -> str:
     """The settings of local training."""
-    told = ", ".join(f"{name} {value}" for name, value in file.info["training"].items())
-    return f"{file.run.rounds_done} of {file.run.rounds} rounds; local training: {told}."
+    described = ", ".join(f"{name} {value}" for name, value in file.info["training"].items())
+    return f"{file.run.rounds_done} of {file.run.rounds} rounds; local training: {described}."
 
 
 def method(file: DossierSources) -> str:
     """The federated method and its parameters."""
     name = str(file.info["method"])
     about = METHODS[name].about if name in METHODS else None
-    told = ", ".join(f"{key} {value}" for key, value in file.info["parameters"].items())
-    text = f"Method {name}{f' ({told})' if told else ''}"
+    described = ", ".join(f"{key} {value}" for key, value in file.info["parameters"].items())
+    text = f"Method {name}{f' ({described})' if described else ''}"
     return f"{text}. Weights: {about.weights}. {inspect.cleandoc(about.paper)}." if about else f"{text}."
 
 
 def seeds(file: DossierSources) -> str:
     """Seeds of the runs."""
     numbers = sorted({run.seed for run in file.honest if run.label == file.run.label})
-    return f"Parameters begin at random by seed: {', '.join(map(str, numbers))}."
+    return f"Initial parameters are random, by seed: {', '.join(map(str, numbers))}."
 
 
 def selection(file: DossierSources) -> str:
@@ -55,7 +54,7 @@ def selection(file: DossierSources) -> str:
     if not file.run.tested:
         return ""
     if file.info["training"]["final_model"] != "method":
-        return "Each site took home what was best for its own validation patients: results.csv says which."
+        return "Each site received the model that was best on its validation patients: results.csv has the choice."
     return f"The model after the last round, {file.run.rounds - 1} counted from 0."
 
 
@@ -72,7 +71,7 @@ def software(file: DossierSources) -> str:
 
 
 def hardware(file: DossierSources) -> str:
-    """What a run says of devices."""
+    """Devices of the run."""
     return f"Trained on {file.info['device']}, engine {file.info['engine']}." if file.info.get("device") else ""
 
 
@@ -96,18 +95,18 @@ def measures(file: DossierSources) -> str:
         return ""
     surfaces = [name for name in SURFACES if name in file.results.dice.sites]
     text = "Dice per case over all its slices, mean over labels, then cases, then sites"
-    return f"{text}; HD95 and NSD at {TOLERANCE:g} beside it." if surfaces else f"{text}."
+    return f"{text}; also HD95 and NSD at {TOLERANCE:g}." if surfaces else f"{text}."
 
 
 def uncertainty(file: DossierSources) -> str:
-    """How intervals are made, and on what they rest."""
+    """How confidence intervals are computed, and their sample size."""
     if file.results.dice.rows.empty:
         return ""
-    grounds = sample_size(file.results, methods=file.method and [file.method])
+    sample = sample_size(file.results, methods=file.method and [file.method])
     return (
-        f"{100 * LEVEL:g} % intervals of {DRAWS} draws: of test cases within sites with replacement, of seeds by "
+        f"{100 * LEVEL:g} % confidence intervals, bootstrap of {DRAWS} samples: test cases within sites, seeds by "
         "Student's t. "
-        f"Fewest test cases of a site: {grounds.cases}; seeds: {grounds.seeds}."
+        f"Fewest test cases of a site: {sample.cases}; seeds: {sample.seeds}."
     )
 
 
@@ -117,8 +116,8 @@ def performance(file: DossierSources) -> str:
         return ""
     table = select_methods(file.results.dice.intervals, "mean")
     sites = select_sites(file.results.dice.intervals, "dice").loc[file.method]
-    told = ", ".join(f"{site} {_with_ends(row)}" for site, row in sites.iterrows())
-    text = f"Mean test Dice {_with_ends(pd.Series(table.T[file.method]))}; by site: {told}."
+    described = ", ".join(f"{site} {_with_ends(row)}" for site, row in sites.iterrows())
+    text = f"Mean test Dice {_with_ends(pd.Series(table.T[file.method]))}; by site: {described}."
     tested = pd.DataFrame(file.results.dice.sites.xs(str(file.method), level="method"))
     means = tested.mean().to_frame().T.dropna(axis=1)
     surfaces = [f"{name} {column.iloc[0]:.1f}" for name, column in surface_columns(means).items()]
@@ -126,7 +125,7 @@ def performance(file: DossierSources) -> str:
 
 
 def fairness(file: DossierSources) -> str:
-    """Spread over sites, and gains over training alone."""
+    """Spread over sites, and gains over local training."""
     if not file.is_tested:
         return ""
     row = pd.Series(pd.DataFrame(file.results.dice.by_site.loc[file.method]).mean())
@@ -135,7 +134,7 @@ def fairness(file: DossierSources) -> str:
     if file.method in gains.index:
         gain = pd.Series(gains.loc[file.method]).dropna()
         lowest, highest = points(float(gain.min())), points(float(gain.max()))
-        text += f"; gain over training alone from {lowest} ({gain.idxmin()}) to {highest} points"
+        text += f"; gain over local training from {lowest} ({gain.idxmin()}) to {highest} points"
     return f"{text}. Groups of patients by age, sex or the like were not compared."
 
 
@@ -148,13 +147,13 @@ def failures(file: DossierSources) -> str:
 
 
 def robustness(file: DossierSources) -> str:
-    """Runs with attackers, and seeds."""
-    planted = [f"{run.label}: {site} ({kind})" for run in file.runs for site, kind in run.attacks.items()]
-    return f"Runs with attackers in them: {'; '.join(planted)}; see report.html." if planted else ""
+    """Runs with simulated attacks."""
+    attacks = [f"{run.label}: {site} ({kind})" for run in file.runs for site, kind in run.attacks.items()]
+    return f"Runs with simulated attacks: {'; '.join(attacks)}; see report.html." if attacks else ""
 
 
 def external(file: DossierSources) -> str:
-    """Tests on sites that took no part, that `fedmerit evaluate` left in the run folder."""
+    """Tests on sites that took no part, from `fedmerit evaluate`."""
     found = []
     for table in sorted((file.run.path / "evaluation").glob("*.csv")):
         # a site may be called NA
@@ -163,9 +162,9 @@ def external(file: DossierSources) -> str:
             continue  # another table, such as of losses
         tested = rows[(rows["split"] == "testing") & (rows["quantity"] == "dice")]
         others = tested[~tested["site"].isin(file.run.sites)]
-        told = [f"{site} {percent(part['value'].mean())}" for site, part in others.groupby("site")]
+        described = [f"{site} {percent(part['value'].mean())}" for site, part in others.groupby("site")]
         how = ", with BatchNorm statistics of their own training images" * table.stem.endswith(ESTIMATED)
-        found += [f"{', '.join(told)} ({table.name}{how})"] if told else []
+        found += [f"{', '.join(described)} ({table.name}{how})"] if described else []
     return f"Mean test Dice at sites that took no part: {'; '.join(found)}." if found else ""
 
 
@@ -178,8 +177,8 @@ def limits(file: DossierSources) -> str:
 def contributions(file: DossierSources) -> str:
     """Shares by the method's estimate."""
     shares = contribution_shares(file.results).get(file.method or "", {})
-    told = ", ".join(f"{site} {percent(share.mean)}" for site, share in shares.items())
-    return f"Shares by the method's own estimate: {told}. They are no price." if told else ""
+    described = ", ".join(f"{site} {percent(share.mean)}" for site, share in shares.items())
+    return f"Shares by the method's own estimate: {described}. They are not a basis for payment." if described else ""
 
 
 RESULTS = (measures, uncertainty, performance, fairness, failures, robustness, external, limits, contributions)

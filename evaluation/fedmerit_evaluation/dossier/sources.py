@@ -1,4 +1,4 @@
-"""What a dossier is about: runs, the model's among them, and the site folders that are here."""
+"""The sources of a dossier: runs, and the site folders on this machine."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,14 +16,14 @@ from fedmerit_evaluation.statistics.intervals import select_methods
 
 @dataclass(frozen=True)
 class DossierSources:
-    """What a dossier is about: runs, the first of which names the model, and the site folders that are here."""
+    """Runs, and the site folders on this machine."""
 
     runs: Sequence[Run]
     folders: Sequence[SiteFolder]
 
     @property
     def honest(self) -> list[Run]:
-        """The runs without attackers, or all where there is no other."""
+        """The runs without simulated attacks, or all if there is no other."""
         return [run for run in self.runs if not run.attacks] or list(self.runs)
 
     @cached_property
@@ -33,31 +33,31 @@ class DossierSources:
 
     @cached_property
     def method(self) -> str | None:
-        """The label of the method that is judged."""
+        """The label of the method of the model."""
         return choose_method(self.honest, self.results)
 
     @property
     def is_tested(self) -> bool:
-        """Whether there is test Dice of that method."""
+        """Whether that method has test Dice."""
         return self.method in select_methods(self.results.dice.intervals, "mean").index
 
     @cached_property
     def run(self) -> Run:
-        """The run that the model is of: the first of that method."""
+        """The run of the model: the first of that method."""
         return next((run for run in self.honest if run.label == self.method), self.honest[0])
 
     @property
     def info(self) -> Mapping[str, Any]:
-        """run.json of it."""
+        """run.json of that run."""
         return self.run.info
 
 
 def open_sources(runs: Sequence[Run], sites: Path | None) -> DossierSources:
-    """The runs, and the folders of their sites that are on this machine.
+    """The runs, and the folders of their sites on this machine.
 
     Args:
         runs: with labels.
-        sites: a folder of site folders; None: that of the runs, where it is here.
+        sites: a folder of site folders; None: that of the runs, if it is here.
 
     Raises:
         BadInput: ``sites`` holds none of the runs' sites.

@@ -1,7 +1,7 @@
-"""Fairness of finished runs: Tables 2 and 3 of Jiang et al. 2023 and what other papers ask, with intervals.
+"""Fairness of finished runs: Tables 2 and 3 of Jiang et al. 2023 and measures of other papers, with 95 % CIs.
 
-Every measure is taken seed by seed, with what other runs of the same seed say; its mean and sample standard deviation
-(ddof 1) are over seeds, its interval is `fedmerit_evaluation.statistics.bootstrap`'s. Dice is a percentage here.
+Every measure is computed per seed from the runs of that seed; its mean and sample standard deviation (ddof 1) are over
+seeds, its CI over cases and seeds by `fedmerit_evaluation.statistics.bootstrap`. Dice is a percentage here.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,23 +27,24 @@ from fedmerit_evaluation.statistics.bootstrap import (
 
 PAPER = "Jiang et al. 2023"
 DECIMALS = 2
+P_OVER_SEEDS = "p: p-value over seeds, twice the mean of the seeds' p-values, at most 1 (Vovk and Wang 2020)"
 
 
 @dataclass(frozen=True)
 class Fairness:
-    """What there is to say of the fairness of some methods."""
+    """The fairness of some methods."""
 
     measured: pd.DataFrame  # one row per measure: the fields of Key, then mean, std, low, high, seeds, note
-    tables: list[Table]  # the same, to be read
-    estimates: Estimates  # what the methods say of contributions
+    tables: list[Table]  # the same, for readers
+    estimates: Estimates  # contributions by the methods
 
 
 def measure(
     results: Results,
     methods: Mapping[str, str],
     *,
-    alone: str | None = None,
-    truth: GroundTruth | None = None,
+    standalone: str | None = None,
+    ground_truth: GroundTruth | None = None,
     split: str = OWN,
     resampling: Resampling = DEFAULT_RESAMPLING,
 ) -> Fairness:
@@ -52,8 +53,8 @@ def measure(
     Args:
         results: of all runs, labels in column ``method``; at most one run for each label and seed.
         methods: the method of each label.
-        alone: the label of training alone, for performance fairness and gains.
-        truth: trained coalitions of the same sites, for collaboration fairness.
+        standalone: the label of local training, for performance fairness and gains.
+        ground_truth: trained coalitions of the same sites, for collaboration fairness.
         split: the cases that Dice is of: each site's own (``testing``), or all sites' (``union``).
         resampling: of the intervals.
 
@@ -61,14 +62,16 @@ def measure(
         BadInput: there is no test case.
     """
     cases = _cases(results.plain, split)
-    apart = _apart(cases, alone)
-    if truth is not None:
-        trained = truth.trained.coalition_results.dice.cases
-        trained = trained[trained.index.get_level_values("seed").isin(results.rows["seed"])]  # no others are drawn
+    unpaired = _find_unpaired_seeds(cases, standalone)
+    if ground_truth is not None:
+        trained = ground_truth.trained.coalition_results.dice.cases
+        trained = trained[
+            trained.index.get_level_values("seed").isin(results.rows["seed"])
+        ]  # no other seeds are sampled
         cases = pd.concat([cases, trained.rename(index=lambda text: f"{TRAINED}{text}", level="method")])
-    truths = [] if truth is None else truth.truths
+    references = [] if ground_truth is None else ground_truth.references
     estimates = collect_estimates(results, methods)
-    compared = Compared(methods, alone, estimates, truths, apart)
+    compared = Compared(methods, standalone, estimates, references, unpaired)
 
     def measures(dice: SiteDice) -> dict[Key, FloatArray]:
         return {key: value for pair in compared.pairs(dice) for key, value in pair.values()}
@@ -76,7 +79,7 @@ def measure(
     summary = bootstrap(cases, measures, resampling, lambda key: MEASURES[key.measure].bounds)
     few = _with_few_cases(cases)
     for key in summary:
-        if few or key.measure == "pearson_p":  # which is about chance already
+        if few or key.measure == "pearson_p":  # it is about chance already
             summary[key] |= {"low": np.nan, "high": np.nan}
     seen = observed(cases)
     why = {key: reason for pair in compared.pairs(seen) for key, reason in _reasons(pair, seen)}
@@ -84,8 +87,8 @@ def measure(
         [{**key._asdict(), **numbers, "note": why.get(key, "")} for key, numbers in summary.items()],
         columns=[*Key._fields, "mean", "std", "low", "high", "seeds", "note"],
     )
-    noise_ceilings = {} if truth is None else truth.noise_ceilings
-    captions = _captions(alone, split, len(seen.seeds), resampling.level, few, truths, noise_ceilings)
+    noise_ceilings = {} if ground_truth is None else ground_truth.noise_ceilings
+    captions = _captions(standalone, split, len(seen.seeds), resampling.level, few, references, noise_ceilings)
     tables = [
         _shown(str(name), captions[str(name)], rows, resampling.level)
         for name, rows in table.groupby("table", sort=False)
@@ -94,7 +97,7 @@ def measure(
 
 
 def _cases(results: Results, split: str) -> pd.Series:
-    """Dice of every case; on the union, of runs alone whose sites all tested: the others have that of other cases."""
+    """Dice of every case; on the union only of runs in which all sites tested: others have other cases."""
     if split != UNION:
         return results.dice.cases
     cases = results.union.cases
@@ -103,15 +106,15 @@ def _cases(results: Results, split: str) -> pd.Series:
     return frame.set_index(list(cases.index.names)).iloc[:, 0]
 
 
-def _apart(cases: pd.Series, alone: str | None) -> dict[str, set[int]]:
-    """By label, the seeds in which a site was tested on other cases than by ``alone``, where it was by both."""
+def _find_unpaired_seeds(cases: pd.Series, standalone: str | None) -> dict[str, set[int]]:
+    """By label, the seeds in which a site was tested on other cases than with ``standalone``."""
     index = cases.index.to_frame(index=False)
     tested = {key: frozenset(own) for key, own in index.groupby(SITE, observed=True)["case"]}
-    apart: dict[str, set[int]] = {}
+    unpaired: dict[str, set[int]] = {}
     for (method, seed, site), own in tested.items():
-        if tested.get((alone, seed, site), own) != own:
-            apart.setdefault(str(method), set()).add(int(str(seed)))
-    return apart
+        if tested.get((standalone, seed, site), own) != own:
+            unpaired.setdefault(str(method), set()).add(int(str(seed)))
+    return unpaired
 
 
 def _with_few_cases(cases: pd.Series) -> list[str]:
@@ -134,62 +137,68 @@ def _reasons(pair: Pair, seen: SiteDice) -> Iterator[tuple[Key, str]]:
 
 
 def _captions(
-    alone: str | None,
+    standalone: str | None,
     split: str,
     seeds: int,
     level: float,
     few: Sequence[str],
-    truths: Sequence[Reference],
+    references: Sequence[Reference],
     noise_ceilings: Mapping[str, float],
 ) -> dict[str, str]:
-    """What stands above each table; no interval where some sites have too few cases."""
+    """The captions of the tables; without intervals if some sites have too few cases."""
     where = "on each site's test split" if split == "testing" else f"on the {split} of the test splits"
-    over = " and Student's of seeds" if seeds > 1 else ""
-    interval = f"{100 * level:g} % interval from resampled cases{over}"
+    over = " and Student's t over seeds" if seeds > 1 else ""
+    interval = f"{100 * level:g} % confidence interval, bootstrap over cases{over}"
     if few:
-        interval = f"no interval: fewer than {MIN_CASES_TO_RESAMPLE} test cases at {', '.join(few)}"
+        interval = f"no confidence interval: fewer than {MIN_CASES_TO_RESAMPLE} test cases at {', '.join(few)}"
     end = f"; {'mean ± std over seeds, ' * (seeds > 1)}{interval}"
-    performance = f"Performance fairness, Dice of {alone} and of the method {where}"
-    chance = "; p is a mean over seeds, twice of which is a p-value" if seeds > 1 else ""
+    performance = f"Performance fairness, Dice of {standalone} and of the method {where}"
+    chance = f"; {P_OVER_SEEDS}" if seeds > 1 else ""
     captions = {
         "dice": f"Dice [%] over sites, {where}",
         "performance": f"{performance} (as Table 2 of {PAPER}): 100 x Pearson, distance in points{chance}",
         "performance-ranks": f"{performance}: correlation of ranks",
-        "gains": f"Collaboration gain, points of Dice over {alone} {where} (MCG and CGS of CYCle); share of the sites "
-        "worse off than alone, and of those within the bounds of Definition 1 of FedSAC (BCF)",
-        "rewards": f"What the method says of contributions, and its Dice {where} (100 x Pearson as Table 7 of CGSV)"
-        f"{chance}",
+        "gains": f"Collaboration gain, points of Dice over {standalone} {where} "
+        "(MCG and CGS of CYCle); share of the sites worse than with local training, and of those within the bounds of "
+        "Definition 1 of FedSAC (BCF)",
+        "rewards": f"Estimated contributions and Dice {where} (100 x Pearson as Table 7 of CGSV){chance}",
     }
-    for truth in truths:
-        about = f"Collaboration fairness, {truth.name} values and what the method says of contributions"
-        sampled = f"; {truth.sampled}, which no interval holds" if truth.sampled else ""
-        noise_ceiling = noise_ceilings[truth.name]
-        by = "test patients alone" if len(truth.parts) == 1 else "test patients and seeds"
-        beside = "" if np.isnan(noise_ceiling) else f" (a perfect estimate, by {by}: {100 * noise_ceiling:.0f})"
-        shown = f"100 x Pearson{beside}, distance of shares{sampled}"
-        captions[truth.name.lower()] = f"{about} (as Table 3 of {PAPER}): {shown}{chance}"
-        captions[f"{truth.name.lower()}-ranks"] = f"{about}: correlation of ranks{sampled}"
+    for reference in references:
+        about = f"Collaboration fairness, {reference.name} values and estimated contributions"
+        sampled = f"; {reference.sampled}, not part of the intervals" if reference.sampled else ""
+        noise_ceiling = noise_ceilings[reference.name]
+        over = "test patients" if len(reference.parts) == 1 else "test patients and seeds"
+        noise_level = "" if np.isnan(noise_ceiling) else f" (noise ceiling, over {over}: {100 * noise_ceiling:.0f})"
+        shown = f"100 x Pearson{noise_level}, distance of shares{sampled}"
+        captions[reference.name.lower()] = f"{about} (as Table 3 of {PAPER}): {shown}{chance}"
+        captions[f"{reference.name.lower()}-ranks"] = f"{about}: correlation of ranks{sampled}"
     return {name: f"{caption}{end}" for name, caption in captions.items()}
 
 
 def _shown(name: str, caption: str, rows: pd.DataFrame, level: float) -> Table:
-    """The measures of one table, a row for each method and estimate, with its seeds; each followed by its interval."""
+    """The measures of one table, a row for each method and estimate, with its seeds; each followed by its CI."""
     lines = list(dict.fromkeys(zip(rows["method"], rows["estimate"], strict=True)))
     texts = {"Method": [method for method, _ in lines]}
     if rows["estimate"].any():
         texts["Contribution"] = [estimate for _, estimate in lines]
-    seeds = rows.groupby(["method", "estimate"])["seeds"].max()  # what it is compared with may have fewer than it
+    seeds = rows.groupby(["method", "estimate"])["seeds"].max()  # its counterpart may have fewer
     texts["Seeds"] = [str(int(seeds[line])) for line in lines]
     frame, spread = pd.DataFrame(texts), pd.DataFrame(texts)
     for key, part in rows.groupby("measure", sort=False):
         part, heading = part.set_index(["method", "estimate"]).reindex(lines), MEASURES[str(key)].heading
         if key == "pearson_p":
-            frame[heading] = spread[heading] = [DASH if np.isnan(p) else f"{p:.2g}" for p in part["mean"]]
+            p_values = zip(part["mean"], part["seeds"], strict=True)
+            frame[heading] = spread[heading] = [_p_value(mean, number) for mean, number in p_values]
             continue
         frame[heading], spread[heading] = part["mean"].to_numpy(), part["std"].to_numpy()
         intervals = [_interval(low, high) for low, high in zip(part["low"], part["high"], strict=True)]
-        frame[f"{heading}, {100 * level:g} %"] = spread[f"{heading}, {100 * level:g} %"] = intervals
+        frame[f"{heading}, {100 * level:g} % CI"] = spread[f"{heading}, {100 * level:g} % CI"] = intervals
     return Table(f"fairness-{name}", caption, frame, spread=spread, decimals=DECIMALS)
+
+
+def _p_value(mean: float, seeds: float) -> str:
+    """The p-value of several seeds is twice their mean, at most 1 (Vovk and Wang 2020)."""
+    return DASH if np.isnan(mean) else f"{min(2 * mean, 1) if seeds > 1 else mean:.2g}"
 
 
 def _interval(low: float, high: float) -> str:

@@ -14,7 +14,7 @@ from scipy.stats import beta, rankdata
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
 
-ALIKE = "is the same for all sites"  # why a correlation is undefined
+CONSTANT = "is the same for all sites"  # why a correlation is undefined
 MIN_CORRELATED = 3  # sites; two points always lie on a line
 ROUNDING = 1e-12  # a vector whose entries differ by less, relative to the largest, is constant
 
@@ -23,7 +23,7 @@ def pearson(x: ArrayLike, y: ArrayLike) -> FloatArray:
     """Scaled Pearson correlation, 100 r in [-100, 100] (ρ of Xu et al. 2021, Section 4.1).
 
     Performance fairness (Table 2, Jiang et al. 2023; γ of Definition 1, FedSAC) of standalone and final performance;
-    collaboration fairness (Table 3) of true and estimated contributions; CGSV's ρ (Table 7, Xu et al. 2021) of
+    collaboration fairness (Table 3) of ground-truth and estimated contributions; CGSV's ρ (Table 7, Xu et al. 2021) of
     contributions and final performance. Undefined for fewer than 3 sites and for a constant vector.
     """
     x, y = _vectors(x, y)
@@ -33,7 +33,7 @@ def pearson(x: ArrayLike, y: ArrayLike) -> FloatArray:
 def pearson_p(x: ArrayLike, y: ArrayLike) -> FloatArray:
     """Two-sided p-value of `pearson`, in [0, 1]: of uncorrelated normal samples, as `scipy.stats.pearsonr`.
 
-    Twice the mean of several, as of seeds, is a p-value again whatever their dependence (Vovk and Wang 2020).
+    Twice the mean of several p-values, such as over seeds, is a p-value under any dependence (Vovk and Wang 2020).
     """
     half = np.shape(x)[-1] / 2 - 1
     r = np.abs(pearson(x, y)) / 100
@@ -82,47 +82,47 @@ def worst(x: ArrayLike) -> FloatArray:
     return np.asarray(np.asarray(x, dtype=np.float64).min(axis=-1))
 
 
-def mean_gain(alone: ArrayLike, final: ArrayLike) -> FloatArray:
+def mean_gain(local: ArrayLike, final: ArrayLike) -> FloatArray:
     """MCG of CYCle: mean over sites of the collaboration gain, final minus standalone performance."""
-    alone, final = _vectors(alone, final)
-    return mean(final - alone)
+    local, final = _vectors(local, final)
+    return mean(final - local)
 
 
-def gain_spread(alone: ArrayLike, final: ArrayLike) -> FloatArray:
+def gain_spread(local: ArrayLike, final: ArrayLike) -> FloatArray:
     """CGS of CYCle: sample standard deviation over sites (ddof 1) of the collaboration gain."""
-    alone, final = _vectors(alone, final)
-    return std(final - alone)
+    local, final = _vectors(local, final)
+    return std(final - local)
 
 
-def share_worse_off(alone: ArrayLike, final: ArrayLike) -> FloatArray:
-    """Share of the sites, 0 to 1, that do worse than alone (negative collaboration gain)."""
-    alone, final = _vectors(alone, final)
-    return _where_known(mean(final < alone), alone, final)
+def share_worse_off(local: ArrayLike, final: ArrayLike) -> FloatArray:
+    """Share of the sites, 0 to 1, with a negative collaboration gain: worse than local training."""
+    local, final = _vectors(local, final)
+    return _where_known(mean(final < local), local, final)
 
 
-def reward_bounds(alone: ArrayLike, final: ArrayLike) -> tuple[BoolArray, BoolArray]:
+def reward_bounds(local: ArrayLike, final: ArrayLike) -> tuple[BoolArray, BoolArray]:
     """(..., n) Which sites keep each bound of Definition 1 of FedSAC: c_i < θ_i and θ_i < (c_i + max θ) / 2.
 
-    c is standalone, θ final performance. A site with the largest θ cannot keep both: see `bounded`.
+    c is standalone, θ final performance. A site with the largest θ cannot keep both: see `share_within_bounds`.
     """
-    alone, final = _vectors(alone, final)
-    return alone < final, final < (alone + final.max(axis=-1, keepdims=True)) / 2
+    local, final = _vectors(local, final)
+    return local < final, final < (local + final.max(axis=-1, keepdims=True)) / 2
 
 
-def share_within_bounds(alone: ArrayLike, final: ArrayLike) -> FloatArray:
+def share_within_bounds(local: ArrayLike, final: ArrayLike) -> FloatArray:
     """Share of the sites, 0 to 1, within both bounds of bounded collaborative fairness (Definition 1, FedSAC).
 
     The upper bound is not asked of the sites with the largest reward, which could keep it only by losing.
     """
-    alone, final = _vectors(alone, final)
-    lower, upper = reward_bounds(alone, final)
+    local, final = _vectors(local, final)
+    lower, upper = reward_bounds(local, final)
     kept = lower & (upper | (final == final.max(axis=-1, keepdims=True)))
-    return _where_known(mean(kept), alone, final)
+    return _where_known(mean(kept), local, final)
 
 
 @dataclass(frozen=True)
 class Measure:
-    """A function of two vectors, what it is called in tables, and the least and the most that it can be."""
+    """A function of two vectors, its heading in tables, and its range."""
 
     heading: str
     of: Callable[[ArrayLike, ArrayLike], FloatArray]
@@ -138,7 +138,7 @@ CORRELATIONS: Mapping[str, Measure] = {
 
 
 def explain_undefined(name: str, x: ArrayLike, y: ArrayLike, names: tuple[str, str] = ("one", "the other")) -> str:
-    """Why a measure of two (n,) vectors is NaN; nothing where it is defined.
+    """Why a measure of two (n,) vectors is NaN; "" if it is defined.
 
     Args:
         name: of the function in this module, such as ``pearson``.
@@ -153,7 +153,7 @@ def explain_undefined(name: str, x: ArrayLike, y: ArrayLike, names: tuple[str, s
         if name in CORRELATIONS and x.shape[-1] < MIN_CORRELATED:
             return f"{x.shape[-1]} sites; a correlation takes {MIN_CORRELATED}"
         if name in CORRELATIONS and _constant(vector):
-            return f"{what} {ALIKE}"
+            return f"{what} {CONSTANT}"
         if name == "cosine" and not vector.any():
             return f"{what} is zero for all sites"
     return "one site has no spread" if name in ("std", "gain_spread") and x.shape[-1] < 2 else ""

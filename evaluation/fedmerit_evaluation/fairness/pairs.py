@@ -1,4 +1,4 @@
-"""What fairness compares: vectors over sites, two by two, and the measures of each pair."""
+"""Pairs of vectors over sites that fairness compares, and the measures of each pair."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ from fedmerit_evaluation.statistics.bootstrap import SiteDice
 
 Estimates = Mapping[str, Mapping[str, pd.DataFrame]]  # by method, by name: seeds x sites
 
-TRAINED = "trained by "  # stands before a coalition where methods stand
+TRAINED = "trained by "  # prefix of a coalition among the methods
 
 DICE: Mapping[str, Measure] = {
     "mean": Measure("Mean", lambda dice, _: measures.mean(dice), (0, 100)),
@@ -32,14 +32,14 @@ DISTANCES = LINEAR | EUCLIDEAN | COSINE
 GAINS: Mapping[str, Measure] = {
     "mean_gain": Measure("MCG", measures.mean_gain, (-100, 100)),
     "gain_spread": Measure("CGS", measures.gain_spread, (0, np.inf)),
-    "losers": Measure("Losers", measures.share_worse_off, (0, 1)),
-    "bounded": Measure("BCF", measures.share_within_bounds, (0, 1)),
+    "share_worse_off": Measure("Share worse than local", measures.share_worse_off, (0, 1)),
+    "share_within_bounds": Measure("BCF", measures.share_within_bounds, (0, 1)),
 }
 MEASURES = {**DICE, **DISTANCES, **RANKS, **GAINS}
 
 
 class Key(NamedTuple):
-    """Which measure: of which table and method, and by which estimate of contributions where it is about one."""
+    """A measure: its table and method, and the estimate of contributions if it is about one."""
 
     table: str
     method: str
@@ -49,7 +49,7 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True)
 class Pair:
-    """Two vectors (..., s, n), what they are, and the measures of them."""
+    """Two vectors (..., s, n), their names, and the measures of them."""
 
     table: str
     method: str
@@ -67,56 +67,58 @@ class Pair:
             yield Key(self.table, self.method, self.estimate, name), measure.of(x, y)
 
     def reason(self, name: str, slot: int) -> str:
-        """Why a measure of observed vectors (s, n) is undefined in a slot; nothing where it is defined."""
+        """Why a measure of observed vectors (s, n) is undefined in a slot; "" if it is defined."""
         vectors = self.x[slot], self.y[slot]
         reason = measures.explain_undefined(name, *vectors, self.names)
         for vector, what in zip(vectors, self.names, strict=True):
             if not reason and self.shared and np.isnan(normalise(vector)).any():
-                return f"{what} sums to 0 or less, so that there are no shares"
+                return f"{what} sums to 0 or less, so there are no shares"
         return reason
 
 
 @dataclass(frozen=True)
 class Compared:
-    """What pairs are made of, but the Dice."""
+    """The data of the pairs, except the Dice."""
 
     methods: Mapping[str, str]  # the method of each label
-    alone: str | None  # the label of training alone
+    standalone: str | None  # the label of local training
     estimates: Estimates
-    truths: Sequence[Reference]
-    apart: Mapping[str, Collection[int]] = field(default_factory=dict)  # by label, seeds of other cases than alone's
+    references: Sequence[Reference]
+    unpaired_seeds: Mapping[str, Collection[int]] = field(
+        default_factory=dict
+    )  # by label, seeds with other test cases than local training
 
     def pairs(self, dice: SiteDice) -> Iterator[Pair]:
-        """What is compared with what, Dice in percent."""
+        """The pairs, Dice in percent."""
         final = {label: 100 * dice.of(label) for label in self.methods if label in dice.methods}
         for label, own in final.items():
             yield Pair("dice", label, "", own, own, ("Dice", "Dice"), DICE)
         for label, own in final.items():
-            if self.alone in final and label != self.alone:
-                base, apart = final[str(self.alone)], self.apart.get(label, ())
-                names = (f"Dice of {self.alone}{' on the same cases' * bool(apart)}", "Dice")
-                compared = ~np.isin(np.array(dice.seeds)[dice.seed], list(apart))[..., None]
+            if self.standalone in final and label != self.standalone:
+                base, unpaired_seeds = final[str(self.standalone)], self.unpaired_seeds.get(label, ())
+                names = (f"Dice of {self.standalone}{' on the same cases' * bool(unpaired_seeds)}", "Dice")
+                compared = ~np.isin(np.array(dice.seeds)[dice.seed], list(unpaired_seeds))[..., None]
                 for table, those in {"performance": DISTANCES, "performance-ranks": RANKS, "gains": GAINS}.items():
                     yield Pair(table, label, "", np.where(compared, base, np.nan), own, names, those)
-        values = _values(dice, self.truths)
+        values = _values(dice, self.references)
         for label, own in final.items():
             for estimate, by_seed in self.estimates.get(label, {}).items():
-                said = by_seed.reindex(index=dice.seeds, columns=dice.sites).to_numpy(dtype=np.float64)[dice.seed]
-                for truth, value in values.items():
-                    names = (f"{truth} value", estimate)
-                    table = truth.lower()
-                    yield Pair(table, label, estimate, value, said, names, LINEAR)
-                    yield Pair(table, label, estimate, value, said, names, EUCLIDEAN, shared=True)
-                    yield Pair(table, label, estimate, value, said, names, COSINE)
-                    yield Pair(f"{table}-ranks", label, estimate, value, said, names, RANKS)
-                yield Pair("rewards", label, estimate, said, own, (estimate, "Dice"), LINEAR | RANKS)
+                estimated = by_seed.reindex(index=dice.seeds, columns=dice.sites).to_numpy(dtype=np.float64)[dice.seed]
+                for reference, value in values.items():
+                    names = (f"{reference} value", estimate)
+                    table = reference.lower()
+                    yield Pair(table, label, estimate, value, estimated, names, LINEAR)
+                    yield Pair(table, label, estimate, value, estimated, names, EUCLIDEAN, shared=True)
+                    yield Pair(table, label, estimate, value, estimated, names, COSINE)
+                    yield Pair(f"{table}-ranks", label, estimate, value, estimated, names, RANKS)
+                yield Pair("rewards", label, estimate, estimated, own, (estimate, "Dice"), LINEAR | RANKS)
 
 
 def collect_estimates(results: Results, methods: Mapping[str, str]) -> dict[str, dict[str, pd.DataFrame]]:
-    """What each method says that sites contributed: label to name of the estimate to seeds x sites.
+    """Estimated contributions of each method: label to name of the estimate to seeds x sites.
 
-    The share of training images for FedAvg; for others the weights and the contributions, means over rounds, as far
-    as the method has them.
+    The share of training images for FedAvg; for others the weights and the contributions, means over rounds, if the
+    method has them.
 
     Args:
         results: of all runs, labels in column ``method``.
@@ -124,13 +126,13 @@ def collect_estimates(results: Results, methods: Mapping[str, str]) -> dict[str,
     """
     images = results.rounds.of("num_samples").groupby(level=RUN).max()
     shares = images.div(images.sum(axis=1), axis=0).stack()
-    said = results.rounds.contributions
+    estimated = results.rounds.contributions
     found: dict[str, dict[str, pd.DataFrame]] = {}
     for label, method in methods.items():
         columns = {"sample share": shares}
         if method != "fedavg":
             names = {"mean weight": "mean_weight", "mean contribution": "mean_contribution"}
-            columns = {name: said[column] for name, column in names.items() if column in said}
+            columns = {name: estimated[column] for name, column in names.items() if column in estimated}
         found[label] = {}
         for name, column in columns.items():
             known = column[column.index.get_level_values("method") == label].dropna()
@@ -139,8 +141,8 @@ def collect_estimates(results: Results, methods: Mapping[str, str]) -> dict[str,
     return found
 
 
-def _values(dice: SiteDice, truths: Sequence[Reference]) -> dict[str, FloatArray]:
-    """(..., s, n) points of Dice: what each site is worth by the coalitions among the methods; NaN where not known."""
+def _values(dice: SiteDice, references: Sequence[Reference]) -> dict[str, FloatArray]:
+    """(..., s, n) values of the sites by the coalitions among the methods, points of Dice; NaN: not known."""
     utilities = {
         parse_coalition(text.removeprefix(TRAINED)): 100 * dice.of(text).mean(axis=-1)
         for text in dice.methods
@@ -148,13 +150,13 @@ def _values(dice: SiteDice, truths: Sequence[Reference]) -> dict[str, FloatArray
     }
     utilities[EMPTY_COALITION] = np.zeros(dice.seed.shape)
     found = {}
-    for truth in truths:
-        found[truth.name] = np.full((*dice.seed.shape, len(dice.sites)), np.nan)
+    for reference in references:
+        found[reference.name] = np.full((*dice.seed.shape, len(dice.sites)), np.nan)
         for place, seed in enumerate(dice.seeds):
-            if seed in truth.parts:
+            if seed in reference.parts:
                 slots = dice.seed == place
-                game = {one: utilities[one][slots] for one in truth.parts[seed]}
-                found[truth.name][slots] = truth.values(seed, game).T
+                game = {one: utilities[one][slots] for one in reference.parts[seed]}
+                found[reference.name][slots] = reference.values(seed, game).T
     return found
 
 

@@ -1,4 +1,4 @@
-"""Figures over the rounds: every line bears its name."""
+"""Figures over the rounds; every line has its name."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -29,7 +29,7 @@ BLACK = "#1b1e23"
 
 
 def moving(table: pd.DataFrame) -> list[str]:
-    """The methods whose numbers change over the rounds at any site: of the others a panel would show flat lines.
+    """The methods whose numbers change over the rounds at any site; others would be flat lines.
 
     Args:
         table: ``(method, seed, round)`` x sites.
@@ -162,7 +162,7 @@ def own_over_rounds(own: pd.DataFrame, name: str, title: str) -> Figure:
 
 
 def smooth(line: pd.Series) -> pd.Series:
-    """A Savitzky-Golay filtered curve (order 2, window about a quarter of it); as it is below five points."""
+    """A Savitzky-Golay filtered curve (order 2, window about a quarter of it); unchanged below five points."""
     filled = line.interpolate(limit_direction="both")
     if len(filled) < 5 or filled.isna().any():
         return filled

@@ -1,7 +1,4 @@
-"""Figures of numbers of sites and methods side by side: Dice, gains, contributions beside ground truth.
-
-One figure of what sites are worth, with what is not known of it: for those who decide, not for those who compute.
-"""
+"""Figures of numbers of sites and methods side by side: Dice, gains, shares, values, estimates over ground truth."""
 
 from collections.abc import Mapping, Sequence
 from itertools import combinations
@@ -109,7 +106,7 @@ def own_dice(dice: pd.Series, cases: Mapping[str, pd.Series], others: pd.Series,
 
 
 def gain_ranges(gains: pd.DataFrame, sites: Sequence[str]) -> Figure:
-    """Gain in test Dice over training alone with its interval: a row per site, a colour per method.
+    """Gain in test Dice over local training with its CI: a row per site, a colour per method.
 
     Args:
         gains: ``(method, site)`` x ``mean, low, high``, fractions.
@@ -126,19 +123,20 @@ def gain_ranges(gains: pd.DataFrame, sites: Sequence[str]) -> Figure:
             _ranges(panel, rows, places, method_style(number)["color"])
         label_rows(panel, sites)
         panel.set_xlabel(
-            "Worse together  \N{LEFTWARDS ARROW}  gain in test Dice [points]  \N{RIGHTWARDS ARROW}  better"
+            "Worse federated  \N{LEFTWARDS ARROW}  gain in test Dice [points]  \N{RIGHTWARDS ARROW}  better"
         )
         if len(methods) > 1:
             legend(figure, _method_bars(methods))
     return figure
 
 
-def share_ranges(shares: pd.DataFrame, equal: float) -> Figure:
-    """Share of what all sites contributed with its interval over seeds: a row per site, the largest on top.
+def share_ranges(shares: pd.DataFrame, equal: float, title: str = "Share of contribution [%]") -> Figure:
+    """Share of each site with its CI over seeds: a row per site, the largest on top.
 
     Args:
         shares: sites x ``mean, low, high``, fractions.
-        equal: what each would have if all gave the same.
+        equal: the share of each if all were the same.
+        title: what the horizontal axis says.
     """
     shown = 100 * shares.sort_values("mean", ascending=False, kind="stable")
     with style.context(STYLE):
@@ -148,23 +146,23 @@ def share_ranges(shares: pd.DataFrame, equal: float) -> Figure:
         _ranges(panel, shown, list(range(len(shown))), SITES[0]["color"])
         label_rows(panel, [str(site) for site in shown.index])
         panel.set_xlim(left=min(0.0, float(np.nanmin(shown[["mean", "low"]].to_numpy()))))
-        panel.set_xlabel("Share of contribution [%]")
+        panel.set_xlabel(title)
         legend(figure, [Line2D([], [], label=f"equal share, {100 * equal:.1f} %", **EQUAL)])
     return figure
 
 
-def agreement(values: pd.Series, said: Mapping[str, pd.Series], truth: str) -> Figure:
-    """What each method says of contributions over what the sites are worth: a panel per method, a named dot per site.
+def agreement(values: pd.Series, estimates: Mapping[str, pd.Series], reference: str) -> Figure:
+    """Estimated contribution over the value: a panel per method, a named dot per site.
 
     Args:
         values: of each site, points of Dice.
-        said: by method, of each site.
-        truth: what the values are.
+        estimates: by method, of each site.
+        reference: what the values are.
     """
     sites = list(values.index)
     with style.context(STYLE):
-        figure, axes = panels(len(said))
-        for panel, (method, line) in zip(axes, said.items(), strict=True):
+        figure, axes = panels(len(estimates))
+        for panel, (method, line) in zip(axes, estimates.items(), strict=True):
             known = [site for site in sites if not np.isnan(line.get(site, np.nan))]
             panel.scatter(values[known], line[known], s=26, color=SITES[0]["color"])
             panel.set_title(method)
@@ -172,7 +170,7 @@ def agreement(values: pd.Series, said: Mapping[str, pd.Series], truth: str) -> F
             for site, (place, side) in _scatter_agreement(values[known], line[known]).items():
                 at = values[site], line[site]
                 panel.annotate(site, at, place, textcoords="offset points", ha=side, fontsize=7.5)
-        titled(figure, "Contribution, as the method says", f"{truth[0].upper()}{truth[1:]} value [points of Dice]")
+        titled(figure, "Estimated contribution", f"{reference[0].upper()}{reference[1:]} value [points of Dice]")
     return figure
 
 
@@ -180,7 +178,7 @@ RIGHT, LEFT, BELOW = ((4, 3), "left"), ((-4, 3), "right"), ((0, -11), "center") 
 
 
 def _scatter_agreement(x: pd.Series, y: pd.Series) -> dict[str, tuple[tuple[int, int], str]]:
-    """By site, where its name is to stand: to the right of its dot, unless another dot is near there."""
+    """By site, the place of its name: right of its dot, unless another dot is near there."""
     wide, high = (max(float(np.ptp(axis)), 1e-12) for axis in (x, y))
     sites = [str(site) for site in x.sort_values(kind="stable").index]
     sides: dict[str, set[tuple[tuple[int, int], str]]] = {site: set() for site in sites}  # on which another dot is near
@@ -192,13 +190,13 @@ def _scatter_agreement(x: pd.Series, y: pd.Series) -> dict[str, tuple[tuple[int,
 
 
 def _ranges(panel: Axes, rows: pd.DataFrame, places: Sequence[float], colour: str) -> None:
-    """Dots with their intervals, where they have any."""
+    """Dots with their CIs, if they have any."""
     ends = rows[["low", "high"]].sub(rows["mean"], axis=0).abs().fillna(0).to_numpy().T
     panel.errorbar(rows["mean"], places, xerr=ends, fmt="o", markersize=4.5, linewidth=1.4, color=colour, capsize=2)
 
 
 def _method_bars(methods: Sequence[str]) -> list[Line2D]:
-    """Of a legend: a bar for each method."""
+    """A bar for each method, for a legend."""
     return [
         Line2D([], [], linewidth=5, color=method_style(number)["color"], label=method)
         for number, method in enumerate(methods)
@@ -212,9 +210,9 @@ def _dice_axis(panel: Axes, lowest: float) -> None:
 
 
 def value_ranges(rankings: Mapping[str, Ranking], units: Mapping[str, str]) -> Figure:
-    """A panel an estimator: every site's value as a dot on its interval, the rank that can be said beside it.
+    """A panel per estimator: every site's value as a dot on its CI, and its rank.
 
-    Sites that cannot be told from the one above them hang on one grey band.
+    A grey band joins sites that are not significantly different from the one above.
 
     Args:
         rankings: by the name of the estimator.
@@ -224,7 +222,7 @@ def value_ranges(rankings: Mapping[str, Ranking], units: Mapping[str, str]) -> F
         figure, axes = panels(len(rankings))
         for panel, (name, one) in zip(axes, rankings.items(), strict=True):
             _draw(panel, one)
-            panel.set_title(name if one.has_significant_pairs else f"{name}\nno two can be told apart")
+            panel.set_title(name if one.has_significant_pairs else f"{name}\nno significant difference")
             panel.set_xlabel(units[name])
     return figure
 

@@ -1,4 +1,4 @@
-"""What all figures share: their look, one colour per site, panels, axes, and how a figure becomes a file."""
+"""Common parts of all figures: style, one colour per site, panels, axes, files."""
 
 import io
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ EQUAL: Any = {"color": GREY, "linewidth": 1, "linestyle": (0, (2, 2))}  # the li
 NARROW = 5.6  # inches
 PHONE = 4.2  # inches: a phone of 390 pixels makes 3.7 of it
 PANEL_HEIGHT = 2.7  # inches
-NAME_HEIGHT = 0.075  # of the height of a panel, that a name beside it takes
+NAME_HEIGHT = 0.075  # height of a name beside a panel, as a fraction of the panel
 DOTS: Any = {"linestyle": "", "marker": "o"}
 
 
@@ -58,7 +58,7 @@ def svg(figure: Figure) -> bytes:
 
 
 def panels(number: int, *, sharey: bool = False, width: float | None = None) -> tuple[Figure, list[Axes]]:
-    """A figure of ``number`` panels, one or two in a row: what a phone and a sheet of paper have room for."""
+    """A figure of ``number`` panels, one or two in a row."""
     columns = min(number, 2)
     rows = -(-number // columns)
     size = (width or (NARROW if columns == 1 else 6.6), 0.7 + PANEL_HEIGHT * rows)
@@ -73,7 +73,7 @@ def for_phone(figure: Figure) -> bool:
     """Make a figure as narrow as a phone, with type as large as before: panels below each other.
 
     Returns:
-        Whether it could: not where its panels are no plain grid, as with a colour bar, or pictures without axes.
+        Whether it could: not if its panels are no plain grid (colour bar, pictures without axes).
     """
     specs = [panel.get_subplotspec() for panel in figure.axes]
     grids = [spec.get_gridspec() for spec in specs if spec is not None]
@@ -89,7 +89,7 @@ def for_phone(figure: Figure) -> bool:
     stacked = figure.add_gridspec(len(shown), 1)
     for row, panel in enumerate(shown):
         panel.set_subplotspec(stacked[row, 0])
-        panel.tick_params(labelleft=True, labelbottom=True)  # hidden where the panel beside, or below, had the same
+        panel.tick_params(labelleft=True, labelbottom=True)  # hidden for shared axes
     for one in list(figure.legends):
         one.remove()
         labels = [text.get_text() for text in one.get_texts()]
@@ -99,7 +99,7 @@ def for_phone(figure: Figure) -> bool:
 
 
 def rows_figure(rows: int, groups: int = 1) -> tuple[Figure, Axes]:
-    """A figure of one panel whose rows bear names, as high as they need, with room for ``groups`` dots in each."""
+    """A figure of one panel with named rows, with room for ``groups`` dots in each."""
     figure = Figure(figsize=(NARROW, 0.9 + rows * max(0.34, 0.13 + 0.17 * groups)), dpi=160, layout="constrained")
     return figure, figure.subplots()
 
@@ -116,7 +116,7 @@ def label_rows(panel: Axes, names: Sequence[str]) -> None:
 
 
 def offset_dot(place: float, number: int, of: int) -> float:
-    """Where the ``number``-th of ``of`` dots of a row stands, the first on top."""
+    """The place of the ``number``-th of ``of`` dots in a row, the first on top."""
     return place + 0.7 * ((number + 0.5) / of - 0.5)
 
 
@@ -128,13 +128,13 @@ def rounds_axis(panel: Axes) -> None:
 
 
 def turn_if_long(panel: Axes, names: Sequence[str]) -> None:
-    """Turn the names along the horizontal axis, where they would run into each other."""
+    """Turn the names along the horizontal axis if they would overlap."""
     if len(names) * max(map(len, names)) > 90:
         panel.tick_params(axis="x", labelrotation=20)
 
 
 def titled(figure: Figure, vertical: str = "", horizontal: str = "") -> None:
-    """What the axes of all panels together say."""
+    """Titles of the axes of all panels together."""
     if horizontal:
         figure.supxlabel(horizontal, fontsize=9.5, color=INK)
     if vertical:
@@ -142,7 +142,7 @@ def titled(figure: Figure, vertical: str = "", horizontal: str = "") -> None:
 
 
 def legend(figure: Figure, handles: Sequence[Any], title: str | None = None) -> None:
-    """What the lines are, in rows above the panels."""
+    """A legend in rows above the panels."""
     _legend(figure, handles, [str(handle.get_label()) for handle in handles], title or "")
 
 
@@ -154,7 +154,7 @@ def _legend(figure: Figure, handles: Sequence[Any], labels: Sequence[str], title
 
 
 def name_lines(panel: Axes, ends: Mapping[str, tuple[float, float, str]]) -> None:
-    """Write the name of each line at its right end, moved apart where two would lie on each other.
+    """Write the name of each line at its right end, moved if two would overlap.
 
     Args:
         panel: with its limits set, or its lines drawn.
@@ -178,10 +178,10 @@ def name_lines(panel: Axes, ends: Mapping[str, tuple[float, float, str]]) -> Non
 
 
 def case_dot() -> Line2D:
-    """Of a legend: the dot of a case."""
+    """The dot of a case, for a legend."""
     return Line2D([], [], **DOTS, markersize=4, color=GREY, markeredgewidth=0, label="one case")
 
 
 def mean_mark(label: str = "mean", colour: str = INK) -> Line2D:
-    """Of a legend: the mark of a mean."""
+    """The mark of a mean, for a legend."""
     return Line2D([], [], linestyle="", marker="|", markersize=9, markeredgewidth=2.6, color=colour, label=label)

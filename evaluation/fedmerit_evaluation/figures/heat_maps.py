@@ -1,4 +1,4 @@
-"""Figures of coloured cells: methods by sites, what sites hold of each other, numbers by two parameters."""
+"""Heat maps: methods by sites, ratings of sites by each other, numbers by two parameters."""
 
 import textwrap
 
@@ -13,7 +13,7 @@ from fedmerit_evaluation.figures.drawing import DARK_GREY, INK, NARROW, STYLE, p
 from fedmerit_evaluation.figures.tables import MINUS
 from fedmerit_evaluation.results.views import Results
 
-FAR = 15.0  # points of Dice: gains from here on have the deepest colour
+FAR = 15.0  # points of Dice: gains from here have the deepest colour
 DEEP = 0.5  # of the deepest: from here on text is white
 NAME = 24  # characters of a line of a method's name
 
@@ -34,17 +34,17 @@ def dice(percent: pd.DataFrame) -> Figure:
 
 
 def gains(points: pd.DataFrame, transfer: pd.Series | None = None) -> Figure:
-    """Who gains, who loses, what is transferred: a row per method, the highest mean over sites on top.
+    """Gain of each site and transfer: a row per method, the highest mean over sites on top.
 
     Args:
-        points: methods x sites, Dice above training alone; NaN: not known.
-        transfer: of methods, megabytes that a site sends and receives in a round; as bars beside the cells.
+        points: methods x sites, gain in Dice over local training; NaN: not known.
+        transfer: of methods, megabytes that a site sends and receives in a round; as bars.
     """
     shown = _sort_by_mean(points)
     with style.context([STYLE, {"axes.grid": False}]):
         figure, (panel, *beside) = _rows(shown, 1 if transfer is None else 2)
         _cells(panel, shown, "{:+.1f}", shown / FAR, "PuOr", -1)
-        panel.set_title("Gain over alone [points]")
+        panel.set_title("Gain over local training [points]")
         if transfer is not None:
             bars = beside[0].barh(range(len(shown)), transfer.reindex(shown.index), color=DARK_GREY, height=0.6)
             beside[0].bar_label(bars, fmt="%.1f", padding=2, fontsize=8, color=INK)
@@ -93,10 +93,10 @@ def _wrapped(method: str) -> str:
 
 
 def reputations(results: Results) -> Figure:
-    """What sites hold of each other, 0 to 1, in the first, a middle and the last round: as Figures 4, 5 and 8 of CYCle.
+    """Ratings of sites by each other, 0 to 1, in the first, a middle and the last round (Figures 4, 5 and 8 of CYCle).
 
-    One panel per method and round; a row per site that holds, mean over seeds. The lowest row is the mean over
-    holders and over all rounds.
+    One panel per method and round; a row per rater, mean over seeds. The lowest row is the mean over raters and all
+    rounds.
     """
     table = results.rounds.pairs("peer_reputation")
     of_methods = {str(name): part.droplevel("method") for name, part in table.groupby(level="method", observed=True)}
@@ -105,10 +105,10 @@ def reputations(results: Results) -> Figure:
         figure, axes = panels(sum(map(len, chosen.values())))
         places = iter(axes)
         for method, rounds in chosen.items():
-            held = of_methods[method]
-            overall = held.groupby(level="round").mean().mean(axis=0).to_dict()
+            ratings = of_methods[method]
+            overall = ratings.groupby(level="round").mean().mean(axis=0).to_dict()
             for number in rounds:
-                shown = held[held.index.get_level_values("round") == number].droplevel("round")
+                shown = ratings[ratings.index.get_level_values("round") == number].droplevel("round")
                 shown = shown.dropna(axis=1, how="all")
                 cells = np.vstack([shown.to_numpy(), [overall[site] for site in shown]])
                 panel = next(places)

@@ -18,29 +18,29 @@ from fedmerit_evaluation.figures.tables import file_name
 
 @dataclass(frozen=True)
 class Drawing:
-    """A figure that is drawn."""
+    """A drawn figure."""
 
     caption: str
     figure: Figure
-    seen: str = ""  # what a reader sees in it, for those who cannot; the caption where nothing is said
+    seen: str = ""  # alternative text; "": the caption
 
 
 @dataclass(frozen=True)
 class SavedFigure:
-    """A figure to show: its file's name, a caption, an address that holds the image itself."""
+    """A figure to show: the name of its file, a caption, and a data address with the image."""
 
     name: str
     caption: str
     address: str
-    seen: str  # the text in the place of the image
-    narrow: str = ""  # the address of an image that a phone shows in its place
+    seen: str  # alternative text
+    narrow: str = ""  # the address of the version for phones
 
 
 def write_page(out: Path, template: str, **shown: Any) -> None:
     """Render one of ``templates/`` into ``out``.
 
-    Its style and its script stand inside; the content policy allows these two, by their digests, and images that the
-    page itself holds. Nothing else is loaded or run, whatever stands in the results.
+    Style and script are inline; the content policy allows these two, by their digests, and inline images. Nothing else
+    is loaded or run, whatever is in the results.
     """
     environment = Environment(
         loader=PackageLoader("fedmerit_evaluation.figures", "templates"),
@@ -61,7 +61,7 @@ def write_page(out: Path, template: str, **shown: Any) -> None:
 
 
 def pictures(drawn: Mapping[str, Drawing], folder: Path) -> dict[str, SavedFigure]:
-    """Figures by name: saved as PNG, and held as SVG for the page, twice: for a screen, and for a phone."""
+    """Figures by name: saved as PNG, and as SVG for the page, in two versions: for screens and for phones."""
     shown = {}
     for name, one in drawn.items():
         save_png(folder / f"{name}.png", png(one.figure))
@@ -72,7 +72,7 @@ def pictures(drawn: Mapping[str, Drawing], folder: Path) -> dict[str, SavedFigur
 
 
 def photograph(content: bytes, caption: str, seen: str, file: Path) -> SavedFigure:
-    """A PNG, saved, and held for the page."""
+    """A PNG, saved as a file and for the page."""
     save_png(file, content)
     return SavedFigure(file.stem, caption, _address(content, "png"), seen)
 

@@ -1,4 +1,4 @@
-"""How a table is shown: as text, CSV, LaTeX, on a terminal. Dice is shown as a percentage with one decimal."""
+"""Tables as text, CSV, LaTeX and on a terminal. Dice is a percentage with one decimal."""
 
 import math
 import re
@@ -58,7 +58,7 @@ UNITS = {
     **dict.fromkeys(("bytes_sent", "bytes_received"), 1e-6),
 }
 HIDDEN_COLUMNS = dict.fromkeys(  # ends captions, by quantity
-    ("hd95", "hd95_px"), "; cases of which prediction or reference is empty have none"
+    ("hd95", "hd95_px"), "; none for cases with an empty prediction or reference"
 )
 WHOLE = (
     "Runs",
@@ -109,7 +109,7 @@ class Table:
     frame: pd.DataFrame
     spread: pd.DataFrame | None = None  # standard deviations over seeds, same shape; NaN: none
     best: pd.DataFrame | None = None  # bool, same shape: what to print bold
-    decimals: int = 3  # where the heading does not say [%], [points], [MB], [mm], [px] or a count
+    decimals: int = 3  # unless the heading has [%], [points], [MB], [mm], [px] or a count
     low: pd.DataFrame | None = None  # lower ends of intervals, same shape; NaN: none
     high: pd.DataFrame | None = None  # upper ends, likewise
 
@@ -126,11 +126,11 @@ class Table:
         return f"{shown} [{self._text(low, column)}, {self._text(high, column)}]"
 
     def is_best(self, row: int, column: int) -> bool:
-        """Whether a cell is to be printed bold."""
+        """Whether a cell is bold."""
         return self.best is not None and bool(self.best.iloc[row, column])
 
     def is_number(self, column: int) -> bool:
-        """Whether a column is set flush right."""
+        """Whether a column is right-aligned."""
         return bool(pd.api.types.is_numeric_dtype(self.frame.dtypes.iloc[column]))
 
     @staticmethod
@@ -199,7 +199,7 @@ def latex_text(table: Table) -> str:
 
 
 def rich_table(table: Table, *, narrow: bool = False) -> RichTable:
-    """The table for a terminal; ``narrow``: headings break between words, where they are longer than the cells."""
+    """The table for a terminal; ``narrow``: headings break between words if they are longer than the cells."""
     result = RichTable(
         box=box.SIMPLE_HEAD,
         title=Text(printable(table.caption)) if table.caption else None,
@@ -223,8 +223,7 @@ def rich_table(table: Table, *, narrow: bool = False) -> RichTable:
 def print_table(table: pd.DataFrame | Table, console: Console) -> None:
     """Print a table or a view of results, Dice as percentages, on a rich console; no word and no number is cut.
 
-    On a terminal that is too narrow, headings break between words; beyond that, and in files, lines are as long as the
-    table takes.
+    On a terminal that is too narrow, headings break between words; lines may still be longer than the terminal.
     """
     shown = table if isinstance(table, Table) else Table("table", "", with_headings(table))
     drawn = rich_table(shown)
@@ -235,7 +234,7 @@ def print_table(table: pd.DataFrame | Table, console: Console) -> None:
 
 
 def _columns(drawn: RichTable, console: Console) -> int:
-    """Characters that a table takes in a line, where nothing limits it."""
+    """Width of a table in characters, without a limit."""
     return Measurement.get(console, console.options.update(max_width=MAX_COLUMNS), drawn).maximum
 
 
@@ -245,12 +244,12 @@ def file_name(text: str) -> str:
 
 
 def plain_name(text: str) -> str:
-    """A spec as the name of a table or folder, with dashes alone: `multi_round:last=2` as `multi-round-last-2`."""
+    """A spec as the name of a table or folder, only with dashes: `multi_round:last=2` as `multi-round-last-2`."""
     return "".join(letter if letter.isalnum() else "-" for letter in text)
 
 
 def write_tables(tables: Iterable[Table], folder: Path) -> None:
-    """Each as CSV; and as LaTeX, where it has a caption."""
+    """Each as CSV; with a caption also as LaTeX."""
     for table in tables:
         name = file_name(table.name)
         write_text(folder / f"{name}.csv", csv_text(table))

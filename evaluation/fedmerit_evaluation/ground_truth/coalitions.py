@@ -1,8 +1,8 @@
-"""Trainings of coalitions of sites, each tested on the cases of all sites: what every ground truth is made of.
+"""Trainings of coalitions of sites, each tested on the cases of all sites: the data of every ground truth.
 
-``OUT/runs`` holds a run folder per coalition and seed, ``OUT/results.csv`` what they gave: rows of the schema
-`fedmerit.records.results.COLUMNS` whose column ``coalition`` names who trained, joined by "+" in name order, and whose
-``site`` is the one whose test cases were tested.
+``OUT/runs`` holds a run folder per coalition and seed, ``OUT/results.csv`` their test results: rows of the schema
+`fedmerit.records.results.COLUMNS`, in which ``coalition`` has the names of the sites that trained, sorted and joined
+by "+", and ``site`` is the site whose test cases were used.
 """
 
 import hashlib
@@ -57,11 +57,11 @@ class Training:
     coalition: Coalition
     seed: int
     folder: Path
-    places: Places = field(default=AS_RECORDED, compare=False)  # run.json of a trained one stays as it is
+    places: Places = field(default=AS_RECORDED, compare=False)  # run.json of a finished one stays unchanged
 
     @property
     def trained(self) -> bool:
-        """Whether nothing but tests is left to do."""
+        """Whether only tests are left to do."""
         return is_finished(self.folder, int(read_run(self.folder)["rounds"]))
 
     @property
@@ -72,11 +72,11 @@ class Training:
 
 @dataclass(frozen=True)
 class Cost:
-    """What trainings will take."""
+    """Estimated cost of trainings."""
 
-    trainings: int  # those that are trained and not yet tested among them
+    trainings: int  # including those that are trained but not yet tested
     images: int  # images trained on, over sites, rounds and epochs
-    hours: float  # of one process that trains them one after the other, estimated from a few batches
+    hours: float  # of one process, estimated from a few batches
 
 
 def prepare(
@@ -87,23 +87,23 @@ def prepare(
     settings: Mapping[str, str],
     options: Mapping[str, Any],
 ) -> list[Training]:
-    """Check every training, then create the run folders that are missing. Nothing is left behind where one cannot be.
+    """Check every training, then create the missing run folders; if one cannot be created, none is.
 
-    A coalition of one trains alone, by the method ``standalone``.
+    A coalition of one site trains locally, by the method ``standalone``.
 
     Args:
         out: the study's folder.
-        coalitions: who trains together.
+        coalitions: the sites that train together.
         seeds: of every coalition.
         method: of every coalition of several sites; one that gives all sites one global model.
-        settings: of every run; those of the method do not go to coalitions of one, whose paper is the method's.
+        settings: of every run; coalitions of one site do not get those of the method.
         options: further ones of `fedmerit.engines.runs.create`; ``sites`` and ``rounds`` among them.
 
     Returns:
-        The trainings, the largest coalitions first, so that no long one is begun last.
+        The trainings, the largest coalitions first, so no long one starts last.
 
     Raises:
-        BadInput: a run cannot be created, or is there already with other options or sites.
+        BadInput: a run cannot be created, or exists with other options or sites.
     """
     folders, own = open_sites(Path(options["sites"])), open_server_sites(options)
     everyone = [site.name for site in folders]
@@ -137,7 +137,7 @@ def prepare(
 
 
 def require_one_model(config: RunConfiguration) -> None:
-    """`BadInput` where every site ends with a model of its own: one left out of a coalition has none."""
+    """`BadInput` if every site ends with a model of its own: a site outside a coalition has none."""
     method, training = config.build_method(), config.training
     others = "take a method with one model for all, such as fedavg"
     if gives_own_models(method):
@@ -152,9 +152,7 @@ def require_one_model(config: RunConfiguration) -> None:
         way = f"add --set statistics=mean, or {others}"
     else:
         return
-    raise BadInput(
-        f"{what} each site a model of its own, and sites left out of a coalition none to be tested with; {way}"
-    )
+    raise BadInput(f"{what} each site a model of its own, and sites outside a coalition have none to test; {way}")
 
 
 def _options(coalition: Coalition, method: str, settings: Mapping[str, str]) -> dict[str, Any]:
@@ -173,7 +171,7 @@ def _name(coalition: Coalition) -> str:
 
 
 def estimate_cost(trainings: Sequence[Training]) -> Cost:
-    """Of those that are not finished: from the number of images, and the time that a few batches take here."""
+    """Cost of the unfinished trainings, from the number of images and the time of a few batches here."""
     left = [training for training in trainings if not training.finished]
     begun = [training.folder for training in left if not training.trained]
     images = sum(map(count_training_images, begun))
@@ -181,7 +179,7 @@ def estimate_cost(trainings: Sequence[Training]) -> Cost:
 
 
 def _seconds_per_image(folder: Path, batches: int = 4) -> float:
-    """Of training, on this machine, by the run's configuration: the quicker of two tries."""
+    """Training time on this machine with the run's configuration: the faster of two tries."""
     info = read_run(folder)
     config = read_plan(folder)
     site = open_sites(Path(info["sites_folder"]), info["sites"])[0]
@@ -202,7 +200,7 @@ def _seconds_per_image(folder: Path, batches: int = 4) -> float:
 
 
 def sum_seconds(trainings: Sequence[Training]) -> float:
-    """What the sites of the trainings took for the rounds that are done, as results.csv has it."""
+    """Seconds of all sites for the finished rounds, from results.csv."""
     begun = [training.folder for training in trainings if (training.folder / "results.csv").exists()]
     rows = [read_results(folder) for folder in begun]
     return float(sum(table.loc[table["quantity"] == "seconds", "value"].sum() for table in rows))
@@ -214,7 +212,7 @@ def execute_trainings(
     on_end: OnEnd,
     on_round: OnRound = lambda folder, record: None,
 ) -> dict[Path, str]:
-    """Train and test what is not finished, side by side; the runs that failed, and why."""
+    """Train and test the unfinished ones in parallel; returns the runs that failed, and why."""
     left = [training for training in trainings if not training.finished]
     places = left[0].places if left else AS_RECORDED  # one for a whole study
     folders = [training.folder for training in left]
@@ -222,7 +220,7 @@ def execute_trainings(
 
 
 def test_on_all_sites(folder: Path, sites: Path) -> None:
-    """Test a finished run's model on all sites of their folder, also those that took no part; drop what it needed."""
+    """Test a finished run's model on all sites of the folder, also those that took no part; delete its site states."""
     evaluate(folder, sites, out=_tests(folder))
     shutil.rmtree(folder / "sites", ignore_errors=True)
 
@@ -245,7 +243,7 @@ def collect_results(trainings: Sequence[Training]) -> Results:
 
 
 def write_results(out: Path) -> None:
-    """Write ``OUT/results.csv`` of all finished trainings in the study's folder, whichever command asked for them."""
+    """Write ``OUT/results.csv`` of all finished trainings in the study's folder, of any command."""
     infos = {file.parent: read_run(file.parent) for file in sorted((out / "runs").glob("*/run.json"))}
     trainings = [Training(frozenset(info["sites"]), int(info["seed"]), folder) for folder, info in infos.items()]
     write_text(out / "results.csv", collect_results(trainings).rows.to_csv(index=False, lineterminator="\n"))

@@ -1,6 +1,6 @@
-"""The game that trained coalitions of sites play: the utility of each is the test Dice of its model.
+"""Ground truths of the values of sites, from a folder of trained coalitions: leave-one-out and Shapley values.
 
-Ground truths of what sites are worth, from a folder of trained coalitions: leave-one-out and Shapley values.
+The utility of a coalition is the test Dice of its model.
 
 A value is a sum over coalitions of their utilities, each times a coefficient: of leave-one-out and exact Shapley values
 the same for all seeds, of Shapley values from sampled permutations those of the permutations drawn.
@@ -76,27 +76,27 @@ COMMANDS: Mapping[str, str] = {
     LEAVE_ONE_OUT: "value leave-one-out",
     SHAPLEY: "value shapley --exact-up-to {}",
 }  # of n sites
-STUDY = "study.json"  # beside results.csv: what the folder's trainings were asked for with
-SAMPLING = "sampling.json"  # beside results.csv where permutations are sampled: the rule
+STUDY = "study.json"  # beside results.csv: the options of the folder's trainings
+SAMPLING = "sampling.json"  # beside results.csv if permutations are sampled: the rule
 
 Games = Mapping[int, Mapping[Coalition, ArrayLike]]  # utilities of coalitions by seed
 
 
 @dataclass(frozen=True)
 class Reference:
-    """What n sites are worth, in the seeds that have all of its coalitions."""
+    """One ground truth of n sites, in the seeds that have all of its coalitions."""
 
     name: str  # of `EXACT`
     parts: Mapping[int, Mapping[Coalition, FloatArray]]  # by seed: (n,) coefficients of utilities
-    estimates: Mapping[int, Estimate] = field(default_factory=dict)  # by seed, where permutations are sampled
+    estimates: Mapping[int, Estimate] = field(default_factory=dict)  # by seed, if permutations are sampled
 
     def values(self, seed: int, game: Mapping[Coalition, ArrayLike]) -> FloatArray:
-        """(n, ...) values by site name, for utilities of any one shape; `KeyError` where the seed is incomplete."""
+        """(n, ...) values by site name, for utilities of any one shape; `KeyError` if the seed is incomplete."""
         return combine(game, self.parts[seed])
 
     @property
     def sampled(self) -> str:
-        """What there is to know of values from sampled permutations; nothing of others."""
+        """Number of permutations and standard errors of sampled values, in words; "" if they are exact."""
         if not self.estimates:
             return ""
         counts = ", ".join(str(one.permutations) for one in self.estimates.values())
@@ -109,28 +109,31 @@ class Reference:
 
 @dataclass(frozen=True)
 class GroundTruth:
-    """Trained coalitions of sites, and what they make the sites worth."""
+    """Trained coalitions of sites, and the values that follow from them."""
 
     trained: Results
-    truths: list[Reference]
-    notes: list[str]  # on what those lack that are not complete
+    references: list[Reference]
+    notes: list[str]  # on the coalitions that are missing
 
     @cached_property
     def noise_ceilings(self) -> dict[str, float]:
-        """What a perfect estimate's correlation with the values of a seed would be, mean over the seeds; 0 to 1.
+        """By name: correlation of a perfect estimate with the values of a seed, mean over the seeds; 0 to 1.
 
-        By the truths' names; NaN of values from sampled permutations, whose own error no draw of patients tells.
+        NaN for values from sampled permutations: bootstrap samples of patients do not show the sampling error.
         """
-        return {truth.name: math.nan if truth.estimates else self._ceiling(truth) for truth in self.truths}
+        return {
+            reference.name: math.nan if reference.estimates else self._noise_ceiling(reference)
+            for reference in self.references
+        }
 
-    def _ceiling(self, truth: Reference) -> float:
+    def _noise_ceiling(self, reference: Reference) -> float:
         rows = self.trained.rows
-        of_seeds = Results(rows[rows["seed"].isin(truth.parts)])
-        return resample(of_seeds, semivalue_function(EXACT[truth.name])).single_seed_noise_ceiling
+        of_seeds = Results(rows[rows["seed"].isin(reference.parts)])
+        return resample(of_seeds, semivalue_function(EXACT[reference.name])).single_seed_noise_ceiling
 
 
 def write_sampling(folder: Path, rule: Sampling) -> None:
-    """Write down the rule by which a study samples permutations, whatever the seed."""
+    """Write the rule by which a study samples permutations, the same for all seeds."""
     write_json(folder / SAMPLING, {name: value for name, value in vars(rule).items() if name not in ("sites", "seed")})
 
 
@@ -138,23 +141,23 @@ def open_ground_truths(folder: Path, sites: Sequence[str], seeds: Sequence[int])
     """A folder of trained coalitions.
 
     Args:
-        folder: what `fedmerit value leave-one-out` or `fedmerit value shapley` wrote.
+        folder: written by `fedmerit value leave-one-out` or `fedmerit value shapley`.
         sites: those of the runs to be compared.
         seeds: likewise.
 
     Raises:
-        BadInput: the folder holds no coalition, they are of other sites, or none of the truths is complete.
+        BadInput: the folder holds no coalition, they are of other sites, or no ground truth is complete.
     """
     if not (folder / "results.csv").exists():
         raise BadInput(
-            f"--ground-truth {folder}: no results.csv in it; `fedmerit value leave-one-out --sites SITES --out {folder}` or "
-            f"`fedmerit value shapley --sites SITES --out {folder}` makes it"
+            f"--ground-truth {folder}: no results.csv in it; `fedmerit value leave-one-out --sites SITES --out "
+            f"{folder}` or `fedmerit value shapley --sites SITES --out {folder}` makes it"
         )
     rows = read_results(folder)
     if not (rows["coalition"] != "").any():
         raise BadInput(
-            f"--ground-truth {folder}: its results.csv names no coalition; give what `fedmerit value leave-one-out` or `fedmerit value shapley` "
-            "wrote"
+            f"--ground-truth {folder}: its results.csv names no coalition; give a folder that `fedmerit value "
+            "leave-one-out` or `fedmerit value shapley` wrote"
         )
     sampling = read_json(folder / SAMPLING) if (folder / SAMPLING).exists() else None
     try:
@@ -166,35 +169,36 @@ def open_ground_truths(folder: Path, sites: Sequence[str], seeds: Sequence[int])
 
 
 def list_preparation_differences(folder: Path, digests: Iterable[Mapping[str, str]]) -> list[str]:
-    """A note where a folder's coalitions were trained on sites that runs had prepared otherwise, as far as both say.
+    """A note if a folder's coalitions were trained on sites that were prepared differently from the runs' sites.
 
     Args:
         folder: as of `open_ground_truths`.
         digests: of each run, those of its sites.
     """
     own = read_json(folder / STUDY).get("site_digests", {}) if (folder / STUDY).exists() else {}
-    unlike = {site for one in digests for site in one if own.get(site, one[site]) != one[site]}
-    if not unlike:
+    changed = {site for one in digests for site in one if own.get(site, one[site]) != one[site]}
+    if not changed:
         return []
     return [
-        f"its trainings and the runs had {len(unlike)} of {len(own)} sites from folders that were prepared otherwise: "
-        "it rests on other images, or another split of them"
+        f"its trainings and the runs had {len(changed)} of {len(own)} sites from differently prepared folders: "
+        "it rests on other images or another split"
     ]
 
 
 def complete_ground_truths(
     games: Games, sites: Sequence[str], seeds: Sequence[int], sampling: Mapping[str, float] | None = None
 ) -> tuple[list[Reference], list[str]]:
-    """The truths that have all their coalitions for one seed at least, and notes on what others lack.
+    """The ground truths with all coalitions for at least one seed, and notes on what others lack.
 
     Args:
         games: as `fedmerit_evaluation.ground_truth.ground_truths.coalition_utilities`.
         sites: those of the runs.
         seeds: those of the runs.
-        sampling: the fields of `Sampling` that Shapley values were sampled by; None: they are exact, or nobody asked.
+        sampling: the fields of `Sampling` by which Shapley values were sampled; None: exact, or not asked for.
 
     Raises:
-        BadInput: coalitions hold other sites, or no truth is complete for any seed; the message names what is missing.
+        BadInput: coalitions hold other sites, or no ground truth is complete for any seed; the message says what
+            is missing.
     """
     trained = {one for game in games.values() for one in game}
     _require_sites(frozenset(sites).union(*trained), sites)
@@ -208,15 +212,15 @@ def complete_ground_truths(
                 lacking[seed] = gone
             else:
                 parts[seed] = coefficients(sites, weights)
-        if lacking and name == SHAPLEY and sampling is not None:  # also of a seed that has all by chance
-            truth, told = _sampled(games, sites, seeds, sampling)
-            found += [truth] if truth.parts else []
-            notes += told
+        if lacking and name == SHAPLEY and sampling is not None:  # also if a seed has all by chance
+            reference, sampled_notes = _sampled(games, sites, seeds, sampling)
+            found += [reference] if reference.parts else []
+            notes += sampled_notes
             continue
         if parts:
             found.append(Reference(name, parts))
         if name == SHAPLEY and trained <= {EMPTY_COALITION, *required_coalitions(sites, leave_one_out_weights)}:
-            continue  # nobody asked for it
+            continue  # not asked for
         notes += [_note(name, seed, COMMANDS[name].format(len(sites)), gone) for seed, gone in lacking.items()]
     if not found:
         raise BadInput("; ".join(notes))
@@ -226,7 +230,7 @@ def complete_ground_truths(
 def _sampled(
     games: Games, sites: Sequence[str], seeds: Sequence[int], sampling: Mapping[str, float]
 ) -> tuple[Reference, list[str]]:
-    """Shapley values from the permutations that the rule draws, and notes on seeds that it has not come to its end."""
+    """Shapley values from sampled permutations, and notes on seeds that are not finished."""
     parts, estimates, notes = dict[int, Mapping[Coalition, FloatArray]](), dict[int, Estimate](), list[str]()
     for seed in seeds:
         game = {
@@ -239,7 +243,7 @@ def _sampled(
         estimate = rule.estimate(game)
         if estimate.needed:
             command = (
-                f"shapley --exact-up-to {len(sites) - 1} --truncation {rule.truncation:g} --precision "
+                f"value shapley --exact-up-to {len(sites) - 1} --truncation {rule.truncation:g} --precision "
                 f"{rule.precision:g} --most-permutations {rule.most}"
             )
             notes.append(_note(f"sampled {SHAPLEY}", seed, command, estimate.needed))
@@ -257,6 +261,6 @@ def _require_sites(valued: Iterable[str], sites: Sequence[str]) -> None:
 
 def _note(name: str, seed: int, command: str, lacking: Sequence[Coalition]) -> str:
     return (
-        f"{name}, seed {seed}: no utility of {format_coalitions(lacking, 1)}; `fedmerit {command} --sites SITES --seeds {seed} "
-        "--out DIR`, with the same DIR and options, trains what is missing"
+        f"{name}, seed {seed}: no utility of {format_coalitions(lacking, 1)}; `fedmerit {command} --sites SITES "
+        f"--seeds {seed} --out DIR`, with the same DIR and options, trains what is missing"
     )

@@ -1,8 +1,9 @@
-"""How good a truth of values is: its spread over seeds and patients, and how well anything could agree with it.
+"""Reliability of ground-truth values: spread over seeds and patients, split-half correlations, noise ceiling.
 
 A value by retraining is itself an estimate: another seed, or other test patients, would have given another. The
-correlation of a perfect estimator with it is no more than the root of its reliability, the share of its variance over
-sites that is the sites' own (Spearman 1904): the ceiling that every agreement stands beside.
+correlation of a perfect estimator with it is at most the root of its reliability, the share of its variance over sites
+that is not noise (Spearman 1904, The proof and measurement of association between two things). That is the
+noise ceiling, which every table of agreement shows.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -38,13 +39,13 @@ Values = Callable[[Mapping[Coalition, FloatArray]], FloatArray]  # a game of (..
 
 @dataclass(frozen=True, eq=False)
 class Resampled:
-    """Values of n sites by s seeds, as observed and with the test patients drawn anew."""
+    """Values of n sites by s seeds, as observed and with the test patients bootstrap resampled."""
 
     sites: list[str]
     seeds: list[int]
-    values: FloatArray  # (s, n, D), fractions of Dice; the first draw is what was observed
-    halves: FloatArray  # (s, n, 2, h) by each half of the patients, h ways to halve them; NaN where they are too few
-    single: bool = False  # every site has one test patient alone, so that nothing is known of others
+    values: FloatArray  # (s, n, D), fractions of Dice; the first is as observed
+    halves: FloatArray  # (s, n, 2, h) by each half of the patients, h random splits; NaN: too few patients
+    single: bool = False  # every site has only one test patient
 
     @property
     def mean(self) -> FloatArray:
@@ -53,28 +54,28 @@ class Resampled:
 
     @property
     def seed_variance(self) -> FloatArray:
-        """(n,) of one seed; NaN where there is one alone."""
+        """(n,) variance over seeds; NaN with one seed."""
         if len(self.seeds) < 2:
             return np.full(len(self.sites), np.nan)
         return np.asarray(self.values[..., 0].var(axis=0, ddof=1))
 
     @property
     def patient_variance(self) -> FloatArray:
-        """(n,) of the mean over seeds, by the draws of patients; NaN of single ones."""
+        """(n,) variance of the mean over seeds, over bootstrap samples of patients; NaN for single patients."""
         return np.asarray(self.values[..., 1:].mean(axis=0).var(axis=-1, ddof=1))
 
     @property
     def standard_errors(self) -> FloatArray:
-        """(n,) of the means: over seeds and over patients; over patients alone with one seed."""
+        """(n,) of the means, over seeds and patients; with one seed only over patients."""
         of_seeds = np.nan_to_num(self.seed_variance) / len(self.seeds)
         return np.asarray(np.sqrt(of_seeds + self.patient_variance))
 
     @property
     def reliability(self) -> float:
-        """The share of the variance over sites that is not that of their estimation, 0 to 1; NaN by single patients.
+        """Share of the variance over sites that is not estimation noise, 0 to 1; NaN for single patients.
 
-        1 - mean variance of the estimates / variance of the values over sites, both centred: what all sites share, such
-        as an easy draw of patients, moves no correlation.
+        1 - mean variance of the estimates / variance of the values over sites, both centred over sites: what all
+        sites share, such as an easy sample of patients, changes no correlation.
         """
         centred = self.values - self.values.mean(axis=1, keepdims=True)
         n = len(self.sites)
@@ -88,12 +89,12 @@ class Resampled:
 
     @property
     def noise_ceiling(self) -> float:
-        """The largest correlation to expect of a perfect estimator with these values, 0 to 1."""
+        """Expected correlation of a perfect estimator with these values, 0 to 1: the root of the reliability."""
         return float(np.sqrt(self.reliability))
 
     @property
     def single_seed_noise_ceiling(self) -> float:
-        """Likewise with the values of one seed, as the mean over seeds of its correlations: of one seed, `ceiling`."""
+        """Likewise with the values of single seeds, mean over seeds; with one seed the same as `noise_ceiling`."""
         observed = self.values[..., 0]
         of_a_seed = float(observed.var(axis=1, ddof=1).mean()) if len(self.sites) > 1 else 0.0
         own = self.reliability * float(observed.mean(axis=0).var(ddof=1)) if of_a_seed > 0 else 0.0
@@ -101,7 +102,7 @@ class Resampled:
 
     @property
     def between_seeds(self) -> float:
-        """Mean correlation of the values of two halves of the seeds, stepped up to all (Spearman-Brown)."""
+        """Mean correlation of the values of two halves of the seeds, Spearman-Brown corrected; NaN with one seed."""
         number = len(self.seeds)
         if number < 2:
             return np.nan
@@ -114,21 +115,21 @@ class Resampled:
 
     @property
     def patient_half_correlation(self) -> float:
-        """Mean correlation of the values by two halves of the test patients, stepped up to all."""
+        """Mean correlation of the values by two halves of the test patients, Spearman-Brown corrected."""
         halves = self.halves.mean(axis=0)  # (n, 2, h)
         found = [correlation(halves[:, 0, way], halves[:, 1, way]) for way in range(halves.shape[-1])]
         return spearman_brown(np.array(found), 2.0)
 
 
 def correlation(one: FloatArray, other: FloatArray) -> float:
-    """Pearson's, -1 to 1; NaN where either is constant, or has fewer than 3 entries."""
+    """Pearson's, -1 to 1; NaN if either is constant or has fewer than 3 entries."""
     if len(one) < 3 or not (np.isfinite(one).all() and np.isfinite(other).all() and np.ptp(one) > 0 < np.ptp(other)):
         return np.nan
     return float(np.corrcoef(one, other)[0, 1])
 
 
 def spearman_brown(correlations: NDArray[np.float64], times: float) -> float:
-    """The correlation of measurements ``times`` as long as those whose mean ``correlations`` are (Spearman-Brown)."""
+    """Expected correlation with ``times`` as much data, from the mean of ``correlations`` (Spearman, Brown 1910)."""
     known = correlations[np.isfinite(correlations)]
     if not len(known):
         return np.nan
@@ -137,7 +138,7 @@ def spearman_brown(correlations: NDArray[np.float64], times: float) -> float:
 
 
 def semivalue_function(weights: Weights) -> Values:
-    """The values of a semivalue, NaN in the draws in which a utility is not known; `BadInput` without a coalition."""
+    """The function of a semivalue, NaN in draws with an unknown utility; `BadInput` if a coalition is missing."""
 
     def values(game: Mapping[Coalition, FloatArray]) -> FloatArray:
         sites = list_sites(game)
@@ -150,11 +151,11 @@ def semivalue_function(weights: Weights) -> Values:
 
 @dataclass(frozen=True)
 class Utility:
-    """What a coalition's model is worth, by a site's mean over its cases: of all sites the mean, or the worst."""
+    """Utility of a coalition's model, from the sites' means over cases: their mean, or the worst."""
 
     quantities: tuple[str, ...] = ("dice",)  # the first of them that is recorded
-    sign: float = 1.0  # -1: less is better
-    worst: bool = False  # of the sites; else their mean
+    sign: float = 1.0  # -1: lower is better
+    worst: bool = False  # of the sites, instead of their mean
 
     def over(self, of_sites: FloatArray) -> FloatArray:
         """(coalitions, D) of (sites, coalitions, D)."""
@@ -172,15 +173,15 @@ MEAN_DICE = UTILITIES["mean Dice"]
 def resample(results: Results, values: Values, draws: int = DRAWS, utility: Utility = MEAN_DICE) -> Resampled:
     """The values of every seed that has all coalitions that ``values`` takes, resampled over test patients.
 
-    Every site's cases are drawn with replacement, the same in all seeds and for all coalitions, and `widened`; a site
-    with a single one has deviations of the others' patients. A case counts by the mean over its labels. The utility of
-    nobody is stated as 0, and of a distance as the largest that was measured.
+    Every site's cases are drawn with replacement, the same in all seeds and for all coalitions, with the small-sample
+    correction; a site with one case takes deviations of the others' patients. A case counts by the mean over its
+    labels. The utility of the empty coalition is 0, or for a distance the largest measured.
 
     Args:
         results: of a folder of trained coalitions.
-        values: of one game; `BadInput` where it lacks a coalition.
+        values: of one game; `BadInput` if a coalition is missing.
         draws: of the patients.
-        utility: that the coalitions' models have.
+        utility: of the coalitions' models.
 
     Raises:
         BadInput: no seed is complete.
@@ -215,7 +216,7 @@ def _cases(results: Results, utility: Utility) -> pd.DataFrame:
 
 
 def resampled_case_counts(cases: pd.DataFrame, draws: int, what: str) -> FloatArray:
-    """(cases, 1 + draws) how often each case counts: once, then as drawn within its site; the same for one ``what``."""
+    """(cases, 1 + draws) how often each case counts: once, then as sampled within its site, by ``what``."""
     columns = []
     for site, number in cases.columns.get_level_values("site").value_counts(sort=False).items():
         random = np.random.default_rng(random_seed(what, site))
@@ -224,7 +225,7 @@ def resampled_case_counts(cases: pd.DataFrame, draws: int, what: str) -> FloatAr
 
 
 def _halves(cases: pd.DataFrame) -> FloatArray:
-    """(cases, 2 h) 1 where a case is in the half: h random halvings, the first halves and then the second ones."""
+    """(cases, 2 h) 1 if a case is in the half: h random splits, first the first halves, then the second ones."""
     columns = []
     for site, number in cases.columns.get_level_values("site").value_counts(sort=False).items():
         random = np.random.default_rng(random_seed("halves", site))
@@ -240,7 +241,7 @@ def _numbers(cases: pd.DataFrame) -> dict[str, int]:
 
 
 def _means(rows: pd.DataFrame, counts: FloatArray) -> FloatArray:
-    """(sites, coalitions, D) of each site's cases as often as they count; NaN where no case of a site counts."""
+    """(sites, coalitions, D) means of each site's cases as often as they count; NaN if no case of a site counts."""
     known = np.isfinite(rows.to_numpy(dtype=np.float64))
     filled = np.where(known, rows.to_numpy(dtype=np.float64), 0.0)
     tested = rows.columns.get_level_values("site").to_numpy()
@@ -253,25 +254,25 @@ def _means(rows: pd.DataFrame, counts: FloatArray) -> FloatArray:
 
 
 def resampled_means(rows: pd.DataFrame, counts: FloatArray) -> FloatArray:
-    """Likewise, as observed and with other patients: how far these would be apart is known of two and more.
+    """Likewise, as observed and bootstrap resampled, small-sample corrected.
 
-    A site with a single patient has deviations of single patients of the other sites, each draw one of them; where all
-    sites have a single one, nothing is known of others, and every draw is NaN.
+    A site with one patient takes, in each sample, the deviation of one patient of another site; if all sites have one
+    patient, every sample is NaN.
 
     Args:
-        rows: of models (rows), the means over labels of cases ``(site, case)``, sorted.
+        rows: of models (rows): the means over labels of cases ``(site, case)``, sorted.
         counts: (cases, D) as `resampled_case_counts` of them.
     """
     means, numbers = _means(rows, counts), _numbers(rows)
-    apart = [
+    deviations = [
         (rows[site].to_numpy(dtype=np.float64) - means[place, :, :1]) * np.sqrt(number / (number - 1))
         for place, (site, number) in enumerate(numbers.items())
         if number > 1
     ]
-    if not apart:
+    if not deviations:
         means[..., 1:] = np.nan
         return means
-    lent = np.nan_to_num(np.concatenate(apart, axis=1))
+    lent = np.nan_to_num(np.concatenate(deviations, axis=1))
     for place, (site, number) in enumerate(numbers.items()):
         if number > 1:
             means[place] = correct_small_sample(means[place], number)

@@ -1,13 +1,12 @@
-"""What each player of a cooperative game is worth: semivalues, exact from a table of coalitions.
+"""Semivalues of the players of a cooperative game, exact from a table of coalitions.
 
 Players are sites, the table maps coalitions (frozensets of site names) to their utility: a number or an array of any
 one shape, such as (k,) for k labels. Values are signed and come in site-name order, (n, ...) float64.
 
-A semivalue is the mean marginal of a site over the coalitions S of the others, weighted by their size alone:
+A semivalue is the mean marginal of a site over the coalitions S of the others, weighted only by their size:
 sum over S of w(|S|) (v(S + i) - v(S)), the weights of all S summing to 1 (Dubey, Neyman, Weber 1981).
 
-The code is ours: of the libraries, shapiq (MIT, well kept) asks for Python 3.12 and pyDVL holds NumPy below 2; either
-would bring scikit-learn for what is one sum here.
+The code is our own: shapiq needs Python 3.12 and pyDVL NumPy below 2, and both scikit-learn, for one sum here.
 """
 
 import math
@@ -26,7 +25,7 @@ Game = Mapping[Coalition, ArrayLike]
 Weights = Callable[[int], FloatArray]  # n to (n,): weight of a marginal to a coalition of 0 to n - 1 others
 
 EMPTY_COALITION: Coalition = frozenset()
-MAX_LISTED = 8  # coalitions that a message spells out
+MAX_LISTED = 8  # coalitions that a message lists
 
 
 def format_spec(coalition: Iterable[str]) -> str:
@@ -52,7 +51,7 @@ def leave_one_out_weights(n: int) -> FloatArray:
 def beta_weights(alpha: float, beta: float) -> Weights:
     """Of Beta-Shapley (Kwon and Zou 2022): B(s + β, n - 1 - s + α) / B(α, β) for a coalition of s others.
 
-    Large α dwells on small coalitions, large β on large ones; α = β = 1 is the Shapley value.
+    Large α puts weight on small coalitions, large β on large ones; α = β = 1 is the Shapley value.
 
     Raises:
         BadInput: α or β is not above 0.
@@ -68,17 +67,17 @@ def beta_weights(alpha: float, beta: float) -> Weights:
 
 
 def shapley_weights(n: int) -> FloatArray:
-    """1 / (n C(n - 1, s)): every size of coalition counts alike (Shapley 1953)."""
+    """1 / (n C(n - 1, s)): every size of coalition counts the same (Shapley 1953)."""
     return np.array([1 / (n * math.comb(n - 1, size)) for size in range(n)])
 
 
 def banzhaf_weights(n: int) -> FloatArray:
-    """2^(1 - n): every coalition counts alike (Banzhaf 1965; not scaled to sum to the grand utility)."""
+    """2^(1 - n): every coalition counts the same (Banzhaf 1965; not scaled to sum to the grand utility)."""
     return np.full(n, 0.5 ** (n - 1))
 
 
 def required_coalitions(sites: Iterable[str], weights: Weights) -> list[Coalition]:
-    """The coalitions whose utility a semivalue takes, the largest first, nobody last where it is one of them."""
+    """The coalitions whose utility a semivalue needs, the largest first, the empty one last if needed."""
     names = sorted(sites)
     used = weights(len(names)) > 0
     sizes = [size for size in range(len(names), -1, -1) if used[max(size - 1, 0) : size + 1].any()]
@@ -91,7 +90,7 @@ def missing_coalitions(game: Game, sites: Iterable[str], weights: Weights) -> li
 
 
 def coefficients(sites: Iterable[str], weights: Weights) -> dict[Coalition, FloatArray]:
-    """(n,) of every coalition that a semivalue takes: how much of its utility each site's value holds."""
+    """(n,) coefficients of each coalition's utility in the values of the sites."""
     names = sorted(sites)
     joining, left = np.concatenate([[0.0], weights(len(names))]), np.concatenate([weights(len(names)), [0.0]])
     return {  # v(S) is gained by joining S, or left behind
@@ -110,9 +109,9 @@ def semivalue(game: Game, weights: Weights, sites: Sequence[str] | None = None) 
     """The value of each site, (n, ...) by site name.
 
     Args:
-        game: utilities, that of nobody (the empty frozenset) among them where the weights ask for it.
+        game: utilities; with that of the empty coalition if the weights need it.
         weights: by the size of the coalition joined.
-        sites: n names, where the game might not name all.
+        sites: n names, if the game might not name all.
 
     Raises:
         BadInput: a coalition is missing; the message names it.
@@ -135,7 +134,7 @@ def format_coalitions(coalitions: Sequence[Coalition], most: int = MAX_LISTED) -
 
 
 def leave_one_out(game: Game) -> FloatArray:
-    """v(N) - v(N without i): what all lose with site i."""
+    """v(N) - v(N without i)."""
     return semivalue(game, leave_one_out_weights)
 
 
@@ -157,8 +156,8 @@ def beta_shapley(game: Game, alpha: float, beta: float) -> FloatArray:
 def normalise(values: ArrayLike) -> FloatArray:
     """Shares of the sum over sites (first axis), as the performance contribution of Jiang et al. 2023, Table 5.
 
-    Nothing is clipped: a negative value is a negative share, so another's may exceed 1. Where the sum is not above 0
-    (by more than rounding) there is nothing to share and dividing would turn the order round: all are NaN.
+    Nothing is clipped: a negative value is a negative share, so another's may exceed 1. If the sum is not above 0 (by
+    more than rounding) there are no shares: all are NaN.
     """
     amounts = np.asarray(values, dtype=np.float64)
     total = amounts.sum(axis=0)

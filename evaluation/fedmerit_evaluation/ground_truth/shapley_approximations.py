@@ -1,7 +1,4 @@
-"""Shapley values from sampled permutations of the players of a game (`ground_truth.semivalues`).
-
-Shapley values from some of a game's coalitions, by weighted least squares, where all 2^n are too many.
-"""
+"""Shapley values without all 2^n coalitions: from sampled permutations, or by regression over some coalitions."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -28,13 +25,13 @@ from fedmerit_evaluation.ground_truth.semivalues import (
 
 @dataclass(frozen=True)
 class Estimate:
-    """Where a sampling of Shapley values stands."""
+    """The state of a sampling of Shapley values."""
 
-    values: FloatArray  # (n, ...) by site name, means over permutations; NaN before the first batch is whole
+    values: FloatArray  # (n, ...) by site name, means over permutations; NaN before the first batch is complete
     standard_errors: FloatArray  # (n, ...) of these means
-    permutations: int  # that they are means of
-    needed: tuple[Coalition, ...]  # to be trained before it can go on; none: it has come to its end
-    ended: str  # the reason, or nothing
+    permutations: int  # in the means
+    needed: tuple[Coalition, ...]  # to train next; none: it is finished
+    ended: str  # why it is finished, or ""
 
 
 @dataclass(frozen=True)
@@ -42,12 +39,12 @@ class Sampling:
     """Truncated permutation sampling of Shapley values (Algorithm 1, Ghorbani and Zou 2019).
 
     Sites join in a random order; the marginal of each is one sample of its value. Once the utility is within
-    ``truncation`` of the grand coalition's, the rest of the order counts as marginals of 0, untrained: the values
-    then miss at most ``truncation`` in sum. It goes on batch by batch until, after ``fewest`` permutations, no
+    ``truncation`` of the grand coalition's, the rest of the order counts as marginals of 0, untrained: the sum of
+    the values then misses at most ``truncation``. It continues batch by batch until, after ``fewest`` permutations, no
     standard error (sample standard deviation over sqrt(permutations)) exceeds ``precision``, or to ``most``.
 
-    Everything follows from the fields and the utilities known: whoever trains what is `Estimate.needed`, in any order,
-    side by side or on another day, and asks again, comes to the same end.
+    Everything follows from the fields and the known utilities: train `Estimate.needed` in any order, in parallel or on
+    another day, call again, and the result is the same.
     """
 
     sites: tuple[str, ...]
@@ -56,7 +53,7 @@ class Sampling:
     precision: float = 0.005  # in units of utility
     fewest: int = 20
     most: int = 1000
-    batch: int = 10  # permutations at work at a time: their next coalitions can be trained side by side
+    batch: int = 10  # permutations in progress: their next coalitions can be trained in parallel
 
     def __post_init__(self) -> None:
         if not self.sites or len(set(self.sites)) < len(self.sites):
@@ -69,15 +66,15 @@ class Sampling:
             )
 
     def order(self, number: int) -> list[str]:
-        """The permutation of that number, from 0: the same whatever was drawn before."""
+        """The permutation of that number, from 0; it does not depend on those drawn before."""
         names = sorted(self.sites)
         return [names[place] for place in np.random.default_rng([self.seed, number]).permutation(len(names))]
 
     def estimate(self, game: Game) -> Estimate:
-        """How far the utilities known carry, from the first permutation on.
+        """The estimate from the known utilities, and the coalitions that it needs next.
 
         Raises:
-            BadInput: a utility is not finite, or that of nobody is missing: it is stated, not trained.
+            BadInput: a utility is not finite, or that of the empty coalition is missing: it is stated, not trained.
         """
         if EMPTY_COALITION not in game:
             raise BadInput("coalition nobody: no utility; state it, for instance 0")
@@ -101,10 +98,7 @@ class Sampling:
         return Estimate(values, errors, len(whole), tuple(needed), "" if needed else ended)
 
     def coefficients(self, game: Game) -> dict[Coalition, FloatArray]:
-        """As `coefficients`, of the estimate that the utilities known carry to: sums over its permutations.
-
-        They say what the estimate would be for other utilities of the same coalitions, cut off where this one is.
-        """
+        """(n,) coefficients of each coalition's utility in the estimate: sums over its permutations."""
         names = sorted(self.sites)
         found = {EMPTY_COALITION: np.zeros(len(names))}
         count = self.estimate(game).permutations
@@ -119,9 +113,9 @@ class Sampling:
         return min(start + self.batch, self.most)
 
     def _walk(self, game: Game, number: int) -> list[Coalition]:
-        """From nobody on, the coalitions that grow in one permutation, up to where the rest counts as 0.
+        """The growing coalitions of one permutation from the empty one, up to the truncation.
 
-        The last is not in the game where it has to be known to go on.
+        If the last one is not in the game, it has to be trained next.
         """
         end, walk = np.asarray(game[frozenset(self.sites)], dtype=np.float64), [EMPTY_COALITION]
         for name in self.order(number):
@@ -133,7 +127,7 @@ class Sampling:
         return walk
 
     def _marginals(self, game: Game, walk: Sequence[Coalition]) -> FloatArray:
-        """(n, ...) what each site adds in a permutation, by site name."""
+        """(n, ...) marginals of the sites in a permutation, by site name."""
         names = sorted(self.sites)
         marginals = np.zeros((len(names), *np.shape(game[EMPTY_COALITION])))
         for before, joined in pairwise(walk):
@@ -159,24 +153,24 @@ class Sampling:
         return ""
 
 
-ROUNDING = 1e-9  # of the largest eigenvalue: below, nothing that tells sites apart
+ROUNDING = 1e-9  # of the largest eigenvalue: smaller ones are 0
 
 
 def least_squares_values(game: Game, sites: Sequence[str] | None = None) -> FloatArray:
-    """(n, ...) by site name: the additive game nearest to ``game``, which agrees with it on nobody and on all.
+    """(n, ...) by site name: the additive game nearest to ``game``, equal to it for the empty and the grand coalition.
 
     KernelSHAP (Lundberg and Lee 2017): Σ_S k(|S|) (v(S) - v(∅) - Σ_{i∈S} φ_i)² is least, subject to
-    Σ φ_i = v(N) - v(∅), with k(s) = (n - 1) / (C(n, s) s (n - s)). Of the sizes that are not complete, those that are
-    there stand for all (`kernel_weights`). Whatever depends on a coalition's size alone is taken out first, size by
-    size: it gives all sites alike, and where few coalitions are there it would drown what tells the sites apart. With
-    all coalitions that changes nothing, and the values are the Shapley values, to rounding (Charnes et al. 1988).
+    Σ φ_i = v(N) - v(∅), with k(s) = (n - 1) / (C(n, s) s (n - s)). Sizes that are not complete
+    are represented by the coalitions that there are (`kernel_weights`). The mean of each size is removed first: it is
+    the same for all sites, and with few coalitions it would hide their differences. With all coalitions this changes
+    nothing, and the values are the Shapley values, to rounding (Charnes et al. 1988).
 
     Args:
-        game: utilities, of any one shape; nobody and all sites among the coalitions.
-        sites: n names, where the game might not name all.
+        game: utilities, of any one shape; with the empty and the grand coalition.
+        sites: n names, if the game might not name all.
 
     Raises:
-        BadInput: nobody or all sites are not there, or too few coalitions to tell the sites apart.
+        BadInput: the empty or the grand coalition is missing, or there are too few coalitions to identify n values.
     """
     names = sorted(list_sites(game) if sites is None else sites)
     grand, n = frozenset(names), len(names)
@@ -191,14 +185,14 @@ def least_squares_values(game: Game, sites: Sequence[str] | None = None) -> Floa
     weights = kernel_weights(members)
     utilities = np.stack([np.asarray(game[one], dtype=np.float64) for one in chosen]) if chosen else np.zeros((0,))
     sizes = members.sum(axis=1)
-    apart, beyond = _without_size(members, sizes), _without_size(utilities, sizes)
-    normal = apart.T @ (weights[:, None] * apart)
-    # what is the same for all sites is 0 to rounding, in which it may be above the libraries' own tolerances
+    centred, beyond = _without_size(members, sizes), _without_size(utilities, sizes)
+    normal = centred.T @ (weights[:, None] * centred)
+    # the part common to all sites is 0 up to rounding, which may exceed the libraries' own tolerances
     if np.linalg.matrix_rank(normal, rtol=ROUNDING, hermitian=True) < n - 1:
         raise BadInput(
-            f"{len(chosen)} coalitions between nobody and all {n} sites do not tell the sites apart; evaluate more"
+            f"{len(chosen)} coalitions of 1 to {n - 1} sites do not determine the values of {n} sites; evaluate more"
         )
-    right = np.tensordot(apart.T * weights, beyond, axes=1)  # (n, ...), of sum 0 over sites
+    right = np.tensordot(centred.T * weights, beyond, axes=1)  # (n, ...), of sum 0 over sites
     own = (np.linalg.pinv(normal, rtol=ROUNDING, hermitian=True) @ right.reshape(n, -1)).reshape(right.shape)
     return np.asarray(own + gain / n)
 
@@ -212,10 +206,10 @@ def _without_size(values: FloatArray, sizes: FloatArray) -> FloatArray:
 
 
 def kernel_weights(members: FloatArray) -> FloatArray:
-    """(m,) what each coalition of (m, n) ``members``, distinct ones, weighs.
+    """(m,) weights of the coalitions (m, n) ``members``, all different.
 
-    All coalitions of a size that is complete share what the Shapley kernel gives the size, (n - 1) / (s (n - s)); those
-    of the other sizes, drawn by it, share alike what it gives to all of these.
+    Coalitions of a complete size share the Shapley kernel's weight of the size, (n - 1) / (s (n - s)); those of the
+    other sizes, drawn by the kernel, share the weight of all these sizes equally.
     """
     n = members.shape[1]
     sizes = members.sum(axis=1).astype(int)
@@ -228,7 +222,7 @@ def kernel_weights(members: FloatArray) -> FloatArray:
 
 
 def coalitions_to_train(sites: Sequence[str], most: int, seed: int) -> list[Coalition]:
-    """At most ``most`` coalitions of the sites, all where they are no more, for `least_squares_values`; largest first.
+    """At most ``most`` coalitions of the sites for `least_squares_values`; largest first.
 
     Raises:
         BadInput: they are too few for so many sites.
@@ -236,14 +230,14 @@ def coalitions_to_train(sites: Sequence[str], most: int, seed: int) -> list[Coal
     names = sorted(sites)
     fewest = min(2 ** len(names), 2 * len(names) + 2)
     if most < fewest:
-        raise BadInput(f"{most} coalitions of {len(names)} sites: expected {fewest} or more, to tell the sites apart")
+        raise BadInput(f"{most} coalitions of {len(names)} sites: expected {fewest} or more to determine their values")
     rows = coalitions_to_evaluate(len(names), most, seed).tolist()
     chosen = [frozenset(name for name, there in zip(names, row, strict=True) if there) for row in rows]
     return sorted((one for one in chosen if one), key=lambda one: (-len(one), sorted(one)))
 
 
 def shapley_or_regression(game: Mapping[Coalition, ArrayLike], sites: Sequence[str]) -> FloatArray:
-    """(n, ...) exact Shapley values where all coalitions are there, else `least_squares_values`."""
+    """(n, ...) exact Shapley values if all coalitions are there, else `least_squares_values`."""
     if len(game) >= 2 ** len(sites):
         return combine(game, coefficients(sites, shapley_weights))
     return least_squares_values(game, sites)

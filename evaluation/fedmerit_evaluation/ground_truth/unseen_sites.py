@@ -1,4 +1,4 @@
-"""Unseen hospitals: each is left out of the training once, and its patients are then segmented by the others' model."""
+"""Unseen hospitals: each is left out of the training once, and the others' model segments its patients."""
 
 from collections.abc import Mapping, Sequence
 
@@ -17,7 +17,7 @@ from fedmerit_evaluation.results.evaluation import final_models, with_batch_stat
 
 UNSEEN, ESTIMATED, SEEN = (
     "Unseen",
-    "Unseen, statistics of its own images",
+    "Unseen, BatchNorm statistics of its own images",
     "Taking part",
 )
 
@@ -31,11 +31,11 @@ def leave_each_out(sites: Sequence[str]) -> list[frozenset[str]]:
 def generalisation_tables(trainings: Sequence[Training], folders: Sequence[SiteFolder]) -> list[Table]:
     """Test Dice, HD95 and NSD of every hospital by the model trained without it, and by that trained with all.
 
-    BatchNorm statistics are those that the others shared, or estimated from the hospital's own training images, of
-    which no label is needed; without BatchNorm there are none, and the column is left out.
+    BatchNorm statistics are those that the others shared, or estimated from the hospital's own training images, which
+    needs no label; without BatchNorm the column is left out.
 
     Args:
-        trainings: finished, of `without_each`.
+        trainings: finished, of `leave_each_out`.
         folders: all sites.
     """
     of_site = {folder.name: folder for folder in folders}
@@ -54,7 +54,7 @@ def generalisation_tables(trainings: Sequence[Training], folders: Sequence[SiteF
 
 
 def mean_scores(network: nn.Module, site: SiteFolder, amp: bool) -> dict[str, float]:
-    """By quantity, in the units shown: mean over test cases of the mean over labels, of what has a number."""
+    """By quantity, in the units shown: mean over test cases of the mean over labels, without missing numbers."""
     known: dict[str, dict[str, list[float]]] = {}  # by quantity and case
     for overlap in evaluate(network, site.cases("testing"), site.labels, amp, final=True):
         for quantity, value in overlap.scores.items():
@@ -80,7 +80,7 @@ def _table(rows: Sequence[tuple[int, str, str, Mapping[str, float]]], quantity: 
     means = pd.concat([seeds, pd.concat({"Mean": seeds.groupby("seed").mean()}, names=["Site"]).swaplevel()])
     by_site = means.groupby("Site", sort=False)
     count = long["seed"].nunique()
-    caption = f"Test {what} of each hospital by the model of all the others, which never saw it, and by that of all"
+    caption = f"Test {what} of each hospital by the model trained without it, and by the model trained by all"
     if count > 1:
         caption += f"; mean ± std over {count} seeds"
     caption += HIDDEN_COLUMNS.get(quantity, "")

@@ -1,10 +1,8 @@
-"""Tables of what each site is worth, from the results of trained coalitions: functions, no files.
+"""Tables of the values of sites, from the results of trained coalitions; and of their reliability.
 
-A site's value goes by the utility of `fedmerit_evaluation.ground_truth.ground_truths.coalition_utilities`: test Dice,
-mean over all sites, also over those that took no part. Values stand in points of Dice (1/100), signed: negative
-where a site does harm.
-
-What to know of a truth beside the values themselves: how good it is, other utilities, who gains by whose data.
+The utility of a coalition is the test Dice of its model, mean over all sites, also over those that took no part. Values
+are in points of Dice (1/100), signed: negative if a site does harm. Tables that go with a ground truth: reliability,
+ranks with confidence intervals, other utilities, and which site gains by which site's data.
 """
 
 import math
@@ -44,13 +42,13 @@ from fedmerit_evaluation.statistics.ranks import Ranking, ranking
 
 PAPER = "Jiang et al. 2023"
 BETA = (4.0, 1.0)  # of Beta-Shapley as its authors recommend it: weight on small coalitions
-SHARE = "share of the sum over sites, none where that is not above 0"
+SHARE = "share of the sum over sites (none if that is not above 0)"
 ALL_SITES = "(nobody left out)"
 DROP, IMAGES = "Drop [points]", "Training images"
 
 
 def leave_one_out_tables(results: Results) -> list[Table]:
-    """Tables 4 and 5 of the FedCE paper, and who loses by whose absence.
+    """Tables 4 and 5 of the FedCE paper, and the loss at each site without each other.
 
     Args:
         results: as `fedmerit_evaluation.ground_truth.coalitions.results_of` gives them; the grand coalition and each
@@ -76,7 +74,7 @@ def leave_one_out_tables(results: Results) -> list[Table]:
         frame[IMAGES] = _images(results, seed)
         frames.append(frame)
     caption = (
-        f"Leave-one-out (as Tables 4 and 5 of {PAPER}): drop of Dice, mean over all sites, where one takes no part; "
+        f"Leave-one-out (as Tables 4 and 5 of {PAPER}): drop of Dice, mean over all sites, without one site; "
         f"performance contribution is its {SHARE}"
     )
     shares = {"Performance contribution [%]": DROP, "Sample contribution [%]": IMAGES}
@@ -84,7 +82,7 @@ def leave_one_out_tables(results: Results) -> list[Table]:
 
 
 def shapley_tables(results: Results) -> list[Table]:
-    """Shapley, Banzhaf, Beta-Shapley and leave-one-out values side by side, and the utilities they come from.
+    """Shapley, Banzhaf, Beta-Shapley and leave-one-out values in one table, and the utilities.
 
     Args:
         results: as `fedmerit_evaluation.ground_truth.coalitions.results_of` gives them; all coalitions.
@@ -107,7 +105,7 @@ def shapley_tables(results: Results) -> list[Table]:
         )
     caption = (
         f"Values of test Dice, mean over all sites, from {len(next(iter(utilities.values()))) - 1} coalitions; the "
-        f"utility of nobody is 0; a share is a value's {SHARE}"
+        f"utility of the empty coalition is 0; a share is a value's {SHARE}"
     )
     shares = {f"{name} share [%]": f"{name} [points]" for name in values}
     shares["Sample contribution [%]"] = IMAGES
@@ -129,25 +127,25 @@ def sampled_tables(sites: Sequence[str], estimates: Mapping[int, Estimate]) -> l
 
 
 def _whole(utilities: Mapping[int, Game], weights: Weights, results: Results) -> tuple[dict[int, Game], list[str]]:
-    """The seeds that have every coalition the values take, and the labels."""
+    """The seeds with every coalition that the values need, and the labels."""
     sites = results.sites
     whole = {seed: game for seed, game in utilities.items() if not semivalues.missing_coalitions(game, sites, weights)}
     if not whole:
         lacking = {seed: semivalues.missing_coalitions(game, sites, weights) for seed, game in utilities.items()}
-        told = "; ".join(
+        names = "; ".join(
             f"seed {seed}: {semivalues.format_coalitions(coalitions)}" for seed, coalitions in lacking.items()
         )
         if any(one in utilities[seed] for seed, coalitions in lacking.items() for one in coalitions):
-            told += "; those that are trained have a site without Dice, prediction and reference being empty throughout"
+            names += "; trained ones have a site without Dice: its predictions and references are empty"
         raise BadInput(
-            f"no seed has all coalitions ({told or 'none is trained'}); the same command trains what is missing"
+            f"no seed has all coalitions ({names or 'none is trained'}); the same command trains the missing ones"
         )
     labels = results.rows.loc[results.rows["quantity"] == "dice", "label"]
     return whole, list(dict.fromkeys(labels))
 
 
 def _images(results: Results, seed: int) -> "pd.Series[float]":
-    """Training images of each site, as its coalitions recorded them."""
+    """Training images of each site, as recorded by its coalitions."""
     rows = results.rows[(results.rows["quantity"] == "num_samples") & (results.rows["seed"] == seed)]
     return rows.groupby("site")["value"].max()
 
@@ -160,7 +158,7 @@ def _loss_table(results: Results, seeds: Sequence[int], sites: list[str]) -> Tab
         grand = dice.loc[seed, semivalues.format_spec(sites)]
         rows = {site: grand - dice.loc[seed, semivalues.format_spec(set(sites) - {site})] for site in sites}
         frames.append(100 * pd.DataFrame(rows).T.reindex(index=sites, columns=sites))
-    caption = "Who loses by whose absence: drop of test Dice [points] of the site in the column without that in the row"
+    caption = "Drop of test Dice [points] of the site in the column, without the site in the row"
     return _table("leave-one-out-by-site", caption, frames, "Without")
 
 
@@ -187,7 +185,7 @@ def _table(
         known = mean[column].dropna()
         mean[share] = pd.Series(100 * semivalues.normalise(known), known.index)
         spread[share] = math.nan
-    spread = spread.mask(spread == 0)  # such as of numbers of images: they are not measured
+    spread = spread.mask(spread == 0)  # such as of numbers of images
     if len(frames) > 1:
         caption += f"; mean ± std over {len(frames)} seeds"
 
@@ -205,10 +203,10 @@ REFERENCES: Mapping[str, Values] = {
 
 @dataclass(frozen=True)
 class ValueTables:
-    """What the truths say that a folder of trained coalitions has whole; each is resampled once.
+    """The ground truths that a folder of trained coalitions has completely; each is resampled once.
 
     Raises:
-        BadInput: at the first question, where none of the truths is complete; the message says what each lacks.
+        BadInput: on first use, if no ground truth is complete; the message says what each lacks.
     """
 
     results: Results
@@ -221,11 +219,11 @@ class ValueTables:
 
     @cached_property
     def rankings(self) -> dict[str, Ranking]:
-        """Their values [points], intervals and ranks."""
+        """Their values [points], 95 % CIs and ranks."""
         return {name: ranking(one.sites, one.values).times(POINTS) for name, one in self.resampled.items()}
 
     def tables(self) -> list[Table]:
-        """Reliability and ranks of each, Shapley values by other utilities, who gains by whom."""
+        """Reliability and ranks of each, values by other utilities, Shapley values by site."""
         ranks = (_ranks(name, one) for name, one in self.rankings.items())
         first = next(iter(self.resampled))
         tables = [reliability_table(self.resampled), *ranks, _utility_table(self.results, first, self.values[first])]
@@ -239,7 +237,7 @@ def _complete(results: Results, values: Mapping[str, Values]) -> dict[str, Resam
     for name, of in values.items():
         try:
             found[name] = resample(results, of)
-        except BadInput as error:  # beside another, a truth that nobody asked for
+        except BadInput as error:  # not asked for, if another is complete
             lacking.append(f"{name}: {error}")
     if not found:
         raise BadInput("; ".join(lacking))
@@ -248,13 +246,13 @@ def _complete(results: Results, values: Mapping[str, Values]) -> dict[str, Resam
 
 def _ranks(name: str, one: Ranking) -> Table:
     scaled = one.table.assign(share=POINTS * one.table["share"])
-    frame = scaled[["value", "share", "ranks", "as good as"]].reset_index()
+    frame = scaled[["value", "share", "ranks", "tied"]].reset_index()
     heads = {"site": "Site", "value": "Value [points]", "share": "Share [%]", "ranks": "Rank",
-             "as good as": "Not told apart from"}  # fmt: skip
+             "tied": "Not significantly different from"}  # fmt: skip
     empty = pd.DataFrame(np.nan, index=frame.index, columns=list(heads.values()))
     low, high = (empty.assign(**{"Value [points]": scaled[end].to_numpy()}) for end in ("low", "high"))
-    told = "test patients and seeds" if one.seeds > 1 else "test patients, of one seed alone"
-    caption = f"{name} values with 95 % intervals over {told}, ranks as intervals"
+    over = "test patients and seeds" if one.seeds > 1 else "test patients (one seed)"
+    caption = f"{name} values; in brackets the 95 % confidence interval over {over}; ranks as intervals"
     return Table(f"{name.lower()}-ranks", caption, frame.rename(columns=heads), low=low, high=high, decimals=2)
 
 
@@ -263,12 +261,12 @@ def _utility_table(results: Results, name: str, values: Values) -> Table:
     for utility, how in UTILITIES.items():
         try:
             one = resample(results, values, draws=2, utility=how)
-        except BadInput:  # not recorded by earlier versions
+        except BadInput:  # not recorded
             continue
         unit, factor = ("mm or px", 1.0) if how.sign < 0 else ("points", POINTS)
         columns[f"{utility} [{unit}]"] = pd.Series(factor * one.mean, one.sites)
     frame = pd.DataFrame(columns).rename_axis("Site").reset_index()
-    caption = f"{name} values by what a model is worth; of a distance, what the site takes off it"
+    caption = f"{name} values by the utility of a model; for a distance, the reduction by the site"
     return Table(f"{name.lower()}-by-utility", caption, frame, decimals=2)
 
 
@@ -283,5 +281,5 @@ def _benefit_table(results: Results, values: Values) -> Table:
         if len(game) == 2 ** len(results.sites):
             matrices.append(values(game))
     frame = pd.DataFrame(POINTS * np.mean(matrices, axis=0), index=results.sites, columns=list(dice.columns))
-    caption = "Who gains by whose data: Shapley values [points] of the row's site for the test Dice of the column's"
+    caption = "Shapley values [points] of the site in the row for the test Dice of the site in the column"
     return Table("shapley-by-site", caption, frame.rename_axis("Site").reset_index(), decimals=2)

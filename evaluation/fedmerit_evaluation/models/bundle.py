@@ -1,6 +1,6 @@
 """A finished run's model as a MONAI bundle: network, weights, what goes in and comes out, and inference on raw images.
 
-The network alone needs MONAI; inference needs this package, whose preprocessing it is.
+The network needs only MONAI; inference needs this package for the preprocessing.
 """
 
 import logging
@@ -24,7 +24,7 @@ from fedmerit_evaluation.models.export import input_size
 from fedmerit_evaluation.models.predictor import Predictor, open_bundle, predict_files
 
 SCHEMA = "https://github.com/Project-MONAI/MONAI-extra-test-data/releases/download/0.8.1/meta_schema_20240725.json"
-MODALITIES = {  # by how intensities were made alike: modality and format, as MONAI calls them
+MODALITIES = {  # by normalisation: modality and format, as MONAI calls them
     "mri": ("MR", "magnitude"),
     "mri_by_channel": ("MR", "magnitude"),
     "xray": ("DX", "magnitude"),
@@ -32,18 +32,16 @@ MODALITIES = {  # by how intensities were made alike: modality and format, as MO
     "photo": ("n/a", "RGB"),
 }
 INFERENCE, METADATA = Path("configs/inference.json"), Path("configs/metadata.json")
-log = logging.getLogger(__name__)  # which tells warnings on standard error where nobody configured it
+log = logging.getLogger(__name__)  # prints warnings on standard error by default
 
 
 def write_bundle(predictor: Predictor, out: Path, run: str) -> None:
-    """Write the bundle as the new folder ``out``; nothing of it where MONAI cannot apply its network.
-
-    MONAI applies it to what metadata.json promises.
+    """Write the bundle as the new folder ``out``; not if MONAI cannot apply its network to the input in metadata.json.
 
     Args:
         predictor: the model.
         out: folder to make.
-        run: where it was trained, for the description.
+        run: name of the run, for the description.
 
     Raises:
         BadInput: ``out`` holds something.
@@ -153,7 +151,7 @@ def _readme(predictor: Predictor, run: str) -> str:
     field = "whole frames, made square" if fed.field_of_view is None else f"the central {fed.field_of_view:g} mm"
     return f"""# Segmentation of {", ".join(predictor.description.labels)}
 
-From the run {run}. For research; not a medical device. How well it does, and for whom, the report of the run says.
+From the run {run}. For research; not a medical device. The report of the run has its Dice at each site.
 
 - Network: `{
         predictor.description.architecture

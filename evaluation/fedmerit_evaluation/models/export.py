@@ -19,7 +19,7 @@ ONNX_PACKAGES = ("onnx", "onnxruntime", "onnxscript")
 
 
 def write_torchscript(predictor: Predictor, out: Path) -> float:
-    """Write the traced network, images or patches (batch, channels, ...) to logits, and what it is fed to ``out``.json.
+    """Write the traced network, from (batch, channels, ...) to logits, and its input description to ``out``.json.
 
     Returns:
         The largest difference between its logits and the network's on a batch of another size.
@@ -29,7 +29,7 @@ def write_torchscript(predictor: Predictor, out: Path) -> float:
     """
     network = predictor.network.cpu().eval()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of torch, that TorchScript is to be given up some day; of traced conditions
+        warnings.simplefilter("ignore")  # of torch: TorchScript is deprecated; traced conditions
         traced = torch.jit.trace(network, example_batch(predictor, 1), check_trace=False)  # type: ignore[no-untyped-call]
         made = BytesIO()
         torch.jit.save(traced, made)
@@ -41,7 +41,7 @@ def write_torchscript(predictor: Predictor, out: Path) -> float:
 
 
 def write_onnx(predictor: Predictor, out: Path) -> float:
-    """Write the network as an ONNX file, of batches of any size, and what it is fed to ``out``.json.
+    """Write the network as an ONNX file, for batches of any size, and its input description to ``out``.json.
 
     Returns:
         The largest difference between onnxruntime's logits and the network's on a batch of another size.
@@ -85,19 +85,19 @@ def example_batch(predictor: Predictor, batch: int) -> Tensor:
 
 
 def input_size(predictor: Predictor) -> tuple[int, ...]:
-    """Of what the network sees at a time: (h, w) of a slice, or (slices, h, w) of a patch."""
+    """Spatial size of the input: (h, w) of a slice, or (slices, h, w) of a patch."""
     return predictor.description.patch or predictor.preprocessing.size
 
 
 @torch.inference_mode()
 def largest_difference(network: nn.Module, other: Callable[[Tensor], Tensor], predictor: Predictor) -> float:
-    """Between the logits of both, on three images."""
+    """Largest absolute difference of the logits of both, on three images."""
     images = example_batch(predictor, 3)
     return float((network(images) - other(images)).abs().max())
 
 
 def write_description(predictor: Predictor, out: Path) -> None:
-    """What the network is fed and what its channels mean, beside a file of it."""
+    """Write the input and the meaning of the output channels beside a network file."""
     write_json(
         out.with_name(f"{out.name}.json"),
         {
@@ -113,7 +113,7 @@ def write_description(predictor: Predictor, out: Path) -> None:
 
 
 def _write_same(predictor: Predictor, out: Path, made: bytes, difference: float) -> None:
-    """What was made, where it makes the network's logits, and its description; nothing, and `RunFailed`, else."""
+    """Write a network file and its description if it gives the same logits; else `RunFailed`."""
     if not difference <= TOLERANCE:
         raise RunFailed(f"{out}: its logits differ by {difference:.2g} from the network's, more than {TOLERANCE:g}")
     write_atomically(out, lambda file: file.write(made))

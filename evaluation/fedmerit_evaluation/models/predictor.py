@@ -1,4 +1,4 @@
-"""A finished run's model on raw images: masks in the images' own geometry, from what evaluation sees of them."""
+"""A finished run's model on raw images: masks in the images' own geometry, with the preprocessing of the run."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -32,58 +32,58 @@ SUMMARY = "prediction.json"
 
 @dataclass(frozen=True)
 class Predictor:
-    """A trained network, and what it is to be fed."""
+    """A trained network and its preprocessing."""
 
     file: Path
     network: nn.Module
     description: Network
     preprocessing: Preprocessing
 
-    def fed(self, image: Decoded, box: Box | None = None) -> tuple[NDArray[np.float32], Box]:
+    def preprocess(self, image: Decoded, box: Box | None = None) -> tuple[NDArray[np.float32], Box]:
         """(slices, channels, h, w) as the network was trained on, and the window of the image that this is.
 
         Raises:
-            BadInput: nothing says where the window is, or it lies beyond the image.
+            BadInput: the window is not known, or outside the image.
         """
         wanted = self.preprocessing
         if box is None and wanted.crop == "disc":
             raise BadInput(
-                "the model was trained on squares about the disc, and nothing says where that is; "
+                "the model was trained on squares around the disc, whose place is not known; "
                 "give --box TOP,LEFT,HEIGHT,WIDTH in pixels, or --box whole for images that are such squares"
             )
         if box is None and wanted.field_of_view is not None and image.spacing is None:
             raise BadInput(
-                f"the model was trained on squares of {wanted.field_of_view:g} mm, and the image knows no millimetres; "
-                "give a volume that does, or --box TOP,LEFT,HEIGHT,WIDTH in pixels"
+                f"the model was trained on squares of {wanted.field_of_view:g} mm, and the image has no spacing; "
+                "give a volume with spacing, or --box TOP,LEFT,HEIGHT,WIDTH in pixels"
             )
         box = box or central_box(image, wanted.field_of_view)
         height, width = image.image.shape[2:]
         if not (-box.height < box.top < height and -box.width < box.left < width):
             raise BadInput(
-                f"--box {box.top},{box.left},{box.height},{box.width}: lies beyond the image of {height} x {width} "
+                f"--box {box.top},{box.left},{box.height},{box.width}: is outside the image of {height} x {width} "
                 "pixels; expected a part of it"
             )
         normalise = make_normaliser(wanted.normalisation, image.image.shape[1])
         return preprocess(image, wanted.size[0], box, normalise)[0], box
 
     def masks(self, image: Decoded, box: Box | None = None) -> NDArray[np.bool_]:
-        """(slices, labels, height, width) on the pixels of the image; False outside of what the network saw.
+        """(slices, labels, height, width) on the pixels of the image; False outside the input of the network.
 
-        The logits are brought to these pixels (bilinear), then cut; of these masks the network's description may keep
-        the largest part of each label.
+        The logits are resampled to these pixels (bilinear), then thresholded; by its description, the network may keep
+        only the largest component of each label.
         """
-        seen, box = self.fed(image, box)
-        logits = interpolate(predict_case_logits(self.network, seen), (box.height, box.width), mode="bilinear")
+        prepared, box = self.preprocess(image, box)
+        logits = interpolate(predict_case_logits(self.network, prepared), (box.height, box.width), mode="bilinear")
         slices, _, height, width = image.image.shape
         masks = np.zeros((slices, logits.shape[1], height, width), np.bool_)
         top, left = max(box.top, 0), max(box.left, 0)
         bottom, right = min(box.top + box.height, height), min(box.left + box.width, width)
-        within = (logits > self._cut)[..., top - box.top : bottom - box.top, left - box.left : right - box.left]
+        within = (logits > self._threshold)[..., top - box.top : bottom - box.top, left - box.left : right - box.left]
         masks[..., top:bottom, left:right] = within.numpy()
         return keep_largest_components(masks) if keeps_largest_component(self.network) else masks
 
     @property
-    def _cut(self) -> Tensor:
+    def _threshold(self) -> Tensor:
         """The logit of the threshold."""
         return torch.logit(torch.tensor(self.preprocessing.threshold, dtype=torch.float64)).float()
 
@@ -93,40 +93,40 @@ def open_predictor(run: Path, site: str | None = None, sites: Path | None = None
 
     Args:
         run: the run folder.
-        site: whose model, where each has its own.
-        sites: site folders that say how images were prepared, where the run does not.
+        site: its model, if each has its own.
+        sites: site folders that record how images were prepared, if the run does not.
         device: to work on.
 
     Raises:
-        BadInput: there is no such model, or nothing says what it is to be fed.
+        BadInput: there is no such model, or its preprocessing is not known.
     """
     file = final_model(run, site)
-    description, said = read_description(file.parent)
+    description, recorded = read_description(file.parent)
     network = load_network(file.parent, file.stem).to(pick_device(device, "here"))
-    return Predictor(file, network, description, said or read_preprocessing(run, sites))
+    return Predictor(file, network, description, recorded or read_preprocessing(run, sites))
 
 
 def open_bundle(root: Path, device: str = "auto") -> Predictor:
-    """The model of a MONAI bundle that `fedmerit_evaluation.models.bundle` wrote; `BadInput` where it is none."""
-    said = read_json(root / "configs" / "inference.json").get("description")
+    """The model of a MONAI bundle that `fedmerit_evaluation.models.bundle` wrote; `BadInput` if it is none."""
+    recorded = read_json(root / "configs" / "inference.json").get("description")
     file = root / "models" / "model.pt"
-    if not said or not file.is_file():
+    if not recorded or not file.is_file():
         raise BadInput(f"{root}: no bundle that `fedmerit model export` wrote")
-    description = Network.from_dict(said["network"])
+    description = Network.from_dict(recorded["network"])
     network = load_weights(file, description).to(pick_device(device, "here"))
-    return Predictor(file, network, description, Preprocessing.from_dict(said["preprocessing"]))
+    return Predictor(file, network, description, Preprocessing.from_dict(recorded["preprocessing"]))
 
 
 def read_preprocessing(run: Path, sites: Path | None) -> Preprocessing:
-    """By the site folders named, or those that the run was made with; `BadInput` where they do not say it."""
+    """By the site folders named, or those that the run was made with; `BadInput` if they do not record it."""
     root = sites or Path(str(read_run(run).get("sites_folder", "")))
     if not root.is_absolute() and not sites:
-        raise BadInput(f"{run}: its model does not say what it is to be fed; name its site folders with --sites")
+        raise BadInput(f"{run}: its preprocessing is not recorded; name its site folders with --sites")
     found = common({folder.name: folder.info for folder in open_sites(root)})
     if found is None:
         raise BadInput(
-            f"{root}: its sites were prepared in different ways (field of view, crop), or do not say how; "
-            "name a folder with --sites that holds only those prepared as the images are to be"
+            f"{root}: its sites were prepared in different ways (field of view, crop), or do not record it; "
+            "name a folder with --sites whose sites were all prepared in the same way"
         )
     return found
 
@@ -154,10 +154,10 @@ def predict_files(
     channel: int | None = None,
     note: Callable[[str], object] = lambda text: None,
 ) -> list[Path]:
-    """Write a mask of every label for every image below ``out``, and what they were made by to ``out``/prediction.json.
+    """Write a mask of every label for every image below ``out``, and the model and settings to ``out``/prediction.json.
 
-    Masks that the same model made before of the same image are replaced, also where it was interrupted; those of other
-    images stay beside the new ones. ``note`` is told what is noted of an image, with its path.
+    Masks of the same model and image are replaced, also after an interruption; those of other images stay. ``note`` is
+    called with every remark on an image, with its path.
 
     Raises:
         BadInput: two images have one name, one is unreadable, the model does not fit it, or its mask would replace
@@ -170,7 +170,7 @@ def predict_files(
     model = {"file": str(predictor.file), "sha256": sha256(predictor.file)}
     summary = {"model": model, "preprocessing": predictor.preprocessing.to_dict()}
     before = _previous_predictions(out, summary)
-    written, told = list[Path](), list[dict[str, Any]]()
+    written, entries = list[Path](), list[dict[str, Any]]()
     for path in images:
         image = read_image(path, predictor.description.in_channels, channel)
         files = [image.mask_file(out, label) for label in predictor.description.labels]
@@ -181,27 +181,29 @@ def predict_files(
         remarks = [*image.decoded.remarks, *blank_remarks(image.decoded)]
         for remark in remarks:
             note(f"{path}: {remark}")
-        told.append({"image": str(path), "voxels": digest, "masks": masked, **asked, "remarks": remarks})
-        new = {mask for one in told for mask in one["masks"]}
+        entries.append({"image": str(path), "voxels": digest, "masks": masked, **asked, "remarks": remarks})
+        new = {mask for one in entries for mask in one["masks"]}
         kept = [one for one in before if new.isdisjoint(one["masks"])]
-        write_json(out / SUMMARY, summary | {"images": kept + told})  # first, so that what is cut off is its own
+        write_json(out / SUMMARY, summary | {"images": kept + entries})  # first, so interrupted masks are its own
         labels = enumerate(predictor.description.labels)
         written += [image.write_mask(out, label, masks[:, place]) for place, label in labels]
     return written
 
 
 def _previous_predictions(out: Path, summary: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The images in ``out``/prediction.json, if it is there; `BadInput` where another model's masks are."""
+    """The images in ``out``/prediction.json, if it is there; `BadInput` if there are masks of another model."""
     file = out / SUMMARY
     if not file.exists():
         return []
-    told = read_json(file)
+    entries = read_json(file)
     try:
-        images = [{**one, "masks": [str(name) for name in one["masks"]]} for one in told["images"]]
-        by, fed = told["model"], told["preprocessing"]
+        images = [{**one, "masks": [str(name) for name in one["masks"]]} for one in entries["images"]]
+        by, fed = entries["model"], entries["preprocessing"]
         same = (by["sha256"], fed) == (summary["model"]["sha256"], summary["preprocessing"])
         if not same:
-            raise BadInput(f"{out}: holds masks of another model, {by['file']}, or fed otherwise; name another --out")
+            raise BadInput(
+                f"{out}: holds masks of another model, {by['file']}, or with other preprocessing; name another --out"
+            )
     except (KeyError, TypeError):
         raise BadInput(f"{file}: is not what `fedmerit predict` writes; name another --out") from None
     return images
@@ -210,7 +212,7 @@ def _previous_predictions(out: Path, summary: Mapping[str, Any]) -> list[dict[st
 def _require_free(files: Sequence[Path], replaceable: Collection[str]) -> None:
     if there := [file for file in files if file.exists() and file.name not in replaceable]:
         raise BadInput(
-            f"{there[0]}: is there already, and {SUMMARY} beside it does not say that this model made it of this "
+            f"{there[0]}: exists, and {SUMMARY} beside it does not say that this model made it from this "
             "image; name another --out, or move the file"
         )
 

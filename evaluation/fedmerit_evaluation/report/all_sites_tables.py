@@ -8,8 +8,9 @@ import pandas as pd
 
 from fedmerit_evaluation.figures.tables import HEADINGS, MISSING, UNITS, Table, with_headings
 from fedmerit_evaluation.report import flagged_sites
+from fedmerit_evaluation.report.contributions import methods_by_image_count
 from fedmerit_evaluation.report.hospitals import sample_size
-from fedmerit_evaluation.report.phrases import resampling_units
+from fedmerit_evaluation.report.phrases import join_words, resampling_units
 from fedmerit_evaluation.report.shared_parts import averaged, other_models, surface_columns, with_intervals
 from fedmerit_evaluation.results.dice import RUN, SURFACES
 from fedmerit_evaluation.results.run_folders import Run
@@ -20,7 +21,7 @@ from fedmerit_evaluation.statistics.intervals import select_methods, select_site
 def report_tables(
     runs: Sequence[Run], results: Results, everyone: Sequence[Run], everything: Results
 ) -> dict[str, Table]:
-    """The tables that the results can fill, by name: what was given, what it costs and who was marked is of all runs.
+    """The tables that the results can fill, by name; contributions, costs and flags are of all runs.
 
     Args:
         runs: with labels, without those that were attacked.
@@ -44,9 +45,9 @@ def report_tables(
     found += other_models(results)
     if not everything.rounds.contributions.empty:
         found.append(_contributions(everything, several_seeds))
-    marked = flagged_sites.list_flags(everyone)
-    if not marked.empty:
-        found.append(Table("marks", "Flagged, expelled and judged sites, and rejected replies", marked))
+    flags = flagged_sites.list_flags(everyone)
+    if not flags.empty:
+        found.append(Table("flags", "Flagged or excluded sites, and rejected replies", flags))
     bounds = flagged_sites.bounds_table(everyone)
     if not bounds.frame.empty:
         found.append(bounds)
@@ -69,7 +70,7 @@ def _methods(results: Results) -> Table:
     }
     gain = select_methods(intervals, "mean_gain")
     if not gain.empty:
-        columns["Mean gain over training alone [points]"] = 100 * gain.reindex(order)
+        columns["Mean gain over local training [points]"] = 100 * gain.reindex(order)
     sites = results.dice.sites
     runs = sites[[name for name in SURFACES if name in sites]].groupby(level=RUN).mean()
     columns |= surface_columns(runs.groupby(level="method").mean().reindex(order))
@@ -78,11 +79,11 @@ def _methods(results: Results) -> Table:
 
 
 def _level_note(results: Results) -> str:
-    return f"in brackets 95 % intervals over {resampling_units(results.dice.rows['seed'].nunique())}"
+    return f"in brackets the 95 % confidence interval over {resampling_units(results.dice.rows['seed'].nunique())}"
 
 
 def _ranks(results: Results) -> pd.DataFrame | pd.Series:
-    """Of methods by mean Dice, with their intervals; why there are none, where too little is known to say."""
+    """Ranks of methods by mean Dice with their CIs; or why there are none."""
     ranks = select_methods(results.dice.intervals, "rank")
     if insufficient_data := sample_size(results).insufficient_data:
         return pd.Series(insufficient_data.partition(" (")[0], ranks.index, dtype=object)
@@ -90,7 +91,7 @@ def _ranks(results: Results) -> pd.DataFrame | pd.Series:
 
 
 def _comparison(results: Results, several_seeds: bool) -> Table:
-    """Methods in rows, sites in columns, as the field's papers print it; the best of each column bold."""
+    """Methods in rows, sites in columns, as papers print it; the best of each column bold."""
     mean, spread = results.dice.comparison
     lower = mean.columns == ("sites", "std")
     best = mean.eq(mean.max()) & ~lower | mean.eq(mean.min()) & lower
@@ -131,7 +132,7 @@ def _sites(results: Results, over_seeds: str) -> Table:
 
 
 def _labels(results: Results, over_seeds: str) -> Table:
-    """A row per method and site: Dice of each label, then the distances of its surfaces."""
+    """A row per method and site: Dice of each label, then its surface distances."""
     dice = results.dice
     surfaces = {
         f"{label}, {HEADINGS[name]}": table[label] * UNITS.get(name, 1.0)
@@ -152,17 +153,17 @@ def _gains(results: Results) -> Table:
     }
     overall = 100 * select_methods(intervals, "mean_gain").reindex(methods)
     lowest = 100 * gain["mean"].groupby(level="method").min().reindex(methods)
-    caption = f"Gain in test Dice over training alone [points]; {_level_note(results)}"
+    caption = f"Gain in test Dice over local training [points]; {_level_note(results)}"
     shown = with_intervals({**columns, "Mean": overall, "Lowest": lowest}, {"Method": methods})
     return Table("gains", caption, decimals=1, **shown)
 
 
 def _surface_changes(results: Results) -> list[Table]:
-    """A row per method and site, where surfaces were measured."""
+    """A row per method and site, if surfaces were measured."""
     changes = results.dice.surface_changes
     if changes.empty:
         return []
-    caption = "Change of the distance of surfaces against training alone, mean over seeds; a lower HD95 is better"
+    caption = "Change in HD95 and NSD compared with local training, mean over seeds; a lower HD95 is better"
     frame = pd.DataFrame(surface_columns(changes)).reset_index()
     frame = frame.rename(columns={"method": "Method", "site": "Site"}).astype({"Method": str, "Site": str})
     frame = frame.rename(columns=lambda heading: heading.replace("[%]", "[points]"))
@@ -172,6 +173,10 @@ def _surface_changes(results: Results) -> list[Table]:
 def _contributions(results: Results, several_seeds: bool) -> Table:
     ranks = results.rounds.ranks
     frame = averaged(results.rounds.contributions).drop(columns=["contribution", "mean_reputation"], errors="ignore")
+    if counted := methods_by_image_count(results):
+        end = f"; contribution is the share of images (no estimate) with {join_words(counted)}"
+    else:
+        end = ""
     frame = frame[frame.drop(columns="num_samples", errors="ignore").notna().any(axis=1)]
     caption = "Contributions and weights of the sites"
     low, high = (pd.DataFrame(math.nan, frame.index, frame.columns) for _ in range(2))
@@ -182,15 +187,15 @@ def _contributions(results: Results, several_seeds: bool) -> Table:
         wide = (ends["seeds"] > 1) & (ends["high"] > ends["low"])
         for part, name in ((low, "low"), (high, "high")):
             part["mean_contribution"] = ends[name].where(wide).reindex(_text(frame.index)).to_numpy()
-        caption += ", of the contribution with its 95 % interval over seeds"
+        caption += "; in brackets the 95 % confidence interval of the contribution over seeds"
     if not ranks.empty:
-        caption += "; ranks by mean contribution, from the best to the worst seed"
+        caption += "; rank by mean contribution: range over seeds"
         spans = ranks.astype(int).apply(
             lambda rank: flagged_sites.format_ranges([*range(rank["best"], rank["worst"] + 1)]), axis=1
         )
         frame["Rank"] = spans.reindex(frame.index).fillna(MISSING)
         low["Rank"] = high["Rank"] = math.nan
-    return Table("contributions", caption, with_headings(frame), low=with_headings(low), high=with_headings(high))
+    return Table("contributions", caption + end, with_headings(frame), low=with_headings(low), high=with_headings(high))
 
 
 def _text(index: pd.Index) -> pd.MultiIndex:

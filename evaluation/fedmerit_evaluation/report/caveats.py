@@ -1,4 +1,4 @@
-"""What a reader has to know before believing a number, computed from the results."""
+"""Limits of the results that a reader has to know before relying on a number."""
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -21,65 +21,64 @@ from fedmerit_evaluation.statistics.intervals import (
     sort_by_mean,
 )
 
-SEEDS_FOR_INTERVALS = 3  # over seeds; of two they are three times as wide for the same spread
+SEEDS_FOR_INTERVALS = 3  # with two, CIs over seeds are three times as wide for the same spread
 
 
 def list_run_caveats(runs: Sequence[Run], results: Results, *, sites_named: bool = True) -> list[str]:
-    """Incomplete runs, missing tests, encrypted updates, too few seeds, runs that are not alike.
+    """Incomplete runs, missing tests, encrypted updates, too few seeds, runs that differ.
 
     Args:
         runs: with labels.
         results: of all runs.
         sites_named: whether sites may be named; else they are counted.
     """
-    said = []
+    notes = []
     for run in runs:
         head = f"{run.label}, seed {run.seed}"
         if run.rounds_done < run.rounds:
-            said.append(f"{head}: run incomplete: {run.rounds_done} of {run.rounds} rounds.")
+            notes.append(f"{head}: run incomplete: {run.rounds_done} of {run.rounds} rounds.")
         if not run.tested:
-            said.append(f"{head}: no test Dice yet; it is measured after the last round.")
+            notes.append(f"{head}: no test Dice yet; it is measured after the last round.")
         elif untested := [site for site in run.sites if site not in run.tested_sites]:
             who = join_words(untested) if sites_named else f"{len(untested)} of {len(run.sites)} sites"
-            said.append(f"{head}: no test Dice from {who}; means are over the others.")
+            notes.append(f"{head}: no test Dice from {who}; means are over the others.")
         if HE in run.info.get("privacy", ()):
-            said.append(
-                f"{head}: updates were encrypted: the server could check neither them nor what sites claim of them. "
-                "Contributions, and that nobody is flagged, rest on the sites' own word."
+            notes.append(
+                f"{head}: updates were encrypted: the server could check neither the updates nor the sites' reports. "
+                "Contributions and flags rest on what the sites report."
             )
     seeds: dict[str, set[int]] = {}
     for run in runs:
         seeds.setdefault(run.label, set()).add(run.seed)
     fewest = min(len(numbers) for numbers in seeds.values())
     if fewest == 1:
-        said.append(
+        notes.append(
             "One seed: differences between sites and methods may be chance. "
-            "Repeat with several seeds before anything is paid or decided by these numbers."
+            "Repeat with several seeds before you pay or decide by these numbers."
         )
     elif fewest < SEEDS_FOR_INTERVALS:
-        said.append(
-            f"{fewest} seeds: intervals over seeds take 12.7 standard errors, those of {SEEDS_FOR_INTERVALS} take 4.3: "
-            "more seeds tell better."
+        notes.append(
+            f"{fewest} seeds: confidence intervals over seeds are very wide (12.7 standard errors; "
+            f"{SEEDS_FOR_INTERVALS} seeds: 4.3). Run more seeds."
         )
     if len({frozenset(numbers) for numbers in seeds.values()}) > 1:
-        said.append("The methods were run with different seeds: compare their means with care.")
+        notes.append("The methods have different seeds: compare their means with care.")
     rounds = sorted({run.rounds for run in runs})
     if len(rounds) > 1:
-        said.append(f"The runs differ in their number of rounds: {join_words([str(number) for number in rounds])}.")
+        notes.append(f"The runs differ in their number of rounds: {join_words([str(number) for number in rounds])}.")
     if results.dice.mismatched_seeds():
-        said.append("Runs of one seed were tested on different cases: their Dice cannot be compared.")
-    return said
+        notes.append("Runs of one seed were tested on different cases: their Dice cannot be compared.")
+    return notes
 
 
 def list_attack_caveats(runs: Sequence[Run]) -> Iterator[str]:
-    """That runs with attackers planted in them are no part of what is said of Dice."""
+    """That Dice leaves out runs with simulated attacks."""
     if labels := list(dict.fromkeys(run.label for run in runs if run.attacks)):
         yield (
-            f"{join_words(labels)}: attackers were planted. Of these runs contributions, weights, flags, convergence "
-            f"and "
-            "cost are shown, and no Dice."
+            f"{join_words(labels)}: runs with simulated attacks. Their contributions, weights, flags, convergence and "
+            "cost are shown, but no Dice."
             if not all(run.attacks for run in runs)
-            else "Attackers were planted in every run here."
+            else "Every run here has simulated attacks."
         )
 
 
@@ -88,7 +87,7 @@ def list_case_caveats(results: Results, own: str | None = None) -> Iterator[str]
 
     Args:
         results: of all runs.
-        own: the site to speak of; None: all, by name.
+        own: only this site; None: all, by name.
     """
     dice, rows = results.dice.sites, results.rows
     if own is not None:
@@ -96,52 +95,49 @@ def list_case_caveats(results: Results, own: str | None = None) -> Iterator[str]
         rows = rows[rows["site"] == own]
     if dice.empty:
         return
-    cases = dice["cases"].groupby(level="site").min()  # of any run, as intervals and verdicts go by
+    cases = dice["cases"].groupby(level="site").min()  # of any run, as for confidence intervals
     few = cases[cases < MIN_CASES]
     if not few.empty:
         counts = join_words([f"{site} ({count})" for site, count in few.items()])
-        text = f"Fewer than {MIN_CASES} test cases in a run: {counts}. Each moves the site's Dice by much"
+        text = f"Fewer than {MIN_CASES} test cases in a run: {counts}. Each changes the site's Dice by much"
         lonely = [str(site) for site in few.index[few < MIN_CASES_TO_RESAMPLE]]
         yield text + (
-            f", and fewer than {MIN_CASES_TO_RESAMPLE} ({join_words(lonely)}) are nothing to resample: no interval."
+            f", and fewer than {MIN_CASES_TO_RESAMPLE} cannot be resampled: no CI ({join_words(lonely)})."
             if lonely
             else "."
         )
     if empty := int(dice["both_empty"].sum()):
         pairs = "1 pair" if empty == 1 else f"{empty} pairs"
-        yield f"{pairs} of test case and label, empty in reference and prediction, left out of the means."
+        yield f"{pairs} of test case and label are empty in reference and prediction: left out of the means."
     if "one_empty" in dice and (lone := int(dice["one_empty"].sum())):
         pairs = "1 pair" if lone == 1 else f"{lone} pairs"
         yield f"{pairs} with only one of reference and prediction empty: no HD95, left out of its means; NSD counts 0."
     if surfaces := [name for name in SURFACES if name in dice]:
         blank = dice[surfaces].isna().all(axis=1) & (dice["one_empty"].fillna(0) == 0)
         if unknown := list(dict.fromkeys(map(str, blank.index[blank].get_level_values("site")))):
-            yield (
-                f"HD95 and NSD are not known of {join_words(unknown)}: volumes of unknown spacing, or an earlier "
-                f"version."
-            )
-    if false := _false_alarms(rows):
-        yield f"{false} test cases whose reference is empty were given a segmentation: they count as Dice 0."
+            yield (f"HD95 and NSD are not known for {join_words(unknown)}: the images have no known spacing.")
+    if false := _count_false_positives(rows):
+        yield f"{false} test cases with an empty reference have a prediction: they count as Dice 0."
 
 
 def list_rank_caveats(results: Results) -> Iterator[str]:
-    """Methods whose neighbour in rank by mean Dice cannot be told from them."""
+    """Methods whose adjacent ranks by mean Dice do not differ significantly."""
     intervals = results.dice.intervals
     if sample_size(results).insufficient_data:
         return
     order = sort_by_mean(select_methods(intervals, "mean"))
     together = contains_zero(select_sites(intervals, "difference"))
-    hang = [bool(together.get((one, other), False)) for one, other in pairwise(order)]
-    if found := [_ranks(first, names) for first, names in group_ties(order, hang)]:
+    tied = [bool(together.get((one, other), False)) for one, other in pairwise(order)]
+    if found := [_ranks(first, names) for first, names in group_ties(order, tied)]:
         yield (
-            f"Mean Dice: intervals overlap: {'; '.join(found)} are not distinguishable from neighbour to neighbour "
-            f"(the {100 * LEVEL:g} % intervals of their differences hold 0)."
+            f"Mean Dice: {'; '.join(found)}: adjacent ranks are not significantly different "
+            f"(the {100 * LEVEL:g} % CIs of their differences include 0)."
         )
 
 
 def list_contribution_caveats(results: Results) -> Iterator[str]:
-    """Sites whose neighbours in contribution cannot be told from them; negative sums; one seed."""
-    said, intervals = results.rounds.contributions, results.rounds.intervals
+    """Sites whose adjacent ranks by contribution do not differ significantly; sums and contributions below 0."""
+    table, intervals = results.rounds.contributions, results.rounds.intervals
     if intervals.empty:
         return
     found = []
@@ -149,20 +145,20 @@ def list_contribution_caveats(results: Results) -> Iterator[str]:
         if rows["seeds"].max() < 2:
             continue
         order = sort_by_mean(rows.droplevel("method"))
-        hang = [
+        tied = [
             bool(contains_zero(select_sites(intervals, f"difference: {higher}")).get((method, lower), False))
             for higher, lower in pairwise(order)
         ]
-        found += [f"{method!s}, {_ranks(first, names)}" for first, names in group_ties(order, hang)]
+        found += [f"{method!s}, {_ranks(first, names)}" for first, names in group_ties(order, tied)]
     if found:
-        yield f"Contributions: intervals overlap: {'; '.join(found)} are not distinguishable."
-    sums = said["mean_contribution"].groupby(level=["method", "seed"], observed=True).sum(min_count=1)
+        yield f"Contributions: {'; '.join(found)}: not significantly different (95 % CIs over seeds)."
+    sums = table["mean_contribution"].groupby(level=["method", "seed"], observed=True).sum(min_count=1)
     below = dict.fromkeys(str(method) for method in sums[sums <= 0].index.get_level_values("method"))
     if below:
-        yield f"The contributions sum to 0 or less under {join_words(list(below))}: shares of them mean nothing there."
-    negative = said.loc[said["mean_contribution"] < 0].index.get_level_values("method")
+        yield f"The contributions with {join_words(list(below))} sum to 0 or less: there are no shares of them."
+    negative = table.loc[table["mean_contribution"] < 0].index.get_level_values("method")
     if others := [method for method in dict.fromkeys(map(str, negative)) if method not in below]:
-        yield f"Some contributions are negative under {join_words(others)}: a share may then exceed 100 %."
+        yield f"Some contributions with {join_words(others)} are negative: a share may then exceed 100 %."
 
 
 def _ranks(first: int, names: Sequence[str]) -> str:
@@ -172,7 +168,7 @@ def _ranks(first: int, names: Sequence[str]) -> str:
     return f"ranks {numbers} ({', '.join(names)})"
 
 
-def _false_alarms(rows: pd.DataFrame) -> int:
+def _count_false_positives(rows: pd.DataFrame) -> int:
     """Test cases and labels of the final models with an empty reference and a prediction."""
     keys = ["method", "seed", "site", "case", "label"]
     tested = rows[rows["split"] == "testing"]

@@ -1,8 +1,7 @@
-"""The guard's verdicts in a run: when each stood, by which signs, what it did.
+"""Sites that the method, the server, its guard or free-rider detectors flag, with the evidence.
 
-Flagged, expelled, rejected and judged sites, with the evidence: rounds, values, thresholds, the server's reasons.
-
-Where the guard bounded what a site said or sent, or what it earns: rounds, and by how much.
+That is: the guard's verdicts (when, by which indicators, with what effect); flags, expulsions and rejected replies with
+the server's reasons; suspicions with their thresholds; and what the guard clipped or capped, with rounds and amounts.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,54 +20,54 @@ from fedmerit_evaluation.report.phrases import describe_indicators, describe_sim
 from fedmerit_evaluation.results.dice import POOLED
 from fedmerit_evaluation.results.run_folders import Run, read_rounds
 
-VERDICT_EFFECTS = {"show": "accused", "withhold": "withheld", "exclude": "excluded"}  # by what a verdict does
+VERDICT_EFFECTS = {"show": "detected", "withhold": "withheld", "exclude": "excluded"}  # by option on_verdict
 
 
 @dataclass(frozen=True)
 class GuardVerdict:
-    """One verdict against one site, from a round on."""
+    """One verdict of the guard against one site."""
 
     site: str
     what: str  # of `DOES`
     since: int  # round
-    lifted: int | None  # the first round without it; None: it stood in the last one there is
-    kinds: tuple[str, ...]  # of signs, when it was found; (): the ledger does not say
+    lifted: int | None  # the first round without it; None: it is in force in the last round
+    kinds: tuple[str, ...]  # of its indicators; (): the ledger names none
 
     @property
     def rounds(self) -> str:
-        """In which it stood, in words."""
+        """In which it was in force, in words."""
         return f"since round {self.since}" if self.lifted is None else f"from round {self.since} to {self.lifted - 1}"
 
 
 def is_guarded(run: Run) -> bool:
-    """Whether a guard stood between the answers and the method of a run; it idles where nobody gets of another's."""
+    """Whether the guard checked the replies of a run; with local training it does nothing."""
     asked = run.info.get("plan", {}).get("guard", {}).get("guard") == "on"
     return asked and bool((run.results.rows["quantity"] == "verdict").any())
 
 
 def list_verdicts(run: Run) -> list[GuardVerdict]:
-    """All verdicts of a run, in the order of sites and rounds; none where it was not guarded."""
+    """All verdicts of a run, in the order of sites and rounds; none if it was not guarded."""
     if not is_guarded(run):
         return []
     what = VERDICT_EFFECTS[run.info["plan"]["guard"].get("on_verdict", "withhold")]
     rows = run.results.rows
     rows = rows[rows["quantity"] == "verdict"].sort_values(["site", "round"])
-    signs = _signs(run)
+    indicators = _indicators(run)
     found = []
     for site, own in rows.groupby("site", sort=True):
         since: int | None = None
-        for round, stands in zip([*own["round"], None], [*(own["value"] > 0), False], strict=True):
-            if stands and since is None:
+        for round, in_force in zip([*own["round"], None], [*(own["value"] > 0), False], strict=True):
+            if in_force and since is None:
                 since = int(round)
-            elif not stands and since is not None:
+            elif not in_force and since is not None:
                 lifted = None if round is None else int(round)
-                found.append(GuardVerdict(str(site), what, since, lifted, signs.get((since, str(site)), ())))
+                found.append(GuardVerdict(str(site), what, since, lifted, indicators.get((since, str(site)), ())))
                 since = None
     return found
 
 
 def describe_by_site(runs: Sequence[Run]) -> dict[str, list[str]]:
-    """By site, every verdict of some guarded runs in words; the seed is named where there are several."""
+    """By site, every verdict of guarded runs in words; with the seed if there are several."""
     several = len({run.seed for run in runs}) > 1
     found: dict[str, list[str]] = {}
     for run in runs:
@@ -79,12 +78,12 @@ def describe_by_site(runs: Sequence[Run]) -> dict[str, list[str]]:
 
 
 def sites_with_standing_verdict(runs: Sequence[Run]) -> set[str]:
-    """The sites against whom a verdict stood in the last round of any of the runs."""
+    """The sites with a verdict in force in the last round of any of the runs."""
     return {one.site for run in runs for one in list_verdicts(run) if one.lifted is None}
 
 
-def _signs(run: Run) -> Mapping[tuple[int, str], tuple[str, ...]]:
-    """The kinds of signs that stood, by round and site, as the ledger has them."""
+def _indicators(run: Run) -> Mapping[tuple[int, str], tuple[str, ...]]:
+    """The kinds of indicators by round and site, from the ledger."""
     return read_rounds(
         run.path,
         lambda record: [
@@ -95,11 +94,11 @@ def _signs(run: Run) -> Mapping[tuple[int, str], tuple[str, ...]]:
 
 
 FLAGS = ("flagged", "rejected", "expelled")
-BY_SERVER = "server"  # the detector that repeats what stands in the table of marks
+BY_SERVER = "server"  # the detector that repeats `list_flags`
 
 
 def list_flags(runs: Sequence[Run]) -> pd.DataFrame:
-    """What the method, the server and its guard found: ``Method, Seed, Site, What, Rounds, Reason``, rounds joined."""
+    """Flags of the method, the server and its guard: ``Method, Seed, Site, What, Rounds, Reason``, rounds joined."""
     columns = ["site", "quantity", "split", "round"]
     rows = []
     for run in runs:
@@ -122,13 +121,13 @@ def list_flags(runs: Sequence[Run]) -> pd.DataFrame:
 
 
 def list_suspicions(runs: Sequence[Run]) -> tuple[Table, list[str]]:
-    """What the detectors of free riders flag, site by site, and which of them had nothing to go by.
+    """The sites that free-rider detectors flag, and the detectors without evidence.
 
     Returns:
         One row per method, site and detector: in how many seeds, the first round, the highest suspicion of the
         flagged rounds and the threshold; and the names of detectors whose evidence no run records.
     """
-    runs = [run for run in runs if run.info["method"] != POOLED]  # whose sites all bear one update
+    runs = [run for run in runs if run.info["method"] != POOLED]  # its sites all have the same update
     rows, silent = [], []
     for detector in (one for one in DETECTORS if one.name != BY_SERVER):
         seen = False
@@ -155,19 +154,19 @@ def list_suspicions(runs: Sequence[Run]) -> tuple[Table, list[str]]:
         }
         for (method, site, name), part in table.groupby(["Method", "Site", "Detector"], sort=False)
     ]
-    caption = "Sites that a detector flags: its suspicion is above its threshold in at least one round"
+    caption = "Sites that a free-rider detector flags: the suspicion is above the threshold in at least one round"
     return Table("suspicions", caption, pd.DataFrame(lines), decimals=2), silent
 
 
 def group_by_detector(suspicions: pd.DataFrame) -> dict[str, list[str]]:
-    """The sites that each detector suspects, under any method, of what `suspected` found."""
+    """By detector, the sites that it flags with any method, from the table of `list_suspicions`."""
     if suspicions.empty:
         return {}
     return {str(name): sorted(set(rows["Site"])) for name, rows in suspicions.groupby("Detector", sort=False)}
 
 
 def describe_attacked_runs(runs: Sequence[Run], suspicions: pd.DataFrame) -> list[str]:
-    """Of every method whose runs were given attackers, a sentence on who was told."""
+    """For every method with simulated attacks, a sentence on which attackers were flagged."""
     said = []
     for label in dict.fromkeys(run.label for run in runs if run.attacks):
         attacks = {
@@ -177,13 +176,13 @@ def describe_attacked_runs(runs: Sequence[Run], suspicions: pd.DataFrame) -> lis
             for site, kind in run.attacks.items()
         }
         own = suspicions[suspicions["Method"] == label] if not suspicions.empty else suspicions
-        told = {} if own.empty else {str(site): list(rows["Detector"]) for site, rows in own.groupby("Site")}
+        detectors = {} if own.empty else {str(site): list(rows["Detector"]) for site, rows in own.groupby("Site")}
         for row in list_flags([run for run in runs if run.label == label]).to_dict("records"):
             by = "the guard" if row["What"] in VERDICT_EFFECTS.values() else "the server"
-            if (words := f"{by} ({row['What']})") not in told.setdefault(row["Site"], []):
-                told[row["Site"]].append(words)
-        honest = sorted(site for site in told if site not in attacks)
-        said.append(describe_simulated_attacks(label, attacks, told, honest))
+            if (words := f"{by} ({row['What']})") not in detectors.setdefault(row["Site"], []):
+                detectors[row["Site"]].append(words)
+        honest = sorted(site for site in detectors if site not in attacks)
+        said.append(describe_simulated_attacks(label, attacks, detectors, honest))
     return said
 
 
@@ -199,7 +198,7 @@ def format_ranges(numbers: Iterable[int]) -> str:
 
 
 def _by(detector: Detector, run: Run) -> tuple[bool, list[tuple[str, int, int, float]]]:
-    """Whether a detector had anything to go by, and (site, first round, rounds, highest suspicion) of whom it flags."""
+    """Whether a detector had evidence, and (site, first round, rounds, highest suspicion) of each site it flags."""
     try:
         suspicion = detector.suspicion(run.results)
     except BadInput:  # the run did not record its evidence
@@ -224,7 +223,7 @@ def _reason(run: Run, site: str, what: str, number: int, split: str, reasons: Ma
         return _threshold(run)
     method = run.info["method"]
     if method in METHODS and issubclass(METHODS[method], FedCE):
-        return f"its claimed cosine differs from what the server computed by more than {CLAIM_TOLERANCE:g}"
+        return f"the cosine it reported differs from the server's by more than {CLAIM_TOLERANCE:g}"
     return "the method's own rule"
 
 
@@ -236,53 +235,53 @@ def _threshold(run: Run) -> str:
 
 
 def rejection_reasons(run: Run) -> dict[tuple[int, str], str]:
-    """What the ledger says of rejected replies, by round and site."""
+    """The ledger's reasons for rejected replies, by round and site."""
 
-    def told(record: Mapping[str, Any]) -> list[tuple[tuple[int, str], str]]:
+    def read(record: Mapping[str, Any]) -> list[tuple[tuple[int, str], str]]:
         return [((record["round"], site), str(why)) for site, why in record.get("rejected", {}).items()]
 
-    return read_rounds(run.path, told)
+    return read_rounds(run.path, read)
 
 
 ROUNDING = 1e-6  # counts are float64 products of whole numbers
-BOUNDS = {  # by the quantity that says it: in a word, and what was done
-    "clipped": ("update", f"longer than {bounds.NORM_FACTOR:g} times the others' median, and shortened to that"),
+BOUNDS = {  # by quantity: what was bounded, and how
+    "clipped": ("update", f"clipped to {bounds.NORM_FACTOR:g} times the others' median norm"),
     "statistics_bound": (
         "BatchNorm statistics",
-        f"moved over {bounds.STATISTICS_FACTOR:g} times as far as the others' median, and brought back to that",
+        f"change clipped to {bounds.STATISTICS_FACTOR:g} times the others' median",
     ),
-    "counted_images": ("number of images", f"counted as {bounds.COUNT_FACTOR:g} times the others' median at most"),
+    "counted_images": ("number of images", f"capped at {bounds.COUNT_FACTOR:g} times the others' median"),
     "reward_group_share": (
-        "earnings",
-        "shared with other sites: of one organisation, of shared cases, or with near copies of updates",
+        "reward",
+        "shared within a reward group: one organisation, shared cases, or near copies of updates",
     ),
-    "rater_outlier": ("ratings of others", "apart from those of the other raters, and without a voice"),
+    "rater_outlier": ("ratings of other sites", "outliers among the raters, left out"),
 }
 
 
 def bounds_table(runs: Sequence[Run]) -> Table:
-    """A row per method, seed, site and bound: ``Rounds`` in which it applied, ``Least``, the smallest part left."""
-    found = [part for run in runs if is_guarded(run) for part in _of_run(run)]
+    """A row per method, seed, site and bound: ``Rounds`` in which it applied, ``Least``, the smallest fraction kept."""
+    found = [part for run in runs if is_guarded(run) for part in _list_bounds(run)]
     frame = pd.DataFrame(found, columns=["Method", "Seed", "Site", "What", "Rounds", "Least [%]"])
-    caption = f"What the guard bounded, and what was left of it where least was{explain_bounds(frame['What'])}"
+    caption = f"What the guard clipped or capped, with the smallest fraction kept{explain_bounds(frame['What'])}"
     return Table("bounds", caption, frame, decimals=0)
 
 
 def explain_bounds(names: Iterable[str]) -> str:
-    """What was done about those that were bounded, to end a caption."""
-    there = set(names)
-    return "".join(f"; {name}: {done}" for name, done in BOUNDS.values() if name in there)
+    """How each was bounded, to end a caption."""
+    shown = set(names)
+    return "".join(f"; {name}: {how}" for name, how in BOUNDS.values() if name in shown)
 
 
-def _of_run(run: Run) -> list[tuple[str, int, str, str, str, float]]:
+def _list_bounds(run: Run) -> list[tuple[str, int, str, str, str, float]]:
     rows = run.results.rows
     rows = rows[rows["split"] == ""]
-    said = rows[rows["quantity"] == "num_samples"].set_index(["site", "round"])["value"]
+    counts = rows[rows["quantity"] == "num_samples"].set_index(["site", "round"])["value"]
     found = []
     for quantity, (name, _) in BOUNDS.items():
         values = rows[rows["quantity"] == quantity].set_index(["site", "round"])["value"]
         if quantity == "counted_images":
-            left = values / said.reindex(values.index)
+            left = values / counts.reindex(values.index)
         else:
             left = 1 - values if quantity == "rater_outlier" else values
         for site, own in left[left < 1 - ROUNDING].groupby("site", sort=True):

@@ -1,4 +1,4 @@
-"""The report for one hospital: itself by name, and of the others one rounded median at most."""
+"""The report for one hospital: its own numbers, and of the others at most one rounded median."""
 
 import math
 import re
@@ -14,7 +14,8 @@ from fedmerit_evaluation.figures.pages import pictures, write_page
 from fedmerit_evaluation.figures.tables import Table, write_tables
 from fedmerit_evaluation.ground_truth.ground_truths import list_preparation_differences
 from fedmerit_evaluation.report import caveats
-from fedmerit_evaluation.report.contributions import agreements, contribution_shares, count_share_seeds
+from fedmerit_evaluation.report.contribution_statements import describe_share
+from fedmerit_evaluation.report.contributions import Agreement, agreements, contribution_shares, count_share_seeds
 from fedmerit_evaluation.report.hospitals import align_local_only, has_ambiguous_baseline, sample_size
 from fedmerit_evaluation.report.one_site_tables import (
     MANY_OTHERS,
@@ -25,9 +26,9 @@ from fedmerit_evaluation.report.one_site_tables import (
     redact_other_sites,
     rounded_others,
 )
-from fedmerit_evaluation.report.phrases import between, percent, points
+from fedmerit_evaluation.report.phrases import interval, percent, points
 from fedmerit_evaluation.report.shared_parts import common_folder, overlay_picture, shared_settings, training_dates
-from fedmerit_evaluation.report.statements import describe_gain, describe_share
+from fedmerit_evaluation.report.statements import describe_gain
 from fedmerit_evaluation.report.summary import Fact
 from fedmerit_evaluation.results.dice import STANDALONE
 from fedmerit_evaluation.results.run_folders import Run, combine_results, open_runs
@@ -46,20 +47,22 @@ def write_site_report(
     *,
     sites: Path | None = None,
     images: bool = True,
-    truth: Path | None = None,
+    ground_truth: Path | None = None,
 ) -> Path:
     """Write one site's own report, with ``<its name>-files/tables`` and ``figures`` beside it.
 
-    Neither the page nor a file beside it holds another site's name, number of images or image, nor numbers from which
-    another site's could be solved: what is said of others is in `fedmerit_evaluation.report.one_site_tables`.
+    Neither the page nor a file beside it holds another site's name, number of images or image, nor numbers that reveal
+    another site's: what is shown of others is in `fedmerit_evaluation.report.one_site_tables`.
 
     Args:
         runs: run folders, on the same task and sites.
         name: of the site.
         out: where to; default ``for-NAME/report.html`` in the run's folder, or in the runs' common parent.
-        sites: the prepared site folder of the site, in a folder of such; default that of the first run, where it is.
+        sites: the prepared site folder of the site, in a folder of such; default that of the first run, if it is on
+            this machine.
         images: whether to show the site's test images. Such a report must not leave the hospital.
-        truth: a folder of trained coalitions of the same sites (`fedmerit value leave-one-out`, `fedmerit value shapley`).
+        ground_truth: a folder of trained coalitions of the same sites (`fedmerit value leave-one-out`, `fedmerit value
+            shapley`).
 
     Returns:
         The path of the HTML file.
@@ -74,8 +77,10 @@ def write_site_report(
     others = len(opened[0].sites) - 1
     results, left_out = redact_other_sites(everything, others)
     own = OwnSite(name, opened, results)
-    agreed = agreements(opened, everything, truth)[0] if truth is not None else []
-    otherwise = list_preparation_differences(truth, [run.site_digests for run in opened]) if truth is not None else []
+    agreed, differences = list[Agreement](), list[str]()
+    if ground_truth is not None:
+        agreed, _ = agreements(opened, everything, ground_truth)
+        differences = list_preparation_differences(ground_truth, [run.site_digests for run in opened])
     default = common_folder(opened) / re.sub(r"[^\w.-]", "_", f"for-{name}") / "report.html"
     out = default if out is None else Path(out)
     files = out.parent / f"{out.stem}-files"
@@ -101,19 +106,19 @@ def write_site_report(
         facts=list(_facts(own)),
         sentences=list(_sentences(own)),
         notes=caveats.list_run_caveats(opened, everything, sites_named=False),
-        caveats=[*caveats.list_case_caveats(results, name), *(f"Ground truth: {note}." for note in otherwise)],
+        caveats=[*caveats.list_case_caveats(results, name), *(f"Ground truth: {note}." for note in differences)],
         tables=shown,
         pictures=pictures(dict(own_figures(own)), files / "figures"),
         overlay=overlay,
         overlay_note=overlay_note,
         settings=settings,
-        differing=Table("own-runs", "What differs between the methods' runs", differing),
+        differing=Table("own-runs", "Settings that differ between the runs", differing),
     )
     return out
 
 
 def _relabelled(runs: Sequence[Run]) -> list[Run]:
-    """Runs told apart by their folder's name get a number instead: a folder may be named after a site."""
+    """Labels with the folder's name get a number instead: a folder may be named after a site."""
     return [
         replace(run, label=run.label.replace(f" [{run.path.name}]", f" [{number}]"))
         for number, run in enumerate(runs, start=1)
@@ -121,7 +126,7 @@ def _relabelled(runs: Sequence[Run]) -> list[Run]:
 
 
 def _settings(run: Run) -> dict[str, Any]:
-    """Of run.json, what names no site and no folder."""
+    """The settings in run.json that name no site and no folder."""
     kept = {name: run.info[name] for name in KEPT if name in run.info}
     return kept | {"network": run.info.get("plan", {}).get("network", {})}
 
@@ -140,30 +145,31 @@ def _facts(own: OwnSite) -> Iterator[Fact]:
     gain, _ = own.of("gain")
     if not gain.empty:
         top = str(gain["mean"].idxmax())
-        name = "Highest gain over training alone" if len(gain) > 1 else "Gain over training alone"
+        name = "Highest gain over local training" if len(gain) > 1 else "Gain over local training"
         yield Fact(name, points(gain["mean"].max()), f"points of Dice, {top}")
 
 
 def _sentences(own: OwnSite) -> Iterator[tuple[str, str]]:
-    """What there is to say of each method, as (method, text)."""
+    """The findings on each method, as (method, text)."""
     (dice, everyone), (gain, _) = own.of("dice"), own.of("gain")
     medians = rounded_others(everyone, own.name)
     shares, seeds = contribution_shares(own.results), count_share_seeds(own.results)
     for method, row in ((str(name), row) for name, row in dice.iterrows()):
         text = f"{own.name}'s test Dice is {percent(row['mean'])}"
         if pd.notna(row["low"]):
-            text += f" (95 % interval {percent(row['low'])} to {percent(row['high'])})"
+            text += f" [95 % CI {percent(row['low'])}, {percent(row['high'])}]"
         if method in medians.index:
             text += f"; the others' median is about {percent(medians['median'][method], decimals=0)}"
         text += "."
         if method != STANDALONE:
-            grounds = sample_size(own.results, own.name, [method, STANDALONE])
+            sample = sample_size(own.results, own.name, [method, STANDALONE])
             change = Estimate(*gain.T[method]) if method in gain.index else Estimate(math.nan)
             if not math.isnan(change.mean):
-                inside = f" ({between(change.low, change.high)})" if not math.isnan(change.low) else ""
-                text += f" Taking part changes it by {points(change.mean)} points{inside}."
-            alone, differing = STANDALONE in dice.index, has_ambiguous_baseline(own.runs)
-            text += f" {describe_gain(change, grounds, tested=True, alone=alone, differing=differing)}"
+                ends = f" [95 % CI {interval(change)}]" if change.has_interval else ""
+                text += f" Gain over local training: {points(change.mean)} points{ends}."
+            ambiguous = has_ambiguous_baseline(own.runs)
+            has_local = STANDALONE in dice.index
+            text += f" {describe_gain(change, sample, tested=True, has_local=has_local, ambiguous=ambiguous)}"
             share = shares.get(method, {}).get(own.name, Estimate(math.nan))
             text += f" {describe_share(share, 1 / (own.others + 1), seeds.get(method, 0))}".rstrip()
         yield method, text

@@ -1,9 +1,7 @@
-"""One hospital among the others: its own numbers, and of the others what tells nobody's.
+"""Tables and figures of one hospital: its own numbers, and of the others only what reveals no single site's.
 
-Of fewer than `MANY_OTHERS` others that is one median, rounded so coarsely that it stands for no single number, and the
-third in which the site's own number lies; of fewer than `MIN_OTHERS` nothing.
-
-Tables and figures of one hospital: its own numbers, and beside them of the others what tells nobody's.
+Of fewer than `MANY_OTHERS` others that is one median, rounded to `ROUND_TO`, and the third of all sites in which the
+site's own number ranks; of fewer than `MIN_OTHERS` others nothing.
 """
 
 import math
@@ -34,10 +32,10 @@ from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.statistics.inference import MIN_SEEDS, ONE_SEED
 from fedmerit_evaluation.statistics.intervals import select_sites
 
-MIN_OTHERS = 3  # sites; of fewer a median is a number of one, or of both
+MIN_OTHERS = 3  # sites; a median of fewer reveals single numbers
 MANY_OTHERS = 8  # from here on quartiles are shown beside the median
-ROUND_TO = 0.05  # what numbers of others are rounded to, where 0 to 1: 5 points of Dice, 5 percent of a whole
-SHARES = ("weight", "contribution", "reputation")  # with one other site, its number is what is left of the whole
+ROUND_TO = 0.05  # numbers of others from 0 to 1 are rounded to this: 5 points of Dice, 5 percent
+SHARES = ("weight", "contribution", "reputation")  # with one other site, the rest is that site's
 
 
 @dataclass(frozen=True)
@@ -63,7 +61,7 @@ class OwnSite:
 
 
 def rounded_others(table: pd.DataFrame, own: str) -> pd.DataFrame:
-    """Rows x ``median``, and the quartiles of `MANY_OTHERS` or more, of the others' numbers from 0 to 1, by `GRAIN`.
+    """Rows x ``median``, and the quartiles of `MANY_OTHERS` or more, of the others' numbers from 0 to 1, rounded.
 
     Without rows in which fewer than `MIN_OTHERS` are known.
 
@@ -86,7 +84,7 @@ def rounded_others(table: pd.DataFrame, own: str) -> pd.DataFrame:
 
 
 def rank_bands(table: pd.DataFrame, own: str, *, lowest_first: bool = False) -> pd.Series:
-    """By row, the third of all sites in which the own number ranks: ``upper third``; no words of too few others.
+    """By row, the third of all sites in which the own number ranks: ``upper third``; a dash with too few others.
 
     Args:
         table: rows x all sites.
@@ -97,22 +95,21 @@ def rank_bands(table: pd.DataFrame, own: str, *, lowest_first: bool = False) -> 
     count = table.notna().sum(axis=1)
     place = (ranks[own] - 0.5) / count
     words = np.select([place < 1 / 3, place < 2 / 3], ["upper third", "middle third"], "lower third")
-    told = pd.Series(words, index=table.index, dtype=object)
-    return told.where((count > MIN_OTHERS) & place.notna(), MISSING)
+    bands = pd.Series(words, index=table.index, dtype=object)
+    return bands.where((count > MIN_OTHERS) & place.notna(), MISSING)
 
 
 def redact_other_sites(results: Results, others: int) -> tuple[Results, list[str]]:
-    """The results without what would tell other sites' numbers, and why each is left out.
+    """The results without what reveals other sites' numbers, and why each is left out.
 
-    Beside a site's own number of images, weights and contributions that are shares of training images would tell how
-    many there are at others. They are known by their proportions: all that are above 0 in a round are the same multiple
-    of the sites' images. With one other site, what is not its own of a whole is the other's.
+    Weights and contributions that are shares of training images, together with a site's own number of images, reveal
+    those of the others (`image_shares` finds them). With one other site, the rest of a whole is that site's.
 
     Args:
         results: of all sites.
         others: how many other sites there are.
     """
-    rows, said = results.rows, []
+    rows, reasons = results.rows, []
     dropped = pd.Series(False, rows.index)
     rounds = pd.MultiIndex.from_frame(rows[["method", "seed", "round"]].astype({"method": str}))
     of_rounds = rows["split"] == ""
@@ -121,14 +118,14 @@ def redact_other_sites(results: Results, others: int) -> tuple[Results, list[str
         found = [(str(method), seed, number) for method, seed, number in same.index[same]]
         dropped |= rounds.isin(found) & (rows["quantity"] == quantity) & of_rounds
     if dropped.any():
-        said.append("those that are shares of training images would tell the numbers of images of other sites")
+        reasons.append("shares of training images would reveal the numbers of images of other sites")
     if others == 1:
         dropped |= rows["quantity"].isin(SHARES) & of_rounds
-        said.append("of two sites, what one does not have of the whole is the other's")
-    return (Results(rows[~dropped]) if dropped.any() else results), said
+        reasons.append("with two sites, the rest of the whole is the other site's")
+    return (Results(rows[~dropped]) if dropped.any() else results), reasons
 
 
-MERIT = {"mean_weight": "Weight, mean [%]", "mean_reputation": "Reputation, mean [own unit]"}
+CONTRIBUTION_COLUMNS = {"mean_weight": "Weight, mean [%]", "mean_reputation": "Reputation, mean [own unit]"}
 SHARE = "Share of contribution [%]"
 
 
@@ -139,24 +136,24 @@ def own_tables(own: OwnSite, agreed: Sequence[Agreement]) -> Iterator[Table]:
 
 
 def _dice(own: OwnSite) -> Iterator[Table]:
-    """Test Dice, surfaces, gain over training alone."""
+    """Test Dice, surface distances, gain over local training."""
     (dice, all_dice), (gain, all_gains) = own.of("dice"), own.of("gain")
     insufficient_data = sample_size(own.results).insufficient_data
     if not dice.empty:
         shown = {"Test Dice [%]": Beside(dice, all_dice, 100.0, rounded=True)}
-        yield _against("own-dice", own, shown, "Test Dice [%], with its 95 % interval", insufficient_data)
+        yield _against("own-dice", own, shown, "Test Dice [%], in brackets the 95 % CI", insufficient_data)
     if surfaces := _surfaces(own):
-        caption = "How far surfaces of prediction and reference lie apart"
+        caption = "Surface distances of prediction and reference"
         yield _against("own-surfaces", own, surfaces, caption, insufficient_data)
     if not gain.empty:
         shown = {"Gain [points]": Beside(gain, all_gains, 100.0)}
-        caption = "Gain in test Dice over training alone [points], with its 95 % interval"
+        caption = "Gain in test Dice over local training [points], in brackets the 95 % CI"
         yield _against("own-gains", own, shown, caption, insufficient_data)
 
 
 def _received_models(own: OwnSite) -> Iterator[Table]:
     rows = own.results.rows
-    for table in received_models(Results(rows[rows["site"] == own.name]), own.name):
+    for table in received_models(rows[rows["site"] == own.name], own.name):
         yield replace(table, name=f"own-{table.name.replace('_', '-')}", frame=table.frame.drop(columns="Site"))
 
 
@@ -171,51 +168,51 @@ def _cases(own: OwnSite) -> Iterator[Table]:
 
 
 def _contributions(own: OwnSite) -> Iterator[Table]:
-    if merit := _merit(own):
+    if columns := _contribution_columns(own):
         few = len({run.seed for run in own.runs}) < MIN_SEEDS
-        caption = "Weights and share of contribution, means over rounds and seeds, of the share with its 95 % interval"
-        yield _against("own-contributions", own, merit, caption, ONE_SEED if few else "")
+        caption = "Weights and share of contribution, means over rounds and seeds; in brackets the 95 % CI over seeds"
+        yield _against("own-contributions", own, columns, caption, ONE_SEED if few else "")
 
 
 def _values(own: OwnSite, agreed: Sequence[Agreement]) -> Iterator[Table]:
-    """What the site is worth by every ground truth."""
+    """The value of the site by every ground truth."""
     if agreed:
-        shown = {f"Value, {one.truth} [points]": _valued(one.values, own.name) for one in agreed}
-        caption = "What the site is worth: points of mean Dice, mean over seeds"
+        shown = {f"Value, {one.reference} [points]": _valued(one.values, own.name) for one in agreed}
+        caption = "Value of the site: points of mean Dice, mean over seeds"
         caption += "".join(f"; {one.sampled}" for one in agreed if one.sampled)
         few = min(len(one.values) for one in agreed) < MIN_SEEDS
         yield _against("own-values", own, shown, caption, ONE_SEED if few else "")
 
 
 def _guard(own: OwnSite) -> Iterator[Table]:
-    """Marks, bounds and suspicions of the site, without what would tell the others' numbers."""
-    marked = flagged_sites.list_flags(own.runs)
-    marked = marked[marked["Site"] == own.name]
-    if not marked.empty:
+    """Flags, bounds and suspicions of the site, without what reveals the others' numbers."""
+    flags = flagged_sites.list_flags(own.runs)
+    flags = flags[flags["Site"] == own.name]
+    if not flags.empty:
         sites = own.runs[0].sites
-        marked = marked.assign(Reason=[_unnamed(str(reason), sites, own.name) for reason in marked["Reason"]])
-        yield Table("own-marks", f"Where {own.name} was flagged or expelled, or its reply rejected", marked)
+        flags = flags.assign(Reason=[_unnamed(str(reason), sites, own.name) for reason in flags["Reason"]])
+        yield Table("own-flags", f"Rounds in which {own.name} was flagged or expelled, or its reply rejected", flags)
     bounds = flagged_sites.bounds_table(own.runs)
     if not bounds.frame.empty and (rows := bounds.frame[bounds.frame["Site"] == own.name]).size:
-        # how far a number was bounded tells the median of the others
+        # the amount reveals the median of the others
         kept = rows.drop(columns="Least [%]").reset_index(drop=True)
-        caption = f"What the guard bounded of {own.name}{flagged_sites.explain_bounds(kept['What'])}"
+        caption = f"What the guard clipped or capped of {own.name}{flagged_sites.explain_bounds(kept['What'])}"
         yield Table("own-bounds", caption, kept)
     suspicions = flagged_sites.list_suspicions(own.runs)[0]
     if not suspicions.frame.empty and (rows := suspicions.frame[suspicions.frame["Site"] == own.name]).size:
-        # a suspicion relates the own number to all sites': with the own one it would tell the sum of the others'
+        # a suspicion relates the own number to all sites': it would reveal the sum of the others'
         kept = rows.drop(columns=["Suspicion, highest", "Threshold"]).reset_index(drop=True)
         yield replace(suspicions, name="own-suspicions", frame=kept)
 
 
 @dataclass(frozen=True)
 class Beside:
-    """A quantity of the site and of all sites, in the same unit."""
+    """A quantity of the site and of all sites, in one unit."""
 
     mine: pd.DataFrame  # methods x mean, low, high
     everyone: pd.DataFrame  # methods x sites
     unit: float = 1.0  # of what is shown
-    rounded: bool = False  # whether it lies between 0 and 1, so that the others' median may be shown, rounded
+    rounded: bool = False  # whether it is between 0 and 1, so the others' rounded median may be shown
     lowest_first: bool = False
 
 
@@ -248,7 +245,7 @@ def _against(name: str, own: OwnSite, columns: dict[str, Beside], caption: str, 
         shown["Rank among all sites"] = words
     if others.notna().any(axis=None):
         shown |= {f"Others, {column}": others[column].reindex(mine.index) for column in others}
-        caption += "; of the others' numbers no more than a median, rounded to 5"
+        caption += "; of the others only the median, rounded to 5"
     return Table(name, caption, **with_intervals(shown, names), decimals=1)
 
 
@@ -259,7 +256,7 @@ def _rounded(table: Table) -> Table:
 
 
 def _unnamed(text: str, sites: Sequence[str], own: str) -> str:
-    """A text without the names of other sites, where they are words of their own and no part of a longer name."""
+    """A text without the names of other sites, if they are whole words and no part of a longer name."""
     names = "|".join(re.escape(site) for site in sorted(sites, key=len, reverse=True))
     return re.sub(rf"(?<!\w)(?:{names})(?!\w)", lambda found: own if found[0] == own else "another site", text)
 
@@ -285,12 +282,12 @@ def _method_by_site(column: pd.Series) -> pd.DataFrame:
     return table.set_axis(table.index.astype(str), axis=0)
 
 
-def _merit(own: OwnSite) -> dict[str, Beside]:
+def _contribution_columns(own: OwnSite) -> dict[str, Beside]:
     """Weights and reputations, means over rounds and seeds, and shares of contribution."""
-    merit = own.results.rounds.contributions
+    table_of_all = own.results.rounds.contributions
     found: dict[str, Beside] = {}
-    for column, heading in MERIT.items():
-        table = _method_by_site(merit[column]) if column in merit else pd.DataFrame()
+    for column, heading in CONTRIBUTION_COLUMNS.items():
+        table = _method_by_site(table_of_all[column]) if column in table_of_all else pd.DataFrame()
         if own.name in table:
             found[heading] = _beside(table, own.name, unit=100.0 if "[%]" in heading else 1.0)
     shares = {method: sites for method, sites in contribution_shares(own.results).items() if own.name in sites}
@@ -315,7 +312,7 @@ def own_figures(own: OwnSite) -> Iterator[tuple[str, Drawing]]:
         cases = {method: rows[rows.index.get_level_values("method") == method] for method in dice.index}
         others = rounded_others(everyone, own.name)
         medians = others["median"] if "median" in others else pd.Series(dtype=float)
-        beside = "; beside it the median of the others" if len(medians) else ""
+        beside = "; and the median of the others" if len(medians) else ""
         text = f"Test Dice of {own.name} per method, each dot one of its cases{beside}."
         drawn = dots_and_bars.own_dice(dice["mean"], cases, medians, own.name)
         yield "own-dice", Drawing(text, drawn, alt_texts.describe_own_figure(own.name, dice["mean"]))

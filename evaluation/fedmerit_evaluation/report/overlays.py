@@ -59,7 +59,7 @@ def chosen_cases(dice: pd.Series) -> dict[str, str]:
 
 
 def largest_slice(reference: NDArray[Any], prediction: NDArray[Any]) -> int:
-    """The slice with the largest reference, or the largest prediction where the reference is empty.
+    """The slice with the largest reference, or the largest prediction if the reference is empty.
 
     Args:
         reference: (slices, labels, h, w), and ``prediction`` alike.
@@ -72,13 +72,12 @@ def overlays(runs: Sequence[Run], sites: Path, only: str | None = None) -> list[
     """Overlays of each method's first seed, all methods on the same cases: those chosen by the first run's Dice.
 
     Args:
-        runs: tested ones, with models.
-        sites: folder of site folders. Of the run's sites those that are here, and were tested, are shown: a hospital
-            has its own.
+        runs: tested, with models.
+        sites: folder of site folders; the run's sites that are in it and were tested are shown.
         only: one site to show; None: all.
 
     Raises:
-        BadInput: none of the sites is here, it was prepared otherwise, or the models are missing.
+        BadInput: none of the sites is here, one was prepared differently, or the models are missing.
     """
     folders = {site.name: site for site in open_sites(sites)}
     wanted = [only] if only is not None else runs[0].sites
@@ -95,7 +94,7 @@ def overlays(runs: Sequence[Run], sites: Path, only: str | None = None) -> list[
     for run in first.values():
         known = {name: folders[name].digest for name in here}
         if other := [name for name in here if run.site_digests.get(name, known[name]) != known[name]]:
-            raise BadInput(f"{sites}: {join_words(other)} prepared otherwise than for {run.path}; name its own sites")
+            raise BadInput(f"{sites}: {join_words(other)} prepared differently than for {run.path}; name its own sites")
     chosen = {name: _chosen(runs[0], folders[name]) for name in here}
     return [
         overlay
@@ -108,7 +107,7 @@ def overlays(runs: Sequence[Run], sites: Path, only: str | None = None) -> list[
 
 
 def without_blanks(shown: Sequence[Overlay]) -> list[Overlay]:
-    """Of every site as many cases as the site with the fewest has, of several methods two at most.
+    """As many cases of every site as the site with the fewest has; with several methods at most two.
 
     One is the worst, two are the best and the worst.
     """
@@ -119,9 +118,9 @@ def without_blanks(shown: Sequence[Overlay]) -> list[Overlay]:
 
 
 def describe_cases(shown: Sequence[Overlay]) -> str:
-    """Which of a site's cases are there, in words."""
-    there = {one.which for one in shown}
-    return join_words([which for which in WHICH if which in there])
+    """The kinds of cases shown, in words."""
+    found = {one.which for one in shown}
+    return join_words([which for which in WHICH if which in found])
 
 
 def draw(shown: Sequence[Overlay]) -> Figure:

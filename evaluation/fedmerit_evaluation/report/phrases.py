@@ -1,11 +1,9 @@
-"""Numbers and lists as a sentence says them.
-
-The sentences of a report on who is suspected: by the server, the guard, or detectors of free riders.
-"""
+"""Numbers and lists as words, and the sentences on sites that the server, the guard or free-rider detectors flag."""
 
 from collections.abc import Mapping, Sequence
 
 from fedmerit_evaluation.figures.tables import MINUS
+from fedmerit_evaluation.statistics.inference import Estimate
 
 
 def join_words(words: Sequence[str]) -> str:
@@ -23,14 +21,9 @@ def points(fraction: float) -> str:
     return f"{100 * fraction:+z.1f}".replace("-", MINUS)
 
 
-def between(low: float, high: float) -> str:
-    """``−0.3 to +1.5``, points of Dice."""
-    return f"{points(low)} to {points(high)}"
-
-
-def resampling_units(seeds: int) -> str:
-    """What intervals of Dice are over, by the number of seeds: of one, nothing is known of others."""
-    return "cases and seeds" if seeds > 1 else "cases, of one seed alone"
+def interval(estimate: Estimate) -> str:
+    """``−0.3, +1.5``, points of Dice: the ends of a confidence interval."""
+    return f"{points(estimate.low)}, {points(estimate.high)}"
 
 
 def correlation(value: float) -> str:
@@ -38,8 +31,13 @@ def correlation(value: float) -> str:
     return f"{value:+z.2f}".replace("-", MINUS)
 
 
+def resampling_units(seeds: int) -> str:
+    """What confidence intervals of Dice are over; of one seed, nothing is known of other seeds."""
+    return "cases and seeds" if seeds > 1 else "cases (one seed)"
+
+
 def describe_flags(flagged: Sequence[str], rejected: Sequence[str]) -> str:
-    """Whom the server flagged, or who had no usable reply in a round: it may have been away."""
+    """The sites that the server flagged, and those without a usable reply in a round; they may have been offline."""
     parts = [
         f"{join_words(sites)} {what} in at least one round"
         for sites, what in ((flagged, "flagged"), (rejected, "with a reply missing or rejected"))
@@ -51,60 +49,55 @@ def describe_flags(flagged: Sequence[str], rejected: Sequence[str]) -> str:
 
 
 def describe_indicators(kinds: Sequence[str]) -> str:
-    """``, by signs of length and direction``; nothing where it is not known by which."""
-    return f", by signs of {join_words(list(kinds))}" if kinds else ""
+    """``, by indicators of length and direction``; "" if the ledger names none."""
+    return f", by indicators of {join_words(list(kinds))}" if kinds else ""
 
 
 def describe_verdict(what: str, rounds: str, kinds: Sequence[str], lifted: int | None) -> str:
     """One verdict of the guard: what follows the hospital's name.
 
     Args:
-        what: it did: accused, withheld, excluded.
-        rounds: in which it stood, in words.
-        kinds: of signs that it was found by.
-        lifted: the round without it; None: it stands.
+        what: its effect: detected, withheld, excluded.
+        rounds: in which it was in force, in words.
+        kinds: of its indicators.
+        lifted: the first round without it; None: it is in force.
     """
-    did = "contribution, weight and reward withheld" if what == "withheld" else what
-    shown = "; nothing was withheld" if what == "accused" else ""
-    end = "" if lifted is None else f"; lifted in round {lifted}" + ("" if shown else ", and paid again")
-    return f"{did} {rounds}{describe_indicators(kinds)}{shown}{end}"
+    effect = "contribution, weight and reward withheld" if what == "withheld" else what
+    shown = "; nothing was withheld" if what == "detected" else ""
+    end = "" if lifted is None else f"; lifted in round {lifted}" + ("" if shown else ", and rewarded again")
+    return f"{effect} {rounds}{describe_indicators(kinds)}{shown}{end}"
 
 
 def describe_verdicts(found: Mapping[str, Sequence[str]]) -> str:
-    """Whom the guard judged in runs that were guarded, by hospital what `describe_verdict` says of it."""
+    """The free riders that the guard detected in guarded runs: by hospital, its `describe_verdict`."""
     if not found:
-        return "The guard judged no hospital: no verdict stood in any round."
-    return f"The guard's verdicts: {'; '.join(f'{site}: {join_words(list(said))}' for site, said in found.items())}."
+        return "The guard detected no free rider in any round."
+    verdicts = "; ".join(f"{site}: {join_words(list(words))}" for site, words in found.items())
+    return f"Free riders that the guard detected: {verdicts}."
 
 
 def describe_suspicions(suspected: Mapping[str, Sequence[str]]) -> str:
-    """Whom the detectors of free riders suspect, by detector; nothing where nobody is."""
+    """The sites that free-rider detectors flag, by detector; "" if none does."""
     if not suspected:
         return ""
-    told = "; ".join(f"{name} ({', '.join(sites)})" for name, sites in suspected.items())
-    return f"Detectors of free riders suspect: {told}. They suspect honest hospitals, too."
+    flagged = "; ".join(f"{name} ({', '.join(sites)})" for name, sites in suspected.items())
+    return f"Free-rider detectors flag: {flagged}. They flag honest hospitals, too (false positives)."
 
 
 def describe_simulated_attacks(
-    run: str, planted: Mapping[str, str], told_by: Mapping[str, Sequence[str]], honest: Sequence[str]
+    run: str, attacks: Mapping[str, str], detectors: Mapping[str, Sequence[str]], honest: Sequence[str]
 ) -> str:
-    """Whether the attackers that a run was given were told.
+    """Which simulated attackers of a run were flagged.
 
     Args:
-        run: what it is called.
-        planted: by hospital, its attack.
-        told_by: by hospital among them, the detectors that flag it.
+        run: its label.
+        attacks: by hospital, its attack.
+        detectors: by hospital, the detectors that flag it.
         honest: other hospitals of the run that some detector flags.
     """
     parts = []
-    for site, attack in planted.items():
-        names = told_by.get(site, ())
-        parts.append(
-            f"{site} ({attack}) was flagged by {join_words(names)}" if names else f"nothing flagged {site} ({attack})"
-        )
-    also = (
-        f"Honest, and flagged by some detector as well: {', '.join(honest)}."
-        if honest
-        else "No honest one was flagged."
-    )
-    return f"{run} was made with attackers in it: {join_words(parts)}. {also}"
+    for site, attack in attacks.items():
+        names = detectors.get(site, ())
+        parts.append(f"{site} ({attack}) was {f'flagged by {join_words(names)}' if names else 'not flagged'}")
+    also = f"False positives: {', '.join(honest)}." if honest else "No false positive."
+    return f"{run}, simulated attacks: {join_words(parts)}. {also}"

@@ -1,7 +1,4 @@
-"""What both reports are made of: settings, overlays, columns with intervals, and which quantities are shown.
-
-Tables of the models beside the final ones: those of the best round, and those that sites take home.
-"""
+"""Parts of both reports: settings, overlays, columns with intervals, quantities shown, tables of other models."""
 
 import json
 import math
@@ -22,16 +19,19 @@ from fedmerit_evaluation.results.dice import OWN, RUN, SURFACES, Dice
 from fedmerit_evaluation.results.run_folders import Run
 from fedmerit_evaluation.results.views import Results
 
-FOLDERS = ("sites_folder", "server_sites")  # of run.json, places on one machine
-DIGESTS = ("site_digests", "server_digests")  # of run.json, what nobody reads
-SINGLE_RUN_SETTINGS = ("run", "method", "command", "started")  # of run.json, what is in no table of several runs
+FOLDERS = ("sites_folder", "server_sites")  # of run.json: places on one machine
+DIGESTS = ("site_digests", "server_digests")  # of run.json: not shown
+SINGLE_RUN_SETTINGS = ("run", "method", "command", "started")  # of run.json: not in the table of settings that differ
 ROUNDS = {
     "weight": ("weights", "Aggregation weight of each site over the rounds, in percent of the whole."),
     "contribution": (
         "contributions",
         "Contribution of each site as the method estimates it, round by round, in the method's own unit.",
     ),
-    "reputation": ("reputation", "Reputation: contribution remembered over rounds, in the method's own unit."),
+    "reputation": (
+        "reputation",
+        "Reputation of each site: running average of its contribution, in its own unit.",
+    ),
 }
 
 
@@ -44,7 +44,7 @@ def common_folder(runs: Sequence[Run]) -> Path:
 
 
 def remove_tables(page: Path) -> None:
-    """Remove the tables that an earlier report, which stands where ``page`` will, links in ``tables`` beside it."""
+    """Remove the tables in ``tables`` beside ``page`` that an earlier report in its place links to."""
     earlier = page.read_text(encoding="utf-8", errors="replace") if page.is_file() else ""
     for name in re.findall(r'href="tables/([\w.+-]+)\.csv"', earlier):
         for ending in ("csv", "tex"):
@@ -67,7 +67,7 @@ def shared_settings(runs: Sequence[Run], shown: Sequence[Mapping[str, Any]]) -> 
 
 
 def _flat(info: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """Settings by name, without digests, those that say nothing and the folders of this machine."""
+    """Settings by name, without digests, empty settings and folders of this machine."""
     found: dict[str, str] = {}
     for name, value in info.items():
         if name in DIGESTS:
@@ -90,13 +90,13 @@ def _without_folder(text: str) -> str:
 
 
 def training_dates(runs: Sequence[Run]) -> str:
-    """The days on which the runs were begun: ``2026-01-02``, or the first and the last."""
+    """The days on which the runs were started: ``2026-01-02``, or the first and the last."""
     days = sorted({str(run.info["started"])[:10] for run in runs if run.info.get("started")})
     return " to ".join(dict.fromkeys((days[0], days[-1]))) if days else "at a time not recorded"
 
 
 def shared_quantities(results: Results) -> dict[str, list[str]]:
-    """The quantities of rounds that are recorded, each with those that are the very same numbers."""
+    """The recorded quantities of rounds, each with those that are the same numbers."""
     seen: dict[str, list[str]] = {}
     for quantity in ROUNDS:
         rounds = results.rounds.of(quantity)
@@ -113,7 +113,7 @@ def shared_quantities(results: Results) -> dict[str, list[str]]:
 def overlay_picture(
     runs: Sequence[Run], sites: Path | None, file: Path, *, images: bool, only: str | None = None
 ) -> tuple[SavedFigure | None, str]:
-    """The overlays of runs, or why there are none; an older file is removed where there are none.
+    """The overlays of runs, or why there are none; an older file is then removed.
 
     Raises:
         BadInput: ``sites`` is given and cannot be shown.
@@ -151,7 +151,7 @@ def surface_columns(table: pd.DataFrame) -> dict[str, pd.Series]:
 
 
 def averaged(table: pd.DataFrame) -> pd.DataFrame:
-    """Mean over seeds: ``(method, site)`` x columns; counts stay whole where they are the same in all."""
+    """Mean over seeds: ``(method, site)`` x columns; counts stay whole if they are the same in all."""
     mean = table.groupby(level=["method", "site"], observed=True).mean()
     whole = [name for name in table.select_dtypes("integer") if (mean[name] % 1 == 0).all()]
     return mean.astype(dict.fromkeys(whole, int))
@@ -180,52 +180,52 @@ def with_intervals(columns: Mapping[str, pd.DataFrame | pd.Series], names: Mappi
 
 
 BEST = "testing_best"
-RECEIVED = {"Given": "given", "Alone": "local_only", "Takes home": "selected"}  # by the ends of the splits' names
+RECEIVED = {"Received": "given", "Local": "local_only", "Final": "selected"}  # by the ends of the splits' names
 DICE = HEADINGS["dice"]
 
 
 def other_models(results: Results) -> list[Table]:
-    """Those that the results can fill: ``best_round``, ``taken_home`` and ``taken_home_surfaces``."""
-    return [*_best_round(results), *received_models(results)]
+    """Those that the results can fill: ``best_round``, ``final_models`` and ``final_models_surfaces``."""
+    return [*_best_round(results), *received_models(results.rows)]
 
 
 def _best_round(results: Results) -> list[Table]:
-    """A row per run; where the last round was the best, it is both."""
-    best = _by_site(results, BEST)
+    """A row per run; if the last round was the best, it is both."""
+    best = _by_site(results.rows, BEST)
     if best.empty:
         return []
     rows = results.rows[(results.rows["split"] == BEST) & (results.rows["quantity"] == "dice")]
     chosen = rows.groupby(RUN, observed=True)["round"].first()
-    last, best = (table.groupby(level=RUN, observed=True).mean() for table in (_by_site(results, OWN), best))
+    last, best = (table.groupby(level=RUN, observed=True).mean() for table in (_by_site(results.rows, OWN), best))
     both = {"Last round": last, "Best round": best.reindex(last.index).fillna(last)}
     shown = {f"{when}, {name}": table[name] for name in best if name in last for when, table in both.items()}
     frame = pd.DataFrame(shown | {"Round": chosen.reindex(last.index)})
     frame = frame.reset_index().rename(columns={"method": "Method", "seed": "Seed"}).astype({"Method": str})
     caption = (
-        "The models of the round that validation patients liked best, beside the last, on test patients; mean over "
-        "sites. Everything else here is of the last round: on few validation patients the best round is partly chance"
+        "Models of the round with the best validation Dice, compared with the last round, on test patients; mean over "
+        "sites. All other tables are of the last round: with few validation patients the best round is partly chance"
     )
     return [Table("best_round", caption, frame, decimals=1)]
 
 
-def received_models(results: Results, whom: str = "each hospital") -> list[Table]:
-    """``taken_home`` and ``taken_home_surfaces``, where there are any: a row per method and site, mean over seeds."""
-    tested = {name: _by_site(results, f"testing_{end}") for name, end in RECEIVED.items()}
-    if tested["Takes home"].empty:
+def received_models(rows: pd.DataFrame, whom: str = "each hospital") -> list[Table]:
+    """``final_models`` and ``final_models_surfaces`` of final model selection, by method and site."""
+    tested = {name: _by_site(rows, f"testing_{end}") for name, end in RECEIVED.items()}
+    if tested["Final"].empty:
         return []
-    validated = {name: _by_site(results, f"validation_{end}") for name, end in RECEIVED.items()}
+    validated = {name: _by_site(rows, f"validation_{end}") for name, end in RECEIVED.items()}
     dice = {f"{name}, {DICE}": table[DICE] for name, table in tested.items() if DICE in table}
     dice |= {f"{name}, validation {DICE}": table[DICE] for name, table in validated.items() if DICE in table}
-    surfaces = {f"{name}, {other}": tested[name][other] for other in tested["Takes home"] if other != DICE
+    surfaces = {f"{name}, {other}": tested[name][other] for other in tested["Final"] if other != DICE
                 for name in tested if other in tested[name]}  # fmt: skip
     caption = (
-        f"What {whom} takes home (final_model=selected): the model it was given, what it trains alone by the same "
-        "recipe, and the best for its own validation patients of these and of the first fine-tuned there"
+        f"Final model selection (final_model=selected): the model that {whom} received, its local-only model, and the "
+        "final one: the best on its validation patients of these two and of the received model fine-tuned locally"
     )
-    found = [_site_table("taken_home", caption, dice)]
+    found = [_site_table("final_models", caption, dice)]
     if surfaces:
-        caption = f"How far surfaces of prediction and reference lie apart by what {whom} takes home"
-        found.append(_site_table("taken_home_surfaces", caption, surfaces))
+        caption = f"Surface distances of prediction and reference with the models of {whom}"
+        found.append(_site_table("final_models_surfaces", caption, surfaces))
     return found
 
 
@@ -235,9 +235,9 @@ def _site_table(name: str, caption: str, columns: dict[str, pd.Series]) -> Table
     return Table(name, caption, frame, decimals=1)
 
 
-def _by_site(results: Results, split: str) -> pd.DataFrame:
+def _by_site(rows: pd.DataFrame, split: str) -> pd.DataFrame:
     """``(method, seed, site)`` x Dice and surfaces by heading: the mean over cases of the mean over labels."""
-    dice = Dice(results.rows, split)
+    dice = Dice(rows, split)
     if dice.rows.empty:
         return pd.DataFrame()
     return pd.DataFrame({DICE: 100 * dice.sites["dice"], **surface_columns(dice.sites)})

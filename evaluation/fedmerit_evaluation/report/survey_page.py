@@ -1,4 +1,4 @@
-"""What sites say of their images before training: a page, tables, a figure of intensities."""
+"""The survey of the sites' images before training: a page, tables, a figure of intensities."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from fedmerit_evaluation.figures.pages import Drawing, pictures, write_page
 from fedmerit_evaluation.figures.tables import MINUS, Table, print_table, write_tables
 
 ALL_SITES = "all sites"
-HIDDEN = "\N{LESS-THAN SIGN}"  # before the floor, in the place of a 0
+HIDDEN = "\N{LESS-THAN SIGN}"  # before the floor, instead of a 0
 
 
 def write_survey(survey: Survey, out: Path, console: Console) -> Path:
@@ -25,7 +25,7 @@ def write_survey(survey: Survey, out: Path, console: Console) -> Path:
     Returns:
         The page.
     """
-    shown = [name for name in _names(survey) if _told(survey, name)]
+    shown = [name for name in _names(survey) if _is_shown(survey, name)]
     tables = [sites_table(survey), *(survey_table(survey, name) for name in shown if not is_intensity(name))]
     for table in tables:
         print_table(table, console)
@@ -88,7 +88,7 @@ def bin_name(quantity: Quantity, place: int) -> str:
 
 
 def long_table(survey: Survey) -> pd.DataFrame:
-    """A row per site, quantity and bin; a 0 stands for a bin that is empty or below the floor."""
+    """A row per site, quantity and bin; 0: the bin is empty or below the floor."""
     rows = [
         (site, name, quantity.unit, low, high, patients, voxels)
         for site, one in survey.sites.items()
@@ -107,7 +107,7 @@ def long_table(survey: Survey) -> pd.DataFrame:
 
 
 def intensities(survey: Survey, name: str) -> Figure:
-    """Share of a site's voxels in each bin, of those bins that are shown: a line per site."""
+    """Share of a site's voxels in each bin that is shown: a line per site."""
     edges, names = np.array(find_quantity(name).edges), list(survey.sites)
     with style.context(STYLE):
         figure, (panel,) = panels(1)
@@ -127,19 +127,17 @@ def intensities(survey: Survey, name: str) -> Figure:
 
 
 def _names(survey: Survey) -> list[str]:
-    """Of the quantities that any site told."""
+    """The quantities that any site reported."""
     return list(dict.fromkeys(name for one in survey.sites.values() for name in one.tallies))
 
 
-def _told(survey: Survey, name: str) -> bool:
+def _is_shown(survey: Survey, name: str) -> bool:
     """Whether any site shows a bin of a quantity."""
     return any(any(one.tallies[name].patients) for one in survey.sites.values() if name in one.tallies)
 
 
 def _hidden(survey: Survey, name: str) -> str:
-    return (
-        f"{find_quantity(name).title}: no bin has {survey.floor} patients or more at any site, so that none is shown."
-    )
+    return f"{find_quantity(name).title}: no bin has {survey.floor} patients or more at any site: none is shown."
 
 
 def _caption(survey: Survey, name: str) -> str:

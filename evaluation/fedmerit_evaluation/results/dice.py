@@ -1,4 +1,4 @@
-"""Test Dice of runs, HD95 and NSD beside it, from the rows of one split: views that are computed once.
+"""Test Dice, HD95 and NSD of runs, from the rows of one split: views that are computed once.
 
 Dice and NSD are fractions here.
 """
@@ -13,10 +13,10 @@ from fedmerit_evaluation.statistics import intervals
 
 RUN = ["method", "seed"]
 SITE = [*RUN, "site"]
-STANDALONE = "standalone"  # the method under which every site trains alone
+STANDALONE = "standalone"  # the method of local training
 POOLED = "pooled"  # the method that trains on all sites' images in one place
-SURFACES = ("hd95", "nsd", "hd95_px", "nsd_px")  # quantities; runs of earlier versions have none of them
-MIN_CASES_TO_RESAMPLE = 3  # test cases of a site in a run; of one or two there is no interval
+SURFACES = ("hd95", "nsd", "hd95_px", "nsd_px")  # quantities, where they are recorded
+MIN_CASES_TO_RESAMPLE = 3  # test cases of a site in a run; with fewer there is no CI
 OWN, UNION = "testing", "union"  # a site's own test cases; those of every site, for the model it ends with
 VALIDATION = "validation"  # a site's own, in every round and after the last
 
@@ -38,12 +38,12 @@ class Dice:
 
     @cached_property
     def label_cases(self) -> pd.DataFrame:
-        """Of every case: ``(method, seed, site, case)`` x labels; NaN where reference and prediction are both empty."""
+        """Of every case: ``(method, seed, site, case)`` x labels; NaN: reference and prediction are both empty."""
         return _by_label(self.rows)
 
     @cached_property
     def surface_cases(self) -> dict[str, pd.DataFrame]:
-        """As `label_cases`, of each of `SURFACES` that was recorded."""
+        """As `label_cases`, for each of the recorded `SURFACES`."""
         recorded = {name: self._rows(name) for name in SURFACES}
         return {name: _by_label(rows) for name, rows in recorded.items() if not rows.empty}
 
@@ -71,7 +71,7 @@ class Dice:
 
         Args:
             site: at which; None: at all.
-            methods: that are compared, as far as they were tested; None: all.
+            methods: that are compared, those that were tested; None: all.
         """
         first: dict[int, object] = {}
         return {
@@ -84,7 +84,7 @@ class Dice:
 
     @cached_property
     def unpaired_with_local_only(self) -> set[tuple[str, str]]:
-        """``(method, site)`` that share no case with training alone in a seed that both have: no gain is known."""
+        """``(method, site)`` that share no case with local training in a common seed: no gain is known."""
         return {
             (method, site)
             for (method, seed), at in self.tested.items()
@@ -97,7 +97,7 @@ class Dice:
         """Per site: ``(method, seed, site)`` x ``dice, lowest, cases, both_empty``, and surfaces where recorded.
 
         ``dice`` is the mean over cases of the mean over labels, ``lowest`` the site's lowest case, ``cases`` their
-        number, ``both_empty`` how many case-and-label pairs were left out since reference and prediction are empty.
+        number, ``both_empty`` the number of case-and-label pairs left out since reference and prediction are empty.
         `SURFACES` are means as ``dice`` is; ``one_empty`` counts the pairs that have no HD95 since only one of the two
         is empty, which NSD counts as 0.
         """
@@ -118,12 +118,12 @@ class Dice:
 
     @cached_property
     def label_surfaces(self) -> dict[str, pd.DataFrame]:
-        """As `labels`, of each of `SURFACES` that was recorded."""
+        """As `labels`, for each of the recorded `SURFACES`."""
         return {name: cases.groupby(level=SITE).mean() for name, cases in self.surface_cases.items()}
 
     @cached_property
     def by_site(self) -> pd.DataFrame:
-        """Of each run on each site: ``(method, seed)`` x sites; NaN for sites that have none."""
+        """Of each run on each site: ``(method, seed)`` x sites; NaN: none."""
         return self.sites["dice"].unstack("site").reindex(columns=sorted(self.results["site"].unique()))
 
     @cached_property
@@ -138,9 +138,9 @@ class Dice:
 
     @cached_property
     def gains(self) -> pd.DataFrame:
-        """What collaboration gave: Dice minus that of training alone, methods x sites, mean over common seeds.
+        """Gain: Dice minus that of local training, methods x sites, mean over common seeds.
 
-        Empty where no run trains alone; NaN where it was tested on other cases (`unpaired_with_local_only`).
+        Empty without local training; NaN if that was tested on other cases (`unpaired_with_local_only`).
         """
         return self._gains_over_local_only(self.by_site)
 
@@ -157,7 +157,8 @@ class Dice:
     def intervals(self) -> pd.DataFrame:
         """`fedmerit_evaluation.statistics.intervals.of_dice`, of methods by rank of their means over seeds.
 
-        None of a site with fewer than `MIN_CASES_TO_RESAMPLE` cases in a run, nor of all where there is such a site.
+        Without CIs of a site with fewer than `MIN_CASES_TO_RESAMPLE` cases in a run, and then also without those over
+        all sites.
         """
         if self.rows.empty:
             return intervals.NONE
@@ -168,7 +169,7 @@ class Dice:
         return _without_gains(table, self.unpaired_with_local_only)
 
     def _gains_over_local_only(self, by_site: pd.DataFrame) -> pd.DataFrame:
-        """Of runs x sites: methods x sites, what they have above `ALONE`, mean over common seeds."""
+        """Of runs x sites: methods x sites, their gain over `STANDALONE`, mean over common seeds."""
         if STANDALONE not in by_site.index.get_level_values("method"):
             return by_site.iloc[:0].droplevel("seed")
         others = by_site.drop(index=STANDALONE, level="method")
@@ -178,7 +179,7 @@ class Dice:
 
 
 def _without_gains(table: pd.DataFrame, unlike: set[tuple[str, str]]) -> pd.DataFrame:
-    """Of `intervals.of_dice`, no gain of these ``(method, site)``, nor mean gain of these methods."""
+    """Of `intervals.dice_intervals`, no gain of these ``(method, site)``, nor mean gain of these methods."""
     gone = [
         (statistic == "gain" and (method, of) in unlike)
         or (statistic == "mean_gain" and any(method == one for one, _ in unlike))
@@ -206,10 +207,9 @@ class UnionDice(Dice):
 
     @cached_property
     def complete(self) -> pd.Series:
-        """Per site whose model it is: ``(method, seed, site)``; NaN where a site did not test it.
+        """Per site whose model it is: ``(method, seed, site)``; NaN: a site did not test it.
 
-        The mean over all cases of the mean over labels. Without the cases of a site they are not those of the union.
-        Empty where there are no rows.
+        The mean over all cases of the mean over labels. Empty without rows.
         """
         if self.rows.empty:
             return pd.Series(dtype=float)
@@ -218,7 +218,7 @@ class UnionDice(Dice):
 
     @cached_property
     def cross_site(self) -> dict[str, pd.DataFrame]:
-        """Of every site's own final model at every site, Dice and `SURFACES` as far as they were recorded, by name.
+        """Of every site's own final model at every site, Dice and the recorded `SURFACES`, by name.
 
         Each ``(method, seed, site)``, whose model, x where tested. Methods with one model for all are left out: their
         rows would all be the same.

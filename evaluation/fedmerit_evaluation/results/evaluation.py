@@ -1,10 +1,7 @@
-"""The final models of a run: one global model, or one per site; a site from which it was withheld has its own.
+"""The final models of a run, and their evaluation on site folders, also on sites that took no part.
 
-Metrics that others bring, by the entry points ``fedmerit.metrics``: of masks, where the images are.
-
-They are computed by `fedmerit evaluate`; no site sends them in a run.
-
-Dice, HD95 and NSD of a finished run's final models on site folders, also on sites that took no part.
+A run has one global model, or one per site; sites that received none have their own. Further metrics come as plugins,
+by the entry points ``fedmerit.metrics``; `fedmerit evaluate` computes them where the images are.
 """
 
 import copy
@@ -38,29 +35,29 @@ from fedmerit_evaluation.results.run_folders import open_run
 
 
 def model_folder(run: Path) -> Path:
-    """Where a run keeps its final models; `BadInput` where there is none."""
+    """The folder of a run's final models; `BadInput` if there is none."""
     folder = Path(run) / "models"
     names = sorted(path.stem for path in folder.glob("*.pt"))
     if not names and HE in read_run(run).get("privacy", []):
         raise BadInput(
-            f"{run}: the run was encrypted, its model is at the sites; take models/ from a site's run folder"
+            f"{run}: the run was encrypted, so only the sites have its model; take models/ from a site's run folder"
         )
     if not names:
         raise BadInput(
-            f"{folder}: no model in it; let the run finish, or go on with it by `fedmerit run --resume --out {run}`"
+            f"{folder}: no model in it; let the run finish, or resume it with `fedmerit run --resume --out {run}`"
         )
     return folder
 
 
 def final_model(run: Path, site: str | None = None) -> Path:
-    """The file of a final model: the global one or the only one, else that of ``site``, or what that took home.
+    """The file of a final model: the global one or the only one, else that of ``site``, or the one selected for it.
 
     Raises:
         BadInput: there is none, or one for each site and ``site`` is none of these.
     """
-    taken_home = Path(run) / "models" / "selected" / f"{site}.pt"  # by --final-model selected
-    if site is not None and taken_home.is_file():
-        return taken_home
+    selected = Path(run) / "models" / "selected" / f"{site}.pt"  # by --final-model selected
+    if site is not None and selected.is_file():
+        return selected
     files = {path.stem: path for path in sorted(model_folder(run).glob("*.pt"))}
     shared = "global" if "global" in files else next(iter(files))
     if site is None and ("global" in files or len(files) == 1):
@@ -72,10 +69,10 @@ def final_model(run: Path, site: str | None = None) -> Path:
 
 
 def final_models(run: Path) -> Callable[[SiteFolder], nn.Module]:
-    """What gives each site folder its final model: the global one, the only one, or the site's own.
+    """A function from a site folder to its final model: the global one, the only one, or the site's own.
 
     Raises:
-        BadInput: the run has no models; or, from the function returned, none fits the site.
+        BadInput: the run has no models; or, from the returned function, none fits the site.
     """
     folder = model_folder(run)
     names = sorted(path.stem for path in folder.glob("*.pt"))
@@ -108,26 +105,23 @@ def final_models(run: Path) -> Callable[[SiteFolder], nn.Module]:
 
 
 def list_preparation_differences(run: Path, sites: Path) -> list[str]:
-    """A text for each way in which site folders were prepared unlike the images that the run's models were trained on.
-
-    None of what model.json or a site.json does not say, as those of earlier versions.
-    """
-    _, said = read_description(model_folder(run))
-    trained = said.to_dict() if said else {}
-    unlike: dict[tuple[str, str], list[str]] = defaultdict(list)
+    """A text for each difference in preparation between site folders and the images that a run was trained on."""
+    _, preprocessing = read_description(model_folder(run))
+    trained = preprocessing.to_dict() if preprocessing else {}
+    differing: dict[tuple[str, str], list[str]] = defaultdict(list)
     for site in open_sites(sites):
         own = {**site.info, "size": list(site.image_size)}
         for name in (field.name for field in fields(Preprocessing)):
             if name in own and name in trained and own[name] != trained[name]:
-                unlike[name, json.dumps(own[name])].append(site.name)
+                differing[name, json.dumps(own[name])].append(site.name)
     return [
         f"site {', '.join(names)}: prepared with {field} {own}, but {run} was trained with {json.dumps(trained[field])}"
-        for (field, own), names in unlike.items()
+        for (field, own), names in differing.items()
     ]
 
 
 Mask = NDArray[np.bool_]  # (slices, height, width)
-# of prediction, reference, and the mm between slices, rows and columns (None: not known); None: not defined
+# of prediction, reference, and spacing of slices, rows and columns in mm (None: not known); None: undefined
 Metric = Callable[[Mask, Mask, tuple[float, float, float] | None], float | None]
 
 METRICS: Catalogue[Metric] = Catalogue("metrics", {}, callable, "a function of prediction, reference and spacing")
@@ -145,7 +139,7 @@ def compute_metrics(
 
 
 DIGITS = 8  # of the digest of sites
-ESTIMATED = "-estimated"  # ends the names of tables of statistics that each site estimated
+ESTIMATED = "-estimated"  # suffix of tables with BatchNorm statistics that each site estimated
 
 
 def evaluate(
@@ -162,11 +156,11 @@ def evaluate(
         run: a finished run folder.
         sites: a folder of site folders.
         split: ``training``, ``validation``, ``testing`` or ``server_validation``.
-        out: CSV file to write; ``RUN/evaluation/<split>-<name of the sites folder>-<digest of the sites>.csv`` where
-            not given, and ``...-estimated.csv`` of estimated statistics.
-        estimated: take not the BatchNorm statistics that the run shared but those of each site's own training images,
-            of which no label is read: what a hospital that took no part can do.
-        metrics: names of others', of `fedmerit_evaluation.results.evaluation.METRICS`, to add.
+        out: CSV file to write; ``RUN/evaluation/<split>-<name of the sites folder>-<digest of the sites>.csv`` by
+            default, and ``...-estimated.csv`` with estimated statistics.
+        estimated: use BatchNorm statistics of each site's own training images (no label is read) instead of those
+            of the run, as a hospital that took no part can.
+        metrics: names of plugins, of `fedmerit_evaluation.results.evaluation.METRICS`, to add.
 
     Returns:
         Rows in the schema of results.csv, of the last round: Dice, HD95, NSD and voxel counts per case and label.
@@ -193,7 +187,7 @@ def evaluate(
     if not rows:
         raise BadInput(f"{sites}: no site has a {split} case; choose another --split or prepare the sites again")
     table = pd.DataFrame([asdict(row) for row in rows], columns=COLUMNS).astype({"value": float})
-    whose = texts_digest(site.digest for site in folders)[:DIGITS]  # folders of one name may hold other sites
+    whose = texts_digest(site.digest for site in folders)[:DIGITS]  # folders with one name may hold other sites
     file = f"{split}-{Path(sites).resolve().name}-{whose}{ESTIMATED * estimated}.csv"
     out = out or Path(run) / "evaluation" / file
     write_text(out, table.to_csv(index=False, lineterminator="\n"))
@@ -201,11 +195,9 @@ def evaluate(
 
 
 def with_batch_statistics(site: SiteFolder, network: nn.Module) -> nn.Module:
-    """A copy with BatchNorm statistics of the site's training images; `BadInput` where there are none of either."""
+    """A copy with BatchNorm statistics of the site's training images; `BadInput` if there are none."""
     if not has_statistics(network):
-        raise BadInput(
-            "the run's network keeps no BatchNorm statistics, so that there are none to estimate; leave the option out"
-        )
+        raise BadInput("the run's network keeps no BatchNorm statistics; leave the option out")
     if not site.cases("training"):
         raise BadInput(f"site {site.name}: has no training images to estimate statistics on; prepare it with some")
     own = copy.deepcopy(network)

@@ -1,7 +1,4 @@
-"""What a run's ledger says of its rounds.
-
-Run folders, opened for tables and figures: what stands in them, and whether they can be compared.
-"""
+"""Run folders opened for tables, figures and reports: settings, results, ledger, and labels to compare them by."""
 
 import json
 from collections import Counter
@@ -26,10 +23,10 @@ Value = TypeVar("Value")
 
 
 def read_rounds(run: Path, read: Callable[[Mapping[str, Any]], Iterable[tuple[Key, Value]]]) -> dict[Key, Value]:
-    """What ``read`` finds in each record, in order; nothing where the run has no ledger.
+    """Key and value pairs that ``read`` finds in each ledger record, in order; none if the run has no ledger.
 
     Raises:
-        BadInput: what is there is no ledger, or its records lack what ``read`` looks for.
+        BadInput: the file is no ledger, or its records lack what ``read`` looks for.
     """
     path = run / "ledger.jsonl"
     if not path.exists():
@@ -40,17 +37,17 @@ def read_rounds(run: Path, read: Callable[[Mapping[str, Any]], Iterable[tuple[Ke
         raise BadInput(f"{path}: not a ledger of rounds ({error}); check it with `fedmerit verify {run}`") from error
 
 
-MAKES = "fedmerit run --method METHOD --sites SITES"
+COMMAND = "fedmerit run --method METHOD --sites SITES"
 FIELDS = ("run", "method", "parameters", "seed", "sites", "task", "labels", "rounds", "training")
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run folder. ``label`` names its method, with the settings that tell it from its neighbours."""
+    """One run folder. ``label`` is its method, with the settings in which it differs from the other runs."""
 
     path: Path
     info: Mapping[str, Any]  # run.json
-    results: Results  # results.csv, without coalitions and without what the method does not have
+    results: Results  # results.csv, without coalitions and without quantities that its method does not have
     label: str
 
     @property
@@ -60,12 +57,12 @@ class Run:
 
     @property
     def site_digests(self) -> dict[str, str]:
-        """Of the sites as they were prepared, by name; those of earlier versions, or between hospitals, say none."""
+        """Digests of the prepared sites, by name; deployed runs have none."""
         return dict(self.info.get("site_digests") or {})
 
     @property
     def attacks(self) -> dict[str, str]:
-        """The attacks that were planted, by site."""
+        """The simulated attacks, by site."""
         return dict(self.info.get("attacks", {}))
 
     @property
@@ -75,24 +72,24 @@ class Run:
 
     @property
     def rounds(self) -> int:
-        """Rounds that were asked for."""
+        """Number of rounds in the settings."""
         return int(self.info["rounds"])
 
     @cached_property
     def rounds_done(self) -> int:
-        """Rounds that results.csv records as aggregated."""
+        """Number of aggregated rounds in results.csv."""
         rows = self.results.rows
         rounds = rows.loc[rows["split"] == "", "round"]
         return 0 if rounds.empty else int(rounds.max()) + 1
 
     @cached_property
     def tested_sites(self) -> set[str]:
-        """The sites that results.csv holds test Dice of."""
+        """The sites with test Dice in results.csv."""
         return set(self.results.dice.rows["site"])
 
     @property
     def tested(self) -> bool:
-        """Whether results.csv holds any test Dice."""
+        """Whether results.csv has any test Dice."""
         return bool(self.tested_sites)
 
 
@@ -104,19 +101,19 @@ def open_run(path: Path) -> Run:
     """
     path = Path(path)
     if not path.is_dir():
-        raise BadInput(f"{path}: no such run folder; make one with `{MAKES} --out {path}`")
+        raise BadInput(f"{path}: no such run folder; make one with `{COMMAND} --out {path}`")
     if not (path / "run.json").exists():
         inside = ", ".join(str(file.parent) for file in sorted(path.glob("*/run.json")))
-        way = f"it holds run folders, name those: {inside}" if inside else f"`{MAKES} --out {path}` makes one"
-        raise BadInput(f"{path}: no run folder, there is no run.json in it; {way}")
+        way = f"it holds run folders: give {inside}" if inside else f"`{COMMAND} --out {path}` makes one"
+        raise BadInput(f"{path}: not a run folder: no run.json; {way}")
     info = read_run(path)
     missing = [field for field in FIELDS if field not in info]
     if missing:
-        raise BadInput(f"{path}/run.json: lacks {', '.join(missing)}; `{MAKES} --out OTHER` writes it anew")
+        raise BadInput(f"{path}/run.json: lacks {', '.join(missing)}; `{COMMAND} --out OTHER` writes a complete one")
     results = read_results(path)
     if results.empty:
         raise BadInput(
-            f"{path}: results.csv holds no result yet; let the run finish its first round, or go on with it by "
+            f"{path}: results.csv has no result yet; let the run finish its first round, or resume it with "
             f"`fedmerit run --resume --out {path}`"
         )
     coalition_results = (results["coalition"] != "") & ~results["quantity"].isin(PAIRS)
@@ -125,7 +122,7 @@ def open_run(path: Path) -> Run:
 
 
 def undefined_quantities(method: str) -> list[str]:
-    """Quantities that are recorded for every method, but mean nothing for this one."""
+    """Quantities that every run records, but that this method does not define."""
     about = METHODS[method].about if method in METHODS else None
     contributions = ["contribution", "reputation"] if about and about.contribution == "none" else []
     weights = ["weight"] if about and about.weights == "none" else []
@@ -133,13 +130,13 @@ def undefined_quantities(method: str) -> list[str]:
 
 
 def open_runs(paths: Sequence[Path]) -> list[Run]:
-    """Read run folders to stand in one table, and label them apart.
+    """Read run folders to compare, and label them.
 
     Raises:
         BadInput: none given, one given twice or unusable, or they differ in task, labels or sites.
     """
     if not paths:
-        raise BadInput(f"no run folder given; make one with `{MAKES} --out RUN`")
+        raise BadInput(f"no run folder given; make one with `{COMMAND} --out RUN`")
     for path, count in Counter(Path(path).resolve() for path in paths).items():
         if count > 1:
             raise BadInput(f"{path}: given {count} times; name each run folder once")
@@ -151,7 +148,7 @@ def open_runs(paths: Sequence[Path]) -> list[Run]:
             if (sorted(ours) != sorted(theirs)) if field == "sites" else (ours != theirs):
                 raise BadInput(
                     f"{run.path}: its {field} {theirs} is not {ours} of {first.path}; "
-                    "report runs on the same sites and task together, others on their own"
+                    "report only runs on the same sites and task together"
                 )
     return label_runs(runs)
 
@@ -159,11 +156,11 @@ def open_runs(paths: Sequence[Path]) -> list[Run]:
 def combine_results(runs: Sequence[Run], order: Sequence[str] | None = None) -> Results:
     """The results of all runs, labels in column ``method``.
 
-    Cases of one name are the same: those of sites that were prepared otherwise than another run of the seed had them,
-    as far as both say, get a name of their own.
+    Cases with one name are the same: those of a site that was prepared differently in another run of the seed get a
+    name of their own.
 
     Args:
-        runs: with labels; none is needed.
+        runs: with labels; may be empty.
         order: of the labels; None: as the runs come.
     """
     if not runs:
@@ -180,44 +177,45 @@ def combine_results(runs: Sequence[Run], order: Sequence[str] | None = None) -> 
 
 
 def _distinguish_labels(run: Run, images: Mapping[str, str]) -> pd.DataFrame:
-    """The rows of a run, whose cases are named by their place in a site's folder: those of other folders are marked.
+    """The rows of a run, with a suffix to the names of cases from other versions of a site's folder.
 
     Args:
         run: with labels.
-        images: digests by site of the folders that need no mark.
+        images: digests by site of the folders without suffix.
     """
     rows = run.results.rows
-    marks = {site: f"@{digest[:8]}" for site, digest in run.site_digests.items() if digest != images[site]}
-    if not marks:
+    suffixes = {site: f"@{digest[:8]}" for site, digest in run.site_digests.items() if digest != images[site]}
+    if not suffixes:
         return rows
-    at = rows["case"].str.rpartition("/")[0]  # of what is tested at other sites
-    mark = at.where(at != "", rows["site"]).map(marks).fillna("")
-    return rows.assign(case=rows["case"] + mark.where(rows["case"] != "", ""))
+    at = rows["case"].str.rpartition("/")[0]  # tested at another site
+    suffix = at.where(at != "", rows["site"]).map(suffixes).fillna("")
+    return rows.assign(case=rows["case"] + suffix.where(rows["case"] != "", ""))
 
 
 def label_runs(runs: Sequence[Run]) -> list[Run]:
-    """Methods by name; where one method stands with several settings, with those that differ.
+    """Label runs by their methods; a method with several settings also by those that differ.
 
-    So runs of one label differ in their seeds alone.
+    So runs of one label differ only in their seeds.
     """
-    told = []
+    labelled = []
     for run in runs:
         settings = _settings(run)
         same = [_settings(other) for other in runs if other.info["method"] == run.info["method"]]
         unsaid = _unrecorded_defaults(run)
         differing = [key for key in settings if any(other.get(key, unsaid.get(key)) != settings[key] for other in same)]
         shown = [f"{key}={_plain(settings[key])}" for key in differing]
-        shown += ["attacked"] * bool(run.attacks)  # not by whom: a label may be read by other sites
+        shown += ["attacked"] * bool(run.attacks)  # without the site: other sites may read a label
         values = ", ".join(shown)
-        told.append(replace(run, label=f"{run.info['method']} ({values})" if values else run.label))
-    twice = Counter((run.label, run.seed) for run in told)
+        labelled.append(replace(run, label=f"{run.info['method']} ({values})" if values else run.label))
+    twice = Counter((run.label, run.seed) for run in labelled)
     return [
-        replace(run, label=f"{run.label} [{run.path.name}]") if twice[run.label, run.seed] > 1 else run for run in told
+        replace(run, label=f"{run.label} [{run.path.name}]") if twice[run.label, run.seed] > 1 else run
+        for run in labelled
     ]
 
 
 def _settings(run: Run) -> dict[str, Any]:
-    """By name. Contributions that a run was given say only that they were: they differ from seed to seed."""
+    """Settings by name. Given contributions count only as "given": they differ from seed to seed."""
     settings = {
         **_training_settings(run),
         **_guard(run),
@@ -228,18 +226,18 @@ def _settings(run: Run) -> dict[str, Any]:
 
 
 def _training_settings(run: Run) -> dict[str, Any]:
-    """What whoever trains alone has as well."""
+    """Settings of the network and of local training, and the number of rounds."""
     return {**run.info.get("plan", {}).get("network", {}), **run.info["training"], "rounds": run.rounds}
 
 
 def has_same_training(one: Run, other: Run) -> bool:
-    """Whether runs of two methods have the same network, training, rounds and images, as far as both say."""
+    """Whether two runs have the same network, training, rounds and images, by the settings that both record."""
     first, second = (_training_settings(run) | _image_settings(run) for run in (one, other))
     return all(first[key] == second[key] for key in first.keys() & second.keys())
 
 
 def _guard(run: Run) -> dict[str, Any]:
-    """What is set of the guard; nothing where it idles, as nobody gets anything of another's."""
+    """Settings of the guard; none with local or pooled training, where it does nothing."""
     if run.info["method"] in (STANDALONE, POOLED):
         return {}
     default = vars(GuardSettings())
@@ -248,9 +246,9 @@ def _guard(run: Run) -> dict[str, Any]:
 
 
 def _unrecorded_defaults(run: Run) -> dict[str, Any]:
-    """Settings that earlier versions, or runs between hospitals, do not say: of these that is no difference.
+    """Settings that deployed runs do not record: their absence is no difference.
 
-    Images of the server's own say only that there are any: they may differ from seed to seed, as the sites' may.
+    The server's own images count only as "given": they may differ from seed to seed, as the sites' may.
     """
     info, found = run.info, _image_settings(run)
     if "privacy" in info:
@@ -261,7 +259,7 @@ def _unrecorded_defaults(run: Run) -> dict[str, Any]:
 
 
 def _image_settings(run: Run) -> dict[str, Any]:
-    """How large they are, and how they were prepared."""
+    """Image size and preparation."""
     said = run.info.get("plan", {}).get("preprocessing") or {}
     size = run.info.get("image_size") or said.get("size")
     found = {name: value for name, value in said.items() if name not in ("size", "spacing")}

@@ -1,4 +1,4 @@
-"""The same final weights scored as others score theirs: how much of a Dice is the protocol's (docs/metrics.md)."""
+"""Dice of the same final models by the protocols of other papers: how much of a Dice is due to the protocol."""
 
 import copy
 import math
@@ -26,7 +26,7 @@ from fedmerit_evaluation.results.dice import SURFACES
 from fedmerit_evaluation.results.evaluation import final_models
 from fedmerit_evaluation.results.run_folders import open_run
 
-SHARE = 0.1  # of all slices, that a split by slices sets aside to test on
+SHARE = 0.1  # of all slices, the test set of a split by slices
 AS_USED, BATCH = "as-used", "batch-statistics"
 NO_BATCH_NORM = " (no BatchNorm, or a network of volumes: the same as volumes)"
 Counts = NDArray[np.int64]  # (slices, labels, 3): true positives, false positives, false negatives
@@ -49,7 +49,7 @@ class Scored:
 
     @cached_property
     def used(self) -> list[Overlap]:
-        """The cases of the split, masks as they are used."""
+        """The cases of the split, masks after post-processing."""
         return evaluate(self.network, self.site.cases(self.split), self.site.labels, self.amp, final=True)
 
     @property
@@ -60,7 +60,7 @@ class Scored:
 
 @dataclass(frozen=True, eq=False)
 class Slices:
-    """Slices of some cases, in order, and what was made of them."""
+    """Slices of some cases, in order, and their confusion counts."""
 
     places: Sequence[tuple[Case, int]]
     counts: Counts | None = None
@@ -111,7 +111,7 @@ class Slices:
 
     @property
     def with_reference(self) -> "Slices":
-        """Nothing counts of a label in slices whose reference has none of it."""
+        """Only slices whose reference has the label count for it."""
         counts = self._counts
         there = (counts[..., 0] + counts[..., 2] > 0)[..., None]
         return Slices(self.places, np.where(there, counts, 0))
@@ -128,7 +128,7 @@ class Slices:
         """Of single slices: the mean over all of the mean over labels.
 
         Args:
-            both_empty: what a slice counts that shows a label neither in reference nor in prediction; NaN: nothing.
+            both_empty: Dice of a slice without the label in reference and prediction; NaN: it does not count.
         """
         dice = _dice(self._counts)
         return _mean(np.where(np.isnan(dice), both_empty, dice))
@@ -159,7 +159,7 @@ def _batch_norms(network: nn.Module) -> list[nn.Module]:
 
 
 def _batch_statistics(one: Scored) -> float:
-    """By a copy: layers in training mode also move their running statistics."""
+    """On a copy: layers in training mode also change their running statistics."""
     if not _batch_norms(one.network):
         return one.tested.volume_dice
     network = copy.deepcopy(one.network)
@@ -178,7 +178,7 @@ def _as_used(one: Scored) -> float:
 
 
 def _average_models(overlaps: Sequence[Overlap], quantity: str) -> float:
-    """The mean over cases of the mean over labels; NaN where none has it."""
+    """The mean over cases of the mean over labels; NaN: none has it."""
     found = pd.Series({(one.case, one.label): one.scores.get(quantity) for one in overlaps}, dtype=float)
     return float(found.groupby(level=0).mean().mean())
 
@@ -192,9 +192,9 @@ class Protocol:
 
 
 PROTOCOLS: Mapping[str, Protocol] = {
-    AS_USED: Protocol("3D Dice of whole volumes, as everywhere in FedMerit: masks as they are used", _as_used),
+    AS_USED: Protocol("3D Dice of whole volumes, as everywhere in FedMerit: masks after post-processing", _as_used),
     "volumes": Protocol(
-        "3D Dice of whole volumes, masks as they come of the network: no mirror image, every part kept",
+        "3D Dice of whole volumes, masks without post-processing: no mirror image, every component kept",
         lambda one: one.tested.volume_dice,
     ),
     "organ-volumes": Protocol(
@@ -216,13 +216,13 @@ PROTOCOLS: Mapping[str, Protocol] = {
 def audit(run: Path, sites: Path, protocols: str = "all", split: str = "testing", seed: int = 0) -> pd.DataFrame:
     """Dice [%] of a run's final model, or models, by protocol: ``Protocol``, ``What is scored``, sites, ``Mean``.
 
-    Beside them, of ``as-used`` alone, the mean over sites of those of `SURFACES` that can be measured.
+    For ``as-used`` also the mean over sites of the `SURFACES` that can be measured.
 
     Args:
         run: a finished run folder.
         sites: a folder of site folders; ``drawn-slices`` reads the images of all their patients.
         protocols: ``all``, or names of `PROTOCOLS`, comma-separated.
-        split: whose cases the others are scored on.
+        split: of the cases of the other protocols.
         seed: of the draw of slices.
 
     Raises:
@@ -242,11 +242,11 @@ def audit(run: Path, sites: Path, protocols: str = "all", split: str = "testing"
     if BATCH in texts and not any(_batch_norms(one.network) for one in scored):
         texts[BATCH] += NO_BATCH_NORM
     dice = pd.DataFrame({one.site.name: [100 * PROTOCOLS[name].score(one) for name in names] for one in scored})
-    told = pd.DataFrame({"Protocol": list(texts), "What is scored": list(texts.values())})
+    described = pd.DataFrame({"Protocol": list(texts), "What is scored": list(texts.values())})
     surfaces = {
         quantity: [mean if name == AS_USED else math.nan for name in names]
         for quantity in SURFACES
         if AS_USED in names
         and not math.isnan(mean := float(pd.Series([_average_models(one.used, quantity) for one in scored]).mean()))
     }
-    return pd.concat([told, dice.assign(Mean=dice.mean(axis=1), **surfaces)], axis=1)
+    return pd.concat([described, dice.assign(Mean=dice.mean(axis=1), **surfaces)], axis=1)

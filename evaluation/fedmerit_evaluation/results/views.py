@@ -1,7 +1,4 @@
-"""What runs recorded in their rounds: views of the long results table that are computed once.
-
-The results of runs as one value: what tables, figures and reports show of them is computed once.
-"""
+"""Views of the long results table for tables, figures and reports; each is computed once."""
 
 import math
 from collections.abc import Callable
@@ -31,29 +28,29 @@ def _once_each(view: View) -> View:
 
 @dataclass(frozen=True, eq=False)
 class Rounds:
-    """What was recorded round by round."""
+    """Views of what was recorded round by round."""
 
     results: pd.DataFrame
     _kept: dict[tuple[str, str], pd.DataFrame] = field(default_factory=dict, init=False, repr=False)
 
     @_once_each
     def of(self, quantity: str) -> pd.DataFrame:
-        """One quantity: ``(method, seed, round)`` x sites; NaN where a site was absent."""
+        """One quantity: ``(method, seed, round)`` x sites; NaN: the site was absent."""
         return self._rows(quantity).pivot(index=[*RUN, "round"], columns="site", values="value")
 
     @_once_each
     def pairs(self, quantity: str) -> pd.DataFrame:
-        """What sites hold of each other, mean over seeds: ``(method, round, holder)`` x sites; NaN on the diagonal."""
+        """Ratings of sites by each other, mean over seeds: ``(method, round, rater)`` x sites; NaN on the diagonal."""
         keys = ["method", "round", "coalition", "site"]
-        held = self._rows(quantity).groupby(keys, observed=True)["value"].mean()
-        return held.unstack("site").rename_axis(index={"coalition": "holder"})
+        ratings = self._rows(quantity).groupby(keys, observed=True)["value"].mean()
+        return ratings.unstack("site").rename_axis(index={"coalition": "rater"})
 
     @_once_each
     def dice(self, split: str) -> pd.DataFrame:
         """Dice, mean over cases and labels alike: ``(method, seed, round)`` x sites.
 
         Args:
-            split: ``validation``, of the model received; ``validation_trained``, of what the site made of it.
+            split: ``validation``, of the model received; ``validation_trained``, of the model after local training.
         """
         return self._dice_rows(split).groupby([*RUN, "round", "site"])["value"].mean().unstack("site")
 
@@ -61,7 +58,7 @@ class Rounds:
     def validation(self) -> pd.DataFrame:
         """Validation Dice of the model each site received, mean over cases of the mean over labels, as `of`.
 
-        Without the final models: their masks are made in another way, and do not go on with these.
+        Without the final models, whose masks are made differently.
         """
         cases = self._dice_rows("validation").groupby([*RUN, "round", "site", "case"])["value"].mean()
         rounds = cases.groupby(level=[*RUN, "round", "site"]).mean().unstack("site")
@@ -72,11 +69,11 @@ class Rounds:
 
     @cached_property
     def contributions(self) -> pd.DataFrame:
-        """What each site brought and was given: ``(method, seed, site)`` x the quantities that the method records.
+        """Contributions and weights: ``(method, seed, site)`` x the quantities that the method records.
 
         ``num_samples``; ``weight``, ``contribution``, ``reputation`` of the last round, and ``mean_...`` over rounds;
         ``share`` of the sum of mean contributions, 0 to 1 where none is negative, of runs in which they differ and sum
-        to more than 0; ``flagged``, ``rejected``: in how many rounds, where any site was.
+        to more than 0; ``flagged``, ``rejected``: number of rounds, if any site was.
         """
         columns: dict[str, pd.Series] = {}
         for quantity in ("num_samples", "weight", "contribution", "reputation", "flagged", "rejected"):
@@ -96,7 +93,7 @@ class Rounds:
 
     @cached_property
     def ranks(self) -> pd.DataFrame:
-        """How stable the order of contributions is: ``(method, site)`` x ``best, worst`` rank over seeds, 1 highest.
+        """Stability of the ranking by contribution: ``(method, site)`` x ``best, worst`` rank over seeds, 1 highest.
 
         Of methods with several seeds and differing contributions; ranks are of their mean over rounds.
         """
@@ -109,7 +106,7 @@ class Rounds:
 
     @cached_property
     def intervals(self) -> pd.DataFrame:
-        """`fedmerit_evaluation.statistics.intervals.of_contributions`, of their means over rounds."""
+        """`contribution_intervals` of the means over rounds."""
         if "mean_contribution" not in self.contributions:
             return intervals.NONE
         return intervals.contribution_intervals(pd.Series(self.contributions["mean_contribution"]).dropna())
@@ -119,13 +116,13 @@ class Rounds:
         """Likewise of their shares, of methods that have them in every seed: ``(method, of)`` x numbers."""
         if "share" not in self.contributions:
             return intervals.select_sites(intervals.NONE, "contribution")
-        shares = self.contributions["share"].groupby(level="method", observed=True)
-        known = shares.filter(lambda of_method: bool(of_method.notna().any()))
+        runs = self.contributions["share"].groupby(level="method", observed=True)
+        known = runs.filter(lambda of_method: bool(of_method.notna().any()))
         missing = known.isna().groupby(level=["method", "seed"], observed=True).transform("all")
-        telling = ~missing.groupby(level="method", observed=True).transform("any")
-        told = known[telling].dropna()
-        bounds = min(0.0, told.min()), max(1.0, told.max())  # beyond 0 to 1 only where contributions of both signs are
-        return intervals.select_sites(intervals.contribution_intervals(told, bounds), "contribution")
+        complete = ~missing.groupby(level="method", observed=True).transform("any")
+        shares = known[complete].dropna()
+        bounds = min(0.0, shares.min()), max(1.0, shares.max())  # beyond 0 to 1 with both signs
+        return intervals.select_sites(intervals.contribution_intervals(shares, bounds), "contribution")
 
     @cached_property
     def costs(self) -> pd.DataFrame:
@@ -142,7 +139,7 @@ class Rounds:
 
 
 def _shares(values: pd.Series) -> pd.Series:
-    """Of each run's sum, where that and the differences mean something."""
+    """Shares of each run's sum; NaN if that is not above 0, or all are the same."""
     runs = values.groupby(level=RUN, observed=True)
     total = runs.transform("sum")
     return pd.Series((values / total).where((total > 0) & (runs.transform("max") > runs.transform("min"))))
@@ -180,7 +177,7 @@ class Results:
 
     @cached_property
     def rounds(self) -> Rounds:
-        """What was recorded round by round."""
+        """Views of what was recorded round by round."""
         return Rounds(self.rows)
 
     @cached_property
@@ -200,33 +197,33 @@ class Results:
 
     @cached_property
     def on_union(self) -> "Results":
-        """The same results, with the test cases of all sites in the place of each site's own."""
+        """The same results, with the test cases of all sites instead of each site's own."""
         rest = self.rows[~self.rows["split"].isin([OWN, UNION])]
         return Results(pd.concat([rest, self.rows[self.rows["split"] == UNION].assign(split=OWN)], ignore_index=True))
 
     @cached_property
     def with_validation(self) -> "Results":
-        """The same results, with each site's validation cases beside its test cases, both of the model it ends with.
+        """The same results, with each site's validation cases added to its test cases, both with its final model.
 
-        Twice the cases where there are few. A model that was chosen by its validation Dice looks better on them.
+        A model that was selected by its validation Dice looks better on them.
         """
         tested = self.rows[self.rows["split"] == OWN]
         rounds = tested.groupby(RUN, observed=True)["round"].max().rename("tested")
         validated = self.rows[self.rows["split"] == VALIDATION].join(rounds, on=RUN)
         final = validated[validated["round"] > validated["tested"]]  # of the model that is tested
-        beside = final.assign(split=OWN, round=final["tested"], case=VALIDATION + "/" + final["case"].astype(str))
+        added = final.assign(split=OWN, round=final["tested"], case=VALIDATION + "/" + final["case"].astype(str))
         rest = self.rows[self.rows["split"] != VALIDATION]
-        return Results(pd.concat([rest, beside[rest.columns]], ignore_index=True))
+        return Results(pd.concat([rest, added[rest.columns]], ignore_index=True))
 
     @cached_property
     def coalition_results(self) -> "Results":
-        """The rows that name a coalition, which stands in the place of a method."""
+        """The rows of coalitions, with the coalition as the method."""
         trained = self.rows[self.rows["coalition"] != ""]
         return Results(trained.assign(method=trained["coalition"]))
 
     @cached_property
     def read_folders(self) -> "Results":
-        """The same results, with the names of run folders in the place of methods."""
+        """The same results, with the names of run folders instead of methods."""
         return Results(self.rows.assign(method=self.rows["run"]))
 
     @cached_property
@@ -234,8 +231,8 @@ class Results:
         """The table at the end of a run: one row per method and site, mean over seeds.
 
         Columns ``method, site, num_samples, dice, weight, mean_contribution, share``: test Dice as a fraction, the
-        weight of the last round, the contribution as mean over rounds, and its share of all sites'. After Dice stand
-        those of `SURFACES` that were recorded. NaN where a run has no such number.
+        weight of the last round, the contribution as mean over rounds, and its share of all sites'. After Dice come
+        the recorded `SURFACES`. NaN: a run has no such number.
         """
         tested = ["dice", *(name for name in SURFACES if name in self.dice.sites)]
         wanted = ["num_samples", *tested, "weight", "mean_contribution", "share"]

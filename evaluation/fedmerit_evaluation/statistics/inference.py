@@ -1,7 +1,9 @@
-"""What may be said of a number, and when nothing may: intervals, the grounds that they rest on, and ties.
+"""Estimates with confidence intervals, the sample size behind them, and when a difference may be called significant.
 
-Below `MIN_SEEDS` seeds or `MIN_CASES` test cases at a hospital nothing is called told apart, whatever an interval
-says. Numbers are fractions: of Dice, or of what all hospitals contributed.
+A difference is called significant when its 95 % confidence interval (CI) excludes 0: two-sided, at 5 %, not corrected
+for multiple comparisons. How the intervals are made is in `fedmerit_evaluation.statistics.bootstrap`. With fewer than
+`MIN_SEEDS` seeds, or fewer than `MIN_CASES` test cases at a hospital, nothing is called significant, whatever the
+interval. Numbers are fractions: of Dice, or of the sum of all contributions.
 """
 
 from collections.abc import Mapping
@@ -10,17 +12,17 @@ from enum import StrEnum
 from math import isnan, nan
 
 MIN_SEEDS = 2
-SIGNIFICANCE_LEVEL = 0.05  # by permuting the hospitals, of a correlation that is more than their chance order
 MIN_CASES = 5  # test cases of a hospital, in one seed
-TOO_FEW = "not enough cases to judge"
+SIGNIFICANCE_LEVEL = 0.05  # two-sided, of a correlation by permuting the hospitals
 TIE_TOLERANCE = 1e-9  # numbers that differ by less are a tie
-ONE_SEED = "one seed is not enough to judge"
-NO_SEED = "no seed has all test Dice that this takes"
+TOO_FEW = "too few test cases"
+ONE_SEED = "only one seed"
+NO_SEED = "no seed has all test Dice that the comparison needs"
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number with its 95 % interval, NaN where there is none."""
+    """A number with its 95 % confidence interval; NaN: none."""
 
     mean: float
     low: float = nan
@@ -28,50 +30,50 @@ class Estimate:
 
     @property
     def has_interval(self) -> bool:
-        """Whether there is one."""
+        """Whether both ends are known."""
         return not isnan(self.low + self.high)
 
-    def against(self, other: float) -> int:
-        """1 where the interval lies above ``other``, -1 where below, 0 where it holds it or is not known."""
+    def compare(self, other: float) -> int:
+        """1: the interval lies above ``other``; -1: below; 0: it includes it, or is not known."""
         return int(self.low > other) - int(self.high < other)
 
 
 @dataclass(frozen=True)
 class SampleSize:
-    """What a verdict rests on."""
+    """The sample behind a comparison."""
 
-    cases: int  # of the hospital, the fewest of any seed
+    cases: int  # test cases of the hospital: the fewest of any seed
     seeds: int
 
     @property
     def insufficient_data(self) -> str:
-        """Why nothing may be called told apart; nothing where it may."""
+        """Why nothing may be called significant; "" if the sample is large enough."""
         if self.cases < MIN_CASES:
-            return f"{TOO_FEW} ({self.cases}; {MIN_CASES} are needed)"
+            return f"{TOO_FEW} ({self.cases}; at least {MIN_CASES} are needed)"
         if not self.seeds:
             return NO_SEED
         return ONE_SEED if self.seeds < MIN_SEEDS else ""
 
 
 class Comparison(StrEnum):
-    """What collaboration did to a hospital, as a sentence says it."""
+    """Federated with local training, at one hospital."""
 
-    BETTER = "better together"
-    WORSE = "better alone"
-    TIE = "no difference that can be told"
-    UNJUDGED = "cannot be judged"
+    BETTER = "significantly better with federated training"
+    WORSE = "significantly better with local training"
+    TIE = "no significant difference"
+    UNJUDGED = "too few cases or seeds"
     UNKNOWN = "not known"
 
 
-def verdict(gain: Estimate, grounds: SampleSize) -> Comparison:
-    """Of one hospital's gain over training alone; a mean of NaN: not measured."""
+def compare_training(gain: Estimate, sample: SampleSize) -> Comparison:
+    """Compare by the gain in Dice over local training; a mean of NaN: not measured."""
     if isnan(gain.mean):
         return Comparison.UNKNOWN
-    if grounds.insufficient_data:
+    if sample.insufficient_data:
         return Comparison.UNJUDGED
-    return {1: Comparison.BETTER, -1: Comparison.WORSE, 0: Comparison.TIE}[gain.against(0)]
+    return {1: Comparison.BETTER, -1: Comparison.WORSE, 0: Comparison.TIE}[gain.compare(0)]
 
 
-def highest(numbers: Mapping[str, float]) -> list[str]:
-    """Who has the largest number; several, where they tie."""
+def find_highest(numbers: Mapping[str, float]) -> list[str]:
+    """The names with the largest number; several if they tie."""
     return [name for name, number in numbers.items() if max(numbers.values()) - number < TIE_TOLERANCE]

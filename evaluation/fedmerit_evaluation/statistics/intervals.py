@@ -1,7 +1,6 @@
-"""Intervals of what a report says: Dice, gains, ranks and differences of methods; contributions of sites.
+"""95 % confidence intervals of the statistics in a report, by `fedmerit_evaluation.statistics.bootstrap`.
 
-All are intervals of `fedmerit_evaluation.statistics.bootstrap`, at 95 %: Dice over cases and seeds, contributions
-over seeds.
+Dice, gains, ranks and differences of methods: over cases and seeds. Contributions of sites: over seeds.
 """
 
 from collections.abc import Collection, Iterator
@@ -18,30 +17,30 @@ COLUMNS = ["mean", "std", "low", "high", "seeds"]
 
 
 class Key(NamedTuple):
-    """Which statistic, of which method, and of which site or against which method."""
+    """A statistic of a method, at a site or compared with another method."""
 
     statistic: str  # dice, gain of a site; mean, worst, mean_gain, rank of a method; difference of two
     method: str
-    of: str
+    of: str  # the site, or the other method; "": over all sites
 
 
-def dice_intervals(cases: pd.Series, order: list[str], alone: str) -> pd.DataFrame:
-    """Statistics of test Dice, fractions, by `Key`: ``mean, std`` over seeds, ``low, high``, ``seeds``.
+def dice_intervals(cases: pd.Series, order: list[str], standalone: str) -> pd.DataFrame:
+    """Statistics of test Dice, fractions, by `Key`: ``mean, std`` over seeds, ``low, high`` of the CI, ``seeds``.
 
     ``difference`` is the mean Dice of a method minus that of the next in rank, and of the best minus every other's.
     ``rank`` is that of the mean over seeds, 1 the highest. Both are over the sites that all compared methods have in a
-    seed: one that did not answer the last test of a method would else be compared with none.
+    seed: else a site that did not answer a final test would be compared with none.
 
     Args:
         cases: Dice of every case, ``(method, seed, site, case)``; there is at least one.
         order: the methods by rank of their means.
-        alone: the one that gains are against, where it is among them.
+        standalone: the method of local training, which gains are over; it need not be there.
     """
-    return _table(bootstrap(cases, lambda dice: dict(_statistics(dice, order, alone)), bounds=_bounds))
+    return _table(bootstrap(cases, lambda dice: dict(_statistics(dice, order, standalone)), bounds=_bounds))
 
 
 def drop_small_sample_intervals(table: pd.DataFrame, few: Collection[str]) -> pd.DataFrame:
-    """The statistics of `of_dice` without the intervals that rest on too few cases of a site.
+    """The statistics of `of_dice` without CIs that rest on too few cases of a site.
 
     Args:
         table: as `of_dice`.
@@ -56,11 +55,11 @@ def drop_small_sample_intervals(table: pd.DataFrame, few: Collection[str]) -> pd
 def contribution_intervals(known: pd.Series, bounds: tuple[float, float] = (-np.inf, np.inf)) -> pd.DataFrame:
     """Contributions by `Key`: ``contribution`` of a site, ``difference: SITE`` to the next in rank.
 
-    Of methods with differing contributions; the intervals are over seeds alone, so those of one seed have no width.
+    Of methods with differing contributions. CIs are over seeds (Student's t); those of one seed have no width.
 
     Args:
         known: contributions, ``(method, seed, site)``.
-        bounds: the least and the most that one can be, in its unit.
+        bounds: the range of a contribution, in its unit.
     """
     if known.empty:
         return NONE
@@ -72,10 +71,10 @@ def contribution_intervals(known: pd.Series, bounds: tuple[float, float] = (-np.
     table = known.rename("value").reset_index().astype({"method": str}).assign(case="")
     rows = table.set_index(["method", "seed", "site", "case"])["value"]
 
-    def statistics(said: SiteDice) -> dict[Key, FloatArray]:
+    def statistics(sampled: SiteDice) -> dict[Key, FloatArray]:
         found: dict[Key, FloatArray] = {}
         for method, order in orders.items():
-            line = {site: said.of(method)[..., said.sites.index(site)] for site in order}
+            line = {site: sampled.of(method)[..., sampled.sites.index(site)] for site in order}
             found |= {Key("contribution", method, site): value for site, value in line.items()}
             for higher, lower in pairwise(order):
                 found[Key(f"difference: {higher}", method, lower)] = line[higher] - line[lower]
@@ -86,42 +85,42 @@ def contribution_intervals(known: pd.Series, bounds: tuple[float, float] = (-np.
 
 
 def select_sites(intervals: pd.DataFrame, statistic: str) -> pd.DataFrame:
-    """The rows of one statistic, ``(method, of)`` x numbers; none where it is not known."""
+    """The rows of one statistic, ``(method, of)`` x numbers; empty if it is not known."""
     return pd.DataFrame(intervals[intervals.index.get_level_values("statistic") == statistic].droplevel("statistic"))
 
 
 def select_methods(intervals: pd.DataFrame, statistic: str) -> pd.DataFrame:
-    """The rows of one statistic of methods, ``method`` x numbers; none where it is not known."""
+    """The rows of one statistic of methods, ``method`` x numbers; empty if it is not known."""
     return select_sites(intervals, statistic).droplevel("of")
 
 
 def sort_by_mean(table: pd.DataFrame) -> list[str]:
-    """The names in the index, the highest mean first, without those whose mean is not known."""
+    """The names in the index, the highest mean first, without unknown means."""
     return [str(name) for name in table["mean"].dropna().sort_values(ascending=False, kind="stable").index]
 
 
 def contains_zero(differences: pd.DataFrame) -> pd.Series:
-    """Whether each difference's interval holds 0; False where there is no interval, or no second seed or case."""
+    """Whether each difference's CI includes 0 (not significant); False if there is no CI."""
     return (differences["low"] <= 0) & (differences["high"] >= 0)
 
 
-def group_ties(order: list[str], together: list[bool]) -> Iterator[tuple[int, list[str]]]:
-    """Neighbours in rank that hang together: (rank of the first, 1 the highest; their names).
+def group_ties(order: list[str], tied: list[bool]) -> Iterator[tuple[int, list[str]]]:
+    """Adjacent ranks without significant difference: (rank of the first, 1 the highest; their names).
 
     Args:
         order: names by rank.
-        together: of each but the last, whether it cannot be told from the next.
+        tied: for each but the last, whether it is not significantly different from the next.
     """
     start = 0
     for place in range(1, len(order) + 1):
-        if place == len(order) or not together[place - 1]:
+        if place == len(order) or not tied[place - 1]:
             if place - start > 1:
                 yield start + 1, order[start:place]
             start = place
 
 
-def _statistics(dice: SiteDice, order: list[str], alone: str) -> Iterator[tuple[Key, FloatArray]]:
-    """Every statistic of (..., s, methods, n) Dice; that of a rank or method (..., s)."""
+def _statistics(dice: SiteDice, order: list[str], standalone: str) -> Iterator[tuple[Key, FloatArray]]:
+    """Every statistic (..., s) of (..., s, methods, n) Dice."""
     means = {method: _over_sites(dice.of(method), "mean") for method in order}
     for method in order:
         own = dice.of(method)
@@ -129,8 +128,8 @@ def _statistics(dice: SiteDice, order: list[str], alone: str) -> Iterator[tuple[
         yield Key("worst", method, ""), _over_sites(own, "worst")
         for place, site in enumerate(dice.sites):
             yield Key("dice", method, site), own[..., place]
-        if alone in dice.methods and method != alone:
-            gain = own - dice.of(alone)
+        if standalone in dice.methods and method != standalone:
+            gain = own - dice.of(standalone)
             yield Key("mean_gain", method, ""), _over_sites(gain, "mean")
             for place, site in enumerate(dice.sites):
                 yield Key("gain", method, site), gain[..., place]
@@ -146,7 +145,7 @@ def _statistics(dice: SiteDice, order: list[str], alone: str) -> Iterator[tuple[
 
 
 def _bounds(key: Key) -> tuple[float, float]:
-    """The least and the most that a statistic of Dice can be: of a rank as it comes."""
+    """The range of a statistic of Dice; a rank has no upper bound."""
     return {"rank": (1, np.inf), "dice": (0, 1), "mean": (0, 1), "worst": (0, 1)}.get(key.statistic, (-1, 1))
 
 
@@ -174,4 +173,4 @@ def _table(found: dict[Key, dict[str, float]]) -> pd.DataFrame:
     return pd.DataFrame(list(found.values()), index=index, columns=COLUMNS).sort_index(level=0, sort_remaining=False)
 
 
-NONE = _table({})  # where there is nothing to take intervals of
+NONE = _table({})  # without statistics

@@ -1,7 +1,7 @@
-"""Run folders executed side by side, by the processes of a dask.distributed cluster, or one by one in this process.
+"""Execute run folders in parallel by the processes of a dask.distributed cluster, or one by one in this process.
 
-The cluster is one on this machine unless the user names another. A process that is lost is replaced, and the run that
-it was at is done again from its last complete round: what a run gives does not depend on where it ran.
+The cluster is on this machine unless the user names another. A lost process is replaced, and its run continues from the
+last complete round: results do not depend on where a run was executed.
 """
 
 import logging
@@ -31,29 +31,29 @@ if TYPE_CHECKING:  # it takes a second to import
 OnEnd = Callable[[Path, str | None], None]
 OnRound = Callable[[Path, Mapping[str, Any]], None]
 
-SLURM = "slurm"  # in the place of an address
-ROUNDS = "fedmerit-rounds"  # topic under which workers tell of rounds
-SETTINGS = {  # of dask's own, for what is begun here
-    "distributed.worker.multiprocessing-method": "forkserver",  # processes begin with everything imported
-    "distributed.worker.memory.target": False,  # workers hold no results that could be spilled
+SLURM = "slurm"  # instead of an address
+ROUNDS = "fedmerit-rounds"  # topic on which workers report rounds
+SETTINGS = {  # of dask, for clusters started here
+    "distributed.worker.multiprocessing-method": "forkserver",  # processes start with everything imported
+    "distributed.worker.memory.target": False,  # workers have no results to spill
     "distributed.worker.memory.spill": False,
-    "distributed.worker.memory.pause": False,  # what PyTorch keeps would hold it up for ever
+    "distributed.worker.memory.pause": False,  # memory that PyTorch keeps would pause it for ever
     "distributed.worker.memory.terminate": 0.95,
     "distributed.admin.system-monitor.gil.enabled": False,
-    "distributed.admin.tick.interval": "500ms",  # whatever a worker does besides takes from the run it is at
+    "distributed.admin.tick.interval": "500ms",  # other work of a worker slows its run
     "distributed.worker.profile.enabled": False,
     "distributed.worker.memory.monitor-interval": "1s",
 }
 
 
 class Workers:
-    """Processes that execute runs, begun when they are first needed and kept until `close`.
+    """Processes that execute runs; they start when first needed and stay until `close`.
 
     Args:
-        number: runs at a time; None: by cores and memory, or as many as the cluster has room for.
+        number: concurrent runs; None: by cores and memory, or the size of the cluster.
         cluster: address of a dask scheduler, or ``slurm``; None: processes on this machine.
-        tell: called with the address of the dashboard, where there is one.
-        patience: seconds to wait for the scheduler at the address.
+        tell: called with the address of the dashboard, if there is one.
+        timeout: seconds to wait for the scheduler.
 
     Raises:
         BadInput: ``slurm`` without a number.
@@ -64,13 +64,15 @@ class Workers:
         number: int | None = None,
         cluster: str | None = None,
         tell: Callable[[str], object] = lambda text: None,
-        patience: float = 30,
+        timeout: float = 30,
     ):
         if cluster == SLURM and number is None:
-            raise BadInput("--cluster slurm: say with --jobs how many jobs to ask for, each with one run at a time")
-        self.number, self.cluster, self._tell, self._patience = number, cluster, tell, patience
+            raise BadInput(
+                "--cluster slurm: give the number of Slurm jobs with --jobs; each executes one run at a time"
+            )
+        self.number, self.cluster, self._tell, self._timeout = number, cluster, tell, timeout
         self._client: Client | None = None
-        self._own: Any = None  # the cluster where it was begun here
+        self._own: Any = None  # the cluster, if it was started here
 
     def __enter__(self) -> Self:
         return self
@@ -79,19 +81,21 @@ class Workers:
         self.close()
 
     def require_used_by(self, engine: str) -> None:
-        """`BadInput` where a number or a cluster was asked for, and runs of ``engine`` have processes of their own."""
+        """`BadInput` if a number or a cluster is given and runs of ``engine`` have processes of their own."""
         if engine != "local" and (self.number is not None or self.cluster is not None):
-            raise BadInput("--jobs, --cluster: runs on NVFlare go one by one on this machine; take --engine local")
+            raise BadInput(
+                "--jobs, --cluster: runs on NVFlare are executed one by one on this machine; use --engine local"
+            )
 
     def number_for(self, folder: Path, runs: int) -> int:
-        """How many of so many runs such as that of ``folder`` go side by side."""
+        """The number of concurrent runs, of ``runs`` runs such as that of ``folder``."""
         if self.cluster is None or self.cluster == SLURM:
             return max(1, min(self.number or choose_worker_count(folder), runs))
         rooms = int(sum(self.client(folder, runs).nthreads().values()))
         return max(1, min(self.number or rooms, rooms, runs))
 
     def client(self, folder: Path, runs: int) -> "Client":
-        """The connection to the cluster, which is begun for runs such as that of ``folder`` if it is not there.
+        """The connection to the cluster, which starts for runs such as that of ``folder`` if necessary.
 
         Raises:
             BadInput: nothing answers at the address, or dask-jobqueue is not installed.
@@ -106,7 +110,7 @@ class Workers:
             elif self.cluster == SLURM:
                 self._own = _slurm_cluster(folder)
             try:
-                self._client = Client(self._own or self.cluster, timeout=self._patience)
+                self._client = Client(self._own or self.cluster, timeout=self._timeout)
             except (OSError, ValueError) as error:
                 raise BadInput(
                     f"--cluster {self.cluster}: no scheduler answers ({error}); start one with `dask scheduler`, and "
@@ -119,7 +123,7 @@ class Workers:
         return self._client
 
     def close(self) -> None:
-        """End what was begun here, at once; a cluster that was there before stays."""
+        """End at once what was started here; a cluster of the user stays."""
         client, own, self._client, self._own = self._client, self._own, None, None
         if client is not None:
             client.close()
@@ -140,18 +144,18 @@ def execute_all(
 ) -> dict[Path, str]:
     """Execute runs from their last complete rounds; one that fails does not stop the others.
 
-    What is no `RunFailed` leaves its traceback in ``failed.log`` of the run folder. Where there is room for one at a
-    time, they run in this process. A script that calls this has to guard its own start by
-    ``if __name__ == "__main__"``, since the processes import it.
+    Errors other than `RunFailed` leave a traceback in ``failed.log`` of the run folder. If only one run fits at a time,
+    they run in this process. A script that calls this has to guard its own start by ``if __name__ == "__main__"``,
+    since the processes import it.
 
     Args:
-        folders: run folders that `fedmerit.engines.runs.create` made; begun in this order.
+        folders: run folders that `fedmerit.engines.runs.create` made; started in this order.
         workers: that execute them.
         on_end: called with every run, and why it failed or None.
-        on_round: called with every run's ledger records; from the first again where a process was lost.
-        after: called in the run's process when it has come to its end; a function of a module.
-        threads: sites at work at a time in each run; None: as it was created with.
-        places: of the site folders of them all.
+        on_round: called with every run's ledger records; from the first again if a process was lost.
+        after: called in the run's process after its end; a function of a module.
+        threads: concurrent sites in each run; None: as created.
+        places: of the site folders of all runs.
 
     Returns:
         The runs that failed, and why.
@@ -181,11 +185,11 @@ def execute_all(
                 parts = plugins.scripts()
                 running[folder] = client.submit(_work, absolute[folder], after, threads, found, parts, pure=False)
                 running[folder].add_done_callback(partial(_on_future_done, heard, folder))
-            folder, told = heard.get()
-            if told is not None:
-                on_round(folder, told)
+            folder, record = heard.get()
+            if record is not None:
+                on_round(folder, record)
             else:
-                if fault := _fault_of(running.pop(folder)):
+                if fault := _failure(running.pop(folder)):
                     failed[folder] = fault
                 on_end(folder, fault)
     finally:
@@ -202,7 +206,7 @@ def execute_in_turn(
     threads: int | None = None,
     places: Places = AS_RECORDED,
 ) -> dict[Path, str]:
-    """As `execute_all`, one after the other in this process: also for runs that start processes of their own (sim)."""
+    """As `execute_all`, one by one in this process: also for runs that start processes of their own (sim)."""
     failed: dict[Path, str] = {}
     for folder in folders:
         fault = execute_one(folder, partial(on_round, folder), after, threads, places)
@@ -215,7 +219,7 @@ def execute_in_turn(
 def _work(
     folder: Path, after: After | None, threads: int | None, images: Places | execution.Seen, parts: list[str]
 ) -> str | None:
-    """Execute a run in a worker of the cluster, which may have to find the images first; why it failed, or None."""
+    """Execute a run in a worker of the cluster; find the images first if necessary. Why it failed, or None."""
     from distributed import get_worker
 
     worker = get_worker()
@@ -223,7 +227,7 @@ def _work(
 
     def tell(record: Mapping[str, Any]) -> None:
         if task.state == "cancelled":
-            raise RunFailed("nobody waits for it any longer; the same command goes on from there")
+            raise RunFailed("cancelled; the same command resumes it")
         worker.log_event(ROUNDS, {"run": str(folder), "record": dict(record)})
 
     plugins.use_scripts(parts)
@@ -238,23 +242,23 @@ def _on_future_done(heard: "SimpleQueue[tuple[Path, Any]]", folder: Path, future
     heard.put((folder, None))
 
 
-def _fault_of(future: "Future") -> str | None:
+def _failure(future: "Future") -> str | None:
     """Why a run failed, or None."""
     from distributed import KilledWorker
 
     if future.cancelled():
-        return "the cluster is gone; the same command goes on from there"
+        return "the cluster is gone; the same command resumes it"
     error = future.exception()
     if isinstance(error, KilledWorker):
         return (
-            f"the processes that were at it died, {error.allowed_failures + 1} of them: memory may not be enough; the "
-            "same command goes on from there, fewer --jobs leave each more memory"
+            f"{error.allowed_failures + 1} of its processes died: memory may be too small; the same command resumes, "
+            "fewer --jobs give each more memory"
         )
     return f"{type(error).__name__}: {error}" if error is not None else future.result()
 
 
 def _embedded(most: int) -> Any:
-    """A cluster on this machine of up to so many processes, each with one thread; of none so far."""
+    """A cluster on this machine for up to ``most`` processes with one thread each; none is started yet."""
     from distributed import LocalCluster
 
     begin_processes()
@@ -268,7 +272,7 @@ def _embedded(most: int) -> Any:
 
 
 def _slurm_cluster(folder: Path) -> Any:
-    """Jobs of Slurm with a worker each, none so far; partition, account and the like are dask-jobqueue's settings."""
+    """Slurm jobs with a worker each, none yet; partition, account and the like are settings of dask-jobqueue."""
     try:
         from dask_jobqueue import SLURMCluster
     except ImportError:
@@ -277,7 +281,7 @@ def _slurm_cluster(folder: Path) -> Any:
 
 
 def _kill(cluster: Any) -> None:
-    """End the processes of an embedded cluster without waiting for the rounds that they are in."""
+    """End the processes of an embedded cluster without waiting for their rounds."""
 
     async def kill() -> None:
         for nanny in cluster.workers.values():

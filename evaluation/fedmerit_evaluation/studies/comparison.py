@@ -1,4 +1,4 @@
-"""The runs of a comparison: which there are to be, which of them are missing, and what they gave."""
+"""The runs of a comparison: plan them, create and execute the missing ones, collect their results."""
 
 import shutil
 from collections.abc import Mapping, Sequence
@@ -29,22 +29,22 @@ from fedmerit_evaluation.studies.cluster import OnEnd, OnRound, Workers, execute
 from fedmerit_evaluation.studies.execution import After
 from fedmerit_evaluation.studies.study_folders import DIGESTS, MethodSpec, require_same, require_same_images, scratch
 
-STUDY = "compare.json"  # what the folder's runs were asked for with, last
+STUDY = "compare.json"  # the last options of the folder's runs
 
 
 @dataclass(frozen=True)
 class PlannedRun:
     """One run of a comparison.
 
-    Where training alone is compared too, a method that takes contributions as given takes them from there: its run
-    can begin once the other is finished.
+    If local training is compared too, a method that takes given contributions gets them from there: its run can start
+    once the other is finished.
     """
 
     label: str
     seed: int
     folder: Path
-    alone: Path | None = None  # the run folder of training alone that it waits for
-    asked: Mapping[str, Any] = field(default_factory=dict, compare=False)  # options of `runs.create`, then
+    standalone: Path | None = None  # the run folder of local training that it waits for
+    asked: Mapping[str, Any] = field(default_factory=dict, compare=False)  # then: options of `runs.create`
 
     @property
     def finished(self) -> bool:
@@ -53,12 +53,12 @@ class PlannedRun:
         return there and is_finished(self.folder, int(read_run(self.folder)["rounds"]))
 
     def begin(self) -> None:
-        """Make the run folder where it could not be made before; `RunFailed` where it still cannot."""
-        if self.alone is None or (self.folder / "run.json").exists():
+        """Create the run folder if that had to wait; `RunFailed` if it still cannot be created."""
+        if self.standalone is None or (self.folder / "run.json").exists():
             return
-        if not is_finished(self.alone, int(self.asked["rounds"])):
-            raise RunFailed(f"it needs the contributions of {self.alone}, which is not finished")
-        runs.create(self.folder, **_with_contributions(self.asked, self.alone))
+        if not is_finished(self.standalone, int(self.asked["rounds"])):
+            raise RunFailed(f"it needs the contributions of {self.standalone}, which is not finished")
+        runs.create(self.folder, **_with_contributions(self.asked, self.standalone))
 
 
 def prepare(
@@ -68,7 +68,7 @@ def prepare(
     settings: Mapping[str, str],
     options: Mapping[str, Any],
 ) -> list[PlannedRun]:
-    """Check every run, then create those that are missing. Nothing is left behind where one cannot be.
+    """Check every run, then create the missing ones; if one cannot be created, none is.
 
     Args:
         out: the folder of the run folders.
@@ -81,7 +81,7 @@ def prepare(
         The runs: all items for one seed, then for the next.
 
     Raises:
-        BadInput: a run cannot be created, or is there already with other options or sites.
+        BadInput: a run cannot be created, or exists with other options or sites.
     """
     sites = open_sites(Path(options["sites"]))
     names = [site.name for site in sites]
@@ -93,25 +93,29 @@ def prepare(
                 if both := sorted(set(settings) & set(item.settings)):
                     raise BadInput(f"--methods {item.label}: {both[0]} is also given by --set; give it once")
                 folder = out / f"{file_name(item.label)}_seed{seed}"
-                by_alone = _takes_contributions(item, items)
-                own = {name: value for name, value in item.settings.items() if not (by_alone and value == STANDALONE)}
+                from_standalone = _takes_contributions(item, items)
+                own = {
+                    name: value
+                    for name, value in item.settings.items()
+                    if not (from_standalone and value == STANDALONE)
+                }
                 asked = {**options, "method": item.method, "seed": seed, "settings": {**settings, **own}}
                 if capabilities(METHODS[item.method]()).pools_images:
-                    asked["engine"] = "local"  # it has no other, and that one waits for all
+                    asked["engine"] = "local"  # it has no other engine, and this one waits for all sites
                     asked = {name: value for name, value in asked.items() if name not in NVFLARE_ONLY}
-                alone = out / f"{STANDALONE}_seed{seed}" if by_alone else None
-                if alone and is_finished(alone, options["rounds"]):
-                    asked, alone = _with_contributions(asked, alone), None
+                standalone = out / f"{STANDALONE}_seed{seed}" if from_standalone else None
+                if standalone and is_finished(standalone, options["rounds"]):
+                    asked, standalone = _with_contributions(asked, standalone), None
                 if (folder / "run.json").exists():
                     require_same(folder, asked, sites)
                 elif folder.exists() and any(folder.iterdir()):
                     raise BadInput(f"{folder}: holds no run.json, but other files; choose another --out")
                 else:
-                    stand_in = {"contributions": ",".join("1" for _ in names)} if alone else {}
+                    stand_in = {"contributions": ",".join("1" for _ in names)} if standalone else {}
                     runs.create(new / folder.name, **asked | {"settings": stand_in | asked["settings"]})
-                    if alone:  # that was a check alone
+                    if standalone:  # it was only a check
                         shutil.rmtree(new / folder.name)
-                planned.append(PlannedRun(item.label, seed, folder, alone, asked))
+                planned.append(PlannedRun(item.label, seed, folder, standalone, asked))
         for folder in sorted(new.glob("*")):
             folder.rename(out / folder.name)
     asked_for = {"methods": [item.label for item in items], "seeds": list(seeds), "settings": dict(settings)}
@@ -122,12 +126,12 @@ def prepare(
 
 
 def _takes_contributions(item: MethodSpec, items: Sequence[MethodSpec]) -> bool:
-    """Whether a method is to take the contributions of training alone, which is among ``items``.
+    """Whether a method takes the contributions of local training, which is among ``items``.
 
-    It is where it says ``contributions=standalone``, or would find contributions out itself and is given none.
+    That is with ``contributions=standalone``, or if it would compute contributions itself and is given none.
 
     Raises:
-        BadInput: it says so, and training alone is not compared.
+        BadInput: ``contributions=standalone``, and local training is not compared.
     """
     there = any(other.label == STANDALONE for other in items)
     if item.settings.get("contributions") == STANDALONE:
@@ -139,9 +143,9 @@ def _takes_contributions(item: MethodSpec, items: Sequence[MethodSpec]) -> bool:
     return there and "standalone_rounds" in own and not given
 
 
-def _with_contributions(asked: Mapping[str, Any], alone: Path) -> dict[str, Any]:
-    """The options with what sites reached alone as a setting."""
-    contributions = read_contributions(alone, read_run(alone)["sites"])
+def _with_contributions(asked: Mapping[str, Any], standalone: Path) -> dict[str, Any]:
+    """The options with the Dice of local training as given contributions."""
+    contributions = read_contributions(standalone, read_run(standalone)["sites"])
     return {**asked, "settings": {**asked["settings"], "contributions": format_setting(contributions)}}
 
 
@@ -152,18 +156,18 @@ def execute_runs(
     on_round: OnRound = lambda folder, record: None,
     after: After | None = None,
 ) -> dict[Path, str]:
-    """Train and test what is not finished, side by side; the runs that failed, and why.
+    """Train and test the unfinished runs in parallel; returns the runs that failed, and why.
 
-    Runs that wait for what sites reach alone come last. Those of the simulator go one after the other, since each
-    starts processes for its sites. Of fewer runs than there are cores, each has several sites at work at a time, where
-    it was not created with a number of them. The other arguments are those of
+    Runs that wait for local training come last. Runs of the simulator are executed one by one, since each starts
+    processes for its sites. With fewer runs than cores, each runs several sites concurrently, unless it was created
+    with a number of them. The other arguments are those of
     `fedmerit_evaluation.studies.cluster.execute_all`.
     """
     failed: dict[Path, str] = {}
     for waiting in (False, True):
         left = []
         for run in planned:
-            if (run.alone is not None) == waiting and not run.finished:
+            if (run.standalone is not None) == waiting and not run.finished:
                 try:
                     run.begin()
                     left.append(run.folder)
@@ -189,7 +193,7 @@ def _execute(
 
 
 def collect_results(planned: Sequence[PlannedRun], order: Sequence[str] | None = None) -> Results:
-    """The results of the finished runs, column ``method`` by their labels, in this order or as they were planned."""
+    """The results of the finished runs, column ``method`` by their labels, in this order or as planned."""
     finished = [replace(open_run(run.folder), label=run.label) for run in planned if run.finished]
     return combine_results(finished, order)
 
@@ -197,17 +201,17 @@ def collect_results(planned: Sequence[PlannedRun], order: Sequence[str] | None =
 def write_tables(out: Path, planned: Sequence[PlannedRun]) -> list[Table]:
     """The tables of `fedmerit_evaluation.studies.comparison_tables`, written below ``out/tables`` as CSV and LaTeX.
 
-    Where a run trains alone, ``out/figures/gains.png`` shows who gains, who loses, at what cost.
+    With local training, ``out/figures/gains.png`` shows the gain of each site, and the transfer.
     """
     labels, seeds = dict.fromkeys(run.label for run in planned), dict.fromkeys(run.seed for run in planned)
     results = collect_results(planned)
     found = comparison_tables.tables(results, list(labels), list(seeds))
     tables.write_tables(found, out / "tables")
-    above = comparison_tables.gains(results, list(labels))
+    gained = comparison_tables.gains(results, list(labels))
     figure = out / "figures" / "gains.png"
-    if above.empty:  # what is there is of an earlier call, in which a run trained alone
+    if gained.empty:  # files there are of an earlier call with local training
         for stale in (out / "tables" / "gains.csv", out / "tables" / "gains.tex", figure):
             stale.unlink(missing_ok=True)
     else:
-        save_png(figure, png(heat_maps.gains(above, comparison_tables.transfer(results))))
+        save_png(figure, png(heat_maps.gains(gained, comparison_tables.transfer(results))))
     return found

@@ -1,5 +1,4 @@
-"""The comparison tables of Jiang et al. 2023 (FedCE, Tables 1 and 6), and what every site has above training alone:
-functions of results, no files.
+"""The comparison tables of Jiang et al. 2023 (FedCE, Tables 1 and 6), and the gains over local training.
 
 Dice is a percentage here.
 """
@@ -14,26 +13,26 @@ from fedmerit_evaluation.results.dice import POOLED, STANDALONE, UNION
 from fedmerit_evaluation.results.views import Results
 
 PAPER = "Jiang et al. 2023"
-BOUNDS = {STANDALONE: "floor", POOLED: "ceiling"}  # of what a federation is measured by
+BOUNDS = {STANDALONE: "lower reference", POOLED: "upper reference"}  # for a federation
 OVER_SEEDS = ", mean ± std over seeds"
 
 
 def tables(results: Results, methods: list[str], seeds: Sequence[int]) -> list[Table]:
-    """Tables 1 and 6 for each label, the one on the union of the test splits, and HD95 and NSD, where measured.
+    """Tables 1 and 6 for each label, Dice on the union of the test splits, and HD95 and NSD, if measured.
 
-    A site's Dice is the mean over the cases of its own test split, of the model that it ends with. What is
-    missing is left empty, never counted as zero:
+    A site's Dice is the mean over the cases of its own test split, of its final model. Missing
+    numbers are left empty, never counted as zero:
 
     - A cell is the mean over the seeds whose runs have results, ± (Table 6) their sample standard deviation
-      (ddof 1; none for one seed). Where a run is missing, a column ``Seeds`` counts those that there are.
-    - The cell of a site that one of these runs has no Dice of is empty.
+      (ddof 1; none for one seed). If a run is missing, a column ``Seeds`` counts the others.
+    - The cell of a site is empty if one of these runs has no Dice of it.
     - Avg. and Std. are the mean and the sample standard deviation (ddof 1) over sites of the row's means over
       seeds, as in the paper; empty where a site's cell is.
 
     Args:
-        results: of all runs, at most one run for each label and seed; none is needed.
+        results: of all runs, at most one run for each label and seed; may be empty.
         methods: labels of what is compared, one row each, in this order.
-        seeds: those asked for.
+        seeds: the planned ones.
     """
     if results.dice.rows.empty:
         return []
@@ -53,7 +52,7 @@ def tables(results: Results, methods: list[str], seeds: Sequence[int]) -> list[T
         found += [replace(plain, spread=None), replace(plain, name=f"table6{suffix}", caption=caption)]
     found += _gains(results, methods)
     if not union.empty:
-        caption = f"Dice [%] on the union of the test splits, of the model each site ends with{OVER_SEEDS}"
+        caption = f"Dice [%] on the union of the test splits, of each site's final model{OVER_SEEDS}"
         measured = [method for method in methods if method in union.index.get_level_values("method")]
         found.append(_table(UNION, caption, 100 * union, sites, measured, seeds))
     for quantity, table in results.dice.label_surfaces.items():
@@ -66,9 +65,9 @@ def tables(results: Results, methods: list[str], seeds: Sequence[int]) -> list[T
 
 
 def gains(results: Results, methods: Sequence[str]) -> pd.DataFrame:
-    """Methods x sites: Dice above training alone in points, on a site's validation and test cases together.
+    """Methods x sites: gain in Dice over local training in points, on a site's validation and test cases together.
 
-    Of the model that the site ends with, mean over the seeds that both have. Empty where no run trains alone.
+    Of the site's final model, mean over common seeds. Empty without local training.
     """
     above = 100 * results.with_validation.dice.gains
     return above.reindex([name for name in methods if name in above.index])
@@ -77,8 +76,8 @@ def gains(results: Results, methods: Sequence[str]) -> pd.DataFrame:
 def transfer(results: Results) -> pd.Series:
     """Of methods, megabytes that a site sends and receives in a round, mean over sites, rounds and seeds.
 
-    Not of pooled training, where images have moved before. Not seconds, which are of the machine as it was, with runs
-    side by side: `fedmerit lab bench methods` has those.
+    Without pooled training, whose images were moved before. For seconds, which depend on the machine and on concurrent
+    runs, see `fedmerit lab bench methods`.
     """
     both = results.rounds.of("bytes_sent") + results.rounds.of("bytes_received")
     return 1e-6 * both.mean(axis=1).groupby(level="method", observed=True).mean().drop(POOLED, errors="ignore")
@@ -88,12 +87,12 @@ def _gains(results: Results, methods: Sequence[str]) -> list[Table]:
     above = gains(results, methods)
     if above.empty:
         return []
-    over_sites = {"Mean": above.mean(axis=1, skipna=False), "Least": above.min(axis=1, skipna=False)}
+    over_sites = {"Mean": above.mean(axis=1, skipna=False), "Lowest": above.min(axis=1, skipna=False)}
     beside = pd.DataFrame(over_sites | {"Transfer [MB]": transfer(results).reindex(above.index)})
     frame = pd.concat([above, beside], axis=1).rename_axis("Method").reset_index()
     caption = (
-        "Dice above training alone [points] on each site's validation and test cases, of the model it ends with, mean "
-        "over seeds; what a site sends and receives in a round"
+        "Gain in Dice over local training [points] on each site's validation and test cases, of its final model, mean "
+        "over seeds; transfer: sent and received by a site in a round"
     )
     return [Table("gains", caption, frame, decimals=2)]
 

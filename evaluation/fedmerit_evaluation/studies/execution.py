@@ -1,12 +1,9 @@
-"""What a run will take of a machine: memory, images to train on; and so how many go side by side.
+"""Execute one run of a study in this process, estimate what it needs of a machine, and find its sites on a worker.
 
-One run of a study executed to its end in this process: its failure is a text, not the end of the study.
-
-Workers on other machines: they run what this machine runs, and read the same sites, wherever those lie there.
-
-Run folders have to be in a folder that all machines share. Site folders are read from a worker's own copy where its
-variable FEDMERIT_SITES (of the server's, FEDMERIT_SERVER_SITES) names one, else from the folder in which they lie here;
-in either case they must have the digests that they have here.
+A failure is returned as a text, so it does not end the study. Workers on other machines execute with the same software
+and the same sites: run folders are in a folder that all machines share; site folders are the worker's own copy if its
+variable FEDMERIT_SITES (of the server's, FEDMERIT_SERVER_SITES) names one, else the recorded folder, with the same
+digests as here.
 """
 
 import os
@@ -38,15 +35,15 @@ from fedmerit.trainers.monai_trainer.machine_settings import (
 from fedmerit.trainers.monai_trainer.network_checks import count_feature_maps, count_parameters
 from fedmerit.trainers.monai_trainer.patches import build_samples
 
-BASE_MEMORY = 0.4e9  # bytes of a process that has loaded PyTorch and MONAI
-GPU_CONTEXT = 0.6e9  # bytes of a GPU that a process takes before it holds any tensor there
-FREE_SHARE = 0.8  # of what is free, to count on
+BASE_MEMORY = 0.4e9  # bytes of a process with PyTorch and MONAI
+GPU_CONTEXT = 0.6e9  # bytes of a GPU that a process takes before its first tensor
+FREE_SHARE = 0.8  # of free memory to use
 
 
 def choose_worker_count(folder: Path) -> int:
-    """How many runs such as that of ``folder`` this machine can train at a time.
+    """The number of concurrent runs such as that of ``folder`` on this machine.
 
-    By its cores and free memory, and by the free memory of the GPUs that the run's sites work on.
+    By its cores and free memory, and the free memory of the GPUs of the run's sites.
     """
     info = read_run(folder)
     config = read_plan(folder)
@@ -56,13 +53,13 @@ def choose_worker_count(folder: Path) -> int:
 
 
 def estimate_memory(folder: Path) -> float:
-    """Bytes that the process of a run needs in the end, estimated: models of all sites, one batch of feature maps."""
+    """Estimated bytes of the process of a run: models of all sites, one batch of feature maps."""
     parameters, maps, sites = _sizes(folder)
     return float(BASE_MEMORY + 4.0 * ((5 * sites + 5) * parameters + maps))
 
 
 def estimate_gpu_memory(folder: Path) -> float:
-    """Bytes of a GPU that the process of a run takes at most: every site's network, the training of one of them."""
+    """Estimated bytes of a GPU for the process of a run: every site's network, the training of one of them."""
     parameters, maps, sites = _sizes(folder)
     return float(GPU_CONTEXT + 4.0 * ((sites + 5) * parameters + maps))
 
@@ -75,7 +72,7 @@ def _sizes(folder: Path) -> tuple[int, float, int]:
 
 
 def _gpus(folder: Path) -> list[torch.device]:
-    """The GPUs that the sites of a run work on."""
+    """The GPUs of the sites of a run."""
     info = read_run(folder)
     setting = assign_devices(info["device"], info["sites"])
     devices = {pick_device(configured_device(site, setting), site) for site in info["sites"]}
@@ -83,7 +80,7 @@ def _gpus(folder: Path) -> list[torch.device]:
 
 
 def count_training_images(folder: Path) -> int:
-    """How many training images a run takes in all, over sites, rounds and steps: what its time goes by."""
+    """Training images of a run over sites, rounds and steps: its time is proportional to this."""
     info = read_run(folder)
     config = read_plan(folder)
     training = config.training
@@ -94,11 +91,11 @@ def count_training_images(folder: Path) -> int:
     return config.rounds * per_epoch * training.epochs
 
 
-After = Callable[[Path, Path], None]  # of a run folder, and of the folder in which its sites lie here
+After = Callable[[Path, Path], None]  # of a run folder, and of the folder of its sites here
 
 
 class Places(NamedTuple):
-    """Where site folders lie by now, or on this machine; None: where run.json says."""
+    """The current folders of sites on this machine; None: those in run.json."""
 
     sites: Path | None = None
     server_sites: Path | None = None
@@ -119,12 +116,12 @@ def execute_one(
     Args:
         folder: the run folder.
         on_round: called with every round's ledger record.
-        after: called when it has come to its end.
-        threads: sites at work at a time; None: as it was created with.
+        after: called after its end.
+        threads: concurrent sites; None: as created.
         places: of its site folders.
 
     Returns:
-        Why it failed, or None. What is no `RunFailed` leaves its traceback in ``failed.log`` of the run folder.
+        Why it failed, or None. Errors other than `RunFailed` leave a traceback in ``failed.log`` of the run folder.
     """
     try:
         runs.execute(folder, on_round, threads, *places)
@@ -132,7 +129,7 @@ def execute_one(
             after(folder, places.sites or Path(read_run(folder)["sites_folder"]))
     except (BadInput, RunFailed) as error:
         return str(error)
-    except Exception as error:  # such as a GPU out of memory: it would end a night's work at the first run
+    except Exception as error:  # such as a GPU out of memory: it must not end the other runs
         log = folder / "failed.log"
         write_text(log, traceback.format_exc())
         return f"{type(error).__name__}: {error}\nlog: {log}"
@@ -144,16 +141,16 @@ Digests = Mapping[str, str]  # by site
 
 @dataclass(frozen=True)
 class Seen:
-    """What a worker has to see of a run."""
+    """What a worker has to find of a run."""
 
     run: str  # SHA-256 of run.json
-    sites: tuple[Path, Digests]  # where they lie here, and what they are
+    sites: tuple[Path, Digests]  # their folder here, and their digests
     server_sites: tuple[Path, Digests] | None
     software: Mapping[str, str]
 
 
 def describe_local_view(folder: Path, places: Places = AS_RECORDED) -> Seen:
-    """What there is of a run on this machine, where its sites lie in these places."""
+    """A run as seen on this machine, with its sites in these places."""
     info = read_run(folder)
     sites, own = places.sites or info["sites_folder"], places.server_sites or info["server_sites"]
     return Seen(sha256(folder / "run.json"), _seen(sites), _seen(own) if own else None, _software())
@@ -165,19 +162,19 @@ def _seen(place: Path | str) -> tuple[Path, Digests]:
 
 
 def find(folder: Path, seen: Seen) -> Places:
-    """Where a run's sites lie on this machine, and the server's own where it has any.
+    """The folders of a run's sites on this machine, and of the server's own if it has any.
 
     Raises:
-        BadInput: results would have other bits here; or the run folder is not shared with this machine, or no folder
-            here holds the same sites.
+        BadInput: other software, so results would differ; or the run folder is not shared with this machine, or no
+            folder here holds the same sites.
     """
     here = _software()
     if other := [
         f"{name} is {here[name]} there, not {known}" for name, known in seen.software.items() if here[name] != known
     ]:
-        raise BadInput(f"{'; '.join(other)}: results would differ, so let all machines have the same")
+        raise BadInput(f"{'; '.join(other)}: results would differ; install the same on all machines")
     if not (folder / "run.json").is_file() or sha256(folder / "run.json") != seen.run:
-        raise BadInput(f"{folder}: is not there as it is where it was made; choose an --out that all machines share")
+        raise BadInput(f"{folder}: is not the same here as where it was made; choose an --out that all machines share")
     own = seen.server_sites and _find(SERVER_SITES, *seen.server_sites)
     return Places(_find(SITES, *seen.sites), own)
 
@@ -190,8 +187,8 @@ def _find(variable: str, stated: Path, digests: Digests) -> Path:
                 _require_arrays(place / name, digest)
             return place
     raise BadInput(
-        f"{' and '.join(places)}: not the sites {', '.join(digests)} as they are where the study was begun; share that "
-        f"folder, or copy it and name the copy in {variable} of the worker"
+        f"{' and '.join(places)}: not the sites {', '.join(digests)} of the study; share their folder, "
+        f"or copy it and name the copy in {variable} of the worker"
     )
 
 
@@ -201,15 +198,15 @@ def _digests(root: Path) -> dict[str, str]:
 
 @cache
 def _require_arrays(site: Path, digest: str) -> None:
-    """`BadInput` where an array is not what site.json says, read once by a process for a site of this digest."""
+    """`BadInput` if an array differs from site.json; read once per process and digest."""
     for name, known in read_json(site / "site.json").get("checksums", {}).items():
         if not (site / name).is_file() or sha256(site / name) != known:
-            raise BadInput(f"{site / name}: is not what site.json says; copy the site folder again")
+            raise BadInput(f"{site / name}: differs from site.json; copy the site folder again")
 
 
 @cache
 def _software() -> dict[str, str]:
-    """What the bits of a result depend on, beside the run itself."""
+    """What the bits of a result depend on, apart from the run."""
     gpus = sorted({torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())})
     return {
         **{name: version(name) for name in PACKAGES},

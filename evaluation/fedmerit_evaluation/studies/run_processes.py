@@ -1,4 +1,4 @@
-"""The processes that execute runs side by side; imports next to nothing, so that they can begin at once."""
+"""Starts the processes that execute runs in parallel; imports almost nothing, so they can start at once."""
 
 from fedmerit.workers import begin_fork_server
 
@@ -6,10 +6,10 @@ PRELOADED = [
     "distributed",
     "fedmerit_evaluation.studies.execution",
     "fedmerit.engines.local",
-    "torch._dynamo",  # which the first step of an optimiser imports
+    "torch._dynamo",  # imported by the first step of an optimiser
 ]
 
 
 def begin_processes() -> None:
-    """Let the one that they are forked from import what runs need, while this one goes on, if it has not begun."""
+    """Start the process that they are forked from; it imports what runs need while this process continues."""
     begin_fork_server(PRELOADED)

@@ -1,7 +1,4 @@
-"""What a study is asked for on the command line: methods with settings of their own, and seeds.
-
-The folder of a study: runs are made all or none, and an old folder goes on with what it was made for alone.
-"""
+"""The folder of a study: its methods and seeds, and runs that are created all or none and reused only if unchanged."""
 
 import os
 import shutil
@@ -25,7 +22,7 @@ from fedmerit_evaluation.figures.tables import file_name
 
 @dataclass(frozen=True)
 class MethodSpec:
-    """What is compared: a method with settings of its own. ``label`` is how it was asked for."""
+    """A method with settings of its own. ``label`` is its text on the command line."""
 
     label: str
     method: str
@@ -35,11 +32,11 @@ class MethodSpec:
 def parse_methods(text: str, sites: Sequence[str] | None = None, attacked: bool = False) -> list[MethodSpec]:
     """The items of ``fedavg,fedce:combine=plus``; ``all`` is every method that takes the default optimizer.
 
-    Given the names of the ``sites``, it leaves out what cannot work with so many: Krum with two, FedCI with 13; where
-    sites are to be ``attacked``, also what trains on all images as one, in which no site can attack.
+    With the names of the ``sites``, it leaves out methods that do not work with that many (Krum with two, FedCI with
+    13); with ``attacked`` sites also pooled training, in which no site can attack.
 
     Raises:
-        BadInput: an item is empty, not of this form, of an unknown method, or there twice.
+        BadInput: an item is empty, not of this form, of an unknown method, or given twice.
     """
     items: list[MethodSpec] = []
     for label in text.split(","):
@@ -49,12 +46,14 @@ def parse_methods(text: str, sites: Sequence[str] | None = None, attacked: bool 
             if (earlier.method, earlier.settings) == (item.method, item.settings):
                 raise BadInput(f"--methods: {item.label} is given twice; name each once")
             if file_name(earlier.label) == file_name(item.label):
-                raise BadInput(f"--methods: {earlier.label} and {item.label} need the same run folder; compare apart")
+                raise BadInput(
+                    f"--methods: {earlier.label} and {item.label} need the same run folder; compare them separately"
+                )
     return items
 
 
 def _all(sites: Sequence[str] | None, attacked: bool) -> list[MethodSpec]:
-    """At their defaults; a method that trains by another optimizer than the others has to be named."""
+    """All methods at their defaults, without those that need another optimizer."""
     by_name = {name: capabilities(kind()) for name, kind in METHODS.items()}
     others = {
         name
@@ -81,7 +80,7 @@ def _item(label: str) -> MethodSpec:
 
 
 def parse_seeds(text: str) -> list[int]:
-    """The seeds of ``0,1,2``; `BadInput` where one is no whole number from 0, or there twice."""
+    """The seeds of ``0,1,2``; `BadInput` if one is no whole number from 0, or given twice."""
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isascii() and part.isdigit() for part in parts):
         raise BadInput(f"--seeds {text}: expected whole numbers such as 0,1,2")
@@ -92,12 +91,15 @@ def parse_seeds(text: str) -> list[int]:
 
 
 DIGESTS, SERVER_DIGESTS = "site_digests", "server_digests"  # in a study's JSON file, as in run.json
-PLACES = {"sites": DIGESTS, "server_sites": SERVER_DIGESTS}  # options that say where images lie, and what knows them
+PLACES = {
+    "sites": DIGESTS,
+    "server_sites": SERVER_DIGESTS,
+}  # options with places of images, and the digests that identify these
 
 
 @contextmanager
 def scratch(out: Path) -> Iterator[Path]:
-    """A folder in ``out`` for runs in the making, gone afterwards; and with it ``out``, where that is then empty."""
+    """A temporary folder in ``out`` for new runs; afterwards it goes, and ``out`` if it is then empty."""
     new = out / f".new.{os.getpid()}"
     try:
         shutil.rmtree(new, ignore_errors=True)
@@ -109,23 +111,23 @@ def scratch(out: Path) -> Iterator[Path]:
 
 
 def require_unchanged(record: Path, asked: Mapping[str, Any]) -> None:
-    """`BadInput` where a study's folder is for trainings asked for otherwise.
+    """`BadInput` if a study's folder has trainings with other options.
 
     Args:
-        record: the JSON file in the folder that says what they were asked for with, if it is there yet.
-        asked: what it would hold today; digests of sites are left to `require_same_images`, and where there are any
-            it is no matter where the sites lie.
+        record: the JSON file in the folder with the options, if it exists.
+        asked: the options now; digests of sites are left to `require_same_images`, and with digests the place of the
+            sites may change.
     """
     before = read_json(record) if record.exists() else asked
     may_move = [place for place, digests in PLACES.items() if before.get(digests) and asked.get(place)]
     names = [name for name in {**before, **asked} if name not in (*PLACES.values(), *may_move)]
     changed = [name for name in names if before.get(name) != asked.get(name)]
     if changed:
-        told = "; ".join(_told(name.replace("_", " "), before.get(name)) for name in changed)
-        raise BadInput(f"{record.parent}: holds trainings with {told}. Go on with the same, or choose another --out")
+        text = "; ".join(_describe_setting(name.replace("_", " "), before.get(name)) for name in changed)
+        raise BadInput(f"{record.parent}: holds trainings with {text}. Use the same options, or choose another --out")
 
 
-def _told(name: str, value: Any) -> str:
+def _describe_setting(name: str, value: Any) -> str:
     """``rounds 3``, ``no device``, ``site names A, B``."""
     return f"no {name}" if value is None else f"{name} {', '.join(value) if isinstance(value, list) else value}"
 
@@ -136,17 +138,17 @@ def open_server_sites(options: Mapping[str, Any]) -> list[SiteFolder]:
 
 
 def recorded_digests(sites: Sequence[SiteFolder], own: Sequence[SiteFolder]) -> dict[str, dict[str, str]]:
-    """What a study's JSON file says of its images, and of the server's ``own`` where it has any."""
+    """Digests of the sites, and of the server's ``own`` if it has any, for a study's JSON file."""
     return {DIGESTS: read_site_digests(sites)} | ({SERVER_DIGESTS: read_site_digests(own)} if own else {})
 
 
 def require_same_images(record: Path, sites: Sequence[SiteFolder], own: Sequence[SiteFolder] = ()) -> None:
-    """`BadInput` where sites were prepared anew since a study's folder was begun.
+    """`BadInput` if sites were prepared again since a study's folder was created.
 
     Args:
-        record: as of `require_unchanged`, with their digests; studies of earlier versions have none.
-        sites: those of today; they need not be all the same.
-        own: the server's own, which do.
+        record: as of `require_unchanged`, with their digests.
+        sites: those of now; others may have been there before.
+        own: the server's own.
     """
     before: Mapping[str, Mapping[str, str]] = read_json(record) if record.exists() else {}
     digests = before.get(DIGESTS, {})
@@ -157,14 +159,14 @@ def require_same_images(record: Path, sites: Sequence[SiteFolder], own: Sequence
 
 
 def require_same(folder: Path, asked: Mapping[str, Any], sites: Sequence[SiteFolder]) -> None:
-    """`BadInput` where a run folder is not what `runs.create` would make of these options and sites today.
+    """`BadInput` if a run folder is not what `runs.create` would make now of these options and sites.
 
-    The same images may lie elsewhere by now: a run that has not ended finds them there from now on.
+    The same images may be in another place now: an unfinished run then uses that place.
     """
     names, own = [site.name for site in sites], open_server_sites(asked)
     resumption.relocate(folder, asked)
     recorded = read_run(folder)
-    as_begun = {}  # of a run that has ended, whose run.json stays as it is
+    as_begun = {}  # of a finished run, whose run.json stays unchanged
     if recorded.get(DIGESTS) == read_site_digests(sites):
         as_begun["sites"] = recorded["sites_folder"]
     if own and recorded.get(SERVER_DIGESTS) == read_site_digests(own):
@@ -181,7 +183,7 @@ def require_same(folder: Path, asked: Mapping[str, Any], sites: Sequence[SiteFol
     before = RunConfiguration.from_dict(config)
     if replace(now, preprocessing=before.preprocessing) != before:
         raise BadInput(
-            f"{folder}: was started with parameters that are not today's defaults (fedmerit "
+            f"{folder}: was started with parameters that are no longer the defaults (fedmerit "
             f"{recorded['fedmerit_version']} wrote it); choose another --out"
         )
     if recorded["sites"] != names:

@@ -1,6 +1,6 @@
-"""The contract of an estimator of values: a frozen dataclass of parameters and one function of a run.
+"""The contract of an estimator of values: a frozen dataclass of parameters and one function of a run; and the simplest.
 
-Estimators made of what every run records: the method's own contributions, and how many images there are.
+The simplest estimators use only what every run records: the method's own contributions, and the number of images.
 """
 
 from collections.abc import Mapping
@@ -17,41 +17,41 @@ from fedmerit_evaluation.valuation.observed_run import ObservedRun
 
 
 class Estimator(Checked):
-    """What is said of the sites' worth, by one run."""
+    """An estimate of the values of the sites from one run."""
 
-    about: ClassVar[str]  # one line: what it is
-    observes: ClassVar[str] = ""  # the observer that a run needs for it; "": none
-    in_dice: ClassVar[bool] = False  # whether its values are fractions of Dice, not of a unit of its own
+    about: ClassVar[str]  # one line of description
+    observes: ClassVar[str] = ""  # the observer that it needs; "": none
+    in_dice: ClassVar[bool] = False  # whether its values are fractions of Dice, else of its own unit
 
     def values(self, run: ObservedRun) -> FloatArray:
-        """(n, D) by site name, higher is worth more, in units of its own.
+        """(n, D) values by site name, higher is better, as observed and in D - 1 bootstrap samples.
 
-        What does not depend on evaluated models is the same in all draws.
+        Values that do not depend on evaluated models are the same in all samples.
 
         Raises:
-            BadInput: the run does not hold what it takes.
+            BadInput: the run lacks what it needs.
         """
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class OwnContribution(Estimator):
-    """The mean over rounds of what the run's method called each site's contribution."""
+    """Mean over rounds of each site's contribution by the run's method."""
 
-    about: ClassVar[str] = "what the run's own method says, mean over rounds"
+    about: ClassVar[str] = "contribution by the run's own method, mean over rounds"
 
     def values(self, run: ObservedRun) -> FloatArray:
-        """(n, D) in the method's units; the draws are of rounds."""
+        """(n, D) in the method's units; rounds are resampled."""
         table = run.results.rounds.of("contribution").droplevel(["method", "seed"]).reindex(columns=run.sites)
         if table.isna().all(axis=None):
-            raise BadInput(f"{run.path}: its method {run.info['method']} says nothing of contributions")
-        said = table.to_numpy(dtype=np.float64)  # (T, n)
-        counts = run.round_counts(len(said))  # (T, D)
-        known = np.isfinite(said)
+            raise BadInput(f"{run.path}: its method {run.info['method']} makes no estimate of contributions")
+        recorded = table.to_numpy(dtype=np.float64)  # (T, n)
+        counts = run.round_counts(len(recorded))  # (T, D)
+        known = np.isfinite(recorded)
         totals = known.T.astype(np.float64) @ counts
-        sums = np.where(known, said, 0.0).T @ counts
+        sums = np.where(known, recorded, 0.0).T @ counts
         drawn = sums / np.where(totals > 0, totals, np.nan)
-        return np.where(np.isfinite(drawn), drawn, nan_mean(said, axis=0)[:, None])
+        return np.where(np.isfinite(drawn), drawn, nan_mean(recorded, axis=0)[:, None])
 
 
 @dataclass(frozen=True)

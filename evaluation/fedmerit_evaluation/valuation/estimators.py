@@ -12,7 +12,7 @@ from fedmerit_evaluation.valuation.estimator import Estimator
 
 @cache
 def estimators() -> Catalogue[type[Estimator]]:
-    """By name, ours and those of others."""
+    """By name, built-in ones and plugins."""
     return Catalogue(
         "estimators",
         {**game_estimators.ESTIMATORS, **estimator.ESTIMATORS, **image_estimators.ESTIMATORS},
@@ -22,13 +22,13 @@ def estimators() -> Catalogue[type[Estimator]]:
 
 
 def parse(spec: str) -> Estimator:
-    """The estimator of a spec such as ``multi_round:voice=others``; `BadInput` where it is none."""
+    """The estimator of a spec such as ``multi_round:voice=others``; `BadInput` if there is none."""
     estimator: Estimator = spec_syntax.parse(spec, estimators(), "--estimators")
     return estimator
 
 
 def parse_all(specs: Sequence[str]) -> dict[str, Estimator]:
-    """By spec; `BadInput` where one is given twice."""
+    """By spec; `BadInput` if one is given twice."""
     found = {spec: parse(spec) for spec in specs}
     if len(found) < len(specs):
         raise BadInput(f"--estimators {','.join(specs)}: name each once")

@@ -1,4 +1,4 @@
-"""Estimators made of what the sites said of models of coalitions: `fedmerit.values` says which models."""
+"""Estimators from evaluations of coalitions' models by the sites; `fedmerit.observers` says which models."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,27 +20,27 @@ ALL, OTHERS = "all", "others"
 
 
 def shapley_matrix(game: RoundGame, sites: Sequence[str]) -> FloatArray:
-    """(n, n, D) Shapley values of row for the Dice at column; 0 in the rows of sites without a part in the round."""
+    """(n, n, D) Shapley values of row for the Dice at column; 0 in the rows of sites that took no part in the round."""
     return _placed(shapley_or_regression(game.utilities, game.players), game, sites)
 
 
 def leave_one_out_matrix(game: RoundGame, sites: Sequence[str], lacking: int = 0) -> FloatArray:
-    """(n, n, D) what the Dice at column loses without row, likewise; 0 where nothing is left without it.
+    """(n, n, D) loss of the Dice at column without row, likewise; 0 if nothing is left without it.
 
     Args:
         game: one round's.
         sites: n names.
-        lacking: of how many players of several there may be no model without them: of 1, that has all the weight.
+        lacking: number of players without which there may be no model: 1 that has all the weight.
 
     Raises:
-        BadInput: a model that this takes was not evaluated.
+        BadInput: a necessary model was not evaluated.
     """
     grand = frozenset(game.players)
     missing = [rest for rest in (grand - {site} for site in game.players) if rest not in game.utilities]
     if grand not in game.utilities or len(missing) > (lacking if len(grand) > 1 else 1):
         raise BadInput(
-            f"round {game.round}: {format_coalitions(missing or [grand])}: not evaluated; leave-one-out takes the models of all "
-            "and without each, so observe 2 n + 2 coalitions of n sites or more (most=)"
+            f"round {game.round}: {format_coalitions(missing or [grand])}: not evaluated; leave-one-out needs "
+            "the models of all and without each, so observe 2 n + 2 coalitions of n sites or more (most=)"
         )
     whole = game.utilities[grand]
     lost = [whole - game.utilities.get(grand - {site}, whole) for site in game.players]
@@ -54,7 +54,7 @@ MATRICES: Mapping[str, Callable[[RoundGame, Sequence[str]], FloatArray]] = {
 
 
 def own_patient_mask(game: RoundGame, sites: Sequence[str]) -> NDArray[np.bool_]:
-    """(n, n) whose patients, at column, are those of the site at row, or of who earns as one with it."""
+    """(n, n) whether the patients at column are those of the site at row, or of its reward group."""
     own = np.eye(len(sites), dtype=bool)
     for group in game.parts.values():
         places = [sites.index(site) for site in group]
@@ -63,7 +63,7 @@ def own_patient_mask(game: RoundGame, sites: Sequence[str]) -> NDArray[np.bool_]
 
 
 def mean_over_testers(matrix: FloatArray, voice: str, own: NDArray[np.bool_]) -> FloatArray:
-    """(n, D) the mean of (n, n, D) over the sites that tested: all of them, or all but those that are a row's own."""
+    """(n, D) mean of (n, n, D) over the sites that tested: all, or all except a row's own."""
     if voice == OTHERS:
         matrix = np.where(own[:, :, None], np.nan, matrix)
     return nan_mean(matrix, axis=1)
@@ -74,7 +74,7 @@ class MultiRoundValues(Estimator):
     """Σ_t φ_i(v_t), by linearity the Shapley value of Σ_t v_t (Wang et al. 2020)."""
 
     kind: str = parameter(SHAPLEY, "of each round's game", choices=tuple(MATRICES))
-    voice: str = parameter(ALL, "whose patients count; others: not a site's own", choices=(ALL, OTHERS))
+    voice: str = parameter(ALL, "patients that count; others: not a site's own", choices=(ALL, OTHERS))
     last: int = parameter(0, "rounds that count, the last ones observed; 0: all", low=0)
     weigh: str = parameter(
         "alike",
@@ -82,7 +82,9 @@ class MultiRoundValues(Estimator):
         choices=("alike", "progress", "level"),
     )
 
-    about: ClassVar[str] = "values of each round's mixtures of updates, summed over rounds"
+    about: ClassVar[str] = (
+        "multi-round reconstruction (MR, Song et al. 2019): values of each round's mixtures of updates, summed"
+    )
     observes: ClassVar[str] = "multi_round"
     in_dice: ClassVar[bool] = True
 
@@ -106,13 +108,15 @@ class MultiRoundValues(Estimator):
 
 @dataclass(frozen=True)
 class OneRoundValues(Estimator):
-    """Values of the models that coalitions would have, had only their members been heard from the first round on."""
+    """Values of the models that coalitions would have if only their members had sent updates (OR, Song et al. 2019)."""
 
-    kind: str = parameter(SHAPLEY, "of the game of carried models", choices=tuple(MATRICES))
-    voice: str = parameter(ALL, "whose patients count; others: not a site's own", choices=(ALL, OTHERS))
+    kind: str = parameter(SHAPLEY, "of the reconstructed models' game", choices=tuple(MATRICES))
+    voice: str = parameter(ALL, "patients that count; others: not a site's own", choices=(ALL, OTHERS))
     over: str = parameter("last", "evaluations that count; mean: of all", choices=("last", "mean"))
 
-    about: ClassVar[str] = "values of coalitions' models, carried along the run from its updates"
+    about: ClassVar[str] = (
+        "one-round reconstruction (OR, Song et al. 2019): values of coalitions' models rebuilt from the updates"
+    )
     observes: ClassVar[str] = "one_round"
     in_dice: ClassVar[bool] = True
 
@@ -131,7 +135,7 @@ class LeaveOneOutLossValues(Estimator):
 
     last: int = parameter(0, "rounds that count, the last ones observed; 0: all", low=0)
 
-    about: ClassVar[str] = "what the others' Dice loses by the new model without the site, summed over rounds"
+    about: ClassVar[str] = "loss of the others' Dice by the new model without the site, summed over rounds"
     observes: ClassVar[str] = "leave_one_out_loss"
     in_dice: ClassVar[bool] = True
 
@@ -144,7 +148,7 @@ class LeaveOneOutLossValues(Estimator):
 
 
 def leave_one_out_losses(lost: FloatArray, num_samples: FloatArray, own: NDArray[np.bool_]) -> FloatArray:
-    """(n, D) of (n, n, D) what column loses without row: the mean by images over those not its ``own``, who said."""
+    """(n, D) of (n, n, D) losses of column without row: mean by images over the sites that tested, not its ``own``."""
     shares = np.where(own, 0.0, num_samples[None, :])[:, :, None]
     shares = np.where(np.isfinite(lost), shares, 0.0)
     totals = shares.sum(axis=1)
@@ -154,14 +158,14 @@ def leave_one_out_losses(lost: FloatArray, num_samples: FloatArray, own: NDArray
 
 @dataclass(frozen=True)
 class LocalOnlyValues(Estimator):
-    """v({i}), what the model that a site trains alone reaches: the first term of every order that it begins."""
+    """v({i}): Dice of the local-only model of a site, the first marginal of every permutation that it begins."""
 
-    voice: str = parameter(ALL, "whose patients count; others: not a site's own", choices=(ALL, OTHERS))
+    voice: str = parameter(ALL, "patients that count; others: not a site's own", choices=(ALL, OTHERS))
     copies: str = parameter(
         "share", "sites with the same training images; share: one site's value", choices=("share", "apart")
     )
 
-    about: ClassVar[str] = "Dice on all sites' patients of what each trains alone"
+    about: ClassVar[str] = "Dice of each site's local-only model on all sites' patients"
     observes: ClassVar[str] = "local_only"
     in_dice: ClassVar[bool] = True
 
@@ -178,16 +182,16 @@ def _responding_sites(kind: str, game: RoundGame, sites: Sequence[str], voice: s
 
 
 def benefit_matrix(run: ObservedRun) -> FloatArray:
-    """(n, n) Σ_t of `shapley_matrix`, as observed; a round in which the site of a column said nothing is 0 there."""
+    """(n, n) Σ_t of `shapley_matrix`, as observed; 0 for rounds in which the site of a column did not test."""
     parts = np.stack([shapley_matrix(game, run.sites)[..., 0] for game in run.games(MultiRoundValues.observes)])
     return _summed(parts, np.ones((len(parts), 1)))
 
 
 def efficiency_gap(run: ObservedRun) -> float:
-    """How far in-run values are from efficient: what the Dice gained over the rounds beside Σ_t [v_t(N) - v_t(∅)].
+    """Gap of multi-round values from efficiency: total gain in Dice minus Σ_t [v_t(N) - v_t(∅)], a fraction of Dice.
 
-    Σ_t [v_{t+1}(∅) - v_t(N)] over consecutive observed rounds, a fraction of Dice: 0 where the run's method weighs by
-    images and every round is observed.
+    Σ_t [v_{t+1}(∅) - v_t(N)] over consecutive observed rounds; 0 if the method weighs by images and every round is
+    observed.
     """
     games = run.games(MultiRoundValues.observes)
     began = [float(game.on_average(frozenset())[0]) for game in games]
@@ -196,7 +200,7 @@ def efficiency_gap(run: ObservedRun) -> float:
 
 
 def _last(run: ObservedRun, observer: str, number: int) -> list[RoundGame]:
-    """The last rounds observed, or of 0 all; where they are some of them, the draws are of these alone."""
+    """The last observed rounds; 0: all. If they are a part, only these are resampled."""
     games = run.games(observer)
     chosen = games[-number:]
     if len(chosen) == len(games):
@@ -205,18 +209,18 @@ def _last(run: ObservedRun, observer: str, number: int) -> list[RoundGame]:
 
 
 def _summed(parts: FloatArray, weights: FloatArray) -> FloatArray:
-    """(n, D) Σ_t of parts (T, n, D) by weights (T, D); rounds in which nobody could say count as those without a site.
+    """(n, D) Σ_t of parts (T, n, D) by weights (T, D); rounds without a test count as 0.
 
-    NaN where nobody could in any.
+    NaN if no round has one.
     """
     known = np.isfinite(parts)
     return np.where(known.any(axis=0), (np.where(known, parts, 0.0) * weights[:, None]).sum(axis=0), np.nan)
 
 
 def _placed(values: FloatArray, game: RoundGame, sites: Sequence[str]) -> FloatArray:
-    """Rows of the round's players among those of all sites; who earned as one divides a player's value."""
+    """Rows of the round's players among those of all sites; a reward group divides its player's value."""
     if unknown := sorted(set(game.players) - set(sites)):
-        raise BadInput(f"round {game.round}: {', '.join(unknown)} is none of the run's sites {', '.join(sites)}")
+        raise BadInput(f"round {game.round}: {', '.join(unknown)} is not among the run's sites {', '.join(sites)}")
     result = np.zeros((len(sites), *values.shape[1:]))
     for player, value in zip(game.players, values, strict=True):
         for site, part in game.parts.get(player, {player: 1.0}).items():

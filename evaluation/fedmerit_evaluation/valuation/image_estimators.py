@@ -1,4 +1,4 @@
-"""Estimators that look at the sites' images: for studies, where these lie in one place.
+"""Estimators that read the sites' images: for studies with all images in one place.
 
 Volumes, distances of distributions, and Shapley values of a nearest-neighbour model on the final model's features
 (Jia et al. 2019).
@@ -24,7 +24,7 @@ from fedmerit_evaluation.results.evaluation import final_models
 from fedmerit_evaluation.valuation.estimator import Estimator
 from fedmerit_evaluation.valuation.observed_run import ObservedRun
 
-MASK_SIDE = 16  # pixels that masks are shrunk to, to be compared
+MASK_SIDE = 16  # pixels that masks are resized to
 
 
 def _in_all_draws(values: Sequence[float], run: ObservedRun) -> FloatArray:
@@ -33,7 +33,7 @@ def _in_all_draws(values: Sequence[float], run: ObservedRun) -> FloatArray:
 
 @dataclass(frozen=True)
 class LabelVolume(Estimator):
-    """How many pixels of the training slices are labelled, all labels together."""
+    """Labelled pixels of the training slices, all labels together."""
 
     about: ClassVar[str] = "labelled pixels of the training slices"
 
@@ -82,8 +82,8 @@ def _nearness(of_sites: Sequence[FloatArray]) -> list[float]:
 class KNNShapley(Estimator):
     """Shapley values of training slices in a K-nearest-neighbour model of validation slices, summed by site.
 
-    Slices are near by the features of the run's final model; a neighbour is of use by the Dice of its mask, shrunk to
-    16 pixels a side, with that of the slice in question. Averages over the sites' validation slices, site by site.
+    Distances are of features of the final model; the utility of a neighbour is the Dice of its mask, resized to 16
+    pixels a side, with that of the validation slice. Means over the sites' validation slices, site by site.
     """
 
     k: int = parameter(5, "neighbours", low=1, high=1000)
@@ -138,11 +138,9 @@ def mask_dice(masks: Tensor, others: Tensor) -> Tensor:
 
 @torch.inference_mode()
 def _described(network: nn.Module, slices: Slices) -> tuple[Tensor, Tensor]:
-    """(m, c) features of slices, the means over the image of the network's deepest level, and (m, p) shrunk masks."""
+    """(m, c) features of slices, the means over the image of the network's deepest level, and (m, p) resized masks."""
     if patch_size(network):
-        raise BadInput(
-            "knn_shapley: compares slices, but the run's network is one of volumes; leave it out of --values"
-        )
+        raise BadInput("knn_shapley: compares slices, but the run's network is for volumes; leave it out of --values")
     deepest: list[Tensor] = []
 
     def keep(module: nn.Module, inputs: object, output: object) -> None:

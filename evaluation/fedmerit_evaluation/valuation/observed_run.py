@@ -1,10 +1,8 @@
-"""Which sites train on the same images: as they enrolled, or as their prepared folders on this machine say.
+"""An observed run as estimators of values see it, and which sites train on the same images.
 
-An observed run as estimators of values see it: as it was, and as it would have come out with other patients.
-
-Everything that depends on evaluated models has a last axis of D draws: the first is what was observed; in the others
-every site's validation patients are drawn anew, as by `resampled_means`, and so are the rounds. The same draw has
-the same patients in every round, for every model, and in the runs of all seeds: they are the same patients.
+Everything that depends on evaluated models has a last axis of D samples: the first is as observed; in the others every
+site's validation patients are bootstrap resampled (`resampled_means`), and so are the rounds. The same sample has the
+same patients in every round, for every model and in the runs of all seeds: they are the same patients.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,14 +29,14 @@ from fedmerit_evaluation.statistics.bootstrap import bootstrap_counts, nan_mean
 
 
 def sites_sharing_images(run: Path, info: Mapping[str, Any]) -> dict[str, set[str]]:
-    """By site, the sites of which each has half of the other's training cases or more; of whom nothing is known, none.
+    """By site, the sites that share at least half of each other's training cases; none if nothing is known.
 
     Args:
         run: a run folder.
         info: its run.json.
 
     Raises:
-        BadInput: the run's ledger is none.
+        BadInput: the run's ledger is not readable.
     """
     if enrolled := _enrolled(run):
         return enrolled
@@ -54,8 +52,8 @@ def sites_sharing_images(run: Path, info: Mapping[str, Any]) -> dict[str, set[st
 
 
 def _enrolled(run: Path) -> dict[str, set[str]]:
-    """Of those that enrolled; in ledgers of before, those of which all cases were the same."""
-    told = read_rounds(
+    """By site that enrolled, those with the same cases or, by the ledger, with shared ones."""
+    enrolled_sites = read_rounds(
         run,
         lambda record: [
             (str(site), (str(one["fingerprint"]), {*one.get("shares_with", ())}))
@@ -65,10 +63,10 @@ def _enrolled(run: Path) -> dict[str, set[str]]:
     return {
         site: {
             other
-            for other, (its, with_it) in told.items()
+            for other, (its, with_it) in enrolled_sites.items()
             if other != site and (its == own or other in shared or site in with_it)
         }
-        for site, (own, shared) in told.items()
+        for site, (own, shared) in enrolled_sites.items()
     }
 
 
@@ -84,12 +82,12 @@ DRAWS = 500
 
 @dataclass(frozen=True)
 class RoundGame:
-    """What the sites made of models of coalitions in one round: utilities (n, D), by who tested; NaN: did not."""
+    """Evaluations of coalitions' models in one round: utilities (n, D) by testing site; NaN: did not test."""
 
     round: int
     utilities: Mapping[Coalition, FloatArray]
-    counts: FloatArray  # (D,) how often the round counts in each draw; 1 as observed
-    parts: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # by player, shares of who earn as one
+    counts: FloatArray  # (D,) how often the round counts in each sample; 1 as observed
+    parts: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # by player, shares within its reward group
 
     @property
     def players(self) -> list[str]:
@@ -107,9 +105,9 @@ class ObservedRun:
 
     Args:
         path: of a finished run.
-        draws: D - 1, of patients and rounds.
-        observed: rows as in the run's own ``values.csv``, in its place; None: that.
-        place: the folder that its site folders lie in by now; None: where it had them.
+        draws: D - 1 bootstrap samples of patients and rounds.
+        observed: rows to use instead of the run's ``values.csv``; None: that file.
+        place: the folder that its site folders are in now; None: the recorded one.
     """
 
     path: Path
@@ -123,7 +121,7 @@ class ObservedRun:
 
     @property
     def info(self) -> Mapping[str, Any]:
-        """run.json, with the place of the sites as it is by now."""
+        """run.json, with the current place of the sites."""
         info: Mapping[str, Any] = self._run.info
         return info if self.place is None else {**info, "sites_folder": str(self.place)}
 
@@ -151,28 +149,28 @@ class ObservedRun:
 
     @cached_property
     def holders(self) -> FloatArray:
-        """(n,) of how many sites each one's training images are, half of them or more, itself included: as is known."""
+        """(n,) number of sites that have each one's training images (half or more), including itself."""
         known = sites_sharing_images(self.path, self.info)
         return np.array([1.0 + len(known.get(site, ())) for site in self.sites])
 
     @cached_property
     def folders(self) -> list[SiteFolder]:
-        """The sites' prepared images, of estimators that look at these; `BadInput` where they are elsewhere."""
+        """The sites' prepared images, for estimators that read them; `BadInput` if they are elsewhere."""
         return prepared_sites(self.path, self.info)
 
     @cached_property
     def rows(self) -> pd.DataFrame:
-        """What was observed, as rows of the results schema, split by the name of the observer."""
+        """Observed rows in the results schema; column ``split`` is the name of the observer."""
         if self.observed is not None:
             return self.observed
         file = self.path / recorder.OBSERVED
         return read_table(file) if file.exists() else pd.DataFrame(columns=["split", "round"])
 
     def games(self, observer: str) -> list[RoundGame]:
-        """Round by round what was observed under a name.
+        """The games of an observer, round by round.
 
         Raises:
-            BadInput: nothing was; the message says what would.
+            BadInput: nothing was observed; the message says what would.
         """
         if observer not in self._games:
             rows = self.rows[self.rows["split"] == observer]
@@ -207,7 +205,7 @@ class ObservedRun:
         return RoundGame(number, dict(zip(players, utilities.swapaxes(0, 1), strict=True)), counts, parts)
 
     def _parts(self, number: int, coalitions: Sequence[Coalition]) -> dict[str, dict[str, float]]:
-        """Who earned as one in a round: those with a part of what a group earned, in the same coalitions always."""
+        """The reward groups of a round: sites that share a reward and are always in the same coalitions."""
         table = self.results.rounds.of("reward_group_share")
         of_round = table[table.index.get_level_values("round") == number].max()
         part = {str(site): float(value) for site, value in of_round[of_round < 1].items()}
@@ -217,32 +215,32 @@ class ObservedRun:
         return {next(iter(group)): group for where, group in groups.items() if any(where) and len(group) > 1}
 
     def round_counts(self, number: int) -> FloatArray:
-        """(T, D) how often each of T rounds counts: once as observed, then as drawn with replacement."""
+        """(T, D) how often each of T rounds counts: once as observed, then in each bootstrap sample."""
         random = np.random.default_rng(random_seed("rounds", self.info["seed"]))
         return bootstrap_counts(number, self.draws, random).T
 
     @cached_property
     def seconds(self) -> Mapping[str, float]:
-        """What every observer cost the sites, beside ``training``: their seconds, summed over rounds and sites."""
+        """Seconds of every observer, and of ``training``, summed over rounds and sites."""
         spent = self.rows[self.rows["quantity"] == "seconds"] if "quantity" in self.rows else self.rows
         of = {str(name): float(part["value"].sum()) for name, part in spent.groupby("split")}
         return {"training": float(self.results.rounds.of("seconds").sum().sum()), **of}
 
 
 def prepared_sites(run: Path, info: Mapping[str, Any]) -> list[SiteFolder]:
-    """The images of a run's sites, by ``info``, its run.json; `BadInput` where they are not here, or others by now."""
+    """The site folders of a run by ``info``, its run.json; `BadInput` if they are not here or have changed."""
     root = info.get("sites_folder")
     if root is None:
-        raise BadInput(f"{run}: its images are at the sites, and what is asked looks at images")
+        raise BadInput(f"{run}: its images are at the sites, and this needs the images")
     if not Path(str(root)).is_dir():
-        raise BadInput(f"{root}: no such folder, where {run} had its sites; --sites PLACE says where they are")
+        raise BadInput(f"{root}: no such folder; {run} had its sites there. Name the folder with --sites PLACE")
     folders = open_sites(Path(str(root)), info["sites"])
     require_same_preparation(folders, info.get("site_digests", {}), run)
     return folders
 
 
 def require_same_sites(runs: Sequence[ObservedRun]) -> list[str]:
-    """The sites of all runs; `BadInput` where they differ."""
+    """The sites of all runs; `BadInput` if they differ."""
     for run in runs[1:]:
         if run.sites != runs[0].sites:
             raise BadInput(f"{run.path}: its sites are {', '.join(run.sites)}, those of {runs[0].path} "

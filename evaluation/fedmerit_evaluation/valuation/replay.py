@@ -1,4 +1,4 @@
-"""Observers after the fact: a run's kept updates, gone through again, its models evaluated where the images are."""
+"""Observers computed after a run: its kept updates are replayed, and the models evaluated on the images."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -32,7 +32,7 @@ from fedmerit.trainers.monai_trainer.networks import build_network
 from fedmerit.trainers.monai_trainer.patches import build_samples
 from fedmerit_evaluation.valuation.observed_run import prepared_sites
 
-FOLDER = "values"  # in the run folder: what was observed afterwards, a file an observer
+FOLDER = "values"  # in the run folder: rows computed afterwards, a file per observer
 
 
 def replay_observers(
@@ -42,20 +42,20 @@ def replay_observers(
     on_round: Callable[[str, int, int], None] = lambda name, done, rounds: None,
     place: Path | None = None,
 ) -> pd.DataFrame:
-    """All that was observed of a run, and what ``observers`` lack of it made of its kept updates.
+    """Everything observed of a run; missing ``observers`` are computed from its kept updates.
 
-    What is made is written to ``RUN/values``, round by round, so that an interrupted call goes on.
+    New rows are written to ``RUN/values``, round by round, so an interrupted call can resume.
 
     Args:
         run: a finished run folder.
         observers: specs, as of ``fedmerit run --values``.
         device: to evaluate on.
-        on_round: called with observer, rounds done and rounds in all.
-        place: the folder that the run's site folders lie in by now; None: where it had them.
+        on_round: called with observer, finished rounds and all rounds.
+        place: the folder that the run's site folders are in now; None: the recorded one.
 
     Raises:
-        BadInput: something is missing, and the run kept no updates or was encrypted, or its method does not bear it; or
-            its images are elsewhere.
+        BadInput: something is missing and the run kept no updates, was encrypted or has a method that does not allow
+            it; or its images are elsewhere.
     """
     info = read_run(run) | ({} if place is None else {"sites_folder": str(place)})
     config = read_plan(run)
@@ -63,11 +63,11 @@ def replay_observers(
     seen = set(there["split"])
     lacking = {name: spec for spec in observers if (name := split_spec(spec)[0]) not in seen}
     if lacking and HE in info.get("privacy", []):
-        raise BadInput(f"{run}: {', '.join(lacking)} cannot be told: {ENCRYPTED}")
+        raise BadInput(f"{run}: {', '.join(lacking)} cannot be computed: {ENCRYPTED}")
     if lacking and not (run / UPDATES).is_dir():
         raise BadInput(
-            f"{run}: was run without --values {','.join(lacking)} and kept no updates (--keep-updates), so that "
-            "nothing can be told afterwards; run it again with one of both"
+            f"{run}: was run without --values {','.join(lacking)} and kept no updates (--keep-updates), so "
+            "nothing can be computed now; run it again with one of them"
         )
     for spec in lacking.values():
         require_observer(spec, config.method, config.build_method())
@@ -86,7 +86,7 @@ def _replayed(
     device: str,
     on_round: Callable[[str, int, int], None],
 ) -> pd.DataFrame:
-    """What one observer would have observed; rounds that are written already are not evaluated again."""
+    """The rows of one observer; rounds that are already written are not evaluated again."""
     out = run / FOLDER / f"{spec.replace(':', '-')}.csv"
     table = read_table(out) if out.exists() else pd.DataFrame(columns=COLUMNS)
     done = set(table["round"])

@@ -1,4 +1,4 @@
-"""What estimators say of runs that differ in their seeds: rankings, their flips, who gains by whose data."""
+"""Values of the sites by estimators, over runs that differ in their seeds: rankings, flips, costs, values by site."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -26,13 +26,13 @@ from fedmerit_evaluation.valuation.game_estimators import benefit_matrix, effici
 from fedmerit_evaluation.valuation.observed_run import DRAWS, ObservedRun, prepared_sites, require_same_sites
 from fedmerit_evaluation.valuation.replay import replay_observers
 
-UNMEASURED = "counted, not measured: it has no interval, and how far worth differs with it is not known"
-SINGLE = "no interval, and no two sites told apart: by one validation patient a site, nothing is known of others"
+UNMEASURED = "a count, without a confidence interval; how values depend on it is not known"
+SINGLE = "one validation patient per site: no confidence interval, and no significant difference"
 
 
 @dataclass(frozen=True, eq=False)
 class Valued:
-    """Runs of the same sites, and what each estimator says of them."""
+    """Runs of the same sites, and their values by each estimator."""
 
     runs: Sequence[ObservedRun]
     values: Mapping[str, FloatArray]  # by spec: (s, n, D)
@@ -60,12 +60,12 @@ def value_runs(
     on_round: Callable[[str, int, int], None] = lambda name, done, rounds: None,
     place: Path | None = None,
 ) -> Valued:
-    """What the estimators of ``specs`` say of finished runs, made where it was not observed and updates were kept.
+    """Values of finished runs by the estimators of ``specs``; what was not observed is computed from kept updates.
 
-    Where the runs' site folders were moved, ``place`` is the folder that they lie in by now.
+    If the runs' site folders were moved, ``place`` is the folder that they are in now.
 
     Raises:
-        BadInput: a run has not ended, the sites in ``place`` are not those that it was started with, the runs are not
+        BadInput: a run has not ended, the sites in ``place`` are not those it was started with, the runs are not
             of the same sites, method and settings, two have one seed, or an estimator lacks something.
     """
     chosen = parse_all(specs)
@@ -76,16 +76,16 @@ def value_runs(
     if len(labels) > 1 or len(set(seeds)) < len(seeds):
         what = " and ".join(labels) if len(labels) > 1 else f"of the seeds {', '.join(map(str, seeds))}"
         raise BadInput(
-            f"{', '.join(map(str, paths))}: are {what}; expected runs of one method that differ in "
-            "their seeds alone; value others apart"
+            f"{', '.join(map(str, paths))}: are {what}; expected runs of one method that "
+            "differ only in their seeds; value others separately"
         )
     return Valued(runs, {spec: np.stack([one.values(run) for run in runs]) for spec, one in chosen.items()})
 
 
 def default_estimators(paths: Sequence[Path], everything: bool = False) -> list[str]:
-    """The estimators that runs bear without looking at images, those of what was observed first.
+    """The estimators that runs allow without reading images, those of observers first.
 
-    With ``everything``, those too that kept updates allow.
+    With ``everything``, also those that kept updates allow.
     """
     seen = set.intersection(*(set(ObservedRun(path).rows["split"]) for path in paths))
     if everything and all((path / UPDATES).is_dir() for path in paths):
@@ -115,12 +115,12 @@ def _observed(
         )
     needed = list(dict.fromkeys(one.observes for one in chosen.values() if one.observes))
     if place is not None:
-        prepared_sites(path, {**run.info, "sites_folder": str(place)})  # to say so before anything is evaluated
+        prepared_sites(path, {**run.info, "sites_folder": str(place)})  # to fail before anything is evaluated
     return ObservedRun(path, draws, replay_observers(path, needed, on_round=on_round, place=place), place)
 
 
 def value_tables(valued: Valued) -> list[Table]:
-    """A table an estimator, then flips, costs, and of in-run values who gains by whose data."""
+    """A table per estimator, then flips, costs, and multi-round values by site."""
     rankings = valued.shown
     tables = [_ranking_table(spec, one) for spec, one in rankings.items()]
     if len(rankings) > 1:
@@ -137,36 +137,40 @@ def _ranking_table(spec: str, one: Ranking) -> Table:
     frame = one.table.reset_index()
     frame = frame.assign(share=100 * frame["share"])
     heading = "Value [points]" if _is_dice(spec) else "Value"
-    shown = frame[["site", "value", "share", "ranks", "as good as"]]
+    shown = frame[["site", "value", "share", "ranks", "tied"]]
     names = {
         "site": "Site",
         "value": heading,
         "share": "Share [%]",
         "ranks": "Rank",
-        "as good as": "Not told apart from",
+        "tied": "Not significantly different from",
     }
     empty = pd.DataFrame(np.nan, index=shown.index, columns=shown.columns)
     low, high = (empty.assign(value=frame[end].astype(float)) for end in ("low", "high"))
-    told = "over patients, rounds and seeds" if one.seeds > 1 else "over patients and rounds, of one seed alone"
-    verdict = "" if one.has_significant_pairs else "; NO TWO SITES CAN BE TOLD APART by this"
+    over = "over patients, rounds and seeds" if one.seeds > 1 else "over patients and rounds (one seed)"
+    verdict = "" if one.has_significant_pairs else "; NO SIGNIFICANT DIFFERENCE between any two sites"
     unknown = SINGLE if _is_dice(spec) else UNMEASURED
-    caption = f"{spec}: values with 95 % intervals {told}{verdict}" if one.measured else f"{spec}: {unknown}"
+    caption = (
+        f"{spec}: values; in brackets the 95 % confidence interval {over}{verdict}"
+        if one.measured
+        else f"{spec}: {unknown}"
+    )
     shown, low, high = (part.rename(columns=names) for part in (shown, low, high))
     return Table(f"values-{plain_name(spec)}", caption, shown, low=low, high=high, decimals=_decimals(frame["value"]))
 
 
 def _decimals(values: pd.Series) -> int:
-    """So many that the largest has three digits, of whatever unit, and not fewer than two."""
+    """Decimals that give the largest value three digits, at least two."""
     largest = float(values.abs().max())
     return max(2, 2 - math.floor(math.log10(largest))) if largest > 0 else 2
 
 
 def rank_flip_table(rankings: Mapping[str, Ranking], name: str, pairs: str) -> Table:
-    """Of every two estimators or methods, the ``pairs`` of sites that they put in another order."""
-    names = {"first": "Estimator", "second": "Beside", "flips": "Pairs in another order",
-             "contradictions": "of these told apart by both", "pairs": "Pairs of sites"}  # fmt: skip
+    """For every two estimators or methods, the ``pairs`` of sites that they rank differently."""
+    names = {"first": "Estimator", "second": "Compared with", "flips": "Pairs ranked differently",
+             "contradictions": "Significantly by both", "pairs": "Pairs of sites"}  # fmt: skip
     frame = count_rank_flips(rankings).rename(columns=names)
-    return Table(name, f"{pairs} of sites that two estimators put in another order", frame, decimals=0)
+    return Table(name, f"{pairs} of sites that two estimators rank differently", frame, decimals=0)
 
 
 def _costs(runs: Sequence[ObservedRun], observers: Sequence[str]) -> Table:
@@ -175,24 +179,24 @@ def _costs(runs: Sequence[ObservedRun], observers: Sequence[str]) -> Table:
         spent = float(np.mean([run.seconds.get(name, np.nan) / run.seconds["training"] for run in runs]))
         times = float(np.mean([len(run.games(name)) for run in runs]))
         rows.append({"Observer": name, "Rounds observed": times, "Cost [trainings]": spent})
-    caption = "What observing cost the sites beside one training of all: seconds of evaluation by seconds of rounds"
+    caption = "Cost of the observers: seconds of evaluation divided by seconds of training, over all sites"
     return Table("value-costs", caption, pd.DataFrame(rows), decimals=2)
 
 
 def _benefit_table(runs: Sequence[ObservedRun]) -> Table:
     sites = runs[0].sites
     frame = POINTS * pd.DataFrame(np.mean([benefit_matrix(run) for run in runs], axis=0), index=sites, columns=sites)
-    told = ", ".join(f"{POINTS * efficiency_gap(run):.2f}" for run in runs)
+    gaps = ", ".join(f"{POINTS * efficiency_gap(run):.2f}" for run in runs)
     caption = (
-        "Who gains by whose data: in-run Shapley values [points] of the site in the row for the validation Dice of "
-        f"that in the column; the rounds drift from their games by {told} points in all"
+        "Multi-round Shapley values [points] of the site in the row for the validation Dice of the site in the column; "
+        f"gap to efficiency: {gaps} points"
     )
-    return Table("who-gains", caption, frame.rename_axis("Site").reset_index(), decimals=2)
+    return Table("values-by-site", caption, frame.rename_axis("Site").reset_index(), decimals=2)
 
 
 def units(valued: Valued) -> dict[str, str]:
-    """What the values of each estimator are, for a figure."""
-    return {spec: "points of Dice" if _is_dice(spec) else "in units of its own" for spec in valued.values}
+    """Units of the values of each estimator, for a figure."""
+    return {spec: "points of Dice" if _is_dice(spec) else "own unit" for spec in valued.values}
 
 
 def _is_dice(spec: str) -> bool:

@@ -241,7 +241,7 @@ def _agreements(name: str, judged: Sequence[ScenarioResult]) -> Table:
     for one in judged:
         reference = one.references[name]
         pairs = math.comb(len(reference.sites), 2)
-        significant = pairs - len(ranking(reference.sites, reference.values).alike)
+        significant = pairs - len(ranking(reference.sites, reference.values).tied_pairs)
         for spec, values in one.values.items():
             found = agreement(values, reference)
             row = {

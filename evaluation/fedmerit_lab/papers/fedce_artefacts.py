@@ -60,7 +60,7 @@ def _dice(study: Study, artefact: Artefact) -> Made:
 def _fairness(study: Study, ground_truth: GroundTruth | None = None) -> Fairness:
     results = study.results(ALL)
     methods = {label: label.split(":")[0] for label in results.methods}
-    return measure(results, methods, alone=STANDALONE, truth=ground_truth)
+    return measure(results, methods, standalone=STANDALONE, ground_truth=ground_truth)
 
 
 def _detected(found: Fairness, name: str, lacking: str) -> Table:

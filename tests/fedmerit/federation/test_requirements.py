@@ -71,7 +71,7 @@ def test_a_server_that_sees_no_models_has_no_rule_for_them():
 
 
 @pytest.mark.parametrize(
-    ("method", "told"), [("cgsv", "models of their own anyway"), ("pooled", "not one for each site")]
+    ("method", "told"), [("cgsv", "models of their own anyway"), ("pooled", "no site one of its own")]
 )
 def test_a_last_round_of_their_own_is_for_sites_of_one_model(method, told):
     require_one_model_for_all(tiny_plan(method))

@@ -33,7 +33,7 @@ def test_what_it_cannot_do_is_named_with_what_was_expected(name, value, expected
 
 @pytest.mark.parametrize("settings", [{"on_verdict": "exclude"}, {"guard": "off", "rate_every": "2"}])
 def test_without_a_guard_nothing_is_to_be_set_of_it(settings):
-    with pytest.raises(BadInput, match=f"^{list(settings)[-1]}: does nothing with the guard off; leave it out$"):
+    with pytest.raises(BadInput, match=f"^{list(settings)[-1]}: has no effect with the guard off; leave it out$"):
         config(**settings)
     assert config(guard="off", on_verdict="withhold").guard == GuardSettings()
 

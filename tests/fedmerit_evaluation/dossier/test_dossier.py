@@ -12,7 +12,7 @@ from fedmerit_evaluation.dossier.dossier import EVIDENCE, LISTS, NOT_KNOWN, UNAN
 
 
 def _read(out: Path, name: str) -> "pd.Series[str]":
-    return pd.read_csv(out / "tables" / f"{name}.csv", dtype=str).set_index("MethodSpec")["Evidence"]
+    return pd.read_csv(out / "tables" / f"{name}.csv", dtype=str).set_index("Item")["Evidence"]
 
 
 @pytest.mark.parametrize("name", LISTS)
@@ -42,7 +42,7 @@ def test_what_was_recorded_is_told_and_the_rest_is_asked_for(tmp_path: Path) -> 
     assert "Mean test Dice" in claim["37"]
     assert all(site in claim["37"] for site in SITES)
     assert claim["23"].startswith("FedMerit 0.1.0 (torch 2.13.0")
-    assert claim["24"] == "Parameters begin at random by seed: 1."  # of what was federated
+    assert claim["24"] == "Initial parameters are random, by seed: 1."  # of what was federated
     assert claim["7"] == f"{NOT_KNOWN} each hospital's data manager"  # no site folder is here
     assert claim["33"] == f"{NOT_KNOWN} a hospital that took no part"
     assert flute["Membership"].startswith(NOT_KNOWN)
@@ -90,6 +90,6 @@ def test_a_run_says_what_a_real_one_recorded(trained, tmp_path: Path) -> None:
     run = trained()
     write_dossier([run], tmp_path / "out")
     record = _read(tmp_path / "out", "eu-ai-act-article-12")
-    assert "3 rounds, hash chain whole, not signed" in record["12(1)"]
+    assert "3 rounds, hash chain complete, not signed" in record["12(1)"]
     assert record["12(1) in use"] == f"{NOT_KNOWN} the model's provider"
     assert "SHA-256" in _read(tmp_path / "out", "claim")["43"]

@@ -65,7 +65,7 @@ def test_a_reply_that_never_came_is_none_that_was_rejected(tmp_path: Path) -> No
     reasons = ("update with NaN", "no reply", "evaluation: no reply")
     write_ledger(run, [{"round": round, "rejected": {"Cedar": why}} for round, why in enumerate(reasons)])
     file = open_sources(open_runs([run]), None)
-    assert checks(file) == "The server checked every reply before use and rejected 1; 2 did not come."
+    assert checks(file) == "The server checked every reply before use and rejected 1; 2 did not arrive."
     add_rows(run, [Row("run", "fedce", 0, round, "Cedar", "rejected", 1.0) for round in (0, 1)])
     told = "Cedar rejected in rounds 0 (update with NaN); Cedar rejected in rounds 1 (no reply)."
     assert flags(open_sources(open_runs([run]), None)) == told
@@ -79,7 +79,8 @@ def test_what_the_ledgers_leave_open_is_told_once(tmp_path: Path, monkeypatch: p
         data_evidence, "verify_run", lambda path: Verification(2, "CN=server", unproven=("whose it is",))
     )
     assert ledger(open_sources(open_runs(runs), None)) == (
-        "a: 2 rounds, hash chain whole, signed by CN=server; b: 2 rounds, hash chain whole, signed by CN=server. Each "
+        "a: 2 rounds, hash chain complete, signed by CN=server; b: 2 rounds, hash chain complete, signed by "
+        "CN=server. Each "
         "round holds participants, digests of updates and model, weights. Not shown by that: whose it is."
     )
 

@@ -25,7 +25,7 @@ def test_runs_with_attackers_are_told_and_judged_by_no_one(tmp_path: Path) -> No
     file = DossierSources([attacked, honest], [])
     assert file.honest == [honest]
     assert file.run is honest
-    assert robustness(file) == "Runs with attackers in them: fedce (attacked): Birch (zero); see report.html."
+    assert robustness(file) == "Runs with simulated attacks: fedce (attacked): Birch (zero); see report.html."
     assert DossierSources([attacked], []).honest == [attacked]
     assert robustness(DossierSources([honest], [])) == ""
 
@@ -38,7 +38,7 @@ def test_results_are_those_of_the_method_that_is_judged(tmp_path: Path) -> None:
         "Birch 70.0 % [70.0 %, 70.0 %], Cedar 90.0 % [90.0 %, 90.0 %]."
     )
     assert fairness(file) == (
-        "Dice by site from 70.0 % (Alder) to 90.0 % (Cedar); gain over training alone from +0.0 (Birch) to +10.0 "
+        "Dice by site from 70.0 % (Alder) to 90.0 % (Cedar); gain over local training from +0.0 (Birch) to +10.0 "
         "points. Groups of patients by age, sex or the like were not compared."
     )
     assert failures(file) == "Lowest Dice of a test case: Alder 70.0 %, Birch 70.0 %, Cedar 90.0 %."

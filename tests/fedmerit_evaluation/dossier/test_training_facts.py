@@ -38,5 +38,5 @@ def test_what_a_run_cost(tmp_path: Path) -> None:
 
 def test_which_seeds_and_the_model_of_which_round(tmp_path: Path) -> None:
     file = made_tested(tmp_path)
-    assert seeds(file) == "Parameters begin at random by seed: 0, 1."
+    assert seeds(file) == "Initial parameters are random, by seed: 0, 1."
     assert selection(file) == "The model after the last round, 5 counted from 0."

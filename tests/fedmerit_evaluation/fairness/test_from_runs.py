@@ -92,13 +92,13 @@ def test_a_truth_of_other_images_is_told(tmp_path):
     truth = make_truth(tmp_path / "truth", seeds=(0,))
     for digest, told in (("a", 0), ("b", 1)):
         write_json(truth / "study.json", {"site_digests": digests | {SITES[0]: digest}})
-        _, notes = measure_runs(runs, truth=truth, draws=DRAWS)
-        assert sum("sites from folders that were prepared otherwise" in note for note in notes) == told
+        _, notes = measure_runs(runs, ground_truth=truth, draws=DRAWS)
+        assert sum("sites from differently prepared folders" in note for note in notes) == told
 
 
 def test_every_measure_is_the_mean_over_seeds_of_its_parts(out, tmp_path):
     truth = make_truth(tmp_path / "truth")
-    found, notes = measure_runs([out], truth=truth, draws=DRAWS)
+    found, notes = measure_runs([out], ground_truth=truth, draws=DRAWS)
     assert notes == []
     alone, final = dice_of(out, "standalone"), dice_of(out, "fedce")
     vectors = {
@@ -112,7 +112,8 @@ def test_every_measure_is_the_mean_over_seeds_of_its_parts(out, tmp_path):
         ("performance-ranks", "kendall"): measures.kendall(alone, final),
         ("gains", "mean_gain"): (final - alone).mean(axis=1),
         ("gains", "gain_spread"): (final - alone).std(axis=1, ddof=1),
-        ("gains", "losers"): (final < alone).mean(axis=1), ("gains", "bounded"): measures.share_within_bounds(alone, final),
+        ("gains", "share_worse_off"): (final < alone).mean(axis=1),
+        ("gains", "share_within_bounds"): measures.share_within_bounds(alone, final),
     }  # fmt: skip
     for (table, name), values in vectors.items():
         row = measured(found, table, "fedce", name)
@@ -127,7 +128,7 @@ def test_every_measure_is_the_mean_over_seeds_of_its_parts(out, tmp_path):
 )
 def test_collaboration_fairness_is_against_the_values_of_the_same_seed(out, tmp_path, truth, value):
     folder = make_truth(tmp_path / "truth")
-    found, _ = measure_runs([out], truth=folder, draws=DRAWS)
+    found, _ = measure_runs([out], ground_truth=folder, draws=DRAWS)
     utilities = coalition_utilities(coalitions_in(folder))
     values = np.stack([value(utilities[seed]) for seed in (0, 1)])
     said = combine_results(open_runs(sorted(out.glob("*_seed*")))).rounds.contributions
@@ -170,7 +171,7 @@ def test_tables_are_printed_and_written(out, tmp_path):
     expected = measures.pearson(dice_of(out, "standalone"), dice_of(out, "fedavg"))
     assert table.loc["fedavg", "Pearson"] == pytest.approx(expected.mean())
     assert table.loc["fedavg", "Pearson, std over seeds"] == pytest.approx(expected.std(ddof=1))
-    assert " to " in table.loc["fedavg", "Pearson, 95 %"]
+    assert " to " in table.loc["fedavg", "Pearson, 95 % CI"]
     assert f"{expected.mean():.2f} ± {expected.std(ddof=1):.2f}".replace("-", "\N{MINUS SIGN}") in result.output
     assert (tmp_path / "tables/fairness-shapley.tex").read_text().count(r"\\") == 1 + 1 + 2
     assert (tmp_path / "tables/notes.txt").read_text() == ""
@@ -188,7 +189,7 @@ def test_the_same_command_gives_the_same_files(out, tmp_path):
 def test_without_runs_alone_and_without_truth_it_says_what_to_run(out):
     result = command(out / "fedavg_seed0", out / "fedce_seed0")
     assert result.exit_code == 0, result.output
-    assert "seed 0: no run that trains alone" in result.stderr
+    assert "seed 0: no run of local training" in result.stderr
     assert "`fedmerit run --method standalone --sites None --rounds 4 --seed 0 --out RUN`" in result.stderr
     assert "`fedmerit value leave-one-out" in result.stderr
     assert "Table 2" not in result.stdout
@@ -201,7 +202,7 @@ def test_a_seed_that_nobody_trains_alone_for_is_left_out_and_told(out):
     assert row["seeds"] == 1
     assert row["mean"] == pytest.approx(measures.pearson(dice_of(out, "standalone"), dice_of(out, "fedavg"))[1])
     assert row["note"] == "seed 0: Dice of standalone is missing"
-    assert any(note.startswith("seed 0: no run that trains alone") for note in notes)
+    assert any(note.startswith("seed 0: no run of local training") for note in notes)
 
 
 def test_runs_that_are_not_finished_are_left_out_and_told(out, tmp_path):
@@ -210,7 +211,7 @@ def test_runs_that_are_not_finished_are_left_out_and_told(out, tmp_path):
     found, notes = measure_runs([tmp_path / "out"], draws=DRAWS)
     assert "cgsv" not in set(found.measured["method"])
     path = tmp_path / "out" / "cgsv_seed0"
-    assert notes[0] == f"{path}: not finished, left out; `fedmerit run --resume --out {path}` goes on with it"
+    assert notes[0] == f"{path}: not finished, left out; `fedmerit run --resume --out {path}` resumes it"
     result = command(path)
     assert result.exit_code == 2
     assert f"--resume --out {path}" in result.stderr
@@ -243,11 +244,11 @@ def test_a_site_that_was_not_tested(out, tmp_path):
 )
 def test_an_incomplete_truth_is_named(out, tmp_path, coalitions, word):
     with pytest.raises(BadInput, match=word):
-        measure_runs([out], truth=make_truth(tmp_path / "truth", coalitions), draws=DRAWS)
+        measure_runs([out], ground_truth=make_truth(tmp_path / "truth", coalitions), draws=DRAWS)
 
 
 def test_leave_one_out_alone_is_a_whole_truth(out, tmp_path):
-    found, notes = measure_runs([out], truth=make_truth(tmp_path / "truth", LEFT_OUT), draws=DRAWS)
+    found, notes = measure_runs([out], ground_truth=make_truth(tmp_path / "truth", LEFT_OUT), draws=DRAWS)
     assert {"leave-one-out", "leave-one-out-ranks"} < set(found.measured["table"])
     assert not {"shapley", "shapley-ranks"} & set(found.measured["table"])
     assert notes == []
@@ -255,7 +256,7 @@ def test_leave_one_out_alone_is_a_whole_truth(out, tmp_path):
 
 def test_shapley_half_done_is_told(out, tmp_path):
     truth = make_truth(tmp_path / "truth", [one for one in EVERY if len(one) != 2])
-    found, notes = measure_runs([out], truth=truth, draws=DRAWS)
+    found, notes = measure_runs([out], ground_truth=truth, draws=DRAWS)
     assert "leave-one-out" in set(found.measured["table"])
     assert "shapley" not in set(found.measured["table"])
     assert any("Shapley, seed 1: no utility of coalitions Alder+Birch and 5 more; " in note for note in notes)
@@ -277,7 +278,7 @@ def sampled_truth(folder, of, most=6):
 def test_sampled_shapley_values_are_a_truth(out, tmp_path):
     folder, rules, whole = sampled_truth(tmp_path / "sampled", make_truth(tmp_path / "whole"))
     assert len(coalition_utilities(coalitions_in(folder))[0]) < 1 + len(EVERY)
-    found, notes = measure_runs([out], truth=folder, draws=DRAWS)
+    found, notes = measure_runs([out], ground_truth=folder, draws=DRAWS)
     estimates = {seed: rule.estimate(whole[seed]) for seed, rule in rules.items()}
     values = np.stack([estimates[seed].values for seed in (0, 1)])
     said = (
@@ -301,12 +302,12 @@ def test_sampling_that_has_not_come_to_its_end_is_told(out, tmp_path):
     folder, rules, _ = sampled_truth(tmp_path / "sampled", make_truth(tmp_path / "whole"))
     write_sampling(folder, replace(rules[0], most=200, fewest=200))
     with pytest.raises(BadInput, match=r"sampled Shapley, seed 0: no utility of coalition.*--most-permutations 200"):
-        measure_runs([out], truth=folder, draws=DRAWS)
+        measure_runs([out], ground_truth=folder, draws=DRAWS)
 
 
 def test_a_truth_of_one_seed_is_compared_with_that_seed(out, tmp_path):
     truth = make_truth(tmp_path / "truth", seeds=(1,))
-    found, notes = measure_runs([out], truth=truth, draws=DRAWS)
+    found, notes = measure_runs([out], ground_truth=truth, draws=DRAWS)
     row = measured(found, "shapley", "fedce", "pearson", "mean weight")
     assert row["seeds"] == 1
     assert row["note"] == "seed 0: Shapley value is missing"
@@ -315,21 +316,23 @@ def test_a_truth_of_one_seed_is_compared_with_that_seed(out, tmp_path):
 
 def test_truths_that_cannot_be_used(out, tmp_path):
     with pytest.raises(BadInput, match="the ground truth is of Alder, Birch, the runs are of"):
-        measure_runs([out], truth=make_truth(tmp_path / "two", [frozenset(SITES[:2])], sites=SITES[:2]))
+        measure_runs([out], ground_truth=make_truth(tmp_path / "two", [frozenset(SITES[:2])], sites=SITES[:2]))
     with pytest.raises(
         BadInput, match="the ground truth is of Alder, Birch, Cedar, Dogwood, the runs are of Alder, Birch"
     ):
         complete_ground_truths({0: dict.fromkeys(EVERY, 0.5)}, SITES[:2], [0])
     with pytest.raises(BadInput, match=r"none: no results.csv in it; `fedmerit value leave-one-out"):
-        measure_runs([out], truth=tmp_path / "none")
+        measure_runs([out], ground_truth=tmp_path / "none")
     with pytest.raises(BadInput, match="names no coalition"):
-        measure_runs([out], truth=out / "fedavg_seed0")
+        measure_runs([out], ground_truth=out / "fedavg_seed0")
 
 
 def test_which_runs_train_alone(out, tmp_path):
     fast = make_run(tmp_path / "fast_seed0", method="standalone", rounds=2, level=0.6)
     seed0 = [out / "fedavg_seed0", out / "standalone_seed0"]
-    with pytest.raises(BadInput, match=r"standalone \(rounds=4\), standalone \(rounds=2\): several .*--alone"):
+    with pytest.raises(
+        BadInput, match=r"standalone \(rounds=4\), standalone \(rounds=2\): local training .*--standalone"
+    ):
         measure_runs([*seed0, fast], draws=DRAWS)
     by_label, _ = measure_runs([*seed0, fast], ["standalone (rounds=2)"], draws=DRAWS)
     by_folder, _ = measure_runs(seed0, [str(fast)], draws=DRAWS)
@@ -339,7 +342,7 @@ def test_which_runs_train_alone(out, tmp_path):
         measured(by_label, "dice", "standalone (rounds=4)", "mean")["mean"]
         - measured(by_label, "dice", "standalone (rounds=2)", "mean")["mean"]
     )
-    with pytest.raises(BadInput, match="--alone fedprix: neither a run folder nor a label"):
+    with pytest.raises(BadInput, match="--standalone fedprix: neither a run folder nor a label"):
         measure_runs(seed0, ["fedprix"])
 
 
@@ -381,7 +384,8 @@ def test_one_label(tmp_path):
         make_run(tmp_path / f"{method}_seed0", method=method, rounds=2, labels=labels)
     truth = make_truth(tmp_path / "truth", LEFT_OUT, seeds=(0,), labels=labels)
     both, cup = (
-        measure_runs([tmp_path / "fedavg_seed0"], truth=truth, label=name, draws=DRAWS)[0] for name in (None, "cup")
+        measure_runs([tmp_path / "fedavg_seed0"], ground_truth=truth, label=name, draws=DRAWS)[0]
+        for name in (None, "cup")
     )
     results = combine_results(open_runs([tmp_path / "fedavg_seed0"]))
     expected = results.rows.query("split == 'testing' and label == 'cup' and quantity == 'dice'")["value"].mean()
@@ -408,7 +412,9 @@ def test_two_sites_have_no_correlation_and_it_says_so(tmp_path):
 def test_a_folder_without_a_run_is_told_with_what_makes_one(out, tmp_path):
     empty = tmp_path / "empty"
     empty.mkdir()
-    with pytest.raises(BadInput, match=r"no run folder, .* `fedmerit run --method METHOD --sites SITES --out .*empty`"):
+    with pytest.raises(
+        BadInput, match=r"not a run folder: no run.json; `fedmerit run --method METHOD --sites SITES --out .*empty`"
+    ):
         measure_runs([empty])
     with pytest.raises(BadInput, match=r"it holds run folders, name those: .*fedavg_seed0, .*fedavg_seed1"):
         open_runs([out])

@@ -174,7 +174,7 @@ def test_correlations_agree_with_scipy(vectors):
 
 
 PAIRWISE = ("pearson", "pearson_p", "spearman", "kendall", "euclidean", "cosine")
-GAINS = ("mean_gain", "gain_spread", "losers", "bounded")
+GAINS = ("mean_gain", "gain_spread", "share_worse_off", "share_within_bounds")
 
 
 def test_many_pairs_at_once_are_as_each_alone():

@@ -91,7 +91,7 @@ def test_why_shares_are_undefined():
     x, y = np.array([[1.0, 2.0, 3.0]]), np.array([[1.0, -2.0, 0.5]])
     pair = Pair("t", "m", "e", x, y, ("value", "estimate"), EUCLIDEAN, shared=True)
     assert [math.isnan(value[0]) for _, value in pair.values()] == [True]
-    assert pair.reason("euclidean", 0) == "estimate sums to 0 or less, so that there are no shares"
+    assert pair.reason("euclidean", 0) == "estimate sums to 0 or less, so there are no shares"
     same = Pair("t", "m", "e", x, y, ("value", "estimate"), COSINE)
     assert same.reason("cosine", 0) == ""
     assert dict(same.values())[Key("t", "m", "e", "cosine")] == pytest.approx(measures.cosine(x, y))

@@ -43,7 +43,7 @@ def test_those_that_cannot_be_told_apart_hang_on_one_band() -> None:
     apart, alike = value_ranges({"a": _ranking(), "b": _ranking(told=False)}, {"a": "", "b": ""}).axes
     assert _bands(apart) == [(-0.15, 1.15)]  # from Alder to Cedar above it
     assert _bands(alike) == [(0.85, 2.15), (-0.15, 1.15)]
-    assert (apart.get_title("left"), alike.get_title("left")) == ("a", "b\nno two can be told apart")
+    assert (apart.get_title("left"), alike.get_title("left")) == ("a", "b\nno significant difference")
 
 
 def test_what_was_not_resampled_has_no_interval() -> None:

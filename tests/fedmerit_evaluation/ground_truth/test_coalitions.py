@@ -226,7 +226,7 @@ def test_own_seconds_are_those_of_the_sites(study):
 @pytest.mark.slow
 def test_other_options_need_another_folder(own, prepare, changes, told):
     before, asked = contents(own), read_json(own / "study.json")
-    with pytest.raises(BadInput, match="Go on with the same, or choose another --out") as error:
+    with pytest.raises(BadInput, match="Use the same options, or choose another --out") as error:
         prepare(own, of=[*ALL], seeds=(0, 1), **changes)
     assert told in str(error.value)
     assert contents(own) == before
@@ -245,7 +245,7 @@ def test_other_sites_need_another_folder(sites, prepare, tmp_path):
     shutil.copytree(sites, more)
     prepare(tmp_path / "out", of=[GRAND], sites=more)
     shutil.rmtree(more / "Cedar")
-    with pytest.raises(BadInput, match=r"site names Alder, Birch, Cedar\. Go on with the same"):
+    with pytest.raises(BadInput, match=r"site names Alder, Birch, Cedar\. Use the same options"):
         prepare(tmp_path / "out", of=[PAIR], sites=more)
 
 
@@ -436,7 +436,7 @@ def test_a_model_per_site_is_refused_with_the_way_out_before_anything_is_written
 ):
     with pytest.raises(BadInput) as error:
         prepare(tmp_path / "out", [GRAND, ONE], method=method, settings=settings)
-    assert str(error.value).endswith(f"sites left out of a coalition none to be tested with; {way}")
+    assert str(error.value).endswith(f"sites outside a coalition have none to test; {way}")
     assert not (tmp_path / "out").exists()
 
 

@@ -144,7 +144,7 @@ def test_the_folder_of_an_additive_game_is_opened_with_its_ceilings(tmp_path):
     """What a site adds is its worth, in every order; nothing moves it, so a perfect estimate would agree wholly."""
     found = open_ground_truths(folder_of(tmp_path, trained(THREE, seeds=2, patients=2)), SITES, [0, 1])
     assert found.notes == []
-    for truth in found.truths:
+    for truth in found.references:
         assert list(truth.parts) == [0, 1]
         assert found.noise_ceilings[truth.name] == pytest.approx(1)
     sampled = Reference("Shapley", {}, {0: Estimate(np.zeros(3), np.zeros(3), 9, (), "")})
@@ -188,7 +188,7 @@ def test_that_runs_had_other_images_is_told_as_far_as_both_say(tmp_path):
     (tmp_path / STUDY).write_text(json.dumps({"site_digests": {"A": "a", "B": "b", "C": "c"}}))
     assert list_preparation_differences(tmp_path, [{"A": "a", "B": "b"}, {}, {"C": "c", "D": "d"}]) == []
     (note,) = list_preparation_differences(tmp_path, [{"A": "a", "B": "b"}, {"A": "x", "B": "x", "C": "c"}, {"B": "y"}])
-    assert note.startswith("its trainings and the runs had 2 of 3 sites from folders that were prepared otherwise")
+    assert note.startswith("its trainings and the runs had 2 of 3 sites from differently prepared folders")
 
 
 def test_a_rule_beside_the_results_is_followed(tmp_path):
@@ -199,6 +199,6 @@ def test_a_rule_beside_the_results_is_followed(tmp_path):
     assert lacking
     write_sampling(folder_of(tmp_path, trained(THREE, seeds=1, patients=1, leave_out=lacking)), rule)
     found = open_ground_truths(tmp_path, SITES, [0])
-    (sampled,) = [truth for truth in found.truths if truth.name == "Shapley"]
+    (sampled,) = [truth for truth in found.references if truth.name == "Shapley"]
     assert sampled.estimates[0].permutations == 2
     assert sampled.estimates[0].values == pytest.approx(list(THREE.values()))

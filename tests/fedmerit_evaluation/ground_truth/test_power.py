@@ -53,7 +53,7 @@ def test_variances_of_a_pilot_are_those_put_in(tmp_path):
     trained(WORTH, seed_sd=0.05, seeds=2).rows.to_csv(tmp_path / "results.csv", index=False)
     assert pilot_variances(tmp_path).seed > 0
     trained(WORTH, seeds=1).rows.to_csv(tmp_path / "results.csv", index=False)
-    with pytest.raises(BadInput, match="has one seed alone"):
+    with pytest.raises(BadInput, match="has only one seed"):
         pilot_variances(tmp_path)
     trained(WORTH, seed_sd=0.05, seeds=2, patients=1).rows.to_csv(tmp_path / "results.csv", index=False)
     with pytest.raises(BadInput, match="has one test patient a site, and nothing is known of others"):
@@ -72,7 +72,7 @@ def test_the_command(fedmerit):
     told = fedmerit("value", "power", "--seed-sd", 3, "--patient-sd", 8, "--patients", "4", "--seeds", "1,3")
     assert told.exit_code == 0
     assert "14.9" in told.output  # the root of 5.65² 9 / 3 + 2.8² 16
-    assert "by one seed nothing is told of others" in " ".join(told.output.split())
+    assert "with one seed the variation over seeds is unknown" in " ".join(told.output.split())
     for wrong in ("4,", "0", "-2,4", "4;8"):  # as everywhere
         refused = fedmerit("value", "power", "--seed-sd", 3, "--patient-sd", 8, "--patients", wrong)
         assert f"--patients {wrong}: expected whole numbers from 1 on, such as 10,30" in refused.stderr
@@ -116,7 +116,7 @@ def test_a_pilot_is_of_those_values_that_it_has_two_seeds_of(tmp_path):
     assert found == estimate_variances(resample(whole, LOO), 4)
     assert power_table(found, [4], [2], 1).caption.endswith(" over patients; of leave-one-out values")
     rows[rows["seed"] == 0].to_csv(tmp_path / "results.csv", index=False)
-    with pytest.raises(BadInput, match="has one seed alone"):
+    with pytest.raises(BadInput, match="has only one seed"):
         pilot_variances(tmp_path)
 
 
@@ -136,11 +136,12 @@ def test_rounds_are_named_only_where_they_count():
     assert "rounds" not in power_table(variances, [4], [1], rounds=36).caption
     table = power_table(variances.with_overrides(round=0.06**2), [4, 16], [1, 9], rounds=36)
     assert table.caption.endswith(
-        "[points]: 3 over seeds, 8 over patients, 6 over each of 36 rounds; by one seed nothing is told of others"
+        "[points]: 3 over seeds, 8 over patients, 6 over each of 36 rounds; with one seed the variation over seeds is "
+        "unknown"
     )
-    assert table.headings == ["Test patients a site", "1 seed [points]", "9 seeds [points]"]
+    assert table.headings == ["Test patients per site", "1 seed [points]", "9 seeds [points]"]
     assert table.frame["1 seed [points]"].isna().all()
-    assert table.frame["Test patients a site"].to_list() == ["4", "16"]
+    assert table.frame["Test patients per site"].to_list() == ["4", "16"]
 
 
 def test_each_truth_has_a_row_and_one_seed_a_warning():
@@ -148,16 +149,16 @@ def test_each_truth_has_a_row_and_one_seed_a_warning():
     settled = resample(trained(dict(list(WORTH.items())[:3]), seeds=2, patients=3), LOO, 20)
     table = reliability_table({"mine": settled})
     (row,) = table.frame.to_dict("records")
-    assert row.pop("Truth") == "mine"
+    assert row.pop("Ground truth") == "mine"
     assert row == pytest.approx(
         {
             "Seeds": 2,
-            "Halves of seeds agree": 1,
-            "Halves of patients agree": 1,
+            "Split-half correlation, seeds": 1,
+            "Split-half correlation, patients": 1,
             "Reliability": 1,
-            "Ceiling": 1,
+            "Noise ceiling": 1,
             "Mean standard error [points]": 0,
-            "Smallest difference told [points]": 0,
+            "MDD [points]": 0,
         },
         abs=1e-6,
     )
@@ -165,7 +166,7 @@ def test_each_truth_has_a_row_and_one_seed_a_warning():
     alone = resample(trained(dict(list(WORTH.items())[:3]), seeds=1, patients=3), LOO, 20)
     both = reliability_table({"mine": settled, "other": alone})
     assert both.frame["Seeds"].to_list() == [2, 1]
-    assert "of one seed alone, nothing here knows of others" in both.caption
+    assert "with one seed the variation over seeds is unknown" in both.caption
 
 
 def test_errors_and_differences_of_a_truth_by_hand():
@@ -173,6 +174,6 @@ def test_errors_and_differences_of_a_truth_by_hand():
     (row,) = reliability_table({"mine": two_sites()}).frame.to_dict("records")
     errors = np.sqrt([0.045 / 2 + 0.06125, 0.005 / 2 + 0.00125])
     assert row["Mean standard error [points]"] == pytest.approx(100 * errors.mean())
-    assert row["Smallest difference told [points]"] == pytest.approx(
+    assert row["MDD [points]"] == pytest.approx(
         100 * np.hypot(detectable_standard_errors(2) * np.sqrt(0.02 / 2), 2.8016 * np.sqrt(0.045)), rel=1e-4
     )

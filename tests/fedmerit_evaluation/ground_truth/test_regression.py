@@ -64,7 +64,7 @@ def test_with_some_of_any_game_they_come_near_and_nearer():
 
 def test_too_few_coalitions_are_refused():
     game = random_game("ABCD", 0)
-    with pytest.raises(BadInput, match="do not tell the sites apart"):
+    with pytest.raises(BadInput, match="do not determine the values"):
         least_squares_values({one: game[one] for one in (EMPTY_COALITION, frozenset("ABCD"), frozenset("A"))})
     with pytest.raises(BadInput, match="coalition A\\+B\\+C\\+D: no utility"):
         least_squares_values({one: game[one] for one in (EMPTY_COALITION, frozenset("A"))}, list("ABCD"))

@@ -108,7 +108,7 @@ def test_what_is_missing_is_told():
     with pytest.raises(BadInput, match="no hd95 of trained coalitions"):
         resample(lacking, LOO, 2, UTILITIES["mean HD95"])
     few = trained(dict(list(WORTH.items())[:3]), seeds=1, patients=2, leave_out=[*map(frozenset, ("A", "B", "AB"))])
-    with pytest.raises(BadInput, match=r"regression: no seed has all .* 3 coalitions .* do not tell the sites apart"):
+    with pytest.raises(BadInput, match=r"regression: no seed has all .* 3 coalitions .* do not determine the values"):
         ValueTables(few, {"regression": least_squares_values}).tables()
 
 

@@ -17,12 +17,12 @@ def test_tables_say_how_good_the_truth_is_and_who_gains():
         "shapley-by-utility",
         "shapley-by-site",
     }
-    assert tables["reliability"].frame["Truth"].tolist() == ["Shapley", "leave-one-out"]
+    assert tables["reliability"].frame["Ground truth"].tolist() == ["Shapley", "leave-one-out"]
     gains = tables["shapley-by-site"].frame.set_index("Site")
     np.testing.assert_allclose(gains.to_numpy(), 100 * np.repeat(np.array([list(WORTH.values())]).T, 5, axis=1))
     assert list(tables["shapley-by-utility"].frame) == ["Site", "mean Dice [points]", "worst hospital's Dice [points]",
                                                         "mean HD95 [mm or px]"]  # fmt: skip
-    assert "of one seed alone" in ValueTables(trained(WORTH, seeds=1)).tables()[0].caption
+    assert "with one seed" in ValueTables(trained(WORTH, seeds=1)).tables()[0].caption
 
 
 THREE = dict(list(WORTH.items())[:3])  # 0.05, 0.1 and 0.15
@@ -41,7 +41,7 @@ def test_ranks_of_an_additive_game_by_hand():
         assert frame["Value [points]"].to_list() == pytest.approx([16, 11, 6])
         assert frame["Share [%]"].to_list() == pytest.approx([1600 / 33, 1100 / 33, 600 / 33])
         assert frame["Rank"].to_list() == ["1", "2", "3"]
-        assert set(frame["Not told apart from"]) == {"none"}
+        assert set(frame["Not significantly different from"]) == {"none"}
         assert tables[name].low["Value [points]"].to_list() == pytest.approx([3.3, -1.7, -6.7], abs=1.5)
         assert tables[name].high["Value [points]"].to_list() == pytest.approx([28.7, 23.7, 18.7], abs=1.5)
         drawn = ValueTables(results).rankings["Shapley" if name == "shapley-ranks" else "leave-one-out"]
@@ -50,7 +50,7 @@ def test_ranks_of_an_additive_game_by_hand():
         assert drawn.low.tolist() == tables[name].low["Value [points]"].to_list()[::-1]
     assert "over test patients and seeds" in tables["shapley-ranks"].caption
     alone = {table.name: table for table in ValueTables(trained(THREE, seeds=1, patients=2)).tables()}
-    assert "over test patients, of one seed alone" in alone["shapley-ranks"].caption
+    assert "over test patients, with one seed" in alone["shapley-ranks"].caption
 
 
 def test_utilities_that_were_not_recorded_are_left_out():

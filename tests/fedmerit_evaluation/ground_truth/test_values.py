@@ -109,7 +109,7 @@ def test_a_site_without_any_dice_is_told():
     """Nothing is to be trained that would change it."""
     empty = results(LEAVE_ONE_OUT)
     empty.rows.loc[empty.rows["site"] == "B", "value"] = float("nan")
-    with pytest.raises(BadInput, match="a site without Dice, prediction and reference being empty throughout"):
+    with pytest.raises(BadInput, match="a site without Dice: its predictions and references are empty"):
         value_tables.leave_one_out_tables(empty)
 
 
@@ -147,7 +147,7 @@ def test_a_seed_that_is_not_whole_is_left_out():
     ],
 )
 def test_a_missing_coalition_is_named_and_what_to_do(of, there, named):
-    with pytest.raises(BadInput, match="the same command trains what is missing") as error:
+    with pytest.raises(BadInput, match="the same command trains the missing ones") as error:
         of(results(there, seeds=(0, 2)))
     assert f"seed 0: {named}; seed 2: {named}" in str(error.value)
 

@@ -37,7 +37,7 @@ def scan(sites):
 
 def test_the_network_sees_what_prepare_stored(predictor, scan):
     raw, case = scan
-    seen, _ = predictor.fed(read_image(raw, 1).decoded)
+    seen, _ = predictor.preprocess(read_image(raw, 1).decoded)
     np.testing.assert_array_equal(seen, case.image)
 
 
@@ -67,7 +67,7 @@ def test_masks_prepared_again_are_what_evaluation_saw(predictor, scan):
     raw, case = scan
     smooth = replace(predictor, network=Smooth())
     decoded = read_image(raw, 1).decoded
-    seen, box = smooth.fed(decoded)
+    seen, box = smooth.preprocess(decoded)
     on_grid = predict(smooth.network, np.array(case.image))
     masks = smooth.masks(decoded)
     _, again = preprocess(replace(decoded, label=masks.astype(np.uint8)), len(seen[0, 0]), box, normalise_mri)
@@ -108,10 +108,10 @@ def test_a_photograph_about_its_disc(tmp_path):
     fed = Preprocessing.from_dict(site.info)
     predictor = Predictor(tmp_path, initial_network(network, 0), network, fed)
     image = read_image(raw, 3)
-    seen, _ = predictor.fed(image.decoded, Box(**entry["crop"]))
+    seen, _ = predictor.preprocess(image.decoded, Box(**entry["crop"]))
     np.testing.assert_array_equal(seen, site.cases("testing")[0].image)
     with pytest.raises(BadInput, match="--box"):
-        predictor.fed(image.decoded)
+        predictor.preprocess(image.decoded)
     masks = predictor.masks(image.decoded, Box(-5, -5, 40, 40))
     file = image.write_mask(tmp_path / "masks", "disc", masks[:, 0])
     assert Image.open(file).size == Image.open(raw).size
@@ -124,7 +124,7 @@ def test_a_box_beyond_the_image_is_refused(predictor, scan, tmp_path, box):
     raw, _ = scan
     height, width = read_image(raw, 1).decoded.image.shape[2:]
     box = box.replace("HEIGHT", str(height)).replace("WIDTH", str(width))
-    with pytest.raises(BadInput, match=f"{raw}: --box {box}: lies beyond the image of {height} x {width} pixels"):
+    with pytest.raises(BadInput, match=f"{raw}: --box {box}: is outside the image of {height} x {width} pixels"):
         predict_files(predictor, [raw], tmp_path, box)
     assert not list(tmp_path.glob("*.nii.gz"))
 
@@ -204,7 +204,7 @@ def test_masks_of_another_model_are_not_replaced(predictor, scan, tmp_path):
     with pytest.raises(BadInput, match=r"prediction.json: is not what `fedmerit predict` writes"):
         predict_files(predictor, [raw], tmp_path / "out")
     (tmp_path / "out" / "prediction.json").unlink()
-    with pytest.raises(BadInput, match=f"{mask}: is there already, and prediction.json beside it does not say"):
+    with pytest.raises(BadInput, match=f"{mask}: exists, and prediction.json beside it does not say"):
         predict_files(predictor, [raw], tmp_path / "out")
 
 
@@ -227,7 +227,7 @@ def test_the_mask_of_another_image_of_one_name_is_not_replaced(predictor, scan, 
     (mask,) = predict_files(predictor, [Path("t2.nii.gz")], out)
     before, record = mask.read_bytes(), (out / "prediction.json").read_text()
     monkeypatch.chdir(tmp_path / "b")
-    with pytest.raises(BadInput, match=f"{mask}: is there already, .* made it of this image; name another --out"):
+    with pytest.raises(BadInput, match=f"{mask}: exists, .* made it from this image; name another --out"):
         predict_files(predictor, [Path("t2.nii.gz")], out)
     assert (mask.read_bytes(), (out / "prediction.json").read_text()) == (before, record)
     monkeypatch.chdir(tmp_path)

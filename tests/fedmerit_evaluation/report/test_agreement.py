@@ -52,11 +52,11 @@ def test_leave_one_out_values_and_the_correlation_with_them(tmp_path: Path) -> N
     results = combine_results(runs)
     (found,), notes = agreements(runs, results, _truth(tmp_path / "truth"), Resampling(200))
     assert notes == []
-    assert found.truth == "leave-one-out"
+    assert found.reference == "leave-one-out"
     for seed in (0, 1):
         assert found.values.loc[seed].to_dict() == pytest.approx({site: 100 * worth for site, worth in WORTH.items()})
-    said = found.said["fedce", "mean contribution"]
-    table = found.of_methods.frame.set_index(["Method", "Contribution"])
+    said = found.estimates["fedce", "mean contribution"]
+    table = found.methods_table.frame.set_index(["Method", "Contribution"])
     row = table.loc["fedce", "mean contribution"]
     assert (row["Sites"], row["Seeds"]) == (4, 2)
     worth = list(WORTH.values())
@@ -67,8 +67,8 @@ def test_leave_one_out_values_and_the_correlation_with_them(tmp_path: Path) -> N
     assert list(found.ranks) == ["fedce"]  # of fedavg it is the share of training images
     assert ("any", "sample share") in table.index
     assert any("rests on 4 sites" in caveat for caveat in found.caveats)
-    assert table["Ceiling"].to_list() == pytest.approx([1] * len(table))  # every case says the same
-    assert not any("no agreement can be judged" in caveat for caveat in found.caveats)
+    assert table["Noise ceiling"].to_list() == pytest.approx([1] * len(table))  # every case says the same
+    assert not any("too low to judge agreement" in caveat for caveat in found.caveats)
 
 
 def test_a_truth_that_is_lost_in_its_noise_judges_nobody(tmp_path: Path) -> None:
@@ -79,10 +79,10 @@ def test_a_truth_that_is_lost_in_its_noise_judges_nobody(tmp_path: Path) -> None
     rows.to_csv(truth / "results.csv", index=False)
     runs = open_runs(_runs(tmp_path))
     (found,), _ = agreements(runs, combine_results(runs), truth, Resampling(50))
-    assert found.of_methods.frame["Ceiling"].max() < 0.7
-    assert "of this one seed" not in found.of_methods.caption
-    assert "with its 95 % interval over cases and seeds; the ceiling" in found.of_methods.caption
-    assert any("no agreement can be judged" in caveat for caveat in found.caveats)
+    assert found.methods_table.frame["Noise ceiling"].max() < 0.7
+    assert "(one seed)" not in found.methods_table.caption
+    assert "95 % CI over cases and seeds; noise ceiling" in found.methods_table.caption
+    assert any("too low to judge agreement" in caveat for caveat in found.caveats)
 
 
 def test_a_ceiling_is_computed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,15 +90,15 @@ def test_a_ceiling_is_computed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     real = ground_truths.resample
     monkeypatch.setattr(ground_truths, "resample", lambda *given: drawn.append(given) or real(*given))
     found, _ = agreements(runs, combine_results(runs), _truth(tmp_path / "truth", sizes=(1, 2, 3, 4)), Resampling(20))
-    assert [one.truth for one in found] == ["leave-one-out", "Shapley"]
+    assert [one.reference for one in found] == ["leave-one-out", "Shapley"]
     assert len(drawn) == 2
 
 
 def test_of_one_seed_the_ceiling_says_so(tmp_path: Path) -> None:
     runs = open_runs(_runs(tmp_path))
     (found,), _ = agreements(runs, combine_results(runs), _truth(tmp_path / "truth", seeds=(0,)), Resampling(50))
-    assert "as uncertain over test patients, of this one seed, as these" in found.of_methods.caption
-    assert "with its 95 % interval over cases, of one seed alone; the ceiling" in found.of_methods.caption
+    assert "uncertainty of the values over test patients (one seed)" in found.methods_table.caption
+    assert "95 % CI over cases (one seed); noise ceiling" in found.methods_table.caption
 
 
 def test_p_is_the_share_of_permutations_as_far_from_0() -> None:
@@ -117,26 +117,26 @@ def test_p_is_the_share_of_permutations_as_far_from_0() -> None:
 
 def test_the_report_shows_agreement_and_its_limits(tmp_path: Path) -> None:
     truth, runs = _truth(tmp_path / "truth", sizes=(1, 2, 3, 4)), _runs(tmp_path)
-    out = write_report(runs, tmp_path / "r" / "report.html", truth=truth)
+    out = write_report(runs, tmp_path / "r" / "report.html", ground_truth=truth)
     page = out.read_text()
     for name in ("leave-one-out", "shapley"):
         assert f'id="table-agreement-{name}"' in page
         assert f'id="table-{name}"' in page
         assert (out.parent / "figures" / f"agreement-{name}.png").exists()
     assert "rests on 4 sites" in page
-    assert "no p can fall below 0.042" in page
+    assert "p-value can be below 0.042" in page
     table = pd.read_csv(out.parent / "tables" / "agreement-leave-one-out.csv")
     assert table["Pearson"].between(-1, 1).all()
-    said = "The method&#39;s estimate and Shapley values rank the hospitals with a correlation of"
+    said = "Spearman correlation of the method&#39;s estimate with Shapley values"
     assert said not in page  # FedAvg's is the share of training images
-    assert said in write_report(runs[2:], tmp_path / "fedce.html", truth=truth).read_text()
+    assert said in write_report(runs[2:], tmp_path / "fedce.html", ground_truth=truth).read_text()
 
 
 @pytest.mark.slow
 def test_sampled_values_stand_with_their_errors(tmp_path: Path) -> None:
     truth = _truth(tmp_path / "truth", sizes=(4, 3, 2), seeds=(0, 1))
     write_sampling(truth, Sampling(SITES, truncation=2.0, most=20))
-    out = write_report(_runs(tmp_path), tmp_path / "r" / "report.html", truth=truth)
+    out = write_report(_runs(tmp_path), tmp_path / "r" / "report.html", ground_truth=truth)
     page = out.read_text()
     assert "Standard error [points]" in page
     assert "estimates from 20, 20 sampled permutations, with standard errors up to" in page
@@ -155,19 +155,19 @@ def test_values_that_sum_to_less_than_0_are_named(tmp_path: Path, monkeypatch: p
 def test_a_truth_that_is_none_or_of_others_is_refused(tmp_path: Path) -> None:
     runs = _runs(tmp_path)
     with pytest.raises(BadInput, match=r"--ground-truth .*no results.csv.*fedmerit value leave-one-out"):
-        write_report(runs, tmp_path / "r.html", truth=tmp_path)
+        write_report(runs, tmp_path / "r.html", ground_truth=tmp_path)
     with pytest.raises(BadInput, match="names no coalition"):
-        write_report(runs, tmp_path / "r.html", truth=runs[0])
+        write_report(runs, tmp_path / "r.html", ground_truth=runs[0])
     with pytest.raises(BadInput, match=r"fedmerit value leave-one-out .*trains what is missing"):
-        write_report(runs, tmp_path / "r.html", truth=_truth(tmp_path / "part", sizes=(4,)))
+        write_report(runs, tmp_path / "r.html", ground_truth=_truth(tmp_path / "part", sizes=(4,)))
     other = make_run(tmp_path / "other", sites=("Yew", "Zelkova"))
     with pytest.raises(BadInput, match="the ground truth is of Alder"):
-        write_report([other], tmp_path / "r.html", truth=_truth(tmp_path / "truth"))
+        write_report([other], tmp_path / "r.html", ground_truth=_truth(tmp_path / "truth"))
     assert not (tmp_path / "r.html").exists()
 
 
 def test_a_hospital_sees_its_own_value(tmp_path: Path) -> None:
-    path = write_site_report(_runs(tmp_path), "Birch", truth=_truth(tmp_path / "truth"))
+    path = write_site_report(_runs(tmp_path), "Birch", ground_truth=_truth(tmp_path / "truth"))
     table = pd.read_csv(path.parent / "report-files" / "tables" / "own-values.csv")
     assert table["Birch"].tolist() == pytest.approx([5.0])
     assert table["Rank among all sites"].tolist() == ["middle third"]
@@ -178,11 +178,11 @@ def test_a_hospital_sees_its_own_value(tmp_path: Path) -> None:
 def test_a_truth_of_other_images_is_told_in_both_reports(tmp_path: Path) -> None:
     runs = [make_run(tmp_path / f"{seed}", seed=seed, site_digests=dict.fromkeys(SITES, "a")) for seed in (0, 1)]
     truth = _truth(tmp_path / "truth")
-    told = "Ground truth: its trainings and the runs had 1 of 4 sites from folders that were prepared otherwise"
+    told = "Ground truth: its trainings and the runs had 1 of 4 sites from differently prepared folders"
     for digest, times in (("a", 0), ("b", 1)):
         write_json(truth / "study.json", {"site_digests": dict.fromkeys(SITES, "a") | {"Cedar": digest}})
-        page = write_report(runs, tmp_path / "r.html", truth=truth).read_text()
-        own = write_site_report(runs, "Birch", tmp_path / "own.html", truth=truth).read_text()
+        page = write_report(runs, tmp_path / "r.html", ground_truth=truth).read_text()
+        own = write_site_report(runs, "Birch", tmp_path / "own.html", ground_truth=truth).read_text()
         assert page.count(told) == own.count(told) == times
         assert "Cedar" not in own
 
@@ -192,5 +192,5 @@ def test_a_site_that_never_answered_in_a_round_leaves_the_agreement_undefined(tm
     rows = combine_results(runs).rows
     answered = Results(rows[(rows["site"] != SITES[-1]) | (rows["split"] == "testing")])
     (found,), _ = agreements(runs, answered, _truth(tmp_path / "truth"), Resampling(50))
-    assert found.of_methods.frame["Pearson"].isna().all()
+    assert found.methods_table.frame["Pearson"].isna().all()
     assert any("is undefined for fedce (mean contribution)" in caveat for caveat in found.caveats)

@@ -31,16 +31,16 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.usefixtures("drawn")
 def test_the_report_of_one_run_and_all_that_lies_beside_it(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", labels=("disc", "cup"))
-    of_before = [run / "figures" / f"{name}.png" for name in ("gains", "agreement-shapley", "reputation")]
-    of_before[0].parent.mkdir()
-    for file in of_before:  # of a report beside training alone and a ground truth
+    of_earlier = [run / "figures" / f"{name}.png" for name in ("gains", "agreement-shapley", "reputation")]
+    of_earlier[0].parent.mkdir()
+    for file in of_earlier:  # of a report beside training alone and a ground truth
         file.touch()
     path = write_report([run])
     assert path == run / "report.html"
     names = {file.relative_to(run).as_posix() for file in run.glob("*/*")}
     assert names >= {f"figures/{name}.png" for name in ("dice", "shares", "weights", "contributions", "convergence")}
     assert names >= {f"tables/{name}.{kind}" for name in ("comparison", "dice", "labels") for kind in ("csv", "tex")}
-    assert not any(file.exists() for file in of_before)  # the reputation never changes: a panel of flat lines
+    assert not any(file.exists() for file in of_earlier)  # the reputation never changes: a panel of flat lines
     assert not list(run.rglob(".*tmp"))
 
 
@@ -159,16 +159,16 @@ def test_intervals_hold_the_means_and_are_written_down(compared: Path) -> None:
     assert (methods["Rank, low"] <= methods["Rank"]).all()
 
 
-def test_who_gained_and_who_cannot_be_told_apart_stands_in_words(tmp_path: Path) -> None:
+def test_gains_and_insignificant_differences_are_in_words(tmp_path: Path) -> None:
     runs = _runs(tmp_path, seeds=3)
     twins = []
     for seed in range(3):  # fedavg's own numbers, under another setting
         twins.append(make_run(tmp_path / f"twin-{seed}", method="fedavg", seed=seed, parameters={"twin": 1}))
         (twins[-1] / "results.csv").write_text((tmp_path / f"fedavg-{seed}" / "results.csv").read_text())
     text = " ".join(Page(write_report([*runs, *twins], tmp_path / "r.html").read_text()).text.split())
-    assert "Alder and Birch gained under 3 of 3 methods (3 with an" in text
-    assert "Cedar and Dogwood gained under 3 of 3 methods (1 with an" in text
-    assert "ranks 2 and 3 (fedavg, fedavg (twin=1)) are not distinguishable" in text
+    assert "Alder and Birch gained with 3 of 3 methods (3 significantly)" in text
+    assert "Cedar and Dogwood gained with 3 of 3 methods (1 significantly)" in text
+    assert "ranks 2 and 3 (fedavg, fedavg (twin=1)): adjacent ranks are not significantly different" in text
 
 
 def test_without_training_alone_nobody_gains_and_the_report_says_how(tmp_path: Path) -> None:
@@ -179,22 +179,42 @@ def test_without_training_alone_nobody_gains_and_the_report_says_how(tmp_path: P
 
 def test_the_first_screen_is_a_row_per_hospital(compared: Path) -> None:
     page, tables = Page(compared.read_text()), compared.parent / "tables"
-    heading, *rows = page.tables["table-hospitals"]
-    numbers = ["Alone, Dice [%]", "Together, Dice [%]", "Gain [points]", "Share of contribution [%]"]
-    assert heading == ["Hospital", *numbers, "Flagged", "Comparison"]
+    heading, *rows = page.tables["table-benefit"]
+    assert heading == ["Hospital", "Local, Dice [%]", "Federated, Dice [%]", "Gain [points]", "Result"]
     assert [row[0] for row in rows] == list(SITES)
     dice = pd.read_csv(tables / "dice.csv").set_index(["Method", "Site"])["Dice [%]"]
-    shown = pd.read_csv(tables / "hospitals.csv").set_index("Hospital")
+    shown = pd.read_csv(tables / "benefit.csv").set_index("Hospital")
     for site in SITES:
         alone, together = dice["standalone", site], dice["fedavg", site]  # the first that estimates contributions
         row = shown.loc[site]
-        found = (row["Alone, Dice [%]"], row["Together, Dice [%]"], row["Gain [points]"])
+        found = (row["Local, Dice [%]"], row["Federated, Dice [%]"], row["Gain [points]"])
         assert found == pytest.approx((alone, together, together - alone))
-    assert shown["Share of contribution [%]"].sum() == pytest.approx(100)
+    contribution = pd.read_csv(tables / "contribution.csv")
+    assert list(contribution["Hospital"]) == list(SITES)
+    assert contribution["Share of contribution [%]"].sum() == pytest.approx(100)
+    assert page.tables["table-contribution"][0][-2:] == ["Flagged", "Result"]
     better = shown["Gain [points], low"] > 0
-    assert ["Better together." in row[-1] for row in rows] == better.to_list()
+    assert ["Significantly better with federated" in row[-1] for row in rows] == better.to_list()
     assert better.any()
-    assert page.text.index("Who made it better") < page.text.index("Methods compared")
+    lines = ("Federated training", "Payment: not supported, because", "Benefit: test Dice", "Contribution: share of")
+    places = [page.text.index(line) for line in (*lines, "Methods compared", "For statisticians")]
+    assert places == sorted(places)
+    assert "confidence interval" in page.text
+
+
+def test_a_method_that_counts_images_is_not_said_to_estimate_contributions(tmp_path: Path) -> None:
+    runs = [make_run(tmp_path / str(seed), method="fedavg", seed=seed, rounds=2) for seed in (0, 1)]
+    for run in runs:
+        rows = pd.read_csv(run / "results.csv", dtype={"case": str}, keep_default_na=False)
+        images = rows[rows["quantity"] == "num_samples"].groupby("site")["value"].max()
+        share = rows["site"].map(images / images.sum())
+        rows["value"] = rows["value"].where(rows["quantity"] != "contribution", share)
+        rows.to_csv(run / "results.csv", index=False)
+    page = Page(write_report(runs, images=False).read_text())
+    assert page.tables["table-contribution"][0][1] == "Share of images [%]"
+    assert "Payment: not supported, because the method makes no estimate of contributions." in page.text
+    assert "Share of images: largest for" in page.text
+    assert "contributed" not in page.text
 
 
 @pytest.mark.slow
@@ -203,7 +223,7 @@ def test_runs_with_attackers_say_who_was_told_and_nothing_of_dice(tmp_path: Path
     runs.append(make_run(tmp_path / "ridden", method="fedce", attacks={"Birch": "zero:from=0"}))
     add_rows(runs[-1], [Row("ridden", "fedce", 0, 11, site, "norm", float(site != "Birch")) for site in SITES])
     page = Page(write_report(runs).read_text())
-    assert "fedce (attacked) was made with attackers in it: Birch (zero) was flagged by small norm" in page.text
+    assert "fedce (attacked), simulated attacks: Birch (zero) was flagged by small norm" in page.text
     assert {row[0] for row in page.tables["table-dice"][1:]} == {"standalone", "fedavg", "fedce"}
     assert "fedce (attacked)" in {row[0] for row in page.tables["table-contributions"][1:]}
 
@@ -216,7 +236,7 @@ def test_gains_are_drawn_of_methods_with_a_seed_in_common_with_training_alone(tm
     page = write_report(runs[:2], images=False).read_text()
     assert "A row per hospital, a line at 0" not in page
     assert "Gain not known: no seed in common" in page
-    assert "no finished run of the method standalone with a seed of another" in page
+    assert "no finished run of the method standalone has a seed of another" in page
 
 
 def test_a_run_of_training_alone_with_other_settings_does_not_hide_that_with_the_methods(tmp_path: Path) -> None:
@@ -229,17 +249,17 @@ def test_a_run_of_training_alone_with_other_settings_does_not_hide_that_with_the
         info.write_text(info.read_text().replace('"lr": 0.001', '"lr": 0.01'))
     page = write_report(runs, images=False).read_text()
     assert "Gain not known: runs of standalone that differ; report with one of them." in page
-    assert "the runs of the method standalone differ, and not one is of the settings of fedce" in page
+    assert "the runs of the method standalone differ, and none has the settings of fedce" in page
     assert "no finished run of the method standalone" not in page
 
 
 def test_gains_of_too_few_cases_are_not_said_to_have_intervals(tmp_path: Path) -> None:
     runs = [make_run(tmp_path / method, method=method, rounds=2) for method in ("standalone", "fedce")]
-    assert "Gain in test Dice over training alone, 95" in write_report(runs, images=False).read_text()
+    assert "Gain in test Dice over local training, 95" in write_report(runs, images=False).read_text()
     for run in runs:
         rows = pd.read_csv(run / "results.csv", dtype={"case": str}, keep_default_na=False)
         rows[rows["case"].isin(["", "000"])].to_csv(run / "results.csv", index=False)
-    assert "Gain in test Dice over training alone; left of 0" in write_report(runs, images=False).read_text()
+    assert "Gain in test Dice over local training; left of 0" in write_report(runs, images=False).read_text()
 
 
 def test_of_more_methods_than_there_are_colours_every_one_has_a_row(tmp_path: Path) -> None:
@@ -247,7 +267,7 @@ def test_of_more_methods_than_there_are_colours_every_one_has_a_row(tmp_path: Pa
     runs = [make_run(tmp_path / method, method=method, rounds=1) for method in methods]
     page = write_report(runs, images=False).read_text()
     assert "Test Dice of each hospital by every method" in page
-    assert "Gain in test Dice over training alone by every method" in page
+    assert "Gain in test Dice over local training by every method" in page
     assert page.count("A row per method, a column per hospital.") == 2
     page = write_report(runs[:6], images=False).read_text()  # five above training alone
     assert "a colour per method" in page

@@ -35,7 +35,7 @@ def test_methods_come_by_mean_dice_with_their_ranks(of_dice: dict[str, Table]) -
     assert table["Mean Dice [%]"].to_list() == pytest.approx([80, 70, 69])
     assert table["Rank"].to_list() == [1, 2, 3]
     assert table["Worst site [%]"].to_list() == pytest.approx([70, 60, 67])
-    gains = table["Mean gain over training alone [points]"]
+    gains = table["Mean gain over local training [points]"]
     assert gains.to_list() == pytest.approx([10, math.nan, -1], nan_ok=True)
 
 
@@ -50,8 +50,8 @@ def test_the_best_of_each_column_is_bold_and_of_spreads_the_lowest(of_dice: dict
 def test_captions_say_what_intervals_are_over(of_dice: dict[str, Table]) -> None:
     one = _tables(made_dice(LEVELS, noise=0.0, seeds=1))
     for name in ("methods", "dice", "gains"):
-        assert of_dice[name].caption.endswith("; in brackets 95 % intervals over cases and seeds")
-        assert one[name].caption.endswith("; in brackets 95 % intervals over cases, of one seed alone")
+        assert of_dice[name].caption.endswith("; in brackets the 95 % confidence interval over cases and seeds")
+        assert one[name].caption.endswith("; in brackets the 95 % confidence interval over cases, of one seed alone")
 
 
 def test_one_method_alone_is_no_best() -> None:
@@ -67,7 +67,7 @@ def test_gains_by_site_with_their_mean_and_lowest(of_dice: dict[str, Table]) -> 
 
 def test_too_few_cases_have_no_rank_and_the_table_says_why() -> None:
     table = _tables(made_dice(LEVELS, noise=0.0, cases=4))["methods"]
-    assert set(table.frame["Rank"]) == {"not enough cases to judge"}
+    assert set(table.frame["Rank"]) == {"too few test cases"}
 
 
 def test_contributions_with_their_range_of_ranks() -> None:
@@ -81,7 +81,7 @@ def test_contributions_with_their_range_of_ranks() -> None:
         [(50 + 100 / 3) / 2, (37.5 + 50) / 2, (12.5 + 50 / 3) / 2]
     )
     assert frame["Rank"].to_list() == ["1\N{EN DASH}2", "1\N{EN DASH}2", "3"]
-    # Alder's is .2 to .4 over the two seeds, of which 12.7 standard errors tell little; the others had the same in both
+    # Alder's is .2 to .4 over the two seeds, 12.7 standard errors; the others had the same in both
     assert table.cell(0, table.headings.index("Contribution, mean [own unit]")).startswith("0.300 [\N{MINUS SIGN}0.9")
     assert table.cell(1, table.headings.index("Contribution, mean [own unit]")) == "0.300"
 
@@ -98,7 +98,7 @@ def test_costs_are_means_over_seeds() -> None:
 
 @pytest.mark.slow
 def test_surfaces_stand_beside_dice_where_they_were_measured(tmp_path: Path) -> None:
-    """One run is of an earlier version and has none."""
+    """One run has none."""
     runs = [make_run(tmp_path / method, method=method, rounds=2, labels=("disc", "cup"), surfaces=method == "fedce")
             for method in ("fedavg", "fedce")]  # fmt: skip
     page = write_report(runs, images=False).read_text()
@@ -113,12 +113,12 @@ def test_surfaces_stand_beside_dice_where_they_were_measured(tmp_path: Path) -> 
     assert labels.loc[("fedce", "Alder"), "cup, HD95 [mm]"] == pytest.approx(
         20 - 0.2 * labels.loc[("fedce", "Alder"), "cup"]
     )
-    assert "Together, HD95 [mm]" not in pd.read_csv(tmp_path / "tables" / "hospitals.csv")  # of fedavg, which has none
+    assert "Federated, HD95 [mm]" not in pd.read_csv(tmp_path / "tables" / "benefit.csv")  # of fedavg, which has none
     newer = write_report(runs[1:], tmp_path / "newer" / "report.html", images=False)
-    first = pd.read_csv(newer.parent / "tables" / "hospitals.csv").set_index("Hospital")
-    assert first["Together, HD95 [mm]"].to_list() == pytest.approx(fedce["HD95 [mm]"].to_list())
-    assert first["Together, NSD at 2 mm [%]"].to_list() == pytest.approx(fedce["Dice [%]"].to_list())
-    assert "HD95 and NSD are not known of" in page
+    first = pd.read_csv(newer.parent / "tables" / "benefit.csv").set_index("Hospital")
+    assert first["Federated, HD95 [mm]"].to_list() == pytest.approx(fedce["HD95 [mm]"].to_list())
+    assert first["Federated, NSD at 2 mm [%]"].to_list() == pytest.approx(fedce["Dice [%]"].to_list())
+    assert "HD95 and NSD are not known for" in page
     alone = make_run(tmp_path / "standalone", method="standalone", rounds=2, labels=("disc", "cup"), surfaces=True)
     write_report([alone, runs[1]], tmp_path / "gained" / "report.html", images=False)
     gained, changed = (pd.read_csv(tmp_path / "gained" / "tables" / f"{name}.csv").set_index("Method")

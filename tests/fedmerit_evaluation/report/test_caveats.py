@@ -17,9 +17,9 @@ from fedmerit_evaluation.statistics.intervals import select_sites
 def test_methods_that_cannot_be_told_apart_are_named() -> None:
     results = made_dice({"a": (0.8, 0.8, 0.8), "b": (0.5, 0.5, 0.5), "c": (0.5, 0.5, 0.5)})
     (said,) = caveats.list_rank_caveats(results)
-    assert "ranks 2 and 3 (b, c) are not distinguishable" in said
+    assert "ranks 2 and 3 (b, c): adjacent ranks are not significantly different" in said
     words = summary.list_sentences(results)
-    assert any("intervals of what a is above each other method leave out 0" in text for text in words)
+    assert any("a is significantly better than every other method" in text for text in words)
 
 
 def test_few_cases_and_empty_ones_are_counted() -> None:
@@ -34,9 +34,9 @@ def test_few_cases_and_empty_ones_are_counted() -> None:
     results = Results(rows)
     few, empty, false = caveats.list_case_caveats(results)
     assert "Alder (2), Birch (1) and Cedar (2)" in few
-    assert "fewer than 3 (Alder, Birch and Cedar) are nothing to resample: no interval" in few
+    assert "fewer than 3 cannot be resampled: no CI (Alder, Birch and Cedar)" in few
     assert empty.startswith("1 pair of test case and label")
-    assert false.startswith("1 test cases whose reference is empty")
+    assert false.startswith("1 test cases with an empty reference")
     (own,) = caveats.list_case_caveats(results, "Birch")
     assert "Alder" not in own
 
@@ -64,9 +64,9 @@ def test_contributions_that_overlap_and_negative_sums() -> None:
     assert (ends["mean"], ends["low"], ends["high"]) == pytest.approx((0.25, 0.25 - reach, 0.25 + reach), abs=0.02)
     overlap, sums, negative = caveats.list_contribution_caveats(results)
     assert "a, ranks 2 and 3 (Birch, Cedar)" in overlap
-    assert "b" not in overlap.split("a, ranks")[0].replace("Contributions: intervals overlap", "")
-    assert "sum to 0 or less under b:" in sums
-    assert "negative under c:" in negative
+    assert overlap.startswith("Contributions: a, ranks 2 and 3 (Birch, Cedar): not significantly different")
+    assert "with b sum to 0 or less" in sums
+    assert "with c are negative" in negative
 
 
 def test_one_seed_has_no_interval_of_contributions(tmp_path: Path) -> None:
@@ -78,7 +78,9 @@ def test_one_seed_has_no_interval_of_contributions(tmp_path: Path) -> None:
 
 def test_of_two_seeds_it_is_told_how_wide_their_intervals_are(tmp_path: Path) -> None:
     runs = open_runs([make_run(tmp_path / str(seed), rounds=2, seed=seed) for seed in range(3)])
-    told = "2 seeds: intervals over seeds take 12.7 standard errors, those of 3 take 4.3: more seeds tell better."
+    told = (
+        "2 seeds: confidence intervals over seeds are very wide (12.7 standard errors; 3 seeds: 4.3). Run more seeds."
+    )
     assert told in list(caveats.list_run_caveats(runs[:2], combine_results(runs[:2])))
     assert told not in " ".join(caveats.list_run_caveats(runs, combine_results(runs)))
 

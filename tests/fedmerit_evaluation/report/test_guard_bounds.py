@@ -27,14 +27,14 @@ def test_a_bounded_hospital_is_told_of_every_bound_and_of_no_median(tmp_path):
     page = write_report([run]).read_text()
     bounds = pd.read_csv(run / "tables" / "bounds.csv")
     assert bounds[["Site", "Rounds", "Least [%]"]].values.tolist() == [[SITES[0], f"1{DASH}2", 25], [SITES[0], "3", 50]]
-    assert bounds["What"].to_list() == ["update", "earnings"]
-    assert page.count("shortened to that") == page.count("near copies of updates") == 1  # once for all rows
-    assert "without a voice" not in page
+    assert bounds["What"].to_list() == ["update", "reward"]
+    assert page.count("median norm") == page.count("near copies of updates") == 1  # once for all rows
+    assert "outliers among the raters" not in page
 
     own = write_site_report([run], SITES[0])
     told = pd.read_csv(own.parent / "report-files" / "tables" / "own-bounds.csv")
     assert told["Rounds"].astype(str).to_list() == [f"1{DASH}2", "3"]
-    assert not [name for name in told if "Least" in name]
+    assert not [name for name in told if "Lowest" in name]
     other = write_site_report([run], SITES[1])
     assert not (other.parent / "report-files" / "tables" / "own-bounds.csv").exists()
 

@@ -14,9 +14,10 @@ from fedmerit_evaluation.report import summary
 from fedmerit_evaluation.report.contributions import Agreement
 from fedmerit_evaluation.report.hospitals import (
     align_local_only,
+    benefit_table,
     choose_method,
+    contribution_table,
     has_ambiguous_baseline,
-    hospital_table,
     list_hospitals,
     sample_size,
 )
@@ -44,8 +45,7 @@ def test_what_a_comparison_rests_on_is_what_was_tested_in_all_of_it() -> None:
     assert sample_size(results, "Alder", ["a", "standalone"]) == SampleSize(6, 1)
     assert sample_size(results, "Dogwood") == sample_size(Results(rows.iloc[:0])) == SampleSize(0, 0)
     assert any(
-        text.endswith("against training alone: one seed is not enough to judge.")
-        for text in summary.list_sentences(results)
+        text.endswith("compared with local training: only one seed.") for text in summary.list_sentences(results)
     )
 
 
@@ -57,7 +57,7 @@ def test_a_seed_in_which_a_site_did_not_answer_the_last_test_is_no_ground() -> N
     assert sample_size(results, SITES[0]) == sample_size(results, methods=["a", "standalone"]) == SampleSize(6, 3)
     never = Results(rows[~silent & ~((rows["method"] == "b") & (rows["site"] == SITES[2]))])
     assert sample_size(never) == SampleSize(6, 0)
-    assert "Which method is best: no seed has all test Dice that this takes." in summary.list_sentences(never)
+    assert "Which method is best: no seed has all test Dice that the comparison needs." in summary.list_sentences(never)
     empty = rows.assign(value=rows["value"].mask(silent))  # as of cases without an organ in reference and prediction
     assert sample_size(Results(empty), SITES[2]) == SampleSize(6, 1)
 
@@ -76,7 +76,7 @@ def test_the_method_that_is_judged_is_the_first_that_estimates_contributions(tmp
     assert choose_method(made_runs(apart, tmp_path), apart) is None
 
 
-def test_what_each_has_alone_and_together_and_gives(tmp_path: Path) -> None:
+def test_the_benefit_and_the_contribution_of_each(tmp_path: Path) -> None:
     results = _results()
     values = pd.DataFrame({"Alder": [4.0, 6.0], "Birch": [1.0, 1.0], "Cedar": [-2.0, 0.0]}, index=[0, 1])
     nothing = Table("t", "", pd.DataFrame())
@@ -87,19 +87,17 @@ def test_what_each_has_alone_and_together_and_gives(tmp_path: Path) -> None:
         found, (0.6, 0.7, 0.8), (0.7, 0.6, 0.8), (0.5, 0.25, 0.25), (0.05, 0.01, -0.01), strict=True
     ):
         gain = joint - alone
-        assert row.alone == pytest.approx(alone)
-        assert (row.together.mean, row.together.low, row.together.high) == pytest.approx((joint,) * 3)
+        assert row.local == pytest.approx(alone)
+        assert (row.federated.mean, row.federated.low, row.federated.high) == pytest.approx((joint,) * 3)
         assert (row.gain.mean, row.gain.low, row.gain.high) == pytest.approx((gain,) * 3)
         assert (row.share.mean, row.share_seeds, row.sites) == (pytest.approx(share), 3, 3)
         assert row.values["Shapley"] == pytest.approx(value)
-        assert row.grounds == SampleSize(6, 3)
-    assert [row.verdict for row in found] == [Comparison.BETTER, Comparison.WORSE, Comparison.TIE]
-    assert [row.words for row in found] == [
-        "Better together. Gave more than an equal share.",
-        "Better alone. Gave less than an equal share.",
-        "Alone or together: no difference that can be told. Gave less than an equal share.",
-    ]
-    assert not any(row.flagged or row.accused for row in found)
+        assert row.sample == SampleSize(6, 3)
+    assert [row.comparison for row in found] == [Comparison.BETTER, Comparison.WORSE, Comparison.TIE]
+    assert [row.benefit for row in found] == [f"{row.comparison.capitalize()}." for row in found]
+    less = "Significantly less than an equal share."
+    assert [row.contribution for row in found] == ["Significantly more than an equal share.", less, less]
+    assert not any(row.flagged or row.needs_review for row in found)
 
 
 def test_who_is_flagged_or_suspected_is_to_be_looked_at_first(tmp_path: Path) -> None:
@@ -109,46 +107,47 @@ def test_who_is_flagged_or_suspected_is_to_be_looked_at_first(tmp_path: Path) ->
     )
     found = list_hospitals(made_runs(results, tmp_path), results, "fedce", [], suspicions)
     assert [row.flagged for row in found] == ["", "flagged, rounds 1", "suspected: small norm"]
-    assert [row.accused for row in found] == [False, True, True]
-    assert found[1].words.startswith("Flagged: look at it first. Better alone.")
+    assert [row.needs_review for row in found] == [False, True, True]
+    assert found[1].contribution.startswith("Flagged: look at it first. Significantly less than an equal share.")
+    assert found[1].benefit == "Significantly better with local training."
 
 
 def test_what_was_not_measured_is_not_known(tmp_path: Path) -> None:
     results = made_results(made_rounds("weight", {"fedavg": [(0.2,), (0.3,), (0.5,)]}), ["fedavg"])
     for row in list_hospitals(made_runs(results, tmp_path), results, "fedavg", [], NOBODY):
-        assert all(map(isnan, (row.alone, row.together.mean, row.gain.mean, row.share.mean)))
-        assert (row.verdict, row.grounds, row.share_seeds) == (Comparison.UNKNOWN, SampleSize(0, 0), 0)
-        assert row.words == "Gain not known: no test Dice."
+        assert all(map(isnan, (row.local, row.federated.mean, row.gain.mean, row.share.mean)))
+        assert (row.comparison, row.sample, row.share_seeds) == (Comparison.UNKNOWN, SampleSize(0, 0), 0)
+        assert row.benefit == "Gain not known: no test Dice."
 
 
-def _alone(tmp_path: Path, **rounds: int) -> list[Run]:
+def _with_local(tmp_path: Path, **rounds: int) -> list[Run]:
     """FedCE of three rounds, and training alone of as many as the names say; opened."""
     fedce = make_run(tmp_path / "fedce", rounds=3)
     runs = [make_run(tmp_path / name, method="standalone", rounds=number) for name, number in rounds.items()]
     return align_local_only(open_runs([fedce, *runs]))
 
 
-def test_of_runs_of_training_alone_that_which_trains_as_the_method_is_compared_with(tmp_path: Path) -> None:
-    runs = _alone(tmp_path, short=1, like=3)
+def test_local_training_with_the_settings_of_the_method_is_compared(tmp_path: Path) -> None:
+    runs = _with_local(tmp_path, short=1, like=3)
     assert [run.label for run in runs] == ["fedce", "standalone (rounds=1)", "standalone"]
     assert not has_ambiguous_baseline(runs)
     results = combine_results(runs)
     mean = results.dice.by_site.loc["standalone"].iloc[0]
     for row in list_hospitals(runs, results, "fedce", [], NOBODY):
-        assert row.alone == pytest.approx(mean[row.name])
-        assert row.gain.mean == pytest.approx(row.together.mean - row.alone)
+        assert row.local == pytest.approx(mean[row.name])
+        assert row.gain.mean == pytest.approx(row.federated.mean - row.local)
 
 
 @pytest.mark.parametrize("rounds", [{"short": 1, "shorter": 2}, {"one": 3, "twin": 3}])
 def test_where_none_does_or_two_do_no_gain_is_known(tmp_path: Path, rounds: dict[str, int]) -> None:
-    runs = _alone(tmp_path, **rounds)
+    runs = _with_local(tmp_path, **rounds)
     assert has_ambiguous_baseline(runs)
     for row in list_hospitals(runs, combine_results(runs), "fedce", [], NOBODY):
-        assert row.words.startswith("Gain not known: runs of standalone that differ; report with one of them.")
+        assert row.benefit.startswith("Gain not known: runs of standalone that differ; report with one of them.")
 
 
-def test_nobody_is_judged_by_other_cases_than_it_had_alone(tmp_path: Path) -> None:
-    """Birch's folder was prepared otherwise for training alone: its cases are in the same places, and others."""
+def test_nobody_is_judged_by_other_cases_than_it_had_with_local(tmp_path: Path) -> None:
+    """Birch's folder was prepared differently for local training: its cases are in the same places, and others."""
     digests = {site: f"{place}" * 64 for place, site in enumerate(SITES)}
     runs = [
         make_run(tmp_path / f"{method}{seed}", method=method, seed=seed, site_digests=one, sites=SITES)
@@ -158,36 +157,40 @@ def test_nobody_is_judged_by_other_cases_than_it_had_alone(tmp_path: Path) -> No
     opened = align_local_only(open_runs(runs))
     results = combine_results(opened)
     found = {row.name: row for row in list_hospitals(opened, results, "fedce", [], NOBODY)}
-    assert {name: row.grounds for name, row in found.items()} == {
+    assert {name: row.sample for name, row in found.items()} == {
         "Alder": SampleSize(5, 2), "Birch": SampleSize(5, 0), "Cedar": SampleSize(5, 2),
     }  # fmt: skip
-    assert found["Birch"].verdict is Comparison.UNKNOWN
+    assert found["Birch"].comparison is Comparison.UNKNOWN
     assert isnan(found["Birch"].gain.mean)
-    assert not isnan(found["Birch"].alone + found["Birch"].together.mean + found["Alder"].gain.mean)
+    assert not isnan(found["Birch"].local + found["Birch"].federated.mean + found["Alder"].gain.mean)
     assert sample_size(results, methods=["fedce", "standalone"]) == sample_size(results) == SampleSize(5, 0)
 
 
-def test_a_single_run_of_training_alone_is_compared_with_whatever_its_settings(tmp_path: Path) -> None:
-    assert [run.label for run in _alone(tmp_path, short=1)] == ["fedce", "standalone"]
+def test_a_single_run_of_local_training_is_compared_with_any_settings(tmp_path: Path) -> None:
+    assert [run.label for run in _with_local(tmp_path, short=1)] == ["fedce", "standalone"]
     attacked = make_run(tmp_path / "attacked", method="standalone", rounds=3, attacks={"Alder": "zero"})
     runs = align_local_only(open_runs([tmp_path / "fedce", tmp_path / "short", attacked]))
     assert [run.label for run in runs] == ["fedce", "standalone", "standalone (rounds=3, attacked)"]
 
 
-def test_the_table_shows_percentages_with_their_ends(tmp_path: Path) -> None:
+def test_the_tables_show_percentages_with_their_ends(tmp_path: Path) -> None:
     results = _results(made_row("fedce", 0, 1, "Birch", "flagged", 1.0))
-    table = hospital_table(list_hospitals(made_runs(results, tmp_path), results, "fedce", [], NOBODY), "fedce", seeds=2)
-    assert [table.cell(1, column) for column in range(table.shape[1])] == [
+    rows = list_hospitals(made_runs(results, tmp_path), results, "fedce", [], NOBODY)
+    benefit, contribution = benefit_table(rows, "fedce", 2), contribution_table(rows, "fedce", 2)
+    assert [benefit.cell(1, column) for column in range(benefit.shape[1])] == [
         "Birch",
         "70.0",
         "60.0 [60.0, 60.0]",
         "\N{MINUS SIGN}10.0 [\N{MINUS SIGN}10.0, \N{MINUS SIGN}10.0]",
+        "Significantly better with local training.",
+    ]
+    assert [contribution.cell(1, column) for column in range(contribution.shape[1])] == [
+        "Birch",
         "25.0 [25.0, 25.0]",
         "flagged, rounds 1",
-        "Flagged: look at it first. Better alone. Gave less than an equal share.",
+        "Flagged: look at it first. Significantly less than an equal share.",
     ]
-    assert table.frame["Flagged"].to_list() == ["no", "flagged, rounds 1", "no"]
-    assert "together by fedce" in table.caption
-    assert table.caption.endswith("of Dice over test cases and seeds, of shares over seeds")
-    one = hospital_table(list_hospitals(made_runs(results, tmp_path), results, "fedce", [], NOBODY), "fedce", seeds=1)
-    assert one.caption.endswith("of Dice over test cases, of one seed alone")
+    assert contribution.frame["Flagged"].to_list() == ["no", "flagged, rounds 1", "no"]
+    assert benefit.caption.endswith("the 95 % confidence interval (CI) over test cases and seeds")
+    assert benefit_table(rows, "fedce", 1).caption.endswith("over test cases (one seed)")
+    assert contribution.caption.endswith("by the estimate of fedce; in brackets the 95 % CI over seeds")

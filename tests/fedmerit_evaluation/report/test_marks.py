@@ -18,7 +18,7 @@ MINUS = "\N{MINUS SIGN}"
 @pytest.mark.parametrize(
     ("method", "reason"),
     [
-        ("fedce", "its claimed cosine differs from what the server computed by more than 0.001"),
+        ("fedce", "the cosine it reported differs from the server's by more than 0.001"),
         ("cgsv", "the method's own rule"),
         ("of-others", "the method's own rule"),
     ],
@@ -37,7 +37,7 @@ def test_rejected_and_flagged_sites_with_the_reason_from_the_ledger(tmp_path: Pa
     add_rows(run, [Row("run", "fedce", 0, 11, "Alder", "rejected", 1.0, "testing")])
     write_ledger(run, [{"round": number, "rejected": {"Birch": "update with NaN"}} for number in (3, 4, 5, 9)])
     page = Page(write_report([run]).read_text())
-    marks = {(row[2], row[3]): row[4:] for row in page.tables["table-marks"][1:]}
+    marks = {(row[2], row[3]): row[4:] for row in page.tables["table-flags"][1:]}
     assert marks["Birch", "rejected"] == ["3\N{EN DASH}5, 9", "update with NaN"]
     assert marks["Cedar", "flagged"][0] == "7"
     assert marks["Alder", "rejected"] == ["11", "no usable reply to the final test"]
@@ -75,7 +75,7 @@ def test_pooled_training_whose_sites_bear_one_update_makes_nobody_suspect(tmp_pa
 def test_an_expelled_site_is_listed_with_the_threshold(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", method="rffl", rounds=4, parameters={"coef": 1 / 3})
     add_rows(run, [Row("run", "rffl", 0, number, "Birch", "expelled", float(number > 1)) for number in range(4)])
-    heading, row = Page(write_report([run]).read_text()).tables["table-marks"]
+    heading, row = Page(write_report([run]).read_text()).tables["table-flags"]
     assert row[2:] == ["Birch", "expelled", "2\N{EN DASH}3", "its reputation fell below 0.333 of an equal share of the "
                        "remaining sites'"]  # fmt: skip
     assert heading[2:5] == ["Site", "What", "Rounds"]

@@ -51,7 +51,7 @@ def test_no_other_sites_name_nor_number_of_images_is_anywhere(tmp_path: Path) ->
     for run in runs:
         add_models(run, SITES if "standalone" in run.name else ("global",))
         info = (run / "run.json").read_text()
-        info = info.replace('"sites_folder": null', f'"sites_folder": "{sites}", "behaviours": {{"Alder": "zero"}}')
+        info = info.replace('"sites_folder": null', f'"sites_folder": "{sites}", "attacks": {{"Alder": "zero"}}')
         (run / "run.json").write_text(info)
     add_rows(
         runs[-1], [Row("x", "fedce", 1, 2, "Cedar", "rejected", 1.0), Row("x", "fedce", 1, 2, OWN, "flagged", 1.0)]
@@ -158,7 +158,7 @@ def _above(band: str, others: int) -> list[int]:
 def test_too_few_others_are_not_shown_and_the_page_says_why(tmp_path: Path, count: int) -> None:
     path = write_site_report(_runs(tmp_path, SITES[:count]), SITES[0])
     page = path.read_text()
-    assert f"a median of fewer than {MIN_OTHERS} would be single sites' numbers" in page
+    assert f"a median of fewer than {MIN_OTHERS} would reveal single sites' numbers" in page
     own = pd.read_csv(path.parent / "report-files" / "tables" / "own-dice.csv")
     assert [name for name in own if "Others" in name] == []
     assert "Median of the others" not in page
@@ -167,7 +167,7 @@ def test_too_few_others_are_not_shown_and_the_page_says_why(tmp_path: Path, coun
 
 def test_with_one_other_site_nothing_is_shown_that_sums_to_a_whole(tmp_path: Path) -> None:
     page = write_site_report(_runs(tmp_path, SITES[:2]), SITES[0])
-    assert "what one does not have of the whole is the other" in page.read_text()
+    assert "the rest of the whole is the other" in page.read_text()
     assert not list((page.parent / "report-files").glob("*/own-contributions*"))
     assert not list((page.parent / "report-files").glob("*/own-weights*"))
 

@@ -1,4 +1,4 @@
-"""Tables of the best round and of what hospitals take home: Dice, HD95 and NSD of each model."""
+"""Tables of the best round and of final model selection: Dice, HD95 and NSD of each model."""
 
 from pathlib import Path
 
@@ -53,7 +53,7 @@ def test_where_the_last_round_was_the_best_it_is_both(tmp_path: Path) -> None:
     assert best.tolist() == pytest.approx([90, last[1]])
 
 
-def test_what_is_taken_home_with_its_surfaces(tmp_path: Path) -> None:
+def test_selected_models_with_their_surfaces(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", rounds=4, surfaces=True)
     for name, level in LEVELS.items():
         _tested(run, f"testing_{name}", level)
@@ -63,7 +63,7 @@ def test_what_is_taken_home_with_its_surfaces(tmp_path: Path) -> None:
     assert dice.loc["Birch"].tolist() == pytest.approx([70, 60, 80, 60, 50, 70])
     assert surfaces.loc["Birch"].to_dict() == pytest.approx(
         {
-            "Given, HD95 [mm]": 6, "Alone, HD95 [mm]": 8, "Takes home, HD95 [mm]": 4,
-            "Given, NSD at 2 mm [%]": 35, "Alone, NSD at 2 mm [%]": 30, "Takes home, NSD at 2 mm [%]": 40,
+            "Received, HD95 [mm]": 6, "Local, HD95 [mm]": 8, "Final, HD95 [mm]": 4,
+            "Received, NSD at 2 mm [%]": 35, "Local, NSD at 2 mm [%]": 30, "Final, NSD at 2 mm [%]": 40,
         }
     )  # fmt: skip

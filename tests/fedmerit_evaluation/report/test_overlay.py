@@ -83,7 +83,7 @@ def test_images_that_were_prepared_otherwise_are_not_shown(tmp_path: Path) -> No
     add_models(run)
     assert {overlay.site for overlay in overlays(open_runs([run]), sites)} == {"Birch"}
     prepare_anew(sites / "Birch")
-    with pytest.raises(BadInput, match=r"sites: Birch prepared otherwise than for .*run; name its own sites"):
+    with pytest.raises(BadInput, match=r"sites: Birch prepared differently than for .*run; name its own sites"):
         overlays(open_runs([run]), sites)
 
 

@@ -29,16 +29,16 @@ def test_its_dice_stands_beside_its_third_and_the_median_of_the_others_rounded_t
     row = tables["own-dice"].frame.set_index("Method").loc["fedce"]
     assert row.to_dict() == {OWN: 71.0, "Rank among all sites": "middle third", "Others, median": 85.0}
     assert (tables["own-dice"].low.iloc[1][OWN], tables["own-dice"].high.iloc[1][OWN]) == (71.0, 71.0)
-    assert tables["own-dice"].caption.endswith("no more than a median, rounded to 5")
+    assert tables["own-dice"].caption.endswith("only the median, rounded to 5")
     gains = tables["own-gains"].frame
     assert gains.to_dict("records") == [{"Method": "fedce", OWN: 10.0, "Rank among all sites": "middle third"}]
     cases = tables["own-cases"].frame.set_index("Method").loc["fedce"]
     assert cases.to_dict() == {"Test cases": 6, "Lowest case [%]": 71.0, "Both empty": 0}
 
 
-def test_of_one_seed_no_rank_is_told(tmp_path: Path) -> None:
+def test_of_one_seed_there_is_no_rank(tmp_path: Path) -> None:
     (dice,) = (table for table in own_tables(_own(tmp_path, seeds=1), []) if table.name == "own-dice")
-    assert set(dice.frame["Rank among all sites"]) == {"one seed is not enough to judge"}
+    assert set(dice.frame["Rank among all sites"]) == {"only one seed"}
 
 
 def test_its_weight_and_share_of_contribution(tmp_path: Path) -> None:
@@ -56,11 +56,11 @@ def test_its_weight_and_share_of_contribution(tmp_path: Path) -> None:
     assert pd.isna(rows.loc["Weight, mean [%]", "Others, median"])  # of weights nothing of the others is told
 
 
-def test_figures_are_of_the_own_line_alone(tmp_path: Path) -> None:
+def test_figures_have_only_the_own_line(tmp_path: Path) -> None:
     own = _own(tmp_path, weight=[(0.1,), (0.4,), (0.2,), (0.3,)])
     drawn = dict(own_figures(own))
     assert list(drawn) == ["own-dice", "own-weights"]
-    assert "beside it the median of the others" in drawn["own-dice"].caption
+    assert "and the median of the others" in drawn["own-dice"].caption
     assert drawn["own-dice"].seen == ("A row per method. Mean test Dice of Birch: standalone 61.0 %, fedce 71.0 %.")
     (panel,) = drawn["own-weights"].figure.axes
     assert [list(line.get_ydata()) for line in panel.lines] == [[40.0]]
@@ -76,7 +76,7 @@ def test_its_surfaces(tmp_path: Path) -> None:
     assert "Others, median" not in shown
 
 
-def test_what_it_takes_home_and_nobody_else(tmp_path: Path) -> None:
+def test_its_selected_model_and_no_other_sites(tmp_path: Path) -> None:
     """Every other site's Dice is 0.3 lower: a mean of several would show."""
     run = make_run(tmp_path / "run", rounds=2, surfaces=True)
     levels = {"given": 0.7, "local_only": 0.6, "selected": 0.8}
@@ -88,28 +88,28 @@ def test_what_it_takes_home_and_nobody_else(tmp_path: Path) -> None:
     add_rows(run, rows)
     page = write_site_report([run], OWN)
     tables = page.parent / "report-files" / "tables"
-    (home,) = pd.read_csv(tables / "own-taken-home.csv").to_dict("records")
+    (home,) = pd.read_csv(tables / "own-final-models.csv").to_dict("records")
     assert home == {
         "Method": "fedce",
-        **{"Given, Dice [%]": 70.0, "Alone, Dice [%]": 60.0, "Takes home, Dice [%]": 80.0},
+        **{"Received, Dice [%]": 70.0, "Local, Dice [%]": 60.0, "Final, Dice [%]": 80.0},
         **{f"{name}, validation Dice [%]": 100 * levels[end]
-           for name, end in (("Given", "given"), ("LocalOnly", "local_only"), ("Takes home", "selected"))},
+           for name, end in (("Received", "given"), ("Local", "local_only"), ("Final", "selected"))},
     }  # fmt: skip
-    (surfaces,) = pd.read_csv(tables / "own-taken-home-surfaces.csv").to_dict("records")
-    assert (surfaces["Takes home, HD95 [mm]"], surfaces["Takes home, NSD at 2 mm [%]"]) == (4.0, 40.0)
+    (surfaces,) = pd.read_csv(tables / "own-final-models-surfaces.csv").to_dict("records")
+    assert (surfaces["Final, HD95 [mm]"], surfaces["Final, NSD at 2 mm [%]"]) == (4.0, 40.0)
     text = page.read_text()
-    assert f"What {OWN} takes home (final_model=selected)" in text
+    assert f"(final_model=selected): the model that {OWN} received" in text
     assert not any(site in text for site in SITES if site != OWN)
     other = write_site_report([make_run(tmp_path / "other", rounds=2)], OWN)
-    assert not (other.parent / "report-files" / "tables" / "own-taken-home.csv").exists()
+    assert not (other.parent / "report-files" / "tables" / "own-final-models.csv").exists()
 
 
-def test_of_the_marks_its_own_alone(tmp_path: Path) -> None:
+def test_only_its_own_flags(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", rounds=4)
     add_rows(run, [Row("run", "fedce", 0, 3, site, "rejected", 1.0) for site in (OWN, "Cedar")])
     write_ledger(run, [{"round": 3, "rejected": {OWN: "update with NaN", "Cedar": "no answer"}}])
     path = write_site_report([run], OWN)
-    marks = pd.read_csv(path.parent / "report-files" / "tables" / "own-marks.csv")
+    marks = pd.read_csv(path.parent / "report-files" / "tables" / "own-flags.csv")
     assert marks[["Site", "Rounds", "Reason"]].to_numpy().tolist() == [[OWN, 3, "update with NaN"]]
 
 
@@ -127,5 +127,5 @@ def test_a_reason_names_no_other_site_and_keeps_its_words(tmp_path: Path, reason
     add_rows(run, [Row("run", "fedce", 0, 3, "A-1", "rejected", 1.0)])
     write_ledger(run, [{"round": 3, "rejected": {"A-1": reason}}])
     path = write_site_report([run], "A-1")
-    (marked,) = pd.read_csv(path.parent / "report-files" / "tables" / "own-marks.csv").to_dict("records")
+    (marked,) = pd.read_csv(path.parent / "report-files" / "tables" / "own-flags.csv").to_dict("records")
     assert marked["Reason"] == shown

@@ -48,11 +48,11 @@ def test_tables_of_an_earlier_report_go_and_those_of_others_stay(tmp_path: Path)
     (tables / "table1.csv").touch()
     write_report(runs, page)
     before = {file.name for file in tables.iterdir()}
-    assert before >= {"gains.csv", "gains.tex", "hospitals.csv", "table1.csv"}
+    assert before >= {"gains.csv", "gains.tex", "benefit.csv", "table1.csv"}
     write_report(runs[1:], page)
     after = {file.name for file in tables.iterdir()}
     assert before > after >= {"table1.csv", "dice.csv", "dice.tex"}
-    assert not after & {"gains.csv", "gains.tex", "hospitals.csv", "hospitals.tex"}
+    assert not after & {"gains.csv", "gains.tex", "benefit.csv", "hospitals.tex"}
     write_report(runs, page)
     assert {file.name for file in tables.iterdir()} == before
     remove_tables(page)

@@ -1,260 +1,252 @@
-"""Every sentence on gains, contributions and Dice: too few cases, one seed, a tie, a loss, a missing run."""
+"""Every sentence of the report: with too few cases, one seed, a tie, a loss, no number."""
 
 import math
 
 import pytest
 
-from fedmerit_evaluation.report import statements
-from fedmerit_evaluation.statistics.inference import Comparison, Estimate, SampleSize
+from fedmerit_evaluation.report import contribution_statements, phrases, statements
+from fedmerit_evaluation.statistics.inference import Comparison, Estimate, SampleSize, compare_training, find_highest
 
 MINUS = "\N{MINUS SIGN}"
 GAIN, LOSS, TIE = Estimate(0.05, 0.02, 0.08), Estimate(-0.05, -0.08, -0.02), Estimate(0.01, -0.02, 0.04)
 NOTHING = Estimate(math.nan)
 ENOUGH, FEW, ONE = SampleSize(5, 2), SampleSize(4, 2), SampleSize(5, 1)
+NO_PAYMENT = "so no payment should rest on the estimate."
 
 
 @pytest.mark.parametrize(
-    ("gain", "grounds", "said"),
+    ("gain", "sample", "found", "sentence"),
     [
-        (GAIN, ENOUGH, "Better together."),
-        (LOSS, ENOUGH, "Better alone."),
-        (TIE, ENOUGH, "Alone or together: no difference that can be told."),
-        (GAIN, FEW, "Not enough cases to judge (4; 5 are needed)."),
-        (GAIN, ONE, "One seed is not enough to judge."),
-        (Estimate(0.05), ENOUGH, "Alone or together: no difference that can be told."),
+        (GAIN, ENOUGH, Comparison.BETTER, "Significantly better with federated training."),
+        (LOSS, ENOUGH, Comparison.WORSE, "Significantly better with local training."),
+        (TIE, ENOUGH, Comparison.TIE, "No significant difference."),
+        (Estimate(0.05), ENOUGH, Comparison.TIE, "No significant difference."),
+        (GAIN, FEW, Comparison.UNJUDGED, "Too few test cases (4; at least 5 are needed)."),
+        (GAIN, ONE, Comparison.UNJUDGED, "Only one seed."),
+        (NOTHING, FEW, Comparison.UNKNOWN, "Gain not known: no seed in common, on the same test cases."),
     ],
 )
-def test_of_a_gain(gain: Estimate, grounds: SampleSize, said: str) -> None:
-    assert statements.describe_gain(gain, grounds, tested=True, alone=True) == said
+def test_a_significant_gain_needs_cases_seeds_and_an_interval(
+    gain: Estimate, sample: SampleSize, found: Comparison, sentence: str
+) -> None:
+    assert compare_training(gain, sample) is found
+    assert statements.describe_gain(gain, sample, tested=True, has_local=True) == sentence
+
+
+def test_sample_sizes_and_ties() -> None:
+    assert SampleSize(5, 0).insufficient_data == "no seed has all test Dice that the comparison needs"
+    assert SampleSize(5, 2).insufficient_data == ""
+    assert find_highest({"A": 0.3, "B": 0.1 + 0.2, "C": 0.29}) == ["A", "B"]  # they differ by rounding only
 
 
 def test_of_a_gain_that_is_missing() -> None:
-    def said(**known: bool) -> str:
+    def text(**known: bool) -> str:
         return statements.describe_gain(NOTHING, ENOUGH, **known)
 
-    assert said(tested=True, alone=False) == "Gain not known: no run of standalone."
+    assert text(tested=True, has_local=False) == "Gain not known: no run of standalone."
     differ = "Gain not known: runs of standalone that differ; report with one of them."
-    assert said(tested=True, alone=False, differing=True) == differ
-    assert said(tested=False, alone=True) == "Gain not known: no test Dice."
-    assert said(tested=True, alone=True) == "Gain not known: no seed in common, on the same test cases."
+    assert text(tested=True, has_local=False, ambiguous=True) == differ
+    assert text(tested=False, has_local=True) == "Gain not known: no test Dice."
+
+
+def test_the_first_line_says_whether_federated_training_helped() -> None:
+    end = "points of Dice over local training [95 % CI"
+    assert statements.describe_benefit(GAIN, ENOUGH) == f"Federated training helped: mean gain +5.0 {end} +2.0, +8.0]."
+    assert statements.describe_benefit(LOSS, ENOUGH).startswith(
+        f"Federated training did not help: mean gain {MINUS}5.0"
+    )
+    assert statements.describe_benefit(TIE, ENOUGH).startswith("Federated training: unclear: mean gain +1.0")
+    assert statements.describe_benefit(GAIN, ONE).startswith(
+        "Federated training: unclear, only one seed; mean gain +5.0"
+    )
+    assert "not known" in statements.describe_benefit(NOTHING, ENOUGH)
+
+
+def test_the_second_line_says_why_payment_is_not_supported() -> None:
+    def text(agreements: dict[str, tuple[int, str]], estimate: bool = True, seeds: int = 2, stable: bool = True) -> str:
+        return contribution_statements.describe_payment(
+            has_estimate=estimate, seeds=seeds, agreements=agreements, is_rank_stable=stable
+        )
+
+    agrees = {"Shapley": (1, "")}
+    assert text(agrees).startswith("Payment: no objection found")
+    assert text({}, estimate=False).endswith("because the method makes no estimate of contributions.")
+    assert "one seed does not show what is chance" in text(agrees, seeds=1)
+    assert "the ranking by contribution changes with the seed" in text(agrees, stable=False)
+    assert "not compared with a ground truth" in text({})
+    assert "does not agree significantly with Shapley" in text({"Shapley": (0, "")})
+    assert "it disagrees with Shapley values" in text({"Shapley": (-1, "")})
+    assert "its agreement with Shapley values may be chance" in text({"Shapley": (1, "One seed: it may be chance.")})
 
 
 def test_of_a_share() -> None:
-    def said(low: float, high: float, seeds: int = 2) -> str:
-        return statements.describe_share(Estimate((low + high) / 2, low, high), 0.25, seeds)
+    def text(low: float, high: float, seeds: int = 2) -> str:
+        return contribution_statements.describe_share(Estimate((low + high) / 2, low, high), 0.25, seeds)
 
-    assert said(0.26, 0.30) == "Gave more than an equal share."
-    assert said(0.20, 0.24) == "Gave less than an equal share."
-    assert said(0.24, 0.26) == "Cannot be told from an equal share."
-    assert said(0.26, 0.30, seeds=1) == "One seed: its share may be chance."
-    assert statements.describe_share(NOTHING, 0.25, 2) == ""
+    assert text(0.26, 0.30) == "Significantly more than an equal share."
+    assert text(0.20, 0.24) == "Significantly less than an equal share."
+    assert text(0.24, 0.26) == text(0.24994, 0.24996) == "Not significantly different from an equal share."
+    assert text(0.26, 0.30, seeds=1) == "One seed: the share may be chance."
+    assert contribution_statements.describe_share(NOTHING, 0.25, 2) == ""
 
 
 def test_over_all_hospitals() -> None:
-    found = {
-        "A": Comparison.BETTER,
-        "B": Comparison.BETTER,
-        "C": Comparison.TIE,
-        "D": Comparison.UNJUDGED,
-        "E": Comparison.UNKNOWN,
-    }
-    assert statements.describe_benefit(found, "fedce") == (
-        "Of 5 hospitals that train together by fedce, 2 are better together (A, B), of C no difference can be "
-        "told, D cannot be judged by so few cases or seeds and of E it is not known."
+    better, tie = Comparison.BETTER, Comparison.TIE
+    found = {"A": better, "B": better, "C": tie, "D": Comparison.UNJUDGED, "E": Comparison.UNKNOWN}
+    assert statements.describe_hospitals(found, "fedce") == (
+        "Of 5 hospitals, method fedce: 2 significantly better with federated training (A, B); 1 without significant "
+        "difference (C); 1 with too few cases or seeds (D); 1 with unknown gain (E)."
     )
-    unknown = statements.describe_benefit(dict.fromkeys("AB", Comparison.UNKNOWN), "fedce")
-    assert unknown == "Whether the hospitals are better together by fedce than alone is not known."
-    judged = statements.describe_benefit({"A": Comparison.BETTER, "B": Comparison.TIE}, "fedce")
-    assert judged.endswith("1 is better together (A), none is better alone and of B no difference can be told.")
-    lost = statements.describe_benefit({"A": Comparison.BETTER, "B": Comparison.WORSE}, "fedce")
-    assert lost.endswith("1 is better together (A) and 1 is better alone (B).")
-    assert "better" not in statements.describe_benefit({"A": Comparison.UNJUDGED}, "fedce")
+    assert statements.describe_hospitals(dict.fromkeys("AB", Comparison.UNKNOWN), "x").endswith("x: not known.")
+    judged = statements.describe_hospitals({"A": better, "B": tie}, "fedce")
+    assert "training (A); none better with local training; 1 without significant difference (B)." in judged
+    lost = statements.describe_hospitals({"A": better, "B": Comparison.WORSE}, "fedce")
+    assert lost.endswith("1 significantly better with local training (B).")
 
 
-def test_of_who_contributed_most() -> None:
+def test_of_the_largest_and_the_smallest_share() -> None:
     apart = {"A": Estimate(0.7, 0.65, 0.75), "B": Estimate(0.3, 0.25, 0.35)}
     close = {"A": Estimate(0.55, 0.4, 0.7), "B": Estimate(0.45, 0.3, 0.6)}
-    text = statements.describe_largest_share(apart, 2)
-    assert text.startswith("By the method's own estimate A contributed most (70.0 % of all) and B least (30.0 %)")
-    assert text.endswith("Their intervals over 2 seeds lie apart.")
-    assert statements.describe_largest_share(close, 2).endswith("overlap: that they differ is not shown.")
-    lacking = apart | {"B": Estimate(0.3)}
-    assert statements.describe_largest_share(lacking, 2).endswith(
-        "are not known, so neither is whether they can be told apart."
-    )
-    assert statements.describe_largest_share(apart, 1).endswith("This is one seed: the order may be chance.")
-    assert statements.describe_largest_share({"A": NOTHING, "B": NOTHING}, 2) == ""
+    describe = contribution_statements.describe_largest_share
+    text = describe(apart, 2)
+    assert text.startswith("Estimated contribution: largest for A (70.0 %), smallest for B (30.0 %)")
+    assert text.endswith("Their 95 % CIs over 2 seeds do not overlap.")
+    assert describe(close, 2).endswith("overlap: a significant difference is not shown.")
+    assert describe(apart | {"B": Estimate(0.3)}, 2).endswith("Their CIs over seeds are not known.")
+    assert describe(apart, 1).endswith("One seed: the order may be chance.")
+    assert describe({"A": NOTHING, "B": NOTHING}, 2) == ""
+    images = describe(apart, 2, of_images=True)
+    assert images.startswith("Share of images: largest for A")
+    assert images.endswith("makes no estimate of contributions.")
+    assert describe({"A": TIE, "B": TIE}, 2) == "Estimated contribution: the same for all hospitals, 50.0 % each."
+    assert "A and B (5.0 % each), smallest for C (1.0 %)" in describe({"A": GAIN, "B": GAIN, "C": TIE}, 2)
 
 
 def test_of_a_ground_truth() -> None:
+    describe = contribution_statements.describe_values
     values = {"A": 0.031, "B": -0.004}
-    text = f"By Shapley values A is worth most to all (+3.1 points of mean Dice) and B least ({MINUS}0.4)."
-    assert (
-        statements.describe_values(values, "Shapley", 2, 5)
-        == statements.describe_values(values, "Shapley", 2, 0)
-        == text
-    )
-    assert statements.describe_values(values, "Shapley", 1, 5) == f"{text} This is one seed: the order may be chance."
-    few = statements.describe_values(values, "Shapley", 2, 4)
-    assert few == f"{text} With 4 test cases at a hospital the order may be chance."
-    assert statements.describe_values(values, "Shapley", 2, 1).endswith(
-        "With 1 test case at a hospital the order may be chance."
-    )
+    text = f"Shapley values (retrained): highest for A (+3.1 points of mean Dice), lowest for B ({MINUS}0.4)."
+    assert describe(values, "Shapley", 2, 5) == describe(values, "Shapley", 2, 0) == text
+    assert describe(values, "Shapley", 1, 5) == f"{text} One seed: the order may be chance."
+    assert describe(values, "Shapley", 2, 4) == f"{text} With 4 test cases at a hospital the order may be chance."
+    assert describe(values, "Shapley", 2, 1).endswith("With 1 test case at a hospital the order may be chance.")
+    assert "the same for all hospitals (+1.0" in describe({"A": 0.01, "B": 0.01, "C": math.nan}, "Shapley", 2, 5)
+    assert "A and B (+2.0 points of mean Dice each)" in describe({"A": 0.02, "B": 0.02, "C": 0.0}, "Shapley", 2, 5)
+    assert describe({"A": 0.01, "B": math.nan}, "Shapley", 2, 5) == ""
 
 
 def test_of_how_an_estimate_agrees_with_a_ground_truth() -> None:
-    text = "The method's estimate and Shapley values rank the hospitals with a correlation of"
+    describe = contribution_statements.describe_agreement
     agree, open_, against = Estimate(0.8, 0.4, 1.0), Estimate(0.1, -0.3, 0.6), Estimate(-0.6, -1.0, -0.2)
-    assert statements.describe_agreement(agree, 0.05, "Shapley", 2, 5) == (
-        f"{text} +0.80 [+0.40, +1.00]. They agree beyond what cases, seeds and so few hospitals leave to chance."
+    assert describe(agree, 0.05, "Shapley", 2, 5) == (
+        "Spearman correlation of the method's estimate with Shapley values: +0.80 [95 % CI +0.40, +1.00], permutation "
+        "p = 0.05. Significant agreement: the CI excludes 0 and p is at most 0.05."
     )
-    assert statements.describe_agreement(open_, 0.05, "Shapley", 2, 0).endswith(
-        f"+0.10 [{MINUS}0.30, +0.60]. That they agree is not shown, so no payment should rest on the estimate."
-    )
-    assert statements.describe_agreement(against, 0.05, "Shapley", 2, 5).endswith(
-        "They disagree, so no payment should rest on the estimate."
-    )
-    assert statements.describe_agreement(agree, 0.05, "Shapley", 1, 5).endswith(
-        "1.00]. This is one seed: it may be chance."
-    )
-    assert statements.describe_agreement(agree, 0.05, "Shapley", 2, 1).endswith(
-        "With 1 test case at a hospital it may be chance."
-    )
-    assert statements.describe_agreement(
-        Estimate(0.0), 0.05, "Shapley", 2, 5
-    ) == (  # of which no interval is known, so nor that
-        f"{text} +0.00. That they agree is not shown, so no payment should rest on the estimate."
-    )
-    assert statements.describe_agreement(NOTHING, 0.05, "Shapley", 2, 5) == ""
+    assert describe(open_, 0.05, "Shapley", 2, 0).endswith(f"No significant agreement, {NO_PAYMENT}")
+    assert describe(against, 0.05, "Shapley", 2, 5).endswith(f"Significant disagreement, {NO_PAYMENT}")
+    assert describe(agree, 0.05, "Shapley", 1, 5).endswith("One seed: it may be chance.")
+    assert describe(agree, 0.05, "Shapley", 2, 1).endswith("With 1 test case at a hospital it may be chance.")
+    assert describe(Estimate(0.0), 0.05, "Shapley", 2, 5).endswith(f"No significant agreement, {NO_PAYMENT}")
+    assert describe(NOTHING, 0.05, "Shapley", 2, 5) == ""
 
 
 @pytest.mark.parametrize("ranks", [Estimate(1.0, 1.0, 1.0), Estimate(-1.0, -1.0, -1.0)])
-@pytest.mark.parametrize("p", [0.051, 1 / 3, math.nan])
+@pytest.mark.parametrize("p", [0.051, math.nan])
 def test_of_so_few_hospitals_that_their_order_may_be_chance_no_agreement_is_shown(ranks: Estimate, p: float) -> None:
     """Of three each correlation of 1 is that of two in six orders, however sure cases and seeds are of it."""
-    said = statements.describe_agreement(ranks, p, "Shapley", 3, 9)
-    assert said.endswith("That they agree is not shown, so no payment should rest on the estimate.")
+    assert contribution_statements.find_agreement(ranks, p) == 0
+    said = contribution_statements.describe_agreement(ranks, p, "Shapley", 3, 9)
+    assert said.endswith(f"No significant agreement, {NO_PAYMENT}")
 
 
 def test_of_methods() -> None:
     text = statements.describe_methods({"a": 0.8, "b": 0.7}, {"a": 0.5, "b": 0.6}, {"a": 0.1, "b": 0.05})
-    assert "a has the highest mean test Dice (80.0 %), b the highest at its worst-served hospital (60.0 %)" in text
-    assert "b serves the hospitals most alike (standard deviation 5.0 points, at a mean of 70.0 %)" in text
-    one_site = statements.describe_methods({"a": 0.8, "b": 0.7}, {"a": 0.8, "b": 0.7}, {"a": math.nan, "b": math.nan})
-    assert "alike" not in one_site
+    assert text == (
+        "Of 2 methods, a has the highest mean test Dice (80.0 %), b the highest Dice at the worst-served hospital "
+        "(60.0 %), and b the smallest spread between hospitals (standard deviation 5.0 points, at a mean of 70.0 %)."
+    )
+    tied = statements.describe_methods({"a": 0.8, "b": 0.8}, {"a": 0.6, "b": 0.6}, {"a": math.nan, "b": math.nan})
+    assert tied.startswith("Of 2 methods, a and b have the highest mean test Dice (80.0 %), a and b the highest")
+    assert "spread" not in tied
 
 
 def test_of_the_method_in_the_lead() -> None:
-    assert statements.describe_lead("a", ["b", "c"], ENOUGH, 0.95).startswith(
-        "a is not distinguishable from b and c: no 95 % interval"
-    )
-    assert statements.describe_lead("a", [], ENOUGH, 0.95).endswith("of what a is above each other method leave out 0.")
-    assert (
-        statements.describe_lead("a", [], FEW, 0.95)
-        == "Which method is best: not enough cases to judge (4; 5 are needed)."
-    )
-    assert statements.describe_lead("a", [], ONE, 0.95) == "Which method is best: one seed is not enough to judge."
+    describe = statements.describe_lead
+    assert describe("a", ["b", "c"], ENOUGH, 0.95).startswith("a is not significantly better than b and c (95 % CI")
+    assert describe("a", [], ENOUGH, 0.95).startswith("a is significantly better than every other method (95 % CI")
+    assert describe("a", [], FEW, 0.95) == "Which method is best: too few test cases (4; at least 5 are needed)."
+    assert describe("a", [], ONE, 0.95) == "Which method is best: only one seed."
 
 
 def test_of_gains_over_methods() -> None:
-    def said(*gains: Estimate, grounds: SampleSize = ENOUGH) -> str:
-        return statements.describe_gains(dict(zip("abc", gains, strict=False)), grounds)
+    def text(*gains: Estimate, sample: SampleSize = ENOUGH) -> str:
+        return statements.describe_gains(dict(zip("abc", gains, strict=False)), sample)
 
-    assert (
-        said(GAIN, TIE) == "gained under 2 of 2 methods (1 with an interval that leaves out 0), against training alone."
+    end = "compared with local training"
+    assert text(GAIN, TIE) == f"gained with 2 of 2 methods (1 significantly), {end}."
+    assert text(GAIN, LOSS) == (
+        f"gained with 1 of 2 methods (1 significantly) and lost with 1 (1 significantly), most with b ({MINUS}5.0 "
+        f"points), {end}."
     )
-    assert said(GAIN, LOSS) == (
-        "gained under 1 of 2 methods (1 with an interval that leaves out 0) and lost under 1 (1 with an interval that "
-        f"leaves out 0), most under b ({MINUS}5.0 points), against training alone."
-    )
-    assert said(GAIN, TIE, grounds=ONE) == (
-        "gained under 2 of 2 methods, against training alone: one seed is not enough to judge."
-    )
-    assert said(LOSS) == f"lost {MINUS}5.0 points of Dice ({MINUS}8.0 to {MINUS}2.0) against training alone."
-    assert said(Estimate(0.05), grounds=FEW) == (
-        "gained +5.0 points of Dice against training alone: not enough cases to judge (4; 5 are needed)."
-    )
-
-
-def test_of_ties() -> None:
-    """Who is equal is not put in an order."""
-    alike = {"A": Estimate(0.5, 0.5, 0.5), "B": Estimate(0.5, 0.5, 0.5)}
-    assert (
-        statements.describe_largest_share(alike, 2)
-        == "By the method's own estimate all contributed alike, 50.0 % of all each."
-    )
-    values = statements.describe_values({"A": 0.01, "B": 0.01, "C": math.nan}, "Shapley", 2, 5)
-    assert values == "By Shapley values all are worth alike to all (+1.0 points of mean Dice)."
-    assert statements.describe_largest_share({"A": GAIN, "B": GAIN, "C": TIE}, 2).startswith(
-        "By the method's own estimate A and B contributed most (5.0 % of all each) and C least (1.0 %)"
-    )
-    assert statements.describe_values({"A": 0.02, "B": 0.02, "C": 0.0}, "Shapley", 2, 5) == (
-        "By Shapley values A and B are worth most to all (+2.0 points of mean Dice each) and C least (+0.0)."
-    )
-    assert statements.describe_gains({"a": LOSS, "b": LOSS}, ENOUGH).endswith(
-        f"most under a and b ({MINUS}5.0 points), against training alone."
-    )
-    text = statements.describe_methods({"a": 0.8, "b": 0.8}, {"a": 0.6, "b": 0.6}, {"a": 0.1, "b": 0.1})
-    assert text == (
-        "Of 2 methods, a and b have the highest mean test Dice (80.0 %), a and b the highest at their worst-served "
-        "hospital (60.0 %), and a and b serve the hospitals most alike (standard deviation 10.0 points, at a mean of "
-        "80.0 % and 80.0 %)."
-    )
-    assert statements.describe_weights({"A": 0.5, "B": 0.5}) == "all sites ended with the weight 50.0 %"
-    assert "that of A and B, 40.0 %, and the smallest that of C, 20.0 %" in statements.describe_weights(
-        {"A": 0.4, "B": 0.4, "C": 0.2}
-    )
-    assert statements.describe_estimate({"A": 0.1, "B": 0.1}) == ""
-    assert statements.describe_estimate({"A": 0.1, "B": 0.1, "C": -0.1}) == (
-        "by the method's own estimate A and B contributed most, and the estimate is negative for C"
-    )
-    assert statements.describe_benefit({"A": Comparison.TIE}, "fedce").endswith("of A no difference can be told.")
-
-
-def test_a_share_that_reads_as_an_equal_one_is_about_equal() -> None:
-    assert (
-        statements.describe_share(Estimate(0.1668, 0.16675, 0.1670), 1 / 6, 2) == "Cannot be told from an equal share."
-    )
-
-
-def test_of_a_ground_truth_that_is_missing() -> None:
-    assert statements.describe_values({"A": math.nan, "B": math.nan}, "Shapley", 2, 5) == ""
-    assert statements.describe_values({"A": 0.01, "B": math.nan}, "Shapley", 2, 5) == ""
+    assert text(LOSS, LOSS).endswith(f"most with a and b ({MINUS}5.0 points), {end}.")
+    assert text(GAIN, TIE, sample=ONE) == f"gained with 2 of 2 methods, {end}: only one seed."
+    assert text(LOSS) == f"lost {MINUS}5.0 points of Dice [95 % CI {MINUS}8.0, {MINUS}2.0] over local training."
+    few = "gained +5.0 points of Dice over local training: too few test cases (4; at least 5 are needed)."
+    assert text(Estimate(0.05), sample=FEW) == few
 
 
 def test_of_taking_part() -> None:
-    """Nobody is said to be better alone by a mean whose interval holds 0, or by few cases, or by one seed."""
+    """No site is said to be worse by a mean whose CI includes 0, or by few cases, or by one seed."""
 
-    def said(*gains: Estimate, grounds: SampleSize = ENOUGH) -> str:
-        text = statements.describe_participation(dict(zip("ABC", gains, strict=False)), grounds)
-        return text.partition("taking part changes Dice by ")[2]
+    def text(*gains: Estimate, sample: SampleSize = ENOUGH) -> str:
+        sentence = statements.describe_participation(dict(zip("ABC", gains, strict=False)), sample)
+        return sentence.partition("federated training changes Dice by ")[2]
 
-    fell = Estimate(-0.01, -0.04, 0.02)
-    assert said(GAIN, TIE).endswith("against training alone, and no site has less than alone")
-    assert said(GAIN, LOSS).endswith(f"and B ({MINUS}5.0) would do better alone")
-    assert said(GAIN, LOSS, fell).endswith(
-        f"and B ({MINUS}5.0) would do better alone and C ({MINUS}1.0) has less than alone by an interval that holds 0"
-    )
-    assert said(fell, fell).endswith("have less than alone by an interval that holds 0")
-    no_interval = Estimate(-0.01)
-    assert said(fell, no_interval).endswith(f"and B ({MINUS}1.0) has less than alone by an interval that is not known")
-    assert said(LOSS, grounds=FEW).endswith("against training alone (not enough cases to judge (4; 5 are needed))")
-    assert said(LOSS, grounds=ONE).endswith("against training alone (one seed is not enough to judge)")
-    assert said(GAIN, LOSS).startswith("+0.0 points on average")
-    assert said(GAIN, NOTHING).startswith("+5.0 points on average")
-    assert said(GAIN, NOTHING).endswith("against training alone, and of B it is not known")
+    fell, worse = Estimate(-0.01, -0.04, 0.02), f"B ({MINUS}5.0) is significantly worse"
+    assert text(GAIN, TIE).endswith("compared with local training, and no site is worse than with local training")
+    assert text(GAIN, LOSS).endswith(f"and {worse}")
+    assert text(GAIN, LOSS, fell).endswith(f"and {worse} and C ({MINUS}1.0) is lower, but not significantly")
+    assert text(fell, Estimate(-0.01)).endswith(f"and B ({MINUS}1.0) is lower, without a CI")
+    assert text(LOSS, sample=ONE).endswith("compared with local training (only one seed)")
+    assert text(GAIN, NOTHING).startswith("+5.0 points on average")
+    assert text(GAIN, NOTHING).endswith("and B is not known")
 
 
-def test_of_what_a_method_reaches() -> None:
-    assert statements.describe_dice({"A": 0.8, "B": 0.6, "C": 0.6}) == (
-        "the mean test Dice is 66.7 %, highest at A (80.0 %) and lowest at B and C (60.0 %)"
-    )
+def test_of_dice_weights_estimates_and_ranks() -> None:
+    dice = "the mean test Dice is 66.7 %, highest at A (80.0 %) and lowest at B and C (60.0 %)"
+    assert statements.describe_dice({"A": 0.8, "B": 0.6, "C": 0.6}) == dice
     assert statements.describe_dice({"A": 0.8, "B": 0.8}) == "the mean test Dice is 80.0 %, the same at all"
-    assert statements.describe_dice({"A": 0.8}) == "the mean test Dice is 80.0 %"
-
-
-def test_of_ranks() -> None:
-    assert statements.describe_rank_stability([(1, 1), (2, 2)]) == "the sites rank alike by contribution in every seed"
-    assert statements.describe_rank_stability([(1, 2), (1, 2)]).startswith(
-        "the ranking by contribution changes with the seed"
+    of = contribution_statements
+    assert of.describe_weights({"A": 0.5, "B": 0.5}) == "all sites ended with the weight 50.0 %"
+    weights = of.describe_weights({"A": 0.4, "B": 0.4, "C": 0.2})
+    assert "that of A and B, 40.0 %, and the smallest that of C, 20.0 %" in weights
+    assert of.describe_estimate({"A": 0.1, "B": 0.1}) == ""
+    assert of.describe_estimate({"A": 0.1, "B": 0.1, "C": -0.1}) == (
+        "the largest estimated contribution is that of A and B, and the estimate is negative for C"
     )
+    assert of.describe_rank_stability([(1, 1), (2, 2)]) == "the ranking by contribution is the same in every seed"
+    assert "no payment should rest on it" in of.describe_rank_stability([(1, 2), (1, 2)])
+
+
+def test_of_flags_suspicions_and_simulated_attacks() -> None:
+    assert phrases.describe_flags([], []) == "The server flagged no hospital and rejected no reply."
+    assert phrases.describe_flags(["A"], ["A", "B"]) == (
+        "Look at these first: A flagged in at least one round; A and B with a reply missing or rejected in at least "
+        "one round."
+    )
+    assert phrases.describe_suspicions({}) == ""
+    suspected = phrases.describe_suspicions({"small norm": ["A", "B"]})
+    assert suspected.startswith("Free-rider detectors flag: small norm (A, B).")
+    attacks = {"A": "zero", "B": "noise"}
+    text = phrases.describe_simulated_attacks("fedce (attacked)", attacks, {"A": ["small norm"]}, ["C"])
+    assert "A (zero) was flagged by small norm and B (noise) was not flagged" in text
+    assert text.endswith("False positives: C.")
+    assert phrases.describe_simulated_attacks("x", {"A": "zero"}, {}, []).endswith("No false positive.")
+
+
+def test_words_of_numbers() -> None:
+    assert phrases.join_words(["a", "b", "c"]) == "a, b and c"
+    assert (phrases.percent(0.815), phrases.points(-0.003), phrases.correlation(-0.37)) == (
+        "81.5 %", f"{MINUS}0.3", f"{MINUS}0.37",
+    )  # fmt: skip
+    assert phrases.points(-0.0001) == "+0.0"

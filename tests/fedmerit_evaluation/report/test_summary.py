@@ -13,9 +13,10 @@ from fedmerit_evaluation.report.summary import Fact
 def test_who_gained_and_who_lost() -> None:
     results = made_dice({"standalone": (0.6, 0.6, 0.6), "a": (0.7, 0.5, 0.6), "b": (0.8, 0.55, 0.7)})
     said = summary.list_sentences(results)
-    assert "Alder gained under 2 of 2 methods (2 with an interval that leaves out 0), against training alone." in said
+    assert "Alder gained with 2 of 2 methods (2 significantly), compared with local training." in said
     assert any(
-        text.startswith("Birch lost under 2 (2 with") and "most under a (\N{MINUS SIGN}10.0" in text for text in said
+        text.startswith("Birch lost with 2 (2 significantly") and "most with a (\N{MINUS SIGN}10.0" in text
+        for text in said
     )
 
 
@@ -33,7 +34,7 @@ def test_the_numbers_at_the_top_of_one_method() -> None:
         made_row("fedce", 0, 0, "Alder", "flagged", 0.0),
     ]
     assert summary.list_facts(made_dice({"fedce": (0.7, 0.8, 0.9)}, noise=0.0, seeds=1, rounds=rounds)) == [
-        Fact("Mean test Dice", "80.0 %", "mean of sites"),
+        Fact("Mean test Dice", "80.0 %", "mean over sites"),
         Fact("Worst-served site", "70.0 %", "Alder"),
         Fact("Spread over sites", "10.0", "points of Dice, standard deviation"),  # of 70, 80 and 90
         Fact("Largest weight", "50.0 %", "Birch; an equal share is 33.3 %"),
@@ -62,9 +63,9 @@ def test_of_one_method_every_finding_is_a_sentence_of_its_own() -> None:
         ("", text)
         for text in (
             "The mean test Dice is 80.0 %, highest at Cedar (90.0 %) and lowest at Alder (70.0 %).",
-            "The largest weight in the end is that of Birch, 50.0 %, and the smallest that of Cedar, 20.0 % "
+            "The largest final weight is that of Birch, 50.0 %, and the smallest that of Cedar, 20.0 % "
             "(an equal share is 33.3 %).",
-            "By the method's own estimate Alder and Birch contributed most, and the estimate is negative for Cedar.",
+            "The largest estimated contribution is that of Alder and Birch, and the estimate is negative for Cedar.",
             "The ranking by contribution changes with the seed, so no payment should rest on it.",
         )
     ]

@@ -114,6 +114,6 @@ def test_a_quantity_all_below_the_floor_is_told_in_words(tmp_path: Path) -> None
     printed = console.file.getvalue()  # type: ignore[attr-defined]
     for what in ("Volume of cup", "Intensity, as prepared"):
         for text in (printed, page):
-            assert f"{what}: no bin has 5 patients or more at any site, so that none is shown." in text
+            assert f"{what}: no bin has 5 patients or more at any site: none is shown." in text
     assert [path.name for path in (tmp_path / "tables").glob("*.csv")] == ["sites.csv"]
     assert not list(tmp_path.glob("figures/*.png"))

@@ -124,7 +124,7 @@ def test_what_is_missing_is_named_with_the_command_that_makes_it(tmp_path: Path)
     with pytest.raises(BadInput, match="no run folder given"):
         open_runs([])
     empty = make_run(tmp_path / "empty", done=0)
-    with pytest.raises(BadInput, match=r"empty: results.csv holds no result yet.*fedmerit run"):
+    with pytest.raises(BadInput, match=r"empty: results.csv has no result yet.*fedmerit run"):
         open_runs([empty])
     (empty / "results.csv").unlink()
     with pytest.raises(BadInput, match=r"empty: no results.csv in it, no round is complete; continue with .*--resume"):

@@ -206,11 +206,11 @@ def _holds(process, file):
 
 def test_no_scheduler_at_the_address():
     with pytest.raises(BadInput, match=r"--cluster tcp://127.0.0.1:9: no scheduler answers.*dask scheduler"):
-        Workers(cluster="tcp://127.0.0.1:9", patience=0.5).number_for(None, 1)
+        Workers(cluster="tcp://127.0.0.1:9", timeout=0.5).number_for(None, 1)
 
 
 def test_slurm_needs_a_number_of_jobs():
-    with pytest.raises(BadInput, match="--cluster slurm: say with --jobs"):
+    with pytest.raises(BadInput, match="--cluster slurm: give the number of Slurm jobs with --jobs"):
         Workers(cluster="slurm")
 
 

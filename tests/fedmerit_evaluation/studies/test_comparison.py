@@ -241,15 +241,15 @@ def test_rewards_by_training_alone_wait_for_it(tmp_path, options, monkeypatch):
     label = "cgsv:contributions=standalone"
     with pytest.raises(BadInput, match=f"--methods {label}: standalone is not compared"):
         read_plan(tmp_path, options, methods=label)
-    alone, waiting, plain = read_plan(tmp_path, options, methods=f"standalone,{label},cgsv", seeds="0")
-    assert (waiting.alone, plain.alone) == (alone.folder, None)
+    local, waiting, plain = read_plan(tmp_path, options, methods=f"standalone,{label},cgsv", seeds="0")
+    assert (waiting.standalone, plain.standalone) == (local.folder, None)
     assert not waiting.folder.exists()
     with pytest.raises(RunFailed, match="not finished"):
         waiting.begin()
-    monkeypatch.setattr(comparison, "is_finished", lambda folder, rounds: folder == alone.folder)
+    monkeypatch.setattr(comparison, "is_finished", lambda folder, rounds: folder == local.folder)
     monkeypatch.setattr(comparison, "read_contributions", lambda run, sites: {"B": 0.75, "A": 0.5})
     waiting.begin()
     assert read_run(waiting.folder)["plan"]["parameters"]["contributions"] == [0.5, 0.75]
     assert read_run(plain.folder)["plan"]["parameters"]["contributions"] == []
     again = read_plan(tmp_path, options, methods=f"standalone,{label},cgsv", seeds="0")
-    assert [run.folder for run in again] == [alone.folder, waiting.folder, plain.folder]
+    assert [run.folder for run in again] == [local.folder, waiting.folder, plain.folder]

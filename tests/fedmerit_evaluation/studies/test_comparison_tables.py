@@ -141,7 +141,7 @@ def test_surfaces_follow_in_tables_of_their_own():
     *_, hd95, nsd = tables(long(rows), ["fedavg"], [0])
     assert (hd95.name, nsd.name) == ("hd95", "nsd")
     assert hd95.caption.startswith("HD95 [mm] on each site's test split")
-    assert hd95.caption.endswith("; cases of which prediction or reference is empty have none")
+    assert hd95.caption.endswith("; none for cases with an empty prediction or reference")
     assert "have none" not in nsd.caption  # which counts them 0
     assert cells(hd95) == [["fedavg", "4.00", "6.00", "5.00", "1.41"]]
     assert cells(nsd) == [["fedavg", "50.00", "70.00", "60.00", "14.14"]]
@@ -235,7 +235,7 @@ def test_what_sites_have_above_training_alone_on_validation_and_test_cases():
     assert transfer(results).to_dict() == pytest.approx({"standalone": 0.0, "fedavg": 3.0})
     *_, table = tables(results, ["standalone", "fedavg"], [0, 1])
     assert table.name == "gains"
-    assert table.headings == ["Method", "A", "B", "Mean", "Least", "Transfer [MB]"]
+    assert table.headings == ["Method", "A", "B", "Mean", "Lowest", "Transfer [MB]"]
     assert cells(table) == [["fedavg", "15.00", "\N{MINUS SIGN}5.00", "5.00", "\N{MINUS SIGN}5.00", "3.0"]]
 
 

@@ -73,7 +73,7 @@ def test_a_damaged_array_is_found(run, sites):
     seen = execution.describe_local_view(run)
     file = min((sites / "Alder").glob("*image.npy"))
     np.save(file, np.load(file) + 1)
-    with pytest.raises(BadInput, match=f"{file.name}: is not what site.json says"):
+    with pytest.raises(BadInput, match=f"{file.name}: differs from site.json"):
         execution.find(run, seen)
 
 

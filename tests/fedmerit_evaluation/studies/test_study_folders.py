@@ -80,7 +80,7 @@ def test_what_was_asked_for_otherwise_is_told_as_it_was(tmp_path, asked, told):
     with pytest.raises(BadInput) as refused:
         require_unchanged(tmp_path / "asked.json", before | asked)
     assert (
-        str(refused.value) == f"{tmp_path}: holds trainings with {told}. Go on with the same, or choose another --out"
+        str(refused.value) == f"{tmp_path}: holds trainings with {told}. Use the same options, or choose another --out"
     )
 
 
@@ -198,7 +198,7 @@ def test_a_run_of_other_defaults_is_refused_and_names_who_wrote_it(tmp_path, ask
     assert info["plan"]["training"]["lr"] == 0.1
     info["plan"]["training"]["batch_size"] += 1
     write_json(file, info | {"fedmerit_version": "0.0.9"})
-    with pytest.raises(BadInput, match=r"not today's defaults \(fedmerit 0\.0\.9 wrote it\); choose another --out"):
+    with pytest.raises(BadInput, match=r"no longer the defaults \(fedmerit 0\.0\.9 wrote it\); choose another --out"):
         require_same(tmp_path / "run", asked, open_sites(asked["sites"]))
 
 

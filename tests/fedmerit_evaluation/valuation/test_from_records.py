@@ -50,7 +50,7 @@ def test_of_a_method_without_contributions_nothing_is_said(tmp_path):
     run = made(tmp_path / "run", method="median")
     file = tmp_path / "run" / "results.csv"
     file.write_text("".join(line for line in file.read_text().splitlines(keepends=True) if "contribution" not in line))
-    with pytest.raises(BadInput, match="its method median says nothing of contributions"):
+    with pytest.raises(BadInput, match="its method median makes no estimate of contributions"):
         OwnContribution().values(run)
 
 

@@ -61,7 +61,7 @@ def test_what_looks_at_sites_alone_takes_a_run_of_standalone(run):
 def test_encrypted_updates_tell_nothing_afterwards(run):
     write_json(run / "run.json", read_json(run / "run.json") | {"privacy": ["he"]})
     assert len(replay_observers(run, ["multi_round"])) == 1
-    with pytest.raises(BadInput, match="one_round cannot be told: updates leave encrypted"):
+    with pytest.raises(BadInput, match="one_round cannot be computed: updates leave encrypted"):
         replay_observers(run, ["one_round"])
 
 

@@ -129,7 +129,7 @@ def test_of_an_encrypted_run_the_reason_is_told(own):
     (own / OBSERVED).unlink()
     info = json.loads((own / "run.json").read_text())
     (own / "run.json").write_text(json.dumps(info | {"privacy": ["he"]}))
-    with pytest.raises(BadInput, match="multi_round cannot be told: updates leave encrypted"):
+    with pytest.raises(BadInput, match="multi_round cannot be computed: updates leave encrypted"):
         value_runs([own], ["multi_round"])
 
 
@@ -140,7 +140,9 @@ def test_of_sites_that_were_moved_the_place_is_told(observed, own, sites, tmp_pa
     write_json(own / "run.json", read_json(own / "run.json") | {"sites_folder": str(tmp_path / "gone")})
     specs = ["label_volume", "multi_round"]
     for spec in specs:
-        with pytest.raises(BadInput, match=r"gone: no such folder, where .*run had its sites; --sites PLACE says"):
+        with pytest.raises(
+            BadInput, match=r"gone: no such folder; .*run had its sites there. Name the folder with --sites PLACE"
+        ):
             value_runs([own], [spec], draws=5)
     found, expected = value_runs([own], specs, 5, place=moved), value_runs(observed[:1], specs, 5)
     for spec in specs:
@@ -166,7 +168,7 @@ def test_every_estimator_says_something_of_every_site(observed):
     assert all(np.isfinite(values).all() for values in valued.values.values())
     assert valued.values["data_size"][0, :, 0].tolist() == [15, 15, 15]
     tables = {table.name: table for table in value_tables(valued)}
-    assert {"values-multi-round", "value-flips", "value-costs", "who-gains"} <= set(tables)
+    assert {"values-multi-round", "value-flips", "value-costs", "values-by-site"} <= set(tables)
     assert "counted, not measured" in tables["values-data-size"].caption
     assert (
         "NO TWO SITES CAN BE TOLD APART" in tables["values-multi-round"].caption
@@ -178,7 +180,7 @@ def test_every_estimator_says_something_of_every_site(observed):
         assert value.to_numpy() == pytest.approx(factor * valued.rankings[spec].value)
         assert valued.shown[spec].value == pytest.approx(factor * valued.rankings[spec].value)
     assert units(valued)["multi_round"] == "points of Dice"
-    gains = tables["who-gains"].frame.set_index("Site")
+    gains = tables["values-by-site"].frame.set_index("Site")
     assert gains.mean(axis=1).to_numpy() == pytest.approx(100 * valued.values["multi_round"][..., 0].mean(axis=0))
     assert len(png(value_ranges(valued.shown, units(valued)))) > 10_000
 
@@ -200,7 +202,7 @@ def test_draws_are_of_patients_and_rounds_and_the_first_is_what_was(observed):
 
 
 def test_runs_valued_together_differ_in_their_seeds_alone(observed, own):
-    with pytest.raises(BadInput, match="differ in their seeds"):
+    with pytest.raises(BadInput, match="differ only in their seeds"):
         value_runs([observed[0], own], ["data_size"])
     write_json(own / "run.json", {**read_json(own / "run.json"), "seed": 2, "privacy": ["gaussian:sigma=0.1"]})
     with pytest.raises(BadInput, match=r"are fedavg \(privacy=none\) and fedavg \(privacy=gaussian:sigma=0\.1\); exp"):
@@ -253,7 +255,7 @@ def test_the_commands_print_and_write(observed, fedmerit, tmp_path):
     assert result.exit_code == 0, result.output
     assert (tmp_path / "out" / "figures" / "values.png").exists()
     assert (tmp_path / "out" / "tables" / "values-multi-round.csv").exists()
-    assert "Not told apart from" in result.output
+    assert "Not significantly different from" in result.output
 
 
 @pytest.mark.slow

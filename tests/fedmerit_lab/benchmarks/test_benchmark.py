@@ -1,4 +1,4 @@
-"""What is measured, interleaved, and what is made of it."""
+"""A benchmark: interleaved repetitions, medians, ratios, files, resumption."""
 
 import json
 
@@ -52,7 +52,7 @@ def test_files(measured, tmp_path):
     assert (tmp_path / "picture.png").stat().st_size > 1000
 
 
-def test_what_was_interrupted_goes_on(tmp_path):
+def test_an_interrupted_benchmark_resumes(tmp_path):
     order = []
 
     def case(name, broken=False):

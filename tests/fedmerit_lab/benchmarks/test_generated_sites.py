@@ -1,4 +1,4 @@
-"""Sites to measure with: made once, copied as often as asked."""
+"""Generated sites for benchmarks: made once, and copied."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from fedmerit_lab.benchmarks.generated_sites import generated_sites
 
 @pytest.fixture
 def asked(monkeypatch):
-    """What was asked to be prepared, in whose place two tiny sites are made."""
+    """The preparations; two tiny sites replace their sites."""
     asked = []
 
     def prepare(preparation, out):
@@ -34,7 +34,7 @@ def test_sites_are_generated_once_for_each_size_and_share(asked, tmp_path):
     ]
 
 
-def test_copies_of_the_first_site_have_names_of_their_own_and_the_same_images(asked, tmp_path):
+def test_copies_of_the_first_site_have_its_images(asked, tmp_path):
     root = generated_sites(tmp_path, 48, 3)
     folders = open_sites(root)
     assert [folder.name for folder in folders] == ["site001", "site002", "site003"]
@@ -48,7 +48,7 @@ def test_copies_of_the_first_site_have_names_of_their_own_and_the_same_images(as
     assert len(asked) == 1
 
 
-def test_a_copy_that_is_cut_short_is_not_taken_for_one(asked, monkeypatch, tmp_path):
+def test_an_interrupted_copy_is_made_again(asked, monkeypatch, tmp_path):
     generated_sites(tmp_path, 48)
     with monkeypatch.context() as interrupted:
         interrupted.setattr(module, "write_json", lambda path, content: 1 / 0)

@@ -27,7 +27,14 @@ TWINS = "Twins over the single site, median"
 def count_answers(*seeds):
     """The first row of the table of values by seed and scenario."""
     rows = [
-        {"scenario": scenario, "seed": seed, "site": site, "estimator": "multi_round", "value": value, "cost": 0.5 + seed}
+        {
+            "scenario": scenario,
+            "seed": seed,
+            "site": site,
+            "estimator": "multi_round",
+            "value": value,
+            "cost": 0.5 + seed,
+        }
         for seed, values in enumerate(seeds)
         for (scenario, sites), own in zip(SCENARIOS.items(), values, strict=True)
         for site, value in zip(sites, own, strict=True)
@@ -102,7 +109,18 @@ def test_every_seed_has_its_own_partition_and_nothing_is_trained_twice(tmp_path,
     again = compute_values(bench, lambda done, total: pytest.fail("trained again"))
     pd.testing.assert_frame_equal(again, values)
     given = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
-    places = ("--out", bench.out, "--pool", pool, "--estimators", "multi_round,data_size", "--seeds", "0,1", "--rounds", 1)
+    places = (
+        "--out",
+        bench.out,
+        "--pool",
+        pool,
+        "--estimators",
+        "multi_round,data_size",
+        "--seeds",
+        "0,1",
+        "--rounds",
+        1,
+    )
     result = fedmerit("lab", "bench", "known-answers", *places, "--sites", 3, *given, "--jobs", 1)
     assert result.exit_code == 0, result.output
     assert "Number of 2 seeds" in result.output

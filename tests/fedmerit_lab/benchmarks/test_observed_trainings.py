@@ -30,7 +30,7 @@ TINY = {"architecture": "unet", "width": "2", "depth": "2"}
 def test_runs_observe_what_estimators_need():
     assert {parse(spec).observes for spec in ESTIMATORS} == {"", *OWN}
     chosen = by_method(ESTIMATORS)
-    assert chosen[LOCAL_ONLY] == ["alone", "alone:voice=others"]
+    assert chosen[LOCAL_ONLY] == ["local_only", "local_only:voice=others"]
     assert chosen[FEDERATED] == [spec for spec in ESTIMATORS if spec not in chosen[LOCAL_ONLY]]
 
 
@@ -39,13 +39,17 @@ def test_a_run_is_created_once_and_keeps_its_options(tmp_path):
     create_run(tmp_path / "run", sites, 3, 2, TINY, OF_FEDERATED)
     info = read_json(tmp_path / "run" / "run.json")
     assert (info["method"], info["seed"], info["rounds"], info["engine"]) == ("fedavg", 3, 2, "local")
-    assert [spec.partition(":")[0] for spec in info["plan"]["values"]] == ["multi_round", "one_round", "leave_one_out_loss"]
+    assert [spec.partition(":")[0] for spec in info["plan"]["values"]] == [
+        "multi_round",
+        "one_round",
+        "leave_one_out_loss",
+    ]
     create_run(tmp_path / "run", sites, 3, 2, TINY, OF_FEDERATED)
     assert read_json(tmp_path / "run" / "run.json") == info
     for seed, rounds, settings, words in ((4, 2, TINY, "seed 3"), (3, 5, TINY, "rounds 2"), (3, 2, {}, "settings")):
         with pytest.raises(BadInput, match=f"was started with {words}"):
             create_run(tmp_path / "run", sites, seed, rounds, settings, OF_FEDERATED)
-    create_run(tmp_path / "less", sites, 3, 2, TINY, ["data_size", "carried:kind=leave_one_out"])
+    create_run(tmp_path / "less", sites, 3, 2, TINY, ["data_size", "one_round:kind=leave_one_out"])
     less = read_json(tmp_path / "less" / "run.json")["plan"]["values"]
     assert [spec.partition(":")[0] for spec in less] == ["one_round"]
     create_run(tmp_path / "run", sites, 3, 2, TINY, ["data_size", "one_round"])  # which observes more
@@ -54,9 +58,9 @@ def test_a_run_is_created_once_and_keeps_its_options(tmp_path):
     for _ in range(2):
         create_run(tmp_path / "counted", sites, 3, 2, TINY, ["data_size"])
     assert "values" not in read_json(tmp_path / "counted" / "run.json")["plan"]
-    create_run(tmp_path / "local_only", sites, 4, 2, TINY, ["alone:voice=others"], LOCAL_ONLY)
+    create_run(tmp_path / "local_only", sites, 4, 2, TINY, ["local_only:voice=others"], LOCAL_ONLY)
     info = read_json(tmp_path / "local_only" / "run.json")
-    assert (info["method"], info["seed"], info["plan"]["values"]) == ("standalone", 4, ["alone:every=0"])
+    assert (info["method"], info["seed"], info["plan"]["values"]) == ("standalone", 4, ["local_only:every=0"])
     prepare_anew(sites / "Birch")
     with pytest.raises(BadInput, match=r"Birch is not what .*run was started with"):
         create_run(tmp_path / "run", sites, 3, 2, TINY, OF_FEDERATED)
@@ -77,17 +81,25 @@ def test_finished_runs_are_not_executed_and_failures_are_raised(tmp_path, monkey
 
 
 def test_cost_is_relative_to_the_seconds_of_training():
-    federated = [SimpleNamespace(seconds={"training": 10.0, "multi_round": 5.0}), SimpleNamespace(seconds={"training": 4.0})]
+    federated = [
+        SimpleNamespace(seconds={"training": 10.0, "multi_round": 5.0}),
+        SimpleNamespace(seconds={"training": 4.0}),
+    ]
     assert relative_cost(federated, "multi_round:voice=others", federated) == 0.25  # a half, and nothing
     assert relative_cost(federated, "one_round", federated) == 0
     assert relative_cost(federated, "data_size", federated) == 0
-    local_only = [SimpleNamespace(seconds={"training": 9.0, "alone": 2.0}), SimpleNamespace(seconds={"training": 3.0})]
-    assert relative_cost(local_only, "alone", federated) == pytest.approx((1.1 + 0.75) / 2)  # their own training, too
+    local_only = [
+        SimpleNamespace(seconds={"training": 9.0, "local_only": 2.0}),
+        SimpleNamespace(seconds={"training": 3.0}),
+    ]
+    assert relative_cost(local_only, "local_only", federated) == pytest.approx(
+        (1.1 + 0.75) / 2
+    )  # their own training, too
 
 
 def test_each_estimator_gets_the_trainings_that_it_observes(tmp_path):
     sites = make_sites(tmp_path / "sites", ("Alder", "Birch"), size=16)
-    specs = ["alone", "data_size", "leave_one_out_loss"]
+    specs = ["local_only", "data_size", "leave_one_out_loss"]
     folders = {FEDERATED: [tmp_path / "federated"], LOCAL_ONLY: [tmp_path / "local_only"]}
     for method, (folder,) in folders.items():
         create_run(folder, sites, 0, 1, TINY, by_method(specs)[method], method)
@@ -97,5 +109,5 @@ def test_each_estimator_gets_the_trainings_that_it_observes(tmp_path):
     assert list(found.values) == specs
     assert [run.path for run in found.federated] == folders[FEDERATED]
     assert found.costs["data_size"] == 0
-    assert found.costs["alone"] > found.costs["leave_one_out_loss"] > 0
+    assert found.costs["local_only"] > found.costs["leave_one_out_loss"] > 0
     assert list(run_estimators(folders, ["data_size"], draws=3).values) == ["data_size"]

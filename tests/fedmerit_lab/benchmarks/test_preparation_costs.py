@@ -1,4 +1,4 @@
-"""What preparing takes beside bare decoding: of which files, by which library, and what of it is left."""
+"""Seconds of preparing and of only decoding: the files, their libraries, and the folders that stay."""
 
 import json
 
@@ -39,7 +39,7 @@ def test_files_are_read_decoded_and_prepared_and_nothing_prepared_is_left(tmp_pa
     }  # fmt: skip
 
 
-def test_with_several_processes_cpu_seconds_are_not_told(tmp_path, undrawn, monkeypatch):
+def test_several_processes_have_no_cpu_seconds(tmp_path, undrawn, monkeypatch):
     asked, jobs_seen = Preparation("generic", source=photographs(tmp_path / "raw"), size=16, ratios=(0, 0, 1)), []
 
     def prepare(asked, out, *, jobs, progress):
@@ -62,7 +62,7 @@ def test_a_kind_that_generates_its_files_is_refused(tmp_path, source):
         preparation_costs(tmp_path / "out", asked, 1, 1, lambda *_: pytest.fail("measured"))
 
 
-def test_what_is_generated_is_kept_once_it_is_whole(tmp_path, monkeypatch):
+def test_generated_files_are_complete_or_absent(tmp_path, monkeypatch):
     asked = []
 
     def generate(raw, seed, patients):
@@ -82,7 +82,7 @@ def test_what_is_generated_is_kept_once_it_is_whole(tmp_path, monkeypatch):
     assert asked == [(0, 4)] * 2
 
 
-def test_every_format_is_decoded_to_what_it_holds(tmp_path):
+def test_every_format_is_decoded(tmp_path):
     array = np.arange(24, dtype=np.int16).reshape(2, 3, 4)
     nib.save(nib.Nifti1Image(array, np.eye(4)), tmp_path / "a.nii.gz")
     SimpleITK.WriteImage(SimpleITK.GetImageFromArray(array), str(tmp_path / "a.nrrd"))
@@ -90,9 +90,6 @@ def test_every_format_is_decoded_to_what_it_holds(tmp_path):
     np.testing.assert_array_equal(decode(tmp_path / "a.nii.gz"), array)
     np.testing.assert_array_equal(decode(tmp_path / "a.nrrd"), array)
     np.testing.assert_array_equal(decode(tmp_path / "a.png"), array[0])
-
-
-def test_a_dicom_slice_is_decoded_to_its_pixels(tmp_path):
     image = SimpleITK.GetImageFromArray(np.arange(12, dtype=np.int16).reshape(1, 3, 4))
     SimpleITK.WriteImage(image, str(tmp_path / "000.dcm"))
     np.testing.assert_array_equal(decode(tmp_path / "000.dcm"), np.arange(12).reshape(3, 4))

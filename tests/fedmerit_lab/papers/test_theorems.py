@@ -41,7 +41,9 @@ ERROR = ("error (Eq. 3)", lambda others, client: ((others - client) ** 2).sum(ax
 OTHERS_ONLY = ("of the others only", lambda others, client: (1 + others[..., 1] + 0 * client[..., 1]) / 2)
 
 
-@pytest.mark.parametrize(("gamma", "holds_as_printed"), [(ERROR, True), (OTHERS_ONLY, False)], ids=lambda one: str(one))
+@pytest.mark.parametrize(
+    ("gamma", "holds_as_printed"), [(ERROR, True), (OTHERS_ONLY, False)], ids=["error (Eq. 3)", "of the others only"]
+)
 def test_fedce_theorem_3_2(gamma, holds_as_printed):
     """|ν_s(z) - ν_t(z)| <= 2 N B W_1 (Jiang et al. 2023, Appendix A), if B bounds the change of another site (Eq. 11).
 

@@ -342,7 +342,7 @@ def test_run_without_a_complete_round_is_not_fetched(fetched, tmp_path, rounds, 
 @pytest.mark.parametrize("command", ["status", "fetch", "abort"])
 def test_unknown_job(hospitals, fedmerit, tmp_path, command):
     out = ("--out", tmp_path / "run") if command == "fetch" else ()
-    result = fedmerit(command, "no-such-job", "--kit", hospitals.admin, *out)
+    result = fedmerit("job", command, "no-such-job", "--kit", hospitals.admin, *out)
     assert result.exit_code == 2
     assert "no-such-job" in result.stderr
     assert "fedmerit job status" in result.stderr

@@ -1,0 +1,182 @@
+"""Seconds and memory of methods, estimators, engines and the server: the measured cases, and their ratios."""
+
+import json
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+from run_factory import make_sites
+
+from fedmerit.errors import BadInput
+from fedmerit.methods.registry import METHODS
+from fedmerit.records.results import read_run
+from fedmerit_lab.benchmarks import growth as growth_module
+from fedmerit_lab.benchmarks import round_costs
+from fedmerit_lab.benchmarks import speed as speed_module
+from fedmerit_lab.benchmarks.aggregation import aggregation
+from fedmerit_lab.benchmarks.growth import Work, growth, memory
+from fedmerit_lab.benchmarks.round_costs import SETTINGS, estimator_costs, method_costs
+from fedmerit_lab.benchmarks.speed import CASES, speed
+
+TINY = {"architecture": "unet", "width": "2", "depth": "2"}
+OBSERVED = "data"  # any name: nothing is observed here
+LEAK = 0.05  # MB a round, at most
+
+
+def never(*_):
+    pytest.fail("measured")
+
+
+@pytest.mark.parametrize(
+    ("measure", "words"),
+    [
+        (lambda out: aggregation(out, ["fedavg", "fedprix"], 3, 10, 1, never), "--methods fedprix: unknown; there are"),
+        (lambda out: aggregation(out, ["fedavg", "fedci"], 3, 10, 1, never), "needs more than updates"),  # candidates
+        (lambda out: aggregation(out, ["fedavg", "cycle"], 3, 10, 1, never), "needs more than updates"),  # peers
+        (lambda out: aggregation(out, ["fedavg", "fedsac"], 3, 10, 1, never), "needs more than updates"),  # neurons
+        (lambda out: method_costs(out, out, ["fedprix"], 3, 1, {}, never), "--methods fedprix: unknown"),
+        (lambda out: method_costs(out, out, ["fedce"], 1, 1, {}, never), "--rounds 1: expected 2 or more"),
+        (lambda out: estimator_costs(out, [4, 1], [OBSERVED], 64, 3, 1, {}, never), "--sites 1: expected 2"),
+        (lambda out: estimator_costs(out, [4], [OBSERVED], 64, 1, 1, {}, never), "--rounds 1: expected 2"),
+        (lambda out: speed(out, out, 3, 1, ["local", "fast"], TINY, never), "--cases fast: unknown; there are steps"),
+        (lambda out: speed(out, out, 1, 1, ["local"], TINY, never), "--rounds 1: expected 2 or more"),
+        (lambda out: growth(out, {"sites": [4, 1]}, "fedavg", 1, TINY, never), "--sites 1: too few"),
+        (lambda out: growth(out, {"width": [4, 0]}, "fedavg", 1, TINY, never), "--width 0: too few"),
+    ],
+)
+def test_bad_options_are_refused_before_anything_is_measured(tmp_path, measure, words):
+    with pytest.raises(BadInput, match=words):
+        measure(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_every_method_and_the_servers_other_work_are_measured_with_one_thread(tmp_path, undrawn):
+    threads, seen = torch.get_num_threads(), []
+    torch.set_num_threads(2)
+    try:
+        benchmark = aggregation(
+            tmp_path, ["fedavg", "cgsv"], 3, 1000, 2,
+            lambda case, repetition: seen.append((case, repetition, torch.get_num_threads())),
+        )  # fmt: skip
+        assert torch.get_num_threads() == 2  # restored
+    finally:
+        torch.set_num_threads(threads)
+    cases = ["read once", "stack", "Gram matrix", "evidence", "digests", "fedavg.round", "cgsv.round"]
+    cases.append("NVFlare's FedCE aggregator")
+    assert seen == [(case, repetition, 1) for repetition in range(2) for case in cases]
+    assert [row["case"] for row in benchmark.rows] == 2 * cases
+    settings = json.loads((tmp_path / "aggregation.json").read_text())["settings"]
+    assert settings == {"methods": ["fedavg", "cgsv"], "sites": 3, "parameters": 1000}
+
+
+def test_the_cost_of_a_round_is_the_mean_of_all_except_the_first(tmp_path, monkeypatch, undrawn):
+    """The first round ends at 10 seconds of the process, the others 2 and 4 later: 3 a round. Then the run stops."""
+    sites, executed = make_sites(tmp_path / "sites", ("Alder", "Birch"), size=16), []
+
+    def execute(run, on_round):
+        executed.append(read_run(run))
+        for end in (10.0, 12.0, 16.0, 99.0):
+            monkeypatch.setattr(round_costs.time, "process_time", lambda end=end: end)
+            on_round({})
+        pytest.fail("the run went beyond its last round")
+
+    monkeypatch.setattr(round_costs.runs, "execute", execute)
+    benchmark = method_costs(tmp_path / "out", sites, ["cycle", "fedavg"], 3, 2, TINY, lambda *_: None)
+    assert [run["method"] for run in executed] == ["fedavg", "cycle"] * 2  # FedAvg first, and once
+    assert [run["parameters"].get("warmup") for run in executed[:2]] == [None, SETTINGS["cycle"]["warmup"]]
+    table = benchmark.table.set_index(["case", "quantity"])["median"]
+    assert table[:, "CPU seconds per round"].to_dict() == {"fedavg": 3, "cycle": 3}
+    for name, settings in SETTINGS.items():
+        METHODS[name](**settings)  # raises for an unknown parameter
+
+
+def test_observed_rounds_are_compared_with_rounds_of_as_many_sites(tmp_path, monkeypatch):
+    seconds = {(2, ""): [2.0, 4.0], (2, OBSERVED): [3.0, 5.0], (3, ""): [10.0, 10.0], (3, OBSERVED): [40.0, 20.0]}
+    asked = []
+
+    def rounds_of(work, method, sites, rounds, settings, values):
+        asked.append((method, sites, rounds, settings, work))
+        taken = iter(seconds[sites, ",".join(values)])
+        return lambda: {"CPU seconds per round": next(taken)}
+
+    monkeypatch.setattr(round_costs, "generated_sites", lambda out, size, number: number)
+    monkeypatch.setattr(round_costs, "rounds_of", rounds_of)
+    table = estimator_costs(tmp_path, [2, 3], [OBSERVED], 64, 3, 2, {"width": 2}, lambda *_: None)
+    assert table.to_numpy().tolist() == [
+        [2, "nothing", 3.0, 1.0, 1.0, 1.0],
+        [2, OBSERVED, 4.0, 1.375, 1.25, 1.5],
+        [3, "nothing", 10.0, 1.0, 1.0, 1.0],
+        [3, OBSERVED, 30.0, 3.0, 2.0, 4.0],
+    ]
+    assert {case[:4:2] for case in asked} == {("fedavg", 3)}
+    assert len({case[4] for case in asked}) == 4
+
+
+@pytest.fixture
+def commands(monkeypatch, tmp_path):
+    """The measured commands with their runs; each takes as many seconds as its number."""
+    found = []
+
+    def measure(command, ends):
+        found.append((command, read_run(ends.parent / "run"), ends))
+        return SimpleNamespace(quantities={"seconds per round": float(len(found)), "memory, PSS [GB]": 0.5})
+
+    def generated(out, size, number):
+        names = [f"site{place:03d}" for place in range(number)]
+        return make_sites(tmp_path / f"{size}px-{number}", names, size=size)
+
+    for module in (growth_module, speed_module):
+        monkeypatch.setattr(module, "measure", measure)
+    monkeypatch.setattr(growth_module, "generated_sites", generated)
+    return found
+
+
+def test_one_number_is_changed_at_a_time(commands, undrawn, tmp_path):
+    base = Work(sites=2, width=4, size=16, rounds=2)
+    axes = {"sites": [3], "width": [2, 6], "size": [32], "rounds": [5]}
+    settings = {**TINY, "width": "16"}
+    benchmark = growth(tmp_path / "out", axes, "fedavg", 1, settings, lambda *_: None, base, "sim")
+    made = [
+        (len(run["sites"]), run["plan"]["network"]["width"], run["sites_folder"].split("/")[-1], run["rounds"])
+        for _, run, _ in commands
+    ]
+    assert made == [(3, 4, "16px-3", 2), (2, 2, "16px-2", 2), (2, 6, "16px-2", 2), (2, 4, "32px-2", 2),
+                    (2, 4, "16px-2", 5)]  # fmt: skip
+    assert {run["engine"] for _, run, _ in commands} == {"sim"}
+    table = benchmark.table.set_index(["case", "quantity"])["median"]
+    assert table["width 6", "seconds per round"] == 3
+    size = sum(file.stat().st_size for file in commands[2][2].parent.joinpath("run").rglob("*") if file.is_file())
+    assert table["width 6", "run folder [MB]"] == pytest.approx(size / 1e6)
+    drawn = {file.stem for file in (tmp_path / "out").glob("*.png")}
+    assert drawn == {f"growth-{axis}-{what}" for axis in axes for what in ("seconds", "memory")}
+
+
+def test_every_case_is_its_own_command_on_the_same_work(commands, undrawn, tmp_path):
+    sites = make_sites(tmp_path / "sites", ("Alder", "Birch", "Cedar"), size=16)
+    benchmark = speed(tmp_path / "out", sites, 3, 1, list(CASES), TINY, lambda *_: None)
+    found = {ends.parent.name: (command, run) for command, run, ends in commands}
+    modules = {case: command[2].removeprefix("fedmerit_lab.benchmarks.") for case, (command, _) in found.items()}
+    assert modules == {"steps": "bare_steps", "local": "one_run", "sim": "one_run", "sim-2": "one_run",
+                       "peer": "nvflare_peer", "peer-1": "nvflare_peer"}  # fmt: skip
+    for case, (command, run) in found.items():
+        work = tmp_path / "out" / "work" / case
+        threads = {"peer": ["0"], "peer-1": ["1"]}.get(case)
+        more = [str(work / "nvflare"), *threads] if threads else []
+        assert command[:2] == [sys.executable, "-m"]
+        assert command[3:] == [str(work / "run"), str(work / "ends.txt"), *more]
+        assert (run["method"], run["rounds"], run["engine"]) == ("fedce", 3, "sim" if "sim" in case else "local")
+        assert run["plan"]["training"]["augment"] is False
+    assert (found["sim"][1]["threads"], found["sim-2"][1]["threads"]) == (3, 2)
+    table = benchmark.table.set_index(["case", "quantity"])["median"]
+    assert table[:, "seconds per round"].to_dict() == {case: place + 1 for place, case in enumerate(CASES)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["fedce", "cffl"])
+def test_memory_does_not_grow_with_the_rounds(server_sites_data, tmp_path, method):
+    """With all that sites remember and the server records, the guard on, and next to no training."""
+    settings = {**TINY, "steps": "1", "guard": "on"}
+    measured = memory(tmp_path, server_sites_data, method, 120, 1, settings, lambda case, repetition: None)
+    table = measured.table.set_index("quantity")["median"]
+    assert table["growth [MB a round]"] < LEAK
