@@ -21,11 +21,11 @@ class Cases(StrEnum):
 @commands.command()
 def fairness(
     runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders of run folders as `compare` writes.")],
-    alone: Annotated[
+    standalone: Annotated[
         list[str] | None,
         typer.Option(help="Training alone: a method's label, or run folders.", show_default="runs of standalone"),
     ] = None,
-    truth: Truth = None,
+    ground_truth: Truth = None,
     out: Annotated[Path | None, typer.Option(help="Folder to write the tables into, as CSV and LaTeX.")] = None,
     split: Annotated[Cases, typer.Option(help="Each site's own test cases, or those of all.")] = Cases.testing,
     label: Annotated[str | None, typer.Option(help="Of one label.", show_default="mean over labels")] = None,
@@ -36,7 +36,7 @@ def fairness(
     from fedmerit_evaluation.fairness.run_fairness import measure_runs, write_fairness
     from fedmerit_evaluation.figures.tables import print_table
 
-    found, notes = measure_runs(runs, alone or [], truth, split=split.value, label=label, draws=draws, seed=seed)
+    found, notes = measure_runs(runs, standalone or [], ground_truth, split=split.value, label=label, draws=draws, seed=seed)
     for table in found.tables:
         print_table(table, console)
     for note in notes:

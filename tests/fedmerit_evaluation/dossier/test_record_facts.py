@@ -39,7 +39,7 @@ def test_models_are_named_with_their_digests(tmp_path: Path) -> None:
 
 
 def test_what_is_encrypted_is_not_said_to_be_checked(tmp_path: Path) -> None:
-    for filters, checked in (([], "every reply"), (["he"], "of every reply what is not encrypted")):
+    for filters, checked in (([], "every reply"), (["he"], "the unencrypted part of every reply")):
         run = make_run(tmp_path / checked, method="fedce", rounds=2, privacy=filters)
         write_ledger(run, [{"round": 1, "rejected": {"Cedar": "late"}}])
         assert checks(open_sources(open_runs([run]), None)).startswith(f"The server checked {checked} before use")

@@ -148,7 +148,7 @@ def test_the_folder_of_an_additive_game_is_opened_with_its_ceilings(tmp_path):
         assert list(truth.parts) == [0, 1]
         assert found.noise_ceilings[truth.name] == pytest.approx(1)
     sampled = Reference("Shapley", {}, {0: Estimate(np.zeros(3), np.zeros(3), 9, (), "")})
-    assert math.isnan(replace(found, truths=[sampled]).noise_ceilings["Shapley"])
+    assert math.isnan(replace(found, references=[sampled]).noise_ceilings["Shapley"])
 
 
 def test_the_ceiling_is_of_the_seeds_of_the_runs(tmp_path):

@@ -56,7 +56,7 @@ def test_variances_of_a_pilot_are_those_put_in(tmp_path):
     with pytest.raises(BadInput, match="has only one seed"):
         pilot_variances(tmp_path)
     trained(WORTH, seed_sd=0.05, seeds=2, patients=1).rows.to_csv(tmp_path / "results.csv", index=False)
-    with pytest.raises(BadInput, match="has one test patient a site, and nothing is known of others"):
+    with pytest.raises(BadInput, match="has only one test patient per site"):
         pilot_variances(tmp_path)
 
 

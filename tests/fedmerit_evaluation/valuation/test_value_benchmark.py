@@ -76,7 +76,7 @@ def test_sites_of_one_worth_are_not_told_apart():
     """Of 2, 2 and 4 points: one pair in twenty is told by chance, so that pairs are counted."""
     one = judged({"multi_round": (10, 20, 40)})
     alike = replace(one.truths["Shapley"], values=np.maximum(one.truths["Shapley"].values, 0.02))
-    table, *_ = bench_tables([replace(one, truths=dict.fromkeys(REFERENCES, alike))])
+    table, *_ = bench_tables([replace(one, references=dict.fromkeys(REFERENCES, alike))])
     assert table.frame["Pairs told apart"].to_list() == ["2 of 3"]
 
 
