@@ -112,7 +112,8 @@ def test_every_measure_is_the_mean_over_seeds_of_its_parts(out, tmp_path):
         ("performance-ranks", "kendall"): measures.kendall(alone, final),
         ("gains", "mean_gain"): (final - alone).mean(axis=1),
         ("gains", "gain_spread"): (final - alone).std(axis=1, ddof=1),
-        ("gains", "share_worse_off"): (final < alone).mean(axis=1), ("gains", "share_within_bounds"): measures.share_within_bounds(alone, final),
+        ("gains", "share_worse_off"): (final < alone).mean(axis=1),
+        ("gains", "share_within_bounds"): measures.share_within_bounds(alone, final),
     }  # fmt: skip
     for (table, name), values in vectors.items():
         row = measured(found, table, "fedce", name)
@@ -329,7 +330,9 @@ def test_truths_that_cannot_be_used(out, tmp_path):
 def test_which_runs_train_alone(out, tmp_path):
     fast = make_run(tmp_path / "fast_seed0", method="standalone", rounds=2, level=0.6)
     seed0 = [out / "fedavg_seed0", out / "standalone_seed0"]
-    with pytest.raises(BadInput, match=r"standalone \(rounds=4\), standalone \(rounds=2\): local training .*--standalone"):
+    with pytest.raises(
+        BadInput, match=r"standalone \(rounds=4\), standalone \(rounds=2\): local training .*--standalone"
+    ):
         measure_runs([*seed0, fast], draws=DRAWS)
     by_label, _ = measure_runs([*seed0, fast], ["standalone (rounds=2)"], draws=DRAWS)
     by_folder, _ = measure_runs(seed0, [str(fast)], draws=DRAWS)
@@ -409,7 +412,9 @@ def test_two_sites_have_no_correlation_and_it_says_so(tmp_path):
 def test_a_folder_without_a_run_is_told_with_what_makes_one(out, tmp_path):
     empty = tmp_path / "empty"
     empty.mkdir()
-    with pytest.raises(BadInput, match=r"not a run folder: no run.json; `fedmerit run --method METHOD --sites SITES --out .*empty`"):
+    with pytest.raises(
+        BadInput, match=r"not a run folder: no run.json; `fedmerit run --method METHOD --sites SITES --out .*empty`"
+    ):
         measure_runs([empty])
     with pytest.raises(BadInput, match=r"it holds run folders: give .*fedavg_seed0, .*fedavg_seed1"):
         open_runs([out])

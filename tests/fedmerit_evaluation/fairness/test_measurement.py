@@ -89,8 +89,10 @@ def test_tables_have_a_row_per_method_each_number_before_its_interval():
     assert gains.headings[:6] == ["Method", "Seeds", "MCG", "MCG, 90 % CI", "CGS", "CGS, 90 % CI"]
     assert [gains.cell(0, place) for place in range(4)] == ["fedce", "2", "8.33 ± 0.00", "8.33 to 8.33"]
     assert "Dice over standalone on each site's test split" in " ".join(gains.caption.split())
-    assert gains.caption.endswith("mean ± std over seeds, 90 % confidence interval, bootstrap over cases and Student's t over seeds")
-    assert "p is a mean over seeds, twice of which is a p-value" in tables["fairness-performance"].caption
+    assert gains.caption.endswith(
+        "mean ± std over seeds, 90 % confidence interval, bootstrap over cases and Student's t over seeds"
+    )
+    assert "p-value over seeds, twice the mean" in tables["fairness-performance"].caption
     ranks = tables["fairness-performance-ranks"]
     assert ranks.cell(0, ranks.headings.index("Spearman")) == "0.87 ± 0.00"  # of 1 2 3 and 1.5 1.5 3: sqrt(3) / 2
     dice = measure(made_dice({"fedce": (0.7, 0.7, 0.95)}, noise=0.0, seeds=1), {"fedce": "fedce"}, resampling=FEW)

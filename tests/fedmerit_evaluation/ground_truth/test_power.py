@@ -136,7 +136,8 @@ def test_rounds_are_named_only_where_they_count():
     assert "rounds" not in power_table(variances, [4], [1], rounds=36).caption
     table = power_table(variances.with_overrides(round=0.06**2), [4, 16], [1, 9], rounds=36)
     assert table.caption.endswith(
-        "[points]: 3 over seeds, 8 over patients, 6 over each of 36 rounds; with one seed the variation over seeds is unknown"
+        "[points]: 3 over seeds, 8 over patients, 6 over each of 36 rounds; with one seed the variation over "
+        "seeds is unknown"
     )
     assert table.headings == ["Test patients per site", "1 seed [points]", "9 seeds [points]"]
     assert table.frame["1 seed [points]"].isna().all()

@@ -140,7 +140,9 @@ def test_of_sites_that_were_moved_the_place_is_told(observed, own, sites, tmp_pa
     write_json(own / "run.json", read_json(own / "run.json") | {"sites_folder": str(tmp_path / "gone")})
     specs = ["label_volume", "multi_round"]
     for spec in specs:
-        with pytest.raises(BadInput, match=r"gone: no such folder; .*run had its sites there. Name the folder with --sites PLACE"):
+        with pytest.raises(
+            BadInput, match=r"gone: no such folder; .*run had its sites there. Name the folder with --sites PLACE"
+        ):
             value_runs([own], [spec], draws=5)
     found, expected = value_runs([own], specs, 5, place=moved), value_runs(observed[:1], specs, 5)
     for spec in specs:
