@@ -106,7 +106,7 @@ def test_processes_need_a_guarded_script(sites, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("where", [{"jobs": 2}, {"cluster": "tcp://127.0.0.1:9"}])
 def test_runs_on_nvflare_are_not_compared_side_by_side(sites, tmp_path, where):
-    with pytest.raises(BadInput, match="take --engine local"):
+    with pytest.raises(BadInput, match="use --engine local"):
         fedmerit.compare(tmp_path / "runs", sites, ["fedavg"], rounds=1, engine="sim", **where)
     assert not (tmp_path / "runs").exists()
 

@@ -111,6 +111,6 @@ def test_what_cannot_be_asked_for(two, tmp_path):
     with pytest.raises(BadInput, match="--seeds 0,one: expected whole numbers"):
         asked(two, "0,one")
     one = make_sites(tmp_path / "one", ("A",), size=16)
-    with pytest.raises(BadInput, match="holds only A; a site's value needs another site"):
+    with pytest.raises(BadInput, match="holds only A; a site's value needs at least one other site"):
         asked(one)
     assert not (tmp_path / "out").exists()

@@ -167,7 +167,7 @@ def test_other_options_need_another_folder(fedmerit, arguments, whole):
         ({"seeds": "0,one"}, "--seeds"),
         ({"device": "site9=cpu"}, "site9"),
         ({"jobs": 0}, "--jobs"),
-        ({"engine": "sim"}, "take --engine local"),
+        ({"engine": "sim"}, "use --engine local"),
     ],
 )
 def test_bad_input_before_anything_runs(fedmerit, arguments, tmp_path, changes, word):

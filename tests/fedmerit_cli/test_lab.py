@@ -22,7 +22,7 @@ FIGURE = artefact("figure2", WithoutOne("fedavg"), WithoutOne("fedce"), on_deman
 
 @pytest.fixture(autouse=True)
 def two_artefacts(monkeypatch):
-    paper = Paper("A paper", "nowhere", "in no way", (TABLE, FIGURE), {"Table 9": "photographs"})
+    paper = Paper("A paper", "nowhere", "in no way", (TABLE, FIGURE), absent={"Table 9": "photographs"})
     monkeypatch.setitem(production.PAPERS, "a-paper", paper)
 
 

@@ -43,7 +43,7 @@ def test_predict_notes_oddities_of_an_image(fedmerit, trained, tmp_path):
     [
         (("--site", "Nowhere"), "has no model of 'Nowhere'"),
         (("--box", "1,2"), "--box 1,2: expected TOP,LEFT,HEIGHT,WIDTH"),
-        (("--channel", "1"), "has no such channel"),
+        (("--channel", "1"), "no such channel"),
         (("--device", "none"), "device 'none' cannot be used"),
     ],
 )

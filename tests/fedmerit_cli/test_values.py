@@ -83,7 +83,7 @@ def test_leave_one_out_prints_the_cost_then_the_tables(whole):
     assert re.match(cost, plain(printed))
     assert "over the sites' own time" in plain(printed)
     assert printed.index("trainings to do") < printed.index("Leave-one-out")
-    assert "Who loses by whose absence" in plain(printed)
+    assert "Drop of test Dice [points] of the site in the column" in plain(printed)
     tables = leave_one_out_tables(Results(read_table(out / "results.csv")))
     assert_written(out, tables)
     for row in range(3):
@@ -232,7 +232,7 @@ def test_other_options_need_another_folder(fedmerit, arguments, whole):
     before = contents(whole[0])
     result = fedmerit(*arguments("shapley", whole[0], rounds=3))
     assert result.exit_code == 2
-    assert "holds trainings with rounds 2. Go on with the same, or choose another --out" in result.stderr
+    assert "holds trainings with rounds 2. Use the same options, or choose another --out" in result.stderr
     assert contents(whole[0]) == before
 
 
@@ -292,7 +292,7 @@ def test_power_of_stated_deviations(fedmerit, tmp_path):
     stated = ("--seed-sd", 3, "--patient-sd", 8, "--round-sd", 6, "--rounds", 4)
     result = fedmerit("value", "power", *stated, "--patients", "16,4,4", "--seeds", "9,2,1", "--out", tmp_path)
     assert result.exit_code == 0, result.output
-    table = pd.read_csv(tmp_path / "power.csv").set_index("Test patients a site")
+    table = pd.read_csv(tmp_path / "power.csv").set_index("Test patients per site")
     assert table.loc[4, "2 seeds [points]"] == pytest.approx((16.334**2 * 4.5 + 2.8016**2 * 20.5) ** 0.5, rel=1e-4)
     assert table.loc[16, "9 seeds [points]"] == pytest.approx((3.2009**2 * 1 + 2.8016**2 * 5) ** 0.5, rel=1e-4)
     assert table["1 seed [points]"].isna().all()
