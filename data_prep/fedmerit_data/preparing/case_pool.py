@@ -13,6 +13,7 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+from fedmerit import plugins
 from fedmerit.errors import BadInput
 from fedmerit.workers import end_with_parent
 from fedmerit_data.preparing.case_processes import begin_processes
@@ -106,6 +107,7 @@ def _serve() -> None:
     torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     end_with_parent()
+    plugins.names("readers")  # imports scripts that register readers, before a task names their functions
 
 
 @contextmanager
