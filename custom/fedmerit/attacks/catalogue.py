@@ -4,9 +4,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import is_dataclass
 
 from fedmerit.attacks.attack import Attack
-from fedmerit.attacks.false_claims import Inflated, Rigged, ZeroInflated
-from fedmerit.attacks.faulty_masks import Inverted, LabelNoise, Shifted, Swapped
-from fedmerit.attacks.faulty_updates import HalfFlip, NearTwin, Scaled, SignFlip, Twin
+from fedmerit.attacks.faults import (
+    HalfFlip,
+    Inflated,
+    Inverted,
+    LabelNoise,
+    NearTwin,
+    Rigged,
+    Scaled,
+    Shifted,
+    SignFlip,
+    Swapped,
+    Twin,
+    ZeroInflated,
+)
 from fedmerit.attacks.free_riders import (
     Adaptive,
     Delta,

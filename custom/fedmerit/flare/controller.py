@@ -25,9 +25,8 @@ from fedmerit.flare.aggregator import MeritAggregator
 from fedmerit.flare.scalars import track
 from fedmerit.flare.translation import PROGRESS
 from fedmerit.machine import give_back_memory
-from fedmerit.records.certificates import read_certificate
 from fedmerit.records.ledger import Ledger
-from fedmerit.records.signatures import Signer
+from fedmerit.records.signatures import Signer, read_certificate
 from fedmerit.trainers.monai_trainer.machine_settings import RUN_NAME, RUNS, SERVER, follow_manifest, run_folder
 
 TASK_MONITOR = "wf_task"  # NVFlare's thread that ends tasks

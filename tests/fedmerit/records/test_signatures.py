@@ -13,8 +13,15 @@ from cryptography.hazmat.primitives.serialization import Encoding, load_pem_priv
 from nvflare.lighter.utils import Identity, generate_cert, serialize_cert
 
 from fedmerit.errors import BadInput
-from fedmerit.records.certificates import Trust, read_certificate, read_certificates, require_owner
-from fedmerit.records.signatures import CERTIFICATE, Signer, is_signed_by_any
+from fedmerit.records.signatures import (
+    CERTIFICATE,
+    Signer,
+    Trust,
+    is_signed_by_any,
+    read_certificate,
+    read_certificates,
+    require_owner,
+)
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import pytest
 
 from fedmerit.errors import BadInput
 from fedmerit.records.closing_record import CLOSING, Closing, close
-from fedmerit.verification.closing import require_complete_logs, verify_closing
+from fedmerit.verification.ledger_heads import require_complete_logs, verify_closing
 
 
 @pytest.fixture

@@ -22,10 +22,9 @@ from fedmerit.federation.recorder import CROSS_SITE
 from fedmerit.files import write_json
 from fedmerit.flare.deploy.project import make_project
 from fedmerit.flare.deploy.provision import init
-from fedmerit.records.certificates import Trust
 from fedmerit.records.closing_record import CLOSING, close, closing_payload, read_closing
 from fedmerit.records.ledger import GENESIS, Ledger, state_digest
-from fedmerit.records.signatures import CERTIFICATE, Signer
+from fedmerit.records.signatures import CERTIFICATE, Signer, Trust
 from fedmerit.trainers.monai_trainer.overlaps import COUNTS
 from fedmerit.verification.run import verify_run
 

@@ -16,9 +16,8 @@ from fedmerit.configuration.description import describe
 from fedmerit.errors import BadInput
 from fedmerit.files import write_json
 from fedmerit.methods.registry import METHODS
-from fedmerit.records.certificates import Trust
 from fedmerit.records.closing_record import CLOSING
-from fedmerit.records.signatures import CERTIFICATE, Signer
+from fedmerit.records.signatures import CERTIFICATE, Signer, Trust
 from fedmerit.verification.run import verify_run
 
 ROUNDS = 3

@@ -7,9 +7,8 @@ import pytest
 from certificates import issue
 
 from fedmerit.errors import BadInput
-from fedmerit.records.certificates import Trust
 from fedmerit.records.ledger import Ledger, texts_digest
-from fedmerit.records.signatures import CERTIFICATE, Signer
+from fedmerit.records.signatures import CERTIFICATE, Signer, Trust
 from fedmerit.verification.site_logs import (
     PeerExchange,
     compare_enrolments,

@@ -9,7 +9,7 @@ import torch
 from paper_runs import artefact_of, write_paper_run
 
 from fedmerit.attacks.catalogue import parse
-from fedmerit.attacks.faulty_masks import Inverted, Shifted
+from fedmerit.attacks.faults import Inverted, Shifted
 from fedmerit.errors import BadInput
 from fedmerit_data.partitioning.scheme import Scheme
 from fedmerit_evaluation.results.views import Results

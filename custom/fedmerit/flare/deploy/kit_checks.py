@@ -21,8 +21,8 @@ from fedmerit.flare.egress import EgressFilter
 from fedmerit.flare.recipe import build_site_policy
 from fedmerit.plugin_references import refusal
 from fedmerit.plugins import approvable
-from fedmerit.records.certificates import certificate_name as name_of_certificate
 from fedmerit.records.ciphertexts import open_context
+from fedmerit.records.signatures import certificate_name as name_of_certificate
 from fedmerit.trainers.monai_trainer.machine_settings import ALL_PARTS, PARTS
 
 EXACT = ("fedmerit", "nvflare")  # packages whose version has to be the project's; others may change the last digits
