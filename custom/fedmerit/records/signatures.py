@@ -1,4 +1,4 @@
-"""Signatures of a chain's records, whose certificate a signature belongs to, and whether the federation's authority issued it.
+"""Signatures of a chain's records: whose certificate each belongs to, and whether the authority issued that.
 
 NVFlare's provisioning writes names into a certificate's subject: CN is the participant, O its organisation, and
 ``unstructuredName`` a role, which only admins have. A site's certificate and the server's are of one kind, and no two

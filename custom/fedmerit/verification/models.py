@@ -162,7 +162,8 @@ class _Models:
         files, said = self.at(MODELS), records[-1]["model"]
         if not files:
             return
-        distinct = {name: self._digest([name]) for name in {*files.values(), *self._global_files(MODELS)}}
+        shared = {f"{MODELS}/global.pt"} & set(self.names)  # the model that all sites have, if there is one
+        distinct = {name: self._digest([name]) for name in {*files.values(), *shared}}
         if said not in {*distinct.values(), self._digest([files[site] for site in self.sites])}:
             yield from self._report_mismatch(f"the model of line {len(records)}", sorted(distinct), records)
             return
@@ -216,10 +217,6 @@ class _Models:
         privacy = read_run(self.run).get("privacy", ()) if (self.run / "run.json").exists() else ()
         encrypted = isinstance(privacy, list) and HE in privacy
         return encrypted or not any(record["updates"] for record in records)
-
-    def _global_files(self, folder: str) -> list[str]:
-        """The file of the model that all sites have, if there is one."""
-        return [name for name in self.names if name == f"{folder}/global.pt"]
 
     def _digest(self, names: Sequence[str]) -> str:
         """As `fedmerit.records.ledger.digest` of models, one after the other."""
