@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from nvflare.lighter.utils import Identity, generate_cert, generate_keys, serialize_cert, serialize_pri_key
 
 from fedmerit.errors import BadInput
-from fedmerit.flare.deploy import machine_checks
+from fedmerit.flare.deploy import preflight as machine
 from fedmerit.flare.deploy.check_result import CheckResult, State, fail, ok, warn
 from fedmerit.flare.deploy.kits import approve, prepare_server, prepare_site
 from fedmerit.flare.deploy.preflight import preflight
@@ -181,7 +181,7 @@ def test_who_may_bring_code_is_told(ready, found):
 def test_server_out_of_reach(ready, monkeypatch, found):
     assert [state for state, _ in found(ready, "server")] == ["fail"]
     assert [state for state, _ in found(ready, "server", offline=True)] == ["warn"]
-    monkeypatch.setattr(machine_checks, "server_address", lambda kit: ("no-such-host.invalid", 8002))
+    monkeypatch.setattr(machine, "server_address", lambda kit: ("no-such-host.invalid", 8002))
     ((_, told),) = found(ready, "server")
     assert "/etc/hosts" in told
 
@@ -220,5 +220,5 @@ def test_caps_on_evaluations(ready, sites, found):
 def test_room(ready, monkeypatch, gib, state, found):
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(0, 0, int(gib * 2**30)))
-    monkeypatch.setattr(machine_checks, "free_memory", lambda: int(gib * 2**30))
+    monkeypatch.setattr(machine, "free_memory", lambda: int(gib * 2**30))
     assert [one for one, _ in found(ready, "disk")] == [one for one, _ in found(ready, "memory")] == [state]
