@@ -23,7 +23,6 @@ from fedmerit.flare.deploy.provision import init
 from fedmerit.records.closing_record import CLOSING, close, closing_payload, read_closing
 from fedmerit.records.ledger import GENESIS, Ledger, state_digest
 from fedmerit.records.signatures import CERTIFICATE, Signer, Trust
-from fedmerit.trainers.monai_trainer.overlaps import COUNTS
 from fedmerit.verification.run import verify_run
 
 NOT_COUNTERSIGNED = (
@@ -352,20 +351,6 @@ def edited(run: Path, signer: Signer, change: Callable[[dict[str, str]], list[di
     closed_anew(run, signer)
 
 
-def without_voxels(row: dict[str, str]) -> list[dict[str, str]]:
-    if (row["split"], row["site"]) != ("testing", "site1"):
-        return [row]
-    return [row | {"value": "0.99"}] if row["quantity"] == "dice" else [] if row["quantity"] in COUNTS else [row]
-
-
-def doubled(quantity: str, split: str) -> Callable[[dict[str, str]], list[dict[str, str]]]:
-    return lambda row: (
-        [row | {"value": "0.99"}, row]
-        if (row["quantity"], row["split"], row["site"]) == (quantity, split, "site1")
-        else [row]
-    )
-
-
 def replaced(quantity: str, value: str) -> Callable[[dict[str, str]], list[dict[str, str]]]:
     return lambda row: [row | {"value": value} if row["quantity"] == quantity and not row["split"] else row]
 
@@ -373,12 +358,8 @@ def replaced(quantity: str, value: str) -> Callable[[dict[str, str]], list[dict[
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (without_voxels, "site1 in round 2, testing case 0+, .*: lacks true_positives, false_positives, false_neg"),
-        (doubled("dice", "testing"), r"has dice of site1 in round 2, testing case 0+, \w+ twice"),
         (replaced("weight", "0.77"), "weight of site1 in round 0 is 0.77, the ledger has"),
-        (replaced("contribution", "0.77"), "contribution of site1 in round 0 is 0.77, the ledger has"),
         (replaced("reputation", "0.01"), "rows of round 0 are not those that the ledger has a digest of"),
-        (replaced("repeated", "1"), "repeated of site1 in round 0 is 1.0, the ledger has 0.0"),
         (lambda row: [] if row["split"] == "validation" and row["round"] == "1" else [row], "validation dice of site1"),
     ],
 )
@@ -392,18 +373,8 @@ def test_results_that_the_server_edits_and_closes_anew_contradict_its_ledger(run
     ("change", "words"),
     [
         (
-            lambda row: [row, row | {"round": "3"}] if (row["quantity"], row["round"]) == ("weight", "2") else [row],
-            "has weight of site1 in round 3, which no run of 3 rounds writes",
-        ),
-        (
             lambda row: [row, row | {"round": "4"}] if row["split"] == "testing" else [row],
             "has dice of site1 in round 4, testing, which no run of 3 rounds writes",
-        ),
-        (
-            lambda row: (
-                [row, row | {"site": "site9"}] if (row["split"], row["site"]) == ("testing", "site1") else [row]
-            ),
-            "has dice of site9 in round 2, testing; the run has no such site",
         ),
         (lambda row: [row | {"method": "fedce"}], r"is of method fedce, .*run\.json of fedavg"),
     ],
