@@ -50,7 +50,7 @@ def _check_of(kind: type[T], what: str) -> Callable[[Check[T, P]], Check[object,
 
     def decorate(check: Check[T, P]) -> Check[object, P]:
         @wraps(check)
-        def checked(answer: object, *args: P.args, **settings: P.kwargs) -> str | None:
+        def checked(answer: object, /, *args: P.args, **settings: P.kwargs) -> str | None:
             if not isinstance(answer, kind):
                 return _no_answer(answer)
             try:
