@@ -174,7 +174,7 @@ def _ask_hospitals(kit: Path, question: "Question", out: Path, sites: int, wait:
     """The answers of the hospitals of a federation, as soon as so many sites are connected."""
     from fedmerit.files import folder_digest
     from fedmerit.flare.deploy import session
-    from fedmerit.flare.deploy.survey_session import await_survey
+    from fedmerit.flare.deploy.session import await_survey
     from fedmerit.flare.survey_job import export_survey
 
     with session.session(kit) as opened:

@@ -120,7 +120,7 @@ def verify(
     ] = None,
 ) -> None:
     """Recompute the hash chain of a run's ledger; check signatures, results, models and sites' logs against it."""
-    from fedmerit.records.certificates import Trust
+    from fedmerit.records.signatures import Trust
     from fedmerit.verification.run import verify_run
 
     if certificate is None and (server or at):

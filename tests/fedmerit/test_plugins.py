@@ -215,18 +215,6 @@ def test_a_script_that_was_changed_goes_on_with_no_run(script, sites, tmp_path):
     assert is_finished(tmp_path / "run", 1)
 
 
-def test_what_stands_under_main_alone_may_change(tmp_path, monkeypatch):
-    script = tmp_path / "mine.py"
-    monkeypatch.setenv(plugins.SCRIPTS, str(script))
-
-    def digest(under, otherwise):
-        script.write_text(f'if __name__ == "__main__":\n    {under}\nelse:\n    {otherwise}\n')
-        return plugins.script_digests()[str(script)]
-
-    assert digest("a = 1", "b = 1") == digest("a = 2\n    c = 3", "b = 1")
-    assert digest("a = 1", "b = 1") != digest("a = 1", "b = 2")
-
-
 def test_an_object_without_source_may_be_a_part(monkeypatch):
     monkeypatch.setattr(plugins, "_registered", {})
     monkeypatch.setattr(plugins, "_imported", set())

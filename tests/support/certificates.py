@@ -1,5 +1,6 @@
 """Certificates as provisioning makes them: an authority's own, and others that it issues."""
 
+import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -8,6 +9,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 from cryptography.x509.oid import NameOID
+from nvflare.lighter.utils import Identity, generate_cert, generate_keys, serialize_cert, serialize_pri_key
 
 
 def issue(folder: Path, name: str, issuer: str | None = None, organisation: str = "") -> None:
@@ -30,6 +32,20 @@ def issue(folder: Path, name: str, issuer: str | None = None, organisation: str 
         .sign(signing, SHA256())
     )
     (folder / f"{name}.crt").write_bytes(certificate.public_bytes(Encoding.PEM))
+
+
+def certify(state: Path, stem: Path, name: str, first: int, last: int) -> None:
+    """Write ``stem``.key and .crt of the authority in NVFlare's cert.json, valid between two days from now."""
+    made = json.loads(state.read_text())
+    authority = load_pem_private_key(made["root_pri_key"].encode(), password=None)
+    issuer = x509.load_pem_x509_certificate(made["root_cert"].encode())
+    (root,) = issuer.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    private, public = generate_keys()
+    now = datetime.now(UTC)
+    valid = {"not_valid_before": now + timedelta(first), "not_valid_after": now + timedelta(last)}
+    certificate = generate_cert(Identity(name, "org"), Identity(str(root.value)), authority, public, **valid)
+    stem.with_name(f"{stem.name}.crt").write_bytes(serialize_cert(certificate))
+    stem.with_name(f"{stem.name}.key").write_bytes(serialize_pri_key(private))
 
 
 def _called(name: str, organisation: str = "") -> x509.Name:

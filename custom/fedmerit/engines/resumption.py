@@ -88,7 +88,8 @@ def require_same(run: Path, options: Mapping[str, Any]) -> None:
     as_recorded: Mapping[str, Callable[[Any], Any]] = {
         **dict.fromkeys(IMAGES, lambda folder: str(Path(folder).resolve())),
         "settings": lambda given: (
-            _guard_setting(recorded["settings"]) | {name: str(value) for name, value in given.items()}
+            {name: value for name, value in recorded["settings"].items() if name == "guard"}  # need not be repeated
+            | {name: str(value) for name, value in given.items()}
         ),
         "only": sorted,
         "track": list,
@@ -103,11 +104,6 @@ def require_same(run: Path, options: Mapping[str, Any]) -> None:
         asked = as_recorded[name](value) if name in as_recorded else value
         if asked != recorded[name]:
             raise BadInput(f"{run}: was started with {name} {recorded[name]!r}, not {asked!r}; resume it with the same")
-
-
-def _guard_setting(settings: Mapping[str, str]) -> dict[str, str]:
-    """Only the setting of the guard, which need not be repeated."""
-    return {name: value for name, value in settings.items() if name == "guard"}
 
 
 def open_recorded_sites(run: Path, info: Mapping[str, Any]) -> list[SiteFolder]:

@@ -14,7 +14,7 @@ from cryptography.x509.oid import NameOID
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.guard.guard import Enrolled
 from fedmerit.guard.reward_groups import find_shared_cases
-from fedmerit.records.certificates import certificate_name
+from fedmerit.records.signatures import certificate_name
 from fedmerit.trainers.monai_trainer.data import SiteFolder, Slices
 from fedmerit.wire.messages import Enrolment
 

@@ -4,7 +4,7 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +25,8 @@ from fedmerit.flare.aggregator import MeritAggregator
 from fedmerit.flare.scalars import track
 from fedmerit.flare.translation import PROGRESS
 from fedmerit.machine import give_back_memory
-from fedmerit.records.certificates import read_certificate
 from fedmerit.records.ledger import Ledger
-from fedmerit.records.signatures import Signer
+from fedmerit.records.signatures import Signer, read_certificate
 from fedmerit.trainers.monai_trainer.machine_settings import RUN_NAME, RUNS, SERVER, follow_manifest, run_folder
 
 TASK_MONITOR = "wf_task"  # NVFlare's thread that ends tasks
@@ -92,8 +91,9 @@ class MeritController(ModelController):
         follow_manifest(Path(self.engine.get_workspace().get_site_config_dir()), SERVER)
         workspace = Path(self.get_run_dir())
         run = run_folder(workspace)
-        if not run.exists():  # a job that no site takes leaves no run folder
-            self._wait_for_a_site()
+        # a job that no site takes leaves no run folder; the process of one that asks for work has built all its parts
+        while not (run.exists() or self.taken):
+            self._pause(self.task_check_period)
         run.mkdir(parents=True, exist_ok=True)
         with lock_folder(run, SERVER_LOCK):  # the server's process of an earlier job may still be at work
             self._work(run, workspace)
@@ -102,7 +102,7 @@ class MeritController(ModelController):
         """All that is left to do in a run folder; ``workspace`` is NVFlare's folder of the job."""
         sites, context = self.sample_clients(), self._context(run)
         federation = self.aggregator.open(
-            sites, run, self.min_sites, self._signer(), self._track, context, self._root()
+            sites, run, self.min_sites, self._signer(), partial(track, self.engine), context, self._root()
         )
         if not (run / "run.json").exists():  # `fedmerit run` did not write it
             description = describe(run.name, federation.config, federation.sites, "prod")
@@ -116,10 +116,6 @@ class MeritController(ModelController):
         finally:
             if os.environ.get(RUNS):  # NVFlare gives an admin what lies in its own folder of the job
                 shutil.copytree(run, workspace / RUN_NAME, dirs_exist_ok=True)
-
-    def _track(self, record: Mapping[str, Any]) -> None:
-        """A round's scalars to whatever receivers the job has."""
-        track(self.engine, record)
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         """Note that a site asks for work, and whose answer NVFlare did not let through, such as news of an error."""
@@ -161,11 +157,6 @@ class MeritController(ModelController):
                 break
             self.warning(f"waiting for sites: {', '.join(site for site in models if not exchange.has_reply(site))}")
             self._pause(RETRY_SECONDS)
-
-    def _wait_for_a_site(self) -> None:
-        """Until one asks for work: its process has built every part of the job, so that it may run there."""
-        while not self.taken:
-            self._pause(self.task_check_period)
 
     def _require_running(self) -> None:
         if self.abort_signal.triggered:

@@ -1,18 +1,164 @@
-"""Signatures of a chain's records with the key of a participant's certificate."""
+"""Signatures of a chain's records: whose certificate each belongs to, and whether the authority issued that.
 
-from collections.abc import Sequence
+NVFlare's provisioning writes names into a certificate's subject: CN is the participant, O its organisation, and
+``unstructuredName`` a role, which only admins have. A site's certificate and the server's are of one kind, and no two
+participants of a project have one name, so the server is known by its name.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, RSAPublicKey
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
-from cryptography.x509 import Certificate
+from cryptography.x509 import BasicConstraints, Certificate, ExtensionNotFound, load_pem_x509_certificates
+from cryptography.x509.oid import NameOID
 
 from fedmerit.errors import BadInput
-from fedmerit.files import write_atomically
-from fedmerit.records.certificates import read_certificate, read_certificates
+from fedmerit.files import read_json, write_atomically
+
+KITS: Mapping[str, tuple[str | int, ...]] = {  # where the files of a startup kit have the server's name
+    "fed_client.json": ("servers", 0, "identity"),
+    "fed_admin.json": ("admin", "server_identity"),
+    "fed_server.json": ("servers", 0, "admin_server"),
+}
+
+
+@dataclass(frozen=True)
+class Trust:
+    """Whose signatures count.
+
+    Args:
+        path: PEM file of the federation's authority, the rootCA.pem of any startup kit; or of its server's certificate.
+        server: the server's name; None: as the startup kit has it in which ``path`` lies.
+        at: when the day begins at some time of which certificates have to be valid; None: now.
+    """
+
+    path: Path
+    server: str | None = None
+    at: datetime | None = None
+
+    @property
+    def anchor(self) -> Certificate:
+        """The certificate in ``path``."""
+        return read_certificate(self.path)
+
+    @property
+    def is_authority(self) -> bool:
+        """Whether ``path`` is that of an authority; else the server's own."""
+        return _is_authority(self.anchor)
+
+    @property
+    def server_name(self) -> str:
+        """As given, or as the kit has it; of the server's own certificate, its name. `BadInput` if unknown."""
+        known = self.server or _server_in_kit(self.path.resolve().parent)
+        if known is None and self.is_authority:
+            raise BadInput(
+                f"{self.path}: does not lie in a startup kit, which would name the server; give its name with --server"
+            )
+        return known or certificate_name(self.anchor)
+
+    def require(self, certificate: Certificate, name: str, what: str) -> None:
+        """`BadInput` if ``certificate`` is not that of the participant ``name``; it signed ``what``."""
+        require_owner(certificate, name, what)
+        anchor = self.anchor
+        if certificate != anchor:
+            try:
+                if not _is_authority(anchor):
+                    raise ValueError
+                certificate.verify_directly_issued_by(anchor)
+            except (ValueError, TypeError, InvalidSignature):
+                raise BadInput(
+                    f"{self.path}: neither the certificate that signed {what} ({subject(certificate)}) nor its issuer; "
+                    "expected the rootCA.pem of a startup kit of that federation, or the server's certificate"
+                ) from None
+        for one in (certificate, anchor):
+            _require_valid(one, self.at, what)
+
+
+def require_owner(certificate: Certificate, name: str, what: str) -> None:
+    """`BadInput` if ``certificate``, by what it says, is of another participant than ``name``, or of an admin."""
+    if roles := certificate.subject.get_attributes_for_oid(NameOID.UNSTRUCTURED_NAME):
+        raise BadInput(f"{what}: signed by {subject(certificate)}, an admin with the role {str(roles[0].value)!r:.40}")
+    if _is_authority(certificate):
+        raise BadInput(f"{what}: signed by an authority, {subject(certificate)}; expected {name}")
+    if certificate_name(certificate) != name:
+        raise BadInput(f"{what}: signed by {certificate_name(certificate)!r:.80}; expected {name}")
+
+
+def certificate_name(certificate: Certificate) -> str:
+    """The participant's name, CN of the subject; "" if there is not one."""
+    names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    return str(names[0].value) if len(names) == 1 else ""
+
+
+def read_certificate(path: Path) -> Certificate:
+    """The certificate in a PEM file, its first; `BadInput` naming the file if there is none."""
+    return read_certificates(path)[0]
+
+
+def read_certificates(path: Path) -> list[Certificate]:
+    """The certificates in a PEM file, at least one; `BadInput` naming the file if one is spoiled."""
+    try:
+        found = load_pem_x509_certificates(path.read_bytes())
+        for one in found:
+            _require_readable(one)
+        return found
+    except FileNotFoundError:
+        raise BadInput(f"{path}: file not found; expected a certificate in PEM form") from None
+    except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise BadInput(f"{path}: not readable as a certificate in PEM form ({error})") from None
+
+
+def _require_readable(certificate: Certificate) -> None:
+    """Read all that is looked at later: `cryptography` finds what is spoiled in a certificate no sooner."""
+    _ = certificate.subject, certificate.issuer, certificate.extensions, certificate.public_key()
+    _ = certificate.not_valid_before_utc, certificate.not_valid_after_utc, certificate.signature_hash_algorithm
+
+
+def subject(certificate: Certificate) -> str:
+    """Whose certificate it is and until when it is valid, for people."""
+    until = certificate.not_valid_after_utc.astimezone(UTC)
+    return f"{certificate.subject.rfc4514_string()}, valid until {datetime.strftime(until, '%Y-%m-%d')}"
+
+
+def _require_valid(certificate: Certificate, day: datetime | None, what: str) -> None:
+    first, last = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    at = day or datetime.now(UTC)
+    until = at + timedelta(days=1) if day else at  # a kit and its first run may be of one day
+    if until < first or last < at:
+        raise BadInput(
+            f"{what}: signed under {certificate.subject.rfc4514_string()}, valid from {first:%Y-%m-%d %H:%M} to "
+            f"{last:%Y-%m-%d %H:%M} UTC and not on {at:%Y-%m-%d %H:%M}; if you have had this run since a day on "
+            "which it was, give that day with --at"
+        )
+
+
+def _is_authority(certificate: Certificate) -> bool:
+    try:
+        return bool(certificate.extensions.get_extension_for_class(BasicConstraints).value.ca)
+    except ExtensionNotFound:
+        return False
+
+
+def _server_in_kit(startup: Path) -> str | None:
+    """The server's name in the startup kit with this ``startup`` folder, if it is one."""
+    for file, path in KITS.items():
+        if (startup / file).exists():
+            content: Any = read_json(startup / file)
+            try:
+                for step in path:
+                    content = content[step]
+            except (KeyError, IndexError, TypeError):
+                return None
+            return str(content)
+    return None
+
 
 CERTIFICATE = "certificate.pem"  # beside the chain
 

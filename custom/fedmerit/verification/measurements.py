@@ -59,10 +59,8 @@ def _cross_site_dice(table: ResultsTable) -> dict[tuple[str, str], float]:
     return {(str(tester), str(model)): float(dice) for tester, model, dice in means.itertuples(index=False)}
 
 
-FINAL_SPLITS = (
-    "testing_",
-    *(f"validation_{name}" for name in FINAL_CANDIDATES),
-)  # splits measured once all rounds are over
+# splits measured once all rounds are over
+FINAL_SPLITS = ("testing_", *(f"validation_{name}" for name in FINAL_CANDIDATES))
 
 
 def compare_answers(

@@ -10,20 +10,21 @@ from cryptography.x509 import Certificate
 from fedmerit.errors import BadInput
 from fedmerit.federation.checkpoint import CHECKPOINT, complete_rounds, is_finished
 from fedmerit.federation.recorder import CROSS_SITE
-from fedmerit.records.certificates import Trust, certificate_name, read_certificates, require_owner, subject
 from fedmerit.records.closing_record import CLOSING, MODELS, Closing
 from fedmerit.records.ledger import GENESIS, read_verified_records
 from fedmerit.records.results import read_run
-from fedmerit.records.signatures import CERTIFICATE
-from fedmerit.verification.closing import has_countersigned, require_complete_logs, require_same_closing, verify_closing
+from fedmerit.records.signatures import CERTIFICATE, Trust, certificate_name, read_certificates, require_owner, subject
 from fedmerit.verification.ledger_heads import (
     find_unsigned_heads,
+    has_countersigned,
     require_acknowledged_ledger,
+    require_complete_logs,
     require_consistent_heads,
+    require_same_closing,
+    verify_closing,
 )
 from fedmerit.verification.measurements import compare_answers, compare_matrix
-from fedmerit.verification.models import compare_models, list_sites
-from fedmerit.verification.plan import compare_plan
+from fedmerit.verification.models import compare_models, compare_plan, list_sites
 from fedmerit.verification.record_schema import Record, read_ledger
 from fedmerit.verification.results import compare_tables, read_tables, require_no_added_rows, require_same_run
 from fedmerit.verification.site_logs import (

@@ -13,9 +13,8 @@ from cryptography.x509 import Certificate
 
 from fedmerit.errors import BadInput
 from fedmerit.federation.site_log import CLOSED, ENROLLED, GAVE, GOT
-from fedmerit.records.certificates import Trust, read_certificates, require_owner
 from fedmerit.records.ledger import read_verified_records, texts_digest
-from fedmerit.records.signatures import CERTIFICATE
+from fedmerit.records.signatures import CERTIFICATE, Trust, read_certificates, require_owner
 from fedmerit.verification.record_schema import TEXT, WHOLE, Record, Shape, list_shape, optional_shape, require_shapes
 from fedmerit.wire.messages import EVALUATE, TRAIN
 

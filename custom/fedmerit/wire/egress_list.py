@@ -199,10 +199,6 @@ def _losses(value: Any, decimals: int) -> np.ndarray[Any, np.dtype[np.float64]]:
     return counts
 
 
-def _increases(value: Any, decimals: int) -> np.ndarray[Any, np.dtype[np.float64]]:
-    return _bounded(np.array(value, dtype=np.float64), "increases")  # type: ignore[no-any-return]
-
-
 def _enrolment(value: Mapping[str, Any], decimals: int) -> Parts:
     if set(value) != {"cases", "slices", "fingerprint", "certificate"}:
         raise Withheld("enrolment: something else than counts, digests and a certificate")
@@ -258,7 +254,7 @@ _CHECKS: Mapping[str, Callable[[Any, int], Any]] = {
     "trained_overlaps": _overlaps,
     "values": _values,
     "pairs": _pairs,
-    "increases": _increases,
+    "increases": lambda value, decimals: _bounded(np.array(value, dtype=np.float64), "increases"),
     "images": _count,
     "choice": _count,
     "losses": _losses,

@@ -42,10 +42,8 @@ from fedmerit.wire.messages import (
 )
 
 REPEATS = 3  # what a crash cut short is asked again, of models that may differ if noise or a GPU has a part in them
-RATING_SPLITS = {
-    SERVER_SPLIT,
-    "validation",
-}  # the server's if all sites set images aside for it, else validation; only one of them
+# the server's if all sites set images aside for it, else validation; only one of them
+RATING_SPLITS = {SERVER_SPLIT, "validation"}
 FINISH = 3  # models that a site compares at the end, all but one its own
 
 
@@ -196,15 +194,13 @@ def question_digest(task: WithModels, models: Tensor | Ciphertexts) -> str:
 
 def _asked(done: Iterable[Mapping[str, Any]], split: str, of_neurons: bool = False) -> dict[str, int]:
     """By question, how many models were evaluated on ``split``, or had their neurons measured there."""
-    kind = [record for record in done if ("order" in record) == of_neurons]
-    return {of: int(record.get("models", 1)) or 1 for record in kind if (of := _question(record, split))}
-
-
-def _question(record: Mapping[str, Any], split: str) -> str | None:
-    """That of a log's record, where it stands for models evaluated on ``split``."""
-    of = "validation" if record.get("work") == TRAIN else record.get("split")
-    question = record.get("question")
-    return str(question) if question and of == split else None
+    kind = [record for record in done if ("order" in record) == of_neurons and record.get("question")]
+    splits = ["validation" if record.get("work") == TRAIN else record.get("split") for record in kind]
+    return {
+        str(record["question"]): int(record.get("models", 1)) or 1
+        for record, of in zip(kind, splits, strict=True)
+        if of == split
+    }
 
 
 def require_round_order(task: WithModels, rounds: int, latest: int, trained: Collection[int]) -> None:

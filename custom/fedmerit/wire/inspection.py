@@ -3,7 +3,8 @@
 import math
 import re
 from collections.abc import Callable, Collection, Mapping
-from typing import TypeVar
+from functools import wraps
+from typing import Concatenate, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
@@ -27,24 +28,44 @@ from fedmerit.wire.messages import (
 )
 
 T = TypeVar("T")
+P = ParamSpec("P")
 LARGEST = 1e6  # magnitude of an entry of an update: more is no training, and its sums may overflow
 LARGEST_STATISTIC = 1e12  # of BatchNorm statistics and counters, likewise
 LONGEST = 1e9  # seconds, some 30 years
 FARTHEST = 1e6  # mm or pixels between two surfaces
 ROUNDING = 1e-5  # by how much a loss in float32 may leave its range
-CHECK_ERRORS = (AttributeError, KeyError, OverflowError, RuntimeError, TypeError, ValueError)  # of parts of other kinds
 MOST_CHOICES = 1000  # of a site in its final model selection
 MOST_IMAGES, MOST_VOXELS = 10**9, 2**53
 MOST_TRAINING_CASES = 100_000  # of one site
-FINGERPRINT = re.compile(r"[0-9a-f]{32}")  # of a case
-LONGEST_CERTIFICATE = 10_000  # characters
 MOST_CASES = 5_000  # of one split
 CASE = re.compile(r"[0-9]{1,6}")  # a position in it
 DIGEST = re.compile(r"([0-9a-f]{64})?")  # SHA-256, or nothing
 
 
+Check = Callable[Concatenate[T, P], str | None]
+
+
+def _check_of(kind: type[T], what: str) -> Callable[[Check[T, P]], Check[object, P]]:
+    """A check of answers of this kind, whose parts may be of any; of others, and of these parts, it says so."""
+
+    def decorate(check: Check[T, P]) -> Check[object, P]:
+        @wraps(check)
+        def checked(answer: object, /, *args: P.args, **settings: P.kwargs) -> str | None:
+            if not isinstance(answer, kind):
+                return _no_answer(answer)
+            try:
+                return check(answer, *args, **settings)
+            except (AttributeError, KeyError, OverflowError, RuntimeError, TypeError, ValueError) as error:
+                return f"{what} cannot be checked ({type(error).__name__})"
+
+        return checked
+
+    return decorate
+
+
+@_check_of(Reply, "reply")
 def check_reply(
-    answer: object,
+    answer: Reply,
     round: int,
     model: Tensor,
     buffers: Buffers,
@@ -63,20 +84,6 @@ def check_reply(
         method: of the run; it knows what it asked for.
         others: the names of the sites but this one.
     """
-    return _checked(
-        answer, Reply, "reply", lambda reply: _check_reply(reply, round, model, buffers, labels, method, others)
-    )
-
-
-def _check_reply(
-    answer: Reply,
-    round: int,
-    model: Tensor,
-    buffers: Buffers,
-    labels: tuple[str, ...],
-    method: Method,
-    others: Collection[str],
-) -> str | None:
     if answer.round != round:
         return f"reply of round {answer.round} in round {round}"
     if fault := check_model(answer.update, answer.buffers, model, buffers, "update"):
@@ -178,12 +185,9 @@ def _references(overlaps: tuple[Overlap, ...]) -> list[tuple[str, str, int, str]
     ]
 
 
-def check_evaluated(answer: object, task: Evaluation, labels: tuple[str, ...]) -> str | None:
+@_check_of(Evaluated, "evaluation")
+def check_evaluated(answer: Evaluated, task: Evaluation, labels: tuple[str, ...]) -> str | None:
     """Why the answer to ``task`` cannot be used, or None."""
-    return _checked(answer, Evaluated, "evaluation", lambda evaluated: _check_evaluated(evaluated, task, labels))
-
-
-def _check_evaluated(answer: Evaluated, task: Evaluation, labels: tuple[str, ...]) -> str | None:
     if answer.round != task.round:
         return f"evaluation of round {answer.round} in round {task.round}"
     if len(answer.overlaps) != task.count:
@@ -214,14 +218,9 @@ def _check_evaluated(answer: Evaluated, task: Evaluation, labels: tuple[str, ...
     return _check_common(answer)
 
 
-def check_importance(answer: object, task: ImportanceTask, neurons: int) -> str | None:
+@_check_of(Importance, "importance of neurons")
+def check_importance(answer: Importance, task: ImportanceTask, neurons: int) -> str | None:
     """Why the answer to ``task`` cannot be used, or None; ``neurons`` is how many there are."""
-    return _checked(
-        answer, Importance, "importance of neurons", lambda importance: _check_importance(importance, task, neurons)
-    )
-
-
-def _check_importance(answer: Importance, task: ImportanceTask, neurons: int) -> str | None:
     if answer.round != task.round:
         return f"importance of neurons of round {answer.round} in round {task.round}"
     if not is_count(answer.images, task.images) or not answer.images:
@@ -235,12 +234,9 @@ def _check_importance(answer: Importance, task: ImportanceTask, neurons: int) ->
     return _check_seconds(answer.seconds)
 
 
-def check_enrolment(answer: object, round: int) -> str | None:
+@_check_of(Enrolment, "enrolment")
+def check_enrolment(answer: Enrolment, round: int) -> str | None:
     """Why an enrolment before ``round`` cannot be used, or None."""
-    return _checked(answer, Enrolment, "enrolment", lambda enrolment: _check_enrolment(enrolment, round))
-
-
-def _check_enrolment(answer: Enrolment, round: int) -> str | None:
     if answer.round != round:
         return f"enrolment of round {answer.round} in round {round}"
     for counts in (answer.cases, answer.slices):
@@ -250,9 +246,9 @@ def _check_enrolment(answer: Enrolment, round: int) -> str | None:
         return "enrolment without training cases, or with fewer slices than cases"
     if len(answer.fingerprint) != answer.cases["training"] or len(answer.fingerprint) > MOST_TRAINING_CASES:
         return f"enrolment of {len(answer.fingerprint)!s:.20} digests for {answer.cases['training']!s:.20} cases"
-    if not all(isinstance(one, str) and FINGERPRINT.fullmatch(one) for one in answer.fingerprint):
+    if not all(isinstance(one, str) and re.fullmatch(r"[0-9a-f]{32}", one) for one in answer.fingerprint):
         return "enrolment with digests that are none"
-    if not isinstance(answer.certificate, str) or len(answer.certificate) > LONGEST_CERTIFICATE:
+    if not isinstance(answer.certificate, str) or len(answer.certificate) > 10_000:
         return "enrolment with a certificate that is none"
     return _check_seconds(answer.seconds)
 
@@ -262,16 +258,6 @@ def check_countersigned(answer: object, round: int) -> str | None:
     if not isinstance(answer, ClosingReceipt):
         return _no_answer(answer)
     return None if answer.round == round else f"countersignature of round {answer.round!s:.20} in round {round}"
-
-
-def _checked(answer: object, kind: type[T], what: str, check: Callable[[T], str | None]) -> str | None:
-    """What ``check`` says of an answer of this kind, whose parts may be of any; why it is none."""
-    if not isinstance(answer, kind):
-        return _no_answer(answer)
-    try:
-        return check(answer)
-    except CHECK_ERRORS as error:
-        return f"{what} cannot be checked ({type(error).__name__})"
 
 
 def _no_answer(answer: object) -> str:

@@ -83,7 +83,6 @@ def test_run_repeats_bit_for_bit(two_rounds, assert_same_run, method):
     assert_same_run(two_rounds(method), two_rounds(method, again=1, threads=1))
 
 
-NAMES = ["site1", "site2", "site3"]
 ELSEWHERE = ("standalone", "fedavg", "fedce", "fedbn", "silobn", "fedprox", "scaffold", "ditto", "cycle", "vpdl")
 SIMULATED = [name for name in METHODS if name not in (*ELSEWHERE, "pooled")]  # pooled has no simulator
 
@@ -134,7 +133,6 @@ def test_a_verdict_is_the_same_on_both_engines(trained, assert_same_run, method,
 
 
 OWN_WAYS = ["fedbn", "silobn", "fedprox", "scaffold", "ditto"]
-NAMES = ["site1", "site2", "site3"]
 ROUNDS = 2
 SETTINGS = {"architecture": "unet", "width": "4", "depth": "3", "augment": "false"}
 

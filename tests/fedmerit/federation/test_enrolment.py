@@ -7,7 +7,7 @@ from run_factory import make_sites
 
 from fedmerit.federation.enrolment import check_certificate, collect_enrolments, make_enrolment
 from fedmerit.files import read_json, write_json
-from fedmerit.records.certificates import read_certificate
+from fedmerit.records.signatures import read_certificate
 from fedmerit.trainers.monai_trainer.data import SiteFolder, Slices
 from fedmerit.wire.inspection import check_enrolment
 from fedmerit.wire.messages import Enrolment

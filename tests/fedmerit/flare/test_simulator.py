@@ -80,12 +80,6 @@ def test_a_death_is_told_while_others_work_on(begun):
     assert processes["site1"].is_alive()
 
 
-def test_all_others_are_waited_for(begun):
-    processes = begun(site1=work_a_little, site2=die)
-    assert list(watch_processes(processes)) == ["the process of site site2 ended with exit code -9"]
-    assert processes["site1"].exitcode == 0
-
-
 def test_a_site_that_cannot_begin_says_why(capfd, tmp_path):
     process, connection = fork_sites(["site1"])["site1"]
     connection.send((Namespace(workspace=str(tmp_path / "none"), client="site1"), None, {}))

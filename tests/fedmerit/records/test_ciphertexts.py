@@ -312,11 +312,6 @@ def test_methods_that_need_single_updates_refuse_encryption_with_the_reason(meth
             require_privacy(["he"], method, entry)
 
 
-def test_fedces_other_estimate_refuses_encryption():
-    with pytest.raises(BadInput, match="single updates"):
-        require_privacy(["he"], "fedce_nvflare", build_method("fedce_nvflare", {}))
-
-
 def test_filters_of_updates_in_the_clear_are_refused_beside_encryption():
     with pytest.raises(BadInput, match="in the clear"):
         require_privacy(["gaussian", "he"], "fedavg", build_method("fedavg", {}))

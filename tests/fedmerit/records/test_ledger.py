@@ -119,13 +119,6 @@ def test_a_line_put_at_the_end_is_found(ledger, line):
     assert is_found(ledger, ledger.path.read_bytes() + line.encode())
 
 
-def test_the_chain_alone_cannot_tell_that_last_lines_were_removed(ledger):
-    """A chain cut at its end is a shorter chain; only the number of rounds in run.json tells."""
-    lines = ledger.path.read_text().splitlines(keepends=True)
-    ledger.path.write_text("".join(lines[:2]))
-    assert verify(ledger.path) == 2
-
-
 def test_a_half_written_last_line_is_dropped_by_the_next_record(ledger):
     whole = ledger.path.read_bytes()
     for length in (0, 1, 40, len(whole.splitlines(keepends=True)[0]), len(whole) - 1):

@@ -8,33 +8,12 @@ import pytest
 from fedmerit.errors import BadInput
 from fedmerit.records.ledger import Ledger
 from fedmerit.verification.record_schema import (
-    NUMBER,
     TEXT,
     WHOLE,
-    list_shape,
     mapping_shape,
-    object_shape,
-    optional_shape,
     read_ledger,
     require_shapes,
 )
-
-
-@pytest.mark.parametrize(
-    ("shape", "fit", "unfit"),
-    [
-        (TEXT, ["", "a"], [None, 1, ["a"]]),
-        (WHOLE, [0, 7], [-1, 1.0, True, "1", math.inf, 2**63]),
-        (NUMBER, [0, -1.5, math.inf], [None, "1", True, 10**400, -(10**400)]),
-        (optional_shape(TEXT), ["a", None], [1]),
-        (list_shape(TEXT), [[], ["a"]], ["a", [1], {"a": "b"}]),
-        (mapping_shape(NUMBER), [{}, {"a": 1}], [[1], {"a": "1"}, None]),
-        (object_shape({"a": WHOLE}), [{}, {"a": 1}, {"b": "any"}], [[], {"a": "1"}]),
-    ],
-)
-def test_what_fits(shape, fit, unfit):
-    assert [value for value in fit if not shape.fits(value)] == []
-    assert [value for value in unfit if shape.fits(value)] == []
 
 
 def test_a_record_has_what_it_needs_and_the_rest_is_as_it_may_be():

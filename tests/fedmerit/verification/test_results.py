@@ -146,11 +146,8 @@ def guarded(change=None, record=GUARDED):
     [
         ({("B", "verdict"): 0}, "verdict of B in round 0 is 0.0, the ledger has 1.0"),
         ({("A", "verdict"): 1}, "verdict of A in round 0 is 1.0, the ledger has 0.0"),
-        ({("A", "verdict"): None}, "verdict of A in round 0 is None, the ledger has 0.0"),
         ({("B", "indicators"): 1}, "indicators of B in round 0 is 1.0, the ledger has 2 that last"),
-        ({("B", "indicators"): None}, "indicators of B in round 0 is None, the ledger has 2 that last"),
         ({("A", "clipped"): 0.2}, "clipped of A in round 0 is 0.2, the ledger has 0.123457"),
-        ({("A", "clipped"): None}, "clipped of A in round 0 is None, the ledger has 0.123457"),
         ({("B", "clipped"): 0.5}, "clipped of B in round 0 is 0.5, the ledger has no such bound"),
         ({("B", "reward_group_share"): 0.5}, "reward_group_share of B in round 0 is 0.5, the ledger has no such bound"),
         ({("B", "counted_images"): 8}, "counted_images of B in round 0 is 8.0, the ledger has 7.0"),
@@ -253,21 +250,15 @@ def test_all_that_a_run_writes_may_stand_there(table):
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        *(
-            ([a_row(2, "A", name)], f"{name} of A in round 2, which")
-            for name in ("weight", "contribution", "reputation")
-        ),
-        *(([a_row(2, "A", name, 1)], f"{name} of A in round 2, which") for name in ("verdict", "flagged", "rejected")),
+        *(([a_row(2, "A", name, 1)], f"{name} of A in round 2, which") for name in ("weight", "verdict", "rejected")),
         ([a_row(2, "A", "weight", split="validation")], "weight of A in round 2, validation, which"),
         ([a_row(-1, "A", "weight")], "weight of A in round -1, which"),
         ([a_row(2, "A", "agreement", coalition="B")], "agreement of A in round 2, which"),
         (all_measured(3, "validation"), "dice of A in round 3, validation, which"),
         (all_measured(2, "validation_trained"), "dice of A in round 2, validation_trained, which"),
-        (all_measured(2, "testing"), "dice of A in round 2, testing, which"),
         (all_measured(0, "testing"), "dice of A in round 0, testing, which"),
         (all_measured(1, "testing", coalition="A+B"), "dice of A in round 1, testing, which"),
         (all_measured(1, "testing_best"), "dice of A in round 1, testing_best, which"),  # it is of round 0
-        (all_measured(0, "testing_given"), "dice of A in round 0, testing_given, which"),
         (all_measured(1, "testing_other"), "dice of A in round 1, testing_other, which"),
         ([a_row(0, "A", "dice", split="union", case="A/0", label="disc")], "dice of A in round 0, union, which"),
         (all_measured(1, "testing", site="Z"), "dice of Z in round 1, testing; the run has no such site"),

@@ -16,9 +16,8 @@ from fedmerit.configuration.description import describe
 from fedmerit.errors import BadInput
 from fedmerit.files import write_json
 from fedmerit.methods.registry import METHODS
-from fedmerit.records.certificates import Trust
 from fedmerit.records.closing_record import CLOSING
-from fedmerit.records.signatures import CERTIFICATE, Signer
+from fedmerit.records.signatures import CERTIFICATE, Signer, Trust
 from fedmerit.verification.run import verify_run
 
 ROUNDS = 3
@@ -151,21 +150,6 @@ def test_one_byte_changed_anywhere_is_found(run, name):
         if not is_found(run, path, changed, log_of(run)):
             missed.append(place)
     assert not missed
-
-
-@pytest.mark.parametrize("name", ["ledger.jsonl", "the log"])
-def test_lines_removed_reordered_repeated_or_cut_are_found(run, name):
-    path = run / name if name == "ledger.jsonl" else log_of(run)
-    lines = path.read_bytes().splitlines(keepends=True)
-    orders = [(1, 2), (0, 2), (0, 1), (0,), (1, 0, 2), (0, 2, 1), (0, 0, 1, 2), (0, 1, 2, 0), (0, 1, 2, 2), ()]
-    more = lines[3:]  # of the log: the final test, whose removal alone no ledger can tell
-    for order in orders:
-        chosen = [*(lines[number] for number in order), *more]
-        assert is_found(run, path, b"".join(chosen), log_of(run)), order
-        assert is_found(run, path, b"".join(chosen[: len(order)]), log_of(run)) or order == (0, 1, 2), order
-    whole = b"".join(lines)
-    for length in range(1, len(whole) - 1, 41):
-        assert is_found(run, path, whole[:length], log_of(run)), length
 
 
 @pytest.fixture(params=["nobody", "stranger"])
@@ -309,7 +293,6 @@ GOT = r"site_log\.jsonl, line \d+: site2 got model \w{64} of site1 in round 1, b
     [
         ("site2", lambda log: log.remove(got_model(log)), GAVE + " has no such record"),
         ("site2", lambda log: got_model(log).update(model="0" * 64), r"site2 got model 0{64} of site1 .*, says \w{64}"),
-        ("site2", lambda log: got_model(log).update(peer="site3"), GAVE + " has no such record"),
         ("site1", lambda log: log.remove(got_model(log, "lend", "site2")), GOT + " has no such record"),
         ("site1", lambda log: got_model(log, "lend", "site2").update(model="0" * 64), GOT + r", line \d+, says 0{64}"),
         ("site1", lambda log: got_model(log, "lend", "site2").update(round=2), GOT + " has no such record"),
@@ -319,7 +302,6 @@ GOT = r"site_log\.jsonl, line \d+: site2 got model \w{64} of site1 in round 1, b
             r"gave site2 model 0{64}",
         ),
         ("site2", lambda log: got_model(log).pop("model"), "not a record of a site's log"),
-        ("site1", lambda log: got_model(log, "lend", "site2").pop("peer"), "not a record of a site's log"),
         (
             "site2",
             lambda log: got_model(log).update(ledger="0" * 64),

@@ -7,9 +7,8 @@ import pytest
 from certificates import issue
 
 from fedmerit.errors import BadInput
-from fedmerit.records.certificates import Trust
 from fedmerit.records.ledger import Ledger, texts_digest
-from fedmerit.records.signatures import CERTIFICATE, Signer
+from fedmerit.records.signatures import CERTIFICATE, Signer, Trust
 from fedmerit.verification.site_logs import (
     PeerExchange,
     compare_enrolments,
@@ -66,23 +65,9 @@ def test_a_log_is_read_with_its_lines(written_log):
     [
         ([], ": holds the log of 0 sites, expected that of one"),
         ([*ENTRIES, ENTRIES[0] | {"site": "B"}], ": holds the log of 2 sites, expected that of one"),
-        ([ENTRIES[0], {"site": "A", "work": "train"}], ", line 2: not a record of a site's log"),
         *(
             ([ENTRIES[0], ENTRIES[0] | change], ", line 2: not a record of a site's log")
-            for change in (
-                {"round": -1},
-                {"work": ["train"]},
-                {"vouched": 7},
-                {"received": None},
-                {"overlaps": [["o0"]]},
-            )
-        ),
-        *(
-            (
-                [ENTRIES[0], {name: value for name, value in ENTRIES[0].items() if name != gone}],
-                ", line 2: not a record of a site's log",
-            )
-            for gone in ("received", "update")
+            for change in ({"round": -1}, {"vouched": 7}, {"received": None}, {"overlaps": [["o0"]]})
         ),
         ([{"site": "A", "round": 0}], ", line 1: not a record of a site's log"),
         ([{"site": "A", "round": 1, "work": "lend", "peer": "B"}], ", line 1: not a record of a site's log"),
@@ -157,27 +142,6 @@ def test_rounds_in_both_are_counted(own_log):
 def test_of_a_round_trained_twice_either_time_may_count(own_log):
     assert compare_updates(LEDGER, RECORDS, own_log("A", trained(2, "m2", "lost"), *OWN)) == 2
     assert compare_updates(LEDGER, RECORDS, own_log("A", *OWN, trained(2, "m2", "late"))) == 2
-
-
-@pytest.mark.parametrize(
-    ("entries", "words"),
-    [
-        (OWN[:3], "ledger.jsonl, line 3: holds an update of A, but A.jsonl has none in round 2"),
-        ([*OWN[:3], trained(2, "m2", "x")], "ledger.jsonl, line 3: the update of A is u2, A.jsonl, line 4, says x"),
-        (
-            [trained(0, "x", "u0"), *OWN[1:]],
-            "ledger.jsonl, line 1: the model it began with of A is m0, A.jsonl, line 1, says x",
-        ),
-        (
-            [{"work": "evaluate", "round": 0}, *OWN[1:]],
-            "ledger.jsonl, line 1: holds an update of A, but A.jsonl has none in round 0",
-        ),
-    ],
-)
-def test_what_differs_is_told_with_both_lines(own_log, entries, words):
-    with pytest.raises(BadInput) as found:
-        compare_updates(LEDGER, RECORDS, own_log("A", *entries))
-    assert str(found.value) == words
 
 
 TAKEN = [
@@ -299,32 +263,3 @@ def test_models_in_both_logs_are_counted_once_a_round(own_log):
     b = own_log("B", got("A", 1, "m1"), got("A", 1, "m1"), got("C", 1, "c1"), got("A", 2, "m2"))
     assert compare_peer_models(a, b) == PeerExchange("A", "B", models=2)
     assert compare_peer_models(b, a) == PeerExchange("B", "A", models=0)
-
-
-def test_an_answer_that_did_not_come_is_no_contradiction(own_log):
-    a = own_log("A", gave("B", 1, "m1"), gave("B", 2, "m2"), gave("B", 3, "m3"))
-    b = own_log("B", got("A", 1, None), got("A", 2, "m2"), got("A", 3, None), got("A", 4, None))
-    assert compare_peer_models(a, b) == PeerExchange("A", "B", models=1, lost=(1, 3))
-
-
-@pytest.mark.parametrize(
-    ("given", "received", "words"),
-    [
-        ([gave("B", 1, "m1")], [], "A.jsonl, line 2: A gave B model m1 in round 1, but B.jsonl has no such record"),
-        ([], [got("A", 1, "m1")], "B.jsonl, line 2: B got model m1 of A in round 1, but A.jsonl has no such record"),
-        (
-            [gave("B", 1, "m1")],
-            [got("A", 1, "other")],
-            "B.jsonl, line 2: B got model other of A in round 1, but A.jsonl, line 2, says m1",
-        ),
-        (
-            [gave("B", 1, "m1"), gave("B", 1, "m2")],
-            [got("A", 1, "m1")],
-            "A.jsonl, line 3: A gave B model m2 in round 1, but B.jsonl, line 2, says m1",
-        ),
-    ],
-)
-def test_a_contradiction_is_told_with_both_lines(own_log, given, received, words):
-    with pytest.raises(BadInput) as found:
-        compare_peer_models(own_log("A", TRAINED, *given), own_log("B", TRAINED, *received))
-    assert str(found.value) == words

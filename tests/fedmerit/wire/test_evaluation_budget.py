@@ -45,13 +45,9 @@ ROUNDS = 2
         ("cffl", SERVER_SPLIT, ROUNDS, 0),
         ("fedave", SERVER_SPLIT, 1, 6),
         ("fedci", SERVER_SPLIT, 1, 8),
-        ("eci", SERVER_SPLIT, 1, 8),
-        ("fedvalue", SERVER_SPLIT, 1, 8),
         ("fedavg", "validation", 0, 1),
         ("fedavg", "testing", 0, 0),
         ("fedavg", "testing", ROUNDS, 6),
-        ("fedavg", "testing", ROUNDS + 1, 0),
-        ("fedavg", "validation", -1, 0),
         ("cycle", "validation", 0, 3),  # its own, and those of its peers
         ("cycle", "validation", ROUNDS, 2),
         *(("fedavg", "training", round, 0) for round in range(ROUNDS + 1)),

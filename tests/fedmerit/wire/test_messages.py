@@ -24,7 +24,7 @@ from fedmerit.wire.messages import (
 @pytest.mark.parametrize("index", [-1, -5, 5, 2**31 - 1])
 def test_index_outside_of_the_model(index):
     update = SparseUpdate(torch.tensor([0, index], dtype=torch.int32), torch.tensor([9.0, 9.0]))
-    with pytest.raises(MemoryLost):
+    with pytest.raises(MemoryLost, match="the model of the round before"):
         update.apply(torch.zeros(5))
 
 
@@ -58,13 +58,6 @@ def test_sparse_update_is_sent_exactly_where_it_is_smaller(size):
         assert (sparse is not None) == smaller
         if sparse is not None:
             assert payload_bytes(Task(0, sparse, {})) == 8 * count
-
-
-def test_sparse_update_for_another_model_is_a_lost_memory():
-    sparse = SparseUpdate(torch.tensor([2, 5], dtype=torch.int32), torch.tensor([1.0, 2.0]))
-    assert sparse.apply(torch.zeros(6)).tolist() == [0, 0, 1, 0, 0, 2]
-    with pytest.raises(MemoryLost, match="the model of the round before"):
-        sparse.apply(torch.zeros(5))
 
 
 def test_payload_counts_models_and_statistics():

@@ -35,10 +35,7 @@ RIGHTS = (  # what is left of "any": NVFlare's categories, and commands in none 
 BYOC = "byoc"
 ASK = "app_command"  # right to ask a job at work how far it is
 REFUSED = (BYOC, "shell_commands", "server-predeployed-flwr")  # to everyone: foreign code, shells, Flower apps
-KEPT_SETTINGS = (
-    PARTS,
-    "evaluations",
-)  # of the manifest: what its operator decided stays when a kit is made ready again
+KEPT_SETTINGS = (PARTS, "evaluations")  # of the manifest: its operator's choice stays when a kit is made ready again
 UNWANTED = {"site_log_streamer"}  # components of NVFlare's default that would send a site's error log to the server
 
 
@@ -116,7 +113,10 @@ def prepare_site(
         if part["id"] == "resource_manager":  # FedMerit's jobs ask for no GPU: the manifest says which
             part["args"] |= {"num_of_gpus": 0, "mem_per_gpu_in_GiB": 0}
     resources["allow_log_streaming"] = False
-    _write(kit, resources, byoc, _allows_surveys_now(kit) if surveys is None else surveys)
+    before = kit / "local" / "resources.json"
+    if surveys is None:
+        surveys = not before.exists() or allows_surveys(read_json(before))
+    _write(kit, resources, byoc, surveys)
     _write_manifest(kit, site, {"site_folder": str(folder.resolve()), "device": device, **settings})
     return opened
 
@@ -178,11 +178,6 @@ def _default(kit: Path, name: str) -> dict[str, Any]:
 def allows_surveys(resources: Mapping[str, Any]) -> bool:
     """Whether jobs may ask for a survey, by a kit's resources.json."""
     return bool(survey_classes() & set(resources.get(CLASS_ALLOW_LIST, ())))
-
-
-def _allows_surveys_now(kit: Path) -> bool:
-    path = kit / "local" / "resources.json"
-    return not path.exists() or allows_surveys(read_json(path))
 
 
 def _write(kit: Path, resources: dict[str, Any], byoc: bool, surveys: bool = True) -> None:

@@ -1,11 +1,54 @@
 """The preflight of a machine: every line says what was checked, the result, and what to do about it."""
 
+import shutil
+import socket
+import ssl
+import stat
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from fedmerit.flare.deploy import kit_checks, machine_checks
-from fedmerit.flare.deploy.check_result import CheckResult, Finding
-from fedmerit.flare.deploy.kits import read_kind, read_manifest, read_name
+import psutil
+import torch
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
+from nvflare.lighter.constants import ProvFileName
+
+from fedmerit.errors import BadInput
+from fedmerit.files import read_json
+from fedmerit.flare.deploy.check_result import CheckResult, Finding, fail, ok, warn
+from fedmerit.flare.deploy.kits import (
+    REFUSED,
+    allows_surveys,
+    class_path,
+    read_kind,
+    read_manifest,
+    read_name,
+    server_address,
+)
+from fedmerit.flare.deploy.processes import running_processes
+from fedmerit.flare.deploy.provision import VERSIONS_FILE
+from fedmerit.flare.egress import EgressFilter
+from fedmerit.flare.recipe import build_site_policy
+from fedmerit.machine import cores, free_memory
+from fedmerit.plugin_references import refusal
+from fedmerit.plugins import approvable
+from fedmerit.records.ciphertexts import open_context
+from fedmerit.records.signatures import certificate_name
+from fedmerit.trainers.monai_trainer.machine_settings import ALL_PARTS, PARTS, evaluation_caps, pick_device
+
+EXACT = ("fedmerit", "nvflare")  # packages whose version has to be the project's; others may change the last digits
+SOON = timedelta(days=30)  # before a certificate ends the preflight warns
+GATE_DOCS = "docs/privacy.md, what enforces the list"
+CERTIFICATES = {"server": "server", "client": "client", "admin": "client"}  # basename of the files, by kind of kit
+
+GIB = 2**30
+DISK = (1, 5)  # GiB free: below the first is too little, below the second little; models of every round, and logs
+MEMORY = (1, 4)  # GiB available, likewise; one training process with a U-Net takes 1 to 2
+CONNECT = 5.0  # seconds
 
 
 def preflight(kit: Path, offline: bool = False) -> list[CheckResult]:
@@ -21,20 +64,275 @@ def preflight(kit: Path, offline: bool = False) -> list[CheckResult]:
     kind = read_kind(kit)
     manifest = read_manifest(kit)
     checks: list[tuple[str, Callable[[], Iterator[Finding]]]] = [
-        ("versions", lambda: kit_checks.versions(kit)),
-        ("certificate", lambda: kit_checks.certificate(kit, kind)),
-        ("policy", lambda: kit_checks.policy(kit)),
-        *([("gate", lambda: kit_checks.gate(kit))] if kind == "client" else []),
-        ("parts of others", lambda: kit_checks.parts(kit)),
-        ("encryption", lambda: kit_checks.encryption(kit, kind)),
-        ("server", lambda: machine_checks.ports(kit) if kind == "server" else machine_checks.server(kit, offline)),
-        ("device", lambda: machine_checks.device(manifest.get("device", "auto"), read_name(kit))),
-        *(
-            [("evaluations", lambda: machine_checks.evaluations(manifest.get("evaluations", "")))]
-            if kind == "client"
-            else []
-        ),
-        ("disk", lambda: machine_checks.disk(kit)),
-        ("memory", machine_checks.memory),
+        ("versions", lambda: _check_versions(kit)),
+        ("certificate", lambda: _check_certificate(kit, kind)),
+        ("policy", lambda: _check_policy(kit)),
+        ("gate", lambda: _check_gate(kit) if kind == "client" else iter(())),
+        ("parts of others", lambda: _check_parts(kit)),
+        ("encryption", lambda: _check_encryption(kit, kind)),
+        ("server", lambda: _check_ports(kit) if kind == "server" else _check_server(kit, offline)),
+        ("device", lambda: _check_device(manifest.get("device", "auto"), read_name(kit))),
+        ("evaluations", lambda: _check_evaluations(manifest.get("evaluations", "")) if kind == "client" else iter(())),
+        ("disk", lambda: _check_disk(kit)),
+        ("memory", _check_memory),
     ]
     return [CheckResult(what, state, message) for what, check in checks for state, message in check()]
+
+
+def _check_versions(kit: Path) -> Iterator[Finding]:
+    path = kit / "local" / VERSIONS_FILE
+    try:
+        expected = {str(name): str(value) for name, value in read_json(path).items()}
+    except (BadInput, AttributeError) as error:
+        yield warn(f"the project's versions are not known ({error}); ask the coordinator for them")
+        return
+    same = True
+    for name, wanted in expected.items():
+        try:
+            found = version(name)
+        except PackageNotFoundError:
+            found = "none"
+        if found != wanted:
+            same = False
+            message = f"{name} {found} is installed, the project has {wanted}: pip install {name}=={wanted}"
+            yield (fail if name in EXACT or found == "none" else warn)(message)
+    if same:
+        yield ok(", ".join(f"{name} {value}" for name, value in expected.items()))
+
+
+def _check_certificate(kit: Path, kind: str) -> Iterator[Finding]:
+    base, startup = CERTIFICATES[kind], kit / "startup"
+    try:
+        own = x509.load_pem_x509_certificate((startup / f"{base}.crt").read_bytes())
+        root = x509.load_pem_x509_certificate((startup / "rootCA.pem").read_bytes())
+        key = load_pem_private_key((startup / f"{base}.key").read_bytes(), password=None)
+    except (OSError, ValueError, TypeError) as error:
+        yield fail(f"{startup}: {base}.crt, {base}.key or rootCA.pem cannot be read ({error}); unpack the kit again")
+        return
+    flaws = [*_find_certificate_faults(own, root, key, read_name(kit))]
+    yield from map(fail, flaws)
+    yield from _is_readable_by_others(startup / f"{base}.key")
+    last = min(own.not_valid_after_utc, root.not_valid_after_utc)
+    if flaws:
+        return
+    if last - datetime.now(UTC) < SOON:
+        yield warn(f"ends on {last:%Y-%m-%d}; ask the coordinator before that to renew it (`fedmerit deploy renew`)")
+    else:
+        yield ok(f"of {read_name(kit)}, valid until {last:%Y-%m-%d}")
+
+
+def _is_readable_by_others(key: Path) -> Iterator[Finding]:
+    if key.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+        yield warn(f"others on this machine may read the key: chmod 600 {key}")
+
+
+def _find_certificate_faults(
+    own: x509.Certificate, root: x509.Certificate, key: PrivateKeyTypes, owner: str
+) -> Iterator[str]:
+    """Why a certificate and its key cannot be those of ``owner`` in the federation of ``root``, now."""
+    try:
+        own.verify_directly_issued_by(root)
+    except (ValueError, TypeError, InvalidSignature):
+        yield "is not signed by the federation's authority (rootCA.pem); ask the coordinator for the kit again"
+    if (name := certificate_name(own)) != owner:
+        yield f"is that of {name}, the kit is that of {owner}; unpack the kit again"
+    form = (Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    if key.public_key().public_bytes(*form) != own.public_key().public_bytes(*form):
+        yield "and key do not belong together; unpack the kit again"
+    now = datetime.now(UTC)
+    for what, certificate in (("", own), ("of the federation's authority ", root)):
+        first, last = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+        if not first <= now <= last:
+            yield (
+                f"{what}is valid from {first:%Y-%m-%d %H:%M} to {last:%Y-%m-%d %H:%M} UTC, but it is "
+                f"{now:%Y-%m-%d %H:%M}; set this machine's clock, or ask the coordinator to renew it"
+            )
+
+
+def _check_policy(kit: Path) -> Iterator[Finding]:
+    """What jobs may do here: whether all that FedMerit's need, and whether more."""
+    again = "run `fedmerit deploy` for this kit again"
+    try:
+        resources = read_json(kit / "local" / "resources.json")
+        permissions = read_json(kit / "local" / "authorization.json")["permissions"]
+        allowed = set(resources["class_allow_list"])
+        enforced = resources["class_list_enforcement_mode"] == "enforce"
+        open_to = [
+            role
+            for role, rights in sorted(permissions.items())
+            if any(rights.get(right, "none") != "none" for right in REFUSED)
+        ]
+    except (BadInput, KeyError, TypeError, AttributeError) as error:
+        yield fail(f"local/resources.json or local/authorization.json is not FedMerit's ({error}); {again}")
+        return
+    surveys = allows_surveys(resources)
+    wanted = set(build_site_policy(read_kind(kit) == "server", surveys)["class_allow_list"])
+    if lacking := wanted - allowed:
+        yield fail(f"the class allow list lacks {', '.join(sorted(lacking))}: jobs would be refused; {again}")
+    if more := allowed - wanted:
+        yield warn(f"jobs may also name {', '.join(sorted(more))}; {again} if that is not meant")
+    if not enforced:
+        yield warn(f"the class allow list is not enforced; {again} if that is not meant")
+    if open_to:
+        yield warn(f"code of others or a shell is open to {', '.join(open_to)}; {again} if that is not meant")
+    if allowed == wanted and enforced and not open_to:
+        refused = "" if surveys else "; no surveys"
+        yield ok(f"{len(allowed)} classes of fedmerit may be named by jobs; no code of others, no shell{refused}")
+
+
+def _check_gate(kit: Path) -> Iterator[Finding]:
+    """What a site's own privacy.json lets pass: the gate, last in every scope that jobs get, and how strict it is."""
+    path = kit / "local" / "privacy.json"
+    again = f"move it away and run `fedmerit deploy site` for this kit again, or mend it: {GATE_DOCS}"
+    try:
+        scopes = {str(scope["name"]): list(scope["task_result_filters"]) for scope in read_json(path)["scopes"]}
+        if not scopes:
+            raise ValueError("no scope")
+        for name, filters in scopes.items():
+            if not filters or filters[-1]["path"] != class_path(EgressFilter):
+                yield warn(f"{path}: scope {name} does not end with the gate, {class_path(EgressFilter)}; {again}")
+                continue
+            last = EgressFilter(**filters[-1].get("args", {}))
+            strict = ["only encrypted updates"] if last.encrypted else []
+            strict += [f"{last.decimals} decimals", f"surveys of {last.least} patients and more"]
+            before = [str(one["path"]).rpartition(".")[2] for one in filters[:-1]]
+            yield ok(f"{', '.join(strict)}{'; before it ' + ', '.join(before) if before else ''}")
+    except (BadInput, KeyError, TypeError, ValueError, AttributeError) as error:
+        yield fail(f"{path}: jobs would end here ({error}); {again}")
+
+
+def _check_parts(kit: Path) -> Iterator[Finding]:
+    """Whether the parts of others that are approved here are those that are installed; nothing where none is."""
+    approved = read_manifest(kit).get(PARTS, {})
+    if approved == ALL_PARTS:
+        yield warn("jobs may name any code that is installed here; `fedmerit deploy approve` names what may be used")
+        return
+    for text in approved:
+        try:
+            refused = refusal(approvable(text), approved)
+        except BadInput as error:
+            refused = str(error)
+        yield fail(refused) if refused else ok(f"{text} is as it was approved")
+
+
+def _check_encryption(kit: Path, kind: str) -> Iterator[Finding]:
+    name = ProvFileName.SERVER_CONTEXT_TENSEAL if kind == "server" else ProvFileName.CLIENT_CONTEXT_TENSEAL
+    path = kit / "startup" / name
+    if not path.exists():
+        yield ok("no context in this kit: jobs with --privacy he will not run here")
+        return
+    if kind == "client":
+        yield from _is_readable_by_others(path)
+    try:
+        open_context(path.read_bytes(), secret=kind == "client")
+        yield ok(
+            "decrypts what all sites of the federation sent" if kind == "client" else "adds up, and decrypts nothing"
+        )
+    except BadInput as error:
+        yield fail(f"{path}: {error}")
+
+
+def _check_server(kit: Path, offline: bool) -> Iterator[Finding]:
+    """Whether a site reaches the server and is accepted; ``offline``: it need not be started yet."""
+    host, port = server_address(kit)
+    bad = warn if offline else fail
+    startup = kit / "startup"
+    try:
+        context = ssl.create_default_context(cafile=str(startup / "rootCA.pem"))
+        context.load_cert_chain(startup / "client.crt", startup / "client.key")
+        context.set_alpn_protocols(["h2"])
+        with (
+            socket.create_connection((host, port), timeout=CONNECT) as plain,
+            context.wrap_socket(plain, server_hostname=host) as secure,
+        ):
+            if secure.recv(1):
+                yield ok(f"{host}:{port} answers, and accepts the certificate of this kit")
+            else:
+                yield fail(f"{host}:{port} hangs up: it does not accept the certificate of this kit; ask for a new one")
+    except ssl.SSLCertVerificationError as error:
+        yield fail(
+            f"{host}:{port} answers with a certificate that is not its own ({error.verify_message}); "
+            "is a proxy in between?"
+        )
+    except ssl.SSLError as error:
+        yield bad(f"{host}:{port} answers, but not over TLS ({error.reason}); is another service on that port?")
+    except socket.gaierror:
+        yield bad(f"{host} is not known here; have the name entered in the DNS, or in /etc/hosts")
+    except TimeoutError:
+        yield bad(f"{host}:{port} does not answer; have outgoing TCP to that port opened in the firewall")
+    except OSError as error:
+        yield bad(
+            f"{host}:{port} cannot be reached ({error.strerror or error}); is the server started, is the port right?"
+        )
+
+
+def _check_ports(kit: Path) -> Iterator[Finding]:
+    if running_processes(kit):
+        yield ok("runs already")
+        return
+    content = read_json(kit / "startup" / "fed_server.json")["servers"][0]
+    host, port = server_address(kit)
+    taken = [*_check_ports_free({port, int(content["admin_port"])})]
+    yield from map(fail, taken)
+    try:
+        known = {str(entry[4][0]) for entry in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)}
+    except socket.gaierror:
+        yield warn(f"{host} is not known here; the sites need it in their DNS or /etc/hosts")
+        return
+    own = {address.address for addresses in psutil.net_if_addrs().values() for address in addresses}
+    if not known & own:
+        yield warn(f"{host} is {', '.join(sorted(known))}, no address of this machine; fine if it is passed on to here")
+    elif not taken:
+        yield ok(f"{host}, port {port} is free; have incoming TCP to it opened in the firewall")
+
+
+def _check_ports_free(ports: set[int]) -> Iterator[str]:
+    """Why ports cannot be listened on."""
+    for port in sorted(ports):
+        with socket.socket() as candidate:
+            candidate.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                candidate.bind(("", port))
+            except OSError as error:
+                reason = error.strerror or error
+                yield f"port {port} cannot be listened on ({reason}); stop what is there, or provision other ports"
+
+
+def _check_device(setting: str, name: str) -> Iterator[Finding]:
+    """What the manifest's ``setting`` means for ``name``: a GPU and its free memory, or the processor."""
+    try:
+        chosen = pick_device(setting, name)
+    except BadInput as error:
+        yield fail(f"{error}; run `fedmerit deploy` with another --device")
+        return
+    if chosen.type == "cuda":
+        free, total = torch.cuda.mem_get_info(chosen)
+        yield ok(f"{torch.cuda.get_device_name(chosen)}, {free / GIB:.1f} of {total / GIB:.1f} GiB free")
+    else:
+        yield ok(f"{chosen.type}, {cores()} cores")
+
+
+def _check_evaluations(setting: str) -> Iterator[Finding]:
+    try:
+        caps = evaluation_caps(setting)
+    except BadInput as error:
+        yield fail(f"{error}; run `fedmerit deploy site` with another --evaluations")
+        return
+    text = ", ".join(f"{number} models a round on {split}" for split, number in caps.items())
+    yield ok(f"at most {text}" if text else "as many models a round as the run needs; --evaluations caps them")
+
+
+def _check_disk(kit: Path) -> Iterator[Finding]:
+    yield _check_amount(shutil.disk_usage(kit).free, DISK, f"free at {kit}", "make room, or move the kit")
+
+
+def _check_memory() -> Iterator[Finding]:
+    yield _check_amount(free_memory(), MEMORY, "available", "end other programs, or take a larger machine")
+
+
+def _check_amount(amount: int, limits: tuple[int, int], what: str, advice: str) -> Finding:
+    text = f"{amount / GIB:.1f} GiB {what}"
+    if amount >= limits[1] * GIB:
+        return ok(text)
+    least = limits[0] if amount < limits[0] * GIB else limits[1]
+    return (fail if amount < limits[0] * GIB else warn)(f"{text}, expected {least} or more; {advice}")

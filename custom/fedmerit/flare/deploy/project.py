@@ -62,20 +62,18 @@ def make_project(
             *({"name": email, "type": "admin", "org": org, "role": role} for email, role in admins.items()),
         ],
         "builders": [
-            {
-                "path": "nvflare.lighter.impl.workspace.WorkspaceBuilder",
-                "args": {"template_file": ["master_template.yml"]},
-            },
-            {
-                "path": "nvflare.lighter.impl.static_file.StaticFileBuilder",
-                "args": {"config_folder": "config", "scheme": "grpc"},
-            },
-            {"path": "nvflare.lighter.impl.cert.CertBuilder", "args": {"root_valid_days": AUTHORITY_DAYS}},
+            _builder("nvflare.lighter.impl.workspace.WorkspaceBuilder", template_file=["master_template.yml"]),
+            _builder("nvflare.lighter.impl.static_file.StaticFileBuilder", config_folder="config", scheme="grpc"),
+            _builder("nvflare.lighter.impl.cert.CertBuilder", root_valid_days=AUTHORITY_DAYS),
             {"path": VERSIONS_BUILDER},
-            *([{"path": CONTEXT_BUILDER, "args": dict(encryption)}] if encryption is not None else []),
+            *([_builder(CONTEXT_BUILDER, **encryption)] if encryption is not None else []),
             {"path": "nvflare.lighter.impl.signature.SignatureBuilder"},
         ],
     }
+
+
+def _builder(path: str, **settings: Any) -> dict[str, Any]:
+    return {"path": path, "args": settings}
 
 
 def _require_names(sites: Mapping[str, str], server: str, org: str, admins: Mapping[str, str], name: str) -> None:
@@ -88,8 +86,12 @@ def _require_names(sites: Mapping[str, str], server: str, org: str, admins: Mapp
     _require(server, "server", f"server {server!r}", "a host name such as fl.hospital.org, or an address")
     _require(org, "org", f"organisation {org!r}", "letters, digits and _")
     _require(name, "simple_name", f"project name {name!r}", "letters, digits and _")
-    if _looks_like_address(server) and not _is_address(server):
-        raise BadInput(f"server {server!r}: is no address; expected four numbers from 0 to 255, or a host name")
+    if server.replace(".", "").isdigit():
+        try:
+            ipaddress.ip_address(server)
+        except ValueError:
+            wrong = f"server {server!r}: is no address; expected four numbers from 0 to 255, or a host name"
+            raise BadInput(wrong) from None
     if clash := {site for site in sites if site == server}:
         raise BadInput(f"site {clash.pop()!r}: is the server's name too; give one of them another")
     if len({site.lower() for site in sites}) < len(sites):
@@ -137,18 +139,6 @@ def _require(value: str, kind: str, what: str, expected: str) -> None:
         raise BadInput(f"{what}: cannot be used; expected {expected}")
     if len(value) > LONGEST_NAME:
         raise BadInput(f"{what}: has {len(value)} characters; a certificate holds {LONGEST_NAME} at most")
-
-
-def _looks_like_address(host: str) -> bool:
-    return host.replace(".", "").isdigit()
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
 
 
 def add_project_sites(project: Mapping[str, Any], sites: Mapping[str, str]) -> dict[str, Any]:

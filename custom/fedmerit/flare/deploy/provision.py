@@ -8,11 +8,11 @@ import stat
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
-from functools import partial
 from importlib.metadata import version
 from io import StringIO
+from operator import methodcaller
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import yaml
 from nvflare.lighter.constants import CtxKey
@@ -149,12 +149,8 @@ def rollback_on_error(out: Path) -> Iterator[None]:
                 path.unlink(missing_ok=True)
         for path, content in keys.items():  # now that there is room again
             if not path.exists() or path.read_bytes() != content:
-                write_atomically(path, partial(_write, content))
+                write_atomically(path, methodcaller("write", content))
         raise
-
-
-def _write(content: bytes, file: IO[bytes]) -> None:
-    file.write(content)
 
 
 def provision(out: Path, project: Mapping[str, Any]) -> list[Kit]:

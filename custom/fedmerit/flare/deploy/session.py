@@ -1,4 +1,4 @@
-"""The admin's half of a deployment, over NVFlare's session API: submit, status, fetch, abort."""
+"""The admin's half of a deployment, over NVFlare's session API: submit, status, fetch, abort, read a survey."""
 
 import logging
 import shutil
@@ -23,14 +23,18 @@ from nvflare.fuel.flare_api.api_spec import (
 from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
 
 from fedmerit.errors import BadInput, RunFailed
+from fedmerit.files import read_json
 from fedmerit.flare.deploy.kits import read_name, require_kind, server_address
+from fedmerit.flare.survey_job import ANSWERS
 from fedmerit.flare.translation import PROGRESS
 from fedmerit.records.ledger import Ledger
 from fedmerit.trainers.monai_trainer.machine_settings import RUN_NAME
+from fedmerit.wire.survey import Survey
 
 LOGIN = 10.0  # seconds to try to reach the server
 POLL = 1.0  # seconds
 STOPPING = 120.0  # seconds for an aborted job to end
+STORING = 30.0  # seconds for the server to store what a job left, once that is over
 COMPLETED = "FINISHED:COMPLETED"
 ENDED = ("FINISHED", "ABORTED", "ABANDONED", "FAILED")  # what the status of a job that is over begins with
 
@@ -217,3 +221,45 @@ def _explain_missing_run(description: Mapping[str, Any], begun: bool) -> str:
     )
     reasons = "; ".join([f"left no run: {why}", f"its status is {description['status']}", *refused, advice])
     return f"job {description['job_id']}: {reasons}"
+
+
+def await_survey(opened: Session, job_id: str, seconds: float) -> Survey:
+    """The answers to a survey's job; sites that refused it as it was deployed are named among those without an answer.
+
+    Args:
+        opened: an admin's session.
+        job_id: of the job.
+        seconds: to wait for its end.
+
+    Raises:
+        RunFailed: it was not over in that time, or ended without answers.
+    """
+    deadline = time.monotonic() + seconds
+    while not has_job_ended(description := job(opened, job_id)):
+        if time.monotonic() > deadline:
+            raise RunFailed(f"job {job_id}: not over within {seconds:g} seconds; ask again with `--job {job_id}`")
+        time.sleep(POLL)
+    refused = explain_refusal(description)
+    with tempfile.TemporaryDirectory(prefix="survey-") as folder:
+        found = sorted(_downloaded(opened, job_id, Path(folder)).rglob(ANSWERS))
+        if not found:
+            reasons = "; ".join([f"its status is {description['status']}", *refused])
+            raise RunFailed(f"job {job_id}: left no answers of a survey: {reasons}")
+        try:
+            survey = Survey.from_dict(read_json(found[0]))
+        except ValueError as error:
+            raise RunFailed(f"job {job_id}: {error}") from error
+    named = (text.partition(": ") for text in refused)
+    return Survey(survey.floor, survey.sites, {**survey.refused, **{name: why for name, _, why in named}})
+
+
+def _downloaded(opened: Session, job_id: str, folder: Path) -> Path:
+    deadline = time.monotonic() + STORING
+    while True:
+        try:
+            with redirect_stdout(StringIO()):
+                return Path(opened.download_job_result(job_id, str(folder)))
+        except JobNotDone as error:
+            if time.monotonic() > deadline:
+                raise BadInput(f"job {job_id}: {error}; try again in a few seconds") from error
+            time.sleep(POLL)

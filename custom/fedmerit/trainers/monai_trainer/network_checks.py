@@ -83,8 +83,7 @@ def _check_patch(network: Network, step: int) -> None:
     if any(side % each or side < 2 for side, each in zip(network.patch, steps, strict=True)):
         raise BadInput(
             f"patch {patch}: {_check_depth(network)} needs multiples of {'x'.join(str(each) for each in steps)}; "
-            f"choose "
-            f"another{_with_depth_hint(network, ', or --set depth=...')}"
+            f"choose another{_with_depth_hint(network, ', or --set depth=...')}"
         )
 
 

@@ -19,7 +19,6 @@ from fedmerit.plugins import NAMED, Catalogue, is_preinstalled
 from fedmerit.seeds import random_seed
 
 _thread = threading.local()
-
 SHORTEST = 4  # side of a patch's image at the lowest level
 SHAPE = ("spatial_dims", "in_channels", "out_channels")  # what a network may take of its task
 
@@ -45,12 +44,8 @@ def _filters(network: Network) -> list[int]:
 
 def _dynunet(network: Network) -> dict[str, Any]:
     kernels, strides = kernels_and_strides(network)
-    return {
-        "kernel_size": kernels,
-        "strides": strides,
-        "upsample_kernel_size": strides[1:],
-        "filters": _filters(network),
-    }
+    filters = _filters(network)
+    return {"kernel_size": kernels, "strides": strides, "upsample_kernel_size": strides[1:], "filters": filters}
 
 
 def kernels_and_strides(network: Network) -> tuple[list[list[int]], list[list[int]]]:
@@ -81,22 +76,22 @@ def _segresnet(network: Network) -> dict[str, Any]:
     return {"init_filters": network.width, "blocks_down": (1, *[2] * levels), "blocks_up": (1,) * levels}
 
 
-def _basicunet(network: Network) -> dict[str, Any]:
-    return {"features": [*_filters(network), network.width]}
-
-
-def _attentionunet(network: Network) -> dict[str, Any]:
-    return {"channels": _filters(network), "strides": [2] * (network.depth - 1)}
-
-
 ARCHITECTURES: Mapping[str, Architecture] = {
     "dynunet": Architecture(
         DynUNet, _dynunet, "norm_name", outputs=("output_block", "deep_supervision_heads"), uneven=True
     ),
     "unet": Architecture(UNet, _unet, "norm", own_norm="batch", affine=False),
     "segresnet": Architecture(SegResNet, _segresnet, "norm", own_norm="group", outputs=("conv_final",)),
-    "basicunet": Architecture(BasicUNet, _basicunet, "norm", outputs=("final_conv",), depths=(5,)),
-    "attentionunet": Architecture(AttentionUnet, _attentionunet),
+    "basicunet": Architecture(
+        BasicUNet,
+        lambda network: {"features": [*_filters(network), network.width]},
+        "norm",
+        outputs=("final_conv",),
+        depths=(5,),
+    ),
+    "attentionunet": Architecture(
+        AttentionUnet, lambda network: {"channels": _filters(network), "strides": [2] * (network.depth - 1)}
+    ),
     "swinunetr": Architecture(
         SwinUNETR, lambda network: {"feature_size": network.width}, "norm_name", outputs=("out",), step=lambda _: 32
     ),

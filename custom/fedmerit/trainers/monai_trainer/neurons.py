@@ -9,7 +9,6 @@ without one of them a model knows nothing of that label.
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import partial
 from weakref import WeakKeyDictionary
 
 import torch
@@ -272,7 +271,7 @@ def _disable_inplace(network: nn.Module) -> Iterator[None]:
 def _replay_outputs(outputs: Mapping[nn.Module, Tensor]) -> Iterator[None]:
     """Modules that give a known output, whatever goes in. (`torch.fx` would do, but traces only in one thread.)"""
     for module, output in outputs.items():
-        vars(module)["forward"] = partial(_first, output)
+        vars(module)["forward"] = lambda *_, output=output: output
     try:
         yield
     finally:
@@ -280,19 +279,11 @@ def _replay_outputs(outputs: Mapping[nn.Module, Tensor]) -> Iterator[None]:
             del vars(module)["forward"]  # the class's own again
 
 
-def _first(output: Tensor, *_: Tensor) -> Tensor:
-    return output
-
-
 @contextmanager
 def _gated(gates: Mapping[nn.Module, Tensor]) -> Iterator[None]:
     """Modules whose output is multiplied by gates (batch or 1, channels, 1, ...)."""
     with ExitStack() as stack:
         for module, gate in gates.items():
-            hook = module.register_forward_hook(partial(_multiplied, gate))
+            hook = module.register_forward_hook(lambda module, inputs, output, gate=gate: output * gate)
             stack.callback(hook.remove)
         yield
-
-
-def _multiplied(gate: Tensor, _module: nn.Module, _inputs: object, output: Tensor) -> Tensor:
-    return output * gate

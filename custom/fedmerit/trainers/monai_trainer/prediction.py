@@ -70,7 +70,8 @@ def _passes(
     device = next(network.parameters()).device
     precision = choose_precision(device, amp)
     network.eval()
-    for places in _volumes(cases) if patch_size(network) else _batches(cases):
+    volumes = ([(place, slice(0, len(case.image)))] for place, case in enumerate(cases))
+    for places in volumes if patch_size(network) else _batches(cases):
         parts = [(cases[place], part) for place, part in places]
         images = torch.from_numpy(np.concatenate([case.image[part] for case, part in parts])).to(device)
         masks = torch.from_numpy(np.concatenate([case.label[part] for case, part in parts])).to(device)
@@ -142,12 +143,6 @@ def _batches(cases: Sequence[Case]) -> Iterator[list[tuple[int, slice]]]:
                 batch, room = [], EVALUATION_BATCH
     if batch:
         yield batch
-
-
-def _volumes(cases: Sequence[Case]) -> Iterator[list[tuple[int, slice]]]:
-    """Likewise, of whole cases."""
-    for place, case in enumerate(cases):
-        yield [(place, slice(0, len(case.image)))]
 
 
 def predict_logits(network: nn.Module, images: Tensor, mirrored: bool = False) -> Tensor:

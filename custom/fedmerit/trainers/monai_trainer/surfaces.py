@@ -4,12 +4,10 @@ import numpy as np
 import torch
 from monai.metrics.utils import get_mask_edges, get_surface_distance
 from numpy.typing import NDArray
-from torch import Tensor
 
 from fedmerit.core import DECIMALS
 from fedmerit.trainers.monai_trainer.overlaps import TOLERANCE, Surface
 
-PERCENTILE = 95
 Masks = NDArray[np.bool_] | NDArray[np.uint8]  # (slices, labels, height, width)
 
 
@@ -43,19 +41,11 @@ def _surface(
         return Surface(unit, None, 0.0 if found or there else None)
     if len(predicted) == 1:
         predicted, reference, steps = predicted[0], reference[0], steps[1:]
-    box = _bounding_box(predicted | reference)
+    # the smallest box that holds both: what lies outside of an array counts as background
+    box = tuple(slice(where.min(), where.max() + 1) for where in np.nonzero(predicted | reference))
     # both figures are of the same distances: MONAI's own two functions would each search for them
     one, other = (torch.from_numpy(edges) for edges in get_mask_edges(predicted[box], reference[box], crop=False))
     there_and_back = [get_surface_distance(a, b, spacing=steps) for a, b in ((one, other), (other, one))]
-    hd95 = torch.stack([torch.quantile(distances, PERCENTILE / 100) for distances in there_and_back]).max()
+    hd95 = torch.stack([torch.quantile(distances, 0.95) for distances in there_and_back]).max()
     nsd = (torch.cat(there_and_back) <= TOLERANCE).float().mean()
-    return Surface(unit, _number(hd95), _number(nsd))
-
-
-def _bounding_box(mask: NDArray[np.bool_]) -> tuple[slice, ...]:
-    """The smallest box that holds a mask that is not empty: what lies outside of an array counts as background."""
-    return tuple(slice(where.min(), where.max() + 1) for where in np.nonzero(mask))
-
-
-def _number(value: Tensor) -> float:
-    return round(float(value), DECIMALS)
+    return Surface(unit, round(float(hd95), DECIMALS), round(float(nsd), DECIMALS))

@@ -14,7 +14,6 @@ from fedmerit.flare.deploy.kits import (
     read_manifest,
     require_kind,
 )
-from fedmerit.flare.egress import EgressFilter
 from fedmerit.flare.recipe import survey_classes
 from fedmerit.plugin_references import Reference
 
@@ -94,19 +93,6 @@ def test_foreign_code_and_shells_are_refused_to_every_role(server, byoc):
         "any"
     }
     assert read(path)["permissions"] == roles
-
-
-def test_the_gate_stands_at_sites_whatever_a_job_says():
-    ((gate,), (none,)) = (
-        [one["task_result_filters"] for one in privacy_policy(kind)["scopes"]] for kind in ("client", "server")
-    )
-    assert none == []
-    (filter,) = gate
-    module, _, name = filter["path"].rpartition(".")
-    assert (module, name) == (EgressFilter.__module__, "EgressFilter")
-    assert EgressFilter(**filter["args"]).decimals == 6
-    policy = privacy_policy("client")
-    assert policy["default_scope"] == policy["scopes"][0]["name"]
 
 
 @pytest.mark.parametrize("name", ["site1", "localhost"])

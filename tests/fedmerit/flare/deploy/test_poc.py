@@ -14,9 +14,9 @@ from fedmerit.files import write_json
 from fedmerit.flare.deploy import poc
 from fedmerit.flare.deploy.processes import running_processes
 from fedmerit.options import RunOptions
-from fedmerit.records.certificates import Trust
 from fedmerit.records.ledger import Ledger, verify
 from fedmerit.records.results import read_run
+from fedmerit.records.signatures import Trust
 from fedmerit.verification.run import verify_run
 
 pytestmark = pytest.mark.timeout(1800)  # processes start in seconds, or in minutes where much else is at work

@@ -1,18 +1,15 @@
 """What the preflight finds in a startup kit and on its machine. No process is started."""
 
-import datetime
 import json
 import shutil
 import socket
 from collections import namedtuple
 
 import pytest
-from cryptography.hazmat.primitives.serialization import load_pem_private_key
-from nvflare.lighter.utils import Identity, generate_cert, generate_keys, serialize_cert, serialize_pri_key
+from certificates import certify
 
 from fedmerit.errors import BadInput
-from fedmerit.flare.deploy import machine_checks
-from fedmerit.flare.deploy.check_result import CheckResult, State, fail, ok, warn
+from fedmerit.flare.deploy import preflight as machine
 from fedmerit.flare.deploy.kits import approve, prepare_server, prepare_site
 from fedmerit.flare.deploy.preflight import preflight
 from fedmerit.flare.deploy.project import make_project
@@ -27,12 +24,6 @@ def test_everything_is_looked_at_and_fine(ready):
     assert [line.what for line in lines] == ["versions", "certificate", "policy", "gate", *after]
     assert [line.what for line in lines if line.state == "fail"] == []
     assert {"versions", "certificate", "policy", "device"} <= {line.what for line in lines if line.state == "ok"}
-
-
-def test_every_state_has_a_function_of_its_name():
-    assert [say("told") for say in (ok, warn, fail)] == [(state, "told") for state in State]
-    assert [say.__name__ for say in (ok, warn, fail)] == ["ok", "warn", "fail"] == list(State)
-    assert CheckResult("disk", *warn("little")) == CheckResult("disk", State.warn, "little")
 
 
 CLASSES = build_site_policy()["class_allow_list"]
@@ -54,17 +45,6 @@ def test_other_versions(ready, package, state, found):
     assert f"pip install {package}==0.0.1" in told
 
 
-def certify(federation, kit, first, last, name="site1"):
-    """A new certificate of the federation's authority, valid between two days from now."""
-    authority = load_pem_private_key(read(federation / "fedmerit/state/cert.json")["root_pri_key"].encode(), None)
-    private, public = generate_keys()
-    now = datetime.datetime.now(datetime.UTC)
-    valid = {"not_valid_before": now + datetime.timedelta(first), "not_valid_after": now + datetime.timedelta(last)}
-    made = generate_cert(Identity(name, "lead"), Identity("fedmerit"), authority, public, **valid)
-    (kit / "startup/client.crt").write_bytes(serialize_cert(made))
-    (kit / "startup/client.key").write_bytes(serialize_pri_key(private))
-
-
 @pytest.mark.parametrize(
     ("first", "last", "state", "word"),
     [
@@ -75,7 +55,7 @@ def certify(federation, kit, first, last, name="site1"):
     ],
 )
 def test_expiry(ready, federation, first, last, state, word, found):
-    certify(federation, ready, first, last)
+    certify(federation / "fedmerit/state/cert.json", ready / "startup/client", "site1", first, last)
     states = dict(found(ready, "certificate"))
     assert word in states[state]
     assert states.keys() == {state}
@@ -181,7 +161,7 @@ def test_who_may_bring_code_is_told(ready, found):
 def test_server_out_of_reach(ready, monkeypatch, found):
     assert [state for state, _ in found(ready, "server")] == ["fail"]
     assert [state for state, _ in found(ready, "server", offline=True)] == ["warn"]
-    monkeypatch.setattr(machine_checks, "server_address", lambda kit: ("no-such-host.invalid", 8002))
+    monkeypatch.setattr(machine, "server_address", lambda kit: ("no-such-host.invalid", 8002))
     ((_, told),) = found(ready, "server")
     assert "/etc/hosts" in told
 
@@ -220,5 +200,5 @@ def test_caps_on_evaluations(ready, sites, found):
 def test_room(ready, monkeypatch, gib, state, found):
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(0, 0, int(gib * 2**30)))
-    monkeypatch.setattr(machine_checks, "free_memory", lambda: int(gib * 2**30))
+    monkeypatch.setattr(machine, "free_memory", lambda: int(gib * 2**30))
     assert [one for one, _ in found(ready, "disk")] == [one for one, _ in found(ready, "memory")] == [state]

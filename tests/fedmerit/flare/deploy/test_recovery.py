@@ -14,8 +14,7 @@ from fedmerit.federation.site_log import SITE_LOG
 from fedmerit.flare.deploy import session
 from fedmerit.flare.deploy.poc import HOST
 from fedmerit.flare.deploy.provision import renew
-from fedmerit.records.certificates import Trust
-from fedmerit.records.signatures import CERTIFICATE
+from fedmerit.records.signatures import CERTIFICATE, Trust
 from fedmerit.verification.run import verify_run
 
 ROUNDS = 4

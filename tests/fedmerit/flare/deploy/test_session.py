@@ -6,15 +6,12 @@ import shutil
 import socket
 import ssl
 import subprocess
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from cryptography.hazmat.primitives.serialization import load_pem_private_key
-from cryptography.x509 import load_pem_x509_certificate
+from certificates import certify
 from federation_factory import TIMEOUT_SECONDS, federation
-from nvflare.lighter.utils import Identity, generate_cert, generate_keys, serialize_cert, serialize_pri_key
 
 from fedmerit.errors import BadInput
 from fedmerit.federation.site_log import SITE_LOG
@@ -351,31 +348,12 @@ def test_unknown_job(hospitals, fedmerit, tmp_path, command):
 # who may join
 
 
-def spoil(kit, state, first, last):
-    """Give a kit a certificate of its own name and of the federation's authority, valid between two days from now."""
-    authority = load_pem_private_key(state["root_pri_key"].encode(), password=None)
-    issuer = (
-        load_pem_x509_certificate(state["root_cert"].encode()).subject.rfc4514_string().split("CN=")[1].split(",")[0]
-    )
-    private, public = generate_keys()
-    now = datetime.now(UTC)
-    made = generate_cert(
-        Identity(kit.name, kit.org),
-        Identity(issuer),
-        authority,
-        public,
-        not_valid_before=now + timedelta(days=first),
-        not_valid_after=now + timedelta(days=last),
-    )
-    (kit.path / "startup/client.crt").write_bytes(serialize_cert(made))
-    (kit.path / "startup/client.key").write_bytes(serialize_pri_key(private))
-
-
 @pytest.fixture(scope="module")
 def newcomers(hospitals, tmp_path_factory):
     """Sites added while the server runs: one as it should be, one with an expired certificate, one of elsewhere."""
     added = {kit.name: kit for kit in add_sites(hospitals.root, {"late": "fedmerit", "expired": "fedmerit"})}
-    spoil(added["expired"], json.loads((hospitals.root / "fedmerit/state/cert.json").read_text()), -20, -10)
+    startup = added["expired"].path / "startup/client"
+    certify(hospitals.root / "fedmerit/state/cert.json", startup, "expired", -20, -10)
     host, port = server_address(hospitals.kits["server"])
     project = make_project({"foreign": "org"}, host, "org", {"a@b.org": "lead"}, ports=(port, port))
     elsewhere = init(hospitals.root / "elsewhere", project)

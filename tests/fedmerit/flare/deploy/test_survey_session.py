@@ -11,9 +11,9 @@ from nvflare.fuel.flare_api.flare_api import JobNotDone
 
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.federation.site_survey import local_survey
-from fedmerit.flare.deploy import session, survey_session
+from fedmerit.flare.deploy import session
 from fedmerit.flare.deploy.kits import prepare_site
-from fedmerit.flare.deploy.survey_session import await_survey
+from fedmerit.flare.deploy.session import await_survey
 from fedmerit.flare.survey_job import ANSWERS, NO_ANSWER, export_survey
 from fedmerit.trainers.monai_trainer.data import open_sites
 from fedmerit.wire.survey import Question, Survey, Surveyed
@@ -54,7 +54,7 @@ def test_answers_come_with_those_who_refused_as_the_job_was_deployed(opened):
 
 
 def test_what_the_server_does_not_store_is_asked_for_again_later(opened, monkeypatch):
-    monkeypatch.setattr(survey_session, "STORING", 0.1)
+    monkeypatch.setattr(session, "STORING", 0.1)
     opened.unready = 10**6
     with pytest.raises(BadInput, match="job job1: is not stored yet; try again in a few seconds"):
         await_survey(opened, "job1", 60)

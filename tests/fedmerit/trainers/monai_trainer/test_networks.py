@@ -1,4 +1,4 @@
-"""Networks: built, saved, checked before a run, and how many numbers they hold."""
+"""Networks: built, saved, checked before a run, how many numbers they hold, and their BatchNorm statistics."""
 
 import copy
 from concurrent.futures import ThreadPoolExecutor
@@ -7,11 +7,13 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import TensorDataset
 
 from fedmerit import flat
 from fedmerit.configuration.run import TASKS, Network, make_configuration
 from fedmerit.errors import BadInput
 from fedmerit.trainers.monai_trainer import network_checks, neurons
+from fedmerit.trainers.monai_trainer.batch_norm import estimate_statistics, has_statistics
 from fedmerit.trainers.monai_trainer.network_checks import (
     MAPS,
     check_image_size,
@@ -23,7 +25,6 @@ from fedmerit.trainers.monai_trainer.networks import (
     ARCHITECTURES,
     initial_network,
     output_modules,
-    split_levels,
     working_network,
 )
 from fedmerit.trainers.monai_trainer.saved_networks import load_network, load_weights, read_description, save_network
@@ -62,29 +63,6 @@ def test_hidden_neurons_are_all_but_the_outputs(architecture):
     assert set(owners.tolist()) >= set(range(neurons.count(built)))
 
 
-def test_a_norm_belongs_to_the_convolution_it_follows():
-    """In a DynUNet's block both convolutions are made before both norms."""
-    layers = neurons.layers(initial_network(description("dynunet"), 0))
-    pairs = {layer.convolution: layer.norm for layer in layers}
-    assert pairs["input_block.conv1.conv"] == "input_block.norm1"
-    assert pairs["input_block.conv2.conv"] == "input_block.norm2"
-
-
-def test_a_neuron_left_out_changes_nothing_elsewhere():
-    """Zero all that belongs to one neuron of a DynUNet: the channel behind its norm is zero, whatever the image."""
-    built = initial_network(description("dynunet"), 0).eval()
-    held = torch.ones(neurons.count(built), dtype=torch.bool)
-    held[1] = False
-    with torch.no_grad():
-        for parameter, mask in neurons.owned_parameters(built, held).items():
-            parameter.mul_(mask)
-    seen = []
-    built.input_block.norm1.register_forward_hook(lambda *arguments: seen.append(arguments[-1]))
-    built(torch.randn(1, 1, 32, 32))
-    assert not seen[0][0, 1].any()
-    assert seen[0][0, 0].any()
-
-
 @pytest.mark.parametrize("architecture", ["dynunet", "basicunet"])
 def test_affine_instance_norms_are_computed_as_group_norms_of_one_channel(architecture):
     """The same names, shapes and function as MONAI's own; gradients too."""
@@ -107,15 +85,6 @@ def test_affine_instance_norms_are_computed_as_group_norms_of_one_channel(archit
         network(images).square().mean().backward()
         gradients.append(torch.cat([part.grad.flatten() for part in network.parameters() if part.grad is not None]))
     assert torch.allclose(*gradients, rtol=1e-3, atol=1e-5 * float(gradients[1].abs().max()))
-
-
-def test_levels_are_taken_apart():
-    logits = torch.randn(2, 3, 8, 8)
-    assert [level is logits for level in split_levels(logits, 4)] == [True]
-    assert split_levels((logits, logits[..., ::2, ::2]), 4)[1].shape == (2, 3, 4, 4)
-    stacked = split_levels(torch.stack([logits, -logits], dim=1), 4)
-    assert torch.equal(stacked[0], logits)
-    assert torch.equal(stacked[1], -logits)
 
 
 def test_a_thread_has_one_network_to_work_with():
@@ -249,3 +218,36 @@ def test_what_is_missing_or_spoiled_is_named(tmp_path):
     (folder / "model.json").write_text('{"in_channels": 1}\n')
     with pytest.raises(BadInput, match=r"model.json: not what a run writes"):
         read_description(folder)
+
+
+def images(count=40):
+    return 3 + 2 * torch.randn(count, 1, 16, 16, generator=torch.Generator().manual_seed(0))
+
+
+def test_statistics_are_those_of_the_images_whatever_was_remembered():
+    network = nn.Sequential(nn.BatchNorm2d(1))
+    network[0].running_mean.fill_(100)
+    rows = images(48)  # three batches of one size: the mean of their means is that of all
+    estimate_statistics(network, TensorDataset(rows, rows))
+    torch.testing.assert_close(network[0].running_mean, rows.mean().view(1))
+    torch.testing.assert_close(network[0].running_var, rows.var().view(1), rtol=1e-2, atol=0)
+    assert network[0].momentum == 0.1  # as it was
+    assert not network.training
+
+
+def test_weights_stay_and_the_order_of_runs_does_not_matter():
+    network = initial_network(Network(1, ("disc",), "unet", 2, 3), 0)
+    weights = {name: value.clone() for name, value in network.named_parameters()}
+    data = TensorDataset(images(), images())
+    estimate_statistics(network, data)
+    first = {name: value.clone() for name, value in network.named_buffers()}
+    estimate_statistics(network, data)
+    assert all(torch.equal(value, first[name]) for name, value in network.named_buffers())
+    assert all(torch.equal(value, weights[name]) for name, value in network.named_parameters())
+
+
+def test_without_batch_norm_there_is_nothing_to_estimate():
+    network = initial_network(Network(1, ("disc",), "dynunet", 2, 3), 0)
+    assert not has_statistics(network)
+    estimate_statistics(network, TensorDataset(images(2), images(2)))
+    assert has_statistics(initial_network(Network(1, ("disc",), "unet", 2, 3), 0))

@@ -1,0 +1,257 @@
+"""Faults: wrong masks to train on, updates that are changed or another site's, and false claims."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.random import Generator
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedmerit.attacks.attack import Attack, AttackerView
+from fedmerit.federation.local_round import Learned
+from fedmerit.parameters import parameter
+from fedmerit.trainers.monai_trainer.data import Case, SiteFolder, Slices
+from fedmerit.trainers.monai_trainer.overlaps import Overlap
+from fedmerit.wire.messages import Enrolment, Evaluated, Evaluation, Reply
+from fedmerit_lab.attacks.free_riders import Zero, scaled_noise
+
+CLAIMS: Mapping[str, float] = {  # the claim with the highest reward, by value that a method asks for
+    "minus_error": 1.0,
+    "error": 0.0,
+    "cosine": -1.0,
+    "loss": 1.0,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inflated(Attack):
+    """Trains honestly and lies: "num_samples" times ``by``, or a value that methods ask for at its best."""
+
+    what: str = parameter("all", "what it lies of", choices=("all", "num_samples", *CLAIMS))
+    by: float = parameter(10.0, "factor of num_samples", low=1)
+
+    def _counted(self, images: int) -> int:
+        return max(1, round(self.by * images)) if self.what in ("all", "num_samples") else images
+
+    def commit(self, enrolment: Enrolment) -> Enrolment:
+        """The same lie: a count that differs later is refused."""
+        invented = self._counted(enrolment.slices["training"])
+        return replace(enrolment, slices={**enrolment.slices, "training": max(invented, enrolment.cases["training"])})
+
+    def claim(self, reply: Reply) -> Reply:
+        """The lie, about those values that the reply has."""
+        reply = replace(reply, num_samples=self._counted(reply.num_samples))
+        said = {name: CLAIMS[name] for name in reply.values if name in CLAIMS and self.what in ("all", name)}
+        return replace(reply, values={**reply.values, **said})
+
+
+@dataclass(frozen=True, kw_only=True)
+class ZeroInflated(Zero, Inflated):
+    """Sends zeros, and says what `Inflated` does: a free rider rewarded for its claims."""
+
+    what: str = parameter("minus_error", "what it lies of", choices=("all", "num_samples", *CLAIMS))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rigged(Attack):
+    """Trains honestly, and lies of models that it evaluates: its friends' are perfect, all others worthless.
+
+    Of models without a site, the better they are the less that site is worth: it is the other way round.
+    """
+
+    friends: str = parameter("", "sites whose models are perfect, joined by +; its own name among them")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.friends:
+            raise ValueError("friends: missing; name sites whose models are perfect, as in rigged:friends=A+B")
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """The friends."""
+        return tuple(self.friends.split("+"))
+
+    def rate(self, evaluated: Evaluated, task: Evaluation, sites: Sequence[str]) -> Evaluated:
+        """The lie, if the models are the sites' or made of some of theirs; nothing if some site is absent."""
+        if task.shares.shape[1] < len(sites) or len(evaluated.overlaps) != len(task.shares):
+            return evaluated
+        good = favoured_models(task.shares[:, : len(sites)] > 0, [sites.index(friend) for friend in self.others])
+        said = tuple(
+            tuple((_perfect if one else _worthless)(overlap) for overlap in of_model)
+            for one, of_model in zip(good.tolist(), evaluated.overlaps, strict=True)
+        )
+        return replace(evaluated, overlaps=said)
+
+
+def favoured_models(members: Tensor, friends: Sequence[int]) -> Tensor:
+    """(k,) bool: the models of which a friend of ``friends`` would say the best; ``members`` (k, n) bool."""
+    theirs = members[:, list(friends)]
+    without_one = bool((members.sum(dim=1) == members.shape[1] - 1).all())
+    return theirs.all(dim=1) if without_one else theirs.any(dim=1)
+
+
+def _perfect(overlap: Overlap) -> Overlap:
+    there = overlap.true_positives + overlap.false_negatives
+    return replace(overlap, true_positives=there, false_positives=0, false_negatives=0)
+
+
+def _worthless(overlap: Overlap) -> Overlap:
+    there, said = overlap.true_positives + overlap.false_negatives, overlap.true_positives + overlap.false_positives
+    return replace(overlap, true_positives=0, false_positives=said, false_negatives=there)
+
+
+Masks = NDArray[np.uint8]  # of one image: (labels, height, width) of 0 and 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class FaultyMasks(Attack):
+    """Trains on masks of which a share is wrong, the same ones in every round. Validation and test are left as is."""
+
+    share: float = parameter(1.0, "of its training images that have wrong masks", above=0, high=1)
+
+    def training_cases(self, folder: SiteFolder, random: Generator) -> tuple[Case, ...]:
+        """Its cases with the masks of round(share * n) images spoiled, of one at least."""
+        cases = folder.cases("training")
+        index = Slices(cases).index
+        chosen = random.permutation(len(index))[: max(1, round(self.share * len(index)))]
+        masks = {case.name: np.array(case.label) for case in cases}
+        for number in sorted(chosen):
+            case, place = index[number]
+            masks[case.name][place] = self.spoil(case.label[place], random)
+        return tuple(_Remasked(**asdict(case), masks=masks[case.name]) for case in cases)
+
+    def spoil(self, masks: Masks, random: Generator) -> Masks:
+        """The masks of one image, wrong."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shifted(FaultyMasks):
+    """Masks moved down and right; what leaves the image is lost."""
+
+    by: float = parameter(0.25, "how far, as a share of height and of width", above=0, below=1)
+
+    def spoil(self, masks: Masks, random: Generator) -> Masks:
+        """Shifted, with background where nothing is known."""
+        down, right = (max(1, round(self.by * side)) for side in masks.shape[1:])
+        shifted = np.zeros_like(masks)
+        shifted[:, down:, right:] = masks[:, :-down, :-right]
+        return shifted
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inverted(FaultyMasks):
+    """Foreground and background exchanged, of every label."""
+
+    def spoil(self, masks: Masks, random: Generator) -> Masks:
+        """The complement."""
+        return 1 - masks
+
+
+@dataclass(frozen=True, kw_only=True)
+class Swapped(FaultyMasks):
+    """Each label's mask given to the next label (label flipping); with only one label, `Inverted`."""
+
+    def spoil(self, masks: Masks, random: Generator) -> Masks:
+        """The planes moved on by one."""
+        return np.roll(masks, 1, axis=0) if len(masks) > 1 else 1 - masks
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelNoise(FaultyMasks):
+    """Every pixel of a mask flipped with probability ``level``: symmetric label noise (Natarajan et al. 2013)."""
+
+    level: float = parameter(0.2, "probability that a pixel is flipped", above=0, high=1)
+
+    def spoil(self, masks: Masks, random: Generator) -> Masks:
+        """Flipped pixel by pixel, each label on its own."""
+        return masks ^ (random.random(masks.shape) < self.level).astype(np.uint8)
+
+
+@dataclass(frozen=True)
+class _Remasked(Case):
+    """A case with other masks than its file's."""
+
+    masks: NDArray[np.uint8] = field(kw_only=True)  # (slices, labels, height, width)
+
+    @cached_property
+    def label(self) -> NDArray[np.uint8]:
+        return self.masks
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scaled(Attack):
+    """Sends its honest update times ``by`` (model boosting, Bagdasaryan et al. 2020)."""
+
+    by: float = parameter(10.0, "factor, not 0")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.by or not math.isfinite(self.by):
+            raise ValueError(f"by={self.by!r}: expected a finite number other than 0")
+
+    def update(self, view: AttackerView) -> Learned:
+        """The scaled update, and the statistics of the honest one."""
+        honest = view.train()
+        update = self.by * honest.update
+        return replace(honest, update=update, trained=view.received + update)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SignFlip(Scaled):
+    """Sends its honest update with the sign reversed (the sign-flipping adversary of Xu and Lyu 2021)."""
+
+    by: float = parameter(-1.0, "factor, not 0")
+
+
+@dataclass(frozen=True, kw_only=True)
+class HalfFlip(Attack):
+    """Sends its honest update with the sign of every other entry reversed, always of the same ones."""
+
+    def update(self, view: AttackerView) -> Learned:
+        """The update so changed, and the statistics of the honest one."""
+        honest = view.train()
+        update = honest.update.clone()
+        update[1::2] *= -1
+        return replace(honest, update=update, trained=view.received + update)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Twin(Attack):
+    """Trains with the random numbers of site ``of``: on a copy of its images, the very same updates (a sybil)."""
+
+    of: str = parameter("", "the site whose images it has a copy of")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.of:
+            raise ValueError("of: missing; name the site whose images it has a copy of, as in twin:of=SITE")
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """The one copied."""
+        return (self.of,)
+
+    def training_seed_site(self, site: str) -> str:
+        """By the other's."""
+        return self.of
+
+
+@dataclass(frozen=True, kw_only=True)
+class NearTwin(Twin):
+    """A twin whose updates have noise added, and whose images differ by as little, so that no digest is another's."""
+
+    noise: float = parameter(0.55, "norm of the noise, in norms of the update", low=0)
+
+    def update(self, view: AttackerView) -> Learned:
+        """The other's update, and noise."""
+        twin = view.train()
+        update = twin.update + scaled_noise(twin.update, self.noise * float(twin.update.double().norm()), view.random)
+        return replace(twin, update=update, trained=view.received + update)
+
+    def commit(self, enrolment: Enrolment) -> Enrolment:
+        """Digests that no other site has: those it has, back to front."""
+        return replace(enrolment, fingerprint=tuple(sorted(one[::-1] for one in enrolment.fingerprint)))
