@@ -2,27 +2,64 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import is_dataclass
-from importlib import import_module
-from importlib.util import find_spec
 
 from fedmerit.attacks.attack import Attack
+from fedmerit.attacks.faults import (
+    HalfFlip,
+    Inflated,
+    Inverted,
+    LabelNoise,
+    NearTwin,
+    Rigged,
+    Scaled,
+    Shifted,
+    SignFlip,
+    Swapped,
+    Twin,
+    ZeroInflated,
+)
+from fedmerit.attacks.free_riders import (
+    Adaptive,
+    Delta,
+    DeltaNoise,
+    IntermittentRider,
+    Noise,
+    Partial,
+    Repeat,
+    Replay,
+    Zero,
+)
 from fedmerit.configuration import spec_syntax
 from fedmerit.errors import BadInput
 from fedmerit.plugins import Catalogue
 
-
-def _laboratory() -> Mapping[str, type[Attack]]:
-    """The laboratory's attacks by name: they are studies of ours, and a machine with only this package has none."""
-    if find_spec("fedmerit_lab") is None:
-        return {}
-    kinds: Mapping[str, type[Attack]] = import_module("fedmerit_lab.attacks.kinds").KINDS
-    return kinds
-
-
+_BUILT_IN: Mapping[str, type[Attack]] = {
+    "repeat": Repeat,
+    "zero": Zero,
+    "rests": IntermittentRider,
+    "noise": Noise,
+    "delta": Delta,
+    "delta-noise": DeltaNoise,
+    "replay": Replay,
+    "sign-flip": SignFlip,
+    "scaled": Scaled,
+    "shifted": Shifted,
+    "inverted": Inverted,
+    "swapped": Swapped,
+    "label-noise": LabelNoise,
+    "inflated": Inflated,
+    "twin": Twin,
+    "partial": Partial,
+    "adaptive": Adaptive,
+    "half-flip": HalfFlip,
+    "zero-inflated": ZeroInflated,
+    "rigged": Rigged,
+    "near-twin": NearTwin,
+}
 STUDY_ATTACKS = ("duplicate", "split")  # they write new site folders: `fedmerit_lab.attacks.sybils.SYBILS`
 KINDS: Catalogue[type[Attack]] = Catalogue(
     "attacks",
-    _laboratory(),
+    _BUILT_IN,
     lambda part: isinstance(part, type) and issubclass(part, Attack) and is_dataclass(part),
     "a frozen dataclass derived from fedmerit.attacks.attack.Attack",
 )
