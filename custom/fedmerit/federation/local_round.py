@@ -272,10 +272,7 @@ class LocalRound:
         task, settings, rate = self.task, self.config.training, self._rate
 
         def once(
-            start: Tensor,
-            buffers: Buffers | None = None,
-            penalty: Penalty | None = None,
-            shift: Tensor | None = None,
+            start: Tensor, buffers: Buffers | None = None, penalty: Penalty | None = None, shift: Tensor | None = None
         ) -> Trained:
             flat.load(self.network, start, task.buffers if buffers is None else buffers)
             loss = train(self.network, self.samples, settings, rate, self._seed, penalty=penalty, shift=shift)

@@ -109,12 +109,7 @@ class RunGuard:
         return Guard(self.config.guard, commitments, self.merges, self.measures, seed)
 
     def admit(
-        self,
-        updates: Tensor,
-        reports: Reports,
-        replies: Replies,
-        received: Sequence[Buffers],
-        last_step: Tensor | None,
+        self, updates: Tensor, reports: Reports, replies: Replies, received: Sequence[Buffers], last_step: Tensor | None
     ) -> Admission:
         """What the method gets of a round.
 

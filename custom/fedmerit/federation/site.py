@@ -17,12 +17,7 @@ from fedmerit.errors import BadInput, MemoryLost, Refused, printable
 from fedmerit.federation.enrolment import make_enrolment
 from fedmerit.federation.final_model_selection import FinalModelSelector, Model
 from fedmerit.federation.local_round import Learned, LocalRound, Memory, MemoryFolder
-from fedmerit.federation.model_evaluation import (
-    Evaluations,
-    estimates_statistics,
-    evaluate_models,
-    measure_importance,
-)
+from fedmerit.federation.model_evaluation import Evaluations, estimates_statistics, evaluate_models, measure_importance
 from fedmerit.federation.requirements import require_compatible_images
 from fedmerit.federation.site_log import SiteLog
 from fedmerit.federation.site_models import AskPeer, EncryptedModelsFromServer, ModelsFromServer, ModelsOfSites

@@ -33,8 +33,7 @@ class FedBN(Method):
     own_statistics: ClassVar[bool] = True
     has_site_models: ClassVar[bool] = True
     about: ClassVar[About] = About(
-        download="global model, with its own norms and their statistics",
-        paper="Li et al. 2021, FedBN",
+        download="global model, with its own norms and their statistics", paper="Li et al. 2021, FedBN"
     )
 
     def start(self, model: Tensor, num_sites: int, layout: Layout) -> FedBNState:

@@ -26,9 +26,7 @@ class Krum(Method):
     """
 
     f: int | None = parameter(
-        None,
-        "sites that may be malicious; n ≥ 2f + 3; None, or if too few are present: as many as that allows",
-        low=0,
+        None, "sites that may be malicious; n ≥ 2f + 3; None, or if too few are present: as many as that allows", low=0
     )
     m: int = parameter(1, "updates taken, those of the lowest scores; above 1: Multi-Krum", low=1)
 

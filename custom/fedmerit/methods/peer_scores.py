@@ -52,12 +52,7 @@ def misalignment(own: Tensor, peer: Tensor) -> float:
 
 
 def misalignments(
-    view: PeerView,
-    peers: Collection[str],
-    batches: int,
-    temperature: float,
-    kl: str,
-    loss: Loss = cross_entropy,
+    view: PeerView, peers: Collection[str], batches: int, temperature: float, kl: str, loss: Loss = cross_entropy
 ) -> dict[str, float]:
     """s_(n,k) of each peer, at the current θ_n; peers that are not available are left out.
 

@@ -19,9 +19,7 @@ class Pooled(FedAvg, PoolsImages):
 
     needs: ClassVar[Needs] = Needs(sites=1, unfiltered="nothing leaves a site: one machine holds all images")
     about: ClassVar[About] = About(
-        contribution="none",
-        site_work="one training on the images of all sites; only engine local",
-        paper="baseline",
+        contribution="none", site_work="one training on the images of all sites; only engine local", paper="baseline"
     )
 
     def round(self, state: GlobalModel, updates: Tensor, reports: Reports) -> tuple[GlobalModel, Outcome]:

@@ -43,9 +43,7 @@ class ShapFed(Method):
 
     mu: float = parameter(0.9, "weight of the past in a site's contribution; its first counts whole", low=0, high=1)
     contribution: str = parameter(
-        "cosine",
-        "of a class, as released; or exact: Shapley values, 1 in sum over sites",
-        choices=("cosine", "exact"),
+        "cosine", "of a class, as released; or exact: Shapley values, 1 in sum over sites", choices=("cosine", "exact")
     )
     reward: str = parameter(
         "personal", "one model per site; or global: one for all (ShapFed-WA)", choices=("personal", "global")

@@ -19,8 +19,7 @@ class SiloBN(FedAvg):
     needs: ClassVar[Needs] = Needs()
     own_statistics: ClassVar[bool] = True
     about: ClassVar[About] = About(
-        download="global model, with its own BatchNorm statistics",
-        paper="Andreux et al. 2020",
+        download="global model, with its own BatchNorm statistics", paper="Andreux et al. 2020"
     )
 
     def round(self, state: GlobalModel, updates: Tensor, reports: Reports) -> tuple[GlobalModel, Outcome]:

@@ -27,9 +27,7 @@ class Trimmed(Method):
     beta: float = parameter(0.25, "β, fraction of the sites that is cut at either end", low=0, below=0.5)
 
     about: ClassVar[About] = About(
-        contribution="none",
-        weights="equal, except the extremes of each parameter",
-        paper="Yin et al. 2018",
+        contribution="none", weights="equal, except the extremes of each parameter", paper="Yin et al. 2018"
     )
 
     def round(self, state: GlobalModel, updates: Tensor, reports: Reports) -> tuple[GlobalModel, Outcome]:

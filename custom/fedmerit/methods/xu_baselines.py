@@ -31,8 +31,7 @@ class DataWeighted(Method):
 
     has_site_models: ClassVar[bool] = True
     about: ClassVar[About] = About(
-        download="own model, plus the largest entries its images earn",
-        paper="baseline of Xu et al. 2021",
+        download="own model, plus the largest entries its images earn", paper="baseline of Xu et al. 2021"
     )
 
     def round(self, state: SiteModels, updates: Tensor, reports: Reports) -> tuple[SiteModels, Outcome]:
@@ -102,9 +101,7 @@ class RoundRobin(Method):
 
     has_site_models: ClassVar[bool] = True
     about: ClassVar[About] = About(
-        contribution="none",
-        download="server model, in turns",
-        paper="baseline of Xu et al. 2021",
+        contribution="none", download="server model, in turns", paper="baseline of Xu et al. 2021"
     )
 
     def start(self, model: Tensor, num_sites: int, layout: Layout) -> RoundRobinState:

@@ -22,16 +22,7 @@ from fedmerit.guard.admission import Admission
 from fedmerit.records.results import read_results
 from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT
 from fedmerit.trainers.monai_trainer.overlaps import Overlap
-from fedmerit.wire.messages import (
-    EVALUATE,
-    TRAIN,
-    Evaluated,
-    Failure,
-    Importance,
-    Reply,
-    Task,
-    payload_bytes,
-)
+from fedmerit.wire.messages import EVALUATE, TRAIN, Evaluated, Failure, Importance, Reply, Task, payload_bytes
 
 
 def quantities(run, name: str) -> dict[tuple[int, str], float]:

@@ -13,13 +13,7 @@ from fedmerit.federation.checkpoint import CHECKPOINT
 from fedmerit.federation.requirements import require_sites
 from fedmerit.methods.registry import METHODS
 from fedmerit.records.results import read_results
-from fedmerit.wire.messages import (
-    EVALUATE,
-    TRAIN,
-    Failure,
-    SparseUpdate,
-    payload_bytes,
-)
+from fedmerit.wire.messages import EVALUATE, TRAIN, Failure, SparseUpdate, payload_bytes
 
 
 @pytest.fixture

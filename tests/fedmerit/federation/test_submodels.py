@@ -18,10 +18,7 @@ from fedmerit.errors import RunFailed
 from fedmerit.federation.checkpoint import is_finished
 from fedmerit.federation.network_layout import read_layout
 from fedmerit.federation.site import Site
-from fedmerit.flare.translation import (
-    model_to_task,
-    task_to_model,
-)
+from fedmerit.flare.translation import model_to_task, task_to_model
 from fedmerit.records.results import read_results, read_run
 from fedmerit.trainers.monai_trainer import neurons
 from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT, Slices, open_sites

@@ -96,9 +96,4 @@ def test_ditto_goes_on_from_its_own_model_and_statistics():
     for model in (0.0, 10.0):
         made = Ditto().train(TrainingView(torch.tensor([model]), received, {}, {}, own, train)).own
         own = made.parameters, made.buffers
-    assert given == [
-        ([0.0], None),
-        ([0.0], received),
-        ([10.0], None),
-        ([1.0], {"mean": torch.tensor(2)}),
-    ]
+    assert given == [([0.0], None), ([0.0], received), ([10.0], None), ([1.0], {"mean": torch.tensor(2)})]
