@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from fedmerit.core import Reports
-from fedmerit.distillation import divergence
 from fedmerit.errors import LONGEST_WORDS, Refused, printable
 from fedmerit.federation.exchange import Exchange
+from fedmerit.methods.vpdl import divergence
 from fedmerit.seeds import random_seed
 from fedmerit.wire.messages import Failure
 

@@ -8,7 +8,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits as cross_entrop
 
 from fedmerit.capabilities import PeerView
 from fedmerit.core import DECIMALS
-from fedmerit.distillation import divergence
+from fedmerit.methods.vpdl import divergence
 
 ROUNDING = 1e-6  # of a distillation gradient, relative to that of the site's own loss
 LEAST = 1e-6  # of the Dice that a peer's is compared to

@@ -10,11 +10,8 @@ from rounds import as_numbers, few, make_rounds, outcomes, play, random_rounds
 
 from fedmerit.capabilities import PoolsImages
 from fedmerit.core import Layout, Reports
-from fedmerit.methods.fedavg import FedAvg
-from fedmerit.methods.pooled import Pooled
+from fedmerit.methods.fedavg import FedAvg, Pooled, SiloBN, Standalone
 from fedmerit.methods.registry import METHODS
-from fedmerit.methods.silobn import SiloBN
-from fedmerit.methods.standalone import Standalone
 from fedmerit.methods.xu_baselines import DataWeighted, Euclidean, RoundRobin, distances_to_sum
 from fedmerit.vectors import gram
 

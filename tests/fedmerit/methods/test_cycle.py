@@ -9,10 +9,9 @@ import torch
 from tiny_peers import BAD, GOOD, data, view
 
 from fedmerit.core import Reports
-from fedmerit.distillation import divergence
 from fedmerit.methods.cycle import CYCle
 from fedmerit.methods.peer_scores import agreement
-from fedmerit.methods.vpdl import VPDL
+from fedmerit.methods.vpdl import VPDL, divergence
 
 NAN = math.nan
 

@@ -10,8 +10,7 @@ from rounds import as_numbers, few, layout, make_rounds, outcomes, random_rounds
 from fedmerit.configuration.run import Network
 from fedmerit.core import Layout, Reports
 from fedmerit.federation.network_layout import read_layout
-from fedmerit.methods.fedavg import FedAvg
-from fedmerit.methods.fedbn import FedBN
+from fedmerit.methods.fedavg import FedAvg, FedBN
 from fedmerit.trainers.monai_trainer.networks import build_network
 
 

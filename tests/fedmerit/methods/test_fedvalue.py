@@ -7,7 +7,7 @@ import torch
 from rounds import make_rounds, play
 
 from fedmerit.core import Layout, Reports
-from fedmerit.methods.fedvalue import FedValue
+from fedmerit.methods.fedci import FedValue
 
 
 def utilities(rounds, number, model):

@@ -23,8 +23,7 @@ from rounds import (
 )
 
 from fedmerit.core import Layout, Reports
-from fedmerit.methods.fedadam import FedAdam
-from fedmerit.methods.fedavgm import FedAvgM
+from fedmerit.methods.fedavg import FedAdam, FedAvgM
 from fedmerit.methods.registry import METHODS, build_method
 
 NAN = math.nan

@@ -7,9 +7,9 @@ import torch
 from tiny_peers import BAD, GOOD, data, view
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from fedmerit.distillation import divergence
 from fedmerit.methods.cycle import CYCle
 from fedmerit.methods.peer_scores import OWN_LOSSES, agreement, agreements, misalignment, misalignments, own_loss
+from fedmerit.methods.vpdl import divergence
 from fedmerit.trainers.monai_trainer.local_training import build_loss
 
 

@@ -8,11 +8,8 @@ from oracles import tensor
 from quadratics import descended, made_up, mean, played, shares
 
 from fedmerit.capabilities import Trained, TrainingView
-from fedmerit.methods.ditto import Ditto
-from fedmerit.methods.fedadam import FedAdam
-from fedmerit.methods.fedavg import FedAvg
-from fedmerit.methods.fedavgm import FedAvgM
-from fedmerit.methods.fedprox import FedProx
+from fedmerit.methods.fedavg import FedAdam, FedAvg, FedAvgM
+from fedmerit.methods.proximal import Ditto, FedProx
 
 
 @pytest.mark.parametrize("seed", [1, 2])
