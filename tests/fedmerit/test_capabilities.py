@@ -9,8 +9,6 @@ from fedmerit.capabilities import (
     EvaluatesCandidates,
     ImportanceRequest,
     LearnsFromPeers,
-    LocalResult,
-    Trained,
     TrainsLocally,
     capabilities,
     towards,
@@ -59,10 +57,6 @@ def test_what_is_asked_for_is_mixtures_and_no_more_than_is_said(method, n):
 ALLOCATING = [name for name, kind in METHODS.items() if issubclass(kind, AllocatesNeurons)]
 
 
-def test_fedsac_alone_allocates():
-    assert ALLOCATING == ["fedsac"]
-
-
 @pytest.mark.parametrize(
     "call",
     [
@@ -104,15 +98,6 @@ def test_the_term_towards_a_point_and_its_gradient():
     loss.backward()
     torch.testing.assert_close(w.grad, torch.tensor([0.6, -0.3]))
     assert float(towards(w.detach(), 5.0)(w.detach())) == 0
-
-
-def test_by_default_nothing_is_sent_beside_updates_and_any_optimiser_will_do():
-    plain = TrainsLocally()
-    assert (plain.vectors, plain.keeps_own_model, plain.optimizers) == ((), False, ())
-    with pytest.raises(NotImplementedError):
-        plain.train(None)
-    result = LocalResult(Trained(torch.zeros(2), {}, 0.5, 3, 0.1))
-    assert (result.vectors, result.kept, result.own) == ({}, {}, None)
 
 
 def test_who_uses_which_part_of_it():

@@ -36,11 +36,6 @@ def test_there_is_no_median_of_fewer_than_two_others():
     assert found[2:].tolist() == [1.5, 1.5]
 
 
-def test_what_is_over_so_many_times_the_median_of_the_others_is_brought_to_that():
-    assert shrink_factors(AMOUNTS, FOUR, 3.0).tolist() == pytest.approx([1, 1, 1, 6 / 100])
-    assert shrink_factors(AMOUNTS, FOUR, 1.5).tolist() == pytest.approx([1, 1, 3 / 4, 3 / 100])
-
-
 @pytest.mark.parametrize(
     ("amounts", "known"),
     [
@@ -64,20 +59,6 @@ def test_an_update_longer_than_three_times_the_median_of_the_others_is_shortened
     assert factors.tolist() == pytest.approx([1, 1, 1, 1, 3 / 50])
     lengths[4] = 2.9
     assert (clip_norms(lengths, torch.ones(5, dtype=torch.bool), UNKNOWN[:5]) == 1).all()
-
-
-def test_an_absent_site_is_neither_shortened_nor_in_the_median():
-    """With the three zeros of absent sites the median would be 0, and there would be no bound."""
-    lengths = torch.tensor([1.0, 0.0, 0.0, 2.0, 0.0, 40.0]).double()
-    present = lengths > 0
-    assert clip_norms(lengths, present, UNKNOWN).tolist() == pytest.approx([1, 1, 1, 1, 1, 3 * 1.5 / 40])
-
-
-def test_with_one_other_the_last_median_counts():
-    lengths, present = torch.tensor([1.0, 0.0, 0.0, 0.0, 0.0, 1e6]).double(), torch.tensor([True, *[False] * 4, True])
-    before = torch.tensor([2.0, 2.0, 2.0, 2.0, 2.0, 1.5]).double()
-    assert clip_norms(lengths, present, before).tolist() == pytest.approx([1, 1, 1, 1, 1, 4.5e-6])
-    assert (clip_norms(lengths, present, UNKNOWN) == 1).all()
 
 
 SENT = {"running_mean": torch.zeros(3), "running_var": torch.ones(3), "num_batches_tracked": torch.tensor(4)}

@@ -101,13 +101,6 @@ def test_identical_updates_have_no_distance_to_their_sum():
     assert outcome.quantities["quota"].tolist() == pytest.approx([1, 1, 1], abs=1e-12)
 
 
-def test_distances_are_those_of_the_vectors():
-    updates = make_rounds(n=4, d=20, dtype=torch.float64).updates[0]
-    weights = torch.tensor([0.4, 0.3, 0.2, 0.1], dtype=torch.float64)
-    expected = (updates - weights @ updates).norm(dim=1)
-    assert torch.allclose(distances_to_sum(gram(updates), weights), expected, rtol=0, atol=1e-12)
-
-
 @pytest.mark.parametrize("turns", ["pass", "one"])
 @given(rounds=random_rounds)
 @few

@@ -8,7 +8,7 @@ from oracles import tensor
 from quadratics import descended, made_up, mean, played, shares
 
 from fedmerit.capabilities import Trained, TrainingView
-from fedmerit.methods.fedavg import FedAdam, FedAvg, FedAvgM
+from fedmerit.methods.fedavg import FedAdam, FedAvgM
 from fedmerit.methods.proximal import Ditto, FedProx
 
 
@@ -21,14 +21,6 @@ def test_fedavgm_is_the_reference(seed):
         m = [0.5 * past + a - x for past, a, x in zip(m, after, w, strict=True)]
         w = [x + 0.8 * step for x, step in zip(w, m, strict=True)]
         assert torch.allclose(outcome.models, tensor(w), rtol=0, atol=1e-9)
-
-
-def test_without_momentum_it_is_fedavg():
-    content = made_up(3)
-    for (_, ours, _, _), (_, theirs, _, _) in zip(
-        played(FedAvgM(0.0), content), played(FedAvg(), content), strict=True
-    ):
-        assert torch.allclose(ours.models, theirs.models, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -57,14 +49,6 @@ def test_fedprox_is_the_reference(seed):
         w = mean([descended(content, i, w, pull) for i in range(3)], shares(content))
         assert torch.allclose(outcome.models, tensor(w), rtol=0, atol=1e-9)
         assert torch.allclose(outcome.weights, tensor(shares(content)), rtol=0, atol=1e-12)
-
-
-def test_without_the_term_it_is_fedavg():
-    content = made_up(3)
-    for (_, ours, _, _), (_, theirs, _, _) in zip(
-        played(FedProx(0.0), content), played(FedAvg(), content), strict=True
-    ):
-        assert torch.equal(ours.models, theirs.models)
 
 
 @pytest.mark.parametrize("seed", [1, 2])
