@@ -65,12 +65,8 @@ def stack_replies(
 ) -> tuple[Tensor, Reports]:
     """The updates (n, size) and what the sites report; rows of absent sites are zero or NaN.
 
-    Args:
-        replies: of the n ``sites``, None if there is none that can be used.
-        sites: their names, in the order of the rows.
-        size: of an update.
-        asks: `Method.asks`.
-        can: what else the method asks of sites.
+    ``replies``: of the n ``sites``, None if there is none that can be used; ``sites``: their names, in the order of the
+    rows; ``size``: of an update; ``asks``: `Method.asks`; ``can``: what else the method asks of sites.
     """
     n = len(replies)
     updates = rows([reply.update if reply else None for reply in replies], size)

@@ -109,10 +109,7 @@ def residual_cosines(products: Tensor, inner: Tensor | None, squared: float, cou
 def residual_own_cosines(updates: Tensor, before: Tensor, others: Tensor) -> Tensor:
     """(n,) cosine of each update, without the site's own last one, and the mean direction of ``others``.
 
-    Args:
-        updates: (n, m) sketches.
-        before: (n, m) sketches of the round before.
-        others: (n,) bool.
+    ``updates``: (n, m) sketches; ``before``: (n, m) sketches of the round before; ``others``: (n,) bool.
     """
     now, last = updates.double(), before.double()
     squared = last.square().sum(dim=1).clamp(min=1e-300)

@@ -84,10 +84,7 @@ def find_near_copies(cosines: Tensor, remembered: Tensor, present: Tensor) -> Te
 
     A cluster of similar sites are not copies: of three or more, only equal updates count.
 
-    Args:
-        cosines: (n, n) of the round's updates.
-        remembered: (n, n) their mean over rounds.
-        present: (n,) bool.
+    ``cosines``: (n, n) of the round's updates; ``remembered``: (n, n) their mean over rounds; ``present``: (n,) bool.
     """
     pairs = present[:, None] & present & ~torch.eye(len(present), dtype=torch.bool)
     exact = pairs & (cosines > EXACT)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fedmerit.capabilities import Candidates, EvaluatesCandidates
 from fedmerit.core import About, Layout, Method, Outcome, Reports
-from fedmerit.games import all_but_one, coalition_candidates, coalition_values, leave_one_out_values, require_coalitions
+from fedmerit.games import all_but_one, coalition_candidates, coalition_values, require_coalitions
 from fedmerit.methods.rewards import Reward, fractions_of_largest, kept, unrewarded_parameter
 from fedmerit.parameters import parameter
 from fedmerit.vectors import aggregate, remember, share
@@ -176,7 +176,7 @@ class FedValue(Method, EvaluatesCandidates):
 
     def round(self, state: FedValueState, updates: Tensor, reports: Reports) -> tuple[FedValueState, Outcome]:
         """``updates`` (n, d): this round's values, remembered, weigh the aggregate."""
-        values = coalition_values(reports, truncation=0.0) if self.kind == SHAPLEY else leave_one_out_values(reports)
+        values = coalition_values(reports, truncation=0.0 if self.kind == SHAPLEY else None)
         memory = remember(state.memory, values, self.alpha, reports.present)
         outcome = weigh(state.model, memory, values, updates, reports)
         return FedValueState(outcome.models, memory), outcome
