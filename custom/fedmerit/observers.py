@@ -112,7 +112,6 @@ class OneRoundReconstruction(SampledCoalitions):
     """
 
     every: int = parameter(0, "rounds from one evaluation to the next; 0: only the last", low=0)
-
     about: ClassVar[str] = "models of coalitions, from the updates of the whole run"
 
     def start(self, model: Tensor, num_sites: int) -> State:
@@ -147,7 +146,6 @@ class LocalOnly(Observer):
     """
 
     every: int = parameter(0, "rounds from one evaluation to the next; 0: only the last", low=0)
-
     about: ClassVar[str] = "each site's own model, of a run of standalone"
     needs_standalone: ClassVar[bool] = True
 
@@ -175,7 +173,6 @@ class LeaveOneOutLoss(Observer):
     """
 
     every: int = parameter(1, "rounds from one observation to the next; 0: only the last", low=0)
-
     about: ClassVar[str] = "each round's mean, and that without each site"
 
     def most_models(self, sites: int) -> int:

@@ -67,7 +67,6 @@ class CYCle(Method, LearnsFromPeers):
         "of a peer: r̃ = its validation Dice by the site's own; gradients, the paper's: h of how they align (Eqs. 4, 5)",
         choices=tuple(SCORES),
     )
-
     peer_ranges: ClassVar[Mapping[str, Range]] = {"available": (0, 1), "misalignment": (0, 1), "agreement": (0, 1)}
     has_site_models: ClassVar[bool] = True
     about: ClassVar[About] = About(

@@ -87,7 +87,6 @@ class FedAvgM(Method):
 
     beta: float = parameter(0.9, "β, weight of the past in the momentum", low=0, below=1)
     eta: float = parameter(1.0, "η, the server's step", above=0)
-
     about: ClassVar[About] = About(paper="Hsu et al. 2019; Reddi et al. 2021")
 
     def start(self, model: Tensor, num_sites: int, layout: Layout) -> FedAvgMState:
@@ -119,7 +118,6 @@ class FedAdam(Method):
     beta2: float = parameter(0.99, "β2, weight of the past in the second moment", low=0, below=1)
     eta: float = parameter(1e-2, "η, the server's step", above=0)
     tau: float = parameter(1e-3, "τ, added to the root of the second moment: the larger, the less adaptive", above=0)
-
     about: ClassVar[About] = About(paper="Reddi et al. 2021")
 
     def start(self, model: Tensor, num_sites: int, layout: Layout) -> FedAdamState:

@@ -105,7 +105,6 @@ class ECI(ContributionIndex):
     """
 
     unrewarded: str = unrewarded_parameter("own")
-
     has_site_models: ClassVar[bool] = True
     about: ClassVar[About] = About(
         contribution="Shapley value of server validation Dice",
@@ -151,7 +150,6 @@ class FedValue(Method, EvaluatesCandidates):
 
     alpha: float = parameter(0.8, "of what was, in the memory of values", low=0, below=1)
     kind: str = parameter(SHAPLEY, "φ of a round", choices=(SHAPLEY, LEAVE_ONE_OUT))
-
     about: ClassVar[About] = About(
         contribution="value in the round's game of server validation Dice",
         weights="contribution, remembered",

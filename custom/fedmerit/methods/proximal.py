@@ -19,7 +19,6 @@ class FedProx(FedAvg, TrainsLocally):
     """FedAvg with a term of the loss that keeps a site's model near the one it received. With μ = 0 it is FedAvg."""
 
     mu: float = parameter(1e-3, "μ, of the term that keeps a site's model near the one received", low=0)
-
     needs: ClassVar[Needs] = Needs()
     about: ClassVar[About] = About(site_work="training, held near the global model", paper="Li et al. 2020, FedProx")
 
@@ -33,7 +32,6 @@ class Ditto(FedAvg, TrainsLocally):
     """FedAvg, and v_i, which never leaves its site and which the site tests. It starts as the global model."""
 
     lambda_: float = parameter(0.1, "λ, of the term that keeps a site's own model near the global one", low=0)
-
     keeps_own_model: ClassVar[bool] = True
     needs: ClassVar[Needs] = Needs()
     about: ClassVar[About] = About(

@@ -28,7 +28,6 @@ class Trimmed(Method):
     """
 
     beta: float = parameter(0.25, "β, fraction of the sites that is cut at either end", low=0, below=0.5)
-
     about: ClassVar[About] = About(
         contribution="none", weights="equal, except the extremes of each parameter", paper="Yin et al. 2018"
     )
@@ -73,7 +72,6 @@ class Krum(Method):
         None, "sites that may be malicious; n ≥ 2f + 3; None, or if too few are present: as many as that allows", low=0
     )
     m: int = parameter(1, "updates taken, those of the lowest scores; above 1: Multi-Krum", low=1)
-
     needs: ClassVar[Needs] = Needs(sites=3)  # of two, each is as near to the other
     about: ClassVar[About] = About(
         contribution="whether its update is among the chosen",

@@ -48,7 +48,6 @@ class ShapFed(Method):
     reward: str = parameter(
         "personal", "one model per site; or global: one for all (ShapFed-WA)", choices=("personal", "global")
     )
-
     about: ClassVar[About] = About(
         contribution="cosine of its output layer's update to the weighted sum, or its Shapley value, mean over classes",
         weights="contribution, remembered",

@@ -74,7 +74,6 @@ class VPDL(Method, LearnsFromPeers):
     warmup: int = parameter(8, "rounds of local training before; a quarter of 30, as the paper's 25 of 100", low=0)
     kl: str = parameter("own_peer", "KL(own || peer), or peer_own: KL(peer || own)", choices=DIRECTIONS)
     exchange: str = parameter("relay", "of models: by the server; peer: from site to site", choices=EXCHANGES)
-
     has_site_models: ClassVar[bool] = True
     about: ClassVar[About] = About(
         contribution="none",

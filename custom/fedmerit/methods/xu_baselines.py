@@ -28,7 +28,6 @@ class DataWeighted(Method):
     ratio: str = parameter(
         "max", "q_i = n_i / max n; or share: n_i / Σ n, so no site downloads all", choices=("max", "share")
     )
-
     has_site_models: ClassVar[bool] = True
     about: ClassVar[About] = About(
         download="own model, plus the largest entries its images earn", paper="baseline of Xu et al. 2021"
@@ -98,7 +97,6 @@ class RoundRobin(Method):
         "per round, each site adds p_i Δ_i, then downloads; one: all add, one downloads",
         choices=("pass", "one"),
     )
-
     has_site_models: ClassVar[bool] = True
     about: ClassVar[About] = About(
         contribution="none", download="server model, in turns", paper="baseline of Xu et al. 2021"
