@@ -170,17 +170,9 @@ class Site:
         return self._local_round(task).learn(received, memory)
 
     def _local_round(self, task: messages.Task) -> LocalRound:
-        return LocalRound(
-            self.config,
-            self.method,
-            self.can,
-            self.network,
-            self.samples,
-            self.device,
-            self.training_seed_site,
-            self._validation_dice,
-            task,
-        )
+        run = self.config, self.method, self.can
+        machine = self.network, self.samples, self.device
+        return LocalRound(*run, *machine, self.training_seed_site, self._validation_dice, task)
 
     def _remember(self, round: int, received: Tensor, learned: Learned, memory: Memory | None) -> None:
         weights = {**(memory.weights if memory else {}), **learned.weights}
@@ -235,12 +227,8 @@ class Site:
             flat.load(self.network, model, buffers)
             self._save("", name or self.name)
             task = replace(task, models=model[None], buffers=(buffers,))
-        own_images = (
-            self.samples
-            if task.purpose is messages.Purpose.ROUND and estimates_statistics(self.config.training)
-            else None
-        )
-        cases = self._cases(task.split)
+        estimates = task.purpose is messages.Purpose.ROUND and estimates_statistics(self.config.training)
+        own_images, cases = self.samples if estimates else None, self._cases(task.split)
         return evaluate_models(self.network, cases, task, self.config, own_images, self._evaluations)
 
     def _estimate(self, task: messages.Evaluation) -> messages.Evaluated:
