@@ -14,8 +14,15 @@ from torch import Tensor
 
 from fedmerit.capabilities import LearnsFromPeers, PeerTerm, PeerView, Sharing
 from fedmerit.core import About, Layout, Method, Needs, Outcome, Range, Reports
-from fedmerit.methods.peer_scores import OWN_LOSSES, agreements, misalignments, own_loss
-from fedmerit.methods.vpdl import DIRECTIONS, EXCHANGES, distillation
+from fedmerit.methods.peer_learning import (
+    DIRECTIONS,
+    EXCHANGES,
+    OWN_LOSSES,
+    agreements,
+    distillation,
+    misalignments,
+    own_loss,
+)
 from fedmerit.parameters import parameter
 from fedmerit.vectors import aggregate
 

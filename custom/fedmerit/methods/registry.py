@@ -15,13 +15,13 @@ from fedmerit.methods.fedce import FedCE
 from fedmerit.methods.fedce_nvflare import FedCENVFlare
 from fedmerit.methods.fedci import ECI, FedCI, FedValue
 from fedmerit.methods.fedsac import FedSAC
+from fedmerit.methods.peer_learning import VPDL
 from fedmerit.methods.proximal import Ditto, FedProx
 from fedmerit.methods.qfedavg import QFedAvg
 from fedmerit.methods.rffl import RFFL
 from fedmerit.methods.robust import Krum, Median, Trimmed
 from fedmerit.methods.scaffold import SCAFFOLD
 from fedmerit.methods.shapfed import ShapFed
-from fedmerit.methods.vpdl import VPDL
 from fedmerit.methods.xu_baselines import DataWeighted, Euclidean, RoundRobin
 from fedmerit.plugins import Catalogue
 
