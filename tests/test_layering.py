@@ -22,7 +22,7 @@ LAYERS = (  # from the bottom up: a line may import the lines above it, and its 
     {f"fedmerit.{name}" for name in BASE},
     {"fedmerit.files", "fedmerit.core"},
     {"fedmerit.capabilities"},
-    {"fedmerit.games", "fedmerit.distillation"},
+    {"fedmerit.games"},
     {"fedmerit.methods", "fedmerit.records", "fedmerit.observers", "fedmerit.guard"},
     {"fedmerit.configuration"},
     {"fedmerit.options"},

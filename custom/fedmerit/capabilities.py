@@ -117,11 +117,7 @@ class Train(Protocol):
     """The site's training of a round, with its own images, seed and settings."""
 
     def __call__(
-        self,
-        start: Tensor,
-        buffers: Buffers | None = None,
-        penalty: Penalty | None = None,
-        shift: Tensor | None = None,
+        self, start: Tensor, buffers: Buffers | None = None, penalty: Penalty | None = None, shift: Tensor | None = None
     ) -> Trained:
         """Train from ``start`` (d,).
 

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -73,25 +74,23 @@ def coalitions_to_evaluate(count: int, most: int, seed: int) -> Tensor:
     """
     if 2**count <= most:
         return all_coalitions(count)
-    chosen: dict[tuple[int, ...], None] = {(0,) * count: None, (1,) * count: None}
+    chosen = {(0,) * count, (1,) * count}
+
+    def choose(places: Sequence[int]) -> None:
+        one = tuple(int(place in places) for place in range(count))
+        chosen.update((one, tuple(1 - member for member in one)))
+
     size = 1
     while len(chosen) + 2 * math.comb(count, size) <= most:
         for places in itertools.combinations(range(count), size):
-            one = tuple(int(place in places) for place in range(count))
-            chosen |= {one: None, _complement(one): None}
+            choose(places)
         size += 1
     generator = torch.Generator().manual_seed(seed)
     sizes = torch.arange(size, count - size + 1, dtype=torch.float64)
     while len(chosen) + 2 <= most:
         of_size = int(sizes[torch.multinomial(1 / (sizes * (count - sizes)), 1, generator=generator)])
-        places = tuple(torch.randperm(count, generator=generator)[:of_size].tolist())
-        one = tuple(int(place in places) for place in range(count))
-        chosen |= {one: None, _complement(one): None}
+        choose(torch.randperm(count, generator=generator)[:of_size].tolist())
     return torch.tensor(sorted(chosen, key=lambda one: (sum(one), one)))
-
-
-def _complement(members: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(1 - member for member in members)
 
 
 def coalition_candidates(model: Tensor, updates: Tensor, reports: Reports, members: Tensor | None = None) -> Candidates:
@@ -112,23 +111,22 @@ def coalition_candidates(model: Tensor, updates: Tensor, reports: Reports, membe
     return Candidates(models, torch.cat([weights, (totals == 0).double()], dim=1), shares, coalitions=True)
 
 
-def coalition_values(reports: Reports, truncation: float) -> Tensor:
-    """(n,) exact Shapley values of the candidates of `coalition_candidates`, NaN for absent sites.
+def coalition_values(reports: Reports, truncation: float | None = None) -> Tensor:
+    """(n,) `compute_values` of the candidates of `coalition_candidates`, NaN for absent sites.
 
     If sites judge each other, a site's value is that of the game without its own ratings.
-    All are 0 if the utilities of the grand and the empty coalition differ by ``truncation`` or less.
+    All are 0 if the utilities of the last and the first coalition differ by ``truncation`` or less.
     """
     assert reports.candidates is not None
-    utilities = reports.candidates.dice
-    values = _judged_values(reports)
-    if abs(float(utilities[-1] - utilities[0])) <= truncation:
+    utilities, judged, count = reports.candidates.dice, reports.candidates.judged, int(reports.present.sum())
+    if judged is None:
+        values = compute_values(utilities, count)
+    else:
+        games = enumerate(judged[reports.present])
+        values = torch.stack([compute_values(game, count)[place] for place, game in games])
+    if truncation is not None and abs(float(utilities[-1] - utilities[0])) <= truncation:
         values = torch.zeros_like(values)
     return to_sites(values, reports.present)
-
-
-def leave_one_out_values(reports: Reports) -> Tensor:
-    """(n,) leave-one-out values, of candidates of `all_but_one`; NaN for absent sites."""
-    return to_sites(_judged_values(reports), reports.present)
 
 
 def all_but_one(count: int) -> Tensor:
@@ -139,14 +137,6 @@ def all_but_one(count: int) -> Tensor:
 def compute_values(utilities: Tensor, count: int) -> Tensor:
     """(k,) of a game of k = ``count`` players: Shapley values, (2^k,); of `all_but_one` leave-one-out values."""
     return shapley(utilities) if len(utilities) == 1 << count else utilities[-1] - utilities[:-1]
-
-
-def _judged_values(reports: Reports) -> Tensor:
-    assert reports.candidates is not None
-    count, judged = int(reports.present.sum()), reports.candidates.judged
-    if judged is None:
-        return compute_values(reports.candidates.dice, count)
-    return torch.stack([compute_values(game, count)[place] for place, game in enumerate(judged[reports.present])])
 
 
 # The cosine game: v(S) = cos(Σ_{i∈S} r_i u_i, u_N), whose utilities take no time that depends on d

@@ -72,20 +72,25 @@ MOST = 256  # models: all coalitions of 8 sites
 
 
 @dataclass(frozen=True)
-class MultiRoundReconstruction(Observer):
+class SampledCoalitions(Observer):
+    """Of many coalitions a sample, drawn with their complements."""
+
+    every: int = parameter(1, "rounds from one observation to the next; 0: only the last", low=0)
+    most: int = parameter(MOST, "models a round; of more coalitions a sample", low=8, high=4096)
+
+    def most_models(self, sites: int) -> int:
+        """All coalitions, or `most`."""
+        return self.most if sites > 30 else min(self.most, 2**sites)
+
+
+@dataclass(frozen=True)
+class MultiRoundReconstruction(SampledCoalitions):
     """Multi-round reconstruction (MR), Song et al. 2019: in each round, all coalitions of the present sites.
 
     Of many sites, a sample of coalitions, with their complements, drawn in each round.
     """
 
-    every: int = parameter(1, "rounds from one observation to the next; 0: only the last", low=0)
-    most: int = parameter(MOST, "models a round; of more coalitions a sample", low=8, high=4096)
-
     about: ClassVar[str] = "each round's model, with the mean update of every coalition"
-
-    def most_models(self, sites: int) -> int:
-        """All coalitions, or `most`."""
-        return self.most if sites > 30 else min(self.most, 2**sites)
 
     def observe(self, state: State, view: RoundView) -> tuple[State, Observation | None]:
         """As the class says."""
@@ -98,7 +103,7 @@ class MultiRoundReconstruction(Observer):
 
 
 @dataclass(frozen=True)
-class OneRoundReconstruction(Observer):
+class OneRoundReconstruction(SampledCoalitions):
     """One-round reconstruction (OR), Song et al. 2019: models of coalitions from the updates of the whole run.
 
     w_S ← w_S + Σ_{i∈S} n_i/n_S Δ_i in every round, from the first model. The updates are those of the one run: what a
@@ -107,13 +112,7 @@ class OneRoundReconstruction(Observer):
     """
 
     every: int = parameter(0, "rounds from one evaluation to the next; 0: only the last", low=0)
-    most: int = parameter(MOST, "models; of more coalitions a sample", low=8, high=4096)
-
     about: ClassVar[str] = "models of coalitions, from the updates of the whole run"
-
-    def most_models(self, sites: int) -> int:
-        """All coalitions, or `most`."""
-        return self.most if sites > 30 else min(self.most, 2**sites)
 
     def start(self, model: Tensor, num_sites: int) -> State:
         """The first model, no updates, no images."""
@@ -147,7 +146,6 @@ class LocalOnly(Observer):
     """
 
     every: int = parameter(0, "rounds from one evaluation to the next; 0: only the last", low=0)
-
     about: ClassVar[str] = "each site's own model, of a run of standalone"
     needs_standalone: ClassVar[bool] = True
 
@@ -175,7 +173,6 @@ class LeaveOneOutLoss(Observer):
     """
 
     every: int = parameter(1, "rounds from one observation to the next; 0: only the last", low=0)
-
     about: ClassVar[str] = "each round's mean, and that without each site"
 
     def most_models(self, sites: int) -> int:

@@ -95,8 +95,7 @@ class RunOptions(BaseModel):
     rounds: Annotated[Whole, Field(ge=1, description="Rounds to train.")] = ROUNDS
     seed: Annotated[Whole, Field(ge=0, description="Random seed.")] = 0
     engine: Annotated[
-        Literal["sim", "local", "poc"],
-        Field(description="NVFlare's simulator, one process, or NVFlare's processes."),
+        Literal["sim", "local", "poc"], Field(description="NVFlare's simulator, one process, or NVFlare's processes.")
     ] = "sim"
     only: Annotated[
         Names, Field(description="Sites of --sites that take part."), Shown("SITE,SITE", "all", is_recorded=True)
@@ -136,9 +135,7 @@ class RunOptions(BaseModel):
         Shown("DEVICE", "auto", panel=MACHINES, is_recorded=True),
     ] = ""
     server_sites: Annotated[
-        Path | None,
-        Field(description="The server's own site folders, to validate on."),
-        Shown(panel=MACHINES),
+        Path | None, Field(description="The server's own site folders, to validate on."), Shown(panel=MACHINES)
     ] = None
     min_sites: Annotated[
         Whole, Field(ge=1, description="Sites that have to answer for a round to end."),

@@ -93,7 +93,7 @@ def cosine_to_sum(products: Tensor, weights: Tensor) -> Tensor:
     """(n,) cosine of each update and the weighted sum of all, from their Gram matrix; 0 if either is zero."""
     weights = weights.double()
     sum_norm = torch.einsum("j,jk,k->", weights, products, weights).clamp(min=0).sqrt()
-    return _cosine(products @ weights, norms(products) * sum_norm)
+    return ratio(products @ weights, norms(products) * sum_norm).clamp(-1, 1)
 
 
 def cosine_to_others(products: Tensor, weights: Tensor) -> Tensor:
@@ -108,11 +108,12 @@ def cosine_to_others(products: Tensor, weights: Tensor) -> Tensor:
     others = weights.double().repeat(len(weights), 1).fill_diagonal_(0.0)  # row i: the weights without site i
     inner = (others * products).sum(dim=1)
     others_norm = torch.einsum("ij,jk,ik->i", others, products, others).clamp(min=0).sqrt()
-    return _cosine(inner, norms(products) * others_norm)
+    return ratio(inner, norms(products) * others_norm).clamp(-1, 1)
 
 
-def _cosine(inner: Tensor, scale: Tensor) -> Tensor:
-    return torch.where(scale > 0, inner / scale.where(scale > 0, torch.ones_like(scale)), 0.0).clamp(-1, 1)
+def ratio(amounts: Tensor, scale: Tensor) -> Tensor:
+    """``amounts`` / ``scale``, 0 where ``scale`` is not positive."""
+    return torch.where(scale > 0, amounts / scale.where(scale > 0, 1.0), 0.0)
 
 
 def aggregate(model: Tensor, weights: Tensor, updates: Tensor) -> Tensor:

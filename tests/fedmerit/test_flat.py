@@ -52,29 +52,6 @@ def test_training_after_load_changes_neither_the_vector_nor_the_buffers_given(tr
     assert all(torch.equal(buffers[name], value) for name, value in kept_buffers.items())
 
 
-def test_training_does_not_change_what_was_got_before():
-    network = make_network()
-    vector, buffers = flat.get_parameters(network), flat.get_buffers(network)
-    kept, kept_buffers = vector.clone(), {name: value.clone() for name, value in buffers.items()}
-    with torch.no_grad():
-        for parameter in network.parameters():
-            parameter.add_(1)
-        for buffer in network.buffers():
-            buffer.add_(1)
-    assert torch.equal(vector, kept)
-    assert all(torch.equal(buffers[name], value) for name, value in kept_buffers.items())
-
-
-def test_a_network_of_one_parameter():
-    network = torch.nn.Linear(1, 1, bias=False)
-    vector = flat.get_parameters(network)  # (1,)
-    network.weight.data.add_(1)
-    assert flat.get_parameters(network) == vector + 1
-    flat.load(network, vector, {})
-    network.weight.data.add_(1)
-    assert flat.get_parameters(network) == vector + 1
-
-
 def test_the_vector_does_not_depend_on_the_memory_format():
     network = make_network()
     vector = flat.get_parameters(network)

@@ -315,14 +315,6 @@ def test_what_is_no_method_is_refused(own_parts):
         METHODS["own_parts.parts:OneLayer"]
 
 
-@pytest.mark.parametrize("name", ["mine", "mine.txt"])
-def test_a_script_is_a_file_of_python(script, name):
-    other = script.with_name(name)
-    other.write_text(SCRIPT)
-    with pytest.raises(BadInput, match=rf"{name}: no such script of own parts, SCRIPT\.py"):
-        plugins.use_scripts([str(other)]) or list(METHODS)
-
-
 def test_a_script_that_fails_is_named(script):
     script.write_text("1 / 0\n")
     with pytest.raises(BadInput, match=r"mine.py: cannot be imported \(ZeroDivisionError"):

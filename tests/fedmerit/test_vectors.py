@@ -32,7 +32,6 @@ from fedmerit.vectors import (
     remember,
     reshare,
     share,
-    smallest_kept,
     trained_models,
 )
 
@@ -67,13 +66,6 @@ def test_cosine_to_others_is_the_cosine_with_the_weighted_sum_of_the_others(n, r
         others = sum(weights[j] * updates[j] for j in range(n) if j != i)
         expected = updates[i] @ others / (updates[i].norm() * others.norm())
         assert abs(cosine[i] - expected) < 1e-12
-
-
-def test_cosine_to_others_does_not_depend_on_the_sites_own_weight(random):
-    products = gram(torch.randn(3, 10, generator=random))  # (3, 10)
-    first = cosine_to_others(products, torch.tensor([0.1, 0.2, 0.7]))
-    second = cosine_to_others(products, torch.tensor([0.9, 0.2, 0.7]))
-    assert first[0] == second[0]
 
 
 def test_cosine_to_others_is_zero_where_a_vector_is_zero():
@@ -133,14 +125,16 @@ def test_cosine_to_sum_is_zero_where_a_vector_is_zero_and_stays_within_one():
     assert cosine_to_sum(gram(parallel), torch.ones(3)).abs().max() <= 1
 
 
-vectors = st.lists(st.sampled_from([-2.0, -1.0, 0.0, 0.5, 1.0, 2.0, 3.5]), min_size=1, max_size=12)
+close = st.integers(-40, 40).map(lambda steps: (1 + abs(steps) * 2.0**-23) * (-1.0 if steps < 0 else 1.0))
+vectors = st.lists(st.sampled_from([-2.0, -1.0, 0.0, -0.0, 0.5, 1.0, 2.0, 3.5]) | close, min_size=1, max_size=12)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @given(vector=vectors, counts=st.lists(st.integers(0, 12), max_size=4))
 @few
-def test_keep_largest_takes_the_largest_magnitudes_ties_to_the_lower_index(vector, counts):
+def test_keep_largest_takes_the_largest_magnitudes_ties_to_the_lower_index(dtype, vector, counts):
     counts = [min(count, len(vector)) for count in counts]
-    masks = keep_largest(torch.tensor(vector), counts)
+    masks = keep_largest(torch.tensor(vector, dtype=dtype), counts)
     assert masks.shape == (len(counts), len(vector))
     assert masks.dtype == torch.bool
     for mask, count in zip(masks, counts, strict=True):
@@ -155,24 +149,6 @@ def test_keep_largest_of_many_entries():
     for mask, count in zip(keep_largest(vector, counts), counts, strict=True):
         assert mask.nonzero().flatten().tolist() == reference_rewards.largest(vector.tolist(), count)
     assert torch.equal(vector, kept)
-
-
-close = st.integers(-40, 40).map(lambda steps: (1 + abs(steps) * 2.0**-23) * (-1.0 if steps < 0 else 1.0))
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@given(
-    vector=st.lists(st.floats(-(2.0**99), 2.0**99, width=32) | close | st.sampled_from([0.0, -0.0, 0.5]), max_size=40),
-    counts=st.lists(st.integers(0, 40), max_size=5),
-)
-@example(vector=[0.0, -0.0, 0.0], counts=[0, 1, 2, 3, 3])
-@example(vector=[], counts=[0])
-@few
-def test_least_of_largest_is_that_of_a_sorted_list(dtype, vector, counts):
-    counts = [min(count, len(vector)) for count in counts]
-    descending = [math.inf, *sorted(map(abs, vector), reverse=True)]
-    found = smallest_kept(torch.tensor(vector, dtype=dtype), counts)
-    assert found.tolist() == [descending[count] for count in counts]
 
 
 @pytest.mark.parametrize("value", [0.0, 0.5])
@@ -284,12 +260,6 @@ def test_zeros_that_can_be_written(columns, dtype):
     assert not matrix.any()
     matrix[1] = 1
     assert matrix.sum(dim=1).tolist() == [0, columns]
-
-
-def test_two_matrices_share_nothing():
-    one, other = fresh_zeros(2, LARGE), fresh_zeros(2, LARGE)
-    one[:] = 1
-    assert not other.any()
 
 
 def test_a_row_holds_the_memory_and_the_last_one_gives_it_back():

@@ -7,10 +7,8 @@ import torch
 from oracles import assert_equal, contains, everyone, tensor
 
 from fedmerit.capabilities import PeerView
-from fedmerit.distillation import distillation, divergence
 from fedmerit.methods.cycle import CYCle, current_reputation
-from fedmerit.methods.peer_scores import agreement, misalignment
-from fedmerit.methods.vpdl import VPDL
+from fedmerit.methods.peer_learning import VPDL, agreement, distillation, divergence, misalignment
 from fedmerit.trainers.monai_trainer.local_training import build_loss
 from fedmerit_evaluation.fairness.measures import gain_spread, mean_gain
 

@@ -7,11 +7,9 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from fedmerit import flat
-from fedmerit.methods.ditto import Ditto
-from fedmerit.methods.fedadam import FedAdam
-from fedmerit.methods.fedavgm import FedAvgM
-from fedmerit.methods.fedprox import FedProx
+from fedmerit.methods.fedavg import FedAdam, FedAvgM
 from fedmerit.methods.loss_distributions import sampling_divergence
+from fedmerit.methods.proximal import Ditto, FedProx
 from fedmerit.methods.rewards import Reward
 from fedmerit.methods.scaffold import SCAFFOLD
 from fedmerit.trainers.monai_trainer.batch_norm import estimate_statistics

@@ -53,8 +53,7 @@ SINGLE = "its server half needs single updates or the model in the clear, which 
 
 def parse(spec: str) -> Filter:
     """The filter of a spec such as ``percentile:percentile=10,gamma=0.01``; `BadInput` if it is invalid."""
-    filter: Filter = spec_syntax.parse(spec, KINDS, "--privacy")
-    return filter
+    return spec_syntax.parse(spec, KINDS, "--privacy")
 
 
 def require_privacy(specs: Sequence[str], name: str, method: Method) -> list[str]:

@@ -19,8 +19,7 @@ ENCRYPTED = (
 
 def parse(spec: str) -> Observer:
     """The observer of a spec such as ``multi_round:every=2``; `BadInput` if it is none."""
-    observer: Observer = spec_syntax.parse(spec, OBSERVERS, "--values")
-    return observer
+    return spec_syntax.parse(spec, OBSERVERS, "--values")
 
 
 def require_observers(specs: Sequence[str], keep_updates: bool, name: str, method: Method) -> tuple[str, ...]:

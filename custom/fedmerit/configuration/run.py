@@ -43,8 +43,7 @@ class Network(Checked):
     in_channels: int = parameter(MISSING, "of an image", low=1, high=64)
     labels: tuple[str, ...] = parameter(MISSING, "one sigmoid output channel each")
     architecture: str = parameter(
-        "dynunet",
-        f"{', '.join(ARCHITECTURES)}, the class of another of MONAI's networks, or a network of your own",
+        "dynunet", f"{', '.join(ARCHITECTURES)}, the class of another of MONAI's networks, or a network of your own"
     )
     width: int = parameter(8, "channels of the first level; each further level doubles them", low=1, high=512)
     depth: int = parameter(5, "levels; 5 of width 8 give 8, 16, 32, 64, 128", low=2, high=9)
@@ -106,10 +105,7 @@ class Training(Checked):
     batch_size: int = parameter(8, "slices of a step; 2 by default of prostate and fundus", low=1, high=4096)
     epochs: int = parameter(1, "local epochs per round", low=1, high=1000)
     steps: int = parameter(
-        0,
-        "of the optimiser per round, instead of epochs; 0: epochs; 30 by default for fundus",
-        low=0,
-        high=1_000_000,
+        0, "of the optimiser per round, instead of epochs; 0: epochs; 30 by default for fundus", low=0, high=1_000_000
     )
     organ_share: float = parameter(
         0.0, "least expected share of drawn slices that show a label; 0: each slice once", low=0, high=1

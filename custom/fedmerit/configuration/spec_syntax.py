@@ -7,10 +7,11 @@ A field ``from_`` is the parameter "from", which is a keyword of Python.
 import re
 from collections.abc import Mapping
 from dataclasses import fields
-from typing import Any
+from typing import Any, TypeVar
 
 from fedmerit.errors import BadInput
 
+T = TypeVar("T")
 EXPECTED: Mapping[type, str] = {int: "a whole number", float: "a number"}
 
 
@@ -20,7 +21,7 @@ def split_spec(spec: str) -> tuple[str, list[str]]:
     return kind, re.split(r"[,:](?=\w+=)", rest) if rest else []  # a value may hold both, as an address does
 
 
-def parse(spec: str, kinds: Mapping[str, type[Any]], what: str) -> Any:
+def parse(spec: str, kinds: Mapping[str, type[T]], what: str) -> T:
     """The dataclass that a spec describes, complete with its defaults.
 
     Args:
@@ -34,7 +35,7 @@ def parse(spec: str, kinds: Mapping[str, type[Any]], what: str) -> Any:
     kind, parts = split_spec(spec)
     if kind not in kinds:
         raise BadInput(f"{what} {kind!r}: unknown; expected one of {', '.join(kinds)}")
-    known = {one.name.removesuffix("_"): one for one in fields(kinds[kind])}
+    known = {one.name.removesuffix("_"): one for one in fields(kinds[kind])}  # type: ignore[arg-type]
     values = {}
     for part in parts:
         name, equals, text = part.partition("=")

@@ -27,8 +27,7 @@ KINDS: Mapping[str, type[Tracker]] = {"tensorboard": TensorBoard, "mlflow": MLfl
 
 def parse(spec: str) -> Tracker:
     """The tracker of a spec such as ``mlflow:uri=http://server:5000``; `BadInput` if it is none."""
-    tracker: Tracker = spec_syntax.parse(spec, KINDS, "--track")
-    return tracker
+    return spec_syntax.parse(spec, KINDS, "--track")
 
 
 def require_tracking(specs: Sequence[str], engine: str) -> list[str]:

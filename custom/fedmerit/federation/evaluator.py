@@ -27,6 +27,7 @@ from fedmerit.federation.run_guard import RunGuard
 from fedmerit.federation.server_models import ModelsInTheClear
 from fedmerit.federation.unseen_models import Models
 from fedmerit.guard.admission import Admission
+from fedmerit.trainers.monai_trainer import neurons
 from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT, Case
 from fedmerit.trainers.monai_trainer.machine_settings import pick_device
 from fedmerit.trainers.monai_trainer.networks import build_network
@@ -86,12 +87,8 @@ class Evaluator:
     ) -> Generator[Exchange, None, RoundReplies]:
         """Let the guard know how the models without each site do on the others' images, or the server's own.
 
-        Args:
-            outcome: of the method.
-            received: (d,) or (n, d) what the sites trained from.
-            admission: of the round.
-            replies: of the round.
-            clock: of the server's work.
+        ``outcome``: of the method; ``received``: (d,) or (n, d) what the sites trained from; ``admission``: of the
+        round; ``replies``: of the round; ``clock``: of the server's work.
 
         Returns:
             The replies with the sites' evaluations.
@@ -141,7 +138,7 @@ class Evaluator:
         models, now = self.models, self.now()
         assert isinstance(models, ModelsInTheClear)
         if not request.images:
-            return submodels.zero_importance()
+            return torch.zeros(neurons.count(submodels.network), dtype=torch.float64)
         task = ImportanceTask(
             now.round, SERVER_SPLIT, request.model, models.statistics, request.order, request.images, now.ledger_head
         )

@@ -59,15 +59,12 @@ class FinalModelChoice:
 class FinalModelSelector:
     """Selects one site's final model, with its own images and seeds.
 
-    Args:
-        config: the run.
-        folder: the site's images.
-        memory: its folder, which holds the steps that are done.
-        network: returns the network to work in.
+    ``config``: the run; ``folder``: the site's images; ``memory``: its folder, which holds the steps that are done;
+    ``network``: returns the network to work in.
     """
 
     def __init__(self, config: RunConfiguration, folder: SiteFolder, memory: Path, network: Callable[[], nn.Module]):
-        self.config, self.folder, self.memory, self._network = config, folder, memory, network
+        self.config, self.folder, self.memory, self._make_network = config, folder, memory, network
         # made here: it borrows the global random state, and sites work in threads
         first = initial_network(config.network, config.seed)
         self._first: Model = flat.get_parameters(first), flat.get_buffers(first)
@@ -75,7 +72,7 @@ class FinalModelSelector:
     @property
     def network(self) -> nn.Module:
         """To work in."""
-        return self._network()
+        return self._make_network()
 
     def select(self, given: Model) -> FinalModelChoice:
         """Choose; a repeated call returns the same choice."""
@@ -84,11 +81,11 @@ class FinalModelSelector:
             return FinalModelChoice(**torch.load(path, weights_only=True))
         local = self._train_locally()
         validation = self.folder.cases("validation")
-        base, at_base = (GIVEN, given), self._dice(given, validation)
+        choice, chosen, at_base = GIVEN, given, self._dice(given, validation)
         at_local = self._dice(local, validation)
-        if self._is_better(local, at_local, given, at_base):
-            base, at_base = (LOCAL_ONLY, local), at_local
-        choice, chosen = base
+        difference = fmean(at_local.values()) - fmean(at_base.values())
+        if difference > 0 if difference else self._loss(local) < self._loss(given):
+            choice, chosen, at_base = LOCAL_ONLY, local, at_local
         for other, candidate in self._changed(given):
             dice = self._dice(candidate, validation)
             folds = len(dice) < FEWEST and other > LOCAL_ONLY  # chosen by cross-validation, only confirmed by these
@@ -97,11 +94,6 @@ class FinalModelSelector:
         selected = FinalModelChoice(given, local, chosen, choice)
         write_atomically(path, lambda file: torch.save(vars(selected), file))
         return selected
-
-    def _is_better(self, one: Model, of_one: ByPatient, other: Model, of_other: ByPatient) -> bool:
-        """By Dice; if equal, by the soft Dice loss."""
-        difference = fmean(of_one.values()) - fmean(of_other.values())
-        return difference > 0 if difference else self._loss(one) < self._loss(other)
 
     def _changed(self, given: Model) -> list[tuple[int, Model]]:
         """Changes of the received model, with their choices."""

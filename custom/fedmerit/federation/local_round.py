@@ -12,18 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from fedmerit import flat
-from fedmerit.capabilities import (
-    Capabilities,
-    LearnsFromPeers,
-    OwnUpdate,
-    PeerTerm,
-    PeerView,
-    Penalty,
-    Trained,
-    TrainingView,
-    TrainsLocally,
-)
+from fedmerit import capabilities, flat
 from fedmerit.configuration.run import Network, RunConfiguration
 from fedmerit.core import Method, SiteView
 from fedmerit.errors import printable
@@ -174,7 +163,7 @@ class LocalRound:
 
     config: RunConfiguration
     method: Method
-    can: Capabilities
+    can: capabilities.Capabilities
     network: nn.Module
     samples: Samples
     device: torch.device
@@ -199,7 +188,7 @@ class LocalRound:
         own = self._own_update(memory) if measures and memory else None
         return values | measures.measure(view, own) if measures and own else values
 
-    def _own_update(self, memory: Memory) -> OwnUpdate | None:
+    def _own_update(self, memory: Memory) -> capabilities.OwnUpdate | None:
         """The site's last update in the received model; None: the model has no part of it, or of no other site."""
         weight, data_share = self.task.weight, self.task.data_share
         if weight is None or data_share is None or weight >= 1 or data_share >= 1:
@@ -216,7 +205,7 @@ class LocalRound:
             return self.validation_dice(self.network)
 
         previous, trained = memory.received.to(self.device), memory.trained.to(self.device)
-        return OwnUpdate(previous, trained, weight, validation_dice)
+        return capabilities.OwnUpdate(previous, trained, weight, validation_dice)
 
     def learn(self, received: Tensor, memory: Memory | None) -> Learned:
         """Train from ``received`` (d,); ``memory`` is that of its last round."""
@@ -242,7 +231,7 @@ class LocalRound:
         trained = flat.get_parameters(self.network)
         return Learned(trained - received, trained, flat.get_buffers(self.network), loss)
 
-    def _learn_from_peers(self, method: LearnsFromPeers, received: Tensor) -> Learned:
+    def _learn_from_peers(self, method: capabilities.LearnsFromPeers, received: Tensor) -> Learned:
         """With the loss term of the peers' predictions; the network holds the received model."""
         exchange = ModelExchange(self.task.peers, self.network, self.config.network)
         term = self._peer_term(method, exchange)
@@ -253,7 +242,7 @@ class LocalRound:
         pairs = {**term.values, "available": available}
         return replace(self._learned(received, loss), pairs=pairs, weights=term.weights)
 
-    def _peer_term(self, method: LearnsFromPeers, exchange: ModelExchange) -> PeerTerm:
+    def _peer_term(self, method: capabilities.LearnsFromPeers, exchange: ModelExchange) -> capabilities.PeerTerm:
         def batches(count: int) -> Iterator[tuple[Tensor, Tensor]]:
             return fixed_batches(self.samples, count, self.config.training.batch_size, self.device)
 
@@ -264,26 +253,28 @@ class LocalRound:
         weights = {peer: model.weight for peer, model in self.task.peers.items() if peer not in exchange.faults}
         loss = build_loss(self.config.training.loss)
         return method.learn_from(
-            PeerView(self.task.round, weights, exchange.predict, self.network.eval(), batches, loss, validation_dice)
+            capabilities.PeerView(
+                self.task.round, weights, exchange.predict, self.network.eval(), batches, loss, validation_dice
+            )
         )
 
-    def _train_locally(self, method: TrainsLocally, received: Tensor, memory: Memory | None) -> Learned:
+    def _train_locally(self, method: capabilities.TrainsLocally, received: Tensor, memory: Memory | None) -> Learned:
         """By the method's own local training, which trains once or more."""
         task, settings, rate = self.task, self.config.training, self._rate
 
         def once(
             start: Tensor,
             buffers: Buffers | None = None,
-            penalty: Penalty | None = None,
+            penalty: capabilities.Penalty | None = None,
             shift: Tensor | None = None,
-        ) -> Trained:
+        ) -> capabilities.Trained:
             flat.load(self.network, start, task.buffers if buffers is None else buffers)
             loss = train(self.network, self.samples, settings, rate, self._seed, penalty=penalty, shift=shift)
             trained, statistics = flat.get_parameters(self.network), flat.get_buffers(self.network)
-            return Trained(trained, statistics, loss, count_steps(self.samples, settings), rate)
+            return capabilities.Trained(trained, statistics, loss, count_steps(self.samples, settings), rate)
 
         kept, own_before = (memory.kept, memory.own) if memory else ({}, None)
-        result = method.train(TrainingView(received, task.buffers, task.vectors, kept, own_before, once))
+        result = method.train(capabilities.TrainingView(received, task.buffers, task.vectors, kept, own_before, once))
         trained, own = result.trained, result.own
         return Learned(
             update=trained.parameters - received,

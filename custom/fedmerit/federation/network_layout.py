@@ -33,17 +33,15 @@ def read_layout(network: nn.Module, *, with_neurons: bool = False) -> Layout:
     return Layout(sizes, owners, tuple(parts), norms, _outputs(network))
 
 
-def _convolutions(block: nn.Module) -> list[_ConvNd]:
-    return [module for module in block.modules() if isinstance(module, _ConvNd)]
-
-
 def _outputs(network: nn.Module) -> Tensor:
     """(labels, m) places in the vector of the weights and bias of the last convolution, by its output channels.
 
     The heads of deep supervision, which only training has, do not count.
     """
     names = {module: name for name, module in network.named_modules()}
-    candidates = _convolutions(output_modules(network)[0]) or _convolutions(network)
+    blocks = (output_modules(network)[0].modules(), network.modules())
+    found = ([module for module in block if isinstance(module, _ConvNd)] for block in blocks)
+    candidates = next(filter(None, found), None)
     if not candidates:  # a plug-in network may have none
         return torch.empty(0, 0, dtype=torch.long)
     last = candidates[-1]
@@ -80,10 +78,6 @@ class Submodels:
         answers = [answer for answer in exchange.usable().values() if isinstance(answer, Importance)]
         self._cost = payload_bytes(task), exchange.faults()
         return mean_importance(answers)
-
-    def zero_importance(self) -> Tensor:
-        """(H,) zeros."""
-        return torch.zeros(neurons.count(self.network), dtype=torch.float64)
 
     def take_cost(self) -> tuple[int, dict[str, str]]:
         """Bytes and faults as in `RoundReplies.collect`, which count for one round."""

@@ -29,10 +29,7 @@ UPDATES = "updates"  # folder of the kept ones, in the run folder
 class RunObservers:
     """The observers of one run, and their states.
 
-    Args:
-        specs: of the run's `values`.
-        model: (d,) that it begins with.
-        num_sites: n.
+    ``specs``: of the run's `values`; ``model``: (d,) that it begins with; ``num_sites``: n.
     """
 
     def __init__(self, specs: Sequence[str], model: Tensor, num_sites: int):

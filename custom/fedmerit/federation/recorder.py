@@ -84,13 +84,9 @@ class Recorder:
     ) -> None:
         """Record one round.
 
-        Args:
-            round: its number.
-            replies: that count.
-            began: digest of the model each site began the round with.
-            ended: digest of the models after it: the global one, or those of all sites.
-            outcome: of the round, by site.
-            more: further entries of the ledger's record.
+        ``round``: its number; ``replies``: that count; ``began``: digest of the model each site began the round with;
+        ``ended``: digest of the models after it: the global one, or those of all sites; ``outcome``: of the round, by
+        site; ``more``: further entries of the ledger's record.
         """
         self._note_logs(replies.replies)
         digests = {  # none if models stay at the sites
@@ -122,11 +118,7 @@ class Recorder:
     def final_validation(self, round: int, validated: Sequence[Evaluated | None]) -> None:
         """Record the validation Dice, HD95 and NSD of each site's final model, under the round that it would begin."""
         self._note_logs(validated)
-        rows = []
-        for site, one in zip(self.sites, validated, strict=True):
-            if one:
-                rows += self._overlap_rows(round, site, "validation", one.overlaps[0])
-        self.results.append(rows)
+        self._append_overlaps(round, "validation", [one and one.overlaps[0] for one in validated])
 
     def selected_models(self, round: int, split: str, tests: Sequence[Evaluated | None]) -> None:
         """Record the Dice of the given, the locally trained and the selected model of each site, and the choice."""
@@ -142,11 +134,13 @@ class Recorder:
     def best_test(self, round: int, tests: Sequence[Evaluated | None]) -> None:
         """Record the test Dice of the models that ``round`` began with, which did best on validation patients."""
         self._note_logs(tests)
-        rows = []
-        for place, (site, test) in enumerate(zip(self.sites, tests, strict=True)):
-            if test:
-                rows += self._overlap_rows(round, site, "testing_best", _evaluation_at(test, place))
-        self.results.append(rows)
+        self._append_overlaps(
+            round, "testing_best", [one and _evaluation_at(one, row) for row, one in enumerate(tests)]
+        )
+
+    def _append_overlaps(self, round: int, split: str, overlaps: Sequence[Sequence[Overlap] | None]) -> None:
+        known = zip(self.sites, overlaps, strict=True)
+        self.results.append([row for site, one in known for row in self._overlap_rows(round, site, split, one or ())])
 
     def final_test(
         self,
@@ -275,7 +269,10 @@ class Recorder:
             "updates": dict(digests),
             "model": ended,
             "weights": {site: float(outcome.weights[row]) for site, (row, _) in present.items()},
-            "contributions": {site: or_none(outcome.contribution[row]) for site, (row, _) in present.items()},
+            "contributions": {
+                site: None if (found := outcome.contribution[row]).isnan() else float(found)
+                for site, (row, _) in present.items()
+            },
             "validation_dice": {site: mean_dice(reply.overlaps) for site, (_, reply) in present.items()},
         }
 
@@ -289,12 +286,8 @@ def observed_rows(
 ) -> list[Row]:
     """Rows of `OBSERVED`: Dice of each coalition's model on each site's cases; the split is the ``observer``.
 
-    Args:
-        head: run, method, seed, round.
-        observer: its name.
-        sites: all, sorted.
-        coalitions: (k, n) bool.
-        answers: evaluations of the k models, by site.
+    ``head``: run, method, seed, round; ``observer``: its name; ``sites``: all, sorted; ``coalitions``: (k, n) bool;
+    ``answers``: evaluations of the k models, by site.
     """
     texts = [NOBODY if not any(row) else "+".join(compress(sites, row)) for row in coalitions.tolist()]
     rows = []
@@ -311,8 +304,3 @@ def observed_rows(
 def _evaluation_at(test: Evaluated, place: int) -> Sequence[Overlap]:
     """A site's evaluation of the final model of the site at ``place``, or of the common one."""
     return test.overlaps[place if len(test.overlaps) > 1 else 0]
-
-
-def or_none(value: Tensor) -> float | None:
-    """A scalar, or None for NaN."""
-    return None if value.isnan() else float(value)

@@ -14,7 +14,7 @@ from torch import Tensor
 from fedmerit.capabilities import Capabilities
 from fedmerit.core import Reports
 from fedmerit.federation.exchange import Exchange
-from fedmerit.vectors import BLOCK, cosine_to_sum, fresh_zeros, gram, norms
+from fedmerit.vectors import BLOCK, cosine_to_sum, fresh_zeros, gram, norms, ratio
 from fedmerit.wire.messages import Evaluated, Reply, payload_bytes
 
 Replies = Sequence[Reply | None]  # in site order; None: absent or rejected
@@ -65,12 +65,8 @@ def stack_replies(
 ) -> tuple[Tensor, Reports]:
     """The updates (n, size) and what the sites report; rows of absent sites are zero or NaN.
 
-    Args:
-        replies: of the n ``sites``, None if there is none that can be used.
-        sites: their names, in the order of the rows.
-        size: of an update.
-        asks: `Method.asks`.
-        can: what else the method asks of sites.
+    ``replies``: of the n ``sites``, None if there is none that can be used; ``sites``: their names, in the order of the
+    rows; ``size``: of an update; ``asks``: `Method.asks`; ``can``: what else the method asks of sites.
     """
     n = len(replies)
     updates = rows([reply.update if reply else None for reply in replies], size)
@@ -132,8 +128,8 @@ def measure_updates(
             last_square += last @ last
     lengths = norms(products)
     others = present[:, None] & present & ~torch.eye(n, dtype=torch.bool)
-    pairs = _cosines(products, torch.outer(lengths, lengths)).where(others, -torch.inf).amax(dim=1)
-    to_previous = _cosines(to_last, lengths * last_square.sqrt())
+    pairs = ratio(products, torch.outer(lengths, lengths)).clamp(-1, 1).where(others, -torch.inf).amax(dim=1)
+    to_previous = ratio(to_last, lengths * last_square.sqrt()).clamp(-1, 1)
     quantities = {
         "norm": lengths,
         "cosine_to_mean": cosine_to_sum(products, rho),
@@ -141,7 +137,3 @@ def measure_updates(
         "largest_pair_cosine": pairs.where(others.any(dim=1), torch.nan),
     }
     return mean, {name: values.where(present, torch.nan) for name, values in quantities.items()}
-
-
-def _cosines(inner: Tensor, scale: Tensor) -> Tensor:
-    return torch.where(scale > 0, inner / scale.where(scale > 0, 1.0), 0.0).clamp(-1, 1)

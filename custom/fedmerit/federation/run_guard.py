@@ -27,8 +27,6 @@ from fedmerit.trainers.monai_trainer.overlaps import Overlap, mean_dice
 from fedmerit.wire.inspection import check_enrolment
 from fedmerit.wire.messages import Enrolment, EnrolmentTask, Evaluated
 
-FIELDS = ("round", "cases", "slices", "fingerprint", "certificate", "seconds")  # of an `Enrolment`
-
 
 class RunGuard:
     """The guard of one run, on or off.
@@ -109,12 +107,7 @@ class RunGuard:
         return Guard(self.config.guard, commitments, self.merges, self.measures, seed)
 
     def admit(
-        self,
-        updates: Tensor,
-        reports: Reports,
-        replies: Replies,
-        received: Sequence[Buffers],
-        last_step: Tensor | None,
+        self, updates: Tensor, reports: Reports, replies: Replies, received: Sequence[Buffers], last_step: Tensor | None
     ) -> Admission:
         """What the method gets of a round.
 
@@ -164,11 +157,8 @@ class RunGuard:
 
         If the increase of the error counts, the model with all sites is the last one.
 
-        Args:
-            round: its number.
-            outcome: of the method, before groups divide it.
-            admission: of the round.
-            received: (d,) or (n, d), what the sites started from.
+        ``round``: its number; ``outcome``: of the method, before groups divide it; ``admission``: of the round;
+        ``received``: (d,) or (n, d), what the sites started from.
         """
         there, weights = admission.reports.present, outcome.weights
         if not (self.on and self.measures) or round % self.config.guard.rate_every or round + 1 == self.config.rounds:
@@ -269,7 +259,7 @@ class RunGuard:
         """For the checkpoint."""
         if not self.enrols:
             return {}
-        enrolments = {site: {name: getattr(one, name) for name in FIELDS} for site, one in self.enrolments.items()}
+        enrolments = {site: dict(vars(one)) for site, one in self.enrolments.items()}
         return {"guard": {"history": self.history.content(), "asked": self.has_asked, "enrolments": enrolments}}
 
     def restore(self, content: Mapping[str, Any]) -> None:

@@ -31,11 +31,7 @@ from fedmerit.wire.messages import Evaluation, PeerModel, Purpose, SparseUpdate
 class ModelsInTheClear(Models):
     """One model for all, or one per site, and the BatchNorm statistics that belong to each site's.
 
-    Args:
-        config: as of `Models`, like the next two.
-        network: likewise.
-        sites: likewise.
-        can: the method's capabilities.
+    ``can`` are the method's capabilities; the other arguments are those of `Models`.
     """
 
     are_visible: ClassVar[bool] = True

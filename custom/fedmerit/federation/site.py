@@ -34,26 +34,8 @@ from fedmerit.trainers.monai_trainer.overlaps import Overlap, mean_dice
 from fedmerit.trainers.monai_trainer.patches import build_samples
 from fedmerit.trainers.monai_trainer.prediction import evaluate
 from fedmerit.trainers.monai_trainer.saved_networks import save_network
+from fedmerit.wire import messages
 from fedmerit.wire.evaluation_budget import question_digest, require_round_order, require_within_budget
-from fedmerit.wire.messages import (
-    Answer,
-    ClosingReceipt,
-    ClosingTask,
-    Enrolment,
-    EnrolmentTask,
-    Evaluated,
-    Evaluation,
-    Failure,
-    Importance,
-    ImportanceTask,
-    PeerModel,
-    Purpose,
-    Reply,
-    Task,
-    WithModels,
-    Work,
-    round_answer,
-)
 
 log = logging.getLogger(__name__)
 
@@ -126,32 +108,32 @@ class Site:
         """Number of training images that it reports."""
         return len(self.samples)
 
-    def answer(self, task: Work) -> Answer:
+    def answer(self, task: messages.Work) -> messages.Answer:
         """Do what the server asks for; a `Failure` if the site refuses, or has lost what it needs for it."""
-        if isinstance(task, EnrolmentTask):
-            return round_answer(self.enrol(task))
-        if isinstance(task, ClosingTask):
+        if isinstance(task, messages.EnrolmentTask):
+            return messages.round_answer(self.enrol(task))
+        if isinstance(task, messages.ClosingTask):
             self.log.closed(task)
-            return ClosingReceipt(task.round)
+            return messages.ClosingReceipt(task.round)
         try:
-            if isinstance(task, ImportanceTask):
-                return round_answer(self.measure_importance(task))
-            answer = self.train(task) if isinstance(task, Task) else self.evaluate(task)
-            return round_answer(replace(answer, log=self.log.last))
+            if isinstance(task, messages.ImportanceTask):
+                return messages.round_answer(self.measure_importance(task))
+            answer = self.train(task) if isinstance(task, messages.Task) else self.evaluate(task)
+            return messages.round_answer(replace(answer, log=self.log.last))
         except MemoryLost as error:
-            return Failure(str(error))
+            return messages.Failure(str(error))
         except Refused as error:
             log.warning("round %d: the server %s", task.round, error)
             self.log.refused(task, str(error))
-            return Failure(error.reason)
+            return messages.Failure(error.reason)
 
-    def enrol(self, task: EnrolmentTask) -> Enrolment:
+    def enrol(self, task: messages.EnrolmentTask) -> messages.Enrolment:
         """Commit to the cases and images in the site's folder."""
         enrolment = make_enrolment(self.folder, self.config, task.round, self.num_samples, self.certificate)
         self.log.enrolled(task, enrolment)
         return enrolment
 
-    def train(self, task: Task) -> Reply:
+    def train(self, task: messages.Task) -> messages.Reply:
         """Validate the received model, report what the method asks for, train for a round, remember it."""
         started = time.perf_counter()
         received = self.models.receive(task)
@@ -166,7 +148,7 @@ class Site:
         leaving = self.models.outgoing(learned)
         leaves = leaving.ciphertexts or leaving.update
         self.log.trained(task, self.models.seen(received), leaves, question, overlaps, self.num_samples)
-        return Reply(
+        return messages.Reply(
             round=task.round,
             update=leaving.update,
             buffers=leaving.buffers,
@@ -181,24 +163,16 @@ class Site:
             ciphertexts=leaving.ciphertexts,
         )
 
-    def learn(self, task: Task, received: Tensor, memory: Memory | None) -> Learned:
+    def learn(self, task: messages.Task, received: Tensor, memory: Memory | None) -> Learned:
         """Train from ``received`` (d,) for a round; ``memory`` is that of the round before, None if it was away."""
         if self.can.local_training:  # what the site keeps for itself outlasts rounds without it
             memory = self.memory.latest(task.round)
         return self._local_round(task).learn(received, memory)
 
-    def _local_round(self, task: Task) -> LocalRound:
-        return LocalRound(
-            self.config,
-            self.method,
-            self.can,
-            self.network,
-            self.samples,
-            self.device,
-            self.training_seed_site,
-            self._validation_dice,
-            task,
-        )
+    def _local_round(self, task: messages.Task) -> LocalRound:
+        run = self.config, self.method, self.can
+        machine = self.network, self.samples, self.device
+        return LocalRound(*run, *machine, self.training_seed_site, self._validation_dice, task)
 
     def _remember(self, round: int, received: Tensor, learned: Learned, memory: Memory | None) -> None:
         weights = {**(memory.weights if memory else {}), **learned.weights}
@@ -207,7 +181,7 @@ class Site:
         remembered = Memory(whole, learned.trained, learned.buffers, weights, learned.kept, learned.own)
         self.memory.remember(round, remembered)
 
-    def sent(self, task: Task, update: Tensor) -> None:
+    def sent(self, task: messages.Task, update: Tensor) -> None:
         """Remember ``update`` (d,) as what this site trained for ``task``, after a privacy filter changed it.
 
         The next model holds what was sent, so the site computes its own share of it from that.
@@ -217,7 +191,7 @@ class Site:
             self.memory.remember(task.round, replace(memory, trained=memory.received + update))
             self.log.trained(task, memory.received, update)
 
-    def _allowed(self, task: WithModels, models: Tensor | Ciphertexts) -> str:
+    def _allowed(self, task: messages.WithModels, models: Tensor | Ciphertexts) -> str:
         """A digest of what ``task`` asks; `Refused` if the run needs no answer, or not now."""
         question = question_digest(task, models)
         sites = len(self.participants) or MOST_COALITION_SITES
@@ -225,7 +199,7 @@ class Site:
         require_round_order(task, self.config.rounds, self.log.latest, self.log.trained_in)
         return question
 
-    def give_model(self, receiver: str, round: int) -> PeerModel | None:
+    def give_model(self, receiver: str, round: int) -> messages.PeerModel | None:
         """This site's model for a peer of the run to learn from in a round; None: it shares none."""
         if receiver not in self.participants:
             log.warning(
@@ -234,7 +208,7 @@ class Site:
             return None
         return self.models.give(receiver, round)
 
-    def evaluate(self, task: Evaluation) -> Evaluated:
+    def evaluate(self, task: messages.Evaluation) -> messages.Evaluated:
         """Dice, and losses if asked for, of some models on one split; `Refused` beyond what the run needs."""
         models = task.ciphertexts or task.models
         question = self._allowed(task, models)
@@ -242,32 +216,30 @@ class Site:
         self.log.evaluated(task, models, question, answer)
         return answer
 
-    def _evaluate_models(self, task: Evaluation) -> Evaluated:
-        if task.purpose is Purpose.ESTIMATE:
+    def _evaluate_models(self, task: messages.Evaluation) -> messages.Evaluated:
+        if task.purpose is messages.Purpose.ESTIMATE:
             return self._estimate(task)
         final = self.models.final(task)
-        if task.purpose is Purpose.FINISH:
+        if task.purpose is messages.Purpose.FINISH:
             return self._select_final_model(task, final[1:] if final else (task.models[0], task.buffers[0]))
         if final:  # save it among the run's models
             name, model, buffers = final
             flat.load(self.network, model, buffers)
             self._save("", name or self.name)
             task = replace(task, models=model[None], buffers=(buffers,))
-        own_images = (
-            self.samples if task.purpose is Purpose.ROUND and estimates_statistics(self.config.training) else None
-        )
-        cases = self._cases(task.split)
+        estimates = task.purpose is messages.Purpose.ROUND and estimates_statistics(self.config.training)
+        own_images, cases = self.samples if estimates else None, self._cases(task.split)
         return evaluate_models(self.network, cases, task, self.config, own_images, self._evaluations)
 
-    def _estimate(self, task: Evaluation) -> Evaluated:
+    def _estimate(self, task: messages.Evaluation) -> messages.Evaluated:
         """Estimate BatchNorm statistics of one model."""
         started = time.perf_counter()
         flat.load(self.network, task.models[0], task.buffers[0])
         estimate_statistics(self.network, self.samples)
         took = time.perf_counter() - started
-        return Evaluated(task.round, (), torch.zeros(0, 0), took, buffers=flat.get_buffers(self.network))
+        return messages.Evaluated(task.round, (), torch.zeros(0, 0), took, buffers=flat.get_buffers(self.network))
 
-    def _select_final_model(self, task: Evaluation, given: Model) -> Evaluated:
+    def _select_final_model(self, task: messages.Evaluation, given: Model) -> messages.Evaluated:
         """Evaluate the candidates for the site's final model on one split, and save the chosen one."""
         started = time.perf_counter()
         assert self._final_selector
@@ -278,14 +250,14 @@ class Site:
             overlaps.append(tuple(evaluate(self.network, cases, labels, self.config.training.amp, final=True)))
         self._save("selected", self.name)
         took = time.perf_counter() - started
-        return Evaluated(task.round, tuple(overlaps), torch.zeros(task.count, 0), took, selected.choice)
+        return messages.Evaluated(task.round, tuple(overlaps), torch.zeros(task.count, 0), took, selected.choice)
 
     def _save(self, below: str, name: str) -> None:
         """Save the network among the run's models."""
         folder = self.memory.path.parents[1] / "models" / below
         save_network(folder, name, self.network, self.config.network, self.config.preprocessing)
 
-    def measure_importance(self, task: ImportanceTask) -> Importance:
+    def measure_importance(self, task: messages.ImportanceTask) -> messages.Importance:
         """How much the loss on one split rises without each neuron of a model."""
         question = self._allowed(task, task.model)
         importance = measure_importance(self.network, self._cases(task.split), task)

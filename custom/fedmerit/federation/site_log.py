@@ -18,19 +18,8 @@ from fedmerit.records.ciphertexts import Ciphertexts
 from fedmerit.records.ledger import Ledger, digest, split_head, tensors_digest, texts_digest
 from fedmerit.records.signatures import Signer
 from fedmerit.trainers.monai_trainer.overlaps import COUNTS, Overlap
+from fedmerit.wire import messages
 from fedmerit.wire.evaluation_budget import count_models
-from fedmerit.wire.messages import (
-    EVALUATE,
-    TRAIN,
-    ClosingTask,
-    Enrolment,
-    EnrolmentTask,
-    Evaluated,
-    Evaluation,
-    ImportanceTask,
-    PeerModel,
-    Task,
-)
 
 SITE_LOG = "site_log.jsonl"
 GAVE, GOT = "lend", "borrow"  # the work of the records of peers' models
@@ -77,7 +66,7 @@ class SiteLog:
     def trained_in(self) -> frozenset[int]:
         """The rounds with training."""
         self._follow()
-        return frozenset(round for round, of in self._asked.items() if any(one["work"] == TRAIN for one in of))
+        return frozenset(round for round, of in self._asked.items() if any(one["work"] == messages.TRAIN for one in of))
 
     def _note(self, record: Mapping[str, Any]) -> None:
         if "question" in record:
@@ -86,7 +75,7 @@ class SiteLog:
 
     def trained(
         self,
-        task: Task,
+        task: messages.Task,
         received: Tensor | Ciphertexts,
         update: Tensor | Ciphertexts,
         question: str = "",
@@ -109,28 +98,30 @@ class SiteLog:
         if overlaps is not None:
             more |= {"models": count_models(task), "question": question}
             more |= {"overlaps": [overlaps_digest(overlaps)], "images": images}
-        self._append(TRAIN, task.round, task.ledger, received=digest(received), update=digest(update), **more)
+        self._append(messages.TRAIN, task.round, task.ledger, received=digest(received), update=digest(update), **more)
 
-    def enrolled(self, task: EnrolmentTask, enrolment: Enrolment) -> None:
+    def enrolled(self, task: messages.EnrolmentTask, enrolment: messages.Enrolment) -> None:
         """Record what the site commits to."""
         self._append(ENROLLED, task.round, task.ledger, **enrolment.committed)
 
-    def evaluated(self, task: Evaluation, models: Tensor | Ciphertexts, question: str, answer: Evaluated) -> None:
+    def evaluated(
+        self, task: messages.Evaluation, models: Tensor | Ciphertexts, question: str, answer: messages.Evaluated
+    ) -> None:
         """Record that ``models``, (d,) or (m, d), of ``task`` were evaluated; ``question`` is the task's digest."""
         answers = [overlaps_digest(overlaps) for overlaps in answer.overlaps]
         asked = {"split": task.split, "models": task.count, "question": question}
-        self._append(EVALUATE, task.round, task.ledger, received=digest(models), **asked, overlaps=answers)
+        self._append(messages.EVALUATE, task.round, task.ledger, received=digest(models), **asked, overlaps=answers)
 
-    def measured(self, task: ImportanceTask, question: str) -> None:
+    def measured(self, task: messages.ImportanceTask, question: str) -> None:
         """Record that the importance of neurons was measured."""
         asked = {"split": task.split, "models": 1, "order": task.order, "question": question}
-        self._append(EVALUATE, task.round, task.ledger, received=digest(task.model), **asked)
+        self._append(messages.EVALUATE, task.round, task.ledger, received=digest(task.model), **asked)
 
-    def refused(self, task: Task | Evaluation | ImportanceTask, reason: str) -> None:
+    def refused(self, task: messages.Task | messages.Evaluation | messages.ImportanceTask, reason: str) -> None:
         """Record that the server asked for what it does not get."""
         self._append(REFUSED, task.round, task.ledger, reason=reason)
 
-    def closed(self, task: ClosingTask) -> None:
+    def closed(self, task: messages.ClosingTask) -> None:
         """Record the digest of the closing record that the server sent, and its signature."""
         closing, signature = split_head(task.closing)
         more = {"closing": closing} | ({"sealed": signature} if signature else {})
@@ -140,7 +131,7 @@ class SiteLog:
         """Record that the model with this `peer_digest` leaves for ``peer``, to learn from in ``round``."""
         self._append(GAVE, round, peer=peer, model=model)
 
-    def got_model(self, task: Task, peer: str, model: str | None) -> None:
+    def got_model(self, task: messages.Task, peer: str, model: str | None) -> None:
         """Record the `peer_digest` of the model that ``peer`` gave for a round's training; None: it did not answer."""
         self._append(GOT, task.round, task.ledger, peer=peer, model=model)
 
@@ -161,7 +152,7 @@ def overlaps_digest(overlaps: Iterable[Overlap]) -> str:
     return counts_digest((one.case, one.label, *(getattr(one, name) for name in COUNTS)) for one in overlaps)
 
 
-def answer_digest(answer: Evaluated) -> str:
+def answer_digest(answer: messages.Evaluated) -> str:
     """Of the `overlaps_digest` of all its models, which are in the site's log."""
     return texts_digest(map(overlaps_digest, answer.overlaps))
 
@@ -171,6 +162,6 @@ def counts_digest(counts: Iterable[Counts]) -> str:
     return hashlib.sha256(json.dumps(sorted(counts)).encode()).hexdigest()
 
 
-def peer_digest(model: PeerModel) -> str:
+def peer_digest(model: messages.PeerModel) -> str:
     """SHA-256 over parameters and statistics by name, with their types and shapes, in hexadecimal."""
     return tensors_digest([("", model.parameters), *sorted(model.buffers.items())])

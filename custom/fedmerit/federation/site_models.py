@@ -127,11 +127,7 @@ class _OwnStart(ModelsFromServer):
 class EncryptedModelsFromServer(_OwnStart):
     """As ciphertexts, both ways.
 
-    Args:
-        memory: of the site.
-        config: the run.
-        name: of the site.
-        key: of all sites.
+    ``memory``: of the site; ``config``: the run; ``name``: of the site; ``key``: of all sites.
     """
 
     def __init__(self, memory: MemoryFolder, config: RunConfiguration, name: str, key: SiteKey):
@@ -173,13 +169,8 @@ class EncryptedModelsFromServer(_OwnStart):
 class ModelsOfSites(_OwnStart):
     """Models stay at their sites; a peer that learns from one asks the site for it.
 
-    Args:
-        memory: of the site.
-        config: the run.
-        name: of the site.
-        method: its sites exchange models.
-        ask_peer: how to get another site's model.
-        site_log: of the site.
+    ``memory``: of the site; ``config``: the run; ``name``: of the site; ``method``: its sites exchange models;
+    ``ask_peer``: how to get another site's model; ``site_log``: of the site.
     """
 
     def __init__(

@@ -6,31 +6,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmerit.trainers.monai_trainer.data import Case, SiteFolder
+from fedmerit.wire import survey
 from fedmerit.wire.egress_list import Withheld, clear_answer
 from fedmerit.wire.messages import Failure
-from fedmerit.wire.survey import (
-    AREA,
-    INTENSITY,
-    QUANTITIES,
-    TOO_FEW,
-    VOLUME,
-    Question,
-    Survey,
-    Surveyed,
-    find_quantity,
-    is_intensity,
-    mask_small_bins,
-)
 
 Counts = NDArray[np.int64]
 
 
-def survey_site(folder: SiteFolder, question: Question) -> Surveyed | Failure:
+def survey_site(folder: SiteFolder, question: survey.Question) -> survey.Surveyed | Failure:
     """A site's counts over all its cases of all splits; a `Failure` if it has too few patients."""
     cases = [case for cases in folder.splits.values() for case in cases]
     patients = {name: place for place, name in enumerate(dict.fromkeys(case.patient for case in cases))}
     if len(patients) < question.floor:
-        return Failure(TOO_FEW)
+        return Failure(survey.TOO_FEW)
     tables: dict[str, Counts] = {}
     slices = 0
     for case in cases:
@@ -39,14 +27,15 @@ def survey_site(folder: SiteFolder, question: Question) -> Surveyed | Failure:
             table = tables.setdefault(name, np.zeros((len(patients), len(counts)), np.int64))
             table[patients[case.patient]] += counts
     tallies = {
-        name: mask_small_bins(table, question.floor, is_intensity(name)) for name, table in sorted(tables.items())
+        name: survey.mask_small_bins(table, question.floor, survey.is_intensity(name))
+        for name, table in sorted(tables.items())
     }
-    return Surveyed(len(patients), slices, tallies, question.floor)
+    return survey.Surveyed(len(patients), slices, tallies, question.floor)
 
 
-def local_survey(folders: Sequence[SiteFolder], question: Question) -> Survey:
+def local_survey(folders: Sequence[SiteFolder], question: survey.Question) -> survey.Survey:
     """The answers of sites on this machine, each checked against the list of what may leave."""
-    sites: dict[str, Surveyed] = {}
+    sites: dict[str, survey.Surveyed] = {}
     refused: dict[str, str] = {}
     for folder in folders:
         answer = survey_site(folder, question)
@@ -58,15 +47,15 @@ def local_survey(folders: Sequence[SiteFolder], question: Question) -> Survey:
         except Withheld as error:
             refused[folder.name] = str(error)
         else:
-            sites[folder.name] = Surveyed.from_dict(passed["survey"])
-    return Survey(question.floor, sites, refused)
+            sites[folder.name] = survey.Surveyed.from_dict(passed["survey"])
+    return survey.Survey(question.floor, sites, refused)
 
 
 def _counts(case: Case, labels: tuple[str, ...]) -> Iterator[tuple[str, Counts]]:
     """By quantity, the case's count in each bin: one in all, or one a voxel."""
     image, label = np.asarray(case.image), np.asarray(case.label)
     for channel in range(image.shape[1]):
-        name = INTENSITY if image.shape[1] == 1 else f"{INTENSITY} {channel}"
+        name = survey.INTENSITY if image.shape[1] == 1 else f"{survey.INTENSITY} {channel}"
         yield name, _voxels(image[:, channel])
     measured: dict[str, float] = {"slices": len(image)}
     voxels = label.sum(axis=(0, 2, 3), dtype=np.int64)
@@ -74,12 +63,12 @@ def _counts(case: Case, labels: tuple[str, ...]) -> Iterator[tuple[str, Counts]]
         between, row, _ = case.spacing
         measured |= {"pixel_spacing": row, "slice_spacing": between, "field_of_view": row * image.shape[2]}
         millilitres = voxels * np.prod(case.spacing) / 1000
-        measured |= {f"{VOLUME} {name}": float(one) for name, one in zip(labels, millilitres, strict=True)}
+        measured |= {f"{survey.VOLUME} {name}": float(one) for name, one in zip(labels, millilitres, strict=True)}
     else:
         largest = 100 * label.mean(axis=(2, 3)).max(axis=0)
-        measured |= {f"{AREA} {name}": float(one) for name, one in zip(labels, largest, strict=True)}
+        measured |= {f"{survey.AREA} {name}": float(one) for name, one in zip(labels, largest, strict=True)}
     for name, value in measured.items():
-        quantity = find_quantity(name)
+        quantity = survey.find_quantity(name)
         once = np.zeros(quantity.bins, np.int64)
         once[np.searchsorted(quantity.edges, value, side="right")] = 1
         yield name, once
@@ -87,7 +76,7 @@ def _counts(case: Case, labels: tuple[str, ...]) -> Iterator[tuple[str, Counts]]
 
 def _voxels(values: NDArray[np.float32]) -> Counts:
     """How many intensities are in each bin; the bins are equally wide, which is fast."""
-    edges = QUANTITIES[INTENSITY].edges
+    edges = survey.QUANTITIES[survey.INTENSITY].edges
     finite = values[np.isfinite(values)].astype(np.float64)
     places = np.clip(np.floor((finite - edges[0]) / (edges[1] - edges[0])) + 1, 0, len(edges))
     return np.bincount(places.astype(np.int64), minlength=len(edges) + 1)

@@ -28,10 +28,7 @@ from fedmerit.wire.messages import Evaluation, Purpose, Reply, Task
 class Models:
     """Models that the server does not see; what all kinds share.
 
-    Args:
-        config: the run.
-        network: the initial network of every site.
-        sites: their names, sorted.
+    ``config``: the run; ``network``: the initial network of every site; ``sites``: their names, sorted.
     """
 
     are_visible: ClassVar[bool] = False
@@ -86,11 +83,8 @@ class Models:
     def keep_local_models(self, round: int, outcome: Outcome, is_shared: bool, updates: Tensor) -> Outcome:
         """The outcome with each site's own trained model, in the last round of a run with ``last_round=own``.
 
-        Args:
-            round: its number.
-            outcome: of the round.
-            is_shared: the method gave one model for all.
-            updates: (n, d) as sent.
+        ``round``: its number; ``outcome``: of the round; ``is_shared``: the method gave one model for all; ``updates``:
+        (n, d) as sent.
         """
         return outcome
 
@@ -155,11 +149,7 @@ class ModelsAtSites(Models):
 class EncryptedModels(Models):
     """The sum of all rounds' updates, and the mean of BatchNorm statistics, both added up under encryption.
 
-    Args:
-        config: as of `Models`, like the next two.
-        network: likewise.
-        sites: likewise.
-        context: TenSEAL's, without the secret key.
+    ``context`` is TenSEAL's, without the secret key; the other arguments are those of `Models`.
     """
 
     def __init__(self, config: RunConfiguration, network: nn.Module, sites: Sequence[str], context: bytes):

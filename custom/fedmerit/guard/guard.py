@@ -17,7 +17,7 @@ from fedmerit.guard.bounds import fill_unknown, median_of_others
 from fedmerit.guard.history import WIDTH, History, running_mean, sketch
 from fedmerit.guard.reward_groups import RewardGroups, find_near_copies, find_reward_groups
 from fedmerit.guard.settings import GuardSettings
-from fedmerit.vectors import BLOCK, norms
+from fedmerit.vectors import BLOCK, norms, ratio
 
 ALL_EXCLUDED = (
     "only sites answered that verdicts have excluded; `fedmerit run --resume` continues when others answer, or begin a "
@@ -80,7 +80,9 @@ class Guard:
             withheld = torch.zeros_like(present)
         counts = self.enrolled.counts.where(self.enrolled.counts > 0, reports.num_samples)
         counted = present & ~withheld
-        groups = self._reward_groups(counted, counts, history)
+        groups, enrolled = RewardGroups.singles(len(counted)), self.enrolled
+        if self.merges:
+            groups = find_reward_groups(counted, counts, history.copied | enrolled.shared, enrolled.organisations)
         images = bounds.bound_counts(
             counts.masked_fill(groups.parts == 0, 0.0), groups.first, groups.parts, groups.copies
         )
@@ -117,13 +119,13 @@ class Guard:
         (n, d), lengths = updates.shape, norms(products)
         now = sketch(updates, self.seed)
         known, made = present & history.sketches.any(dim=1), history.dominates_step
-        to_own = _row_cosines(now, history.sketches).where(known, torch.nan)
+        one, last = now.double(), history.sketches.double()
+        to_own = ratio((one * last).sum(dim=1), one.norm(dim=1) * last.norm(dim=1)).where(known, torch.nan)
         inner, squared, to_step = None, 0.0, torch.full((n,), torch.nan, dtype=torch.float64)
         if last_step is not None:
             inner, squared = _inner(updates, last_step)
             inner = inner * factors
-            scale = lengths * squared**0.5
-            to_step = torch.where(scale > 0, inner / scale.where(scale > 0, 1.0), 0.0).where(present, torch.nan)
+            to_step = ratio(inner, lengths * squared**0.5).where(present, torch.nan)
         direction = indicators.residual_cosines(products, inner, squared, present & ~history.verdicts.against)
         direction = direction.masked_fill(to_own > indicators.REPLAY_COSINE, 0.0)  # nothing new
         separate = known & history.keeps_own_model  # the model last took only the site's own step
@@ -133,8 +135,7 @@ class Guard:
             direction = torch.where(separate, indicators.residual_own_cosines(now, history.sketches, others), direction)
         nothing = present & (direction == 0)  # no direction of its own: earlier rounds no longer support it
         response = history.responses.cosines(now * factors[:, None])
-        scale = torch.outer(lengths, lengths)
-        cosines = torch.where(scale > 0, products / scale.where(scale > 0, 1.0), 0.0)
+        cosines = ratio(products, torch.outer(lengths, lengths))
         pairs = present[:, None] & present
         nearness = running_mean(history.nearness, cosines.where(pairs, torch.nan))
         history = replace(
@@ -171,11 +172,6 @@ class Guard:
         )
         permanent = self.settings.on_verdict == "exclude"
         return replace(history, verdicts=history.verdicts.after(seen, comparable, present, permanent))
-
-    def _reward_groups(self, counted: Tensor, images: Tensor, history: History) -> RewardGroups:
-        if not self.merges:
-            return RewardGroups.singles(len(counted))
-        return find_reward_groups(counted, images, history.copied | self.enrolled.shared, self.enrolled.organisations)
 
     def _merge(
         self,
@@ -299,9 +295,3 @@ def _inner(updates: Tensor, step: Tensor) -> tuple[Tensor, float]:
         inner += rows.double() @ part.double()
         squared += float(part.double().square().sum())
     return inner, squared
-
-
-def _row_cosines(one: Tensor, other: Tensor) -> Tensor:
-    one, other = one.double(), other.double()
-    scale = one.norm(dim=1) * other.norm(dim=1)
-    return torch.where(scale > 0, (one * other).sum(dim=1) / scale.where(scale > 0, 1.0), 0.0)

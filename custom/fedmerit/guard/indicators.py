@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from fedmerit.guard.bounds import median_of_others
+from fedmerit.vectors import ratio
 
 SHORT = 0.05  # of the others' median norm
 NOTHING = 0.001  # likewise: below it there is no direction
@@ -96,33 +97,29 @@ def residual_cosines(products: Tensor, inner: Tensor | None, squared: float, cou
     left = products if inner is None or not squared else products - torch.outer(inner, inner) / squared
     lengths = left.diagonal().clamp(min=0).sqrt()
     lengths = lengths.where(lengths > NEW * products.diagonal().clamp(min=0).sqrt(), 0.0)
-    scale = torch.outer(lengths, lengths)
-    cosines = torch.where(scale > 0, left / scale.where(scale > 0, 1.0), 0.0).fill_diagonal_(0.0)
+    cosines = ratio(left, torch.outer(lengths, lengths)).fill_diagonal_(0.0)
     counted = count & (lengths > 0)
     others = counted.double().expand(len(count), -1).clone().fill_diagonal_(0.0)
     unit = cosines.clone().fill_diagonal_(1.0)
     norms = torch.einsum("ij,jk,ik->i", others, unit, others).clamp(min=0).sqrt()
     to_mean = (others * cosines).sum(dim=1)
-    return torch.where(norms > 0, to_mean / norms.where(norms > 0, 1.0), 0.0).clamp(-1, 1)
+    return ratio(to_mean, norms).clamp(-1, 1)
 
 
 def residual_own_cosines(updates: Tensor, before: Tensor, others: Tensor) -> Tensor:
     """(n,) cosine of each update, without the site's own last one, and the mean direction of ``others``.
 
-    Args:
-        updates: (n, m) sketches.
-        before: (n, m) sketches of the round before.
-        others: (n,) bool.
+    ``updates``: (n, m) sketches; ``before``: (n, m) sketches of the round before; ``others``: (n,) bool.
     """
     now, last = updates.double(), before.double()
     squared = last.square().sum(dim=1).clamp(min=1e-300)
     new = now - ((now * last).sum(dim=1) / squared)[:, None] * last
     lengths = now.norm(dim=1, keepdim=True)
-    units = torch.where(lengths > 0, now / lengths.where(lengths > 0, 1.0), 0.0) * others[:, None]
+    units = ratio(now, lengths) * others[:, None]
     mean = units.sum(dim=0) - units
     scale = new.norm(dim=1) * mean.norm(dim=1)
     small = new.norm(dim=1) <= NEW * lengths.squeeze(1)
-    return torch.where((scale > 0) & ~small, (new * mean).sum(dim=1) / scale.where(scale > 0, 1.0), 0.0)
+    return ratio((new * mean).sum(dim=1), scale).masked_fill(small, 0.0)
 
 
 RESPONSE_FACTOR = -0.5  # of the others' median response

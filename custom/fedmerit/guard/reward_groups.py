@@ -7,6 +7,8 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
+from fedmerit.vectors import ratio
+
 EXACT = 0.999  # cosine of two updates of one round
 NEAR = 0.4  # of near copies: mean over rounds, without what all have in common; honest ones stay below 0
 NEAR_DISTANCE_FACTOR = 0.5  # and at most this part of the distance of either from any third
@@ -84,10 +86,7 @@ def find_near_copies(cosines: Tensor, remembered: Tensor, present: Tensor) -> Te
 
     A cluster of similar sites are not copies: of three or more, only equal updates count.
 
-    Args:
-        cosines: (n, n) of the round's updates.
-        remembered: (n, n) their mean over rounds.
-        present: (n,) bool.
+    ``cosines``: (n, n) of the round's updates; ``remembered``: (n, n) their mean over rounds; ``present``: (n,) bool.
     """
     pairs = present[:, None] & present & ~torch.eye(len(present), dtype=torch.bool)
     exact = pairs & (cosines > EXACT)
@@ -108,5 +107,4 @@ def centred(cosines: Tensor, present: Tensor) -> Tensor:
     squared = float(share @ to_mean)
     left = known - torch.outer(to_mean, to_mean) / squared if squared > 0 else known
     lengths = left.diagonal().clamp(min=0).sqrt()
-    scale = torch.outer(lengths, lengths)
-    return torch.where(scale > 0, left / scale.where(scale > 0, 1.0), 0.0)
+    return ratio(left, torch.outer(lengths, lengths))

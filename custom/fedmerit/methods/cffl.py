@@ -13,16 +13,7 @@ from torch import Tensor
 from fedmerit.capabilities import Candidates, EvaluatesCandidates
 from fedmerit.core import About, Layout, Method, Outcome, Reports
 from fedmerit.games import trained_candidates
-from fedmerit.methods.rewards import (
-    Reward,
-    contributions_parameter,
-    deserved,
-    fractions_of_largest,
-    kept,
-    require_one_each,
-    require_sparse,
-    unrewarded_parameter,
-)
+from fedmerit.methods import rewards
 from fedmerit.parameters import parameter
 from fedmerit.vectors import aggregate, keep_largest, quota_counts, reshare, share, to_sites
 
@@ -59,9 +50,8 @@ class CFFL(Method, EvaluatesCandidates):
     reward: str = parameter(
         "sparse", "the largest entries by reputation; global: one model, c its weights", choices=("sparse", "global")
     )
-    unrewarded: str = unrewarded_parameter("nothing")
-    contributions: tuple[float, ...] = contributions_parameter()
-
+    unrewarded: str = rewards.unrewarded_parameter("nothing")
+    contributions: tuple[float, ...] = rewards.contributions_parameter()
     about: ClassVar[About] = About(
         contribution="server validation Dice of what it trained",
         weights="share of training images, among those not removed",
@@ -72,7 +62,7 @@ class CFFL(Method, EvaluatesCandidates):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_sparse(self.reward, self.unrewarded, self.contributions)
+        rewards.require_sparse(self.reward, self.unrewarded, self.contributions)
 
     @property
     def has_site_models(self) -> bool:
@@ -81,7 +71,7 @@ class CFFL(Method, EvaluatesCandidates):
 
     def start(self, model: Tensor, num_sites: int, layout: Layout) -> CFFLState:
         """The state before round 0; ``model`` is (d,). ValueError: there is not one contribution per site."""
-        require_one_each(self.contributions, num_sites)
+        rewards.require_one_each(self.contributions, num_sites)
         models = model if self.reward == "global" else model.repeat(num_sites, 1)
         zeros = torch.zeros(num_sites, dtype=torch.float64)
         return CFFLState(models, zeros, zeros.bool(), torch.zeros((), dtype=torch.float64))
@@ -114,7 +104,7 @@ class CFFL(Method, EvaluatesCandidates):
             models = aggregate(state.models, weights, uploads)
         else:
             images = share(reports.num_samples, remaining)
-            earned = fractions_of_largest(deserved(self.contributions, reputation, present), remaining)
+            earned = rewards.fractions_of_largest(rewards.deserved(self.contributions, reputation, present), remaining)
             quota = earned * images / images.max()
             quantities["quota"] = quota.where(present, torch.nan)
             models, weights = self.rewarded(state.models, clipped, uploads, quota, remaining, reports)
@@ -150,7 +140,7 @@ class CFFL(Method, EvaluatesCandidates):
         """
         images = share(reports.num_samples, remaining)
         update = aggregate(torch.zeros_like(uploads[0]), images, uploads)
-        models = Reward(update, quota, own=kept(self.unrewarded, clipped)).add_to(models)
+        models = rewards.Reward(update, quota, own=rewards.kept(self.unrewarded, clipped)).add_to(models)
         if self.unrewarded == "nothing":
             left_out = reports.present & ~remaining
             models[left_out] += clipped[left_out]

@@ -12,16 +12,7 @@ from torch import Tensor
 
 from fedmerit.core import About, Layout, Method, Outcome, Reports, inner_products
 from fedmerit.games import cosine_values
-from fedmerit.methods.rewards import (
-    Reward,
-    contributions_parameter,
-    deserved,
-    fractions_of_largest,
-    kept,
-    require_one_each,
-    require_sparse,
-    unrewarded_parameter,
-)
+from fedmerit.methods import rewards
 from fedmerit.parameters import parameter
 from fedmerit.vectors import aggregate, cosine_to_sum, distances, norms, norms_outside, remember, reshare, share
 
@@ -67,9 +58,8 @@ class CGSV(Method):
         "the largest entries of all (Eq. 5); per_tensor: of each tensor, as released",
         choices=("global", "per_tensor"),
     )
-    unrewarded: str = unrewarded_parameter("nothing")
-    contributions: tuple[float, ...] = contributions_parameter()
-
+    unrewarded: str = rewards.unrewarded_parameter("nothing")
+    contributions: tuple[float, ...] = rewards.contributions_parameter()
     about: ClassVar[About] = About(
         contribution="cosine of its update to the weighted sum, or its Shapley value",
         weights="reputation",
@@ -79,7 +69,7 @@ class CGSV(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_sparse(self.reward, self.unrewarded, self.contributions)
+        rewards.require_sparse(self.reward, self.unrewarded, self.contributions)
 
     @property
     def has_site_models(self) -> bool:
@@ -88,7 +78,7 @@ class CGSV(Method):
 
     def start(self, model: Tensor, num_sites: int, layout: Layout) -> CGSVState:
         """The state before round 0; ``model`` is (d,). ValueError: there is not one contribution per site."""
-        require_one_each(self.contributions, num_sites)
+        rewards.require_one_each(self.contributions, num_sites)
         return CGSVState(
             models=model if self.reward == "global" else model.repeat(num_sites, 1),
             reputation=torch.zeros(num_sites, dtype=torch.float64),
@@ -120,9 +110,9 @@ class CGSV(Method):
 
         models = server = state.server + u_N
         if self.reward == "sparse":
-            boosted = torch.tanh(self.beta * deserved(self.contributions, reputation, present))
-            quantities["quota"] = quota = fractions_of_largest(boosted, present)
-            reward = Reward(u_N, quota, state.tensor_sizes.tolist(), kept(self.unrewarded, updates))
+            boosted = torch.tanh(self.beta * rewards.deserved(self.contributions, reputation, present))
+            quantities["quota"] = quota = rewards.fractions_of_largest(boosted, present)
+            reward = rewards.Reward(u_N, quota, state.tensor_sizes.tolist(), rewards.kept(self.unrewarded, updates))
             models = reward.add_to(state.models)  # Eq. 5
             quantities["reward_distance"] = norms_outside(u_N, reward.masks)
             quantities["model_distance"] = distances(models, server)

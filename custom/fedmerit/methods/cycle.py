@@ -14,8 +14,15 @@ from torch import Tensor
 
 from fedmerit.capabilities import LearnsFromPeers, PeerTerm, PeerView, Sharing
 from fedmerit.core import About, Layout, Method, Needs, Outcome, Range, Reports
-from fedmerit.distillation import DIRECTIONS, EXCHANGES, distillation
-from fedmerit.methods.peer_scores import OWN_LOSSES, agreements, misalignments, own_loss
+from fedmerit.methods.peer_learning import (
+    DIRECTIONS,
+    EXCHANGES,
+    OWN_LOSSES,
+    agreements,
+    distillation,
+    misalignments,
+    own_loss,
+)
 from fedmerit.parameters import parameter
 from fedmerit.vectors import aggregate
 
@@ -67,7 +74,6 @@ class CYCle(Method, LearnsFromPeers):
         "of a peer: r̃ = its validation Dice by the site's own; gradients, the paper's: h of how they align (Eqs. 4, 5)",
         choices=tuple(SCORES),
     )
-
     peer_ranges: ClassVar[Mapping[str, Range]] = {"available": (0, 1), "misalignment": (0, 1), "agreement": (0, 1)}
     has_site_models: ClassVar[bool] = True
     about: ClassVar[About] = About(

@@ -14,16 +14,8 @@ from torch import Tensor
 from fedmerit.capabilities import Candidates, EvaluatesCandidates, RestsOnSelfReports
 from fedmerit.core import About, Layout, Method, Outcome, Range, Reports, SiteView, inner_products
 from fedmerit.games import trained_candidates, with_received
+from fedmerit.methods import rewards
 from fedmerit.methods.loss_distributions import floored_divergence
-from fedmerit.methods.rewards import (
-    Reward,
-    contributions_parameter,
-    deserved,
-    fractions_of_largest,
-    kept,
-    require_one_each,
-    unrewarded_parameter,
-)
 from fedmerit.parameters import parameter
 from fedmerit.vectors import aggregate, gram, histogram, norms, remember, reshare, share, to_sites
 
@@ -79,9 +71,8 @@ class FedAVE(Method, EvaluatesCandidates, RestsOnSelfReports):
         "both", "what nearness counts in (Table 4's ablation)", choices=("both", "reputation", "quota", "none")
     )
     clip: float | None = parameter(None, "bound on every entry of an update; the paper: 1e-3; None: none", above=0)
-    unrewarded: str = unrewarded_parameter("own")
-    contributions: tuple[float, ...] = contributions_parameter()
-
+    unrewarded: str = rewards.unrewarded_parameter("own")
+    contributions: tuple[float, ...] = rewards.contributions_parameter()
     ranges: ClassVar[Mapping[str, Range]] = {f"loss_bin_{number}": (0, MOST_IMAGES) for number in range(MOST_BINS)}
     has_site_models: ClassVar[bool] = True
     about: ClassVar[About] = About(
@@ -108,7 +99,7 @@ class FedAVE(Method, EvaluatesCandidates, RestsOnSelfReports):
 
     def start(self, model: Tensor, num_sites: int, layout: Layout) -> FedAVEState:
         """The state before round 0; ``model`` is (d,). ValueError: there is not one contribution per site."""
-        require_one_each(self.contributions, num_sites)
+        rewards.require_one_each(self.contributions, num_sites)
         reputation = torch.zeros(num_sites, dtype=torch.float64)
         sizes = torch.tensor(layout.tensor_sizes if self.mask == "per_tensor" else ()).long()
         return FedAVEState(model.repeat(num_sites, 1), reputation, sizes)
@@ -143,15 +134,17 @@ class FedAVE(Method, EvaluatesCandidates, RestsOnSelfReports):
         reputation = torch.where(seen, known, first).clamp(min=self.floor)
         reputation = reshare(state.reputation, reputation, present)
 
-        boosted = torch.tanh(self.beta * deserved(self.contributions, reputation, present))
-        quota = fractions_of_largest(boosted, present)
+        boosted = torch.tanh(self.beta * rewards.deserved(self.contributions, reputation, present))
+        quota = rewards.fractions_of_largest(boosted, present)
         if self.distributions in ("both", "quota"):
             quota = quota * (1 / kl if self.form == "paper" else nearness)
         quota = quota.clamp(max=1).where(present, 0.0)
         clipped = self.clipped(updates)
         products = inner_products(updates, reports) if self.clip is None else gram(clipped)
         update = self.weighted_uploads(weights, clipped, norms(products))
-        models = Reward(update, quota, state.tensor_sizes.tolist(), kept(self.unrewarded, clipped)).add_to(state.models)
+        models = rewards.Reward(
+            update, quota, state.tensor_sizes.tolist(), rewards.kept(self.unrewarded, clipped)
+        ).add_to(state.models)
         outcome = Outcome(
             contribution=new.where(present, torch.nan),
             reputation=reputation,

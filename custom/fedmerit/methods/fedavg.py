@@ -1,14 +1,22 @@
-"""FedAvg: McMahan et al., Communication-Efficient Learning of Deep Networks, AISTATS 2017.
+"""FedAvg, the methods that change one of its steps, and the references of every comparison: standalone and pooled.
 
-Every site's update is weighted by its share of the training images.
+- FedAvg: McMahan et al., Communication-Efficient Learning of Deep Networks, AISTATS 2017.
+- FedAvgM: Hsu et al., Measuring the Effects of Non-Identical Data Distribution for Federated Visual Classification,
+  2019; as in Reddi et al.
+- FedAdam: Reddi et al., Adaptive Federated Optimization, ICLR 2021.
+- FedBN: Li et al., FedBN: Federated Learning on Non-IID Features via Local Batch Normalization, ICLR 2021.
+- SiloBN: Andreux et al., Siloed Federated Learning for Multi-Centric Histopathology Datasets, DCL (MICCAI) 2020.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
-from fedmerit.core import About, GlobalModel, Method, Needs, Outcome, Reports
+from fedmerit.capabilities import PoolsImages
+from fedmerit.core import About, GlobalModel, Layout, Method, Needs, Outcome, Reports, SiteModels
+from fedmerit.parameters import parameter
 from fedmerit.vectors import aggregate
 
 
@@ -24,3 +32,159 @@ class FedAvg(Method):
         weights = reports.data_share
         model = aggregate(state.model, weights, updates)
         return GlobalModel(model), Outcome.by_weights(weights, reports, model)
+
+
+@dataclass(frozen=True)
+class Standalone(Method):
+    """Local-only training, the reference of all fairness measures: each site's next model is its own trained one.
+
+    So are its BatchNorm statistics. An absent site keeps what it has.
+    """
+
+    needs: ClassVar[Needs] = Needs(
+        sites=1, unfiltered="no site gets anything of another's update, so a filter would only harm its own"
+    )
+    has_site_models: ClassVar[bool] = True
+    about: ClassVar[About] = About(contribution="none", weights="none", download="own model", paper="baseline")
+
+    def round(self, state: SiteModels, updates: Tensor, reports: Reports) -> tuple[SiteModels, Outcome]:
+        """``updates`` (n, d): w_i ← w_i + Δ_i. Contributions are 0; weights are sample shares."""
+        models = state.models + updates
+        return SiteModels(models), Outcome.without_credit(reports, models)
+
+
+@dataclass(frozen=True)
+class Pooled(FedAvg, PoolsImages):
+    """One model trained on all sites' images in one place, the reference for federated training.
+
+    All sites send the same update, so their FedAvg equals it. A round is an epoch over all images. One update says
+    nothing of the sites' contributions: no site is credited.
+    """
+
+    needs: ClassVar[Needs] = Needs(sites=1, unfiltered="nothing leaves a site: one machine holds all images")
+    about: ClassVar[About] = About(
+        contribution="none", site_work="one training on the images of all sites; only engine local", paper="baseline"
+    )
+
+    def round(self, state: GlobalModel, updates: Tensor, reports: Reports) -> tuple[GlobalModel, Outcome]:
+        """``updates`` (n, d), all the same."""
+        state, outcome = super().round(state, updates, reports)
+        nothing = torch.zeros(len(updates), dtype=torch.float64)
+        return state, replace(outcome, contribution=nothing.where(reports.present, torch.nan))
+
+
+@dataclass(frozen=True)
+class FedAvgMState:
+    """What FedAvgM remembers."""
+
+    model: Tensor  # (d,)
+    momentum: Tensor  # (d,) m
+
+
+@dataclass(frozen=True)
+class FedAvgM(Method):
+    """The server follows the mean update, as a gradient, with momentum. With β = 0 and η = 1 it is FedAvg."""
+
+    beta: float = parameter(0.9, "β, weight of the past in the momentum", low=0, below=1)
+    eta: float = parameter(1.0, "η, the server's step", above=0)
+    about: ClassVar[About] = About(paper="Hsu et al. 2019; Reddi et al. 2021")
+
+    def start(self, model: Tensor, num_sites: int, layout: Layout) -> FedAvgMState:
+        """The state before round 0; ``model`` is (d,)."""
+        return FedAvgMState(model, torch.zeros_like(model))
+
+    def round(self, state: FedAvgMState, updates: Tensor, reports: Reports) -> tuple[FedAvgMState, Outcome]:
+        """``updates`` (n, d): m ← β m + Σ p_i Δ_i, w ← w + η m."""
+        weights = reports.data_share
+        momentum = aggregate(self.beta * state.momentum, weights, updates)
+        model = state.model + self.eta * momentum
+        return FedAvgMState(model, momentum), Outcome.by_weights(weights, reports, model)
+
+
+@dataclass(frozen=True)
+class FedAdamState:
+    """What FedAdam remembers."""
+
+    model: Tensor  # (d,)
+    m: Tensor  # (d,) first moment of the mean updates
+    v: Tensor  # (d,) float64, second moment
+
+
+@dataclass(frozen=True)
+class FedAdam(Method):
+    """Algorithm 2 of Reddi et al. 2021 (FedOpt), with Adam at the server: no bias correction, v starts at τ²."""
+
+    beta1: float = parameter(0.9, "β1, weight of the past in the first moment", low=0, below=1)
+    beta2: float = parameter(0.99, "β2, weight of the past in the second moment", low=0, below=1)
+    eta: float = parameter(1e-2, "η, the server's step", above=0)
+    tau: float = parameter(1e-3, "τ, added to the root of the second moment: the larger, the less adaptive", above=0)
+    about: ClassVar[About] = About(paper="Reddi et al. 2021")
+
+    def start(self, model: Tensor, num_sites: int, layout: Layout) -> FedAdamState:
+        """The state before round 0; ``model`` is (d,)."""
+        return FedAdamState(model, torch.zeros_like(model), torch.full_like(model, self.tau**2, dtype=torch.float64))
+
+    def round(self, state: FedAdamState, updates: Tensor, reports: Reports) -> tuple[FedAdamState, Outcome]:
+        """``updates`` (n, d): Δ = Σ p_i Δ_i, m ← β1 m + (1-β1) Δ, v ← β2 v + (1-β2) Δ², w ← w + η m / (√v + τ)."""
+        weights = reports.data_share
+        mean = aggregate(torch.zeros_like(state.model), weights, updates)
+        m = self.beta1 * state.m + (1 - self.beta1) * mean
+        v = self.beta2 * state.v + (1 - self.beta2) * mean.double().square()
+        model = state.model + (self.eta * m / (v.sqrt() + self.tau)).to(m.dtype)
+        return FedAdamState(model, m, v), Outcome.by_weights(weights, reports, model)
+
+
+@dataclass(frozen=True)
+class FedBNState:
+    """What FedBN remembers."""
+
+    models: Tensor  # (n, d) one per site, equal except in the norms
+    norms: Tensor  # (d,) bool: the parameters of normalisation layers
+
+
+@dataclass(frozen=True)
+class FedBN(Method):
+    """FedAvg of all but the norms (Algorithm 1, Li et al. 2021).
+
+    The paper has only BatchNorm; here every norm with γ and β counts, also group norms and affine instance norms.
+    Without norms it is FedAvg. An absent site keeps its norms and gets the rest. A site's norms enter no other model;
+    they pass through the server, which has every site's model, and in the final test through the sites.
+    """
+
+    own_statistics: ClassVar[bool] = True
+    has_site_models: ClassVar[bool] = True
+    about: ClassVar[About] = About(
+        download="global model, with its own norms and their statistics", paper="Li et al. 2021, FedBN"
+    )
+
+    def start(self, model: Tensor, num_sites: int, layout: Layout) -> FedBNState:
+        """The state before round 0; ``model`` is (d,)."""
+        return FedBNState(model.repeat(num_sites, 1), layout.in_norms)
+
+    def round(self, state: FedBNState, updates: Tensor, reports: Reports) -> tuple[FedBNState, Outcome]:
+        """``updates`` (n, d): w ← w + Σ p_i Δ_i, in norms w_i ← w_i + Δ_i."""
+        weights = reports.data_share
+        averaged = aggregate(state.models[0], weights, updates)  # not used for norms
+        models = torch.where(state.norms, state.models + updates, averaged)
+        outcome = Outcome.by_weights(weights, reports, models, statistics="own")
+        return FedBNState(models, state.norms), outcome
+
+    def restart_from(self, state: FedBNState, models: Tensor) -> FedBNState:
+        """The norms of ``models`` (n, d) are the sites'; the rest stays that of all."""
+        return replace(state, models=torch.where(state.norms, models, state.models))
+
+
+@dataclass(frozen=True)
+class SiloBN(FedAvg):
+    """FedAvg of all parameters, γ and β of norms included; running means and variances stay at the site."""
+
+    needs: ClassVar[Needs] = Needs()
+    own_statistics: ClassVar[bool] = True
+    about: ClassVar[About] = About(
+        download="global model, with its own BatchNorm statistics", paper="Andreux et al. 2020"
+    )
+
+    def round(self, state: GlobalModel, updates: Tensor, reports: Reports) -> tuple[GlobalModel, Outcome]:
+        """``updates`` (n, d), as in FedAvg."""
+        state, outcome = super().round(state, updates, reports)
+        return state, replace(outcome, statistics="own")

@@ -57,7 +57,6 @@ class FedCE(Method, MeasuresLeaveOneOut):
         "Γ_err: the error without a site (Eq. 3); relative: by that with it; others: by how much the others' rises",
         choices=("absolute", "relative", "others"),
     )
-
     ranges: ClassVar[Mapping[str, Range]] = {"cosine": (-1, 1), "minus_error": (0, 1), "error": (0, 1)}
     about: ClassVar[About] = About(
         contribution="novelty of its update's direction, error on its images of the model without it",

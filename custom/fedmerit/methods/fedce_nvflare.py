@@ -17,7 +17,6 @@ class FedCENVFlare(FedCE):
     """Weights by the running means of both terms, the cosine being that of this round's updates."""
 
     error: str = parameter("absolute", "of the model without the site", choices=("absolute", "relative"))
-
     measured_by_others: ClassVar[bool] = False
     needs: ClassVar[Needs] = Needs()
 

@@ -1,9 +1,13 @@
-"""The contribution index of Song et al., Profit Allocation for Federated Learning, 2019: FedCI and ECI.
+"""Methods that reward the values of sites in the game whose utility is the validation Dice of a coalition's aggregate.
 
-A site's index is the sum over rounds of its exact Shapley value in the game whose utility is the validation Dice of
-a coalition's aggregate. FedCI takes it as aggregation weights, a baseline of Jiang et al. 2023. ECI, the baseline of
-Xu et al. 2021, takes it as download quota: a site downloads as large a part of the aggregate as its index is of the
-best site's.
+The contribution index of Song et al., Profit Allocation for Federated Learning, 2019, is a site's exact Shapley value,
+summed over rounds. FedCI takes it as aggregation weights, a baseline of Jiang et al. 2023. ECI, the baseline of Xu et
+al. 2021, takes it as download quota: a site downloads as large a part of the aggregate as its index is of the best
+site's.
+
+FedValue is our own composition: in round t a site is worth its Shapley value in v_t(S) = U(w_t + Σ_{i∈S} n_i/n_S Δ_i)
+(Song et al. 2019; Wang et al. 2020), or its leave-one-out value in that game. The values are remembered as CFFL and
+RFFL remember reputations, and weigh the aggregate.
 """
 
 from dataclasses import dataclass
@@ -14,10 +18,23 @@ from torch import Tensor
 
 from fedmerit.capabilities import Candidates, EvaluatesCandidates
 from fedmerit.core import About, Layout, Method, Outcome, Reports
-from fedmerit.games import coalition_candidates, coalition_values, require_coalitions
+from fedmerit.games import all_but_one, coalition_candidates, coalition_values, require_coalitions
 from fedmerit.methods.rewards import Reward, fractions_of_largest, kept, unrewarded_parameter
 from fedmerit.parameters import parameter
-from fedmerit.vectors import aggregate, share
+from fedmerit.vectors import aggregate, remember, share
+
+SHAPLEY, LEAVE_ONE_OUT = "shapley", "leave_one_out"
+
+
+def weigh(model: Tensor, known: Tensor, values: Tensor, updates: Tensor, reports: Reports) -> Outcome:
+    """The aggregate weighted by the positive ``known`` (n,), over rounds; by sample shares while there are none.
+
+    ``values`` (n,) are the round's, ``updates`` (n, d) the sites', ``model`` (d,) what they trained from.
+    """
+    earned, present = known.clamp(min=0), reports.present
+    weights = share(earned, present) if earned[present].any() else reports.data_share
+    reputation = share(earned, torch.ones_like(present)) if earned.any() else reports.data_share
+    return Outcome(values, reputation, weights, aggregate(model, weights, updates))
 
 
 @dataclass(frozen=True)
@@ -64,14 +81,10 @@ class FedCI(ContributionIndex):
 
     def round(self, state: FedCIState, updates: Tensor, reports: Reports) -> tuple[FedCIState, Outcome]:
         """``updates`` (n, d): this round's Shapley values, added to the index, weigh the aggregate."""
-        present = reports.present
         values = coalition_values(reports, self.truncation)
-        index = state.index + values.where(present, 0.0)
-        earned = index.clamp(min=0)
-        weights = share(earned, present) if earned[present].any() else reports.data_share
-        model = aggregate(state.model, weights, updates)
-        reputation = share(earned, torch.ones_like(present)) if earned.any() else reports.data_share
-        return FedCIState(model, index), Outcome(values, reputation, weights, model)
+        index = state.index + values.where(reports.present, 0.0)
+        outcome = weigh(state.model, index, values, updates, reports)
+        return FedCIState(outcome.models, index), outcome
 
 
 @dataclass(frozen=True)
@@ -92,7 +105,6 @@ class ECI(ContributionIndex):
     """
 
     unrewarded: str = unrewarded_parameter("own")
-
     has_site_models: ClassVar[bool] = True
     about: ClassVar[About] = About(
         contribution="Shapley value of server validation Dice",
@@ -119,3 +131,50 @@ class ECI(ContributionIndex):
         reputation = share(positive, torch.ones_like(present)) if positive.any() else weights
         outcome = Outcome(values, reputation, weights, models, {"quota": quota.where(present, torch.nan)})
         return ECIState(state.model + update, models, index), outcome
+
+
+@dataclass(frozen=True)
+class FedValueState:
+    """What FedValue remembers."""
+
+    model: Tensor  # (d,)
+    memory: Tensor  # (n,) r
+
+
+@dataclass(frozen=True)
+class FedValue(Method, EvaluatesCandidates):
+    """r_i ← α r_i + (1 - α) φ_i; ρ is the share of max(r, 0); sample shares while no r is positive.
+
+    Coalitions and weights are those of the sites present; absent ones keep their memory.
+    """
+
+    alpha: float = parameter(0.8, "of what was, in the memory of values", low=0, below=1)
+    kind: str = parameter(SHAPLEY, "φ of a round", choices=(SHAPLEY, LEAVE_ONE_OUT))
+    about: ClassVar[About] = About(
+        contribution="value in the round's game of server validation Dice",
+        weights="contribution, remembered",
+        site_work="training, evaluation of coalitions' models",
+        paper="after Song et al. 2019",
+    )
+
+    def start(self, model: Tensor, num_sites: int, layout: Layout) -> FedValueState:
+        """The state before round 0; ``model`` is (d,). ValueError: more than 12 sites, of Shapley values."""
+        if self.kind == SHAPLEY:
+            require_coalitions(num_sites)
+        return FedValueState(model, torch.zeros(num_sites, dtype=torch.float64))
+
+    def candidates(self, state: FedValueState, updates: Tensor, reports: Reports) -> Candidates:
+        """The aggregates of all coalitions of the present sites, or of each all but one, and of all."""
+        members = None if self.kind == SHAPLEY else all_but_one(int(reports.present.sum()))
+        return coalition_candidates(state.model, updates, reports, members)
+
+    def most_candidates(self, sites: int) -> int:
+        """One of each coalition, or of each all but one, and of all."""
+        return 1 << sites if self.kind == SHAPLEY else sites + 1
+
+    def round(self, state: FedValueState, updates: Tensor, reports: Reports) -> tuple[FedValueState, Outcome]:
+        """``updates`` (n, d): this round's values, remembered, weigh the aggregate."""
+        values = coalition_values(reports, truncation=0.0 if self.kind == SHAPLEY else None)
+        memory = remember(state.memory, values, self.alpha, reports.present)
+        outcome = weigh(state.model, memory, values, updates, reports)
+        return FedValueState(outcome.models, memory), outcome

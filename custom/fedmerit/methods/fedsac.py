@@ -53,7 +53,6 @@ class FedSAC(Method, AllocatesNeurons, EvaluatesCandidates):
     aggregation: str = parameter(
         "count", "Eq. 9; share: by images among holders; plain: as FedAvg", choices=("count", "share", "plain")
     )
-
     has_site_models: ClassVar[bool] = True
     about: ClassVar[About] = About(
         contribution="server validation Dice of its local-only model, or given",

@@ -32,7 +32,6 @@ class QFedAvg(Method):
     q: float = parameter(1.0, "power of the loss; 0: every site alike", low=0)
     rule: str = parameter("weights", "w + Σ (F^q / Σ F^q) Δ; or exact: Algorithm 2", choices=("weights", "exact"))
     L: float = parameter(1e-3, "Lipschitz constant of rule=exact", above=0)
-
     ranges: ClassVar[Mapping[str, Range]] = {"loss": (0, 1)}
     about: ClassVar[About] = About(
         contribution="training loss to the power q",

@@ -9,28 +9,19 @@ from fedmerit.methods.cffl import CFFL
 from fedmerit.methods.cffl_released import CFFLReleased
 from fedmerit.methods.cgsv import CGSV
 from fedmerit.methods.cycle import CYCle
-from fedmerit.methods.ditto import Ditto
-from fedmerit.methods.fedadam import FedAdam
 from fedmerit.methods.fedave import FedAVE
-from fedmerit.methods.fedavg import FedAvg
-from fedmerit.methods.fedavgm import FedAvgM
-from fedmerit.methods.fedbn import FedBN
+from fedmerit.methods.fedavg import FedAdam, FedAvg, FedAvgM, FedBN, Pooled, SiloBN, Standalone
 from fedmerit.methods.fedce import FedCE
 from fedmerit.methods.fedce_nvflare import FedCENVFlare
-from fedmerit.methods.fedci import ECI, FedCI
-from fedmerit.methods.fedprox import FedProx
+from fedmerit.methods.fedci import ECI, FedCI, FedValue
 from fedmerit.methods.fedsac import FedSAC
-from fedmerit.methods.fedvalue import FedValue
-from fedmerit.methods.krum import Krum
-from fedmerit.methods.pooled import Pooled
+from fedmerit.methods.peer_learning import VPDL
+from fedmerit.methods.proximal import Ditto, FedProx
 from fedmerit.methods.qfedavg import QFedAvg
 from fedmerit.methods.rffl import RFFL
+from fedmerit.methods.robust import Krum, Median, Trimmed
 from fedmerit.methods.scaffold import SCAFFOLD
 from fedmerit.methods.shapfed import ShapFed
-from fedmerit.methods.silobn import SiloBN
-from fedmerit.methods.standalone import Standalone
-from fedmerit.methods.trimmed import Median, Trimmed
-from fedmerit.methods.vpdl import VPDL
 from fedmerit.methods.xu_baselines import DataWeighted, Euclidean, RoundRobin
 from fedmerit.plugins import Catalogue
 

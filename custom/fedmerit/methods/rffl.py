@@ -49,7 +49,6 @@ class RFFL(Method):
     clamp: bool = parameter(True, "negative reputations count as 0")
     keep_own: bool = parameter(False, "the reward comes after the (clipped) own update, not before training")
     mask: str = parameter("global", "the largest entries of all, or of each tensor", choices=("global", "per_tensor"))
-
     has_site_models: ClassVar[bool] = True
     about: ClassVar[About] = About(
         contribution="cosine of its update to the weighted sum",

@@ -39,7 +39,6 @@ class SCAFFOLD(Method, TrainsLocally, RestsOnSelfReports):
     """
 
     eta_g: float = parameter(1.0, "η_g, the server's step", above=0)
-
     vectors: ClassVar[tuple[str, ...]] = ("control",)  # c to the sites, c_i⁺ from them
     optimizers: ClassVar[tuple[str, ...]] = ("sgd",)
     about: ClassVar[About] = About(

@@ -43,14 +43,11 @@ class ShapFed(Method):
 
     mu: float = parameter(0.9, "weight of the past in a site's contribution; its first counts whole", low=0, high=1)
     contribution: str = parameter(
-        "cosine",
-        "of a class, as released; or exact: Shapley values, 1 in sum over sites",
-        choices=("cosine", "exact"),
+        "cosine", "of a class, as released; or exact: Shapley values, 1 in sum over sites", choices=("cosine", "exact")
     )
     reward: str = parameter(
         "personal", "one model per site; or global: one for all (ShapFed-WA)", choices=("personal", "global")
     )
-
     about: ClassVar[About] = About(
         contribution="cosine of its output layer's update to the weighted sum, or its Shapley value, mean over classes",
         weights="contribution, remembered",

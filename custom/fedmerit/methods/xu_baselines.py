@@ -28,11 +28,9 @@ class DataWeighted(Method):
     ratio: str = parameter(
         "max", "q_i = n_i / max n; or share: n_i / Σ n, so no site downloads all", choices=("max", "share")
     )
-
     has_site_models: ClassVar[bool] = True
     about: ClassVar[About] = About(
-        download="own model, plus the largest entries its images earn",
-        paper="baseline of Xu et al. 2021",
+        download="own model, plus the largest entries its images earn", paper="baseline of Xu et al. 2021"
     )
 
     def round(self, state: SiteModels, updates: Tensor, reports: Reports) -> tuple[SiteModels, Outcome]:
@@ -99,12 +97,9 @@ class RoundRobin(Method):
         "per round, each site adds p_i Δ_i, then downloads; one: all add, one downloads",
         choices=("pass", "one"),
     )
-
     has_site_models: ClassVar[bool] = True
     about: ClassVar[About] = About(
-        contribution="none",
-        download="server model, in turns",
-        paper="baseline of Xu et al. 2021",
+        contribution="none", download="server model, in turns", paper="baseline of Xu et al. 2021"
     )
 
     def start(self, model: Tensor, num_sites: int, layout: Layout) -> RoundRobinState:

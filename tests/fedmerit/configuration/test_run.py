@@ -89,16 +89,6 @@ def test_a_run_has_a_round(rounds):
         config(rounds=rounds)
 
 
-@pytest.mark.parametrize(
-    ("method", "settings", "least"),
-    [("cycle", {}, 10), ("vpdl", {"warmup": "2"}, 3), ("cycle", {"warmup": "2", "warmup_by": "own"}, 3)],
-)
-def test_rounds_in_which_nobody_would_learn_from_anybody_are_refused(method, settings, least):
-    with pytest.raises(BadInput, match=f"method {method} needs {least} or more: with warmup=. no site learns"):
-        config(method, least - 1, **settings)
-    assert config(method, least, **settings).rounds == least
-
-
 @pytest.mark.parametrize("settings", [{}, {"standalone_rounds": "2"}])
 def test_fewer_rounds_than_the_method_needs_are_named(settings):
     least = int(settings.get("standalone_rounds", 10)) + 1
@@ -108,13 +98,6 @@ def test_fewer_rounds_than_the_method_needs_are_named(settings):
         config("fedsac", least - 1, **settings)
     assert config("fedsac", least, **settings).rounds == least
     assert config("fedsac", 1, contributions="0.5,0.25").rounds == 1
-
-
-def test_settings_of_the_network_may_be_texts():
-    settings = {"patch": "16,64,64", "arguments": '{"deep_supervision": true}'}
-    network = make_configuration("fedavg", "prostate", 2, 0, TASKS["prostate"], settings).network
-    assert network.patch == (16, 64, 64)
-    assert network.arguments == {"deep_supervision": True}
 
 
 def test_a_list_of_numbers_in_a_text():

@@ -7,7 +7,7 @@ import pytest
 from fedmerit.configuration import filters, observation, spec_syntax, tracking
 from fedmerit.configuration.filters import PEER_MODELS_UNFILTERED, Percentile, require_privacy
 from fedmerit.configuration.observation import can_observe, gives_own_models, require_observable, require_observers
-from fedmerit.configuration.spec_syntax import format_spec, split_spec
+from fedmerit.configuration.spec_syntax import format_spec
 from fedmerit.configuration.tracking import MLflow, require_tracking
 from fedmerit.errors import BadInput
 from fedmerit.methods.registry import METHODS, build_method
@@ -45,17 +45,6 @@ def test_commas_and_colons_part_parameters(spec):
     assert described == Full(2, 0.5, "http://host:80/?a,b:c")
     for separator in ",:":
         assert spec_syntax.parse(format_spec(described, KINDS, separator), KINDS, "--option") == described
-
-
-def test_what_is_not_said_is_as_by_default():
-    assert spec_syntax.parse("plain", KINDS, "--option") == spec_syntax.parse("plain:", KINDS, "--option") == Plain()
-    assert format_spec(Plain(), KINDS) == "plain"
-    assert spec_syntax.parse("full-of-it:share=0.5", KINDS, "--option") == Full(share=0.5)
-    assert format_spec(Full(share=0.5, uri="here"), KINDS) == "full-of-it:from=0,share=0.5,uri=here"
-
-
-def test_a_spec_is_taken_apart_without_being_judged():
-    assert split_spec("fedce:combine=plus:0.5,error=relative") == ("fedce", ["combine=plus:0.5", "error=relative"])
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from fedmerit.guard.admission import Admission
 from fedmerit.records.results import read_results
 from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT
 from fedmerit.trainers.monai_trainer.overlaps import Overlap
-from fedmerit.wire.messages import EVALUATE, TRAIN, Evaluated, Failure, Importance, Reply, Task, payload_bytes
+from fedmerit.wire.messages import EVALUATE, TRAIN, Evaluated, Failure, Importance, Reply, payload_bytes
 
 
 def quantities(run, name: str) -> dict[tuple[int, str], float]:
@@ -65,40 +65,6 @@ def test_models_received_are_evaluated_with_the_statistics_sent_out(run):
     assert torch.equal(flat.mix(candidates.models, candidates.mixtures[0]), sent.parameters)
     assert same(flat.average_buffers(candidates.buffers, candidates.shares[0]), sent.buffers)
     assert candidates.shares.sum(dim=1).tolist() == pytest.approx([1.0] * 4)
-
-
-def test_dice_are_pooled_over_the_cases_of_all_sites(run):
-    federation = Federation(tiny_plan(), SITES, run)
-    federation.take(replies(federation))
-    counts = {"Alder": 1, "Birch": 4, "Cedar": 2}
-    federation.take({site: evaluated(federation, site, count) for site, count in counts.items()})
-    found = quantities(run, "utility")
-    for model, name in enumerate(SITES):
-        positives = [1 + place + 3 * model + case for place, n in enumerate(counts.values()) for case in range(n)]
-        dice = [2 * tp / (100 + tp) for tp in positives]
-        assert len(dice) == 7
-        assert found[0, name] == pytest.approx(sum(dice) / 7, rel=1e-12)
-
-
-def test_seconds_of_a_round_count_the_candidates(run):
-    federation = Federation(tiny_plan(), SITES, run)
-    federation.take({site: replace(reply, seconds=2.0) for site, reply in replies(federation).items()})
-    answers = {site: replace(evaluated(federation, site), seconds=0.5) for site in ("Alder", "Cedar")}
-    federation.take(answers | {"Birch": Failure("asleep")})
-    assert quantities(run, "seconds") == {(0, "Alder"): 2.5, (0, "Birch"): 2.0, (0, "Cedar"): 2.5}
-    server = quantities(run, "server_seconds")
-    assert len(set(server.values())) == 1
-    assert 0 < server[0, "Alder"] < 60
-
-
-def test_received_bytes_count_task_and_candidates(run):
-    federation = Federation(tiny_plan(), SITES, run)
-    buffers = payload_bytes(Task(0, torch.empty(0), flat.get_buffers(NETWORK)))
-    federation.take(replies(federation, without=("Birch",)))
-    federation.take(evaluations(federation))
-    model = 4 * SIZE + buffers
-    assert quantities(run, "bytes_received") == {(0, "Alder"): 3 * model, (0, "Cedar"): 3 * model}
-    assert quantities(run, "bytes_sent") == {(0, "Alder"): model, (0, "Cedar"): model}
 
 
 def test_update_counts_though_the_evaluation_is_rejected(run):

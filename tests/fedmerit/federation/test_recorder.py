@@ -10,7 +10,7 @@ from certificates import issue
 from pretending import SITES, tiny_plan
 
 from fedmerit.core import Outcome
-from fedmerit.federation.recorder import CROSS_SITE, OBSERVED, Recorder, observed_rows, or_none
+from fedmerit.federation.recorder import CROSS_SITE, OBSERVED, Recorder, observed_rows
 from fedmerit.federation.round_updates import RoundReplies
 from fedmerit.federation.site_log import answer_digest
 from fedmerit.records.closing_record import read_closing
@@ -179,11 +179,6 @@ def test_a_record_has_what_sites_said_of_models_for_others_in_its_round(recorder
         "Cedar": [answer_digest(rated), answer_digest(observed)],
     }
     assert second["evaluated"] == {"Cedar": [answer_digest(rated)]}
-
-
-def test_what_is_not_known_is_none():
-    assert or_none(torch.tensor(float("nan"))) is None
-    assert or_none(torch.tensor(0.5)) == 0.5
 
 
 def test_every_number_is_that_of_its_own_site(recorder):

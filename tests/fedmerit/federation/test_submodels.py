@@ -209,16 +209,6 @@ def test_sites_rate_the_importance_of_neurons_before_a_round_and_then_train_subm
     assert received["Birch"].tolist() == [task + asking, task, task + asking, task]
 
 
-def test_importance_is_pooled_by_images(run):
-    federation = Federation(tiny_plan(), SITES, run)
-    answers = importances(federation)
-    pooled = sum(answer.increases for answer in answers.values()) / 6
-    expected = federation.method.allocate(federation.state, pooled)
-    federation.take(answers)
-    assert torch.equal(federation.models.parameters, expected[1])
-    assert torch.equal(federation.submodels.held, expected[2])
-
-
 def test_importance_task_that_nobody_answers_can_be_repeated(run):
     federation = Federation(tiny_plan(), SITES, run)
     with pytest.raises(RunFailed, match=r"round 0: no site sent a usable importance of neurons.*Alder.*asleep"):
@@ -282,16 +272,8 @@ def finished(trained, server_sites_data):
     return build
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        (),
-        pytest.param(("importance=taylor",), marks=pytest.mark.slow),
-        pytest.param(("importance=equal", "aggregation=plain"), marks=pytest.mark.slow),
-    ],
-)
-def test_what_sites_send_and_get_is_zero_where_they_hold_nothing(finished, settings):
-    run = finished(*settings)
+def test_what_sites_send_and_get_is_zero_where_they_hold_nothing(finished):
+    run = finished()
     checkpoint = torch.load(run / "checkpoint.pt", weights_only=True)
     config = RunConfiguration.from_dict(read_run(run)["plan"])
     network = initial_network(config.network, config.seed)

@@ -11,7 +11,7 @@ from fedmerit import flat
 from fedmerit.configuration.run import TASKS, make_configuration
 from fedmerit.flare.privacy import build_answer_filter
 from fedmerit.flare.recipe import build_site_policy
-from fedmerit.methods.standalone import Standalone
+from fedmerit.methods.fedavg import Standalone
 from fedmerit.records.ledger import Ledger
 from fedmerit.records.results import read_run
 from fedmerit.trainers.monai_trainer.networks import initial_network

@@ -1,9 +1,11 @@
-"""Bounds by the median of the others, worked by hand: norms, BatchNorm statistics, image counts, claims."""
+"""Bounds by the median of the others, worked by hand; reward groups; the settings of the guard."""
 
 import pytest
 import torch
 
+from fedmerit.configuration.run import TASKS, RunConfiguration, make_configuration
 from fedmerit.core import Reports
+from fedmerit.errors import BadInput
 from fedmerit.guard.bounds import (
     bound_claims,
     bound_counts,
@@ -12,6 +14,8 @@ from fedmerit.guard.bounds import (
     median_of_others,
     shrink_factors,
 )
+from fedmerit.guard.reward_groups import find_reward_groups, find_shared_cases
+from fedmerit.guard.settings import GuardSettings
 from fedmerit.methods.fedave import FedAVE
 from fedmerit.methods.fedce import FedCE
 
@@ -34,11 +38,6 @@ def test_there_is_no_median_of_fewer_than_two_others():
     found = median_of_others(AMOUNTS, torch.tensor([True, True, False, False]))
     assert found.isnan().tolist() == [True, True, False, False]
     assert found[2:].tolist() == [1.5, 1.5]
-
-
-def test_what_is_over_so_many_times_the_median_of_the_others_is_brought_to_that():
-    assert shrink_factors(AMOUNTS, FOUR, 3.0).tolist() == pytest.approx([1, 1, 1, 6 / 100])
-    assert shrink_factors(AMOUNTS, FOUR, 1.5).tolist() == pytest.approx([1, 1, 3 / 4, 3 / 100])
 
 
 @pytest.mark.parametrize(
@@ -64,20 +63,6 @@ def test_an_update_longer_than_three_times_the_median_of_the_others_is_shortened
     assert factors.tolist() == pytest.approx([1, 1, 1, 1, 3 / 50])
     lengths[4] = 2.9
     assert (clip_norms(lengths, torch.ones(5, dtype=torch.bool), UNKNOWN[:5]) == 1).all()
-
-
-def test_an_absent_site_is_neither_shortened_nor_in_the_median():
-    """With the three zeros of absent sites the median would be 0, and there would be no bound."""
-    lengths = torch.tensor([1.0, 0.0, 0.0, 2.0, 0.0, 40.0]).double()
-    present = lengths > 0
-    assert clip_norms(lengths, present, UNKNOWN).tolist() == pytest.approx([1, 1, 1, 1, 1, 3 * 1.5 / 40])
-
-
-def test_with_one_other_the_last_median_counts():
-    lengths, present = torch.tensor([1.0, 0.0, 0.0, 0.0, 0.0, 1e6]).double(), torch.tensor([True, *[False] * 4, True])
-    before = torch.tensor([2.0, 2.0, 2.0, 2.0, 2.0, 1.5]).double()
-    assert clip_norms(lengths, present, before).tolist() == pytest.approx([1, 1, 1, 1, 1, 4.5e-6])
-    assert (clip_norms(lengths, present, UNKNOWN) == 1).all()
 
 
 SENT = {"running_mean": torch.zeros(3), "running_var": torch.ones(3), "num_batches_tracked": torch.tensor(4)}
@@ -167,3 +152,77 @@ def test_a_claimed_loss_counts_at_most_the_median_of_the_others():
 
 def test_fedave_without_claims_pays_for_dice_alone():
     assert FedAVE().without_self_reports.distributions == "none"
+
+
+ORGANISATIONS = torch.tensor([0, 1, 1, 1])
+
+
+def test_sites_are_copies_by_cases_where_each_has_half_of_the_others():
+    hospital = [f"{number:032x}" for number in range(10)]
+    sites = [frozenset(hospital), frozenset(hospital[:1]), frozenset(hospital[:5]), frozenset()]
+    shared = find_shared_cases(sites)
+    assert shared.nonzero().tolist() == [[0, 2], [2, 0]]  # one image of ten, and all that a site has, is not enough
+
+
+@pytest.mark.parametrize(
+    ("counted", "first", "parts"),
+    [
+        ([True, True, True, True], [0, 1, 1, 1], [1, 0.25, 0.25, 0.5]),
+        ([True, False, True, True], [0, 1, 1, 1], [1, 0, 1 / 3, 2 / 3]),
+        ([True, False, False, True], [0, 1, 1, 1], [1, 0, 0, 1]),
+        ([True, False, False, False], [0, 1, 2, 3], [1, 1, 1, 1]),
+    ],
+)
+def test_a_group_stands_in_the_row_of_its_first_site_whoever_is_away(counted, first, parts):
+    counts, none = torch.tensor([50.0, 10.0, 10.0, 20.0]), torch.zeros(4, 4).bool()
+    found = find_reward_groups(torch.tensor(counted), counts, none, ORGANISATIONS)
+    assert found.first.tolist() == first
+    assert found.parts.tolist() == pytest.approx(parts)
+    merged = found.averaging_matrix @ torch.tensor([1.0, 5.0, 6.0, 9.0]).double()
+    expected = sum(part * value for part, value in zip(parts[1:], (5.0, 6.0, 9.0), strict=True))
+    assert float(merged[1]) == pytest.approx(expected if any(counted[1:]) else 5.0)
+
+
+def test_copies_count_alike_whoever_is_away():
+    counts, copied = torch.tensor([50.0, 10.0, 30.0]), torch.zeros(3, 3).bool()
+    copied[0, 1] = copied[1, 0] = copied[1, 2] = copied[2, 1] = True
+    apart = torch.arange(3)
+    assert find_reward_groups(torch.ones(3).bool(), counts, copied, apart).parts.tolist() == pytest.approx([1 / 3] * 3)
+    two = find_reward_groups(torch.tensor([True, False, True]), counts, copied, apart)
+    assert (two.first.tolist(), two.parts.tolist()) == ([0, 0, 0], pytest.approx([0.5, 0, 0.5]))
+
+
+def config(**settings):
+    return make_configuration("fedavg", "prostate", 2, 0, TASKS["prostate"], settings)
+
+
+def test_the_guard_is_off_unless_a_run_asks_for_it():
+    assert config().guard == GuardSettings("off", "withhold", 5)
+    assert config(guard="on", rate_every="2").guard == GuardSettings("on", "withhold", 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("guard", "maybe", "one of on, off"),
+        ("on_verdict", "punish", "one of show, withhold, exclude"),
+        ("rate_every", 0, "1 or more"),
+    ],
+)
+def test_what_it_cannot_do_is_named_with_what_was_expected(name, value, expected):
+    with pytest.raises(ValueError, match=f"^{name}={value!r}: expected {expected}$"):
+        GuardSettings(**{name: value})
+    with pytest.raises(BadInput, match=f"{name}=.*: expected {expected}"):
+        config(**{name: str(value)})
+
+
+@pytest.mark.parametrize("settings", [{"on_verdict": "exclude"}, {"guard": "off", "rate_every": "2"}])
+def test_without_a_guard_nothing_is_to_be_set_of_it(settings):
+    with pytest.raises(BadInput, match=f"^{list(settings)[-1]}: has no effect with the guard off; leave it out$"):
+        config(**settings)
+    assert config(guard="off", on_verdict="withhold").guard == GuardSettings()
+
+
+def test_a_stored_guard_has_no_setting_of_another_name():
+    with pytest.raises(BadInput, match=r"guard\.severity"):
+        RunConfiguration.from_dict(config().to_dict() | {"guard": {"guard": "on", "severity": 2}})

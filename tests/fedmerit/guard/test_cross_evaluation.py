@@ -5,7 +5,7 @@ import torch
 
 from fedmerit.capabilities import Candidates
 from fedmerit.core import Reports
-from fedmerit.games import all_but_one, coalition_candidates, coalition_values, leave_one_out_values, shapley
+from fedmerit.games import all_but_one, coalition_candidates, coalition_values, shapley
 from fedmerit.guard import cross_evaluation
 from fedmerit.guard.cross_evaluation import aggregate_ratings, distances, find_outlier_raters, voices
 
@@ -113,6 +113,6 @@ def test_values_as_the_others_judge_are_those_of_the_games_method(members):
         candidates, ratings, torch.zeros(len(candidates.shares), 0), judged, voice, offsets
     )
     judged_reports = Reports(reports.num_samples, present, candidates=results)
-    values = coalition_values(judged_reports, 0.0) if members is None else leave_one_out_values(judged_reports)
+    values = coalition_values(judged_reports, 0.0 if members is None else None)
     assert torch.allclose(values[present], judged[present], atol=1e-9)
     assert values[2].isnan()

@@ -1,11 +1,9 @@
 """What the guard remembers: sketches, running means, verdicts, and its way through a checkpoint."""
 
-import math
-
 import pytest
 import torch
 
-from fedmerit.guard.history import ROUNDS, WIDTH, WINDOW, History, Verdicts, running_mean, sketch
+from fedmerit.guard.history import ROUNDS, WIDTH, WINDOW, History, Verdicts, sketch
 
 
 def cosines(rows):
@@ -31,27 +29,6 @@ def test_a_sketch_keeps_cosines():
     assert torch.allclose(cosines(found), cosines(updates), rtol=0, atol=0.04)  # four times what is usual
     assert torch.equal(found, sketch(updates, 7))
     assert not torch.equal(found, sketch(updates, 8))
-
-
-def test_of_a_small_model_a_sketch_is_the_update_but_for_signs():
-    updates = torch.arange(1.0, 7.0).view(2, 3)
-    found = sketch(updates, 0)
-    assert torch.equal(found[:, :3].abs(), updates)
-    assert torch.equal(found[0, :3].sign(), found[1, :3].sign())
-    assert not found[:, 3:].any()
-
-
-def test_entries_as_far_apart_as_a_sketch_is_wide_are_added_up():
-    """1 and 10 in the first and the last of three rows of entries: 11 or 9, by their signs."""
-    update = torch.zeros(1, 2 * WIDTH + 1)
-    update[0, 0], update[0, 2 * WIDTH] = 1, 10
-    assert {float(sketch(update, seed)[0, 0].abs()) for seed in range(12)} == {9.0, 11.0}
-
-
-def test_what_is_remembered_is_half_of_what_was_and_half_of_what_is():
-    nan = math.nan
-    memory, now = torch.tensor([0.4, nan, 0.4, nan]), torch.tensor([0.8, 0.2, nan, nan])
-    assert running_mean(memory, now).tolist() == pytest.approx([0.6, 0.2, 0.4, nan], nan_ok=True)
 
 
 def test_a_sign_that_cannot_be_looked_for_any_more_stays_as_it_was():

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fedmerit import flat
-from fedmerit.methods.minus_model import average_others, cosine_to_others_mean, minus_model
+from fedmerit.methods.minus_model import cosine_to_others_mean, minus_model
 from fedmerit.vectors import BLOCK
 
 
@@ -29,11 +29,6 @@ def test_the_minus_model_is_the_weighted_mean_of_the_others_models(weights):
         assert (without["running_var"] >= 0).all()
 
 
-def test_the_minus_model_has_the_type_of_the_received_one():
-    assert minus_model(torch.ones(3), torch.zeros(3), 0.5).dtype == torch.float32
-    assert minus_model(torch.ones(3), torch.zeros(3), 0.5).tolist() == [2, 2, 2]
-
-
 @pytest.mark.parametrize("weight", [0.0, 0.3, 0.9])
 def test_the_sites_cosine_is_that_of_its_update_and_the_others_mean(weight):
     random = torch.Generator().manual_seed(0)
@@ -48,13 +43,6 @@ def test_the_sites_cosine_is_zero_where_nobody_moved():
     assert cosine_to_others_mean(still, still, still, 0.5) == 0
     assert cosine_to_others_mean(moved, still, still, 0.5) == 0  # it did not move itself
     assert cosine_to_others_mean(still, still, moved, 0.0) == 0  # the others did not
-
-
-def test_what_is_left_of_a_mean_without_one_of_it():
-    """0.25 (8, 0) + 0.75 (4, 4) = (5, 3)."""
-    found = average_others(torch.tensor([5.0, 3.0]), torch.tensor([8.0, 0.0]), 0.25)
-    assert found.tolist() == [4, 4]
-    assert found.dtype == torch.float64
 
 
 def test_models_of_more_than_one_block_are_taken_whole():

@@ -9,8 +9,7 @@ from hypothesis import given
 from rounds import as_numbers, few, make_rounds, outcomes, random_rounds
 
 from fedmerit.core import Layout
-from fedmerit.methods.krum import Krum
-from fedmerit.methods.trimmed import Median, Trimmed
+from fedmerit.methods.robust import Krum, Median, Trimmed
 
 
 @pytest.mark.parametrize("beta", [0.0, 0.2, 0.3, 0.49])

@@ -1,6 +1,8 @@
-"""Ditto: Li et al., Ditto: Fair and Robust Federated Learning Through Personalization, ICML 2021.
+"""Methods that train near the global model: FedProx and Ditto.
 
-Beside the global model every site trains one of its own, near the global one, which is its final model.
+- FedProx: Li et al., Federated Optimization in Heterogeneous Networks, MLSys 2020.
+- Ditto: Li et al., Ditto: Fair and Robust Federated Learning Through Personalization, ICML 2021. Beside the global
+  model every site trains one of its own, near the global one, which is its final model.
 """
 
 from dataclasses import dataclass
@@ -13,11 +15,23 @@ from fedmerit.parameters import parameter
 
 
 @dataclass(frozen=True)
+class FedProx(FedAvg, TrainsLocally):
+    """FedAvg with a term of the loss that keeps a site's model near the one it received. With μ = 0 it is FedAvg."""
+
+    mu: float = parameter(1e-3, "μ, of the term that keeps a site's model near the one received", low=0)
+    needs: ClassVar[Needs] = Needs()
+    about: ClassVar[About] = About(site_work="training, held near the global model", paper="Li et al. 2020, FedProx")
+
+    def train(self, view: TrainingView) -> LocalResult:
+        """Minimise F_i(w) + μ/2 ‖w - w_t‖² (Eq. 2, Li et al. 2020) over the trainable parameters."""
+        return LocalResult(view.train(view.received, penalty=towards(view.received, self.mu)))
+
+
+@dataclass(frozen=True)
 class Ditto(FedAvg, TrainsLocally):
     """FedAvg, and v_i, which never leaves its site and which the site tests. It starts as the global model."""
 
     lambda_: float = parameter(0.1, "λ, of the term that keeps a site's own model near the global one", low=0)
-
     keeps_own_model: ClassVar[bool] = True
     needs: ClassVar[Needs] = Needs()
     about: ClassVar[About] = About(

@@ -1,0 +1,106 @@
+"""Aggregation that a minority of faulty updates cannot control: trimmed mean, median, Krum and Multi-Krum.
+
+Yin et al., Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates, ICML 2018. As long as more than
+half of the sites are honest, no other can move a parameter of the median beyond their updates.
+
+Blanchard et al., Machine Learning with Adversaries: Byzantine Tolerant Gradient Descent, NeurIPS 2017. The update that
+is nearest to its neighbours is taken, or the mean of the m nearest: a site far from all others has no vote.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from fedmerit.core import About, GlobalModel, Layout, Method, Needs, Outcome, Reports
+from fedmerit.parameters import parameter
+from fedmerit.vectors import aggregate, distances, share, trimmed_mean
+
+
+@dataclass(frozen=True)
+class Trimmed(Method):
+    """Of every parameter, the mean of the updates without ⌊βn⌋ at either end (Algorithm 1, option II, Yin et al. 2018).
+
+    n are the sites present; below 1/β of them nothing is cut. Which sites are cut differs from parameter to parameter:
+    the weights recorded, and the credit, are equal shares.
+    """
+
+    beta: float = parameter(0.25, "β, fraction of the sites that is cut at either end", low=0, below=0.5)
+    about: ClassVar[About] = About(
+        contribution="none", weights="equal, except the extremes of each parameter", paper="Yin et al. 2018"
+    )
+
+    def round(self, state: GlobalModel, updates: Tensor, reports: Reports) -> tuple[GlobalModel, Outcome]:
+        """``updates`` (n, d): w ← w + trimmed mean of Δ_i."""
+        present = reports.present
+        cut = math.floor(self.beta * int(present.sum()) + 1e-9)
+        model = state.model + trimmed_mean(updates[present], cut)
+        weights = share(present, present)
+        return GlobalModel(model), Outcome.by_weights(weights, reports, model)
+
+
+@dataclass(frozen=True)
+class Median(Method):
+    """Of every parameter, the median of the present sites' updates (Algorithm 1, option I, Yin et al. 2018).
+
+    Of an even number, the mean of the two in the middle. No site has a weight in a median: the weights recorded, and
+    the credit, are equal shares, which say who had a voice and not whose update was taken.
+    """
+
+    about: ClassVar[About] = About(contribution="none", weights="none", paper="Yin et al. 2018")
+
+    def round(self, state: GlobalModel, updates: Tensor, reports: Reports) -> tuple[GlobalModel, Outcome]:
+        """``updates`` (n, d): w ← w + median Δ_i."""
+        present = reports.present
+        model = state.model + trimmed_mean(updates[present], (int(present.sum()) - 1) // 2)
+        weights = share(present, present)
+        return GlobalModel(model), Outcome.by_weights(weights, reports, model)
+
+
+@dataclass(frozen=True)
+class Krum(Method):
+    """Scores from distances, weights from scores (Sec. 4, Blanchard et al. 2017).
+
+    n are the sites present. Equal scores share the remaining weight, so the order of sites has no effect (the
+    paper takes the first): of three sites, the two nearest to each other. The chosen sites' weights, which are the
+    credit too, are 1/m.
+    """
+
+    f: int | None = parameter(
+        None, "sites that may be malicious; n ≥ 2f + 3; None, or if too few are present: as many as that allows", low=0
+    )
+    m: int = parameter(1, "updates taken, those of the lowest scores; above 1: Multi-Krum", low=1)
+    needs: ClassVar[Needs] = Needs(sites=3)  # of two, each is as near to the other
+    about: ClassVar[About] = About(
+        contribution="whether its update is among the chosen",
+        weights="equal among the chosen, those nearest to their neighbours",
+        paper="Blanchard et al. 2017",
+    )
+
+    def start(self, model: Tensor, num_sites: int, layout: Layout) -> Any:
+        """The state before round 0; ``model`` is (d,)."""
+        if self.f is not None and num_sites < 2 * self.f + 3:
+            raise ValueError(f"{num_sites} sites: krum with f={self.f} needs {2 * self.f + 3} or more; lower f")
+        return super().start(model, num_sites, layout)
+
+    def round(self, state: GlobalModel, updates: Tensor, reports: Reports) -> tuple[GlobalModel, Outcome]:
+        """``updates`` (n, d): w ← w + mean of the m updates with the lowest scores."""
+        present = reports.present
+        chosen = self.chosen(updates[present])
+        weights = torch.zeros(len(updates), dtype=torch.float64).masked_scatter(present, chosen)
+        model = aggregate(state.model, weights, updates)
+        return GlobalModel(model), Outcome.by_weights(weights, reports, model)
+
+    def chosen(self, updates: Tensor) -> Tensor:
+        """(k,) weights of ``updates`` (k, d), from s(i) = Σ ‖Δ_i - Δ_j‖² over its k - f - 2 nearest neighbours j."""
+        count = len(updates)
+        most = max((count - 3) // 2, 0)
+        f = most if self.f is None else min(self.f, most)
+        squared = torch.stack([distances(updates, update).square() for update in updates])
+        nearest = squared.sort(dim=1).values[:, 1 : 1 + max(count - f - 2, 1)]  # the first is its own, 0
+        scores, m = nearest.sum(dim=1), min(self.m, count)
+        last = scores.sort().values[m - 1]
+        below, ties = (scores < last).double(), (scores == last).double()
+        return (below + ties * (m - below.sum()) / ties.sum()) / m
