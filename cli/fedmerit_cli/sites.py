@@ -85,6 +85,14 @@ def prepare(
             rich_help_panel=GENERIC,
         ),
     ] = None,
+    site: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Name of the site, if SOURCE is the folder of one site; default its name.",
+            rich_help_panel=GENERIC,
+        ),
+    ] = None,
 ) -> None:
     """Convert raw data into site folders. Interrupted, the same command resumes from the last finished cases."""
     from fedmerit.machine import cores
@@ -123,6 +131,7 @@ def prepare(
         channels=channels,
         task=task,
         modality=modality,
+        site=site,
         server_share=server_share,
         patient_table=patient_table,
         skip_unreadable=skip_unreadable,
