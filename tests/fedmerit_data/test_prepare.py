@@ -199,10 +199,7 @@ def test_a_crop_about_the_disc_is_recorded(tmp_path):
 
 @pytest.mark.parametrize(
     ("kind", "folder"),
-    [
-        ("prostate-multisite", "prostate"),
-        pytest.param("fundus-rois", "fundus", marks=pytest.mark.slow),
-    ],
+    [("prostate-multisite", "prostate"), pytest.param("fundus-rois", "fundus", marks=pytest.mark.slow)],
 )
 def test_real_images(real_data, tmp_path, kind, folder):
     folders = prepare(kind, tmp_path / "sites", source=real_data / folder, size=32)
