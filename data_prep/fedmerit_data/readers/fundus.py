@@ -24,6 +24,18 @@ from fedmerit_data.raw_cases import (
 from fedmerit_data.readers.kind import disc_kind, fundus_kind
 from fedmerit_data.spatial.photographs import EYE, binarise_mask, decode_rings, load, load_mask, make_case
 
+
+def decode_binary(case: RawCase) -> Decoded:
+    """One photograph as a case of one slice, a label for each mask file: its grey levels above 127.
+
+    JPEG blurs the edges of masks (DRIONS-DB). Soft maps (Drishti-GS1) are 0, 64, 128, 191 and 255 for none to all of
+    four experts: the pixels that at least half of them marked.
+    """
+    image = load(case.image, "RGB")
+    masks = (binarise_mask(path, load_mask(case, path, image)) for path in (case.label, *case.more))
+    return make_case(image, *masks)
+
+
 # The DoFE/FedDG fundus layout: ``<site>/{train,test}/ROIs/{image,mask}/*.png``
 
 
@@ -85,22 +97,12 @@ def _drishti_role(path: Path) -> tuple[str, str]:
     return (DRISHTI_PARTS[match["map"]], match["case"]) if match else ("", "neither an image nor a soft map")
 
 
-def decode_drishti(case: RawCase) -> Decoded:
-    """One photograph as a case of one slice, labels disc and cup: the pixels that at least half of the experts marked.
-
-    The maps are 0, 64, 128, 191 and 255 for none to all of four experts.
-    """
-    image = load(case.image, "RGB")
-    disc, cup = (binarise_mask(path, load_mask(case, path, image)) for path in (case.label, *case.more))
-    return make_case(image, disc, cup)
-
-
 DRISHTI_GS1 = fundus_kind(
     description="Drishti-GS1: {Training,Test}/Images/*.png + {GT,Test_GT}/*/SoftMap; at least half of the experts",
     find_sites=partial(
         find_one_site, name="Drishti-GS1", expected=DRISHTI_LAYOUT, role=_drishti_role, masks=("disc", "cup")
     ),
-    decode=decode_drishti,
+    decode=decode_binary,
     licence="research use",
     citation="Sivaswamy et al., Drishti-GS: retinal image dataset for optic nerve head (ONH) segmentation, IEEE ISBI "
     "2014",
@@ -141,10 +143,9 @@ RIM_ONE_FILE = re.compile(r"(?P<case>[NGS]-\d+-[LR])(\.jpg|-(?P<mask>Disc|Cup)-A
 
 
 def _rim_one_role(path: Path) -> tuple[str, str]:
-    match = RIM_ONE_FILE.fullmatch(path.name)
-    if not match:
-        return "", "neither a stereo pair nor an average mask"
-    return (match["mask"] or "image").lower(), match["case"].upper()
+    if match := RIM_ONE_FILE.fullmatch(path.name):
+        return (match["mask"] or "image").lower(), match["case"].upper()
+    return "", "neither a stereo pair nor an average mask"
 
 
 def decode_rim_one(case: RawCase) -> Decoded:
@@ -180,7 +181,6 @@ RIM_ONE_R3 = fundus_kind(
 
 # DRIONS-DB: ``{train,test}/{image,groundtruth}/image_NNN.jpg``, only the disc; one site
 
-DRIONS_LAYOUT = "{train,test}/{image,groundtruth}/image_NNN.jpg"
 DRIONS_ROLES = {"image": "image", "groundtruth": "mask"}
 
 
@@ -190,16 +190,12 @@ def _drions_role(path: Path) -> tuple[str, str]:
     return DRIONS_ROLES[path.parent.name], path.stem
 
 
-def decode_drions(case: RawCase) -> Decoded:
-    """One photograph as a case of one slice, label disc: the mask's grey levels above 127, since JPEG blurs them."""
-    image = load(case.image, "RGB")
-    return make_case(image, binarise_mask(case.label, load_mask(case, case.label, image)))
-
-
 DRIONS_DB = disc_kind(
     description="DRIONS-DB, only the disc: {train,test}/{image,groundtruth}/image_NNN.jpg",
-    find_sites=partial(find_one_site, name="DRIONS-DB", expected=DRIONS_LAYOUT, role=_drions_role),
-    decode=decode_drions,
+    find_sites=partial(
+        find_one_site, name="DRIONS-DB", expected="{train,test}/{image,groundtruth}/image_NNN.jpg", role=_drions_role
+    ),
+    decode=decode_binary,
     licence="research use",
     citation="Carmona et al., Identification of the optic nerve head with genetic algorithms, Artificial Intelligence "
     "in Medicine 2008",

@@ -19,9 +19,17 @@ from fedmerit_data.raw_cases import (
     pair_files,
     require_folder,
 )
+from fedmerit_data.readers.image_files import read_volume
 from fedmerit_data.readers.kind import prostate_kind
 from fedmerit_data.spatial.geometry import slice_axially
-from fedmerit_data.spatial.volumes import read_itk, read_nifti
+from fedmerit_data.spatial.volumes import read_nifti
+
+
+def decode(case: RawCase, zones: int | None = None, channel: int | None = None) -> Decoded:
+    """The T2 slices, which may be a ``channel``, and the gland, its zones merged, oriented by `slice_axially`."""
+    image = read_volume(case.image) if channel is None else read_nifti(case.image, channel)
+    return slice_axially(case, image, read_volume(case.label), zones=zones)
+
 
 # The multi-site prostate MRI release: ``<site>/CaseNN.nii.gz`` + ``CaseNN_segmentation.nii.gz``
 
@@ -58,15 +66,10 @@ def _read_multisite(folder: Path) -> RawSite:
     return RawSite(name, tuple(cases), tuple(left_out))
 
 
-def decode_multisite(case: RawCase) -> Decoded:
-    """The T2 slices and the whole gland, oriented by `slice_axially`; labels above 1 count as 1."""
-    return slice_axially(case, read_nifti(case.image), read_nifti(case.label))
-
-
 PROSTATE_MULTISITE = prostate_kind(
     description="multi-site prostate MRI release: <site>/CaseNN.nii.gz + CaseNN_segmentation.nii.gz",
     find_sites=find_multisite,
-    decode=decode_multisite,
+    decode=decode,
     licence="research use; the terms of PROMISE12, NCI-ISBI 2013 and I2CVB hold for their cases",
     citation="Liu et al., MS-Net: multi-site network for improving prostate segmentation with heterogeneous MRI "
     "data, IEEE TMI 2020",
@@ -113,15 +116,10 @@ def _hospital(case: str, image: Path) -> str:
     return next((name for name, numbers in HOSPITALS.items() if number in numbers), REST)
 
 
-def decode_promise12(case: RawCase) -> Decoded:
-    """The T2 slices and the whole gland, oriented by `slice_axially`."""
-    return slice_axially(case, read_itk(case.image), read_itk(case.label))
-
-
 PROMISE12 = prostate_kind(
     description="PROMISE12, split into its hospitals: CaseNN.mhd/.raw + CaseNN_segmentation.mhd/.raw",
     find_sites=find_promise12,
-    decode=decode_promise12,
+    decode=decode,
     licence="research use; cite the challenge",
     citation="Litjens et al., Evaluation of prostate segmentation algorithms for MRI: the PROMISE12 challenge, "
     "Medical Image Analysis 2014",
@@ -142,23 +140,14 @@ def _msd_role(path: Path) -> tuple[str, str]:
     inner = path.relative_to(MSD_SET) if path.parts[0] == MSD_SET else path
     if match := MSD_FILE.fullmatch(inner.as_posix()):
         return MSD_PARTS[match["folder"]], match["case"]
-    return (
-        "",
-        "a test image, whose labels are not published"
-        if inner.parent.as_posix() == "imagesTs"
-        else "no prostate_NN.nii.gz of imagesTr or labelsTr",
-    )
-
-
-def decode_msd(case: RawCase) -> Decoded:
-    """The T2 slices and the gland, both zones merged, oriented by `slice_axially`."""
-    return slice_axially(case, read_nifti(case.image, channel=MSD_T2), read_nifti(case.label), zones=2)
+    is_test = inner.parent.as_posix() == "imagesTs"
+    return "", "a test image, whose labels are not published" if is_test else MSD_STRAY
 
 
 MSD_PROSTATE = prostate_kind(
     description="Medical Segmentation Decathlon Task05: {imagesTr,labelsTr}/prostate_NN.nii.gz",
     find_sites=partial(find_one_site, name="MSD", expected="imagesTr and labelsTr", role=_msd_role),
-    decode=decode_msd,
+    decode=partial(decode, zones=2, channel=MSD_T2),
     licence="CC BY-SA 4.0",
     citation="Antonelli et al., The Medical Segmentation Decathlon, Nature Communications 2022",
 )
@@ -178,15 +167,10 @@ def _prostate158_role(path: Path) -> tuple[str, str]:
     return "mask" if match["mask"] else "image", match["case"]
 
 
-def decode_prostate158(case: RawCase) -> Decoded:
-    """The T2 slices and the gland, both zones merged, oriented by `slice_axially`."""
-    return slice_axially(case, read_nifti(case.image), read_nifti(case.label), zones=2)
-
-
 PROSTATE158 = prostate_kind(
     description="Prostate158: {train,valid,test}/NNN/t2.nii.gz + t2_anatomy_reader1.nii.gz",
     find_sites=partial(find_one_site, name="Prostate158", expected=PROSTATE158_LAYOUT, role=_prostate158_role),
-    decode=decode_prostate158,
+    decode=partial(decode, zones=2),
     licence="research use",
     citation="Adams et al., Prostate158: an expert-annotated 3T MRI dataset and algorithm for prostate cancer "
     "detection, Computers in Biology and Medicine 2022",
