@@ -416,7 +416,7 @@ def test_a_folder_without_a_run_is_told_with_what_makes_one(out, tmp_path):
         BadInput, match=r"not a run folder: no run.json; `fedmerit run --method METHOD --sites SITES --out .*empty`"
     ):
         measure_runs([empty])
-    with pytest.raises(BadInput, match=r"it holds run folders, name those: .*fedavg_seed0, .*fedavg_seed1"):
+    with pytest.raises(BadInput, match=r"it holds run folders: give .*fedavg_seed0, .*fedavg_seed1"):
         open_runs([out])
 
 

@@ -56,7 +56,7 @@ def test_variances_of_a_pilot_are_those_put_in(tmp_path):
     with pytest.raises(BadInput, match="has only one seed"):
         pilot_variances(tmp_path)
     trained(WORTH, seed_sd=0.05, seeds=2, patients=1).rows.to_csv(tmp_path / "results.csv", index=False)
-    with pytest.raises(BadInput, match="has one test patient a site, and nothing is known of others"):
+    with pytest.raises(BadInput, match="has only one test patient per site"):
         pilot_variances(tmp_path)
 
 
@@ -69,14 +69,14 @@ def test_the_table_by_hand():
 
 
 def test_the_command(fedmerit):
-    told = fedmerit("value", "power", "--seed-sd", 3, "--patient-sd", 8, "--patients", "4", "--seeds", "1,3")
+    told = fedmerit("power", "--seed-sd", 3, "--patient-sd", 8, "--patients", "4", "--seeds", "1,3")
     assert told.exit_code == 0
     assert "14.9" in told.output  # the root of 5.65² 9 / 3 + 2.8² 16
     assert "with one seed the variation over seeds is unknown" in " ".join(told.output.split())
     for wrong in ("4,", "0", "-2,4", "4;8"):  # as everywhere
-        refused = fedmerit("value", "power", "--seed-sd", 3, "--patient-sd", 8, "--patients", wrong)
+        refused = fedmerit("power", "--seed-sd", 3, "--patient-sd", 8, "--patients", wrong)
         assert f"--patients {wrong}: expected whole numbers from 1 on, such as 10,30" in refused.stderr
-    refused = fedmerit("value", "power", "--seed-sd", 3)
+    refused = fedmerit("power", "--seed-sd", 3)
     assert (refused.exit_code, "give --pilot DIR, or state --seed-sd and --patient-sd" in refused.output) == (2, True)
 
 
@@ -136,8 +136,8 @@ def test_rounds_are_named_only_where_they_count():
     assert "rounds" not in power_table(variances, [4], [1], rounds=36).caption
     table = power_table(variances.with_overrides(round=0.06**2), [4, 16], [1, 9], rounds=36)
     assert table.caption.endswith(
-        "[points]: 3 over seeds, 8 over patients, 6 over each of 36 rounds; with one seed the variation over seeds is "
-        "unknown"
+        "[points]: 3 over seeds, 8 over patients, 6 over each of 36 rounds; with one seed the variation over "
+        "seeds is unknown"
     )
     assert table.headings == ["Test patients per site", "1 seed [points]", "9 seeds [points]"]
     assert table.frame["1 seed [points]"].isna().all()

@@ -56,8 +56,8 @@ def test_gains_whose_interval_leaves_out_0_are_named() -> None:
     )
     assert alt_texts.describe_gains(gains) == (
         f"A row per hospital, a line at 0. Gains: fedce from {MINUS}2.0 points (Birch) to +3.0 points (Alder), the "
-        "interval above 0 at Alder, below 0 at Birch; fedavg from +1.0 points (Alder) to +2.0 points (Cedar), no "
-        "interval above 0."
+        "CI above 0 at Alder, below 0 at Birch; fedavg from +1.0 points (Alder) to +2.0 points (Cedar), no "
+        "CI above 0."
     )
 
 

@@ -1,5 +1,9 @@
-"""Run folders opened: their labels, and which may stand together."""
+"""What is read of a run's ledger, and what is told where there is none or it is no ledger.
 
+Run folders opened: their labels, and which may stand together.
+"""
+
+import json
 from pathlib import Path
 
 import pandas as pd
@@ -8,7 +12,25 @@ from run_factory import SITES, add_rows, make_run
 
 from fedmerit.errors import BadInput
 from fedmerit.records.results import Row
-from fedmerit_evaluation.results.run_folders import combine_results, open_runs
+from fedmerit_evaluation.results.run_folders import combine_results, open_runs, read_rounds
+
+
+def weights(record):
+    return record["weights"].items()
+
+
+def test_later_rounds_stand_for_earlier_ones_and_no_ledger_says_nothing(tmp_path):
+    assert read_rounds(tmp_path, weights) == {}
+    records = [{"weights": {"Alder": 0.5, "Birch": 0.5}}, {"weights": {"Alder": 0.25}}]
+    (tmp_path / "ledger.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    assert read_rounds(tmp_path, weights) == {"Alder": 0.25, "Birch": 0.5}
+
+
+@pytest.mark.parametrize("text", ["{}\n", "[]\n", '{"weights": 1}\n', "not JSON\n"])
+def test_what_is_no_ledger_of_rounds_is_told(tmp_path, text):
+    (tmp_path / "ledger.jsonl").write_text(text)
+    with pytest.raises(BadInput, match=r"ledger\.jsonl: not a ledger of rounds .*; check it with `fedmerit verify"):
+        read_rounds(tmp_path, weights)
 
 
 def test_runs_of_one_method_are_labelled_by_what_differs(tmp_path: Path) -> None:

@@ -1,12 +1,40 @@
-"""Estimators by their specs."""
+"""The contract of an estimator of values, and whether all that there are keep it.
+
+Estimators by their specs.
+"""
+
+from dataclasses import FrozenInstanceError, fields
 
 import pytest
 
 from fedmerit.errors import BadInput
-from fedmerit_evaluation.valuation.estimator import DataSize
+from fedmerit.observers import OBSERVERS
+from fedmerit_evaluation.valuation.estimator import DataSize, Estimator
 from fedmerit_evaluation.valuation.estimators import estimators, parse, parse_all
 from fedmerit_evaluation.valuation.game_estimators import MultiRoundValues
 from fedmerit_evaluation.valuation.image_estimators import KNNShapley
+
+
+def test_an_estimator_without_values_says_so():
+    with pytest.raises(NotImplementedError):
+        Estimator().values(None)
+
+
+@pytest.mark.parametrize("name", estimators())
+def test_every_estimator_keeps_the_contract(name):
+    """What it observes can be observed, in one line it says what it is, and its parameters stay."""
+    kind = estimators()[name]
+    assert kind.observes in {"", *OBSERVERS}
+    assert kind.about
+    assert "\n" not in kind.about
+    one = kind()
+    for parameter in fields(kind):
+        with pytest.raises(FrozenInstanceError):
+            setattr(one, parameter.name, None)
+
+
+def test_everything_observed_has_an_estimator():
+    assert {kind.observes for kind in estimators().values()} >= set(OBSERVERS)
 
 
 def test_estimators_are_those_of_games_records_and_images():

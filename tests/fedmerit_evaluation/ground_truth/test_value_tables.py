@@ -50,7 +50,7 @@ def test_ranks_of_an_additive_game_by_hand():
         assert drawn.low.tolist() == tables[name].low["Value [points]"].to_list()[::-1]
     assert "over test patients and seeds" in tables["shapley-ranks"].caption
     alone = {table.name: table for table in ValueTables(trained(THREE, seeds=1, patients=2)).tables()}
-    assert "over test patients, with one seed" in alone["shapley-ranks"].caption
+    assert "over test patients (one seed)" in alone["shapley-ranks"].caption
 
 
 def test_utilities_that_were_not_recorded_are_left_out():
