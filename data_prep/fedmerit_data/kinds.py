@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from fedmerit.plugins import Catalogue
-from fedmerit_data.readers import fundus, generic, nvflare_prostate, prostate, prostate_dicom, riga
+from fedmerit_data.readers import fundus, generic, prostate, prostate_dicom, riga
 from fedmerit_data.readers.kind import Kind, disc_only
 from fedmerit_data.synthetic import fundus as synthetic_fundus
 from fedmerit_data.synthetic import prostate as synthetic_prostate
@@ -17,7 +17,7 @@ _OWN: Mapping[str, Kind] = {
     "msd-prostate": prostate.MSD_PROSTATE,
     "prostatex": prostate_dicom.PROSTATEX,
     "prostate158": prostate.PROSTATE158,
-    "nvflare-prostate": nvflare_prostate.KIND,
+    "nvflare-prostate": prostate.NVFLARE_PROSTATE,
     "fundus-rois": fundus.FUNDUS_ROIS,
     "fundus-rois-disc": disc_only(fundus.FUNDUS_ROIS),
     "drishti-gs1": fundus.DRISHTI_GS1,

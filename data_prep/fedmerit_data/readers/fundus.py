@@ -181,6 +181,7 @@ RIM_ONE_R3 = fundus_kind(
 
 # DRIONS-DB: ``{train,test}/{image,groundtruth}/image_NNN.jpg``, only the disc; one site
 
+DRIONS_LAYOUT = "{train,test}/{image,groundtruth}/image_NNN.jpg"
 DRIONS_ROLES = {"image": "image", "groundtruth": "mask"}
 
 
@@ -192,9 +193,7 @@ def _drions_role(path: Path) -> tuple[str, str]:
 
 DRIONS_DB = disc_kind(
     description="DRIONS-DB, only the disc: {train,test}/{image,groundtruth}/image_NNN.jpg",
-    find_sites=partial(
-        find_one_site, name="DRIONS-DB", expected="{train,test}/{image,groundtruth}/image_NNN.jpg", role=_drions_role
-    ),
+    find_sites=partial(find_one_site, name="DRIONS-DB", expected=DRIONS_LAYOUT, role=_drions_role),
     decode=decode_binary,
     licence="research use",
     citation="Carmona et al., Identification of the optic nerve head with genetic algorithms, Artificial Intelligence "
