@@ -152,7 +152,7 @@ def compare(
     seeds: Sequence[int] = (0,),
     *,
     engine: str = "local",
-    jobs: int | None = 1,
+    jobs: int | None = None,
     cluster: str | None = None,
     **options: Any,
 ) -> Results:
@@ -164,15 +164,17 @@ def compare(
         methods: names, each with parameters if needed: "fedavg,fedce:combine=plus", or a list of them.
         seeds: random seeds of the runs of each method.
         engine: "local", "sim" or "poc".
-        jobs: concurrent runs of engine local; None: by free cores and memory. More than one starts processes that
-            import the script again, so that the script needs ``if __name__ == "__main__":`` around its calls.
+        jobs: concurrent runs of engine local, 1 by default. More than one starts processes that import the script
+            again, so that the script needs ``if __name__ == "__main__":`` around its calls.
         cluster: address of a dask scheduler, or "slurm"; None: processes on this machine.
 
     Raises:
         BadInput: something cannot be used.
         RunFailed: a run failed; the others are finished.
     """
-    if cluster is None and jobs != 1:
+    if jobs is None and cluster is None and engine == "local":
+        jobs = 1
+    if cluster is None and jobs not in (None, 1):
         _require_guarded_script("compare")
     workers = Workers(jobs, cluster)
     workers.require_used_by(engine)
