@@ -120,9 +120,9 @@ def prepare(
     )
     if describe:
         found = describe_sites(asked)
-        for site in found:
-            console.print("\n".join(site.lines(asked.layout.labels)), soft_wrap=True)
-        if any(site.faults for site in found):
+        for one in found:
+            console.print("\n".join(one.lines(asked.layout.labels)), soft_wrap=True)
+        if any(one.faults for one in found):
             raise typer.Exit(1)
         return
     if out is None:
