@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from fedmerit.errors import BadInput
-from fedmerit_cli.terminal import Commands, console
+from fedmerit_cli.terminal import Commands, console, option_in
 
 if TYPE_CHECKING:
     from fedmerit.wire.survey import Question, Survey
@@ -54,38 +54,24 @@ def partition(
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Random seed of the partition.")] = 0,
     outlier: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="CLASS", help="All of it to the last site only; may be repeated.", rich_help_panel=VARIANTS
-        ),
+        list[str] | None, option_in(VARIANTS, "All of it to the last site only; may be repeated.", metavar="CLASS")
     ] = None,
     label_noise: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SITE=LEVEL,...", help="Share of a new site's training masks to disturb.", rich_help_panel=VARIANTS
-        ),
+        str | None, option_in(VARIANTS, "Share of a new site's training masks to disturb.", metavar="SITE=LEVEL,...")
     ] = None,
     noise_rule: Annotated[
         NoiseRule | None,
-        typer.Option(
-            help="Moved, moved all one way, grown or shrunk, inverted, another's.",
-            show_default="shift",
-            rich_help_panel=VARIANTS,
-        ),
+        option_in(VARIANTS, "Moved, moved all one way, grown or shrunk, inverted, another's.", show_default="shift"),
     ] = None,
     duplicate: Annotated[
-        list[str] | None,
-        typer.Option(metavar="SITE", help="New site to add a twin of; may be repeated.", rich_help_panel=VARIANTS),
+        list[str] | None, option_in(VARIANTS, "New site to add a twin of; may be repeated.", metavar="SITE")
     ] = None,
     split_site: Annotated[
-        list[str] | None,
-        typer.Option(metavar="SITE", help="New site to split in two; may be repeated.", rich_help_panel=VARIANTS),
+        list[str] | None, option_in(VARIANTS, "New site to split in two; may be repeated.", metavar="SITE")
     ] = None,
     inverted: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="SITE", help="Prepared site whose images are inverted; may be repeated.", rich_help_panel=VARIANTS
-        ),
+        option_in(VARIANTS, "Prepared site whose images are inverted; may be repeated.", metavar="SITE"),
     ] = None,
 ) -> None:
     """Repartition the patients of prepared sites into new site folders, as papers partition data sets."""

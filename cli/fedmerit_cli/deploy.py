@@ -218,10 +218,7 @@ def approve(
 
 
 @commands.add("deploy check --kit HK", "check")
-def check_kit(
-    kit: AnyKit,
-    offline: Offline = False,
-) -> None:
+def check_kit(kit: AnyKit, offline: Offline = False) -> None:
     """Check a prepared machine again; changes nothing."""
     from fedmerit.flare.deploy.kits import read_manifest
     from fedmerit.flare.deploy.preflight import preflight

@@ -47,8 +47,7 @@ def export(
 
 @commands.add("job submit jobs/fedce --kit admin@example.org")
 def submit(
-    job: Annotated[Path, typer.Argument(help="Job folder that `fedmerit job export` wrote.")],
-    kit: AdminKit,
+    job: Annotated[Path, typer.Argument(help="Job folder that `fedmerit job export` wrote.")], kit: AdminKit
 ) -> None:
     """Submit a job to a deployed federation; prints its id."""
     from fedmerit.flare.deploy import session
@@ -62,8 +61,7 @@ def submit(
 
 @commands.add("job status --kit admin@example.org")
 def status(
-    kit: AdminKit,
-    job: Annotated[str | None, typer.Argument(help="Id of one job; without it, all jobs.")] = None,
+    kit: AdminKit, job: Annotated[str | None, typer.Argument(help="Id of one job; without it, all jobs.")] = None
 ) -> None:
     """Connected sites and job status."""
     from fedmerit.flare.deploy import session
@@ -94,11 +92,7 @@ def status(
 
 
 @commands.add("job fetch 3f2a --kit admin@example.org --out runs/fedce")
-def fetch(
-    job: JobId,
-    kit: AdminKit,
-    out: Annotated[Path, typer.Option(help="Run folder to write.")],
-) -> None:
+def fetch(job: JobId, kit: AdminKit, out: Annotated[Path, typer.Option(help="Run folder to write.")]) -> None:
     """Fetch the run folder of a finished job."""
     from fedmerit.flare.deploy import session
 

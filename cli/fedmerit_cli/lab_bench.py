@@ -10,7 +10,7 @@ from fedmerit.errors import BadInput
 from fedmerit.options import RunOptions, split_specs
 from fedmerit_cli import lab_costs
 from fedmerit_cli.options import Cluster, Draws, Jobs, Methods, Seeds, make_workers, run_options
-from fedmerit_cli.terminal import console
+from fedmerit_cli.terminal import console, print_line
 
 commands = lab_costs.commands
 ROUNDS_SYNTHETIC = 15
@@ -33,11 +33,10 @@ Estimators = Annotated[
         show_default="all of ours",
     ),
 ]
-takes_settings = run_options("recipe", "settings")
 
 
 @commands.add("lab bench values --out values --scenarios sizes:sites=4,noise:sites=4")
-@takes_settings
+@lab_costs.takes_settings
 def values(
     asked: RunOptions,
     out: ScenarioFolder,
@@ -82,32 +81,18 @@ def values(
     chosen, wanted = split_specs(estimators or "") or list(ESTIMATORS), split_specs(scenarios)
     items = parse_methods(methods) if methods else []
     require_scenarios(wanted, chosen, items)
-    patients_of = pool or generate(out / "pool", size, patients)
+    source, settings = pool or generate(out / "pool", size, patients), asked.all_settings
     judged = []
     with workers:
-        bench = Bench(
-            out,
-            patients_of,
-            wanted,
-            chosen,
-            items,
-            parse_seeds(seeds),
-            rounds,
-            asked.all_settings,
-            workers,
-            draws,
-            most,
-        )
+        bench = Bench(out, source, wanted, chosen, items, parse_seeds(seeds), rounds, settings, workers, draws, most)
         for scenario in wanted:
-            judged.append(
-                judge(bench, scenario, lambda what, done: console.print(f"{what}: {done} done", soft_wrap=True))
-            )
+            judged.append(judge(bench, scenario, lambda what, done: print_line(f"{what}: {done} done")))
             show(bench_tables(judged), out)
     console.print(f"trainings and tables: {out}", soft_wrap=True)
 
 
 @commands.add("lab bench known-answers --out known --sites 4 --seeds 0,1,2", "known-answers")
-@takes_settings
+@lab_costs.takes_settings
 def known_answers(
     asked: RunOptions,
     out: ScenarioFolder,

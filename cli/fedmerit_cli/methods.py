@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from fedmerit.configuration.recipes import PAPER, PRESETS, guarded
@@ -52,9 +52,7 @@ def markdown_table() -> str:
 def _method_table() -> Table:
     from fedmerit.methods.registry import METHODS
 
-    table = Table(show_lines=True)
-    for header in ("method", *COLUMNS.values(), "parameters"):
-        table.add_column(header, no_wrap=header == "parameters")
+    table = Table("method", *COLUMNS.values(), Column("parameters", no_wrap=True), show_lines=True)
     for name, kind in METHODS.items():
         parameters = "\n".join(f"{one.name}={_text(one.default)}" for one in fields(kind))
         table.add_row(name, *vars(kind.about).values(), parameters or "none")
@@ -77,9 +75,7 @@ def _parameter_tables(name: str) -> list[Table]:
 
 
 def _preset_table(preset: "recipes.Preset") -> Table:
-    table = Table(title=f"--preset {PAPER}", title_justify="left")
-    for header in ("parameter", "value"):
-        table.add_column(header)
+    table = Table("parameter", "value", title=f"--preset {PAPER}", title_justify="left")
     table.add_row("stated in", preset.source)
     table.add_row("rounds", f"{preset.rounds}: add --rounds {preset.rounds}")
     for name, value in {**preset.parameters, **preset.training}.items():
@@ -91,9 +87,7 @@ def _parameter_table(title: str, groups: Mapping[str, type[Any]]) -> Table:
     from fedmerit.configuration.run import settable
     from fedmerit.parameters import rules
 
-    table = Table(title=title, title_justify="left")
-    for header in ("parameter", "default", "range", "what it is"):
-        table.add_column(header)
+    table = Table("parameter", "default", "range", "what it is", title=title, title_justify="left")
     for group, kind in groups.items():
         known = rules(kind)
         if group:

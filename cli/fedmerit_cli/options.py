@@ -26,8 +26,7 @@ TASKS = ("prostate", "fundus", "fundus-disc")
 
 OutFolder = Annotated[Path, typer.Option(help="Folder of the run folders; finished runs in it are reused.")]
 Methods = Annotated[
-    str,
-    typer.Option(help="Names, with parameters if needed: fedavg,fedce:combine=plus; or all (scaffold needs sgd)."),
+    str, typer.Option(help="Names, with parameters if needed: fedavg,fedce:combine=plus; or all (scaffold needs sgd).")
 ]
 Seeds = Annotated[str, typer.Option(metavar="SEED,SEED", help="Random seeds of each training.")]
 Jobs = Annotated[int | None, typer.Option(min=1, help="Concurrent runs.", show_default="by free cores and memory")]
@@ -35,8 +34,7 @@ Cluster = Annotated[
     str | None, typer.Option(metavar="ADDRESS|slurm", help="Where to train: docs/running.md.", show_default="here")
 ]
 GroundTruth = Annotated[
-    Path | None,
-    typer.Option(help="Folder of `fedmerit value leave-one-out` or `shapley`, on the same sites."),
+    Path | None, typer.Option(help="Folder of `fedmerit value leave-one-out` or `shapley`, on the same sites.")
 ]
 Draws = Annotated[int, typer.Option(min=1, help="Bootstrap resamples for the 95 % CI.")]
 

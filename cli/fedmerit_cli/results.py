@@ -148,8 +148,7 @@ def evaluate(
     sites: Annotated[Path, typer.Option(help="Any site folders of the same task.")],
     split: Annotated[Split, typer.Option(help="Cases to evaluate on.")] = "testing",
     protocols: Annotated[
-        str | None,
-        typer.Option(metavar="all|NAME,NAME", help="Score the same weights as papers do: docs/metrics.md."),
+        str | None, typer.Option(metavar="all|NAME,NAME", help="Score the same weights as papers do: docs/metrics.md.")
     ] = None,
     estimate_statistics: Annotated[
         bool,

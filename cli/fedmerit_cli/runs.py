@@ -10,7 +10,7 @@ from fedmerit.configuration.recipes import guarded
 from fedmerit.errors import BadInput
 from fedmerit.options import RunOptions
 from fedmerit_cli.options import Cluster, Jobs, Methods, OutFolder, Seeds, make_workers, run_options
-from fedmerit_cli.terminal import Commands, console
+from fedmerit_cli.terminal import Commands, console, option_in
 
 FILES = "Files and resumption"
 
@@ -22,8 +22,7 @@ commands = Commands()
 def run(
     asked: RunOptions,
     config: Annotated[
-        Path | None,
-        typer.Option(help="TOML file of these options; the command line overrides it.", rich_help_panel=FILES),
+        Path | None, option_in(FILES, "TOML file of these options; the command line overrides it.")
     ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue from the last complete round of --out.", rich_help_panel=FILES)

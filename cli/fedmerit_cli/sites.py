@@ -7,7 +7,7 @@ import typer
 from rich.table import Table
 
 from fedmerit.errors import BadInput, printable
-from fedmerit_cli.terminal import Commands, console, plain_table
+from fedmerit_cli.terminal import Commands, console, option_in, plain_table
 
 if TYPE_CHECKING:
     from fedmerit_data.checking.findings import Examination, Finding
@@ -43,47 +43,36 @@ def prepare(
         bool, typer.Option("--describe", help="Show what would be read, one case of each site; write nothing.")
     ] = False,
     slices: Annotated[
-        Literal["all", "organ"],
-        typer.Option(help="Train on all slices, or on those with the organ.", rich_help_panel=PHOTOGRAPHS),
+        Literal["all", "organ"], option_in(PHOTOGRAPHS, "Train on all slices, or on those with the organ.")
     ] = "all",
     field_of_view: Annotated[
-        float | None,
-        typer.Option(
-            help="Millimetres to crop to, around the centre.", show_default="all", rich_help_panel=PHOTOGRAPHS
-        ),
+        float | None, option_in(PHOTOGRAPHS, "Millimetres to crop to, around the centre.", show_default="all")
     ] = None,
     crop: Annotated[
         Literal["disc", "whole"] | None,
-        typer.Option(
-            help="Photographs: a square around the disc, or all.",
-            show_default="the kind's",
-            rich_help_panel=PHOTOGRAPHS,
-        ),
+        option_in(PHOTOGRAPHS, "Photographs: a square around the disc, or all.", show_default="the kind's"),
     ] = None,
     crop_multiple: Annotated[
-        float | None,
-        typer.Option(help="Side of that square in disc diameters.", show_default="3", rich_help_panel=PHOTOGRAPHS),
+        float | None, option_in(PHOTOGRAPHS, "Side of that square in disc diameters.", show_default="3")
     ] = None,
     labels: Annotated[
-        str | None,
-        typer.Option(
-            help="Mask values of each label: disc=1+2,cup=2,ignore=3.", show_default="mask=any", rich_help_panel=GENERIC
-        ),
+        str | None, option_in(GENERIC, "Mask values of each label: disc=1+2,cup=2,ignore=3.", show_default="mask=any")
     ] = None,
     channels: Annotated[
-        int | None,
-        typer.Option(help="1 (grey), 3 (colours), numbers per voxel.", show_default="3", rich_help_panel=GENERIC),
+        int | None, option_in(GENERIC, "1 (grey), 3 (colours), numbers per voxel.", show_default="3")
     ] = None,
-    task: Annotated[
-        str | None, typer.Option(help="Name of the task.", show_default="generic", rich_help_panel=GENERIC)
-    ] = None,
+    task: Annotated[str | None, option_in(GENERIC, "Name of the task.", show_default="generic")] = None,
     modality: Annotated[
         str | None,
-        typer.Option(
-            help="Normalisation: mri, mri_by_channel, xray, ct_soft_tissue, ct_lung, ct_bone or photo.",
+        option_in(
+            GENERIC,
+            "Normalisation: mri, mri_by_channel, xray, ct_soft_tissue, ct_lung, ct_bone or photo.",
             show_default="photo with 3 channels, mri with 1, else mri_by_channel",
-            rich_help_panel=GENERIC,
         ),
+    ] = None,
+    site: Annotated[
+        str | None,
+        option_in(GENERIC, "Name of the site, if SOURCE is the folder of one site; default its name.", metavar="NAME"),
     ] = None,
 ) -> None:
     """Convert raw data into site folders. Interrupted, the same command resumes from the last finished cases."""
@@ -123,6 +112,7 @@ def prepare(
         channels=channels,
         task=task,
         modality=modality,
+        site=site,
         server_share=server_share,
         patient_table=patient_table,
         skip_unreadable=skip_unreadable,
@@ -130,9 +120,9 @@ def prepare(
     )
     if describe:
         found = describe_sites(asked)
-        for site in found:
-            console.print("\n".join(site.lines(asked.layout.labels)), soft_wrap=True)
-        if any(site.faults for site in found):
+        for one in found:
+            console.print("\n".join(one.lines(asked.layout.labels)), soft_wrap=True)
+        if any(one.faults for one in found):
             raise typer.Exit(1)
         return
     if out is None:

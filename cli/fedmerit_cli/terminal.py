@@ -131,6 +131,11 @@ class Commands(typer.Typer):
         return super().command(name, cls=Command, epilog=f"Example: fedmerit {example}")
 
 
+def option_in(panel: str, help: str, **more: Any) -> Any:
+    """A `typer.Option` in a panel of the help."""
+    return typer.Option(help=help, rich_help_panel=panel, **more)
+
+
 def print_line(text: str) -> None:
     """One line on standard output: no breaks, control characters escaped."""
     console.print(printable(text), soft_wrap=True, highlight=False)

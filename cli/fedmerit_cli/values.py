@@ -64,8 +64,7 @@ def shapley(
     seeds: Seeds = "0",
     exact_up_to: Annotated[int, typer.Option(min=1, help="Sites; for more, permutations are sampled.")] = 6,
     truncation: Annotated[
-        float,
-        typer.Option(min=0, help="Sampling: within this Dice of all sites' model, later marginals count as 0."),
+        float, typer.Option(min=0, help="Sampling: within this Dice of all sites' model, later marginals count as 0.")
     ] = 0.01,
     precision: Annotated[
         float, typer.Option(min=0, help="Sampling: stop at this largest standard error, in Dice.")

@@ -3,52 +3,36 @@
 from collections.abc import Mapping
 
 from fedmerit.plugins import Catalogue
-from fedmerit_data.readers import (
-    drions_db,
-    drishti_gs1,
-    fundus_rois,
-    generic,
-    i2cvb,
-    ichallenge,
-    msd_prostate,
-    nci_isbi,
-    nvflare_prostate,
-    promise12,
-    prostate158,
-    prostate_multisite,
-    prostatex,
-    refuge,
-    riga,
-    rim_one_r3,
-)
+from fedmerit_data.readers import fundus, generic, prostate, prostate_dicom, riga
 from fedmerit_data.readers.kind import Kind, disc_only
-from fedmerit_data.synthetic import fundus, prostate
+from fedmerit_data.synthetic import fundus as synthetic_fundus
+from fedmerit_data.synthetic import prostate as synthetic_prostate
 
 GENERIC = "generic"
 _OWN: Mapping[str, Kind] = {
-    "prostate-multisite": prostate_multisite.KIND,
-    "promise12": promise12.KIND,
-    "nci-isbi-2013": nci_isbi.KIND,
-    "i2cvb": i2cvb.KIND,
-    "msd-prostate": msd_prostate.KIND,
-    "prostatex": prostatex.KIND,
-    "prostate158": prostate158.KIND,
-    "nvflare-prostate": nvflare_prostate.KIND,
-    "fundus-rois": fundus_rois.KIND,
-    "fundus-rois-disc": disc_only(fundus_rois.KIND),
-    "drishti-gs1": drishti_gs1.KIND,
-    "drishti-gs1-disc": disc_only(drishti_gs1.KIND),
-    "refuge": refuge.KIND,
-    "refuge-disc": disc_only(refuge.KIND),
+    "prostate-multisite": prostate.PROSTATE_MULTISITE,
+    "promise12": prostate.PROMISE12,
+    "nci-isbi-2013": prostate_dicom.NCI_ISBI,
+    "i2cvb": prostate_dicom.I2CVB,
+    "msd-prostate": prostate.MSD_PROSTATE,
+    "prostatex": prostate_dicom.PROSTATEX,
+    "prostate158": prostate.PROSTATE158,
+    "nvflare-prostate": prostate.NVFLARE_PROSTATE,
+    "fundus-rois": fundus.FUNDUS_ROIS,
+    "fundus-rois-disc": disc_only(fundus.FUNDUS_ROIS),
+    "drishti-gs1": fundus.DRISHTI_GS1,
+    "drishti-gs1-disc": disc_only(fundus.DRISHTI_GS1),
+    "refuge": fundus.REFUGE,
+    "refuge-disc": disc_only(fundus.REFUGE),
     "riga-binrushed": riga.BINRUSHED,
     "riga-magrabia": riga.MAGRABIA,
     "riga-messidor": riga.MESSIDOR,
-    "rim-one-r3": rim_one_r3.KIND,
-    "drions-db": drions_db.KIND,
-    "ichallenge": ichallenge.KIND,
+    "rim-one-r3": fundus.RIM_ONE_R3,
+    "drions-db": fundus.DRIONS_DB,
+    "ichallenge": fundus.ICHALLENGE,
     GENERIC: generic.generic_kind(),
-    "synthetic-prostate": prostate.KIND,
-    "synthetic-fundus": fundus.KIND,
+    "synthetic-prostate": synthetic_prostate.KIND,
+    "synthetic-fundus": synthetic_fundus.KIND,
 }
 KINDS: Catalogue[Kind] = Catalogue(
     "readers", _OWN, lambda part: isinstance(part, Kind), "a fedmerit_data.readers.kind.Kind"

@@ -8,9 +8,15 @@ import numpy as np
 from fedmerit.errors import BadInput
 from fedmerit.trainers.monai_trainer.data import SiteFolder, load_array, open_sites
 from fedmerit_data.folders import new_folder, require_free
-from fedmerit_data.partitioning.assignment import COMMON_SPLITS, LOCAL_SPLITS, assign_patients, require_sites
+from fedmerit_data.partitioning.assignment import (
+    COMMON_SPLITS,
+    LOCAL_SPLITS,
+    Patient,
+    assign_patients,
+    pool_patients,
+    require_sites,
+)
 from fedmerit_data.partitioning.label_noise import TrainingMasks, disturb
-from fedmerit_data.partitioning.patient_pool import Patient, pool_patients
 from fedmerit_data.partitioning.scheme import Scheme
 from fedmerit_data.partitioning.site_writer import write_site
 

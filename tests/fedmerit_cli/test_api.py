@@ -77,15 +77,6 @@ def test_a_cluster_needs_a_number_of_jobs(sites, tmp_path):
         fedmerit.compare(tmp_path, sites, "fedavg", rounds=1, settings=SETTINGS, cluster="slurm")
 
 
-@pytest.mark.slow
-def test_compare(sites, tmp_path):
-    results = fedmerit.compare(
-        tmp_path, sites, ["fedavg", "standalone"], rounds=1, settings=SETTINGS, jobs=1, threads=1
-    )
-    assert sorted(results.dice_and_contributions["method"].unique()) == ["fedavg", "standalone"]
-    assert (tmp_path / "tables").is_dir()
-
-
 def test_options_have_the_names_of_the_command_line(sites, tmp_path):
     with pytest.raises(BadInput, match=r"rounds=0: expected 1 or more"):
         fedmerit.run(tmp_path / "run", "fedavg", sites, rounds=0)

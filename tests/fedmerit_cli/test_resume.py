@@ -118,10 +118,7 @@ def test_only_some_sites_take_part(fedmerit, options, small, sites, tmp_path, as
     for name in ("site1", "site3"):
         shutil.copytree(sites / name, two / name)
     (tmp_path / "run.toml").write_text('only = "site3,site1"\n')
-    for folder, changes, more in (
-        ("expected", {"sites": two}, ()),
-        ("only", {}, ("--config", tmp_path / "run.toml")),
-    ):
+    for folder, changes, more in (("expected", {"sites": two}, ()), ("only", {}, ("--config", tmp_path / "run.toml"))):
         result = fedmerit("run", "--out", tmp_path / folder, *options(*small[1::2], rounds=1, **changes), *more)
         assert result.exit_code == 0, result.output
     assert_same_run(tmp_path / "expected", tmp_path / "only")

@@ -1,6 +1,10 @@
 """`fedmerit prepare` and `fedmerit check`."""
 
+import numpy as np
 import pytest
+from PIL import Image
+
+from fedmerit.files import read_json
 
 
 def test_prepare_and_check(fedmerit, tmp_path):
@@ -16,6 +20,18 @@ def test_prepare_and_check(fedmerit, tmp_path):
     result = fedmerit("check", sites)
     assert result.exit_code == 1
     assert "site2/datalist.json" in result.stderr
+
+
+def test_prepare_names_the_site_of_a_folder_of_one_site(fedmerit, tmp_path):
+    for part in ("images", "masks"):
+        (tmp_path / "raw" / part).mkdir(parents=True)
+        for number in range(5):
+            pixels = np.random.default_rng(number).integers(0, 2, (20, 20, 3), np.uint8) * 255
+            Image.fromarray(pixels if part == "images" else pixels[..., 0]).save(tmp_path / f"raw/{part}/{number}.png")
+    options = ("--source", tmp_path / "raw", "--size", 16, "--jobs", 1, "--no-pictures")
+    result = fedmerit("prepare", "generic", "--out", tmp_path / "sites", *options, "--site", "north")
+    assert result.exit_code == 0, result.output
+    assert read_json(tmp_path / "sites/north/site.json")["name"] == "north"
 
 
 @pytest.mark.parametrize(

@@ -155,13 +155,7 @@ def write_datalist(folder, site, entries):
     (folder / "datalist_2D" / f"client_{site}.json").write_text(json.dumps(splits))
 
 
-WRITE = {
-    "drishti-gs1": drishti,
-    "refuge": refuge,
-    "rim-one-r3": rim_one,
-    "drions-db": drions,
-    "ichallenge": ichallenge,
-}
+WRITE = {"drishti-gs1": drishti, "refuge": refuge, "rim-one-r3": rim_one, "drions-db": drions, "ichallenge": ichallenge}
 
 
 def only(kind, source):

@@ -79,11 +79,9 @@ def _prostatex(folder: Path) -> None:
             prostate.save_segmentation(folder / "Mask" / f"{patient}.dcm", slices, prostate.zones())
 
 
-def _riga(part: str, folder: Path) -> None:
+def _riga(folder: Path) -> None:
     for number in (1, 2, 3, 4):
-        suffix = ".jpg" if part == "BinRushed" else ".tif"
-        inner = {"BinRushed": "BinRushed2", "Magrabia": "MagrabiFemale", "MESSIDOR": ""}[part]
-        fundus.riga(folder / part / inner, number, suffix=suffix, experts=(1, 2))
+        fundus.riga(folder / "BinRushed" / "BinRushed2", number, suffix=".jpg", experts=(1, 2))
 
 
 def zones(shift: int = 0) -> np.ndarray:
@@ -180,30 +178,20 @@ LAYOUTS: dict[str, Layout] = {
         "fundus-rois", lambda folder: fundus_site(folder / "D1") and fundus_site(folder / "D2", seed=1), "b-L",
         "D1/train/ROIs/image/{}.png", "D1/train/ROIs/mask/{}.png", "a-R",
     ),
-    **{
-        f"drishti-gs1{name}": _layout(
-            "drishti-gs1", partial(fundus.drishti, training=(2, 4, 5)), "drishtiGS_004",
-            "Training/Images/{}.png", f"Training/GT/{{0}}/SoftMap/{{0}}_{part}segSoftmap.png", "drishtiGS_005",
-        )
-        for name, part in (("", "OD"), ("-cup", "cup"))
-    },
+    "drishti-gs1": _layout(
+        "drishti-gs1", partial(fundus.drishti, training=(2, 4, 5)), "drishtiGS_004",
+        "Training/Images/{}.png", "Training/GT/{0}/SoftMap/{0}_cupsegSoftmap.png", "drishtiGS_005",
+    ),
     "refuge": Layout(
         "refuge", fundus.refuge, "g0001", "Training400/Glaucoma/g0001.jpg",
         "Annotation-Training400/Disc_Cup_Masks/Glaucoma/g0001.bmp",
         ("Training400/Non-Glaucoma/n0001.jpg", "Annotation-Training400/Disc_Cup_Masks/Non-Glaucoma/n0001.bmp"),
     ),
-    **{
-        kind: Layout(
-            kind, partial(_riga, part), f"{place}image2",
-            f"{part}/{folder}image2prime{suffix}", f"{part}/{folder}image2-1{suffix}",
-            (f"{part}/{folder}image3prime{suffix}", f"{part}/{folder}image3-1{suffix}"),
-        )
-        for kind, part, place, folder, suffix in (
-            ("riga-binrushed", "BinRushed", "BinRushed2-", "BinRushed2/", ".jpg"),
-            ("riga-magrabia", "Magrabia", "MagrabiFemale-", "MagrabiFemale/", ".tif"),
-            ("riga-messidor", "MESSIDOR", "", "", ".tif"),
-        )
-    },
+    "riga-binrushed": Layout(
+        "riga-binrushed", _riga, "BinRushed2-image2",
+        "BinRushed/BinRushed2/image2prime.jpg", "BinRushed/BinRushed2/image2-1.jpg",
+        ("BinRushed/BinRushed2/image3prime.jpg", "BinRushed/BinRushed2/image3-1.jpg"),
+    ),
     "rim-one-r3": _layout(
         "rim-one-r3", fundus.rim_one, "N-2-L",
         "Healthy/Stereo Images/{}.jpg", "Healthy/Average_masks/{}-Disc-Avg.png", "N-1-R",

@@ -1,14 +1,12 @@
 """All of a partition: patients, links, label noise, twins, and nothing left after an error."""
 
 import json
-import os
 import re
 import shutil
 from collections import Counter
 
-import numpy as np
 import pytest
-from layouts import prepare, prostate_site, save_nifti, volume
+from layouts import prepare, prostate_site
 from one_in import one_in
 
 from fedmerit.errors import BadInput
@@ -17,7 +15,6 @@ from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT, SPLITS, open_site
 from fedmerit_data.check import check
 from fedmerit_data.partition import partition
 from fedmerit_data.partitioning import site_writer
-from fedmerit_data.partitioning.label_noise import RULES
 from fedmerit_data.partitioning.scheme import Scheme
 
 UNIFORM = Scheme("uniform", 3)
@@ -46,20 +43,6 @@ def sources(tmp_path_factory):
     return prepared(folder, server_share=0.3)
 
 
-@pytest.fixture(scope="module")
-def single(tmp_path_factory):
-    """One site of 40 patients: prostates grow from case to case, and are the brighter the later before the 20th."""
-    folder = tmp_path_factory.mktemp("single")
-    for case in range(40):
-        mask = np.zeros((48, 40, 4), np.uint8)
-        mask[2 : 4 + case, 3:37, 1:3] = 1
-        voxels = volume([5, case], mask.shape) + mask * np.int16(40 * ((case + 20) % 40))
-        save_nifti(folder / "raw" / "HK" / f"Case{case:02d}.nii.gz", voxels)
-        save_nifti(folder / "raw" / "HK" / f"Case{case:02d}_segmentation.nii.gz", mask)
-    prepare("prostate-multisite", folder / "sites", source=folder / "raw", size=48, field_of_view=48)
-    return folder / "sites"
-
-
 def patients(folder):
     """(site, split) of every patient; each stands in one place alone."""
     places = {}
@@ -75,16 +58,8 @@ def sizes(folder, split):
     return [counts[site.name] for site in open_sites(folder)]
 
 
-def members(site, *splits):
-    return {case.patient for split in splits for case in site.cases(split)}
-
-
 def checksums(folder):
     return {path.relative_to(folder): sha256(path) for path in folder.rglob("*") if path.is_file()}
-
-
-def about(folder, site):
-    return json.loads((folder / site / "site.json").read_text())
 
 
 def edit(path, change):
@@ -113,48 +88,6 @@ def test_the_same_seed_gives_the_same_bytes(sources, tmp_path):
     partition(sources, tmp_path / "other", Scheme("dirichlet", 3, seed=5), label_noise={"site-2": 0.5})
     assert checksums(tmp_path / "first") == checksums(tmp_path / "again")
     assert patients(tmp_path / "first") != patients(tmp_path / "other")
-
-
-def test_a_duplicated_site_trains_on_the_same_and_tests_on_its_own(sources, tmp_path):
-    partition(sources, tmp_path / "out", UNIFORM, duplicate=["site-2"])
-    by_name = {site.name: site for site in open_sites(tmp_path / "out")}
-    tests = [members(site, "testing") for site in by_name.values()]
-    assert sum(map(len, tests)) == len(set.union(*tests))
-    assert about(tmp_path / "out", "site-2-copy")["partition"]["copy_of"] == "site-2"
-    found = check(tmp_path / "out")
-    twice = len(members(by_name["site-2"], "training", "validation"))
-    assert Counter(finding.kind for finding in found) == {"patient in two sites": twice, "copy": twice}
-    assert {(finding.site, finding.split) for finding in found} == {
-        ("site-2-copy", split) for split in ("training", "validation")
-    }
-
-
-@pytest.mark.parametrize("rule", one_in(2, RULES))
-def test_label_noise_is_in_the_stated_training_masks_alone(single, tmp_path, rule):
-    partition(single, tmp_path / "clean", UNIFORM)
-    noise = {"site-1": 0.4, "site-3": 1.0}
-    before = checksums(single)
-    partition(single, tmp_path / "noisy", UNIFORM, label_noise=noise, noise_rule=rule)
-    assert checksums(single) == before
-    for clean, noisy in zip(open_sites(tmp_path / "clean"), open_sites(tmp_path / "noisy"), strict=True):
-        wrong = {}
-        for split, cases in clean.splits.items():
-            for case, other in zip(cases, noisy.cases(split), strict=True):
-                assert case.name == other.name
-                assert os.path.samefile(case.image_file, other.image_file)
-                differs = np.flatnonzero((case.label != other.label).any(axis=(1, 2, 3))).tolist()
-                assert split == "training" or not differs
-                assert os.path.samefile(case.label_file, other.label_file) == (not differs)
-                if differs:
-                    wrong[case.name] = differs
-        share = noise.get(clean.name)
-        shown = sum(int(case.label.any(axis=(1, 2, 3)).sum()) for case in clean.cases("training"))
-        number = 0 if share is None else int(share * shown + 0.5)
-        assert sum(map(len, wrong.values())) == number
-        stated = noisy.info["partition"]["label_noise"]
-        assert stated == (None if share is None else {"rule": rule, "share": share, "slices": wrong})
-    told = {finding.kind for finding in check(tmp_path / "noisy")}
-    assert told <= ({"label convention"} if rule == "invert" else set())
 
 
 def test_bad_options(sources, tmp_path):

@@ -199,10 +199,7 @@ def test_a_crop_about_the_disc_is_recorded(tmp_path):
 
 @pytest.mark.parametrize(
     ("kind", "folder"),
-    [
-        ("prostate-multisite", "prostate"),
-        pytest.param("fundus-rois", "fundus", marks=pytest.mark.slow),
-    ],
+    [("prostate-multisite", "prostate"), pytest.param("fundus-rois", "fundus", marks=pytest.mark.slow)],
 )
 def test_real_images(real_data, tmp_path, kind, folder):
     folders = prepare(kind, tmp_path / "sites", source=real_data / folder, size=32)
@@ -264,38 +261,6 @@ def test_images_of_ones_own_with_a_label_map(own, tmp_path):
     (site,) = open_sites(tmp_path / "grey")
     assert (site.task, site.labels, site.channels) == ("generic", ("mask",), 1)
     assert (site.info["label_values"], site.info["normalisation"]) == ({"mask": []}, "xray")
-
-
-def test_a_label_map_that_does_not_fit(own, tmp_path):
-    result = generic_command(own, tmp_path / "sites", "--labels", "disc=1")
-    assert result.exit_code == 2
-    message = "has the values 2, which no label has; add them to --labels (NAME=2), or ignore them"
-    assert message in result.output.replace("\n", " ")
-    assert not (tmp_path / "sites").exists()
-    result = generic_command(own, tmp_path / "sites", "--labels", "disc=1,ignore=2")
-    assert result.exit_code == 0, result.output
-    (site,) = open_sites(tmp_path / "sites")
-    np.testing.assert_array_equal(site.cases("training")[0].label[0, 0], rings() == 128)
-    assert {entry["remark"] for entry in site.info["remarks"]} == {"values 2 ignored: background"}
-
-
-def test_another_label_map_does_not_go_on_where_one_stopped(own, tmp_path):
-    def stop(site, done, total):
-        if done == 2:
-            raise KeyboardInterrupt
-
-    def asked(labels, **options):
-        return prepare("generic", tmp_path / "sites", source=own, size=32, labels=labels, **options)
-
-    with pytest.raises(KeyboardInterrupt):
-        asked(MAP, progress=stop)
-    for labels, options, message in (
-        ({"cup": (2,), "disc": (1, 2)}, {}, r"labels \['disc', 'cup'\] then, \['cup', 'disc'\] now"),
-        ({"disc": (1,), "cup": (2,)}, {}, r"label values .*'disc': \[1, 2\].* then, .*'disc': \[1\].* now"),
-        (MAP, {"modality": "xray"}, "normalisation photo then, xray now"),
-    ):
-        with pytest.raises(BadInput, match=f"2 finished cases .*{message}"):
-            asked(labels, **options)
 
 
 def test_generated_files_are_kept_where_it_is_asked_for(few_generated, tmp_path):

@@ -13,8 +13,8 @@ from fedmerit.errors import BadInput
 from fedmerit.files import sha256, write_atomically, write_json
 from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT, SPLITS, SiteFolder, load_array
 from fedmerit_data.folders import link_or_copy
+from fedmerit_data.partitioning.assignment import Patient, PooledCase
 from fedmerit_data.partitioning.label_noise import Disturbed
-from fedmerit_data.partitioning.patient_pool import Patient, PooledCase
 
 # Fields of site.json that describe one site; all others describe its cases and are merged from the sources.
 CREDITS = {"licence", "citation", "source"}

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -100,7 +101,7 @@ def prepare_case(task: CaseTask) -> PreparedCase | UnusableCase:
     checksums = {}
     for key, array in (("image", image), ("label", label)):
         name = task.arrays[key]
-        _store(task.array(name), array)
+        write_atomically(task.array(name), partial(np.save, arr=array))
         checksums[name] = sha256(task.array(name))
     finished = PreparedCase(
         raw=raw,
@@ -160,10 +161,6 @@ def _spacing(case: Decoded, box: Box, size: int) -> list[float] | None:
     if case.spacing is None or case.slice_distance is None:
         return None
     return [case.slice_distance, case.spacing[0] * box.height / size, case.spacing[1] * box.width / size]
-
-
-def _store(path: Path, array: NDArray[np.float32] | NDArray[np.uint8]) -> None:
-    write_atomically(path, lambda file: np.save(file, array))
 
 
 def _empty(kind: Kind, label: NDArray[np.uint8]) -> list[str]:

@@ -263,11 +263,7 @@ def _photograph(case: RawCase, labels: LabelMap, channels: int) -> Decoded:
         index = np.where(index > HALF, 255, 0).astype(np.uint8)
         remarks.append("JPEG mask: levels above 127 taken as 255, others as 0")
     masks = split_masks(case.label, index, labels)
-    return Decoded(
-        image,
-        np.stack(masks).astype(np.uint8)[None],
-        remarks=(*remarks, *ignored_remarks(index, labels)),
-    )
+    return Decoded(image, np.stack(masks).astype(np.uint8)[None], remarks=(*remarks, *ignored_remarks(index, labels)))
 
 
 def _volume(case: RawCase, labels: LabelMap, channels: int) -> Decoded:

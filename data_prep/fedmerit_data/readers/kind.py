@@ -56,14 +56,13 @@ disc_kind = partial(photo_kind, task="fundus-disc", labels=("disc",), crops=("wh
 
 def disc_only(kind: Kind) -> Kind:
     """The same images with only the first of their labels, the disc."""
-    same = disc_kind(
+    return disc_kind(
         description=f"{kind.description}; only the disc",
         find_sites=kind.find_sites,
         decode=partial(_decode_disc_only, kind.decode),
         licence=kind.licence,
         citation=kind.citation,
     )
-    return same
 
 
 def _decode_disc_only(decode: Callable[[RawCase], Decoded], case: RawCase) -> Decoded:

@@ -9,12 +9,7 @@ from numpy.typing import NDArray
 from PIL import ExifTags, Image
 
 from fedmerit.errors import BadInput
-from fedmerit_data.raw_cases import (
-    Decoded,
-    RawCase,
-    require_file,
-    require_same_shape,
-)
+from fedmerit_data.raw_cases import Decoded, RawCase, require_file, require_same_shape
 
 CUP, RIM, BACKGROUND = 0, 128, 255
 TOLERANCE = 5  # grey levels by which a mask may differ, as from another 8-bit encoder

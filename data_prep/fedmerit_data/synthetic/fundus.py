@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from scipy.ndimage import gaussian_filter, zoom
 
-from fedmerit_data.readers import fundus_rois
+from fedmerit_data.readers.fundus import FUNDUS_ROIS
 from fedmerit_data.readers.kind import GENERATED
 from fedmerit_data.spatial.photographs import BACKGROUND, CUP, RIM
 
@@ -126,7 +126,7 @@ def _smooth(rng: np.random.Generator, cells: int) -> Array:
 
 
 KIND = replace(
-    fundus_rois.KIND,
+    FUNDUS_ROIS,
     description="six generated fundus sites, site5 dark and hazy; no source needed",
     generate=generate,
     licence=GENERATED,

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.ndimage import gaussian_filter
 
-from fedmerit_data.readers import prostate_multisite
 from fedmerit_data.readers.kind import GENERATED
+from fedmerit_data.readers.prostate import PROSTATE_MULTISITE
 
 Array = NDArray[np.float64]
 
@@ -148,7 +148,7 @@ def _smooth(rng: np.random.Generator, shape: tuple[int, ...], pixels: float) -> 
 
 
 KIND = replace(
-    prostate_multisite.KIND,
+    PROSTATE_MULTISITE,
     description="six generated prostate MRI sites, site5 with an endorectal coil; no source needed",
     generate=generate,
     licence=GENERATED,

@@ -23,7 +23,7 @@ from fedmerit.trainers.monai_trainer.networks import keeps_largest_component
 from fedmerit.trainers.monai_trainer.prediction import keep_largest_components, predict_case_logits
 from fedmerit.trainers.monai_trainer.saved_networks import load_network, load_weights, read_description
 from fedmerit_data.raw_cases import Decoded, blank_remarks
-from fedmerit_data.readers.single_image import OneImage, image_name, read_image
+from fedmerit_data.readers.image_files import OneImage, image_name, read_image
 from fedmerit_data.spatial.preprocessing import Box, central_box, make_normaliser, preprocess
 from fedmerit_evaluation.results.evaluation import final_model
 

@@ -29,11 +29,7 @@ def reencoded(image):
 
 @pytest.mark.parametrize(
     ("site", "case", "kind"),
-    [
-        ("HK", "training4", "near-duplicate"),
-        ("HK", "testing0", "leak"),
-        ("UCL", "training4", "leak"),
-    ],
+    [("HK", "training4", "near-duplicate"), ("HK", "testing0", "leak"), ("UCL", "training4", "leak")],
 )
 def test_nearly_the_same_image(sites, site, case, kind):
     store(sites, site, case, "image", brighter(load(sites, "HK", "training1", "image")))

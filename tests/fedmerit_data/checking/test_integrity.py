@@ -121,9 +121,7 @@ def test_a_patient_of_the_server_split_in_training_and_a_split_that_site_json_co
 
 def test_one_image_under_two_names(sites):
     rewrite(sites, "UCL", IMAGE, np.load(sites / "HK" / IMAGE))
-    assert messages(sites) == [
-        f"UCL/{IMAGE}: the same image as case Case01 of site HK: one patient under two names",
-    ]
+    assert messages(sites) == [f"UCL/{IMAGE}: the same image as case Case01 of site HK: one patient under two names"]
 
 
 def test_a_case_listed_twice(sites):

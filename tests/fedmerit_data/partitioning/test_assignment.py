@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from fedmerit.errors import BadInput
-from fedmerit_data.partitioning.assignment import assign_patients
-from fedmerit_data.partitioning.patient_pool import Patient
+from fedmerit_data.partitioning.assignment import Patient, assign_patients
 from fedmerit_data.partitioning.scheme import Scheme
 
 SITES = Path("sites")

@@ -10,8 +10,8 @@ from site_folders import edit
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json, sha256
 from fedmerit.trainers.monai_trainer.data import SiteFolder, open_sites
+from fedmerit_data.partitioning.assignment import pool_patients
 from fedmerit_data.partitioning.label_noise import Disturbed
-from fedmerit_data.partitioning.patient_pool import pool_patients
 from fedmerit_data.partitioning.site_writer import write_site
 
 SAID = {

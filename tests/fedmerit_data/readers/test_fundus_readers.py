@@ -9,7 +9,7 @@ from PIL import Image
 
 from fedmerit.errors import BadInput
 from fedmerit_data.kinds import KINDS
-from fedmerit_data.readers import fundus_rois as fundus
+from fedmerit_data.readers.fundus import FUNDUS_ROIS
 
 
 def test_drions_masks_survive_jpeg(tmp_path):
@@ -115,7 +115,7 @@ def test_the_disc_alone(tmp_path, kind):
 
 
 def only_rois(source):
-    (site,) = fundus.find_sites(source)
+    (site,) = FUNDUS_ROIS.find_sites(source)
     return site
 
 
@@ -138,7 +138,7 @@ def test_disc_includes_cup(tmp_path, mode):
     site = fundus_site(tmp_path / "Domain1", train=("a",), test=())
     mask = site / "train" / "ROIs" / "mask" / "a.png"
     Image.fromarray(rings()).convert(mode).save(mask)
-    drawn = fundus.KIND.decode(only_rois(tmp_path).cases[0])
+    drawn = FUNDUS_ROIS.decode(only_rois(tmp_path).cases[0])
     disc, cup = drawn.label[0]
     np.testing.assert_array_equal(disc, rings() < 255)
     np.testing.assert_array_equal(cup, rings() == 0)
@@ -152,4 +152,4 @@ def test_another_value(tmp_path):
     mask[3, 3] = 64
     save_png(site / "train" / "ROIs" / "mask" / "a.png", mask)
     with pytest.raises(BadInput, match=r"mask/a.png: has the value 64; expected 0 \(cup\)"):
-        fundus.KIND.decode(only_rois(tmp_path).cases[0])
+        FUNDUS_ROIS.decode(only_rois(tmp_path).cases[0])

@@ -8,7 +8,7 @@ from layouts_prostate import save_itk, save_series
 from PIL import Image
 
 from fedmerit.errors import BadInput
-from fedmerit_data.readers.single_image import read_image
+from fedmerit_data.readers.image_files import read_image
 
 TURNED = np.diag([1.0, 1.0, 3.0, 1.0])  # axes towards right, front and head: both axes of a slice are reversed
 

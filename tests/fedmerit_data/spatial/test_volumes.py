@@ -1,12 +1,14 @@
-"""Volumes of all formats: the same voxels, damaged files."""
+"""Volumes of all formats: the same voxels, damaged files. Photographs: 8 bits."""
 
 import numpy as np
 import pytest
 from layouts import save_nifti, volume
 from layouts_prostate import OBLIQUE, save_itk, save_series
+from PIL import Image
 
 from fedmerit.errors import BadInput
 from fedmerit_data.spatial.dicom import read_series
+from fedmerit_data.spatial.photographs import load
 from fedmerit_data.spatial.volumes import read_itk, read_nifti
 
 
@@ -41,3 +43,10 @@ def test_a_damaged_volume_is_named(tmp_path, name, damage):
         path.mkdir() if damage == "folder" else path.write_text("" if damage == "empty" else "no image")
     with pytest.raises(BadInput, match=f"{name}: not a readable volume"):
         read_itk(path)
+
+
+def test_deep_pixels_are_not_told_to_be_fetched_again(tmp_path):
+    path = tmp_path / "deep.png"
+    Image.fromarray(np.full((8, 8), 999, np.uint16)).save(path)
+    with pytest.raises(BadInput, match=r"deep\.png: pixels of type I;16; expected 8 bits per colour: convert it$"):
+        load(path, None)

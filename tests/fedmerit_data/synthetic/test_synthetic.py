@@ -8,10 +8,11 @@ from layouts import prepare
 
 from fedmerit.trainers.monai_trainer.data import SPLITS, open_sites
 from fedmerit_data.check import check
-from fedmerit_data.readers import fundus_rois, prostate_multisite
+from fedmerit_data.readers.fundus import FUNDUS_ROIS
+from fedmerit_data.readers.prostate import PROSTATE_MULTISITE
 from fedmerit_data.synthetic import fundus, prostate
 
-READERS = {"synthetic-prostate": prostate_multisite, "synthetic-fundus": fundus_rois}
+READERS = {"synthetic-prostate": PROSTATE_MULTISITE, "synthetic-fundus": FUNDUS_ROIS}
 
 
 def coarser(monkeypatch):

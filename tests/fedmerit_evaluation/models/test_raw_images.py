@@ -21,7 +21,7 @@ from fedmerit.trainers.monai_trainer.networks import initial_network
 from fedmerit.trainers.monai_trainer.prediction import predict
 from fedmerit_data.preparation import Preparation
 from fedmerit_data.prepare import prepare
-from fedmerit_data.readers.single_image import OneImage, read_image
+from fedmerit_data.readers.image_files import OneImage, read_image
 from fedmerit_data.spatial.preprocessing import Box, normalise_mri, preprocess
 from fedmerit_evaluation.models.predictor import Predictor, open_predictor, predict_files
 

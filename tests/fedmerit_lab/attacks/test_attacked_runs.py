@@ -80,10 +80,7 @@ def test_a_study_resumes_only_with_the_same_options(sites, tmp_path):
 
 
 def test_a_refused_study_writes_nothing(sites, tmp_path):
-    for kinds, options, words in (
-        ("noise:from=3", {}, "begins in round 3"),
-        ("zero", {"rounds": 0}, "rounds"),
-    ):
+    for kinds, options, words in (("noise:from=3", {}, "begins in round 3"), ("zero", {"rounds": 0}, "rounds")):
         with pytest.raises(BadInput, match=words):
             config(tmp_path / "out", sites, kinds, **options)
         assert not (tmp_path / "out").exists()

@@ -1,7 +1,6 @@
 """Papers' tables and figures with other sites: the registry, the page, the command, from end to end."""
 
 import html
-import json
 import re
 import shutil
 from dataclasses import replace
@@ -9,7 +8,7 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 from one_in import one_in
-from run_factory import SITES, make_sites
+from run_factory import SITES
 from typer.testing import CliRunner
 
 from fedmerit.errors import BadInput
@@ -20,7 +19,6 @@ from fedmerit_data.prepare import prepare
 from fedmerit_evaluation.figures.tables import Table
 from fedmerit_evaluation.studies.cluster import Workers
 from fedmerit_lab.papers.artefact import Artefact, Made
-from fedmerit_lab.papers.fedce_artefacts import ABLATION
 from fedmerit_lab.papers.production import PAPERS, chosen, find_paper, list_needs, produce, trainings_per_seed
 from fedmerit_lab.papers.required_trainings import Compared, FreeRiding
 from fedmerit_lab.papers.study import Study
@@ -92,19 +90,6 @@ def test_bad_input_is_refused(arguments, words, tmp_path, monkeypatch):
     assert result.exit_code == 2, result.output
     assert re.search(words, plain(result.output))
     assert list(tmp_path.iterdir()) == []
-
-
-def test_the_list_has_costs(tmp_path):
-    result = fedmerit("lab", "paper", "fedce", "--list")
-    assert result.exit_code == 0
-    for artefact in PAPERS["fedce"].artefacts:
-        assert artefact.name in result.output
-        assert artefact.cost in result.output
-    on_demand = plain(fedmerit("lab", "paper", "fedsac", "--list").output)
-    assert "table5 *" in on_demand
-    assert "*: made if --only names it" in on_demand
-    counted = fedmerit("lab", "paper", "fedce", "--list", "--sites", make_sites(tmp_path / "sites"), "--only", "table3")
-    assert "for 4 sites: 13 trainings per seed" in plain(counted.output)
 
 
 # Every artefact of comparisons, of synthetic runs
@@ -203,26 +188,6 @@ def test_a_private_artefact_has_a_warning(study):
 
 
 # From end to end
-
-
-@pytest.mark.slow
-def test_a_table_and_figures_from_end_to_end(tmp_path):
-    sites, out = make_sites(tmp_path / "sites", SITES[:3], size=16), tmp_path / "out"
-    options = ("--only", "figure2,figure6", "--sites", sites, "--rounds", 1, "--seeds", "0", "--jobs", 1)
-    result = fedmerit("lab", "paper", "fedce", *options, "--out", out, *settings(*TINY))
-    assert result.exit_code == 0, result.output
-    assert "page.html" in result.output
-    table = pd.read_csv(out / "tables" / "figure6.csv")
-    assert table["Method"].to_list() == list(ABLATION.labels)
-    assert table[[*SITES[:3], "Avg."]].notna().all(axis=None)
-    for name in ("figure2", "figure6"):
-        assert (out / "figures" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
-        assert len(pd.read_csv(out / "figures" / f"{name}.csv"))
-    infos = [json.loads(file.read_text()) for file in (out / "runs" / "given-sites").glob("*/run.json")]
-    assert sorted(info["parameters"]["combine"] for info in infos) == ["cosine", "error", "plus", "times"]
-    times = {file: file.stat().st_mtime_ns for file in out.rglob("results.csv")}
-    assert fedmerit("lab", "paper", "fedce", *options, "--out", out, *settings(*TINY)).exit_code == 0
-    assert {file: file.stat().st_mtime_ns for file in out.rglob("results.csv")} == times  # nothing is trained again
 
 
 @pytest.mark.slow

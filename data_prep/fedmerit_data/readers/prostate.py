@@ -1,0 +1,275 @@
+"""Readers of prostate MRI in NIfTI, MetaImage and PNG files: one section per data set, its layout in the comment."""
+
+import json
+import re
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedmerit.errors import BadInput
+from fedmerit_data.raw_cases import (
+    Decoded,
+    RawCase,
+    RawSite,
+    add_left_out,
+    find_one_site,
+    find_site_folders,
+    group_by_site,
+    list_files,
+    list_visible,
+    note_file,
+    pair_files,
+    require_file,
+    require_folder,
+)
+from fedmerit_data.readers.image_files import read_volume
+from fedmerit_data.readers.kind import prostate_kind
+from fedmerit_data.spatial.geometry import slice_axially
+from fedmerit_data.spatial.photographs import binarise_mask, load
+from fedmerit_data.spatial.volumes import read_nifti
+
+
+def decode(case: RawCase, zones: int | None = None, channel: int | None = None) -> Decoded:
+    """The T2 slices, which may be a ``channel``, and the gland, its zones merged, oriented by `slice_axially`."""
+    image = read_volume(case.image) if channel is None else read_nifti(case.image, channel)
+    return slice_axially(case, image, read_volume(case.label), zones=zones)
+
+
+# The multi-site prostate MRI release: ``<site>/CaseNN.nii.gz`` + ``CaseNN_segmentation.nii.gz``
+
+MULTISITE_NAMES = ("BIDMC", "BMC", "HK", "I2CVB", "RUNMC", "UCL")
+MULTISITE_ALIASES = {"ISBI": "RUNMC", "ISBI_1.5": "BMC", "HCRUDB": "I2CVB", **{name: name for name in MULTISITE_NAMES}}
+MULTISITE_FILE = re.compile(r"(?P<case>case\d+)(?P<mask>[ _-]*segmentation)?\.nii(\.gz)?", re.IGNORECASE)
+
+
+def find_multisite(source: Path) -> list[RawSite]:
+    """Every site below ``source``, its images and masks paired, sorted by name."""
+    folders, strays = find_site_folders(source, "one folder per site with CaseNN.nii.gz and CaseNN_segmentation.nii.gz")
+    sites: dict[str, tuple[Path, RawSite]] = {}
+    for folder in folders:
+        site = _read_multisite(folder)
+        if site.name in sites:
+            raise BadInput(f"{folder}: {sites[site.name][0]} is site {site.name} under another name; keep one of them")
+        sites[site.name] = (folder, site)
+    return add_left_out([sites[name][1] for name in sorted(sites)], strays)
+
+
+def _read_multisite(folder: Path) -> RawSite:
+    name = MULTISITE_ALIASES.get(folder.name.upper(), folder.name)
+    images: dict[str, Path] = {}
+    masks: dict[str, Path] = {}
+    left_out = []
+    for path in list_visible(folder):
+        match = MULTISITE_FILE.fullmatch(path.name)
+        if match:
+            note_file(masks if match["mask"] else images, match["case"].capitalize(), path)
+        else:
+            left_out.append((path.name, "not named CaseNN.nii.gz or CaseNN_segmentation.nii.gz"))
+    # Case numbers start again at some sites, so a patient is a site and a number.
+    cases = (RawCase(case, f"{name}-{case}", image, mask) for case, image, mask in pair_files(images, masks, folder))
+    return RawSite(name, tuple(cases), tuple(left_out))
+
+
+PROSTATE_MULTISITE = prostate_kind(
+    description="multi-site prostate MRI release: <site>/CaseNN.nii.gz + CaseNN_segmentation.nii.gz",
+    find_sites=find_multisite,
+    decode=decode,
+    licence="research use; the terms of PROMISE12, NCI-ISBI 2013 and I2CVB hold for their cases",
+    citation="Liu et al., MS-Net: multi-site network for improving prostate segmentation with heterogeneous MRI "
+    "data, IEEE TMI 2020",
+)
+
+
+# PROMISE12: ``CaseNN.mhd/.raw`` + ``CaseNN_segmentation.mhd/.raw``, split into its hospitals
+
+# As the multi-site release lists the cases; those it does not list, of 00 to 49, are RUNMC's.
+HOSPITALS = {"BIDMC": {0, *range(2, 13)}, "UCL": {1, *range(26, 38)}, "HK": {*range(38, 50)}}
+REST, CASES = "RUNMC", range(50)
+PROMISE12_FILE = re.compile(r"(?P<case>case\d+)(?P<mask>_segmentation)?\.(?P<suffix>mhd|z?raw)", re.IGNORECASE)
+
+
+def find_promise12(source: Path) -> list[RawSite]:
+    """The hospitals that cases below ``source`` come from, at any depth, sorted by name."""
+    require_folder(source, "CaseNN.mhd and CaseNN_segmentation.mhd with their .raw files")
+    images: dict[str, Path] = {}
+    masks: dict[str, Path] = {}
+    voxels: dict[Path, Path] = {}
+    left_out = []
+    for path in list_files(source):
+        match = PROMISE12_FILE.fullmatch(path.name)
+        if not match:
+            left_out.append((path.relative_to(source).as_posix(), "not named CaseNN or CaseNN_segmentation .mhd, .raw"))
+        elif match["suffix"].lower() == "mhd":
+            note_file(masks if match["mask"] else images, match["case"].capitalize(), path)
+        else:
+            voxels[path.with_suffix("")] = path
+    cases = []
+    for case, image, mask in pair_files(images, masks, source):
+        for header in (image, mask):
+            voxels.pop(header.with_suffix(""), None)
+        site = _hospital(case, image)
+        cases.append((site, RawCase(case, f"{site}-{case}", image, mask)))
+    left_out += [(path.relative_to(source).as_posix(), "its .mhd header is missing") for path in voxels.values()]
+    return group_by_site(cases, left_out)
+
+
+def _hospital(case: str, image: Path) -> str:
+    number = int(case.removeprefix("Case"))
+    if number not in CASES:
+        raise BadInput(f"{image}: training cases are numbered 00 to 49; move it out of the source")
+    return next((name for name, numbers in HOSPITALS.items() if number in numbers), REST)
+
+
+PROMISE12 = prostate_kind(
+    description="PROMISE12, split into its hospitals: CaseNN.mhd/.raw + CaseNN_segmentation.mhd/.raw",
+    find_sites=find_promise12,
+    decode=decode,
+    licence="research use; cite the challenge",
+    citation="Litjens et al., Evaluation of prostate segmentation algorithms for MRI: the PROMISE12 challenge, "
+    "Medical Image Analysis 2014",
+)
+
+
+# MSD Task05: ``imagesTr/prostate_NN.nii.gz`` (T2, ADC) + ``labelsTr/prostate_NN.nii.gz`` (zones 1, 2)
+
+MSD_SET = "Task05_Prostate"
+MSD_PARTS = {"imagesTr": "image", "labelsTr": "mask"}
+MSD_STRAY = "no prostate_NN.nii.gz of imagesTr or labelsTr"
+MSD_T2 = 0  # the channel
+MSD_FILE = re.compile(r"(?P<folder>imagesTr|labelsTr)/(?P<case>prostate_\d+)\.nii(\.gz)?")
+
+
+def _msd_role(path: Path) -> tuple[str, str]:
+    """By the path below the set's folder, which is the source or within it."""
+    inner = path.relative_to(MSD_SET) if path.parts[0] == MSD_SET else path
+    if match := MSD_FILE.fullmatch(inner.as_posix()):
+        return MSD_PARTS[match["folder"]], match["case"]
+    is_test = inner.parent.as_posix() == "imagesTs"
+    return "", "a test image, whose labels are not published" if is_test else MSD_STRAY
+
+
+MSD_PROSTATE = prostate_kind(
+    description="Medical Segmentation Decathlon Task05: {imagesTr,labelsTr}/prostate_NN.nii.gz",
+    find_sites=partial(find_one_site, name="MSD", expected="imagesTr and labelsTr", role=_msd_role),
+    decode=partial(decode, zones=2, channel=MSD_T2),
+    licence="CC BY-SA 4.0",
+    citation="Antonelli et al., The Medical Segmentation Decathlon, Nature Communications 2022",
+)
+
+
+# Prostate158: ``{train,valid,test}/NNN/t2.nii.gz`` + ``t2_anatomy_reader1.nii.gz`` (zones 1, 2)
+
+PROSTATE158_LAYOUT = "{train,valid,test}/NNN/t2.nii.gz and t2_anatomy_reader1.nii.gz"
+PROSTATE158_FILE = re.compile(r"(?P<case>\d+)/t2(?P<mask>_anatomy_reader1)?\.nii(\.gz)?")
+
+
+def _prostate158_role(path: Path) -> tuple[str, str]:
+    """The set numbers its patients through its own train, valid and test folders, which are pooled."""
+    match = PROSTATE158_FILE.fullmatch(f"{path.parent.name}/{path.name}")
+    if not match:
+        return "", "not the T2 image or the first reader's anatomy"
+    return "mask" if match["mask"] else "image", match["case"]
+
+
+PROSTATE158 = prostate_kind(
+    description="Prostate158: {train,valid,test}/NNN/t2.nii.gz + t2_anatomy_reader1.nii.gz",
+    find_sites=partial(find_one_site, name="Prostate158", expected=PROSTATE158_LAYOUT, role=_prostate158_role),
+    decode=partial(decode, zones=2),
+    licence="research use",
+    citation="Adams et al., Prostate158: an expert-annotated 3T MRI dataset and algorithm for prostate cancer "
+    "detection, Computers in Biology and Medicine 2022",
+)
+
+
+# NVFlare's prostate example: ``dataset_2D/<site>/{Image,Mask}/<case>/<slice>.png``; the cases that the data lists
+# ``datalist_2D/client_<site>.json`` name are used, and split by patient again. The slices have no pixel size in mm, and
+# the layout has only slices that show the prostate.
+
+NVFLARE_LAYOUT = "dataset_2D/<site>/{Image,Mask}/<case>/<slice>.png and datalist_2D/client_<site>.json"
+NVFLARE_PARTS = ("Image", "Mask")
+NVFLARE_SPLITS = ("training", "validation", "testing")
+
+
+def find_nvflare(source: Path) -> list[RawSite]:
+    """Every site of ``dataset_2D``, one case per case folder; cases that its data list does not name are left out."""
+    folders, strays = find_site_folders(source / "dataset_2D", NVFLARE_LAYOUT)
+    return add_left_out([_read_nvflare(source, folder) for folder in folders], strays)
+
+
+def _read_nvflare(source: Path, folder: Path) -> RawSite:
+    datalist = source / "datalist_2D" / f"client_{folder.name}.json"
+    listed = _listed(datalist, source / "dataset_2D")
+    parts = [list_visible(folder / part) for part in NVFLARE_PARTS]
+    images, masks = ({path.name: path for path in part if path.is_dir()} for part in parts)
+    entries = [*list_visible(folder), *parts[0], *parts[1]]
+    cases = []
+    left_out = [
+        (path.relative_to(folder).as_posix(), "not the folder of a case")
+        for path in entries
+        if path not in (*images.values(), *masks.values(), *(folder / part for part in NVFLARE_PARTS))
+    ]
+    for case, image, mask in pair_files(images, masks, folder):
+        if {image.relative_to(folder.parent).as_posix(), mask.relative_to(folder.parent).as_posix()} <= listed:
+            cases.append(RawCase(case, f"{folder.name}-{case}", image, mask))
+        else:
+            left_out.append((image.relative_to(folder).as_posix(), f"not in {datalist.name}"))
+            left_out.append((mask.relative_to(folder).as_posix(), f"not in {datalist.name}"))
+    if not cases:
+        raise BadInput(f"{datalist}: names no case of {folder}; make the data list of this folder again")
+    return RawSite(folder.name, tuple(cases), tuple(left_out))
+
+
+def _listed(datalist: Path, folder: Path) -> set[str]:
+    """The case folders, of images and of masks, that a data list names, relative to ``dataset_2D``."""
+    require_file(datalist)
+    try:
+        lists = json.loads(datalist.read_text())
+        files = [entry[key] for split in NVFLARE_SPLITS for entry in lists.get(split, []) for key in ("image", "label")]
+        missing = [file for file in files if not (folder / file).is_file()]
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise BadInput(f"{datalist}: not a readable data list ({error}); expected {NVFLARE_LAYOUT}") from error
+    if missing:
+        raise BadInput(f"{datalist}: names {missing[0]}, which is not in {folder}; make the data list again")
+    return {Path(file).parent.as_posix() for file in files}
+
+
+def decode_nvflare(case: RawCase) -> Decoded:
+    """The slices of one case from foot to head, sorted by number; mask values above 127 are the prostate."""
+    images, masks = (_numbered(folder) for folder in (case.image, case.label))
+    slices = pair_files(images, masks, case.image)
+    for name, image, _ in slices:
+        if not (name.isascii() and name.isdigit()):
+            raise BadInput(f"{image}: not named by the number of its slice; expected {NVFLARE_LAYOUT}")
+    slices.sort(key=lambda slice_: int(slice_[0]))
+    pixels = _stack([(path, load(path, "L")) for _, path, _ in slices])
+    label = _stack([(path, binarise_mask(path, load(path, "L"))) for _, _, path in slices])
+    if pixels.shape != label.shape:
+        raise BadInput(f"{case.label}: masks of shape {label.shape[1:]}, but images of {pixels.shape[1:]}")
+    return Decoded(pixels[:, None].astype(np.float32), label[:, None].astype(np.uint8))
+
+
+def _numbered(folder: Path) -> dict[str, Path]:
+    found: dict[str, Path] = {}
+    for path in list_visible(folder):
+        note_file(found, path.stem, path)
+    return found
+
+
+def _stack(slices: list[tuple[Path, NDArray[Any]]]) -> NDArray[Any]:
+    name, first = slices[0][0].name, slices[0][1]
+    for path, pixels in slices:
+        if pixels.shape != first.shape:
+            raise BadInput(f"{path}: of shape {pixels.shape}, but {name} has {first.shape}; keep slices of one scan")
+    return np.stack([pixels for _, pixels in slices])
+
+
+NVFLARE_PROSTATE = prostate_kind(
+    description="NVFlare's prostate example: dataset_2D/<site>/{Image,Mask}/<case>/*.png + datalist_2D",
+    find_sites=find_nvflare,
+    decode=decode_nvflare,
+    field_of_view=None,
+    licence="the terms of the data set that each site's images come from hold",
+)
