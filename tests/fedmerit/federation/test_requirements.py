@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 from certificates import issue
+from fedmerit.records.certificates import read_certificate
 from pretending import tiny_plan
 from run_factory import make_sites
 
@@ -18,7 +19,6 @@ from fedmerit.federation.requirements import (
     require_visible_models,
 )
 from fedmerit.files import read_json, write_json
-from fedmerit.records.certificates import read_certificate
 from fedmerit.trainers.monai_trainer.data import SiteFolder, Slices
 from fedmerit.wire.inspection import check_enrolment
 from fedmerit.wire.messages import Enrolment
