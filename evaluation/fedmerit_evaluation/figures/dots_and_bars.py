@@ -51,27 +51,7 @@ def dice_bars(results: Results) -> Figure:
                 )
         label_rows(panel, sites)
         _dice_axis(panel, float(np.nanmin(cases.to_numpy())))
-        legend(figure, [*(_method_bars(methods) if len(methods) > 1 else ()), mean_mark(), case_dot()])
-    return figure
-
-
-def site_marks(table: pd.DataFrame, title: str) -> Figure:
-    """Any quantity per site and method: a row per site, a mark in the method's colour.
-
-    Args:
-        table: methods x sites.
-        title: what the horizontal axis says.
-    """
-    methods, sites = [str(method) for method in table.index], [str(site) for site in table]
-    with style.context(STYLE):
-        figure, panel = rows_figure(len(sites), len(methods))
-        for number, values in enumerate(table.to_numpy(float)):
-            for place, value in enumerate(values):
-                row, colour = offset_dot(place, number, len(methods)), method_style(number)["color"]
-                panel.plot(value, row, marker="|", markersize=9, markeredgewidth=2.6, color=colour)
-        label_rows(panel, sites)
-        panel.set_xlabel(title)
-        legend(figure, _method_bars(methods))
+        legend(figure, [*(method_bars(methods) if len(methods) > 1 else ()), mean_mark(), case_dot()])
     return figure
 
 
@@ -126,7 +106,7 @@ def gain_ranges(gains: pd.DataFrame, sites: Sequence[str]) -> Figure:
             "Worse federated  \N{LEFTWARDS ARROW}  gain in test Dice [points]  \N{RIGHTWARDS ARROW}  better"
         )
         if len(methods) > 1:
-            legend(figure, _method_bars(methods))
+            legend(figure, method_bars(methods))
     return figure
 
 
@@ -195,7 +175,7 @@ def _ranges(panel: Axes, rows: pd.DataFrame, places: Sequence[float], colour: st
     panel.errorbar(rows["mean"], places, xerr=ends, fmt="o", markersize=4.5, linewidth=1.4, color=colour, capsize=2)
 
 
-def _method_bars(methods: Sequence[str]) -> list[Line2D]:
+def method_bars(methods: Sequence[str]) -> list[Line2D]:
     """A bar for each method, for a legend."""
     return [
         Line2D([], [], linewidth=5, color=method_style(number)["color"], label=method)

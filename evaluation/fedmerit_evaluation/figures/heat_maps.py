@@ -124,27 +124,6 @@ def reputations(results: Results) -> Figure:
     return figure
 
 
-def over_parameters(numbers: pd.DataFrame, parameters: tuple[str, str]) -> Figure:
-    """A map for each other column of ``numbers`` over the two that hold parameters, the first of them upwards."""
-    up, across = parameters
-    shown = [str(name) for name in numbers if name not in parameters]
-    with style.context(STYLE):
-        figure, axes = panels(len(shown))
-        for panel, what in zip(axes, shown, strict=True):
-            table = numbers.pivot(index=up, columns=across, values=what)
-            panel.imshow(table.to_numpy(float), cmap="viridis", origin="lower", aspect="auto")
-            panel.set_xticks(range(table.shape[1]), [f"{value:g}" for value in table.columns])
-            panel.set_yticks(range(table.shape[0]), [f"{value:g}" for value in table.index])
-            panel.grid(visible=False)
-            for (row, column), value in np.ndenumerate(table.to_numpy(float)):
-                box = {"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 1.5}
-                panel.text(column, row, f"{value:.2f}", ha="center", va="center", bbox=box)
-            panel.set_title(what)
-            panel.set_xlabel(across)
-            panel.set_ylabel(up)
-    return figure
-
-
 def _first_middle_last(rounds: pd.Index) -> list[int]:
     """Of the rounds of a run, three; fewer where there are no more."""
     return sorted({int(rounds[place]) for place in (0, len(rounds) // 2, -1)})
