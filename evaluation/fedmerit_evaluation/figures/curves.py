@@ -10,18 +10,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from scipy.signal import savgol_filter
 
-from fedmerit_evaluation.figures.drawing import (
-    EQUAL,
-    SITES,
-    STYLE,
-    legend,
-    method_style,
-    name_lines,
-    panels,
-    rounds_axis,
-    site_style,
-    titled,
-)
+from fedmerit_evaluation.figures import drawing
+from fedmerit_evaluation.figures.drawing import EQUAL, SITES, STYLE, name_lines, panels, rounds_axis, site_style, titled
 from fedmerit_evaluation.results.views import Results
 
 SETTLED_CHANGE = 1e-6  # of the largest number: a line that changes by less is flat
@@ -72,7 +62,7 @@ def over_rounds(results: Results, quantity: str, title: str, *, equal_share: boo
             name_lines(panel, line_ends(pd.DataFrame((100 if equal_share else 1) * middle), sites))
         titled(figure, title)
         if equal_share:
-            legend(figure, [Line2D([], [], label="equal share", **EQUAL)])
+            drawing.legend(figure, [Line2D([], [], label="equal share", **EQUAL)])
     return figure
 
 
@@ -103,7 +93,7 @@ def convergence(results: Results) -> Figure:
                 panel.plot(lines.index, lines[site], alpha=0.9, **site_style(sites, str(site)) | {"linewidth": 1.2})
             ends = line_ends(lines, sites)
         else:
-            styles = [method_style(number) for number in range(len(methods))]
+            styles = [drawing.method_style(number) for number in range(len(methods))]
         for method, look in zip(methods, styles, strict=True):
             line = pd.DataFrame(table.loc[method]).mean(axis=1)
             smoothed = smooth(line)

@@ -10,17 +10,8 @@ from numpy.typing import ArrayLike
 
 from fedmerit.errors import BadInput
 from fedmerit.games import coalitions_to_evaluate
-from fedmerit_evaluation.ground_truth.semivalues import (
-    EMPTY_COALITION,
-    Coalition,
-    FloatArray,
-    Game,
-    coefficients,
-    combine,
-    format_coalitions,
-    list_sites,
-    shapley_weights,
-)
+from fedmerit_evaluation.ground_truth import semivalues
+from fedmerit_evaluation.ground_truth.semivalues import EMPTY_COALITION, Coalition, FloatArray, Game, format_coalitions
 
 
 @dataclass(frozen=True)
@@ -172,7 +163,7 @@ def least_squares_values(game: Game, sites: Sequence[str] | None = None) -> Floa
     Raises:
         BadInput: the empty or the grand coalition is missing, or there are too few coalitions to identify n values.
     """
-    names = sorted(list_sites(game) if sites is None else sites)
+    names = sorted(semivalues.list_sites(game) if sites is None else sites)
     grand, n = frozenset(names), len(names)
     if lacking := [one for one in (EMPTY_COALITION, grand) if one not in game]:
         raise BadInput(f"{format_coalitions(lacking)}: no utility; a regression over coalitions starts from these")
@@ -239,5 +230,5 @@ def coalitions_to_train(sites: Sequence[str], most: int, seed: int) -> list[Coal
 def shapley_or_regression(game: Mapping[Coalition, ArrayLike], sites: Sequence[str]) -> FloatArray:
     """(n, ...) exact Shapley values if all coalitions are there, else `least_squares_values`."""
     if len(game) >= 2 ** len(sites):
-        return combine(game, coefficients(sites, shapley_weights))
+        return semivalues.combine(game, semivalues.coefficients(sites, semivalues.shapley_weights))
     return least_squares_values(game, sites)

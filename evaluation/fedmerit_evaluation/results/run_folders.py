@@ -216,12 +216,7 @@ def label_runs(runs: Sequence[Run]) -> list[Run]:
 
 def _settings(run: Run) -> dict[str, Any]:
     """Settings by name. Given contributions count only as "given": they differ from seed to seed."""
-    settings = {
-        **_training_settings(run),
-        **_guard(run),
-        **_unrecorded_defaults(run),
-        **run.info["parameters"],
-    }
+    settings = {**_training_settings(run), **_guard(run), **_unrecorded_defaults(run), **run.info["parameters"]}
     return settings | ({"contributions": "given"} if settings.get("contributions") else {})
 
 

@@ -15,14 +15,7 @@ from fedmerit import plugins
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.machine import free_memory
 from fedmerit_evaluation.studies import execution
-from fedmerit_evaluation.studies.execution import (
-    AS_RECORDED,
-    After,
-    Places,
-    choose_worker_count,
-    estimate_memory,
-    execute_one,
-)
+from fedmerit_evaluation.studies.execution import AS_RECORDED, After, Places, choose_worker_count, execute_one
 from fedmerit_evaluation.studies.run_processes import begin_processes
 
 if TYPE_CHECKING:  # it takes a second to import
@@ -277,7 +270,7 @@ def _slurm_cluster(folder: Path) -> Any:
         from dask_jobqueue import SLURMCluster
     except ImportError:
         raise BadInput("--cluster slurm: needs dask-jobqueue; `pip install 'fedmerit[slurm]'`") from None
-    return SLURMCluster(cores=1, processes=1, memory=f"{2 * estimate_memory(folder) / 1e9:.1f}GB")
+    return SLURMCluster(cores=1, processes=1, memory=f"{2 * execution.estimate_memory(folder) / 1e9:.1f}GB")
 
 
 def _kill(cluster: Any) -> None:
