@@ -4,11 +4,13 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from dossier_files import made_run, made_sites
 from run_factory import SITES, make_run, make_sites
 
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json, write_json
 from fedmerit_evaluation.dossier.dossier import EVIDENCE, LISTS, NOT_KNOWN, UNANSWERABLE, read_items, write_dossier
+from fedmerit_evaluation.dossier.sources import open_sources
 
 
 def _read(out: Path, name: str) -> "pd.Series[str]":
@@ -93,3 +95,14 @@ def test_a_run_says_what_a_real_one_recorded(trained, tmp_path: Path) -> None:
     assert "3 rounds, hash chain complete, not signed" in record["12(1)"]
     assert record["12(1) in use"] == f"{NOT_KNOWN} the model's provider"
     assert "SHA-256" in _read(tmp_path / "out", "claim")["43"]
+
+
+def test_site_folders_are_those_of_the_runs_where_none_are_named(tmp_path: Path) -> None:
+    sites = made_sites(tmp_path / "sites", Alder={}, Yew={})
+    assert [site.name for site in open_sources([made_run(tmp_path, sites_folder=str(sites))], None).folders] == [
+        "Alder"
+    ]
+    assert open_sources([made_run(tmp_path, sites_folder=str(tmp_path / "gone"))], None).folders == []
+    assert open_sources([made_run(tmp_path)], None).folders == []
+    with pytest.raises(BadInput, match=r"--sites .*: holds none of Alder, Birch, Cedar"):
+        open_sources([made_run(tmp_path)], made_sites(tmp_path / "others", Yew={}))
