@@ -247,13 +247,6 @@ def test_an_incomplete_truth_is_named(out, tmp_path, coalitions, word):
         measure_runs([out], ground_truth=make_truth(tmp_path / "truth", coalitions), draws=DRAWS)
 
 
-def test_leave_one_out_alone_is_a_whole_truth(out, tmp_path):
-    found, notes = measure_runs([out], ground_truth=make_truth(tmp_path / "truth", LEFT_OUT), draws=DRAWS)
-    assert {"leave-one-out", "leave-one-out-ranks"} < set(found.measured["table"])
-    assert not {"shapley", "shapley-ranks"} & set(found.measured["table"])
-    assert notes == []
-
-
 def test_shapley_half_done_is_told(out, tmp_path):
     truth = make_truth(tmp_path / "truth", [one for one in EVERY if len(one) != 2])
     found, notes = measure_runs([out], ground_truth=truth, draws=DRAWS)
@@ -395,20 +388,6 @@ def test_one_label(tmp_path):
         measure_runs([tmp_path / "fedavg_seed0"], label="rim")
 
 
-def test_two_sites_have_no_correlation_and_it_says_so(tmp_path):
-    for method in ("standalone", "fedavg"):
-        make_run(tmp_path / f"{method}_seed0", method=method, rounds=2, sites=SITES[:2])
-    result = command(tmp_path)
-    assert result.exit_code == 0, result.output
-    assert (
-        "note: fairness-performance: pearson, pearson_p undefined for fedavg: 2 sites; a correlation takes 3"
-        in result.stderr
-    )
-    found, _ = measure_runs([tmp_path], draws=DRAWS)
-    assert math.isfinite(measured(found, "performance", "fedavg", "euclidean")["mean"])
-    assert math.isnan(measured(found, "performance", "fedavg", "pearson")["low"])
-
-
 def test_a_folder_without_a_run_is_told_with_what_makes_one(out, tmp_path):
     empty = tmp_path / "empty"
     empty.mkdir()
@@ -418,10 +397,3 @@ def test_a_folder_without_a_run_is_told_with_what_makes_one(out, tmp_path):
         measure_runs([empty])
     with pytest.raises(BadInput, match=r"it holds run folders, name those: .*fedavg_seed0, .*fedavg_seed1"):
         open_runs([out])
-
-
-def test_the_command_ends_with_a_message_on_bad_input(tmp_path):
-    result = command(tmp_path / "gone")
-    assert result.exit_code == 2
-    assert "no such run folder" in result.stderr
-    assert "Traceback" not in result.output

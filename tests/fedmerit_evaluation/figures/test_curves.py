@@ -58,14 +58,6 @@ def test_smoothing_keeps_a_parabola_and_never_leaves_the_measured_range() -> Non
     pd.testing.assert_series_equal(curves.smooth(short), short)
 
 
-def test_a_site_that_was_absent_in_a_round_leaves_a_gap(tmp_path: Path) -> None:
-    results = _results(tmp_path, rounds=6)
-    rows = results.rows
-    gone = (rows["site"] == "Birch") & (rows["round"] == 3) & (rows["split"] == "")
-    figure = curves.over_rounds(Results(rows[~gone]), "contribution", "Contribution")
-    assert png(figure)
-
-
 def test_every_line_bears_its_name_and_none_lies_on_another(tmp_path: Path) -> None:
     figure = curves.over_rounds(_results(tmp_path, rounds=4), "weight", "Weight", equal_share=True)
     for panel in figure.axes:
@@ -100,10 +92,6 @@ def test_a_sites_own_lines() -> None:
     assert [len(panel.lines) for panel in figure.axes] == [1, 1]
     assert {panel.get_ylim()[0] for panel in figure.axes} == {0}
     assert all(panel.get_ylim()[1] >= 40 for panel in figure.axes)  # none is cut off by another's
-
-
-def test_a_site_has_a_colour_of_its_own() -> None:
-    assert len({site_style(SITES, site)["color"] for site in SITES}) == len(SITES)
 
 
 @pytest.mark.slow
@@ -155,13 +143,3 @@ def test_a_figure_that_is_no_grid_stays_as_it_is() -> None:
     size = tuple(figure.get_size_inches())
     assert not for_phone(figure)
     assert (tuple(figure.get_size_inches()), figure.axes[0]) == (size, panel)
-
-
-def test_pictures_without_axes_stay_as_they_are() -> None:
-    figure, axes = panels(3)
-    for panel in axes:
-        panel.imshow([[0.0, 1.0]])
-        panel.set_axis_off()
-    before = figure.get_size_inches().tolist()
-    assert not for_phone(figure)
-    assert figure.get_size_inches().tolist() == before

@@ -214,25 +214,6 @@ def test_own_seconds_are_those_of_the_sites(study):
     assert expected > 0
 
 
-@pytest.mark.parametrize(
-    ("changes", "told"),
-    [
-        ({"rounds": 3}, "rounds 2"),
-        ({"method": "fedce"}, "method fedavg"),
-        ({"settings": {"lr": "0.01"}}, "settings"),
-        ({"device": "cpu"}, "no device"),
-    ],
-)
-@pytest.mark.slow
-def test_other_options_need_another_folder(own, prepare, changes, told):
-    before, asked = contents(own), read_json(own / "study.json")
-    with pytest.raises(BadInput, match="Use the same options, or choose another --out") as error:
-        prepare(own, of=[*ALL], seeds=(0, 1), **changes)
-    assert told in str(error.value)
-    assert contents(own) == before
-    assert read_json(own / "study.json") == asked
-
-
 def test_a_device_setting_names_sites_that_a_coalition_leaves_out(prepare, tmp_path):
     trainings = prepare(tmp_path / "out", of=[*ALL], device="Alder=cpu,Cedar=cpu")
     assert {read_run(training.folder)["device"] for training in trainings} == {"Alder=cpu,Cedar=cpu"}

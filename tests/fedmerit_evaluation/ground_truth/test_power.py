@@ -132,10 +132,6 @@ def test_many_patients_at_one_site_of_a_pilot_do_not_stand_for_all(tmp_path):
     assert pilot_variances(tmp_path).patients == pytest.approx(5 / (4 / 2 + 1 / 20))
 
 
-def test_what_is_stated_takes_the_place_of_what_was_found():
-    assert Variances(1.0, 2.0).with_overrides(patient=5.0) == Variances(1.0, 5.0)
-
-
 def test_rounds_are_named_only_where_they_count():
     variances = Variances(0.03**2, 0.08**2)
     assert "rounds" not in power_table(variances, [4], [1], rounds=36).caption

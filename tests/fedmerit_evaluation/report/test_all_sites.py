@@ -171,12 +171,6 @@ def test_gains_and_insignificant_differences_are_in_words(tmp_path: Path) -> Non
     assert "ranks 2 and 3 (fedavg, fedavg (twin=1)): adjacent ranks are not significantly different" in text
 
 
-def test_without_training_alone_nobody_gains_and_the_report_says_how(tmp_path: Path) -> None:
-    page = Page(write_report([make_run(tmp_path / "run")]).read_text())
-    assert "table-gains" not in page.tables
-    assert "fedmerit run --method standalone" in page.text
-
-
 def test_the_first_screen_is_a_row_per_hospital(compared: Path) -> None:
     page, tables = Page(compared.read_text()), compared.parent / "tables"
     heading, *rows = page.tables["table-benefit"]

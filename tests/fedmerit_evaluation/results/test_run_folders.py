@@ -208,14 +208,6 @@ def test_contribution_ranks_over_seeds() -> None:
     assert Rounds(_rows(rows[:3])).ranks.empty  # one seed says nothing of stability
 
 
-def test_a_view_is_computed_once_for_each_quantity() -> None:
-    rounds = Rounds(_rows([_quantity(0, "Alder", name, 1.0) for name in ("weight", "norm")]))
-    assert rounds.of("weight") is rounds.of("weight")
-    assert rounds.of("weight") is not rounds.of("norm")
-    assert rounds.of("weight") is not rounds.pairs("weight")
-    assert rounds.contributions is rounds.contributions
-
-
 def test_final_models_are_none_of_a_rounds_also_of_methods_without_weights():
     rows = [_quantity(number, "Alder", "num_samples", 8.0) for number in range(2)]
     rows += [Row("run", "a", 0, number, "Alder", "dice", 0.5, "validation", "0", "disc") for number in range(3)]

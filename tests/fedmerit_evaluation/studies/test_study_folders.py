@@ -87,12 +87,6 @@ def test_what_was_asked_for_otherwise_is_told_as_it_was(tmp_path, asked, told):
     )
 
 
-def test_what_is_no_longer_asked_for_is_told(tmp_path):
-    write_json(tmp_path / "asked.json", {"rounds": 3, "device": "cpu"})
-    with pytest.raises(BadInput, match=r"holds trainings with device cpu\."):
-        require_unchanged(tmp_path / "asked.json", {"rounds": 3})
-
-
 def test_sites_of_a_study_are_those_that_it_was_begun_with(tmp_path):
     """As far as they are the same: a comparison may go on with others beside its runs."""
     record, sites = tmp_path / "asked.json", make_sites(tmp_path / "sites", ("A", "B"), size=32)

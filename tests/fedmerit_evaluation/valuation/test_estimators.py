@@ -9,7 +9,7 @@ from run_factory import make_run
 from fedmerit.errors import BadInput
 from fedmerit.observers import OBSERVERS
 from fedmerit.records.results import read_results
-from fedmerit_evaluation.valuation.estimator import DataSize, Estimator, OwnContribution
+from fedmerit_evaluation.valuation.estimator import DataSize, OwnContribution
 from fedmerit_evaluation.valuation.estimators import estimators, parse, parse_all
 from fedmerit_evaluation.valuation.game_estimators import MultiRoundValues
 from fedmerit_evaluation.valuation.observed_run import ObservedRun
@@ -87,11 +87,6 @@ def test_of_a_method_without_contributions_nothing_is_said(tmp_path):
 
 def test_sizes_are_training_images_in_every_draw(tmp_path):
     assert DataSize().values(made(tmp_path / "run")).tolist() == [[40] * 51, [50] * 51, [60] * 51]
-
-
-def test_an_estimator_without_values_says_so():
-    with pytest.raises(NotImplementedError):
-        Estimator().values(None)
 
 
 @pytest.mark.parametrize("name", estimators())

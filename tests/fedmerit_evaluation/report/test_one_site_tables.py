@@ -1,8 +1,9 @@
-"""Tables and figures of one hospital, from runs and results made for it."""
+"""The tables of one hospital's report, and what of others is in them."""
 
 from itertools import product
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 from made_results import made_dice, made_rounds, made_runs
@@ -10,7 +11,17 @@ from run_factory import SITES, add_rows, make_run, write_ledger
 
 from fedmerit.records.results import Row
 from fedmerit_evaluation.report.one_site import write_site_report
-from fedmerit_evaluation.report.one_site_tables import OwnSite, own_figures, own_tables
+from fedmerit_evaluation.report.one_site_tables import (
+    OwnSite,
+    own_figures,
+    own_tables,
+    rank_bands,
+    redact_other_sites,
+    rounded_others,
+)
+from fedmerit_evaluation.report.shared_parts import other_models
+from fedmerit_evaluation.results.run_folders import combine_results, open_runs
+from fedmerit_evaluation.results.views import Results
 
 OWN = SITES[1]
 LEVELS = {"standalone": (0.60, 0.61, 0.60, 0.60), "fedce": (0.62, 0.71, 0.83, 0.90)}
@@ -129,3 +140,110 @@ def test_a_reason_names_no_other_site_and_keeps_its_words(tmp_path: Path, reason
     path = write_site_report([run], "A-1")
     (marked,) = pd.read_csv(path.parent / "report-files" / "tables" / "own-flags.csv").to_dict("records")
     assert marked["Reason"] == shown
+
+
+def test_a_median_needs_three_known_others_and_quartiles_eight() -> None:
+    table = pd.DataFrame({"own": [0.5, 0.5], "a": [0.11, 0.1], "b": [0.32, None], "c": [0.84, 0.5]}, index=["x", "y"])
+    found = rounded_others(table, "own")
+    assert found.to_dict() == {"median": pytest.approx({"x": 0.3})}
+    many = pd.DataFrame([[0.5, *np.linspace(0.1, 0.8, 8)]], columns=["own", *"abcdefgh"])
+    expected = {"median": 0.45, "lower quartile": 0.25, "upper quartile": 0.6}
+    assert rounded_others(many, "own").iloc[0].to_dict() == pytest.approx(expected, abs=0.051)
+
+
+def test_the_third_of_all_sites_in_which_it_ranks() -> None:
+    table = pd.DataFrame([[0.9, 0.5, 0.4, 0.3, 0.2, 0.1], [0.1, 0.2, 0.3, None, None, None]], columns=list("abcdef"))
+    assert rank_bands(table, "a").to_list() == ["upper third", "\N{EN DASH}"]
+    assert rank_bands(table, "c").to_list() == ["middle third", "\N{EN DASH}"]
+    assert rank_bands(table, "a", lowest_first=True)[0] == "lower third"
+
+
+def test_shares_of_training_images_are_left_out(tmp_path: Path) -> None:
+    results = combine_results(open_runs([make_run(tmp_path / "run", method="fedavg", rounds=3)]))
+    assert redact_other_sites(results, 3) == (results, [])
+    rows = results.rows.copy()
+    images = {site: 40.0 + 10 * place for place, site in enumerate(SITES)}
+    weight = rows["quantity"] == "weight"
+    shares = weight & (rows["round"] == 1)
+    rows.loc[shares, "value"] = rows.loc[shares, "site"].map(images) / sum(images.values())
+    rows.loc[weight & (rows["round"] == 2), "value"] = rows["site"].map(images) / 500
+    gone = weight & (rows["round"] == 2) & (rows["site"] == "Alder")
+    rows.loc[gone, "value"] = 0.0  # an expelled site: the others share by images still
+    kept, left_out = redact_other_sites(Results(rows), 3)
+    assert "numbers of images" in left_out[0]
+    assert list(kept.rounds.of("weight").index.get_level_values("round")) == [0]
+    assert list(kept.rounds.of("contribution").index.get_level_values("round")) == [0, 1, 2]
+
+
+def test_its_own_dice_and_gain_by_method_in_the_order_of_the_runs(tmp_path: Path) -> None:
+    levels = {"fedce": (0.8, 0.7, 0.6), "standalone": (0.5, 0.6, 0.6), "fedavg": (0.7, 0.7, 0.7)}
+    results = made_dice(levels, noise=0.0)
+    own = OwnSite("Birch", made_runs(results, tmp_path), results)
+    assert own.others == 2
+    mine, everyone = own.of("dice")
+    assert mine["mean"].to_dict() == pytest.approx({"fedce": 0.7, "standalone": 0.6, "fedavg": 0.7})
+    assert list(mine.index) == list(everyone.index) == ["fedce", "standalone", "fedavg"]
+    assert list(mine) == ["mean", "low", "high"]
+    assert everyone.loc["fedce"].to_dict() == pytest.approx({"Alder": 0.8, "Birch": 0.7, "Cedar": 0.6})
+    gain, gains = own.of("gain")
+    assert gain["mean"].to_dict() == pytest.approx({"fedce": 0.1, "fedavg": 0.1})
+    assert gains.loc["fedce"].to_dict() == pytest.approx({"Alder": 0.3, "Birch": 0.1, "Cedar": 0.0})
+
+
+DICE = {"given": 0.7, "local_only": 0.6, "selected": 0.8}
+
+
+def _tested(run: Path, split: str, dice: float, number: int = 3) -> None:
+    quantities = {"dice": dice, "hd95": 20 - 20 * dice, "nsd": dice / 2}
+    add_rows(
+        run,
+        [
+            Row(run.name, "fedce", 0, number, site, name, value, split, "000", "prostate")
+            for site in SITES
+            for name, value in quantities.items()
+        ],
+    )
+
+
+def _results(run: Path) -> Results:
+    return combine_results(open_runs([run]))
+
+
+def test_runs_without_other_models_have_no_such_table(tmp_path: Path) -> None:
+    assert other_models(_results(make_run(tmp_path / "run", rounds=4, surfaces=True))) == []
+
+
+def test_the_best_round_stands_beside_the_last(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", rounds=4, surfaces=True)
+    _tested(run, "testing_best", 0.9, number=2)
+    results = _results(run)
+    (table,) = other_models(results)
+    row = table.frame.iloc[0]
+    assert row["Last round, Dice [%]"] == pytest.approx(100 * results.dice.sites["dice"].mean())
+    assert row["Last round, HD95 [mm]"] == pytest.approx(results.dice.sites["hd95"].mean())
+    found = row[["Best round, Dice [%]", "Best round, HD95 [mm]", "Best round, NSD at 2 mm [%]", "Round"]]
+    assert found.tolist() == pytest.approx([90, 2, 45, 2])
+
+
+def test_where_the_last_round_was_the_best_it_is_both(tmp_path: Path) -> None:
+    runs = [make_run(tmp_path / f"run{seed}", seed=seed, rounds=4) for seed in (0, 1)]
+    _tested(runs[0], "testing_best", 0.9)
+    (table,) = other_models(combine_results(open_runs(runs)))
+    best, last = (table.frame[f"{when} round, Dice [%]"] for when in ("Best", "Last"))
+    assert best.tolist() == pytest.approx([90, last[1]])
+
+
+def test_selected_models_with_their_surfaces(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", rounds=4, surfaces=True)
+    for name, level in DICE.items():
+        _tested(run, f"testing_{name}", level)
+        _tested(run, f"validation_{name}", level - 0.1)
+    dice, surfaces = (table.frame.set_index("Site").drop(columns="Method") for table in other_models(_results(run)))
+    assert list(dice.index) == list(surfaces.index) == list(SITES)
+    assert dice.loc["Birch"].tolist() == pytest.approx([70, 60, 80, 60, 50, 70])
+    assert surfaces.loc["Birch"].to_dict() == pytest.approx(
+        {
+            "Received, HD95 [mm]": 6, "Local, HD95 [mm]": 8, "Final, HD95 [mm]": 4,
+            "Received, NSD at 2 mm [%]": 35, "Local, NSD at 2 mm [%]": 30, "Final, NSD at 2 mm [%]": 40,
+        }
+    )  # fmt: skip
