@@ -74,7 +74,8 @@ def _cells(panel: Axes, shown: pd.DataFrame, text: str, depth: pd.DataFrame, col
     _written(panel, shown.to_numpy(float), text, depths)
     panel.axvline(shown.shape[1] - 1.5, color="white", linewidth=3)
     panel.set_xticks(range(shown.shape[1]), [str(site) for site in shown])
-    panel.set_yticks(range(len(shown)), [_wrapped(str(method)) for method in shown.index], fontsize=8)
+    names = [textwrap.fill(str(method).replace(":", ": "), NAME) for method in shown.index]  # broken between settings
+    panel.set_yticks(range(len(shown)), names, fontsize=8)
     panel.tick_params(length=0)
 
 
@@ -85,11 +86,6 @@ def _written(panel: Axes, cells: NDArray[np.float64], text: str, depths: NDArray
             ink = "white" if abs(depths[row, column]) > DEEP else "#1b1e23"
             written = text.format(value).replace("-", MINUS)
             panel.text(column, row, written, ha="center", va="center", color=ink, fontsize=8)
-
-
-def _wrapped(method: str) -> str:
-    """Lines that break between its settings."""
-    return textwrap.fill(method.replace(":", ": "), NAME)
 
 
 def reputations(results: Results) -> Figure:

@@ -83,10 +83,6 @@ def accumulated(values: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(means.droplevel(0))
 
 
-def _fedce(results: Results) -> pd.DataFrame:
-    return accumulated(free_rider_values(results))
-
-
 def _relative_norm(results: Results) -> pd.DataFrame:
     norms = of_rounds(results, "norm")
     return norms.div(norms.median(axis=1).replace(0, np.nan), axis=0)
@@ -115,7 +111,7 @@ DETECTORS = (
         "free-rider value",
         "mean over rounds of the cosine to the mean times the growth of the own error",
         "Section 4.3, Jiang et al. 2023: the highest of an honest site is 0.03, a free rider's over 5 times as high",
-        _fedce,
+        lambda results: accumulated(free_rider_values(results)),
         threshold=0.03,
         lead=5.0,
     ),
@@ -183,10 +179,7 @@ def flags(detector: Detector, suspicion: pd.DataFrame) -> pd.DataFrame:
     """
     flagged = suspicion > detector.threshold
     if detector.lead:
-        flagged &= suspicion >= detector.lead * _highest_of_others(suspicion).clip(lower=0)
+        others = {site: suspicion.drop(columns=site).max(axis=1) for site in suspicion}
+        highest = pd.DataFrame(others, index=suspicion.index, columns=suspicion.columns).fillna(0)
+        flagged &= suspicion >= detector.lead * highest.clip(lower=0)
     return flagged
-
-
-def _highest_of_others(table: pd.DataFrame) -> pd.DataFrame:
-    others = {site: table.drop(columns=site).max(axis=1) for site in table}
-    return pd.DataFrame(others, index=table.index, columns=table.columns).fillna(0)

@@ -81,7 +81,7 @@ class Sampling:
         whole: list[FloatArray] = []
         needed: dict[Coalition, None] = {}
         while not needed and not (ended := self._ended(whole)):
-            walks = [self._walk(game, number) for number in range(len(whole), self._batch_end(len(whole)))]
+            walks = [self._walk(game, number) for number in range(len(whole), min(len(whole) + self.batch, self.most))]
             needed = dict.fromkeys(walk[-1] for walk in walks if walk[-1] not in game)
             if not needed:
                 whole += [self._marginals(game, walk) for walk in walks]
@@ -99,9 +99,6 @@ class Sampling:
                 for one, sign in ((joined, 1.0), (before, -1.0)):
                     found.setdefault(one, np.zeros(len(names)))[names.index(name)] += sign / count
         return found
-
-    def _batch_end(self, start: int) -> int:
-        return min(start + self.batch, self.most)
 
     def _walk(self, game: Game, number: int) -> list[Coalition]:
         """The growing coalitions of one permutation from the empty one, up to the truncation.

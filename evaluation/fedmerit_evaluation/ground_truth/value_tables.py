@@ -129,7 +129,6 @@ def _whole(utilities: Mapping[int, Game], weights: Weights, results: Results) ->
 
 
 def _images(results: Results, seed: int) -> "pd.Series[float]":
-    """Training images of each site, as recorded by its coalitions."""
     rows = results.rows[(results.rows["quantity"] == "num_samples") & (results.rows["seed"] == seed)]
     return rows.groupby("site")["value"].max()
 
@@ -147,7 +146,6 @@ def _loss_table(results: Results, seeds: Sequence[int], sites: list[str]) -> Tab
 
 
 def _coalitions(utilities: Mapping[int, Game]) -> Table:
-    """Utility of each coalition."""
     first = next(iter(utilities.values()))
     ordered = sorted((one for one in first if one), key=lambda one: (-len(one), semivalues.format_spec(one)))
     names = [semivalues.format_spec(one) for one in ordered]

@@ -228,7 +228,6 @@ def _compared(
 
 
 def _limits(reference: str, sites: int, noise_ceiling: float) -> list[str]:
-    """Limits of such correlations."""
     caveats = []
     if noise_ceiling < LOW_NOISE_CEILING:
         caveats.append(

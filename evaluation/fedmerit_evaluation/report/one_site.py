@@ -141,7 +141,6 @@ def _facts(own: one_site_tables.OwnSite) -> Iterator[Fact]:
 
 
 def _sentences(own: one_site_tables.OwnSite) -> Iterator[tuple[str, str]]:
-    """The findings on each method, as (method, text)."""
     (dice, everyone), (gain, _) = own.of("dice"), own.of("gain")
     medians = one_site_tables.rounded_others(everyone, own.name)
     shares, seeds = contribution_shares(own.results), count_share_seeds(own.results)

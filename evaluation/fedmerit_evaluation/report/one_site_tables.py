@@ -124,7 +124,6 @@ def own_tables(own: OwnSite, agreed: Sequence[Agreement]) -> Iterator[Table]:
 
 
 def _dice(own: OwnSite) -> Iterator[Table]:
-    """Test Dice, surface distances, gain over local training."""
     (dice, all_dice), (gain, all_gains) = own.of("dice"), own.of("gain")
     insufficient_data = sample_size(own.results).insufficient_data
     if not dice.empty:
@@ -163,9 +162,10 @@ def _contributions(own: OwnSite) -> Iterator[Table]:
 
 
 def _values(own: OwnSite, agreed: Sequence[Agreement]) -> Iterator[Table]:
-    """The value of the site by every ground truth."""
     if agreed:
-        shown = {f"Value, {one.reference} [points]": _valued(one.values, own.name) for one in agreed}
+        shown = {
+            f"Value, {one.reference} [points]": _beside(one.values.mean().to_frame("").T, own.name) for one in agreed
+        }
         caption = "Value of the site: points of mean Dice, mean over seeds"
         caption += "".join(f"; {one.sampled}" for one in agreed if one.sampled)
         few = min(len(one.values) for one in agreed) < MIN_SEEDS
@@ -250,7 +250,6 @@ def _unnamed(text: str, sites: Sequence[str], own: str) -> str:
 
 
 def _surfaces(own: OwnSite) -> dict[str, Beside]:
-    """HD95 and NSD, means over seeds."""
     found = {}
     for heading, column in shared_parts.surface_columns(own.results.dice.sites).items():
         table = _method_by_site(column)
@@ -286,10 +285,6 @@ def _contribution_columns(own: OwnSite) -> dict[str, Beside]:
         )
         found[SHARE] = Beside(mine, everyone.T, 100.0, rounded=True)
     return found
-
-
-def _valued(values: pd.DataFrame, name: str) -> Beside:
-    return _beside(values.mean().to_frame("").T, name)
 
 
 def own_figures(own: OwnSite) -> Iterator[tuple[str, Drawing]]:

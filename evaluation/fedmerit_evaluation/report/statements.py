@@ -52,7 +52,8 @@ def describe_gain(gain: Estimate, sample: SampleSize, *, tested: bool, has_local
             "no test Dice" if not tested else lacking if not has_local else "no seed in common, on the same test cases"
         )
         return f"Gain not known: {missing}."
-    return f"{_capital(sample.insufficient_data if found is Comparison.UNJUDGED else found)}."
+    text = sample.insufficient_data if found is Comparison.UNJUDGED else found
+    return f"{text[0].upper()}{text[1:]}."
 
 
 def describe_hospitals(found: Mapping[str, Comparison], method: str) -> str:
@@ -76,7 +77,7 @@ def describe_methods(means: Mapping[str, float], worst: Mapping[str, float], spr
     """Which of several methods has the highest mean, the best worst-case, the lowest dispersion."""
     best, best_worst_case = inference.find_highest(means), inference.find_highest(worst)
     text = (
-        f"Of {len(means)} methods, {join_words(best)} {_has(best)} the highest mean test Dice "
+        f"Of {len(means)} methods, {join_words(best)} {'has' if len(best) == 1 else 'have'} the highest mean test Dice "
         f"({percent(means[best[0]])}), {join_words(best_worst_case)} the highest Dice at the worst-served hospital "
         f"({percent(worst[best_worst_case[0]])})"
     )
@@ -177,11 +178,3 @@ def _count_significant(gains: Sequence[Estimate], sign: int, judged: bool) -> st
 
 def _is(names: Sequence[str]) -> str:
     return "is" if len(names) == 1 else "are"
-
-
-def _has(names: Sequence[str]) -> str:
-    return "has" if len(names) == 1 else "have"
-
-
-def _capital(text: str) -> str:
-    return f"{text[0].upper()}{text[1:]}"

@@ -177,7 +177,7 @@ def execute_all(
                 found = places if workers.cluster is None else execution.describe_local_view(folder, places)
                 parts = plugins.scripts()
                 running[folder] = client.submit(_work, absolute[folder], after, threads, found, parts, pure=False)
-                running[folder].add_done_callback(partial(_on_future_done, heard, folder))
+                running[folder].add_done_callback(lambda _, ended=folder: heard.put((ended, None)))
             folder, record = heard.get()
             if record is not None:
                 on_round(folder, record)
@@ -231,12 +231,7 @@ def _work(
     return execute_one(folder, tell, after, threads, places)
 
 
-def _on_future_done(heard: "SimpleQueue[tuple[Path, Any]]", folder: Path, future: "Future") -> None:
-    heard.put((folder, None))
-
-
 def _failure(future: "Future") -> str | None:
-    """Why a run failed, or None."""
     from distributed import KilledWorker
 
     if future.cancelled():

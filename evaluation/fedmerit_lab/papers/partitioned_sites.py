@@ -15,7 +15,7 @@ from fedmerit_evaluation.fairness.measures import pearson
 from fedmerit_evaluation.figures import dots_and_bars
 from fedmerit_evaluation.figures.drawing import METHOD_COLOURS, STYLE
 from fedmerit_evaluation.figures.tables import Table, file_name
-from fedmerit_evaluation.results.dice import STANDALONE
+from fedmerit_evaluation.results.dice import OWN, STANDALONE, UNION
 from fedmerit_evaluation.results.views import Results
 from fedmerit_lab.papers.artefact import KEEP_OWN, Artefact, Drawn, Made, beside, every, printed
 from fedmerit_lab.papers.figures import lines_over_rounds
@@ -219,6 +219,13 @@ def _panel_table(panels: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     ).reset_index()
 
 
+def on_union(results: Results) -> Results:
+    """The same results, with the test cases of all sites instead of each site's own."""
+    rows = results.rows
+    rest = rows[~rows["split"].isin([OWN, UNION])]
+    return Results(pd.concat([rest, rows[rows["split"] == UNION].assign(split=OWN)], ignore_index=True))
+
+
 def bars(study: Study, artefact: Artefact) -> Made:
     """Final Dice of each site by method, a figure for each partition."""
     drawn = []
@@ -228,7 +235,7 @@ def bars(study: Study, artefact: Artefact) -> Made:
         partition = require_partition(need).name
         name = artefact.name if len(artefact.needs) == 1 else f"{artefact.name}-{file_name(partition)}"
         numbers = dice.rename_axis("method").reset_index()
-        drawn.append(Drawn(name, f"{artefact.what}, {partition}", dots_and_bars.dice_bars(results.on_union), numbers))
+        drawn.append(Drawn(name, f"{artefact.what}, {partition}", dots_and_bars.dice_bars(on_union(results)), numbers))
     return Made(drawn=drawn)
 
 

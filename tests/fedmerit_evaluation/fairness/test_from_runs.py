@@ -12,13 +12,12 @@ from run_factory import SITES, add_rows, make_run
 from typer.testing import CliRunner
 
 from fedmerit.errors import BadInput
-from fedmerit.files import write_json
 from fedmerit.records.results import ResultsFile, Row
 from fedmerit_cli.main import app
 from fedmerit_evaluation.fairness import measures
 from fedmerit_evaluation.fairness.run_fairness import measure_runs, write_fairness
 from fedmerit_evaluation.ground_truth import semivalues
-from fedmerit_evaluation.ground_truth.ground_truths import coalition_utilities, complete_ground_truths, write_sampling
+from fedmerit_evaluation.ground_truth.ground_truths import coalition_utilities, write_sampling
 from fedmerit_evaluation.ground_truth.shapley_approximations import Sampling
 from fedmerit_evaluation.results.run_folders import combine_results, open_runs
 from fedmerit_evaluation.results.views import Results
@@ -83,17 +82,6 @@ def test_runs_on_other_images_than_training_alone_are_told(tmp_path):
         assert sum("tested on different cases" in note for note in notes) == told
         assert measured(found, "gains", "fedce", "mean_gain")["seeds"] == 1 - told
         assert math.isnan(measured(found, "performance", "fedce", "euclidean")["mean"]) == bool(told)
-
-
-def test_a_truth_of_other_images_is_told(tmp_path):
-    digests = dict.fromkeys(SITES, "a")
-    runs = [make_run(tmp_path / "runs" / method, method=method, sites=SITES, site_digests=digests)
-            for method in ("fedce", "standalone")]  # fmt: skip
-    truth = make_truth(tmp_path / "truth", seeds=(0,))
-    for digest, told in (("a", 0), ("b", 1)):
-        write_json(truth / "study.json", {"site_digests": digests | {SITES[0]: digest}})
-        _, notes = measure_runs(runs, ground_truth=truth, draws=DRAWS)
-        assert sum("sites from differently prepared folders" in note for note in notes) == told
 
 
 def test_every_measure_is_the_mean_over_seeds_of_its_parts(out, tmp_path):
@@ -305,19 +293,6 @@ def test_a_truth_of_one_seed_is_compared_with_that_seed(out, tmp_path):
     assert row["seeds"] == 1
     assert row["note"] == "seed 0: Shapley value is missing"
     assert any("leave-one-out, seed 0: no utility of" in note for note in notes)
-
-
-def test_truths_that_cannot_be_used(out, tmp_path):
-    with pytest.raises(BadInput, match="the ground truth is of Alder, Birch, the runs are of"):
-        measure_runs([out], ground_truth=make_truth(tmp_path / "two", [frozenset(SITES[:2])], sites=SITES[:2]))
-    with pytest.raises(
-        BadInput, match="the ground truth is of Alder, Birch, Cedar, Dogwood, the runs are of Alder, Birch"
-    ):
-        complete_ground_truths({0: dict.fromkeys(EVERY, 0.5)}, SITES[:2], [0])
-    with pytest.raises(BadInput, match=r"none: no results.csv in it; `fedmerit value leave-one-out"):
-        measure_runs([out], ground_truth=tmp_path / "none")
-    with pytest.raises(BadInput, match="names no coalition"):
-        measure_runs([out], ground_truth=out / "fedavg_seed0")
 
 
 def test_which_runs_train_alone(out, tmp_path):

@@ -75,15 +75,6 @@ def test_the_summary_names_the_worst_site_and_the_largest_weight(tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_several_runs_lie_in_their_common_parent_unless_told_otherwise(tmp_path: Path) -> None:
-    runs = _runs(tmp_path / "deep" / "down", seeds=1)
-    assert write_report(runs) == (tmp_path / "deep" / "down" / "report.html").resolve()
-    out = tmp_path / "else" / "page.html"
-    assert write_report(runs, out) == out
-    assert (out.parent / "tables" / "gains.csv").exists()
-
-
-@pytest.mark.slow
 @pytest.mark.usefixtures("drawn")
 def test_a_report_repeats_byte_for_byte(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run")

@@ -8,7 +8,6 @@ import pytest
 from parsed_page import Page
 from run_factory import SITES, add_rows, make_run, write_ledger
 
-from fedmerit.errors import BadInput
 from fedmerit.records.results import Row
 from fedmerit_evaluation.figures.tables import DASH
 from fedmerit_evaluation.report.all_sites import write_report
@@ -90,13 +89,6 @@ def test_an_expelled_site_is_listed_with_the_threshold(tmp_path: Path) -> None:
     assert row[2:] == ["Birch", "expelled", "2\N{EN DASH}3", "its reputation fell below 0.333 of an equal share of the "
                        "remaining sites'"]  # fmt: skip
     assert heading[2:5] == ["Site", "What", "Rounds"]
-
-
-def test_a_ledger_that_is_none_is_named(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run")
-    (run / "ledger.jsonl").write_text("not json\n")
-    with pytest.raises(BadInput, match=r"ledger.jsonl: not a ledger.*fedmerit verify"):
-        write_report([run])
 
 
 ROUNDS = 12

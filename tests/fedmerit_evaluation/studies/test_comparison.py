@@ -69,8 +69,6 @@ BAD: dict[str, tuple[dict[str, object], str]] = {
     "a value that is none": ({"methods": "fedavg,fedce:combine=minus"}, "combine='minus'"),
     "a setting that not all have": ({"settings": {"combine": "plus"}}, "method fedavg has none"),
     "a parameter in both places": ({"methods": "fedce:combine=plus", "settings": {"combine": "plus"}}, "also given"),
-    "no rounds": ({"rounds": 0}, "rounds=0"),
-    "no threads": ({"threads": 0}, "threads 0"),
     "a device of no site": ({"device": "C=cpu"}, "no site C"),
     "no sites": ({"sites": Path("nowhere")}, "nowhere"),
 }

@@ -142,14 +142,6 @@ def test_numbers_of_the_run(tmp_path):
     assert run.seconds == pytest.approx({"training": 2 * (2.5 + 3.5), "multi_round": 3.0})
 
 
-def test_images_that_are_elsewhere_are_told(tmp_path):
-    sites = make_sites(tmp_path / "sites", SITES, size=16)
-    found = prepared_sites(tmp_path / "run", {"sites_folder": str(sites), "sites": ["Birch"]})
-    assert [folder.name for folder in found] == ["Birch"]
-    with pytest.raises(BadInput, match="its images are at the sites"):
-        prepared_sites(tmp_path / "run", {"sites_folder": None, "sites": SITES})
-
-
 def test_runs_of_other_sites_are_not_valued_together(tmp_path):
     one, same = (run_of(tmp_path / name, []) for name in ("one", "same"))
     other = ObservedRun(make_run(tmp_path / "other", sites=("Alder", "Cedar"), rounds=1))
@@ -239,13 +231,6 @@ def test_of_whom_nothing_is_known_nobody_holds_the_images(run, tmp_path):
     assert sites_sharing_images(away, info) == {}
     write_json(away / "run.json", info)
     assert ObservedRun(away).holders.tolist() == [1, 1, 1, 1]
-
-
-def test_a_ledger_that_is_none_is_told(run, tmp_path):
-    spoiled = shutil.copytree(run, tmp_path / "run")
-    (spoiled / "ledger.jsonl").write_text('{"guard": {"enrolled": {"Alder": 1}}}\n')
-    with pytest.raises(BadInput, match=r"ledger\.jsonl: not a ledger of rounds"):
-        sites_sharing_images(spoiled, read_json(run / "run.json"))
 
 
 def test_an_interrupted_run_asks_nobody_to_enrol_again(run, sites, tmp_path, assert_same_run):
