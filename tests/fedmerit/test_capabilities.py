@@ -10,8 +10,6 @@ from fedmerit.capabilities import (
     ImportanceRequest,
     LearnsFromPeers,
     LocalResult,
-    PeerTerm,
-    PoolsImages,
     Trained,
     TrainsLocally,
     capabilities,
@@ -144,11 +142,6 @@ def test_models_go_by_the_server_unless_peers_are_asked(method):
 
 
 @pytest.mark.parametrize("method", PEERS)
-def test_availability_is_asked_of_every_peer(method):
-    assert METHODS[method](**SOONER[method]).peer_quantities["available"] == (0, 1)
-
-
-@pytest.mark.parametrize("method", PEERS)
 def test_whoever_shares_does_so_by_a_probability_with_others_alone(method):
     made = METHODS[method](**SOONER[method])
     state = made.start(torch.zeros(12), 3, layout(12))
@@ -157,12 +150,3 @@ def test_whoever_shares_does_so_by_a_probability_with_others_alone(method):
     assert (sharing.probability.shape, sharing.weights.shape) == ((3, 3), (3, 3))
     assert bool(((sharing.probability >= 0) & (sharing.probability <= 1)).all())
     assert sharing.probability.dtype == sharing.weights.dtype == torch.float64
-
-
-def test_a_term_says_nothing_of_peers_unless_it_is_told():
-    term = PeerTerm(lambda images, logits: logits.sum())
-    assert (term.values, term.weights) == ({}, {})
-
-
-def test_pooled_alone_has_all_images_in_one_place():
-    assert [name for name, kind in METHODS.items() if issubclass(kind, PoolsImages)] == ["pooled"]

@@ -167,7 +167,7 @@ def test_tables_are_printed_and_written(fedmerit, runs, tmp_path):
 def test_what_is_missing_is_noted_on_standard_error(fedmerit, runs):
     result = fedmerit("fairness", runs / "fedavg_seed0", *DRAWS)
     assert result.exit_code == 0, result.output
-    assert "note: seed 0: no run that trains alone" in result.stderr
+    assert "note: seed 0: no run of local training" in result.stderr
     assert "Table 2" not in result.stdout
 
 

@@ -53,7 +53,7 @@ def selection(file: DossierSources) -> str:
     """Which round's model."""
     if not file.run.tested:
         return ""
-    if file.info["training"]["final_model"] != "method":
+    if file.info["training"].get("final_model", "method") != "method":
         return "Each site received the model that was best on its validation patients: results.csv has the choice."
     return f"The model after the last round, {file.run.rounds - 1} counted from 0."
 

@@ -254,8 +254,7 @@ def test_the_steps_of_all_sites_are_taken_one_after_the_other(trained, sites, tm
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
-    [({"engine": "sim"}, "--engine local"), ({"attacks": {"site1": "zero"}}, "no site can attack it")],
+    ("options", "told"), [({"engine": "sim"}, "--engine local"), ({"attacks": {"site1": "zero"}}, "no site can attack")]
 )
 def test_it_is_refused_where_images_are_apart(sites, tmp_path, options, told):
     with pytest.raises(BadInput, match=told):

@@ -1,4 +1,7 @@
-"""The dossier: every item answered by evidence or by whom to ask, and nothing said that was not recorded."""
+"""What a dossier is about: which site folders are here.
+
+The dossier: every item answered by evidence or by whom to ask, and nothing said that was not recorded.
+"""
 
 from pathlib import Path
 
@@ -11,6 +14,17 @@ from fedmerit.errors import BadInput
 from fedmerit.files import read_json, write_json
 from fedmerit_evaluation.dossier.dossier import EVIDENCE, LISTS, NOT_KNOWN, UNANSWERABLE, read_items, write_dossier
 from fedmerit_evaluation.dossier.sources import open_sources
+
+
+def test_site_folders_are_those_of_the_runs_where_none_are_named(tmp_path: Path) -> None:
+    sites = made_sites(tmp_path / "sites", Alder={}, Yew={})
+    assert [site.name for site in open_sources([made_run(tmp_path, sites_folder=str(sites))], None).folders] == [
+        "Alder"
+    ]
+    assert open_sources([made_run(tmp_path, sites_folder=str(tmp_path / "gone"))], None).folders == []
+    assert open_sources([made_run(tmp_path)], None).folders == []
+    with pytest.raises(BadInput, match=r"--sites .*: holds none of Alder, Birch, Cedar"):
+        open_sources([made_run(tmp_path)], made_sites(tmp_path / "others", Yew={}))
 
 
 def _read(out: Path, name: str) -> "pd.Series[str]":
@@ -54,7 +68,7 @@ def test_what_was_recorded_is_told_and_the_rest_is_asked_for(tmp_path: Path) -> 
     assert annex["1(e)"] == f"{NOT_KNOWN} the model's provider"  # what it was trained on is not what it is to run on
     assert annex["4"] == f"{NOT_KNOWN} the study's statistician"  # measures do not say why they are suitable
     assert "in part" in page
-    assert "hold them against the originals" in page
+    assert "compare them with the originals" in page
     assert str(tmp_path) not in page
 
 
@@ -95,14 +109,3 @@ def test_a_run_says_what_a_real_one_recorded(trained, tmp_path: Path) -> None:
     assert "3 rounds, hash chain complete, not signed" in record["12(1)"]
     assert record["12(1) in use"] == f"{NOT_KNOWN} the model's provider"
     assert "SHA-256" in _read(tmp_path / "out", "claim")["43"]
-
-
-def test_site_folders_are_those_of_the_runs_where_none_are_named(tmp_path: Path) -> None:
-    sites = made_sites(tmp_path / "sites", Alder={}, Yew={})
-    assert [site.name for site in open_sources([made_run(tmp_path, sites_folder=str(sites))], None).folders] == [
-        "Alder"
-    ]
-    assert open_sources([made_run(tmp_path, sites_folder=str(tmp_path / "gone"))], None).folders == []
-    assert open_sources([made_run(tmp_path)], None).folders == []
-    with pytest.raises(BadInput, match=r"--sites .*: holds none of Alder, Birch, Cedar"):
-        open_sources([made_run(tmp_path)], made_sites(tmp_path / "others", Yew={}))

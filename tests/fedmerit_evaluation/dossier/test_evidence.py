@@ -1,4 +1,4 @@
-"""What a dossier says of a study's data, trainings and results, and where it has that from."""
+"""Evidence of a dossier: from runs and site folders that hold only what each function needs."""
 
 import hashlib
 from dataclasses import replace
@@ -47,82 +47,50 @@ from fedmerit_evaluation.dossier.sources import DossierSources, open_sources
 from fedmerit_evaluation.results.run_folders import open_runs
 
 
-@pytest.mark.parametrize(
-    ("filters", "said"),
-    [
-        (None, ""),
-        ([], "Updates left the sites without a privacy filter. No claim of anonymity is made."),
-        (["he", "gaussian"], "Updates passed he, gaussian. No claim of anonymity is made."),
-    ],
-)
-def test_which_filters_updates_passed(tmp_path: Path, filters: list[str] | None, said: str) -> None:
-    assert privacy(DossierSources([made_run(tmp_path, privacy=filters)], [])) == said
+def test_every_function_of_a_file_is_evidence() -> None:
+    parts = (data_evidence, model_evidence, model_evidence, data_evidence)
+    functions = [one for part in parts for one in vars(part).values() if isfunction(one)]
+    ours = {one.__name__ for one in functions if one.__module__.startswith("fedmerit_evaluation.dossier.")}
+    assert {name for name in ours if not name.startswith("_")} == set(EVIDENCE)
 
 
-def test_models_are_named_with_their_digests(tmp_path: Path) -> None:
-    (tmp_path / "run" / "models").mkdir(parents=True)
-    (tmp_path / "run" / "models" / "global.pt").write_bytes(b"weights")
-    digest = hashlib.sha256(b"weights").hexdigest()
+def test_a_run_that_recorded_nothing_claims_nothing_of_what_it_came_to(tmp_path: Path) -> None:
+    file = DossierSources([made_run(tmp_path, task="other", labels=["liver"])], [])
+    said = {name: text for name, one in EVIDENCE.items() if (text := one(file))}
+    assert said.keys() == {"task", "centres", "training", "method", "seeds", "limits"}
+    assert "0 of 6 rounds" in said["limits"]
+    assert "no test Dice yet" in said["limits"]
+
+
+def test_sites_that_say_alike_stand_together_and_who_is_not_here_is_named(tmp_path: Path) -> None:
+    (run,) = open_runs([make_run(tmp_path / "run", rounds=1)])
+    sites = made_sites(
+        tmp_path / "sites",
+        Alder={"licence": "CC BY 4.0", "left_out": [{"reason": "no mask"}] * 2 + [{"reason": "not 3D"}]},
+        Birch={"licence": "CC BY 4.0", "left_out": [], "unreadable_cases": 1},
+        Cedar={"licence": None},
+    )
+    file = open_sources([run], sites)
+    assert licences(file) == "Alder, Birch: CC BY 4.0; not known of Cedar and Dogwood."
+    assert left_out(file) == (
+        "Alder: 2 files: no mask; 1 file: not 3D, 0 unreadable cases; Birch: no file left out, 1 unreadable case; "
+        "not known of Cedar and Dogwood."
+    )
+    assert sources(file) == ""
+
+
+def test_the_size_of_slices_is_that_of_the_run_the_plan_or_the_folders(tmp_path: Path) -> None:
+    folders = open_sites(made_sites(tmp_path, Alder={"spacing": [0.5, 0.5], "crop": "whole", "field_of_view": 32}))
+    plan = {"preprocessing": {"size": [48, 48]}}
+    assert preparation(DossierSources([made_run(tmp_path)], [])) == ""
+    assert preparation(DossierSources([made_run(tmp_path, plan=plan)], [])) == "Slices of 48 x 48 pixels."
     assert (
-        access(DossierSources([made_run(tmp_path / "run")], []))
-        == f"Models in run/models: global.pt (SHA-256 {digest})."
+        preparation(DossierSources([made_run(tmp_path, plan=plan, image_size=[40, 56])], []))
+        == "Slices of 40 x 56 pixels."
     )
-
-
-def test_what_is_encrypted_is_not_said_to_be_checked(tmp_path: Path) -> None:
-    for filters, checked in (([], "every reply"), (["he"], "of every reply what is not encrypted")):
-        run = make_run(tmp_path / checked, method="fedce", rounds=2, privacy=filters)
-        write_ledger(run, [{"round": 1, "rejected": {"Cedar": "late"}}])
-        assert checks(open_sources(open_runs([run]), None)).startswith(f"The server checked {checked} before use")
-
-
-@pytest.mark.parametrize(("left", "said"), [((), ""), (("a", "b"), " Not shown by them: a; b.")])
-def test_what_sites_logs_leave_open_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: tuple[str, ...], said: str
-) -> None:
-    run = make_run(tmp_path / "run", method="fedce", rounds=2)
-    write_ledger(run, [{"round": 1}])
-    (run / "sites" / "Cedar").mkdir(parents=True)
-    (run / "sites" / "Cedar" / "site_log.jsonl").touch()
-    monkeypatch.setattr(
-        data_evidence, "verify_run", lambda path, logs: Verification(2, None, {"Cedar": 2}, unproven=left)
+    assert preparation(DossierSources([made_run(tmp_path)], folders)) == (
+        "Slices of 64 x 64 pixels of 0.5 x 0.5 mm; field of view 32, crop whole."
     )
-    told = site_logs(open_sources(open_runs([run]), None))
-    assert told == f"Sites' own logs agree with the ledger: Cedar 2 updates.{said}"
-
-
-def test_a_reply_that_never_came_is_none_that_was_rejected(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run", method="fedce", rounds=3)
-    reasons = ("update with NaN", "no reply", "evaluation: no reply")
-    write_ledger(run, [{"round": round, "rejected": {"Cedar": why}} for round, why in enumerate(reasons)])
-    file = open_sources(open_runs([run]), None)
-    assert checks(file) == "The server checked every reply before use and rejected 1; 2 did not arrive."
-    add_rows(run, [Row("run", "fedce", 0, round, "Cedar", "rejected", 1.0) for round in (0, 1)])
-    told = "Cedar rejected in rounds 0 (update with NaN); Cedar rejected in rounds 1 (no reply)."
-    assert flags(open_sources(open_runs([run]), None)) == told
-
-
-def test_what_the_ledgers_leave_open_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    runs = [make_run(tmp_path / name, method="fedce", seed=seed, rounds=2) for seed, name in enumerate("ab")]
-    for run in runs:
-        write_ledger(run, [{"round": 1}])
-    monkeypatch.setattr(
-        data_evidence, "verify_run", lambda path: Verification(2, "CN=server", unproven=("whose it is",))
-    )
-    assert ledger(open_sources(open_runs(runs), None)) == (
-        "a: 2 rounds, hash chain complete, signed by CN=server; b: 2 rounds, hash chain complete, signed by "
-        "CN=server. Each "
-        "round holds participants, digests of updates and model, weights. Not shown by that: whose it is."
-    )
-
-
-@pytest.mark.parametrize("text", ["{}\n", "[]\n", '{"round": 0, "rejected": 5}\n', "not JSON\n"])
-def test_what_is_no_ledger_is_named(tmp_path: Path, text: str) -> None:
-    run = make_run(tmp_path / "run", method="fedce", rounds=2)
-    (run / "ledger.jsonl").write_text(text)
-    file = open_sources(open_runs([run]), None)
-    with pytest.raises(BadInput, match=r"ledger\.jsonl"):
-        [told(file) for told in RECORD]
 
 
 def test_versions_that_nobody_recorded_are_no_evidence(tmp_path: Path) -> None:
@@ -157,23 +125,8 @@ def test_which_seeds_and_the_model_of_which_round(tmp_path: Path) -> None:
     assert selection(file) == "The model after the last round, 5 counted from 0."
 
 
-def test_every_function_of_a_file_is_evidence() -> None:
-    parts = (data_evidence, model_evidence, model_evidence, data_evidence)
-    functions = [one for part in parts for one in vars(part).values() if isfunction(one)]
-    ours = {one.__name__ for one in functions if one.__module__.startswith("fedmerit_evaluation.dossier.")}
-    assert {name for name in ours if not name.startswith("_")} == set(EVIDENCE)
-
-
-def test_a_run_that_recorded_nothing_claims_nothing_of_what_it_came_to(tmp_path: Path) -> None:
-    file = DossierSources([made_run(tmp_path, task="other", labels=["liver"])], [])
-    said = {name: text for name, one in EVIDENCE.items() if (text := one(file))}
-    assert said.keys() == {"task", "centres", "training", "method", "seeds", "limits"}
-    assert "0 of 6 rounds" in said["limits"]
-    assert "no test Dice yet" in said["limits"]
-
-
 def test_runs_with_attackers_are_told_and_judged_by_no_one(tmp_path: Path) -> None:
-    attacked = made_run(tmp_path / "a", label="fedce (attacked)", attacks={"Birch": "zero"})
+    attacked = made_run(tmp_path / "a", label="fedce (attacked)", behaviours={"Birch": "zero"})
     honest = made_run(tmp_path / "b")
     file = DossierSources([attacked, honest], [])
     assert file.honest == [honest]
@@ -230,32 +183,78 @@ def test_a_site_that_took_no_part_may_be_called_by_a_word_for_nothing(tmp_path: 
     )
 
 
-def test_sites_that_say_alike_stand_together_and_who_is_not_here_is_named(tmp_path: Path) -> None:
-    (run,) = open_runs([make_run(tmp_path / "run", rounds=1)])
-    sites = made_sites(
-        tmp_path / "sites",
-        Alder={"licence": "CC BY 4.0", "left_out": [{"reason": "no mask"}] * 2 + [{"reason": "not 3D"}]},
-        Birch={"licence": "CC BY 4.0", "left_out": [], "unreadable_cases": 1},
-        Cedar={"licence": None},
-    )
-    file = open_sources([run], sites)
-    assert licences(file) == "Alder, Birch: CC BY 4.0; not known of Cedar and Dogwood."
-    assert left_out(file) == (
-        "Alder: 2 files: no mask; 1 file: not 3D, 0 unreadable cases; Birch: no file left out, 1 unreadable case; "
-        "not known of Cedar and Dogwood."
-    )
-    assert sources(file) == ""
+@pytest.mark.parametrize(
+    ("filters", "said"),
+    [
+        (None, ""),
+        ([], "Updates left the sites without a privacy filter. No claim of anonymity is made."),
+        (["he", "gaussian"], "Updates passed he, gaussian. No claim of anonymity is made."),
+    ],
+)
+def test_which_filters_updates_passed(tmp_path: Path, filters: list[str] | None, said: str) -> None:
+    assert privacy(DossierSources([made_run(tmp_path, privacy=filters)], [])) == said
 
 
-def test_the_size_of_slices_is_that_of_the_run_the_plan_or_the_folders(tmp_path: Path) -> None:
-    folders = open_sites(made_sites(tmp_path, Alder={"spacing": [0.5, 0.5], "crop": "whole", "field_of_view": 32}))
-    plan = {"preprocessing": {"size": [48, 48]}}
-    assert preparation(DossierSources([made_run(tmp_path)], [])) == ""
-    assert preparation(DossierSources([made_run(tmp_path, plan=plan)], [])) == "Slices of 48 x 48 pixels."
+def test_models_are_named_with_their_digests(tmp_path: Path) -> None:
+    (tmp_path / "run" / "models").mkdir(parents=True)
+    (tmp_path / "run" / "models" / "global.pt").write_bytes(b"weights")
+    digest = hashlib.sha256(b"weights").hexdigest()
     assert (
-        preparation(DossierSources([made_run(tmp_path, plan=plan, image_size=[40, 56])], []))
-        == "Slices of 40 x 56 pixels."
+        access(DossierSources([made_run(tmp_path / "run")], []))
+        == f"Models in run/models: global.pt (SHA-256 {digest})."
     )
-    assert preparation(DossierSources([made_run(tmp_path)], folders)) == (
-        "Slices of 64 x 64 pixels of 0.5 x 0.5 mm; field of view 32, crop whole."
+
+
+def test_what_is_encrypted_is_not_said_to_be_checked(tmp_path: Path) -> None:
+    for filters, checked in (([], "every reply"), (["he"], "the unencrypted part of every reply")):
+        run = make_run(tmp_path / checked, method="fedce", rounds=2, privacy=filters)
+        write_ledger(run, [{"round": 1, "rejected": {"Cedar": "late"}}])
+        assert checks(open_sources(open_runs([run]), None)).startswith(f"The server checked {checked} before use")
+
+
+@pytest.mark.parametrize(("left", "said"), [((), ""), (("a", "b"), " Not shown by them: a; b.")])
+def test_what_sites_logs_leave_open_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: tuple[str, ...], said: str
+) -> None:
+    run = make_run(tmp_path / "run", method="fedce", rounds=2)
+    write_ledger(run, [{"round": 1}])
+    (run / "sites" / "Cedar").mkdir(parents=True)
+    (run / "sites" / "Cedar" / "site_log.jsonl").touch()
+    monkeypatch.setattr(
+        data_evidence, "verify_run", lambda path, logs: Verification(2, None, {"Cedar": 2}, unproven=left)
     )
+    told = site_logs(open_sources(open_runs([run]), None))
+    assert told == f"Sites' own logs agree with the ledger: Cedar 2 updates.{said}"
+
+
+def test_a_reply_that_never_came_is_none_that_was_rejected(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", method="fedce", rounds=3)
+    reasons = ("update with NaN", "no reply", "evaluation: no reply")
+    write_ledger(run, [{"round": round, "rejected": {"Cedar": why}} for round, why in enumerate(reasons)])
+    file = open_sources(open_runs([run]), None)
+    assert checks(file) == "The server checked every reply before use and rejected 1; 2 did not arrive."
+    add_rows(run, [Row("run", "fedce", 0, round, "Cedar", "rejected", 1.0) for round in (0, 1)])
+    told = "Cedar rejected in rounds 0 (update with NaN); Cedar rejected in rounds 1 (no reply)."
+    assert flags(open_sources(open_runs([run]), None)) == told
+
+
+def test_what_the_ledgers_leave_open_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = [make_run(tmp_path / name, method="fedce", seed=seed, rounds=2) for seed, name in enumerate("ab")]
+    for run in runs:
+        write_ledger(run, [{"round": 1}])
+    monkeypatch.setattr(
+        data_evidence, "verify_run", lambda path: Verification(2, "CN=server", unproven=("whose it is",))
+    )
+    assert ledger(open_sources(open_runs(runs), None)) == (
+        "a: 2 rounds, hash chain complete, signed by CN=server; b: 2 rounds, hash chain complete, signed by "
+        "CN=server. Each round has participants, digests of updates and model, weights. Not shown by that: whose it is."
+    )
+
+
+@pytest.mark.parametrize("text", ["{}\n", "[]\n", '{"round": 0, "rejected": 5}\n', "not JSON\n"])
+def test_what_is_no_ledger_is_named(tmp_path: Path, text: str) -> None:
+    run = make_run(tmp_path / "run", method="fedce", rounds=2)
+    (run / "ledger.jsonl").write_text(text)
+    file = open_sources(open_runs([run]), None)
+    with pytest.raises(BadInput, match=r"ledger\.jsonl"):
+        [told(file) for told in RECORD]

@@ -12,12 +12,13 @@ from run_factory import SITES, add_rows, make_run
 from typer.testing import CliRunner
 
 from fedmerit.errors import BadInput
+from fedmerit.files import write_json
 from fedmerit.records.results import ResultsFile, Row
 from fedmerit_cli.main import app
 from fedmerit_evaluation.fairness import measures
 from fedmerit_evaluation.fairness.run_fairness import measure_runs, write_fairness
 from fedmerit_evaluation.ground_truth import semivalues
-from fedmerit_evaluation.ground_truth.ground_truths import coalition_utilities, write_sampling
+from fedmerit_evaluation.ground_truth.ground_truths import coalition_utilities, complete_ground_truths, write_sampling
 from fedmerit_evaluation.ground_truth.shapley_approximations import Sampling
 from fedmerit_evaluation.results.run_folders import combine_results, open_runs
 from fedmerit_evaluation.results.views import Results
@@ -82,6 +83,17 @@ def test_runs_on_other_images_than_training_alone_are_told(tmp_path):
         assert sum("tested on different cases" in note for note in notes) == told
         assert measured(found, "gains", "fedce", "mean_gain")["seeds"] == 1 - told
         assert math.isnan(measured(found, "performance", "fedce", "euclidean")["mean"]) == bool(told)
+
+
+def test_a_truth_of_other_images_is_told(tmp_path):
+    digests = dict.fromkeys(SITES, "a")
+    runs = [make_run(tmp_path / "runs" / method, method=method, sites=SITES, site_digests=digests)
+            for method in ("fedce", "standalone")]  # fmt: skip
+    truth = make_truth(tmp_path / "truth", seeds=(0,))
+    for digest, told in (("a", 0), ("b", 1)):
+        write_json(truth / "study.json", {"site_digests": digests | {SITES[0]: digest}})
+        _, notes = measure_runs(runs, ground_truth=truth, draws=DRAWS)
+        assert sum("sites from differently prepared folders" in note for note in notes) == told
 
 
 def test_every_measure_is_the_mean_over_seeds_of_its_parts(out, tmp_path):
@@ -235,6 +247,13 @@ def test_an_incomplete_truth_is_named(out, tmp_path, coalitions, word):
         measure_runs([out], ground_truth=make_truth(tmp_path / "truth", coalitions), draws=DRAWS)
 
 
+def test_leave_one_out_alone_is_a_whole_truth(out, tmp_path):
+    found, notes = measure_runs([out], ground_truth=make_truth(tmp_path / "truth", LEFT_OUT), draws=DRAWS)
+    assert {"leave-one-out", "leave-one-out-ranks"} < set(found.measured["table"])
+    assert not {"shapley", "shapley-ranks"} & set(found.measured["table"])
+    assert notes == []
+
+
 def test_shapley_half_done_is_told(out, tmp_path):
     truth = make_truth(tmp_path / "truth", [one for one in EVERY if len(one) != 2])
     found, notes = measure_runs([out], ground_truth=truth, draws=DRAWS)
@@ -293,6 +312,19 @@ def test_a_truth_of_one_seed_is_compared_with_that_seed(out, tmp_path):
     assert row["seeds"] == 1
     assert row["note"] == "seed 0: Shapley value is missing"
     assert any("leave-one-out, seed 0: no utility of" in note for note in notes)
+
+
+def test_truths_that_cannot_be_used(out, tmp_path):
+    with pytest.raises(BadInput, match="the ground truth is of Alder, Birch, the runs are of"):
+        measure_runs([out], ground_truth=make_truth(tmp_path / "two", [frozenset(SITES[:2])], sites=SITES[:2]))
+    with pytest.raises(
+        BadInput, match="the ground truth is of Alder, Birch, Cedar, Dogwood, the runs are of Alder, Birch"
+    ):
+        complete_ground_truths({0: dict.fromkeys(EVERY, 0.5)}, SITES[:2], [0])
+    with pytest.raises(BadInput, match=r"none: no results.csv in it; `fedmerit value leave-one-out"):
+        measure_runs([out], ground_truth=tmp_path / "none")
+    with pytest.raises(BadInput, match="names no coalition"):
+        measure_runs([out], ground_truth=out / "fedavg_seed0")
 
 
 def test_which_runs_train_alone(out, tmp_path):
@@ -363,6 +395,20 @@ def test_one_label(tmp_path):
         measure_runs([tmp_path / "fedavg_seed0"], label="rim")
 
 
+def test_two_sites_have_no_correlation_and_it_says_so(tmp_path):
+    for method in ("standalone", "fedavg"):
+        make_run(tmp_path / f"{method}_seed0", method=method, rounds=2, sites=SITES[:2])
+    result = command(tmp_path)
+    assert result.exit_code == 0, result.output
+    assert (
+        "note: fairness-performance: pearson, pearson_p undefined for fedavg: 2 sites; a correlation takes 3"
+        in result.stderr
+    )
+    found, _ = measure_runs([tmp_path], draws=DRAWS)
+    assert math.isfinite(measured(found, "performance", "fedavg", "euclidean")["mean"])
+    assert math.isnan(measured(found, "performance", "fedavg", "pearson")["low"])
+
+
 def test_a_folder_without_a_run_is_told_with_what_makes_one(out, tmp_path):
     empty = tmp_path / "empty"
     empty.mkdir()
@@ -370,5 +416,12 @@ def test_a_folder_without_a_run_is_told_with_what_makes_one(out, tmp_path):
         BadInput, match=r"not a run folder: no run.json; `fedmerit run --method METHOD --sites SITES --out .*empty`"
     ):
         measure_runs([empty])
-    with pytest.raises(BadInput, match=r"it holds run folders, name those: .*fedavg_seed0, .*fedavg_seed1"):
+    with pytest.raises(BadInput, match=r"it holds run folders: give .*fedavg_seed0, .*fedavg_seed1"):
         open_runs([out])
+
+
+def test_the_command_ends_with_a_message_on_bad_input(tmp_path):
+    result = command(tmp_path / "gone")
+    assert result.exit_code == 2
+    assert "no such run folder" in result.stderr
+    assert "Traceback" not in result.output

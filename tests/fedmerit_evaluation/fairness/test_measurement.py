@@ -89,8 +89,10 @@ def test_tables_have_a_row_per_method_each_number_before_its_interval():
     assert gains.headings[:6] == ["Method", "Seeds", "MCG", "MCG, 90 % CI", "CGS", "CGS, 90 % CI"]
     assert [gains.cell(0, place) for place in range(4)] == ["fedce", "2", "8.33 ± 0.00", "8.33 to 8.33"]
     assert "Dice over standalone on each site's test split" in " ".join(gains.caption.split())
-    assert gains.caption.endswith("mean ± std over seeds, 90 % interval from resampled cases and Student's of seeds")
-    assert "p is a mean over seeds, twice of which is a p-value" in tables["fairness-performance"].caption
+    assert gains.caption.endswith(
+        "mean ± std over seeds, 90 % confidence interval, bootstrap over cases and Student's t over seeds"
+    )
+    assert "p-value over seeds, twice the mean" in tables["fairness-performance"].caption
     ranks = tables["fairness-performance-ranks"]
     assert ranks.cell(0, ranks.headings.index("Spearman")) == "0.87 ± 0.00"  # of 1 2 3 and 1.5 1.5 3: sqrt(3) / 2
     dice = measure(made_dice({"fedce": (0.7, 0.7, 0.95)}, noise=0.0, seeds=1), {"fedce": "fedce"}, resampling=FEW)
@@ -107,7 +109,7 @@ def test_where_a_site_has_too_few_cases_to_resample_there_is_no_interval(kept, e
     numbers = found.measured[found.measured["measure"] != "pearson_p"]
     assert numbers["mean"].notna().all()
     assert (numbers[["low", "high"]].notna() == enough).all(axis=None)
-    why = f"mean ± std over seeds, no interval: fewer than 3 test cases at {SITES[1]}"
+    why = f"mean ± std over seeds, no confidence interval: fewer than 3 test cases at {SITES[1]}"
     assert all(table.caption.endswith(why) != enough for table in found.tables)
 
 

@@ -54,6 +54,11 @@ def test_what_is_compared_without_a_truth():
     np.testing.assert_allclose(found[5].x, [[0.4, 0.6]])  # in the order of the sites
 
 
+def test_without_training_alone_there_is_nothing_to_gain():
+    tables = {pair.table for pair in Compared({"fedce": "fedce"}, None, {}, []).pairs(_site_dice(fedce=(0.7, 0.9)))}
+    assert tables == {"dice"}
+
+
 def test_values_are_of_the_trained_coalitions_of_the_same_seed():
     """v(A) = 10, v(B) = 20, v(AB) = 50 points: Shapley values 20 and 30."""
     said = {"fedce": {"mean weight": pd.DataFrame({"A": [1.0], "B": [3.0]}, index=[0])}}

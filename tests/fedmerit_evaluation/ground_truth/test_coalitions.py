@@ -214,6 +214,25 @@ def test_own_seconds_are_those_of_the_sites(study):
     assert expected > 0
 
 
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"rounds": 3}, "rounds 2"),
+        ({"method": "fedce"}, "method fedavg"),
+        ({"settings": {"lr": "0.01"}}, "settings"),
+        ({"device": "cpu"}, "no device"),
+    ],
+)
+@pytest.mark.slow
+def test_other_options_need_another_folder(own, prepare, changes, told):
+    before, asked = contents(own), read_json(own / "study.json")
+    with pytest.raises(BadInput, match="Use the same options, or choose another --out") as error:
+        prepare(own, of=[*ALL], seeds=(0, 1), **changes)
+    assert told in str(error.value)
+    assert contents(own) == before
+    assert read_json(own / "study.json") == asked
+
+
 def test_a_device_setting_names_sites_that_a_coalition_leaves_out(prepare, tmp_path):
     trainings = prepare(tmp_path / "out", of=[*ALL], device="Alder=cpu,Cedar=cpu")
     assert {read_run(training.folder)["device"] for training in trainings} == {"Alder=cpu,Cedar=cpu"}
@@ -293,7 +312,11 @@ def test_all_are_prepared_or_none(prepare, tmp_path):
     ("changes", "told"),
     [
         ({"method": "fedprix"}, "fedprix"),
+        ({"of": [ONE], "method": "fedprix"}, "fedprix"),
+        ({"settings": {"lr": "fast"}}, "lr"),
+        ({"settings": {"depth": "6"}}, "depth"),
         ({"rounds": 0}, "rounds"),
+        ({"device": "cuda:99"}, "cuda:99"),
         ({"of": [GRAND, frozenset({"Alder", "Elm"})]}, "Elm"),
         ({"method": "standalone"}, "such as fedavg"),
         ({"method": "rffl"}, "take a method with one model for all"),
@@ -306,6 +329,16 @@ def test_bad_input_leaves_nothing_behind(prepare, tmp_path, changes, told):
         prepare(tmp_path / "out", **changes)
     assert told in str(error.value)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_too_many_sites_for_a_method(tmp_path):
+    many = make_sites(tmp_path / "sites", [f"site{number:02}" for number in range(13)], size=32)
+    options = {"sites": many, "rounds": 1, "engine": "local"}
+    with pytest.raises(BadInput, match=r"method fedci: 13 sites: .* at most 12 sites"):
+        coalitions.prepare(
+            tmp_path / "out", [frozenset(path.name for path in many.iterdir())], [0], "fedci", {}, options
+        )
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_plus_in_a_sites_name_is_refused(tmp_path):

@@ -1,4 +1,7 @@
-"""Ground truths from a folder of trained coalitions: which are complete, what they are worth, what the others lack."""
+"""The utility of coalitions, from their test Dice.
+
+Ground truths from a folder of trained coalitions: which are complete, what they are worth, what the others lack.
+"""
 
 import json
 import math
@@ -25,6 +28,51 @@ from fedmerit_evaluation.ground_truth.semivalues import EMPTY_COALITION
 from fedmerit_evaluation.ground_truth.shapley_approximations import Estimate, Sampling
 from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.studies.comparison_tables import tables
+
+
+def dice(coalition, site, case, value, *, label="disc", seed=0, number=9):
+    head = dict.fromkeys(COLUMNS, "") | {"run": coalition, "method": "standalone" if "+" not in coalition else "fedavg"}
+    return head | {
+        "seed": seed, "round": number, "site": site, "coalition": coalition, "split": "testing", "case": case,
+        "label": label, "quantity": "dice", "value": value,
+    }  # fmt: skip
+
+
+def long(rows):
+    return Results(pd.DataFrame(rows, columns=COLUMNS).astype({"value": float}))
+
+
+def test_the_utility_of_a_coalition_is_the_average_of_the_tables():
+    rows = [
+        # A: case 0 (.8 + .6) / 2 = .7, case 1 .5 (its cup is empty): .6;  B: .9
+        dice("A+B", "A", "0", 0.8), dice("A+B", "A", "0", 0.6, label="cup"),
+        dice("A+B", "A", "1", 0.5), dice("A+B", "A", "1", None, label="cup"),
+        dice("A+B", "B", "0", 0.9), dice("A+B", "B", "0", 0.9, label="cup"),
+        dice("A", "A", "0", 0.4), dice("A", "B", "0", 0.2),
+        dice("A", "A", "0", 0.1, number=3),  # not the last round
+        dice("B", "A", "0", 0.5, seed=1), dice("B", "B", "0", 0.5, seed=1),
+    ]  # fmt: skip
+    found = coalition_utilities(long(rows))
+    assert found.keys() == {0, 1}
+    assert {one: float(value) for one, value in found[0].items()} == pytest.approx(
+        {frozenset(): 0, frozenset("AB"): 0.75, frozenset("A"): 0.3}
+    )
+    assert found[1][frozenset("B")] == pytest.approx(0.5)
+    both = coalition_utilities(long(rows[:6]), per_label=True)[0]
+    assert both[frozenset("AB")] == pytest.approx([(0.65 + 0.9) / 2, (0.6 + 0.9) / 2])
+    assert both[EMPTY_COALITION].tolist() == [0, 0]
+    one_label = long([row for row in rows[:6] if row["label"] == "disc"])
+    shown, *_ = tables(Results(one_label.rows.assign(coalition="", method="fedavg")), ["fedavg"], [0])
+    assert 100 * float(coalition_utilities(one_label)[0][frozenset("AB")]) == pytest.approx(shown.frame["Avg."][0])
+
+
+def test_a_coalition_not_tested_everywhere_is_named():
+    rows = [dice("A+B", site, "0", 0.5) for site in "AB"] + [dice("A", "A", "0", 0.5)]
+    with pytest.raises(BadInput, match=r"coalition A, seed 0: not tested on the cases of B"):
+        coalition_utilities(long(rows))
+    with pytest.raises(BadInput, match=r"coalition A\+C.* of C"):
+        coalition_utilities(long([dice("A+C", "A", "0", 0.5)]))
+
 
 SITES = ["A", "B", "C"]
 THREE = {site: WORTH[site] for site in SITES}
@@ -154,7 +202,7 @@ def test_the_folder_of_an_additive_game_is_opened_with_its_ceilings(tmp_path):
         assert list(truth.parts) == [0, 1]
         assert found.noise_ceilings[truth.name] == pytest.approx(1)
     sampled = Reference("Shapley", {}, {0: Estimate(np.zeros(3), np.zeros(3), 9, (), "")})
-    assert math.isnan(replace(found, truths=[sampled]).noise_ceilings["Shapley"])
+    assert math.isnan(replace(found, references=[sampled]).noise_ceilings["Shapley"])
 
 
 def test_the_ceiling_is_of_the_seeds_of_the_runs(tmp_path):
@@ -208,47 +256,3 @@ def test_a_rule_beside_the_results_is_followed(tmp_path):
     (sampled,) = [truth for truth in found.references if truth.name == "Shapley"]
     assert sampled.estimates[0].permutations == 2
     assert sampled.estimates[0].values == pytest.approx(list(THREE.values()))
-
-
-def dice(coalition, site, case, value, *, label="disc", seed=0, number=9):
-    head = dict.fromkeys(COLUMNS, "") | {"run": coalition, "method": "standalone" if "+" not in coalition else "fedavg"}
-    return head | {
-        "seed": seed, "round": number, "site": site, "coalition": coalition, "split": "testing", "case": case,
-        "label": label, "quantity": "dice", "value": value,
-    }  # fmt: skip
-
-
-def long(rows):
-    return Results(pd.DataFrame(rows, columns=COLUMNS).astype({"value": float}))
-
-
-def test_the_utility_of_a_coalition_is_the_average_of_the_tables():
-    rows = [
-        # A: case 0 (.8 + .6) / 2 = .7, case 1 .5 (its cup is empty): .6;  B: .9
-        dice("A+B", "A", "0", 0.8), dice("A+B", "A", "0", 0.6, label="cup"),
-        dice("A+B", "A", "1", 0.5), dice("A+B", "A", "1", None, label="cup"),
-        dice("A+B", "B", "0", 0.9), dice("A+B", "B", "0", 0.9, label="cup"),
-        dice("A", "A", "0", 0.4), dice("A", "B", "0", 0.2),
-        dice("A", "A", "0", 0.1, number=3),  # not the last round
-        dice("B", "A", "0", 0.5, seed=1), dice("B", "B", "0", 0.5, seed=1),
-    ]  # fmt: skip
-    found = coalition_utilities(long(rows))
-    assert found.keys() == {0, 1}
-    assert {one: float(value) for one, value in found[0].items()} == pytest.approx(
-        {frozenset(): 0, frozenset("AB"): 0.75, frozenset("A"): 0.3}
-    )
-    assert found[1][frozenset("B")] == pytest.approx(0.5)
-    both = coalition_utilities(long(rows[:6]), per_label=True)[0]
-    assert both[frozenset("AB")] == pytest.approx([(0.65 + 0.9) / 2, (0.6 + 0.9) / 2])
-    assert both[EMPTY_COALITION].tolist() == [0, 0]
-    one_label = long([row for row in rows[:6] if row["label"] == "disc"])
-    shown, *_ = tables(Results(one_label.rows.assign(coalition="", method="fedavg")), ["fedavg"], [0])
-    assert 100 * float(coalition_utilities(one_label)[0][frozenset("AB")]) == pytest.approx(shown.frame["Avg."][0])
-
-
-def test_a_coalition_not_tested_everywhere_is_named():
-    rows = [dice("A+B", site, "0", 0.5) for site in "AB"] + [dice("A", "A", "0", 0.5)]
-    with pytest.raises(BadInput, match=r"coalition A, seed 0: not tested on the cases of B"):
-        coalition_utilities(long(rows))
-    with pytest.raises(BadInput, match=r"coalition A\+C.* of C"):
-        coalition_utilities(long([dice("A+C", "A", "0", 0.5)]))

@@ -1,4 +1,4 @@
-"""Minimum detectable differences, and generalisation to unseen sites."""
+"""Which differences of worth can be told, on made-up trainings whose noise is known and by hand."""
 
 import math
 
@@ -8,9 +8,6 @@ from noisy_trainings import WORTH, trained
 from scipy.stats import t
 
 from fedmerit.errors import BadInput
-from fedmerit.trainers.monai_trainer.data import SiteFolder
-from fedmerit.trainers.monai_trainer.overlaps import Overlap
-from fedmerit_evaluation.ground_truth import unseen_sites
 from fedmerit_evaluation.ground_truth.power import (
     Variances,
     detectable_standard_errors,
@@ -22,8 +19,6 @@ from fedmerit_evaluation.ground_truth.power import (
 )
 from fedmerit_evaluation.ground_truth.reliability import Resampled, resample, semivalue_function
 from fedmerit_evaluation.ground_truth.semivalues import leave_one_out_weights, shapley_weights
-from fedmerit_evaluation.ground_truth.unseen_sites import ESTIMATED, SEEN, UNSEEN, mean_scores
-from fedmerit_evaluation.results.evaluation import final_models
 
 LOO = semivalue_function(leave_one_out_weights)
 
@@ -61,7 +56,7 @@ def test_variances_of_a_pilot_are_those_put_in(tmp_path):
     with pytest.raises(BadInput, match="has only one seed"):
         pilot_variances(tmp_path)
     trained(WORTH, seed_sd=0.05, seeds=2, patients=1).rows.to_csv(tmp_path / "results.csv", index=False)
-    with pytest.raises(BadInput, match="has one test patient a site, and nothing is known of others"):
+    with pytest.raises(BadInput, match="has only one test patient per site"):
         pilot_variances(tmp_path)
 
 
@@ -74,14 +69,14 @@ def test_the_table_by_hand():
 
 
 def test_the_command(fedmerit):
-    told = fedmerit("value", "power", "--seed-sd", 3, "--patient-sd", 8, "--patients", "4", "--seeds", "1,3")
+    told = fedmerit("power", "--seed-sd", 3, "--patient-sd", 8, "--patients", "4", "--seeds", "1,3")
     assert told.exit_code == 0
     assert "14.9" in told.output  # the root of 5.65² 9 / 3 + 2.8² 16
     assert "with one seed the variation over seeds is unknown" in " ".join(told.output.split())
     for wrong in ("4,", "0", "-2,4", "4;8"):  # as everywhere
-        refused = fedmerit("value", "power", "--seed-sd", 3, "--patient-sd", 8, "--patients", wrong)
+        refused = fedmerit("power", "--seed-sd", 3, "--patient-sd", 8, "--patients", wrong)
         assert f"--patients {wrong}: expected whole numbers from 1 on, such as 10,30" in refused.stderr
-    refused = fedmerit("value", "power", "--seed-sd", 3)
+    refused = fedmerit("power", "--seed-sd", 3)
     assert (refused.exit_code, "give --pilot DIR, or state --seed-sd and --patient-sd" in refused.output) == (2, True)
 
 
@@ -132,13 +127,17 @@ def test_many_patients_at_one_site_of_a_pilot_do_not_stand_for_all(tmp_path):
     assert pilot_variances(tmp_path).patients == pytest.approx(5 / (4 / 2 + 1 / 20))
 
 
+def test_what_is_stated_takes_the_place_of_what_was_found():
+    assert Variances(1.0, 2.0).with_overrides(patient=5.0) == Variances(1.0, 5.0)
+
+
 def test_rounds_are_named_only_where_they_count():
     variances = Variances(0.03**2, 0.08**2)
     assert "rounds" not in power_table(variances, [4], [1], rounds=36).caption
     table = power_table(variances.with_overrides(round=0.06**2), [4, 16], [1, 9], rounds=36)
     assert table.caption.endswith(
-        "[points]: 3 over seeds, 8 over patients, 6 over each of 36 rounds; with one seed the variation over seeds is "
-        "unknown"
+        "[points]: 3 over seeds, 8 over patients, 6 over each of 36 rounds; with one seed the variation over "
+        "seeds is unknown"
     )
     assert table.headings == ["Test patients per site", "1 seed [points]", "9 seeds [points]"]
     assert table.frame["1 seed [points]"].isna().all()
@@ -178,59 +177,3 @@ def test_errors_and_differences_of_a_truth_by_hand():
     assert row["MDD [points]"] == pytest.approx(
         100 * np.hypot(detectable_standard_errors(2) * np.sqrt(0.02 / 2), 2.8016 * np.sqrt(0.045)), rel=1e-4
     )
-
-
-@pytest.fixture(scope="module")
-def study(fedmerit, sites, tmp_path_factory):
-    """Three sites, each left out once, with BatchNorm."""
-    out = tmp_path_factory.mktemp("unseen") / "study"
-    tiny = ("--set", "architecture=unet", "--set", "width=4", "--set", "depth=3", "--set", "lr=0.02")
-    result = fedmerit("value", "unseen", "--sites", sites, "--out", out, "--rounds", 2, "--jobs", 1, *tiny)
-    assert result.exit_code == 0, result.output
-    return out
-
-
-def rows(study, name="unseen"):
-    import pandas as pd
-
-    table = pd.read_csv(study / "tables" / f"{name}.csv").set_index("Site")
-    return table.rename(columns=lambda heading: heading.rpartition(" [")[0])
-
-
-def test_a_case_counts_once_however_many_of_its_labels_have_a_number(sites, monkeypatch):
-    """((90 + 50) / 2 + 30) / 2 %: the cup of the second case is empty in both."""
-    found = [
-        Overlap("000", "disc", 9, 1, 1),
-        Overlap("000", "cup", 1, 1, 1),
-        Overlap("001", "disc", 3, 7, 7),
-        Overlap("001", "cup", 0, 0, 0),
-    ]
-    monkeypatch.setattr(unseen_sites, "evaluate", lambda *given, **options: found)
-    assert mean_scores(None, SiteFolder(sites / "site1"), amp=False) == {"dice": pytest.approx(50.0)}
-
-
-def test_each_hospital_is_tested_by_the_model_of_the_others(study, sites):
-    table, hd95, nsd = (rows(study, name) for name in ("unseen", "unseen-hd95", "unseen-nsd"))
-    assert table.index.tolist() == ["site1", "site2", "site3", "Mean"]
-    for site, others in (("site1", "site2+site3"), ("site3", "site1+site2")):
-        folder = SiteFolder(sites / site)
-        network = final_models(study / "runs" / f"{others}_seed0")(folder)
-        scores = mean_scores(network, folder, amp=False)
-        assert table.loc[site, UNSEEN] == pytest.approx(scores["dice"], abs=0.06)
-        assert hd95.loc[site, UNSEEN] == pytest.approx(scores["hd95"], abs=0.06)
-        assert nsd.loc[site, UNSEEN] == pytest.approx(scores["nsd"], abs=0.06)
-
-
-def test_statistics_of_its_own_images_and_the_model_of_all_stand_beside(study):
-    table = rows(study)
-    assert np.isfinite(table[[UNSEEN, ESTIMATED, SEEN]].to_numpy()).all()
-    sites = table.drop(index="Mean")
-    assert not np.allclose(sites[UNSEEN], sites[ESTIMATED])
-    np.testing.assert_allclose(table.loc["Mean", SEEN], sites[SEEN].mean(), atol=0.1)
-
-
-def test_leave_one_out_takes_the_same_trainings_up(study, fedmerit, sites):
-    tiny = ("--set", "architecture=unet", "--set", "width=4", "--set", "depth=3", "--set", "lr=0.02")
-    result = fedmerit("value", "leave-one-out", "--sites", sites, "--out", study, "--rounds", 2, "--jobs", 1, *tiny)
-    assert result.exit_code == 0, result.output
-    assert "trainings to do" not in result.output

@@ -1,4 +1,7 @@
-"""Shapley values from sampled permutations and by regression."""
+"""Shapley values from sampled permutations.
+
+Least-squares values: exact with all coalitions, near with some, refused with too few.
+"""
 
 import math
 

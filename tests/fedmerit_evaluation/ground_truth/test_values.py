@@ -74,6 +74,16 @@ def test_leave_one_out_by_hand():
     assert by_site.loc["C"].to_dict() == pytest.approx({"A": 10, "B": 20, "C": 30})
 
 
+def test_leave_one_out_of_two_labels():
+    """The drop of the second label is that of the first, as both Dice are higher by as much; so is their mean."""
+    table, _ = value_tables.leave_one_out_tables(results(LEAVE_ONE_OUT, labels=("disc", "cup"), plus=-0.05))
+    assert column(table, "Dice without it, disc [%]")["C"] == pytest.approx(60)
+    assert column(table, "Dice without it, cup [%]")["C"] == pytest.approx(55)
+    assert column(table, "Dice without it, cup [%]")[value_tables.ALL_SITES] == pytest.approx(75)
+    for heading in ("Drop, disc [points]", "Drop, cup [points]", "Drop [points]"):
+        assert column(table, heading).iloc[:3].to_list() == pytest.approx([0, 10, 20])
+
+
 def test_labels_that_differ_are_averaged():
     two = results(LEAVE_ONE_OUT, labels=("disc", "cup"))
     without_c = (two.rows["coalition"] == "A+B") & (two.rows["label"] == "cup")
@@ -146,6 +156,12 @@ def test_a_missing_coalition_is_named_and_what_to_do(of, there, named):
 def test_nothing_trained_is_told(of):
     with pytest.raises(BadInput, match="none is trained"):
         of(Results(pd.DataFrame(columns=COLUMNS)))
+
+
+def test_a_coalition_not_tested_everywhere_is_told():
+    rows = results(LEAVE_ONE_OUT).rows
+    with pytest.raises(BadInput, match=r"A\+B, seed 0: not tested on the cases of C"):
+        value_tables.leave_one_out_tables(Results(rows[(rows["coalition"] != "A+B") | (rows["site"] != "C")]))
 
 
 def test_no_shares_of_a_loss():

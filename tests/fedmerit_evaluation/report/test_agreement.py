@@ -94,6 +94,13 @@ def test_a_ceiling_is_computed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert len(drawn) == 2
 
 
+def test_of_one_seed_the_ceiling_says_so(tmp_path: Path) -> None:
+    runs = open_runs(_runs(tmp_path))
+    (found,), _ = agreements(runs, combine_results(runs), _truth(tmp_path / "truth", seeds=(0,)), Resampling(50))
+    assert "uncertainty of the values over test patients (one seed)" in found.methods_table.caption
+    assert "95 % CI over cases (one seed); noise ceiling" in found.methods_table.caption
+
+
 def test_p_is_the_share_of_permutations_as_far_from_0() -> None:
     random = np.random.default_rng(0)
     x, y = random.normal(size=(2, 1, 5))

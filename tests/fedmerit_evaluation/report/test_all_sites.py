@@ -75,6 +75,15 @@ def test_the_summary_names_the_worst_site_and_the_largest_weight(tmp_path: Path)
 
 
 @pytest.mark.slow
+def test_several_runs_lie_in_their_common_parent_unless_told_otherwise(tmp_path: Path) -> None:
+    runs = _runs(tmp_path / "deep" / "down", seeds=1)
+    assert write_report(runs) == (tmp_path / "deep" / "down" / "report.html").resolve()
+    out = tmp_path / "else" / "page.html"
+    assert write_report(runs, out) == out
+    assert (out.parent / "tables" / "gains.csv").exists()
+
+
+@pytest.mark.slow
 @pytest.mark.usefixtures("drawn")
 def test_a_report_repeats_byte_for_byte(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run")
@@ -160,6 +169,12 @@ def test_gains_and_insignificant_differences_are_in_words(tmp_path: Path) -> Non
     assert "Alder and Birch gained with 3 of 3 methods (3 significantly)" in text
     assert "Cedar and Dogwood gained with 3 of 3 methods (1 significantly)" in text
     assert "ranks 2 and 3 (fedavg, fedavg (twin=1)): adjacent ranks are not significantly different" in text
+
+
+def test_without_training_alone_nobody_gains_and_the_report_says_how(tmp_path: Path) -> None:
+    page = Page(write_report([make_run(tmp_path / "run")]).read_text())
+    assert "table-gains" not in page.tables
+    assert "fedmerit run --method standalone" in page.text
 
 
 def test_the_first_screen_is_a_row_per_hospital(compared: Path) -> None:

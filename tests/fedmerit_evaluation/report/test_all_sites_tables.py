@@ -54,10 +54,20 @@ def test_captions_say_what_intervals_are_over(of_dice: dict[str, Table]) -> None
         assert one[name].caption.endswith("; in brackets the 95 % confidence interval over cases, of one seed alone")
 
 
+def test_one_method_alone_is_no_best() -> None:
+    table = _tables(made_dice({"fedce": LEVELS["fedce"]}, noise=0.0))["comparison"]
+    assert not any(table.is_best(0, place) for place in range(table.shape[1]))
+
+
 def test_gains_by_site_with_their_mean_and_lowest(of_dice: dict[str, Table]) -> None:
     table = of_dice["gains"].frame.set_index("Method")
     assert table.loc["fedce"].to_list() == pytest.approx([20, 0, 10, 10, 0], abs=1e-9)
     assert table.loc["fedavg"].to_list() == pytest.approx([10, 0, -13, -1, -13], abs=1e-9)
+
+
+def test_too_few_cases_have_no_rank_and_the_table_says_why() -> None:
+    table = _tables(made_dice(LEVELS, noise=0.0, cases=4))["methods"]
+    assert set(table.frame["Rank"]) == {"too few test cases"}
 
 
 def test_contributions_with_their_range_of_ranks() -> None:

@@ -27,6 +27,13 @@ def test_beyond_six_methods_the_rest_is_counted() -> None:
     assert "more" not in alt_texts.describe_own_figure("Birch", dice[:6])
 
 
+def test_methods_without_numbers_are_not_counted_among_the_rest() -> None:
+    dice = pd.DataFrame({"Alder": [*[0.5] * 6, np.nan]}, list("abcdefg"))
+    assert "more" not in alt_texts.describe_dice(dice)
+    panels = {"empty": pd.DataFrame({"Alder": [np.nan]}), "fedce": pd.DataFrame({"Alder": [0.5]})}
+    assert "empty" not in alt_texts.describe_panels(panels, "Weight")
+
+
 def test_cells_by_their_means_the_highest_six_and_the_lowest() -> None:
     numbers = pd.DataFrame({"Alder": [1.0, 3.0, *[0.5] * 5, -2.0], "Birch": [2.0, np.nan, *[0.5] * 5, -2.5]},
                            [*"abcdef", "k-1", "h"])  # fmt: skip
@@ -49,8 +56,8 @@ def test_gains_whose_interval_leaves_out_0_are_named() -> None:
     )
     assert alt_texts.describe_gains(gains) == (
         f"A row per hospital, a line at 0. Gains: fedce from {MINUS}2.0 points (Birch) to +3.0 points (Alder), the "
-        "interval above 0 at Alder, below 0 at Birch; fedavg from +1.0 points (Alder) to +2.0 points (Cedar), no "
-        "interval above 0."
+        "CI above 0 at Alder, below 0 at Birch; fedavg from +1.0 points (Alder) to +2.0 points (Cedar), no "
+        "CI above 0."
     )
 
 

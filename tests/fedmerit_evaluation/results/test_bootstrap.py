@@ -1,6 +1,7 @@
 """Intervals by resampling: means known by hand, coverage, pairing, what a case and a seed are."""
 
 import math
+import time
 
 import numpy as np
 import pandas as pd
@@ -13,6 +14,7 @@ from fedmerit_evaluation.statistics.bootstrap import (
     SeedDraws,
     bootstrap,
     bootstrap_counts,
+    nan_mean,
     observed,
 )
 
@@ -127,6 +129,17 @@ def test_the_interval_of_a_mean_is_the_normal_one():
     )
 
 
+@pytest.mark.slow
+def test_intervals_hold_the_truth_as_often_as_they_say():
+    random = np.random.default_rng(3)
+    held = 0
+    for number in range(100):
+        dice = cases({("a", 0, site): random.normal(level, 0.1, 40) for site, level in (("A", 0.5), ("B", 0.7))})
+        found = bootstrap(dice, drawn_mean, Resampling(200, number, 0.9))["a"]
+        held += found["low"] <= 0.6 <= found["high"]
+    assert 0.8 <= held / 100 <= 0.99  # 0.9, three standard errors about it
+
+
 def test_methods_of_a_seed_get_the_same_cases():
     """Methods that differ by 0.05 in every case differ by 0.05 in every draw."""
     table = made_up(spread=0, shift=0.05)
@@ -155,6 +168,12 @@ def test_what_is_drawn_counts_as_often_as_there_is_of_it_after_once_as_observed(
     assert counts[0].tolist() == [1, 1, 1, 1]
     assert set(counts.sum(axis=1)) == {4}
     np.testing.assert_allclose(counts[1:].mean(axis=0), 1, atol=0.1)
+
+
+def test_means_are_of_what_is_known():
+    values = np.array([[1.0, np.nan, np.nan], [2.0, 4.0, np.nan]])
+    assert nan_mean(values, axis=0).tolist() == pytest.approx([1.5, 4, np.nan], nan_ok=True)
+    assert nan_mean(values, axis=1).tolist() == [1, 3]
 
 
 def test_cases_are_drawn_within_their_site():
@@ -212,6 +231,15 @@ def test_a_statistic_that_draws_leave_undefined_has_no_interval():
     assert math.isfinite(found["low"])  # 1 of 64 draws takes 0.5 twice at every site
     three = bootstrap(often, lambda d: {"r": np.where(d.of("a")[..., 0] < 0.52, np.nan, 1.0)}, Resampling(400))["r"]
     assert math.isnan(three["low"])  # a quarter of the draws
+
+
+@pytest.mark.slow
+def test_2000_draws_of_many_methods_are_quick():
+    table = made_up(methods=[f"m{number}" for number in range(40)], sites="ABCDEF", count=20)
+    start = time.process_time()
+    found = bootstrap(table, lambda d: {m: measures.pearson(d.of("m0"), d.of(m)) for m in d.methods}, Resampling(2000))
+    assert time.process_time() - start < 10  # seconds; 1.4 measured
+    assert len(found) == 40
 
 
 @pytest.mark.parametrize("change", [{"draws": 0}, {"seed": -1}, {"level": 1.0}, {"level": 0.0}])

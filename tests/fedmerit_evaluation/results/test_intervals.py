@@ -12,6 +12,7 @@ from fedmerit_evaluation.report import caveats
 from fedmerit_evaluation.results.run_folders import combine_results, open_runs
 from fedmerit_evaluation.statistics.intervals import (
     NONE,
+    contains_zero,
     contribution_intervals,
     dice_intervals,
     drop_small_sample_intervals,
@@ -144,3 +145,13 @@ def test_contributions_and_their_differences_to_the_next_in_rank() -> None:
     assert bounded.loc[("contribution", "a", "Birch"), ["low", "high"]].to_list() == [0, 1]
     assert bounded.loc["difference: Birch"].equals(found.loc["difference: Birch"])
     assert contribution_intervals(pd.Series(dtype=float)) is NONE
+
+
+def test_a_difference_whose_interval_holds_0_tells_nothing_apart() -> None:
+    ends = pd.DataFrame({"low": [-0.1, 0.0, 0.1, -0.2, math.nan], "high": [0.1, 0.2, 0.3, -0.1, math.nan]})
+    assert contains_zero(ends).to_list() == [True, True, False, False, False]
+
+
+def test_names_by_mean_without_those_that_have_none() -> None:
+    table = pd.DataFrame({"mean": [0.5, math.nan, 0.9, 0.5]}, list("abcd"))
+    assert sort_by_mean(table) == ["c", "a", "d"]  # of equals the first

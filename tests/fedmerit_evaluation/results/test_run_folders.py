@@ -1,4 +1,7 @@
-"""Run folders opened: their labels, and which may stand together."""
+"""What is read of a run's ledger, and what is told where there is none or it is no ledger.
+
+Run folders opened: their labels, and which may stand together.
+"""
 
 import json
 from pathlib import Path
@@ -8,9 +11,26 @@ import pytest
 from run_factory import SITES, add_rows, make_run
 
 from fedmerit.errors import BadInput
-from fedmerit.records.results import COLUMNS, Row
+from fedmerit.records.results import Row
 from fedmerit_evaluation.results.run_folders import combine_results, open_runs, read_rounds
-from fedmerit_evaluation.results.views import Rounds
+
+
+def weights(record):
+    return record["weights"].items()
+
+
+def test_later_rounds_stand_for_earlier_ones_and_no_ledger_says_nothing(tmp_path):
+    assert read_rounds(tmp_path, weights) == {}
+    records = [{"weights": {"Alder": 0.5, "Birch": 0.5}}, {"weights": {"Alder": 0.25}}]
+    (tmp_path / "ledger.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    assert read_rounds(tmp_path, weights) == {"Alder": 0.25, "Birch": 0.5}
+
+
+@pytest.mark.parametrize("text", ["{}\n", "[]\n", '{"weights": 1}\n', "not JSON\n"])
+def test_what_is_no_ledger_of_rounds_is_told(tmp_path, text):
+    (tmp_path / "ledger.jsonl").write_text(text)
+    with pytest.raises(BadInput, match=r"ledger\.jsonl: not a ledger of rounds .*; check it with `fedmerit verify"):
+        read_rounds(tmp_path, weights)
 
 
 def test_runs_of_one_method_are_labelled_by_what_differs(tmp_path: Path) -> None:
@@ -137,78 +157,3 @@ def test_what_is_missing_is_named_with_the_command_that_makes_it(tmp_path: Path)
     run = make_run(tmp_path / "run")
     with pytest.raises(BadInput, match="given 2 times"):
         open_runs([run, run])
-
-
-def weights(record):
-    return record["weights"].items()
-
-
-def test_later_rounds_stand_for_earlier_ones_and_no_ledger_says_nothing(tmp_path):
-    assert read_rounds(tmp_path, weights) == {}
-    records = [{"weights": {"Alder": 0.5, "Birch": 0.5}}, {"weights": {"Alder": 0.25}}]
-    (tmp_path / "ledger.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
-    assert read_rounds(tmp_path, weights) == {"Alder": 0.25, "Birch": 0.5}
-
-
-@pytest.mark.parametrize("text", ["{}\n", "[]\n", '{"weights": 1}\n', "not JSON\n"])
-def test_what_is_no_ledger_of_rounds_is_told(tmp_path, text):
-    (tmp_path / "ledger.jsonl").write_text(text)
-    with pytest.raises(BadInput, match=r"ledger\.jsonl: not a ledger of rounds .*; check it with `fedmerit verify"):
-        read_rounds(tmp_path, weights)
-
-
-def _rows(rows: list[Row]) -> pd.DataFrame:
-    return pd.DataFrame([vars(row) for row in rows], columns=COLUMNS).astype({"value": float})
-
-
-def _quantity(number: int, site: str, quantity: str, value: float | None, *, seed: int = 0) -> Row:
-    return Row("run", "a", seed, number, site, quantity, value)
-
-
-def test_contributions_of_the_last_round_and_over_rounds() -> None:
-    results = _rows(
-        [
-            _quantity(0, "Alder", "weight", 0.5), _quantity(0, "Birch", "weight", 0.5),
-            _quantity(1, "Alder", "weight", 0.8), _quantity(1, "Birch", "weight", 0.2),
-            _quantity(0, "Alder", "contribution", None), _quantity(0, "Birch", "contribution", None),
-            _quantity(1, "Alder", "contribution", -0.25), _quantity(1, "Birch", "contribution", 0.75),
-            _quantity(1, "Birch", "rejected", 1.0),
-        ]
-    )  # fmt: skip
-    table = Rounds(results).contributions.droplevel(["method", "seed"])
-    assert list(table) == ["weight", "mean_weight", "contribution", "mean_contribution", "rejected", "share"]
-    assert table.loc["Alder"].to_list() == pytest.approx([0.8, 0.65, -0.25, -0.25, 0, -0.5])
-    assert table.loc["Birch"].to_list() == pytest.approx([0.2, 0.35, 0.75, 0.75, 1, 1.5])
-
-
-def test_validation_is_a_mean_per_site_and_round() -> None:
-    results = _rows(
-        [
-            Row("run", "a", 0, number, site, "dice", value, "validation", case, "disc")
-            for number, site, case, value in [
-                (0, "Alder", "0", 0.2), (0, "Alder", "1", 0.4), (0, "Birch", "0", None), (1, "Alder", "0", 0.6)
-            ]
-        ]
-    )  # fmt: skip
-    table = Rounds(results).validation.droplevel(["method", "seed"])
-    assert table["Alder"].to_list() == pytest.approx([0.3, 0.6])
-    assert table["Birch"].isna().all() if "Birch" in table else True
-
-
-def test_contribution_ranks_over_seeds() -> None:
-    rows = [
-        _quantity(0, site, "contribution", value, seed=seed)
-        for seed, values in enumerate([(0.1, 0.2, 0.9), (0.3, 0.2, 0.9)])
-        for site, value in zip(("Alder", "Birch", "Cedar"), values, strict=True)
-    ]
-    ranks = Rounds(_rows(rows)).ranks.droplevel("method")
-    assert ranks.to_dict("index") == {
-        "Alder": {"best": 2, "worst": 3}, "Birch": {"best": 2, "worst": 3}, "Cedar": {"best": 1, "worst": 1}
-    }  # fmt: skip
-    assert Rounds(_rows(rows[:3])).ranks.empty  # one seed says nothing of stability
-
-
-def test_final_models_are_none_of_a_rounds_also_of_methods_without_weights():
-    rows = [_quantity(number, "Alder", "num_samples", 8.0) for number in range(2)]
-    rows += [Row("run", "a", 0, number, "Alder", "dice", 0.5, "validation", "0", "disc") for number in range(3)]
-    assert Rounds(_rows(rows)).validation.index.get_level_values("round").to_list() == [0, 1]

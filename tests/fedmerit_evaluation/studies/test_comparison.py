@@ -69,6 +69,8 @@ BAD: dict[str, tuple[dict[str, object], str]] = {
     "a value that is none": ({"methods": "fedavg,fedce:combine=minus"}, "combine='minus'"),
     "a setting that not all have": ({"settings": {"combine": "plus"}}, "method fedavg has none"),
     "a parameter in both places": ({"methods": "fedce:combine=plus", "settings": {"combine": "plus"}}, "also given"),
+    "no rounds": ({"rounds": 0}, "rounds=0"),
+    "no threads": ({"threads": 0}, "threads 0"),
     "a device of no site": ({"device": "C=cpu"}, "no site C"),
     "no sites": ({"sites": Path("nowhere")}, "nowhere"),
 }
@@ -80,6 +82,14 @@ def test_bad_input_leaves_nothing_behind(tmp_path, options, bad):
     with pytest.raises(BadInput, match=words):
         read_plan(tmp_path, options, **changes)
     assert not (tmp_path / "out").exists()
+
+
+def test_bad_input_leaves_what_was_there(tmp_path, options):
+    read_plan(tmp_path, options)
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(BadInput, match="nonsense"):
+        read_plan(tmp_path, options, methods="standalone,fedce:nonsense=1")
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 @pytest.mark.parametrize(
@@ -94,6 +104,27 @@ def test_runs_made_otherwise_are_refused(tmp_path, options, changes, words):
     read_plan(tmp_path, options)
     with pytest.raises(BadInput, match=f"{words}.*another --out"):
         read_plan(tmp_path, options, **changes)
+
+
+def test_settings_left_out_are_noticed(tmp_path, options):
+    read_plan(tmp_path, options, settings={"width": "4"})
+    with pytest.raises(BadInput, match="another --out"):
+        read_plan(tmp_path, options)
+
+
+def test_server_sites_left_out_are_noticed(tmp_path, options):
+    own = make_sites(tmp_path / "own", ("S",))
+    read_plan(tmp_path, options, server_sites=own)
+    read_plan(tmp_path, options, server_sites=own)
+    with pytest.raises(BadInput, match=f"--server-sites {own}"):
+        read_plan(tmp_path, options)
+
+
+def test_a_site_more_is_noticed(tmp_path, options):
+    read_plan(tmp_path, options)
+    make_sites(tmp_path / "sites", ("A", "B", "C"))
+    with pytest.raises(BadInput, match=r"started with the sites A, B, .* now holds A, B, C"):
+        read_plan(tmp_path, options)
 
 
 def test_sites_prepared_anew_are_noticed(tmp_path, options):
@@ -115,6 +146,13 @@ def test_a_folder_of_other_things_is_no_run(tmp_path, options):
     with pytest.raises(BadInput, match=r"fedavg_seed3: holds no run\.json"):
         read_plan(tmp_path, options)
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["fedavg_seed3"]
+
+
+def test_what_a_killed_process_left_does_not_disturb(tmp_path, options):
+    (tmp_path / "out/fedavg_seed0").mkdir(parents=True)
+    (tmp_path / "out/.new.1/fedavg_seed0").mkdir(parents=True)
+    (tmp_path / "out/.new.1/fedavg_seed0/.run.json.1.tmp").write_text("{")
+    assert len(read_plan(tmp_path, options)) == 4
 
 
 TINY = {"architecture": "unet", "width": "4", "depth": "2"}

@@ -85,6 +85,13 @@ def test_only_the_last_round_and_the_own_test_split_count():
     assert cells(one)[0][1] == "82.00"
 
 
+def test_one_seed_has_no_deviation():
+    _, six = tables(long(*TWO_SEEDS), ["fedavg"], [0])
+    assert "±" in cells(six)[0][1]  # of both seeds that there are
+    _, six = tables(long(*TWO_SEEDS[:3]), ["fedavg"], [0])
+    assert cells(six) == [["fedavg", "80.00", "70.00", "60.00", "70.00", "10.00"]]
+
+
 def test_a_missing_run_is_counted_and_a_missing_method_empty():
     one, six = tables(long(*TWO_SEEDS[:6], *TWO_SEEDS[6:9]), ["fedce", "standalone", "fedavg"], [0, 1])
     assert cells(one) == [
@@ -168,6 +175,14 @@ def test_union_by_hand():
     assert cells(table) == [["standalone", "50.00", "70.00", "60.00", "14.14"]]
 
 
+def test_union_is_the_mean_over_labels_too():
+    rows = [
+        union("standalone", 0, "A", {"A/000": 0.9, "A/001": 0.7}, label="disc"),
+        union("standalone", 0, "A", {"A/000": 0.5, "A/001": 0.3}, label="cup"),
+    ]
+    assert long(*rows).union.complete.to_list() == pytest.approx([0.6])
+
+
 def test_union_without_the_cases_of_a_site_is_none():
     rows = [
         *(dice("standalone", 0, site, {"000": 0.9}) for site in "AB"),
@@ -176,6 +191,12 @@ def test_union_without_the_cases_of_a_site_is_none():
     ]
     *_, table = tables(long(*rows), ["standalone"], [0])
     assert cells(table) == [["standalone", DASH, "70.00", DASH, DASH]]
+
+
+def test_no_union_rows_no_union():
+    results = long(*TWO_SEEDS)
+    assert results.union.complete.empty
+    assert [table.name for table in tables(results, ["fedavg"], [0, 1])] == ["table1", "table6"]
 
 
 def transferred(method, seed, site, values):
@@ -216,3 +237,9 @@ def test_what_sites_have_above_training_alone_on_validation_and_test_cases():
     assert table.name == "gains"
     assert table.headings == ["Method", "A", "B", "Mean", "Lowest", "Transfer [MB]"]
     assert cells(table) == [["fedavg", "15.00", "\N{MINUS SIGN}5.00", "5.00", "\N{MINUS SIGN}5.00", "3.0"]]
+
+
+def test_without_training_alone_there_are_no_gains():
+    results = long(*TWO_SEEDS)
+    assert gains(results, ["fedce", "fedavg"]).empty
+    assert "gains" not in [table.name for table in tables(results, ["fedce", "fedavg"], [0, 1])]

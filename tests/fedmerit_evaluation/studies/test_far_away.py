@@ -11,19 +11,19 @@ from run_factory import make_sites
 from fedmerit.engines import runs
 from fedmerit.errors import BadInput
 from fedmerit.files import sha256, write_json
-from fedmerit.trainers.monai_trainer.machine_settings import TWO_SITES as VARIABLE
+from fedmerit.trainers.monai_trainer.machine_settings import SITES as VARIABLE
 from fedmerit_evaluation.studies import execution
 from fedmerit_evaluation.studies.execution import Places
 
-TWO_SITES = ("Alder", "Birch")
+SITES = ("Alder", "Birch")
 TINY = {"architecture": "unet", "width": "4", "depth": "2"}
 
 
 @pytest.fixture
 def sites(tmp_path):
     """Site folders that state what their arrays are."""
-    root = make_sites(tmp_path / "sites", TWO_SITES, size=32)
-    for site in TWO_SITES:
+    root = make_sites(tmp_path / "sites", SITES, size=32)
+    for site in SITES:
         info = json.loads((root / site / "site.json").read_text())
         sums = {file.name: sha256(file) for file in (root / site).glob("*.npy")}
         write_json(root / site / "site.json", info | {"checksums": sums})

@@ -9,14 +9,11 @@ from fedmerit.configuration.network_input import Preprocessing
 from fedmerit.engines import resumption, runs
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json, write_json
-from fedmerit.methods.registry import METHODS
 from fedmerit.records.results import read_run
 from fedmerit.trainers.monai_trainer.data import open_sites, read_site_digests
 from fedmerit_evaluation.studies.study_folders import (
     DIGESTS,
     open_server_sites,
-    parse_methods,
-    parse_seeds,
     recorded_digests,
     require_same,
     require_same_images,
@@ -85,6 +82,12 @@ def test_what_was_asked_for_otherwise_is_told_as_it_was(tmp_path, asked, told):
     assert (
         str(refused.value) == f"{tmp_path}: holds trainings with {told}. Use the same options, or choose another --out"
     )
+
+
+def test_what_is_no_longer_asked_for_is_told(tmp_path):
+    write_json(tmp_path / "asked.json", {"rounds": 3, "device": "cpu"})
+    with pytest.raises(BadInput, match=r"holds trainings with device cpu\."):
+        require_unchanged(tmp_path / "asked.json", {"rounds": 3})
 
 
 def test_sites_of_a_study_are_those_that_it_was_begun_with(tmp_path):
@@ -222,54 +225,3 @@ def test_a_run_that_has_ended_may_have_its_images_elsewhere_and_stays_as_it_is(t
     prepare_anew(moved["server_sites"] / "S")
     with pytest.raises(BadInput, match=f"was started with server_sites '{own}', not"):
         require_same(folder, moved, open_sites(moved["sites"]))
-
-
-def test_methods_with_and_without_parameters():
-    first, second, third = parse_methods("fedce:combine=plus:error=relative, fedavg,fedce")
-    assert (first.label, first.method) == ("fedce:combine=plus:error=relative", "fedce")
-    assert first.settings == {"combine": "plus", "error": "relative"}
-    assert (second.label, second.method, second.settings) == ("fedavg", "fedavg", {})
-    assert third.settings == {}
-
-
-def test_all_is_every_method_that_takes_the_default_optimizer():
-    assert [item.label for item in parse_methods("all")] == [name for name in METHODS if name != "scaffold"]
-    left_out = set(METHODS) - {item.label for item in parse_methods("all", ["A", "B"])}
-    assert left_out == {"scaffold", "krum"}
-    assert {"fedci", "krum"} & {item.label for item in parse_methods("all", list("ABCDEFGHIJKLM"))} == {"krum"}
-    assert parse_methods("all,fedce:combine=plus")[-1].settings == {"combine": "plus"}
-    attacked = {item.label for item in parse_methods("all", attacked=True)}
-    assert set(METHODS) - attacked == {"scaffold", "pooled"}
-    assert [item.label for item in parse_methods("pooled", attacked=True)] == ["pooled"]  # runs say why not
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("", "unknown"),
-        ("fedavg,", "unknown"),
-        ("fedavg,fedprix", "'fedprix': unknown"),
-        ("fedce:", "NAME=VALUE"),
-        ("fedce:plus", "'plus'"),
-        ("fedce:=plus", "'=plus'"),
-        ("fedce:combine=plus:combine=times", "combine is given twice"),
-        ("fedavg,fedce,fedavg", "fedavg is given twice"),
-        ("fedavg,all", "fedavg is given twice"),
-        ("fedce:combine=plus:error=relative,fedce:error=relative:combine=plus", "given twice"),
-        ("fedce:combine=a/b,fedce:combine=a;b", "same run folder"),
-    ],
-)
-def test_methods_that_cannot_be(text, words):
-    with pytest.raises(BadInput, match=words):
-        parse_methods(text)
-
-
-def test_seeds():
-    assert parse_seeds("0") == [0]
-    assert parse_seeds("2, 0,11") == [2, 0, 11]
-
-
-@pytest.mark.parametrize("text", ["", "0,", "-1", "1.5", "zero", "0,1,0", "1,01", "٣"])
-def test_seeds_that_cannot_be(text):
-    with pytest.raises(BadInput, match="--seeds"):
-        parse_seeds(text)

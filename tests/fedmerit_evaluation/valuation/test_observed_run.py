@@ -1,30 +1,15 @@
 """An observed run as estimators see it: its games by hand, its draws, what it lacks."""
 
-import json
-import shutil
-
 import numpy as np
 import pandas as pd
 import pytest
 from run_factory import make_run, make_sites
-from stopping import stop_at
 
-from fedmerit.engines import runs
 from fedmerit.errors import BadInput
-from fedmerit.federation.recorder import Recorder
-from fedmerit.files import read_json, write_json
-from fedmerit.records.ledger import Ledger
 from fedmerit.records.results import COLUMNS, read_table
 from fedmerit_evaluation.ground_truth.semivalues import EMPTY_COALITION
 from fedmerit_evaluation.valuation.game_estimators import leave_one_out_matrix, shapley_matrix
-from fedmerit_evaluation.valuation.observed_run import (
-    ObservedRun,
-    RoundGame,
-    prepared_sites,
-    require_same_sites,
-    sites_sharing_images,
-)
-from fedmerit_evaluation.valuation.valued_runs import value_runs
+from fedmerit_evaluation.valuation.observed_run import ObservedRun, RoundGame, prepared_sites, require_same_sites
 
 SITES = ("Alder", "Birch")
 BOTH = frozenset(SITES)
@@ -142,6 +127,14 @@ def test_numbers_of_the_run(tmp_path):
     assert run.seconds == pytest.approx({"training": 2 * (2.5 + 3.5), "multi_round": 3.0})
 
 
+def test_images_that_are_elsewhere_are_told(tmp_path):
+    sites = make_sites(tmp_path / "sites", SITES, size=16)
+    found = prepared_sites(tmp_path / "run", {"sites_folder": str(sites), "sites": ["Birch"]})
+    assert [folder.name for folder in found] == ["Birch"]
+    with pytest.raises(BadInput, match="its images are at the sites"):
+        prepared_sites(tmp_path / "run", {"sites_folder": None, "sites": SITES})
+
+
 def test_runs_of_other_sites_are_not_valued_together(tmp_path):
     one, same = (run_of(tmp_path / name, []) for name in ("one", "same"))
     other = ObservedRun(make_run(tmp_path / "other", sites=("Alder", "Cedar"), rounds=1))
@@ -164,80 +157,3 @@ def test_images_that_were_prepared_anew_since_are_not_those_of_the_run(tmp_path)
     make_sites(sites, SITES, size=64)
     with pytest.raises(BadInput, match=r"sites: Alder, Birch are not what .*run was started with"):
         prepared_sites(tmp_path / "run", info)
-
-
-THREE_SITES = ("Alder", "Birch", "Cedar")
-TINIEST = {"architecture": "unet", "width": "2", "depth": "2"}
-
-
-@pytest.fixture(scope="module")
-def sites(tmp_path_factory):
-    """Three sites, and a fourth that is Birch by another name."""
-    folder = make_sites(tmp_path_factory.mktemp("twins") / "sites", THREE_SITES, size=16)
-    shutil.copytree(folder / "Birch", folder / "Dogwood")
-    info = read_json(folder / "Dogwood" / "site.json")
-    write_json(folder / "Dogwood" / "site.json", {**info, "name": "Dogwood"})
-    return folder
-
-
-@pytest.fixture(scope="module", params=["on", "off"])
-def run(request, sites, tmp_path_factory):
-    """With the guard sites enrol, without it their prepared folders say what they hold: never change it."""
-    run = tmp_path_factory.mktemp("twins") / request.param
-    runs.create(run, method="standalone", sites=sites, rounds=2, engine="local", threads=1, values=["local_only"],
-                settings={**TINIEST, "guard": request.param})  # fmt: skip
-    runs.execute(run, lambda record: None)
-    return run
-
-
-def test_the_same_images_are_one_sites_worth(run):
-    assert ("enrolled" in Ledger(run / "ledger.jsonl").records[0].get("guard", {})) == (run.name == "on")
-    observed = ObservedRun(run, draws=2)
-    assert observed.sites == [*THREE_SITES, "Dogwood"]
-    assert observed.holders.tolist() == [1, 2, 1, 2]
-    said = value_runs([run], ["local_only", "local_only:copies=apart"], draws=2).values
-    np.testing.assert_allclose(
-        said["local_only"], said["local_only:copies=apart"] / np.array([1, 2, 1, 2])[None, :, None]
-    )
-    assert (said["local_only:copies=apart"] > 0).all()
-
-
-def test_who_leaves_a_case_out_shares_all_the_same(run, sites, tmp_path):
-    """Half of each other's cases are enough; in ledgers of before sites with all of them were told alone."""
-    lesser = shutil.copytree(sites, tmp_path / "sites")
-    lists = read_json(lesser / "Dogwood/datalist.json")
-    lists["training"] = lists["training"][:-1]
-    write_json(lesser / "Dogwood/datalist.json", lists)
-    again = tmp_path / "run"
-    runs.create(again, method="standalone", sites=lesser, rounds=1, engine="local", threads=1, values=["local_only"],
-                settings={**TINIEST, "guard": run.name})  # fmt: skip
-    runs.execute(again, lambda record: None)
-    assert sites_sharing_images(again, read_json(again / "run.json")) == {
-        "Alder": set(), "Birch": {"Dogwood"}, "Cedar": set(), "Dogwood": {"Birch"},
-    }  # fmt: skip
-    told = sites_sharing_images(run, read_json(run / "run.json"))
-    records = [json.loads(line) for line in (run / "ledger.jsonl").read_text().splitlines()]
-    for one in records[0].get("guard", {}).get("enrolled", {}).values():
-        del one["shares_with"]
-    before = shutil.copytree(run, tmp_path / "before")
-    (before / "ledger.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
-    assert sites_sharing_images(before, read_json(run / "run.json")) == told
-
-
-def test_of_whom_nothing_is_known_nobody_holds_the_images(run, tmp_path):
-    away = shutil.copytree(run, tmp_path / "run")
-    (away / "ledger.jsonl").unlink()
-    info = {**read_json(away / "run.json"), "sites_folder": None}
-    assert sites_sharing_images(away, info) == {}
-    write_json(away / "run.json", info)
-    assert ObservedRun(away).holders.tolist() == [1, 1, 1, 1]
-
-
-def test_an_interrupted_run_asks_nobody_to_enrol_again(run, sites, tmp_path, assert_same_run):
-    again = tmp_path / run.name
-    runs.create(again, method="standalone", sites=sites, rounds=2, engine="local", threads=1, values=["local_only"],
-                settings={**TINIEST, "guard": run.name})  # fmt: skip
-    stop_at(again, Recorder, "observed", 1)
-    runs.execute(again, lambda record: None)
-    assert_same_run(run, again)
-    assert ObservedRun(again).holders.tolist() == [1, 2, 1, 2]

@@ -1,5 +1,6 @@
 """Runs valued: as observed, afterwards from kept updates, with intervals, tables, figure; and what is refused."""
 
+import json
 import shutil
 
 import numpy as np
@@ -124,6 +125,14 @@ def test_without_what_it_takes_nothing_is_told(own, spoil, told):
         replay_observers(own, ["multi_round"])
 
 
+def test_of_an_encrypted_run_the_reason_is_told(own):
+    (own / OBSERVED).unlink()
+    info = json.loads((own / "run.json").read_text())
+    (own / "run.json").write_text(json.dumps(info | {"privacy": ["he"]}))
+    with pytest.raises(BadInput, match="multi_round cannot be computed: updates leave encrypted"):
+        value_runs([own], ["multi_round"])
+
+
 def test_of_sites_that_were_moved_the_place_is_told(observed, own, sites, tmp_path):
     """Of an estimator that looks at images, and of an observer afterwards."""
     (own / OBSERVED).unlink()
@@ -162,7 +171,7 @@ def test_every_estimator_says_something_of_every_site(observed):
     assert {"values-multi-round", "value-flips", "value-costs", "values-by-site"} <= set(tables)
     assert "a count, without a confidence interval" in tables["values-data-size"].caption
     assert (
-        "NO SIGNIFICANT DIFFERENCE" in tables["values-multi-round"].caption
+        "NO TWO SITES CAN BE TOLD APART" in tables["values-multi-round"].caption
         or valued.rankings["multi_round"].has_significant_pairs
     )
     for spec, factor in {"multi_round": 100, "data_size": 1}.items():
@@ -233,6 +242,12 @@ def test_of_sites_that_train_alone_each_model_is_evaluated_by_all(sites, tmp_pat
     off = reached[~np.eye(3, dtype=bool)].reshape(3, 2)
     np.testing.assert_allclose(valued.values["local_only:voice=others"][0, :, 0], off.mean(axis=1), atol=1e-6)
     assert units(valued)["local_only"] == "points of Dice"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("estimator", "decimals"), [("contribution", 3), ("data_size", 2)])
+def test_the_largest_value_has_three_digits(observed, estimator, decimals):
+    assert value_tables(value_runs(observed, [estimator]))[0].decimals == decimals
 
 
 def test_the_commands_print_and_write(observed, fedmerit, tmp_path):

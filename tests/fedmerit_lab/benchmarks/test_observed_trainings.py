@@ -92,9 +92,7 @@ def test_cost_is_relative_to_the_seconds_of_training():
         SimpleNamespace(seconds={"training": 9.0, "local_only": 2.0}),
         SimpleNamespace(seconds={"training": 3.0}),
     ]
-    assert relative_cost(local_only, "local_only", federated) == pytest.approx(
-        (1.1 + 0.75) / 2
-    )  # their own training, too
+    assert relative_cost(local_only, "local_only", federated) == pytest.approx((1.1 + 0.75) / 2)  # with training
 
 
 def test_each_estimator_gets_the_trainings_that_it_observes(tmp_path):

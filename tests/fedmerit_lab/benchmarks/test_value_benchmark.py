@@ -172,9 +172,7 @@ def test_a_benchmark_from_end_to_end(sites, fedmerit, tmp_path):
     assert "Noise ceiling" in first
     budget = pd.read_csv(tmp_path / "out" / "tables" / "budget-asis.csv").set_index("Paid by")
     assert {"multi_round", "data_size", "cgsv"} < set(budget.index)
-    assert (
-        budget.loc["multi_round", "Mean Dice [%]"] == budget.loc["data_size", "Mean Dice [%]"]
-    )  # of the same FedAvg run
+    assert budget.loc["multi_round", "Mean Dice [%]"] == budget.loc["data_size", "Mean Dice [%]"]  # of the same run
     assert budget.loc["cgsv", "Mean Dice [%]"] != budget.loc["multi_round", "Mean Dice [%]"]
     assert fedmerit("lab", "bench", "values", *options).exit_code == 0
     assert (tmp_path / "out" / "tables" / "bench-shapley.csv").read_text() == first

@@ -1,20 +1,14 @@
-"""Estimators from observed games, and observers computed after a run."""
+"""In-run values on games with known values, and what they keep: null player, symmetry, efficiency but for the drift."""
 
 import re
 from dataclasses import replace
 
 import numpy as np
-import pandas as pd
 import pytest
 from games_reference import random_game, shapley_by_permutations
 from observing import Rounds
-from run_factory import make_sites
 
-from fedmerit.engines import runs
 from fedmerit.errors import BadInput
-from fedmerit.federation.recorder import OBSERVED
-from fedmerit.files import read_json, write_json
-from fedmerit.records.results import COLUMNS, ResultsFile, Row
 from fedmerit_evaluation.ground_truth.semivalues import EMPTY_COALITION, format_spec
 from fedmerit_evaluation.valuation.game_estimators import (
     LeaveOneOutLossValues,
@@ -26,7 +20,6 @@ from fedmerit_evaluation.valuation.game_estimators import (
     shapley_matrix,
 )
 from fedmerit_evaluation.valuation.observed_run import RoundGame
-from fedmerit_evaluation.valuation.replay import FOLDER, replay_observers
 
 SITES = ["A", "B", "C", "D"]
 GRAND = frozenset(SITES)
@@ -192,69 +185,3 @@ def test_who_gains_goes_by_the_rounds_in_which_a_site_said_something(rounds):
     expected = first + np.where(np.array(SITES) == "B", 0.0, second)
     np.testing.assert_allclose(found, expected)
     np.testing.assert_allclose(benefit_matrix(run_of(*rounds[:2])), first + second)
-
-
-SEEN = Row(
-    "run", "fedavg", 0, 0, "Alder", "dice", 0.75, split="multi_round", case="000", label="x", coalition="Alder+Birch"
-)
-
-
-@pytest.fixture
-def run(tmp_path):
-    """A run folder before its first round, in which one number was observed."""
-    sites = make_sites(tmp_path / "sites", ("Alder", "Birch"), size=16)
-    runs.create(
-        tmp_path / "run", method="fedavg", sites=sites, rounds=2, engine="local",
-        settings={"architecture": "unet", "width": "2", "depth": "2"},
-    )  # fmt: skip
-    ResultsFile(tmp_path / "run" / OBSERVED).append([SEEN])
-    return tmp_path / "run"
-
-
-def test_what_was_observed_is_not_made_again(run):
-    table = replay_observers(run, ["multi_round:most=8"], on_round=lambda *_: pytest.fail("went through updates"))
-    assert list(table.columns) == list(COLUMNS)
-    (row,) = table.to_dict("records")
-    assert (row["site"], row["coalition"], row["quantity"], row["value"]) == ("Alder", "Alder+Birch", "dice", 0.75)
-    assert not (run / FOLDER).exists()
-
-
-def test_of_a_run_that_is_asked_for_nothing_there_may_be_nothing(run):
-    (run / OBSERVED).unlink()
-    pd.testing.assert_frame_equal(replay_observers(run, []), pd.DataFrame(columns=COLUMNS))
-
-
-def test_what_was_not_observed_takes_updates(run):
-    with pytest.raises(BadInput, match="was run without --values one_round,leave_one_out_loss and kept no updates"):
-        replay_observers(run, ["multi_round", "one_round", "leave_one_out_loss:every=2"])
-    (run / "updates").mkdir()
-    with pytest.raises(BadInput, match=r"round_00000\.pt: file not found; let the run finish"):
-        replay_observers(run, ["one_round"])
-
-
-def test_what_looks_at_sites_alone_takes_a_run_of_standalone(run):
-    (run / "updates").mkdir()
-    with pytest.raises(BadInput, match=r"--values local_only: not with method fedavg: .* observe a run of standalone"):
-        replay_observers(run, ["local_only"])
-
-
-def test_encrypted_updates_tell_nothing_afterwards(run):
-    write_json(run / "run.json", read_json(run / "run.json") | {"privacy": ["he"]})
-    assert len(replay_observers(run, ["multi_round"])) == 1
-    with pytest.raises(BadInput, match="one_round cannot be computed: updates leave encrypted"):
-        replay_observers(run, ["one_round"])
-
-
-@pytest.mark.parametrize("statistics", ["own", pytest.param("recalibrated", marks=pytest.mark.slow)])
-def test_afterwards_models_have_the_batch_norm_statistics_that_they_had_in_the_run(tmp_path, statistics):
-    sites, run = make_sites(tmp_path / "sites", ("Alder", "Birch"), size=16), tmp_path / "run"
-    settings = {"architecture": "unet", "width": "2", "depth": "2", "statistics": statistics}
-    asked = {"values": ["multi_round"], "keep_updates": True}
-    runs.create(run, method="fedavg", sites=sites, rounds=1, engine="local", threads=1, settings=settings, **asked)
-    runs.execute(run, lambda record: None)
-    there = replay_observers(run, ["multi_round"])
-    (run / OBSERVED).unlink()
-    tables = [there, replay_observers(run, ["multi_round"])]
-    columns = ["site", "coalition", "case", "label", "quantity"]
-    seen, again = (table.query("quantity != 'seconds'").set_index(columns)["value"].to_dict() for table in tables)
-    assert again == seen

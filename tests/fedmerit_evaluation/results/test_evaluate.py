@@ -1,32 +1,20 @@
 """Dice of final models on site folders."""
 
 import copy
-import math
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pytest
 import torch
 from run_factory import SITES, add_models, make_run, make_sites
-from torch import Tensor, nn, zeros
+from torch import nn
 
-from fedmerit import plugins
-from fedmerit.configuration.network_input import Preprocessing
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json, write_json
 from fedmerit.records.results import COLUMNS, read_results
-from fedmerit.trainers.monai_trainer.data import Case, Slices, open_sites
+from fedmerit.trainers.monai_trainer.data import Slices, open_sites
 from fedmerit_evaluation.results.dice import Dice
-from fedmerit_evaluation.results.evaluation import (
-    METRICS,
-    compute_metrics,
-    evaluate,
-    final_model,
-    final_models,
-    list_preparation_differences,
-    with_batch_statistics,
-)
+from fedmerit_evaluation.results.evaluation import evaluate, final_models, with_batch_statistics
 
 
 def test_a_global_model_on_any_sites(tmp_path: Path) -> None:
@@ -151,98 +139,3 @@ def test_a_network_without_statistics_has_none_to_estimate(tmp_path: Path) -> No
     site = open_sites(make_sites(tmp_path / "sites"))[0]
     with pytest.raises(BadInput, match="no BatchNorm statistics"):
         with_batch_statistics(site, nn.Conv2d(1, 1, 1))
-
-
-class _Split(nn.Module):
-    """Logits of two labels: the image above 1, and above 2."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.unused = nn.Parameter(zeros(1))
-
-    def forward(self, images: Tensor) -> Tensor:
-        return (images > zeros(2, 1, 1).add_(1).cumsum(0)).float() - 0.5
-
-
-@pytest.fixture
-def case(tmp_path):
-    """Two slices of 1 x 3 pixels."""
-    image = np.array([[[[0.0, 1.5, 2.5]]], [[[3.0, 3.0, 0.0]]]], np.float32)
-    label = np.array([[[[0, 1, 1]], [[0, 0, 0]]], [[[1, 0, 0]], [[0, 0, 0]]]], np.uint8)
-    np.save(tmp_path / "image.npy", image)
-    np.save(tmp_path / "label.npy", label)
-    return Case("000", "p", tmp_path / "image.npy", tmp_path / "label.npy", spacing=(3.0, 1.0, 0.5))
-
-
-def test_every_metric_sees_masks_reference_and_spacing_of_each_label(case):
-    seen = []
-
-    def wrong(prediction, reference, spacing):
-        seen.append((prediction.shape, prediction.dtype, reference.dtype, spacing))
-        return np.float32((prediction != reference).sum())
-
-    def volume(prediction, reference, spacing):
-        return prediction.sum() * math.prod(spacing) if prediction.sum() > 3 else None
-
-    found = list(compute_metrics(_Split(), case, ("disc", "cup"), {"wrong": wrong, "volume": volume}))
-    # disc: 0 1 1 and 1 1 0 against 0 1 1 and 1 0 0; cup: 0 0 1 and 1 1 0 against nothing
-    assert found == [("wrong", "disc", 1.0), ("volume", "disc", 6.0), ("wrong", "cup", 3.0), ("volume", "cup", None)]
-    assert [type(value) for _, _, value in found[:3]] == [float] * 3
-    assert seen == [((2, 1, 3), np.bool_, np.bool_, (3.0, 1.0, 0.5))] * 2
-
-
-def test_what_cannot_be_called_is_no_metric(monkeypatch):
-    monkeypatch.setitem(plugins._registered, ("metrics", "seven"), 7)
-    assert "seven" in list(METRICS)
-    with pytest.raises(BadInput, match="'seven' is 7; expected a function of prediction, reference and spacing"):
-        METRICS["seven"]
-
-
-def test_a_site_from_which_the_global_model_was_withheld_has_its_own(tmp_path: Path) -> None:
-    run, sites = make_run(tmp_path / "run", sites=("A", "B")), make_sites(tmp_path / "sites", ("A", "B"))
-    add_models(run)
-    shared = torch.load(run / "models" / "global.pt", weights_only=True)
-    torch.save({name: value + 1 for name, value in shared.items()}, run / "models" / "B.pt")
-    found = final_models(run)
-    for folder, more in zip(open_sites(sites), (0, 1), strict=True):
-        state = found(folder).state_dict()
-        assert all(torch.equal(state[name], value + more) for name, value in shared.items())
-
-
-def test_what_a_site_took_home_is_its_model(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run", sites=("A", "B"))
-    add_models(run)
-    (run / "models" / "selected").mkdir()
-    (run / "models" / "selected" / "A.pt").touch()
-    assert final_model(run, "A") == run / "models" / "selected" / "A.pt"
-    assert final_model(run) == final_model(run, "global") == run / "models" / "global.pt"
-    with pytest.raises(BadInput, match="has no model of 'B'"):
-        final_model(run, "B")
-
-
-def test_sites_prepared_unlike_the_model_are_told_by_field(tmp_path: Path) -> None:
-    """Folders of before do not say how they were normalised, nor models of before what they are fed."""
-    run, sites = make_run(tmp_path / "run"), make_sites(tmp_path / "sites", ("A", "B", "C"))
-    add_models(run)
-    assert list_preparation_differences(run, sites) == []
-    fed = Preprocessing(size=(32, 32), field_of_view=150, normalisation="ct_lung").to_dict()
-    model = read_json(run / "models" / "model.json")
-    write_json(run / "models" / "model.json", model | {"preprocessing": fed})
-    for name, said in {
-        "A": {"field_of_view": 150.0, "crop": "whole", "normalisation": "ct_lung"},
-        "B": {"field_of_view": None, "crop": "disc", "crop_multiple": 3.0, "normalisation": "ct_lung"},
-        "C": {"field_of_view": None},
-    }.items():
-        info = read_json(sites / name / "site.json")
-        write_json(sites / name / "site.json", info | said)
-    assert [text.replace(str(run), "RUN") for text in list_preparation_differences(run, sites)] == [
-        "site A, B, C: prepared with size [64, 64], but RUN was trained with [32, 32]",
-        "site B, C: prepared with field_of_view null, but RUN was trained with 150",
-        'site B: prepared with crop "disc", but RUN was trained with "whole"',
-        "site B: prepared with crop_multiple 3.0, but RUN was trained with null",
-    ]
-    for name in ("A", "B"):
-        info = read_json(sites / name / "site.json")
-        write_json(sites / name / "site.json", info | {"normalisation": "mri"})
-    normalised = 'site A, B: prepared with normalisation "mri", but RUN was trained with "ct_lung"'
-    assert normalised in [text.replace(str(run), "RUN") for text in list_preparation_differences(run, sites)]

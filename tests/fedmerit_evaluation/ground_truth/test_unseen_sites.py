@@ -1,0 +1,64 @@
+import numpy as np
+import pytest
+
+from fedmerit.trainers.monai_trainer.data import SiteFolder
+from fedmerit.trainers.monai_trainer.overlaps import Overlap
+from fedmerit_evaluation.ground_truth import unseen_sites
+from fedmerit_evaluation.ground_truth.unseen_sites import ESTIMATED, SEEN, UNSEEN, mean_scores
+from fedmerit_evaluation.results.evaluation import final_models
+
+
+@pytest.fixture(scope="module")
+def study(fedmerit, sites, tmp_path_factory):
+    """Three sites, each left out once, with BatchNorm."""
+    out = tmp_path_factory.mktemp("unseen") / "study"
+    tiny = ("--set", "architecture=unet", "--set", "width=4", "--set", "depth=3", "--set", "lr=0.02")
+    result = fedmerit("value", "unseen", "--sites", sites, "--out", out, "--rounds", 2, "--jobs", 1, *tiny)
+    assert result.exit_code == 0, result.output
+    return out
+
+
+def rows(study, name="unseen"):
+    import pandas as pd
+
+    table = pd.read_csv(study / "tables" / f"{name}.csv").set_index("Site")
+    return table.rename(columns=lambda heading: heading.rpartition(" [")[0])
+
+
+def test_a_case_counts_once_however_many_of_its_labels_have_a_number(sites, monkeypatch):
+    """((90 + 50) / 2 + 30) / 2 %: the cup of the second case is empty in both."""
+    found = [
+        Overlap("000", "disc", 9, 1, 1),
+        Overlap("000", "cup", 1, 1, 1),
+        Overlap("001", "disc", 3, 7, 7),
+        Overlap("001", "cup", 0, 0, 0),
+    ]
+    monkeypatch.setattr(unseen_sites, "evaluate", lambda *given, **options: found)
+    assert mean_scores(None, SiteFolder(sites / "site1"), amp=False) == {"dice": pytest.approx(50.0)}
+
+
+def test_each_hospital_is_tested_by_the_model_of_the_others(study, sites):
+    table, hd95, nsd = (rows(study, name) for name in ("unseen", "unseen-hd95", "unseen-nsd"))
+    assert table.index.tolist() == ["site1", "site2", "site3", "Mean"]
+    for site, others in (("site1", "site2+site3"), ("site3", "site1+site2")):
+        folder = SiteFolder(sites / site)
+        network = final_models(study / "runs" / f"{others}_seed0")(folder)
+        scores = mean_scores(network, folder, amp=False)
+        assert table.loc[site, UNSEEN] == pytest.approx(scores["dice"], abs=0.06)
+        assert hd95.loc[site, UNSEEN] == pytest.approx(scores["hd95"], abs=0.06)
+        assert nsd.loc[site, UNSEEN] == pytest.approx(scores["nsd"], abs=0.06)
+
+
+def test_statistics_of_its_own_images_and_the_model_of_all_stand_beside(study):
+    table = rows(study)
+    assert np.isfinite(table[[UNSEEN, ESTIMATED, SEEN]].to_numpy()).all()
+    sites = table.drop(index="Mean")
+    assert not np.allclose(sites[UNSEEN], sites[ESTIMATED])
+    np.testing.assert_allclose(table.loc["Mean", SEEN], sites[SEEN].mean(), atol=0.1)
+
+
+def test_leave_one_out_takes_the_same_trainings_up(study, fedmerit, sites):
+    tiny = ("--set", "architecture=unet", "--set", "width=4", "--set", "depth=3", "--set", "lr=0.02")
+    result = fedmerit("value", "leave-one-out", "--sites", sites, "--out", study, "--rounds", 2, "--jobs", 1, *tiny)
+    assert result.exit_code == 0, result.output
+    assert "trainings to do" not in result.output

@@ -1,0 +1,72 @@
+"""Views of what rounds recorded, against numbers worked by hand."""
+
+import pandas as pd
+import pytest
+
+from fedmerit.records.results import COLUMNS, Row
+from fedmerit_evaluation.results.views import Rounds
+
+
+def _rows(rows: list[Row]) -> pd.DataFrame:
+    return pd.DataFrame([vars(row) for row in rows], columns=COLUMNS).astype({"value": float})
+
+
+def _quantity(number: int, site: str, quantity: str, value: float | None, *, seed: int = 0) -> Row:
+    return Row("run", "a", seed, number, site, quantity, value)
+
+
+def test_contributions_of_the_last_round_and_over_rounds() -> None:
+    results = _rows(
+        [
+            _quantity(0, "Alder", "weight", 0.5), _quantity(0, "Birch", "weight", 0.5),
+            _quantity(1, "Alder", "weight", 0.8), _quantity(1, "Birch", "weight", 0.2),
+            _quantity(0, "Alder", "contribution", None), _quantity(0, "Birch", "contribution", None),
+            _quantity(1, "Alder", "contribution", -0.25), _quantity(1, "Birch", "contribution", 0.75),
+            _quantity(1, "Birch", "rejected", 1.0),
+        ]
+    )  # fmt: skip
+    table = Rounds(results).contributions.droplevel(["method", "seed"])
+    assert list(table) == ["weight", "mean_weight", "contribution", "mean_contribution", "rejected", "share"]
+    assert table.loc["Alder"].to_list() == pytest.approx([0.8, 0.65, -0.25, -0.25, 0, -0.5])
+    assert table.loc["Birch"].to_list() == pytest.approx([0.2, 0.35, 0.75, 0.75, 1, 1.5])
+
+
+def test_validation_is_a_mean_per_site_and_round() -> None:
+    results = _rows(
+        [
+            Row("run", "a", 0, number, site, "dice", value, "validation", case, "disc")
+            for number, site, case, value in [
+                (0, "Alder", "0", 0.2), (0, "Alder", "1", 0.4), (0, "Birch", "0", None), (1, "Alder", "0", 0.6)
+            ]
+        ]
+    )  # fmt: skip
+    table = Rounds(results).validation.droplevel(["method", "seed"])
+    assert table["Alder"].to_list() == pytest.approx([0.3, 0.6])
+    assert table["Birch"].isna().all() if "Birch" in table else True
+
+
+def test_contribution_ranks_over_seeds() -> None:
+    rows = [
+        _quantity(0, site, "contribution", value, seed=seed)
+        for seed, values in enumerate([(0.1, 0.2, 0.9), (0.3, 0.2, 0.9)])
+        for site, value in zip(("Alder", "Birch", "Cedar"), values, strict=True)
+    ]
+    ranks = Rounds(_rows(rows)).ranks.droplevel("method")
+    assert ranks.to_dict("index") == {
+        "Alder": {"best": 2, "worst": 3}, "Birch": {"best": 2, "worst": 3}, "Cedar": {"best": 1, "worst": 1}
+    }  # fmt: skip
+    assert Rounds(_rows(rows[:3])).ranks.empty  # one seed says nothing of stability
+
+
+def test_a_view_is_computed_once_for_each_quantity() -> None:
+    rounds = Rounds(_rows([_quantity(0, "Alder", name, 1.0) for name in ("weight", "norm")]))
+    assert rounds.of("weight") is rounds.of("weight")
+    assert rounds.of("weight") is not rounds.of("norm")
+    assert rounds.of("weight") is not rounds.pairs("weight")
+    assert rounds.contributions is rounds.contributions
+
+
+def test_final_models_are_none_of_a_rounds_also_of_methods_without_weights():
+    rows = [_quantity(number, "Alder", "num_samples", 8.0) for number in range(2)]
+    rows += [Row("run", "a", 0, number, "Alder", "dice", 0.5, "validation", "0", "disc") for number in range(3)]
+    assert Rounds(_rows(rows)).validation.index.get_level_values("round").to_list() == [0, 1]

@@ -1,0 +1,100 @@
+"""Sites with the same training images are known by their enrolments, or by what was prepared, and share a value."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from run_factory import make_sites
+from stopping import stop_at
+
+from fedmerit.engines import runs
+from fedmerit.errors import BadInput
+from fedmerit.federation.recorder import Recorder
+from fedmerit.files import read_json, write_json
+from fedmerit.records.ledger import Ledger
+from fedmerit_evaluation.valuation.observed_run import ObservedRun, sites_sharing_images
+from fedmerit_evaluation.valuation.valued_runs import value_runs
+
+SITES = ("Alder", "Birch", "Cedar")
+TINY = {"architecture": "unet", "width": "2", "depth": "2"}
+
+
+@pytest.fixture(scope="module")
+def sites(tmp_path_factory):
+    """Three sites, and a fourth that is Birch by another name."""
+    folder = make_sites(tmp_path_factory.mktemp("twins") / "sites", SITES, size=16)
+    shutil.copytree(folder / "Birch", folder / "Dogwood")
+    info = read_json(folder / "Dogwood" / "site.json")
+    write_json(folder / "Dogwood" / "site.json", {**info, "name": "Dogwood"})
+    return folder
+
+
+@pytest.fixture(scope="module", params=["on", "off"])
+def run(request, sites, tmp_path_factory):
+    """With the guard sites enrol, without it their prepared folders say what they hold: never change it."""
+    run = tmp_path_factory.mktemp("twins") / request.param
+    runs.create(run, method="standalone", sites=sites, rounds=2, engine="local", threads=1, values=["local_only"],
+                settings={**TINY, "guard": request.param})  # fmt: skip
+    runs.execute(run, lambda record: None)
+    return run
+
+
+def test_the_same_images_are_one_sites_worth(run):
+    assert ("enrolled" in Ledger(run / "ledger.jsonl").records[0].get("guard", {})) == (run.name == "on")
+    observed = ObservedRun(run, draws=2)
+    assert observed.sites == [*SITES, "Dogwood"]
+    assert observed.holders.tolist() == [1, 2, 1, 2]
+    said = value_runs([run], ["local_only", "local_only:copies=apart"], draws=2).values
+    np.testing.assert_allclose(
+        said["local_only"], said["local_only:copies=apart"] / np.array([1, 2, 1, 2])[None, :, None]
+    )
+    assert (said["local_only:copies=apart"] > 0).all()
+
+
+def test_who_leaves_a_case_out_shares_all_the_same(run, sites, tmp_path):
+    """Half of each other's cases are enough; in ledgers of before sites with all of them were told alone."""
+    lesser = shutil.copytree(sites, tmp_path / "sites")
+    lists = read_json(lesser / "Dogwood/datalist.json")
+    lists["training"] = lists["training"][:-1]
+    write_json(lesser / "Dogwood/datalist.json", lists)
+    again = tmp_path / "run"
+    runs.create(again, method="standalone", sites=lesser, rounds=1, engine="local", threads=1, values=["local_only"],
+                settings={**TINY, "guard": run.name})  # fmt: skip
+    runs.execute(again, lambda record: None)
+    assert sites_sharing_images(again, read_json(again / "run.json")) == {
+        "Alder": set(), "Birch": {"Dogwood"}, "Cedar": set(), "Dogwood": {"Birch"},
+    }  # fmt: skip
+    told = sites_sharing_images(run, read_json(run / "run.json"))
+    records = [json.loads(line) for line in (run / "ledger.jsonl").read_text().splitlines()]
+    for one in records[0].get("guard", {}).get("enrolled", {}).values():
+        del one["shares_with"]
+    before = shutil.copytree(run, tmp_path / "before")
+    (before / "ledger.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    assert sites_sharing_images(before, read_json(run / "run.json")) == told
+
+
+def test_of_whom_nothing_is_known_nobody_holds_the_images(run, tmp_path):
+    away = shutil.copytree(run, tmp_path / "run")
+    (away / "ledger.jsonl").unlink()
+    info = {**read_json(away / "run.json"), "sites_folder": None}
+    assert sites_sharing_images(away, info) == {}
+    write_json(away / "run.json", info)
+    assert ObservedRun(away).holders.tolist() == [1, 1, 1, 1]
+
+
+def test_a_ledger_that_is_none_is_told(run, tmp_path):
+    spoiled = shutil.copytree(run, tmp_path / "run")
+    (spoiled / "ledger.jsonl").write_text('{"guard": {"enrolled": {"Alder": 1}}}\n')
+    with pytest.raises(BadInput, match=r"ledger\.jsonl: not a ledger of rounds"):
+        sites_sharing_images(spoiled, read_json(run / "run.json"))
+
+
+def test_an_interrupted_run_asks_nobody_to_enrol_again(run, sites, tmp_path, assert_same_run):
+    again = tmp_path / run.name
+    runs.create(again, method="standalone", sites=sites, rounds=2, engine="local", threads=1, values=["local_only"],
+                settings={**TINY, "guard": run.name})  # fmt: skip
+    stop_at(again, Recorder, "observed", 1)
+    runs.execute(again, lambda record: None)
+    assert_same_run(run, again)
+    assert ObservedRun(again).holders.tolist() == [1, 2, 1, 2]
