@@ -1,4 +1,4 @@
-"""``fedmerit lab``: papers' tables and figures, simulated attacks, benchmarks. Only for studies, not for hospitals."""
+"""``fedmerit lab``: papers' artefacts, scoring protocols, attacks, benchmarks. Only for studies, not for hospitals."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedmerit.configuration.recipes import PAPER
-from fedmerit.errors import BadInput
+from fedmerit.errors import BadInput, printable
 from fedmerit.options import RunOptions, parse_names
 from fedmerit_cli.lab_bench import commands as bench
 from fedmerit_cli.options import Cluster, Jobs, Methods, OutFolder, Seeds, make_workers, parse_integers, run_options
+from fedmerit_cli.results import RunFolder, Split
 from fedmerit_cli.terminal import Commands, console
 
 if TYPE_CHECKING:
@@ -194,6 +195,25 @@ def _train(
             failed = execute_runs(attacks, workers, on_end)
     exit_if_failed(failed)
     return attacks
+
+
+@commands.add("lab protocols runs/fedavg --sites sites")
+def protocols(
+    run: RunFolder,
+    sites: Annotated[Path, typer.Option(help="Any site folders of the same task.")],
+    names: Annotated[str, typer.Option("--protocols", metavar="all|NAME,NAME", help="As in docs/metrics.md.")] = "all",
+    split: Annotated[Split, typer.Option(help="Cases to score.")] = "testing",
+) -> None:
+    """Dice of a run's final models by the scoring protocols of papers."""
+    from fedmerit_cli.printing import show
+    from fedmerit_evaluation.figures.tables import Table, with_headings
+    from fedmerit_evaluation.results.evaluation import list_preparation_differences
+    from fedmerit_lab.papers.scoring_protocols import audit
+
+    caption = f"Dice [%] of the same final weights by protocol, {split} split"
+    show([Table("protocols", caption, with_headings(audit(run, sites, names, split)), decimals=1)], run)
+    for difference in list_preparation_differences(run, sites):
+        typer.echo(printable(f"note: {difference}"), err=True)
 
 
 commands.add_typer(bench, name="bench")

@@ -147,9 +147,6 @@ def evaluate(
     run: RunFolder,
     sites: Annotated[Path, typer.Option(help="Any site folders of the same task.")],
     split: Annotated[Split, typer.Option(help="Cases to evaluate on.")] = "testing",
-    protocols: Annotated[
-        str | None, typer.Option(metavar="all|NAME,NAME", help="Score the same weights as papers do: docs/metrics.md.")
-    ] = None,
     estimate_statistics: Annotated[
         bool,
         typer.Option(
@@ -162,25 +159,15 @@ def evaluate(
     ] = None,
 ) -> None:
     """Dice, HD95 [mm] and NSD of a run's final models on any site folders."""
-    from fedmerit_cli.printing import show
-    from fedmerit_evaluation.figures.tables import Table, print_table, with_headings
+    from fedmerit_evaluation.figures.tables import print_table
     from fedmerit_evaluation.results.dice import Dice
     from fedmerit_evaluation.results.evaluation import evaluate as evaluate_run
     from fedmerit_evaluation.results.evaluation import list_preparation_differences
-    from fedmerit_evaluation.results.scoring_protocols import audit
 
-    if protocols is not None and estimate_statistics:
-        raise BadInput("--estimate-statistics: not with --protocols, which score the model unchanged; leave one out")
-    if protocols is not None and metric:
-        raise BadInput(f"--metric {metric[0]}: not with --protocols, which give Dice, HD95 and NSD; leave one out")
-    if protocols is not None:
-        caption = f"Dice [%] of the same final weights by protocol, {split} split"
-        show([Table("protocols", caption, with_headings(audit(run, sites, protocols, split)), decimals=1)], run)
-    else:
-        rows = evaluate_run(run, sites, split, estimated=estimate_statistics, metrics=metric or ())
-        print_table(Dice(rows, split).sites, console)
-        if metric:
-            means = rows[rows["quantity"].isin(metric)].groupby(["site", "quantity"])["value"].mean().unstack()
-            print_table(means.reset_index(), console)
+    rows = evaluate_run(run, sites, split, estimated=estimate_statistics, metrics=metric or ())
+    print_table(Dice(rows, split).sites, console)
+    if metric:
+        means = rows[rows["quantity"].isin(metric)].groupby(["site", "quantity"])["value"].mean().unstack()
+        print_table(means.reset_index(), console)
     for difference in list_preparation_differences(run, sites):
         typer.echo(printable(f"note: {difference}"), err=True)

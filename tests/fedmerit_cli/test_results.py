@@ -50,16 +50,13 @@ def test_evaluate_prints_surfaces_and_protocols(fedmerit, own_run, sites):
     result = fedmerit("evaluate", own_run, "--sites", sites)
     assert "HD95 [mm]" in result.output
     assert "NSD at 2 mm [%]" in result.output
-    result = fedmerit("evaluate", own_run, "--sites", sites, "--protocols", "all")
+    result = fedmerit("lab", "protocols", own_run, "--sites", sites)
     assert result.exit_code == 0, result.output
     table = pd.read_csv(own_run / "tables/protocols.csv").set_index("Protocol")
     assert [name for name in table.index if name not in result.output] == []
     recorded = read_results(own_run).query("split == 'testing' and quantity == 'dice'").groupby("site")["value"].mean()
     assert table.loc["as-used", "site1"] == pytest.approx(100 * recorded["site1"])
-    beside = fedmerit("evaluate", own_run, "--sites", sites, "--protocols", "all", "--metric", "nonsense")
-    assert beside.exit_code == 2
-    assert "--metric nonsense: not with --protocols" in beside.stderr
-    wrong = fedmerit("evaluate", own_run, "--sites", sites, "--protocols", "voxels")
+    wrong = fedmerit("lab", "protocols", own_run, "--sites", sites, "--protocols", "voxels")
     assert wrong.exit_code == 2
     assert "--protocols voxels" in wrong.stderr
 
@@ -70,8 +67,8 @@ def test_evaluate_tells_of_sites_that_were_prepared_unlike_the_run(fedmerit, own
     other = shutil.copytree(sites, tmp_path / "sites")
     for file in other.glob("*/site.json"):
         file.write_text(json.dumps(json.loads(file.read_text()) | {"field_of_view": 37.5}))
-    for more in ((), ("--protocols", "as-used")):
-        result = fedmerit("evaluate", own_run, "--sites", other, *more)
+    for command in (("evaluate",), ("lab", "protocols", "--protocols", "as-used")):
+        result = fedmerit(*command, own_run, "--sites", other)
         assert result.exit_code == 0, result.output
         assert result.stderr.startswith(
             f"note: site site1, site2, site3: prepared with field_of_view 37.5, but {own_run} "

@@ -23,7 +23,6 @@ EVIDENCE: Mapping[str, Callable[[DossierSources], str]] = {
 }
 UNANSWERABLE = ("intended_use", "users", "privacy_attacks")  # no file of FedMerit has these
 
-
 LISTS: Mapping[str, str] = {  # by name of their files in items/
     "model-card": "Model card (after Mitchell et al. 2019)",
     "claim": "CLAIM, 2024 update",
@@ -83,7 +82,10 @@ def read_items(name: str) -> pd.DataFrame:
 
 def _answers(name: str, title: str, found: Mapping[str, str]) -> Answers:
     items = read_items(name)
-    texts = [_join_evidence(keys.split(), found) for keys in items["evidence"]]
+    texts = [
+        " ".join(filter(None, (found[key] for key in keys.split() if key not in UNANSWERABLE)))
+        for keys in items["evidence"]
+    ]
     answers = [
         f"{text} Beyond that ({left}): {NOT_KNOWN} {who}" if text and left else text or f"{NOT_KNOWN} {who}"
         for text, left, who in zip(texts, items["open"], items["ask"], strict=True)
@@ -91,7 +93,3 @@ def _answers(name: str, title: str, found: Mapping[str, str]) -> Answers:
     partly = sum(bool(text and left) for text, left in zip(texts, items["open"], strict=True))
     frame = pd.DataFrame({"Item": items["item"], "What is asked": items["asks"], "Evidence": answers})
     return Answers(name, title, Table(name, title, frame), sum(map(bool, texts)) - partly, partly)
-
-
-def _join_evidence(keys: Sequence[str], found: Mapping[str, str]) -> str:
-    return " ".join(filter(None, (found[key] for key in keys if key not in UNANSWERABLE)))

@@ -187,19 +187,14 @@ def _shown(name: str, caption: str, rows: pd.DataFrame, level: float) -> Table:
     for key, part in rows.groupby("measure", sort=False):
         part, heading = part.set_index(["method", "estimate"]).reindex(lines), MEASURES[str(key)].heading
         if key == "pearson_p":
-            p_values = zip(part["mean"], part["seeds"], strict=True)
-            frame[heading] = spread[heading] = [_p_value(mean, number) for mean, number in p_values]
+            # of several seeds twice their mean, at most 1 (Vovk and Wang 2020)
+            p_values = part["mean"].where(part["seeds"] <= 1, np.minimum(2 * part["mean"], 1))
+            frame[heading] = spread[heading] = [DASH if np.isnan(p) else f"{p:.2g}" for p in p_values]
             continue
         frame[heading], spread[heading] = part["mean"].to_numpy(), part["std"].to_numpy()
-        intervals = [_interval(low, high) for low, high in zip(part["low"], part["high"], strict=True)]
+        intervals = [
+            DASH if np.isnan(low) else f"{low:.{DECIMALS}f} to {high:.{DECIMALS}f}".replace("-", MINUS)
+            for low, high in zip(part["low"], part["high"], strict=True)
+        ]
         frame[f"{heading}, {100 * level:g} % CI"] = spread[f"{heading}, {100 * level:g} % CI"] = intervals
     return Table(f"fairness-{name}", caption, frame, spread=spread, decimals=DECIMALS)
-
-
-def _p_value(mean: float, seeds: float) -> str:
-    """The p-value of several seeds is twice their mean, at most 1 (Vovk and Wang 2020)."""
-    return DASH if np.isnan(mean) else f"{min(2 * mean, 1) if seeds > 1 else mean:.2g}"
-
-
-def _interval(low: float, high: float) -> str:
-    return DASH if np.isnan(low) else f"{low:.{DECIMALS}f} to {high:.{DECIMALS}f}".replace("-", MINUS)

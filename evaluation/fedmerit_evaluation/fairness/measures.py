@@ -169,7 +169,6 @@ def _constant(x: FloatArray) -> BoolArray:
 
 
 def _correlated(x: FloatArray, y: FloatArray) -> BoolArray:
-    """Whether a correlation of the vectors is defined."""
     if x.shape[-1] < MIN_CORRELATED:
         return np.zeros(x.shape[:-1], dtype=np.bool_)
     return np.asarray(~(_constant(x) | _constant(y)) & ~np.isnan(x + y).any(axis=-1))

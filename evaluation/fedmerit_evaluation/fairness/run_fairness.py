@@ -116,19 +116,14 @@ def _tested(folders: Sequence[Path]) -> tuple[list[Path], list[str]]:
     """The runs with test Dice, and notes on the others; `BadInput` if there is none."""
     tested, notes = [], []
     for folder in folders:
-        if (folder / "run.json").exists() and not _has_test_dice(folder):
+        is_run, has_results = ((folder / name).exists() for name in ("run.json", "results.csv"))
+        if is_run and (not has_results or Dice(read_results(folder)).rows.empty):
             notes.append(f"{folder}: not finished, left out; `fedmerit run --resume --out {folder}` resumes it")
         else:
             tested.append(folder)  # `open_runs` rejects what is no run folder
     if folders and not tested:
         raise BadInput("; ".join(notes))
     return tested, notes
-
-
-def _has_test_dice(folder: Path) -> bool:
-    if not (folder / "results.csv").exists():
-        return False
-    return not Dice(read_results(folder)).rows.empty
 
 
 def _choose_standalone(runs: Sequence[Run], names: Sequence[str], folders: Sequence[Path]) -> str | None:
@@ -149,7 +144,6 @@ def _choose_standalone(runs: Sequence[Run], names: Sequence[str], folders: Seque
 
 
 def _untested_sites(runs: Sequence[Run]) -> list[str]:
-    """Notes on sites that did not answer the final test."""
     return [
         f"{run.path}: no test Dice from {', '.join(sorted(set(run.sites) - run.tested_sites))}, so its measures "
         f"over sites are undefined; `fedmerit evaluate {run.path} --sites SITES` tests its models, a new run makes both"
@@ -159,7 +153,6 @@ def _untested_sites(runs: Sequence[Run]) -> list[str]:
 
 
 def _missing_local_only(runs: Sequence[Run], standalone: str | None) -> list[str]:
-    """Notes on the seeds without a run of local training."""
     lacking = {run.seed for run in runs} - {run.seed for run in runs if run.label == standalone}
     info = runs[0].info
     return [

@@ -1,6 +1,6 @@
 """Figures over the rounds; every line has its name."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,18 +10,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from scipy.signal import savgol_filter
 
-from fedmerit_evaluation.figures.drawing import (
-    EQUAL,
-    SITES,
-    STYLE,
-    legend,
-    method_style,
-    name_lines,
-    panels,
-    rounds_axis,
-    site_style,
-    titled,
-)
+from fedmerit_evaluation.figures import drawing
+from fedmerit_evaluation.figures.drawing import EQUAL, SITES, STYLE, name_lines, panels, rounds_axis, site_style, titled
 from fedmerit_evaluation.results.views import Results
 
 SETTLED_CHANGE = 1e-6  # of the largest number: a line that changes by less is flat
@@ -69,44 +59,20 @@ def over_rounds(results: Results, quantity: str, title: str, *, equal_share: boo
             if equal_share:
                 panel.set_ylim(bottom=0)
             middle = pd.DataFrame(table.loc[method].groupby(level="round").mean())
-            name_lines(panel, _ends(pd.DataFrame((100 if equal_share else 1) * middle), sites))
+            name_lines(panel, line_ends(pd.DataFrame((100 if equal_share else 1) * middle), sites))
         titled(figure, title)
         if equal_share:
-            legend(figure, [Line2D([], [], label="equal share", **EQUAL)])
+            drawing.legend(figure, [Line2D([], [], label="equal share", **EQUAL)])
     return figure
 
 
-def _ends(lines: pd.DataFrame, sites: Sequence[str]) -> dict[str, tuple[float, float, str]]:
+def line_ends(lines: pd.DataFrame, sites: Sequence[str]) -> dict[str, tuple[float, float, str]]:
     """By site, where its line ends, and its colour."""
     known = {site: lines[site].dropna() for site in sites if site in lines and lines[site].notna().any()}
     return {
         site: (float(line.index[-1]), float(line.iloc[-1]), site_style(sites, site)["color"])
         for site, line in known.items()
     }
-
-
-def lines_over_rounds(tables: Mapping[str, pd.DataFrame], title: str, bold: Mapping[str, str] | None = None) -> Figure:
-    """A panel for each table, a line for each site.
-
-    Args:
-        tables: by the titles of their panels, rounds x sites; sites may differ from panel to panel.
-        title: what the vertical axis says.
-        bold: by panel, the site whose line is the thickest there.
-    """
-    sites = sorted({str(site) for table in tables.values() for site in table})
-    with style.context(STYLE):
-        figure, axes = panels(len(tables), sharey=True)
-        for panel, (name, table) in zip(axes, tables.items(), strict=True):
-            for site in map(str, table):
-                thick = {"linewidth": 3 if site == bold[name] else 1} if bold else {}
-                look = site_style(sites, site) | thick
-                panel.plot(table.index, table[site], marker="o" if len(table) < 3 else "", **look)
-            panel.set_title(name)
-            rounds_axis(panel)
-        for panel, table in zip(axes, tables.values(), strict=True):
-            name_lines(panel, _ends(table.rename(columns=str), sites))
-        titled(figure, title)
-    return figure
 
 
 def convergence(results: Results) -> Figure:
@@ -125,9 +91,9 @@ def convergence(results: Results) -> Figure:
             lines = pd.DataFrame({site: smooth(table.loc[methods[0]][site]) for site in sites if site in table})
             for site in lines:
                 panel.plot(lines.index, lines[site], alpha=0.9, **site_style(sites, str(site)) | {"linewidth": 1.2})
-            ends = _ends(lines, sites)
+            ends = line_ends(lines, sites)
         else:
-            styles = [method_style(number) for number in range(len(methods))]
+            styles = [drawing.method_style(number) for number in range(len(methods))]
         for method, look in zip(methods, styles, strict=True):
             line = pd.DataFrame(table.loc[method]).mean(axis=1)
             smoothed = smooth(line)

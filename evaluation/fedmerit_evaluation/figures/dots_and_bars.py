@@ -10,23 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from fedmerit_evaluation.figures.drawing import (
-    DARK_GREY,
-    EQUAL,
-    INK,
-    SITES,
-    STYLE,
-    case_dot,
-    label_rows,
-    legend,
-    mean_mark,
-    method_style,
-    offset_dot,
-    panels,
-    rows_figure,
-    site_style,
-    titled,
-)
+from fedmerit_evaluation.figures import drawing
+from fedmerit_evaluation.figures.drawing import DARK_GREY, EQUAL, INK, SITES, STYLE, label_rows, legend, rows_figure
 from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.statistics.ranks import Ranking
 
@@ -39,11 +24,11 @@ def dice_bars(results: Results) -> Figure:
     with style.context(STYLE):
         figure, panel = rows_figure(len(sites), len(methods))
         for number, method in enumerate(methods):
-            colour = method_style(number)["color"]
+            colour = drawing.method_style(number)["color"]
             for place, site in enumerate(sites):
                 if (method, site) not in dice.index:
                     continue
-                row = offset_dot(place, number, len(methods))
+                row = drawing.offset_dot(place, number, len(methods))
                 own = cases.xs((method, site), level=("method", "site")).dropna()
                 panel.scatter(own, np.full(len(own), row), s=9, color=colour, alpha=0.35, linewidth=0, zorder=2)
                 panel.plot(
@@ -51,27 +36,7 @@ def dice_bars(results: Results) -> Figure:
                 )
         label_rows(panel, sites)
         _dice_axis(panel, float(np.nanmin(cases.to_numpy())))
-        legend(figure, [*(_method_bars(methods) if len(methods) > 1 else ()), mean_mark(), case_dot()])
-    return figure
-
-
-def site_marks(table: pd.DataFrame, title: str) -> Figure:
-    """Any quantity per site and method: a row per site, a mark in the method's colour.
-
-    Args:
-        table: methods x sites.
-        title: what the horizontal axis says.
-    """
-    methods, sites = [str(method) for method in table.index], [str(site) for site in table]
-    with style.context(STYLE):
-        figure, panel = rows_figure(len(sites), len(methods))
-        for number, values in enumerate(table.to_numpy(float)):
-            for place, value in enumerate(values):
-                row, colour = offset_dot(place, number, len(methods)), method_style(number)["color"]
-                panel.plot(value, row, marker="|", markersize=9, markeredgewidth=2.6, color=colour)
-        label_rows(panel, sites)
-        panel.set_xlabel(title)
-        legend(figure, _method_bars(methods))
+        legend(figure, [*(method_bars(methods) if len(methods) > 1 else ()), drawing.mean_mark(), drawing.case_dot()])
     return figure
 
 
@@ -96,7 +61,7 @@ def own_dice(dice: pd.Series, cases: Mapping[str, pd.Series], others: pd.Series,
         label_rows(panel, methods)
         lowest = min(float(own.min()) for own in cases.values())
         _dice_axis(panel, 100 * min([lowest, *others]))
-        handles = [mean_mark(f"{name}, mean", colour), case_dot()]
+        handles = [drawing.mean_mark(f"{name}, mean", colour), drawing.case_dot()]
         if len(others):
             handles.append(
                 Line2D([], [], linestyle="", marker="D", markersize=5, color=DARK_GREY, label="median of others")
@@ -119,14 +84,14 @@ def gain_ranges(gains: pd.DataFrame, sites: Sequence[str]) -> Figure:
         panel.axvline(0, color=INK, linewidth=1)
         for number, method in enumerate(methods):
             rows = pd.DataFrame(shown.xs(method, level=0))
-            places = [offset_dot(sites.index(str(site)), number, len(methods)) for site in rows.index]
-            _ranges(panel, rows, places, method_style(number)["color"])
+            places = [drawing.offset_dot(sites.index(str(site)), number, len(methods)) for site in rows.index]
+            _ranges(panel, rows, places, drawing.method_style(number)["color"])
         label_rows(panel, sites)
         panel.set_xlabel(
             "Worse federated  \N{LEFTWARDS ARROW}  gain in test Dice [points]  \N{RIGHTWARDS ARROW}  better"
         )
         if len(methods) > 1:
-            legend(figure, _method_bars(methods))
+            legend(figure, method_bars(methods))
     return figure
 
 
@@ -161,7 +126,7 @@ def agreement(values: pd.Series, estimates: Mapping[str, pd.Series], reference: 
     """
     sites = list(values.index)
     with style.context(STYLE):
-        figure, axes = panels(len(estimates))
+        figure, axes = drawing.panels(len(estimates))
         for panel, (method, line) in zip(axes, estimates.items(), strict=True):
             known = [site for site in sites if not np.isnan(line.get(site, np.nan))]
             panel.scatter(values[known], line[known], s=26, color=SITES[0]["color"])
@@ -170,7 +135,9 @@ def agreement(values: pd.Series, estimates: Mapping[str, pd.Series], reference: 
             for site, (place, side) in _scatter_agreement(values[known], line[known]).items():
                 at = values[site], line[site]
                 panel.annotate(site, at, place, textcoords="offset points", ha=side, fontsize=7.5)
-        titled(figure, "Estimated contribution", f"{reference[0].upper()}{reference[1:]} value [points of Dice]")
+        drawing.titled(
+            figure, "Estimated contribution", f"{reference[0].upper()}{reference[1:]} value [points of Dice]"
+        )
     return figure
 
 
@@ -195,10 +162,10 @@ def _ranges(panel: Axes, rows: pd.DataFrame, places: Sequence[float], colour: st
     panel.errorbar(rows["mean"], places, xerr=ends, fmt="o", markersize=4.5, linewidth=1.4, color=colour, capsize=2)
 
 
-def _method_bars(methods: Sequence[str]) -> list[Line2D]:
+def method_bars(methods: Sequence[str]) -> list[Line2D]:
     """A bar for each method, for a legend."""
     return [
-        Line2D([], [], linewidth=5, color=method_style(number)["color"], label=method)
+        Line2D([], [], linewidth=5, color=drawing.method_style(number)["color"], label=method)
         for number, method in enumerate(methods)
     ]
 
@@ -219,7 +186,7 @@ def value_ranges(rankings: Mapping[str, Ranking], units: Mapping[str, str]) -> F
         units: of the values, likewise.
     """
     with style.context(STYLE):
-        figure, axes = panels(len(rankings))
+        figure, axes = drawing.panels(len(rankings))
         for panel, (name, one) in zip(axes, rankings.items(), strict=True):
             _draw(panel, one)
             panel.set_title(name if one.has_significant_pairs else f"{name}\nno significant difference")
@@ -236,7 +203,7 @@ def _draw(panel: Axes, one: Ranking) -> None:
             panel.axhspan(height - 0.15, height + 1.15, color="#d6d9de", zorder=0, linewidth=0)
         if one.measured:
             panel.hlines(height, one.low[place], one.high[place], color=INK, linewidth=1.6)
-        panel.plot(one.value[place], height, "o", markersize=6, color=site_style(one.sites, site)["color"])
+        panel.plot(one.value[place], height, "o", markersize=6, color=drawing.site_style(one.sites, site)["color"])
         first, last = int(one.highest_rank[place]), int(one.lowest_rank[place])
         rank = f"rank {first}" if first == last else f"rank {first} to {last}"
         panel.annotate(rank, (1.0, height), xycoords=("axes fraction", "data"), xytext=(4, 0),

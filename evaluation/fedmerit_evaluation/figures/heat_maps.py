@@ -74,7 +74,8 @@ def _cells(panel: Axes, shown: pd.DataFrame, text: str, depth: pd.DataFrame, col
     _written(panel, shown.to_numpy(float), text, depths)
     panel.axvline(shown.shape[1] - 1.5, color="white", linewidth=3)
     panel.set_xticks(range(shown.shape[1]), [str(site) for site in shown])
-    panel.set_yticks(range(len(shown)), [_wrapped(str(method)) for method in shown.index], fontsize=8)
+    names = [textwrap.fill(str(method).replace(":", ": "), NAME) for method in shown.index]  # broken between settings
+    panel.set_yticks(range(len(shown)), names, fontsize=8)
     panel.tick_params(length=0)
 
 
@@ -85,11 +86,6 @@ def _written(panel: Axes, cells: NDArray[np.float64], text: str, depths: NDArray
             ink = "white" if abs(depths[row, column]) > DEEP else "#1b1e23"
             written = text.format(value).replace("-", MINUS)
             panel.text(column, row, written, ha="center", va="center", color=ink, fontsize=8)
-
-
-def _wrapped(method: str) -> str:
-    """Lines that break between its settings."""
-    return textwrap.fill(method.replace(":", ": "), NAME)
 
 
 def reputations(results: Results) -> Figure:
@@ -121,27 +117,6 @@ def reputations(results: Results) -> Figure:
                 panel.tick_params(length=0)
                 turn_if_long(panel, [str(site) * 2 for site in shown.columns])
         titled(figure, "Reputation with", "Site")
-    return figure
-
-
-def over_parameters(numbers: pd.DataFrame, parameters: tuple[str, str]) -> Figure:
-    """A map for each other column of ``numbers`` over the two that hold parameters, the first of them upwards."""
-    up, across = parameters
-    shown = [str(name) for name in numbers if name not in parameters]
-    with style.context(STYLE):
-        figure, axes = panels(len(shown))
-        for panel, what in zip(axes, shown, strict=True):
-            table = numbers.pivot(index=up, columns=across, values=what)
-            panel.imshow(table.to_numpy(float), cmap="viridis", origin="lower", aspect="auto")
-            panel.set_xticks(range(table.shape[1]), [f"{value:g}" for value in table.columns])
-            panel.set_yticks(range(table.shape[0]), [f"{value:g}" for value in table.index])
-            panel.grid(visible=False)
-            for (row, column), value in np.ndenumerate(table.to_numpy(float)):
-                box = {"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 1.5}
-                panel.text(column, row, f"{value:.2f}", ha="center", va="center", bbox=box)
-            panel.set_title(what)
-            panel.set_xlabel(across)
-            panel.set_ylabel(up)
     return figure
 
 

@@ -1,16 +1,14 @@
-"""Free-rider detection from the rounds in results.csv: suspicions, flags, AUROC and ROC; pure functions.
+"""Free-rider detection from the rounds in results.csv: suspicions and flags; pure functions.
 
-Suspicions are tables ``(run, round)`` x sites, NaN if unknown; a higher one is more suspicious. Only `auroc` and `roc`
-know the free riders.
+Suspicions are tables ``(run, round)`` x sites, NaN if unknown; a higher one is more suspicious.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from scipy.stats import mannwhitneyu
 
 from fedmerit.errors import BadInput
 from fedmerit_evaluation.results.views import Results
@@ -85,10 +83,6 @@ def accumulated(values: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(means.droplevel(0))
 
 
-def _fedce(results: Results) -> pd.DataFrame:
-    return accumulated(free_rider_values(results))
-
-
 def _relative_norm(results: Results) -> pd.DataFrame:
     norms = of_rounds(results, "norm")
     return norms.div(norms.median(axis=1).replace(0, np.nan), axis=0)
@@ -117,7 +111,7 @@ DETECTORS = (
         "free-rider value",
         "mean over rounds of the cosine to the mean times the growth of the own error",
         "Section 4.3, Jiang et al. 2023: the highest of an honest site is 0.03, a free rider's over 5 times as high",
-        _fedce,
+        lambda results: accumulated(free_rider_values(results)),
         threshold=0.03,
         lead=5.0,
     ),
@@ -185,78 +179,7 @@ def flags(detector: Detector, suspicion: pd.DataFrame) -> pd.DataFrame:
     """
     flagged = suspicion > detector.threshold
     if detector.lead:
-        flagged &= suspicion >= detector.lead * _highest_of_others(suspicion).clip(lower=0)
+        others = {site: suspicion.drop(columns=site).max(axis=1) for site in suspicion}
+        highest = pd.DataFrame(others, index=suspicion.index, columns=suspicion.columns).fillna(0)
+        flagged &= suspicion >= detector.lead * highest.clip(lower=0)
     return flagged
-
-
-def _highest_of_others(table: pd.DataFrame) -> pd.DataFrame:
-    others = {site: table.drop(columns=site).max(axis=1) for site in table}
-    return pd.DataFrame(others, index=table.index, columns=table.columns).fillna(0)
-
-
-def first_flags(results: Results, since: Mapping[str, int] | None = None) -> pd.DataFrame:
-    """The first round in which each detector flags each site: columns ``run, site, detector, round``.
-
-    Args:
-        results: of any runs.
-        since: by run, the round before which flags do not count; 0 for other runs.
-    """
-    found = []
-    for detector in DETECTORS:
-        flagged = flags(detector, detector.suspicion(results))
-        rows, columns = flagged.to_numpy().nonzero()
-        for (run, round), site in zip(flagged.index[rows], flagged.columns[columns], strict=True):
-            if round >= (since or {}).get(run, 0):
-                found.append((run, site, detector.name, round))
-    rounds = pd.DataFrame(found, columns=["run", "site", "detector", "round"])
-    return rounds.groupby(["run", "site", "detector"], sort=False)["round"].min().reset_index()
-
-
-def suspicions(results: Results, until: Mapping[str, int]) -> pd.DataFrame:
-    """Every detector's suspicion of every site in a round of each run: ``(run, site)`` x detectors.
-
-    Args:
-        results: of any runs.
-        until: by run, the round.
-    """
-    columns = {}
-    for detector in DETECTORS:
-        table = detector.suspicion(results)
-        if table.empty:
-            table = participants(results) * math.nan
-        of_run = table.index.get_level_values("run").map(until)
-        chosen = table[table.index.get_level_values("round") == of_run].droplevel("round")
-        columns[detector.name] = chosen.rename_axis(columns="site").stack()
-    here = participants(results).groupby(level="run").max().stack().index
-    return pd.DataFrame(columns).rename_axis(["run", "site"]).reindex(here)
-
-
-def highest_site(values: pd.DataFrame) -> pd.Series:
-    """The site of the highest positive value of each row, "" where none is positive."""
-    highest = values.max(axis=1)
-    return values.where(values.gt(0), -1.0).idxmax(axis=1).where(highest > 0, "")
-
-
-def auroc(attackers: Iterable[float], honest: Iterable[float]) -> float:
-    """The probability that an attacker's suspicion is above an honest site's, ties counted half (Mann-Whitney's U).
-
-    NaN without values of both; unknown values are left out.
-    """
-    one, other = (np.array([value for value in values if not math.isnan(value)]) for values in (attackers, honest))
-    if not len(one) or not len(other):
-        return math.nan
-    return float(mannwhitneyu(one, other).statistic) / (len(one) * len(other))
-
-
-def roc(attackers: Iterable[float], honest: Iterable[float]) -> pd.DataFrame:
-    """The receiver operating characteristic: ``threshold, false_positive_rate, true_positive_rate``, 0 to 1.
-
-    From the threshold that flags no site to the one that flags all sites of known suspicion.
-    """
-    one, other = (np.array([value for value in values if not math.isnan(value)]) for values in (attackers, honest))
-    thresholds = np.concatenate([[np.inf], np.unique(np.concatenate([one, other]))[::-1]])
-    shares = {
-        name: [float((values >= threshold).mean()) if len(values) else math.nan for threshold in thresholds]
-        for name, values in (("false_positive_rate", other), ("true_positive_rate", one))
-    }
-    return pd.DataFrame({"threshold": thresholds, **shares})

@@ -36,16 +36,10 @@ from fedmerit_evaluation.ground_truth.semivalues import Coalition, format_spec
 from fedmerit_evaluation.results.dice import SURFACES
 from fedmerit_evaluation.results.evaluation import evaluate
 from fedmerit_evaluation.results.views import Results
+from fedmerit_evaluation.studies import study_folders
 from fedmerit_evaluation.studies.cluster import OnEnd, OnRound, Workers, execute_all
 from fedmerit_evaluation.studies.execution import AS_RECORDED, Places, count_training_images
-from fedmerit_evaluation.studies.study_folders import (
-    open_server_sites,
-    recorded_digests,
-    require_same,
-    require_same_images,
-    require_unchanged,
-    scratch,
-)
+from fedmerit_evaluation.studies.study_folders import open_server_sites, recorded_digests, require_same, scratch
 
 LONGEST_NAME = 200  # characters of a folder's name; file systems end at 255
 
@@ -114,8 +108,8 @@ def prepare(
     asked = {"method": method, "settings": dict(settings), **options, "sites": Path(options["sites"])}
     asked = {name: str(value.resolve()) if isinstance(value, Path) else value for name, value in asked.items()}
     asked["site_names"] = everyone
-    require_unchanged(out / STUDY, asked)
-    require_same_images(out / STUDY, folders, own)
+    study_folders.require_unchanged(out / STUDY, asked)
+    study_folders.require_same_images(out / STUDY, folders, own)
     trainings, places = [], Places(Path(options["sites"]), options.get("server_sites"))
     with scratch(out) as new:
         for coalition in sorted(coalitions, key=lambda members: (-len(members), format_spec(members))):
@@ -207,10 +201,7 @@ def sum_seconds(trainings: Sequence[Training]) -> float:
 
 
 def execute_trainings(
-    trainings: Sequence[Training],
-    workers: Workers,
-    on_end: OnEnd,
-    on_round: OnRound = lambda folder, record: None,
+    trainings: Sequence[Training], workers: Workers, on_end: OnEnd, on_round: OnRound = lambda folder, record: None
 ) -> dict[Path, str]:
     """Train and test the unfinished ones in parallel; returns the runs that failed, and why."""
     left = [training for training in trainings if not training.finished]

@@ -19,21 +19,9 @@ from numpy.typing import ArrayLike
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json, write_json
 from fedmerit.records.results import read_results
+from fedmerit_evaluation.ground_truth import semivalues
 from fedmerit_evaluation.ground_truth.reliability import resample, semivalue_function
-from fedmerit_evaluation.ground_truth.semivalues import (
-    EMPTY_COALITION,
-    Coalition,
-    FloatArray,
-    Weights,
-    coefficients,
-    combine,
-    format_coalitions,
-    leave_one_out_weights,
-    missing_coalitions,
-    parse_coalition,
-    required_coalitions,
-    shapley_weights,
-)
+from fedmerit_evaluation.ground_truth.semivalues import EMPTY_COALITION, Coalition, FloatArray, leave_one_out_weights
 from fedmerit_evaluation.ground_truth.shapley_approximations import Estimate, Sampling
 from fedmerit_evaluation.results.views import Results
 
@@ -58,7 +46,7 @@ def coalition_utilities(results: Results, *, per_label: bool = False) -> dict[in
     tested = set(dice.index.get_level_values("site"))
     for (seed, text), rows in dice.groupby(level=["seed", "method"]):
         there = set(rows.index.get_level_values("site"))
-        members = parse_coalition(str(text))
+        members = semivalues.parse_coalition(str(text))
         if lacking := sorted((tested | members) - there):
             raise BadInput(
                 f"coalition {text}, seed {seed}: not tested on the cases of {', '.join(lacking)}; "
@@ -71,7 +59,7 @@ def coalition_utilities(results: Results, *, per_label: bool = False) -> dict[in
 
 
 LEAVE_ONE_OUT, SHAPLEY = "leave-one-out", "Shapley"
-EXACT: Mapping[str, Weights] = {LEAVE_ONE_OUT: leave_one_out_weights, SHAPLEY: shapley_weights}
+EXACT: Mapping[str, semivalues.Weights] = {LEAVE_ONE_OUT: leave_one_out_weights, SHAPLEY: semivalues.shapley_weights}
 COMMANDS: Mapping[str, str] = {
     LEAVE_ONE_OUT: "value leave-one-out",
     SHAPLEY: "value shapley --exact-up-to {}",
@@ -92,7 +80,7 @@ class Reference:
 
     def values(self, seed: int, game: Mapping[Coalition, ArrayLike]) -> FloatArray:
         """(n, ...) values by site name, for utilities of any one shape; `KeyError` if the seed is incomplete."""
-        return combine(game, self.parts[seed])
+        return semivalues.combine(game, self.parts[seed])
 
     @property
     def sampled(self) -> str:
@@ -207,11 +195,13 @@ def complete_ground_truths(
         parts, lacking = dict[int, dict[Coalition, FloatArray]](), dict[int, list[Coalition]]()
         for seed in seeds:
             if gone := [
-                one for one in missing_coalitions(games.get(seed, {}), sites, weights) if one != EMPTY_COALITION
+                one
+                for one in semivalues.missing_coalitions(games.get(seed, {}), sites, weights)
+                if one != EMPTY_COALITION
             ]:
                 lacking[seed] = gone
             else:
-                parts[seed] = coefficients(sites, weights)
+                parts[seed] = semivalues.coefficients(sites, weights)
         if lacking and name == SHAPLEY and sampling is not None:  # also if a seed has all by chance
             reference, sampled_notes = _sampled(games, sites, seeds, sampling)
             found += [reference] if reference.parts else []
@@ -219,7 +209,10 @@ def complete_ground_truths(
             continue
         if parts:
             found.append(Reference(name, parts))
-        if name == SHAPLEY and trained <= {EMPTY_COALITION, *required_coalitions(sites, leave_one_out_weights)}:
+        if name == SHAPLEY and trained <= {
+            EMPTY_COALITION,
+            *semivalues.required_coalitions(sites, leave_one_out_weights),
+        }:
             continue  # not asked for
         notes += [_note(name, seed, COMMANDS[name].format(len(sites)), gone) for seed, gone in lacking.items()]
     if not found:
@@ -261,6 +254,6 @@ def _require_sites(valued: Iterable[str], sites: Sequence[str]) -> None:
 
 def _note(name: str, seed: int, command: str, lacking: Sequence[Coalition]) -> str:
     return (
-        f"{name}, seed {seed}: no utility of {format_coalitions(lacking, 1)}; `fedmerit {command} --sites SITES "
-        f"--seeds {seed} --out DIR`, with the same DIR and options, trains what is missing"
+        f"{name}, seed {seed}: no utility of {semivalues.format_coalitions(lacking, 1)}; `fedmerit {command} --sites "
+        f"SITES --seeds {seed} --out DIR`, with the same DIR and options, trains what is missing"
     )

@@ -16,18 +16,8 @@ from numpy.typing import NDArray
 
 from fedmerit.errors import BadInput
 from fedmerit.seeds import random_seed
-from fedmerit_evaluation.ground_truth.semivalues import (
-    EMPTY_COALITION,
-    Coalition,
-    FloatArray,
-    Weights,
-    coefficients,
-    combine,
-    format_coalitions,
-    list_sites,
-    parse_coalition,
-    required_coalitions,
-)
+from fedmerit_evaluation.ground_truth import semivalues
+from fedmerit_evaluation.ground_truth.semivalues import EMPTY_COALITION, Coalition, FloatArray, Weights, coefficients
 from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.statistics.bootstrap import bootstrap_counts, correct_small_sample
 
@@ -141,10 +131,10 @@ def semivalue_function(weights: Weights) -> Values:
     """The function of a semivalue, NaN in draws with an unknown utility; `BadInput` if a coalition is missing."""
 
     def values(game: Mapping[Coalition, FloatArray]) -> FloatArray:
-        sites = list_sites(game)
-        if lacking := [one for one in required_coalitions(sites, weights) if one not in game]:
-            raise BadInput(f"{format_coalitions(lacking)}: no utility")
-        return combine(game, coefficients(sites, weights))
+        sites = semivalues.list_sites(game)
+        if lacking := [one for one in semivalues.required_coalitions(sites, weights) if one not in game]:
+            raise BadInput(f"{semivalues.format_coalitions(lacking)}: no utility")
+        return semivalues.combine(game, coefficients(sites, weights))
 
     return values
 
@@ -286,7 +276,7 @@ def _game(rows: pd.DataFrame, of_sites: FloatArray, utility: Utility) -> dict[Co
     """Utilities (D,) of the coalition of each row, by its means at the sites."""
     utilities = utility.over(of_sites)
     nobody = np.zeros(utilities.shape[1]) if utility.sign > 0 else np.fmin.reduce(utilities, axis=0)
-    game = {parse_coalition(str(text)): utilities[row] for row, text in enumerate(rows.index)}
+    game = {semivalues.parse_coalition(str(text)): utilities[row] for row, text in enumerate(rows.index)}
     return {EMPTY_COALITION: nobody, **game}
 
 

@@ -10,17 +10,8 @@ from numpy.typing import ArrayLike
 
 from fedmerit.errors import BadInput
 from fedmerit.games import coalitions_to_evaluate
-from fedmerit_evaluation.ground_truth.semivalues import (
-    EMPTY_COALITION,
-    Coalition,
-    FloatArray,
-    Game,
-    coefficients,
-    combine,
-    format_coalitions,
-    list_sites,
-    shapley_weights,
-)
+from fedmerit_evaluation.ground_truth import semivalues
+from fedmerit_evaluation.ground_truth.semivalues import EMPTY_COALITION, Coalition, FloatArray, Game, format_coalitions
 
 
 @dataclass(frozen=True)
@@ -90,7 +81,7 @@ class Sampling:
         whole: list[FloatArray] = []
         needed: dict[Coalition, None] = {}
         while not needed and not (ended := self._ended(whole)):
-            walks = [self._walk(game, number) for number in range(len(whole), self._batch_end(len(whole)))]
+            walks = [self._walk(game, number) for number in range(len(whole), min(len(whole) + self.batch, self.most))]
             needed = dict.fromkeys(walk[-1] for walk in walks if walk[-1] not in game)
             if not needed:
                 whole += [self._marginals(game, walk) for walk in walks]
@@ -108,9 +99,6 @@ class Sampling:
                 for one, sign in ((joined, 1.0), (before, -1.0)):
                     found.setdefault(one, np.zeros(len(names)))[names.index(name)] += sign / count
         return found
-
-    def _batch_end(self, start: int) -> int:
-        return min(start + self.batch, self.most)
 
     def _walk(self, game: Game, number: int) -> list[Coalition]:
         """The growing coalitions of one permutation from the empty one, up to the truncation.
@@ -172,7 +160,7 @@ def least_squares_values(game: Game, sites: Sequence[str] | None = None) -> Floa
     Raises:
         BadInput: the empty or the grand coalition is missing, or there are too few coalitions to identify n values.
     """
-    names = sorted(list_sites(game) if sites is None else sites)
+    names = sorted(semivalues.list_sites(game) if sites is None else sites)
     grand, n = frozenset(names), len(names)
     if lacking := [one for one in (EMPTY_COALITION, grand) if one not in game]:
         raise BadInput(f"{format_coalitions(lacking)}: no utility; a regression over coalitions starts from these")
@@ -239,5 +227,5 @@ def coalitions_to_train(sites: Sequence[str], most: int, seed: int) -> list[Coal
 def shapley_or_regression(game: Mapping[Coalition, ArrayLike], sites: Sequence[str]) -> FloatArray:
     """(n, ...) exact Shapley values if all coalitions are there, else `least_squares_values`."""
     if len(game) >= 2 ** len(sites):
-        return combine(game, coefficients(sites, shapley_weights))
+        return semivalues.combine(game, semivalues.coefficients(sites, semivalues.shapley_weights))
     return least_squares_values(game, sites)

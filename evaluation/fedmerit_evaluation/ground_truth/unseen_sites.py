@@ -15,11 +15,7 @@ from fedmerit_evaluation.ground_truth.coalitions import Training
 from fedmerit_evaluation.results.dice import SURFACES
 from fedmerit_evaluation.results.evaluation import final_models, with_batch_statistics
 
-UNSEEN, ESTIMATED, SEEN = (
-    "Unseen",
-    "Unseen, BatchNorm statistics of its own images",
-    "Taking part",
-)
+UNSEEN, ESTIMATED, SEEN = ("Unseen", "Unseen, BatchNorm statistics of its own images", "Taking part")
 
 
 def leave_each_out(sites: Sequence[str]) -> list[frozenset[str]]:

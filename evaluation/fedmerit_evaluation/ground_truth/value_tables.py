@@ -15,27 +15,11 @@ import pandas as pd
 
 from fedmerit.errors import BadInput
 from fedmerit_evaluation.figures.tables import Table
-from fedmerit_evaluation.ground_truth import semivalues
+from fedmerit_evaluation.ground_truth import reliability, semivalues
 from fedmerit_evaluation.ground_truth.ground_truths import coalition_utilities
 from fedmerit_evaluation.ground_truth.power import reliability_table
-from fedmerit_evaluation.ground_truth.reliability import (
-    POINTS,
-    UTILITIES,
-    Resampled,
-    Values,
-    resample,
-    semivalue_function,
-)
-from fedmerit_evaluation.ground_truth.semivalues import (
-    EMPTY_COALITION,
-    Coalition,
-    FloatArray,
-    Game,
-    Weights,
-    leave_one_out_weights,
-    parse_coalition,
-    shapley_weights,
-)
+from fedmerit_evaluation.ground_truth.reliability import POINTS, Resampled, Values, resample, semivalue_function
+from fedmerit_evaluation.ground_truth.semivalues import EMPTY_COALITION, Coalition, FloatArray, Game, Weights
 from fedmerit_evaluation.ground_truth.shapley_approximations import Estimate
 from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.statistics.ranks import Ranking, ranking
@@ -145,7 +129,6 @@ def _whole(utilities: Mapping[int, Game], weights: Weights, results: Results) ->
 
 
 def _images(results: Results, seed: int) -> "pd.Series[float]":
-    """Training images of each site, as recorded by its coalitions."""
     rows = results.rows[(results.rows["quantity"] == "num_samples") & (results.rows["seed"] == seed)]
     return rows.groupby("site")["value"].max()
 
@@ -163,7 +146,6 @@ def _loss_table(results: Results, seeds: Sequence[int], sites: list[str]) -> Tab
 
 
 def _coalitions(utilities: Mapping[int, Game]) -> Table:
-    """Utility of each coalition."""
     first = next(iter(utilities.values()))
     ordered = sorted((one for one in first if one), key=lambda one: (-len(one), semivalues.format_spec(one)))
     names = [semivalues.format_spec(one) for one in ordered]
@@ -196,8 +178,8 @@ def _table(
 
 
 REFERENCES: Mapping[str, Values] = {
-    "Shapley": semivalue_function(shapley_weights),
-    "leave-one-out": semivalue_function(leave_one_out_weights),
+    "Shapley": semivalue_function(semivalues.shapley_weights),
+    "leave-one-out": semivalue_function(semivalues.leave_one_out_weights),
 }
 
 
@@ -258,7 +240,7 @@ def _ranks(name: str, one: Ranking) -> Table:
 
 def _utility_table(results: Results, name: str, values: Values) -> Table:
     columns = {}
-    for utility, how in UTILITIES.items():
+    for utility, how in reliability.UTILITIES.items():
         try:
             one = resample(results, values, draws=2, utility=how)
         except BadInput:  # not recorded
@@ -277,7 +259,9 @@ def _benefit_table(results: Results, values: Values) -> Table:
     for _, rows in dice.groupby(level="seed"):
         of_seed = rows.droplevel("seed")
         game: dict[Coalition, FloatArray] = {EMPTY_COALITION: np.zeros(of_seed.shape[1])}
-        game |= {parse_coalition(str(text)): line.to_numpy(dtype=np.float64) for text, line in of_seed.iterrows()}
+        game |= {
+            semivalues.parse_coalition(str(text)): line.to_numpy(dtype=np.float64) for text, line in of_seed.iterrows()
+        }
         if len(game) == 2 ** len(results.sites):
             matrices.append(values(game))
     frame = pd.DataFrame(POINTS * np.mean(matrices, axis=0), index=results.sites, columns=list(dice.columns))

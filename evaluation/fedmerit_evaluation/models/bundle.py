@@ -76,10 +76,7 @@ def _inference(predictor: Predictor) -> dict[str, Any]:
         "device": "$torch.device('cuda' if torch.cuda.is_available() else 'cpu')",
         "imports": ["$import torch"],
         "network_def": {"_target_": f"{kind.__module__}.{kind.__qualname__}", **arguments},
-        "description": {
-            "network": _network(predictor),
-            "preprocessing": predictor.preprocessing.to_dict(),
-        },
+        "description": {"network": _network(predictor), "preprocessing": predictor.preprocessing.to_dict()},
         "predict": {
             "_target_": f"{__name__}.{predict_by_bundle.__name__}",
             "_mode_": "callable",

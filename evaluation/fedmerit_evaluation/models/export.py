@@ -101,10 +101,7 @@ def write_description(predictor: Predictor, out: Path) -> None:
     write_json(
         out.with_name(f"{out.name}.json"),
         {
-            "input": {
-                "name": INPUT,
-                "shape": ["batch", predictor.description.in_channels, *input_size(predictor)],
-            },
+            "input": {"name": INPUT, "shape": ["batch", predictor.description.in_channels, *input_size(predictor)]},
             "output": {"name": OUTPUT, "channels": list(predictor.description.labels), "activation": "sigmoid"},
             "preprocessing": predictor.preprocessing.to_dict(),
             "masks": {"mirrored": predictor.description.mirrored, "largest": predictor.description.largest},

@@ -68,7 +68,6 @@ def moving_quantities(results: Results) -> dict[str, list[str]]:
 
 
 def _draw_shares(hospitals: Sequence[Hospital]) -> dict[str, Drawing]:
-    """The hospitals' shares, if the method has any."""
     known = {one.name: vars(one.share) for one in hospitals if not math.isnan(one.share.mean)}
     if not known:
         return {}

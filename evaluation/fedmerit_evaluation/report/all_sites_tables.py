@@ -60,7 +60,6 @@ def report_tables(
 
 
 def _methods(results: Results) -> Table:
-    """A row per method, by mean Dice."""
     intervals = results.dice.intervals
     order = sort_by_mean(select_methods(intervals, "mean"))
     columns: dict[str, pd.DataFrame | pd.Series] = {
@@ -117,7 +116,6 @@ def _comparison(results: Results, several_seeds: bool) -> Table:
 
 
 def _sites(results: Results, over_seeds: str) -> Table:
-    """A row per method and site."""
     dice = averaged(results.dice.sites)
     methods, sites = ([str(name) for name in dice.index.get_level_values(level)] for level in ("method", "site"))
     ends = select_sites(results.dice.intervals, "dice").reindex(pd.MultiIndex.from_arrays([methods, sites]))
@@ -132,7 +130,6 @@ def _sites(results: Results, over_seeds: str) -> Table:
 
 
 def _labels(results: Results, over_seeds: str) -> Table:
-    """A row per method and site: Dice of each label, then its surface distances."""
     dice = results.dice
     surfaces = {
         f"{label}, {HEADINGS[name]}": table[label] * UNITS.get(name, 1.0)
@@ -159,7 +156,6 @@ def _gains(results: Results) -> Table:
 
 
 def _surface_changes(results: Results) -> list[Table]:
-    """A row per method and site, if surfaces were measured."""
     changes = results.dice.surface_changes
     if changes.empty:
         return []

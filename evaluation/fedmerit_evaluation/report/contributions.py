@@ -14,16 +14,8 @@ from fedmerit_evaluation.fairness.measurement import measure
 from fedmerit_evaluation.fairness.measures import CORRELATIONS
 from fedmerit_evaluation.fairness.pairs import Estimates, Key
 from fedmerit_evaluation.figures.tables import Table
-from fedmerit_evaluation.ground_truth import value_tables
-from fedmerit_evaluation.ground_truth.ground_truths import (
-    LEAVE_ONE_OUT,
-    SHAPLEY,
-    GroundTruth,
-    Reference,
-    coalition_utilities,
-    list_preparation_differences,
-    open_ground_truths,
-)
+from fedmerit_evaluation.ground_truth import ground_truths, value_tables
+from fedmerit_evaluation.ground_truth.ground_truths import LEAVE_ONE_OUT, SHAPLEY, GroundTruth, Reference
 from fedmerit_evaluation.ground_truth.semivalues import FloatArray
 from fedmerit_evaluation.report.phrases import resampling_units
 from fedmerit_evaluation.results.run_folders import Run
@@ -109,8 +101,8 @@ def agreements(
     Raises:
         BadInput: the folder holds no coalition, they are of other sites, or no ground truth is complete.
     """
-    ground = open_ground_truths(folder, runs[0].sites, sorted({run.seed for run in runs}))
-    notes = [*ground.notes, *list_preparation_differences(folder, [run.site_digests for run in runs])]
+    ground = ground_truths.open_ground_truths(folder, runs[0].sites, sorted({run.seed for run in runs}))
+    notes = [*ground.notes, *ground_truths.list_preparation_differences(folder, [run.site_digests for run in runs])]
     if not any(run.tested for run in runs):
         return [], ["the runs have no test Dice yet, so there is nothing to compare"]
     methods = {run.label: str(run.info["method"]) for run in runs}
@@ -160,7 +152,7 @@ def _agreement(
     reference: Reference, ground: GroundTruth, measured: pd.DataFrame, estimates: Mapping[tuple[str, str], pd.DataFrame]
 ) -> Agreement:
     trained = ground.trained
-    coalitions, sites = coalition_utilities(trained), trained.sites
+    coalitions, sites = ground_truths.coalition_utilities(trained), trained.sites
     valued = pd.DataFrame(
         {seed: 100 * reference.values(seed, coalitions[seed]) for seed in reference.parts}, index=sites
     ).T
@@ -236,7 +228,6 @@ def _compared(
 
 
 def _limits(reference: str, sites: int, noise_ceiling: float) -> list[str]:
-    """Limits of such correlations."""
     caveats = []
     if noise_ceiling < LOW_NOISE_CEILING:
         caveats.append(

@@ -83,7 +83,6 @@ def sites_with_standing_verdict(runs: Sequence[Run]) -> set[str]:
 
 
 def _indicators(run: Run) -> Mapping[tuple[int, str], tuple[str, ...]]:
-    """The kinds of indicators by round and site, from the ledger."""
     return read_rounds(
         run.path,
         lambda record: [
@@ -219,19 +218,16 @@ def _reason(run: Run, site: str, what: str, number: int, split: str, reasons: Ma
         return "no usable reply to the final test"
     if what == "rejected":
         return reasons.get((number, site), "the ledger gives no reason")
-    if what == "expelled":
-        return _threshold(run)
+    if what == "expelled":  # at ``coef`` / |R|: Xu and Lyu 2021, Lyu et al. 2020
+        coef = run.info["parameters"].get("coef")
+        share = (
+            "the method's threshold" if coef is None else f"{float(coef):.3g} of an equal share of the remaining sites'"
+        )
+        return f"its reputation fell below {share}"
     method = run.info["method"]
     if method in METHODS and issubclass(METHODS[method], FedCE):
         return f"the cosine it reported differs from the server's by more than {CLAIM_TOLERANCE:g}"
     return "the method's own rule"
-
-
-def _threshold(run: Run) -> str:
-    """Of expulsion, ``coef`` / |R|: Xu and Lyu 2021, Lyu et al. 2020."""
-    coef = run.info["parameters"].get("coef")
-    share = "the method's threshold" if coef is None else f"{float(coef):.3g} of an equal share of the remaining sites'"
-    return f"its reputation fell below {share}"
 
 
 def rejection_reasons(run: Run) -> dict[tuple[int, str], str]:

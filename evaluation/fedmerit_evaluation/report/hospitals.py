@@ -7,14 +7,9 @@ from dataclasses import dataclass, replace
 import pandas as pd
 
 from fedmerit_evaluation.figures.tables import DASH, Table
-from fedmerit_evaluation.report import flagged_sites
+from fedmerit_evaluation.report import contributions, flagged_sites
 from fedmerit_evaluation.report.contribution_statements import describe_share
-from fedmerit_evaluation.report.contributions import (
-    Agreement,
-    contribution_shares,
-    count_share_seeds,
-    methods_by_image_count,
-)
+from fedmerit_evaluation.report.contributions import Agreement, contribution_shares, methods_by_image_count
 from fedmerit_evaluation.report.phrases import resampling_units
 from fedmerit_evaluation.report.shared_parts import averaged, surface_columns, with_intervals
 from fedmerit_evaluation.report.statements import describe_gain
@@ -137,7 +132,7 @@ def list_hospitals(
             surfaces=surfaces.get(site, {}),
             gain=gain.get(site, Estimate(math.nan)),
             share=shares.get(site, Estimate(math.nan)),
-            share_seeds=count_share_seeds(results).get(method, 0),
+            share_seeds=contributions.count_share_seeds(results).get(method, 0),
             values={one.reference: float(one.values[site].mean()) / 100 for one in agreed},
             flagged="; ".join([*_server_flags(site, flags), *found.get(site, [])]),
             needs_review=bool(_server_flags(site, flags)) or site in (in_force if guarded else found),

@@ -13,19 +13,10 @@ from fedmerit.errors import BadInput
 from fedmerit_evaluation.figures.pages import pictures, write_page
 from fedmerit_evaluation.figures.tables import Table, write_tables
 from fedmerit_evaluation.ground_truth.ground_truths import list_preparation_differences
-from fedmerit_evaluation.report import caveats
+from fedmerit_evaluation.report import caveats, one_site_tables
 from fedmerit_evaluation.report.contribution_statements import describe_share
 from fedmerit_evaluation.report.contributions import Agreement, agreements, contribution_shares, count_share_seeds
 from fedmerit_evaluation.report.hospitals import align_local_only, has_ambiguous_baseline, sample_size
-from fedmerit_evaluation.report.one_site_tables import (
-    MANY_OTHERS,
-    MIN_OTHERS,
-    OwnSite,
-    own_figures,
-    own_tables,
-    redact_other_sites,
-    rounded_others,
-)
 from fedmerit_evaluation.report.phrases import interval, percent, points
 from fedmerit_evaluation.report.shared_parts import common_folder, overlay_picture, shared_settings, training_dates
 from fedmerit_evaluation.report.statements import describe_gain
@@ -75,8 +66,8 @@ def write_site_report(
         raise BadInput(f"--site {name}: no site of {opened[0].path}; its sites are {', '.join(opened[0].sites)}")
     everything = combine_results(opened)
     others = len(opened[0].sites) - 1
-    results, left_out = redact_other_sites(everything, others)
-    own = OwnSite(name, opened, results)
+    results, left_out = one_site_tables.redact_other_sites(everything, others)
+    own = one_site_tables.OwnSite(name, opened, results)
     agreed, differences = list[Agreement](), list[str]()
     if ground_truth is not None:
         agreed, _ = agreements(opened, everything, ground_truth)
@@ -86,7 +77,7 @@ def write_site_report(
     files = out.parent / f"{out.stem}-files"
     for stale in files.glob("*/own-*"):
         stale.unlink()
-    shown = {table.name: table for table in own_tables(own, agreed)}
+    shown = {table.name: table for table in one_site_tables.own_tables(own, agreed)}
     write_tables(shown.values(), files / "tables")
     overlay, overlay_note = overlay_picture(
         opened[:1], sites, files / "figures" / "own-overlays.png", images=images, only=name
@@ -98,8 +89,8 @@ def write_site_report(
         site=name,
         others=others,
         files=f"{files.name}/tables",
-        fewest=MIN_OTHERS,
-        many=MANY_OTHERS,
+        fewest=one_site_tables.MIN_OTHERS,
+        many=one_site_tables.MANY_OTHERS,
         trained=training_dates(opened),
         left_out=left_out,
         runs=opened,
@@ -108,7 +99,7 @@ def write_site_report(
         notes=caveats.list_run_caveats(opened, everything, sites_named=False),
         caveats=[*caveats.list_case_caveats(results, name), *(f"Ground truth: {note}." for note in differences)],
         tables=shown,
-        pictures=pictures(dict(own_figures(own)), files / "figures"),
+        pictures=pictures(dict(one_site_tables.own_figures(own)), files / "figures"),
         overlay=overlay,
         overlay_note=overlay_note,
         settings=settings,
@@ -131,14 +122,14 @@ def _settings(run: Run) -> dict[str, Any]:
     return kept | {"network": run.info.get("plan", {}).get("network", {})}
 
 
-def _facts(own: OwnSite) -> Iterator[Fact]:
+def _facts(own: one_site_tables.OwnSite) -> Iterator[Fact]:
     dice, everyone = own.of("dice")
     if dice.empty:
         return
     best = str(dice["mean"].idxmax())
     several = len(dice) > 1
     yield Fact("Highest test Dice" if several else "Test Dice", percent(dice["mean"].max()), best)
-    medians = rounded_others(everyone, own.name)
+    medians = one_site_tables.rounded_others(everyone, own.name)
     if best in medians.index:
         median = percent(medians["median"][best], decimals=0)
         yield Fact("Median of the others", f"about {median}", f"same method, {best}, rounded to 5")
@@ -149,10 +140,9 @@ def _facts(own: OwnSite) -> Iterator[Fact]:
         yield Fact(name, points(gain["mean"].max()), f"points of Dice, {top}")
 
 
-def _sentences(own: OwnSite) -> Iterator[tuple[str, str]]:
-    """The findings on each method, as (method, text)."""
+def _sentences(own: one_site_tables.OwnSite) -> Iterator[tuple[str, str]]:
     (dice, everyone), (gain, _) = own.of("dice"), own.of("gain")
-    medians = rounded_others(everyone, own.name)
+    medians = one_site_tables.rounded_others(everyone, own.name)
     shares, seeds = contribution_shares(own.results), count_share_seeds(own.results)
     for method, row in ((str(name), row) for name, row in dice.iterrows()):
         text = f"{own.name}'s test Dice is {percent(row['mean'])}"

@@ -16,17 +16,9 @@ import pandas as pd
 from fedmerit_evaluation.figures import curves, dots_and_bars
 from fedmerit_evaluation.figures.pages import Drawing
 from fedmerit_evaluation.figures.tables import MISSING, Table
-from fedmerit_evaluation.report import alt_texts, flagged_sites
+from fedmerit_evaluation.report import alt_texts, flagged_sites, shared_parts
 from fedmerit_evaluation.report.contributions import Agreement, contribution_shares, image_shares
 from fedmerit_evaluation.report.hospitals import sample_size
-from fedmerit_evaluation.report.shared_parts import (
-    ROUNDS,
-    averaged,
-    received_models,
-    shared_quantities,
-    surface_columns,
-    with_intervals,
-)
 from fedmerit_evaluation.results.run_folders import Run
 from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.statistics.inference import MIN_SEEDS, ONE_SEED
@@ -71,11 +63,7 @@ def rounded_others(table: pd.DataFrame, own: str) -> pd.DataFrame:
     """
     others = table.drop(columns=own, errors="ignore")
     known = others.notna().sum(axis=1)
-    shown = {
-        "median": (0.5, MIN_OTHERS),
-        "lower quartile": (0.25, MANY_OTHERS),
-        "upper quartile": (0.75, MANY_OTHERS),
-    }
+    shown = {"median": (0.5, MIN_OTHERS), "lower quartile": (0.25, MANY_OTHERS), "upper quartile": (0.75, MANY_OTHERS)}
     columns = {}
     for name, (share, fewest) in shown.items():
         numbers = pd.Series(others.astype(float).quantile(share, axis=1))
@@ -113,7 +101,7 @@ def redact_other_sites(results: Results, others: int) -> tuple[Results, list[str
     dropped = pd.Series(False, rows.index)
     rounds = pd.MultiIndex.from_frame(rows[["method", "seed", "round"]].astype({"method": str}))
     of_rounds = rows["split"] == ""
-    for quantity in ROUNDS:
+    for quantity in shared_parts.ROUNDS:
         same = image_shares(results, quantity)
         found = [(str(method), seed, number) for method, seed, number in same.index[same]]
         dropped |= rounds.isin(found) & (rows["quantity"] == quantity) & of_rounds
@@ -136,7 +124,6 @@ def own_tables(own: OwnSite, agreed: Sequence[Agreement]) -> Iterator[Table]:
 
 
 def _dice(own: OwnSite) -> Iterator[Table]:
-    """Test Dice, surface distances, gain over local training."""
     (dice, all_dice), (gain, all_gains) = own.of("dice"), own.of("gain")
     insufficient_data = sample_size(own.results).insufficient_data
     if not dice.empty:
@@ -153,14 +140,14 @@ def _dice(own: OwnSite) -> Iterator[Table]:
 
 def _received_models(own: OwnSite) -> Iterator[Table]:
     rows = own.results.rows
-    for table in received_models(rows[rows["site"] == own.name], own.name):
+    for table in shared_parts.received_models(rows[rows["site"] == own.name], own.name):
         yield replace(table, name=f"own-{table.name.replace('_', '-')}", frame=table.frame.drop(columns="Site"))
 
 
 def _cases(own: OwnSite) -> Iterator[Table]:
     cases = own.results.dice.sites
     if not cases.empty:
-        mine = averaged(cases[cases.index.get_level_values("site") == own.name]).droplevel("site")
+        mine = shared_parts.averaged(cases[cases.index.get_level_values("site") == own.name]).droplevel("site")
         frame = pd.DataFrame({"Method": mine.index.astype(str), "Test cases": mine["cases"].to_numpy(),
                               "Lowest case [%]": 100 * mine["lowest"].to_numpy(),
                               "Both empty": mine["both_empty"].to_numpy()})  # fmt: skip
@@ -175,9 +162,10 @@ def _contributions(own: OwnSite) -> Iterator[Table]:
 
 
 def _values(own: OwnSite, agreed: Sequence[Agreement]) -> Iterator[Table]:
-    """The value of the site by every ground truth."""
     if agreed:
-        shown = {f"Value, {one.reference} [points]": _valued(one.values, own.name) for one in agreed}
+        shown = {
+            f"Value, {one.reference} [points]": _beside(one.values.mean().to_frame("").T, own.name) for one in agreed
+        }
         caption = "Value of the site: points of mean Dice, mean over seeds"
         caption += "".join(f"; {one.sampled}" for one in agreed if one.sampled)
         few = min(len(one.values) for one in agreed) < MIN_SEEDS
@@ -246,7 +234,7 @@ def _against(name: str, own: OwnSite, columns: dict[str, Beside], caption: str, 
     if others.notna().any(axis=None):
         shown |= {f"Others, {column}": others[column].reindex(mine.index) for column in others}
         caption += "; of the others only the median, rounded to 5"
-    return Table(name, caption, **with_intervals(shown, names), decimals=1)
+    return Table(name, caption, **shared_parts.with_intervals(shown, names), decimals=1)
 
 
 def _rounded(table: Table) -> Table:
@@ -262,9 +250,8 @@ def _unnamed(text: str, sites: Sequence[str], own: str) -> str:
 
 
 def _surfaces(own: OwnSite) -> dict[str, Beside]:
-    """HD95 and NSD, means over seeds."""
     found = {}
-    for heading, column in surface_columns(own.results.dice.sites).items():
+    for heading, column in shared_parts.surface_columns(own.results.dice.sites).items():
         table = _method_by_site(column)
         if own.name in table and table[own.name].notna().any():
             found[heading] = _beside(table, own.name, lowest_first=heading.startswith("HD95"))
@@ -300,10 +287,6 @@ def _contribution_columns(own: OwnSite) -> dict[str, Beside]:
     return found
 
 
-def _valued(values: pd.DataFrame, name: str) -> Beside:
-    return _beside(values.mean().to_frame("").T, name)
-
-
 def own_figures(own: OwnSite) -> Iterator[tuple[str, Drawing]]:
     """Figures by name."""
     dice, everyone = own.of("dice")
@@ -320,11 +303,11 @@ def own_figures(own: OwnSite) -> Iterator[tuple[str, Drawing]]:
     if own.name in validation:
         text = "Validation Dice over the rounds, of the model received, mean over seeds."
         yield "own-validation", _over_rounds(own, validation, "Validation Dice [%]", text)
-    for quantity in shared_quantities(own.results):
+    for quantity in shared_parts.shared_quantities(own.results):
         table = own.results.rounds.of(quantity)
         if own.name in table and table[own.name].notna().any() and quantity == "weight":
             text = "Aggregation weight over the rounds, mean over seeds."
-            yield f"own-{ROUNDS[quantity][0]}", _over_rounds(own, table, "Weight [%]", text)
+            yield f"own-{shared_parts.ROUNDS[quantity][0]}", _over_rounds(own, table, "Weight [%]", text)
 
 
 def _over_rounds(own: OwnSite, table: pd.DataFrame, title: str, text: str) -> Drawing:

@@ -28,10 +28,7 @@ ROUNDS = {
         "contributions",
         "Contribution of each site as the method estimates it, round by round, in the method's own unit.",
     ),
-    "reputation": (
-        "reputation",
-        "Reputation of each site: running average of its contribution, in its own unit.",
-    ),
+    "reputation": ("reputation", "Reputation of each site: running average of its contribution, in its own unit."),
 }
 
 

@@ -8,13 +8,8 @@ from math import isnan
 
 from fedmerit_evaluation.report.contribution_statements import find_ends
 from fedmerit_evaluation.report.phrases import interval, join_words, percent, points
-from fedmerit_evaluation.statistics.inference import (
-    Comparison,
-    Estimate,
-    SampleSize,
-    compare_training,
-    find_highest,
-)
+from fedmerit_evaluation.statistics import inference
+from fedmerit_evaluation.statistics.inference import Comparison, Estimate, SampleSize
 
 COUNTED = {  # what follows a number of hospitals
     Comparison.TIE: "without significant difference",
@@ -50,14 +45,15 @@ def describe_gain(gain: Estimate, sample: SampleSize, *, tested: bool, has_local
         has_local: whether it has test Dice of local training.
         ambiguous: whether it has none since runs of standalone have several settings, none of them the method's.
     """
-    found = compare_training(gain, sample)
+    found = inference.compare_training(gain, sample)
     if found is Comparison.UNKNOWN:
         lacking = "runs of standalone that differ; report with one of them" if ambiguous else "no run of standalone"
         missing = (
             "no test Dice" if not tested else lacking if not has_local else "no seed in common, on the same test cases"
         )
         return f"Gain not known: {missing}."
-    return f"{_capital(sample.insufficient_data if found is Comparison.UNJUDGED else found)}."
+    text = sample.insufficient_data if found is Comparison.UNJUDGED else found
+    return f"{text[0].upper()}{text[1:]}."
 
 
 def describe_hospitals(found: Mapping[str, Comparison], method: str) -> str:
@@ -79,14 +75,14 @@ def describe_hospitals(found: Mapping[str, Comparison], method: str) -> str:
 
 def describe_methods(means: Mapping[str, float], worst: Mapping[str, float], spread: Mapping[str, float]) -> str:
     """Which of several methods has the highest mean, the best worst-case, the lowest dispersion."""
-    best, best_worst_case = find_highest(means), find_highest(worst)
+    best, best_worst_case = inference.find_highest(means), inference.find_highest(worst)
     text = (
-        f"Of {len(means)} methods, {join_words(best)} {_has(best)} the highest mean test Dice "
+        f"Of {len(means)} methods, {join_words(best)} {'has' if len(best) == 1 else 'have'} the highest mean test Dice "
         f"({percent(means[best[0]])}), {join_words(best_worst_case)} the highest Dice at the worst-served hospital "
         f"({percent(worst[best_worst_case[0]])})"
     )
     if known := {method: -value for method, value in spread.items() if not isnan(value)}:
-        lowest = find_highest(known)
+        lowest = inference.find_highest(known)
         text += (
             f", and {join_words(lowest)} the smallest spread between hospitals (standard deviation "
             f"{-100 * known[lowest[0]]:.1f} points, at a mean of {join_words([percent(means[one]) for one in lowest])})"
@@ -182,11 +178,3 @@ def _count_significant(gains: Sequence[Estimate], sign: int, judged: bool) -> st
 
 def _is(names: Sequence[str]) -> str:
     return "is" if len(names) == 1 else "are"
-
-
-def _has(names: Sequence[str]) -> str:
-    return "has" if len(names) == 1 else "have"
-
-
-def _capital(text: str) -> str:
-    return f"{text[0].upper()}{text[1:]}"

@@ -60,7 +60,7 @@ def _multi_method_facts(results: Results) -> Iterator[Fact]:
 
 
 def _weight_fact(weights: pd.Series) -> Iterator[Fact]:
-    if (known := weights.dropna()).size and not _equal(known):
+    if (known := weights.dropna()).size and known.max() - known.min() >= inference.TIE_TOLERANCE:
         yield Fact(
             "Largest weight",
             percent(known.max()),
@@ -115,7 +115,6 @@ def describe_each_method(results: Results) -> list[tuple[str, str]]:
 
 
 def _findings(results: Results, method: str) -> Iterator[str]:
-    """The findings on one method, each a part of a sentence."""
     for _, row in _select(_dice(results), method).iterrows():
         if known := {str(site): float(value) for site, value in row.dropna().items()}:
             yield statements.describe_dice(known)
@@ -173,7 +172,3 @@ def _mean(results: Results, name: str) -> pd.DataFrame:
 def _top(line: pd.Series) -> list[str]:
     """The names with the largest number; several if they tie."""
     return inference.find_highest({str(name): float(value) for name, value in line.dropna().items()})
-
-
-def _equal(line: pd.Series) -> bool:
-    return bool(line.max() - line.min() < inference.TIE_TOLERANCE)

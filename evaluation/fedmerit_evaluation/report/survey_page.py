@@ -25,11 +25,19 @@ def write_survey(survey: Survey, out: Path, console: Console) -> Path:
     Returns:
         The page.
     """
-    shown = [name for name in _names(survey) if _is_shown(survey, name)]
+    shown = [
+        name
+        for name in _names(survey)
+        if any(any(one.tallies[name].patients) for one in survey.sites.values() if name in one.tallies)
+    ]
     tables = [sites_table(survey), *(survey_table(survey, name) for name in shown if not is_intensity(name))]
     for table in tables:
         print_table(table, console)
-    hidden = [_hidden(survey, name) for name in _names(survey) if name not in shown]
+    hidden = [
+        f"{find_quantity(name).title}: no bin has {survey.floor} patients or more at any site: none is shown."
+        for name in _names(survey)
+        if name not in shown
+    ]
     for text in hidden:
         console.print(text, soft_wrap=True, markup=False)
     for name, why in survey.refused.items():
@@ -127,17 +135,7 @@ def intensities(survey: Survey, name: str) -> Figure:
 
 
 def _names(survey: Survey) -> list[str]:
-    """The quantities that any site reported."""
     return list(dict.fromkeys(name for one in survey.sites.values() for name in one.tallies))
-
-
-def _is_shown(survey: Survey, name: str) -> bool:
-    """Whether any site shows a bin of a quantity."""
-    return any(any(one.tallies[name].patients) for one in survey.sites.values() if name in one.tallies)
-
-
-def _hidden(survey: Survey, name: str) -> str:
-    return f"{find_quantity(name).title}: no bin has {survey.floor} patients or more at any site: none is shown."
 
 
 def _caption(survey: Survey, name: str) -> str:

@@ -246,10 +246,4 @@ def summarise_sites(dice: pd.DataFrame) -> pd.DataFrame:
         dice: runs or methods x sites.
     """
     known = dice.dropna(how="all")
-    return pd.DataFrame(
-        {
-            "mean": known.mean(axis=1),
-            "std": known.std(axis=1, ddof=1),
-            "worst": known.min(axis=1),
-        }
-    )
+    return pd.DataFrame({"mean": known.mean(axis=1), "std": known.std(axis=1, ddof=1), "worst": known.min(axis=1)})

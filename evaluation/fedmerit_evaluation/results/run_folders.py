@@ -203,7 +203,7 @@ def label_runs(runs: Sequence[Run]) -> list[Run]:
         same = [_settings(other) for other in runs if other.info["method"] == run.info["method"]]
         unsaid = _unrecorded_defaults(run)
         differing = [key for key in settings if any(other.get(key, unsaid.get(key)) != settings[key] for other in same)]
-        shown = [f"{key}={_plain(settings[key])}" for key in differing]
+        shown = [f"{key}={text if isinstance(text := settings[key], str) else json.dumps(text)}" for key in differing]
         shown += ["attacked"] * bool(run.attacks)  # without the site: other sites may read a label
         values = ", ".join(shown)
         labelled.append(replace(run, label=f"{run.info['method']} ({values})" if values else run.label))
@@ -216,17 +216,11 @@ def label_runs(runs: Sequence[Run]) -> list[Run]:
 
 def _settings(run: Run) -> dict[str, Any]:
     """Settings by name. Given contributions count only as "given": they differ from seed to seed."""
-    settings = {
-        **_training_settings(run),
-        **_guard(run),
-        **_unrecorded_defaults(run),
-        **run.info["parameters"],
-    }
+    settings = {**_training_settings(run), **_guard(run), **_unrecorded_defaults(run), **run.info["parameters"]}
     return settings | ({"contributions": "given"} if settings.get("contributions") else {})
 
 
 def _training_settings(run: Run) -> dict[str, Any]:
-    """Settings of the network and of local training, and the number of rounds."""
     return {**run.info.get("plan", {}).get("network", {}), **run.info["training"], "rounds": run.rounds}
 
 
@@ -259,12 +253,7 @@ def _unrecorded_defaults(run: Run) -> dict[str, Any]:
 
 
 def _image_settings(run: Run) -> dict[str, Any]:
-    """Image size and preparation."""
     said = run.info.get("plan", {}).get("preprocessing") or {}
     size = run.info.get("image_size") or said.get("size")
     found = {name: value for name, value in said.items() if name not in ("size", "spacing")}
     return found | ({"image_size": "x".join(map(str, size))} if size else {})
-
-
-def _plain(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)

@@ -14,7 +14,6 @@ View = Callable[["Rounds", str], pd.DataFrame]
 
 
 def _once_each(view: View) -> View:
-    """A view that takes a name, computed once for each."""
 
     @wraps(view)
     def kept(self: "Rounds", name: str) -> pd.DataFrame:
@@ -82,8 +81,9 @@ class Rounds:
             if quantity in ("flagged", "rejected"):
                 columns[quantity] = _stacked(runs.sum())
                 continue
-            last = rounds[rounds.index.get_level_values("round") == _last_round(rounds)].droplevel("round")
-            columns[quantity] = _stacked(last)
+            number = rounds.index.get_level_values("round").to_series(index=rounds.index)
+            is_last = number == number.groupby(level=RUN).transform("max")
+            columns[quantity] = _stacked(rounds[is_last].droplevel("round"))
             if quantity != "num_samples":
                 columns[f"mean_{quantity}"] = _stacked(runs.mean())
         columns["share"] = _shares(columns["mean_contribution"])
@@ -150,11 +150,6 @@ def _stacked(table: pd.DataFrame) -> pd.Series:
     return pd.Series(table.stack())
 
 
-def _last_round(rounds: pd.DataFrame) -> pd.Series:
-    number = rounds.index.get_level_values("round").to_series(index=rounds.index)
-    return number.groupby(level=RUN).transform("max")
-
-
 @dataclass(frozen=True, eq=False)
 class Results:
     """Rows of the long results table (`fedmerit.records.results.COLUMNS`), never changed, and views of them.
@@ -194,12 +189,6 @@ class Results:
     def plain(self) -> "Results":
         """The same results, methods in alphabetical order."""
         return Results(self.rows.astype({"method": str}))
-
-    @cached_property
-    def on_union(self) -> "Results":
-        """The same results, with the test cases of all sites instead of each site's own."""
-        rest = self.rows[~self.rows["split"].isin([OWN, UNION])]
-        return Results(pd.concat([rest, self.rows[self.rows["split"] == UNION].assign(split=OWN)], ignore_index=True))
 
     @cached_property
     def with_validation(self) -> "Results":

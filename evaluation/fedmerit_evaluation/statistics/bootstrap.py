@@ -130,16 +130,11 @@ class Resampling:
 DEFAULT_RESAMPLING = Resampling()
 
 
-def no_bounds(_: object) -> tuple[float, float]:
-    """The range of an unbounded statistic."""
-    return -np.inf, np.inf
-
-
 def bootstrap(
     cases: pd.Series,
     statistics: Statistics[K],
     resampling: Resampling = DEFAULT_RESAMPLING,
-    bounds: Callable[[K], tuple[float, float]] = no_bounds,
+    bounds: Callable[[K], tuple[float, float]] = lambda _: (-np.inf, np.inf),
 ) -> dict[K, dict[str, float]]:
     """Mean and standard deviation over seeds of statistics of Dice, with percentile intervals of the mean.
 

@@ -47,12 +47,6 @@ class Ranking:
         return [self.sites[place] for place in np.argsort(-self.value, kind="stable")]
 
     @property
-    def tied_pairs(self) -> list[tuple[str, str]]:
-        """The pairs without significant difference, the higher first, in the order of the sites."""
-        places = [self.sites.index(name) for name in self.order]
-        return [(self.sites[a], self.sites[b]) for a, b in combinations(places, 2) if not self.order_signs[a, b]]
-
-    @property
     def measured(self) -> bool:
         """Whether the values have intervals."""
         return bool(np.isfinite(self.low).any())

@@ -15,14 +15,7 @@ from fedmerit import plugins
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.machine import free_memory
 from fedmerit_evaluation.studies import execution
-from fedmerit_evaluation.studies.execution import (
-    AS_RECORDED,
-    After,
-    Places,
-    choose_worker_count,
-    estimate_memory,
-    execute_one,
-)
+from fedmerit_evaluation.studies.execution import AS_RECORDED, After, Places, choose_worker_count, execute_one
 from fedmerit_evaluation.studies.run_processes import begin_processes
 
 if TYPE_CHECKING:  # it takes a second to import
@@ -184,7 +177,7 @@ def execute_all(
                 found = places if workers.cluster is None else execution.describe_local_view(folder, places)
                 parts = plugins.scripts()
                 running[folder] = client.submit(_work, absolute[folder], after, threads, found, parts, pure=False)
-                running[folder].add_done_callback(partial(_on_future_done, heard, folder))
+                running[folder].add_done_callback(lambda _, ended=folder: heard.put((ended, None)))
             folder, record = heard.get()
             if record is not None:
                 on_round(folder, record)
@@ -238,12 +231,7 @@ def _work(
     return execute_one(folder, tell, after, threads, places)
 
 
-def _on_future_done(heard: "SimpleQueue[tuple[Path, Any]]", folder: Path, future: "Future") -> None:
-    heard.put((folder, None))
-
-
 def _failure(future: "Future") -> str | None:
-    """Why a run failed, or None."""
     from distributed import KilledWorker
 
     if future.cancelled():
@@ -277,7 +265,7 @@ def _slurm_cluster(folder: Path) -> Any:
         from dask_jobqueue import SLURMCluster
     except ImportError:
         raise BadInput("--cluster slurm: needs dask-jobqueue; `pip install 'fedmerit[slurm]'`") from None
-    return SLURMCluster(cores=1, processes=1, memory=f"{2 * estimate_memory(folder) / 1e9:.1f}GB")
+    return SLURMCluster(cores=1, processes=1, memory=f"{2 * execution.estimate_memory(folder) / 1e9:.1f}GB")
 
 
 def _kill(cluster: Any) -> None:

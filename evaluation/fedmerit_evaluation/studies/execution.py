@@ -72,7 +72,6 @@ def _sizes(folder: Path) -> tuple[int, float, int]:
 
 
 def _gpus(folder: Path) -> list[torch.device]:
-    """The GPUs of the sites of a run."""
     info = read_run(folder)
     setting = assign_devices(info["device"], info["sites"])
     devices = {pick_device(configured_device(site, setting), site) for site in info["sites"]}

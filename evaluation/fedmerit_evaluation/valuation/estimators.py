@@ -6,7 +6,7 @@ from functools import cache
 from fedmerit.configuration import spec_syntax
 from fedmerit.errors import BadInput
 from fedmerit.plugins import Catalogue
-from fedmerit_evaluation.valuation import estimator, game_estimators, image_estimators
+from fedmerit_evaluation.valuation import estimator, game_estimators
 from fedmerit_evaluation.valuation.estimator import Estimator
 
 
@@ -15,7 +15,7 @@ def estimators() -> Catalogue[type[Estimator]]:
     """By name, built-in ones and plugins."""
     return Catalogue(
         "estimators",
-        {**game_estimators.ESTIMATORS, **estimator.ESTIMATORS, **image_estimators.ESTIMATORS},
+        {**game_estimators.ESTIMATORS, **estimator.ESTIMATORS},
         lambda part: isinstance(part, type) and issubclass(part, Estimator),
         "a frozen dataclass derived from fedmerit_evaluation.valuation.estimator.Estimator",
     )

@@ -15,6 +15,7 @@ from fedmerit_evaluation.freeriders import detectors
 from fedmerit_evaluation.freeriders.detectors import DETECTORS, Detector, of_rounds
 from fedmerit_evaluation.results.views import Results
 from fedmerit_lab.attacks.attacked_runs import HONEST, Attack
+from fedmerit_lab.attacks.detection_scores import auroc
 
 RIGHTLY, FALSELY = "Only attackers flagged [%]", "Honest site flagged [%]"
 WINDOW = 5  # rounds of a mean
@@ -155,5 +156,5 @@ def _summary(attacked: Sequence[_Detected], every: Sequence[_Detected]) -> dict[
         RIGHTLY: 100 * sum(one.flagged == one.attackers for one in attacked) / len(attacked),
         "Attacker highest [%]": 100 * highest / len(attacked),
         FALSELY: 100 * sum(bool(one.flagged - one.attackers) for one in every) / len(every),
-        "AUROC": detectors.auroc(values[True], values[False]),
+        "AUROC": auroc(values[True], values[False]),
     }

@@ -10,6 +10,7 @@ from fedmerit_evaluation.freeriders import detectors
 from fedmerit_evaluation.freeriders.detectors import DETECTORS
 from fedmerit_evaluation.results.dice import SURFACES
 from fedmerit_evaluation.results.views import Results
+from fedmerit_lab.attacks import detection_scores
 from fedmerit_lab.attacks.attacked_runs import HONEST, Attack
 
 WITHIN = 10  # rounds of the attack after which detection is scored (Jiang et al. 2023)
@@ -62,7 +63,7 @@ def outcomes(attacks: Sequence[Attack], results: Results) -> pd.DataFrame:
     dice = results.read_folders.dice.sites["dice"].droplevel("seed")
     last = {name: _last(detectors.of_rounds(results, name)) for name in ("weight", "quota")}
     values = detectors.accumulated(detectors.free_rider_values(results))
-    flags = detectors.first_flags(results, {attack.folder.name: attack.first for attack, _ in pairs})
+    flags = detection_scores.first_flags(results, {attack.folder.name: attack.first for attack, _ in pairs})
     until = horizons(attacks, results)
     rows = []
     for attack, control in pairs:
@@ -82,7 +83,7 @@ def outcomes(attacks: Sequence[Attack], results: Results) -> pd.DataFrame:
         }
         flagged = flags[(flags["run"] == run) & flags["site"].isin(own) & (flags["round"] <= until[run])]
         after = flagged.groupby("detector")["round"].min() - attack.first + 1
-        name = detectors.highest_site(values.loc[[(run, until[run])]]).iloc[0]
+        name = detection_scores.highest_site(values.loc[[(run, until[run])]]).iloc[0]
         rows.append(
             row | {"Highest value": float(name in own)} | {detector: after.get(detector) for detector in DETECTOR_NAMES}
         )
@@ -99,16 +100,16 @@ def horizons(attacks: Sequence[Attack], results: Results) -> dict[str, int]:
 def aurocs(attacks: Sequence[Attack], results: Results) -> pd.DataFrame:
     """Method, attack x detectors; NaN if a detector has no data."""
     rows = [
-        dict(zip(KEY, key, strict=True)) | {name: detectors.auroc(*both[name]) for name in DETECTOR_NAMES}
+        dict(zip(KEY, key, strict=True)) | {name: detection_scores.auroc(*both[name]) for name in DETECTOR_NAMES}
         for key, both in _suspicions(attacks, results).items()
     ]
     return pd.DataFrame(rows, columns=[*KEY, *DETECTOR_NAMES])
 
 
 def rocs(attacks: Sequence[Attack], results: Results) -> pd.DataFrame:
-    """The curves: ``Method, Attack, Detector`` and the columns of `fedmerit_evaluation.freeriders.detectors.roc`."""
+    """The curves: ``Method, Attack, Detector`` and the columns of `fedmerit_lab.attacks.detection_scores.roc`."""
     curves = [
-        detectors.roc(*both[name]).assign(**dict(zip(KEY, key, strict=True)), Detector=name)
+        detection_scores.roc(*both[name]).assign(**dict(zip(KEY, key, strict=True)), Detector=name)
         for key, both in _suspicions(attacks, results).items()
         for name in DETECTOR_NAMES
     ]
@@ -122,7 +123,7 @@ def _suspicions(
     there = [attack for attack in attacks if attack.kind != HONEST and attack.folder.name in set(results.rows["run"])]
     if not there:
         return {}
-    found = detectors.suspicions(results, horizons(attacks, results))
+    found = detection_scores.suspicions(results, horizons(attacks, results))
     result = {}
     for label, kind in dict.fromkeys((attack.label, attack.kind) for attack in there):
         own = [attack for attack in there if (attack.label, attack.kind) == (label, kind)]
@@ -143,7 +144,7 @@ def false_positives(attacks: Sequence[Attack], results: Results) -> pd.DataFrame
         if own.empty:
             continue
         sites = len(own[["run", "site"]].drop_duplicates())
-        flagged = detectors.first_flags(Results(own))["detector"].value_counts()
+        flagged = detection_scores.first_flags(Results(own))["detector"].value_counts()
         rows.append(
             {"Method": label, "Sites": sites} | {name: 100 * flagged.get(name, 0) / sites for name in DETECTOR_NAMES}
         )
@@ -165,7 +166,7 @@ def compare_with_honest(attack: Attack, control: Attack, results: Results) -> Ta
                 weight = quantity == "weight"
                 heading = f"{quantity.capitalize()}{name} [{'%' if weight else 'own unit'}]"
                 columns[heading] = (100 if weight else 1) * found.loc[of]
-    flags = detectors.first_flags(results, dict.fromkeys((run, honest), attack.first))
+    flags = detection_scores.first_flags(results, dict.fromkeys((run, honest), attack.first))
     sites = sorted({*tested[run].index, *tested[honest].index})
     table = pd.DataFrame(columns).reindex(sites).rename_axis("Site")
     for name, of in (("Flagged by (after rounds)", run), ("In the honest run by (after rounds)", honest)):

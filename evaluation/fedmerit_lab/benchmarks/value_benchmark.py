@@ -241,7 +241,7 @@ def _agreements(name: str, judged: Sequence[ScenarioResult]) -> Table:
     for one in judged:
         reference = one.references[name]
         pairs = math.comb(len(reference.sites), 2)
-        significant = pairs - len(ranking(reference.sites, reference.values).tied_pairs)
+        significant = int(np.count_nonzero(ranking(reference.sites, reference.values).order_signs)) // 2
         for spec, values in one.values.items():
             found = agreement(values, reference)
             row = {

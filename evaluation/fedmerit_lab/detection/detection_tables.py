@@ -13,10 +13,11 @@ import pandas as pd
 
 from fedmerit.records.results import COLUMNS
 from fedmerit_evaluation.figures.tables import Table
-from fedmerit_evaluation.freeriders.detectors import DETECTORS, Detector, auroc, flags
+from fedmerit_evaluation.freeriders.detectors import DETECTORS, Detector, flags
 from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.statistics.bootstrap import LEVEL
 from fedmerit_evaluation.statistics.ranks import resample
+from fedmerit_lab.attacks.detection_scores import auroc
 from fedmerit_lab.detection.monitored_federation import EVIDENCE, MonitoredFederation, Rows
 from fedmerit_lab.detection.simulated_attacks import HONEST
 

@@ -6,11 +6,11 @@ import pandas as pd
 
 from fedmerit.configuration.recipes import PRESETS, ROUNDS
 from fedmerit.configuration.run import Training
-from fedmerit_evaluation.figures import dots_and_bars
 from fedmerit_evaluation.figures.tables import Table, file_name
 from fedmerit_evaluation.results.dice import STANDALONE
 from fedmerit_lab.papers import approximation
 from fedmerit_lab.papers.artefact import Artefact, Drawn, Made, Paper, every, printed, published
+from fedmerit_lab.papers.figures import site_marks
 from fedmerit_lab.papers.final_losses import final_losses
 from fedmerit_lab.papers.partitioned_sites import (
     CLA,
@@ -100,7 +100,7 @@ def _with_losses(study: Study, artefact: Artefact) -> Made:
             file = f"{artefact.name}-{name}" + f"-{file_name(require_partition(need).name)}" * (len(artefact.needs) > 1)
             numbers = means.rename_axis("method").reset_index()
             caption = f"{artefact.what}, {require_partition(need).name}: {title.lower()}"
-            drawn.append(Drawn(file, caption, dots_and_bars.site_marks(means, title), numbers))
+            drawn.append(Drawn(file, caption, site_marks(means, title), numbers))
     return Made(drawn=drawn)
 
 

@@ -17,6 +17,7 @@ from fedmerit_evaluation.results.dice import STANDALONE
 from fedmerit_evaluation.results.views import Results
 from fedmerit_lab.attacks.attacked_runs import HONEST, Attack
 from fedmerit_lab.papers.artefact import Artefact, Drawn, Made, printed
+from fedmerit_lab.papers.figures import over_parameters
 from fedmerit_lab.papers.partitioned_sites import (
     artefact_methods,
     local_only_and_final,
@@ -75,7 +76,7 @@ def gain_by_parameters(study: Study, artefact: Artefact) -> Made:
         what: frame[f"{what}, {require_partition(need).heading}"].to_list() for what in ("MCG [points]", "CGS [points]")
     }
     numbers = set_by.astype(float).assign(**measured).reset_index(drop=True)
-    figure = heat_maps.over_parameters(numbers, TAUS)
+    figure = over_parameters(numbers, TAUS)
     return Made(made.tables, [Drawn(artefact.name, artefact.what, figure, numbers)])
 
 

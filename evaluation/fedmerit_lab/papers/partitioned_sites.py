@@ -12,12 +12,13 @@ from matplotlib.figure import Figure
 
 from fedmerit.errors import BadInput
 from fedmerit_evaluation.fairness.measures import pearson
-from fedmerit_evaluation.figures import curves, dots_and_bars
+from fedmerit_evaluation.figures import dots_and_bars
 from fedmerit_evaluation.figures.drawing import METHOD_COLOURS, STYLE
 from fedmerit_evaluation.figures.tables import Table, file_name
-from fedmerit_evaluation.results.dice import STANDALONE
+from fedmerit_evaluation.results.dice import OWN, STANDALONE, UNION
 from fedmerit_evaluation.results.views import Results
 from fedmerit_lab.papers.artefact import KEEP_OWN, Artefact, Drawn, Made, beside, every, printed
+from fedmerit_lab.papers.figures import lines_over_rounds
 from fedmerit_lab.papers.required_trainings import Compared
 from fedmerit_lab.papers.study import Partition, Study
 
@@ -190,7 +191,7 @@ def lines(**titles: str) -> Make:
             panels = _panels(study, artefact, quantity)
             name = artefact.name if len(titles) == 1 else f"{artefact.name}-{quantity.replace('_', '-')}"
             caption = artefact.what if len(titles) == 1 else f"{artefact.what}: {title.lower()}"
-            drawn.append(Drawn(name, caption, curves.lines_over_rounds(panels, title), _panel_table(panels)))
+            drawn.append(Drawn(name, caption, lines_over_rounds(panels, title), _panel_table(panels)))
         return Made(drawn=drawn)
 
     return make
@@ -212,10 +213,17 @@ def _panels(study: Study, artefact: Artefact, quantity: str) -> dict[str, pd.Dat
 
 
 def _panel_table(panels: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """The numbers of `figures.curves.lines_over_rounds` as one table: ``panel, round`` and the sites."""
+    """The numbers of `fedmerit_lab.papers.figures.lines_over_rounds` as one table: ``panel, round`` and the sites."""
     return pd.concat(
         {name: table.rename_axis("round") for name, table in panels.items()}, names=["panel"]
     ).reset_index()
+
+
+def on_union(results: Results) -> Results:
+    """The same results, with the test cases of all sites instead of each site's own."""
+    rows = results.rows
+    rest = rows[~rows["split"].isin([OWN, UNION])]
+    return Results(pd.concat([rest, rows[rows["split"] == UNION].assign(split=OWN)], ignore_index=True))
 
 
 def bars(study: Study, artefact: Artefact) -> Made:
@@ -227,7 +235,7 @@ def bars(study: Study, artefact: Artefact) -> Made:
         partition = require_partition(need).name
         name = artefact.name if len(artefact.needs) == 1 else f"{artefact.name}-{file_name(partition)}"
         numbers = dice.rename_axis("method").reset_index()
-        drawn.append(Drawn(name, f"{artefact.what}, {partition}", dots_and_bars.dice_bars(results.on_union), numbers))
+        drawn.append(Drawn(name, f"{artefact.what}, {partition}", dots_and_bars.dice_bars(on_union(results)), numbers))
     return Made(drawn=drawn)
 
 

@@ -62,12 +62,3 @@ def test_names_of_dots_that_lie_close_stand_on_different_sides() -> None:
     figure = dots_and_bars.agreement(between, {"fedce": pd.Series({"a": 1, "low": 0, "b": 1, "d": 0.5})}, "Shapley")
     sides = {text.get_text(): text.get_ha() for text in figure.axes[0].texts}
     assert (sides["a"], sides["low"], sides["b"]) == ("right", "left", "left")
-
-
-def test_marks_of_any_quantity_stand_in_the_rows_of_their_sites() -> None:
-    table = pd.DataFrame({"A": [0.5, 0.2], "B": [0.4, np.nan]}, index=["fedavg", "cgsv"])
-    (panel,) = dots_and_bars.site_marks(table, "Test loss").axes
-    assert [label.get_text() for label in panel.get_yticklabels()] == ["A", "B"]
-    assert panel.get_xlabel() == "Test loss"
-    marks = [(float(x), round(float(y))) for x, y in (np.asarray(line.get_xydata())[0] for line in panel.lines)]
-    assert marks[:3] == [(0.5, 0), (0.4, 1), (0.2, 0)]

@@ -22,7 +22,6 @@ def test_of_tied_sites_each_could_have_any_rank_of_theirs():
 def test_sites_far_apart_are_told_and_near_ones_are_not():
     one = ranking(["A", "B", "C"], drawn([5.0, 1.0, 1.2], 0.5))
     assert one.order == ["A", "C", "B"]
-    assert one.tied_pairs == [("C", "B")]
     assert one.order_signs.tolist() == [[0, 1, 1], [-1, 0, 0], [-1, 0, 0]]
     assert (one.highest_rank.tolist(), one.lowest_rank.tolist()) == ([1, 2, 2], [1, 3, 3])
     assert one.table.loc["C", ["ranks", "tied"]].tolist() == ["2 to 3", "B"]

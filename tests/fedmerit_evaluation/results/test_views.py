@@ -13,6 +13,7 @@ from fedmerit_evaluation.figures.tables import print_table
 from fedmerit_evaluation.report import all_sites
 from fedmerit_evaluation.results.dice import Dice
 from fedmerit_evaluation.results.run_folders import combine_results, open_runs
+from fedmerit_lab.papers.partitioned_sites import on_union
 
 
 def test_dice_and_contribution(tmp_path: Path) -> None:
@@ -95,5 +96,5 @@ def test_other_names_stand_in_the_place_of_methods(tmp_path: Path) -> None:
                    for site in SITES for tested in SITES])  # fmt: skip
     results = combine_results(open_runs([run]))
     assert results.read_folders.methods == ["run"]
-    assert results.on_union.dice.sites["dice"].to_list() == [0.5] * 4
-    pd.testing.assert_frame_equal(results.on_union.rounds.of("weight"), results.rounds.of("weight"))
+    assert on_union(results).dice.sites["dice"].to_list() == [0.5] * 4
+    pd.testing.assert_frame_equal(on_union(results).rounds.of("weight"), results.rounds.of("weight"))

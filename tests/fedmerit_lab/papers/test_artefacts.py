@@ -12,6 +12,7 @@ from fedmerit.records.results import read_results
 from fedmerit_evaluation.studies.cluster import Workers
 from fedmerit_lab.papers import cgsv_artefacts, fedave_artefacts, fedce_artefacts, fedsac_artefacts
 from fedmerit_lab.papers.artefact import KEEP_OWN
+from fedmerit_lab.papers.figures import site_marks
 from fedmerit_lab.papers.partitioned_sites import partitioned_needs, require_partition
 from fedmerit_lab.papers.production import produce
 
@@ -152,3 +153,12 @@ def test_share_bars_have_a_panel_for_each_site_left_out():
     assert [[bar.get_height() for bar in one] for one in second.containers] == [[30, 30, 40], [42.3, 25, 32.7]]
     colours = [panel.containers[0][place].get_facecolor() for panel, place in ((first, 0), (second, 1))]
     assert colours[0] == pytest.approx(colours[1])  # a site has one colour in all panels
+
+
+def test_marks_of_any_quantity_stand_in_the_rows_of_their_sites() -> None:
+    table = pd.DataFrame({"A": [0.5, 0.2], "B": [0.4, np.nan]}, index=["fedavg", "cgsv"])
+    (panel,) = site_marks(table, "Test loss").axes
+    assert [label.get_text() for label in panel.get_yticklabels()] == ["A", "B"]
+    assert panel.get_xlabel() == "Test loss"
+    marks = [(float(x), round(float(y))) for x, y in (np.asarray(line.get_xydata())[0] for line in panel.lines)]
+    assert marks[:3] == [(0.5, 0), (0.4, 1), (0.2, 0)]

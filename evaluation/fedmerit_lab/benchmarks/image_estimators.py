@@ -1,10 +1,10 @@
-"""Estimators that read the sites' images: for studies with all images in one place.
+"""Estimators that read the sites' images: for studies with all images in one place. Their names: pyproject.toml.
 
 Volumes, distances of distributions, and Shapley values of a nearest-neighbour model on the final model's features
 (Jia et al. 2019).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -166,11 +166,3 @@ def _described(network: nn.Module, slices: Slices) -> tuple[Tensor, Tensor]:
 def _training(folder: SiteFolder) -> Iterator[tuple[Tensor, Tensor]]:
     slices = Slices(folder.cases("training"))
     return (slices[place] for place in range(len(slices)))
-
-
-ESTIMATORS: Mapping[str, type[Estimator]] = {
-    "label_volume": LabelVolume,
-    "knn_shapley": KNNShapley,
-    "label_distance": LabelDistance,
-    "intensity_distance": IntensityDistance,
-}

@@ -11,8 +11,9 @@ from torch import nn
 
 from fedmerit.errors import BadInput
 from fedmerit.trainers.monai_trainer.data import open_sites
-from fedmerit_evaluation.valuation import image_estimators
-from fedmerit_evaluation.valuation.image_estimators import (
+from fedmerit_evaluation.valuation.estimators import parse
+from fedmerit_lab.benchmarks import image_estimators
+from fedmerit_lab.benchmarks.image_estimators import (
     IntensityDistance,
     KNNShapley,
     LabelDistance,
@@ -112,3 +113,12 @@ def test_nearest_neighbour_values_are_the_shapley_values_of_their_game():
 
             expected = shapley_by_permutations(table([str(point) for point in range(6)], worth), "012345")
             np.testing.assert_allclose(values[question], expected, atol=1e-12)
+
+
+def test_they_are_plugins_of_the_installed_package():
+    assert parse("knn_shapley:k=7") == KNNShapley(k=7)
+    assert [parse(name) for name in ("label_volume", "label_distance", "intensity_distance")] == [
+        LabelVolume(), LabelDistance(), IntensityDistance()
+    ]  # fmt: skip
+    with pytest.raises(BadInput, match="--estimators"):
+        parse("knn_shapley:k=0")

@@ -17,7 +17,7 @@ from fedmerit.trainers.monai_trainer.networks import initial_network
 from fedmerit.trainers.monai_trainer.saved_networks import save_network
 from fedmerit_evaluation.results.dice import Dice
 from fedmerit_evaluation.results.evaluation import evaluate
-from fedmerit_evaluation.results.scoring_protocols import NO_BATCH_NORM, PROTOCOLS, Slices, audit
+from fedmerit_lab.papers.scoring_protocols import NO_BATCH_NORM, PROTOCOLS, Slices, audit
 
 ONE, OTHER = (Case(name, name, Path(name), Path(name)) for name in "ab")
 COUNTS = [  # tp, fp, fn of slices of one label; two volumes

@@ -10,8 +10,9 @@ from scipy.stats import mannwhitneyu
 
 from fedmerit.errors import BadInput
 from fedmerit_evaluation.freeriders import detectors
-from fedmerit_evaluation.freeriders.detectors import DETECTORS, auroc, highest_site, of_rounds, roc, suspicions
+from fedmerit_evaluation.freeriders.detectors import DETECTORS, of_rounds
 from fedmerit_evaluation.results.views import Results
+from fedmerit_lab.attacks.detection_scores import auroc, highest_site, roc, suspicions
 
 
 def test_no_honest_site_is_flagged():

@@ -1,0 +1,89 @@
+"""Figures of any quantity for papers' artefacts: lines over rounds, marks by site, maps over two parameters."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import pandas as pd
+from matplotlib import style
+from matplotlib.figure import Figure
+
+from fedmerit_evaluation.figures.curves import line_ends
+from fedmerit_evaluation.figures.dots_and_bars import method_bars
+from fedmerit_evaluation.figures.drawing import (
+    STYLE,
+    label_rows,
+    legend,
+    method_style,
+    name_lines,
+    offset_dot,
+    panels,
+    rounds_axis,
+    rows_figure,
+    site_style,
+    titled,
+)
+
+
+def lines_over_rounds(tables: Mapping[str, pd.DataFrame], title: str, bold: Mapping[str, str] | None = None) -> Figure:
+    """A panel for each table, a line for each site.
+
+    Args:
+        tables: by the titles of their panels, rounds x sites; sites may differ from panel to panel.
+        title: what the vertical axis says.
+        bold: by panel, the site whose line is the thickest there.
+    """
+    sites = sorted({str(site) for table in tables.values() for site in table})
+    with style.context(STYLE):
+        figure, axes = panels(len(tables), sharey=True)
+        for panel, (name, table) in zip(axes, tables.items(), strict=True):
+            for site in map(str, table):
+                thick = {"linewidth": 3 if site == bold[name] else 1} if bold else {}
+                look = site_style(sites, site) | thick
+                panel.plot(table.index, table[site], marker="o" if len(table) < 3 else "", **look)
+            panel.set_title(name)
+            rounds_axis(panel)
+        for panel, table in zip(axes, tables.values(), strict=True):
+            name_lines(panel, line_ends(table.rename(columns=str), sites))
+        titled(figure, title)
+    return figure
+
+
+def site_marks(table: pd.DataFrame, title: str) -> Figure:
+    """Any quantity per site and method: a row per site, a mark in the method's colour.
+
+    Args:
+        table: methods x sites.
+        title: what the horizontal axis says.
+    """
+    methods, sites = [str(method) for method in table.index], [str(site) for site in table]
+    with style.context(STYLE):
+        figure, panel = rows_figure(len(sites), len(methods))
+        for number, values in enumerate(table.to_numpy(float)):
+            for place, value in enumerate(values):
+                row, colour = offset_dot(place, number, len(methods)), method_style(number)["color"]
+                panel.plot(value, row, marker="|", markersize=9, markeredgewidth=2.6, color=colour)
+        label_rows(panel, sites)
+        panel.set_xlabel(title)
+        legend(figure, method_bars(methods))
+    return figure
+
+
+def over_parameters(numbers: pd.DataFrame, parameters: tuple[str, str]) -> Figure:
+    """A map for each other column of ``numbers`` over the two that hold parameters, the first of them upwards."""
+    up, across = parameters
+    shown = [str(name) for name in numbers if name not in parameters]
+    with style.context(STYLE):
+        figure, axes = panels(len(shown))
+        for panel, what in zip(axes, shown, strict=True):
+            table = numbers.pivot(index=up, columns=across, values=what)
+            panel.imshow(table.to_numpy(float), cmap="viridis", origin="lower", aspect="auto")
+            panel.set_xticks(range(table.shape[1]), [f"{value:g}" for value in table.columns])
+            panel.set_yticks(range(table.shape[0]), [f"{value:g}" for value in table.index])
+            panel.grid(visible=False)
+            for (row, column), value in np.ndenumerate(table.to_numpy(float)):
+                box = {"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 1.5}
+                panel.text(column, row, f"{value:.2f}", ha="center", va="center", bbox=box)
+            panel.set_title(what)
+            panel.set_xlabel(across)
+            panel.set_ylabel(up)
+    return figure
