@@ -58,7 +58,7 @@ def _table(head: list[str], rows: list[list[str]]) -> str:
 
 
 TABLES: dict[str, tuple[str, Callable[[], str]]] = {  # by page: the name of its table, and what makes it
-    "methods.md": ("methods", methods_table),
+    "methods.md": ("methods", methods_table)
 }
 
 

@@ -17,11 +17,14 @@ Split = Literal["training", "validation", "testing", "server_validation"]
 
 commands = Commands()
 
+REPORT_PARTS = ("report.html", "report-files", "figures", "tables")  # a report among runs, which `runs/*` names too
+
 
 def _expand(paths: Sequence[Path]) -> list[Path]:
     """The run folders among ``paths``, those in a folder of `compare` by name; `BadInput` for site folders."""
     found: list[Path] = []
-    for path in paths:
+    runs = [path for path in paths if path.name not in REPORT_PARTS or (path / "run.json").exists()]
+    for path in runs or paths:
         below = sorted(file.parent for file in path.glob("*/run.json"))
         is_run = (path / "run.json").exists()
         if not (is_run or below) and ((path / "site.json").exists() or any(path.glob("*/site.json"))):

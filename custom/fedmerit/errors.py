@@ -1,7 +1,7 @@
 """Errors with messages for users: input that cannot be used, and runs that failed."""
 
 from collections.abc import Iterable, Mapping
-from difflib import get_close_matches
+from difflib import SequenceMatcher, get_close_matches
 
 LONGEST_WORDS = 300  # characters of what a server asked for
 
@@ -50,6 +50,11 @@ def suggest(name: str, known: Iterable[str], renamed: Mapping[str, str] | None =
         renamed: other words that users try, and the known name that each stands for.
     """
     others = renamed or {}
-    near = get_close_matches(name, [*known, *others], n=1)
-    found = others.get(name) or (others.get(near[0], near[0]) if near else None)
+    near = get_close_matches(name, [*known, *others], n=3)
+    alike = [one for one in near if _similarity(name, one) == _similarity(name, near[0])]
+    found = others.get(name) or " or ".join(dict.fromkeys(others.get(one, one) for one in sorted(alike)))
     return f"; did you mean {found}?" if found else f"; expected one of {', '.join(known)}"
+
+
+def _similarity(name: str, known: str) -> float:
+    return SequenceMatcher(None, known, name).ratio()

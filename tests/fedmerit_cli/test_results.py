@@ -8,6 +8,7 @@ import pytest
 from run_factory import make_run
 
 from fedmerit.records.results import read_results
+from fedmerit_cli.results import _expand
 
 
 def test_evaluate_finds_the_dice_of_the_run(fedmerit, own_run, sites):
@@ -180,3 +181,14 @@ def test_bad_input(fedmerit, runs, tmp_path):
         assert result.exit_code == 2
         assert words in result.stderr
         assert "Traceback" not in result.output
+
+
+def test_a_report_beside_runs_is_not_taken_for_a_run(tmp_path):
+    runs = [tmp_path / "fedce", tmp_path / "standalone"]
+    for run in runs:
+        run.mkdir()
+        (run / "run.json").write_text("{}")
+    (tmp_path / "tables").mkdir()
+    (tmp_path / "report.html").write_text("")
+    assert _expand(sorted(tmp_path.iterdir())) == runs
+    assert _expand([tmp_path / "tables"]) == [tmp_path / "tables"]  # only this one: the caller refuses it

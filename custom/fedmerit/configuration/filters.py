@@ -53,6 +53,9 @@ SINGLE = "its server half needs single updates or the model in the clear, which 
 
 def parse(spec: str) -> Filter:
     """The filter of a spec such as ``percentile:percentile=10,gamma=0.01``; `BadInput` if it is invalid."""
+    if spec.partition(":")[0] not in KINDS:
+        known = ", ".join((*KINDS, HE))
+        raise BadInput(f"--privacy {spec.partition(':')[0]!r}: unknown; expected one of {known}")
     return spec_syntax.parse(spec, KINDS, "--privacy")
 
 

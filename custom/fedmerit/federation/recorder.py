@@ -118,7 +118,7 @@ class Recorder:
     def final_validation(self, round: int, validated: Sequence[Evaluated | None]) -> None:
         """Record the validation Dice, HD95 and NSD of each site's final model, under the round that it would begin."""
         self._note_logs(validated)
-        self._append_overlaps(round, "validation", [one and one.overlaps[0] for one in validated])
+        self._append_overlaps(round, "validation", [one.overlaps[0] if one else None for one in validated])
 
     def selected_models(self, round: int, split: str, tests: Sequence[Evaluated | None]) -> None:
         """Record the Dice of the given, the locally trained and the selected model of each site, and the choice."""
@@ -135,7 +135,7 @@ class Recorder:
         """Record the test Dice of the models that ``round`` began with, which did best on validation patients."""
         self._note_logs(tests)
         self._append_overlaps(
-            round, "testing_best", [one and _evaluation_at(one, row) for row, one in enumerate(tests)]
+            round, "testing_best", [_evaluation_at(one, row) if one else None for row, one in enumerate(tests)]
         )
 
     def _append_overlaps(self, round: int, split: str, overlaps: Sequence[Sequence[Overlap] | None]) -> None:

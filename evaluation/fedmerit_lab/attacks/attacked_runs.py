@@ -187,10 +187,7 @@ def _specs(attack: Attack) -> dict[str, str]:
 
 
 def execute_runs(
-    attacks: Sequence[Attack],
-    workers: Workers,
-    on_end: OnEnd,
-    on_round: OnRound = lambda folder, record: None,
+    attacks: Sequence[Attack], workers: Workers, on_end: OnEnd, on_round: OnRound = lambda folder, record: None
 ) -> dict[Path, str]:
     """Execute unfinished runs concurrently; the failed runs with the reason."""
     left = [attack.folder for attack in attacks if not attack.finished]

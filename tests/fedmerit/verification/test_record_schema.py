@@ -7,13 +7,7 @@ import pytest
 
 from fedmerit.errors import BadInput
 from fedmerit.records.ledger import Ledger
-from fedmerit.verification.record_schema import (
-    TEXT,
-    WHOLE,
-    mapping_shape,
-    read_ledger,
-    require_shapes,
-)
+from fedmerit.verification.record_schema import TEXT, WHOLE, mapping_shape, read_ledger, require_shapes
 
 
 def test_a_record_has_what_it_needs_and_the_rest_is_as_it_may_be():

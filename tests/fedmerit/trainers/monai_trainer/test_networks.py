@@ -21,12 +21,7 @@ from fedmerit.trainers.monai_trainer.network_checks import (
     count_parameters,
     require_repeatable,
 )
-from fedmerit.trainers.monai_trainer.networks import (
-    ARCHITECTURES,
-    initial_network,
-    output_modules,
-    working_network,
-)
+from fedmerit.trainers.monai_trainer.networks import ARCHITECTURES, initial_network, output_modules, working_network
 from fedmerit.trainers.monai_trainer.saved_networks import load_network, load_weights, read_description, save_network
 
 WIDTHS = {"segresnet": 8, "swinunetr": 12}
