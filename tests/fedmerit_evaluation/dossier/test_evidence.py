@@ -126,7 +126,7 @@ def test_which_seeds_and_the_model_of_which_round(tmp_path: Path) -> None:
 
 
 def test_runs_with_attackers_are_told_and_judged_by_no_one(tmp_path: Path) -> None:
-    attacked = made_run(tmp_path / "a", label="fedce (attacked)", behaviours={"Birch": "zero"})
+    attacked = made_run(tmp_path / "a", label="fedce (attacked)", attacks={"Birch": "zero"})
     honest = made_run(tmp_path / "b")
     file = DossierSources([attacked, honest], [])
     assert file.honest == [honest]

@@ -176,7 +176,7 @@ def test_tables_are_printed_and_written(out, tmp_path):
     assert (tmp_path / "tables/fairness-shapley.tex").read_text().count(r"\\") == 1 + 1 + 2
     assert (tmp_path / "tables/notes.txt").read_text() == ""
     everything = pd.read_csv(tmp_path / "tables/fairness.csv")
-    assert {"table", "method", "estimate", "figure", "mean", "std", "low", "high", "seeds", "note"} == set(everything)
+    assert {"table", "method", "estimate", "measure", "mean", "std", "low", "high", "seeds", "note"} == set(everything)
 
 
 def test_the_same_command_gives_the_same_files(out, tmp_path):

@@ -97,7 +97,7 @@ def test_tables_have_a_row_per_method_each_number_before_its_interval():
     assert ranks.cell(0, ranks.headings.index("Spearman")) == "0.87 ± 0.00"  # of 1 2 3 and 1.5 1.5 3: sqrt(3) / 2
     dice = measure(made_dice({"fedce": (0.7, 0.7, 0.95)}, noise=0.0, seeds=1), {"fedce": "fedce"}, resampling=FEW)
     assert [table.name for table in dice.tables] == ["fairness-dice"]
-    assert dice.tables[0].caption.endswith("; 95 % interval from resampled cases")
+    assert dice.tables[0].caption.endswith("; 95 % confidence interval, bootstrap over cases")
 
 
 @pytest.mark.parametrize(("kept", "enough"), [(2, False), (3, True)])
