@@ -56,7 +56,7 @@ check: $(VENV)/.installed ## Style (ruff), types (mypy) and words
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python tests/check_words.py
+	$(BIN)/python docs/check_words.py
 
 docs: $(VENV)/.installed ## The documentation as a site, docs/site/index.html; a broken link is an error
 	$(BIN)/sphinx-build -W -q -b html docs docs/site

@@ -94,6 +94,7 @@ def main(asked: list[str]) -> int:
         cwd=ROOT, capture_output=True, text=True, check=True,
     ).stdout.splitlines()  # fmt: skip
     files = [ROOT / name for name in listed if name.endswith(ENDINGS) and (ROOT / name).is_file()]
+    files = [file for file in files if file != Path(__file__)]
     found = [line for file in files for line in findings(file)]
     print("\n".join(found), end="\n" if found else "")
     return int(bool(found))
