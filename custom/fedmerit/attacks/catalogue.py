@@ -4,62 +4,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import is_dataclass
 
 from fedmerit.attacks.attack import Attack
-from fedmerit.attacks.faults import (
-    HalfFlip,
-    Inflated,
-    Inverted,
-    LabelNoise,
-    NearTwin,
-    Rigged,
-    Scaled,
-    Shifted,
-    SignFlip,
-    Swapped,
-    Twin,
-    ZeroInflated,
-)
-from fedmerit.attacks.free_riders import (
-    Adaptive,
-    Delta,
-    DeltaNoise,
-    IntermittentRider,
-    Noise,
-    Partial,
-    Repeat,
-    Replay,
-    Zero,
-)
 from fedmerit.configuration import spec_syntax
 from fedmerit.errors import BadInput
 from fedmerit.plugins import Catalogue
 
-_BUILT_IN: Mapping[str, type[Attack]] = {
-    "repeat": Repeat,
-    "zero": Zero,
-    "rests": IntermittentRider,
-    "noise": Noise,
-    "delta": Delta,
-    "delta-noise": DeltaNoise,
-    "replay": Replay,
-    "sign-flip": SignFlip,
-    "scaled": Scaled,
-    "shifted": Shifted,
-    "inverted": Inverted,
-    "swapped": Swapped,
-    "label-noise": LabelNoise,
-    "inflated": Inflated,
-    "twin": Twin,
-    "partial": Partial,
-    "adaptive": Adaptive,
-    "half-flip": HalfFlip,
-    "zero-inflated": ZeroInflated,
-    "rigged": Rigged,
-    "near-twin": NearTwin,
-}
 STUDY_ATTACKS = ("duplicate", "split")  # they write new site folders: `fedmerit_lab.attacks.sybils.SYBILS`
 KINDS: Catalogue[type[Attack]] = Catalogue(
     "attacks",
-    _BUILT_IN,
+    {},  # the laboratory brings its own by entry points: pyproject.toml
     lambda part: isinstance(part, type) and issubclass(part, Attack) and is_dataclass(part),
     "a frozen dataclass derived from fedmerit.attacks.attack.Attack",
 )

@@ -9,11 +9,11 @@ import torch
 from paper_runs import artefact_of, write_paper_run
 
 from fedmerit.attacks.catalogue import parse
-from fedmerit.attacks.faults import Inverted, Shifted
 from fedmerit.errors import BadInput
 from fedmerit_data.partitioning.scheme import Scheme
 from fedmerit_evaluation.results.views import Results
 from fedmerit_lab.attacks.attacked_runs import Attack
+from fedmerit_lab.attacks.faults import Inverted, Shifted
 from fedmerit_lab.papers.collaboration import gains
 from fedmerit_lab.papers.cycle_artefacts import BY_TAU, PAPER, WRONG
 from fedmerit_lab.papers.partitioned_sites import parameters_of, partitioned_needs, require_partition, site_dice

@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedmerit.attacks.attack import Attack, AttackerView
-from fedmerit.attacks.free_riders import Zero, scaled_noise
 from fedmerit.federation.local_round import Learned
 from fedmerit.parameters import parameter
 from fedmerit.trainers.monai_trainer.data import Case, SiteFolder, Slices
 from fedmerit.trainers.monai_trainer.overlaps import Overlap
 from fedmerit.wire.messages import Enrolment, Evaluated, Evaluation, Reply
+from fedmerit_lab.attacks.free_riders import Zero, scaled_noise
 
 CLAIMS: Mapping[str, float] = {  # the claim with the highest reward, by value that a method asks for
     "minus_error": 1.0,
