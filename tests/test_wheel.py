@@ -80,7 +80,7 @@ def test_the_wheel_alone_prepares_trains_reports_predicts_and_exports(installed:
     installed("fedmerit", *log, "run", "--method", "fedce", "--sites", "sites", *training, "--out", "run")
     assert "round 1: Dice" in (work / "logs/run.log").read_text()
     installed("fedmerit", "report", "run", "--out", "shown")
-    installed("fedmerit", "survey", "--sites", "sites", "--out", "surveyed")
+    installed("fedmerit", "data", "survey", "--sites", "sites", "--out", "surveyed")
     installed("fedmerit", "dossier", "run", "--out", "told")
     for page in ("shown/report.html", "surveyed/survey.html", "told/dossier.html"):
         assert "</html>" in (work / page).read_text()
@@ -89,6 +89,6 @@ def test_the_wheel_alone_prepares_trains_reports_predicts_and_exports(installed:
     installed("fedmerit", "predict", "run", "raw.nii.gz", "--out", "masks")
     (mask,) = (work / "masks").rglob("*.nii.gz")
     assert nib.load(mask).shape == image.shape
-    told = installed("fedmerit", "export-model", "run", "--bundle", "bundle", "--torchscript", "model.ts")
+    told = installed("fedmerit", "model", "export", "run", "--bundle", "bundle", "--torchscript", "model.ts")
     assert "MONAI applied its network" in told
     assert (work / "model.ts").exists()

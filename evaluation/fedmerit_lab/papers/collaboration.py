@@ -184,7 +184,7 @@ def _last_reputations(results: Results, others: Sequence[str], site: str) -> tup
     if found.empty:
         return math.nan, math.nan
     last = found.xs(found.index.get_level_values("round").max(), level="round").loc[
-        lambda table: table.index.get_level_values("holder").isin(others)
+        lambda table: table.index.get_level_values("rater").isin(others)
     ]
     return float(last[site].mean()), float(np.nanmean(last[list(others)].to_numpy(float)))
 

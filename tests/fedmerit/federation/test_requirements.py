@@ -5,7 +5,6 @@ from types import SimpleNamespace
 
 import pytest
 from certificates import issue
-from fedmerit.records.certificates import read_certificate
 from pretending import tiny_plan
 from run_factory import make_sites
 
@@ -19,6 +18,7 @@ from fedmerit.federation.requirements import (
     require_visible_models,
 )
 from fedmerit.files import read_json, write_json
+from fedmerit.records.signatures import read_certificate
 from fedmerit.trainers.monai_trainer.data import SiteFolder, Slices
 from fedmerit.wire.inspection import check_enrolment
 from fedmerit.wire.messages import Enrolment

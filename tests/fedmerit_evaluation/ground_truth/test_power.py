@@ -69,14 +69,14 @@ def test_the_table_by_hand():
 
 
 def test_the_command(fedmerit):
-    told = fedmerit("power", "--seed-sd", 3, "--patient-sd", 8, "--patients", "4", "--seeds", "1,3")
+    told = fedmerit("value", "power", "--seed-sd", 3, "--patient-sd", 8, "--patients", "4", "--seeds", "1,3")
     assert told.exit_code == 0
     assert "14.9" in told.output  # the root of 5.65² 9 / 3 + 2.8² 16
     assert "with one seed the variation over seeds is unknown" in " ".join(told.output.split())
     for wrong in ("4,", "0", "-2,4", "4;8"):  # as everywhere
-        refused = fedmerit("power", "--seed-sd", 3, "--patient-sd", 8, "--patients", wrong)
+        refused = fedmerit("value", "power", "--seed-sd", 3, "--patient-sd", 8, "--patients", wrong)
         assert f"--patients {wrong}: expected whole numbers from 1 on, such as 10,30" in refused.stderr
-    refused = fedmerit("power", "--seed-sd", 3)
+    refused = fedmerit("value", "power", "--seed-sd", 3)
     assert (refused.exit_code, "give --pilot DIR, or state --seed-sd and --patient-sd" in refused.output) == (2, True)
 
 

@@ -41,7 +41,7 @@ def test_a_bundle_that_monai_runs(predictor, sites, tmp_path, monkeypatch):
     parser.get_parsed_content("run")
     (expected,) = predict_files(predictor, [raw], tmp_path / "expected")
     assert (tmp_path / "out" / expected.name).read_bytes() == expected.read_bytes()
-    with pytest.raises(BadInput, match="already holds"):
+    with pytest.raises(BadInput, match="is not empty"):
         write_bundle(predictor, tmp_path / "bundle", "run")
 
 

@@ -51,7 +51,7 @@ def test_captions_say_what_intervals_are_over(of_dice: dict[str, Table]) -> None
     one = _tables(made_dice(LEVELS, noise=0.0, seeds=1))
     for name in ("methods", "dice", "gains"):
         assert of_dice[name].caption.endswith("; in brackets the 95 % confidence interval over cases and seeds")
-        assert one[name].caption.endswith("; in brackets the 95 % confidence interval over cases, of one seed alone")
+        assert one[name].caption.endswith("; in brackets the 95 % confidence interval over cases (one seed)")
 
 
 def test_one_method_alone_is_no_best() -> None:

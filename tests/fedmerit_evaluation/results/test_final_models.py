@@ -36,7 +36,6 @@ def test_what_a_site_took_home_is_its_model(tmp_path: Path) -> None:
 
 
 def test_sites_prepared_unlike_the_model_are_told_by_field(tmp_path: Path) -> None:
-    """Folders of before do not say how they were normalised, nor models of before what they are fed."""
     run, sites = make_run(tmp_path / "run"), make_sites(tmp_path / "sites", ("A", "B", "C"))
     add_models(run)
     assert list_preparation_differences(run, sites) == []
@@ -46,7 +45,7 @@ def test_sites_prepared_unlike_the_model_are_told_by_field(tmp_path: Path) -> No
     for name, said in {
         "A": {"field_of_view": 150.0, "crop": "whole", "normalisation": "ct_lung"},
         "B": {"field_of_view": None, "crop": "disc", "crop_multiple": 3.0, "normalisation": "ct_lung"},
-        "C": {"field_of_view": None},
+        "C": {"field_of_view": None, "normalisation": "ct_lung"},
     }.items():
         info = read_json(sites / name / "site.json")
         write_json(sites / name / "site.json", info | said)
@@ -56,8 +55,8 @@ def test_sites_prepared_unlike_the_model_are_told_by_field(tmp_path: Path) -> No
         'site B: prepared with crop "disc", but RUN was trained with "whole"',
         "site B: prepared with crop_multiple 3.0, but RUN was trained with null",
     ]
-    for name in ("A", "B"):
+    for name in ("A", "B", "C"):
         info = read_json(sites / name / "site.json")
         write_json(sites / name / "site.json", info | {"normalisation": "mri"})
-    normalised = 'site A, B: prepared with normalisation "mri", but RUN was trained with "ct_lung"'
+    normalised = 'site A, B, C: prepared with normalisation "mri", but RUN was trained with "ct_lung"'
     assert normalised in [text.replace(str(run), "RUN") for text in list_preparation_differences(run, sites)]

@@ -67,10 +67,10 @@ def test_more_methods_and_seeds_join_those_that_are_there(tmp_path, options):
 BAD: dict[str, tuple[dict[str, object], str]] = {
     "a parameter of no method": ({"methods": "fedavg,fedce:nonsense=1"}, "'nonsense'"),
     "a value that is none": ({"methods": "fedavg,fedce:combine=minus"}, "combine='minus'"),
-    "a setting that not all have": ({"settings": {"combine": "plus"}}, "method fedavg has none"),
+    "a setting that not all have": ({"settings": {"combine": "plus"}}, "unknown with method fedavg"),
     "a parameter in both places": ({"methods": "fedce:combine=plus", "settings": {"combine": "plus"}}, "also given"),
     "no rounds": ({"rounds": 0}, "rounds=0"),
-    "no threads": ({"threads": 0}, "threads 0"),
+    "no threads": ({"threads": 0}, "threads=0"),
     "a device of no site": ({"device": "C=cpu"}, "no site C"),
     "no sites": ({"sites": Path("nowhere")}, "nowhere"),
 }

@@ -129,7 +129,7 @@ def test_reputations_are_a_map_for_each_partition(study, make):
     artefact = artefact_of(PAPER, "figure4")
     first, second = make(artefact).drawn
     assert (first.name, second.name) == ("figure4-imbalanced_0.8_1", "figure4-imbalanced_0.35_2")
-    row = first.numbers[(first.numbers["round"] == 2) & (first.numbers["holder"] == "site-1")]
+    row = first.numbers[(first.numbers["round"] == 2) & (first.numbers["rater"] == "site-1")]
     assert row["site-4"].to_list() == pytest.approx([0.62])  # the mean over seeds
     assert row["site-1"].isna().all()
     rows = study.results(artefact.needs[0]).rows
