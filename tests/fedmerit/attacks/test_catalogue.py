@@ -24,7 +24,7 @@ def test_a_spec_and_its_text_say_the_same(kind):
 @pytest.mark.parametrize(
     ("spec", "words"),
     [
-        ("", ["''", "repeat, zero"]),
+        ("", ["''", "repeat, replay"]),
         ("lazy", ["attack 'lazy'", "sign-flip"]),
         ("zero:share=0.5", ["'share=0.5'", "from"]),
         ("zero:from=soon", ["from='soon'", "a whole number"]),
