@@ -1,11 +1,8 @@
 """The verbs on updates, models and Gram matrices."""
 
-import gc
 import math
-import mmap
 from itertools import pairwise
 
-import psutil
 import pytest
 import reference_rewards
 import torch
@@ -141,16 +138,6 @@ def test_keep_largest_takes_the_largest_magnitudes_ties_to_the_lower_index(dtype
         assert mask.nonzero().flatten().tolist() == reference_rewards.largest(vector, count)
 
 
-def test_keep_largest_of_many_entries():
-    vector = torch.randn(10_001, generator=torch.Generator().manual_seed(0))
-    vector[5000:] = vector[:5001].flip(0)  # every magnitude twice
-    counts = [0, 1, 4999, 5000, 10_000, 10_001]
-    kept = vector.clone()
-    for mask, count in zip(keep_largest(vector, counts), counts, strict=True):
-        assert mask.nonzero().flatten().tolist() == reference_rewards.largest(vector.tolist(), count)
-    assert torch.equal(vector, kept)
-
-
 @pytest.mark.parametrize("value", [0.0, 0.5])
 def test_keep_largest_of_equal_entries_beyond_a_block_takes_the_first(value):
     vector = torch.full((BLOCK + 10,), value)
@@ -246,12 +233,6 @@ def test_one_entry_that_is_not_finite_is_found(place, wrong, random):
     assert not all_finite(vector)
 
 
-def private_memory():
-    """Bytes of this process that are no file's."""
-    used = psutil.Process().memory_info()
-    return used.rss - used.shared
-
-
 @pytest.mark.parametrize("columns", [1, LARGE // 8, LARGE // 8 + 1])  # below, at and above what is large
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bool])
 def test_zeros_that_can_be_written(columns, dtype):
@@ -260,37 +241,3 @@ def test_zeros_that_can_be_written(columns, dtype):
     assert not matrix.any()
     matrix[1] = 1
     assert matrix.sum(dim=1).tolist() == [0, columns]
-
-
-def test_a_row_holds_the_memory_and_the_last_one_gives_it_back():
-    before = private_memory()
-    matrix = fresh_zeros(4, LARGE)
-    matrix[:] = 7
-    row = matrix[2]
-    del matrix
-    gc.collect()
-    assert (row == 7).all()
-    assert private_memory() - before > 3.9 * 4 * LARGE
-    del row
-    gc.collect()
-    assert private_memory() - before < 0.5 * 4 * LARGE
-
-
-def test_saved_and_loaded(tmp_path):
-    matrix = fresh_zeros(2, LARGE)
-    matrix[1] = torch.arange(LARGE)
-    torch.save({"matrix": matrix}, tmp_path / "file.pt")
-    assert torch.equal(torch.load(tmp_path / "file.pt", weights_only=True)["matrix"], matrix)
-
-
-def test_systems_without_large_pages(monkeypatch):
-    def refuse(*_):
-        raise OSError("no large pages")
-
-    class Memory(mmap.mmap):
-        madvise = refuse
-
-    monkeypatch.setattr(mmap, "mmap", Memory)
-    assert not fresh_zeros(1, LARGE).any()
-    monkeypatch.delattr(mmap, "MADV_HUGEPAGE")
-    assert not fresh_zeros(1, LARGE).any()

@@ -5,15 +5,11 @@ import shutil
 import pandas as pd
 import pytest
 import torch
-from rounds import SETTINGS, make_rounds, play
 from run_factory import make_sites, prepare_anew
 
-from fedmerit.capabilities import TrainsLocally
-from fedmerit.configuration.run import make_configuration
 from fedmerit.engines import runs
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json
-from fedmerit.methods.registry import METHODS
 from fedmerit.records.results import COLUMNS, read_results, read_run, read_table
 from fedmerit_evaluation.ground_truth import coalitions
 from fedmerit_evaluation.ground_truth.ground_truths import coalition_utilities
@@ -397,27 +393,6 @@ def test_a_training_that_fails_is_told_and_the_others_are_there(sites, prepare, 
     shutil.copy(sites / "Alder/training0_image.npy", own / "Alder")
     assert coalitions.execute_trainings(trainings, Workers(1), ignore) == {}
     assert len(set(coalitions.collect_results(trainings).rows["coalition"])) == 3
-
-
-@pytest.mark.parametrize(
-    ("name", "settings"),
-    [
-        *((name, SETTINGS.get(name, {})) for name in METHODS),
-        ("cgsv", {"reward": "global"}),
-        ("cffl", {"reward": "global"}),
-    ],
-)
-def test_methods_with_a_model_per_site_are_known(name, settings):
-    """By what they are before round 0, which the models and statistics they give after it bear out."""
-    config = make_configuration(name, "prostate", 2, 0, {"in_channels": 1, "labels": ["prostate"]}, settings)
-    method = config.build_method()
-    (_, outcome), *_ = play(method, make_rounds(rounds=1))
-    kept = isinstance(method, TrainsLocally) and method.keeps_own_model
-    if outcome.models.ndim == 1 and outcome.statistics != "own" and not kept:
-        coalitions.require_one_model(config)
-    else:
-        with pytest.raises(BadInput, match=rf"^method {name}.* gives each site a model of its own"):
-            coalitions.require_one_model(config)
 
 
 @pytest.mark.parametrize(

@@ -152,9 +152,6 @@ def test_no_results_no_tables():
     assert tables(long(dice("fedavg", 0, "A", {"000": 0.2}, split="validation")), ["fedavg"], [0]) == []
 
 
-# The union of the test splits
-
-
 def union(method, seed, site, values, label="prostate"):
     return dice(method, seed, site, values, split="union", label=label)
 

@@ -54,9 +54,6 @@ def test_what_a_killed_process_of_this_number_left_is_not_used(tmp_path):
         assert not new.exists()
 
 
-# What was asked for
-
-
 def test_a_new_folder_and_one_asked_alike_are_unchanged(tmp_path):
     record, asked = tmp_path / "asked.json", {"rounds": 3, "site_names": ["A", "B"]}
     require_unchanged(record, asked)
@@ -131,9 +128,6 @@ def test_where_the_servers_own_lie_is_no_matter_either(tmp_path):
     prepare_anew(tmp_path / "moved" / "S")
     with pytest.raises(BadInput, match=f"moved: S is not what {tmp_path} was started with"):
         require_same_images(record, [], open_server_sites(moved))
-
-
-# Run folders
 
 
 @pytest.fixture

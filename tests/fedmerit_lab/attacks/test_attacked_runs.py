@@ -33,9 +33,6 @@ def test_kinds_that_cannot_be_used_are_refused(text, words):
         parse_attack_kinds(text, ["prostate"])
 
 
-# Runs
-
-
 def config(out, sites, kinds="zero,duplicate,noise:from=2", **changes):
     options = {"sites": sites, "rounds": 3} | changes
     return prepare(out, parse_methods("fedavg,fedce"), kinds.split(","), ["site1", "site3"], [0, 1], SETTINGS, options)

@@ -68,9 +68,6 @@ def test_the_budget_table_has_the_best_first_and_the_references_last():
     assert table.name == "budget-asis"
 
 
-# Agreement
-
-
 def result(values, seeds=2):
     """A scenario of three sites whose reference values are 1, 2 and 4 points without noise."""
     by_seed = np.repeat(np.array([[0.01, 0.02, 0.04]] * seeds)[:, :, None], 5, axis=2)

@@ -39,9 +39,6 @@ def plain(text):
     return " ".join(re.sub(r"\x1b\[[0-9;]*m", "", text).split())
 
 
-# The registry
-
-
 @pytest.mark.parametrize("artefact", ARTEFACTS.values(), ids=ARTEFACTS)
 def test_every_artefact_is_complete(artefact):
     assert callable(artefact.make)
@@ -121,9 +118,6 @@ def test_an_artefact_of_comparisons_is_made(name, make):
         assert len(shown) >= len(artefact.needs[0].labels) - 1
 
 
-# The page, the files, and failures
-
-
 def artefact_of(make, name="table0", needs=()):
     return Artefact(name, "A <table>", make, needs)
 
@@ -185,9 +179,6 @@ def test_a_private_artefact_has_a_warning(study):
     produce(PAPERS["fedce"], chosen(PAPERS["fedce"], "figure2"), study, Workers(1))
     assert "must not leave the hospital" in (study.out / "page.html").read_text()
     assert set(pd.read_csv(study.out / "figures" / "figure2.csv")["site"]) == set(SITES)
-
-
-# From end to end
 
 
 @pytest.mark.slow

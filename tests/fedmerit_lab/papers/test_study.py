@@ -106,9 +106,6 @@ def test_some_methods_need_images_of_the_server(sites, tmp_path):
     assert with_own.options(sites)["server_sites"] == sites
 
 
-# The trainings
-
-
 def test_the_same_training_has_one_name_in_every_need():
     few, many = (Compared(labels, POW).keys([], 5) for labels in (("fedavg",), ("fedce", "fedavg")))
     assert set(few) < set(many)
