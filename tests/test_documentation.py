@@ -3,11 +3,15 @@
 import importlib.util
 import re
 import shlex
+import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import typer
+from rounds import make_rounds, play
 
+from fedmerit.methods.registry import METHODS
 from fedmerit_cli.main import app
 from fedmerit_data.kinds import KINDS
 
@@ -108,3 +112,13 @@ def test_commands_and_options_exist(page):
 def test_unknown_commands_are_found():
     page = "`fedmerit report RUN --no-images`, `fedmerit deploy\nsight --kit KIT`, `fedmerit job status --kitt KIT`"
     assert [unknown_in(words) for words in command_lines(page)] == [set(), {"sight"}, {"--kitt"}]
+
+
+def test_the_method_of_the_tutorial_runs(monkeypatch):
+    """The Python block of docs/add_method.md, two rounds with absences."""
+    code = re.search(r"```python\n(.*?)```", (DOCS / "add_method.md").read_text(), flags=re.DOTALL)[1]
+    monkeypatch.setitem(sys.modules, "tutorial", module := ModuleType("tutorial"))
+    exec(compile(code, "tutorial", "exec"), vars(module))
+    assert METHODS.pop("evenly") is module.Evenly
+    outcomes = [outcome for _, outcome in play(module.Evenly(), make_rounds(rounds=2, absences=True))]
+    assert all(outcome.weights.sum() == pytest.approx(1) for outcome in outcomes)

@@ -102,9 +102,6 @@ def test_shrink_writes_copies_of_half_the_side(fedmerit, sites, tmp_path):
     assert not (tmp_path / "other").exists()
 
 
-# survey
-
-
 @pytest.fixture(scope="module")
 def surveyed(fedmerit, sites, tmp_path_factory):
     out = tmp_path_factory.mktemp("survey") / "out"

@@ -54,9 +54,6 @@ def found(kit, what, **options):
     return [(line.state, line.message) for line in preflight(kit, **options) if line.what == what]
 
 
-# init
-
-
 def open_to_others(root):
     """Files and folders that others may read, write or run."""
     return [str(path) for path in (root, *root.rglob("*")) if path.stat().st_mode & 0o077]
@@ -194,9 +191,6 @@ def test_what_cannot_work_is_refused(fedmerit, tmp_path, options, words):
     assert not (tmp_path / "new").exists()
 
 
-# site and server
-
-
 def test_site_is_prepared(kit, sites, fedmerit):
     result = fedmerit("deploy", "site", "--kit", kit, "--sites-folder", sites, "--device", "cpu", "--offline")
     assert result.exit_code == 0, result.output
@@ -279,9 +273,6 @@ def test_server_that_is_not_there(fedmerit, federation, monkeypatch):
     assert result.exit_code == 2
     for word in ("localhost", "cannot be reached", "is it started"):
         assert word in result.stderr
-
-
-# check
 
 
 @pytest.fixture

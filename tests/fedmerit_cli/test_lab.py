@@ -111,9 +111,6 @@ def test_bad_input_before_anything_is_made(fedmerit, tmp_path, monkeypatch, prod
     assert list(tmp_path.iterdir()) == []
 
 
-# attacks
-
-
 def plain(text):
     return " ".join(text.split())
 

@@ -29,9 +29,6 @@ def out(tmp_path):
     return tmp_path / "out"
 
 
-# Costs
-
-
 @pytest.mark.slow
 def test_speed(bench, sites, out):
     bench("speed", "--sites", sites, "--rounds", 2, "--cases", "steps,local,peer-1", *TINY)
@@ -123,9 +120,6 @@ def test_one_quantity_and_its_ratios_within_each_repetition(printed, tmp_path):
     assert "ours MB 60.000 50.000 70.000 2.000" in everything
     for lines in (everything, printed("seconds"), printed("seconds", "peer-1")):
         assert not any("ratio" in line for line in lines)
-
-
-# Known answers
 
 
 @pytest.fixture

@@ -16,9 +16,6 @@ def run(tmp_path):
     return tmp_path / "run"
 
 
-# Folders that are not free
-
-
 def test_a_run_that_exists_is_left_alone(fedmerit, options, own_run):
     before = contents(own_run)
     refused(fedmerit("run", "--out", own_run, *options()), str(own_run), "--resume")

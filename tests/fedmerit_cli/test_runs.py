@@ -54,9 +54,6 @@ def test_a_run_says_what_it_did(fedmerit, options, sites, tmp_path, monkeypatch)
     assert info["sites_folder"] == str(sites)
 
 
-# Options in a file
-
-
 @pytest.fixture
 def config(tmp_path, sites):
     path = tmp_path / "run.toml"
@@ -147,9 +144,6 @@ def test_a_config_file_that_cannot_be_used(fedmerit, options, tmp_path, run, tex
     assert not run.exists()
 
 
-# Options that cannot be used
-
-
 @pytest.mark.parametrize(
     ("settings", "changes", "words"),
     [
@@ -188,9 +182,6 @@ def test_a_config_file_that_cannot_be_used(fedmerit, options, tmp_path, run, tex
 def test_an_option_that_cannot_be_used(fedmerit, options, run, settings, changes, words):
     refused(fedmerit("run", "--out", run, *options(*settings, **changes)), *words)
     assert not run.exists()
-
-
-# Sites that cannot be used
 
 
 def spoil_site_json(**changes: Any) -> Callable[[Path], None]:

@@ -246,9 +246,6 @@ def test_a_server_set_of_its_own(server_sites_data, arguments, fedmerit, tmp_pat
     assert recorded == {str(server_sites_data.parent / "server")}
 
 
-# estimate, power
-
-
 @pytest.fixture
 def runs(tmp_path):
     """Two synthetic runs that differ in their seeds."""

@@ -25,9 +25,6 @@ class Mutation:
     changes: bool = False
 
 
-# What befalls any file.
-
-
 def _halved(path: Path) -> None:
     content = path.read_bytes()
     path.write_bytes(content[: len(content) // 2])
@@ -130,9 +127,6 @@ def swaps(layout: Layout) -> Iterator[Mutation]:
         yield Mutation("mask of another case", mask, partial(copy, source=layout.other[1], to=mask))
 
 
-# Tables and lists.
-
-
 def _write(name: str, content: str | bytes, root: Path) -> None:
     (root / name).write_bytes(content if isinstance(content, bytes) else content.encode())
 
@@ -215,9 +209,6 @@ def lists(layout: Layout) -> Iterator[Mutation]:
             "one case": {"training": [entry]},
         }.items():
             yield Mutation(f"list {name}", listing, partial(_write, listing, json.dumps(value)))
-
-
-# Folders.
 
 
 def _emptied(path: Path) -> None:

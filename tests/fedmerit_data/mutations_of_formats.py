@@ -181,9 +181,6 @@ def _itk_headers(part: str, target: str) -> Iterator[Mutation]:
         yield Mutation(f"{part} {name}", target, partial(rewrite, key=key, value=value))
 
 
-# DICOM series.
-
-
 def _slice(root: Path, target: str, **changes: object) -> None:
     file = pydicom.dcmread(root / target)
     for key, value in changes.items():
@@ -250,9 +247,6 @@ def dicom(layout: Layout) -> Iterator[Mutation]:
         }.items():
             change = lambda root, target, changes=changes: _slice(root, target, **changes)  # noqa: E731
             yield Mutation(f"{part} series {name}", target, partial(_all_slices, target=target, change=change))
-
-
-# Photographs.
 
 
 def _resaved(root: Path, target: str, edit: Callable[[Image.Image], Image.Image], **options: object) -> None:

@@ -26,7 +26,7 @@ from fedmerit_evaluation.results.run_folders import Run, combine_results, open_r
 from fedmerit_evaluation.statistics.inference import Estimate
 
 KEPT = (
-    "method", "parameters", "seed", "task", "labels", "rounds", "training", "image_size", "fedmerit_version",
+    "method", "parameters", "seed", "task", "labels", "rounds", "training", "image_size", "fedmerit_version", "commit",
     "packages", "started",
 )  # fmt: skip
 

@@ -194,9 +194,6 @@ def test_as_many_simulated_sites_are_at_work_as_there_are_cores_for(monkeypatch,
     assert runs._concurrent_sites(config, ["site1", "site2", "site3"]) == expected
 
 
-# Real processes, really killed
-
-
 @pytest.fixture
 def started(scripts, options, tmp_path, kill, wait_for):
     """``fedmerit run`` in a process of its own, once its ledger holds some records; it does not end by itself."""

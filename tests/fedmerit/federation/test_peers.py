@@ -58,9 +58,6 @@ def test_nobody_is_its_own_peer():
     assert [find_givers(Sharing(one_way, always), 0, SITES, row, 4) for row in range(3)] == [[], [0, 2], []]
 
 
-# A peer's model
-
-
 @pytest.mark.parametrize("spoiled", SPOILED)
 def test_model_that_does_not_fit_is_not_available(spoiled):
     spoil, word = SPOILED[spoiled]
@@ -93,9 +90,6 @@ def site(sites, tmp_path_factory):
         return Site(SiteFolder(sites / "site1"), read_plan(method), tmp_path_factory.mktemp("memory"), "cpu")
 
     return make
-
-
-# The server's half
 
 
 def reply_of(federation, name, spoil=lambda update: update):

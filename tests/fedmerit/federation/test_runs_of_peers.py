@@ -64,9 +64,6 @@ def test_by_default_the_warm_up_is_fedavg_and_peers_are_scored_by_dice(trained):
     assert scored["value"].between(0, 1).all()
 
 
-# What a bad peer costs
-
-
 def available(run):
     """{round: who got nothing usable of whom, receiver and giver}, in the rounds in which sites shared at all"""
     said = held(run, "available")

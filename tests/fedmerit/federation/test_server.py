@@ -147,9 +147,6 @@ def test_all_sites_say_of_one_global_model_what_it_gives_them(run):
     assert [json.loads(line)["round"] for line in (run / "ledger.jsonl").read_text().splitlines()] == [0]
 
 
-# How many sites
-
-
 @pytest.mark.parametrize("method", ["fedci", "eci"])
 def test_more_than_twelve_sites_are_too_many_for_coalitions(run, method):
     names = [f"site{number:02d}" for number in range(13)]

@@ -48,9 +48,6 @@ def set_aside(root: Path) -> list[Case]:
     return [case for site in open_sites(root) for case in site.cases(SERVER_SPLIT)]
 
 
-# What the server is told
-
-
 @pytest.mark.parametrize("own", [False, True], ids=["what sites set aside", "a folder of its own"])
 def test_utility_is_the_dice_on_the_server_set(two_rounds, server_sites_data, own_server, own):
     run = two_rounds("cffl", **({"server-sites": own_server} if own else {}))
@@ -111,9 +108,6 @@ def test_fedci_contributions_are_shapley_values_of_coalitions_evaluated_one_by_o
     assert by_site(run, "contribution", round) == pytest.approx(expected, abs=1e-12)
 
 
-# The last round
-
-
 @pytest.mark.slow
 def test_sites_of_one_model_may_keep_what_they_train_in_the_last_round(trained, model):
     one, apart = trained(method="fedavg"), trained("last_round=own", method="fedavg")
@@ -126,9 +120,6 @@ def test_sites_of_one_model_may_keep_what_they_train_in_the_last_round(trained, 
         assert all(torch.equal(parameters[key], value) for key, value in last["buffers"].items())
     union = read_results(apart).query("split == 'union' and quantity == 'dice'")
     assert len(set(union.groupby("site")["value"].mean())) == 3
-
-
-# Sparse updates
 
 
 def test_site_that_earned_little_receives_what_changed(two_rounds, contrary_sites):
@@ -202,9 +193,6 @@ def test_run_stopped_in_its_candidates_ends_the_same(
     assert_same_run(two_rounds("cffl"), run)
 
 
-# A folder of the server's own
-
-
 def test_sites_are_not_asked_where_the_server_has_its_own_images(
     two_rounds, own_server, sites, tmp_path, monkeypatch, assert_same_run
 ):
@@ -258,9 +246,6 @@ def test_a_file_of_options_takes_the_servers_folder(fedmerit, options, sites, ow
     memory = remembered(run, "site2", 0)
     arrived = memory["received"] + (memory["trained"] - memory["received"])
     assert by_site(run, "utility", 0)["site2"] == dice(run, arrived, memory["buffers"], cases)
-
-
-# What cannot be used is refused before anything is written
 
 
 def refused(result: Any, *words: str) -> None:

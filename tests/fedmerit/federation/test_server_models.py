@@ -91,9 +91,6 @@ def test_the_kind_that_a_run_needs(method, settings, kind):
     assert type(build_models(config, capabilities(config.build_method()), network(), SITES, None)) is kind
 
 
-# In the clear
-
-
 @pytest.mark.parametrize(
     ("asked", "of_the_method", "expected"),
     [
@@ -315,9 +312,6 @@ def test_different_models_are_not_one_whichever_sites_are_separate():
     assert models.shared_rows == []
 
 
-# Where the server has none
-
-
 def test_a_server_without_models_sends_none_and_says_whom_to_ask():
     models = ModelsAtSites(tiny_plan("cycle", exchange="peer", warmup_by="own"), network(), SITES)
     parts = models.task_parts(0)
@@ -329,9 +323,6 @@ def test_a_server_without_models_sends_none_and_says_whom_to_ask():
     assert models.tests_own_only
     assert models.final_test(5, "head").models.shape == (1, 0)
     assert Models(models.config, network(), SITES).peer_parts(sharing, 1, 2) == {}
-
-
-# Encrypted
 
 
 @pytest.fixture

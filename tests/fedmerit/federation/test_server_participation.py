@@ -106,9 +106,6 @@ def test_site_that_a_run_does_not_know_cannot_join_it(tmp_path):
         Federation(tiny_plan(), [*SITES, "Dogwood"], tmp_path / "run")
 
 
-# How many have to be there
-
-
 @pytest.mark.parametrize("method", ["fedavg", "cffl"])
 def test_too_few_usable_answers_do_not_end_a_round(tmp_path, method):
     federation = Federation(tiny_plan(method), SITES, tmp_path / "run", min_sites=3)
@@ -148,9 +145,6 @@ def test_evaluations_are_needed_of_the_sites_that_trained(tmp_path):
     federation.take(replies(federation, without=(AWAY,)))
     federation.take(alone | {"Cedar": evaluated(federation, "Cedar")})
     assert federation.round == 1
-
-
-# Numbers of images
 
 
 def test_number_of_images_may_not_change(tmp_path):

@@ -72,9 +72,6 @@ def final_of(round):
     return Evaluation(round, "testing", torch.empty(1, 0), ONE, ({},), ONE)
 
 
-# Where models stay at the sites
-
-
 @pytest.fixture
 def among_sites(tmp_path):
     """The models of site A: ``answers`` of its peers, who are asked, ``probability`` of its sharing with each."""
@@ -171,9 +168,6 @@ def test_what_is_not_listed_does_not_leave_and_is_not_logged(among_sites, tmp_pa
     with pytest.raises(Withheld):
         models.give("B", 2)
     assert logged(tmp_path) == []
-
-
-# Encrypted
 
 
 class Key:

@@ -119,9 +119,6 @@ def same(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> 
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
-# The way there
-
-
 @pytest.mark.parametrize("count", [1, 8, 13])
 def test_held_neurons_arrive_as_they_were_sent(count):
     held = torch.rand(count, generator=torch.Generator().manual_seed(count)) > 0.5
@@ -165,9 +162,6 @@ def test_importance_that_cannot_be_is_not_used(run, spoiled):
     expected = (others["Alder"].increases + others["Cedar"].increases) / (1 + 3)
     state = federation.method.allocate(federation.state, expected)
     assert torch.equal(state[2], without)
-
-
-# A federation whose sites only pretend
 
 
 def test_sites_rate_the_importance_of_neurons_before_a_round_and_then_train_submodels(run):
@@ -259,9 +253,6 @@ def test_after_rounds_alone_all_start_anew(run):
     assert federation.state.contribution.tolist() == pytest.approx([60 / 130, 120 / 160, 100 / 150])
     assert (federation.round, federation.work) == (2, EVALUATE)
     assert isinstance(federation.tasks()["Alder"], ImportanceTask)
-
-
-# Whole runs
 
 
 @pytest.fixture(scope="module")

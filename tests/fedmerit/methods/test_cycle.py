@@ -97,9 +97,6 @@ def test_what_is_said_out_of_turn_changes_no_reputation():
     assert out_of_turn.pairs["misalignment"].isnan().all()
 
 
-# The site's half
-
-
 def test_agreement_is_the_peers_dice_by_the_sites_own():
     method = CYCle(warmup=0, score="agreement", lambda0=1.0)
     assert list(method.peer_quantities) == ["available", "agreement"]

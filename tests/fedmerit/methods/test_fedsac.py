@@ -114,9 +114,6 @@ def test_it_is_the_reference(aggregation, beta, absences):
         assert torch.allclose(after, doubles(known), rtol=0, atol=1e-12)
 
 
-# Submodels
-
-
 def test_reputations_do_not_overflow():
     assert reputations(doubles([0.62, 0.78, 0.81]), 5).tolist() == pytest.approx([38.674102, 86.070798, 100])
     assert reputations(doubles([80.0, 90.0]), 1000).tolist() == [0, 100]
@@ -194,9 +191,6 @@ def test_sites_that_go_on_alone_keep_model_and_neurons_when_others_are_given_the
     assert torch.equal(later.models, given)
 
 
-# Rounds
-
-
 def test_what_a_site_sends_of_a_neuron_it_does_not_hold_counts_nowhere():
     method = FedSAC(5.0, C)
     state, _, held = started(method)
@@ -218,9 +212,6 @@ def test_a_neuron_that_nobody_present_holds_stays_as_it_is():
     assert state.model.tolist() == [*START[:6], START[6] + 1]
     assert outcome.weights.tolist() == [0.5, 0, 0.5]
     assert outcome.models[1].tolist() == state.model.tolist()
-
-
-# Alone
 
 
 def test_contributions_are_what_sites_reach_alone_and_then_all_start_anew():

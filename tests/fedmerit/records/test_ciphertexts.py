@@ -65,9 +65,6 @@ def statistics(means, variances, counter):
     }
 
 
-# the arithmetic
-
-
 def test_weighted_sum_of_ciphertexts_is_the_plain_one(made, key):
     size, weights, shares = ciphertexts.SLOTS + 1000, [0.2, 0.0, 0.8], [0.25, 0.25, 0.5]
     updates = [torch.from_numpy(some(size + place)[:size]) for place in range(3)]
@@ -112,9 +109,6 @@ def test_the_server_has_no_key_that_opens_anything(made, key):
         ciphertexts.SiteKey(made[1])
     with pytest.raises(BadInput, match="cannot be read"):
         ciphertexts.SiteKey(b"no context")
-
-
-# the federation
 
 
 def federation(method, run, made, rounds=3, **more):
@@ -251,9 +245,6 @@ def test_ciphertexts_are_refused_where_nobody_asked_for_them(key, tmp_path):
     assert "in the clear" in one.check_message("Birch", answer)
 
 
-# what travels, and what leaves
-
-
 @pytest.fixture
 def reply(key):
     network = initial_network(tiny_plan().network, 0)
@@ -299,9 +290,6 @@ def test_the_gate_lets_nothing_else_pass_as_ciphertexts(reply, planted):
         through_the_gate(reply, ciphertexts=planted)
 
 
-# what is refused
-
-
 @pytest.mark.parametrize("method", sorted(METHODS))
 def test_methods_that_need_single_updates_refuse_encryption_with_the_reason(method):
     entry = build_method(method, {})
@@ -321,9 +309,6 @@ def test_without_tenseal_the_refusal_says_how_to_install_it(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "tenseal", None)
     with pytest.raises(BadInput, match=r"pip install 'fedmerit\[he\]'"):
         require_privacy(["he"], "fedavg", build_method("fedavg", {}))
-
-
-# whole runs
 
 
 @pytest.fixture(scope="module", params=["fedce", pytest.param("fedavg", marks=pytest.mark.slow)])

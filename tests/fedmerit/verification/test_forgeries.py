@@ -185,9 +185,6 @@ def test_root_out_of_a_kit_needs_the_servers_name(signed, keys, tmp_path):
         assert verify_run(signed, trust=Trust(kit / "startup" / own)).records == ROUNDS
 
 
-# By the server itself
-
-
 def test_truncated_ledger_is_found(run, keys):
     (run / "checkpoint.pt").unlink()
     (run / CLOSING).unlink()
@@ -244,9 +241,6 @@ def test_server_that_told_two_sites_two_stories_is_found_and_convicted(run, keys
         verify_run(run, logs(run), keys.trust)
 
 
-# Of sites' logs
-
-
 def test_log_signed_by_another_site_is_refused(run, keys):
     path = log_of(run, "site2")
     rewritten(path, signer=keys.signer("site1"))
@@ -296,9 +290,6 @@ def test_log_whose_end_the_closing_record_does_not_have_is_said_to_be_open(run, 
         "that validation measurements of site2 in round 3 are its own: its log has none",
         "that testing measurements of site2 in round 2 are its own: its log has none",
     )
-
-
-# Results and models
 
 
 @pytest.mark.parametrize(

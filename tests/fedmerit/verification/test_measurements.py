@@ -108,9 +108,6 @@ def test_images_are_as_many_as_the_site_said(written, own_log):
     assert answers(run, own_log("A", *told), [0])[0] == 3  # of a round in which it had no part nothing is said
 
 
-# Of several models that a site tested
-
-
 def of_tests(received, *cases):
     return answered(2, "evaluate", *map(digest, cases), split="testing", received=received)
 

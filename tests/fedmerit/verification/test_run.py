@@ -124,9 +124,6 @@ def test_honest_encrypted_run_agrees_with_all_its_logs(trained):
     assert verify_run(run, logs_of(run)).unproven == (UNSIGNED, f"what models/global.pt {OF_SITES}")
 
 
-# One byte anywhere, and lines
-
-
 def is_found(run: Path, path: Path, content: bytes, log: Path | None, trust: Trust | None = None) -> bool:
     path.write_bytes(content)
     try:
@@ -231,9 +228,6 @@ def test_ledger_cut_at_its_end_is_found_by_the_checkpoint_and_by_the_sites(run):
     assert "2 of 3 rounds are there; unfinished, or cut short" in " ".join(verify_run(run).unproven)
     with pytest.raises(BadInput, match=r"line 4: the server said .* lacks that record"):
         verify_run(run, [log_of(run)])
-
-
-# What one site gave another
 
 
 @pytest.fixture

@@ -63,9 +63,6 @@ def test_absent_sites_are_not_judged_and_without_the_trusted_site_none_is():
     assert not found.flagged.any()
 
 
-# challenge images
-
-
 def test_a_model_that_knows_its_own_images_no_better_than_others_do_is_flagged():
     challenge = torch.tensor([[0.2, 0.5, 0.5], [0.4, 0.1, 0.5], [0.4, 0.5, 0.5]], dtype=torch.float64)
     updates = torch.ones(3, 4)
@@ -76,9 +73,6 @@ def test_a_model_that_knows_its_own_images_no_better_than_others_do_is_flagged()
     challenge[0, 1:] = 0.9  # the model of an absent site does not count
     absent = replace(monitored_round(0, updates, challenge=challenge), present=torch.tensor([False, True, True]))
     assert ChallengeImages().see(absent).suspicion.tolist() == pytest.approx([math.nan, -0.4, 0.0], nan_ok=True)
-
-
-# guard
 
 
 def test_suspicion_counts_rounds_with_two_kinds_and_a_verdict_as_three_more():
@@ -102,9 +96,6 @@ def test_one_kind_of_indicator_is_no_suspicion():
         found = guard.see(replace(monitored_round(number, updates_of(number)), wrong_claim=wrong))
         assert not found.suspicion.any()
     assert guard.history.verdicts.rounds[KINDS.index("claim")].tolist() == [0, 0, 0, 0, 0, 4]
-
-
-# all detectors over eight rounds
 
 
 def detect(change):

@@ -56,9 +56,6 @@ def test_an_absent_site_is_unknown_and_not_in_the_mixture():
     torch.testing.assert_close(found.suspicion[present], expected.suspicion)
 
 
-# S2-WEF
-
-
 def test_patterns_are_of_the_entries_that_moved_much():
     one = torch.tensor([3.0, -3.0, 0.1, 0.1])
     assert correlations([one, -2 * one, one.flip(0), torch.zeros(4)])[0].tolist() == pytest.approx([1, 1, -1, 0])
@@ -85,9 +82,6 @@ def test_a_site_that_moves_the_entries_of_the_last_three_steps_is_flagged():
         assert one.suspicion.tolist() == pytest.approx([0, 0, 0, 1 / LEAST], abs=1e-4)
         assert one.flagged.tolist() == [False, False, False, True]
     assert not found[3].flagged.any()
-
-
-# FLDetector
 
 
 def test_curvature_keeps_the_secant_equation():

@@ -80,9 +80,6 @@ def test_the_preset_trains_as_the_paper_does_on_cifar_10(study):
     assert preset[numbers].to_list() == pytest.approx([128, 15, 97.7, 200])
 
 
-# FedAVE, FedSAC
-
-
 @pytest.mark.parametrize("name", ["table2", "table3", "table4"])
 def test_partitions_and_methods_are_those_of_the_printed_table(name):
     artefact = artefact_of(FEDAVE, name)
@@ -105,9 +102,6 @@ def test_the_papers_numbers_are_added_by_parameters(make):
     assert list(frame.columns) == ["POW, 20 sites", "POW, 20 sites, CIFAR-10", "POW, 20 sites, Fashion MNIST"]
     assert frame.loc["cgsv:contributions=standalone"].iloc[1:].to_list() == [46.29, 87.21]
     assert frame.loc["fedsac"].iloc[1:].to_list() == [48.60, 87.60]
-
-
-# FedCE
 
 
 def test_table_1_has_the_papers_means(make):

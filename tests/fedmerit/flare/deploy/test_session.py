@@ -345,9 +345,6 @@ def test_unknown_job(hospitals, fedmerit, tmp_path, command):
     assert "fedmerit job status" in result.stderr
 
 
-# who may join
-
-
 @pytest.fixture(scope="module")
 def newcomers(hospitals, tmp_path_factory):
     """Sites added while the server runs: one as it should be, one with an expired certificate, one of elsewhere."""

@@ -51,9 +51,6 @@ class Threshold(nn.Module):
         return image - self.levels[None, :, None, None]
 
 
-# Dice
-
-
 @pytest.mark.parametrize("slices", [1, 5, EVALUATION_BATCH, EVALUATION_BATCH + 1, 2 * EVALUATION_BATCH + 3])
 def test_dice_of_a_case_is_monais_over_the_whole_volume(slices):
     cases = [random_volume(seed, slices) for seed in range(3)]  # (slices, 2, 16, 16)
@@ -78,9 +75,6 @@ def test_cases_of_few_slices_are_evaluated_together():
     assert [replace(one, case="") for one in together] == [replace(one, case="") for each in alone for one in each]
 
 
-# Loss
-
-
 def test_loss_by_hand():
     """Logits (2, 1, 1, 2) = (0, ln 3; 0, ln 3), masks (1, 1; 0, 0), so p = (1/2, 3/4; 1/2, 3/4).
 
@@ -101,9 +95,6 @@ def test_loss_of_several_labels_is_the_mean_over_labels():
         loss = build_loss(name)
         each = [loss(logits[:, k : k + 1], masks[:, k : k + 1]).item() for k in range(2)]
         assert loss(logits, masks).item() == pytest.approx(sum(each) / 2, abs=1e-6)
-
-
-# Training
 
 
 @pytest.fixture
@@ -176,9 +167,6 @@ def test_mixed_precision_runs_on_a_cpu(slices, network):
     assert not torch.equal(vector, plain)
     overlaps = evaluate(initial_network(network, 0), [random_volume(0)], NETWORK.labels, amp=True)
     assert len(overlaps) == 2
-
-
-# Schedules, optimisers, batches
 
 
 @pytest.mark.parametrize(

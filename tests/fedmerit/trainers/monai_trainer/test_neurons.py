@@ -64,9 +64,6 @@ def total_loss(network, images):
     return float(torch.cat(losses).double().sum())
 
 
-# What belongs to a neuron
-
-
 @pytest.mark.parametrize(("architecture", "width", "count"), [("dynunet", 8, 856), ("unet", 16, 1712)])
 def test_neurons_of_the_recipes_networks(architecture, width, count):
     network = initial_network(Network(**TASKS["prostate"], architecture=architecture, width=width), 0)
@@ -116,9 +113,6 @@ def test_what_leaves_a_neuron_without_its_parameters_is_zero(kind):
                 assert not seen[spoilt.get_submodule(name)][:, 1].any()
             filtered = seen[spoilt.get_submodule(layer.convolution)]
             assert filtered[:, [0, *range(2, layer.count)]].abs().amax(dim=(0, 2, 3)).all()
-
-
-# What the loss says
 
 
 @pytest.mark.parametrize("kind", [*SOME, {"architecture": "dynunet", "norm": "own"}])
@@ -178,9 +172,6 @@ def test_sites_in_several_threads_do_not_disturb_each_other(order):
     with ThreadPoolExecutor(4) as pool:
         together = list(pool.map(lambda network: loss_increases(network, images_of(2), order), networks))
     assert all(map(torch.equal, alone, together))
-
-
-# Training and averaging
 
 
 @pytest.mark.parametrize(
