@@ -11,6 +11,7 @@ import pytest
 import typer
 from rounds import make_rounds, play
 
+from fedmerit import plugins
 from fedmerit.methods.registry import METHODS
 from fedmerit_cli.main import app
 from fedmerit_data.kinds import KINDS
@@ -118,7 +119,8 @@ def test_the_method_of_the_tutorial_runs(monkeypatch):
     """The Python block of docs/add_method.md, two rounds with absences."""
     code = re.search(r"```python\n(.*?)```", (DOCS / "add_method.md").read_text(), flags=re.DOTALL)[1]
     monkeypatch.setitem(sys.modules, "tutorial", module := ModuleType("tutorial"))
+    monkeypatch.setattr(plugins, "_registered", {})
     exec(compile(code, "tutorial", "exec"), vars(module))
-    assert METHODS.pop("evenly") is module.Evenly
+    assert METHODS["evenly"] is module.Evenly
     outcomes = [outcome for _, outcome in play(module.Evenly(), make_rounds(rounds=2, absences=True))]
     assert all(outcome.weights.sum() == pytest.approx(1) for outcome in outcomes)
