@@ -19,7 +19,10 @@ from fedmerit.wire.messages import TRAIN, Failure, SparseUpdate
 
 AWAY = "Birch"
 ROW = SITES.index(AWAY)
-OF_LAST_ROUND = {("fedce", "cosine")}  # what a method says of the last round's updates, not what it remembers
+OF_LAST_ROUND = {
+    ("fedce", "cosine"),
+    ("fedce_nvflare", "cosine"),
+}  # what a method says of the last round's updates, not what it remembers
 
 OF_SERVER = {("fedsac", "models"), ("fedbn", "models")}  # a site's part of the server's model, which goes on
 
