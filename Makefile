@@ -29,7 +29,7 @@ $(VENV)/bin/python:
 $(VENV)/.torch: constraints.txt | $(VENV)/bin/python
 	@if [ -n "$(TORCH_INDEX)" ]; then \
 	echo "PyTorch: the build for CPUs, since no NVIDIA driver is found (with CUDA: make install TORCH_INDEX=)"; \
-	$(PIP) --retries 1 --timeout 15 --no-deps --index-url "$(TORCH_INDEX)" torch \
+	$(PIP) --retries 1 --timeout 15 --no-deps --index-url "$(TORCH_INDEX)" torch 2>/dev/null \
 	|| echo "PyTorch: not to be had from $(TORCH_INDEX); the package index's own build is taken" >&2; fi
 	@touch $@
 
