@@ -174,7 +174,7 @@ def test_a_config_file_that_cannot_be_used(fedmerit, options, tmp_path, run, tex
         ((), {"only": "site1,,site2"}, ["--only site1,,site2: expected names of sites"]),
         ((), {"only": "site1"}, ["needs at least 2"]),
         ((), {"attack": "site9=zero"}, ["no site site9; there are site1, site2, site3"]),
-        ((), {"attack": "site1=lazy"}, ["'lazy': unknown; expected one of repeat"]),
+        ((), {"attack": "site1=lazy"}, ["'lazy': unknown; expected one of adaptive, delta"]),
         ((), {"attack": "zero"}, ["--attack zero: expected NAME=VALUE"]),
         ((), {"attack": "site1=shifted:share=2"}, ["share=2"]),
     ],
