@@ -115,8 +115,8 @@ def test_server_on_the_simulator_evaluates_its_own_images(two_rounds, own_server
 @pytest.mark.slow
 @pytest.mark.parametrize(("method", "rider"), [("cgsv", "site1"), ("fedce", "site2")])
 def test_a_verdict_is_the_same_on_both_engines(trained, assert_same_run, method, rider):
-    """A rider is withheld from, and trains on with its own model and BatchNorm statistics (``--recipe unet``)."""
-    options = {"recipe": "unet", "rounds": 5, "guard": "on", "on-verdict": "withhold", "attack": f"{rider}=zero"}
+    """A rider is withheld from, and trains on with its own model and BatchNorm statistics (``--recipe quick``)."""
+    options = {"recipe": "quick", "rounds": 5, "guard": "on", "on-verdict": "withhold", "attack": f"{rider}=zero"}
     local = trained(method=method, **options)
     run = trained(method=method, engine="sim", threads=3, **options)
     assert_same_run(local, run)  # verdicts and pay stand in results.csv
