@@ -70,7 +70,7 @@ class GuardDetector:
     needs. The detector does not know the method's weights and weights the last step by images, so that under Krum it
     has false positives that the run's guard does not have.
 
-    Source: docs/trust.md.
+    Source: docs/guard.md.
     """
 
     name: str = "guard"
