@@ -63,7 +63,7 @@ def run(
     method: str | None = None,
     sites: Folder | None = None,
     *,
-    on_round: OnRound = lambda record: None,
+    on_round: OnRound | None = None,
     resume: bool = False,
     **options: Any,
 ) -> Run:
@@ -81,7 +81,7 @@ def run(
         BadInput: an option, a site or a parameter cannot be used; with ``resume``, or is not that of the run.
         RunFailed: the run did not finish.
     """
-    folder = Path(out)
+    folder, heard = Path(out), on_round or (lambda record: None)
     named = {"method": method, "sites": sites, **options}
     given = RunOptions.read({name: value for name, value in named.items() if value is not None}).given()
     if not resume:
@@ -89,9 +89,9 @@ def run(
             raise TypeError("run() needs method and sites, or resume=True")
         runs.create(folder, **given | {"settings": guarded(given.get("settings", {}))})
     elif not resumption.needs_resuming(folder, given):
-        Ledger(folder / "ledger.jsonl").follower(on_round)()
+        Ledger(folder / "ledger.jsonl").follower(heard)()
         return load_run(folder)
-    runs.execute(folder, on_round)
+    runs.execute(folder, heard)
     return load_run(folder)
 
 

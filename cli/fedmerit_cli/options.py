@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_origin
 import typer
 from pydantic import BeforeValidator
 
+from fedmerit.configuration.spec_syntax import parse_assignments
 from fedmerit.errors import BadInput
 from fedmerit.options import RunOptions, kind, shown_fields, value_range
 from fedmerit_cli.terminal import console
@@ -107,26 +108,13 @@ def _read(defaults: Mapping[str, Any], values: Mapping[str, Any]) -> RunOptions:
     found = {name: value for name, value in values.items() if value is not None and value is not False and value != []}
     for name in ("settings", "attacks"):
         if name in found:
-            found[name] = assignments(found[name], f"--{shown_fields()[name].flag}")
+            found[name] = parse_assignments(found[name], f"--{shown_fields()[name].flag}")
     return RunOptions.read({**defaults, **found}, label=lambda name, value: f"--{name.replace('_', '-')} {value}")
 
 
 def given(**options: Any) -> dict[str, Any]:
     """The options that have a value; the callee has defaults for the others."""
     return {name: value for name, value in options.items() if value is not None}
-
-
-def assignments(settings: Sequence[str], option: str = "--set") -> dict[str, str]:
-    """The values of an option by name; `BadInput` if one is not NAME=VALUE, or a name is given twice."""
-    values: dict[str, str] = {}
-    for setting in settings:
-        name, equals, value = setting.partition("=")
-        if not name or not equals:
-            raise BadInput(f"{option} {name}: expected NAME=VALUE")
-        if name in values:
-            raise BadInput(f"{option} {name}: given twice, {values[name]} and {value}; give it once")
-        values[name] = value
-    return values
 
 
 def make_workers(jobs: int | None, cluster: str | None, soon: bool = True) -> "Workers":

@@ -199,7 +199,8 @@ class RunOptions(BaseModel):
         before = f"{source}: " if source else ""
         for name in values:
             if name not in cls.model_fields:
-                raise BadInput(f"{before}unknown option {name}{suggest(name, [*flags(), *cls.model_fields], flags())}")
+                near = suggest(name, [*flags(), *cls.model_fields], flags())
+                raise BadInput(f"{before}unknown option {name}{near}; a parameter of method or training is in settings")
         try:
             return cls.model_validate(dict(values))
         except ValidationError as error:

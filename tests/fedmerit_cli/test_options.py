@@ -11,7 +11,7 @@ import fedmerit
 from fedmerit.errors import BadInput
 from fedmerit.options import RunOptions, Waiting, shown_fields
 from fedmerit_cli.main import app
-from fedmerit_cli.options import assignments, given
+from fedmerit_cli.options import given
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -76,11 +76,3 @@ def test_given_options_and_settings():
 
 def test_options_with_a_value():
     assert given(rounds=0, device=None, only="") == {"rounds": 0, "only": ""}
-
-
-def test_assignments():
-    assert assignments(["lr=0.1", "loss=a=b"]) == {"lr": "0.1", "loss": "a=b"}
-    with pytest.raises(BadInput, match="--attack zero: expected NAME=VALUE"):
-        assignments(["zero"], "--attack")
-    with pytest.raises(BadInput, match="--set lr: given twice, 1 and 2; give it once"):
-        assignments(["lr=1", "depth=3", "lr=2"])

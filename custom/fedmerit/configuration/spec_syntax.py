@@ -5,7 +5,7 @@ A field ``from_`` is the parameter "from", which is a keyword of Python.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any, TypeVar
 
@@ -19,6 +19,19 @@ def split_spec(spec: str) -> tuple[str, list[str]]:
     """The kind of a spec, and its parameters, one by one."""
     kind, _, rest = spec.partition(":")
     return kind, re.split(r"[,:](?=\w+=)", rest) if rest else []  # a value may hold both, as an address does
+
+
+def parse_assignments(parts: Sequence[str], option: str) -> dict[str, str]:
+    """The values of an option by name; `BadInput` if one is not NAME=VALUE, or a name is given twice."""
+    values: dict[str, str] = {}
+    for part in parts:
+        name, equals, value = part.partition("=")
+        if not name or not equals:
+            raise BadInput(f"{option} {part}: expected NAME=VALUE")
+        if name in values:
+            raise BadInput(f"{option} {name}: given twice, {values[name]} and {value}; give it once")
+        values[name] = value
+    return values
 
 
 def parse(spec: str, kinds: Mapping[str, type[T]], what: str) -> T:

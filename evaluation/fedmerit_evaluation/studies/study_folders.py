@@ -10,6 +10,7 @@ from typing import Any
 
 from fedmerit.capabilities import capabilities
 from fedmerit.configuration.run import RunConfiguration, Training, make_configuration
+from fedmerit.configuration.spec_syntax import parse_assignments
 from fedmerit.engines import resumption
 from fedmerit.errors import BadInput
 from fedmerit.federation.requirements import check_sites
@@ -68,15 +69,7 @@ def _item(label: str) -> MethodSpec:
     method, *parts = label.split(":")
     if method not in METHODS:
         raise BadInput(f"--methods: method {method!r}: unknown; expected all, or some of {', '.join(METHODS)}")
-    settings: dict[str, str] = {}
-    for part in parts:
-        name, equals, value = part.partition("=")
-        if not name or not equals:
-            raise BadInput(f"--methods {label}: {part!r}: expected METHOD:NAME=VALUE")
-        if name in settings:
-            raise BadInput(f"--methods {label}: {name} is given twice")
-        settings[name] = value
-    return MethodSpec(label, method, settings)
+    return MethodSpec(label, method, parse_assignments(parts, f"--methods {label}:"))
 
 
 def parse_seeds(text: str) -> list[int]:

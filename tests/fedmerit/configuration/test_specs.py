@@ -7,7 +7,7 @@ import pytest
 from fedmerit.configuration import filters, observation, spec_syntax, tracking
 from fedmerit.configuration.filters import PEER_MODELS_UNFILTERED, Percentile, require_privacy
 from fedmerit.configuration.observation import can_observe, gives_own_models, require_observable, require_observers
-from fedmerit.configuration.spec_syntax import format_spec
+from fedmerit.configuration.spec_syntax import format_spec, parse_assignments
 from fedmerit.configuration.tracking import MLflow, require_tracking
 from fedmerit.errors import BadInput
 from fedmerit.methods.registry import METHODS, build_method
@@ -219,3 +219,11 @@ def test_a_tracker_that_is_not_installed_is_named_with_what_installs_it(monkeypa
 def test_a_tracker_that_is_installed_is_taken(monkeypatch):
     monkeypatch.setattr("fedmerit.configuration.tracking.find_spec", lambda name: name == "tensorboard")
     assert require_tracking(["tensorboard"], "sim") == ["tensorboard"]
+
+
+def test_assignments():
+    assert parse_assignments(["lr=0.1", "loss=a=b"], "--set") == {"lr": "0.1", "loss": "a=b"}
+    with pytest.raises(BadInput, match="--attack zero: expected NAME=VALUE"):
+        parse_assignments(["zero"], "--attack")
+    with pytest.raises(BadInput, match="--set lr: given twice, 1 and 2; give it once"):
+        parse_assignments(["lr=1", "depth=3", "lr=2"], "--set")
