@@ -25,7 +25,7 @@ from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 from fedmerit.attacks.attacker_site import wrap_attacker
 from fedmerit.capabilities import capabilities
 from fedmerit.configuration.run import RunConfiguration
-from fedmerit.errors import BadInput, printable
+from fedmerit.errors import printable
 from fedmerit.federation.job_rules import count_images, require_allowed
 from fedmerit.federation.site import Site
 from fedmerit.flare.concurrency_limit import concurrency_slot
@@ -79,8 +79,7 @@ class MeritExecutor(Executor):
 
     @cached_property
     def _network(self) -> torch.nn.Module:
-        if self._accepted is None:
-            raise BadInput("the job was refused here, or has not begun")
+        assert self._accepted, "the job was refused here, or has not begun"
         return build_network(self._accepted.network)
 
     def _open(self, fl_ctx: FLContext) -> Site:
@@ -162,7 +161,7 @@ class MeritExecutor(Executor):
     def execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
         """One task. The server learns of an error that there was one."""
         self._trained = None
-        if task_name not in READERS:
+        if task_name not in READERS or self._accepted is None:  # a refused job has no tasks here
             return make_reply(ReturnCode.TASK_UNKNOWN)
         try:
             task = READERS[task_name](FLModelUtils.from_shareable(shareable), self._network)

@@ -254,6 +254,20 @@ def test_job_that_no_site_can_begin_leaves_no_run(hospitals, export, assert_no_r
 
 
 @pytest.mark.slow
+def test_plan_beyond_the_rules_of_the_sites_leaves_no_run(hospitals, export, assert_no_run):
+    """One image, one step, plain SGD: an update from which the image follows. Only the sites' own logs say why."""
+    settings = [text for name in ("optimizer=sgd", "steps=1", "batch_size=1") for text in ("--set", name)]
+    name = hospitals.submit(export("hostile", "--keep-updates", *settings, method="fedavg"))
+    assert hospitals.wait(name).startswith("FINISHED:EXECUTION_EXCEPTION")
+    assert_no_run(hospitals, name, "log.txt")
+    for site in NAMES:
+        (log,) = (hospitals.kits[site] / "runs" / name).rglob(ERRORS)
+        assert all(rule in log.read_text() for rule in ("least_images: ", "optimizers: ", "keep_updates: "))
+    told = [path.read_text() for path in hospitals.kits["server"].rglob("*.txt")]
+    assert not any("least_images" in text for text in told)
+
+
+@pytest.mark.slow
 def test_sites_that_refuse_a_job_as_it_begins_leave_no_run(pair, export, assert_no_run, tmp_path):
     """NVFlare's own check, of sites without ours: the server's process is at work by then."""
     with federation(tmp_path / "kits", pair, started=False) as made:
