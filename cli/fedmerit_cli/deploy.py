@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from fedmerit.flare.deploy.provision import Kit
 
 AnyKit = Annotated[Path, typer.Option(help="The startup kit, unpacked.")]
-Byoc = Annotated[bool, typer.Option("--byoc", help="Allow jobs that bring their own code (`job export --byoc`).")]
+Byoc = Annotated[
+    bool, typer.Option("--byoc", help="Allow jobs with code of their own (`job export --byoc`): no rule binds it.")
+]
 Offline = Annotated[bool, typer.Option("--offline", help="The server need not be running yet.")]
 KitDevice = Annotated[str, typer.Option(metavar="DEVICE", help="cuda:0, cpu, ... on this machine.")]
 DEFAULT_NAME, DEFAULT_PORT = "fedmerit", "8002"  # of a federation, and of its organisation

@@ -75,6 +75,7 @@ def allowing(config: RunConfiguration, sites: int) -> JobRules:
         optimizers=tuple({*rules.optimizers, training.optimizer}),
         least_images=0,
         largest_lr=max(rules.largest_lr, training.lr),
+        largest_weight_decay=max(rules.largest_weight_decay, training.weight_decay),
         keep_updates=config.keep_updates,
         share_models=shares_models(config),
         evaluations={split: max(rules.caps[split], wanted[split]) for split in EVALUATED},
@@ -82,8 +83,9 @@ def allowing(config: RunConfiguration, sites: int) -> JobRules:
 
 
 def count_images(folder: SiteFolder, config: RunConfiguration) -> int:
-    """How many training images, or patches, a site has for a plan."""
-    return len(build_samples(folder.cases("training"), config.network.patch))
+    """How many training images, or patches, a site has for a plan; only those with a label if it prefers these."""
+    samples = build_samples(folder.cases("training"), config.network.patch)
+    return int(samples.shows_label.sum()) if config.training.organ_share else len(samples)
 
 
 def images_per_round(config: RunConfiguration, images: int | None) -> int | None:
@@ -148,13 +150,12 @@ def _check_training(
         training.optimizer in rules.optimizers or many or "optimizers" in brought,
         "an update of plain SGD is a sum of gradients, which are the easiest to invert",
     )
-    yield RuleCheck(
-        "largest_lr",
-        f"a learning rate of {training.lr:g}",
-        f"at most {rules.largest_lr:g}",
-        training.lr <= rules.largest_lr,
-        "a larger one can end training after the first batch, and then the update is of that batch",
-    )
+    for rule, text, found, most in (
+        ("largest_lr", "a learning rate", training.lr, rules.largest_lr),
+        ("largest_weight_decay", "a weight decay", training.weight_decay, rules.largest_weight_decay),
+    ):
+        why = "a larger one can end training after the first batch, and then the update is of that batch"
+        yield RuleCheck(rule, f"{text} of {found:g}", f"at most {most:g}", found <= most, why)
 
 
 def _check_models(rules: JobRules, config: RunConfiguration) -> Iterator[RuleCheck]:

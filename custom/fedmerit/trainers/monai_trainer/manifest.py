@@ -25,6 +25,7 @@ SIMPLE = ("deep_supervision", "deep_supr_num", "dropout", "dropout_prob", "res_b
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 Names = Annotated[tuple[Name, ...], Field(max_length=100)]
 Count = Annotated[int, Field(ge=0, le=1_000_000_000)]
+Positive = Annotated[float, Field(gt=0, le=1e6)]
 Text = Annotated[str, Field(max_length=4096)]
 Split = Annotated[str, Field(pattern=f"^({'|'.join(EVALUATED)})$")]
 STRICT = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -43,7 +44,8 @@ class JobRules(BaseModel):
     optimizers: Names = ("adam", "adamw")
     least_images: Count = 8  # different training images, or patches, behind an update
     sgd_images: Count = 256  # likewise with plain SGD, whose update is a sum of gradients; 0: not even then
-    largest_lr: Annotated[float, Field(gt=0, le=1e6)] = 0.1  # a larger one stops training after the first batch
+    largest_lr: Positive = 0.1  # a larger one can end training after the first batch
+    largest_weight_decay: Positive = 0.1  # likewise
     keep_updates: bool = False  # whether the server may keep every round's update
     share_models: bool = False  # whether a model of a single site may go to other sites
     evaluations: dict[Split, Count] = dict.fromkeys(EVALUATED, MANY)  # models a round

@@ -20,8 +20,8 @@ from fedmerit.plugins import approvable
 
 def test_everything_is_looked_at_and_fine(ready):
     lines = preflight(ready, offline=True)
-    after = ["encryption", "server", "device", "evaluations", "disk", "memory"]
-    assert [line.what for line in lines] == ["versions", "certificate", "policy", "gate", *after]
+    after = ["encryption", "server", "device", "rules for jobs", "disk", "memory"]
+    assert [line.what for line in lines] == ["kit", "versions", "certificate", "policy", "gate", *after]
     assert [line.what for line in lines if line.state == "fail"] == []
     assert {"versions", "certificate", "policy", "device"} <= {line.what for line in lines if line.state == "ok"}
 
