@@ -16,7 +16,7 @@ from federation_factory import TIMEOUT_SECONDS, federation
 from fedmerit.errors import BadInput
 from fedmerit.federation.site_log import SITE_LOG
 from fedmerit.flare.deploy import session
-from fedmerit.flare.deploy.kits import prepare_server, prepare_site, server_address
+from fedmerit.flare.deploy.kits import prepare_server, server_address
 from fedmerit.flare.deploy.processes import end, start
 from fedmerit.flare.deploy.project import make_project
 from fedmerit.flare.deploy.provision import add_sites, init
@@ -58,11 +58,10 @@ def pair(sites, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def hospitals(tmp_path_factory, pair):
-    """Server and sites at work. The server would take code that a job brings; the sites do not."""
-    with federation(tmp_path_factory.mktemp("federation") / "kits", pair, started=False) as made:
+    """Server and sites at work. The server would take code that a job brings; the sites do not, but share models."""
+    rules = JobRules(share_models=True)
+    with federation(tmp_path_factory.mktemp("federation") / "kits", pair, started=False, rules=rules) as made:
         prepare_server(made.kits["server"], byoc=True, runs=made.root / "runs")
-        for name in NAMES:  # peers of CYCle get whole models, which hospitals have to allow
-            prepare_site(made.kits[name], pair / name, jobs=JobRules(share_models=True))
         made.start()
         made.wait_for_sites()
         yield made
