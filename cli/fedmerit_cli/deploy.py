@@ -8,7 +8,6 @@ import typer
 from rich.text import Text
 
 from fedmerit.errors import BadInput
-from fedmerit_cli.options import given
 from fedmerit_cli.terminal import Commands, console, plain_table
 
 if TYPE_CHECKING:
@@ -16,7 +15,9 @@ if TYPE_CHECKING:
     from fedmerit.flare.deploy.provision import Kit
 
 AnyKit = Annotated[Path, typer.Option(help="The startup kit, unpacked.")]
-Byoc = Annotated[bool, typer.Option("--byoc", help="Allow jobs that bring their own code (`job export --byoc`).")]
+Byoc = Annotated[
+    bool, typer.Option("--byoc", help="Allow jobs with code of their own (`job export --byoc`): no rule binds it.")
+]
 Offline = Annotated[bool, typer.Option("--offline", help="The server need not be running yet.")]
 KitDevice = Annotated[str, typer.Option(metavar="DEVICE", help="cuda:0, cpu, ... on this machine.")]
 DEFAULT_NAME, DEFAULT_PORT = "fedmerit", "8002"  # of a federation, and of its organisation
@@ -130,13 +131,20 @@ def _ports(text: str) -> tuple[int, int]:
 
 
 def _print_kits(kits: list["Kit"]) -> None:
+    from fedmerit.flare.deploy.kits import kit_digest
+
     table = plain_table("kit", "of", "organisation", "send securely to")
     for kit in kits:
         of = {"server": "server", "client": "site", "admin": kit.role}[kit.kind]
         table.add_row(kit.name, of, kit.org, RECIPIENTS[kit.kind])
     console.print(table)
     for kit in kits:
-        console.print(f"{kit.name}: {kit.path}", soft_wrap=True)
+        console.print(f"{kit.name}: {kit.path}\n  SHA-256 {kit_digest(kit.path)}", soft_wrap=True)
+    console.print(
+        "tell each recipient the SHA-256 of its kit by another channel than the kit, such as by telephone; "
+        "`fedmerit deploy check --kit KIT --digest SHA256` compares",
+        soft_wrap=True,
+    )
 
 
 @commands.add("deploy site --kit HK --sites-folder /data/sites")
@@ -150,7 +158,7 @@ def site(
         typer.Option(
             metavar="SPLIT=NUMBER,...",
             help="Maximum models a round to evaluate for the server: validation=8,testing=4.",
-            show_default="as many as the run needs",
+            show_default="as before; at first 64 each",
         ),
     ] = None,
     byoc: Byoc = False,
@@ -172,7 +180,7 @@ def site(
     if (sites_folder is None) == (site_folder is None):
         raise BadInput("--sites-folder or --site-folder: expected one of them")
     folder = (site_folder or Path(sites_folder or "") / read_name(kit)).resolve()
-    prepare_site(kit, folder, device, byoc, surveys, **given(evaluations=evaluations))
+    prepare_site(kit, folder, device, byoc, surveys, evaluations)
     _report([*preflight(kit, offline), *_data(folder)])
     console.print(f"start: {kit / 'startup' / 'start.sh'}", soft_wrap=True)
 
@@ -218,12 +226,24 @@ def approve(
 
 
 @commands.add("deploy check --kit HK", "check")
-def check_kit(kit: AnyKit, offline: Offline = False) -> None:
-    """Check a prepared machine again; changes nothing."""
-    from fedmerit.flare.deploy.kits import read_manifest
+def check_kit(
+    kit: AnyKit,
+    offline: Offline = False,
+    digest: Annotated[
+        str | None,
+        typer.Option(metavar="SHA256", help="Of the kit, as the coordinator tells it; of a new kit only this."),
+    ] = None,
+) -> None:
+    """Check a kit against its SHA-256, and a prepared machine again; changes nothing."""
+    from fedmerit.flare.deploy.kits import is_prepared, read_manifest, require_digest
     from fedmerit.flare.deploy.preflight import preflight
 
-    folder = read_manifest(kit).get("site_folder")
+    if digest is not None:
+        require_digest(kit, digest)
+        console.print(f"{kit}: unchanged since the coordinator wrote it", soft_wrap=True)
+        if not is_prepared(kit):
+            return
+    folder = read_manifest(kit).site_folder
     _report([*preflight(kit, offline), *(_data(Path(folder)) if folder else [])])
 
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from fedmerit_data.checking.findings import Examination, Finding
 
 GENERIC, PHOTOGRAPHS = "Kind generic", "Slices and photographs"
+PLANS = "A job before it runs"
 
 commands = Commands()
 
@@ -142,7 +143,7 @@ def prepare(
 
 @commands.add("check sites --out quality")
 def check(
-    sites: Annotated[Path, typer.Argument(help="Folder of site folders.")],
+    sites: Annotated[Path | None, typer.Argument(help="Folder of site folders.")] = None,
     max_empty: Annotated[
         float, typer.Option(min=0, max=1, help="Largest share of a site's cases with an empty mask.")
     ] = 0.1,
@@ -158,8 +159,25 @@ def check(
     names: Annotated[
         bool, typer.Option("--names/--no-names", help="Name files, cases and patients on this terminal.")
     ] = True,
+    plan: Annotated[
+        Path | None, option_in(PLANS, "Instead of site folders: a job folder, or a run's run.json.", metavar="JOB")
+    ] = None,
+    kit: Annotated[
+        Path | None, option_in(PLANS, "The site's startup kit, whose rules apply.", show_default="the default rules")
+    ] = None,
 ) -> None:
-    """Check site folders: complete, unmodified, plausible; exits with 1 if there is an error."""
+    """Check site folders, or with --plan what a job would do at a site; exits with 1 on an error or a refusal.
+
+    Site folders: complete, unmodified, plausible. A job: what it trains, what leaves the site, what others receive, and
+    which rules of the site's manifest allow or refuse it.
+    """
+    if (sites is None) == (plan is None) or (kit and not plan):
+        raise BadInput("SITES or --plan JOB: expected one of them; --kit goes with --plan")
+    if plan is not None:
+        from fedmerit_cli.plan_page import print_plan
+
+        raise typer.Exit(print_plan(plan, kit))
+    assert sites is not None
     from fedmerit_data.check import examine
     from fedmerit_data.checking.findings import Severity
     from fedmerit_data.checking.quality_report import write_private, write_shareable

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -112,6 +112,11 @@ def folder_digest(folder: Path) -> str:
 
     That is ``find . -type f | LC_ALL=C sort | xargs sha256sum | sha256sum`` in the folder.
     """
-    files = sorted(f"./{path.relative_to(folder).as_posix()}" for path in folder.rglob("*") if path.is_file())
+    return files_digest(folder, folder.rglob("*"), "./")
+
+
+def files_digest(folder: Path, paths: Iterable[Path], prefix: str = "") -> str:
+    """One SHA-256 of those ``paths`` in ``folder`` that are files, in the order of their names after ``prefix``."""
+    files = sorted(f"{prefix}{path.relative_to(folder).as_posix()}" for path in paths if path.is_file())
     lines = "".join(f"{sha256(folder / name)}  {name}\n" for name in files)
     return hashlib.sha256(lines.encode()).hexdigest()

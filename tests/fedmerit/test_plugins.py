@@ -28,6 +28,7 @@ from fedmerit.flare.deploy import session
 from fedmerit.flare.deploy.validator import ClassValidator
 from fedmerit.methods.registry import METHODS
 from fedmerit.trainers.monai_trainer.local_training import LOSSES, OPTIMIZERS
+from fedmerit.trainers.monai_trainer.manifest import JobRules
 from fedmerit.trainers.monai_trainer.networks import NETWORKS, build_network
 from fedmerit_data.kinds import KINDS
 
@@ -454,7 +455,7 @@ def test_a_deployment_takes_what_its_machines_approved(prepared, fedmerit, tmp_p
     settings = [text for name, value in SETTINGS.items() for text in ("--set", f"{name}={value}")]
     told = fedmerit("job", "export", "--method", "evenly", "--sites", prepared, "--out", job, "--rounds", 1, *settings)
     assert told.exit_code == 0, told.output
-    with federation(tmp_path / "kits", prepared) as made:
+    with federation(tmp_path / "kits", prepared, rules=JobRules(least_images=2)) as made:
         refused = made.submit(job)
         assert made.wait(refused) != session.COMPLETED
         told = fedmerit("job", "status", refused, "--kit", made.admin)

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +14,7 @@ from fedmerit.flare.deploy.poc import free_port
 from fedmerit.flare.deploy.preflight import preflight
 from fedmerit.flare.deploy.project import PROJECT_FILE
 from fedmerit.flare.recipe import build_site_policy
+from fedmerit.trainers.monai_trainer.manifest import JobRules
 
 CLASSES = build_site_policy()["class_allow_list"]
 
@@ -79,6 +81,23 @@ def test_nvflares_own_command_provisions_the_project_file(provisioned, scripts, 
     )
     assert ours == theirs
     assert "site1/local/fedmerit_versions.json" in ours
+
+
+def test_a_kit_is_compared_with_the_digest_that_was_printed(federation, fedmerit):
+    """Before anything is prepared or started; NVFlare itself takes a kit with another port."""
+    added = fedmerit("deploy", "init", "--add", "--sites", "site3:hospital3", "--out", federation)
+    lines = added.output.split("site3: ")[1].splitlines()
+    kit, digest = Path(lines[0]), lines[1].split()[1]
+    assert "telephone" in added.output
+    assert not (kit / "startup/signature.json").exists()
+    result = fedmerit("deploy", "check", "--kit", kit, "--digest", digest)
+    assert (result.exit_code, "unchanged since the coordinator wrote it" in result.output) == (0, True)
+    path = kit / "startup/fed_client.json"
+    path.write_text(path.read_text().replace("localhost:", "localhost:1"))
+    result = fedmerit("deploy", "check", "--kit", kit, "--digest", digest)
+    assert result.exit_code == 2
+    assert f"the coordinator names {digest}" in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
 
 
 def test_kits_hold_no_key_of_others(provisioned):
@@ -194,12 +213,9 @@ def test_what_cannot_work_is_refused(fedmerit, tmp_path, options, words):
 def test_site_is_prepared(kit, sites, fedmerit):
     result = fedmerit("deploy", "site", "--kit", kit, "--sites-folder", sites, "--device", "cpu", "--offline")
     assert result.exit_code == 0, result.output
-    assert read(kit / "local/fedmerit.json") == {
-        "site": "site1",
-        "site_folder": str(sites / "site1"),
-        "device": "cpu",
-        "runs": str(kit / "runs"),
-    }
+    content = read(kit / "local/fedmerit.json")
+    assert content.pop("jobs") == JobRules().model_dump(mode="json")
+    assert content == {"site": "site1", "site_folder": str(sites / "site1"), "device": "cpu", "runs": str(kit / "runs")}
     resources = read(kit / "local/resources.json")
     assert resources["class_allow_list"] == CLASSES
     assert resources["class_list_enforcement_mode"] == "enforce"

@@ -14,6 +14,7 @@ from fedmerit.flare.deploy import session
 from fedmerit.flare.deploy.poc import make_federation
 from fedmerit.flare.deploy.processes import end, end_processes_on_exit, running_processes, start
 from fedmerit.trainers.monai_trainer.data import open_sites
+from fedmerit.trainers.monai_trainer.manifest import JobRules
 
 TIMEOUT_SECONDS = 800.0  # seconds: what is waited for comes in some, or, on a machine with much else to do, in minutes
 
@@ -25,9 +26,9 @@ class Federation:
     ``gate`` is closed, no run in the server's kit goes further than it says.
     """
 
-    def __init__(self, root: Path, sites: Path, run: Path | None = None, keys: Path | None = None):
+    def __init__(self, root: Path, sites: Path, run: Path | None, keys: Path | None, rules: JobRules | None):
         self.root, self.folders = root, open_sites(sites)
-        self.admin, kits = make_federation(root, run, self.folders, keys=keys)
+        self.admin, kits = make_federation(root, run, self.folders, keys=keys, rules=rules)
         self.kits = dict(zip(["server", *self.names], kits, strict=True))
         self.gate = Gate(root / "gate", self.kits["server"] / "runs")
 
@@ -94,7 +95,12 @@ class Federation:
 
 @contextmanager
 def federation(
-    root: Path, sites: Path, run: Path | None = None, started: bool = True, keys: Path | None = None
+    root: Path,
+    sites: Path,
+    run: Path | None = None,
+    started: bool = True,
+    keys: Path | None = None,
+    rules: JobRules | None = None,
 ) -> Iterator[Federation]:
     """A federation in the new folder ``root``; whatever happens, no process of it outlives this block.
 
@@ -104,8 +110,9 @@ def federation(
         run: one run folder for all jobs; every job has its own in the kits where None.
         started: whether server and sites are started, and waited for.
         keys: folder for the contexts of encrypted jobs; None: the kits get none.
+        rules: of the sites for jobs; None: the defaults.
     """
-    made = Federation(root, sites, run, keys)
+    made = Federation(root, sites, run, keys, rules)
     with end_processes_on_exit(root):
         if started:
             made.start()

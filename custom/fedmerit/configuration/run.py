@@ -151,7 +151,7 @@ class RunConfiguration(Checked):
     __pydantic_config__ = STRICT_NAMES
     method: str
     task: str
-    rounds: int = parameter(MISSING, "to train", low=1)
+    rounds: int = parameter(MISSING, "to train", low=1, high=1_000_000)
     seed: int = parameter(MISSING, "of the first model and all that is drawn", low=0)
     network: Network = parameter(MISSING, "that is trained")
     training: Training = field(default_factory=Training)

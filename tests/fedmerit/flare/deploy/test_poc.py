@@ -57,6 +57,7 @@ def test_a_run_that_is_whole_is_none_that_failed_whatever_its_session_says(tmp_p
 
     write_json(tmp_path / "run" / "run.json", RunOptions().recorded())
     monkeypatch.setattr(poc, "make_federation", lambda *_: (tmp_path / "admin", []))
+    monkeypatch.setattr(poc, "allowing", lambda *_: None)
     monkeypatch.setattr(poc, "export_job", lambda *_, **__: None)
     monkeypatch.setattr(poc, "end_processes_on_exit", lambda *_, **__: nullcontext())
     monkeypatch.setattr(poc.session, "session", end)

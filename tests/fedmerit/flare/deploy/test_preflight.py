@@ -20,8 +20,8 @@ from fedmerit.plugins import approvable
 
 def test_everything_is_looked_at_and_fine(ready):
     lines = preflight(ready, offline=True)
-    after = ["encryption", "server", "device", "evaluations", "disk", "memory"]
-    assert [line.what for line in lines] == ["versions", "certificate", "policy", "gate", *after]
+    after = ["encryption", "server", "device", "rules for jobs", "disk", "memory"]
+    assert [line.what for line in lines] == ["kit", "versions", "certificate", "policy", "gate", *after]
     assert [line.what for line in lines if line.state == "fail"] == []
     assert {"versions", "certificate", "policy", "device"} <= {line.what for line in lines if line.state == "ok"}
 
@@ -184,16 +184,18 @@ def test_device_that_is_not_there(ready, found):
     assert (state, "cuda:77" in told) == ("fail", True)
 
 
-def test_caps_on_evaluations(ready, sites, found):
-    assert found(ready, "evaluations")[0][1].startswith("as many models a round as the run needs")
+def test_rules_that_were_changed_are_shown(ready, sites, found):
+    assert found(ready, "rules for jobs") == [("ok", "the defaults")]
     prepare_site(ready, sites / "site1", evaluations="validation=8,testing=4")
-    assert found(ready, "evaluations")[0][1] == "at most 8 models a round on validation, 4 models a round on testing"
+    changed = "evaluations validation=8, testing=4, server_validation=64"
+    assert found(ready, "rules for jobs") == [("ok", changed)]
     prepare_site(ready, sites / "site1")
-    assert read(ready / "local/fedmerit.json")["evaluations"] == "validation=8,testing=4"
+    assert found(ready, "rules for jobs") == [("ok", changed)]
     prepare_site(ready, sites / "site1", evaluations="")
-    assert found(ready, "evaluations")[0][1].startswith("as many")
-    with pytest.raises(BadInput, match="evaluations 'validation': expected SPLIT=NUMBER"):
-        prepare_site(ready, sites / "site1", evaluations="validation")
+    assert found(ready, "rules for jobs") == [("ok", "the defaults")]
+    for wrong in ("validation", "training=1", "testing=-1", "testing=1,testing=2", "testing=\u0661"):
+        with pytest.raises(BadInput, match="expected SPLIT=NUMBER"):
+            prepare_site(ready, sites / "site1", evaluations=wrong)
 
 
 @pytest.mark.parametrize(("gib", "state"), [(0.5, "fail"), (2, "warn"), (100, "ok")])

@@ -24,6 +24,7 @@ from fedmerit.flare.executor import ERRORS
 from fedmerit.records.ledger import Ledger, verify
 from fedmerit.records.results import read_results, read_run
 from fedmerit.trainers.monai_trainer.machine_settings import RUN_NAME
+from fedmerit.trainers.monai_trainer.manifest import JobRules
 
 NAMES = ["site1", "site2"]  # a site is two processes, which take seconds to begin
 
@@ -57,8 +58,9 @@ def pair(sites, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def hospitals(tmp_path_factory, pair):
-    """Server and sites at work. The server would take code that a job brings; the sites do not."""
-    with federation(tmp_path_factory.mktemp("federation") / "kits", pair, started=False) as made:
+    """Server and sites at work. The server would take code that a job brings; the sites do not, but share models."""
+    rules = JobRules(share_models=True)
+    with federation(tmp_path_factory.mktemp("federation") / "kits", pair, started=False, rules=rules) as made:
         prepare_server(made.kits["server"], byoc=True, runs=made.root / "runs")
         made.start()
         made.wait_for_sites()
@@ -251,6 +253,20 @@ def test_job_that_no_site_can_begin_leaves_no_run(hospitals, export, assert_no_r
     name = hospitals.submit(job)
     assert hospitals.wait(name).startswith("FINISHED:EXECUTION_EXCEPTION")
     assert_no_run(hospitals, name, "log.txt")
+
+
+@pytest.mark.slow
+def test_plan_beyond_the_rules_of_the_sites_leaves_no_run(hospitals, export, assert_no_run):
+    """One image, one step, plain SGD: an update from which the image follows. Only the sites' own logs say why."""
+    settings = [text for name in ("optimizer=sgd", "steps=1", "batch_size=1") for text in ("--set", name)]
+    name = hospitals.submit(export("hostile", "--keep-updates", *settings, method="fedavg"))
+    assert hospitals.wait(name).startswith("FINISHED:EXECUTION_EXCEPTION")
+    assert_no_run(hospitals, name, "log.txt")
+    for site in NAMES:
+        (log,) = (hospitals.kits[site] / "runs" / name).rglob(ERRORS)
+        assert all(rule in log.read_text() for rule in ("least_images: ", "optimizers: ", "keep_updates: "))
+    told = [path.read_text() for path in hospitals.kits["server"].rglob("*.txt")]
+    assert not any("least_images" in text for text in told)
 
 
 @pytest.mark.slow

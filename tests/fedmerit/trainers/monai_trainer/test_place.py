@@ -8,6 +8,7 @@ import torch
 from fedmerit.errors import BadInput
 from fedmerit.trainers.monai_trainer import machine_settings
 from fedmerit.trainers.monai_trainer.data import SiteFolder
+from fedmerit.trainers.monai_trainer.manifest import JobRules, Manifest
 
 
 @pytest.fixture
@@ -68,7 +69,7 @@ def local(tmp_path, monkeypatch):
 def test_the_manifest_goes_before_the_environment(local, site):
     manifest = {"site": "site1", "site_folder": str(site), "device": "cpu"}
     (local / machine_settings.MANIFEST).write_text(json.dumps(manifest))
-    machine_settings.follow_manifest(local, "site1")
+    assert machine_settings.follow_manifest(local, "site1").jobs == JobRules()
     assert machine_settings.site_folder("site1").path == site
     assert machine_settings.configured_device("site1") == "cpu"
     assert machine_settings.configured_attack("site1") is None
@@ -87,15 +88,28 @@ def test_jobs_have_run_folders_of_their_own(local, site, tmp_path):
     ("content", "word"),
     [
         ({"site": "site2", "site_folder": "/x"}, "site2"),
-        ({"site_folder": "/x"}, "None"),
-        ({"site": "site1", "folder": "/x"}, "not a manifest"),
-        ([], "not a manifest"),
+        ({"site_folder": "/x"}, "site: Field required"),
+        ({"site": "site1", "folder": "/x"}, "folder: Extra inputs"),
+        ({"site": "site1", "jobs": {"least_images": -1}}, "jobs.least_images"),
+        ({"site": "site1", "jobs": {"keep_updates": "no"}}, "jobs.keep_updates"),
+        ({"site": "site1", "jobs": {"evaluations": {"training": 1}}}, "jobs.evaluations"),
+        ({"site": "site1", "jobs": {"largest_lr": float("nan")}}, "jobs.largest_lr"),
+        ({"site": "site1", "device": "x" * 2**20}, "expected a manifest of at most"),
+        ([], "fedmerit.json: the file: "),
     ],
 )
 def test_manifest_of_another_site_is_refused(local, content, word):
     (local / machine_settings.MANIFEST).write_text(json.dumps(content))
     with pytest.raises(BadInput, match=word):
         machine_settings.follow_manifest(local, "site1")
+
+
+def test_a_provisioned_machine_that_nobody_prepared_has_the_default_rules(tmp_path):
+    local = tmp_path / "local"
+    assert machine_settings.follow_manifest(local, "site1") is None  # the simulator: the user's own machine
+    (tmp_path / "startup").mkdir()
+    (tmp_path / "startup" / "rootCA.pem").touch()
+    assert machine_settings.follow_manifest(local, "site1") == Manifest(site="site1")
 
 
 def test_of_an_unknown_site_those_present_are_told():
