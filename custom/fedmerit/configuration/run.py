@@ -158,6 +158,7 @@ class RunConfiguration(Checked):
     parameters: Mapping[str, Any] = field(default_factory=dict)  # of the method, by the paper's names
     values: tuple[str, ...] = ()  # specs of the observers, for values of the sites
     keep_updates: bool = False  # whether the server keeps every round's in the run folder, for values afterwards
+    share_models: bool = False  # whether sites may be sent models from which another site's update follows
     guard: GuardSettings = field(default_factory=GuardSettings)
     preprocessing: Preprocessing | None = None  # of all sites' images; None: not known, or not the same
 
