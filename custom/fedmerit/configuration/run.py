@@ -214,6 +214,8 @@ class RunConfiguration(Checked):
                 "guard has them measure; take guard=on (in a list of methods, too: "
                 f"{self.method}:error=others:guard=on), or error=absolute"
             )
+        if can.leave_one_out and can.leave_one_out.needs_others and not self.guard.rate_every:
+            raise BadInput(f"rate_every=0: {self.method} needs the others' error without a site; expected 1 or more")
         if can.optimizers and self.training.optimizer not in can.optimizers:
             raise BadInput(
                 f"optimizer={self.training.optimizer}: method {self.method} needs {' or '.join(can.optimizers)}; "

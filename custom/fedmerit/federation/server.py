@@ -78,13 +78,13 @@ class Federation:
         require_sites(config, self.sites)
         for folder in server_sites:
             require_compatible_images(config, folder)
+        cases = [case for folder in server_sites for cases in folder.splits.values() for case in cases]
+        require_sharing(config, bool(cases))
         self.network = initial_network(config.network, config.seed)
         require_repeatable(config.network, self.network)
         run.mkdir(parents=True, exist_ok=True)
         self.recorder = Recorder(config, self.sites, run, signer)
         self.models = build_models(config, self.can, self.network, self.sites, context)
-        cases = [case for folder in server_sites for cases in folder.splits.values() for case in cases]
-        require_sharing(config, bool(cases))
         rates = bool(cases) or config.share_models
         self.run_guard = RunGuard(config, self.method, self.can, self.sites, self.models.are_visible, rates, root)
         self.submodels = Submodels(self.network)

@@ -268,6 +268,8 @@ def test_what_the_others_lose_needs_raters():
         config = plan(error="others", share=None if not images else False, server_images=images)
         assert config.share_models != images
         assert config.guard.rate_every == 2
+    with pytest.raises(BadInput, match="rate_every=0: fedce needs the others' error"):
+        tiny_plan("fedce", 4, guard="on", error="others", rate_every=0)
     with pytest.raises(BadInput, match=r"error=others: .* --server-sites, or add --share-models if all sites agree"):
         plan(error="others", share=False)
 
