@@ -15,7 +15,7 @@ AdminKit = Annotated[Path, typer.Option(envvar="FEDMERIT_KIT", help="The admin's
 JobId = Annotated[str, typer.Argument(help="Id that `fedmerit job submit` printed.")]
 
 commands = Commands("Jobs of a deployed federation: export, submit, follow, fetch, resume.")
-HERE = ("out", "engine", "only", "threads", "device", "server_sites", "attacks")  # options of runs on this machine
+HERE = ("out", "engine", "only", "threads", "device", "attacks")  # options of runs on this machine
 EXPORTED = [name for name in RunOptions.model_fields if name not in HERE]
 
 
@@ -29,7 +29,8 @@ def export(
 ) -> None:
     """Write an NVFlare job folder, ready to submit.
 
-    --sites takes folders of any task, prepared as the hospitals' are: one hospital's, or generated ones.
+    --sites takes folders of any task, prepared as the hospitals' are: one hospital's, or generated ones. --server-sites
+    says that the server has images of its own, which its kit names.
     """
     from fedmerit.engines.runs import job_configuration
     from fedmerit.files import folder_digest

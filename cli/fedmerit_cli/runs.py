@@ -56,7 +56,7 @@ def run(
 @commands.add("compare --out cmp --sites sites --methods fedavg,fedce,standalone --seeds 0,1,2 --engine local")
 @run_options(
     "sites", "rounds", "engine", "threads", "device", "server_sites", "recipe", "preset", "final_model", "settings",
-    required=["sites"],
+    "share_models", required=["sites"],
 )  # fmt: skip
 def compare(
     asked: RunOptions,

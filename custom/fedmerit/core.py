@@ -160,6 +160,18 @@ class Method(Checked):
         return False
 
     @property
+    def reveals_updates(self) -> bool:
+        """Whether models that sites receive to train from, with their own updates, give the update of a single other
+        site, or parts of it. One of a sum over the others does not follow from it.
+        """
+        return False
+
+    @property
+    def has_private_models(self) -> bool:
+        """Whether the models (n, d) hold parts of what a single site trained: other sites then do not test them."""
+        return self.has_site_models
+
+    @property
     def asks(self) -> Mapping[str, Range]:
         """The numbers that the method asks sites for, with their ranges: keys of `Reports.values`."""
         return self.ranges

@@ -27,6 +27,7 @@ MERGED = ("recipe", "preset", "final_model", "guard", "on_verdict")  # settings 
 STUDY_OPTIONS = (
     "rounds", "only", "threads", "device", "server_sites", "recipe", "preset", "final_model", "guard", "on_verdict",
     "settings", "privacy", "min_sites", "round_timeout", "values", "keep_updates",
+    "share_models",
 )  # fmt: skip
 
 
@@ -166,6 +167,11 @@ class RunOptions(BaseModel):
         Field(description="Filter of updates: percentile, svt, gaussian; he: encryption."),
         Shown("KIND[:NAME=VALUE,...]", "", panel=PROTECTION, is_recorded=True),
     ] = ()
+    share_models: Annotated[
+        Annotated[bool, Strict()] | None,
+        Field(description="Sites evaluate models made of single other sites' updates."),
+        Shown(panel=PROTECTION),
+    ] = None
     attacks: Annotated[
         dict[str, str],
         Field(description="Simulated attack of a site, for studies."),

@@ -36,6 +36,27 @@ def test_export_with_what_run_would_refuse(fedmerit, tmp_path, options):
     assert not (tmp_path / "job").exists()
 
 
+@pytest.mark.parametrize(
+    ("options", "enough"),
+    [
+        (("--method", "cffl"), ("--server-sites", "own")),
+        (("--method", "vpdl"), ("--share-models",)),
+        (("--method", "fedavg", "--values", "multi_round"), ("--share-models",)),
+    ],
+)
+def test_export_of_what_sends_sites_each_others_models(fedmerit, tmp_path, options, enough):
+    command = ("job", "export", "--task", "prostate", "--out", tmp_path / "job", *options)
+    result = fedmerit(*command)
+    assert result.exit_code == 2
+    assert "add --share-models if all sites agree" in result.stderr
+    assert not (tmp_path / "job").exists()
+    result = fedmerit(*command, *enough)
+    assert result.exit_code == 0, result.output
+    config = json.loads((tmp_path / "job" / "app" / "config" / "config_fed_client.json").read_text())
+    plan = config["executors"][0]["executor"]["args"]["plan"]
+    assert plan["share_models"] == ("--share-models" in enough)
+
+
 def test_export_for_sites_of_a_task_of_ones_own(fedmerit, tmp_path):
     source = write_photographs(tmp_path / "raw")
     given = ("--labels", "disc=1+2", "--task", "eyes", "--size", 32, "--jobs", 1, "--no-pictures")

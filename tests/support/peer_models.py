@@ -20,7 +20,8 @@ def read_plan(method="cycle", **settings):
     tiny = {"architecture": "unet", "width": 2, "depth": 2, "residual_units": 0, "warmup": 1} | (
         {"R": 3, "warmup_by": "own", "score": "gradients"} if method == "cycle" else {}
     )
-    return make_configuration(method, "prostate", 5, 0, TASKS["prostate"], tiny | settings)
+    config = make_configuration(method, "prostate", 5, 0, TASKS["prostate"], tiny | settings)
+    return replace(config, share_models=True)
 
 
 PLAN = read_plan()

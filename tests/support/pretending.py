@@ -1,6 +1,6 @@
 """A federation whose sites only pretend to train and evaluate, on a network of 165 parameters."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ from stepping import Stepped as Federation
 
 from fedmerit import flat
 from fedmerit.configuration.run import TASKS, RunConfiguration, make_configuration
+from fedmerit.configuration.sharing import with_sharing
 from fedmerit.trainers.monai_trainer import neurons
 from fedmerit.trainers.monai_trainer.networks import initial_network
 from fedmerit.trainers.monai_trainer.overlaps import Overlap
@@ -33,11 +34,19 @@ def generator(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def tiny_plan(method: str = "cffl", rounds: int = 3, **parameters: Any) -> RunConfiguration:
+def tiny_plan(
+    method: str = "cffl",
+    rounds: int = 3,
+    share: bool | None = None,
+    server_images: bool = False,
+    values: Sequence[str] = (),
+    **settings: Any,
+) -> RunConfiguration:
+    """As of a run on one machine, which shares models if it has to, or as ``share`` says."""
     network = {"architecture": "unet", "width": 2, "depth": 2, "residual_units": 0}
-    return make_configuration(
-        method, "prostate", rounds, 0, TASKS["prostate"], network | SETTINGS.get(method, {}) | parameters
-    )
+    settings = network | SETTINGS.get(method, {}) | settings
+    config = make_configuration(method, "prostate", rounds, 0, TASKS["prostate"], settings, values)
+    return with_sharing(config, share, True, server_images)
 
 
 NETWORK = initial_network(tiny_plan().network, 0)

@@ -158,6 +158,7 @@ class RunConfiguration(Checked):
     parameters: Mapping[str, Any] = field(default_factory=dict)  # of the method, by the paper's names
     values: tuple[str, ...] = ()  # specs of the observers, for values of the sites
     keep_updates: bool = False  # whether the server keeps every round's in the run folder, for values afterwards
+    share_models: bool = False  # whether sites may be sent models from which another site's update follows
     guard: GuardSettings = field(default_factory=GuardSettings)
     preprocessing: Preprocessing | None = None  # of all sites' images; None: not known, or not the same
 
@@ -213,6 +214,8 @@ class RunConfiguration(Checked):
                 "guard has them measure; take guard=on (in a list of methods, too: "
                 f"{self.method}:error=others:guard=on), or error=absolute"
             )
+        if can.leave_one_out and can.leave_one_out.needs_others and not self.guard.rate_every:
+            raise BadInput(f"rate_every=0: {self.method} needs the others' error without a site; expected 1 or more")
         if can.optimizers and self.training.optimizer not in can.optimizers:
             raise BadInput(
                 f"optimizer={self.training.optimizer}: method {self.method} needs {' or '.join(can.optimizers)}; "

@@ -83,7 +83,7 @@ def require_same(run: Path, options: Mapping[str, Any]) -> None:
     info = read_info(run)
     plugins.require_given(info.get("parts", {}), run / "run.json")
     config = read_plan(run)
-    observed = {"values": config.values, "keep_updates": config.keep_updates}
+    observed = {name: getattr(config, name) for name in ("values", "keep_updates", "share_models")}
     recorded = {**info, **observed, "sites": info["sites_folder"]}
     as_recorded: Mapping[str, Callable[[Any], Any]] = {
         **dict.fromkeys(IMAGES, lambda folder: str(Path(folder).resolve())),

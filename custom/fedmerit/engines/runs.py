@@ -13,6 +13,7 @@ from fedmerit.configuration.filters import HE, require_privacy
 from fedmerit.configuration.network_input import common
 from fedmerit.configuration.recipes import ROUNDS, guarded
 from fedmerit.configuration.run import TASKS, RunConfiguration, make_configuration
+from fedmerit.configuration.sharing import with_sharing
 from fedmerit.configuration.tracking import require_tracking
 from fedmerit.engines.given_contributions import add_contributions
 from fedmerit.engines.local import OnExchange, run_local
@@ -56,6 +57,7 @@ def create(run: Path, method: str, sites: Path | str, rounds: int = ROUNDS, **op
     names = [folder.name for folder in folders]
     settings = add_contributions(asked.all_settings, asked.contributions, names)
     config = configuration_for(folders, method, rounds, asked.seed, settings, asked.values, asked.keep_updates)
+    config = with_sharing(config, asked.share_models, asked.engine != "poc", asked.server_sites is not None)
     require_sites(config, names)
     _require_one_machine(config, asked)
     asked.waiting.require_sites(len(names))
@@ -96,7 +98,8 @@ def job_configuration(asked: RunOptions, task: str | None) -> tuple[RunConfigura
     """The configuration of a job that is exported, and its privacy filters.
 
     Args:
-        asked: its options; ``sites``, if given, has site folders like those of the hospitals.
+        asked: its options; ``sites``, if given, has site folders like those of the hospitals; ``server_sites``, if
+            given, says that the server's kit has images of its own.
         task: of the sites, if no ``sites`` are given.
 
     Raises:
@@ -111,6 +114,7 @@ def job_configuration(asked: RunOptions, task: str | None) -> tuple[RunConfigura
         config = make_configuration(method, str(task), asked.rounds, asked.seed, network, settings, *observed)
     else:
         config = configuration_for(open_sites(asked.sites), method, asked.rounds, asked.seed, settings, *observed)
+    config = with_sharing(config, asked.share_models, False, asked.server_sites is not None)
     filters = require_privacy(asked.privacy, method, config.build_method())
     require_tracking(asked.track, "prod")
     require_consistent(config, filters)

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from fedmerit.configuration.run import RunConfiguration
+from fedmerit.configuration.sharing import tests_all_models
 from fedmerit.federation.exchange import Exchange
 from fedmerit.federation.recorder import Recorder
 from fedmerit.federation.round_updates import Replies
@@ -114,7 +115,7 @@ class RunClosure:
         """
         models, rounds = self.models, self.config.rounds
         validated = yield from ask(self._own_models(models, "validation", ledger_head))
-        tests = self._tests(models, ledger_head)
+        tests, own_only = self._tests(models, ledger_head), self._tests_own_only(models)
         tested = yield from ask(tests)
         models.save(self.run / MODELS)
         best = self.best.models(models)
@@ -125,7 +126,7 @@ class RunClosure:
             best.save(self.run / BEST)
         self.recorder.final_validation(rounds, validated)
         received = list(map(payload_bytes, tests.values()))
-        self.recorder.final_test(rounds - 1, tested, received, models.tests_own_only, models.separate)
+        self.recorder.final_test(rounds - 1, tested, received, own_only, models.separate)
         if self.config.training.final_model == "selected":
             yield from self._select_final_models(ask, ledger_head)
         return self.recorder.close()
@@ -157,9 +158,16 @@ class RunClosure:
 
     def _tests(self, models: Models, ledger_head: str) -> dict[str, Evaluation]:
         """All final models for every site to test; a separate site gets only its own, since its reward is withheld."""
+        if self._tests_own_only(models):
+            return self._own_models(models, "testing", ledger_head)
         task = models.final_test(self.config.rounds, ledger_head)
         own = self._own_models(models, "testing", ledger_head) if models.separate else {}
         return {site: own[site] if row in models.separate else task for row, site in enumerate(self.sites)}
+
+    def _tests_own_only(self, models: Models) -> bool:
+        """Whether each site tests only its own final model: others hold what a single site trained, or stay there."""
+        may_share = self.config.share_models or (tests_all_models(self.config) and not models.separate)
+        return models.tests_own_only or not may_share
 
     def _own_models(
         self, models: Models, split: str, ledger_head: str, purpose: Purpose = Purpose.FINAL

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from fedmerit.capabilities import capabilities
 from fedmerit.configuration.external_parts import find_external_parts
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.errors import BadInput, printable
@@ -77,7 +76,7 @@ def allowing(config: RunConfiguration, sites: int) -> JobRules:
         largest_lr=max(rules.largest_lr, training.lr),
         largest_weight_decay=max(rules.largest_weight_decay, training.weight_decay),
         keep_updates=config.keep_updates,
-        share_models=shares_models(config),
+        share_models=config.share_models,
         evaluations={split: max(rules.caps[split], wanted[split]) for split in EVALUATED},
     )
 
@@ -93,11 +92,6 @@ def images_per_round(config: RunConfiguration, images: int | None) -> int | None
     training = config.training
     drawn = training.steps * training.batch_size if training.steps else images
     return drawn if images is None or drawn is None else min(drawn, images)
-
-
-def shares_models(config: RunConfiguration) -> bool:
-    """Whether models made of a single site's updates go to other sites."""
-    return bool(getattr(config, "share_models", False)) or capabilities(config.build_method()).peers is not None
 
 
 def most_evaluations(config: RunConfiguration, split: str, sites: int) -> int:
@@ -159,7 +153,7 @@ def _check_training(
 
 
 def _check_models(rules: JobRules, config: RunConfiguration) -> Iterator[RuleCheck]:
-    keeps, shares = config.keep_updates, shares_models(config)
+    keeps, shares = config.keep_updates, config.share_models
     yield RuleCheck(
         "keep_updates",
         f"{'every' if keeps else 'no'} update to be kept at the server",

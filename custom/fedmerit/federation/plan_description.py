@@ -7,7 +7,7 @@ from fedmerit.capabilities import capabilities
 from fedmerit.configuration.filters import HE
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.errors import printable
-from fedmerit.federation.job_rules import images_per_round, most_evaluations, shares_models
+from fedmerit.federation.job_rules import images_per_round, most_evaluations
 from fedmerit.trainers.monai_trainer.manifest import EVALUATED
 
 LONGEST = 400  # characters of a text whose words the plan chose
@@ -132,7 +132,7 @@ def parts_at_the_end(config: RunConfiguration) -> Iterator[tuple[str, str]]:
 
 def _received(config: RunConfiguration) -> Iterator[str]:
     method = config.build_method()
-    if shares_models(config):
+    if config.share_models:
         yield "models of single sites, from which updates can be computed"
     if config.values:
         yield f"models of parts of the sites, to evaluate ({', '.join(config.values)[:LONGEST]})"

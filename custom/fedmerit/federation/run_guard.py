@@ -37,6 +37,7 @@ class RunGuard:
         can: the method's capabilities.
         sites: their names, sorted.
         in_the_clear: whether the server sees models.
+        rates: whether the server, or the sites for each other, may rate the models without a site.
         root: certificate of the federation's root; None: there are no certificates.
     """
 
@@ -47,6 +48,7 @@ class RunGuard:
         can: Capabilities,
         sites: Sequence[str],
         in_the_clear: bool,
+        rates: bool,
         root: Certificate | None = None,
     ):
         self.config, self.sites, self.root = config, sites, root
@@ -55,7 +57,8 @@ class RunGuard:
         self.enrols = self.on or (config.guard.guard == "on" and bool(config.values))
         self.merges = in_the_clear and not (can.neurons or can.peers)
         measured = can.leave_one_out
-        self.measures = in_the_clear and measured is not None and measured.measured_by_others
+        rates = rates and in_the_clear and config.guard.rate_every > 0
+        self.measures = rates and measured is not None and measured.measured_by_others
         self.needs_increase = measured is not None and measured.needs_others  # of the error, instead of the error
         self.enrolments: dict[str, Enrolment] = {}
         self.not_enrolled: dict[str, str] = {}  # by site, why, if that is known
@@ -161,7 +164,7 @@ class RunGuard:
         ``received``: (d,) or (n, d), what the sites started from.
         """
         there, weights = admission.reports.present, outcome.weights
-        if not (self.on and self.measures) or round % self.config.guard.rate_every or round + 1 == self.config.rounds:
+        if not (self.on and self.measures and self.config.guard.rates(round, self.config.rounds)):
             return None
         if there.sum() < 2 or (weights >= 1).any():
             return None

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fedmerit.capabilities import AllocatesNeurons, capabilities
 from fedmerit.configuration.run import RunConfiguration
+from fedmerit.configuration.sharing import require_sharing
 from fedmerit.errors import BadInput
 from fedmerit.federation.checkpoint import known_sites, read_checkpoint, write_checkpoint
 from fedmerit.federation.evaluator import Evaluator
@@ -52,8 +53,8 @@ class Federation:
         root: certificate of the federation's root, which issues those of sites; None: there are none.
 
     Raises:
-        BadInput: ``server_sites`` are of another task, the method cannot work with so many sites, or the sites or
-            the method's state differ from the checkpoint's.
+        BadInput: ``server_sites`` are of another task, the method cannot work with so many sites, the run needs
+            ``share_models`` or images of the server, or the sites or the method's state differ from the checkpoint's.
     """
 
     def __init__(
@@ -77,14 +78,16 @@ class Federation:
         require_sites(config, self.sites)
         for folder in server_sites:
             require_compatible_images(config, folder)
+        cases = [case for folder in server_sites for cases in folder.splits.values() for case in cases]
+        require_sharing(config, bool(cases))
         self.network = initial_network(config.network, config.seed)
         require_repeatable(config.network, self.network)
         run.mkdir(parents=True, exist_ok=True)
         self.recorder = Recorder(config, self.sites, run, signer)
         self.models = build_models(config, self.can, self.network, self.sites, context)
-        self.run_guard = RunGuard(config, self.method, self.can, self.sites, self.models.are_visible, root)
+        rates = bool(cases) or config.share_models
+        self.run_guard = RunGuard(config, self.method, self.can, self.sites, self.models.are_visible, rates, root)
         self.submodels = Submodels(self.network)
-        cases = [case for folder in server_sites for cases in folder.splits.values() for case in cases]
         self.evaluator = Evaluator(
             config, self.sites, self.models, self.run_guard, cases, device, self.now, Evaluations(config)
         )

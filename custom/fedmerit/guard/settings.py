@@ -18,4 +18,14 @@ class GuardSettings(Checked):
         "show: report it; withhold: no contribution, weight or reward while the evidence stands; exclude: for good",
         choices=("show", "withhold", "exclude"),
     )
-    rate_every: int = parameter(5, "rounds from one rating of the models without each site to the next", low=1)
+    rate_every: int = parameter(
+        5,
+        "rounds from one rating of the models without each site to the next, on the server's images or with "
+        "--share-models; 0: none",
+        low=0,
+    )
+
+    def rates(self, round: int, rounds: int) -> bool:
+        """Whether the models without each site may be rated in ``round`` of ``rounds``."""
+        due = self.rate_every > 0 and round % self.rate_every == 0
+        return self.guard == "on" and due and round + 1 < rounds

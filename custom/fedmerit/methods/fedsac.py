@@ -63,6 +63,15 @@ class FedSAC(Method, AllocatesNeurons, EvaluatesCandidates):
     )
 
     @property
+    def reveals_updates(self) -> bool:
+        """Of neurons that only one or two sites hold."""
+        return True
+
+    def most_candidates(self, sites: int) -> int:
+        """One of each site, if contributions are measured."""
+        return sites if self.local_rounds else 0
+
+    @property
     def local_rounds(self) -> int:
         """Rounds of local-only training."""
         return 0 if self.contributions else self.standalone_rounds

@@ -79,6 +79,11 @@ class Krum(Method):
         paper="Blanchard et al. 2017",
     )
 
+    @property
+    def reveals_updates(self) -> bool:
+        """Of one site's update, or of two, of which a site may know its own."""
+        return self.m < 3
+
     def start(self, model: Tensor, num_sites: int, layout: Layout) -> Any:
         """The state before round 0; ``model`` is (d,)."""
         if self.f is not None and num_sites < 2 * self.f + 3:

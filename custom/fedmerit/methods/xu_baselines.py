@@ -29,6 +29,7 @@ class DataWeighted(Method):
         "max", "q_i = n_i / max n; or share: n_i / Σ n, so no site downloads all", choices=("max", "share")
     )
     has_site_models: ClassVar[bool] = True
+    has_private_models: ClassVar[bool] = False
     about: ClassVar[About] = About(
         download="own model, plus the largest entries its images earn", paper="baseline of Xu et al. 2021"
     )
@@ -52,6 +53,7 @@ class Euclidean(Method):
     """
 
     has_site_models: ClassVar[bool] = True
+    has_private_models: ClassVar[bool] = False
     about: ClassVar[About] = About(
         contribution="closeness of its update to the mean",
         download="own model, plus the largest entries its closeness earns",
@@ -101,6 +103,16 @@ class RoundRobin(Method):
     about: ClassVar[About] = About(
         contribution="none", download="server model, in turns", paper="baseline of Xu et al. 2021"
     )
+
+    @property
+    def reveals_updates(self) -> bool:
+        """With turns in a round: a site downloads what the ones before it added, the second only the first's."""
+        return self.turns == "pass"
+
+    @property
+    def has_private_models(self) -> bool:
+        """Likewise: each model differs from another by one update."""
+        return self.turns == "pass"
 
     def start(self, model: Tensor, num_sites: int, layout: Layout) -> RoundRobinState:
         """All start from one model (d,)."""

@@ -4,8 +4,9 @@ A site evaluates as many models in a round, by split, as the run's method needs,
 server something of the images: a model that was trained with an image does better on it. Nobody gets an evaluation of
 the training images. A repeated question costs nothing: it was answered before. Losses of single images, and of models
 without single neurons, tell more: a site measures them if the method asks for them, on the images set aside for the
-server, as the run's settings say. A site's operator may allow fewer evaluations in the site's own kit, which no job and
-no server reaches; never more.
+server, as the run's settings say. Unless the plan says ``share_models``, a site evaluates only the models that it
+receives, and in the final test aggregates. A site's operator may allow fewer evaluations in the site's own kit, which
+no job and no server reaches; never more.
 
 Rounds only go forward, training comes before the evaluation of a round, and final tests come last. A site cannot know
 which round the run is in: it may have been away, so any later round may be next. But a skipped round is gone, and once
@@ -22,6 +23,7 @@ from torch import Tensor
 from fedmerit.capabilities import capabilities
 from fedmerit.configuration.observation import parse
 from fedmerit.configuration.run import RunConfiguration
+from fedmerit.configuration.sharing import tests_all_models
 from fedmerit.errors import Refused
 from fedmerit.records.ciphertexts import Ciphertexts
 from fedmerit.records.ledger import digest
@@ -29,6 +31,7 @@ from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT
 from fedmerit.wire.messages import (
     NOT_FOR_OTHERS,
     NOT_NEEDED,
+    NOT_SHARED,
     OTHER_NUMBERS,
     OUT_OF_ORDER,
     OVER_BUDGET,
@@ -52,25 +55,26 @@ def allowance(config: RunConfiguration, split: str, round: int, sites: int) -> i
     if not 0 <= round <= config.rounds:
         return 0
     can, over = capabilities(config.build_guarded_method()), round == config.rounds
-    rated = _rated(config, round, sites)
+    rated, shares = _rated(config, round, sites), config.share_models
     finish = FINISH if over and config.training.final_model == "selected" else 0
     if split == SERVER_SPLIT:
-        candidates = can.candidates.most_candidates(sites) if can.candidates and not over else 0
+        candidates = can.candidates.most_candidates(sites) if can.candidates and shares and not over else 0
         return candidates + rated
     if split == "validation":
-        observed = 0 if over else sum(parse(spec).most_models(sites) for spec in config.values)
+        observed = sum(parse(spec).most_models(sites) for spec in config.values) if shares and not over else 0
         own = 2 if over else 1  # the final model and the best round's, or what it begins a round with
-        peers = sites - 1 if can.peers and not over else 0  # it learns from, and may score
+        peers = sites - 1 if can.peers and shares and not over else 0  # it learns from, and may score
         return own + peers + rated + observed + finish
     if split == "testing":
-        return 2 * sites + finish if over else 0  # the final models, and those of the best round
+        tested = sites if tests_all_models(config) else 1
+        return 2 * tested + finish if over else 0  # the final models, and those of the best round
     return 0
 
 
 def _rated(config: RunConfiguration, round: int, sites: int) -> int:
     """How many models without a site, and with all beside them, the round rates: on either split of `RATING_SPLITS`."""
-    measures, guard = capabilities(config.build_method()).leave_one_out, config.guard
-    if guard.guard != "on" or round % guard.rate_every or round + 1 >= config.rounds:
+    measures = capabilities(config.build_method()).leave_one_out
+    if not (config.share_models and config.guard.rates(round, config.rounds)):
         return 0
     return sites + int(measures.needs_others) if measures and measures.measured_by_others else 0
 
@@ -95,6 +99,7 @@ def require_within_budget(
     """
     split = "validation" if isinstance(task, Task) else task.split
     models = count_models(task)
+    _require_own(task, config)
     _require_kind(task, config)
     needed = _needed(task, split, config, sites)
     if not needed:
@@ -122,6 +127,20 @@ def require_within_budget(
             f"{models} models on the {split} split in round {task.round}, after {sum(asked.values())}; "
             f"{config.method} with {sites} sites needs {needed}",
         )
+
+
+def _require_own(task: WithModels, config: RunConfiguration) -> None:
+    """`Refused` if a task brings models of other sites, and the plan does not say ``share_models``."""
+    if config.share_models or isinstance(task, ImportanceTask):
+        return
+    if isinstance(task, Task):
+        if others := sorted({*task.peers, *task.others}):
+            raise Refused(NOT_SHARED, f"{len(others)} models of peers in round {task.round}; share_models is not set")
+        return
+    tests_all = task.purpose is Purpose.FINAL and task.split == "testing" and tests_all_models(config)
+    if task.purpose is Purpose.ROUND or (not tests_all and max(len(task.models), len(task.mixtures)) > 1):
+        what = f"{len(task.mixtures)} models made of {len(task.models)}, on the {task.split} split"
+        raise Refused(NOT_SHARED, f"{what} in round {task.round}; share_models is not set")
 
 
 def _require_kind(task: WithModels, config: RunConfiguration) -> None:

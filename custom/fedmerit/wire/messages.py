@@ -25,6 +25,7 @@ OVER_BUDGET = "asked to evaluate more models than the run's method needs in a ro
 OVER_CAP = "asked to evaluate more models in a round than this site's operator allows; the site's own log says how many"
 NOT_FOR_OTHERS = "asked to evaluate images that this run evaluates for nobody; the site's own log says which"
 NOT_NEEDED = "asked for losses or neurons that the run's method does not need; the site's own log says which"
+NOT_SHARED = "sent models of other sites, which this run's plan does not share; the site's own log says which"
 OTHER_NUMBERS = "sent models that are not in float32; the site's own log says what they are in"
 OUT_OF_ORDER = "asked for a round that is over for this site, or before its training; the site's own log says which"
 REASONS = (
@@ -34,6 +35,7 @@ REASONS = (
     OVER_CAP,
     NOT_FOR_OTHERS,
     NOT_NEEDED,
+    NOT_SHARED,
     OTHER_NUMBERS,
     OUT_OF_ORDER,
 )  # why a site has no answer; or `describe_failure`: no text of its own leaves it

@@ -6,6 +6,7 @@ from itertools import pairwise
 import pandas as pd
 
 from fedmerit.configuration.filters import HE
+from fedmerit.methods.registry import OWN
 from fedmerit_evaluation.report.hospitals import sample_size
 from fedmerit_evaluation.report.phrases import join_words
 from fedmerit_evaluation.results.dice import MIN_CASES_TO_RESAMPLE, SURFACES
@@ -21,11 +22,12 @@ from fedmerit_evaluation.statistics.intervals import (
     sort_by_mean,
 )
 
+ON_ONE_MACHINE = ("local", "sim")  # engines with which nothing leaves a hospital
 SEEDS_FOR_INTERVALS = 3  # with two, CIs over seeds are three times as wide for the same spread
 
 
 def list_run_caveats(runs: Sequence[Run], results: Results, *, sites_named: bool = True) -> list[str]:
-    """Incomplete runs, missing tests, encrypted updates, too few seeds, runs that differ.
+    """Incomplete runs, missing tests, what nobody checked, models that were shared, too few seeds, runs that differ.
 
     Args:
         runs: with labels.
@@ -47,6 +49,13 @@ def list_run_caveats(runs: Sequence[Run], results: Results, *, sites_named: bool
                 f"{head}: updates were encrypted: the server could check neither the updates nor the sites' reports. "
                 "Contributions and flags rest on what the sites report."
             )
+        elif _errors_are_self_reported(run):
+            notes.append(
+                f"{head}: each site itself reported the error of the model without it; neither the server's images nor "
+                "other sites measured it. In simulation a lying site gained up to 10 points of weight."
+            )
+        if run.info["engine"] not in ON_ONE_MACHINE and run.info.get("plan", {}).get("share_models"):
+            notes.append(f"{head}: sites were sent models made of single other sites' updates (--share-models).")
     seeds: dict[str, set[int]] = {}
     for run in runs:
         seeds.setdefault(run.label, set()).add(run.seed)
@@ -69,6 +78,15 @@ def list_run_caveats(runs: Sequence[Run], results: Results, *, sites_named: bool
     if results.dice.mismatched_seeds():
         notes.append("Runs of one seed were tested on different cases: their Dice cannot be compared.")
     return notes
+
+
+def _errors_are_self_reported(run: Run) -> bool:
+    """Whether a guarded run used the sites' own errors, as nobody measured them."""
+    if not getattr(OWN.get(run.info["method"]), "measured_by_others", False):
+        return False
+    rows = run.results.rows
+    measured, said = (rows.loc[rows["quantity"] == name, "value"] for name in ("measured_error", "minus_error"))
+    return bool(len(measured) and measured.isna().all() and said.notna().any())
 
 
 def list_attack_caveats(runs: Sequence[Run]) -> Iterator[str]:

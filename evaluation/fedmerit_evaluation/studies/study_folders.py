@@ -10,6 +10,7 @@ from typing import Any
 
 from fedmerit.capabilities import capabilities
 from fedmerit.configuration.run import RunConfiguration, Training, make_configuration
+from fedmerit.configuration.sharing import with_sharing
 from fedmerit.configuration.spec_syntax import parse_assignments
 from fedmerit.engines import resumption
 from fedmerit.errors import BadInput
@@ -173,6 +174,7 @@ def require_same(folder: Path, asked: Mapping[str, Any], sites: Sequence[SiteFol
     now = make_configuration(
         asked["method"], config["task"], asked["rounds"], asked["seed"], network, asked["settings"]
     )
+    now = with_sharing(now, asked.get("share_models"), recorded["engine"] != "poc", bool(own))
     before = RunConfiguration.from_dict(config)
     if replace(now, preprocessing=before.preprocessing) != before:
         raise BadInput(

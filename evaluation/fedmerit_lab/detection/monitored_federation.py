@@ -121,6 +121,7 @@ def monitor(training: Training, label: str, attack: str, seed: int, out: Path) -
         attackers = SYBILS[simulated.sybil](training.sites, roles.attacker, sites)
     settings = {**training.settings, **training.parameters}
     options: dict[str, Any] = {"engine": "local", "device": "cpu", "settings": settings, "attacks": specs}
+    options["share_models"] = True  # so that the guard's raters are there
     runs.create(out, training.method, sites, training.rounds, seed=seed, **options)
     folders = open_sites(sites)
     names = [folder.name for folder in folders]

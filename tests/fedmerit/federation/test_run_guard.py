@@ -111,7 +111,7 @@ def test_a_site_that_has_not_enrolled_counts_for_nothing_until_it_has(tmp_path, 
 
 def test_why_a_site_has_not_enrolled_is_known_until_it_has():
     method = build_method("fedce", {})
-    run_guard = RunGuard(plan(), method, capabilities(method), SITES, in_the_clear=True)
+    run_guard = RunGuard(plan(), method, capabilities(method), SITES, in_the_clear=True, rates=True)
     for absent in ({"Birch": "asleep", "Cedar": "away"}, {"Cedar": "away"}):  # Birch is late
         for exchange in run_guard.ask(SITES, Moment(0, "round 0", "", 0)):
             for place, site in enumerate(SITES):
@@ -167,7 +167,7 @@ def test_an_enrolment_that_is_none_is_refused(change, fault):
 
 
 def test_fedces_error_is_what_the_others_measured(tmp_path):
-    federation, asked = Federation(plan(), SITES, tmp_path / "run"), []
+    federation, asked = Federation(plan(share=True), SITES, tmp_path / "run"), []
     while federation.work:
         task = next(iter(federation.tasks().values()))
         if isinstance(task, Evaluation) and federation.training:
@@ -221,7 +221,7 @@ def test_a_servers_own_images_say_it_alone(tmp_path, monkeypatch, error, expecte
         return Evaluated(task.round, overlaps, torch.zeros(len(dice), task.bins))
 
     monkeypatch.setattr("fedmerit.federation.evaluator.evaluate_models", on_its_images)
-    federation = Federation(plan(error=error), SITES, tmp_path / "run")
+    federation = Federation(plan(error=error, share=True), SITES, tmp_path / "run")
     federation.evaluator = replace(federation.evaluator, cases=["an image of the server's"])
     while federation.work:
         assert not (federation.training and any(isinstance(task, Evaluation) for task in federation.tasks().values()))
@@ -230,6 +230,48 @@ def test_a_servers_own_images_say_it_alone(tmp_path, monkeypatch, error, expecte
     assert asked == [(0, SERVER_SPLIT, models), (2, SERVER_SPLIT, models)]
     rows = read_results(tmp_path / "run").query("round == 1 and quantity == 'minus_error'").set_index("site")["value"]
     assert rows.to_dict() == pytest.approx(expected)
+
+
+def test_by_default_nobody_rates_the_others_models_and_fedces_error_is_the_sites_own(tmp_path):
+    def change(site: str, reply: Reply) -> Reply:
+        return replace(reply, values={"cosine": 0.5, "minus_error": 0.25 + 0.25 * SITES.index(site)})
+
+    config = plan()
+    federation = Federation(config, SITES, tmp_path / "run")
+    while federation.work:
+        tasks = federation.tasks().values()
+        assert not (federation.training and any(isinstance(task, Evaluation) for task in tasks))
+        federation.take(answers(federation, change=change))
+    assert not config.share_models
+    rows = read_results(tmp_path / "run").query("round == 1 and split == ''")
+    said = rows[rows["quantity"] == "minus_error"].set_index("site")["value"]
+    assert said.to_dict() == {"Alder": 0.25, "Birch": 0.5, "Cedar": 0.75}
+    assert rows[rows["quantity"] == "measured_error"]["value"].isna().all()
+
+
+def test_a_verdict_has_each_site_test_only_its_own_model(tmp_path):
+    """The model that a withheld site keeps is what it trained itself: nobody else tests it."""
+    federation, tested = Federation(plan("fedavg", 8), SITES, tmp_path / "run"), []
+    while federation.work:
+        tasks = federation.tasks()
+        if federation.round == 8 and all(isinstance(task, Evaluation) for task in tasks.values()):
+            tested.append(tasks)
+        federation.take(answers(federation, change=idle))
+    assert ledger(tmp_path / "run")[-1]["guard"]["verdicts"] == ["Birch"]
+    assert all(len(task.models) == 1 for tasks in tested for task in tasks.values())
+    matrix = json.loads((tmp_path / "run" / "cross_site_val" / "cross_val_results.json").read_text())
+    assert {site: set(of) for site, of in matrix.items()} == {site: {site} for site in SITES}
+
+
+def test_what_the_others_lose_needs_raters():
+    for images in (False, True):
+        config = plan(error="others", share=None if not images else False, server_images=images)
+        assert config.share_models != images
+        assert config.guard.rate_every == 2
+    with pytest.raises(BadInput, match="rate_every=0: fedce needs the others' error"):
+        tiny_plan("fedce", 4, guard="on", error="others", rate_every=0)
+    with pytest.raises(BadInput, match=r"error=others: .* --server-sites, or add --share-models if all sites agree"):
+        plan(error="others", share=False)
 
 
 def test_what_the_others_lose_needs_the_guard():
@@ -272,7 +314,7 @@ def test_a_verdict_withholds_weight_and_model_and_is_recorded(tmp_path):
 @pytest.mark.parametrize("method", ["fedavg", "fedce", "cffl"])
 def test_whose_reward_is_withheld_is_sent_no_model_of_the_others_to_rate_or_to_test(tmp_path, method):
     run = tmp_path / "run"
-    federation = Federation(plan(method, 8), SITES, run)
+    federation = Federation(plan(method, 8, share=True), SITES, run)
     rated, tested = [], {}
     while federation.work:
         tasks = federation.tasks()
@@ -356,7 +398,7 @@ def test_a_verdict_leaves_the_others_one_model_with_the_mean_of_their_statistics
 
 
 def test_values_are_observed_while_a_verdict_stands(tmp_path):
-    config = replace(plan("fedavg", 6), values=("multi_round",))
+    config = plan("fedavg", 6, values=["multi_round"])
     play(Federation(config, SITES, tmp_path / "run"), change=idle)
     assert ledger(tmp_path / "run")[-1]["guard"]["verdicts"] == ["Birch"]
     observed = read_table(tmp_path / "run" / "values.csv")
@@ -424,7 +466,7 @@ def test_the_method_knows_what_withheld_sites_and_copies_train_from(tmp_path, me
 @pytest.mark.parametrize("method", ["fedavg", "fedce", "rffl", "cgsv", "cffl", "fedave", "fedci", "shapfed"])
 def test_sites_that_earn_as_one_keep_what_they_earned_whichever_of_them_is_away(tmp_path, method):
     """Alder and Birch enrolled the same cases; Alder is away in round 2, Birch in round 3."""
-    config = replace(plan(method, 5), values=("leave_one_out_loss",) if method == "fedavg" else ())
+    config = plan(method, 5, values=["leave_one_out_loss"] if method == "fedavg" else ())
     federation = Federation(config, SITES, tmp_path / "run")
     while federation.work:
         given = answers(federation)

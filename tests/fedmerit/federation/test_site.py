@@ -88,7 +88,7 @@ def test_what_changed_since_a_round_it_does_not_remember_is_a_failure_and_no_err
 
 
 def test_training_images_are_evaluated_for_nobody_and_the_log_says_who_asked(site):
-    here = site()
+    here = site(settings={"share": True})
     assert here.answer(evaluation(here, "training")) == Failure(NOT_FOR_OTHERS)
     (entry,) = Ledger(here.memory.path / SITE_LOG).records
     assert entry["work"] == "refused"
@@ -180,7 +180,7 @@ def test_candidates_are_evaluated_with_statistics_estimated_for_them_where_the_r
 
     On validation patients it is the models without a site, and what observers ask for.
     """
-    here = site(method, {"statistics": "recalibrated"})
+    here = site(method, {"statistics": "recalibrated", "share": True})
     monkeypatch.setitem(here.folder.splits, SERVER_SPLIT, here.folder.cases("validation"))
     here.answer(make_task(here))
     task = evaluation(here, split)

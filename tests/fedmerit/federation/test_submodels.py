@@ -74,7 +74,8 @@ GIVEN = dict(setting.split("=") for setting in SETTINGS)
 
 def tiny_plan(rounds: int = 4, **settings: Any) -> RunConfiguration:
     network = {"architecture": "unet", "width": 2, "depth": 2, "residual_units": 0}
-    return make_configuration("fedsac", "prostate", rounds, 0, TASKS["prostate"], network | GIVEN | settings)
+    config = make_configuration("fedsac", "prostate", rounds, 0, TASKS["prostate"], network | GIVEN | settings)
+    return replace(config, share_models=True)
 
 
 NETWORK = initial_network(tiny_plan().network, 0)

@@ -206,7 +206,7 @@ def test_the_guard_is_off_unless_a_run_asks_for_it():
     [
         ("guard", "maybe", "one of on, off"),
         ("on_verdict", "punish", "one of show, withhold, exclude"),
-        ("rate_every", 0, "1 or more"),
+        ("rate_every", -1, "0 or more"),
     ],
 )
 def test_what_it_cannot_do_is_named_with_what_was_expected(name, value, expected):

@@ -19,6 +19,7 @@ from fedmerit.wire.evaluation_budget import REPEATS, allowance, question_digest,
 from fedmerit.wire.messages import (
     NOT_FOR_OTHERS,
     NOT_NEEDED,
+    NOT_SHARED,
     OTHER_NUMBERS,
     OVER_BUDGET,
     OVER_CAP,
@@ -60,14 +61,14 @@ def test_what_a_method_needs(method, split, round, needed):
 @pytest.mark.parametrize(("round", "rated"), [(0, 3), (1, 0), (2, 3), (3, 0), (4, 0)])
 @pytest.mark.parametrize("error", ["absolute", "others"])
 def test_models_without_each_site_are_rated_in_some_rounds_alone(round, rated, error):
-    plan = tiny_plan("fedce", 5, guard="on", rate_every=2, error=error)  # round 4 is the last
+    plan = tiny_plan("fedce", 5, share=True, guard="on", rate_every=2, error=error)  # round 4 is the last
     rated += error == "others" and rated > 0  # the model with all
     assert allowance(plan, SERVER_SPLIT, round, 3) == rated
     assert allowance(plan, "validation", round, 3) == 1 + rated
 
 
 def test_models_without_each_site_are_rated_on_one_split_or_the_other():
-    plan = tiny_plan("fedce", 5, guard="on", rate_every=2)
+    plan = tiny_plan("fedce", 5, share=True, guard="on", rate_every=2)
     done = [{"round": 0, "work": "train", "question": f"t{number}"} for number in range(REPEATS)]
     task = {split: models(plan, 3, split=split, round=0) for split in ("validation", SERVER_SPLIT)}
     for number in range(REPEATS):
@@ -81,7 +82,7 @@ def test_models_without_each_site_are_rated_on_one_split_or_the_other():
 
 @pytest.fixture
 def config() -> RunConfiguration:
-    return tiny_plan("fedavg", ROUNDS)
+    return tiny_plan("fedavg", ROUNDS, share=True)
 
 
 @pytest.fixture
@@ -247,6 +248,49 @@ def test_models_in_the_place_of_peers_are_counted(sites, tmp_path):
         in (log_of(site)[-1]["reason"])
     )
     assert isinstance(site.answer(told(0, 1)), Reply)  # it has that answer
+
+
+FINAL = {"purpose": Purpose.FINAL, "round": ROUNDS}
+
+
+@pytest.mark.parametrize(
+    ("method", "count", "change"),
+    [
+        ("fedavg", 1, {"round": 0, "split": "validation"}),  # FedCE's models without each site, or a coalition's
+        ("fedce", 3, {"round": 0, "split": SERVER_SPLIT}),
+        ("cffl", 3, {"round": 0, "split": SERVER_SPLIT}),
+        ("standalone", 3, {**FINAL, "split": "testing"}),
+        ("fedavg", 2, {**FINAL, "split": "validation"}),
+    ],
+)
+def test_models_of_others_are_refused_if_the_plan_does_not_share_them(method, count, change, sites, tmp_path):
+    plan = replace(tiny_plan(method, ROUNDS, guard="on"), share_models=False)
+    site = begun(Site(open_sites(sites)[0], plan, tmp_path / "memory", "cpu", participants=NAMES))
+    task = replace(models(plan, count), **change)
+    assert site.answer(task) == Failure(NOT_SHARED)
+    assert (
+        f"{count} models made of {count}, on the {task.split} split in round {task.round}"
+        in (log_of(site)[-1]["reason"])
+    )
+    assert clear_answer({}, {"failure": NOT_SHARED})[1] == {"failure": NOT_SHARED}
+
+
+def test_peers_are_refused_if_the_plan_does_not_share_models():
+    plan = tiny_plan("cycle", ROUNDS, warmup_by="own", warmup=0, R=1)
+    one, unshared = models(plan, 1), replace(plan, share_models=False)
+    task = Task(0, one.models[0], one.buffers[0])
+    require_within_budget(task, "new", unshared, 3, [])
+    with_peer = {"peers": {"B": PeerModel(task.parameters, task.buffers, float("nan"))}}, {"others": {"B": 0.5}}
+    for more in with_peer:
+        require_within_budget(replace(task, **more), "new", plan, 3, [])
+        with pytest.raises(Refused, match="1 models of peers in round 0; share_models is not set"):
+            require_within_budget(replace(task, **more), "new", unshared, 3, [])
+
+
+@pytest.mark.parametrize(("method", "tested"), [("fedavg", 6), ("cgsv", 6), ("standalone", 2), ("fedbn", 2)])
+def test_without_sharing_final_models_are_tested_by_others_if_they_are_aggregates(method, tested):
+    plan = replace(tiny_plan(method, ROUNDS), share_models=False)
+    assert allowance(plan, "testing", ROUNDS, 3) == tested
 
 
 @pytest.fixture

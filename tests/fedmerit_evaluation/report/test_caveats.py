@@ -6,8 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 from made_results import SITES, made_dice, made_results, made_rounds, made_row
-from run_factory import make_run
+from run_factory import add_rows, make_run
 
+from fedmerit.records.results import Row
 from fedmerit_evaluation.report import caveats, summary
 from fedmerit_evaluation.results.run_folders import combine_results, open_runs
 from fedmerit_evaluation.results.views import Results
@@ -104,3 +105,18 @@ def test_a_reader_of_an_encrypted_run_is_told_what_nobody_checked(tmp_path: Path
         said = " ".join(caveats.list_run_caveats([run], run.results))
         assert ("updates were encrypted: the server could check neither" in said) is told
         assert not any(site in said for site in SITES)
+
+
+def test_a_reader_is_told_that_sites_measured_their_errors_and_whether_models_were_shared(tmp_path: Path) -> None:
+    for name, measured, engine, shares in (
+        ("own", None, "prod", False),
+        ("rated", 0.3, "prod", True),
+        ("here", 0.3, "local", True),
+    ):
+        folder = make_run(tmp_path / name, sites=SITES, engine=engine, plan={"share_models": shares})
+        values = {"minus_error": 0.4, "measured_error": measured}
+        add_rows(folder, [Row(name, "fedce", 0, 1, "Alder", *one) for one in values.items()])
+        (run,) = open_runs([folder])
+        said = " ".join(caveats.list_run_caveats([run], run.results))
+        assert ("each site itself reported the error of the model without it" in said) is (measured is None)
+        assert ("sites were sent models made of single other sites' updates" in said) is (name == "rated")
