@@ -4,10 +4,12 @@ A description may be by others (model.json, a plan, a bundle), so it holds numbe
 names a file, an address or code.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 from pydantic import Field, Strict, StringConstraints, TypeAdapter, ValidationError
+
+from fedmerit.files import is_file_name
 
 # Of `monai.networks.nets`, for segmentation, each built and applied. None downloads weights, and none has a layer that
 # is connected to every pixel of an image.
@@ -44,7 +46,14 @@ _Value = Annotated[bool, Strict()] | _Count | _Number | _Text | None
 _Options = Annotated[dict[_Name, _Value], Field(max_length=16)]
 _List = Annotated[list[_Value | _Options | Annotated[list[_Value], Field(max_length=16)]], Field(max_length=32)]
 _Arguments = TypeAdapter(Annotated[dict[_Name, _Value | _Options | _List], Field(max_length=64)])
+MOST_LABELS = 64
 EXPECTED = "expected numbers, true, false, short words, and lists of them"
+
+
+def check_labels(labels: Sequence[str]) -> None:
+    """`ValueError` if labels, which become parts of files' names, are none of these."""
+    if not 0 < len(labels) <= MOST_LABELS or not all(map(is_file_name, labels)):
+        raise ValueError(f"labels={labels!r:.80}: expected 1 to {MOST_LABELS} names of files without endings")
 
 
 def check_arguments(architecture: str, arguments: Mapping[str, Any], own: bool) -> None:

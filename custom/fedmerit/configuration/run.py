@@ -10,13 +10,12 @@ from typing import Any, get_origin, get_type_hints
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from fedmerit.capabilities import capabilities
-from fedmerit.configuration.network_arguments import MONAI_NETWORKS, check_arguments
+from fedmerit.configuration.network_arguments import MONAI_NETWORKS, check_arguments, check_labels
 from fedmerit.configuration.network_input import Preprocessing
 from fedmerit.configuration.observation import require_observers
 from fedmerit.configuration.recipes import with_preset, with_recipe
 from fedmerit.core import Method
 from fedmerit.errors import BadInput, suggest
-from fedmerit.files import is_file_name
 from fedmerit.guard.settings import GuardSettings
 from fedmerit.methods.registry import METHODS, build_method
 from fedmerit.parameters import Checked, parameter
@@ -29,7 +28,6 @@ OPTIMIZERS = ("adam", "adamw", "sgd")
 SCHEDULES = ("constant", "polynomial", "cosine", "step")
 STATISTICS = ("method", "mean", "shared", "own", "weights", "recalibrated", "frozen")
 AUGMENTATIONS = ("strong", "light")
-MOST_LABELS = 64
 STRICT_NAMES = ConfigDict(extra="forbid")  # an unknown name is an error
 
 TASKS: Mapping[str, Mapping[str, Any]] = {
@@ -75,8 +73,7 @@ class Network(Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 < len(self.labels) <= MOST_LABELS or not all(map(is_file_name, self.labels)):
-            raise ValueError(f"labels={self.labels!r:.80}: expected 1 to {MOST_LABELS} names of files without endings")
+        check_labels(self.labels)
         check_arguments(self.architecture, self.arguments, own=self.architecture in (*ARCHITECTURES, *MONAI_NETWORKS))
 
     @classmethod

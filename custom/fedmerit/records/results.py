@@ -213,7 +213,7 @@ Named = dict[str, Any]
 
 
 class _Recorded(BaseModel):
-    """What a run.json may hold, of what anything rests on; what it lacks is said when it is needed."""
+    """What a run.json may hold, of what anything rests on; what it lacks is reported when it is needed."""
 
     model_config = ConfigDict(strict=True)
     run: str = ""
@@ -235,7 +235,7 @@ class _Recorded(BaseModel):
     privacy: list[str] = []
     only: list[str] | None = None
     image_size: list[int] | None = Field(None, min_length=2, max_length=2)
-    sites_folder: str = ""
+    sites_folder: str | None = None
     server_sites: str | None = None
     threads: int | None = None
 

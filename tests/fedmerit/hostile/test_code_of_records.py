@@ -15,7 +15,7 @@ from fedmerit.trainers.monai_trainer.networks import build_network
 from fedmerit.trust import TRUST
 from fedmerit_evaluation.models.predictor import open_bundle
 
-HUB = "warvito_MedicalNet-models"
+HUB = "Project-MONAI_perceptual-models"
 CODE = "from pathlib import Path\nPath({marker!r}).write_text('executed')\n"
 ARGUMENTS = {"UNETR": {"img_size": 64, "hidden_size": 24, "mlp_dim": 24, "num_heads": 2}, "FlexibleUNet": {}}
 ARGUMENTS["FlexibleUNet"]["backbone"] = "efficientnet-b0"
