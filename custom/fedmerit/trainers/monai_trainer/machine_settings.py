@@ -16,6 +16,7 @@ from fedmerit.errors import BadInput
 from fedmerit.files import read_json
 from fedmerit.plugins import APPROVED
 from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT, SPLITS, SiteFolder, open_sites
+from fedmerit.trust import trust_records
 
 SITES = "FEDMERIT_SITES"  # the folder in which this machine's site folders lie
 SITE_FOLDER = "FEDMERIT_SITE_FOLDER"  # the site folder of the one site on this machine, instead of `SITES`
@@ -64,6 +65,7 @@ def follow_manifest(local: Path, name: str) -> None:
     approved = content.get(PARTS, {})
     if approved == ALL_PARTS:
         os.environ.pop(APPROVED, None)
+        trust_records()
     else:
         os.environ[APPROVED] = json.dumps(approved)
 

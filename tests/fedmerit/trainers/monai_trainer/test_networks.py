@@ -138,7 +138,7 @@ class Trained(nn.Module):
             "dict": lambda: {"logits": logits},
             "loss": lambda: (logits, logits.mean()),
             "labels": lambda: [logits, logits[:, :1]],
-            "small first": lambda: [logits[..., ::2, ::2], logits],
+            "small-first": lambda: [logits[..., ::2, ::2], logits],
             "empty": list,
         }
         return of[self.wrong]() if self.training else logits
@@ -150,7 +150,7 @@ class Trained(nn.Module):
         ("dict", "makes dict of two images in training"),
         ("loss", r"makes \(2, 2, 16, 16\), \(\) of two images"),
         ("labels", r"makes \(2, 2, 16, 16\), \(2, 1, 16, 16\) of two images"),
-        ("small first", r"makes \(2, 2, 8, 8\), \(2, 2, 16, 16\) of two images"),
+        ("small-first", r"makes \(2, 2, 8, 8\), \(2, 2, 16, 16\) of two images"),
         ("empty", "makes nothing of two images"),
     ],
 )
