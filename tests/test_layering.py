@@ -17,7 +17,7 @@ LAB = ROOT / "evaluation" / "fedmerit_lab"
 BASE = ("flat", "machine", "parameters", "seeds", "vectors", "version", "workers")
 LAYERS = (  # from the bottom up: a line may import the lines above it, and its own package
     {"fedmerit.errors"},
-    {"fedmerit.plugin_references"},
+    {"fedmerit.plugin_references", "fedmerit.trust"},
     {"fedmerit.plugins"},
     {f"fedmerit.{name}" for name in BASE},
     {"fedmerit.files", "fedmerit.core"},

@@ -13,6 +13,7 @@ from fedmerit.errors import BadInput, RunFailed
 from fedmerit.options import STUDY_OPTIONS, RunOptions, takes_options
 from fedmerit.records.ledger import Ledger
 from fedmerit.trainers.monai_trainer.data import open_sites
+from fedmerit.trust import allow
 from fedmerit_data import prepare as preparing
 from fedmerit_data.preparation import Preparation
 from fedmerit_evaluation.report.all_sites import write_report
@@ -52,6 +53,7 @@ def prepare(
     """
     if jobs > 1:
         _require_guarded_script("prepare")
+    allow(kind)
     given, table = (None if path is None else Path(path) for path in (source, patient_table))
     asked = Preparation(kind, source=given, patient_table=table, **options)
     return preparing.prepare(asked, Path(out), jobs=jobs)

@@ -18,7 +18,7 @@ PreparedSites = Annotated[
 ]
 
 
-@commands.add("predict runs/fedce scan.nii.gz --out masks")
+@commands.add("predict runs/fedce scan.nii.gz --out masks", reads_records=True)
 def predict(
     run: RunFolder,
     images: Annotated[
@@ -48,7 +48,7 @@ def predict(
         console.print(str(path), soft_wrap=True)
 
 
-@group.add("model export runs/fedce --bundle bundle --onnx model.onnx")
+@group.add("model export runs/fedce --bundle bundle --onnx model.onnx", reads_records=True)
 def export(
     run: RunFolder,
     bundle: Annotated[Path | None, typer.Option(help="Folder for a MONAI bundle.")] = None,

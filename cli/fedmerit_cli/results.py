@@ -33,7 +33,7 @@ def _expand(paths: Sequence[Path]) -> list[Path]:
     return found
 
 
-@commands.add("fairness cmp --ground-truth values --out tables")
+@commands.add("fairness cmp --ground-truth values --out tables", reads_records=True)
 def fairness(
     runs: RunFolders,
     standalone: Annotated[
@@ -63,7 +63,7 @@ def fairness(
         console.print(f"tables: {out}", soft_wrap=True)
 
 
-@commands.add("report runs/fedce runs/standalone --out report.html --no-images")
+@commands.add("report runs/fedce runs/standalone --out report.html --no-images", reads_records=True)
 def report(
     runs: RunFolders,
     out: Annotated[Path | None, typer.Option(help="Folder to write report.html into, or an .html file.")] = None,
@@ -88,7 +88,7 @@ def report(
     console.print(f"report: {path.resolve()}", soft_wrap=True)
 
 
-@commands.add("dossier runs/fedce --out dossier")
+@commands.add("dossier runs/fedce --out dossier", reads_records=True)
 def dossier(
     runs: RunFolders,
     out: Annotated[Path, typer.Option(help="Folder to write dossier.html and its tables into.")],
@@ -145,7 +145,7 @@ def verify(
         print_line(f"not shown: {sentence}")
 
 
-@commands.add("evaluate runs/fedce --sites other_hospitals")
+@commands.add("evaluate runs/fedce --sites other_hospitals", reads_records=True)
 def evaluate(
     run: RunFolder,
     sites: Annotated[Path, typer.Option(help="Any site folders of the same task.")],

@@ -17,7 +17,9 @@ FILES = "Files and resumption"
 commands = Commands()
 
 
-@commands.add("run --out runs/fedce --method fedce --sites sites --recipe quick --rounds 20 --engine local")
+@commands.add(
+    "run --out runs/fedce --method fedce --sites sites --recipe quick --rounds 20 --engine local", reads_records=True
+)
 @run_options(*RunOptions.model_fields)
 def run(
     asked: RunOptions,
@@ -53,7 +55,9 @@ def run(
     print_runs([folder])
 
 
-@commands.add("compare --out cmp --sites sites --methods fedavg,fedce,standalone --seeds 0,1,2 --engine local")
+@commands.add(
+    "compare --out cmp --sites sites --methods fedavg,fedce,standalone --seeds 0,1,2 --engine local", reads_records=True
+)
 @run_options(
     "sites", "rounds", "engine", "threads", "device", "server_sites", "recipe", "preset", "final_model", "settings",
     "share_models", required=["sites"],

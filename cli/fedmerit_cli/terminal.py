@@ -1,11 +1,13 @@
 """The terminal: what commands print, how their help looks, how errors and signals end them. Loads nothing heavy."""
 
+import inspect
 import logging
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from functools import wraps
+from typing import Annotated, Any, TypeVar
 
 import typer
 from rich.console import Console
@@ -16,6 +18,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from fedmerit.errors import BadInput, RunFailed, printable
 from fedmerit.files import is_full
+from fedmerit.trust import allow, trust_records
 
 LONGEST_HELP = 1000  # characters, more than any line of help
 NAME_WIDTH = 36  # characters of an option with its placeholder; longer ones are wrapped
@@ -76,7 +79,12 @@ def _print_help(command: Any, ctx: Any, commands: Mapping[str, Any]) -> None:
 
 
 class Command(TyperCommand):
-    """One command, with the product's own help."""
+    """One command, with the product's own help. Code that its command line names may be imported."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the command line."""
+        allow(*args)
+        return super().parse_args(ctx, args)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Print the help."""
@@ -126,9 +134,31 @@ class Commands(typer.Typer):
         stated = {"help": help} if help else {}
         super().__init__(cls=Group, no_args_is_help=True, pretty_exceptions_enable=False, **stated)  # type: ignore[arg-type]
 
-    def add(self, example: str, name: str | None = None) -> Callable[[Function], Function]:
-        """Decorator: a function is the command ``name``; its help ends with the ``example``."""
-        return super().command(name, cls=Command, epilog=f"Example: fedmerit {example}")
+    def add(self, example: str, name: str | None = None, reads_records: bool = False) -> Callable[[Function], Function]:
+        """Decorator: a function is the command ``name``; its help ends with the ``example``.
+
+        If it reads records of runs, it has the option ``--trust``.
+        """
+        register = super().command(name, cls=Command, epilog=f"Example: fedmerit {example}")
+        return (lambda function: register(_trusting(function))) if reads_records else register
+
+
+def _trusting(function: Function) -> Function:
+    """A command with the option ``--trust``."""
+
+    @wraps(function)
+    def command(*args: Any, trust: bool, **values: Any) -> Any:
+        if trust:
+            trust_records()
+        return function(*args, **values)
+
+    help = "Import code, package.module:name, that runs or models name. Look at it first."
+    kind, own = Annotated[bool, typer.Option("--trust", help=help)], inspect.signature(function, eval_str=True)
+    option = inspect.Parameter("trust", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=kind)
+    parameters = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own.parameters.values()]
+    command.__signature__ = own.replace(parameters=[*parameters, option])  # type: ignore[attr-defined]
+    command.__annotations__ = {one.name: one.annotation for one in [*parameters, option]}
+    return command  # type: ignore[return-value]
 
 
 def option_in(panel: str, help: str, **more: Any) -> Any:

@@ -104,7 +104,7 @@ def shapley(
         study.show(sampled_tables(study.names, study.sample(rule)))
 
 
-@commands.add("value estimate runs/fedce-seed0 runs/fedce-seed1 --out values")
+@commands.add("value estimate runs/fedce-seed0 runs/fedce-seed1 --out values", reads_records=True)
 def estimate(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Finished runs that differ in their seeds.")],
     estimators: Annotated[

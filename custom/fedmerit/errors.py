@@ -20,6 +20,10 @@ class BadInput(ValueError):
     """A file, site or parameter is unusable; the message names it, says what was expected and what to do."""
 
 
+class Untrusted(BadInput):
+    """A record names code that nobody here trusts, or describes what no run writes."""
+
+
 class RunFailed(RuntimeError):
     """A run failed; the message says in which round, why, and where the log is."""
 

@@ -1,21 +1,32 @@
-"""Files that are either whole or absent."""
+"""Files: written whole or not at all, and read within bounds, since others may have made them.
+
+Tensors are read by `fedmerit.records.tensor_files`, tables by `fedmerit.records.results`, images by `fedmerit_data`.
+"""
 
 import errno
 import fcntl
 import hashlib
 import json
 import os
+import stat
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
 
 from fedmerit.errors import BadInput, RunFailed
 
+Typed = TypeVar("Typed", bound=BaseModel)
 FULL = (errno.ENOSPC, errno.EDQUOT)
 LOCK = ".lock"  # of a run folder
 UNFINISHED = ".tmp"  # ends the name of what is being written
+MOST_TEXT = 1 << 25  # bytes of a file of text or JSON
+MOST_PARTS = 500_000  # lists and objects in one; each takes up to 30 times its text
+DEEPEST = 50  # of lists and objects in each other
+LONGEST_NAME = 100  # characters of what becomes a file's name
 
 
 def is_full(error: BaseException) -> bool:
@@ -41,7 +52,8 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}{UNFINISHED}")
     try:
-        with require_disk_space(path), temporary.open("wb") as file:
+        temporary.unlink(missing_ok=True)
+        with require_disk_space(path), temporary.open("xb") as file:  # follows no link that lies in its place
             write(file)
             file.flush()
             os.fsync(file.fileno())
@@ -91,14 +103,118 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2) + "\n")
 
 
-def read_json(path: Path) -> Any:
-    """The JSON in ``path``; `BadInput` naming the file if it is missing or not JSON."""
+def require_file(path: Path, most: int) -> int:
+    """The bytes of a file; `BadInput` naming it if it is missing, no regular file, or has more than ``most``."""
     try:
-        return json.loads(path.read_text())
+        found = path.stat()
     except FileNotFoundError:
         raise BadInput(f"{path}: file not found") from None
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
+        raise BadInput(f"{path}: not readable ({error})") from None
+    if not stat.S_ISREG(found.st_mode):
+        raise BadInput(f"{path}: is no file that can be read; expected a regular one")
+    if found.st_size > most:
+        raise BadInput(f"{path}: has {found.st_size} bytes; expected at most {most} of such a file")
+    return found.st_size
+
+
+def read_bytes(path: Path, most: int = MOST_TEXT) -> bytes:
+    """What a file holds; `BadInput` as of `require_file`."""
+    require_file(path, most)
+    with path.open("rb") as file:
+        return file.read(most)
+
+
+def read_text(path: Path, most: int = MOST_TEXT) -> str:
+    """The UTF-8 text in a file; `BadInput` as of `require_file`, or if it is none."""
+    try:
+        return read_bytes(path, most).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise BadInput(f"{path}: not readable as text ({error})") from None
+
+
+def read_json(path: Path) -> Any:
+    """The JSON in ``path``; `BadInput` naming the file if it is missing, not JSON, or beyond the bounds."""
+    content = read_bytes(path)
+    try:
+        return parse_json(content)
+    except ValueError as error:
         raise BadInput(f"{path}: not readable as JSON ({error})") from error
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """The JSON object in ``path``; `BadInput` as of `read_json`, or if it holds anything else."""
+    found = read_json(path)
+    if not isinstance(found, dict):
+        raise BadInput(f"{path}: holds no JSON object")
+    return found
+
+
+def parse_json(text: bytes | str) -> Any:
+    """What JSON says; ValueError if it is none, is nested deeper than `DEEPEST`, or has more than `MOST_PARTS`."""
+    content = text.encode() if isinstance(text, str) else text
+    if content.count(b"[") + content.count(b"{") > MOST_PARTS:
+        raise ValueError(f"more than {MOST_PARTS} lists and objects")
+    try:
+        found = json.loads(content.decode("utf-8"))
+    except RecursionError:
+        raise ValueError(f"nested deeper than {DEEPEST}") from None
+    level = [found]
+    for _ in range(DEEPEST):
+        inner = (one.values() if isinstance(one, dict) else one for one in level if isinstance(one, dict | list))
+        level = [one for values in inner for one in values]
+    if level:
+        raise ValueError(f"nested deeper than {DEEPEST}")
+    if b"\\ud" in content.lower():
+        json.dumps(found, ensure_ascii=False).encode()  # raises if half a character is there, which nothing can write
+    return found
+
+
+def parse(kind: type[Typed], content: Any, file: Path) -> Typed:
+    """What JSON said, as a pydantic model; `BadInput` naming the file and the first entry that does not fit."""
+    if not isinstance(content, dict):
+        raise BadInput(f"{file}: holds no JSON object")
+    try:
+        return kind.model_validate(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = ".".join(str(part) for part in first["loc"])
+        if first["type"] == "missing":
+            raise BadInput(f"{file}: lacks {name}") from None
+        raise BadInput(f"{file}: {name} is {first['input']!r:.60}: {first['msg']}") from None
+
+
+def as_file_name(text: str) -> str:
+    """The same text; ValueError if it is no `is_file_name`."""
+    if not is_file_name(text):
+        raise ValueError(f"expected 1 to {LONGEST_NAME} printable characters without slashes, a letter or digit first")
+    return text
+
+
+def is_file_name(text: object) -> bool:
+    """Whether a text of others may be part of a file's name or of a configuration: printable, no path or expression."""
+    if not isinstance(text, str) or not 0 < len(text) <= LONGEST_NAME or not text.isprintable():
+        return False
+    return (text[0].isalnum() or text[0] == "_") and not set(text) & {"/", "\\"}
+
+
+def require_inside(folder: Path) -> None:
+    """`BadInput` naming a symbolic link in ``folder``, or below, that leads out of it: others may have put it there."""
+    for place, folders, names in os.walk(folder):
+        for path in (os.path.join(place, name) for name in (*folders, *names)):
+            if os.path.islink(path) and not leads_into(folder, Path(path)):
+                raise BadInput(
+                    f"{path}: is a symbolic link out of {folder}, through which nothing is read or written; "
+                    "replace it by what it points to, if that is yours"
+                )
+
+
+def leads_into(folder: Path, path: Path) -> bool:
+    """Whether a path, its symbolic links followed, lies in ``folder``."""
+    try:
+        return path.resolve().is_relative_to(folder.resolve())
+    except (OSError, RuntimeError, ValueError):  # a link to itself, by Python's version; no path at all
+        return False
 
 
 def sha256(path: Path) -> str:

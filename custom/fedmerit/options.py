@@ -17,6 +17,8 @@ from pydantic.fields import FieldInfo
 
 from fedmerit.configuration.recipes import RECIPES, ROUNDS
 from fedmerit.errors import BadInput, suggest
+from fedmerit.files import read_text
+from fedmerit.trust import NAMED, require_trusted
 
 TRAINING, MACHINES, PROTECTION, STUDIES = "Training", "Machines", "Guard and privacy", "Studies and records"
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -221,13 +223,15 @@ class RunOptions(BaseModel):
     def read_file(cls, file: Path) -> Self:
         """The options that a TOML file holds; `BadInput` naming it and what cannot be used."""
         try:
-            content = tomllib.loads(file.read_text("utf-8"))
-        except OSError as error:
-            reason = f"not readable ({error.strerror}); expected a TOML file of options"
-            raise BadInput(f"--config {file}: {reason}") from None
-        except ValueError as error:
+            content = tomllib.loads(read_text(file))
+        except BadInput as error:
+            raise BadInput(f"--config {error}; expected a TOML file of options") from None
+        except (ValueError, RecursionError) as error:
             raise BadInput(f"{file}: not readable as TOML ({error})") from None
-        return cls.read(content, str(file))
+        found = cls.read(content, str(file))
+        for named in NAMED.finditer(" ".join(map(str, [found.method, *found.settings.values()]))):
+            require_trusted(named.group(), str(file))
+        return found
 
     @property
     def all_settings(self) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 A part has a name in one of `GROUPS`. It comes from an installed distribution, by a Python entry point of the group
 ``fedmerit.GROUP``; or from a script that calls `register`, which every process of a run imports again (`SCRIPTS`); or
 a setting names it as ``package.module:name``, except attacks and observers, in whose specs a colon begins the options.
-FedMerit's own parts come first: no other can replace them.
+FedMerit's own parts come first: no other can replace them. What only a record names is not imported (`fedmerit.trust`).
 
 On a machine of a deployed federation nothing is imported that is not approved there: the manifest in its kit names
 each part with the SHA-256 of the distribution, or of the script, that holds it.
@@ -35,10 +35,10 @@ from fedmerit.plugin_references import (
     refusal,
     script_reference,
 )
+from fedmerit.trust import NAMED, require_trusted
 
 GROUPS = ("methods", "networks", "losses", "optimizers", "readers", "attacks", "metrics", "observers", "estimators")
 APPROVED = "FEDMERIT_APPROVED"  # variable of a deployed machine: JSON of SHA-256 by reference; not set: all may be used
-NAMED = re.compile(r"[A-Za-z_]\w*(\.\w+)*:[A-Za-z_]\w*")
 WITH_PARTS = ("torch", "monai")  # of the packages that FedMerit needs
 
 T = TypeVar("T")
@@ -177,7 +177,8 @@ def load(group: str, name: str) -> Any:
 
     Raises:
         KeyError: there is none of this name.
-        BadInput: it is not approved here, cannot be imported, or several distributions have one of this name.
+        BadInput: it is not approved here, only a record names it, it cannot be imported, or several distributions have
+            one of this name.
     """
     _import_scripts()
     if (group, name) in _registered:
@@ -194,6 +195,8 @@ def load(group: str, name: str) -> Any:
         if refused := refusal(reference, approved):
             raise BadInput(f"{group}: {name!r}: {refused}")
         _ignore_compiled_files()
+    elif NAMED.fullmatch(name):
+        require_trusted(name, group)
     module, _, attribute = reference.text.partition(":")
     try:
         return getattr(importlib.import_module(module), attribute)
@@ -215,11 +218,6 @@ def find_reference(group: str, name: str) -> Reference | None:
     if len(found) > 1:
         raise BadInput(f"{group}: {name!r} is the name of {' and of '.join(sorted(found))}; remove one of the packages")
     return next((installed_reference(value, entry.dist) for value, entry in found.items()), None)
-
-
-def is_preinstalled(part: Any) -> bool:
-    """Whether ``part`` is of Python, or of what is installed with FedMerit: there wherever FedMerit is."""
-    return _is_bundled(str(getattr(part, "__module__", "")).partition(".")[0])
 
 
 def _brings_no_parts(name: str) -> bool:

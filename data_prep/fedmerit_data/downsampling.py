@@ -20,7 +20,7 @@ def shrink(sites: Path, out: Path, by: int) -> list[Path]:
     its block is.
 
     Raises:
-        BadInput: ``out`` is not empty, or an image side is not a multiple of ``by``.
+        BadInput: ``out`` is not empty, an image side is not a multiple of ``by``, or an array is not as stated.
     """
     folders = open_sites(sites)
     height, width = folders[0].image_size
@@ -28,20 +28,23 @@ def shrink(sites: Path, out: Path, by: int) -> list[Path]:
         raise BadInput(f"{sites}: images of {height}x{width} cannot be downsampled by {by}; expected a divisor of both")
     with new_folder(out, "shrunk") as folder:
         for one in folders:
+            one.require_arrays()
             _write(one, folder / one.name, by)
     return [out / one.name for one in folders]
 
 
 def _write(site: SiteFolder, out: Path, by: int) -> None:
-    lists: dict[str, list[dict[str, Any]]] = read_json(site.path / "datalist.json")
+    stored: dict[str, list[dict[str, Any]]] = read_json(site.path / "datalist.json")
+    lists = {split: stored[split] for split in site.splits if split in stored}  # what else is listed is no site's
     checksums = {}
-    for entries in lists.values():
-        for entry in entries:
-            for key in ("image", "label"):
-                means = block_means(np.load(site.path / entry[key], mmap_mode="r"), by)
-                array = means.astype(np.float32) if key == "image" else (means >= 0.5).astype(np.uint8)
-                write_atomically(out / entry[key], partial(np.save, arr=array))
-                checksums[entry[key]] = sha256(out / entry[key])
+    for split, entries in lists.items():
+        for entry, case in zip(entries, site.splits[split], strict=True):
+            for key, array in (("image", case.image), ("label", case.label)):
+                means = block_means(array, by)
+                smaller = means.astype(np.float32) if key == "image" else (means >= 0.5).astype(np.uint8)
+                file = out / (case.image_file if key == "image" else case.label_file).relative_to(site.path)
+                write_atomically(file, partial(np.save, arr=smaller))
+                checksums[entry[key]] = sha256(file)
             if isinstance(spacing := entry.get("spacing"), list) and len(spacing) == 3:
                 entry["spacing"] = [spacing[0], *(step * by for step in spacing[1:])]
     changed = {"image_size": [side // by for side in site.image_size], "checksums": checksums, "shrunk_by": by}

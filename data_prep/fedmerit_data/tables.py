@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedmerit.errors import BadInput
+from fedmerit.files import read_bytes
 
 if TYPE_CHECKING:
     import pandas as pd  # takes a second to import, and readers do without
@@ -24,7 +25,7 @@ def read_table(file: Path, columns: Sequence[str]) -> list[tuple[int, dict[str, 
     """
     expected = f"expected the columns {', '.join(columns)}, as CSV in UTF-8"
     try:
-        text = file.read_text("utf-8-sig")
+        text = read_bytes(file).decode("utf-8-sig")
         head = text.partition("\n")[0]
         table = csv.DictReader(io.StringIO(text), delimiter=";" if ";" in head and "," not in head else ",")
         there = table.fieldnames = [name.strip() for name in table.fieldnames or ()]

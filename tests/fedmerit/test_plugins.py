@@ -30,6 +30,7 @@ from fedmerit.methods.registry import METHODS
 from fedmerit.trainers.monai_trainer.local_training import LOSSES, OPTIMIZERS
 from fedmerit.trainers.monai_trainer.manifest import JobRules
 from fedmerit.trainers.monai_trainer.networks import NETWORKS, build_network
+from fedmerit.trust import ALL, TRUST
 from fedmerit_data.kinds import KINDS
 
 PACKAGE = Path(__file__).resolve().parents[1] / "own_parts"
@@ -51,8 +52,9 @@ class Mine(FedAvg):
 
 @pytest.fixture(autouse=True)
 def compiled_files(monkeypatch):
-    """Where Python looks for them is as it was after each test."""
+    """Where Python looks for them is as it was after each test; a person named every part."""
     monkeypatch.setattr(sys, "pycache_prefix", sys.pycache_prefix)
+    monkeypatch.setenv(TRUST, ALL)
 
 
 @pytest.fixture(scope="session")
@@ -262,15 +264,13 @@ def test_a_module_that_ends_the_process_as_it_is_imported_is_named(tmp_path, mon
         plugins.load("methods", "at_an_end:Method")
 
 
-def test_a_function_that_takes_nothing_of_a_task_makes_no_network(tmp_path, monkeypatch):
-    (tmp_path / "with_tasks.py").write_text("def remove(path):\n    raise AssertionError(path)\n\n\ntally = [].count\n")
+def test_a_function_that_makes_no_network_is_named(tmp_path, monkeypatch):
+    (tmp_path / "with_tasks.py").write_text("tally = [].count\n")
     monkeypatch.syspath_prepend(tmp_path)
     network = {"in_channels": 1, "labels": ["prostate"]}
-    for name, arguments in (("remove", '{"path": "/"}'), ("tally", "{}")):
-        settings = {"architecture": f"with_tasks:{name}", "arguments": arguments}
-        config = make_configuration("fedavg", "prostate", 1, 0, network, settings)
-        with pytest.raises(BadInput, match="takes none of spatial_dims, in_channels, out_channels makes no network"):
-            build_network(config.network)
+    config = make_configuration("fedavg", "prostate", 1, 0, network, {"architecture": "with_tasks:tally"})
+    with pytest.raises(BadInput, match="architecture=with_tasks:tally: count refuses"):
+        build_network(config.network)
 
 
 def test_a_network_of_monai_by_name(own_parts):
@@ -292,8 +292,8 @@ def test_a_network_of_monai_by_name(own_parts):
     [
         ({"architecture": "none-such"}, "expected one of dynunet, .*package.module:NAME"),
         ({"architecture": "subprocess:getoutput", "arguments": '{"cmd": "true"}'}, "is of Python, of a program,"),
-        ({"architecture": "yaml:unsafe_load", "arguments": '{"stream": ""}'}, "is of Python, of a program,"),
-        ({"architecture": "torch.hub:load", "arguments": '{"repo_or_dir": "."}'}, "is no class derived from torch.nn"),
+        ({"architecture": "yaml:unsafe_load", "arguments": '{"stream": "a"}'}, "is of Python, of a program,"),
+        ({"architecture": "torch.hub:load", "arguments": '{"model": "a"}'}, "of torch and MONAI only"),
         ({"architecture": "own_parts.parts:NoSuch"}, "cannot be loaded .AttributeError"),
         ({"architecture": "one-layer", "norm": "group"}, "has its own"),
         ({"architecture": "one-layer", "arguments": '{"depth": 3}'}, "OneLayer refuses"),

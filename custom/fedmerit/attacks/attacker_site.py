@@ -16,6 +16,7 @@ from fedmerit.attacks.catalogue import parse
 from fedmerit.federation.local_round import Learned, Memory
 from fedmerit.federation.site import Site
 from fedmerit.files import write_atomically
+from fedmerit.records.tensor_files import load_tensors
 from fedmerit.seeds import random_seed
 from fedmerit.trainers.monai_trainer.patches import build_samples
 from fedmerit.wire.messages import Answer, Enrolment, EnrolmentTask, Evaluated, Evaluation, Purpose, Reply, Task, Work
@@ -96,7 +97,7 @@ class AttackerSite(Site):
         """What the attack remembers: made in its first round, and again wherever that is repeated."""
         file = self.memory.path / KEPT
         if task.round > self.attack.first and file.exists():
-            kept: dict[str, Any] = torch.load(file, weights_only=True)
+            kept: dict[str, Any] = load_tensors(file)
             return kept
         kept = dict(self.attack.keep(memory, received))
         if kept:

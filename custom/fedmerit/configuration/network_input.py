@@ -1,8 +1,11 @@
 """A network's input: how `fedmerit_data` makes it from raw images, as site.json and a model's model.json say."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import Any
+from dataclasses import MISSING, asdict, dataclass, fields
+from functools import cache
+from typing import Any, get_type_hints
+
+from pydantic import BaseModel, create_model
 
 from fedmerit.parameters import Checked, parameter
 
@@ -16,12 +19,16 @@ class Preprocessing(Checked):
     Volumes are cut into axial slices, rows from anterior to posterior, columns from the patient's right to left.
     """
 
-    size: tuple[int, int]  # (height, width) of a slice, in pixels
-    field_of_view: float | None = None  # mm; side of the central square that is kept; None: whole frames, made square
+    size: tuple[int, int] = parameter(MISSING, "(height, width) of a slice, in pixels", low=1, high=16384)
+    field_of_view: float | None = parameter(
+        None, "mm; side of the central square that is kept; None: whole frames, made square", above=0, high=1e5
+    )
     crop: str = parameter(
         "whole", "disc: a square about the disc's middle; whole: the field of view", choices=("whole", "disc")
     )
-    crop_multiple: float | None = None  # side of the disc's square, in larger extents of the disc
+    crop_multiple: float | None = parameter(
+        None, "side of the disc's square, in larger extents of the disc", above=0, high=1000
+    )
     normalisation: str = parameter(
         "mri",
         "mri, xray: the brightest and darkest half percent of a volume or image clipped, then mean 0 and deviation 1; "
@@ -43,10 +50,20 @@ class Preprocessing(Checked):
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Preprocessing":
-        """From `to_dict`, or from site.json, whose other entries are left out."""
+        """From `to_dict`, or site.json, whose other entries are left out; ValueError if a value is of another type."""
         known = {one.name: values[one.name] for one in fields(cls) if one.name in values}
         height, width = values.get("size") or values["image_size"]
-        return cls(**known | {"size": (height, width)})
+        known["size"] = (height, width)
+        _stated().model_validate(known, strict=True)  # numbers stay as they are: a digest is of their text
+        return cls(**known)
+
+
+@cache
+def _stated() -> type[BaseModel]:
+    """A `Preprocessing` as files have it."""
+    kinds: dict[str, Any] = {name: (kind, None) for name, kind in get_type_hints(Preprocessing).items()}
+    model: type[BaseModel] = create_model("Stated", **kinds)
+    return model
 
 
 def common(sites: Mapping[str, Mapping[str, Any]]) -> Preprocessing | None:

@@ -10,6 +10,7 @@ from typing import Any, get_origin, get_type_hints
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from fedmerit.capabilities import capabilities
+from fedmerit.configuration.network_arguments import MONAI_NETWORKS, check_arguments, check_labels
 from fedmerit.configuration.network_input import Preprocessing
 from fedmerit.configuration.observation import require_observers
 from fedmerit.configuration.recipes import with_preset, with_recipe
@@ -19,6 +20,7 @@ from fedmerit.guard.settings import GuardSettings
 from fedmerit.methods.registry import METHODS, build_method
 from fedmerit.parameters import Checked, parameter
 from fedmerit.records.ledger import record_hash
+from fedmerit.trust import allow
 
 ARCHITECTURES = ("dynunet", "unet", "segresnet", "basicunet", "attentionunet", "swinunetr")
 LOSSES = ("dice_ce", "dice")
@@ -43,7 +45,8 @@ class Network(Checked):
     in_channels: int = parameter(MISSING, "of an image", low=1, high=64)
     labels: tuple[str, ...] = parameter(MISSING, "one sigmoid output channel each")
     architecture: str = parameter(
-        "dynunet", f"{', '.join(ARCHITECTURES)}, the class of another of MONAI's networks, or a network of your own"
+        "dynunet",
+        f"{', '.join(ARCHITECTURES)}, a class of MONAI ({', '.join(MONAI_NETWORKS)}), or a network of your own",
     )
     width: int = parameter(8, "channels of the first level; each further level doubles them", low=1, high=512)
     depth: int = parameter(5, "levels; 5 of width 8 give 8, 16, 32, 64, 128", low=2, high=9)
@@ -67,6 +70,11 @@ class Network(Checked):
         "final masks: of each label of a case only the largest connected part; true by default if that is an organ "
         "(prostate, fundus)",
     )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_labels(self.labels)
+        check_arguments(self.architecture, self.arguments, own=self.architecture in (*ARCHITECTURES, *MONAI_NETWORKS))
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Network":
@@ -256,7 +264,7 @@ def make_configuration(
     keep_updates: bool = False,
     preprocessing: Preprocessing | None = None,
 ) -> RunConfiguration:
-    """A configuration from defaults and ``settings``.
+    """A configuration from defaults and ``settings``, which a person chose: what they name may be imported.
 
     Each setting names a parameter of the method, the training, the network or the guard, or is the "recipe" of the
     defaults or the "preset" of a paper, which goes before a recipe.
@@ -265,6 +273,7 @@ def make_configuration(
     Raises:
         BadInput: a name is unknown or a value is not of its type; the message lists the known names.
     """
+    allow(method, *(str(settings.get(name, "")) for name in ("architecture", "loss", "optimizer")))
     if method not in METHODS:
         raise BadInput(f"method {method!r}: unknown{suggest(method, METHODS)}")
     names = parameter_names(method)

@@ -8,6 +8,7 @@ import torch
 
 from fedmerit.errors import BadInput
 from fedmerit.files import write_durably
+from fedmerit.records.tensor_files import load_tensors
 
 CHECKPOINT = "checkpoint.pt"
 
@@ -30,9 +31,9 @@ def read_checkpoint(run: Path) -> dict[str, Any] | None:
     if not path.exists():
         return None
     try:
-        content: dict[str, Any] = torch.load(path, weights_only=True)
-    except Exception as error:  # of any kind: torch's unpickler reads a damaged file
-        raise BadInput(f"{path}: not readable as a checkpoint ({type(error).__name__}); start another run") from error
+        content: dict[str, Any] = load_tensors(path)
+    except BadInput as error:
+        raise BadInput(f"{error}; not readable as a checkpoint, start another run") from None
     counts = (content.get("round"), content.get("complete_rounds")) if isinstance(content, dict) else (None,)
     if not all(isinstance(count, int) for count in counts):
         raise BadInput(f"{path}: not a checkpoint of FedMerit; start another run")

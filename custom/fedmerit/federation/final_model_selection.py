@@ -21,6 +21,7 @@ from fedmerit import flat
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.files import write_atomically
 from fedmerit.flat import Buffers
+from fedmerit.records.tensor_files import load_tensors
 from fedmerit.seeds import random_seed
 from fedmerit.trainers.monai_trainer.batch_norm import estimate_statistics, has_statistics
 from fedmerit.trainers.monai_trainer.data import Case, Samples, SiteFolder
@@ -78,7 +79,7 @@ class FinalModelSelector:
         """Choose; a repeated call returns the same choice."""
         path = self.memory / FILE
         if path.exists():
-            return FinalModelChoice(**torch.load(path, weights_only=True))
+            return FinalModelChoice(**load_tensors(path))
         local = self._train_locally()
         validation = self.folder.cases("validation")
         choice, chosen, at_base = GIVEN, given, self._dice(given, validation)
@@ -141,7 +142,7 @@ class FinalModelSelector:
     def _train_locally(self) -> Model:
         """Train without the others by the same recipe: as many rounds, from the same first model."""
         path = self.memory / "local_only.pt"
-        done, model = torch.load(path, weights_only=True) if path.exists() else (0, self._first)
+        done, model = load_tensors(path) if path.exists() else (0, self._first)
         samples = self._samples(self.folder.cases("training"))
         for round in range(done, self.config.rounds):
             flat.load(self.network, *model)

@@ -20,6 +20,7 @@ from fedmerit.federation.server_models import ModelsInTheClear
 from fedmerit.federation.unseen_models import Models
 from fedmerit.files import write_atomically
 from fedmerit.records.closing_record import MODELS, Closing
+from fedmerit.records.tensor_files import load_tensors
 from fedmerit.trainers.monai_trainer.overlaps import mean_dice
 from fedmerit.wire.messages import Evaluated, Evaluation, Purpose, payload_bytes
 
@@ -61,7 +62,7 @@ class BestRound:
         if not isinstance(final, ModelsInTheClear):
             return None
         for path in self._run.glob(FILES):
-            content = torch.load(path, weights_only=True)
+            content = load_tensors(path)
             if content["round"] == self.round:
                 return final.with_models(content["models"], content["buffers"], content["separate"])
         return None

@@ -19,6 +19,7 @@ from fedmerit.errors import printable
 from fedmerit.federation.model_evaluation import estimates_statistics, statistics_rule
 from fedmerit.files import write_atomically
 from fedmerit.flat import Buffers
+from fedmerit.records.tensor_files import load_tensors
 from fedmerit.seeds import random_seed
 from fedmerit.trainers.monai_trainer.batch_norm import estimate_statistics
 from fedmerit.trainers.monai_trainer.data import Samples
@@ -102,8 +103,7 @@ class MemoryFolder:
 
 
 def _load(file: Path) -> Memory:
-    """Read memory-mapped, since most methods use none of its vectors."""
-    return Memory(**torch.load(file, weights_only=True, mmap=True))
+    return Memory(**load_tensors(file))
 
 
 class ModelExchange:

@@ -22,6 +22,7 @@ from fedmerit.files import write_atomically
 from fedmerit.flat import Buffers
 from fedmerit.guard.admission import Admission
 from fedmerit.observers import Observation, Observer, RoundView, State
+from fedmerit.records.tensor_files import load_tensors
 
 UPDATES = "updates"  # folder of the kept ones, in the run folder
 
@@ -124,14 +125,17 @@ def read_kept_rounds(run: Path, config: RunConfiguration) -> Iterator[KeptRound]
     for number in range(config.rounds):
         path = _file(run, number)
         try:
-            content: dict[str, Any] = torch.load(path, weights_only=True)
-        except FileNotFoundError:
-            raise BadInput(f"{path}: file not found; let the run finish, or run again with --keep-updates") from None
-        except Exception as error:  # of any kind: torch's unpickler reads a damaged file
-            raise BadInput(f"{path}: not readable ({type(error).__name__}); run again with --keep-updates") from error
-        reports = Reports(content.pop("num_samples"), content.pop("present"))
-        kept = {name: content.pop(name) for name in ("buffers", "statistics", "first", "counted")}
-        yield KeptRound(RoundView(**content, reports=reports), **kept)
+            content: dict[str, Any] = load_tensors(path)
+            reports = Reports(content.pop("num_samples"), content.pop("present"))
+            kept = {name: content.pop(name) for name in ("buffers", "statistics", "first", "counted")}
+            read = KeptRound(RoundView(**content, reports=reports), **kept)
+        except BadInput as error:
+            raise BadInput(f"{error}; let the run finish, or run again with --keep-updates") from None
+        except (KeyError, TypeError, AttributeError) as error:
+            raise BadInput(
+                f"{path}: no round of a run ({type(error).__name__}); run again with --keep-updates"
+            ) from None
+        yield read
 
 
 def _file(run: Path, round: int) -> Path:

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from fedmerit.errors import BadInput
-from fedmerit.files import UNFINISHED, read_json, sha256, write_json
+from fedmerit.files import UNFINISHED, leads_into, read_json, sha256, write_json
 from fedmerit.records.ledger import record_hash, signature_payload
 from fedmerit.records.signatures import Signer
 
@@ -65,9 +65,10 @@ def read_closing(run: Path) -> Closing | None:
         return None
     try:
         closing = Closing(**read_json(path))
+        inside = all(leads_into(run, run / name) for name in closing.files)
         texts: list[object] = [closing.ledger, *closing.files.values(), *closing.site_logs.values()]
     except (TypeError, AttributeError):
         raise BadInput(f"{path}: not a closing record") from None
-    if not all(isinstance(text, str) for text in texts) or not isinstance(closing.signature, str | None):
+    if not inside or not all(isinstance(text, str) for text in texts) or not isinstance(closing.signature, str | None):
         raise BadInput(f"{path}: not a closing record")
     return closing

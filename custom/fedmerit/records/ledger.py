@@ -18,12 +18,13 @@ from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from fedmerit.errors import BadInput
-from fedmerit.files import require_disk_space, write_atomically
+from fedmerit.files import parse_json, read_bytes, require_disk_space, write_atomically
 from fedmerit.records.ciphertexts import Ciphertexts
 from fedmerit.records.signatures import Signer, is_signed_by_any
 
 GENESIS = "0" * 64
 UNREADABLE = (ValueError, KeyError, AttributeError, TypeError, RecursionError)  # whatever reading a line ends with
+MOST_BYTES = 1 << 30  # of a chain
 TAIL = 1 << 16  # bytes read at a time, from the end
 
 
@@ -120,8 +121,8 @@ class Ledger:
 
     def _parsed(self, line: bytes, where: str) -> dict[str, Any]:
         try:
-            record: dict[str, Any] = json.loads(line)
-        except (ValueError, RecursionError):
+            record: dict[str, Any] = parse_json(line)
+        except ValueError:
             raise BadInput(f"{self.path}, {where}: not a ledger record") from None
         return record
 
@@ -222,7 +223,7 @@ def _last_line(path: Path) -> tuple[bytes | None, int]:
 
 def _lines(path: Path) -> list[bytes]:
     """The complete lines, and last what follows them: nothing, or a record cut short by a crash."""
-    return path.read_bytes().split(b"\n")
+    return read_bytes(path, MOST_BYTES).split(b"\n")
 
 
 def verify(path: Path) -> int:
@@ -254,7 +255,7 @@ def read_verified_records(
         raise BadInput(f"{path}, line {len(lines) + 1}: cut short; a record ends with a line break")
     for count, line in enumerate(lines, start=1):
         try:
-            whole = json.loads(line)
+            whole = parse_json(line)
             closing = {name: whole[name] for name in ("hash", "signature") if name in whole}
             record = {name: value for name, value in whole.items() if name not in closing}
             claimed, intact = closing["hash"], json.dumps(record | closing).encode() == line

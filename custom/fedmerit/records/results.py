@@ -9,12 +9,21 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pandas as pd
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from fedmerit.errors import BadInput
-from fedmerit.files import read_json, require_disk_space, write_atomically
+from fedmerit.files import (
+    as_file_name,
+    parse,
+    read_json,
+    require_disk_space,
+    require_file,
+    require_inside,
+    write_atomically,
+)
 
 QUANTITIES: Mapping[str, str] = {
     "dice": "Dice of one case and label, 0 to 1; empty if reference and prediction are both empty",
@@ -75,14 +84,9 @@ QUANTITIES: Mapping[str, str] = {
     "bytes_sent": "size of what the site sent: update and statistics",
     "bytes_received": "size of what the site received: model (or what changed in it), statistics, models to evaluate",
 }
+MOST_TABLE = 1 << 30  # bytes of one
+MOST_COLUMNS, LONGEST_HEADER = 64, 4096
 EXPECTED = "expected what `fedmerit run` wrote: copy it again, or run again"
-KINDS: Mapping[str, type] = {  # of what run.json holds
-    **dict.fromkeys(("run", "method", "task", "engine"), str),
-    **dict.fromkeys(("seed", "rounds"), int),
-    **dict.fromkeys(("sites", "labels"), list),
-    **dict.fromkeys(("parameters", "training", "plan"), dict),
-}
-SAID_QUANTITIES: Mapping[type, str] = {str: "a text", int: "a whole number", list: "a list", dict: "an object"}
 ROUND_SPLITS = ("", "validation", "validation_trained")  # splits of what a round's ledger record stands for
 MACHINE_QUANTITIES = ("seconds", "server_seconds", "bytes_sent", "bytes_received")  # quantities that no two runs share
 PAIRS = ("peer_reputation", "misalignment", "agreement", "available")  # what one site, the coalition, holds of another
@@ -166,6 +170,7 @@ class ResultsFile:
 def read_results(run: Path) -> pd.DataFrame:
     """results.csv of a run folder as a table with the columns `COLUMNS`; `value` is float, the rest text or int."""
     path = Path(run) / "results.csv"
+    require_inside(Path(run))
     if not path.exists():
         begun = (Path(run) / "run.json").exists()
         advice = "continue with `fedmerit run --resume`" if begun else "a run folder is what `fedmerit run --out` wrote"
@@ -177,17 +182,62 @@ def read_table(path: Path) -> pd.DataFrame:
     """A table of the results schema from its CSV file; `BadInput` naming the file if it is none."""
     text = {name: str for name in COLUMNS if name not in ("seed", "round", "value")}
     types = text | {"seed": int, "round": int, "value": float}
-    try:
-        table = pd.read_csv(path, dtype=types, keep_default_na=False, na_values={"value": [""]}, index_col=False)
-        with path.open(newline="") as file:
-            header = next(csv.reader(file))
-    except (OSError, ValueError, OverflowError, csv.Error) as error:  # those are all of a file that is no such table
-        raise BadInput(f"{path}: not readable as results ({error}); repeat the command that wrote it") from error
+    table, header = read_csv(path, types)
     if lacking := [name for name in COLUMNS if name not in table]:
         raise BadInput(f"{path}: no table of results, it lacks {', '.join(lacking)}; expected what FedMerit wrote")
     if twice := [name for name in COLUMNS if header.count(name) > 1]:  # readers would differ
         raise BadInput(f"{path}: has the column {twice[0]} twice; {EXPECTED}")
     return table
+
+
+def read_csv(path: Path, types: Mapping[str, type]) -> tuple[pd.DataFrame, list[str]]:
+    """A CSV file, empty only where ``value`` has none, and the names of its columns as the file has them.
+
+    Raises:
+        BadInput: the file is missing, is no table of this size, or a column is not of its type.
+    """
+    require_file(path, MOST_TABLE)
+    try:
+        with path.open(newline="") as file:
+            header = next(csv.reader([file.readline(LONGEST_HEADER)]), [])
+        if len(header) > MOST_COLUMNS:
+            raise ValueError(f"{len(header)} columns")
+        options: Any = {"keep_default_na": False, "na_values": {"value": [""]}, "index_col": False}
+        return pd.read_csv(path, dtype=dict(types), **options), header
+    except (OSError, ValueError, OverflowError, csv.Error) as error:  # those are all of a file that is no such table
+        raise BadInput(f"{path}: not readable as results ({error}); repeat the command that wrote it") from error
+
+
+Name = Annotated[str, AfterValidator(as_file_name)]
+Named = dict[str, Any]
+
+
+class _Recorded(BaseModel):
+    """What a run.json may hold, of what anything rests on; what it lacks is reported when it is needed."""
+
+    model_config = ConfigDict(strict=True)
+    run: str = ""
+    method: str = ""
+    task: str = ""
+    engine: str = ""
+    seed: int = 0
+    rounds: int = Field(0, ge=0, le=1_000_000)
+    sites: list[Name] = []
+    labels: list[Name] = []
+    parameters: Named = {}
+    training: Named = {}
+    plan: Named = {}
+    settings: Named = {}
+    attacks: dict[str, str] = {}
+    parts: dict[str, str] = {}
+    site_digests: dict[str, str] | None = None
+    server_digests: dict[str, str] | None = None
+    privacy: list[str] = []
+    only: list[str] | None = None
+    image_size: list[int] | None = Field(None, min_length=2, max_length=2)
+    sites_folder: str | None = None
+    server_sites: str | None = None
+    threads: int | None = None
 
 
 class RunInfo(dict[str, Any]):
@@ -202,12 +252,16 @@ class RunInfo(dict[str, Any]):
 
 
 def read_run(run: Path) -> RunInfo:
-    """run.json of a run folder; `BadInput` naming the file if there is none, or it is not what a run writes."""
+    """run.json of a run folder.
+
+    Raises:
+        BadInput: there is none, it is not what a run writes, or a symbolic link leads out of the folder; it is named.
+    """
     file = Path(run) / "run.json"
+    require_inside(Path(run))
     content = read_json(file)
-    if not isinstance(content, dict):
-        raise BadInput(f"{file}: holds no JSON object; {EXPECTED}")
-    for name, kind in KINDS.items():
-        if name in content and not isinstance(content[name], kind):
-            raise BadInput(f"{file}: {name} is {content[name]!r:.40}, not {SAID_QUANTITIES[kind]}; {EXPECTED}")
+    try:
+        parse(_Recorded, content, file)
+    except BadInput as error:
+        raise BadInput(f"{error}; {EXPECTED}") from None
     return RunInfo(file, content)

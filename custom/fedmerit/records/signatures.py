@@ -20,7 +20,7 @@ from cryptography.x509 import BasicConstraints, Certificate, ExtensionNotFound, 
 from cryptography.x509.oid import NameOID
 
 from fedmerit.errors import BadInput
-from fedmerit.files import read_json, write_atomically
+from fedmerit.files import read_bytes, read_json, write_atomically
 
 KITS: Mapping[str, tuple[str | int, ...]] = {  # where the files of a startup kit have the server's name
     "fed_client.json": ("servers", 0, "identity"),
@@ -105,7 +105,7 @@ def read_certificate(path: Path) -> Certificate:
 def read_certificates(path: Path) -> list[Certificate]:
     """The certificates in a PEM file, at least one; `BadInput` naming the file if one is spoiled."""
     try:
-        found = load_pem_x509_certificates(path.read_bytes())
+        found = load_pem_x509_certificates(read_bytes(path))
         for one in found:
             _require_readable(one)
         return found
@@ -176,7 +176,7 @@ class Signer:
 
     def __init__(self, key: Path, certificate: Path):
         try:
-            self._key = load_pem_private_key(key.read_bytes(), password=None)
+            self._key = load_pem_private_key(read_bytes(key), password=None)
         except (OSError, ValueError, TypeError) as error:
             raise BadInput(
                 f"{key}: not readable as a private key ({error}); expected the PEM file of a startup kit"

@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import torch
 from torch import Tensor
 
 from fedmerit.configuration.filters import HE
 from fedmerit.errors import BadInput
 from fedmerit.federation.final_models import BEST
-from fedmerit.files import read_json
+from fedmerit.files import read_object
 from fedmerit.records.closing_record import MODELS
 from fedmerit.records.ledger import record_hash, state_digest
 from fedmerit.records.results import read_run
+from fedmerit.records.tensor_files import load_state
 from fedmerit.verification.record_schema import Record
 from fedmerit.verification.site_logs import SiteLog
 from fedmerit.wire.messages import EVALUATE, TRAIN
@@ -57,8 +57,8 @@ def compare_plan(run: Path, records: Sequence[Record], logs: Sequence[SiteLog]) 
     )
     expected = network | {name: plan[name] for name in ("preprocessing",) if name in plan}
     for file in sorted((run / MODELS).rglob("model.json")):
-        found = read_json(file)
-        if not isinstance(found, dict) or set(found) - set(expected):
+        found = read_object(file)
+        if set(found) - set(expected):
             raise BadInput(f"{file}: holds something else than the run's plan; {CHANGED}")
         _require_same(found, expected, file)
 
@@ -91,7 +91,6 @@ def _text(value: object) -> str:
 # Networks of which is known that they train all numbers but the statistics of their norms.
 KNOWN = ("dynunet", "unet", "segresnet", "basicunet", "attentionunet", "swinunetr")
 STATISTICS = ("running_mean", "running_var")
-PLAIN = (torch.float32, torch.float64, torch.float16, torch.int64, torch.int32, torch.uint8, torch.bool)
 REPLACED = "it was swapped or changed: take the model from a site, or from the owner of the run"
 
 
@@ -201,10 +200,10 @@ class _Models:
         """`BadInput` if models are not those of the ledger, as far as the files show that."""
         files = ", ".join(names)
         description = self.run / MODELS / "model.json"
-        said = read_json(description) if description.exists() else {}
+        said = read_object(description) if description.exists() else {}
         if self._is_unseen(records):
             yield f"that {files} are those of the ledger, whose digests are of what the server saw: not the models"
-        elif not isinstance(said, dict) or said.get("architecture") not in KNOWN:
+        elif said.get("architecture") not in KNOWN:
             yield f"that {files} are those of the ledger: which numbers of such a network are trained is not known"
         else:
             raise BadInput(
@@ -240,16 +239,6 @@ def trained_tensors(state: Mapping[str, Tensor]) -> Iterator[Tensor]:
 def _state(path: Path) -> dict[str, Tensor]:
     """A model's state_dict; `BadInput` naming the file if it holds none."""
     try:
-        state = torch.load(path, weights_only=True, map_location="cpu")
-    except Exception as error:  # of whatever kind torch's unpickler meets in a spoiled file
-        raise BadInput(f"{path}: not readable as a model ({type(error).__name__}); {REPLACED}") from error
-    if not isinstance(state, dict) or not all(isinstance(name, str) and _is_plain(one) for name, one in state.items()):
-        raise BadInput(f"{path}: not the state_dict of a network; {REPLACED}")
-    return state
-
-
-def _is_plain(tensor: object) -> bool:
-    """Whether it is a tensor of numbers that lie there, each in a place of its own."""
-    if not isinstance(tensor, Tensor) or tensor.layout is not torch.strided or tensor.dtype not in PLAIN:
-        return False
-    return tensor.numel() * tensor.element_size() <= tensor.untyped_storage().nbytes()
+        return load_state(path)
+    except BadInput as error:
+        raise BadInput(f"{error}; {REPLACED}") from None

@@ -10,6 +10,7 @@ from cryptography.x509 import Certificate
 from fedmerit.errors import BadInput
 from fedmerit.federation.checkpoint import CHECKPOINT, complete_rounds, is_finished
 from fedmerit.federation.recorder import CROSS_SITE
+from fedmerit.files import require_inside
 from fedmerit.records.closing_record import CLOSING, MODELS, Closing
 from fedmerit.records.ledger import GENESIS, read_verified_records
 from fedmerit.records.results import read_run
@@ -67,6 +68,7 @@ def verify_run(run: Path, site_logs: Sequence[Path] = (), trust: Trust | None = 
             file and line are named, and what differs.
     """
     ledger = run / "ledger.jsonl"
+    require_inside(run)
     records = read_ledger(ledger)
     certificates = _signing_certificates(run, records, trust)
     if certificates:

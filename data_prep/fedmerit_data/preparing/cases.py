@@ -1,6 +1,5 @@
 """One case from its raw files to stored arrays: the unit of work of `prepare`, done once."""
 
-import json
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -9,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmerit.errors import BadInput
-from fedmerit.files import sha256, write_atomically, write_json
+from fedmerit.files import read_json, sha256, write_atomically, write_json
 from fedmerit_data.raw_cases import Decoded, RawCase, blank_remarks, list_files, list_visible, require_file
 from fedmerit_data.readers.kind import Kind
 from fedmerit_data.spatial.preprocessing import Box, box_around, central_box, preprocess
@@ -140,7 +139,7 @@ def raw_files(task: CaseTask) -> list[Path]:
 def _read_prepared(task: CaseTask) -> PreparedCase | None:
     """The record of an earlier process, if its arrays are unchanged."""
     try:
-        finished = PreparedCase(**json.loads(task.done_file.read_text()))
+        finished = PreparedCase(**read_json(task.done_file))
         whole = all(sha256(task.array(name)) == known for name, known in finished.checksums.items())
     except (OSError, ValueError, TypeError):
         return None

@@ -1,8 +1,8 @@
 """Reader of your own images: site folders, a ``dataset.json`` (Decathlon, MONAI, nnU-Net) or ``pairs.csv``."""
 
-import json
 import os
 import re
+from codecs import BOM_UTF8
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,6 +13,7 @@ import numpy as np
 
 from fedmerit.configuration.network_input import NORMALISATIONS
 from fedmerit.errors import BadInput
+from fedmerit.files import parse_json, read_bytes
 from fedmerit_data.raw_cases import (
     Decoded,
     RawCase,
@@ -117,7 +118,7 @@ def _unlisted(listing: Path, sites: list[RawSite]) -> tuple[tuple[str, str], ...
 def _read_dataset(path: Path) -> list[RawSite]:
     """The one site of a dataset.json: lists of the Decathlon and MONAI, or nnU-Net's, which lists no files."""
     try:
-        content = json.loads(path.read_text("utf-8-sig"))
+        content = parse_json(read_bytes(path).removeprefix(BOM_UTF8))
         name = content.get("name") or path.resolve().parent.name
         listed = [*content.get("training", []), *content.get("validation", [])]
         lists_files = bool(listed) or "channel_names" not in content

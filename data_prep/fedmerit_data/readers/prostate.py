@@ -1,6 +1,5 @@
 """Readers of prostate MRI in NIfTI, MetaImage and PNG files: one section per data set, its layout in the comment."""
 
-import json
 import re
 from functools import partial
 from pathlib import Path
@@ -10,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmerit.errors import BadInput
+from fedmerit.files import read_json
 from fedmerit_data.raw_cases import (
     Decoded,
     RawCase,
@@ -226,7 +226,7 @@ def _listed(datalist: Path, folder: Path) -> set[str]:
     """The case folders, of images and of masks, that a data list names, relative to ``dataset_2D``."""
     require_file(datalist)
     try:
-        lists = json.loads(datalist.read_text())
+        lists = read_json(datalist)
         files = [entry[key] for split in NVFLARE_SPLITS for entry in lists.get(split, []) for key in ("image", "label")]
         missing = [file for file in files if not (folder / file).is_file()]
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:

@@ -46,7 +46,8 @@ def report_damage(path: Path, what: str) -> Iterator[None]:
     except BadInput:
         raise
     except Exception as error:
-        raise BadInput(f"{path}: not a readable {what} ({error}); the file may be damaged: fetch it again") from error
+        said = " ".join(str(error).split())  # of several lines
+        raise BadInput(f"{path}: not a readable {what} ({said}); the file may be damaged: fetch it again") from error
 
 
 def require_sane(path: Path, shape: Collection[int], stored: int | None = None) -> None:

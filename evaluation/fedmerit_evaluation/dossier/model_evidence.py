@@ -6,6 +6,7 @@ from typing import Any
 import pandas as pd
 
 from fedmerit.methods.registry import METHODS
+from fedmerit.records.results import read_csv
 from fedmerit.trainers.monai_trainer.overlaps import TOLERANCE
 from fedmerit_evaluation.dossier.sources import DossierSources
 from fedmerit_evaluation.report import caveats
@@ -157,7 +158,7 @@ def external(file: DossierSources) -> str:
     found = []
     for table in sorted((file.run.path / "evaluation").glob("*.csv")):
         # a site may be called NA
-        rows = pd.read_csv(table, dtype={"site": str, "case": str}, keep_default_na=False, na_values={"value": [""]})
+        rows, _ = read_csv(table, {"site": str, "case": str, "value": float})
         if not {"split", "quantity", "site", "value"} <= set(rows):
             continue  # another table, such as of losses
         tested = rows[(rows["split"] == "testing") & (rows["quantity"] == "dice")]

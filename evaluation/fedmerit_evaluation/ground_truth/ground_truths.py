@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedmerit.errors import BadInput
-from fedmerit.files import read_json, write_json
+from fedmerit.files import read_object, write_json
 from fedmerit.records.results import read_results
 from fedmerit_evaluation.ground_truth import semivalues
 from fedmerit_evaluation.ground_truth.reliability import resample, semivalue_function
@@ -147,7 +147,7 @@ def open_ground_truths(folder: Path, sites: Sequence[str], seeds: Sequence[int])
             f"--ground-truth {folder}: its results.csv names no coalition; give a folder that `fedmerit value "
             "leave-one-out` or `fedmerit value shapley` wrote"
         )
-    sampling = read_json(folder / SAMPLING) if (folder / SAMPLING).exists() else None
+    sampling = read_object(folder / SAMPLING) if (folder / SAMPLING).exists() else None
     try:
         _require_sites(set(rows["site"]), sites)
         trained = Results(rows)
@@ -163,7 +163,7 @@ def list_preparation_differences(folder: Path, digests: Iterable[Mapping[str, st
         folder: as of `open_ground_truths`.
         digests: of each run, those of its sites.
     """
-    own = read_json(folder / STUDY).get("site_digests", {}) if (folder / STUDY).exists() else {}
+    own = read_object(folder / STUDY).get("site_digests", {}) if (folder / STUDY).exists() else {}
     changed = {site for one in digests for site in one if own.get(site, one[site]) != one[site]}
     if not changed:
         return []

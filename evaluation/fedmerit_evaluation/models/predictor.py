@@ -15,7 +15,7 @@ from torch.nn.functional import interpolate
 from fedmerit.configuration.network_input import Preprocessing, common
 from fedmerit.configuration.run import Network
 from fedmerit.errors import BadInput
-from fedmerit.files import read_json, sha256, write_json
+from fedmerit.files import read_object, require_inside, sha256, write_json
 from fedmerit.records.results import read_run
 from fedmerit.trainers.monai_trainer.data import open_sites
 from fedmerit.trainers.monai_trainer.machine_settings import pick_device
@@ -108,13 +108,14 @@ def open_predictor(run: Path, site: str | None = None, sites: Path | None = None
 
 def open_bundle(root: Path, device: str = "auto") -> Predictor:
     """The model of a MONAI bundle that `fedmerit_evaluation.models.bundle` wrote; `BadInput` if it is none."""
-    recorded = read_json(root / "configs" / "inference.json").get("description")
-    file = root / "models" / "model.pt"
-    if not recorded or not file.is_file():
-        raise BadInput(f"{root}: no bundle that `fedmerit model export` wrote")
-    description = Network.from_dict(recorded["network"])
-    network = load_weights(file, description).to(pick_device(device, "here"))
-    return Predictor(file, network, description, Preprocessing.from_dict(recorded["preprocessing"]))
+    require_inside(root)
+    content, file = read_object(root / "configs" / "inference.json"), root / "models" / "model.pt"
+    try:
+        recorded = content["description"]
+        description, fed = Network.from_dict(recorded["network"]), Preprocessing.from_dict(recorded["preprocessing"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise BadInput(f"{root}: no bundle that `fedmerit model export` wrote ({error})") from None
+    return Predictor(file, load_weights(file, description).to(pick_device(device, "here")), description, fed)
 
 
 def read_preprocessing(run: Path, sites: Path | None) -> Preprocessing:
@@ -195,7 +196,7 @@ def _previous_predictions(out: Path, summary: Mapping[str, Any]) -> list[dict[st
     file = out / SUMMARY
     if not file.exists():
         return []
-    entries = read_json(file)
+    entries = read_object(file)
     try:
         images = [{**one, "masks": [str(name) for name in one["masks"]]} for one in entries["images"]]
         by, fed = entries["model"], entries["preprocessing"]

@@ -28,6 +28,7 @@ from fedmerit_evaluation.report.shared_parts import (
     common_folder,
     overlay_picture,
     remove_tables,
+    require_own_folders,
     shared_settings,
     training_dates,
 )
@@ -69,6 +70,7 @@ def write_report(
     agreed, notes_on_values = agreements(honest, results, ground_truth) if ground_truth is not None else ([], [])
     suspicions, silent = flagged_sites.list_suspicions(opened)
     out = common_folder(opened) / "report.html" if out is None else Path(out)
+    require_own_folders(out)
     method = choose_method(honest, results)
     hospitals = list_hospitals(honest, results, method, agreed, suspicions.frame) if method else []
     shown = report_tables(honest, results, opened, everything)

@@ -18,7 +18,13 @@ from fedmerit_evaluation.report.contribution_statements import describe_share
 from fedmerit_evaluation.report.contributions import Agreement, agreements, contribution_shares, count_share_seeds
 from fedmerit_evaluation.report.hospitals import align_local_only, has_ambiguous_baseline, sample_size
 from fedmerit_evaluation.report.phrases import interval, percent, points
-from fedmerit_evaluation.report.shared_parts import common_folder, overlay_picture, shared_settings, training_dates
+from fedmerit_evaluation.report.shared_parts import (
+    common_folder,
+    overlay_picture,
+    require_own_folders,
+    shared_settings,
+    training_dates,
+)
 from fedmerit_evaluation.report.statements import describe_gain
 from fedmerit_evaluation.report.summary import Fact
 from fedmerit_evaluation.results.dice import STANDALONE
@@ -74,6 +80,7 @@ def write_site_report(
         differences = list_preparation_differences(ground_truth, [run.site_digests for run in opened])
     default = common_folder(opened) / re.sub(r"[^\w.-]", "_", f"for-{name}") / "report.html"
     out = default if out is None else Path(out)
+    require_own_folders(out)
     files = out.parent / f"{out.stem}-files"
     for stale in files.glob("*/own-*"):
         stale.unlink()

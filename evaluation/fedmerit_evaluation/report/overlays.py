@@ -165,7 +165,11 @@ def _chosen(run: Run, site: SiteFolder) -> dict[str, Case]:
     cases = site.cases("testing")
     if len(here) != len(cases):
         raise BadInput(f"{site.path}: {len(cases)} test cases, but {len(here)} in the run; it was prepared again since")
-    return {which: cases[int(name)] for which, name in chosen_cases(here).items()}  # named by position in results
+    places = {f"{place:03d}": case for place, case in enumerate(cases)}  # that is how results name them
+    chosen = chosen_cases(here)
+    if unknown := sorted({*chosen.values()} - {*places}):
+        raise BadInput(f"{run.path / 'results.csv'}: {site.name} has no test case {unknown[0]!r:.40}; run it again")
+    return {which: places[name] for which, name in chosen.items()}
 
 
 def _overlay(run: Run, site: SiteFolder, which: str, case: Case, network: Any) -> Overlay:

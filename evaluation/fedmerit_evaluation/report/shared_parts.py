@@ -9,7 +9,8 @@ from typing import Any
 
 import pandas as pd
 
-from fedmerit.errors import BadInput
+from fedmerit.errors import BadInput, Untrusted
+from fedmerit.files import read_bytes
 from fedmerit_evaluation.figures.drawing import png
 from fedmerit_evaluation.figures.pages import SavedFigure, photograph
 from fedmerit_evaluation.figures.tables import DASH, HEADINGS, UNITS, Table
@@ -22,6 +23,7 @@ from fedmerit_evaluation.results.views import Results
 FOLDERS = ("sites_folder", "server_sites")  # of run.json: places on one machine
 DIGESTS = ("site_digests", "server_digests")  # of run.json: not shown
 SINGLE_RUN_SETTINGS = ("run", "method", "command", "started")  # of run.json: not in the table of settings that differ
+MOST_PAGE = 1 << 30  # bytes of an earlier report
 ROUNDS = {
     "weight": ("weights", "Aggregation weight of each site over the rounds, in percent of the whole."),
     "contribution": (
@@ -40,9 +42,16 @@ def common_folder(runs: Sequence[Run]) -> Path:
     return next(path for path in (paths[0], *paths[0].parents) if all(one.is_relative_to(path) for one in paths))
 
 
+def require_own_folders(page: Path) -> None:
+    """`BadInput` if a folder beside ``page`` that a report writes into is a symbolic link: others may have put it."""
+    for folder in (page.parent / name for name in ("tables", "figures", f"{page.stem}-files")):
+        if folder.is_symlink():
+            raise BadInput(f"{folder}: is a symbolic link, through which no report is written; name another --out")
+
+
 def remove_tables(page: Path) -> None:
     """Remove the tables in ``tables`` beside ``page`` that an earlier report in its place links to."""
-    earlier = page.read_text(encoding="utf-8", errors="replace") if page.is_file() else ""
+    earlier = read_bytes(page, MOST_PAGE).decode(errors="replace") if page.is_file() else ""
     for name in re.findall(r'href="tables/([\w.+-]+)\.csv"', earlier):
         for ending in ("csv", "tex"):
             (page.parent / "tables" / f"{name}.{ending}").unlink(missing_ok=True)
@@ -113,7 +122,7 @@ def overlay_picture(
     """The overlays of runs, or why there are none; an older file is then removed.
 
     Raises:
-        BadInput: ``sites`` is given and cannot be shown.
+        BadInput: ``sites`` is given and cannot be shown; or a run's model is of code that nobody trusts.
     """
     file.unlink(missing_ok=True)
     if not images:
@@ -131,7 +140,7 @@ def overlay_picture(
         shown = without_blanks(overlays(tested, place, only))
         content = png(draw(shown))
     except BadInput as error:
-        if sites is not None:
+        if sites is not None or isinstance(error, Untrusted):
             raise
         return None, f"No segmentation is shown: {error if only is None else 'its images are not on this machine'}."
     labels = list(dict.fromkeys(run.label for run in tested))

@@ -19,7 +19,7 @@ from torch import nn
 from fedmerit.configuration.filters import HE
 from fedmerit.configuration.network_input import Preprocessing
 from fedmerit.errors import BadInput
-from fedmerit.files import write_text
+from fedmerit.files import require_inside, write_text
 from fedmerit.plugins import Catalogue, get_part
 from fedmerit.records.ledger import texts_digest
 from fedmerit.records.results import COLUMNS, Row, read_run
@@ -37,6 +37,7 @@ from fedmerit_evaluation.results.run_folders import open_run
 def model_folder(run: Path) -> Path:
     """The folder of a run's final models; `BadInput` if there is none."""
     folder = Path(run) / "models"
+    require_inside(Path(run))
     names = sorted(path.stem for path in folder.glob("*.pt"))
     if not names and HE in read_run(run).get("privacy", []):
         raise BadInput(

@@ -5,6 +5,7 @@ last complete round: results do not depend on where a run was executed.
 """
 
 import logging
+import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 from fedmerit import plugins
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.machine import free_memory
+from fedmerit.trust import TRUST
 from fedmerit_evaluation.studies import execution
 from fedmerit_evaluation.studies.execution import AS_RECORDED, After, Places, choose_worker_count, execute_one
 from fedmerit_evaluation.studies.run_processes import begin_processes
@@ -175,7 +177,7 @@ def execute_all(
             while waiting and len(running) < most:
                 folder = waiting.pop()
                 found = places if workers.cluster is None else execution.describe_local_view(folder, places)
-                parts = plugins.scripts()
+                parts = plugins.scripts(), os.environ.get(TRUST, "")
                 running[folder] = client.submit(_work, absolute[folder], after, threads, found, parts, pure=False)
                 running[folder].add_done_callback(lambda _, ended=folder: heard.put((ended, None)))
             folder, record = heard.get()
@@ -210,9 +212,16 @@ def execute_in_turn(
 
 
 def _work(
-    folder: Path, after: After | None, threads: int | None, images: Places | execution.Seen, parts: list[str]
+    folder: Path,
+    after: After | None,
+    threads: int | None,
+    images: Places | execution.Seen,
+    parts: tuple[list[str], str],
 ) -> str | None:
-    """Execute a run in a worker of the cluster; find the images first if necessary. Why it failed, or None."""
+    """Execute a run in a worker of the cluster; find the images first if necessary. Why it failed, or None.
+
+    ``parts``: the scripts that it may import, and what `TRUST` says where the command was given.
+    """
     from distributed import get_worker
 
     worker = get_worker()
@@ -223,7 +232,8 @@ def _work(
             raise RunFailed("cancelled; the same command resumes it")
         worker.log_event(ROUNDS, {"run": str(folder), "record": dict(record)})
 
-    plugins.use_scripts(parts)
+    plugins.use_scripts(parts[0])
+    os.environ[TRUST] = parts[1]
     try:
         places = images if isinstance(images, Places) else execution.find(folder, images)
     except BadInput as error:

@@ -15,7 +15,7 @@ from fedmerit.configuration.spec_syntax import parse_assignments
 from fedmerit.engines import resumption
 from fedmerit.errors import BadInput
 from fedmerit.federation.requirements import check_sites
-from fedmerit.files import read_json
+from fedmerit.files import read_object, require_inside
 from fedmerit.methods.registry import METHODS
 from fedmerit.records.results import read_run
 from fedmerit.trainers.monai_trainer.data import SiteFolder, open_sites, read_site_digests, require_same_preparation
@@ -95,6 +95,7 @@ PLACES = {
 def scratch(out: Path) -> Iterator[Path]:
     """A temporary folder in ``out`` for new runs; afterwards it goes, and ``out`` if it is then empty."""
     new = out / f".new.{os.getpid()}"
+    require_inside(out)
     try:
         shutil.rmtree(new, ignore_errors=True)
         yield new
@@ -112,7 +113,7 @@ def require_unchanged(record: Path, asked: Mapping[str, Any]) -> None:
         asked: the options now; digests of sites are left to `require_same_images`, and with digests the place of the
             sites may change.
     """
-    before = read_json(record) if record.exists() else asked
+    before = read_object(record) if record.exists() else asked
     may_move = [place for place, digests in PLACES.items() if before.get(digests) and asked.get(place)]
     names = [name for name in {**before, **asked} if name not in (*PLACES.values(), *may_move)]
     changed = [name for name in names if before.get(name) != asked.get(name)]
@@ -144,7 +145,7 @@ def require_same_images(record: Path, sites: Sequence[SiteFolder], own: Sequence
         sites: those of now; others may have been there before.
         own: the server's own.
     """
-    before: Mapping[str, Mapping[str, str]] = read_json(record) if record.exists() else {}
+    before: Mapping[str, Mapping[str, str]] = read_object(record) if record.exists() else {}
     digests = before.get(DIGESTS, {})
     there = [site for site in sites if site.name in digests]
     require_same_preparation(there, {site.name: digests[site.name] for site in there}, record.parent)

@@ -113,9 +113,9 @@ def test_a_file_that_is_no_table_of_results(tmp_path, content, words):
         ("fedavg", "not readable as JSON"),
         ('["fedavg"]', "holds no JSON object; expected what `fedmerit run` wrote"),
         ("null", "holds no JSON object"),
-        ('{"sites": 5}', "sites is 5, not a list; expected"),
-        ('{"plan": null}', "plan is None, not an object; expected"),
-        ('{"rounds": "many"}', "rounds is 'many', not a whole number; expected"),
+        ('{"sites": 5}', "sites is 5: Input should be a valid list; expected"),
+        ('{"plan": null}', "plan is None: Input should be a valid dictionary; expected"),
+        ('{"rounds": "many"}', "rounds is 'many': Input should be a valid integer; expected"),
     ],
 )
 def test_a_spoiled_run_json_is_named(tmp_path, content, told):

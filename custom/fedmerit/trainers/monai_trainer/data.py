@@ -13,27 +13,28 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import AfterValidator, BaseModel, Field
 from torch import Tensor
 from torch.utils.data import Dataset
 
 from fedmerit.errors import BadInput
-from fedmerit.files import read_json, sha256
+from fedmerit.files import LONGEST_NAME, as_file_name, is_file_name, leads_into, parse, read_json, require_file, sha256
 
 SPLITS = ("training", "validation", "testing")
-LONGEST_NAME = 100  # characters of a site's
-FORMULA = "=+-@"  # what a spreadsheet computes begins with one of these
 SERVER_SPLIT = "server_validation"  # training patients set aside for the server; most folders have none
+MOST_ARRAY = 1 << 36  # bytes of a stored case, which is mapped, not read
 HEADER_LOCK = threading.Lock()  # NumPy parses one by `ast`; two threads in that at once can fail before CPython 3.11.8
 
 
 def load_array(path: Path) -> NDArray[Any]:
     """Memory-map one ``.npy`` file, read-only; `BadInput` naming the file if that fails."""
     try:
+        require_file(path, MOST_ARRAY)
         with HEADER_LOCK:
             array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
         return _without_descriptor(path, array) if isinstance(array, np.memmap) and array.flags.c_contiguous else array
@@ -75,12 +76,42 @@ class Case:
 
 def require_name(name: str, where: Path) -> None:
     """`BadInput` if a site's name is none: what shows it must not compute or obey it, nor lists be cut by it."""
-    fits = isinstance(name, str) and 0 < len(name) <= LONGEST_NAME and name.isprintable()
-    if not fits or name[0] in FORMULA or set(name) & set(",="):
+    if not is_file_name(name) or set(name) & set(",="):
         raise BadInput(
             f"{where}: the site's name is {name!r:.120}; expected 1 to {LONGEST_NAME} printable characters, no "
-            "comma or = among them, that do not begin with + - or @; rename it"
+            "comma, = or slash among them, that begin with a letter or digit; rename it"
         )
+
+
+class _Stated(BaseModel):
+    """What site.json says, as far as everything rests on it."""
+
+    name: Any  # `require_name`
+    task: str
+    labels: tuple[Annotated[str, AfterValidator(as_file_name)], ...] = Field(min_length=1, max_length=64)
+    channels: int = Field(ge=1, le=64)
+    image_size: tuple[Annotated[int, Field(ge=1, le=16384)], Annotated[int, Field(ge=1, le=16384)]]
+    normalisation: str | None = None
+
+
+class _Entry(BaseModel):
+    """A case in datalist.json."""
+
+    case: str
+    patient: str
+    image: str
+    label: str
+    slices: tuple[Annotated[int, Field(ge=0)], ...] | None = None
+    spacing: Any = None
+
+
+class _Lists(BaseModel):
+    """datalist.json, without lists that are no split's."""
+
+    training: tuple[_Entry, ...]
+    validation: tuple[_Entry, ...]
+    testing: tuple[_Entry, ...]
+    server_validation: tuple[_Entry, ...] = ()
 
 
 class SiteFolder:
@@ -95,24 +126,16 @@ class SiteFolder:
         self.path = Path(path)
         if not self.path.is_dir():
             raise BadInput(f"{self.path}: no such site folder; make one with `fedmerit prepare`")
-        self.info: Mapping[str, Any] = read_json(self.path / "site.json")
-        stored: Any = read_json(self.path / "datalist.json")
-        try:
-            lists: Mapping[str, list[dict[str, Any]]] = {SERVER_SPLIT: [], **stored}
-            self.name: str = self.info["name"]
-            self.task: str = self.info["task"]
-            self.labels: tuple[str, ...] = tuple(self.info["labels"])
-            self.channels: int = self.info["channels"]
-            self.image_size: tuple[int, int] = (self.info["image_size"][0], self.info["image_size"][1])
-            self.normalisation: str | None = self.info.get("normalisation")
-            self.splits = {
-                split: tuple(self._case(entry) for entry in lists[split]) for split in (*SPLITS, SERVER_SPLIT)
-            }
-            require_name(self.name, self.path / "site.json")
-        except (KeyError, IndexError, TypeError, AttributeError) as error:
-            raise BadInput(
-                f"{self.path}: site.json or datalist.json lacks {error}; run `fedmerit prepare` again"
-            ) from error
+        self.info: Mapping[str, Any] = read_json(self._within("site.json"))
+        stored: Any = read_json(self._within("datalist.json"))
+        said = parse(_Stated, self.info, self.path / "site.json")
+        lists = parse(_Lists, stored, self.path / "datalist.json")
+        self.name, self.task, self.labels, self.channels = said.name, said.task, said.labels, said.channels
+        self.image_size, self.normalisation = said.image_size, said.normalisation
+        require_name(self.name, self.path / "site.json")
+        self.splits = {
+            split: tuple(self._case(entry) for entry in getattr(lists, split)) for split in (*SPLITS, SERVER_SPLIT)
+        }
 
     @property
     def digest(self) -> str:
@@ -120,25 +143,20 @@ class SiteFolder:
         files = (self.path / "site.json", self.path / "datalist.json")
         return hashlib.sha256("".join(map(sha256, files)).encode()).hexdigest()
 
-    def _case(self, entry: Mapping[str, Any]) -> Case:
-        slices = entry.get("slices")
+    def _case(self, entry: "_Entry") -> Case:
         return Case(
-            name=entry["case"],
-            patient=entry["patient"],
-            image_file=self._within(entry["image"]),
-            label_file=self._within(entry["label"]),
-            slices=None if slices is None else tuple(slices),
-            spacing=_spacing(entry.get("spacing")),
+            name=entry.case,
+            patient=entry.patient,
+            image_file=self._within(entry.image),
+            label_file=self._within(entry.label),
+            slices=entry.slices,
+            spacing=_spacing(entry.spacing),
         )
 
     def _within(self, entry: str) -> Path:
         """A listed file; `BadInput` if its path leads out of the site folder, be it by a symbolic link."""
         path = self.path / entry
-        try:
-            inside = path.resolve().is_relative_to(self.path.resolve())
-        except (OSError, RuntimeError, ValueError):  # a symbolic link to itself, by Python's version; no name at all
-            inside = False
-        if not inside:
+        if not leads_into(self.path, path):
             raise BadInput(
                 f"{self.path / 'datalist.json'}: lists {entry}, which lies outside the site folder; a site reads "
                 "nothing else: run `fedmerit prepare` again"

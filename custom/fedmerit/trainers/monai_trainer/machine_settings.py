@@ -17,6 +17,7 @@ from fedmerit.files import read_json
 from fedmerit.plugins import APPROVED
 from fedmerit.trainers.monai_trainer.data import SiteFolder, open_sites
 from fedmerit.trainers.monai_trainer.manifest import MANIFEST, Manifest, read_manifest_file
+from fedmerit.trust import trust_records
 
 SITES = "FEDMERIT_SITES"  # the folder in which this machine's site folders lie
 SITE_FOLDER = "FEDMERIT_SITE_FOLDER"  # the site folder of the one site on this machine, instead of `SITES`
@@ -68,6 +69,7 @@ def follow_approvals(manifest: Manifest) -> None:
     """From now on this process imports only the parts of others that a manifest approves."""
     if manifest.approved is None:
         os.environ.pop(APPROVED, None)
+        trust_records()
     else:
         os.environ[APPROVED] = json.dumps(manifest.approved)
 

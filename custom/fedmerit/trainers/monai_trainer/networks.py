@@ -13,14 +13,16 @@ from torch import Tensor, nn
 from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.utils.flop_counter import FlopCounterMode
 
+from fedmerit.configuration.network_arguments import MONAI_NETWORKS
 from fedmerit.configuration.run import Network
-from fedmerit.errors import BadInput
-from fedmerit.plugins import NAMED, Catalogue, is_preinstalled
+from fedmerit.errors import BadInput, Untrusted
+from fedmerit.plugins import WITH_PARTS, Catalogue
 from fedmerit.seeds import random_seed
+from fedmerit.trainers.monai_trainer.bounded_building import MOST_BYTES, BoundedBuilding
+from fedmerit.trust import NAMED
 
 _thread = threading.local()
 SHORTEST = 4  # side of a patch's image at the lowest level
-SHAPE = ("spatial_dims", "in_channels", "out_channels")  # what a network may take of its task
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,7 @@ NETWORKS: Catalogue[Callable[..., nn.Module]] = Catalogue(
 )
 
 
-def build_network(network: Network, device: torch.device | None = None) -> nn.Module:
+def build_network(network: Network, device: torch.device | None = None, most: int = MOST_BYTES) -> nn.Module:
     """A network of MONAI's or of others: (batch, in_channels, h, w), or (..., slices, h, w), to logits alike.
 
     In training it may give several, for deep supervision (`split_levels`); in evaluation it gives the first.
@@ -113,15 +115,18 @@ def build_network(network: Network, device: torch.device | None = None) -> nn.Mo
     with batch norms (3/4 of an epoch's time on a CPU), but not with instance norms (5/4).
 
     Raises:
-        BadInput: there is no such network, or it refuses the arguments.
+        BadInput: there is no such network, it refuses the arguments, or takes more than ``most`` bytes.
     """
     kind, arguments = constructor(network)
     try:
-        built = kind(**arguments)
-    except (TypeError, ValueError, KeyError, IndexError) as error:
+        with BoundedBuilding(most):
+            built = kind(**arguments)
+    except BadInput:
+        raise
+    except Exception as error:  # whatever a class raises of arguments that it was not made for
         raise BadInput(
             f"architecture={network.architecture}: {kind.__name__} refuses width={network.width}, "
-            f"depth={network.depth}, norm={network.norm} and arguments {dict(network.arguments)}: {error}"
+            f"depth={network.depth}, norm={network.norm} and arguments {dict(network.arguments)}: {error!s:.200}"
         ) from error
     own = ARCHITECTURES.get(network.architecture)
     if not isinstance(built, nn.Module):
@@ -209,31 +214,22 @@ def constructor(network: Network) -> tuple[Callable[..., nn.Module], dict[str, A
 
 
 def _find_external(name: str) -> Callable[..., nn.Module]:
-    """A network that others bring, or the class of MONAI's of this name."""
-    found = getattr(nets, name, None)
-    if isinstance(found, type) and issubclass(found, nn.Module):
+    """A network that others bring, or one of `MONAI_NETWORKS`."""
+    if name in MONAI_NETWORKS:
+        found: Callable[..., nn.Module] = getattr(nets, name)
         return found
+    if NAMED.fullmatch(name) and name.partition(":")[0].partition(".")[0] in WITH_PARTS:
+        raise Untrusted(
+            f"architecture {name!r}: of torch and MONAI only {', '.join(MONAI_NETWORKS)} are built by name; "
+            "for another, name a class of your own package that derives from it"
+        )
     try:
-        kind = NETWORKS[name]
+        return NETWORKS[name]
     except KeyError:
         raise BadInput(
-            f"architecture {name!r}: unknown; expected one of {', '.join(NETWORKS)}, the class of another of MONAI's "
-            "networks such as FlexibleUNet, or package.module:NAME"
+            f"architecture {name!r}: unknown; expected one of {', '.join((*NETWORKS, *MONAI_NETWORKS))}, or "
+            "package.module:NAME of your own"
         ) from None
-    is_network = isinstance(kind, type) and issubclass(kind, nn.Module)
-    if is_network or not NAMED.fullmatch(name):
-        return kind
-    if is_preinstalled(kind):  # a model's description may be by others, and have any function called with any arguments
-        raise BadInput(
-            f"architecture {name!r}: is no class derived from torch.nn.Module, and a function of Python, or of a "
-            "package that comes with FedMerit, is not called by its name; name one of your own package"
-        )
-    if not set(SHAPE) & set(_accepted_parameters(kind)):
-        raise BadInput(
-            f"architecture {name!r}: is no class derived from torch.nn.Module, and a function that takes none of "
-            f"{', '.join(SHAPE)} makes no network of a task; have it take one of them"
-        )
-    return kind
 
 
 def _accepted_parameters(kind: Callable[..., nn.Module]) -> Mapping[str, Parameter]:

@@ -8,11 +8,13 @@ from torch import nn
 
 from fedmerit.configuration.network_input import Preprocessing
 from fedmerit.configuration.run import Network
-from fedmerit.errors import BadInput
-from fedmerit.files import read_json, write_atomically, write_json
+from fedmerit.errors import BadInput, Untrusted
+from fedmerit.files import read_object, require_inside, write_atomically, write_json
+from fedmerit.records.tensor_files import load_state
 from fedmerit.trainers.monai_trainer.networks import build_network
 
 PREPROCESSING = "preprocessing"  # in model.json
+ALLOWANCE = 1 << 25  # bytes that a network may take beside its weights while it is built
 
 
 def save_network(
@@ -28,14 +30,15 @@ def read_description(folder: Path) -> tuple[Network, Preprocessing | None]:
     """What model.json says: the network, and what it is to be fed, if known.
 
     Raises:
-        BadInput: it is missing or not what `save_network` writes.
+        BadInput: it is missing; `Untrusted` if it is not what `save_network` writes.
     """
-    values = dict(read_json(folder / "model.json"))
-    said = values.pop(PREPROCESSING, None)
+    require_inside(folder)
+    values = read_object(folder / "model.json")
     try:
+        said = values.pop(PREPROCESSING, None)
         return Network.from_dict(values), Preprocessing.from_dict(said) if said else None
     except (KeyError, TypeError, ValueError) as error:
-        raise BadInput(
+        raise Untrusted(
             f"{folder / 'model.json'}: not what a run writes ({error}); take it from the run again"
         ) from error
 
@@ -47,11 +50,13 @@ def load_network(folder: Path, name: str = "global") -> nn.Module:
 
 def load_weights(path: Path, description: Network) -> nn.Module:
     """The network of a description with the state_dict in ``path``, likewise."""
-    network = build_network(description)
     if not path.exists():
         raise BadInput(f"{path}: file not found; expected the model of a finished run")
+    state = load_state(path)
+    stored = sum(tensor.numel() * tensor.element_size() for tensor in state.values())
+    network = build_network(description, most=2 * stored + ALLOWANCE)
     try:
-        network.load_state_dict(torch.load(path, weights_only=True, map_location="cpu"))
-    except Exception as error:  # of whatever kind torch's unpickler meets in a spoiled file
+        network.load_state_dict(state)
+    except (RuntimeError, TypeError, ValueError) as error:
         raise BadInput(f"{path}: not a model that model.json describes ({type(error).__name__})") from error
     return network.eval()

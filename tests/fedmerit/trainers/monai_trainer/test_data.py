@@ -35,8 +35,8 @@ def test_names_that_tables_or_terminals_would_compute_or_lists_cut(sites, tmp_pa
 @pytest.mark.parametrize(
     ("entries", "told"),
     [
-        (["case"], "datalist.json lacks"),
-        ([["case"]], "datalist.json lacks"),
+        (["case"], "datalist.json: training.0 is 'case'"),
+        ([["case"]], "datalist.json: training.0 is"),
         ([{"case": "a", "patient": "a", "image": "a\0.npy", "label": "a.npy"}], "lies outside the site folder"),
     ],
 )

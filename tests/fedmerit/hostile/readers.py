@@ -1,0 +1,66 @@
+"""Every reader of files in the product, by name: a function of a path that raises `BadInput` or returns.
+
+A fuzz feeds each with hostile files of its kind. `test_readers` fails if the source reads a file anywhere else.
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from fedmerit.configuration.description import read_plan
+from fedmerit.federation.checkpoint import read_checkpoint
+from fedmerit.files import read_bytes, read_json, read_object, read_text
+from fedmerit.options import RunOptions
+from fedmerit.records.closing_record import read_closing
+from fedmerit.records.ledger import Ledger, read_verified_records
+from fedmerit.records.results import read_results, read_run, read_table
+from fedmerit.records.signatures import read_certificates
+from fedmerit.records.tensor_files import load_state, load_tensors
+from fedmerit.trainers.monai_trainer.data import SiteFolder, load_array
+from fedmerit.trainers.monai_trainer.saved_networks import load_network, read_description
+from fedmerit.verification.record_schema import read_ledger
+from fedmerit.verification.run import verify_run
+from fedmerit.verification.site_logs import read_site_log
+from fedmerit_data.spatial.photographs import load
+from fedmerit_data.spatial.volumes import read_itk, read_nifti
+from fedmerit_data.tables import read_table as read_raw_table
+from fedmerit_evaluation.ground_truth.power import pilot_variances
+from fedmerit_evaluation.models.predictor import open_bundle
+from fedmerit_evaluation.results.run_folders import open_run
+
+Reader = Callable[[Path], Any]
+
+# The path is that of the file, in a folder that is otherwise as a run, a site or a bundle has it.
+READERS: Mapping[str, tuple[str, Reader]] = {  # by name: the file's name in its folder, and the reader
+    "bytes": ("file", read_bytes),
+    "text": ("file", read_text),
+    "json": ("file.json", read_json),
+    "object": ("file.json", read_object),
+    "tensors": ("file.pt", load_tensors),
+    "state": ("file.pt", load_state),
+    "array": ("file.npy", load_array),
+    "options": ("file.toml", RunOptions.read_file),
+    "certificates": ("file.pem", read_certificates),
+    "ledger": ("ledger.jsonl", read_verified_records),
+    "ledger records": ("ledger.jsonl", lambda path: Ledger(path).records),
+    "ledger schema": ("ledger.jsonl", read_ledger),
+    "site log": ("site_log.jsonl", lambda path: read_site_log(path, None)),
+    "results table": ("results.csv", read_table),
+    "results": ("results.csv", lambda path: read_results(path.parent)),
+    "pilot": ("results.csv", lambda path: pilot_variances(path.parent)),
+    "run": ("run.json", lambda path: read_run(path.parent)),
+    "plan": ("run.json", lambda path: read_plan(path.parent)),
+    "run folder": ("run.json", lambda path: open_run(path.parent)),
+    "verification": ("checkpoint.pt", lambda path: verify_run(path.parent)),
+    "checkpoint": ("checkpoint.pt", lambda path: read_checkpoint(path.parent)),
+    "closing record": ("closing.json", lambda path: read_closing(path.parent)),
+    "description": ("model.json", lambda path: read_description(path.parent)),
+    "network": ("global.pt", lambda path: load_network(path.parent)),
+    "bundle": ("configs/inference.json", lambda path: open_bundle(path.parents[1], "cpu")),
+    "site": ("site.json", lambda path: SiteFolder(path.parent)),
+    "data list": ("datalist.json", lambda path: SiteFolder(path.parent)),
+    "raw table": ("pairs.csv", lambda path: read_raw_table(path, ("site", "case"))),
+    "nifti": ("file.nii.gz", read_nifti),
+    "itk": ("file.nrrd", read_itk),
+    "photograph": ("file.png", lambda path: load(path, "L")),
+}

@@ -1,0 +1,177 @@
+"""Code that a record names: run folders, models, bundles, plans and sites that somebody hands over run none."""
+
+import json
+import shutil
+import sys
+
+import pytest
+
+from fedmerit.configuration.network_arguments import MONAI_NETWORKS
+from fedmerit.configuration.run import Network, RunConfiguration, make_configuration
+from fedmerit.errors import BadInput
+from fedmerit.methods.registry import METHODS
+from fedmerit.trainers.monai_trainer import networks
+from fedmerit.trainers.monai_trainer.networks import build_network
+from fedmerit.trust import TRUST
+from fedmerit_evaluation.models.predictor import open_bundle
+
+HUB = "Project-MONAI_perceptual-models"
+CODE = "from pathlib import Path\nPath({marker!r}).write_text('executed')\n"
+ARGUMENTS = {"UNETR": {"img_size": 64, "hidden_size": 24, "mlp_dim": 24, "num_heads": 2}, "FlexibleUNet": {}}
+ARGUMENTS["FlexibleUNet"]["backbone"] = "efficientnet-b0"
+
+
+@pytest.fixture
+def handed(trained, tmp_path, monkeypatch):
+    """A finished run that somebody changed: whoever builds its network executes ``hubconf.py`` beside it."""
+    run = tmp_path / "run"
+    shutil.copytree(trained(rounds=1), run)
+    (run / "hub" / f"{HUB}_main").mkdir(parents=True)
+    (run / "hub" / "trusted_list").write_text(f"{HUB}\n")
+    (run / "hub" / f"{HUB}_main" / "hubconf.py").write_text(CODE.format(marker=str(run / "marker")))
+    monkeypatch.delenv(TRUST, raising=False)
+    hostile = {
+        "architecture": "monai.losses.perceptual:PerceptualLoss",
+        "norm": "own",
+        "arguments": {
+            "network_type": "medicalnet_resnet10_23datasets", "spatial_dims": 3, "is_fake_3d": False,
+            "cache_dir": str(run / "hub"),
+        },
+    }  # fmt: skip
+    change(run / "models" / "model.json", lambda said: said.update(hostile))
+    change(run / "run.json", lambda said: said["plan"]["network"].update(hostile))
+    return run
+
+
+def change(file, how):
+    said = json.loads(file.read_text())
+    how(said)
+    file.write_text(json.dumps(said))
+
+
+@pytest.mark.parametrize("command", ["report", "evaluate", "predict", "model export", "run --resume"])
+def test_no_command_executes_what_lies_in_a_run_folder(handed, sites, fedmerit, tmp_path, command):
+    """Even whoever trusts its records: of MONAI only networks of a list are built."""
+    image = next((sites / "site1").rglob("*.npy"))
+    told = fedmerit(
+        *command.split(),
+        *{
+            "report": (handed, "--out", tmp_path / "report"),
+            "evaluate": (handed, "--sites", sites),
+            "predict": (handed, image, "--out", tmp_path / "masks"),
+            "model export": (handed, "--bundle", tmp_path / "bundle"),
+            "run --resume": ("--out", handed),
+        }[command],
+        "--trust",
+    )
+    assert not (handed / "marker").exists()
+    assert told.exit_code == 2, told.output
+    assert told.stderr.startswith("error: ")
+    assert "arguments: cache_dir=" in told.stderr
+    assert told.stderr.count("\n") == 1
+
+
+def test_a_bundle_executes_nothing(handed, tmp_path):
+    said = json.loads((handed / "models" / "model.json").read_text())
+    (tmp_path / "bundle" / "configs").mkdir(parents=True)
+    fed = said.pop("preprocessing")
+    content = {"description": {"network": said, "preprocessing": fed}}
+    (tmp_path / "bundle" / "configs" / "inference.json").write_text(json.dumps(content))
+    with pytest.raises(BadInput, match="no bundle that `fedmerit model export` wrote"):
+        open_bundle(tmp_path / "bundle")
+    assert not (handed / "marker").exists()
+
+
+@pytest.fixture
+def own_module(tmp_path, monkeypatch):
+    """A module that leaves a mark when it is imported."""
+    (tmp_path / "handed_over.py").write_text(
+        CODE.format(marker=str(tmp_path / "marker")) + "from torch import nn\n\n\n"
+        "class Net(nn.Conv2d):\n    def __init__(self, in_channels, out_channels):\n"
+        "        super().__init__(in_channels, out_channels, 1)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delenv(TRUST, raising=False)
+    monkeypatch.setattr(networks.NETWORKS, "_loaded", {})
+    monkeypatch.setattr(METHODS, "_loaded", {})
+    monkeypatch.delitem(sys.modules, "handed_over", raising=False)
+    return tmp_path / "marker"
+
+
+@pytest.mark.parametrize(("command", "group"), [("evaluate", "method"), ("report", "network")])
+def test_code_that_only_a_record_names_needs_trust(trained, sites, fedmerit, tmp_path, own_module, command, group):
+    run = tmp_path / "run"
+    shutil.copytree(trained(rounds=1), run)
+    if group == "network":
+        changed = {"architecture": "handed_over:Net", "arguments": {}, "norm": "own"}
+        change(run / "models" / "model.json", lambda said: said.update(changed))
+    else:
+        change(run / "run.json", lambda said: said.update(method="handed_over:Net"))
+    rest = ("--sites", sites) if command == "evaluate" else ("--out", tmp_path / "report")
+    told = fedmerit(command, run, *rest)
+    assert told.exit_code == 2, told.output
+    assert "'handed_over:Net', code that is not imported only because a record names it" in told.stderr
+    assert "look at it, then give the same command with --trust" in told.stderr
+    assert not own_module.exists()
+    fedmerit(command, run, *rest, "--trust")
+    assert own_module.exists()
+
+
+def test_code_in_a_file_of_options_needs_trust(sites, fedmerit, tmp_path, own_module):
+    (tmp_path / "o.toml").write_text('method = "fedavg"\n[settings]\narchitecture = "handed_over:Net"\n')
+    options = ("--sites", sites, "--rounds", 1, "--engine", "local", "--config", tmp_path / "o.toml")
+    told = fedmerit("run", "--out", tmp_path / "run", *options)
+    assert "o.toml: names 'handed_over:Net'" in told.stderr
+    assert not own_module.exists()
+
+
+def test_who_names_code_on_the_command_line_needs_no_trust(own_module):
+    config = make_configuration(
+        "fedavg", "prostate", 1, 0, {"in_channels": 1, "labels": ["prostate"]}, {"architecture": "handed_over:Net"}
+    )
+    assert type(build_network(config.network)).__name__ == "Net"
+
+
+def test_a_plan_that_only_a_record_holds_needs_trust(own_module, monkeypatch):
+    config = make_configuration("fedavg", "prostate", 1, 0, {"in_channels": 1, "labels": ["prostate"]}, {})
+    plan = config.to_dict()
+    plan["network"] |= {"architecture": "handed_over:Net"}
+    with pytest.raises(BadInput, match="--trust"):
+        build_network(RunConfiguration.from_dict(plan).network)
+    with pytest.raises(BadInput, match="--trust"):
+        RunConfiguration.from_dict(plan | {"method": "handed_over:Net"})
+    assert not own_module.exists()
+
+
+@pytest.mark.parametrize("name", MONAI_NETWORKS)
+def test_every_listed_network_is_built_without_the_net(name, monkeypatch):
+    """Nothing is downloaded, and no layer sees the whole image."""
+    monkeypatch.setattr("socket.socket.connect", lambda *args: pytest.fail("a connection"))
+    built = build_network(Network(1, ("prostate",), name, arguments=ARGUMENTS.get(name, {})))
+    assert sum(one.numel() for one in built.parameters()) > 10_000
+    dense = [one for one in built.modules() if type(one).__name__ == "Linear"]
+    assert all(one.in_features < 64 * 64 for one in dense)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"architecture": "Generator", "arguments": {"latent_shape": [8]}}, "'Generator': unknown; expected one of"),
+        ({"architecture": "EfficientNetBN", "arguments": {"pretrained": True}}, "pretrained=true: no weights"),
+        ({"architecture": "FullyConnectedNet"}, "unknown"),
+        ({"architecture": "torch.nn:Linear"}, "of torch and MONAI only"),
+        ({"architecture": "VNet", "arguments": {"act": "../../x"}}, "act='../../x': expected numbers"),
+        ({"architecture": "VNet", "arguments": {"act": "os"}}, "act='os': expected one of celu"),
+        ({"architecture": "VNet", "arguments": {"bias": "hub"}}, "bias='hub': expected no text for VNet"),
+        ({"arguments": {"dropout": float("nan")}}, "dropout=nan: expected numbers"),
+        ({"arguments": {"filters": [8] * 33}}, "filters=.*: expected numbers"),
+        ({"arguments": {"act_name": ["relu", {"inplace": ["relu"]}]}}, "expected numbers"),
+        ({"architecture": "mine", "arguments": {"cache_dir": "https://x"}}, "cache_dir='https://x': expected numbers"),
+        ({"labels": ["../../prostate"]}, "labels=.*expected 1 to 64 names"),
+        ({"labels": ["$import os"]}, "labels=.*expected 1 to 64 names"),
+        ({"width": 512, "depth": 9}, "takes more than 1074 MB"),
+    ],
+)
+def test_what_a_description_may_not_say(changes, told):
+    with pytest.raises(BadInput, match=told):
+        build_network(Network.from_dict({"in_channels": 1, "labels": ["prostate"], **changes}))

@@ -1,0 +1,82 @@
+"""Whatever reads a file does so in one of the few places that bound it."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+from readers import READERS
+
+from fedmerit.errors import BadInput
+
+ROOT = Path(__file__).resolve().parents[3]
+PRODUCT = [
+    file
+    for root in ("custom", "data_prep", "evaluation", "cli")
+    for file in sorted((ROOT / root).rglob("*.py"))
+    if "fedmerit_lab" not in file.parts
+]
+READING = re.compile(
+    r"(json\.loads?|tomllib\.loads?|yaml\.\w*load\w*|torch\.load|torch\.jit\.load|torch\.from_file|pd\.read_\w+|np\.load\w*|"
+    r"np\.memmap|np\.from\w+|nib\.load|Image\.open|dcmread|ReadImage\w*|ImageFileReader|csv\.reader|csv\.DictReader|ZipFile|"
+    r"tokenize\.open|pickle\.\w+|\.read_text|\.read_bytes|safetensors\.\w+|shelve\.\w+|marshal\.\w+)$"
+)
+BOUNDARY = {  # the places that look at sizes first
+    "custom/fedmerit/files.py",
+    "custom/fedmerit/records/tensor_files.py",
+    "custom/fedmerit/records/results.py",
+}
+ELSEWHERE = {  # by file: why it may read by itself
+    "custom/fedmerit/configuration/run.py": "the text of an option",
+    "custom/fedmerit/options.py": "TOML of `read_text`",
+    "custom/fedmerit/plugins.py": "a variable of the operator",
+    "custom/fedmerit/plugin_references.py": "installed packages, and scripts that a person names",
+    "custom/fedmerit/machine.py": "/proc and /sys",
+    "custom/fedmerit/trainers/monai_trainer/data.py": "`load_array`, of a regular file, mapped",
+    "custom/fedmerit/verification/results.py": "a table that `read_table` has read before",
+    "custom/fedmerit/flare/encryption.py": "keys that this machine wrote",
+    "custom/fedmerit/flare/executor.py": "the kit of this machine",
+    "custom/fedmerit/flare/simulation.py": "a log that this machine wrote",
+    "custom/fedmerit/flare/deploy/kits.py": "a copy of a mapping",
+    "custom/fedmerit/flare/deploy/poc.py": "a log that this machine wrote",
+    "custom/fedmerit/flare/deploy/preflight.py": "the kit of this machine",
+    "custom/fedmerit/flare/deploy/project.py": "the operator's own project.yml",
+    "custom/fedmerit/flare/deploy/provision.py": "the operator's own folder",
+    "data_prep/fedmerit_data/readers/image_files.py": "the shape in the header of a volume",
+    "data_prep/fedmerit_data/spatial/dicom.py": "raw images, `require_sane` first",
+    "data_prep/fedmerit_data/spatial/photographs.py": "raw images, pixels counted first",
+    "data_prep/fedmerit_data/spatial/volumes.py": "raw images, `require_sane` first",
+    "data_prep/fedmerit_data/tables.py": "the text of `read_bytes`",
+    "evaluation/fedmerit_evaluation/dossier/dossier.py": "a table of this package",
+    "evaluation/fedmerit_evaluation/models/export.py": "what it wrote itself",
+    "cli/fedmerit_cli/api.py": "the script that runs",
+}
+
+
+def reads(file):
+    """The calls in a file that read another one."""
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Call) and READING.search(ast.unparse(node.func)):
+            yield f"{node.lineno}: {ast.unparse(node.func)}"
+
+
+def test_every_reader_is_in_a_bounded_place():
+    found = {file.relative_to(ROOT).as_posix(): list(reads(file)) for file in PRODUCT}
+    other = {name: calls for name, calls in found.items() if calls and name not in BOUNDARY | ELSEWHERE.keys()}
+    assert other == {}, "read by fedmerit.files or fedmerit.records.tensor_files, or say here why not"
+    assert [name for name in ELSEWHERE if not found.get(name)] == [], "these read nothing any more"
+
+
+@pytest.mark.parametrize("content", [b"", b"\x00\xff" * 500, b"[" * 5000, b"{}", b"PK\x05\x06" + bytes(18)])
+@pytest.mark.parametrize("name", READERS)
+def test_every_reader_refuses_in_one_line(name, content, tmp_path):
+    place, read = READERS[name]
+    path = tmp_path / "folder" / place
+    path.parent.mkdir(parents=True)
+    path.write_bytes(content)
+    refused = ""
+    try:
+        read(path)
+    except BadInput as error:
+        refused = str(error)
+    assert "\n" not in refused
