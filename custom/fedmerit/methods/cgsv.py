@@ -76,6 +76,11 @@ class CGSV(Method):
         """Of every reward but one model for all."""
         return self.reward != "global"
 
+    @property
+    def sums_updates(self) -> bool:
+        """With one model for all."""
+        return self.reward == "global"
+
     def start(self, model: Tensor, num_sites: int, layout: Layout) -> CGSVState:
         """The state before round 0; ``model`` is (d,). ValueError: there is not one contribution per site."""
         rewards.require_one_each(self.contributions, num_sites)
