@@ -33,7 +33,7 @@ class Rating:
     def of(cls, answer: Evaluated) -> "Rating":
         """Of an answer with overlaps of k models."""
         known = [{one.case for one in of_model if one.dice is not None} for of_model in answer.overlaps]
-        return cls(tuple(map(mean_dice, answer.overlaps)), tuple(map(len, known)), answer.losses)
+        return cls(tuple(map(mean_dice, answer.overlaps)), tuple(map(len, known)), answer.losses.double())
 
 
 Ratings = Mapping[str, Rating]  # by who gave it: a site, or `SERVER`

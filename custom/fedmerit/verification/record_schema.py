@@ -87,7 +87,8 @@ LEDGER_REQUIRED: Mapping[str, Shape] = {
     "weights": mapping_shape(NUMBER),
     "contributions": mapping_shape(optional_shape(NUMBER)),
     "reputations": mapping_shape(NUMBER),
-    "inputs": Shape("an object", lambda value: isinstance(value, dict)),  # parsed by `round_inputs.InputsRecord`
+    "inputs": object_shape({"counts": mapping_shape(NUMBER), "importance": list_shape(NUMBER)}),  # the rest is parsed
+    # by `fedmerit.federation.round_inputs.InputsRecord`
     "of": WHOLE,
     "rejected": mapping_shape(TEXT),
     "flagged": list_shape(TEXT),

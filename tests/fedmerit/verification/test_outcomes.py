@@ -255,7 +255,7 @@ def better_rated(record: dict[str, Any]) -> None:
     ("change", "round", "words"),
     [
         (accused, 3, r"line 4: verdicts of Alder in round 3: True, expected False"),
-        (incriminated, 3, r"line 4: indicators of Alder in round 3: \['length', 'staleness'\], expected \[\]"),
+        (incriminated, 3, r"line 4: indicators of Alder in round 3: \['length', 'staleness'\], expected \['claim'\]"),
         (less_bounded, 3, "line 4: bound clipped of Alder in round 3: 0.5, expected None"),
         (swapped, 3, "line 4: Alder began round 3 with model 0{64}, expected .*round 2 ended.*swapped"),
         (unrated, 2, "line 3: inputs of round 2: .*ratings of leave_one_out by Alder lack"),
