@@ -139,20 +139,18 @@ def compare_measured(played: Sequence[PlayedRound], log: SiteLog, sites: Sequenc
     if log.site not in sites:
         return
     row = sorted(sites).index(log.site)
-    last: Record | None = None  # of the round before, if it counted
     for number, one in enumerate(played):
         entry = _find_training(one.record, log)
-        if entry is not None:
+        if entry is not None and one.inputs.reports.present[row]:
             _compare_reported(one, entry[1], _where(log, entry), log.site, sorted(sites))
-            if number and last is not None:
+            if number and _remembers(played[number - 1], entry, log):
                 _compare_step(played[number - 1], entry, row, log)
                 _compare_signs(played[number - 1], one, entry, row, log)
         _compare_ratings(one, log)
-        last = entry[1] if entry else None
-    if played and last is not None:
-        for entry in _numbered(log):
-            if (entry[1]["work"], entry[1]["round"]) == (EVALUATE, len(played)) and _is_of(played[-1], entry[1], log):
-                _compare_step(played[-1], entry, row, log)
+    for entry in _numbered(log):
+        final = played and (entry[1]["work"], entry[1]["round"]) == (EVALUATE, len(played))
+        if final and _is_of(played[-1], entry[1], log) and _remembers(played[-1], entry, log):
+            _compare_step(played[-1], entry, row, log)
 
 
 Entry = tuple[int, Record]  # of a log, with its line
@@ -166,11 +164,24 @@ def _where(log: SiteLog, entry: Entry) -> str:
     return f"{log.path}, line {entry[0]}"
 
 
+def _trainings(log: SiteLog, round: int) -> list[Entry]:
+    return [one for one in _numbered(log) if (one[1]["work"], one[1]["round"]) == (TRAIN, round)]
+
+
 def _find_training(record: Record, log: SiteLog) -> Entry | None:
-    """What a log has of the update that counted."""
-    sent = record["updates"].get(log.site)
-    of_round = [one for one in _numbered(log) if (one[1]["work"], one[1]["round"]) == (TRAIN, record["round"])]
-    return next((one for one in of_round if sent is None or one[1]["update"] == sent), None)
+    """What a log has of the update that counted; a line of what a filter made of it has only that."""
+    sent, reported = record["updates"].get(log.site), dict[str, Any]()
+    for line, entry in _trainings(log, record["round"]):
+        reported = dict(entry) if "images" in entry else reported
+        if sent in (None, entry["update"]):
+            return line, {**reported, **entry}
+    return None
+
+
+def _remembers(before: PlayedRound, entry: Entry, log: SiteLog) -> bool:
+    """Whether what a site had of the round before, as it wrote an entry, is the update that counted."""
+    earlier = [one["update"] for line, one in _trainings(log, before.record["round"]) if line < entry[0]]
+    return bool(earlier) and earlier[-1] == before.record["updates"].get(log.site)
 
 
 def _is_of(one: PlayedRound, entry: Record, log: SiteLog) -> bool:
@@ -180,8 +191,6 @@ def _is_of(one: PlayedRound, entry: Record, log: SiteLog) -> bool:
 
 def _compare_reported(one: PlayedRound, entry: Record, where: str, site: str, sites: Sequence[str]) -> None:
     reports, round, row = one.inputs.reports, one.record["round"], sites.index(site)
-    if not reports.present[row]:
-        return
     said: dict[str, tuple[object, Tensor]] = {"images": (entry.get("images"), reports.num_samples[row])}
     said |= {name: (entry.get("values", {}).get(name), values[row]) for name, values in reports.values.items()}
     step = entry.get("step", {})
@@ -189,8 +198,6 @@ def _compare_reported(one: PlayedRound, entry: Record, where: str, site: str, si
         assert reports.products is not None
         said["squared norm of the update"] = step["update"], reports.products[row, row]
     for name, (measured, recorded) in said.items():
-        if measured is None and name in ("images",):
-            continue  # the line is of what a filter sent
         _require_logged(float(recorded), measured, name, f"{one.line}: ", site, round, where)
     for name, recorded_pairs in reports.pairs.items():
         of_peers = entry.get("pairs", {}).get(name, {})
@@ -212,7 +219,7 @@ def _require_logged(
 def _compare_step(before: PlayedRound, entry: Entry, row: int, log: SiteLog) -> None:
     """The step from the model of one round to the next, as the site measured it."""
     step = entry[1].get("step", {})
-    if before.steps is None or "moved" not in step or not before.inputs.reports.present[row]:
+    if before.steps is None or "moved" not in step:
         return
     products, parts, round = before.inputs.reports.products, before.steps[row], before.record["round"]
     assert products is not None
@@ -231,7 +238,7 @@ def _compare_step(before: PlayedRound, entry: Entry, row: int, log: SiteLog) -> 
 def _compare_signs(before: PlayedRound, one: PlayedRound, entry: Entry, row: int, log: SiteLog) -> None:
     """What the guard says that it measured on the site's update."""
     signs, step = one.inputs.signs, entry[1].get("step", {})
-    if signs is None or "again" not in step or not before.inputs.reports.present[row]:
+    if signs is None or "again" not in step:
         return
     where, round, line = _where(log, entry), one.record["round"], f"{one.line}: "
     last = float(before.inputs.reports.products[row, row]) if before.inputs.reports.products is not None else 0.0
