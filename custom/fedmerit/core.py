@@ -63,6 +63,7 @@ class Reports:
     products: Tensor | None = None  # (n, n) of the updates, as `gram` gives them, if they are known already
     pairs: Mapping[str, Tensor] = field(default_factory=dict)  # (n, n) what row reports of column; NaN: nothing
     vectors: Mapping[str, Tensor] = field(default_factory=dict)  # (n, d) sent beside the updates, zero: absent
+    parts: Tensor | None = None  # (k, n, n) likewise of the parts of updates at `Method.parts`
 
     @property
     def data_share(self) -> Tensor:
@@ -172,9 +173,25 @@ class Method(Checked):
         return self.has_site_models
 
     @property
+    def sums_updates(self) -> bool:
+        """Whether every model's step is a sum of the round's updates, with weights that follow from `Reports`.
+
+        What a site measures of the steps of its model is then evidence of the weights.
+        """
+        return False
+
+    @property
     def asks(self) -> Mapping[str, Range]:
         """The numbers that the method asks sites for, with their ranges: keys of `Reports.values`."""
         return self.ranges
+
+    def parts(self, state: Any) -> Tensor:
+        """(k, m) places in the vector: of updates at each row, too, the method has inner products; none: (0, 0).
+
+        All else that weights, contributions and quotas follow from is in `Reports`, so that they can be recomputed
+        from a record of it.
+        """
+        return torch.empty(0, 0, dtype=torch.long)
 
     def start(self, model: Tensor, num_sites: int, layout: Layout) -> Any:
         """The state before round 0, a frozen dataclass of tensors and numbers.
@@ -211,3 +228,8 @@ class Method(Checked):
 def inner_products(updates: Tensor, reports: Reports) -> Tensor:
     """(n, n) `gram` of a round's ``updates`` (n, d): the server's, computed once, if ``reports`` have it."""
     return gram(updates) if reports.products is None else reports.products
+
+
+def part_products(updates: Tensor, reports: Reports, places: Tensor) -> Tensor:
+    """(k, n, n) likewise of the parts of ``updates`` at ``places`` (k, m)."""
+    return torch.stack([gram(updates[:, part]) for part in places]) if reports.parts is None else reports.parts

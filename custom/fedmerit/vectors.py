@@ -81,7 +81,7 @@ def gram(updates: Tensor) -> Tensor:
     for block in torch.split(updates, BLOCK, dim=1):
         block = block.double()
         result += block @ block.T
-    return result
+    return result.triu() + result.triu(1).T  # exactly symmetric, so that half of it is all of it
 
 
 def norms(products: Tensor) -> Tensor:

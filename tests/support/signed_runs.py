@@ -27,14 +27,17 @@ def run_signed(
     server: Signer | None,
     of_site: Callable[[str], Signer | None] = lambda name: None,
     lost: Collection[tuple[str, int]] = (),
+    spoil: Callable[[Federation], object] = lambda federation: None,
+    **parameters: Any,
 ) -> Path:
     """A whole run of three rounds; each site's log lies in its own folder, signed where ``of_site`` has a signer.
 
-    Of ``lost``, site and round, the server takes no answer.
+    Of ``lost``, site and round, the server takes no answer; ``spoil`` makes it a dishonest one.
     """
-    config, folders = tiny_plan(method, rounds=3), open_sites(sites)
+    config, folders = tiny_plan(method, rounds=3, **parameters), open_sites(sites)
     names = [folder.name for folder in folders]
     federation = Federation(config, names, run, signer=server)
+    spoil(federation)
     own = {
         name: Site(folder, config, run / "sites" / name, "cpu", participants=names, signer=of_site(name))
         for name, folder in zip(names, folders, strict=True)

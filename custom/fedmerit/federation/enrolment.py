@@ -10,6 +10,7 @@ import torch
 from cryptography.exceptions import InvalidSignature
 from cryptography.x509 import Certificate, load_pem_x509_certificate
 from cryptography.x509.oid import NameOID
+from torch import Tensor
 
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.guard.guard import Enrolled
@@ -71,15 +72,22 @@ def collect_enrolments(sites: Sequence[str], enrolments: Mapping[str, Enrolment]
     If all that have enrolled are of one organisation, each is rewarded for itself.
     """
     of_site = {site: read_organisation(one, site, root) for site, one in enrolments.items()}
-    differ = len(set(of_site.values())) > 1
-    names = [of_site[site] if differ and site in of_site else f"site {site}" for site in sites]
-    counts = [_images(enrolments[site]) if site in enrolments else 0.0 for site in sites]
+    counts = {site: count_images(one) for site, one in enrolments.items()}
     prints = [frozenset(enrolments[site].fingerprint if site in enrolments else ()) for site in sites]
-    organisations = torch.tensor([names.index(name) for name in names])
-    return Enrolled(torch.tensor(counts, dtype=torch.float64), organisations, find_shared_cases(prints))
+    return enrolled_sites(sites, counts, of_site, find_shared_cases(prints))
 
 
-def _images(enrolment: Enrolment) -> float:
+def enrolled_sites(
+    sites: Sequence[str], counts: Mapping[str, float], organisations: Mapping[str, str], shared: Tensor
+) -> Enrolled:
+    """By the images and organisations of those that have enrolled; ``shared`` (n, n) as in `Enrolled`."""
+    differ = len(set(organisations.values())) > 1
+    names = [organisations[site] if differ and site in organisations else f"site {site}" for site in sites]
+    images = torch.tensor([counts.get(site, 0.0) for site in sites], dtype=torch.float64)
+    return Enrolled(images, torch.tensor([names.index(name) for name in names]), shared)
+
+
+def count_images(enrolment: Enrolment) -> float:
     """Training images; a case that was enrolled twice counts once."""
     unique = len(set(enrolment.fingerprint)) / len(enrolment.fingerprint)
     return enrolment.slices["training"] * unique

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from fedmerit.capabilities import Candidates, EvaluatesCandidates, ImportanceRequest
 from fedmerit.configuration.run import RunConfiguration
-from fedmerit.core import CandidateResults, Outcome, Reports
+from fedmerit.core import Outcome, Reports
 from fedmerit.federation.exchange import Clock, Exchange, MessageCheck, Moment
 from fedmerit.federation.model_evaluation import (
     Evaluations,
@@ -22,6 +22,7 @@ from fedmerit.federation.model_evaluation import (
     measure_importance,
 )
 from fedmerit.federation.network_layout import Submodels, mean_importance
+from fedmerit.federation.round_inputs import CANDIDATES, LEAVE_ONE_OUT, SERVER, Rating, Ratings, pool_ratings
 from fedmerit.federation.round_updates import RoundReplies
 from fedmerit.federation.run_guard import RunGuard
 from fedmerit.federation.server_models import ModelsInTheClear
@@ -31,7 +32,6 @@ from fedmerit.trainers.monai_trainer import neurons
 from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT, Case
 from fedmerit.trainers.monai_trainer.machine_settings import pick_device
 from fedmerit.trainers.monai_trainer.networks import build_network
-from fedmerit.trainers.monai_trainer.overlaps import mean_dice
 from fedmerit.trainers.monai_trainer.patches import build_samples
 from fedmerit.wire.inspection import check_evaluated
 from fedmerit.wire.messages import Evaluated, Evaluation, ImportanceTask, Purpose, payload_bytes
@@ -73,14 +73,10 @@ class Evaluator:
         if candidates is None:
             return reports, replies
         make_task = self._tasks(candidates, admission, SERVER_SPLIT)
-        if self.cases:
-            return replace(reports, candidates=_pool([self._evaluate_here(make_task(None))])), replies
-        usable, replies = yield from self._ask_participants(make_task, replies, admission, clock)
-        guarded = self.run_guard.on
-        results = (
-            self.run_guard.judge_candidates(admission, candidates, usable) if guarded else _pool(list(usable.values()))
-        )
-        return replace(reports, candidates=results), replies
+        ratings, replies = yield from self._rate(CANDIDATES, make_task, replies, admission, clock)
+        guarded = self.run_guard.on and SERVER not in ratings
+        judged = self.run_guard.judge_candidates(admission, candidates, ratings) if guarded else pool_ratings(ratings)
+        return replace(reports, candidates=judged), replies
 
     def leave_one_out(
         self, outcome: Outcome, received: Tensor, admission: Admission, replies: RoundReplies, clock: Clock
@@ -98,12 +94,26 @@ class Evaluator:
             return replies
         split = SERVER_SPLIT if self.cases else self.run_guard.split
         make_task = self._tasks(candidates, admission, split, outcome.weights)
+        ratings, replies = yield from self._rate(LEAVE_ONE_OUT, make_task, replies, admission, clock)
+        self.run_guard.take_leave_one_out(admission, ratings)
+        return replies
+
+    def _rate(
+        self,
+        what: str,
+        make_task: Callable[[int | None], Evaluation],
+        replies: RoundReplies,
+        admission: Admission,
+        clock: Clock,
+    ) -> Generator[Exchange, None, tuple[Ratings, RoundReplies]]:
+        """Ratings by the server on its own images, or by the participants; also the replies with them."""
+        usable: Mapping[str, Evaluated]
         if self.cases:
-            usable = {"server": self._evaluate_here(make_task(None))}
+            usable = {SERVER: self._evaluate_here(make_task(None))}
         else:
             usable, replies = yield from self._ask_participants(make_task, replies, admission, clock)
-        self.run_guard.take_leave_one_out(admission, usable, by_server=bool(self.cases))
-        return replies
+        ratings = {by: Rating.of(answer) for by, answer in usable.items()}
+        return ratings, replace(replies, ratings={**replies.ratings, what: ratings})
 
     def observation(
         self, candidates: Candidates, admission: Admission, weights: Tensor
@@ -208,11 +218,3 @@ class Evaluator:
 
     def _network(self) -> nn.Module:
         return build_network(self.config.network, pick_device(self.device, "the server"))
-
-
-def _pool(evaluated: Sequence[Evaluated]) -> CandidateResults:
-    """Of all sites' images as one validation set."""
-    models = range(len(evaluated[0].overlaps))
-    dice = [mean_dice(*(answer.overlaps[model] for answer in evaluated)) for model in models]
-    losses = torch.stack([answer.losses for answer in evaluated]).sum(dim=0)
-    return CandidateResults(torch.tensor(dice, dtype=torch.float64), losses)

@@ -64,6 +64,7 @@ class Submodels:
     def __init__(self, network: nn.Module):
         self.network = network
         self.held: Tensor | None = None  # (n, H) bool; None: all
+        self.importance: Tensor | None = None  # (H,) of the neurons, measured before this round; None: it was not
         self._cost: tuple[int, dict[str, str]] = 0, {}  # bytes sent to each site for it; by site, why it did not count
 
     def ask(self, task: ImportanceTask, sites: Sequence[str], now: Moment) -> Generator[Exchange, None, Tensor]:
@@ -86,11 +87,12 @@ class Submodels:
 
     def content(self) -> dict[str, Any]:
         """For the checkpoint."""
-        return {"neurons": self.held, "importance_cost": self._cost}
+        return {"neurons": self.held, "importance": self.importance, "importance_cost": self._cost}
 
     def restore(self, content: Mapping[str, Any]) -> None:
         """From the checkpoint."""
-        self.held, self._cost = content["neurons"], content["importance_cost"]
+        self.held, self.importance = content["neurons"], content["importance"]
+        self._cost = content["importance_cost"]
 
 
 def mean_importance(answers: Sequence[Importance]) -> Tensor:

@@ -258,6 +258,8 @@ class Recorder:
         rows = enumerate(zip(self.sites, replies.replies, strict=True))
         present = {site: (row, reply) for row, (site, reply) in rows if reply}
         flagged = outcome.quantities.get("flagged", torch.zeros(len(self.sites)))
+        quota = outcome.quantities.get("quota", torch.full((len(self.sites),), math.nan))
+        quotas = {site: float(quota[row]) for site, (row, _) in present.items() if not quota[row].isnan()}
         return {
             "round": round,
             "of": self.config.rounds,
@@ -269,10 +271,12 @@ class Recorder:
             "updates": dict(digests),
             "model": ended,
             "weights": {site: float(outcome.weights[row]) for site, (row, _) in present.items()},
+            "reputations": {site: float(outcome.reputation[row]) for site, (row, _) in present.items()},
             "contributions": {
                 site: None if (found := outcome.contribution[row]).isnan() else float(found)
                 for site, (row, _) in present.items()
             },
+            **({"quotas": quotas} if quotas else {}),
             "validation_dice": {site: mean_dice(reply.overlaps) for site, (_, reply) in present.items()},
         }
 

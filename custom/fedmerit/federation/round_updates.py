@@ -14,6 +14,7 @@ from torch import Tensor
 from fedmerit.capabilities import Capabilities
 from fedmerit.core import Reports
 from fedmerit.federation.exchange import Exchange
+from fedmerit.federation.round_inputs import Ratings
 from fedmerit.vectors import BLOCK, cosine_to_sum, fresh_zeros, gram, norms, ratio
 from fedmerit.wire.messages import Evaluated, Reply, payload_bytes
 
@@ -28,6 +29,7 @@ class RoundReplies:
     rejected: Mapping[str, str]  # the reason, by site, and by the name in the message for other messages
     received: Sequence[int]  # bytes sent to each site
     evaluated: Mapping[str, Sequence[Evaluated]] = field(default_factory=dict)  # by site, its ratings that count
+    ratings: Mapping[str, Ratings] = field(default_factory=dict)  # what they say, and the server, by what is rated
 
     @classmethod
     def collect(
@@ -57,7 +59,7 @@ class RoundReplies:
         ]
         received = [before + size for before, size in zip(self.received, sizes, strict=True)]
         rated = {site: (*self.evaluated.get(site, ()), one) for site, one in ratings.items()}
-        return RoundReplies(replies, rejected, received, {**self.evaluated, **rated})
+        return RoundReplies(replies, rejected, received, {**self.evaluated, **rated}, self.ratings)
 
 
 def stack_replies(

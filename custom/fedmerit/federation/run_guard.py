@@ -11,8 +11,9 @@ from torch import Tensor
 from fedmerit.capabilities import Candidates, Capabilities
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.core import CandidateResults, Method, Outcome, Reports
-from fedmerit.federation.enrolment import check_certificate, collect_enrolments, read_organisation
+from fedmerit.federation.enrolment import check_certificate, collect_enrolments, count_images, read_organisation
 from fedmerit.federation.exchange import Exchange, Moment
+from fedmerit.federation.round_inputs import SERVER, Ratings
 from fedmerit.federation.round_updates import Replies
 from fedmerit.flat import Buffers
 from fedmerit.guard import cross_evaluation
@@ -20,12 +21,12 @@ from fedmerit.guard.admission import Admission
 from fedmerit.guard.bounds import bound_statistics
 from fedmerit.guard.guard import Guard
 from fedmerit.guard.history import History
-from fedmerit.guard.indicators import KINDS
+from fedmerit.guard.indicators import KINDS, Signs
 from fedmerit.seeds import random_seed
 from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT
-from fedmerit.trainers.monai_trainer.overlaps import Overlap, mean_dice
+from fedmerit.trainers.monai_trainer.overlaps import Overlap
 from fedmerit.wire.inspection import check_enrolment
-from fedmerit.wire.messages import Enrolment, EnrolmentTask, Evaluated
+from fedmerit.wire.messages import Enrolment, EnrolmentTask
 
 
 class RunGuard:
@@ -110,7 +111,13 @@ class RunGuard:
         return Guard(self.config.guard, commitments, self.merges, self.measures, seed)
 
     def admit(
-        self, updates: Tensor, reports: Reports, replies: Replies, received: Sequence[Buffers], last_step: Tensor | None
+        self,
+        updates: Tensor,
+        reports: Reports,
+        replies: Replies,
+        received: Sequence[Buffers],
+        last_step: Tensor | None,
+        signs: Signs | None = None,
     ) -> Admission:
         """What the method gets of a round.
 
@@ -120,11 +127,12 @@ class RunGuard:
             replies: in site order.
             received: BatchNorm statistics that each site was sent.
             last_step: (d,) the mean update of the round before; None: there is none.
+            signs: as `Guard.admit` has them.
         """
         trained = [reply.buffers if reply else None for reply in replies]
         if not self.on:
             return replace(Admission.unguarded(updates, reports), statistics=[one or {} for one in trained])
-        self.history, admission = self.guard.admit(self.history, updates, reports, last_step)
+        self.history, admission = self.guard.admit(self.history, updates, reports, last_step, signs)
         quantities, bounded = dict(admission.quantities), list(trained)
         if any(received):
             bounded, quantities["statistics_bound"] = bound_statistics(trained, received)
@@ -143,12 +151,10 @@ class RunGuard:
         quantities = {**admission.quantities, "statistics_bound": before.minimum(factors)}
         return bounded, replace(admission, quantities=quantities)
 
-    def judge_candidates(
-        self, admission: Admission, candidates: Candidates, evaluated: Mapping[str, Evaluated]
-    ) -> CandidateResults:
+    def judge_candidates(self, admission: Admission, candidates: Candidates, rated: Ratings) -> CandidateResults:
         """The sites' evaluations of candidates, each with one vote and none for itself."""
-        ratings = self._ratings(evaluated, len(candidates.mixtures))
-        losses = torch.stack([answer.losses for answer in evaluated.values()]).sum(dim=0)
+        ratings = self._ratings(rated, len(candidates.mixtures))
+        losses = torch.stack([one.losses for one in rated.values()]).sum(dim=0)
         scores = cross_evaluation.rating_matrix(candidates, ratings, admission.reports.present)
         self.history, judged, voice, offsets = self.guard.judge(self.history, admission.reward_groups, scores)
         return cross_evaluation.candidate_results(candidates, ratings, losses, judged, voice, offsets)
@@ -173,18 +179,17 @@ class RunGuard:
             outcome.models, received, admission.updates, weights, data_share, there, self.needs_increase
         )
 
-    def take_leave_one_out(self, admission: Admission, evaluated: Mapping[str, Evaluated], by_server: bool) -> None:
-        """Take the evaluations of `leave_one_out_models`; ``by_server``: only those by the server's own images."""
+    def take_leave_one_out(self, admission: Admission, rated: Ratings) -> None:
+        """Take the evaluations of `leave_one_out_models`; the server's, on its own images, are the only ones then."""
         there, n = admission.reports.present, len(self.sites)
         count = int(there.sum())
-        if by_server:
-            (answer,) = evaluated.values()
+        if SERVER in rated:
             errors = torch.full((n,), torch.nan, dtype=torch.float64)
-            dice = torch.tensor([mean_dice(one) for one in answer.overlaps], dtype=torch.float64)
+            dice = torch.tensor(rated[SERVER].dice, dtype=torch.float64)
             errors[there] = (dice[count:] if self.needs_increase else 1) - dice[:count]
         else:
             scores = torch.full((n, n), torch.nan, dtype=torch.float64)
-            ratings = self._ratings(evaluated, count + self.needs_increase)
+            ratings = self._ratings(rated, count + self.needs_increase)
             scores[:, there] = (ratings[:, count:] if self.needs_increase else 1) - ratings[:, :count]
             self.history, errors, _, _ = self.guard.judge(self.history, admission.reward_groups, scores)
         known, before = there & errors.isfinite(), self.history.leave_one_out_error
@@ -196,13 +201,12 @@ class RunGuard:
         there = [enrolment.cases[SERVER_SPLIT] for enrolment in self.enrolments.values()]
         return SERVER_SPLIT if len(there) == len(self.sites) and all(there) else "validation"
 
-    def _ratings(self, evaluated: Mapping[str, Evaluated], count: int) -> Tensor:
+    def _ratings(self, rated: Ratings, count: int) -> Tensor:
         """(n, k) mean Dice by site and model; NaN: it gave none."""
         ratings = torch.full((len(self.sites), count), torch.nan, dtype=torch.float64)
         for row, site in enumerate(self.sites):
-            if site in evaluated:
-                dice = [mean_dice(of_model) for of_model in evaluated[site].overlaps]
-                ratings[row] = torch.tensor(dice, dtype=torch.float64)
+            if site in rated:
+                ratings[row] = torch.tensor(rated[site].dice, dtype=torch.float64)
         return ratings
 
     def divide_outcome(self, admission: Admission, outcome: Outcome, received: Tensor) -> Outcome:
@@ -223,20 +227,21 @@ class RunGuard:
             seen["flagged"] = self.history.claim_was_wrong.double()
         return replace(divided, quantities={**divided.quantities, **admission.quantities, **seen})
 
-    def record(self, round: int, admission: Admission, replies: Replies) -> dict[str, Any]:
-        """For the ledger: bounds that applied, indicators, verdicts; in their round the enrolments."""
+    def enrolment_record(self, round: int) -> dict[str, Any]:
+        """For the ledger, in their round: the enrolments."""
         enrolled_now = {site: self._commitment(site) for site, one in self.enrolments.items() if one.round == round}
-        enrolments = {"enrolled": enrolled_now} if enrolled_now or (self.enrols and round == 0) else {}
+        return {"enrolled": enrolled_now} if enrolled_now or (self.enrols and round == 0) else {}
+
+    def record(self, admission: Admission, counts: Tensor) -> dict[str, Any]:
+        """For the ledger: bounds that applied, indicators, verdicts; ``counts`` (n,): of images, as claimed."""
         if not self.on:
-            return {"guard": enrolments} if enrolments else {}
+            return {}
         bounds = {
             name: _by_site(self.sites, values, values < 1)
             for name, values in admission.quantities.items()
             if name in ("clipped", "statistics_bound", "reward_group_share")
         }
-        counted = zip(replies, admission.counted.tolist(), strict=True)
-        claimed = torch.tensor([float(one.num_samples) if one and there else 0.0 for one, there in counted])
-        images = admission.quantities["counted_images"]
+        images, claimed = admission.quantities["counted_images"], counts.where(admission.counted, 0.0)
         bounds["counted_images"] = _by_site(self.sites, images, images < claimed - 1e-6)
         standing = {
             site: [kind for kind, seen in zip(KINDS, column, strict=True) if seen]
@@ -244,19 +249,19 @@ class RunGuard:
             if any(column)
         }
         against = self.history.verdicts.against.tolist()
-        record: dict[str, Any] = {
+        return {
             "bounds": {name: sites for name, sites in bounds.items() if sites},
             "indicators": standing,
             "verdicts": [site for site, found in zip(self.sites, against, strict=True) if found],
         }
-        return {"guard": record | enrolments}
 
     def _commitment(self, site: str) -> dict[str, Any]:
         """What the ledger holds of an enrolment; the sites that each have half of the other's training cases."""
         one = self.enrolments[site]
         shared = self.guard.enrolled.shared[self.sites.index(site)].tolist()
         others = [other for other, both in zip(self.sites, shared, strict=True) if both]
-        return one.committed | {"shares_with": others, "organisation": read_organisation(one, site, self.root)}
+        of = {"organisation": read_organisation(one, site, self.root), "images": count_images(one)}
+        return one.committed | {"shares_with": others} | of
 
     def content(self) -> dict[str, Any]:
         """For the checkpoint."""

@@ -12,6 +12,7 @@ from torch import Tensor
 from fedmerit.capabilities import AllocatesNeurons, capabilities
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.configuration.sharing import require_sharing
+from fedmerit.core import part_products
 from fedmerit.errors import BadInput
 from fedmerit.federation.checkpoint import known_sites, read_checkpoint, write_checkpoint
 from fedmerit.federation.evaluator import Evaluator
@@ -22,6 +23,7 @@ from fedmerit.federation.network_layout import Submodels, read_layout
 from fedmerit.federation.observation import RoundObservation, RunObservers
 from fedmerit.federation.recorder import Recorder
 from fedmerit.federation.requirements import require_compatible_images, require_finite, require_sites
+from fedmerit.federation.round_inputs import RoundInputs
 from fedmerit.federation.round_updates import RoundReplies, measure_updates, stack_replies
 from fedmerit.federation.run_guard import RunGuard
 from fedmerit.federation.server_models import build_models
@@ -154,6 +156,7 @@ class Federation:
         importance = yield from self.evaluator.importance(request, self.submodels)
         separate = torch.tensor([row in self.models.separate for row in range(len(self.sites))])
         self.state, models, self.submodels.held = method.allocate(self.state, importance, separate)
+        self.submodels.importance = importance
         self.models.replace(models)
         self._checkpoint()
 
@@ -181,12 +184,16 @@ class Federation:
         size = models.parameters.shape[-1]
         updates, reports = stack_replies(replies.replies, self.sites, size, self.method.asks, self.can)
 
+        sent = reports
         admission = self.run_guard.admit(updates, reports, replies.replies, models.buffers, self.mean_update)
+        places = self.method.parts(self.state)
+        parts = part_products(admission.updates, admission.reports, places) if len(places) else None
+        admission = replace(admission, reports=replace(admission.reports, parts=parts))
         reports, replies = yield from self.evaluator.candidates(
             self.can.candidates, self.state, admission, replies, clock
         )
 
-        began, received = models.began(), models.parameters
+        began, received = models.digests(), models.parameters
         self.state, given = self.method.round(self.state, admission.updates, reports)
         require_finite(given, self.method, f"round {number}: {self.config.method}")
         with clock.paused():
@@ -206,8 +213,12 @@ class Federation:
 
         seconds = {"server_seconds": torch.full_like(outcome.weights, clock.seconds)}
         outcome = replace(outcome, quantities={**outcome.quantities, **admission.quantities, **seconds, **evidence})
-        more = self.run_guard.record(number, admission, replies.replies)
+        inputs = RoundInputs(sent, size, parts, admission.signs, replies.ratings, self.submodels.importance)
+        self.submodels.importance = None
+        guard = self.run_guard.record(admission, sent.num_samples) | self.run_guard.enrolment_record(number)
+        more = {"inputs": inputs.to_record(self.sites)} | ({"guard": guard} if guard else {})
         more |= self.closure.record() if number == self.config.rounds - 1 else {}
+        more |= {} if models.parameters.ndim == 1 else {"ended": dict(zip(self.sites, models.digests(), strict=True))}
         self.recorder.training_round(number, replies, began, models.ended(), outcome, more)
         self.round += 1
 

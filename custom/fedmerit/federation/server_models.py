@@ -45,6 +45,7 @@ class ModelsInTheClear(Models):
         self.vectors: Mapping[str, Tensor] = {name: torch.zeros_like(self.parameters) for name in can.vectors}
         self.changed: Tensor | None = None  # (n, d) bool: where a site's model is not what it got last; None: all
         self.sites_keep_models = can.keeps_own_model
+        self._digested: tuple[Tensor | None, list[str]] = None, []  # the parameters, and their `digests`
 
     @property
     def has_own_statistics(self) -> bool:
@@ -91,9 +92,13 @@ class ModelsInTheClear(Models):
             }
         }
 
-    def began(self) -> list[str]:
-        """Of each site's model."""
-        return super().began() if self.parameters.ndim == 1 else [digest(model) for model in self.parameters]
+    def digests(self) -> list[str]:
+        """Of each site's model; read once, as hashing all takes long."""
+        if self.parameters.ndim == 1:
+            return super().digests()
+        if self._digested[0] is not self.parameters:
+            self._digested = self.parameters, [digest(model) for model in self.parameters]
+        return self._digested[1]
 
     def keep_local_models(self, round: int, outcome: Outcome, is_shared: bool, updates: Tensor) -> Outcome:
         """As `Models.keep_local_models` says."""

@@ -21,6 +21,7 @@ from fedmerit.federation.model_evaluation import Evaluations, estimates_statisti
 from fedmerit.federation.requirements import require_compatible_images
 from fedmerit.federation.site_log import SiteLog
 from fedmerit.federation.site_models import AskPeer, EncryptedModelsFromServer, ModelsFromServer, ModelsOfSites
+from fedmerit.federation.step_products import measure_step
 from fedmerit.flat import Buffers
 from fedmerit.games import MOST_COALITION_SITES
 from fedmerit.machine import give_back_memory
@@ -147,8 +148,7 @@ class Site:
         self._remember(task.round, model, learned, memory)
         leaving = self.models.outgoing(learned)
         leaves = leaving.ciphertexts or leaving.update
-        self.log.trained(task, self.models.seen(received), leaves, question, overlaps, self.num_samples)
-        return messages.Reply(
+        reply = messages.Reply(
             round=task.round,
             update=leaving.update,
             buffers=leaving.buffers,
@@ -162,6 +162,10 @@ class Site:
             vectors=learned.vectors,
             ciphertexts=leaving.ciphertexts,
         )
+        reply = messages.round_answer(reply)
+        evidence = {"values": reply.values, "pairs": reply.pairs, "step": self._step(task.round, model, leaving.update)}
+        self.log.trained(task, self.models.seen(received), leaves, question, overlaps, self.num_samples, evidence)
+        return reply
 
     def learn(self, task: messages.Task, received: Tensor, memory: Memory | None) -> Learned:
         """Train from ``received`` (d,) for a round; ``memory`` is that of the round before, None if it was away."""
@@ -189,7 +193,13 @@ class Site:
         memory = self.memory.read(task.round)
         if memory is not None:
             self.memory.remember(task.round, replace(memory, trained=memory.received + update))
-            self.log.trained(task, memory.received, update)
+            evidence = {"step": self._step(task.round, memory.received, update)}
+            self.log.trained(task, memory.received, update, evidence=evidence)
+
+    def _step(self, round: int, model: Tensor, update: Tensor | None = None) -> dict[str, float]:
+        """`measure_step` of the model (d,) and ``update`` (d,) of a round, if they leave the site."""
+        seen = len(model) and (update is None or len(update))
+        return measure_step(model, self.memory.read(round - 1), update) if seen else {}
 
     def _allowed(self, task: messages.WithModels, models: Tensor | Ciphertexts) -> str:
         """A digest of what ``task`` asks; `Refused` if the run needs no answer, or not now."""
@@ -213,7 +223,8 @@ class Site:
         models = task.ciphertexts or task.models
         question = self._allowed(task, models)
         answer = self._evaluate_models(task)
-        self.log.evaluated(task, models, question, answer)
+        final = task.purpose is messages.Purpose.FINAL and len(task.models) == 1
+        self.log.evaluated(task, models, question, answer, self._step(task.round, task.models[0]) if final else {})
         return answer
 
     def _evaluate_models(self, task: messages.Evaluation) -> messages.Evaluated:

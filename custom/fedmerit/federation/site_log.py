@@ -17,7 +17,7 @@ from torch import Tensor
 from fedmerit.records.ciphertexts import Ciphertexts
 from fedmerit.records.ledger import Ledger, digest, split_head, tensors_digest, texts_digest
 from fedmerit.records.signatures import Signer
-from fedmerit.trainers.monai_trainer.overlaps import COUNTS, Overlap
+from fedmerit.trainers.monai_trainer.overlaps import COUNTS, Overlap, mean_dice
 from fedmerit.wire import messages
 from fedmerit.wire.evaluation_budget import count_models
 
@@ -81,6 +81,7 @@ class SiteLog:
         question: str = "",
         overlaps: tuple[Overlap, ...] | None = None,
         images: int = 0,
+        evidence: Mapping[str, Any] | None = None,
     ) -> None:
         """Record a round's training: digests of the received model (d,) and of the update (d,) that leaves.
 
@@ -93,8 +94,10 @@ class SiteLog:
             question: digest of what was asked for.
             overlaps: that the site reports of the received model; None: an earlier record has them, with the next.
             images: that it reports to train on.
+            evidence: "values" and "pairs" that it reports, and "step", `step_products.measure_step`.
         """
         more: dict[str, Any] = {"plan": self.plan} if self.plan else {}
+        more |= {name: _known(said) for name, said in (evidence or {}).items() if said}
         if overlaps is not None:
             more |= {"models": count_models(task), "question": question}
             more |= {"overlaps": [overlaps_digest(overlaps)], "images": images}
@@ -105,12 +108,21 @@ class SiteLog:
         self._append(ENROLLED, task.round, task.ledger, **enrolment.committed)
 
     def evaluated(
-        self, task: messages.Evaluation, models: Tensor | Ciphertexts, question: str, answer: messages.Evaluated
+        self,
+        task: messages.Evaluation,
+        models: Tensor | Ciphertexts,
+        question: str,
+        answer: messages.Evaluated,
+        step: Mapping[str, float] | None = None,
     ) -> None:
-        """Record that ``models``, (d,) or (m, d), of ``task`` were evaluated; ``question`` is the task's digest."""
+        """Record that ``models``, (d,) or (m, d), of ``task`` were evaluated; ``question`` is the task's digest.
+
+        ``step`` is `step_products.measure_step` of a final model.
+        """
         answers = [overlaps_digest(overlaps) for overlaps in answer.overlaps]
-        asked = {"split": task.split, "models": task.count, "question": question}
-        self._append(messages.EVALUATE, task.round, task.ledger, received=digest(models), **asked, overlaps=answers)
+        asked: dict[str, Any] = {"split": task.split, "models": task.count, "question": question}
+        said = {"overlaps": answers, "dice": list(map(mean_dice, answer.overlaps))} | ({"step": step} if step else {})
+        self._append(messages.EVALUATE, task.round, task.ledger, received=digest(models), **asked, **said)
 
     def measured(self, task: messages.ImportanceTask, question: str) -> None:
         """Record that the importance of neurons was measured."""
@@ -145,6 +157,12 @@ class SiteLog:
             ledger, signature = split_head(head)
             acknowledged = {"ledger": ledger} | ({"vouched": signature} if signature else {})
         self._chain.append({"site": self.site, "round": round, "work": work, **more, **acknowledged})
+
+
+def _known(said: Mapping[str, Any]) -> dict[str, Any]:
+    """Without what is NaN, which JSON has not."""
+    nested = {name: _known(value) if isinstance(value, Mapping) else value for name, value in said.items()}
+    return {name: value for name, value in nested.items() if value == value}
 
 
 def overlaps_digest(overlaps: Iterable[Overlap]) -> str:

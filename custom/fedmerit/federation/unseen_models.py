@@ -76,8 +76,8 @@ class Models:
         """Why a reply's form cannot be used, beside `fedmerit.wire.inspection`; or None."""
         return "ciphertexts, expected the update in the clear" if reply.ciphertexts else None
 
-    def began(self) -> list[str]:
-        """Digests of the models that the sites begin a round with."""
+    def digests(self) -> list[str]:
+        """Of the model that each site has."""
         return [digest(self.parameters)] * len(self.sites)
 
     def keep_local_models(self, round: int, outcome: Outcome, is_shared: bool, updates: Tensor) -> Outcome:
@@ -165,7 +165,7 @@ class EncryptedModels(Models):
         """Why the ciphertexts cannot be used, or None."""
         return self.adder.fault(reply.ciphertexts)
 
-    def began(self) -> list[str]:
+    def digests(self) -> list[str]:
         """Of the ciphertexts."""
         return [digest(self.total or self.parameters)] * len(self.sites)
 

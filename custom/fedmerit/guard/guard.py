@@ -15,6 +15,7 @@ from fedmerit.guard import bounds, cross_evaluation, indicators
 from fedmerit.guard.admission import Admission
 from fedmerit.guard.bounds import fill_unknown, median_of_others
 from fedmerit.guard.history import WIDTH, History, running_mean, sketch
+from fedmerit.guard.indicators import Signs
 from fedmerit.guard.reward_groups import RewardGroups, find_near_copies, find_reward_groups
 from fedmerit.guard.settings import GuardSettings
 from fedmerit.vectors import BLOCK, norms, ratio
@@ -51,7 +52,12 @@ class Guard:
     seed: int = 0  # of sketches
 
     def admit(
-        self, history: History, updates: Tensor, reports: Reports, last_step: Tensor | None = None
+        self,
+        history: History,
+        updates: Tensor,
+        reports: Reports,
+        last_step: Tensor | None = None,
+        signs: Signs | None = None,
     ) -> tuple[History, Admission]:
         """Bound a round's replies, look for indicators, find verdicts and reward groups.
 
@@ -60,6 +66,7 @@ class Guard:
             updates: (n, d); d = 0: the server does not see them.
             reports: what the sites reported beside.
             last_step: (d,) the mean update of the round before; None: there is none.
+            signs: of the updates, if they were measured before.
 
         Raises:
             RunFailed: ``on_verdict`` is "exclude", and only excluded sites answered.
@@ -70,7 +77,8 @@ class Guard:
         history = replace(history, usual=fill_unknown(median_of_others(lengths, present), history.usual))
         own, products = _clip(updates, products, factors)
         if updates.shape[1]:
-            history = self._update_history(history, updates, present, last_step, products, factors)
+            history, signs = (history, signs) if signs else self._measure(history, updates, present, last_step, factors)
+            history = self._update_history(history, signs, present, products, factors)
         withheld = torch.zeros_like(present)
         if self.settings.on_verdict != "show":
             withheld = history.verdicts.against  # also of an absent site, which would otherwise get the model
@@ -104,53 +112,62 @@ class Guard:
                 "reward_group_share": groups.parts.masked_fill(groups.parts == 0, 1.0),
             },
             indicators=history.verdicts.standing,
+            signs=signs,
         )
 
-    def _update_history(
-        self,
-        history: History,
-        updates: Tensor,
-        present: Tensor,
-        last_step: Tensor | None,
-        products: Tensor,
-        factors: Tensor,
-    ) -> History:
-        """Add what the ``updates`` show; ``products`` (n, n) are those of the clipped ones, by ``factors`` (n,)."""
-        (n, d), lengths = updates.shape, norms(products)
-        now = sketch(updates, self.seed)
-        known, made = present & history.sketches.any(dim=1), history.dominates_step
+    def _measure(
+        self, history: History, updates: Tensor, present: Tensor, last_step: Tensor | None, factors: Tensor
+    ) -> tuple[History, Signs]:
+        """What the ``updates`` (n, d) show beside their Gram matrix; they are clipped by ``factors`` (n,)."""
+        now, known = sketch(updates, self.seed), present & history.sketches.any(dim=1)
         one, last = now.double(), history.sketches.double()
-        to_own = ratio((one * last).sum(dim=1), one.norm(dim=1) * last.norm(dim=1)).where(known, torch.nan)
-        inner, squared, to_step = None, 0.0, torch.full((n,), torch.nan, dtype=torch.float64)
-        if last_step is not None:
-            inner, squared = _inner(updates, last_step)
-            inner = inner * factors
-            to_step = ratio(inner, lengths * squared**0.5).where(present, torch.nan)
-        direction = indicators.residual_cosines(products, inner, squared, present & ~history.verdicts.against)
-        direction = direction.masked_fill(to_own > indicators.REPLAY_COSINE, 0.0)  # nothing new
-        separate = known & history.keeps_own_model  # the model last took only the site's own step
-        to_step = torch.where(separate, to_own, to_step).masked_fill(made, torch.nan)
+        unknown = torch.full((len(updates),), torch.nan, dtype=torch.float64)
+        inner, squared = (unknown, 0.0) if last_step is None else _inner(updates, last_step)
+        separate, own_direction = known & history.keeps_own_model, unknown
         if separate.any():
             others = present & ~history.keeps_own_model
-            direction = torch.where(separate, indicators.residual_own_cosines(now, history.sketches, others), direction)
+            found = indicators.residual_own_cosines(now, history.sketches, others)
+            own_direction = found.where(separate, torch.nan)
+        signs = Signs(
+            updates.shape[1],
+            ratio((one * last).sum(dim=1), one.norm(dim=1) * last.norm(dim=1)).where(known, torch.nan),
+            inner.where(present, torch.nan),
+            squared,
+            own_direction,
+            history.responses.cosines(now * factors[:, None]).where(present, torch.nan),
+            indicators.likeness(updates, present),
+        )
+        return replace(history, sketches=torch.where(present[:, None], now, history.sketches)), signs
+
+    def _update_history(
+        self, history: History, signs: Signs, present: Tensor, products: Tensor, factors: Tensor
+    ) -> History:
+        """Add what ``signs`` show; ``products`` (n, n) are those of the clipped updates, by ``factors`` (n,)."""
+        made, lengths, d, to_own = history.dominates_step, norms(products), signs.size, signs.to_own
+        inner = signs.inner * factors
+        to_step = ratio(inner, lengths * signs.squared**0.5).where(inner.isfinite(), torch.nan)
+        against = history.verdicts.against
+        inner = inner.where(present, 0.0)
+        direction = indicators.residual_cosines(products, inner, signs.squared, present & ~against)
+        direction = direction.masked_fill(to_own > indicators.REPLAY_COSINE, 0.0)  # nothing new
+        separate = to_own.isfinite() & history.keeps_own_model  # the model last took only the site's own step
+        to_step = torch.where(separate, to_own, to_step).masked_fill(made, torch.nan)
+        direction = torch.where(separate, signs.own_direction, direction)
         nothing = present & (direction == 0)  # no direction of its own: earlier rounds no longer support it
-        response = history.responses.cosines(now * factors[:, None])
         cosines = ratio(products, torch.outer(lengths, lengths))
         pairs = present[:, None] & present
         nearness = running_mean(history.nearness, cosines.where(pairs, torch.nan))
         history = replace(
             history,
-            sketches=torch.where(present[:, None], now, history.sketches),
             nearness=nearness,
             copied=torch.where(pairs, find_near_copies(cosines, nearness, present), history.copied),
             direction=running_mean(history.direction, direction.where(present, torch.nan)).masked_fill(nothing, 0.0),
             own_cosine=running_mean(history.own_cosine, to_own.masked_fill(made, torch.nan)),
-            response=running_mean(history.response, response.where(present, torch.nan)),
-            likeness=running_mean(history.likeness, indicators.likeness(updates, present)),
+            response=running_mean(history.response, signs.response),
+            likeness=running_mean(history.likeness, signs.likeness),
             keeps_own_model=present & history.keeps_own_model,
             dominates_step=torch.zeros_like(made),
         )
-        against = history.verdicts.against
         short = indicators.is_too_short(lengths, present)
         empty = indicators.is_too_short(lengths, present, indicators.NOTHING)
         stale = indicators.is_stale(to_step, to_own, history.own_cosine.masked_fill(made, torch.nan), present)

@@ -88,17 +88,17 @@ class History:
     leave_one_out_error: Tensor  # (n,) of the model without each site, measured by the others; NaN: not yet
 
     @classmethod
-    def empty(cls, sites: int) -> "History":
-        """Before round 0."""
+    def empty(cls, sites: int, width: int = WIDTH) -> "History":
+        """Before round 0; ``width`` of the sketches."""
         unknown = torch.full((sites,), torch.nan, dtype=torch.float64)
         no = torch.zeros(sites, dtype=torch.bool)
         means = ("usual", "direction", "own_cosine", "response", "likeness", "rater_distance", "leave_one_out_error")
         flags = ("claim_was_wrong", "update_was_changed", "keeps_own_model", "dominates_step", "is_outlier_rater")
         return cls(
-            sketches=torch.zeros(sites, WIDTH),
+            sketches=torch.zeros(sites, width),
             nearness=unknown.repeat(sites, 1),
             copied=torch.zeros(sites, sites, dtype=torch.bool),
-            responses=Responses.none(sites, WIDTH),
+            responses=Responses.none(sites, width),
             verdicts=Verdicts.none(len(KINDS), sites),
             **dict.fromkeys(means, unknown),
             **dict.fromkeys(flags, no),

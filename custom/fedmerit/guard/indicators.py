@@ -39,6 +39,19 @@ MIN_OWN_COSINE = 0.05  # likewise, to the updates before, which are compared by 
 KINDS = ("length", "staleness", "direction", "claim", "response", "profile")
 
 
+@dataclass(frozen=True)
+class Signs:
+    """What the guard measures on a round's updates beside their Gram matrix; (n,) float64 each, NaN: not known."""
+
+    size: int  # d, of an update
+    to_own: Tensor  # cosine to the site's last update
+    inner: Tensor  # inner product of the update, as it came, and the model's last step
+    squared: float  # of that step's norm; 0: there is none
+    own_direction: Tensor  # `residual_own_cosines`, of sites that continue from their own model
+    response: Tensor  # `Responses.cosines`
+    likeness: Tensor  # `likeness`
+
+
 def has_reference(values: Tensor, present: Tensor) -> Tensor:
     """(n,) bool: whether the others have a median to compare ``values`` (n,) with; NaN: not known."""
     return median_of_others(values, present & values.isfinite()).isfinite()

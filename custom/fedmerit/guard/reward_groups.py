@@ -56,6 +56,8 @@ def find_reward_groups(counted: Tensor, counts: Tensor, copied: Tensor, organisa
     """
     places = torch.arange(len(counted))
     linked = copied | (organisations[:, None] == organisations)
+    if int(linked.sum()) == len(linked):  # each only to itself
+        return RewardGroups.singles(len(linked))
     _, labels = connected_components(csr_array(linked.numpy()), directed=False)
     component = torch.from_numpy(labels)
     linked = component[:, None] == component

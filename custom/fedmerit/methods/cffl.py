@@ -69,6 +69,11 @@ class CFFL(Method, EvaluatesCandidates):
         """Of every reward but one model for all."""
         return self.reward != "global"
 
+    @property
+    def sums_updates(self) -> bool:
+        """With one model for all, of whole updates."""
+        return self.reward == "global" and self.theta == 1 and self.clip is None
+
     def start(self, model: Tensor, num_sites: int, layout: Layout) -> CFFLState:
         """The state before round 0; ``model`` is (d,). ValueError: there is not one contribution per site."""
         rewards.require_one_each(self.contributions, num_sites)

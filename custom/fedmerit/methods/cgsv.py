@@ -81,6 +81,11 @@ class CGSV(Method):
         """If sites keep what they trained; else models are entries of aggregates."""
         return self.has_site_models and self.unrewarded == "own"
 
+    @property
+    def sums_updates(self) -> bool:
+        """With one model for all."""
+        return self.reward == "global"
+
     def start(self, model: Tensor, num_sites: int, layout: Layout) -> CGSVState:
         """The state before round 0; ``model`` is (d,). ValueError: there is not one contribution per site."""
         rewards.require_one_each(self.contributions, num_sites)

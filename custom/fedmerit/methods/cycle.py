@@ -76,6 +76,7 @@ class CYCle(Method, LearnsFromPeers):
     )
     peer_ranges: ClassVar[Mapping[str, Range]] = {"available": (0, 1), "misalignment": (0, 1), "agreement": (0, 1)}
     has_site_models: ClassVar[bool] = True
+    sums_updates: ClassVar[bool] = True
     about: ClassVar[About] = About(
         contribution="how well its model segments its peers' images, by their own masks",
         weights="none",

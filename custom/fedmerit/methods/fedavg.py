@@ -25,6 +25,7 @@ class FedAvg(Method):
     """Weights are sample shares of the sites present; so is the contribution it credits. Nothing is remembered."""
 
     needs: ClassVar[Needs] = Needs(sums_only=True)
+    sums_updates: ClassVar[bool] = True
     about: ClassVar[About] = About(paper="McMahan et al. 2017")
 
     def round(self, state: GlobalModel, updates: Tensor, reports: Reports) -> tuple[GlobalModel, Outcome]:
@@ -45,6 +46,7 @@ class Standalone(Method):
         sites=1, unfiltered="no site gets anything of another's update, so a filter would only harm its own"
     )
     has_site_models: ClassVar[bool] = True
+    sums_updates: ClassVar[bool] = True
     about: ClassVar[About] = About(contribution="none", weights="none", download="own model", paper="baseline")
 
     def round(self, state: SiteModels, updates: Tensor, reports: Reports) -> tuple[SiteModels, Outcome]:

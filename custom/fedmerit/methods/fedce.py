@@ -58,6 +58,7 @@ class FedCE(Method, MeasuresLeaveOneOut):
         choices=("absolute", "relative", "others"),
     )
     ranges: ClassVar[Mapping[str, Range]] = {"cosine": (-1, 1), "minus_error": (0, 1), "error": (0, 1)}
+    sums_updates: ClassVar[bool] = True
     about: ClassVar[About] = About(
         contribution="novelty of its update's direction, error on its images of the model without it",
         weights="contribution, accumulated",

@@ -67,6 +67,7 @@ class FedCI(ContributionIndex):
     Coalitions and weights are those of the sites present; absent ones keep their index.
     """
 
+    sums_updates: ClassVar[bool] = True
     about: ClassVar[About] = About(
         contribution="Shapley value of server validation Dice",
         weights="contribution, accumulated",
@@ -150,6 +151,7 @@ class FedValue(Method, EvaluatesCandidates):
 
     alpha: float = parameter(0.8, "of what was, in the memory of values", low=0, below=1)
     kind: str = parameter(SHAPLEY, "φ of a round", choices=(SHAPLEY, LEAVE_ONE_OUT))
+    sums_updates: ClassVar[bool] = True
     about: ClassVar[About] = About(
         contribution="value in the round's game of server validation Dice",
         weights="contribution, remembered",

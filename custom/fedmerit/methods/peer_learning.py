@@ -77,6 +77,7 @@ class VPDL(Method, LearnsFromPeers):
     kl: str = parameter("own_peer", "KL(own || peer), or peer_own: KL(peer || own)", choices=DIRECTIONS)
     exchange: str = parameter("relay", "of models: by the server; peer: from site to site", choices=EXCHANGES)
     has_site_models: ClassVar[bool] = True
+    sums_updates: ClassVar[bool] = True
     about: ClassVar[About] = About(
         contribution="none",
         weights="none",

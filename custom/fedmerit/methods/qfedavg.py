@@ -33,6 +33,7 @@ class QFedAvg(Method):
     rule: str = parameter("weights", "w + Σ (F^q / Σ F^q) Δ; or exact: Algorithm 2", choices=("weights", "exact"))
     L: float = parameter(1e-3, "Lipschitz constant of rule=exact", above=0)
     ranges: ClassVar[Mapping[str, Range]] = {"loss": (0, 1)}
+    sums_updates: ClassVar[bool] = True
     about: ClassVar[About] = About(
         contribution="training loss to the power q",
         weights="training loss to the power q",

@@ -14,9 +14,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from fedmerit.core import About, GlobalModel, Layout, Method, Needs, Outcome, Reports
+from fedmerit.core import About, GlobalModel, Layout, Method, Needs, Outcome, Reports, inner_products
 from fedmerit.parameters import parameter
-from fedmerit.vectors import aggregate, distances, share, trimmed_mean
+from fedmerit.vectors import aggregate, share, trimmed_mean
 
 
 @dataclass(frozen=True)
@@ -73,6 +73,7 @@ class Krum(Method):
     )
     m: int = parameter(1, "updates taken, those of the lowest scores; above 1: Multi-Krum", low=1)
     needs: ClassVar[Needs] = Needs(sites=3)  # of two, each is as near to the other
+    sums_updates: ClassVar[bool] = True
     about: ClassVar[About] = About(
         contribution="whether its update is among the chosen",
         weights="equal among the chosen, those nearest to their neighbours",
@@ -93,17 +94,20 @@ class Krum(Method):
     def round(self, state: GlobalModel, updates: Tensor, reports: Reports) -> tuple[GlobalModel, Outcome]:
         """``updates`` (n, d): w ← w + mean of the m updates with the lowest scores."""
         present = reports.present
-        chosen = self.chosen(updates[present])
+        chosen = self.chosen(inner_products(updates, reports)[present][:, present])
         weights = torch.zeros(len(updates), dtype=torch.float64).masked_scatter(present, chosen)
         model = aggregate(state.model, weights, updates)
         return GlobalModel(model), Outcome.by_weights(weights, reports, model)
 
-    def chosen(self, updates: Tensor) -> Tensor:
-        """(k,) weights of ``updates`` (k, d), from s(i) = Σ ‖Δ_i - Δ_j‖² over its k - f - 2 nearest neighbours j."""
-        count = len(updates)
+    def chosen(self, products: Tensor) -> Tensor:
+        """(k,) weights by s(i) = Σ ‖Δ_i - Δ_j‖² over its k - f - 2 nearest neighbours j.
+
+        ``products``: (k, k) Gram matrix of the updates.
+        """
+        count, lengths = len(products), products.diagonal()
         most = max((count - 3) // 2, 0)
         f = most if self.f is None else min(self.f, most)
-        squared = torch.stack([distances(updates, update).square() for update in updates])
+        squared = (lengths[:, None] + lengths - 2 * products).clamp(min=0)
         nearest = squared.sort(dim=1).values[:, 1 : 1 + max(count - f - 2, 1)]  # the first is its own, 0
         scores, m = nearest.sum(dim=1), min(self.m, count)
         last = scores.sort().values[m - 1]

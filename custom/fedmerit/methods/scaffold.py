@@ -41,6 +41,7 @@ class SCAFFOLD(Method, TrainsLocally, RestsOnSelfReports):
     eta_g: float = parameter(1.0, "η_g, the server's step", above=0)
     vectors: ClassVar[tuple[str, ...]] = ("control",)  # c to the sites, c_i⁺ from them
     optimizers: ClassVar[tuple[str, ...]] = ("sgd",)
+    sums_updates: ClassVar[bool] = True
     about: ClassVar[About] = About(
         contribution="none",
         weights="equal",

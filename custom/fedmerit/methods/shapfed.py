@@ -11,10 +11,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedmerit.core import About, Layout, Method, Outcome, Reports
+from fedmerit.core import About, Layout, Method, Outcome, Reports, part_products
 from fedmerit.games import cosine_values
 from fedmerit.parameters import parameter
-from fedmerit.vectors import aggregate, cosine_to_sum, gram, remember, share, to_sites
+from fedmerit.vectors import aggregate, cosine_to_sum, remember, share, to_sites
 
 PERMUTATIONS = 1000  # sampled for contribution=exact with more than 24 sites
 
@@ -60,6 +60,15 @@ class ShapFed(Method):
         """Of every reward but one model for all."""
         return self.reward != "global"
 
+    @property
+    def sums_updates(self) -> bool:
+        """With one model for all."""
+        return self.reward == "global"
+
+    def parts(self, state: ShapFedState) -> Tensor:
+        """The output layer's parameters, class by class."""
+        return state.outputs
+
     def start(self, model: Tensor, num_sites: int, layout: Layout) -> ShapFedState:
         """The state before round 0; ``model`` is (d,). ValueError: the network has no output layer to compare."""
         if not len(layout.outputs):
@@ -75,7 +84,8 @@ class ShapFed(Method):
     def round(self, state: ShapFedState, updates: Tensor, reports: Reports) -> tuple[ShapFedState, Outcome]:
         """``updates`` (n, d), each relative to its site's model: γ, w_g = Σ γ̃_i w_i, w_i ← (1-γ_i) w_i + γ_i w_g."""
         present, seed = reports.present, int(state.round)
-        values = [self.class_values(updates[:, places], reports, seed) for places in state.outputs]
+        products = part_products(updates, reports, state.outputs)
+        values = [self.class_values(of_class, reports, seed) for of_class in products]
         psi = torch.stack(values).mean(dim=0)  # NaN: absent
 
         gamma = remember(state.gamma, psi, self.mu, present & state.seen)
@@ -92,10 +102,10 @@ class ShapFed(Method):
         state = ShapFedState(models, gamma, state.seen | present, state.outputs, state.round + 1)
         return state, Outcome(psi, gamma, weights, models)
 
-    def class_values(self, updates: Tensor, reports: Reports, seed: int) -> Tensor:
-        """(n,) of one class, whose parameters' ``updates`` are (n, m); NaN for absent sites."""
+    def class_values(self, products: Tensor, reports: Reports, seed: int) -> Tensor:
+        """(n,) of one class; ``products`` (n, n) of the updates of its parameters; NaN for absent sites."""
         present = reports.present
         if self.contribution == "exact":
-            values, _ = cosine_values(gram(updates), reports.data_share, PERMUTATIONS, seed, present)
+            values, _ = cosine_values(products, reports.data_share, PERMUTATIONS, seed, present)
             return values.where(present, torch.nan)
-        return to_sites(cosine_to_sum(gram(updates[present]), reports.data_share[present]), present)
+        return to_sites(cosine_to_sum(products[present][:, present], reports.data_share[present]), present)

@@ -126,7 +126,7 @@ def _received_models(records: Sequence[Record], rounds: int, round: int, split: 
         return set()
     found: list[str | None] = []
     if (round, split) in ((rounds, "validation"), (rounds - 1, "testing")):
-        found = [records[-1].get("model")]
+        found = [records[-1].get("model"), records[-1].get("ended", {}).get(site)]
     elif split == BEST and 0 <= round < rounds:
         found = [records[round]["began"].get(site), records[round - 1].get("model") if round else None]
     return {digest for digest in found if digest is not None}

@@ -86,6 +86,9 @@ LEDGER_REQUIRED: Mapping[str, Shape] = {
     "updates": mapping_shape(TEXT),
     "weights": mapping_shape(NUMBER),
     "contributions": mapping_shape(optional_shape(NUMBER)),
+    "reputations": mapping_shape(NUMBER),
+    "inputs": object_shape({"counts": mapping_shape(NUMBER), "importance": list_shape(NUMBER)}),  # the rest is parsed
+    # by `fedmerit.federation.round_inputs.InputsRecord`
     "of": WHOLE,
     "rejected": mapping_shape(TEXT),
     "flagged": list_shape(TEXT),
@@ -97,6 +100,8 @@ LEDGER_REQUIRED: Mapping[str, Shape] = {
 LEDGER_FIRST: dict[str, Shape] = {"plan": TEXT}  # only the first record has it
 LEDGER_LAST: dict[str, Shape] = {"saved": mapping_shape(TEXT)}  # only the last record of a finished run has it
 LEDGER_OPTIONAL: dict[str, Shape] = {
+    "ended": mapping_shape(TEXT),
+    "quotas": mapping_shape(NUMBER),
     "guard": object_shape(
         {
             "bounds": mapping_shape(mapping_shape(NUMBER)),
@@ -104,7 +109,7 @@ LEDGER_OPTIONAL: dict[str, Shape] = {
             "verdicts": list_shape(TEXT),
             "enrolled": mapping_shape(object_shape({"cases": mapping_shape(WHOLE), "slices": mapping_shape(WHOLE)})),
         }
-    )
+    ),
 }
 
 

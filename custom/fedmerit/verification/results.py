@@ -15,7 +15,12 @@ from fedmerit.records.results import EXPECTED, ROUND_SPLITS, read_results, read_
 from fedmerit.trainers.monai_trainer.overlaps import COUNTS, Overlap, mean_dice
 from fedmerit.verification.record_schema import Record
 
-TABLES: Mapping[str, str] = {"weight": "weights", "contribution": "contributions"}  # by quantity, its part of a record
+TABLES: Mapping[str, str] = {
+    "weight": "weights",
+    "contribution": "contributions",
+    "reputation": "reputations",
+    "quota": "quotas",
+}  # by quantity, its part of a record
 FLAGS_QUANTITY = "indicators"  # results.csv has those of the round, the ledger those that last
 PLACES = 6  # after the point, of what a record has of bounds
 BEST = "testing_best"  # that of the best round's models
@@ -73,6 +78,8 @@ def compare_tables(table: ResultsTable, records: Sequence[Record]) -> None:
         for site, dice in record.get("validation_dice", {}).items():
             found = mean_dice(overlaps.get((round, "validation", site), ()))
             _require_same(found, dice, path, round, site, "mean validation dice")
+        for site, images in record.get("inputs", {}).get("counts", {}).items():
+            _require_same(values.get((round, site, "num_samples")), images, path, round, site, "num_samples")
         _compare_participants(values, record, path)
         if "verdicts" in record.get("guard", {}):
             _compare_guard(values, record, path)

@@ -26,6 +26,7 @@ from fedmerit.verification.ledger_heads import (
 )
 from fedmerit.verification.measurements import compare_answers, compare_matrix
 from fedmerit.verification.models import compare_models, compare_plan, list_sites
+from fedmerit.verification.outcomes import compare_measured, replay_rounds
 from fedmerit.verification.record_schema import Record, read_ledger
 from fedmerit.verification.results import compare_tables, read_tables, require_no_added_rows, require_same_run
 from fedmerit.verification.site_logs import (
@@ -101,6 +102,10 @@ def verify_run(run: Path, site_logs: Sequence[Path] = (), trust: Trust | None = 
             compare_matrix(table, run)
     if records:
         silent += compare_plan(run, records, logs)
+        played, unshown = replay_rounds(run, ledger, records, sites)
+        silent += unshown
+        for log in logs:
+            compare_measured(played, log, sites)
     if table:
         require_same_run(table, run)
     if closing and records:

@@ -15,7 +15,17 @@ from fedmerit.errors import BadInput
 from fedmerit.federation.site_log import CLOSED, ENROLLED, GAVE, GOT
 from fedmerit.records.ledger import read_verified_records, texts_digest
 from fedmerit.records.signatures import CERTIFICATE, Trust, read_certificates, require_owner
-from fedmerit.verification.record_schema import TEXT, WHOLE, Record, Shape, list_shape, optional_shape, require_shapes
+from fedmerit.verification.record_schema import (
+    NUMBER,
+    TEXT,
+    WHOLE,
+    Record,
+    Shape,
+    list_shape,
+    mapping_shape,
+    optional_shape,
+    require_shapes,
+)
 from fedmerit.wire.messages import EVALUATE, TRAIN
 
 LOG_REQUIRED: Mapping[str, Shape] = {"site": TEXT, "round": WHOLE, "work": TEXT}
@@ -24,6 +34,10 @@ LOG_OPTIONAL: Mapping[str, Shape] = {  # beside these, of whatever work
     "model": optional_shape(TEXT),
     "overlaps": list_shape(TEXT),
     "images": WHOLE,
+    "values": mapping_shape(NUMBER),
+    "pairs": mapping_shape(mapping_shape(NUMBER)),
+    "step": mapping_shape(NUMBER),
+    "dice": list_shape(NUMBER),
 }
 LOG_REQUIRED_BY_WORK: Mapping[str, Sequence[str]] = {  # needed, by its work
     TRAIN: ("received", "update"),

@@ -16,6 +16,7 @@ from fedmerit.errors import RunFailed
 from fedmerit.federation import evaluator
 from fedmerit.federation.evaluator import Evaluator
 from fedmerit.federation.exchange import Moment
+from fedmerit.federation.round_inputs import SERVER
 from fedmerit.federation.round_updates import RoundReplies
 from fedmerit.federation.server_models import ModelsInTheClear
 from fedmerit.guard.admission import Admission
@@ -143,9 +144,7 @@ def build(calls, monkeypatch):
             check_cases=lambda site, split, overlaps: fault if site == "Alder" else None,
             judge_candidates=lambda admission, candidates, usable: ("judged", list(usable)),
             leave_one_out_models=lambda round, outcome, admission, received: outcome.models,
-            take_leave_one_out=lambda admission, evaluated, by_server: calls.append(
-                ("measured", list(evaluated), by_server)
-            ),
+            take_leave_one_out=lambda admission, rated: calls.append(("measured", list(rated))),
         )
         models = ModelsInTheClear(config, NETWORK, SITES, capabilities(config.build_method()))
         moment = Moment(1, "round 1", "head", 1)
@@ -269,7 +268,7 @@ def test_models_without_each_are_told_to_the_guard(build, calls):
     steps = leave_one_out(build(on=True), there, calls)
     counted, (exchange,) = run_through(steps, {"Alder": said(10, 30), "Cedar": said(20, 60)})
     assert exchange.tasks["Cedar"].split == "validation"  # where the guard has them evaluated
-    assert calls == ["pause", "on", ("measured", ["Alder", "Cedar"], False)]
+    assert calls == ["pause", "on", ("measured", ["Alder", "Cedar"])]
     assert counted.received[0] > there.received[0]
 
 
@@ -277,7 +276,7 @@ def test_on_its_own_images_the_servers_word_on_models_without_each_counts_alone(
     there = admitted(2.0, None, 3.0)
     steps = leave_one_out(build(cases=("mine",), on=True), there, calls)
     assert run_through(steps, {}) == (there, [])
-    assert calls == [("here", ("mine",), SERVER_SPLIT, None), ("measured", ["server"], True)]
+    assert calls == [("here", ("mine",), SERVER_SPLIT, None), ("measured", [SERVER])]
 
 
 def test_what_is_observed_is_on_validation_patients_of_those_that_replied_in_site_order(build):

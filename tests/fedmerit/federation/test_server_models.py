@@ -157,7 +157,7 @@ def test_of_a_model_of_its_own_a_site_gets_what_changed_and_after_an_absence_all
     assert (sparse.indices.tolist(), sparse.values.tolist()) == ([3], [7.0])
     assert torch.equal(whole, changed[1])  # one entry changed as well, of a model that the site may not have
     assert torch.equal(large, changed[2])  # three of five entries and their places are more than the five
-    assert models.began() == [digest(row.clone()) for row in changed]
+    assert models.digests() == [digest(row.clone()) for row in changed]
     models.replace(changed + 1)
     assert torch.equal(models.task_parts(0)["parameters"], changed[0] + 1)
 
@@ -319,7 +319,7 @@ def test_a_server_without_models_sends_none_and_says_whom_to_ask():
     weights = torch.tensor([[0.1, 0.2, 0.3]] * 3, dtype=torch.float64)
     sharing = Sharing(torch.zeros(3, 3, dtype=torch.float64), weights)
     assert models.peer_parts(sharing, 1, 2) == {"others": {"Alder": 0.1, "Cedar": 0.3}}
-    assert models.began() == [models.ended()] * 3 == [digest(torch.empty(0))] * 3
+    assert models.digests() == [models.ended()] * 3 == [digest(torch.empty(0))] * 3
     assert models.tests_own_only
     assert models.final_test(5, "head").models.shape == (1, 0)
     assert Models(models.config, network(), SITES).peer_parts(sharing, 1, 2) == {}
@@ -356,7 +356,7 @@ def test_ciphertexts_of_those_who_are_there_are_added_to_the_sum(added):
     assert added == [([0.5, 0.25, 0.25], [0.25, 0.5, 0.25]), ([0.5, 0.25], [0.5, 0.5])]
     parts = models.task_parts(2)
     assert (parts["parameters"].shape, parts["buffers"], parts["ciphertexts"]) == ((0,), {}, models.total)
-    assert models.began() == [models.ended()] * 3 == [models.total.digest] * 3
+    assert models.digests() == [models.ended()] * 3 == [models.total.digest] * 3
     assert models.final_test(3, "head").ciphertexts == models.total
     assert not models.tests_own_only
     with_one, without = replies_of(1.0, 1.0, None, ciphertexts=(sent[0], None, None))[:2]

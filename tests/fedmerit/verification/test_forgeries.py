@@ -214,7 +214,7 @@ def test_emptied_ledger_is_found(run, keys):
 
 def test_rollback_is_found(run, keys):
     """A run that went on from an earlier round, to another end, with all its owner's keys."""
-    forged(run, keys.signer(SERVER))
+    forged(run, keys.signer(SERVER), lambda lines: lines[1]["rejected"].update(site9="no reply"))
     assert verify_run(run, trust=keys.trust).records == ROUNDS
     with pytest.raises(BadInput, match=r"line 3: the server said its .*line 2, has \w+; the server signed that$"):
         verify_run(run, [log_of(run, "site1")], keys.trust)

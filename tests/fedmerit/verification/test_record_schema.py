@@ -34,6 +34,8 @@ RECORD = {
     "updates": {"A": "u"},
     "weights": {"A": 1.0},
     "contributions": {"A": None},
+    "reputations": {"A": 1.0},
+    "inputs": {},
     "rejected": {},
     "flagged": [],
     "model": "m",

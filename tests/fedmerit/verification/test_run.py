@@ -13,10 +13,12 @@ from pretending import tiny_plan
 from signed_runs import closed_anew, lines_of, log_of, measured, rewritten, run_signed, untold
 
 from fedmerit.configuration.description import describe
+from fedmerit.configuration.run import RunConfiguration
 from fedmerit.errors import BadInput
 from fedmerit.files import write_json
 from fedmerit.methods.registry import METHODS
 from fedmerit.records.closing_record import CLOSING
+from fedmerit.records.results import read_run
 from fedmerit.records.signatures import CERTIFICATE, Signer, Trust
 from fedmerit.verification.run import verify_run
 
@@ -73,6 +75,7 @@ NAMES = ("site1", "site2", "site3")
 OF_SITES = "are: models of sites, of which the ledger has no digest"
 OWN_MODELS = f"what models/site1.pt, models/site2.pt, models/site3.pt {OF_SITES}"
 OTHERS_TESTED = "that site1, site2, site3 tested the final models: by their logs it was others, such as their own"
+UNSEEN = "that the models are made by these weights: the server did not see the updates"
 PEERS = ("warmup=1", "R=2", "exchange=peer", "warmup_by=own")
 
 
@@ -85,14 +88,18 @@ def test_honest_run_of_every_method_agrees_with_all_its_logs(two_rounds, method)
     assert found.updates == dict.fromkeys(NAMES, 2)
     assert found.answers == measured(run)
     unproved = (OWN_MODELS, OTHERS_TESTED) if method == "ditto" else ()
-    assert found.unproven == (UNSIGNED, *unproved)
+    allocated = ("that the models of rounds 1 are parts of those before: submodels were allocated",)
+    sums = RunConfiguration.from_dict(read_run(run)["plan"]).build_method().sums_updates
+    steps = f"that the models are made by these weights: those of {method} are no sums of whole updates"
+    further = (*(allocated if method == "fedsac" else ()), *(() if sums else (steps,)))
+    assert found.unproven == (UNSIGNED, *further, *unproved)
 
 
 @pytest.mark.parametrize(
     ("settings", "changes", "unproved"),
     [
         ((), {"method": "fedce", "guard": "on"}, ()),
-        (PEERS, {"method": "cycle"}, (OWN_MODELS,)),
+        (PEERS, {"method": "cycle"}, (UNSEEN, OWN_MODELS)),
         *(
             pytest.param(*kind, marks=pytest.mark.slow)
             for kind in (
@@ -121,7 +128,7 @@ def test_honest_run_of_every_kind_agrees_with_all_its_logs(trained, settings, ch
 def test_honest_encrypted_run_agrees_with_all_its_logs(trained):
     pytest.importorskip("tenseal")
     run = trained(method="fedavg", privacy="he")
-    assert verify_run(run, logs_of(run)).unproven == (UNSIGNED, f"what models/global.pt {OF_SITES}")
+    assert verify_run(run, logs_of(run)).unproven == (UNSIGNED, UNSEEN, f"what models/global.pt {OF_SITES}")
 
 
 def is_found(run: Path, path: Path, content: bytes, log: Path | None, trust: Trust | None = None) -> bool:

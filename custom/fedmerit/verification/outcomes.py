@@ -1,0 +1,271 @@
+"""The outcome that the ledger holds against that of `replay`, and what sites measured against both.
+
+A site knows its own counts, values, ratings and update, and how far the model that it was sent lies from the one
+before: that has to be what the inner products and the weights in the ledger give.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedmerit.configuration.filters import HE
+from fedmerit.errors import BadInput
+from fedmerit.methods.registry import OWN
+from fedmerit.records.results import read_run
+from fedmerit.verification.record_schema import Record
+from fedmerit.verification.replay import PlayedRound, Replay
+from fedmerit.verification.results import PLACES
+from fedmerit.verification.site_logs import SiteLog
+from fedmerit.wire.messages import EVALUATE, TRAIN
+
+ROUNDING = 1e-9  # of what is computed twice in float64, maybe in another order
+MODEL_ROUNDING = 2.0**-22  # of a model in float32, relative to its norm: each step rounds every entry by at most 2^-24
+SKETCHED = 0.05  # of a cosine that the guard computes from sketches
+CHANGED = "one of them was changed, or the server computed it otherwise"
+
+
+def replay_rounds(
+    run: Path, ledger: Path, records: Sequence[Record], sites: Sequence[str]
+) -> tuple[list[PlayedRound], list[str]]:
+    """All rounds, each with the outcome that the ledger has; in sentences, what is not shown of them.
+
+    Args:
+        run: the run folder, whose run.json has the plan that the ledger names.
+        ledger: for messages.
+        records: of it.
+        sites: of the run.
+
+    Raises:
+        BadInput: the ledger has another outcome than what came gives, or a round began with other models than those
+            that the one before ended with; line, round, site and quantity are named, and what differs.
+    """
+    silent = list(_require_chained(ledger, records))
+    info = read_run(run)
+    method = info["plan"]["method"]
+    if method not in OWN:
+        return [], [*silent, f"that weights, contributions and verdicts follow from what came: {method} is not ours"]
+    encrypted = HE in (info.get("privacy") or ())
+    played = list[PlayedRound]()
+    where = f"{info.file}: its plan"
+    try:
+        replay = Replay(info["plan"], sites, not encrypted)
+        for number, record in enumerate(records, start=1):
+            where = f"{ledger}, line {number}: inputs of round {record['round']}"
+            played.append(replay.play(record, f"{ledger}, line {number}"))
+            _compare_outcome(played[-1], replay.sites)
+    except BadInput:
+        raise
+    except Exception as error:  # of whatever kind the code of methods meets in numbers that no round has
+        raise BadInput(f"{where}: no outcome follows ({type(error).__name__}: {error}); {CHANGED}") from error
+    if not replay.sees_updates:
+        silent.append("that the models are made by these weights: the server did not see the updates")
+    elif not replay.method.sums_updates:
+        silent.append(f"that the models are made by these weights: those of {method} are no sums of whole updates")
+    return played, silent
+
+
+def _require_chained(ledger: Path, records: Sequence[Record]) -> Iterator[str]:
+    """Every site begins a round with what the round before ended with, and round 0 with the model of all."""
+    allocated, before = list[str](), dict[str, Any](model=next(iter(records[0]["began"].values()), ""))
+    for number, record in enumerate(records):
+        ended, round = before.get("ended", {}), record["round"]
+        if record["inputs"].get("importance"):
+            allocated.append(str(round))
+        for site, began in record["began"].items() if not allocated or allocated[-1] != str(round) else ():
+            expected = ended.get(site, before["model"])
+            if began != expected:
+                raise BadInput(
+                    f"{ledger}, line {number + 1}: {site} began round {round} with model {began}, expected {expected}, "
+                    f"{f'with which round {round - 1} ended' if number else 'as the others'}: a model was swapped"
+                )
+        before = dict(record)
+    if allocated:
+        yield f"that the models of rounds {', '.join(allocated)} are parts of those before: submodels were allocated"
+
+
+def _compare_outcome(played: PlayedRound, sites: Sequence[str]) -> None:
+    record, outcome = played.record, played.outcome
+    computed = {
+        "weights": outcome.weights,
+        "contributions": outcome.contribution,
+        "reputations": outcome.reputation,
+        "quotas": outcome.quantities.get("quota", torch.full((len(sites),), math.nan)),
+    }
+    flags = outcome.quantities.get("flagged", torch.zeros(len(sites)))
+    for row, site in enumerate(sites):
+        if site in record["participants"]:
+            for name, values in computed.items():
+                _require_same(record.get(name, {}).get(site), float(values[row]), name, site, played)
+            _require_same(site in record["flagged"], bool(flags[row]), "flagged", site, played)
+    said, found = record.get("guard", {}), played.guard
+    for name in ("verdicts", "indicators"):
+        for site in sites:
+            one, other = ((part.get(name, ()), site) for part in (said, found))
+            _require_same(_of_site(*one), _of_site(*other), name, site, played)
+    for name in ("clipped", "counted_images", "reward_group_share"):
+        for site in sites:
+            one, other = (part.get("bounds", {}).get(name, {}).get(site) for part in (said, found))
+            _require_same(one, other, f"bound {name}", site, played, 2 * 10.0**-PLACES)  # they are rounded
+
+
+def _of_site(those: Mapping[str, Any] | Sequence[str], site: str) -> object:
+    return those.get(site, []) if isinstance(those, Mapping) else site in those
+
+
+def _require_same(
+    found: Any, computed: Any, name: str, site: str, played: PlayedRound, tolerance: float = ROUNDING
+) -> None:
+    if isinstance(computed, float) and math.isnan(computed):
+        computed = None
+    same = found == computed
+    if isinstance(found, float | int) and isinstance(computed, float | int) and not same:
+        same = math.isclose(found, computed, rel_tol=tolerance, abs_tol=tolerance)
+    if not same:
+        raise BadInput(
+            f"{played.line}: {name} of {site} in round {played.record['round']}: {found}, expected {computed}, which "
+            f"follows from the inputs of the rounds; {CHANGED}"
+        )
+
+
+def compare_measured(played: Sequence[PlayedRound], log: SiteLog, sites: Sequence[str]) -> None:
+    """`BadInput` if the ledger has other counts, values, ratings or products of a site than its ``log``.
+
+    ``played``: all rounds; ``sites``: of the run, sorted.
+    """
+    if log.site not in sites:
+        return
+    row = sorted(sites).index(log.site)
+    for number, one in enumerate(played):
+        entry = _find_training(one.record, log)
+        if entry is not None and one.inputs.reports.present[row]:
+            _compare_reported(one, entry[1], _where(log, entry), log.site, sorted(sites))
+            if number and _remembers(played[number - 1], entry, log):
+                _compare_step(played[number - 1], entry, row, log)
+                _compare_signs(played[number - 1], one, entry, row, log)
+        _compare_ratings(one, log)
+    for entry in _numbered(log):
+        final = played and (entry[1]["work"], entry[1]["round"]) == (EVALUATE, len(played))
+        if final and _is_of(played[-1], entry[1], log) and _remembers(played[-1], entry, log):
+            _compare_step(played[-1], entry, row, log)
+
+
+Entry = tuple[int, Record]  # of a log, with its line
+
+
+def _numbered(log: SiteLog) -> Iterator[Entry]:
+    return enumerate(log.entries, start=1)
+
+
+def _where(log: SiteLog, entry: Entry) -> str:
+    return f"{log.path}, line {entry[0]}"
+
+
+def _trainings(log: SiteLog, round: int) -> list[Entry]:
+    return [one for one in _numbered(log) if (one[1]["work"], one[1]["round"]) == (TRAIN, round)]
+
+
+def _find_training(record: Record, log: SiteLog) -> Entry | None:
+    """What a log has of the update that counted; a line of what a filter made of it has only that."""
+    sent, reported = record["updates"].get(log.site), dict[str, Any]()
+    for line, entry in _trainings(log, record["round"]):
+        reported = dict(entry) if "images" in entry else reported
+        if sent in (None, entry["update"]):
+            return line, {**reported, **entry}
+    return None
+
+
+def _remembers(before: PlayedRound, entry: Entry, log: SiteLog) -> bool:
+    """Whether what a site had of the round before, as it wrote an entry, is the update that counted."""
+    earlier = [one["update"] for line, one in _trainings(log, before.record["round"]) if line < entry[0]]
+    return bool(earlier) and earlier[-1] == before.record["updates"].get(log.site)
+
+
+def _is_of(one: PlayedRound, entry: Record, log: SiteLog) -> bool:
+    """Whether an entry is of the model that a round ended with."""
+    return bool(entry.get("received") == one.record.get("ended", {}).get(log.site, one.record["model"]))
+
+
+def _compare_reported(one: PlayedRound, entry: Record, where: str, site: str, sites: Sequence[str]) -> None:
+    reports, round, row = one.inputs.reports, one.record["round"], sites.index(site)
+    said: dict[str, tuple[object, Tensor]] = {"images": (entry.get("images"), reports.num_samples[row])}
+    said |= {name: (entry.get("values", {}).get(name), values[row]) for name, values in reports.values.items()}
+    step = entry.get("step", {})
+    if "update" in step and one.inputs.size:
+        assert reports.products is not None
+        said["squared norm of the update"] = step["update"], reports.products[row, row]
+    for name, (measured, recorded) in said.items():
+        _require_logged(float(recorded), measured, name, f"{one.line}: ", site, round, where)
+    for name, recorded_pairs in reports.pairs.items():
+        of_peers = entry.get("pairs", {}).get(name, {})
+        for peer, recorded in zip(sites, recorded_pairs[row].tolist(), strict=True):
+            what = f"{name} of {peer} in the report"
+            _require_logged(recorded, of_peers.get(peer), what, f"{one.line}: ", site, round, where)
+
+
+def _require_logged(
+    recorded: float, measured: Any, name: str, line: str, site: str, round: int, where: str, tolerance: float = ROUNDING
+) -> None:
+    other = math.nan if measured is None else float(measured)
+    if not (math.isnan(recorded) and math.isnan(other)) and not math.isclose(
+        recorded, other, rel_tol=ROUNDING, abs_tol=tolerance
+    ):
+        raise BadInput(f"{line}{name} of {site} in round {round}: {recorded}, expected {measured}, as {where}, has it")
+
+
+def _compare_step(before: PlayedRound, entry: Entry, row: int, log: SiteLog) -> None:
+    """The step from the model of one round to the next, as the site measured it."""
+    step = entry[1].get("step", {})
+    if before.steps is None or "moved" not in step:
+        return
+    products, parts, round = before.inputs.reports.products, before.steps[row], before.record["round"]
+    assert products is not None
+    along, squared = float(products[row] @ parts), float(parts @ products @ parts)
+    slack = MODEL_ROUNDING * math.sqrt(max(step["model"], 0.0))
+    own, moved = math.sqrt(float(products[row, row])), math.sqrt(max(squared, 0.0))
+    checks = (
+        ("squared length of the step that the weights give", squared, step["moved"], slack * (2 * moved + slack)),
+        ("the step that the weights give, along the update", along, step["before"], slack * (own + moved + slack)),
+    )
+    for name, given, measured, tolerance in checks:
+        slack = tolerance + ROUNDING * squared
+        _require_logged(given, measured, name, f"{before.line}: ", log.site, round, _where(log, entry), slack)
+
+
+def _compare_signs(before: PlayedRound, one: PlayedRound, entry: Entry, row: int, log: SiteLog) -> None:
+    """What the guard says that it measured on the site's update."""
+    signs, step = one.inputs.signs, entry[1].get("step", {})
+    if signs is None or "again" not in step:
+        return
+    where, round, line = _where(log, entry), one.record["round"], f"{one.line}: "
+    last = float(before.inputs.reports.products[row, row]) if before.inputs.reports.products is not None else 0.0
+    scale = math.sqrt(step["update"] * last)
+    if scale and not signs.to_own[row].isnan():
+        name = "cosine of the update and the last one"
+        _require_logged(float(signs.to_own[row]), step["again"] / scale, name, line, log.site, round, where, SKETCHED)
+    if before.steps is not None and torch.allclose(before.steps[row], before.mean, atol=ROUNDING):
+        slack = MODEL_ROUNDING * math.sqrt(step["model"]) * math.sqrt(step["update"])
+        name = "inner product of the update and the step before"
+        _require_logged(float(signs.inner[row]), step["along"], name, line, log.site, round, where, slack + 1e-12)
+
+
+def _compare_ratings(one: PlayedRound, log: SiteLog) -> None:
+    round = one.record["round"]
+    answers = [
+        (entry, said["dice"])
+        for entry, said in _numbered(log)
+        if (said["work"], said["round"]) == (EVALUATE, round) and "dice" in said
+    ]
+    for what, ratings in one.inputs.ratings.items():
+        if log.site not in ratings:
+            continue
+        dice = list(ratings[log.site].dice)
+        if all(said != dice for _, said in answers):
+            last = answers[-1] if answers else (0, None)
+            raise BadInput(
+                f"{one.line}: ratings of {what} by {log.site} in round {round}: {dice}, expected what "
+                f"{log.path}{f', line {last[0]},' if answers else ''} has: {last[1]}"
+            )

@@ -1,0 +1,428 @@
+"""What servers pay a friend, or charge another, and record as if it followed; whole in hashes and results."""
+
+import csv
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from pretending import NETWORK, SITES, evaluated, generator, tiny_plan
+from rounds import beside
+from signed_runs import closed_anew, log_of, rewritten, rows_anew
+from stepping import Stepped as Federation
+
+from fedmerit import flat
+from fedmerit.configuration.description import describe
+from fedmerit.errors import BadInput
+from fedmerit.federation.local_round import Memory
+from fedmerit.federation.site_log import SiteLog
+from fedmerit.federation.step_products import measure_step
+from fedmerit.files import write_json
+from fedmerit.guard.guard import Guard
+from fedmerit.methods.registry import OWN
+from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT, SPLITS
+from fedmerit.trainers.monai_trainer.overlaps import Overlap
+from fedmerit.verification.run import Verification, verify_run
+from fedmerit.wire.messages import (
+    ClosingReceipt,
+    ClosingTask,
+    Enrolment,
+    EnrolmentTask,
+    Evaluation,
+    ImportanceTask,
+    Reply,
+    SparseUpdate,
+    Task,
+    Work,
+)
+
+SIZE = flat.get_parameters(NETWORK).numel()
+IMAGES = dict(zip(SITES, (30, 12, 6), strict=True))
+OVERLAPS = (Overlap("000", "prostate", 5, 2, 1),)
+
+
+class PretendedSite:
+    """Moves half the way to its own optimum, reports numbers that tell it from others, and keeps a log."""
+
+    def __init__(self, federation: Federation, site: str, run: Path):
+        self.federation, self.site, self.place = federation, site, SITES.index(site)
+        self.log, self.memory = SiteLog(run / "sites" / site, site, plan=federation.config.digest), {-1: None}
+        common = 0.1 * torch.randn(SIZE, generator=generator(7))
+        self.optimum = common + 0.05 * torch.randn(SIZE, generator=generator(self.place))
+
+    def answer(self, task: Work) -> Any:
+        if isinstance(task, Task):
+            return self.train(task)
+        if isinstance(task, EnrolmentTask):
+            cases = dict.fromkeys((*SPLITS, SERVER_SPLIT), 1)
+            images = cases | {"training": IMAGES[self.site]}
+            one = Enrolment(task.round, cases, images, (f"{self.place:032x}",))
+            self.log.enrolled(task, one)
+            return one
+        if isinstance(task, ClosingTask):
+            self.log.closed(task)
+            return ClosingReceipt(task.round)
+        said = evaluated(self.federation, self.site)
+        if isinstance(task, Evaluation):
+            before = self.memory.get(task.round - 1)
+            final = len(task.models) == 1 and task.models.shape[1] and task.round == self.federation.config.rounds
+            step = measure_step(task.models[0], before) if final else {}
+            self.log.evaluated(task, task.models, "question", said, step)
+            return replace(said, log=self.log.last)
+        assert isinstance(task, ImportanceTask)
+        self.log.measured(task, "question")
+        return said
+
+    def train(self, task: Task) -> Reply:
+        before, asks = self.memory.get(task.round - 1), self.federation.method.asks
+        model = task.parameters
+        if isinstance(model, SparseUpdate):
+            model = model.apply(before.received)
+        if not len(model):  # it stays here
+            model = before.model if before else flat.get_parameters(NETWORK)
+        noise = 0.02 * torch.randn(SIZE, generator=generator(100 * self.place + task.round + 1))
+        update = 0.5 * (flat.get_parameters(NETWORK) + self.optimum - model) + noise
+        self.memory[task.round] = Memory(model, model + update, task.buffers)
+        update = self.memory[task.round].trained - model
+        values = {name: low + (0.2 + 0.1 * self.place) * min(1.0, high - low) for name, (low, high) in asks.items()}
+        pairs = {
+            name: {peer: round(0.5 + 0.1 * self.place, 6) for peer in task.peers}
+            for name in self.federation.can.peer_quantities
+            if task.peers
+        }
+        evidence = {"values": values, "pairs": pairs, "step": measure_step(model, before, update)}
+        self.log.trained(task, model, update, "question", OVERLAPS, IMAGES[self.site], evidence)
+        vectors = beside(self.federation.method, update)
+        buffers = {name: value + 1 for name, value in task.buffers.items()}
+        count = IMAGES[self.site]
+        said = Reply(task.round, update, buffers, count, OVERLAPS, values, pairs=pairs, vectors=vectors)
+        return replace(said, log=self.log.last)
+
+
+Spoil = Callable[[Federation], object]
+
+
+def played(run: Path, method: str, rounds: int = 4, spoil: Spoil = lambda federation: None, **parameters: Any) -> Path:
+    """A whole run, by a server that ``spoil`` makes dishonest."""
+    plan = tiny_plan(method, rounds, **parameters)
+    write_json(run / "run.json", describe("run", plan, SITES, "local"))
+    federation = Federation(plan, SITES, run)
+    spoil(federation)
+    sites = {site: PretendedSite(federation, site, run) for site in SITES}
+    while federation.work:
+        federation.take({site: sites[site].answer(task) for site, task in federation.tasks().items()})
+    return run
+
+
+def logs(run: Path, *sites: str) -> list[Path]:
+    return [log_of(run, site) for site in sites or SITES]
+
+
+def open_claims(found: Verification) -> list[str]:
+    """What is not shown, beside what a run without certificates leaves open."""
+    return [text for text in found.unproven if "not signed" not in text]
+
+
+def forged(run: Path, change: Callable[[dict[str, Any]], object], round: int = 1) -> None:
+    """One record with something else, results.csv to fit, and the run closed again."""
+
+    def changed(lines: list[dict[str, Any]]) -> None:
+        change(lines[round])
+        fit(run, lines[round])
+        rows_anew(run, lines)
+
+    rewritten(run / "ledger.jsonl", changed)
+    closed_anew(run)
+
+
+def fit(run: Path, record: dict[str, Any]) -> None:
+    """results.csv says of a round what its record says."""
+    path, said = run / "results.csv", record["inputs"]["counts"]
+    verdicts = {site: float(site in record.get("guard", {}).get("verdicts", ())) for site in SITES}
+    parts = {"weight": record["weights"], "reputation": record["reputations"], "num_samples": said, "verdict": verdicts}
+    guard = record.get("guard", {})
+    parts["clipped"] = guard.get("bounds", {}).get("clipped", {})
+    parts["indicators"] = {site: len(kinds) for site, kinds in guard.get("indicators", {}).items()}
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    for row in rows:
+        if int(row["round"]) == record["round"] and not row["split"] and not row["coalition"]:
+            row["value"] = str(parts.get(row["quantity"], {}).get(row["site"], row["value"]))
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def paid(record: dict[str, Any]) -> None:
+    """The friend's weight, times three."""
+    more = record["weights"] | {"Birch": 3 * record["weights"]["Birch"] + 0.1}
+    record["weights"] = {site: weight / sum(more.values()) for site, weight in more.items()}
+
+
+def counted(record: dict[str, Any]) -> None:
+    record["inputs"]["counts"]["Birch"] *= 3
+
+
+def credited(record: dict[str, Any]) -> None:
+    record["reputations"]["Birch"] += 0.25
+
+
+FAST = ("fedavg", "fedce", "cgsv", "fedave", "shapfed", "krum", "cycle", "fedsac")
+EVERY = [
+    pytest.param(name, guard, marks=() if (name in FAST and guard == "on") else pytest.mark.slow)
+    for name in OWN
+    for guard in ("on", "off")
+    if name != "pooled" or guard == "off"
+]
+OPEN = ("no sums of whole updates", "submodels were allocated", "tested the final models")
+BY_VALUES = (  # methods whose outcome, without a guard, does not follow from how many images there are
+    *("fedce", "fedce_nvflare", "cgsv", "rffl", "fedave", "fedsac", "qfedavg", "fedci", "fedvalue", "scaffold"),
+    *("median", "trimmed", "krum"),
+)
+
+
+@pytest.mark.parametrize(("method", "guard"), EVERY)
+def test_honest_run_verifies_and_a_paid_friend_is_found_in_the_run_folder(tmp_path, method, guard):
+    run = played(tmp_path / "run", method, guard=guard)
+    found = open_claims(verify_run(run, logs(run)))
+    assert [text for text in found if not any(words in text for words in OPEN)] == []
+    files = {file: file.read_bytes() for file in (run / "ledger.jsonl", run / "results.csv")}
+    for change, words in (
+        (paid, r"weights of Alder in round 1: .*expected .*follows from the inputs"),
+        (counted, r"(weights|contributions|quotas) of \w+ in round 1: .*expected|num_samples of Birch"),
+        (credited, "reputations of Birch in round 1: .*expected"),
+    ):
+        if change is counted and guard == "off" and method in BY_VALUES:
+            continue
+        forged(run, change)
+        with pytest.raises(BadInput, match=words):
+            verify_run(run)
+        for file, content in files.items():
+            file.write_bytes(content)
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory) -> Path:
+    """A whole run of FedCE under the guard, whose sites rate models. Never change it."""
+    return played(tmp_path_factory.mktemp("guarded") / "run", "fedce", rounds=6, guard="on", rate_every=2)
+
+
+@pytest.fixture
+def run(guarded, tmp_path) -> Path:
+    """A copy that a test may spoil."""
+    return Path(shutil.copytree(guarded, tmp_path / "run"))
+
+
+def accused(record: dict[str, Any]) -> None:
+    record["guard"]["verdicts"] = ["Alder"]
+
+
+def incriminated(record: dict[str, Any]) -> None:
+    record["guard"]["indicators"]["Alder"] = ["length", "staleness"]
+
+
+def invented_signs(record: dict[str, Any]) -> None:
+    record["inputs"]["signs"]["to_own"]["Alder"] = 1.0
+
+
+def less_bounded(record: dict[str, Any]) -> None:
+    record["guard"].setdefault("bounds", {})["clipped"] = {"Alder": 0.5}
+
+
+def lengthened(record: dict[str, Any]) -> None:
+    record["inputs"]["products"]["Birch"]["Birch"] *= 100
+
+
+def swapped(record: dict[str, Any]) -> None:
+    record["began"]["Alder"] = "0" * 64
+
+
+def unrated(record: dict[str, Any]) -> None:
+    record["inputs"]["ratings"]["leave_one_out"].pop("Alder")
+
+
+def better_rated(record: dict[str, Any]) -> None:
+    rating = record["inputs"]["ratings"]["leave_one_out"]["Alder"]["dice"]
+    rating[:] = [1 - dice for dice in rating]
+
+
+@pytest.mark.parametrize(
+    ("change", "round", "words"),
+    [
+        (accused, 3, r"line 4: verdicts of Alder in round 3: True, expected False"),
+        (incriminated, 3, r"line 4: indicators of Alder in round 3: \['length', 'staleness'\], expected \['claim'\]"),
+        (less_bounded, 3, "line 4: bound clipped of Alder in round 3: 0.5, expected None"),
+        (swapped, 3, "line 4: Alder began round 3 with model 0{64}, expected .*round 2 ended.*swapped"),
+        (unrated, 2, "line 3: inputs of round 2: .*ratings of leave_one_out by Alder lack"),
+        (better_rated, 2, r"line \d: \w+ of \w+ in round \d: .*expected .*follows from the inputs"),
+    ],
+)
+def test_what_does_not_follow_is_found_in_the_run_folder(run, change, round, words):
+    forged(run, change, round)
+    with pytest.raises(BadInput, match=words):
+        verify_run(run)
+
+
+def on_record(change: Callable[[dict[str, Any]], object], round: int = 2) -> Spoil:
+    """A server that writes a record of something else when it is due, as sites acknowledge it."""
+
+    def spoil(federation: Federation) -> None:
+        append = federation.recorder.ledger.append
+
+        def write(record: Any) -> None:
+            record = json.loads(json.dumps(record))
+            if record["round"] == round:
+                change(record)
+            append(record)
+
+        federation.recorder.ledger.append = write  # type: ignore[method-assign]
+
+    return spoil
+
+
+def applied(weights: Callable[[torch.Tensor], torch.Tensor], rounds: range = range(2, 3)) -> Spoil:
+    """A server whose model has other weights than those that it publishes."""
+
+    def spoil(federation: Federation) -> None:
+        divide = federation.run_guard.divide_outcome
+
+        def divided(admission: Any, outcome: Any, received: torch.Tensor) -> Any:
+            honest = divide(admission, outcome, received)
+            if federation.round not in rounds:
+                return honest
+            return replace(
+                honest, models=received + (weights(honest.weights)[:, None] * admission.own).sum(dim=0).float()
+            )
+
+        federation.run_guard.divide_outcome = divided  # type: ignore[method-assign]
+
+    return spoil
+
+
+def friend_first(weights: torch.Tensor) -> torch.Tensor:
+    more = weights * torch.tensor([1.0, 3.0, 1.0])
+    return more / more.sum()
+
+
+def measuring(**signs: float) -> Spoil:
+    """A server whose guard measures something else on Alder's updates, whatever they are."""
+
+    def spoil(federation: Federation) -> None:
+        class Framing(Guard):
+            def _measure(self, *args: Any) -> Any:
+                history, found = super()._measure(*args)
+                others = {name: getattr(found, name).clone() for name in signs}
+                for name, value in signs.items():
+                    others[name][0] = value
+                return history, replace(found, **others)
+
+        make = federation.run_guard._guard
+        federation.run_guard._guard = lambda: Framing(**vars(make()))  # type: ignore[method-assign]
+
+    return spoil
+
+
+def replying(**changes: Any) -> Spoil:
+    """A server that takes something else from Birch than what it sent."""
+
+    def spoil(federation: Federation) -> None:
+        take = federation.take
+
+        def taken(answers: Any) -> None:
+            birch = answers.get("Birch")
+            take({**answers, "Birch": replace(birch, **changes)} if isinstance(birch, Reply) else answers)
+
+        federation.take = taken  # type: ignore[method-assign, assignment]
+
+    return spoil
+
+
+@pytest.mark.parametrize(
+    ("spoil", "witness", "words"),
+    [
+        (applied(friend_first), "Alder", "of Alder in round 2: .*expected .*site_log.jsonl"),
+        (applied(friend_first), "Cedar", "step that the weights give.* of Cedar in round 2"),
+        (applied(friend_first, range(4, 5)), "Cedar", "step that the weights give.* of Cedar in round 4"),  # the last
+        (applied(lambda weights: 0 * weights + 1e-3), "Birch", "step that the weights give.* of Birch in round 2"),
+        (measuring(to_own=0.999, likeness=-0.9), "Alder", "cosine of the update and the last one of Alder in round 1"),
+        (measuring(inner=99.0), "Alder", "inner product of the update and the step before of Alder in round 1"),
+        (replying(values={"cosine": 0.1, "minus_error": 0.9}), "Birch", "cosine of Birch in round 0"),
+    ],
+)
+def test_dishonest_server_is_found_by_one_honest_log(tmp_path, spoil, witness, words):
+    run = played(tmp_path / "run", "fedce", rounds=5, spoil=spoil, guard="on")
+    verify_run(run)
+    with pytest.raises(BadInput, match=words):
+        verify_run(run, logs(run, witness))
+
+
+def test_counts_that_a_server_makes_up_are_found_by_the_log_of_their_site(tmp_path):
+    run = played(tmp_path / "run", "fedavg", spoil=replying(num_samples=3 * IMAGES["Birch"]), guard="off")
+    verify_run(run, logs(run, "Alder"))
+    with pytest.raises(BadInput, match=r"num_samples of Birch in round 0 is 36.*12"):
+        verify_run(run, logs(run, "Birch"))
+
+
+def test_rating_that_a_server_changes_is_found_by_the_log_of_its_rater(tmp_path):
+    def spoil(federation: Federation) -> None:
+        judge = federation.run_guard.take_leave_one_out
+
+        def judged(admission: Any, rated: Any) -> None:
+            rated["Alder"] = replace(rated["Alder"], dice=tuple(1 - dice for dice in rated["Alder"].dice))
+            judge(admission, rated)
+
+        federation.run_guard.take_leave_one_out = judged  # type: ignore[method-assign]
+
+    run = played(tmp_path / "run", "fedce", spoil=spoil, guard="on", rate_every=2)
+    verify_run(run, logs(run, "Birch"))
+    with pytest.raises(BadInput, match=r"ratings of leave_one_out by Alder in round 0: .*expected what"):
+        verify_run(run, logs(run, "Alder"))
+
+
+def test_swapped_model_is_found_by_its_digest_or_by_the_step(tmp_path):
+    def swap(federation: Federation) -> None:
+        def after(record: Any) -> None:
+            if record.get("round") == 1:
+                federation.models.parameters = federation.models.parameters + 0.01
+
+        federation.on_round = after
+
+    run = played(tmp_path / "run", "fedavg", spoil=swap)
+    with pytest.raises(BadInput, match=r"began round 2 with model .*a model was swapped"):
+        verify_run(run)
+
+
+@pytest.mark.parametrize("change", [paid, accused, swapped])
+def test_record_written_while_the_run_lasts_is_found_though_all_logs_acknowledge_it(tmp_path, change):
+    run = played(tmp_path / "run", "fedce", spoil=on_record(change), guard="on")
+    with pytest.raises(BadInput, match=r"(Alder|Birch)"):
+        verify_run(run, logs(run))
+
+
+def test_method_of_another_package_is_said_not_to_be_recomputed(run, monkeypatch):
+    monkeypatch.delitem(OWN, "fedce")  # type: ignore[arg-type]
+    assert any("fedce is not ours" in text for text in verify_run(run).unproven)
+
+
+@pytest.mark.parametrize(
+    "spoilt",
+    [
+        {"counts": {}},
+        {"products": {"Zoe": {"Alder": 1.0}}},
+        {"signs": {}},
+        {"size": -1},
+        {"step": float("inf")},
+        {"x": 1},
+    ],
+)
+def test_inputs_of_no_round_are_named(run, spoilt):
+    forged_inputs = lambda record: record["inputs"].update(spoilt)  # noqa: E731
+    rewritten(run / "ledger.jsonl", lambda lines: forged_inputs(lines[3]))
+    closed_anew(run)
+    with pytest.raises(BadInput, match=r"line 4: inputs of round 3|num_samples of"):
+        verify_run(run)
