@@ -11,7 +11,7 @@ from stepping import Stepped as Federation
 
 from fedmerit.federation.site import Site
 from fedmerit.federation.site_log import CLOSED, SITE_LOG
-from fedmerit.records.closing_record import close
+from fedmerit.records.closing_record import close, read_closing
 from fedmerit.records.ledger import Ledger, RecordSignature
 from fedmerit.records.results import ROUND_SPLITS, read_results, rows_digest
 from fedmerit.records.signatures import Signer
@@ -88,6 +88,6 @@ def measured(run: Path) -> dict[str, int]:
 
 
 def closed_anew(run: Path, signer: Signer | None = None) -> None:
-    """As if ledger, results, models and the sites' logs had been as they are when the run ended."""
-    logs = {log.parent.name: Ledger(log).last_hash for log in run.glob(f"sites/*/{SITE_LOG}")}
-    close(run, Ledger(run / "ledger.jsonl").last_hash, logs, signer)
+    """As if ledger, results and models had been as they are when the run ended, with what sites said of their logs."""
+    closing = read_closing(run)
+    close(run, Ledger(run / "ledger.jsonl").last_hash, closing.site_logs if closing else {}, signer)

@@ -119,7 +119,7 @@ class Site:
             if isinstance(task, messages.ImportanceTask):
                 return messages.round_answer(self.measure_importance(task))
             answer = self.train(task) if isinstance(task, messages.Task) else self.evaluate(task)
-            return messages.round_answer(replace(answer, log=self.log.last))
+            return messages.round_answer(answer)
         except MemoryLost as error:
             return messages.Failure(str(error))
         except Refused as error:
@@ -147,7 +147,7 @@ class Site:
         self._remember(task.round, model, learned, memory)
         leaving = self.models.outgoing(learned)
         leaves = leaving.ciphertexts or leaving.update
-        self.log.trained(task, self.models.seen(received), leaves, question, overlaps, self.num_samples)
+        said = self.log.trained(task, self.models.seen(received), leaves, question, overlaps, self.num_samples)
         return messages.Reply(
             round=task.round,
             update=leaving.update,
@@ -161,6 +161,7 @@ class Site:
             pairs=learned.pairs,
             vectors=learned.vectors,
             ciphertexts=leaving.ciphertexts,
+            log=said,
         )
 
     def learn(self, task: messages.Task, received: Tensor, memory: Memory | None) -> Learned:
@@ -213,8 +214,7 @@ class Site:
         models = task.ciphertexts or task.models
         question = self._allowed(task, models)
         answer = self._evaluate_models(task)
-        self.log.evaluated(task, models, question, answer)
-        return answer
+        return replace(answer, log=self.log.evaluated(task, models, question, answer))
 
     def _evaluate_models(self, task: messages.Evaluation) -> messages.Evaluated:
         if task.purpose is messages.Purpose.ESTIMATE:

@@ -15,7 +15,7 @@ from typing import Any
 from torch import Tensor
 
 from fedmerit.records.ciphertexts import Ciphertexts
-from fedmerit.records.ledger import Ledger, digest, split_head, tensors_digest, texts_digest
+from fedmerit.records.ledger import Ledger, digest, log_payload, split_head, tensors_digest, texts_digest
 from fedmerit.records.signatures import Signer
 from fedmerit.trainers.monai_trainer.overlaps import COUNTS, Overlap
 from fedmerit.wire import messages
@@ -45,11 +45,6 @@ class SiteLog:
         self._published = False
         self._asked: dict[int, list[Mapping[str, Any]]] = {}  # by round
         self._follow = self._chain.follower(self._note)
-
-    @property
-    def last(self) -> str:
-        """The hash of the last record: it stands for all of them."""
-        return self._chain.last_hash
 
     def asked(self, round: int) -> Sequence[Mapping[str, Any]]:
         """What was asked for in a round: `ASKED` of its records, as far as they have it."""
@@ -81,7 +76,7 @@ class SiteLog:
         question: str = "",
         overlaps: tuple[Overlap, ...] | None = None,
         images: int = 0,
-    ) -> None:
+    ) -> str:
         """Record a round's training: digests of the received model (d,) and of the update (d,) that leaves.
 
         Under encryption, those of the ciphertexts as they came and as they leave.
@@ -93,12 +88,16 @@ class SiteLog:
             question: digest of what was asked for.
             overlaps: that the site reports of the received model; None: an earlier record has them, with the next.
             images: that it reports to train on.
+
+        Returns:
+            `log` of the reply.
         """
         more: dict[str, Any] = {"plan": self.plan} if self.plan else {}
         if overlaps is not None:
             more |= {"models": count_models(task), "question": question}
             more |= {"overlaps": [overlaps_digest(overlaps)], "images": images}
-        self._append(messages.TRAIN, task.round, task.ledger, received=digest(received), update=digest(update), **more)
+        digests = {"received": digest(received), "update": digest(update)}
+        return self._vouch(task, self._append(messages.TRAIN, task.round, task.ledger, **digests, **more))
 
     def enrolled(self, task: messages.EnrolmentTask, enrolment: messages.Enrolment) -> None:
         """Record what the site commits to."""
@@ -106,11 +105,16 @@ class SiteLog:
 
     def evaluated(
         self, task: messages.Evaluation, models: Tensor | Ciphertexts, question: str, answer: messages.Evaluated
-    ) -> None:
-        """Record that ``models``, (d,) or (m, d), of ``task`` were evaluated; ``question`` is the task's digest."""
+    ) -> str:
+        """Record that ``models``, (d,) or (m, d), of ``task`` were evaluated; ``question`` is the task's digest.
+
+        Returns:
+            `log` of the answer.
+        """
         answers = [overlaps_digest(overlaps) for overlaps in answer.overlaps]
-        asked = {"split": task.split, "models": task.count, "question": question}
-        self._append(messages.EVALUATE, task.round, task.ledger, received=digest(models), **asked, overlaps=answers)
+        asked: dict[str, Any] = {"split": task.split, "models": task.count, "question": question}
+        asked |= {"received": digest(models), "overlaps": answers}
+        return self._vouch(task, self._append(messages.EVALUATE, task.round, task.ledger, **asked))
 
     def measured(self, task: messages.ImportanceTask, question: str) -> None:
         """Record that the importance of neurons was measured."""
@@ -135,7 +139,13 @@ class SiteLog:
         """Record the `peer_digest` of the model that ``peer`` gave for a round's training; None: it did not answer."""
         self._append(GOT, task.round, task.ledger, peer=peer, model=model)
 
-    def _append(self, work: str, round: int, head: str | None = None, **more: Any) -> None:
+    def _vouch(self, task: messages.Task | messages.Evaluation, last: str) -> str:
+        """The hash of a record of this log, and the site's signature if it has a key: its word that the log ends so."""
+        signer = self._chain.signer
+        return f"{last} {signer.sign(log_payload(task.ledger, task.round, last))}" if signer else last
+
+    def _append(self, work: str, round: int, head: str | None = None, **more: Any) -> str:
+        """Add a record; its hash."""
         (folder := self._chain.path.parent).mkdir(parents=True, exist_ok=True)
         if self._chain.signer and not self._published:
             self._chain.signer.publish(folder, begun=self._chain.last is not None)
@@ -144,7 +154,7 @@ class SiteLog:
         if head is not None:
             ledger, signature = split_head(head)
             acknowledged = {"ledger": ledger} | ({"vouched": signature} if signature else {})
-        self._chain.append({"site": self.site, "round": round, "work": work, **more, **acknowledged})
+        return self._chain.append({"site": self.site, "round": round, "work": work, **more, **acknowledged})
 
 
 def overlaps_digest(overlaps: Iterable[Overlap]) -> str:

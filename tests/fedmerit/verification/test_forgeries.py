@@ -258,21 +258,25 @@ def test_log_without_its_signatures_is_refused_or_said_to_be_nobodys(run, keys):
         verify_run(run, [path], keys.trust)
     (path.parent / CERTIFICATE).unlink()
     found = verify_run(run, [path], keys.trust)
-    assert "that the logs of site2 are theirs: they are not signed" in found.unproven
+    assert "that the logs of site2 are theirs, and whole: they are not signed" in found.unproven
 
 
 def test_log_cut_at_its_end_is_found_by_what_the_site_said_last(run, keys):
     path = log_of(run, "site2")
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:ROUNDS]))
-    with pytest.raises(BadInput, match="lacks the record that site2 ended the run with"):
+    with pytest.raises(
+        BadInput, match=r"site2 signed that its log ended with \w+ \(.*closing\.json\), and its log lacks"
+    ):
         verify_run(run, [path], keys.trust)
 
 
-def test_heads_without_the_servers_signature_are_said_to_be_open(run, keys):
-    for site in SITES:
-        rewritten(log_of(run, site), lambda lines: [one.pop("vouched", None) for one in lines], keys.signer(site))
+def test_heads_without_the_servers_signature_are_said_to_be_open(sites, tmp_path, keys, monkeypatch):
+    monkeypatch.setattr("fedmerit.federation.recorder.Ledger.head", Ledger.last_hash)
+    monkeypatch.setattr("fedmerit.verification.ledger_heads.record_head", lambda record: record["hash"])
+    run = tmp_path / "run"
+    write_json(run / "run.json", describe("run", tiny_plan("fedavg", rounds=ROUNDS), SITES, "prod"))
+    run_signed(run, sites, "fedavg", keys.signer(SERVER), keys.signer)
     untold(run)
-    closed_anew(run, keys.signer(SERVER))
     assert verify_run(run, logs(run), keys.trust).unproven == (
         "that the server said what the logs of site1, site2, site3 have of it: its signature is not there",
         NOT_COUNTERSIGNED,
