@@ -6,6 +6,8 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
+from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509 import Certificate
 from pretending import tiny_plan
 from stepping import Stepped as Federation
 
@@ -27,18 +29,21 @@ def run_signed(
     server: Signer | None,
     of_site: Callable[[str], Signer | None] = lambda name: None,
     lost: Collection[tuple[str, int]] = (),
+    root: Certificate | None = None,
 ) -> Path:
     """A whole run of three rounds; each site's log lies in its own folder, signed where ``of_site`` has a signer.
 
-    Of ``lost``, site and round, the server takes no answer.
+    Of ``lost``, site and round, the server takes no answer. With a ``root`` the run is guarded: the sites enrol.
     """
-    config, folders = tiny_plan(method, rounds=3), open_sites(sites)
+    config, folders = tiny_plan(method, rounds=3, **({"guard": "on"} if root else {})), open_sites(sites)
     names = [folder.name for folder in folders]
-    federation = Federation(config, names, run, signer=server)
-    own = {
-        name: Site(folder, config, run / "sites" / name, "cpu", participants=names, signer=of_site(name))
-        for name, folder in zip(names, folders, strict=True)
-    }
+    federation = Federation(config, names, run, signer=server, root=root)
+    own = {}
+    for name, folder in zip(names, folders, strict=True):
+        signer = of_site(name)
+        pem = signer.certificate.public_bytes(Encoding.PEM).decode() if signer else ""
+        more = {"participants": names, "signer": signer, "certificate": pem}
+        own[name] = Site(folder, config, run / "sites" / name, "cpu", **more)
     while federation.work:
         answers = {name: own[name].answer(task) for name, task in federation.tasks().items()}
         federation.take({name: answer for name, answer in answers.items() if (name, answer.round) not in lost})
