@@ -1,7 +1,7 @@
 """Enrolment: what a site commits to before round 0, and what the server keeps of it.
 
-The digests of images show to whoever has an image and the plan whether a site trained on it. So no file holds them:
-the server compares them in memory, keeps which sites share images, and asks again when a run resumes.
+With the digests, an image and the plan anyone can test whether a site trained on that image. So no file holds them: the
+server compares them in memory, keeps which sites share images, and asks again when a run resumes.
 """
 
 import hashlib

@@ -121,7 +121,7 @@ class Federation:
             RunFailed: an exchange has too few usable answers, or the method gave NaN or infinite entries.
         """
         if not self.run_guard.has_asked and self.round < self.config.rounds:
-            yield from self._enrol(self.sites, self.min_sites)
+            yield from self._enrol(self.sites, least=0 if self.run_guard.enrolments else self.min_sites)
         while self.round < self.config.rounds:
             if self.can.neurons:
                 yield from self._allocate(self.can.neurons)

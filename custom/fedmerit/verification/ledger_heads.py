@@ -84,7 +84,7 @@ def _has_server_signature(entry: Record, server: Sequence[Certificate]) -> bool:
 
 
 @dataclass(frozen=True)
-class _SiteWord:
+class _LogEnd:
     """What the server's files have of a site's own log: how it ended when the site answered."""
 
     where: str
@@ -106,7 +106,7 @@ class _SiteWord:
         return None
 
 
-def compare_site_words(
+def compare_log_ends(
     ledger: Path,
     records: Sequence[Record],
     closing: Closing | None,
@@ -127,8 +127,8 @@ def compare_site_words(
         is_authority: whether all certificates were issued by the authority that counts.
 
     Raises:
-        BadInput: the server's files have a word of a site that it did not sign and should have, or a log lacks what
-            its site signed.
+        BadInput: the server's files have an end of a site's log that the site did not sign and should have, or a log
+            lacks what its site signed.
     """
     given, unsigned, other = {log.site: log for log in logs}, set[str](), set[str]()
     hashes = {log.site: {entry["hash"] for entry in log.entries} for log in logs}
@@ -136,44 +136,44 @@ def compare_site_words(
         taken = [record for record in records if own.site in record["participants"]]
         if own.certificates and any(own.site not in record["logs"] for record in taken):
             unsigned.add(own.site)
-    for word in _site_words(ledger, records, closing):
-        log = given.get(word.site)
-        certificates = [*(log.certificates if log else ()), *enrolled.get(word.site, ())]
-        lacks = log is not None and word.last not in hashes[log.site]
-        round = word.signed_round(certificates)
-        if round is None and certificates and (lacks or split_head(word.said)[1]):
-            whose = "the server made it up" if is_authority else "of another key, or made up by the server"
+    for end in _log_ends(ledger, records, closing):
+        log = given.get(end.site)
+        certificates = [*(log.certificates if log else ()), *enrolled.get(end.site, ())]
+        lacks = log is not None and end.last not in hashes[log.site]
+        round = end.signed_round(certificates)
+        if round is None and certificates and (lacks or split_head(end.said)[1]):
+            whose = "the server invented it" if is_authority else "of another key, or invented by the server"
             raise BadInput(
-                f"{word.where}: has for the end of the log of {word.site} {word.last}, which {word.site} did not sign "
-                f"in that round of this run: {whose}; this does not accuse {word.site}"
+                f"{end.where}: has for the end of the log of {end.site} {end.last}, which {end.site} did not sign "
+                f"in that round of this run: {whose}; this does not accuse {end.site}"
             )
         if lacks and round and log:
             whose = "" if is_authority else ", by the certificates in these folders"
             raise BadInput(
-                f"{log.path}: {word.site} signed that its log ended with {word.last} ({word.where}){whose}, and its "
+                f"{log.path}: {end.site} signed that its log ended with {end.last} ({end.where}){whose}, and its "
                 "log lacks that record: it was cut, lost or rewritten at the site"
             )
         if lacks:
-            other.add(word.site)
+            other.add(end.site)
         elif log and log.certificates and round is None:
-            unsigned.add(word.site)
+            unsigned.add(end.site)
     if unsigned:
         yield f"that the logs of {', '.join(sorted(unsigned))} are whole: how they ended is not signed by these sites"
     if other:
         yield (
-            f"whether the logs of {', '.join(sorted(other))} were cut, or the server made up how they ended: they lack "
-            "a record that it says they had, and no signature shows who is right"
+            f"whether the logs of {', '.join(sorted(other))} were cut, or the server invented how they ended: they "
+            "lack a record that it says they had, and no signature shows who is right"
         )
 
 
-def _site_words(ledger: Path, records: Sequence[Record], closing: Closing | None) -> Iterator[_SiteWord]:
+def _log_ends(ledger: Path, records: Sequence[Record], closing: Closing | None) -> Iterator[_LogEnd]:
     """In the order of rounds, the closing record's last."""
     heads = list(enumerate([GENESIS, *map(record_head, records)]))
     for record in records:
         for site, said in record["logs"].items():
-            yield _SiteWord(f"{ledger}, line {record['round'] + 1}", site, said, heads[record["round"] :][:1])
+            yield _LogEnd(f"{ledger}, line {record['round'] + 1}", site, said, heads[record["round"] :][:1])
     for site, said in closing.site_logs.items() if closing else ():
-        yield _SiteWord(str(ledger.parent / CLOSING), site, said, heads[::-1])
+        yield _LogEnd(str(ledger.parent / CLOSING), site, said, heads[::-1])
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from fedmerit.records.signatures import (
     subject,
 )
 from fedmerit.verification.ledger_heads import (
-    compare_site_words,
+    compare_log_ends,
     find_unsigned_heads,
     has_countersigned,
     require_acknowledged_ledger,
@@ -113,7 +113,7 @@ def verify_run(run: Path, site_logs: Sequence[Path] = (), trust: Trust | None = 
         silent += compare_models(run, records, logs, table.rows if table else None)
     between = [compare_peer_models(giver, receiver) for giver, receiver in permutations(logs, 2)]
     enrolled = _enrolled_certificates(ledger, records, trust)
-    silent += compare_site_words(ledger, records, closing, logs, enrolled, trust is not None and trust.is_authority)
+    silent += compare_log_ends(ledger, records, closing, logs, enrolled, trust is not None and trust.is_authority)
     require_same_closing(run, closing, logs, certificates)
     return Verification(
         records=len(records),

@@ -46,8 +46,8 @@ class Rounds:
         table, worked = self.of(quantity), self.of("worked")
         known = table.notna()
         counted = known & ~(worked.reindex(index=table.index, columns=table.columns) == 0)
-        in_run = known.groupby(level=RUN).transform("any")
-        return table.where(counted, 0.0).where(in_run.mul(known.any(axis=1), axis=0))
+        has_any = known.groupby(level=RUN).transform("any")
+        return table.where(counted, 0.0).where(has_any.mul(known.any(axis=1), axis=0))
 
     @_once_each
     def pairs(self, quantity: str) -> pd.DataFrame:

@@ -108,7 +108,7 @@ def test_a_site_that_has_not_enrolled_counts_for_nothing_until_it_has(tmp_path, 
         "",
     ]
     assert [sorted(record["guard"].get("enrolled", {})) for record in records] == [
-        ["Alder", "Cedar"], [], ["Birch"], [],
+        ["Alder", "Cedar"], [], ["Birch"], list(SITES),
     ]  # fmt: skip
 
 
@@ -394,7 +394,7 @@ def test_a_run_that_was_interrupted_goes_on_as_if_it_had_not_been(tmp_path):
 def test_the_method_knows_what_withheld_sites_and_copies_train_from(tmp_path, method):
     """Birch rides, then works, then sends what Alder sends; another process takes over while a verdict stands."""
     own = {"standalone_rounds": 2, "importance_interval": 2} if method == "fedsac" else {}
-    config, stood, alike, sent, began, kept = plan(method, 14, **own), [], [], {}, None, None
+    config, stood, alike, sent, began, kept, resumed = plan(method, 14, **own), [], [], {}, None, None, False
 
     def change(site: str, reply: Reply) -> Reply:
         reply = idle(site, reply) if site == "Cedar" or reply.round < 5 else reply
@@ -405,8 +405,8 @@ def test_the_method_knows_what_withheld_sites_and_copies_train_from(tmp_path, me
 
     federation = Federation(config, SITES, tmp_path / "run")
     while federation.round < 13:
-        if federation.round == 4 and federation.work == TRAIN:
-            federation = Federation(config, SITES, tmp_path / "run")
+        if federation.round == 4 and federation.work == TRAIN and not resumed:
+            federation, resumed = Federation(config, SITES, tmp_path / "run"), True
         round, began = (
             federation.round,
             federation.models.parameters.expand(3, -1) if federation.work == TRAIN else began,
@@ -466,6 +466,7 @@ def test_no_file_of_a_run_shows_whether_an_image_was_trained_on(tmp_path):
     federation = Federation(plan("fedavg", 2), SITES, run)
     held = [enrolment(place=place).fingerprint for place in range(3)]
     shown = {texts_digest(of_site).encode() for of_site in held} | {one.encode() for of in held for one in of}
+    shown.remove(b"0" * 32)  # the first digest of Alder, and part of the hash before a ledger's first record
     while federation.work:
         federation.take(answers(federation))
         files = [path for path in run.rglob("*") if path.is_file()]

@@ -492,7 +492,7 @@ def test_end_of_a_log_that_its_site_did_not_sign_accuses_the_server(run, keys, h
     }[how]
     end_said(run, keys, "site1", invented + signature)
     words = (
-        rf"closing\.json: has .* {invented}, which site1 did not sign .*: the server made it up; .* not accuse site1"
+        rf"closing\.json: has .* {invented}, which site1 did not sign .*: the server invented it; .* not accuse site1"
     )
     with pytest.raises(BadInput, match=words):
         verify_run(run, logs(run), keys.trust)

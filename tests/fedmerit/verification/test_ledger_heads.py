@@ -8,7 +8,7 @@ from fedmerit.errors import BadInput
 from fedmerit.records.closing_record import CLOSING, Closing, close
 from fedmerit.records.ledger import RecordSignature, signature_payload
 from fedmerit.verification.ledger_heads import (
-    compare_site_words,
+    compare_log_ends,
     find_unsigned_heads,
     require_acknowledged_ledger,
     require_consistent_heads,
@@ -181,6 +181,6 @@ def test_end_of_a_log_that_nobody_signed_accuses_nobody(own_log):
     closing = Closing("head", {}, {"A": "a2"})
     none = (Path("ledger.jsonl"), (), closing)
     whole = own_log("A", {"hash": "a1"}, {"hash": "a2"}, {"hash": "a3"})  # it may have gone on
-    assert not [*compare_site_words(*none, [whole, own_log("B", {"hash": "b1"})], {}, False)]
-    (told,) = compare_site_words(*none, [own_log("B"), own_log("A", {"hash": "a1"})], {}, False)
-    assert told.startswith("whether the logs of A were cut, or the server made up how they ended")
+    assert not [*compare_log_ends(*none, [whole, own_log("B", {"hash": "b1"})], {}, False)]
+    (told,) = compare_log_ends(*none, [own_log("B"), own_log("A", {"hash": "a1"})], {}, False)
+    assert told.startswith("whether the logs of A were cut, or the server invented how they ended")
