@@ -36,6 +36,7 @@ from fedmerit.wire.messages import (
     ImportanceTask,
     Reply,
 )
+from fedmerit_evaluation.results.views import Results
 
 
 def enrolment(images: int = 10, place: int = 0, server: int = 0) -> Enrolment:
@@ -532,3 +533,21 @@ def test_what_a_site_says_of_its_log_is_signed_with_the_key_it_enrolled_with(tmp
     else:
         assert record["rejected"]["Birch"].startswith("the end of its log is not signed with the key that it enrolled")
         assert sorted(record["logs"]) == ["Alder", "Cedar"]
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedce", "cffl"])
+def test_zeros_in_10_of_15_rounds_earn_at_most_5_of_15_parts(tmp_path, method):
+    """Birch sends zeros in 10 rounds and is honest at the end, or is honest all along."""
+
+    def pay(zeros: int) -> dict[str, float]:
+        def change(site: str, reply: Reply) -> Reply:
+            return idle(site, reply) if site == "Birch" and reply.round < zeros else reply
+
+        play(Federation(plan(method, 15), SITES, tmp_path / f"{zeros}"), change=change)
+        rounds = Results(read_results(tmp_path / f"{zeros}")).rounds
+        earned = rounds.contributions.xs("Birch", level="site").iloc[0]
+        found = {name: float(earned[name]) for name in ("weight", "mean_weight", "mean_contribution")}
+        return found | ({"quota": float(rounds.of("quota")["Birch"].iloc[-1])} if method == "cffl" else {})
+
+    honest, found = pay(0), pay(10)
+    assert {name: found[name] / honest[name] <= 1 / 3 for name in honest} == dict.fromkeys(honest, True)
