@@ -6,12 +6,14 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
+from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509 import Certificate
 from pretending import tiny_plan
 from stepping import Stepped as Federation
 
 from fedmerit.federation.site import Site
 from fedmerit.federation.site_log import CLOSED, SITE_LOG
-from fedmerit.records.closing_record import close
+from fedmerit.records.closing_record import close, read_closing
 from fedmerit.records.ledger import Ledger, RecordSignature
 from fedmerit.records.results import ROUND_SPLITS, read_results, rows_digest
 from fedmerit.records.signatures import Signer
@@ -27,21 +29,26 @@ def run_signed(
     server: Signer | None,
     of_site: Callable[[str], Signer | None] = lambda name: None,
     lost: Collection[tuple[str, int]] = (),
+    root: Certificate | None = None,
     spoil: Callable[[Federation], object] = lambda federation: None,
     **parameters: Any,
 ) -> Path:
     """A whole run of three rounds; each site's log lies in its own folder, signed where ``of_site`` has a signer.
 
-    Of ``lost``, site and round, the server takes no answer; ``spoil`` makes it a dishonest one.
+    Of ``lost``, site and round, the server takes no answer; ``spoil`` makes it a dishonest one. With a ``root`` the run
+    is guarded: the sites enrol.
     """
-    config, folders = tiny_plan(method, rounds=3, **parameters), open_sites(sites)
+    guarded = {"guard": "on"} if root else {}
+    config, folders = tiny_plan(method, rounds=3, **guarded, **parameters), open_sites(sites)
     names = [folder.name for folder in folders]
-    federation = Federation(config, names, run, signer=server)
+    federation = Federation(config, names, run, signer=server, root=root)
     spoil(federation)
-    own = {
-        name: Site(folder, config, run / "sites" / name, "cpu", participants=names, signer=of_site(name))
-        for name, folder in zip(names, folders, strict=True)
-    }
+    own = {}
+    for name, folder in zip(names, folders, strict=True):
+        signer = of_site(name)
+        pem = signer.certificate.public_bytes(Encoding.PEM).decode() if signer else ""
+        more = {"participants": names, "signer": signer, "certificate": pem}
+        own[name] = Site(folder, config, run / "sites" / name, "cpu", **more)
     while federation.work:
         answers = {name: own[name].answer(task) for name, task in federation.tasks().items()}
         federation.take({name: answer for name, answer in answers.items() if (name, answer.round) not in lost})
@@ -91,6 +98,6 @@ def measured(run: Path) -> dict[str, int]:
 
 
 def closed_anew(run: Path, signer: Signer | None = None) -> None:
-    """As if ledger, results, models and the sites' logs had been as they are when the run ended."""
-    logs = {log.parent.name: Ledger(log).last_hash for log in run.glob(f"sites/*/{SITE_LOG}")}
-    close(run, Ledger(run / "ledger.jsonl").last_hash, logs, signer)
+    """As if ledger, results and models had been as they are when the run ended, with what sites said of their logs."""
+    closing = read_closing(run)
+    close(run, Ledger(run / "ledger.jsonl").last_hash, closing.site_logs if closing else {}, signer)

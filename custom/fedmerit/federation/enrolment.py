@@ -1,25 +1,61 @@
-"""Enrolment: what a site commits to before round 0, and what the guard takes from it."""
+"""Enrolment: what a site commits to before round 0, and what the server keeps of it.
+
+With the digests, an image and the plan anyone can test whether a site trained on that image. So no file holds them: the
+server compares them in memory, keeps which sites share images, and asks again when a run resumes.
+"""
 
 import hashlib
 import json
+import secrets
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from cryptography.exceptions import InvalidSignature
 from cryptography.x509 import Certificate, load_pem_x509_certificate
 from cryptography.x509.oid import NameOID
-from torch import Tensor
 
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.guard.guard import Enrolled
-from fedmerit.guard.reward_groups import find_shared_cases
-from fedmerit.records.signatures import certificate_name
+from fedmerit.records.ledger import log_payload, split_head
+from fedmerit.records.signatures import certificate_name, is_signed_by_any
 from fedmerit.trainers.monai_trainer.data import SiteFolder, Slices
-from fedmerit.wire.messages import Enrolment
+from fedmerit.wire.messages import Enrolment, Evaluated, Reply
 
 DIGITS = 32  # of a case's digest, hexadecimal
+
+
+@dataclass(frozen=True)
+class Commitment:
+    """What the server keeps of an enrolment, also on disk: nothing that shows which images a site has."""
+
+    round: int
+    cases: Mapping[str, int]  # by split
+    slices: Mapping[str, int]  # likewise
+    distinct: int  # training cases; one that was enrolled twice counts once
+    fingerprint: str  # as in `Enrolment.committed`
+    certificate: str
+
+    @classmethod
+    def of(cls, one: Enrolment) -> "Commitment":
+        """That of an enrolment."""
+        return cls(one.round, **one.committed, distinct=len(set(one.fingerprint)), certificate=one.certificate)
+
+    @property
+    def committed(self) -> dict[str, object]:
+        """As of the enrolment."""
+        return {name: getattr(self, name) for name in ("cases", "slices", "fingerprint")}
+
+    @property
+    def images(self) -> float:
+        """Training images, of distinct cases."""
+        return self.slices["training"] * (self.distinct / self.cases["training"])
+
+    def has_counts_of(self, other: "Commitment") -> bool:
+        """Whether both are of as many cases and images."""
+        return (self.cases, self.slices, self.distinct) == (other.cases, other.slices, other.distinct)
 
 
 def make_enrolment(
@@ -41,6 +77,7 @@ def make_enrolment(
         slices=slices | {"training": num_samples},
         fingerprint=tuple(sorted(one[:DIGITS] for one in digests)),
         certificate=certificate,
+        seal=secrets.token_hex(DIGITS // 2),
         seconds=time.perf_counter() - started,
     )
 
@@ -57,7 +94,21 @@ def check_certificate(enrolment: Enrolment, site: str, root: Certificate | None)
     return None if certificate_name(certificate) == site else "enrolment with another site's certificate"
 
 
-def read_organisation(enrolment: Enrolment, site: str, root: Certificate | None) -> str:
+def check_log(answer: object, certificate: str, head: str) -> str | None:
+    """Why what an answer says of the site's own log is not the site's word, or None.
+
+    ``certificate``: PEM, that it enrolled with; ``head``: of the server's ledger, that came with the task.
+    """
+    if not isinstance(answer, Reply | Evaluated):
+        return None
+    last, signature = split_head(answer.log)
+    key = load_pem_x509_certificate(certificate.encode())
+    if is_signed_by_any([key], log_payload(head, answer.round, last), signature):
+        return None
+    return "the end of its log is not signed with the key that it enrolled with; resume the run if it has a new one"
+
+
+def read_organisation(enrolment: Commitment, site: str, root: Certificate | None) -> str:
     """The organisation in a certificate of ``root``; without one, the site itself."""
     if root is None or not enrolment.certificate:
         return f"site {site}"
@@ -66,28 +117,23 @@ def read_organisation(enrolment: Enrolment, site: str, root: Certificate | None)
     return f"organisation {organisations[0].value!s}" if organisations else f"site {site}"
 
 
-def collect_enrolments(sites: Sequence[str], enrolments: Mapping[str, Enrolment], root: Certificate | None) -> Enrolled:
-    """What the guard knows of ``sites``, those without an enrolment included.
+def collect_enrolments(
+    sites: Sequence[str], enrolments: Mapping[str, Commitment], root: Certificate | None, shared: torch.Tensor
+) -> Enrolled:
+    """What the guard knows of ``sites``, those without an enrolment included; ``shared``: `Enrolled.shared`.
 
     If all that have enrolled are of one organisation, each is rewarded for itself.
     """
     of_site = {site: read_organisation(one, site, root) for site, one in enrolments.items()}
-    counts = {site: count_images(one) for site, one in enrolments.items()}
-    prints = [frozenset(enrolments[site].fingerprint if site in enrolments else ()) for site in sites]
-    return enrolled_sites(sites, counts, of_site, find_shared_cases(prints))
+    counts = {site: one.images for site, one in enrolments.items()}
+    return enrolled_sites(sites, counts, of_site, shared)
 
 
 def enrolled_sites(
-    sites: Sequence[str], counts: Mapping[str, float], organisations: Mapping[str, str], shared: Tensor
+    sites: Sequence[str], counts: Mapping[str, float], organisations: Mapping[str, str], shared: torch.Tensor
 ) -> Enrolled:
     """By the images and organisations of those that have enrolled; ``shared`` (n, n) as in `Enrolled`."""
     differ = len(set(organisations.values())) > 1
     names = [organisations[site] if differ and site in organisations else f"site {site}" for site in sites]
     images = torch.tensor([counts.get(site, 0.0) for site in sites], dtype=torch.float64)
     return Enrolled(images, torch.tensor([names.index(name) for name in names]), shared)
-
-
-def count_images(enrolment: Enrolment) -> float:
-    """Training images; a case that was enrolled twice counts once."""
-    unique = len(set(enrolment.fingerprint)) / len(enrolment.fingerprint)
-    return enrolment.slices["training"] * unique

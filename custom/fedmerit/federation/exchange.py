@@ -120,6 +120,7 @@ class Moment:
     when: str  # for messages, such as "round 3"
     ledger_head: str  # of all rounds before, which the sites write into their logs
     least: int  # usable answers that an exchange needs
+    check_log: MessageCheck = lambda site, answer: None  # what an answer says of the site's own log
 
     def exchange(
         self,
@@ -129,4 +130,8 @@ class Moment:
         earlier: Mapping[str, str] | None = None,
     ) -> Exchange:
         """An `Exchange` at this moment; arguments as of `Exchange`."""
-        return Exchange(tasks, check_message, what, self.when, self.least, earlier)
+
+        def check(site: str, answer: object) -> str | None:
+            return check_message(site, answer) or self.check_log(site, answer)
+
+        return Exchange(tasks, check, what, self.when, self.least, earlier)

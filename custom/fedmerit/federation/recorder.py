@@ -16,7 +16,7 @@ from fedmerit.federation.round_updates import RoundReplies
 from fedmerit.federation.site_log import answer_digest
 from fedmerit.files import write_json
 from fedmerit.records.closing_record import Closing, close
-from fedmerit.records.ledger import Ledger, digest
+from fedmerit.records.ledger import Ledger, digest, split_head
 from fedmerit.records.results import ResultsFile, Row, rows_digest
 from fedmerit.records.signatures import Signer
 from fedmerit.trainers.monai_trainer.overlaps import Overlap, mean_dice
@@ -97,8 +97,16 @@ class Recorder:
         rows = self._round_rows(round, replies, outcome, self._repeated(digests))
         self.results.append(rows)
         record = self._record(round, replies, began, ended, digests, outcome)
-        evaluated = {"evaluated": self._evaluated_in_round(replies.evaluated)}
+        evaluated = {
+            "evaluated": self._evaluated_in_round(replies.evaluated),
+            "logs": self._signed_heads(replies.replies),
+        }
         self.ledger.append(record | evaluated | {"rows": rows_digest(map(vars, rows))} | dict(more or {}))
+
+    def _signed_heads(self, replies: Sequence[Reply | None]) -> dict[str, str]:
+        """By site, how its own log ended as it replied, if it signed that: else it is nobody's word."""
+        known = zip(self.sites, replies, strict=True)
+        return {site: reply.log for site, reply in known if reply and split_head(reply.log)[1]}
 
     def _evaluated_in_round(self, rated: Mapping[str, Sequence[Evaluated]]) -> dict[str, list[str]]:
         """By site, digests of its evaluations of others' models: those it ``rated``, and those of observers."""

@@ -11,7 +11,13 @@ from torch import Tensor
 from fedmerit.capabilities import Candidates, Capabilities
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.core import CandidateResults, Method, Outcome, Reports
-from fedmerit.federation.enrolment import check_certificate, collect_enrolments, count_images, read_organisation
+from fedmerit.federation.enrolment import (
+    Commitment,
+    check_certificate,
+    check_log,
+    collect_enrolments,
+    read_organisation,
+)
 from fedmerit.federation.exchange import Exchange, Moment
 from fedmerit.federation.round_inputs import SERVER, Ratings
 from fedmerit.federation.round_updates import Replies
@@ -22,6 +28,7 @@ from fedmerit.guard.bounds import bound_statistics
 from fedmerit.guard.guard import Guard
 from fedmerit.guard.history import History
 from fedmerit.guard.indicators import KINDS, Signs
+from fedmerit.guard.reward_groups import find_shared_cases
 from fedmerit.seeds import random_seed
 from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT
 from fedmerit.trainers.monai_trainer.overlaps import Overlap
@@ -61,7 +68,9 @@ class RunGuard:
         rates = rates and in_the_clear and config.guard.rate_every > 0
         self.measures = rates and measured is not None and measured.measured_by_others
         self.needs_increase = measured is not None and measured.needs_others  # of the error, instead of the error
-        self.enrolments: dict[str, Enrolment] = {}
+        self.enrolments: dict[str, Commitment] = {}
+        self._digests: dict[str, frozenset[str]] = {}  # of images, by site; never on disk
+        self._shared = torch.zeros(len(sites), len(sites), dtype=torch.bool)
         self.not_enrolled: dict[str, str] = {}  # by site, why, if that is known
         self.has_asked = not self.enrols  # for enrolments
         self.history = History.empty(len(sites))
@@ -74,12 +83,20 @@ class RunGuard:
             fault = check_enrolment(answer, now.round)
             if fault or not isinstance(answer, Enrolment):
                 return fault
+            before = self.enrolments.get(site)
+            if before and not before.has_counts_of(Commitment.of(answer)):
+                return "enrolment of other cases or images than before the run was resumed"
             return check_certificate(answer, site, self.root)
 
         tasks = dict.fromkeys(sites, EnrolmentTask(now.round, now.ledger_head))
         exchange = now.exchange(tasks, check_message, "enrolment")
         yield exchange
-        self.enrolments |= {site: one for site, one in exchange.usable().items() if isinstance(one, Enrolment)}
+        enrolled = {site: one for site, one in exchange.usable().items() if isinstance(one, Enrolment)}
+        self.enrolments |= {site: Commitment.of(one) for site, one in enrolled.items()}
+        self._digests |= {site: frozenset(one.fingerprint) for site, one in enrolled.items()}
+        known = torch.tensor([site in self._digests for site in self.sites])
+        shared = find_shared_cases([self._digests.get(site, frozenset()) for site in self.sites])
+        self._shared = torch.where(torch.outer(known, known), shared, self._shared)
         self.not_enrolled |= exchange.faults()
         self.has_asked = True
         self.guard = self._guard()
@@ -92,6 +109,18 @@ class RunGuard:
     def accepts(self, site: str) -> bool:
         """Whether ``site`` has enrolled, or need not."""
         return not self.enrols or site in self.enrolments
+
+    def is_comparable(self, site: str) -> bool:
+        """Whether ``site`` has enrolled since this process began, or need not: its images can be compared."""
+        return not self.enrols or site in self._digests
+
+    def check_log(self, site: str, answer: object, head: str) -> str | None:
+        """Why what an answer says of the log of ``site`` is not its word, or None: it is, or it has no certificate.
+
+        ``head``: of the server's ledger, that came with the task.
+        """
+        one = self.enrolments.get(site)
+        return check_log(answer, one.certificate, head) if self.root and one else None
 
     def check_site(self, site: str) -> str | None:
         """Why the run uses nothing of what ``site`` sends, or None."""
@@ -106,7 +135,7 @@ class RunGuard:
         return None if found == committed else f"overlaps of {found} {split} cases, it enrolled {committed}"
 
     def _guard(self) -> Guard:
-        commitments = collect_enrolments(self.sites, self.enrolments, self.root)
+        commitments = collect_enrolments(self.sites, self.enrolments, self.root, self._shared)
         seed = random_seed(self.config.seed, "guard")
         return Guard(self.config.guard, commitments, self.merges, self.measures, seed)
 
@@ -256,26 +285,30 @@ class RunGuard:
         }
 
     def _commitment(self, site: str) -> dict[str, Any]:
-        """What the ledger holds of an enrolment; the sites that each have half of the other's training cases."""
+        """What the ledger holds of an enrolment; the sites that each have half of the other's training cases.
+
+        The certificate is that of the signatures under what the site says of its own log.
+        """
         one = self.enrolments[site]
         shared = self.guard.enrolled.shared[self.sites.index(site)].tolist()
         others = [other for other, both in zip(self.sites, shared, strict=True) if both]
-        of = {"organisation": read_organisation(one, site, self.root), "images": count_images(one)}
-        return one.committed | {"shares_with": others} | of
+        signs = {"certificate": one.certificate} if self.root else {}
+        of = {"organisation": read_organisation(one, site, self.root), "images": one.images}
+        return one.committed | signs | {"shares_with": others} | of
 
     def content(self) -> dict[str, Any]:
         """For the checkpoint."""
         if not self.enrols:
             return {}
         enrolments = {site: dict(vars(one)) for site, one in self.enrolments.items()}
-        return {"guard": {"history": self.history.content(), "asked": self.has_asked, "enrolments": enrolments}}
+        return {"guard": {"history": self.history.content(), "enrolments": enrolments, "shared": self._shared}}
 
     def restore(self, content: Mapping[str, Any]) -> None:
         """From the checkpoint."""
         if self.enrols:
             kept = content["guard"]
-            self.history, self.has_asked = History.restore(kept["history"]), kept["asked"]
-            self.enrolments = {site: Enrolment(**one) for site, one in kept["enrolments"].items()}
+            self.history, self._shared = History.restore(kept["history"]), kept["shared"]
+            self.enrolments = {site: Commitment(**one) for site, one in kept["enrolments"].items()}
             self.guard = self._guard()
 
 

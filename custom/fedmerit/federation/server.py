@@ -112,7 +112,8 @@ class Federation:
     def now(self) -> Moment:
         """Where the run stands."""
         when = f"round {self.round}" if self.round < self.config.rounds else "final test"
-        return Moment(self.round, when, self.recorder.ledger.head, self.min_sites)
+        head, check_log = self.recorder.ledger.head, self.run_guard.check_log
+        return Moment(self.round, when, head, self.min_sites, lambda site, answer: check_log(site, answer, head))
 
     def largest_first(self, sites: Iterable[str]) -> list[str]:
         """The order in which sites should begin if not all can work at a time: small ones fill the end."""
@@ -124,8 +125,8 @@ class Federation:
         Raises:
             RunFailed: an exchange has too few usable answers, or the method gave NaN or infinite entries.
         """
-        if not self.run_guard.has_asked:
-            yield from self._enrol(self.sites, self.min_sites)
+        if not self.run_guard.has_asked and self.round < self.config.rounds:
+            yield from self._enrol(self.sites, least=0 if self.run_guard.enrolments else self.min_sites)
         while self.round < self.config.rounds:
             if self.can.neurons:
                 yield from self._allocate(self.can.neurons)
@@ -133,7 +134,8 @@ class Federation:
             tasks = self.models.tasks(self.now(), sharing, self.submodels.held)
             training = self.now().exchange(tasks, self._check_reply, "reply")
             yield training
-            if back := [site for site in self.sites if training.has_reply(site) and not self.run_guard.accepts(site)]:
+            known = self.run_guard.is_comparable
+            if back := [site for site in self.sites if training.has_reply(site) and not known(site)]:
                 yield from self._enrol(back, least=0)
             yield from self._conclude(training)
             self._checkpoint()
@@ -143,7 +145,7 @@ class Federation:
         self.best.forget()  # also if a run ended just before it could
 
     def _enrol(self, sites: Sequence[str], least: int) -> Iterator[Exchange]:
-        """Enrol ``sites``: all of them before round 0, later those that replied without; at least ``least``."""
+        """Enrol ``sites``: all as the server's process begins, later those that replied without; at least ``least``."""
         yield from self.run_guard.ask(sites, replace(self.now(), least=least))
         self.num_samples |= self.run_guard.num_samples
         self._checkpoint()

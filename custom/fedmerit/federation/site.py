@@ -120,7 +120,7 @@ class Site:
             if isinstance(task, messages.ImportanceTask):
                 return messages.round_answer(self.measure_importance(task))
             answer = self.train(task) if isinstance(task, messages.Task) else self.evaluate(task)
-            return messages.round_answer(replace(answer, log=self.log.last))
+            return messages.round_answer(answer)
         except MemoryLost as error:
             return messages.Failure(str(error))
         except Refused as error:
@@ -164,8 +164,9 @@ class Site:
         )
         reply = messages.round_answer(reply)
         evidence = {"values": reply.values, "pairs": reply.pairs, "step": self._step(task.round, model, leaving.update)}
-        self.log.trained(task, self.models.seen(received), leaves, question, overlaps, self.num_samples, evidence)
-        return reply
+        seen = self.models.seen(received)
+        said = self.log.trained(task, seen, leaves, question, overlaps, self.num_samples, evidence)
+        return replace(reply, log=said)
 
     def learn(self, task: messages.Task, received: Tensor, memory: Memory | None) -> Learned:
         """Train from ``received`` (d,) for a round; ``memory`` is that of the round before, None if it was away."""
@@ -224,8 +225,8 @@ class Site:
         question = self._allowed(task, models)
         answer = self._evaluate_models(task)
         final = task.purpose is messages.Purpose.FINAL and len(task.models) == 1
-        self.log.evaluated(task, models, question, answer, self._step(task.round, task.models[0]) if final else {})
-        return answer
+        step = self._step(task.round, task.models[0]) if final else {}
+        return replace(answer, log=self.log.evaluated(task, models, question, answer, step))
 
     def _evaluate_models(self, task: messages.Evaluation) -> messages.Evaluated:
         if task.purpose is messages.Purpose.ESTIMATE:

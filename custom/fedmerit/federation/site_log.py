@@ -15,7 +15,7 @@ from typing import Any
 from torch import Tensor
 
 from fedmerit.records.ciphertexts import Ciphertexts
-from fedmerit.records.ledger import Ledger, digest, split_head, tensors_digest, texts_digest
+from fedmerit.records.ledger import Ledger, digest, log_payload, split_head, tensors_digest, texts_digest
 from fedmerit.records.signatures import Signer
 from fedmerit.trainers.monai_trainer.overlaps import COUNTS, Overlap, mean_dice
 from fedmerit.wire import messages
@@ -45,11 +45,6 @@ class SiteLog:
         self._published = False
         self._asked: dict[int, list[Mapping[str, Any]]] = {}  # by round
         self._follow = self._chain.follower(self._note)
-
-    @property
-    def last(self) -> str:
-        """The hash of the last record: it stands for all of them."""
-        return self._chain.last_hash
 
     def asked(self, round: int) -> Sequence[Mapping[str, Any]]:
         """What was asked for in a round: `ASKED` of its records, as far as they have it."""
@@ -82,7 +77,7 @@ class SiteLog:
         overlaps: tuple[Overlap, ...] | None = None,
         images: int = 0,
         evidence: Mapping[str, Any] | None = None,
-    ) -> None:
+    ) -> str:
         """Record a round's training: digests of the received model (d,) and of the update (d,) that leaves.
 
         Under encryption, those of the ciphertexts as they came and as they leave.
@@ -95,13 +90,17 @@ class SiteLog:
             overlaps: that the site reports of the received model; None: an earlier record has them, with the next.
             images: that it reports to train on.
             evidence: "values" and "pairs" that it reports, and "step", `step_products.measure_step`.
+
+        Returns:
+            `log` of the reply.
         """
         more: dict[str, Any] = {"plan": self.plan} if self.plan else {}
         more |= {name: _known(said) for name, said in (evidence or {}).items() if said}
         if overlaps is not None:
             more |= {"models": count_models(task), "question": question}
             more |= {"overlaps": [overlaps_digest(overlaps)], "images": images}
-        self._append(messages.TRAIN, task.round, task.ledger, received=digest(received), update=digest(update), **more)
+        digests = {"received": digest(received), "update": digest(update)}
+        return self._vouch(task, self._append(messages.TRAIN, task.round, task.ledger, **digests, **more))
 
     def enrolled(self, task: messages.EnrolmentTask, enrolment: messages.Enrolment) -> None:
         """Record what the site commits to."""
@@ -114,15 +113,19 @@ class SiteLog:
         question: str,
         answer: messages.Evaluated,
         step: Mapping[str, float] | None = None,
-    ) -> None:
+    ) -> str:
         """Record that ``models``, (d,) or (m, d), of ``task`` were evaluated; ``question`` is the task's digest.
 
         ``step`` is `step_products.measure_step` of a final model.
+
+        Returns:
+            `log` of the answer.
         """
         answers = [overlaps_digest(overlaps) for overlaps in answer.overlaps]
         asked: dict[str, Any] = {"split": task.split, "models": task.count, "question": question}
-        said = {"overlaps": answers, "dice": list(map(mean_dice, answer.overlaps))} | ({"step": step} if step else {})
-        self._append(messages.EVALUATE, task.round, task.ledger, received=digest(models), **asked, **said)
+        asked |= {"received": digest(models), "overlaps": answers, "dice": list(map(mean_dice, answer.overlaps))}
+        asked |= {"step": step} if step else {}
+        return self._vouch(task, self._append(messages.EVALUATE, task.round, task.ledger, **asked))
 
     def measured(self, task: messages.ImportanceTask, question: str) -> None:
         """Record that the importance of neurons was measured."""
@@ -147,7 +150,13 @@ class SiteLog:
         """Record the `peer_digest` of the model that ``peer`` gave for a round's training; None: it did not answer."""
         self._append(GOT, task.round, task.ledger, peer=peer, model=model)
 
-    def _append(self, work: str, round: int, head: str | None = None, **more: Any) -> None:
+    def _vouch(self, task: messages.Task | messages.Evaluation, last: str) -> str:
+        """The hash of a record of this log, and the site's signature if it has a key: its word that the log ends so."""
+        signer = self._chain.signer
+        return f"{last} {signer.sign(log_payload(task.ledger, task.round, last))}" if signer else last
+
+    def _append(self, work: str, round: int, head: str | None = None, **more: Any) -> str:
+        """Add a record; its hash."""
         (folder := self._chain.path.parent).mkdir(parents=True, exist_ok=True)
         if self._chain.signer and not self._published:
             self._chain.signer.publish(folder, begun=self._chain.last is not None)
@@ -156,7 +165,7 @@ class SiteLog:
         if head is not None:
             ledger, signature = split_head(head)
             acknowledged = {"ledger": ledger} | ({"vouched": signature} if signature else {})
-        self._chain.append({"site": self.site, "round": round, "work": work, **more, **acknowledged})
+        return self._chain.append({"site": self.site, "round": round, "work": work, **more, **acknowledged})
 
 
 def _known(said: Mapping[str, Any]) -> dict[str, Any]:

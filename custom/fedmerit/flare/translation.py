@@ -225,7 +225,7 @@ def _answer_meta(answer: Answer, network: nn.Module) -> dict[str, Any]:
         return meta | {"increases": answer.increases.numpy(), "images": answer.images}
     if isinstance(answer, Enrolment):
         parts = {"cases": dict(answer.cases), "slices": dict(answer.slices), "fingerprint": list(answer.fingerprint)}
-        return meta | {"enrolment": parts | {"certificate": answer.certificate}}
+        return meta | {"enrolment": parts | {"certificate": answer.certificate, "seal": answer.seal}}
     meta |= {"buffers": _arrays(answer.buffers), "log": answer.log}
     if isinstance(answer, Evaluated):
         overlaps = [[asdict(overlap) for overlap in of_model] for of_model in answer.overlaps]
@@ -315,6 +315,7 @@ def model_to_evaluated(model: FLModel, network: nn.Module) -> Answer:
                 slices=dict(parts["slices"]),
                 fingerprint=tuple(parts["fingerprint"]),
                 certificate=parts["certificate"],
+                seal=parts["seal"],
                 seconds=_number(meta["seconds"]),
             )
         if "countersigned" in meta:

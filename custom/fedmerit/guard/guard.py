@@ -86,6 +86,8 @@ class Guard:
             if self.settings.on_verdict == "exclude":
                 raise RunFailed(ALL_EXCLUDED)
             withheld = torch.zeros_like(present)
+        worked = present & ~withheld & ~indicators.is_too_short(lengths, present)
+        history = history.after_work(worked)
         counts = self.enrolled.counts.where(self.enrolled.counts > 0, reports.num_samples)
         counted = present & ~withheld
         groups, enrolled = RewardGroups.singles(len(counted)), self.enrolled
@@ -94,6 +96,8 @@ class Guard:
         images = bounds.bound_counts(
             counts.masked_fill(groups.parts == 0, 0.0), groups.first, groups.parts, groups.copies
         )
+        if self.settings.on_verdict != "show":
+            images = images * history.credit
         merged, for_method = self._merge(own, reports, products, groups, withheld, images, history)
         return history, Admission(
             merged,
@@ -109,6 +113,7 @@ class Guard:
                 "counted_images": images.where(present, torch.nan),
                 "indicators": history.verdicts.now.sum(dim=0).double(),
                 "verdict": history.verdicts.against.double(),
+                "worked": worked.double(),
                 "reward_group_share": groups.parts.masked_fill(groups.parts == 0, 1.0),
             },
             indicators=history.verdicts.standing,

@@ -86,6 +86,9 @@ class History:
     is_outlier_rater: Tensor  # (n,) bool: in the site's last ratings
     rater_distance: Tensor  # (n,) `cross_evaluation.distances` of these; NaN: none yet, or the site has no vote
     leave_one_out_error: Tensor  # (n,) of the model without each site, measured by the others; NaN: not yet
+    rounds: Tensor  # (n,) rounds so far
+    rounds_worked: Tensor  # (n,) those in which the site showed work
+    was_judged: Tensor  # (n,) bool: a verdict stood against it in any of them
 
     @classmethod
     def empty(cls, sites: int, width: int = WIDTH) -> "History":
@@ -93,7 +96,14 @@ class History:
         unknown = torch.full((sites,), torch.nan, dtype=torch.float64)
         no = torch.zeros(sites, dtype=torch.bool)
         means = ("usual", "direction", "own_cosine", "response", "likeness", "rater_distance", "leave_one_out_error")
-        flags = ("claim_was_wrong", "update_was_changed", "keeps_own_model", "dominates_step", "is_outlier_rater")
+        flags = (
+            "claim_was_wrong",
+            "update_was_changed",
+            "keeps_own_model",
+            "dominates_step",
+            "is_outlier_rater",
+            "was_judged",
+        )
         return cls(
             sketches=torch.zeros(sites, width),
             nearness=unknown.repeat(sites, 1),
@@ -102,7 +112,22 @@ class History:
             verdicts=Verdicts.none(len(KINDS), sites),
             **dict.fromkeys(means, unknown),
             **dict.fromkeys(flags, no),
+            **dict.fromkeys(("rounds", "rounds_worked"), torch.zeros(sites, dtype=torch.float64)),
         )
+
+    def after_work(self, worked: Tensor) -> "History":
+        """With a round in which these sites ``worked`` (n,) bool."""
+        return replace(
+            self,
+            rounds=self.rounds + 1,
+            rounds_worked=self.rounds_worked + worked,
+            was_judged=self.was_judged | self.verdicts.against,
+        )
+
+    @property
+    def credit(self) -> Tensor:
+        """(n,) factor above 0 of what a site earns: once a verdict stood, the share of rounds in which it worked."""
+        return torch.where(self.was_judged, self.rounds_worked.clamp(min=1) / self.rounds.clamp(min=1), 1.0)
 
     def content(self) -> dict[str, Any]:
         """For the checkpoint."""

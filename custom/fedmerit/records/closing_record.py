@@ -23,7 +23,7 @@ class Closing:
 
     ledger: str  # hash of the last record
     files: Mapping[str, str]  # SHA-256 by path in the run folder
-    site_logs: Mapping[str, str]  # by site, the hash of its log's last record, as the site said it
+    site_logs: Mapping[str, str]  # by site, how its log ended when it last answered: as in `messages.Reply.log`
     signature: str | None = None  # of `closing_payload`
 
     @property

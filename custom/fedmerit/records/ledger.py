@@ -85,10 +85,10 @@ class Ledger:
     def __init__(self, path: Path, signer: Signer | None = None, chain: str = ""):
         self.path, self.signer, self._chain = path, signer, chain
 
-    def append(self, record: Mapping[str, Any]) -> None:
+    def append(self, record: Mapping[str, Any]) -> str:
         """Add a record (JSON values), with ``previous``, ``hash`` and any ``signature``, and flush it to disk.
 
-        The signature is a `RecordSignature`. What a crash cut short at the file's end is dropped.
+        Returns its hash. The signature is a `RecordSignature`. What a crash cut short at the file's end is dropped.
         """
         with require_disk_space(self.path), self.path.open("ab") as file:
             fcntl.flock(file, fcntl.LOCK_EX)  # another thread, or a process that was replaced, may be at work
@@ -104,6 +104,7 @@ class Ledger:
             file.write(json.dumps(chained | closing).encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())
+            return closing["hash"]
 
     @property
     def last_hash(self) -> str:
@@ -129,8 +130,7 @@ class Ledger:
     @property
     def head(self) -> str:
         """What others learn of the chain: the last record's hash, and its signature if there is one."""
-        last = self.last
-        return " ".join(filter(None, [last["hash"], last.get("signature")])) if last else GENESIS
+        return record_head(self.last)
 
     @property
     def records(self) -> list[dict[str, Any]]:
@@ -201,8 +201,21 @@ def signature_payload(chain: str, round: object, hash: str) -> str:
     return f"{chain} {round} {hash}"
 
 
+def record_head(record: Mapping[str, Any] | None) -> str:
+    """The `Ledger.head` of a chain that ends with ``record``; None: it is empty."""
+    return " ".join(filter(None, [record["hash"], record.get("signature")])) if record else GENESIS
+
+
+def log_payload(head: str, round: int, log: str) -> str:
+    """What a site signs of its log as it answers: its last hash, with the ``head`` of the server that came with a task.
+
+    The server's signature in that head is of one run, so that nobody can show the site's for another.
+    """
+    return f"log {head} {round} {log}"
+
+
 def split_head(head: str) -> tuple[str, str | None]:
-    """Hash and signature of a `Ledger.head`."""
+    """Hash and signature of a `Ledger.head`, or of what a site says of its log."""
     said, _, signature = head.partition(" ")
     return said, signature or None
 

@@ -73,6 +73,7 @@ QUANTITIES: Mapping[str, str] = {
     "reward_group_share": "share of the site in its reward group (its organisation, or it and its near copies), 0 to 1",
     "indicators": "kinds of indicators that the guard saw against the site in the round",
     "verdict": "1 if a verdict of the guard stands against the site",
+    "worked": "1 if the site showed work in the round: its update was not short, and no verdict withheld its reward",
     "rater_outlier": "1 if the site's ratings of others are outliers, so that they do not count",
     "rater_distance": "how far the site's last ratings of others lie from what all raters found, once all are on one "
     "level: mean difference in Dice; empty if it rated nobody",

@@ -105,14 +105,22 @@ def read_certificate(path: Path) -> Certificate:
 def read_certificates(path: Path) -> list[Certificate]:
     """The certificates in a PEM file, at least one; `BadInput` naming the file if one is spoiled."""
     try:
-        found = load_pem_x509_certificates(read_bytes(path))
+        return parse_certificates(read_bytes(path), str(path))
+    except FileNotFoundError:
+        raise BadInput(f"{path}: file not found; expected a certificate in PEM form") from None
+    except OSError as error:
+        raise BadInput(f"{path}: not readable as a certificate in PEM form ({error})") from None
+
+
+def parse_certificates(pem: bytes, where: str) -> list[Certificate]:
+    """The certificates in PEM form, at least one; `BadInput` naming ``where`` they are if one is spoiled."""
+    try:
+        found = load_pem_x509_certificates(pem)
         for one in found:
             _require_readable(one)
         return found
-    except FileNotFoundError:
-        raise BadInput(f"{path}: file not found; expected a certificate in PEM form") from None
-    except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise BadInput(f"{path}: not readable as a certificate in PEM form ({error})") from None
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise BadInput(f"{where}: not readable as a certificate in PEM form ({error})") from None
 
 
 def _require_readable(certificate: Certificate) -> None:

@@ -1,6 +1,9 @@
-"""What sites acknowledged: ledger heads, against the ledger and each other, and the closing record of the run."""
+"""What sites acknowledged: ledger heads, against the ledger and each other, and the closing record of the run.
 
-from collections.abc import Sequence
+And what sites said of their own logs as they answered, which the server keeps.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +13,7 @@ from fedmerit.errors import BadInput
 from fedmerit.federation.site_log import CLOSED, GAVE
 from fedmerit.files import sha256
 from fedmerit.records.closing_record import CLOSING, Closing, closing_payload, covered_files, read_closing
-from fedmerit.records.ledger import GENESIS, RecordSignature
+from fedmerit.records.ledger import GENESIS, RecordSignature, log_payload, record_head, split_head
 from fedmerit.records.signatures import is_signed_by_any
 from fedmerit.verification.record_schema import Record
 from fedmerit.verification.site_logs import SiteLog
@@ -80,12 +83,97 @@ def _has_server_signature(entry: Record, server: Sequence[Certificate]) -> bool:
     return is_signed_by_any(server, closing_payload(str(entry.get("ledger")), entry["closing"]), entry.get("sealed"))
 
 
-def require_complete_logs(closing: Closing, logs: Sequence[SiteLog]) -> None:
-    """`BadInput` if a log lacks what its site said last, by the closing record, that its log was."""
-    for log in logs:
-        last = closing.site_logs.get(log.site)
-        if last and all(entry["hash"] != last for entry in log.entries):
-            raise BadInput(f"{log.path}: lacks the record that {log.site} ended the run with; it was cut or rewritten")
+@dataclass(frozen=True)
+class _LogEnd:
+    """What the server's files have of a site's own log: how it ended when the site answered."""
+
+    where: str
+    site: str
+    said: str  # as in `messages.Reply.log`
+    heads: Sequence[tuple[int, str]]  # round and head of the server's that the site had then, one of these
+
+    @property
+    def last(self) -> str:
+        """The hash of the log's last record."""
+        return split_head(self.said)[0]
+
+    def signed_round(self, certificates: Sequence[Certificate]) -> int | None:
+        """The round for which the key of one of these signed it; None: for no round of this ledger."""
+        signature = split_head(self.said)[1]
+        for round, head in self.heads:
+            if is_signed_by_any(certificates, log_payload(head, round, self.last), signature):
+                return round
+        return None
+
+
+def compare_log_ends(
+    ledger: Path,
+    records: Sequence[Record],
+    closing: Closing | None,
+    logs: Sequence[SiteLog],
+    enrolled: Mapping[str, Sequence[Certificate]],
+    is_authority: bool,
+) -> Iterator[str]:
+    """In sentences, what is not shown of the sites' logs; the server's files have how these ended as sites answered.
+
+    Only what a site signed convicts it, and only the authority tells whose a certificate is.
+
+    Args:
+        ledger: the file, of which the next are the records.
+        records: of all rounds.
+        closing: of the run; None: it is not closed.
+        logs: of sites.
+        enrolled: by site, certificates of its enrolments, by the ledger.
+        is_authority: whether all certificates were issued by the authority that counts.
+
+    Raises:
+        BadInput: the server's files have an end of a site's log that the site did not sign and should have, or a log
+            lacks what its site signed.
+    """
+    given, unsigned, other = {log.site: log for log in logs}, set[str](), set[str]()
+    hashes = {log.site: {entry["hash"] for entry in log.entries} for log in logs}
+    for own in logs:
+        taken = [record for record in records if own.site in record["participants"]]
+        if own.certificates and any(own.site not in record["logs"] for record in taken):
+            unsigned.add(own.site)
+    for end in _log_ends(ledger, records, closing):
+        log = given.get(end.site)
+        certificates = [*(log.certificates if log else ()), *enrolled.get(end.site, ())]
+        lacks = log is not None and end.last not in hashes[log.site]
+        round = end.signed_round(certificates)
+        if round is None and certificates and (lacks or split_head(end.said)[1]):
+            whose = "the server invented it" if is_authority else "of another key, or invented by the server"
+            raise BadInput(
+                f"{end.where}: has for the end of the log of {end.site} {end.last}, which {end.site} did not sign "
+                f"in that round of this run: {whose}; this does not accuse {end.site}"
+            )
+        if lacks and round and log:
+            whose = "" if is_authority else ", by the certificates in these folders"
+            raise BadInput(
+                f"{log.path}: {end.site} signed that its log ended with {end.last} ({end.where}){whose}, and its "
+                "log lacks that record: it was cut, lost or rewritten at the site"
+            )
+        if lacks:
+            other.add(end.site)
+        elif log and log.certificates and round is None:
+            unsigned.add(end.site)
+    if unsigned:
+        yield f"that the logs of {', '.join(sorted(unsigned))} are whole: how they ended is not signed by these sites"
+    if other:
+        yield (
+            f"whether the logs of {', '.join(sorted(other))} were cut, or the server invented how they ended: they "
+            "lack a record that it says they had, and no signature shows who is right"
+        )
+
+
+def _log_ends(ledger: Path, records: Sequence[Record], closing: Closing | None) -> Iterator[_LogEnd]:
+    """In the order of rounds, the closing record's last."""
+    heads = list(enumerate([GENESIS, *map(record_head, records)]))
+    for record in records:
+        for site, said in record["logs"].items():
+            yield _LogEnd(f"{ledger}, line {record['round'] + 1}", site, said, heads[record["round"] :][:1])
+    for site, said in closing.site_logs.items() if closing else ():
+        yield _LogEnd(str(ledger.parent / CLOSING), site, said, heads[::-1])
 
 
 @dataclass(frozen=True)

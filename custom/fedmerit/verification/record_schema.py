@@ -96,6 +96,7 @@ LEDGER_REQUIRED: Mapping[str, Shape] = {
     "validation_dice": mapping_shape(NUMBER),
     "rows": TEXT,
     "evaluated": mapping_shape(list_shape(TEXT)),
+    "logs": mapping_shape(TEXT),
 }
 LEDGER_FIRST: dict[str, Shape] = {"plan": TEXT}  # only the first record has it
 LEDGER_LAST: dict[str, Shape] = {"saved": mapping_shape(TEXT)}  # only the last record of a finished run has it
@@ -107,7 +108,9 @@ LEDGER_OPTIONAL: dict[str, Shape] = {
             "bounds": mapping_shape(mapping_shape(NUMBER)),
             "indicators": mapping_shape(list_shape(TEXT)),
             "verdicts": list_shape(TEXT),
-            "enrolled": mapping_shape(object_shape({"cases": mapping_shape(WHOLE), "slices": mapping_shape(WHOLE)})),
+            "enrolled": mapping_shape(
+                object_shape({"cases": mapping_shape(WHOLE), "slices": mapping_shape(WHOLE), "certificate": TEXT})
+            ),
         }
     ),
 }

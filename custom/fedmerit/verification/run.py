@@ -14,12 +14,20 @@ from fedmerit.files import require_inside
 from fedmerit.records.closing_record import CLOSING, MODELS, Closing
 from fedmerit.records.ledger import GENESIS, read_verified_records
 from fedmerit.records.results import read_run
-from fedmerit.records.signatures import CERTIFICATE, Trust, certificate_name, read_certificates, require_owner, subject
+from fedmerit.records.signatures import (
+    CERTIFICATE,
+    Trust,
+    certificate_name,
+    parse_certificates,
+    read_certificates,
+    require_owner,
+    subject,
+)
 from fedmerit.verification.ledger_heads import (
+    compare_log_ends,
     find_unsigned_heads,
     has_countersigned,
     require_acknowledged_ledger,
-    require_complete_logs,
     require_consistent_heads,
     require_same_closing,
     verify_closing,
@@ -111,8 +119,8 @@ def verify_run(run: Path, site_logs: Sequence[Path] = (), trust: Trust | None = 
     if closing and records:
         silent += compare_models(run, records, logs, table.rows if table else None)
     between = [compare_peer_models(giver, receiver) for giver, receiver in permutations(logs, 2)]
-    if closing:
-        require_complete_logs(closing, logs)
+    enrolled = _enrolled_certificates(ledger, records, trust)
+    silent += compare_log_ends(ledger, records, closing, logs, enrolled, trust is not None and trust.is_authority)
     require_same_closing(run, closing, logs, certificates)
     return Verification(
         records=len(records),
@@ -159,7 +167,7 @@ def _list_unproven(
     if closing and (untold := [log.site for log in logs if not has_countersigned(log, certificates)]):
         yield f"that the run was not closed again: the logs of {', '.join(untold)} do not say how it was when it ended"
     if unsigned := [log.site for log in logs if not log.certificates]:
-        yield f"that the logs of {', '.join(unsigned)} are theirs: they are not signed"
+        yield f"that the logs of {', '.join(unsigned)} are theirs, and whole: they are not signed"
 
 
 def _signing_certificates(run: Path, records: Sequence[Record], trust: Trust | None) -> Sequence[Certificate]:
@@ -186,6 +194,23 @@ def _signing_certificates(run: Path, records: Sequence[Record], trust: Trust | N
         else:
             require_owner(one, certificate_name(certificates[0]), str(ledger))
     return certificates
+
+
+def _enrolled_certificates(
+    ledger: Path, records: Sequence[Record], trust: Trust | None
+) -> dict[str, list[Certificate]]:
+    """By site, the certificates that it enrolled with; none without an authority to say whose they are."""
+    found: dict[str, list[Certificate]] = {}
+    if trust is None or not trust.is_authority:
+        return found
+    for record in records:
+        for site, one in record.get("guard", {}).get("enrolled", {}).items():
+            where = f"{ledger}, line {record['round'] + 1}: certificate of {site}"
+            if "certificate" in one:
+                for certificate in parse_certificates(one["certificate"].encode(), where):
+                    trust.require(certificate, site, where)
+                    found.setdefault(site, []).append(certificate)
+    return found
 
 
 def _read_engine(run: Path) -> str | None:

@@ -14,7 +14,7 @@ from fedmerit.core import DECIMALS
 from fedmerit.methods.registry import asked_quantities
 from fedmerit.records.ciphertexts import Ciphertexts
 from fedmerit.trainers.monai_trainer.overlaps import COUNTS, UNITS, Overlap, Surface
-from fedmerit.wire.inspection import CASE, DIGEST, MOST_VOXELS, is_count
+from fedmerit.wire.inspection import CASE, LOG_HEAD, MOST_VOXELS, is_count
 from fedmerit.wire.messages import REASONS
 from fedmerit.wire.survey import AREA, LEAST, TOO_FEW, VOLUME, Surveyed
 
@@ -35,14 +35,14 @@ LISTED: Mapping[str, str] = {
     "images": "over how many images",
     "choice": "which of its models the site selects as final, if the run asks it to",
     "losses": "how many images have a loss in each bin of a histogram",
-    "enrolment": "before round 0: cases and slices of each split, a salted digest of each training case, the site's "
-    "certificate",
+    "enrolment": "before round 0, and when a run resumes: cases and slices of each split, a salted digest of each "
+    "training case, a random number, the site's certificate",
     "countersigned": "after all else: that the site's own log holds how the server closed the run",
     "survey": "before any training, if it is asked for: patients, slices, and how many patients, or voxels of how "
     f"many, lie in fixed bins of spacing, size, intensity and label volume; none of fewer than {LEAST} patients",
     "train_loss": "mean loss of the round",
     "seconds": "how long the round took",
-    "log": "the SHA-256 that stands for the site's own log so far",
+    "log": "the SHA-256 that stands for the site's own log so far, signed if the site has a key",
     "failure": "that there is no answer, for one of the reasons in `fedmerit.wire.messages.REASONS`",
     "model": "to each peer that the site shares with, if models stay at the sites: its whole model and statistics",
 }
@@ -200,19 +200,19 @@ def _losses(value: Any, decimals: int) -> np.ndarray[Any, np.dtype[np.float64]]:
 
 
 def _enrolment(value: Mapping[str, Any], decimals: int) -> Parts:
-    if set(value) != {"cases", "slices", "fingerprint", "certificate"}:
-        raise Withheld("enrolment: something else than counts, digests and a certificate")
+    if set(value) != {"cases", "slices", "fingerprint", "certificate", "seal"}:
+        raise Withheld("enrolment: something else than counts, digests, a certificate and a seal")
     counts = {name: {str(split): _count(one) for split, one in value[name].items()} for name in ("cases", "slices")}
     if not all(re.fullmatch(r"[a-z_]{1,30}", split) for of_splits in counts.values() for split in of_splits):
         raise Withheld("enrolment: a split that is no name")
-    digests = _bounded(value["fingerprint"], "enrolment")
-    if not all(isinstance(one, str) and re.fullmatch(r"[0-9a-f]{32}", one) for one in digests):
+    digests, seal = _bounded(value["fingerprint"], "enrolment"), value["seal"]
+    if not all(isinstance(one, str) and re.fullmatch(r"[0-9a-f]{32}", one) for one in (*digests, seal)):
         raise Withheld("enrolment: something else than digests")
     certificate = value["certificate"]
     pem = r"(-----BEGIN CERTIFICATE-----\n[A-Za-z0-9+/=\n]+-----END CERTIFICATE-----\n?)?"
     if not isinstance(certificate, str) or len(certificate) > 10_000 or not re.fullmatch(pem, certificate):
         raise Withheld("enrolment: a certificate that is none")
-    return counts | {"fingerprint": list(digests), "certificate": certificate}
+    return counts | {"fingerprint": list(digests), "certificate": certificate, "seal": seal}
 
 
 def _true(value: Any, decimals: int) -> bool:
@@ -234,8 +234,8 @@ def _reason(value: Any, decimals: int) -> str:
 
 
 def _log(value: Any, decimals: int) -> str:
-    if not (isinstance(value, str) and DIGEST.fullmatch(value)):
-        raise Withheld("log: something else than a SHA-256")
+    if not (isinstance(value, str) and LOG_HEAD.fullmatch(value)):
+        raise Withheld("log: something else than a SHA-256 with a signature")
     return value
 
 

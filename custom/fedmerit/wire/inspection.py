@@ -39,7 +39,7 @@ MOST_IMAGES, MOST_VOXELS = 10**9, 2**53
 MOST_TRAINING_CASES = 100_000  # of one site
 MOST_CASES = 5_000  # of one split
 CASE = re.compile(r"[0-9]{1,6}")  # a position in it
-DIGEST = re.compile(r"([0-9a-f]{64})?")  # SHA-256, or nothing
+LOG_HEAD = re.compile(r"([0-9a-f]{64}( [0-9a-f]{256,2048})?)?")  # SHA-256 and perhaps a signature, or nothing
 
 
 Check = Callable[Concatenate[T, P], str | None]
@@ -116,8 +116,8 @@ def _check_vectors(vectors: Mapping[str, Tensor], model: Tensor, method: Method)
 
 def _check_common(answer: Reply | Evaluated) -> str | None:
     """What is wrong with what every answer has."""
-    if not DIGEST.fullmatch(answer.log):
-        return "a word of the site's log that is no SHA-256"
+    if not LOG_HEAD.fullmatch(answer.log):
+        return "a word of the site's log that is no SHA-256 with a signature"
     return _check_seconds(answer.seconds)
 
 
@@ -250,6 +250,8 @@ def check_enrolment(answer: Enrolment, round: int) -> str | None:
         return "enrolment with digests that are none"
     if not isinstance(answer.certificate, str) or len(answer.certificate) > 10_000:
         return "enrolment with a certificate that is none"
+    if not re.fullmatch(r"[0-9a-f]{32}", answer.seal):
+        return "enrolment without a seal, 32 hexadecimal digits"
     return _check_seconds(answer.seconds)
 
 

@@ -109,7 +109,7 @@ class Reply:
     pairs: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # what it says of others, by quantity, name
     vectors: Mapping[str, Tensor] = field(default_factory=dict)  # (d,) float32 each, beside the update, by name
     ciphertexts: Ciphertexts | None = None  # under encryption: update and statistics, instead of those above
-    log: str = ""  # hash of the last record of the site's own log
+    log: str = ""  # hash of the last record of the site's own log, and its signature of `log_payload` if it has a key
 
 
 class Purpose(StrEnum):
@@ -195,12 +195,14 @@ class Enrolment:
     slices: Mapping[str, int]  # likewise; of training those that are trained on
     fingerprint: tuple[str, ...]  # digests of its training cases' images, with the run's salt, sorted
     certificate: str = ""  # the site's, PEM; "": it has none
+    seal: str = ""  # random: without it `committed` shows nothing of any image
     seconds: float = 0.0
 
     @property
     def committed(self) -> dict[str, Any]:
-        """What ledger and site's log have of it: the counts, and one digest of those of its cases."""
-        return {"cases": dict(self.cases), "slices": dict(self.slices), "fingerprint": texts_digest(self.fingerprint)}
+        """What ledger and site's log have of it: the counts, and one sealed digest of those of its cases."""
+        sealed = texts_digest((self.seal, *self.fingerprint))
+        return {"cases": dict(self.cases), "slices": dict(self.slices), "fingerprint": sealed}
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,18 @@ class Rounds:
         return self._rows(quantity).pivot(index=[*RUN, "round"], columns="site", values="value")
 
     @_once_each
+    def credited(self, quantity: str) -> pd.DataFrame:
+        """As `of`, by the rounds in which work was shown: 0 where a site was absent, or did not work by the guard.
+
+        NaN in rounds in which no site has the quantity, and for sites that never have it.
+        """
+        table, worked = self.of(quantity), self.of("worked")
+        known = table.notna()
+        counted = known & ~(worked.reindex(index=table.index, columns=table.columns) == 0)
+        has_any = known.groupby(level=RUN).transform("any")
+        return table.where(counted, 0.0).where(has_any.mul(known.any(axis=1), axis=0))
+
+    @_once_each
     def pairs(self, quantity: str) -> pd.DataFrame:
         """Ratings of sites by each other, mean over seeds: ``(method, round, rater)`` x sites; NaN on the diagonal."""
         keys = ["method", "round", "coalition", "site"]
@@ -70,7 +82,7 @@ class Rounds:
     def contributions(self) -> pd.DataFrame:
         """Contributions and weights: ``(method, seed, site)`` x the quantities that the method records.
 
-        ``num_samples``; ``weight``, ``contribution``, ``reputation`` of the last round, and ``mean_...`` over rounds;
+        ``num_samples``; ``weight``, ``contribution``, ``reputation`` of the last round, and ``mean_...`` of `credited`;
         ``share`` of the sum of mean contributions, 0 to 1 where none is negative, of runs in which they differ and sum
         to more than 0; ``flagged``, ``rejected``: number of rounds, if any site was.
         """
@@ -85,7 +97,7 @@ class Rounds:
             is_last = number == number.groupby(level=RUN).transform("max")
             columns[quantity] = _stacked(rounds[is_last].droplevel("round"))
             if quantity != "num_samples":
-                columns[f"mean_{quantity}"] = _stacked(runs.mean())
+                columns[f"mean_{quantity}"] = _stacked(self.credited(quantity).groupby(level=RUN).mean())
         columns["share"] = _shares(columns["mean_contribution"])
         table = pd.DataFrame(columns).rename_axis(SITE).dropna(axis=1, how="all")
         counts = {name: table[name].fillna(0).astype(int) for name in ("flagged", "rejected") if name in table}
@@ -97,7 +109,7 @@ class Rounds:
 
         Of methods with several seeds and differing contributions; ranks are of their mean over rounds.
         """
-        table = self.of("contribution").groupby(level=RUN).mean()
+        table = self.credited("contribution").groupby(level=RUN).mean()
         table = table[table.max(axis=1) > table.min(axis=1)]
         several = table.groupby(level="method").transform("size") > 1
         ranks = table[several].rank(axis=1, ascending=False, method="min").groupby(level="method")

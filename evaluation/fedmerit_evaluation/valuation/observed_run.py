@@ -52,21 +52,19 @@ def sites_sharing_images(run: Path, info: Mapping[str, Any]) -> dict[str, set[st
 
 
 def _enrolled(run: Path) -> dict[str, set[str]]:
-    """By site that enrolled, those with the same cases or, by the ledger, with shared ones."""
+    """By site that enrolled, those with which it shares cases by the ledger."""
     enrolled_sites = read_rounds(
         run,
         lambda record: [
-            (str(site), (str(one["fingerprint"]), {*one.get("shares_with", ())}))
+            (str(site), {*one.get("shares_with", ())})
             for site, one in record.get("guard", {}).get("enrolled", {}).items()
         ],
     )
     return {
         site: {
-            other
-            for other, (its, with_it) in enrolled_sites.items()
-            if other != site and (its == own or other in shared or site in with_it)
+            other for other, with_it in enrolled_sites.items() if other != site and (other in shared or site in with_it)
         }
-        for site, (own, shared) in enrolled_sites.items()
+        for site, shared in enrolled_sites.items()
     }
 
 

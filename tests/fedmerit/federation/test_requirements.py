@@ -4,12 +4,13 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+import torch
 from certificates import issue
 from pretending import tiny_plan
 from run_factory import make_sites
 
 from fedmerit.errors import BadInput
-from fedmerit.federation.enrolment import check_certificate, collect_enrolments, make_enrolment
+from fedmerit.federation.enrolment import Commitment, check_certificate, collect_enrolments, make_enrolment
 from fedmerit.federation.requirements import (
     require_compatible_images,
     require_decentralised,
@@ -119,32 +120,33 @@ def enrolments(certificates):
     }
 
 
+def collected(there, root):
+    kept = {site: Commitment.of(one) for site, one in there.items()}
+    return collect_enrolments(SITES, kept, root, torch.zeros(3, 3, dtype=torch.bool))
+
+
 def test_sites_of_one_organisation_are_one(kits):
     certificates, root = kits("north", "south", "north")
-    assert collect_enrolments(SITES, enrolments(certificates), root).organisations.tolist() == [0, 1, 0]
-    assert collect_enrolments(SITES, enrolments(certificates), None).organisations.tolist() == [
-        0,
-        1,
-        2,
-    ]  # nobody vouches for them
+    assert collected(enrolments(certificates), root).organisations.tolist() == [0, 1, 0]
+    assert collected(enrolments(certificates), None).organisations.tolist() == [0, 1, 2]  # nobody vouches for them
 
 
 def test_where_all_are_of_one_organisation_each_is_by_itself(kits):
     certificates, root = kits("fedmerit", "fedmerit", "fedmerit")
-    assert collect_enrolments(SITES, enrolments(certificates), root).organisations.tolist() == [0, 1, 2]
+    assert collected(enrolments(certificates), root).organisations.tolist() == [0, 1, 2]
 
 
 def test_who_has_not_enrolled_yet_makes_no_group_of_the_others(kits):
     """A consortium whose kits all name it: two of its sites earned as one for as long as the third was away."""
     certificates, root = kits("fedmerit", "fedmerit", "fedmerit")
     there = {site: one for site, one in enrolments(certificates).items() if site != "Cedar"}
-    assert collect_enrolments(SITES, there, root).organisations.tolist() == [0, 1, 2]
+    assert collected(there, root).organisations.tolist() == [0, 1, 2]
 
 
 def test_a_site_that_did_not_enrol_is_by_itself_and_its_images_are_not_known(kits):
     certificates, root = kits("north", "south", "north")
     there = {site: one for site, one in enrolments(certificates).items() if site != "Cedar"}
-    found = collect_enrolments(SITES, there, root)
+    found = collected(there, root)
     assert found.organisations.tolist() == [0, 1, 2]
     assert found.counts.tolist() == [10, 10, 0]
 
@@ -153,7 +155,7 @@ def test_images_that_stand_twice_count_once(kits):
     certificates, root = kits("a", "b", "c")
     there = enrolments(certificates)
     there["Birch"] = Enrolment(0, {"training": 2}, {"training": 10}, ("same", "same"), certificates["Birch"])
-    assert collect_enrolments(SITES, there, root).counts.tolist() == [10, 5, 10]
+    assert collected(there, root).counts.tolist() == [10, 5, 10]
 
 
 def test_a_certificate_is_the_sites_own_and_the_roots_work(kits, tmp_path):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from certificates import issue
 from pretending import SITES, evaluated, replies, tiny_plan
 from stepping import Stepped as Federation
 
@@ -18,7 +19,9 @@ from fedmerit.federation.recorder import Recorder
 from fedmerit.federation.run_guard import RunGuard
 from fedmerit.flat import Buffers
 from fedmerit.methods.registry import build_method
+from fedmerit.records.ledger import log_payload, texts_digest
 from fedmerit.records.results import read_results, read_table
+from fedmerit.records.signatures import Signer, read_certificate
 from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT, SPLITS
 from fedmerit.trainers.monai_trainer.overlaps import Overlap
 from fedmerit.wire.inspection import check_enrolment
@@ -33,12 +36,13 @@ from fedmerit.wire.messages import (
     ImportanceTask,
     Reply,
 )
+from fedmerit_evaluation.results.views import Results
 
 
 def enrolment(images: int = 10, place: int = 0, server: int = 0) -> Enrolment:
     cases = dict.fromkeys(SPLITS, 1) | {"training": 2, SERVER_SPLIT: server}
     digests = tuple(f"{place:016x}{number:016x}" for number in range(2))
-    return Enrolment(0, cases, cases | {"training": images}, digests)
+    return Enrolment(0, cases, cases | {"training": images}, digests, seal="5e" * 16)
 
 
 def answers(federation: Federation, change: Callable[[str, Reply], Answer] = lambda site, reply: reply):
@@ -105,7 +109,7 @@ def test_a_site_that_has_not_enrolled_counts_for_nothing_until_it_has(tmp_path, 
         "",
     ]
     assert [sorted(record["guard"].get("enrolled", {})) for record in records] == [
-        ["Alder", "Cedar"], [], ["Birch"], [],
+        ["Alder", "Cedar"], [], ["Birch"], list(SITES),
     ]  # fmt: skip
 
 
@@ -160,6 +164,7 @@ def test_evaluations_are_of_the_cases_that_were_enrolled(tmp_path, split):
         ({"fingerprint": ("a", "b")}, "digests that are none"),
         ({"fingerprint": ()}, "0 digests for 2 cases"),
         ({"certificate": 7}, "a certificate that is none"),
+        ({"seal": ""}, "without a seal"),
     ],
 )
 def test_an_enrolment_that_is_none_is_refused(change, fault):
@@ -432,7 +437,7 @@ def test_a_run_that_was_interrupted_goes_on_as_if_it_had_not_been(tmp_path):
 def test_the_method_knows_what_withheld_sites_and_copies_train_from(tmp_path, method):
     """Birch rides, then works, then sends what Alder sends; another process takes over while a verdict stands."""
     own = {"standalone_rounds": 2, "importance_interval": 2} if method == "fedsac" else {}
-    config, stood, alike, sent, began, kept = plan(method, 14, **own), [], [], {}, None, None
+    config, stood, alike, sent, began, kept, resumed = plan(method, 14, **own), [], [], {}, None, None, False
 
     def change(site: str, reply: Reply) -> Reply:
         reply = idle(site, reply) if site == "Cedar" or reply.round < 5 else reply
@@ -443,8 +448,8 @@ def test_the_method_knows_what_withheld_sites_and_copies_train_from(tmp_path, me
 
     federation = Federation(config, SITES, tmp_path / "run")
     while federation.round < 13:
-        if federation.round == 4 and federation.work == TRAIN:
-            federation = Federation(config, SITES, tmp_path / "run")
+        if federation.round == 4 and federation.work == TRAIN and not resumed:
+            federation, resumed = Federation(config, SITES, tmp_path / "run"), True
         round, began = (
             federation.round,
             federation.models.parameters.expand(3, -1) if federation.work == TRAIN else began,
@@ -496,3 +501,95 @@ def test_without_a_guard_nothing_is_asked_or_recorded_of_it(tmp_path):
     assert "guard" not in ledger(tmp_path / "run")[0]
     assert isinstance(federation.recorder, Recorder)
     assert "verdict" not in set(read_results(tmp_path / "run")["quantity"])
+
+
+def test_no_file_of_a_run_shows_whether_an_image_was_trained_on(tmp_path):
+    """In a run that is at work, and in one that is over: no digest of an image, nor one that follows from these."""
+    run = tmp_path / "run"
+    federation = Federation(plan("fedavg", 2), SITES, run)
+    held = [enrolment(place=place).fingerprint for place in range(3)]
+    shown = {texts_digest(of_site).encode() for of_site in held} | {one.encode() for of in held for one in of}
+    shown.remove(b"0" * 32)  # the first digest of Alder, and part of the hash before a ledger's first record
+    while federation.work:
+        federation.take(answers(federation))
+        files = [path for path in run.rglob("*") if path.is_file()]
+        assert not [path for path in files for one in shown if one in path.read_bytes()]
+    first, second = (enrolment().committed, replace(enrolment(), seal="1f" * 16).committed)
+    assert first["fingerprint"] != second["fingerprint"]  # of the same images
+
+
+def test_sites_enrol_again_when_a_run_resumes_and_shared_images_are_known_again(tmp_path):
+    def enrolled(federation: Federation, **changed: Answer) -> dict[str, Answer]:
+        given = answers(federation)
+        if "Birch" in given:
+            given["Birch"] = replace(given["Birch"], fingerprint=enrolment(place=0).fingerprint)
+        return given | changed
+
+    run, config = tmp_path / "run", plan("fedavg", 3)
+    federation = Federation(config, SITES, run, min_sites=2)
+    federation.take(enrolled(federation))
+    federation.take(answers(federation))
+    federation = Federation(config, SITES, run, min_sites=2)
+    alike = federation.run_guard.guard.enrolled.shared
+    assert (int(alike.sum()), bool(alike[0, 1])) == (2, True)
+    more = replace(enrolment(images=11), round=1)
+    federation.take(enrolled(federation, Alder=more, Birch=Failure("asleep")))
+    assert (
+        federation.run_guard.not_enrolled["Alder"]
+        == "enrolment of other cases or images than before the run was resumed"
+    )
+    assert torch.equal(federation.run_guard.guard.enrolled.shared, alike)
+    federation.take(answers(federation))  # both count still, and are asked once more
+    assert federation.tasks().keys() == {"Alder", "Birch"}
+    federation.take(enrolled(federation))
+    assert torch.equal(federation.run_guard.guard.enrolled.shared, alike)
+    assert ledger(run)[1]["participants"] == list(SITES)
+
+
+@pytest.mark.parametrize("whose", ["its own", "another site's", "none", "of another round", "of another run"])
+def test_what_a_site_says_of_its_log_is_signed_with_the_key_it_enrolled_with(tmp_path, whose):
+    for name in ("root", *SITES):
+        issue(tmp_path, name, None if name == "root" else "root")
+    federation = Federation(plan("fedavg", 2), SITES, tmp_path / "run", root=read_certificate(tmp_path / "root.crt"))
+    pems = {site: (tmp_path / f"{site}.crt").read_text() for site in SITES}
+    keys = {site: Signer(tmp_path / f"{site}.key", tmp_path / f"{site}.crt") for site in SITES}
+    federation.take({site: replace(one, certificate=pems[site]) for site, one in answers(federation).items()})
+
+    def signed(site: str, head: str, round: int = 0, key: str = "") -> str:
+        return f"{'ab' * 32} {keys[key or site].sign(log_payload(head, round, 'ab' * 32))}"
+
+    head = federation.tasks()["Alder"].ledger
+    given = {site: replace(one, log=signed(site, head)) for site, one in answers(federation).items()}
+    said = {
+        "its own": signed("Birch", head),
+        "another site's": signed("Birch", head, key="Cedar"),
+        "none": "ab" * 32,
+        "of another round": signed("Birch", head, round=1),
+        "of another run": signed("Birch", "cd" * 32),
+    }[whose]
+    federation.take(given | {"Birch": replace(given["Birch"], log=said)})
+    (record,) = ledger(tmp_path / "run")
+    if whose == "its own":
+        assert (record["rejected"], record["logs"]) == ({}, {site: one.log for site, one in given.items()})
+        assert record["guard"]["enrolled"]["Birch"]["certificate"] == pems["Birch"]
+    else:
+        assert record["rejected"]["Birch"].startswith("the end of its log is not signed with the key that it enrolled")
+        assert sorted(record["logs"]) == ["Alder", "Cedar"]
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedce", "cffl"])
+def test_zeros_in_10_of_15_rounds_earn_at_most_5_of_15_parts(tmp_path, method):
+    """Birch sends zeros in 10 rounds and is honest at the end, or is honest all along."""
+
+    def pay(zeros: int) -> dict[str, float]:
+        def change(site: str, reply: Reply) -> Reply:
+            return idle(site, reply) if site == "Birch" and reply.round < zeros else reply
+
+        play(Federation(plan(method, 15), SITES, tmp_path / f"{zeros}"), change=change)
+        rounds = Results(read_results(tmp_path / f"{zeros}")).rounds
+        earned = rounds.contributions.xs("Birch", level="site").iloc[0]
+        found = {name: float(earned[name]) for name in ("weight", "mean_weight", "mean_contribution")}
+        return found | ({"quota": float(rounds.of("quota")["Birch"].iloc[-1])} if method == "cffl" else {})
+
+    honest, found = pay(0), pay(10)
+    assert {name: found[name] / honest[name] <= 1 / 3 for name in honest} == dict.fromkeys(honest, True)

@@ -290,3 +290,32 @@ NUMBERS = {  # by the name of a rule on the page: those that its row has to have
 def test_the_page_has_the_numbers_of_every_rule(rule):
     (row,) = [line for line in PAGE.read_text().splitlines() if line.startswith(f"| {rule} |")]
     assert all(f"{number:g}" in row for number in NUMBERS[rule])
+
+
+@pytest.mark.parametrize("on_verdict", ["withhold", "show"])
+def test_images_count_by_rounds_worked_once_a_verdict_stood(play, on_verdict):
+    """Site 5 sends zeros in 10 of 15 rounds; until it is judged, and for all others, all images count."""
+
+    def zeros(round: int, updates: torch.Tensor) -> torch.Tensor:
+        updates[5] *= round >= 10
+        return updates
+
+    given = play(zeros, 15, on_verdict)
+    worked = torch.stack([admission.quantities["worked"] for admission, _ in given])
+    assert worked[:, :5].all()
+    acts = on_verdict == "withhold"
+    assert worked[:, 5].nonzero().flatten().tolist() == ([12, 13, 14] if acts else [10, 11, 12, 13, 14])
+    samples = torch.stack([admission.reports.num_samples for admission, _ in given])
+    assert (samples[:, :5] == 50).all()
+    share = float(given[-1][0].reports.data_share[5])
+    assert share == pytest.approx(10 / 260 if acts else 1 / 6)  # of 50 images a fifth count
+
+
+def test_a_short_update_shows_no_work_though_nobody_is_judged(play):
+    def rests(round: int, updates: torch.Tensor) -> torch.Tensor:
+        updates[5] *= 0.01 if round in (2, 7) else 1
+        return updates
+
+    given = play(rests, 9)
+    assert [round for round, (one, _) in enumerate(given) if not one.quantities["worked"][5]] == [2, 7]
+    assert (given[-1][0].reports.num_samples == 50).all()

@@ -21,8 +21,8 @@ from fedmerit.files import write_json
 from fedmerit.flare.deploy.project import make_project
 from fedmerit.flare.deploy.provision import init
 from fedmerit.records.closing_record import CLOSING, close, closing_payload, read_closing
-from fedmerit.records.ledger import GENESIS, Ledger, state_digest
-from fedmerit.records.signatures import CERTIFICATE, Signer, Trust
+from fedmerit.records.ledger import GENESIS, Ledger, log_payload, state_digest
+from fedmerit.records.signatures import CERTIFICATE, Signer, Trust, read_certificate
 from fedmerit.verification.run import verify_run
 
 NOT_COUNTERSIGNED = (
@@ -258,21 +258,25 @@ def test_log_without_its_signatures_is_refused_or_said_to_be_nobodys(run, keys):
         verify_run(run, [path], keys.trust)
     (path.parent / CERTIFICATE).unlink()
     found = verify_run(run, [path], keys.trust)
-    assert "that the logs of site2 are theirs: they are not signed" in found.unproven
+    assert "that the logs of site2 are theirs, and whole: they are not signed" in found.unproven
 
 
 def test_log_cut_at_its_end_is_found_by_what_the_site_said_last(run, keys):
     path = log_of(run, "site2")
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:ROUNDS]))
-    with pytest.raises(BadInput, match="lacks the record that site2 ended the run with"):
+    with pytest.raises(
+        BadInput, match=r"site2 signed that its log ended with \w+ \(.*closing\.json\), and its log lacks"
+    ):
         verify_run(run, [path], keys.trust)
 
 
-def test_heads_without_the_servers_signature_are_said_to_be_open(run, keys):
-    for site in SITES:
-        rewritten(log_of(run, site), lambda lines: [one.pop("vouched", None) for one in lines], keys.signer(site))
+def test_heads_without_the_servers_signature_are_said_to_be_open(sites, tmp_path, keys, monkeypatch):
+    monkeypatch.setattr("fedmerit.federation.recorder.Ledger.head", Ledger.last_hash)
+    monkeypatch.setattr("fedmerit.verification.ledger_heads.record_head", lambda record: record["hash"])
+    run = tmp_path / "run"
+    write_json(run / "run.json", describe("run", tiny_plan("fedavg", rounds=ROUNDS), SITES, "prod"))
+    run_signed(run, sites, "fedavg", keys.signer(SERVER), keys.signer)
     untold(run)
-    closed_anew(run, keys.signer(SERVER))
     assert verify_run(run, logs(run), keys.trust).unproven == (
         "that the server said what the logs of site1, site2, site3 have of it: its signature is not there",
         NOT_COUNTERSIGNED,
@@ -463,4 +467,80 @@ def test_final_model_swapped_by_the_server_is_found(run, keys, rewrites):
         rewritten(run / "ledger.jsonl", lambda lines: lines[-1]["saved"].update(saved), keys.signer(SERVER))
     closed_anew(run, keys.signer(SERVER))
     with pytest.raises(BadInput, match=r"global\.pt: is not the model (that|of line 3 of) .*it was swapped or changed"):
+        verify_run(run, trust=keys.trust)
+
+
+def end_said(run: Path, keys: Keys, site: str, said: str) -> None:
+    """The closing record of a server that has this for the end of a site's log."""
+    untold(run)
+    closing = read_closing(run)
+    close(run, closing.ledger, {**closing.site_logs, site: said}, keys.signer(SERVER))
+
+
+@pytest.mark.parametrize(
+    "how", ["invented", "signature of another hash", "signed for another run", "signed by another"]
+)
+def test_end_of_a_log_that_its_site_did_not_sign_accuses_the_server(run, keys, how):
+    """A server that invents how an honest site's log ended."""
+    untold(run)
+    invented = "ab" * 32
+    signature = {
+        "invented": "",
+        "signature of another hash": " " + read_closing(run).site_logs["site1"].split(" ")[1],
+        "signed for another run": " " + keys.signer("site1").sign(log_payload("ef" * 32 + " a:b", ROUNDS, invented)),
+        "signed by another": " " + keys.signer("site2").sign(log_payload(read_closing(run).ledger, ROUNDS, invented)),
+    }[how]
+    end_said(run, keys, "site1", invented + signature)
+    words = (
+        rf"closing\.json: has .* {invented}, which site1 did not sign .*: the server invented it; .* not accuse site1"
+    )
+    with pytest.raises(BadInput, match=words):
+        verify_run(run, logs(run), keys.trust)
+
+
+def test_word_of_round_0_which_fits_any_run_convicts_nobody(run, keys):
+    signed_once = f"{'ab' * 32} {keys.signer('site1').sign(log_payload(GENESIS, 0, 'ab' * 32))}"
+    end_said(run, keys, "site1", signed_once)
+    assert any("whether the logs of site1 were cut" in one for one in verify_run(run, logs(run), keys.trust).unproven)
+
+
+@pytest.mark.parametrize("closed", [True, False])
+def test_site_that_rewrites_its_log_is_convicted_by_what_it_signed(run, keys, closed):
+    """With its own key, and another chain; also if the closing record does not say how the log ended."""
+    untold(run)
+    if not closed:
+        close(run, read_closing(run).ledger, {}, keys.signer(SERVER))
+    path = log_of(run, "site2")
+
+    def change(lines: list[dict]) -> None:
+        lines[1]["note"] = "it asked for more"
+        lines[0]["signature"] = "of another chain:"
+
+    rewritten(path, change, keys.signer("site2"))
+    with pytest.raises(BadInput, match=r"site2 signed that its log ended with \w+ \(.*ledger\.jsonl, line 2\)"):
+        verify_run(run, logs(run), keys.trust)
+
+
+def test_words_that_the_server_left_out_are_said_to_be_open(run, keys):
+    untold(run)
+    closing = read_closing(run)
+    close(run, closing.ledger, {"site1": closing.site_logs["site1"].split(" ")[0]}, keys.signer(SERVER))
+    told = verify_run(run, logs(run), keys.trust).unproven
+    assert "that the logs of site1 are whole: how they ended is not signed by these sites" in told
+    assert "that the logs of site2, site3 are whole: closing.json does not say how they ended" in told
+
+
+def test_certificates_that_sites_enrolled_with_say_whose_word_it_is(sites, keys, tmp_path):
+    """Of a guarded run: without any log, and with one whose signatures its site took away."""
+    run, root = tmp_path / "run", read_certificate(keys.root)
+    write_json(run / "run.json", describe("run", tiny_plan("fedavg", rounds=ROUNDS, guard="on"), SITES, "prod"))
+    run_signed(run, sites, "fedavg", keys.signer(SERVER), keys.signer, root=root)
+    assert verify_run(run, logs(run), keys.trust).unproven == ()
+    path = log_of(run, "site2")
+    rewritten(path, lambda lines: lines[1].update(note="it asked for more"))
+    (path.parent / CERTIFICATE).unlink()
+    with pytest.raises(BadInput, match="site2 signed that its log ended with"):
+        verify_run(run, [path], keys.trust)
+    end_said(run, keys, "site1", "ab" * 32 + " " + "cd" * 256)
+    with pytest.raises(BadInput, match="which site1 did not sign"):
         verify_run(run, trust=keys.trust)

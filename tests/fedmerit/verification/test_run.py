@@ -70,7 +70,7 @@ def test_local_run_is_not_signed_and_its_sites_agree_all_the_same(fedmerit, trai
         assert words in result.stderr
 
 
-UNSIGNED = "that the logs of site1, site2, site3 are theirs: they are not signed"
+UNSIGNED = "that the logs of site1, site2, site3 are theirs, and whole: they are not signed"
 NAMES = ("site1", "site2", "site3")
 OF_SITES = "are: models of sites, of which the ledger has no digest"
 OWN_MODELS = f"what models/site1.pt, models/site2.pt, models/site3.pt {OF_SITES}"
