@@ -162,7 +162,7 @@ class Site:
             vectors=learned.vectors,
             ciphertexts=leaving.ciphertexts,
         )
-        reply = messages.round_answer(reply)
+        reply = messages.round_reply(reply)
         evidence = {"values": reply.values, "pairs": reply.pairs, "step": self._step(task.round, model, leaving.update)}
         seen = self.models.seen(received)
         said = self.log.trained(task, seen, leaves, question, overlaps, self.num_samples, evidence)

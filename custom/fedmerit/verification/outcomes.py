@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fedmerit.configuration.filters import HE
 from fedmerit.errors import BadInput
+from fedmerit.federation.round_inputs import SERVER
 from fedmerit.methods.registry import OWN
 from fedmerit.records.results import read_run
 from fedmerit.verification.record_schema import Record
@@ -52,7 +53,8 @@ def replay_rounds(
     played = list[PlayedRound]()
     where = f"{info.file}: its plan"
     try:
-        replay = Replay(info["plan"], sites, not encrypted)
+        rated = [by for record in records for by in record["inputs"]["ratings"].values()]
+        replay = Replay(info["plan"], sites, not encrypted, any(SERVER in by for by in rated))
         for number, record in enumerate(records, start=1):
             where = f"{ledger}, line {number}: inputs of round {record['round']}"
             played.append(replay.play(record, f"{ledger}, line {number}"))

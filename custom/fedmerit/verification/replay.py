@@ -54,9 +54,10 @@ class Replay:
         plan: of the run.
         sites: in order of name.
         sees_updates: whether the server saw the updates: they came in the clear.
+        has_server_images: whether the server rated models on images of its own.
     """
 
-    def __init__(self, plan: Mapping[str, Any], sites: Sequence[str], sees_updates: bool):
+    def __init__(self, plan: Mapping[str, Any], sites: Sequence[str], sees_updates: bool, has_server_images: bool):
         self.sites, n = sorted(sites), len(sites)
         network = Network.from_dict(plan["network"])
         self.config = RunConfiguration(
@@ -77,7 +78,8 @@ class Replay:
         self.models = torch.zeros(size, dtype=torch.float64)
         self.state = self.method.start(self.models, n, layout)
         self.updates = torch.eye(n, size, dtype=torch.float64)
-        self.guard = RunGuard(self.config, self.method, self.can, self.sites, self.sees_updates)
+        rates = has_server_images or plan["share_models"]
+        self.guard = RunGuard(self.config, self.method, self.can, self.sites, self.sees_updates, rates)
         self.guard.history = History.empty(n, width=1)
         self.enrolled: dict[str, Record] = {}
         self.withheld = torch.zeros(n, dtype=torch.bool)

@@ -242,11 +242,16 @@ Answers = Mapping[str, Answer]
 
 def round_answer(answer: Given) -> Given:
     """The answer with its numbers rounded to `DECIMALS`; arrays and counts stay unchanged."""
-    answer = replace(answer, seconds=round(answer.seconds, DECIMALS))
-    if not isinstance(answer, Reply):
-        return answer
-    pairs = {name: _rounded(values) for name, values in answer.pairs.items()}
-    return replace(answer, values=_rounded(answer.values), pairs=pairs, train_loss=round(answer.train_loss, DECIMALS))
+    return (
+        round_reply(answer) if isinstance(answer, Reply) else replace(answer, seconds=round(answer.seconds, DECIMALS))
+    )
+
+
+def round_reply(reply: Reply) -> Reply:
+    """`round_answer` of a reply."""
+    seconds, loss = round(reply.seconds, DECIMALS), round(reply.train_loss, DECIMALS)
+    pairs = {name: _rounded(values) for name, values in reply.pairs.items()}
+    return replace(reply, values=_rounded(reply.values), pairs=pairs, train_loss=loss, seconds=seconds)
 
 
 def _rounded(values: Mapping[str, float]) -> dict[str, float]:
