@@ -148,7 +148,11 @@ class Site:
         self._remember(task.round, model, learned, memory)
         leaving = self.models.outgoing(learned)
         leaves = leaving.ciphertexts or leaving.update
-        reply = messages.Reply(
+        pairs = {name: messages.rounded(of_peers) for name, of_peers in learned.pairs.items()}
+        said = {"values": messages.rounded(values), "pairs": pairs}
+        evidence = said | {"step": self._step(task.round, model, leaving.update)}
+        self.log.trained(task, self.models.seen(received), leaves, question, overlaps, self.num_samples, evidence)
+        return messages.Reply(
             round=task.round,
             update=leaving.update,
             buffers=leaving.buffers,
@@ -162,10 +166,6 @@ class Site:
             vectors=learned.vectors,
             ciphertexts=leaving.ciphertexts,
         )
-        reply = messages.round_answer(reply)
-        evidence = {"values": reply.values, "pairs": reply.pairs, "step": self._step(task.round, model, leaving.update)}
-        self.log.trained(task, self.models.seen(received), leaves, question, overlaps, self.num_samples, evidence)
-        return reply
 
     def learn(self, task: messages.Task, received: Tensor, memory: Memory | None) -> Learned:
         """Train from ``received`` (d,) for a round; ``memory`` is that of the round before, None if it was away."""

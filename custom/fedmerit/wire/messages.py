@@ -241,11 +241,12 @@ def round_answer(answer: Given) -> Given:
     answer = replace(answer, seconds=round(answer.seconds, DECIMALS))
     if not isinstance(answer, Reply):
         return answer
-    pairs = {name: _rounded(values) for name, values in answer.pairs.items()}
-    return replace(answer, values=_rounded(answer.values), pairs=pairs, train_loss=round(answer.train_loss, DECIMALS))
+    pairs = {name: rounded(values) for name, values in answer.pairs.items()}
+    return replace(answer, values=rounded(answer.values), pairs=pairs, train_loss=round(answer.train_loss, DECIMALS))
 
 
-def _rounded(values: Mapping[str, float]) -> dict[str, float]:
+def rounded(values: Mapping[str, float]) -> dict[str, float]:
+    """Numbers as they leave a site."""
     return {name: round(value, DECIMALS) for name, value in values.items()}
 
 
