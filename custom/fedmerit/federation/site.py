@@ -148,7 +148,12 @@ class Site:
         self._remember(task.round, model, learned, memory)
         leaving = self.models.outgoing(learned)
         leaves = leaving.ciphertexts or leaving.update
-        reply = messages.Reply(
+        pairs = {name: messages.rounded(of_peers) for name, of_peers in learned.pairs.items()}
+        said = {"values": messages.rounded(values), "pairs": pairs}
+        evidence = said | {"step": self._step(task.round, model, leaving.update)}
+        seen = self.models.seen(received)
+        said = self.log.trained(task, seen, leaves, question, overlaps, self.num_samples, evidence)
+        return messages.Reply(
             round=task.round,
             update=leaving.update,
             buffers=leaving.buffers,
@@ -161,12 +166,8 @@ class Site:
             pairs=learned.pairs,
             vectors=learned.vectors,
             ciphertexts=leaving.ciphertexts,
+            log=said,
         )
-        reply = messages.round_reply(reply)
-        evidence = {"values": reply.values, "pairs": reply.pairs, "step": self._step(task.round, model, leaving.update)}
-        seen = self.models.seen(received)
-        said = self.log.trained(task, seen, leaves, question, overlaps, self.num_samples, evidence)
-        return replace(reply, log=said)
 
     def learn(self, task: messages.Task, received: Tensor, memory: Memory | None) -> Learned:
         """Train from ``received`` (d,) for a round; ``memory`` is that of the round before, None if it was away."""
