@@ -80,6 +80,8 @@ class Site:
         self.can = capabilities(self.method)
         self.memory = MemoryFolder(memory)
         self.log = SiteLog(memory, folder.name, signer, config.digest)
+        # what only the site can know; of a simulated one, whose images lie beside the run, what it was prepared from
+        self._secret = signer.sign(f"secret {config.digest}") if signer else folder.digest
         self.training_seed_site = folder.name  # the site name that seeds the training
         self.participants, self.caps = participants, dict(caps or {})
         self._evaluations = Evaluations(config)
@@ -130,7 +132,8 @@ class Site:
 
     def enrol(self, task: messages.EnrolmentTask) -> messages.Enrolment:
         """Commit to the cases and images in the site's folder."""
-        enrolment = make_enrolment(self.folder, self.config, task.round, self.num_samples, self.certificate)
+        counts = task.round, self.num_samples, self.certificate
+        enrolment = make_enrolment(self.folder, self.config, *counts, self._secret)
         self.log.enrolled(task, enrolment)
         return enrolment
 

@@ -195,7 +195,7 @@ class Enrolment:
     slices: Mapping[str, int]  # likewise; of training those that are trained on
     fingerprint: tuple[str, ...]  # digests of its training cases' images, with the run's salt, sorted
     certificate: str = ""  # the site's, PEM; "": it has none
-    seal: str = ""  # random: without it `committed` shows nothing of any image
+    seal: str = ""  # only the site can know it: without it `committed` shows nothing of any image
     seconds: float = 0.0
 
     @property
