@@ -83,9 +83,10 @@ def split_masks(path: Path, index: NDArray[Any], labels: LabelMap) -> list[NDArr
         known = {value for values in labels.values() for value in values}
         if others := sorted({int(value) for value in np.unique(whole)} - known - {0}):
             few = [str(value) for value in others[:10]]
+            edges = "; or are they soft edges? Save the mask without smoothing" if len(others) > len(few) else ""
             raise BadInput(
                 f"{path}: has the values {', '.join(few)}{', ...' if len(others) > len(few) else ''}, which no label "
-                f"has; add them to --labels (NAME={'+'.join(few)}), or ignore them ({IGNORE}={'+'.join(few)})"
+                f"has; add them to --labels (NAME={'+'.join(few)}), or ignore them ({IGNORE}={'+'.join(few)}){edges}"
             )
     return [np.isin(whole, values) if values else whole > 0 for name, values in labels.items() if name != IGNORE]
 

@@ -22,6 +22,11 @@ SHARED_TAGS = (
     "BitsAllocated",
     "PixelRepresentation",
 )
+PLACE_TAGS = {
+    "ImageOrientationPatient": (6, "the directions of its rows and columns"),
+    "ImagePositionPatient": (3, "the place of the slice"),
+    "PixelSpacing": (2, "the size of its pixels"),
+}
 POSITION_TOLERANCE = 0.1  # mm; closer slices have the same position
 SPACING_TOLERANCE = 0.05  # share of the median step by which steps between slices may differ from it
 
@@ -39,9 +44,9 @@ def read_series(folder: Path) -> Volume:
         BadInput: a slice is unreadable, belongs to another series, occurs twice, or is missing in between.
     """
     paths = [path for path in list_visible(folder) if is_slice(path)]
-    if len(paths) < 2:
-        raise BadInput(f"{folder}: {len(paths)} DICOM slice(s); expected the folder of a whole series")
     slices = [(path, _header(path)) for path in paths]
+    if len(slices) < 2:
+        raise BadInput(f"{folder}: {len(slices)} DICOM slice(s); expected the folder of a whole series")
     first = slices[0][1]
     for path, header in slices:
         for key in (*SHARED_TAGS, "PixelSpacing"):
@@ -75,13 +80,24 @@ def _header(path: Path) -> pydicom.Dataset:
         raise BadInput(f"{path}: not a readable DICOM slice (it is a folder); name the folder of one series")
     with report_damage(path, "DICOM slice"):
         header = pydicom.dcmread(path)
+        if (frames := int(header.get("NumberOfFrames") or 1)) != 1:
+            raise BadInput(
+                f"{path}: holds several frames ({frames}, enhanced multi-frame DICOM); expected one slice per file: "
+                "convert it, for example with dcm2niix"
+            )
+        if "Rows" not in header or "PixelData" not in header:
+            what = header.get("Modality") or "DICOM without an image"
+            raise BadInput(f"{path}: holds no image ({what}); keep only the slices of one series in the folder")
         require_sane(path, (header.Columns, header.Rows, 1))
         _require_pixels(header)
-        for key, count in (("ImageOrientationPatient", 6), ("ImagePositionPatient", 3), ("PixelSpacing", 2)):
+        for key, (count, what) in PLACE_TAGS.items():
+            if key not in header:
+                raise BadInput(
+                    f"{path}: does not state {what} ({key}), as slices of a volume do; an X-ray or a secondary capture "
+                    "cannot be read as a series: export it as PNG"
+                )
             if len(header[key].value) != count or not np.isfinite([float(value) for value in header[key].value]).all():
                 raise BadInput(f"{path}: {key} {header[key].value}; expected {count} numbers")
-        if int(header.get("NumberOfFrames") or 1) != 1:
-            raise BadInput(f"{path}: has several frames; expected one slice per file")
         for key in SHARED_TAGS:
             header[key]  # KeyError names a missing tag
         return header
