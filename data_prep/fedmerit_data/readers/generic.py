@@ -5,16 +5,12 @@ import os
 import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
-
-import numpy as np
 
 from fedmerit.configuration.network_input import NORMALISATIONS
 from fedmerit.errors import BadInput
 from fedmerit_data.raw_cases import (
-    Decoded,
     RawCase,
     RawSite,
     add_left_out,
@@ -24,24 +20,11 @@ from fedmerit_data.raw_cases import (
     note_file,
     pair_files,
     require_file,
-    require_same_shape,
 )
-from fedmerit_data.readers.image_files import (
-    KNOWN,
-    PHOTOGRAPHS,
-    READABLE,
-    is_detached,
-    is_readable,
-    name_and_suffix,
-    read_channels,
-    read_photograph,
-    read_scan,
-)
+from fedmerit_data.readers.image_files import KNOWN, READABLE, is_detached, is_readable, name_and_suffix
 from fedmerit_data.readers.kind import Kind
-from fedmerit_data.readers.label_map import ANY, IGNORE, LabelMap, ignored_remarks, require_labels, split_masks
-from fedmerit_data.spatial.geometry import align_axes, slice_volume
-from fedmerit_data.spatial.photographs import load_levels
-from fedmerit_data.spatial.volumes import Volume
+from fedmerit_data.readers.label_map import ANY, IGNORE, LabelMap, require_labels
+from fedmerit_data.readers.labelled_images import decode
 from fedmerit_data.tables import read_table
 
 EXPECTED = (
@@ -229,66 +212,6 @@ def _exists(path: Path) -> bool:
         return path.is_file() or path.is_dir()
     except (OSError, ValueError):  # not a possible file name
         return False
-
-
-def decode(case: RawCase, labels: LabelMap = ANY, channels: int = 1) -> Decoded:
-    """One volume as its axial slices, or one photograph as one slice; labels in the order of the map.
-
-    Values that the map ignores count as background, with a remark. `load_levels` says which levels a photograph's mask
-    has.
-
-    Args:
-        case: Image and mask, both volumes or both photographs.
-        labels: Name and mask values of each label, and those of `IGNORE`.
-        channels: 1 (grey) or 3 (colours) for a photograph; the numbers per voxel for a volume.
-
-    Raises:
-        BadInput: a file is unreadable, image and mask differ in shape or geometry, or a mask has fractions or
-            a value that the map does not name.
-    """
-    if all(name_and_suffix(path)[1] in PHOTOGRAPHS for path in (case.image, case.label)):
-        return _photograph(case, labels, channels)
-    if any(name_and_suffix(path)[1] in PHOTOGRAPHS for path in (case.image, case.label)):
-        raise BadInput(
-            f"{case.label}: the mask or its image {case.image.name} is a volume, the other a photograph; give both in "
-            "one form"
-        )
-    return _volume(case, labels, channels)
-
-
-def _photograph(case: RawCase, labels: LabelMap, channels: int) -> Decoded:
-    image = read_photograph(case.image, channels)
-    index, remarks = load_levels(case.label, {value for values in labels.values() for value in values})
-    require_same_shape(case, image[0, 0], index)
-    masks = split_masks(case.label, index, labels)
-    return Decoded(image, np.stack(masks).astype(np.uint8)[None], remarks=(*remarks, *ignored_remarks(index, labels)))
-
-
-def _volume(case: RawCase, labels: LabelMap, channels: int) -> Decoded:
-    images = _channel_volumes(case, channels)
-    mask = read_scan(case.label)
-    # Each label separately: `slice_volume` takes a mask of 0 and 1.
-    masks = [replace(mask, voxels=part.astype(np.float32)) for part in split_masks(case.label, mask.voxels, labels)]
-    sliced = [slice_volume(case, image, masks[0]) for image in images]
-    label = [sliced[0].label, *(slice_volume(case, images[0], part).label for part in masks[1:])]
-    return Decoded(
-        np.concatenate([part.image for part in sliced], axis=1),
-        np.concatenate(label, axis=1),
-        sliced[0].spacing,
-        (*sliced[0].remarks, *ignored_remarks(mask.voxels, labels)),
-        sliced[0].slice_distance,
-    )
-
-
-def _channel_volumes(case: RawCase, channels: int) -> list[Volume]:
-    """A volume for each channel, from one file or several."""
-    if not case.channels:
-        return read_channels(case.image, channels)
-    files = (case.image, *case.channels)
-    if len(files) != channels:
-        raise BadInput(f"{case.image}: case {case.name} has {len(files)} channels; pass --channels {len(files)}")
-    first, *others = (read_scan(path) for path in files)
-    return [first, *(align_axes(case, first, one) for one in others)]
 
 
 def generic_kind(

@@ -14,7 +14,7 @@ from PIL import Image
 from fedmerit.errors import BadInput
 from fedmerit.files import write_atomically
 from fedmerit_data.raw_cases import Decoded, RawCase, list_visible
-from fedmerit_data.spatial.dicom import is_slice, read_series
+from fedmerit_data.spatial.dicom import is_slice, read_dicom
 from fedmerit_data.spatial.geometry import restore_axes, slice_volume
 from fedmerit_data.spatial.photographs import load_photograph
 from fedmerit_data.spatial.volumes import (
@@ -28,7 +28,8 @@ from fedmerit_data.spatial.volumes import (
 )
 
 PHOTOGRAPHS = (".jpg", ".jpeg", ".png", ".tif", ".tiff", ".bmp", ".gif", ".webp")
-READABLE = (*NIFTI, *ITK_SUFFIXES, *PHOTOGRAPHS)
+DICOM = ".dcm"
+READABLE = (*NIFTI, *ITK_SUFFIXES, DICOM, *PHOTOGRAPHS)
 DETACHED = (".raw", ".zraw", ".img", ".gz")  # voxels of a header of the same name
 HEADERS = (".mhd", ".nhdr", ".hdr")
 FILE = re.compile(r"(?P<stem>.+?)(?P<suffix>\.nii\.gz|\.[^.]+)", re.IGNORECASE)
@@ -65,9 +66,14 @@ def is_detached(path: Path) -> bool:
     return any(path.with_name(stem + header).exists() for header in HEADERS)
 
 
+def is_dicom(path: Path) -> bool:
+    """Whether a path is read as DICOM."""
+    return path.is_dir() or path.suffix.lower() == DICOM
+
+
 def read_scan(path: Path, channel: int | None = None) -> Volume:
-    """A volume in one file, or a folder of DICOM slices."""
-    return read_series(path) if path.is_dir() else read_volume(path, channel)
+    """A volume in one file, or the folder of one DICOM series."""
+    return read_dicom(path) if is_dicom(path) else read_volume(path, channel)
 
 
 def read_channels(path: Path, channels: int) -> list[Volume]:
@@ -156,12 +162,12 @@ def read_image(path: Path, channels: int, channel: int | None = None) -> OneImag
         BadInput: it is unreadable, lacks these channels, or is not a NIfTI file and a ``channel`` is named.
     """
     suffix = "" if path.is_dir() else name_and_suffix(path)[1]
-    if channel is not None and (path.is_dir() or suffix in PHOTOGRAPHS):
+    if channel is not None and (is_dicom(path) or suffix in PHOTOGRAPHS):
         raise BadInput(f"{path}: --channel {channel}: belongs to NIfTI files of four axes; leave it out")
     if suffix in PHOTOGRAPHS:
         pixels = read_photograph(path, channels)
         return OneImage(path, Decoded(pixels, np.zeros((1, 1, *pixels.shape[2:]), np.uint8)), None)
-    if not path.is_dir() and suffix not in (*NIFTI, *ITK_SUFFIXES):
+    if not path.is_dir() and suffix not in READABLE:
         raise BadInput(f"{path}: unknown image format; expected {KNOWN}")
     volumes = _volumes(path, channels, channel)
     blank = replace(volumes[0], voxels=np.zeros_like(volumes[0].voxels))
@@ -172,10 +178,10 @@ def read_image(path: Path, channels: int, channel: int | None = None) -> OneImag
 
 
 def _volumes(path: Path, channels: int, channel: int | None) -> list[Volume]:
-    if path.is_dir():
+    if is_dicom(path):
         if channels != 1:
             raise BadInput(f"{path}: a DICOM series has one channel, the model takes {channels}; give NIfTI files")
-        return [read_series(path)]
+        return [read_dicom(path)]
     shape = read_shape(path)
     count = shape[3:]
     if channel is None:

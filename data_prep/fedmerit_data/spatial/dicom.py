@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pydicom
@@ -35,6 +36,52 @@ def is_slice(path: Path) -> bool:
     """Whether a file in a DICOM folder has the name of a slice; many sets name slices without a suffix."""
     plain = path.suffix == "" and path.name.upper() not in ("LICENSE", "DICOMDIR", "README")
     return plain or path.suffix.lower() in (".dcm", ".ima")
+
+
+def read_dicom(path: Path) -> Volume:
+    """The one series of a folder, or one file: enhanced multi-frame, or one picture without a place, as an X-ray.
+
+    Raises:
+        BadInput: `read_series` says why; or the file is not an image of grey levels, or its frames are not a volume.
+    """
+    if not path.is_dir():
+        return _read_file(path)
+    files = [entry for entry in list_visible(path) if is_slice(entry)]
+    if len(files) == 1 and files[0].is_file():
+        with report_damage(files[0], "DICOM file"):
+            header = pydicom.dcmread(files[0], stop_before_pixels=True)
+        if "ImagePositionPatient" not in header or int(header.get("NumberOfFrames") or 1) > 1:
+            return _read_file(files[0])
+    return read_series(path)
+
+
+def _read_file(path: Path) -> Volume:
+    import highdicom  # takes a second to import, and other layouts do not need it
+
+    with report_damage(path, "DICOM file"):
+        header = pydicom.dcmread(path, stop_before_pixels=True)
+        frames, what = int(header.get("NumberOfFrames") or 1), header.get("Modality")
+        if "Rows" not in header or what == "SEG":
+            raise BadInput(f"{path}: is DICOM {what}, not an image, and not read as a mask; export it as NIfTI or NRRD")
+        if header.SamplesPerPixel != 1:
+            raise BadInput(
+                f"{path}: has {header.SamplesPerPixel} colours per pixel; expected grey levels: export it as PNG"
+            )
+        require_sane(path, (header.Columns, header.Rows, frames))
+        file = highdicom.imread(path)
+        if frames == 1:
+            down, along = header.get("PixelSpacing") or (1, 1)
+            return place_volume(path, file.get_frame(1).T[..., None], np.diag([along, down, 1, 1]), is_located=False)
+        if file.get_volume_geometry() is None:
+            raise BadInput(
+                f"{path}: holds several frames ({frames}), not stated to be evenly spaced slices; export one series"
+            )
+        return _place(path, file.get_volume(dtype=np.float32))
+
+
+def _place(path: Path, volume: Any) -> Volume:
+    """The volume of highdicom's, whose axes are slice, row, column."""
+    return place_volume(path, volume.array.T, FROM_LPS @ volume.affine[:, [2, 1, 0, 3]])
 
 
 def read_series(folder: Path) -> Volume:
@@ -82,8 +129,8 @@ def _header(path: Path) -> pydicom.Dataset:
         header = pydicom.dcmread(path)
         if (frames := int(header.get("NumberOfFrames") or 1)) != 1:
             raise BadInput(
-                f"{path}: holds several frames ({frames}, enhanced multi-frame DICOM); expected one slice per file: "
-                "convert it, for example with dcm2niix"
+                f"{path}: holds several frames ({frames}, enhanced multi-frame DICOM); keep it in a folder "
+                "of its own, or give a folder of single slices"
             )
         if "Rows" not in header or "PixelData" not in header:
             what = header.get("Modality") or "DICOM without an image"
@@ -147,8 +194,7 @@ def read_segmentation(path: Path, segments: Collection[int]) -> Volume:
             raise BadInput(f"{path}: its frames are not a volume; export the segmentation again")
         require_sane(path, geometry.spatial_shape)
         volume = file.get_volume(segment_numbers=present)
-        # Its axes are slice, row, column.
-        return place_volume(path, volume.array.max(axis=-1).T, FROM_LPS @ volume.affine[:, [2, 1, 0, 3]])
+        return _place(path, volume.with_array(volume.array.max(axis=-1)))
 
 
 def read_series_uid(folder: Path) -> str:

@@ -296,7 +296,7 @@ def pack_mask(image: Volume, mask: NDArray[np.uint8]) -> bytes:
         single.set_data_dtype(np.uint8)
         mask = mask[..., 0] if len(header.get_data_shape()) == 2 else mask
         kept = (nib.Nifti2Image if two else nib.Nifti1Image)(mask, None, single)
-    elif header is not None:  # Analyze states sizes, and no place
+    elif header is not None or not image.is_located:  # Analyze, and an X-ray, state sizes, and no place
         kept = nib.Nifti1Image(mask, None)
         kept.header.set_zooms(voxel_sizes(image.affine))
     else:

@@ -6,10 +6,12 @@ import nibabel as nib
 import numpy as np
 import pytest
 import SimpleITK
+from highdicom.legacy import LegacyConvertedEnhancedMRImage
 from layouts import AXIAL, box, prepare, save_nifti, save_png, volume
 from layouts_fundus import disc_and_cup, photo, save
 from layouts_prostate import save_itk, save_series
 from PIL import Image
+from pydicom.uid import ComputedRadiographyImageStorage, generate_uid
 
 from fedmerit.errors import BadInput
 from fedmerit_data.readers import generic
@@ -77,7 +79,68 @@ def test_a_segmentation_as_slicer_names_it_is_the_mask_of_its_image(tmp_path):
     np.testing.assert_array_equal(generic.decode(case).label[:, 0], box().transpose(2, 1, 0))
 
 
-@pytest.mark.parametrize(("image", "mask"), [(".heic", ".heic"), (".nii.gz", ".dcm"), (".minc", ".nii.gz")])
+def test_an_enhanced_multi_frame_file_is_read(tmp_path):
+    """Alone in a folder, or by itself; highdicom converts a series into one."""
+    frames = save_series(tmp_path / "series", volume(1))
+    made = {"series_instance_uid": generate_uid(), "sop_instance_uid": generate_uid()}
+    enhanced = LegacyConvertedEnhancedMRImage(frames, series_number=5, instance_number=1, **made)
+    (tmp_path / "folder").mkdir()
+    for name in ("folder/e.dcm", "e.dcm"):
+        enhanced.save_as(tmp_path / name)
+    expected = read_image(tmp_path / "series", 1).decoded
+    for name in ("folder", "e.dcm"):
+        decoded = read_image(tmp_path / name, 1).decoded
+        np.testing.assert_array_equal(decoded.image, expected.image)
+        np.testing.assert_allclose((*decoded.spacing, decoded.slice_distance), (0.75, 0.5, 4), atol=1e-6)
+    enhanced.save_as(tmp_path / "folder" / "f.dcm")
+    with pytest.raises(BadInput, match=r"e\.dcm: holds several frames \(4, enhanced.*keep it in a folder of its own"):
+        read_image(tmp_path / "folder", 1)
+
+
+def x_ray(path, slice_, **changes):
+    """One picture without a place."""
+    for key in ("ImagePositionPatient", "ImageOrientationPatient"):
+        del slice_[key]
+    slice_.SOPClassUID = slice_.file_meta.MediaStorageSOPClassUID = ComputedRadiographyImageStorage
+    slice_.Modality = "CR"
+    for key, value in changes.items():
+        setattr(slice_, key, value)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    slice_.save_as(path, enforce_file_format=True)
+
+
+def test_an_x_ray_is_one_slice_and_its_mask_may_be_a_picture(tmp_path):
+    (slice_,) = save_series(tmp_path / "series", volume(1)[..., :1])
+    x_ray(tmp_path / "raw" / "east" / "images" / "p.dcm", slice_)
+    save_png(tmp_path / "raw" / "east" / "masks" / "p.png", box()[..., 1].T * 255)
+    (case,) = generic.find_sites(tmp_path / "raw")[0].cases
+    decoded = generic.decode(case, {"lung": (255,)})
+    np.testing.assert_array_equal(decoded.image, volume(1)[..., 0].T[None, None])
+    np.testing.assert_array_equal(decoded.label, box()[..., 1].T[None, None])
+    assert decoded.spacing == pytest.approx((0.75, 0.5))
+    mask = read_image(case.image, 1).write_mask(tmp_path / "masks", "lung", decoded.label[:, 0] > 0)
+    np.testing.assert_array_equal(nib.load(mask).get_fdata()[..., 0], box()[..., 1])
+    assert nib.load(mask).header["sform_code"] == 0
+
+
+@pytest.mark.parametrize("what", ["place", "structures"])
+def test_what_is_no_slice_of_a_volume_is_told(tmp_path, what):
+    slices = save_series(tmp_path / "series", volume(1))
+    changes = {} if what == "place" else {"Modality": "RTSTRUCT"}
+    if what == "structures":
+        for key in ("Rows", "PixelData"):
+            del slices[0][key]
+    for number in (0, 1):
+        x_ray(tmp_path / "folder" / f"{number}.dcm", slices[number], **changes)
+    told = r"does not state the directions of its rows and columns \(ImageOrientationPatient\)"
+    with pytest.raises(BadInput, match=told if what == "place" else r"0\.dcm: holds no image \(RTSTRUCT\)"):
+        read_image(tmp_path / "folder", 1)
+    if what == "structures":
+        with pytest.raises(BadInput, match=r"0\.dcm: is DICOM RTSTRUCT, not an image, and not read as a mask"):
+            read_image(tmp_path / "folder" / "0.dcm", 1)
+
+
+@pytest.mark.parametrize(("image", "mask"), [(".heic", ".heic"), (".nii.gz", ".xml"), (".minc", ".nii.gz")])
 def test_a_file_of_a_format_that_is_not_read_is_named(tmp_path, image, mask):
     """It is not missing."""
     for part, suffix in (("images", image), ("masks", mask)):
