@@ -11,7 +11,7 @@ from scipy import ndimage
 
 from fedmerit.errors import BadInput
 from fedmerit_data.raw_cases import Decoded, RawCase, require_few_labels, require_same_shape
-from fedmerit_data.spatial.volumes import CORNER_TOLERANCE, FROM_LPS, ITK, Volume, distance
+from fedmerit_data.spatial.volumes import CORNER_TOLERANCE, FROM_LPS, ITK, Volume, corners, distance
 
 # Directions of columns, rows and slices: right-handed, and as a radiologist looks at them.
 PLANES = {"axial": "LPS", "sagittal": "PIR", "coronal": "LIP"}
@@ -40,10 +40,10 @@ def resample_mask(image: Volume, label: Volume) -> tuple[Volume, tuple[str, ...]
     voxels = ndimage.affine_transform(
         label.voxels, to_label[:3, :3], to_label[:3, 3], image.voxels.shape, order=0, mode="grid-constant"
     )
-    corners = _corners(image.voxels.shape) @ to_label.T
-    exact = all(np.abs(at - np.rint(at)).max() < 0.01 for at in (corners, to_label[:3, :3]))
+    ends = corners(image.voxels.shape) @ to_label.T
+    exact = all(np.abs(at - np.rint(at)).max() < 0.01 for at in (ends, to_label[:3, :3]))
     remarks: tuple[str, ...] = () if exact else ("mask resampled (nearest) to the grid of its image",)
-    beyond = _corners(label.voxels.shape) @ back.T
+    beyond = corners(label.voxels.shape) @ back.T
     if (beyond[:, :3] < -1).any() or (beyond[:, :3] > np.add(image.voxels.shape, 1)).any():
         remarks += ("the grid of the mask reaches beyond its image: is a slice missing?",)
     return replace(image, path=label.path, voxels=voxels), remarks
@@ -77,10 +77,6 @@ def align_axes(case: RawCase, image: Volume, label: Volume) -> Volume:
             "they have to have one geometry"
         )
     return label
-
-
-def _corners(shape: tuple[int, ...]) -> NDArray[np.float64]:
-    return np.array([(*corner, 1) for corner in product(*((0, side) for side in shape))], dtype=np.float64)
 
 
 def find_plane(image: Volume) -> str | None:

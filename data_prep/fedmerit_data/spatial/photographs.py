@@ -95,7 +95,10 @@ def load_levels(path: Path, wanted: Collection[int]) -> tuple[Levels, list[str]]
         stored_as = "JPEG" if file.format == "MPO" else file.format
         lossy = stored_as == "JPEG" or (stored_as == "WEBP" and LOSSLESS_WEBP not in _first_bytes(path))
         levels = np.array(file)
-        palette = np.reshape(file.getpalette("RGB") or [], (-1, 3)) if file.mode in ("P", "PA") else None
+        palette = np.zeros((256, 3), np.uint8) if file.mode in ("P", "PA") else None
+        if palette is not None:
+            stated = np.reshape(file.getpalette("RGB") or [], (-1, 3))
+            palette[: len(stated)] = stated
     if levels.ndim == 3:
         if levels.shape[-1] in (2, 4) and (levels[..., -1] == 255).all():  # opaque throughout
             levels = levels[..., :-1]
@@ -122,7 +125,7 @@ def _first_bytes(path: Path) -> bytes:
 def _read_palette(path: Path, index: Levels, palette: NDArray[Any]) -> tuple[Levels, list[str]]:
     used = palette[np.unique(index)]
     if not np.ptp(used, axis=1).any():
-        return palette[index, 0].astype(np.uint8), []
+        return palette[index, 0], []
     if palette[0].any():
         raise BadInput(
             f"{path}: has a palette of colours whose first is not black, so its background is not known; save the mask "

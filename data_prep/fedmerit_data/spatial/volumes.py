@@ -149,10 +149,12 @@ def read_nifti(path: Path, channel: int | None = None) -> Volume:
     """
     with report_damage(path, "NIfTI volume"):
         _require_honest_name(path)
+        voxel_file = path.with_suffix(".img") if path.suffix.lower() == ".hdr" else path
+        require_file(voxel_file, "file of voxels")
         file: Any = nib.load(path)
         shape, header = drop_axes_of_one(file.shape), file.header
         proxy = file.dataobj.reshape(shape)
-        stored = (path.with_suffix(".img") if path.suffix.lower() == ".hdr" else path).stat().st_size
+        stored = voxel_file.stat().st_size
         if proxy.dtype.kind not in "buif":
             raise BadInput(f"{path}: has voxels of type {proxy.dtype}; expected one real number per voxel")
         chosen = len(shape) == 4 and channel is not None
@@ -161,13 +163,17 @@ def read_nifti(path: Path, channel: int | None = None) -> Volume:
         if "sform_code" not in header:  # FreeSurfer's, or Analyze, which states no place
             is_located = "goodRASFlag" in header and header["goodRASFlag"] > 0
             return place_volume(path, voxels, _flat(file.affine, file.shape), bool(is_located), header=header)
-        forms = [form for form, code in (header.get_sform(coded=True), header.get_qform(coded=True)) if code > 0]
+        forms = _read_forms(header)
         unit = np.diag([*[MILLIMETRES.get(_unit(header), 1.0)] * 3, 1])
         places = tuple(unit @ _flat(form, file.shape) for form in forms)
         affine = places[0] if places else unit @ _flat(file.affine, file.shape)
         remarks = []
         if len(places) == 2 and (apart := distance(places[0], places[1], shape[:3])) > CORNER_TOLERANCE:
             remarks.append(f"its sform and qform are up to {apart:.1f} mm apart: the sform is taken")
+        sizes, stated = voxel_sizes(affine), np.diag(unit)[:3] * [*header.get_zooms()[:3], *[1] * (3 - len(file.shape))]
+        if places and not np.allclose(sizes, stated, rtol=0.01):
+            one, other = (" x ".join(f"{size:.3g}" for size in each) for each in (stated, sizes))
+            remarks.append(f"its pixdim states voxels of {one} mm, its form {other} mm: those of the form are taken")
         return place_volume(path, voxels, affine, bool(places), places=places, header=header, remarks=remarks)
 
 
@@ -183,8 +189,12 @@ def drop_axes_of_one(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 def distance(first: NDArray[np.float64], second: NDArray[np.float64], shape: Collection[int]) -> float:
     """The largest distance in mm of the corners of a volume at two places."""
-    corners = np.array([(*corner, 1) for corner in product(*((0, side) for side in shape))], dtype=np.float64)
-    return float(np.linalg.norm((corners @ (first - second).T)[:, :3], axis=1).max())
+    return float(np.linalg.norm((corners(shape) @ (first - second).T)[:, :3], axis=1).max())
+
+
+def corners(shape: Collection[int]) -> NDArray[np.float64]:
+    """The eight corners of a grid in voxels, (8, 4) with a last column of 1."""
+    return np.array([(*corner, 1) for corner in product(*((0, side) for side in shape))], dtype=np.float64)
 
 
 def _require_honest_name(path: Path) -> None:
@@ -198,6 +208,17 @@ def _require_honest_name(path: Path) -> None:
         raise BadInput(
             f"{path}: is {'' if is_packed else 'not '}compressed by gzip, unlike its name says; call it {true}"
         )
+
+
+def _read_forms(header: Any) -> list[NDArray[np.float64]]:
+    """The sform and the qform, those that a NIfTI header states; an invalid qform does not matter beside an sform."""
+    forms = [form for form, code in [header.get_sform(coded=True)] if code > 0]
+    try:
+        forms += [form for form, code in [header.get_qform(coded=True)] if code > 0]
+    except ValueError:
+        if not forms:
+            raise
+    return forms
 
 
 def _unit(header: Any) -> str:

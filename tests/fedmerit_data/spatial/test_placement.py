@@ -78,7 +78,7 @@ def write(folder, form, unit, voxels, affine):
     return path
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     form=st.sampled_from(["sform", "qform", "both", "two places", ".mha", ".nrrd", "dicom"]),
     unit=st.sampled_from(list(UNITS)),
@@ -168,6 +168,37 @@ def test_without_a_place_the_size_is_known_if_the_file_states_one(tmp_path, size
     assert decoded.slice_distance == distance
     assert decoded.remarks == ("its header does not state where its voxels are: axes kept as stored",)
     np.testing.assert_array_equal(decoded.image[:, 0], volume(1).transpose(2, 1, 0))
+
+
+def test_a_size_that_is_stated_twice_is_told(tmp_path):
+    image = nib.Nifti1Image(volume(1), np.diag([-0.5, -0.5, 3, 1]))
+    image.header["pixdim"][1:4] = 1, 1, 3
+    nib.save(image, tmp_path / "a.nii")
+    decoded = read_image(tmp_path / "a.nii", 1).decoded
+    assert decoded.spacing == (0.5, 0.5)
+    assert decoded.remarks == (
+        "its pixdim states voxels of 1 x 1 x 3 mm, its form 0.5 x 0.5 x 3 mm: those of the form are taken",
+    )
+
+
+def test_an_invalid_qform_does_not_matter_beside_an_sform(tmp_path):
+    """Rounded quaternions are often longer than 1, which nibabel refuses."""
+    image = nib.Nifti1Image(volume(1), np.diag([-0.5, -0.5, 3, 1]))
+    for field, value in (("quatern_b", 0.9), ("quatern_c", 0.9), ("qform_code", 1)):
+        image.header[field] = value
+    nib.save(image, tmp_path / "a.nii")
+    read = read_image(tmp_path / "a.nii", 1)
+    assert (read.decoded.spacing, read.decoded.remarks) == ((0.5, 0.5), ())
+    mask = nib.load(read.write_mask(tmp_path / "masks", "organ", read.decoded.image[:, 0] > 700))
+    assert (mask.header["qform_code"], mask.header["sform_code"]) == (1, 2)
+
+
+def test_a_unit_that_gives_voxels_of_half_a_metre_is_told(tmp_path):
+    image = nib.Nifti1Image(volume(1), np.diag([-0.5, -0.5, 3, 1]))
+    image.header.set_xyzt_units("meter")
+    nib.save(image, tmp_path / "a.nii")
+    (remark,) = read_image(tmp_path / "a.nii", 1).decoded.remarks
+    assert remark == "its header states voxels of 500 x 500 x 3e+03 mm: is the unit of length right?"
 
 
 @pytest.mark.parametrize("name", ["a.mha", "a.mhd", "a.nrrd", "a.nhdr", "a.mgz", "a.hdr", "a.nii"])
