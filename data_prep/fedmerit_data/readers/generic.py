@@ -101,7 +101,7 @@ def _unlisted(listing: Path, sites: list[RawSite]) -> tuple[tuple[str, str], ...
     return tuple(
         (path.relative_to(listing.parent).as_posix(), f"not in {listing.name}")
         for path in list_files(listing.parent)
-        if not {os.path.normpath(path), os.path.normpath(path.parent)} & (known | series) and not is_detached(path)
+        if os.path.normpath(path) not in known and os.path.normpath(path.parent) not in series and not is_detached(path)
     )
 
 

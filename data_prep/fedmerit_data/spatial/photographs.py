@@ -25,6 +25,7 @@ MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr")  # of 8 bits
 DEEP = ("I;16", "I;16L", "I;16B", "I", "F")  # grey levels of more bits
 LOSSLESS_WEBP = b"VP8L"  # within the first bytes of such a file
 UPRIGHT = 1
+STEEP = 160  # grey levels by which most 3 x 3 pixels within a soft edge differ less
 FEW = 16  # different levels of a mask; soft edges have more, or levels in the middle
 EYE = re.compile(r"-[LR]$", re.IGNORECASE)
 Levels = NDArray[Any]  # (height, width) grey levels of a mask
@@ -159,8 +160,14 @@ def _has_areas(levels: Levels, tolerance: int) -> bool:
 
 def _has_soft_edges(levels: Levels) -> bool:
     """Whether a mask is black and white, with levels in between that are only those of edges."""
-    if levels.dtype != np.uint8 or levels.max() < 255 - NEAR or levels.min() > NEAR:
+    if levels.dtype != np.uint8 or levels.min() > NEAR:
         return False
+    if (levels > 255 - NEAR).sum() <= ((levels > 0) & (levels < NEAR)).sum():
+        return False  # labels 1, 2, ...
+    lowest, highest = minimum_filter(levels, 3), maximum_filter(levels, 3)
+    rough = (lowest > 0) & (highest < 255) & (highest - lowest > STEEP)
+    if 2 * rough.sum() > ((levels > 0) & (levels < 255)).sum():
+        return False  # noise
     there = np.unique(levels)
     between = ((there > NEAR) & (there < 255 - NEAR)).any()
     return bool((between or there.size > FEW) and there.size > 2 and not _has_areas(levels, tolerance=0))

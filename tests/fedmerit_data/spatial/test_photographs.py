@@ -79,6 +79,12 @@ def test_soft_edges_of_black_and_white_are_cut(tmp_path, wanted):
     assert remarks == ["soft edges: levels above 127 taken as 255, others as 0"]
 
 
+def test_noise_is_no_soft_edge(tmp_path):
+    noise = ORGAN.copy()
+    noise[30:35] = np.random.default_rng(0).integers(0, 256, (5, 60))
+    np.testing.assert_array_equal(load_levels(save(tmp_path / "a.png", noise), ())[0], noise)
+
+
 @pytest.mark.parametrize("wanted", [(), (255,), (128, 255)])
 def test_exact_levels_are_kept(tmp_path, wanted):
     for levels in (RINGS, RINGS.astype(np.uint16) * 200, np.where(OUTER, 1 + INNER, 255).astype(np.uint8)):
