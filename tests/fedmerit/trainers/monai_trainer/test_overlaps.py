@@ -131,12 +131,10 @@ def test_large_volumes_are_measured_without_a_map_of_all_distances(monkeypatch, 
     assert measure_surfaces(one, other, SPACING) == expected
 
 
-@pytest.mark.slow
-def test_surfaces_of_more_voxels_than_torch_has_quantiles_of():
+def test_surfaces_of_more_voxels_than_torch_has_quantiles_of(monkeypatch):
     """As of a network that marks half of a large volume at random."""
-    one, other = np.random.default_rng(0).random((2, 300, 1, 300, 300), np.float32) > 0.5
-    (surface,) = measure_surfaces(one, other, (1.0, 1.0, 1.0))
-    assert (surface.hd95, surface.nsd) == (1.0, 1.0)
+    monkeypatch.setattr(surfaces, "get_surface_distance", lambda *args, **more: torch.ones(2**24 + 1))
+    assert measure_surfaces(CUBE, CUBE, SPACING) == [Surface("mm", 1.0, 1.0)]
 
 
 def test_empty_masks():
