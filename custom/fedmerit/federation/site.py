@@ -152,8 +152,8 @@ class Site:
         leaving = self.models.outgoing(learned)
         leaves = leaving.ciphertexts or leaving.update
         pairs = {name: messages.rounded(of_peers) for name, of_peers in learned.pairs.items()}
-        said = {"values": messages.rounded(values), "pairs": pairs}
-        evidence = said | {"step": self._step(task.round, model, leaving.update)}
+        step = self._step(task.round, model, leaving.update)
+        evidence = {"values": messages.rounded(values), "pairs": pairs, "step": step}
         seen = self.models.seen(received)
         said = self.log.trained(task, seen, leaves, question, overlaps, self.num_samples, evidence)
         return messages.Reply(
