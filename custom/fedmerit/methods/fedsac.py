@@ -50,10 +50,9 @@ class FedSAC(Method, AllocatesNeurons, EvaluatesCandidates):
     importance: str = parameter("exact", "of neurons; to first order; all equal", choices=("exact", "taylor", "equal"))
     importance_interval: int = parameter(10, "rounds from one allocation to the next", low=1)
     validation_images: int = parameter(16, "of every site's server split to measure on, at most", low=1)
-    aggregation: str = parameter(
-        "count", "Eq. 9; share: by images among holders; plain: as FedAvg", choices=("count", "share", "plain")
-    )
+    aggregation: str = parameter("count", "Eq. 9; share: by images; plain: FedAvg", choices=("count", "share", "plain"))
     has_site_models: ClassVar[bool] = True
+    reveals_updates: ClassVar[bool] = True  # of neurons that only one or two sites hold
     about: ClassVar[About] = About(
         contribution="server validation Dice of its local-only model, or given",
         weights="equal, neuron by neuron, among the sites that hold it",
@@ -61,11 +60,6 @@ class FedSAC(Method, AllocatesNeurons, EvaluatesCandidates):
         site_work="training of a submodel, importance of neurons",
         paper="Wang et al. 2024, KDD",
     )
-
-    @property
-    def reveals_updates(self) -> bool:
-        """Of neurons that only one or two sites hold."""
-        return True
 
     def most_candidates(self, sites: int) -> int:
         """One of each site, if contributions are measured."""

@@ -585,7 +585,7 @@ def test_zeros_in_10_of_15_rounds_earn_at_most_5_of_15_parts(tmp_path, method):
         def change(site: str, reply: Reply) -> Reply:
             return idle(site, reply) if site == "Birch" and reply.round < zeros else reply
 
-        play(Federation(plan(method, 15), SITES, tmp_path / f"{zeros}"), change=change)
+        play(Federation(replace(plan(method, 15), share_models=True), SITES, tmp_path / f"{zeros}"), change=change)
         rounds = Results(read_results(tmp_path / f"{zeros}")).rounds
         earned = rounds.contributions.xs("Birch", level="site").iloc[0]
         found = {name: float(earned[name]) for name in ("weight", "mean_weight", "mean_contribution")}

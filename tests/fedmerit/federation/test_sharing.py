@@ -50,7 +50,9 @@ class Recorded:
     def answer(self, site, task):
         if isinstance(task, EnrolmentTask):
             splits = dict.fromkeys((*SPLITS, SERVER_SPLIT), 1)
-            return Enrolment(task.round, splits, splits | {"training": IMAGES[site]}, (f"{IMAGES[site]:032}",))
+            return Enrolment(
+                task.round, splits, splits | {"training": IMAGES[site]}, (f"{IMAGES[site]:032}",), seal="5" * 32
+            )
         if isinstance(task, ClosingTask):
             return ClosingReceipt(task.round)
         assert not isinstance(task, ImportanceTask)

@@ -16,7 +16,7 @@ from fedmerit.parameters import rules
 
 ROOT = Path(__file__).resolve().parents[3]
 FILES = sorted((ROOT / "custom" / "fedmerit" / "methods").glob("*.py"))
-MOST_LINES = {"fedce.py": 90, "cgsv.py": 80}
+MOST_LINES = {"fedce.py": 90, "cgsv.py": 85}
 SILENT = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 
 

@@ -354,7 +354,8 @@ def replaced(quantity: str, value: str) -> Callable[[dict[str, str]], list[dict[
     ("change", "words"),
     [
         (replaced("weight", "0.77"), "weight of site1 in round 0 is 0.77, the ledger has"),
-        (replaced("reputation", "0.01"), "rows of round 0 are not those that the ledger has a digest of"),
+        (replaced("reputation", "0.01"), "reputation of site1 in round 0 is 0.01, the ledger has"),
+        (replaced("train_loss", "0.01"), "rows of round 0 are not those that the ledger has a digest of"),
         (lambda row: [] if row["split"] == "validation" and row["round"] == "1" else [row], "validation dice of site1"),
     ],
 )

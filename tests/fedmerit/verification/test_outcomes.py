@@ -60,7 +60,7 @@ class PretendedSite:
         if isinstance(task, EnrolmentTask):
             cases = dict.fromkeys((*SPLITS, SERVER_SPLIT), 1)
             images = cases | {"training": IMAGES[self.site]}
-            one = Enrolment(task.round, cases, images, (f"{self.place:032x}",))
+            one = Enrolment(task.round, cases, images, (f"{self.place:032x}",), seal="5" * 32)
             self.log.enrolled(task, one)
             return one
         if isinstance(task, ClosingTask):
@@ -71,8 +71,8 @@ class PretendedSite:
             before = self.memory.get(task.round - 1)
             final = len(task.models) == 1 and task.models.shape[1] and task.round == self.federation.config.rounds
             step = measure_step(task.models[0], before) if final else {}
-            self.log.evaluated(task, task.models, "question", said, step)
-            return replace(said, log=self.log.last)
+            noted = self.log.evaluated(task, task.models, "question", said, step)
+            return replace(said, log=noted)
         assert isinstance(task, ImportanceTask)
         self.log.measured(task, "question")
         return said
@@ -95,12 +95,12 @@ class PretendedSite:
             if task.peers
         }
         evidence = {"values": values, "pairs": pairs, "step": measure_step(model, before, update)}
-        self.log.trained(task, model, update, "question", OVERLAPS, IMAGES[self.site], evidence)
+        noted = self.log.trained(task, model, update, "question", OVERLAPS, IMAGES[self.site], evidence)
         vectors = beside(self.federation.method, update)
         buffers = {name: value + 1 for name, value in task.buffers.items()}
         count = IMAGES[self.site]
         said = Reply(task.round, update, buffers, count, OVERLAPS, values, pairs=pairs, vectors=vectors)
-        return replace(said, log=self.log.last)
+        return replace(said, log=noted)
 
 
 Spoil = Callable[[Federation], object]
@@ -108,7 +108,7 @@ Spoil = Callable[[Federation], object]
 
 def played(run: Path, method: str, rounds: int = 4, spoil: Spoil = lambda federation: None, **parameters: Any) -> Path:
     """A whole run, by a server that ``spoil`` makes dishonest."""
-    plan = tiny_plan(method, rounds, **parameters)
+    plan = replace(tiny_plan(method, rounds, **parameters), share_models=True)
     write_json(run / "run.json", describe("run", plan, SITES, "local"))
     federation = Federation(plan, SITES, run)
     spoil(federation)
