@@ -44,7 +44,8 @@ class LocalSteps:
         start = torch.cat([weight.detach().reshape(-1) for weight in flat.trainable(self.network).values()])
         weights, first, second = start.requires_grad_(), torch.zeros_like(start), torch.zeros_like(start)
         for step, (images, masks) in enumerate(batches, start=1):
-            logits = functional_call(self.network, flat.named(self.network, weights), (images,))
+            named = flat.named(self.network, weights)  # modules with two names are not put back if weights are tied
+            logits = functional_call(self.network, named, (images,), tie_weights=False)
             (gradient,) = torch.autograd.grad(self.loss(logits, masks), weights, create_graph=images.requires_grad)
             if self.optimizer == "sgd":
                 weights = weights - self.rate * gradient

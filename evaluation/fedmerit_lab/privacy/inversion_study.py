@@ -41,7 +41,7 @@ class Case:
     reads: bool = False  # what that layer saw, instead of optimising images
     patients: int = 0  # that the site trains on; 0: all
     knows_augmentation: bool = True  # else the attacker takes images and masks for untransformed ones
-    smoothing: float = 0.0
+    smoothing: float = 0.0  # as of `LocalSteps.update`
 
 
 _ONE = {"steps": 1, "augment": False}
@@ -52,9 +52,9 @@ CASES: Mapping[str, Case] = {
     "sgd-1": Case({**_SGD, "batch_size": 1}),
     "sgd-2": Case(_SGD),
     "adam-2": Case(_ONE, smoothing=1.0),
-    "default-patient": Case(patients=1),
-    "default-unknown": Case(patients=1, knows_augmentation=False),
-    "default": Case(),
+    "default-patient": Case(patients=1, smoothing=1.0),
+    "default-unknown": Case(patients=1, knows_augmentation=False, smoothing=1.0),
+    "default": Case(smoothing=1.0),
 }
 
 

@@ -194,7 +194,7 @@ def test_a_step_is_that_of_torchs_optimiser(slices, optimizer):
     }
     reference = initial_network(NETWORK, 0)
     step = kinds[optimizer](reference.parameters(), lr=0.02)
-    ((images, masks),) = local_training._batches(slices, training, 1, torch.device("cpu"))
+    ((images, masks),) = local_training.draw_batches(slices, training, 1, torch.device("cpu"))
     build_loss("dice_ce")(reference(images), masks).backward()
     step.step()
     ours = initial_network(NETWORK, 0)
@@ -225,7 +225,7 @@ def test_slices_that_show_an_organ_are_drawn_as_often_as_asked():
     slices = Slices([volume(np.zeros((20, 1, 16, 16)), label)])
     assert slices.shows_label.tolist() == [True] * 2 + [False] * 18
     training = replace(TRAINING, organ_share=0.5, epochs=20)
-    drawn = local_training._batches(slices, training, 0, torch.device("cpu"))
+    drawn = local_training.draw_batches(slices, training, 0, torch.device("cpu"))
     shown = [bool(mask.any()) for _, masks in drawn for mask in masks]
     assert len(shown) == 400
     assert np.mean(shown) == pytest.approx(0.5, abs=0.08)
