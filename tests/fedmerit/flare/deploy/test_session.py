@@ -89,6 +89,10 @@ def check_fetched(hospitals, pair, trained, fedmerit, assert_same_model, assert_
             assert_same_model(run / "models" / name, expected / "models" / name)
         assert verify(run / "ledger.jsonl") == 2
         assert_same_rounds(run, expected)
+        for record in Ledger(run / "ledger.jsonl").records:  # each site signed how its own log ended
+            assert {site: len(said.split(" ")) for site, said in record["logs"].items()} == dict.fromkeys(
+                record["participants"], 2
+            )
 
     return check
 
