@@ -24,7 +24,7 @@ GROUPS = {
     "job": ["export", "submit", "status", "fetch", "abort", "resume"],
     "deploy": ["init", "renew", "site", "server", "approve", "check"],
     "model": ["export"],
-    "lab": ["paper", "attacks", "protocols", "bench"],
+    "lab": ["paper", "attacks", "protocols", "inversion", "bench"],
 }
 MOST_LINES, WIDTH = 50, 100  # of a help text
 

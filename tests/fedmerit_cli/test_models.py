@@ -32,7 +32,7 @@ def test_predict_notes_oddities_of_an_image(fedmerit, trained, tmp_path):
     result = fedmerit("predict", trained(), image, "--out", tmp_path / "masks", "--box", "whole", "--device", "cpu")
     assert result.exit_code == 0, result.output
     assert result.stderr.splitlines() == [
-        f"noted: {image}: header does not place the third axis along the body: axes kept as stored",
+        f"noted: {image}: slices in the sagittal plane",
         f"noted: {image}: no content in its image: all of one value",
     ]
     assert "noted" not in result.stdout

@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def test_command_line_and_python_have_the_options_of_the_model():
     flags = {f"--{shown.flag or name.replace('_', '-')}" for name, shown in shown_fields().items()}
     command = typer.main.get_group(app).commands["run"]
-    assert {option.opts[0] for option in command.params} == flags | {"--config", "--resume"}
+    assert {option.opts[0] for option in command.params} == flags | {"--config", "--resume", "--trust"}
     parameters = inspect.signature(fedmerit.run).parameters
     assert {*RunOptions.model_fields} == {*parameters} - {"on_round", "resume"}
     assert {*inspect.signature(fedmerit.rounds).parameters} == {*RunOptions.model_fields}

@@ -286,16 +286,8 @@ def make_configuration(
         chosen[group][name] = value
     for group, kind in (("network", Network), ("training", Training)):
         chosen[group] = _typed(kind, chosen[group], group)
-    parts = {
-        "method": method,
-        "task": task,
-        "rounds": rounds,
-        "seed": seed,
-        "preprocessing": preprocessing,
-        **chosen,
-        "values": tuple(values),
-        "keep_updates": keep_updates,
-    }
+    parts = {"method": method, "task": task, "rounds": rounds, "seed": seed, "preprocessing": preprocessing}
+    parts |= {**chosen, "values": tuple(values), "keep_updates": keep_updates}
     config: RunConfiguration = build(RunConfiguration, parts, "plan")
     if config.guard.guard == "off" and config.guard != GuardSettings():
         others = ", ".join(name for name in chosen["guard"] if name != "guard")

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import pytest
@@ -20,7 +20,7 @@ from fedmerit.parameters import rules
 from fedmerit.records.ledger import verify
 from fedmerit.records.results import read_results, read_run
 from fedmerit.trainers.monai_trainer.networks import initial_network
-from fedmerit.wire.messages import Evaluation, Task
+from fedmerit.wire.messages import Evaluation, Purpose, Task
 
 HOOKS = {"others", "training_seed_site", "training_cases", "keep", "update", "claim", "commit", "rate"}
 
@@ -102,7 +102,8 @@ def test_wrong_masks_leave_validation_and_tests_alone(open_site, folders):
     models, each = flat.get_parameters(network)[None], torch.eye(1, dtype=torch.float64)
     site.answer(Task(0, models[0], flat.get_buffers(network)))
     for split in ("validation", "testing"):
-        said = site.answer(Evaluation(site.config.rounds, split, models, each, (flat.get_buffers(network),), each))
+        task = Evaluation(site.config.rounds, split, models, each, (flat.get_buffers(network),), each)
+        said = site.answer(replace(task, purpose=Purpose.FINAL))
         voxels = [one.true_positives + one.false_negatives for one in said.overlaps[0]]
         assert voxels == [int(case.label.sum()) for case in folders["prostate"].cases(split)]
 

@@ -1,6 +1,7 @@
 """What each attack sends and claims, compared with what an honest site does."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -203,7 +204,9 @@ def test_a_rider_that_sends_zeros_can_claim_an_error(played):
 def test_who_rigs_an_evaluation_praises_its_friends_models_alone(folders, tmp_path):
     folder = folders["prostate"]
     names = ["A", "B", "C"]
-    honest = Site(folder, config_of(folder, guard="on"), tmp_path, "cpu", participants=names)
+    honest = Site(
+        folder, replace(config_of(folder, guard="on"), share_models=True), tmp_path, "cpu", participants=names
+    )
     network = initial_network(honest.config.network, 0)
     models = flat.get_parameters(network).repeat(3, 1)
     shares = 1 - torch.eye(3, dtype=torch.float64)  # models without each site

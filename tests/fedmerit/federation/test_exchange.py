@@ -128,7 +128,9 @@ def test_a_run_is_finished_once_its_final_models_are_tested(tmp_path, round, fin
 @pytest.mark.parametrize("content", [b"", b"not a checkpoint", b"PK\x03\x04 cut short"])
 def test_a_spoiled_file_is_named(tmp_path, content):
     (tmp_path / CHECKPOINT).write_bytes(content)
-    with pytest.raises(BadInput, match=rf"{CHECKPOINT}: not readable as a checkpoint .*; start another run"):
+    with pytest.raises(
+        BadInput, match=rf"{CHECKPOINT}: not a file of tensors .*; not readable as a checkpoint, start another run"
+    ):
         read_checkpoint(tmp_path)
 
 

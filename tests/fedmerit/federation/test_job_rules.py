@@ -18,10 +18,11 @@ from fedmerit.wire.egress_list import LISTED
 SITE = Manifest(site="A")
 
 
-def plan(method="fedavg", task="prostate", keep_updates=False, values=(), **settings):
+def plan(method="fedavg", task="prostate", keep_updates=False, values=(), share_models=False, **settings):
     network = {"in_channels": TASKS[task]["in_channels"], "labels": TASKS[task]["labels"]}
     settings = {"guard": "on", **settings}
-    return make_configuration(method, task, 30, 0, network, settings, values, keep_updates)
+    config = make_configuration(method, task, 30, 0, network, settings, values, keep_updates)
+    return replace(config, share_models=share_models)
 
 
 def hostile():
@@ -68,8 +69,8 @@ def test_the_recipes_are_allowed(task, recipe):
         ({"lr": 10}, "largest_lr", {"largest_lr": 10.0}),
         ({"optimizer": "adamw", "weight_decay": 1000}, "largest_weight_decay", {"largest_weight_decay": 1000.0}),
         ({"keep_updates": True}, "keep_updates", {"keep_updates": True}),
-        ({"method": "cycle"}, "share_models", {"share_models": True}),
-        ({"method": "vpdl"}, "share_models", {"share_models": True}),
+        ({"method": "cycle", "share_models": True}, "share_models", {"share_models": True}),
+        ({"share_models": True}, "share_models", {"share_models": True}),
     ],
 )
 def test_each_rule(settings, rule, wider):

@@ -42,6 +42,7 @@ RECORD = {
     "validation_dice": {"A": 0.5},
     "rows": "r",
     "evaluated": {},
+    "logs": {},
 }
 FIRST = RECORD | {"plan": "p"}
 

@@ -114,7 +114,7 @@ def test_rounds_that_are_there_are_not_evaluated_again(own, monkeypatch):
     [
         (lambda run: shutil.rmtree(run / "updates"), "was run without --values multi_round and kept no updates"),
         (lambda run: (run / "updates" / "round_00001.pt").unlink(), "round_00001.pt: file not found"),
-        (lambda run: (run / "updates" / "round_00001.pt").write_bytes(b"?"), "round_00001.pt: not readable"),
+        (lambda run: (run / "updates" / "round_00001.pt").write_bytes(b"?"), "round_00001.pt: not a file of tensors"),
         (lambda run: _without(run, "sites_folder"), "its images are at the sites"),
     ],
 )

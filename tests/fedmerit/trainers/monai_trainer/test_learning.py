@@ -16,6 +16,7 @@ from fedmerit.trainers.monai_trainer.data import Case, Slices
 from fedmerit.trainers.monai_trainer.local_training import build_loss, count_steps, learning_rate, train
 from fedmerit.trainers.monai_trainer.networks import initial_network
 from fedmerit.trainers.monai_trainer.prediction import EVALUATION_BATCH, evaluate
+from fedmerit.trust import ALL, TRUST
 
 NETWORK = Network(in_channels=1, labels=("disc", "cup"), architecture="unet", width=2, depth=3)
 TRAINING = Training(batch_size=4, augment=False)
@@ -260,8 +261,9 @@ class Tuple(Levels):
 
 
 @pytest.mark.parametrize("kind", [Levels, Tuple])
-def test_levels_of_other_sizes_count_half_as_much_each(kind, slices):
+def test_levels_of_other_sizes_count_half_as_much_each(kind, slices, monkeypatch):
     """1, 1/2 and 1/4 of the loss of each, of the masks' nearest pixels: by hand before the only step."""
+    monkeypatch.setenv(TRUST, ALL)
     network = Network(1, ("disc", "cup"), f"{__name__}:{kind.__name__}")
     built = initial_network(network, 0)
     plain = replace(TRAINING, loss="dice", batch_size=len(slices), augment=False, epochs=1)
