@@ -216,4 +216,31 @@ def protocols(
         typer.echo(printable(f"note: {difference}"), err=True)
 
 
+@commands.add("lab inversion --sites sites --out inversion --cases sgd-1,default-patient --seeds 0,1,2")
+def inversion(
+    out: OutFolder,
+    sites: Annotated[Path, typer.Option(help="Site folders to attack, of each seed another one.")],
+    cases: Annotated[
+        str, typer.Option(help="Some of those of docs/studies/gradient-inversion.md, or all.", metavar="all|NAME,NAME")
+    ] = "all",
+    seeds: Seeds = "0,1,2",
+    iterations: Annotated[int, typer.Option(min=8, help="Of the attacker's optimiser.")] = 200,
+    variation: Annotated[float, typer.Option(min=0, help="Weight of the total variation.")] = 0.01,
+) -> None:
+    """Gradient inversion: reconstruct training images from a site's update, and compare them with the images.
+
+    Writes only numbers. Takes minutes to hours; interrupted, the same command resumes.
+    """
+    from fedmerit_evaluation.figures.tables import print_table
+    from fedmerit_evaluation.studies.study_folders import parse_seeds
+    from fedmerit_lab.privacy.gradient_inversion import Attack
+    from fedmerit_lab.privacy.inversion_study import CASES, measure, summarise
+
+    chosen = list(CASES) if cases == "all" else parse_names(cases)
+    how = Attack(iterations, variation)
+    rows = measure(out, sites, chosen, parse_seeds(seeds), how, lambda what: console.print(what, soft_wrap=True))
+    print_table(summarise(rows), console)
+    console.print(f"all measurements: {out}", soft_wrap=True)
+
+
 commands.add_typer(bench, name="bench")

@@ -42,7 +42,7 @@ class Decoded:
     ``image`` is (slices, channels, height, width) float32, ``label`` (slices, labels, height, width) uint8
     of 0 and 1, ``spacing`` the millimetres per pixel along height and width if the file states them,
     ``remarks`` the corrections made while reading, and ``slice_distance`` the millimetres from slice to slice if
-    the file states them and they are not nominal.
+    the file states them.
     """
 
     image: NDArray[np.float32]

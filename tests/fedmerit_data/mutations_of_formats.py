@@ -322,7 +322,8 @@ def photographs(layout: Layout) -> Iterator[Mutation]:
                 continue  # another photograph, or another compression of the same, if no damaged one
             yield Mutation(f"{part} {name}", target, partial(_resaved, target=target, edit=edit))
         if target.endswith((".png", ".tif")):
-            yield Mutation(f"{part} of 16 bits", target, partial(_resaved, target=target, edit=_sixteen))
+            if part == "mask" or layout.kind != "generic":  # which reads them
+                yield Mutation(f"{part} of 16 bits", target, partial(_resaved, target=target, edit=_sixteen))
             more = {"save_all": True, "append_images": [Image.new("L", (8, 8))]}
             same = lambda image: image.copy()  # noqa: E731
             yield Mutation(f"{part} of two pictures", target, partial(_resaved, target=target, edit=same, **more))

@@ -58,10 +58,7 @@ def test_the_same_seed_repeats_byte_for_byte_and_another_moves_the_split(source,
 
 @pytest.mark.parametrize(
     ("affine", "expected"),
-    [
-        (np.diag([-0.5, -1.0, 2.2, 1.0]), [2.2, 0.75, 0.75]),
-        (np.diag([-1.0, -1.0, 1.0, 1.0]), None),  # nominal
-    ],
+    [(np.diag([-0.5, -1.0, 2.2, 1.0]), [2.2, 0.75, 0.75]), (np.diag([-1.0, -1.0, 1.0, 1.0]), [1.0, 0.75, 0.75])],
 )
 def test_the_spacing_of_what_is_stored_is_noted(tmp_path, affine, expected):
     for case in range(3):
@@ -71,7 +68,7 @@ def test_the_spacing_of_what_is_stored_is_noted(tmp_path, affine, expected):
     lists = json.loads((tmp_path / "sites" / "UCL" / "datalist.json").read_text())
     for split in SPLITS:
         (entry,) = lists[split]
-        assert entry["spacing"] == (None if expected is None else pytest.approx(expected, rel=1e-6))
+        assert entry["spacing"] == pytest.approx(expected, rel=1e-6)
 
 
 def test_the_server_gets_whole_training_patients_and_nothing_else_moves(source, tmp_path):

@@ -6,10 +6,9 @@ server compares them in memory, keeps which sites share images, and asks again w
 
 import hashlib
 import json
-import secrets
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -53,17 +52,20 @@ class Commitment:
         """Training images, of distinct cases."""
         return self.slices["training"] * (self.distinct / self.cases["training"])
 
-    def has_counts_of(self, other: "Commitment") -> bool:
-        """Whether both are of as many cases and images."""
+    def is_kept_by(self, other: "Commitment") -> bool:
+        """Whether a later enrolment is of the same images; with another key it is sealed otherwise, and counts tell."""
+        if self.certificate == other.certificate:
+            return replace(self, round=other.round) == other
         return (self.cases, self.slices, self.distinct) == (other.cases, other.slices, other.distinct)
 
 
 def make_enrolment(
-    folder: SiteFolder, config: RunConfiguration, round: int, num_samples: int, certificate: str
+    folder: SiteFolder, config: RunConfiguration, round: int, num_samples: int, certificate: str, secret: str
 ) -> Enrolment:
     """Counts of all splits, and a digest of the image of every training case with slices to train on.
 
     The digests are salted with the run's plan: they show equal images at two sites of one run, but not across runs.
+    ``secret``: of the site, the same whenever it enrols in a run, so that a run repeats bit for bit.
     """
     started = time.perf_counter()
     salt = json.dumps(config.to_dict(), sort_keys=True).encode()
@@ -77,7 +79,7 @@ def make_enrolment(
         slices=slices | {"training": num_samples},
         fingerprint=tuple(sorted(one[:DIGITS] for one in digests)),
         certificate=certificate,
-        seal=secrets.token_hex(DIGITS // 2),
+        seal=hashlib.sha256(f"seal {secret}".encode()).hexdigest()[:DIGITS],
         seconds=time.perf_counter() - started,
     )
 

@@ -84,7 +84,7 @@ class RunGuard:
             if fault or not isinstance(answer, Enrolment):
                 return fault
             before = self.enrolments.get(site)
-            if before and not before.has_counts_of(Commitment.of(answer)):
+            if before and not before.is_kept_by(Commitment.of(answer)):
                 return "enrolment of other cases or images than before the run was resumed"
             return check_certificate(answer, site, self.root)
 
@@ -92,7 +92,9 @@ class RunGuard:
         exchange = now.exchange(tasks, check_message, "enrolment")
         yield exchange
         enrolled = {site: one for site, one in exchange.usable().items() if isinstance(one, Enrolment)}
-        self.enrolments |= {site: Commitment.of(one) for site, one in enrolled.items()}
+        for site, one in enrolled.items():
+            if site not in self.enrolments or self.enrolments[site].certificate != one.certificate:
+                self.enrolments[site] = Commitment.of(one)
         self._digests |= {site: frozenset(one.fingerprint) for site, one in enrolled.items()}
         known = torch.tensor([site in self._digests for site in self.sites])
         shared = find_shared_cases([self._digests.get(site, frozenset()) for site in self.sites])

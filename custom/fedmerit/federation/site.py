@@ -80,6 +80,8 @@ class Site:
         self.can = capabilities(self.method)
         self.memory = MemoryFolder(memory)
         self.log = SiteLog(memory, folder.name, signer, config.digest)
+        # what only the site can know; of a simulated one, whose images lie beside the run, what it was prepared from
+        self._secret = signer.sign(f"secret {config.digest}") if signer else folder.digest
         self.training_seed_site = folder.name  # the site name that seeds the training
         self.participants, self.caps = participants, dict(caps or {})
         self._evaluations = Evaluations(config)
@@ -130,7 +132,8 @@ class Site:
 
     def enrol(self, task: messages.EnrolmentTask) -> messages.Enrolment:
         """Commit to the cases and images in the site's folder."""
-        enrolment = make_enrolment(self.folder, self.config, task.round, self.num_samples, self.certificate)
+        counts = task.round, self.num_samples, self.certificate
+        enrolment = make_enrolment(self.folder, self.config, *counts, self._secret)
         self.log.enrolled(task, enrolment)
         return enrolment
 
@@ -148,7 +151,12 @@ class Site:
         self._remember(task.round, model, learned, memory)
         leaving = self.models.outgoing(learned)
         leaves = leaving.ciphertexts or leaving.update
-        reply = messages.Reply(
+        pairs = {name: messages.rounded(of_peers) for name, of_peers in learned.pairs.items()}
+        step = self._step(task.round, model, leaving.update)
+        evidence = {"values": messages.rounded(values), "pairs": pairs, "step": step}
+        seen = self.models.seen(received)
+        said = self.log.trained(task, seen, leaves, question, overlaps, self.num_samples, evidence)
+        return messages.Reply(
             round=task.round,
             update=leaving.update,
             buffers=leaving.buffers,
@@ -161,12 +169,8 @@ class Site:
             pairs=learned.pairs,
             vectors=learned.vectors,
             ciphertexts=leaving.ciphertexts,
+            log=said,
         )
-        reply = messages.round_reply(reply)
-        evidence = {"values": reply.values, "pairs": reply.pairs, "step": self._step(task.round, model, leaving.update)}
-        seen = self.models.seen(received)
-        said = self.log.trained(task, seen, leaves, question, overlaps, self.num_samples, evidence)
-        return replace(reply, log=said)
 
     def learn(self, task: messages.Task, received: Tensor, memory: Memory | None) -> Learned:
         """Train from ``received`` (d,) for a round; ``memory`` is that of the round before, None if it was away."""

@@ -128,7 +128,9 @@ class Replay:
         return PlayedRound(record, line, inputs, admission, outcome, guard, steps, mean)
 
     def _enrol(self, record: Record) -> None:
-        self.enrolled |= record.get("guard", {}).get("enrolled", {})
+        if not (enrolled_now := record.get("guard", {}).get("enrolled")):
+            return
+        self.enrolled |= enrolled_now
         places = {site: place for place, site in enumerate(self.sites)}
         shared = torch.zeros(len(places), len(places), dtype=torch.bool)
         known = {site: one for site, one in self.enrolled.items() if site in places}

@@ -36,7 +36,7 @@ LISTED: Mapping[str, str] = {
     "choice": "which of its models the site selects as final, if the run asks it to",
     "losses": "how many images have a loss in each bin of a histogram",
     "enrolment": "before round 0, and when a run resumes: cases and slices of each split, a salted digest of each "
-    "training case, a random number, the site's certificate",
+    "training case, the seal of their digest, the site's certificate",
     "countersigned": "after all else: that the site's own log holds how the server closed the run",
     "survey": "before any training, if it is asked for: patients, slices, and how many patients, or voxels of how "
     f"many, lie in fixed bins of spacing, size, intensity and label volume; none of fewer than {LEAST} patients",

@@ -195,7 +195,7 @@ class Enrolment:
     slices: Mapping[str, int]  # likewise; of training those that are trained on
     fingerprint: tuple[str, ...]  # digests of its training cases' images, with the run's salt, sorted
     certificate: str = ""  # the site's, PEM; "": it has none
-    seal: str = ""  # random: without it `committed` shows nothing of any image
+    seal: str = ""  # only the site can know it: without it `committed` shows nothing of any image
     seconds: float = 0.0
 
     @property
@@ -242,19 +242,15 @@ Answers = Mapping[str, Answer]
 
 def round_answer(answer: Given) -> Given:
     """The answer with its numbers rounded to `DECIMALS`; arrays and counts stay unchanged."""
-    return (
-        round_reply(answer) if isinstance(answer, Reply) else replace(answer, seconds=round(answer.seconds, DECIMALS))
-    )
+    answer = replace(answer, seconds=round(answer.seconds, DECIMALS))
+    if not isinstance(answer, Reply):
+        return answer
+    pairs = {name: rounded(values) for name, values in answer.pairs.items()}
+    return replace(answer, values=rounded(answer.values), pairs=pairs, train_loss=round(answer.train_loss, DECIMALS))
 
 
-def round_reply(reply: Reply) -> Reply:
-    """`round_answer` of a reply."""
-    seconds, loss = round(reply.seconds, DECIMALS), round(reply.train_loss, DECIMALS)
-    pairs = {name: _rounded(values) for name, values in reply.pairs.items()}
-    return replace(reply, values=_rounded(reply.values), pairs=pairs, train_loss=loss, seconds=seconds)
-
-
-def _rounded(values: Mapping[str, float]) -> dict[str, float]:
+def rounded(values: Mapping[str, float]) -> dict[str, float]:
+    """Numbers as they leave a site."""
     return {name: round(value, DECIMALS) for name, value in values.items()}
 
 

@@ -58,6 +58,7 @@ class CaseMeasurement:
     touches_end: NDArray[np.bool_]
     thumbnail: NDArray[np.float64] | None  # of shape THUMBNAIL_SHAPE; None for photographs
     levels: NDArray[np.float64]  # percentiles of all intensities
+    is_flat: bool  # all pixels have one value
     outside: Mapping[tuple[str, str], float]  # share of the inner label that lies outside the outer one
 
     @property
@@ -66,8 +67,8 @@ class CaseMeasurement:
         return any(share > MAX_OUTSIDE for share in self.outside.values())
 
     @property
-    def is_flat(self) -> bool:
-        """Whether nearly all pixels have one value."""
+    def is_mostly_flat(self) -> bool:
+        """Whether 90 % of the pixels have one value."""
         return bool(self.levels[0] == self.levels[-1])
 
 
@@ -90,6 +91,7 @@ def measure_case(where: LocatedCase) -> CaseMeasurement:
         touches_end=np.logical_and(first_or_last, volume),
         thumbnail=_thumbnail(image) if volume else None,
         levels=np.percentile(image, (5, 25, 50, 75, 95)),
+        is_flat=not np.ptp(image),
         outside={
             (inner, outer): _share_outside(label[:, names.index(inner)], label[:, names.index(outer)])
             for inner, outer in WITHIN.items()
@@ -120,10 +122,14 @@ def find_outliers(values: NDArray[np.float64], most: float, least_spread: float)
 
 
 def check_flat(site: Sequence[CaseMeasurement]) -> Iterator[Finding]:
-    """Images whose pixels have one value."""
+    """Images whose pixels, all or most of them, have one value."""
     for case in site:
         if case.is_flat:
             yield case.where.finding("flat image", "all its pixels have one value; export the image again")
+        elif case.is_mostly_flat:
+            yield case.where.finding(
+                "mostly flat image", "90 % of its pixels or more have one value; look at the image"
+            )
 
 
 def check_flips(site: Sequence[CaseMeasurement]) -> Iterator[Finding]:
@@ -153,7 +159,7 @@ def check_intensities(site: Sequence[CaseMeasurement]) -> Iterator[Finding]:
     levels = np.stack([case.levels for case in site])
     usual = np.median(levels, axis=0)
     for case, outlying in zip(site, find_outliers(levels, INTENSITY_OUTLIER, INTENSITY_SPREAD), strict=True):
-        if outlying and not case.is_flat:
+        if outlying and not case.is_mostly_flat:
             detail = f"5, 25, 50, 75, 95% of intensities below {_list(case.levels)}; the site's median {_list(usual)}"
             yield case.where.finding("unusual intensities", f"{detail}; look at the image", detail=detail)
 
@@ -211,7 +217,7 @@ def check_volumes(cases: Sequence[CaseMeasurement]) -> Iterator[Finding]:
                     )
             if unknown := sum(case.volumes is None for case in members):
                 detail = f"{unknown} of {len(members)} cases"
-                message = f"{detail} have no stated slice distance, or a nominal one: volume of {name} not checked"
+                message = f"{detail} have no stated slice distance: volume of {name} not checked"
                 yield Finding("unknown volume", site.name, site.path / "datalist.json", message, detail=detail)
 
 

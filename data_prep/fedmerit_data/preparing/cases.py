@@ -11,7 +11,7 @@ from fedmerit.errors import BadInput
 from fedmerit.files import read_json, sha256, write_atomically, write_json
 from fedmerit_data.raw_cases import Decoded, RawCase, blank_remarks, list_files, list_visible, require_file
 from fedmerit_data.readers.kind import Kind
-from fedmerit_data.spatial.preprocessing import Box, box_around, central_box, preprocess
+from fedmerit_data.spatial.preprocessing import Box, box_around, central_box, lost_pieces, preprocess, window_remarks
 
 ORGANS = ("prostate",)  # tasks of volumes whose labels are in one piece; lesions need not be
 DETACHED = (".mhd", ".nhdr", ".hdr", ".img")  # headers whose voxels are in a file of the same stem, or the reverse
@@ -91,9 +91,12 @@ def prepare_case(task: CaseTask) -> PreparedCase | UnusableCase:
         )
     try:
         box, remarks = _box(task, decoded)
-        image, label = preprocess(decoded, task.size, box, task.kind.normalise)
     except BadInput as error:
         return UnusableCase(f"{case.label}: {error}", readable=True)
+    try:
+        image, label = preprocess(decoded, task.size, box, task.kind.normalise)
+    except BadInput as error:
+        return UnusableCase(f"{case.image}: {error}", readable=True)
     except Exception as error:
         what = f"{type(error).__name__}: {error}"
         return UnusableCase(f"{case.image}: cannot be resized to {task.size} pixels ({what})", readable=False)
@@ -112,7 +115,8 @@ def prepare_case(task: CaseTask) -> PreparedCase | UnusableCase:
         remarks=[
             *decoded.remarks,
             *blank_remarks(decoded),
-            *_empty(task.kind, label),
+            *window_remarks(task.kind.normalisation, decoded),
+            *_lost(task, decoded, label, box),
             *_odd(task.kind, decoded),
             *remarks,
         ],
@@ -162,9 +166,20 @@ def _spacing(case: Decoded, box: Box, size: int) -> list[float] | None:
     return [case.slice_distance, case.spacing[0] * box.height / size, case.spacing[1] * box.width / size]
 
 
-def _empty(kind: Kind, label: NDArray[np.uint8]) -> list[str]:
-    """A remark for each label that the whole case lacks: such a case is kept, and `check` counts it."""
-    return [f"no {name} in its mask" for position, name in enumerate(kind.labels) if not label[:, position].any()]
+def _lost(task: CaseTask, case: Decoded, label: NDArray[np.uint8], box: Box) -> list[str]:
+    """Remarks: labels that the whole case lacks, which `check` counts, and pieces that resizing leaves nothing of."""
+    found = []
+    for position, name in enumerate(task.kind.labels):
+        if not case.label[:, position].any():
+            found.append(f"no {name} in its mask")
+            continue
+        lost, pieces = lost_pieces(case.label[:, position], task.size, box)
+        if not label[:, position].any():
+            found.append(f"{name} of {sum(lost)} voxels is lost at {task.size} pixels")
+        elif lost:
+            sizes = " to ".join(map(str, sorted({lost[0], lost[-1]})))
+            found.append(f"{name}: {len(lost)} of {pieces} pieces, of {sizes} voxels, lost at {task.size} pixels")
+    return found
 
 
 def _odd(kind: Kind, case: Decoded) -> list[str]:

@@ -22,7 +22,7 @@ from fedmerit_data.raw_cases import (
     require_same_shape,
 )
 from fedmerit_data.readers.kind import disc_kind, fundus_kind
-from fedmerit_data.spatial.photographs import EYE, binarise_mask, decode_rings, load, load_mask, make_case
+from fedmerit_data.spatial.photographs import EYE, binarise_mask, decode_rings, load, load_levels, load_mask, make_case
 
 
 def decode_binary(case: RawCase) -> Decoded:
@@ -213,8 +213,8 @@ def _ichallenge_role(path: Path) -> tuple[str, str]:
 
 
 def decode_ichallenge(case: RawCase) -> Decoded:
-    """One photograph as a case of one slice, label disc: palette index 1 of the mask."""
-    image, index = load(case.image, "RGB"), load(case.label, None)
+    """One photograph as a case of one slice, label disc: the palette indices or levels of the mask above 0."""
+    image, (index, _) = load(case.image, "RGB"), load_levels(case.label, ())
     require_same_shape(case, image[..., 0], index)
     values = np.unique(index)
     if values.size > 2 or (values.size == 2 and values[0] != 0):

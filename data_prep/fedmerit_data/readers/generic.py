@@ -5,17 +5,13 @@ import re
 from codecs import BOM_UTF8
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
-
-import numpy as np
 
 from fedmerit.configuration.network_input import NORMALISATIONS
 from fedmerit.errors import BadInput
 from fedmerit.files import parse_json, read_bytes
 from fedmerit_data.raw_cases import (
-    Decoded,
     RawCase,
     RawSite,
     add_left_out,
@@ -25,22 +21,11 @@ from fedmerit_data.raw_cases import (
     note_file,
     pair_files,
     require_file,
-    require_same_shape,
 )
-from fedmerit_data.readers.image_files import (
-    JPEG,
-    PHOTOGRAPHS,
-    READABLE,
-    name_and_suffix,
-    read_channels,
-    read_photograph,
-    read_volume,
-)
+from fedmerit_data.readers.image_files import KNOWN, READABLE, is_detached, is_readable, name_and_suffix
 from fedmerit_data.readers.kind import Kind
-from fedmerit_data.readers.label_map import ANY, IGNORE, LabelMap, ignored_remarks, require_labels, split_masks
-from fedmerit_data.spatial.geometry import align_axes, slice_axially
-from fedmerit_data.spatial.photographs import HALF, load
-from fedmerit_data.spatial.volumes import Volume
+from fedmerit_data.readers.label_map import ANY, IGNORE, LabelMap, require_labels
+from fedmerit_data.readers.labelled_images import decode
 from fedmerit_data.tables import read_table
 
 EXPECTED = (
@@ -49,9 +34,8 @@ EXPECTED = (
 )
 COLUMNS = ("site", "patient", "image", "label")
 PARTS = ("images", "masks")  # folders of a site
-DETACHED = (".raw", ".zraw")  # voxels of a .mhd file of the same name
 CHANNEL = re.compile(r"(?P<case>.+)_(?P<number>\d{4})")  # nnU-Net's image files, without suffix
-MASK = re.compile(r"[_-](mask|segmentation|seg|label)$", re.IGNORECASE)
+MASK = re.compile(r"[_.-](mask|segmentation|seg|label)$", re.IGNORECASE)
 
 
 def find_sites(source: Path, site: str | None = None) -> list[RawSite]:
@@ -85,14 +69,21 @@ def _read_folder(folder: Path, site: str) -> RawSite:
         for path in list_visible(folder)
         if path.name not in found or not path.is_dir()
     ]
+    unread: dict[str, dict[str, Path]] = {part: {} for part in PARTS}
     for part, files in found.items():
         for path in list_visible(folder / part) if (folder / part).is_dir() else ():
-            stem, suffix = name_and_suffix(path)
-            if suffix in READABLE:
-                own = part == "images" or stem in found["images"]  # images are read first
-                note_file(files, stem if own else MASK.sub("", stem), path)
-            elif suffix not in DETACHED or not path.with_suffix(".mhd").exists():
+            stem = path.name if path.is_dir() else name_and_suffix(path)[0]
+            own = part == "images" or stem in found["images"]  # images are read first
+            case = stem if own else MASK.sub("", stem)
+            if is_readable(path):
+                note_file(files, case, path)
+            elif not is_detached(path):
+                unread[part].setdefault(case, path)
                 left_out.append((f"{part}/{path.name}", "of no format that is read"))
+    for part, other in (PARTS, PARTS[::-1]):
+        # All that is here is of another format, or the other half of what is.
+        for case in sorted(unread[part].keys() & ((found[other] | unread[other]).keys() - found[part].keys())):
+            raise BadInput(f"{unread[part][case]}: is of no format that is read; expected one of {KNOWN}")
     cases = (
         RawCase(case, f"{site}-{case}", image, mask)
         for case, image, mask in pair_files(found["images"], found["masks"], folder)
@@ -104,14 +95,14 @@ def _unlisted(listing: Path, sites: list[RawSite]) -> tuple[tuple[str, str], ...
     """The files beside a list that neither it nor a listed header names."""
     cases = [case for site in sites for case in site.cases]
     named = {path for case in cases for path in (case.image, case.label, *case.channels)}
-    voxels = {path.with_suffix(suffix) for path in named if path.suffix.lower() == ".mhd" for suffix in DETACHED}
     listed = {listing, *(listing.parent / file for site in sites for file, _ in site.left_out)}
+    series = {os.path.normpath(path) for path in named if path.is_dir()}
     links = {folder for path in named for folder in path.parents}  # links to folders are not followed
-    known = {os.path.normpath(path) for path in listed | named | voxels | links}
+    known = {os.path.normpath(path) for path in listed | named | links}
     return tuple(
         (path.relative_to(listing.parent).as_posix(), f"not in {listing.name}")
         for path in list_files(listing.parent)
-        if os.path.normpath(path) not in known
+        if os.path.normpath(path) not in known and os.path.normpath(path.parent) not in series and not is_detached(path)
     )
 
 
@@ -158,7 +149,7 @@ def _read_nnunet(folder: Path, site: str, numbers: Sequence[int]) -> RawSite:
         match = CHANNEL.fullmatch(stem)
         if match and suffix in READABLE:
             note_file(images[match["case"]], match["number"], path)
-        elif suffix not in DETACHED:
+        elif not is_detached(path):
             left_out.append((f"imagesTr/{path.name}", "not named CASE_0000, with the number of its channel"))
     for path in list_visible(folder / "labelsTr"):
         stem, suffix = name_and_suffix(path)
@@ -198,11 +189,10 @@ def _cases(listing: Path, entries: list[tuple[str, str, str, str]]) -> tuple[Raw
     for site, patient, image, mask in entries:
         files = listing.parent / image, listing.parent / mask
         for path in files:
-            if not _is_file(path):
+            if not _exists(path):
                 raise BadInput(f"{listing}: names {path}, file not found; correct the list or add the file")
-            if name_and_suffix(path)[1] not in READABLE:
-                known = ", ".join(READABLE)
-                raise BadInput(f"{listing}: names {path}, an unknown image format; expected one of {known}")
+            if not is_readable(path):
+                raise BadInput(f"{listing}: names {path}, of no format that is read; expected one of {KNOWN}")
         case, within = name_and_suffix(files[0])[0], _within(listing, image)
         if stems[case] > 1:
             folders = [part for part in within.parent.parts if part not in (within.anchor, "..")]
@@ -218,80 +208,11 @@ def _within(listing: Path, image: str) -> Path:
     return path.relative_to(folder) if path.is_relative_to(folder) else path
 
 
-def _is_file(path: Path) -> bool:
+def _exists(path: Path) -> bool:
     try:
-        return path.is_file()
+        return path.is_file() or path.is_dir()
     except (OSError, ValueError):  # not a possible file name
         return False
-
-
-def decode(case: RawCase, labels: LabelMap = ANY, channels: int = 1) -> Decoded:
-    """One volume as its axial slices, or one photograph as one slice; labels in the order of the map.
-
-    Values that the map ignores count as background, with a remark. JPEG masks have no exact values: those above 127
-    count as 255 and the others as 0.
-
-    Args:
-        case: Image and mask, both volumes or both photographs.
-        labels: Name and mask values of each label, and those of `IGNORE`.
-        channels: 1 (grey) or 3 (colours) for a photograph; the numbers per voxel for a volume.
-
-    Raises:
-        BadInput: a file is unreadable, image and mask differ in shape or geometry, or a mask has fractions or
-            a value that the map does not name.
-    """
-    if all(name_and_suffix(path)[1] in PHOTOGRAPHS for path in (case.image, case.label)):
-        return _photograph(case, labels, channels)
-    if any(name_and_suffix(path)[1] in PHOTOGRAPHS for path in (case.image, case.label)):
-        raise BadInput(
-            f"{case.label}: the mask or its image {case.image.name} is a volume, the other a photograph; give both in "
-            "one form"
-        )
-    return _volume(case, labels, channels)
-
-
-def _photograph(case: RawCase, labels: LabelMap, channels: int) -> Decoded:
-    image = read_photograph(case.image, channels)
-    index, remarks = load(case.label, None), []
-    if index.ndim == 3:
-        if index.shape[-1] in (2, 4) and (index[..., -1] == 255).all():  # opaque throughout
-            index = index[..., :-1]
-        if (index != index[..., :1]).any():
-            raise BadInput(f"{case.label}: the mask is in colours; expected grey levels or a palette")
-        index = index[..., 0]
-    require_same_shape(case, image[0, 0], index)
-    if name_and_suffix(case.label)[1] in JPEG:
-        index = np.where(index > HALF, 255, 0).astype(np.uint8)
-        remarks.append("JPEG mask: levels above 127 taken as 255, others as 0")
-    masks = split_masks(case.label, index, labels)
-    return Decoded(image, np.stack(masks).astype(np.uint8)[None], remarks=(*remarks, *ignored_remarks(index, labels)))
-
-
-def _volume(case: RawCase, labels: LabelMap, channels: int) -> Decoded:
-    images = _channel_volumes(case, channels)
-    mask = read_volume(case.label)
-    # Each label separately: `slice_axially` takes a mask of 0 and 1.
-    masks = [replace(mask, voxels=part.astype(np.float32)) for part in split_masks(case.label, mask.voxels, labels)]
-    sliced = [slice_axially(case, image, masks[0]) for image in images]
-    label = [sliced[0].label, *(slice_axially(case, images[0], part).label for part in masks[1:])]
-    return Decoded(
-        np.concatenate([part.image for part in sliced], axis=1),
-        np.concatenate(label, axis=1),
-        sliced[0].spacing,
-        (*sliced[0].remarks, *ignored_remarks(mask.voxels, labels)),
-        sliced[0].slice_distance,
-    )
-
-
-def _channel_volumes(case: RawCase, channels: int) -> list[Volume]:
-    """A volume for each channel, from one file or several."""
-    if not case.channels:
-        return read_channels(case.image, channels)
-    files = (case.image, *case.channels)
-    if len(files) != channels:
-        raise BadInput(f"{case.image}: case {case.name} has {len(files)} channels; pass --channels {len(files)}")
-    first, *others = (read_volume(path) for path in files)
-    return [first, *(align_axes(case, first, one) for one in others)]
 
 
 def generic_kind(

@@ -1,6 +1,5 @@
 """Image files of anyone's own data: photographs and volumes by number of channels, single images for prediction."""
 
-import gzip
 import hashlib
 import os
 import re
@@ -14,16 +13,25 @@ from PIL import Image
 
 from fedmerit.errors import BadInput
 from fedmerit.files import write_atomically
-from fedmerit_data.raw_cases import Decoded, RawCase
-from fedmerit_data.spatial.dicom import read_series
-from fedmerit_data.spatial.geometry import restore_axes, slice_axially
-from fedmerit_data.spatial.photographs import UPRIGHT, load, stated_orientation
-from fedmerit_data.spatial.volumes import Volume, read_itk, read_nifti
+from fedmerit_data.raw_cases import Decoded, RawCase, list_visible
+from fedmerit_data.spatial.dicom import is_slice, read_dicom
+from fedmerit_data.spatial.geometry import restore_axes, slice_volume
+from fedmerit_data.spatial.photographs import load_photograph
+from fedmerit_data.spatial.volumes import (
+    ITK_SUFFIXES,
+    NIFTI,
+    Volume,
+    drop_axes_of_one,
+    mask_suffix,
+    pack_mask,
+    read_volume,
+)
 
-NIFTI, ITK = (".nii", ".nii.gz"), (".mhd", ".nrrd")
-JPEG = (".jpg", ".jpeg")
-PHOTOGRAPHS = (*JPEG, ".png", ".tif", ".tiff", ".bmp")
-READABLE = (*NIFTI, *ITK, *PHOTOGRAPHS)
+PHOTOGRAPHS = (".jpg", ".jpeg", ".png", ".tif", ".tiff", ".bmp", ".gif", ".webp")
+DICOM = ".dcm"
+READABLE = (*NIFTI, *ITK_SUFFIXES, DICOM, *PHOTOGRAPHS)
+DETACHED = (".raw", ".zraw", ".img", ".gz")  # voxels of a header of the same name
+HEADERS = (".mhd", ".nhdr", ".hdr")
 FILE = re.compile(r"(?P<stem>.+?)(?P<suffix>\.nii\.gz|\.[^.]+)", re.IGNORECASE)
 
 
@@ -39,51 +47,66 @@ def read_photograph(path: Path, channels: int) -> NDArray[np.float32]:
         raise BadInput(
             f"{path}: a photograph has 1 or 3 channels, not {channels}; pass --channels 1 (grey) or 3 (colours)"
         )
-    pixels = np.atleast_3d(load(path, "L" if channels == 1 else "RGB"))
-    if (orientation := stated_orientation(path)) != UPRIGHT:
-        raise BadInput(
-            f"{path}: is stored rotated (EXIF orientation {orientation}), and a mask may fit either view; save it "
-            "upright"
-        )
-    return pixels.transpose(2, 0, 1)[None].astype(np.float32)
+    pixels = np.atleast_3d(load_photograph(path, "L" if channels == 1 else "RGB"))
+    return pixels.transpose(2, 0, 1)[None]
 
 
-def read_volume(path: Path) -> Volume:
-    """One NIfTI, MetaImage or NRRD file."""
-    return read_nifti(path) if name_and_suffix(path)[1] in NIFTI else read_itk(path)
+def is_readable(path: Path) -> bool:
+    """Whether a path has the name of an image of a format that is read, or is a folder of DICOM slices."""
+    if path.is_dir():
+        return any(is_slice(entry) and entry.is_file() for entry in list_visible(path))
+    return name_and_suffix(path)[1] in READABLE
+
+
+def is_detached(path: Path) -> bool:
+    """Whether a file has the voxels of a header beside it."""
+    if path.suffix.lower() not in DETACHED:
+        return False
+    stem = path.name[: -len(path.suffix)].removesuffix(".raw")
+    return any(path.with_name(stem + header).exists() for header in HEADERS)
+
+
+def is_dicom(path: Path) -> bool:
+    """Whether a path is read as DICOM."""
+    return path.is_dir() or path.suffix.lower() == DICOM
+
+
+def read_scan(path: Path, channel: int | None = None) -> Volume:
+    """A volume in one file, or the folder of one DICOM series."""
+    return read_dicom(path) if is_dicom(path) else read_volume(path, channel)
 
 
 def read_channels(path: Path, channels: int) -> list[Volume]:
     """A volume for each of the numbers of a voxel; `BadInput` if the file has another number of channels."""
     if channels == 1:
         there = read_shape(path)
-        if len(there) == 4 and there[3] > 1:
+        if len(there) == 4 and there[0] > 1:
             raise BadInput(f"{path}: of shape {there}; pass --channels {there[3]} to read them all")
-        return [read_volume(path)]
+        return [read_scan(path)]
     if name_and_suffix(path)[1] not in NIFTI:
         raise BadInput(
             f"{path}: only NIfTI files can have {channels} channels; pass --channels 1, or export the image as NIfTI"
         )
-    first, shape = read_nifti(path, 0), read_shape(path)
+    first, shape = read_volume(path, 0), read_shape(path)
     if shape[3:] != (channels,):
         number = shape[3] if len(shape) == 4 else 1
         raise BadInput(
             f"{path}: of shape {shape}; expected {channels} channels as its fourth axis; pass --channels {number}"
         )
-    return [first, *(read_nifti(path, channel) for channel in range(1, channels))]
+    return [first, *(read_volume(path, channel) for channel in range(1, channels))]
 
 
 def read_shape(path: Path) -> tuple[int, ...]:
-    """The shape of a NIfTI file; empty if the file has another format or cannot be read."""
+    """The shape of a file of nibabel, of three axes or four; empty if the file has another format or cannot be read."""
     if name_and_suffix(path)[1] not in NIFTI or not path.is_file():
         return ()
     try:
-        return tuple(nib.load(path).shape)
+        return drop_axes_of_one(nib.load(path).shape)
     except Exception:  # any error over a damaged file; the reader reports it
         return ()
 
 
-KNOWN = f"{', '.join((*NIFTI, *ITK, *PHOTOGRAPHS))}, or the folder of one DICOM series"
+KNOWN = f"{', '.join(READABLE)}, or the folder of one DICOM series"
 
 
 @dataclass(frozen=True)
@@ -106,19 +129,18 @@ class OneImage:
 
     def mask_file(self, folder: Path, label: str) -> Path:
         """The file that `write_mask` writes."""
-        return folder / f"{self.name}_{label}{'.png' if self.volume is None else '.nii.gz'}"
+        return folder / f"{self.name}_{label}{'.png' if self.volume is None else mask_suffix(self.volume)}"
 
     def write_mask(self, folder: Path, label: str, mask: NDArray[np.bool_]) -> Path:
-        """Write a mask (slices, height, width) to a file ``NAME_LABEL`` in the geometry of the image.
+        """Write a mask (slices, height, width) to a file ``NAME_LABEL`` with the header of the image.
 
-        NIfTI with 0 and 1 for a volume, PNG with 0 and 255 for a photograph.
+        0 and 1 in the format of a volume, NIfTI for DICOM; PNG with 0 and 255 for a photograph.
         """
         path = self.mask_file(folder, label)
         if self.volume is None:
             write_atomically(path, lambda file: Image.fromarray(np.uint8(255) * mask[0]).save(file, "PNG"))
             return path
-        stored = nib.Nifti1Image(restore_axes(self.volume, mask.astype(np.uint8)), self.volume.affine)
-        packed = gzip.compress(stored.to_bytes(), compresslevel=1, mtime=0)  # mtime as nibabel: equal bytes
+        packed = pack_mask(self.volume, restore_axes(self.volume, mask.astype(np.uint8)))
         write_atomically(path, lambda file: file.write(packed))
         return path
 
@@ -140,34 +162,34 @@ def read_image(path: Path, channels: int, channel: int | None = None) -> OneImag
         BadInput: it is unreadable, lacks these channels, or is not a NIfTI file and a ``channel`` is named.
     """
     suffix = "" if path.is_dir() else name_and_suffix(path)[1]
-    if channel is not None and (path.is_dir() or suffix in PHOTOGRAPHS):
+    if channel is not None and (is_dicom(path) or suffix in PHOTOGRAPHS):
         raise BadInput(f"{path}: --channel {channel}: belongs to NIfTI files of four axes; leave it out")
     if suffix in PHOTOGRAPHS:
         pixels = read_photograph(path, channels)
         return OneImage(path, Decoded(pixels, np.zeros((1, 1, *pixels.shape[2:]), np.uint8)), None)
-    if not path.is_dir() and suffix not in (*NIFTI, *ITK):
+    if not path.is_dir() and suffix not in READABLE:
         raise BadInput(f"{path}: unknown image format; expected {KNOWN}")
     volumes = _volumes(path, channels, channel)
     blank = replace(volumes[0], voxels=np.zeros_like(volumes[0].voxels))
     case = RawCase(image_name(path), image_name(path), path, path)
-    sliced = [slice_axially(case, volume, blank) for volume in volumes]
+    sliced = [slice_volume(case, volume, blank) for volume in volumes]
     image = np.concatenate([part.image for part in sliced], axis=1)
     return OneImage(path, replace(sliced[0], image=image), volumes[0])
 
 
 def _volumes(path: Path, channels: int, channel: int | None) -> list[Volume]:
-    if path.is_dir():
+    if is_dicom(path):
         if channels != 1:
             raise BadInput(f"{path}: a DICOM series has one channel, the model takes {channels}; give NIfTI files")
-        return [read_series(path)]
+        return [read_dicom(path)]
     shape = read_shape(path)
     count = shape[3:]
     if channel is None:
-        if shape and channels != (count[0] if count else 1):
+        if shape and channels != (count[0] if count else 1) and not (channels == 1 == shape[0]):
             choose = "; name one by --channel, counted from 0" if channels == 1 else ""
             raise BadInput(f"{path}: of shape {shape}; the model takes {channels} channel(s){choose}")
         return read_channels(path, channels)
     unread = name_and_suffix(path)[1] in NIFTI and not shape  # `read_nifti` says why
     if not unread and (channels != 1 or not count or not 0 <= channel < count[0]):
         raise BadInput(f"{path}: --channel {channel}: no such channel for a model of {channels}; leave it out")
-    return [read_nifti(path, channel)]
+    return [read_volume(path, channel)]

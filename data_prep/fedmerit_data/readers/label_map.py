@@ -69,6 +69,11 @@ def require_labels(labels: LabelMap) -> None:
             raise BadInput(f"labels: {both[0]} is a value of {name} and of {IGNORE}; leave it out of one")
 
 
+def named_values(labels: LabelMap) -> set[int]:
+    """All values that the map gives a meaning, ignored ones too; empty if each label is any value."""
+    return {value for values in labels.values() for value in values}
+
+
 def split_masks(path: Path, index: NDArray[Any], labels: LabelMap) -> list[NDArray[np.bool_]]:
     """The mask of each label, of the shape of a file's values ``index``, in the order of the map.
 
@@ -79,14 +84,14 @@ def split_masks(path: Path, index: NDArray[Any], labels: LabelMap) -> list[NDArr
     whole = np.rint(index)
     if not (np.isfinite(index).all() and np.abs(index - whole).max(initial=0) < 1e-3 and whole.min(initial=0) >= 0):
         raise BadInput(f"{path}: has values other than 0, 1, 2, ...; expected a mask")
-    if all(labels.values()):
-        known = {value for values in labels.values() for value in values}
-        if others := sorted({int(value) for value in np.unique(whole)} - known - {0}):
-            few = [str(value) for value in others[:10]]
-            raise BadInput(
-                f"{path}: has the values {', '.join(few)}{', ...' if len(others) > len(few) else ''}, which no label "
-                f"has; add them to --labels (NAME={'+'.join(few)}), or ignore them ({IGNORE}={'+'.join(few)})"
-            )
+    known = named_values(labels)
+    if all(labels.values()) and (others := sorted({int(value) for value in np.unique(whole)} - known - {0})):
+        few = [str(value) for value in others[:10]]
+        edges = "; or are they soft edges? Save the mask without smoothing" if len(others) > len(few) else ""
+        raise BadInput(
+            f"{path}: has the values {', '.join(few)}{', ...' if len(others) > len(few) else ''}, which no label "
+            f"has; add them to --labels (NAME={'+'.join(few)}), or ignore them ({IGNORE}={'+'.join(few)}){edges}"
+        )
     return [np.isin(whole, values) if values else whole > 0 for name, values in labels.items() if name != IGNORE]
 
 

@@ -25,17 +25,15 @@ from fedmerit_data.raw_cases import (
     require_file,
     require_folder,
 )
-from fedmerit_data.readers.image_files import read_volume
 from fedmerit_data.readers.kind import prostate_kind
-from fedmerit_data.spatial.geometry import slice_axially
+from fedmerit_data.spatial.geometry import slice_volume
 from fedmerit_data.spatial.photographs import binarise_mask, load
-from fedmerit_data.spatial.volumes import read_nifti
+from fedmerit_data.spatial.volumes import read_volume
 
 
 def decode(case: RawCase, zones: int | None = None, channel: int | None = None) -> Decoded:
-    """The T2 slices, which may be a ``channel``, and the gland, its zones merged, oriented by `slice_axially`."""
-    image = read_volume(case.image) if channel is None else read_nifti(case.image, channel)
-    return slice_axially(case, image, read_volume(case.label), zones=zones)
+    """The T2 slices, which may be a ``channel``, and the gland, its zones merged, oriented by `slice_volume`."""
+    return slice_volume(case, read_volume(case.image, channel), read_volume(case.label), zones=zones)
 
 
 # The multi-site prostate MRI release: ``<site>/CaseNN.nii.gz`` + ``CaseNN_segmentation.nii.gz``

@@ -28,7 +28,7 @@ from fedmerit_data.spatial.dicom import (
     read_series,
     read_series_uid,
 )
-from fedmerit_data.spatial.geometry import resample_mask, slice_axially
+from fedmerit_data.spatial.geometry import resample_mask, slice_volume
 from fedmerit_data.spatial.volumes import read_itk
 
 
@@ -116,8 +116,8 @@ def find_nci_isbi(source: Path) -> list[RawSite]:
 
 
 def decode_nci_isbi(case: RawCase) -> Decoded:
-    """The T2 slices and the gland, both zones merged, oriented by `slice_axially`."""
-    return slice_axially(case, read_series(case.image), read_itk(case.label), zones=2)
+    """The T2 slices and the gland, both zones merged, oriented by `slice_volume`."""
+    return slice_volume(case, read_series(case.image), read_itk(case.label), zones=2)
 
 
 NCI_ISBI = prostate_kind(
@@ -178,10 +178,10 @@ def _read_i2cvb(folder: Path) -> RawSite:
 
 
 def decode_i2cvb(case: RawCase) -> Decoded:
-    """The T2 slices and the gland, all ground truth above 0, oriented by `slice_axially`."""
+    """The T2 slices and the gland, all ground truth above 0, oriented by `slice_volume`."""
     label = read_series(case.label)
     require_few_labels(case.label, label.voxels)
-    return slice_axially(case, read_series(case.image), replace(label, voxels=(label.voxels > 0).astype("float32")))
+    return slice_volume(case, read_series(case.image), replace(label, voxels=(label.voxels > 0).astype("float32")))
 
 
 I2CVB = prostate_kind(
@@ -233,7 +233,7 @@ def find_prostatex(source: Path) -> list[RawSite]:
 
 
 def decode_prostatex(case: RawCase) -> Decoded:
-    """The T2 slices and the gland, its zones merged, oriented by `slice_axially`.
+    """The T2 slices and the gland, its zones merged, oriented by `slice_volume`.
 
     The mask may lie on another grid than the image: it is brought onto the image's by nearest neighbour, with a
     remark where that moved voxels.
@@ -243,7 +243,7 @@ def decode_prostatex(case: RawCase) -> Decoded:
         label, remarks = resample_mask(image, read_itk(case.label))
     else:
         label, remarks = resample_mask(image, read_segmentation(case.label, PROSTATEX_SEGMENTS))
-    return slice_axially(case, image, label, zones=PROSTATEX_ZONES, remarks=remarks)
+    return slice_volume(case, image, label, zones=PROSTATEX_ZONES, remarks=remarks)
 
 
 PROSTATEX = prostate_kind(

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pydicom
@@ -22,6 +23,11 @@ SHARED_TAGS = (
     "BitsAllocated",
     "PixelRepresentation",
 )
+PLACE_TAGS = {
+    "ImageOrientationPatient": (6, "the directions of its rows and columns"),
+    "ImagePositionPatient": (3, "the place of the slice"),
+    "PixelSpacing": (2, "the size of its pixels"),
+}
 POSITION_TOLERANCE = 0.1  # mm; closer slices have the same position
 SPACING_TOLERANCE = 0.05  # share of the median step by which steps between slices may differ from it
 
@@ -32,6 +38,52 @@ def is_slice(path: Path) -> bool:
     return plain or path.suffix.lower() in (".dcm", ".ima")
 
 
+def read_dicom(path: Path) -> Volume:
+    """The one series of a folder, or one file: enhanced multi-frame, or one picture without a place, as an X-ray.
+
+    Raises:
+        BadInput: `read_series` says why; or the file is not an image of grey levels, or its frames are not a volume.
+    """
+    if not path.is_dir():
+        return _read_file(path)
+    files = [entry for entry in list_visible(path) if is_slice(entry)]
+    if len(files) == 1 and files[0].is_file():
+        with report_damage(files[0], "DICOM file"):
+            header = pydicom.dcmread(files[0], stop_before_pixels=True)
+        if "ImagePositionPatient" not in header or int(header.get("NumberOfFrames") or 1) > 1:
+            return _read_file(files[0])
+    return read_series(path)
+
+
+def _read_file(path: Path) -> Volume:
+    import highdicom  # takes a second to import, and other layouts do not need it
+
+    with report_damage(path, "DICOM file"):
+        header = pydicom.dcmread(path, stop_before_pixels=True)
+        frames, what = int(header.get("NumberOfFrames") or 1), header.get("Modality")
+        if "Rows" not in header or what == "SEG":
+            raise BadInput(f"{path}: is DICOM {what}, not an image, and not read as a mask; export it as NIfTI or NRRD")
+        if header.SamplesPerPixel != 1:
+            raise BadInput(
+                f"{path}: has {header.SamplesPerPixel} colours per pixel; expected grey levels: export it as PNG"
+            )
+        require_sane(path, (header.Columns, header.Rows, frames))
+        file = highdicom.imread(path)
+        if frames == 1:
+            down, along = header.get("PixelSpacing") or (1, 1)
+            return place_volume(path, file.get_frame(1).T[..., None], np.diag([along, down, 1, 1]), is_located=False)
+        if file.get_volume_geometry() is None:
+            raise BadInput(
+                f"{path}: holds several frames ({frames}), not stated to be evenly spaced slices; export one series"
+            )
+        return _place(path, file.get_volume(dtype=np.float32))
+
+
+def _place(path: Path, volume: Any) -> Volume:
+    """The volume of highdicom's, whose axes are slice, row, column."""
+    return place_volume(path, volume.array.T, FROM_LPS @ volume.affine[:, [2, 1, 0, 3]])
+
+
 def read_series(folder: Path) -> Volume:
     """The one DICOM series of a folder, its slices sorted by position.
 
@@ -39,9 +91,9 @@ def read_series(folder: Path) -> Volume:
         BadInput: a slice is unreadable, belongs to another series, occurs twice, or is missing in between.
     """
     paths = [path for path in list_visible(folder) if is_slice(path)]
-    if len(paths) < 2:
-        raise BadInput(f"{folder}: {len(paths)} DICOM slice(s); expected the folder of a whole series")
     slices = [(path, _header(path)) for path in paths]
+    if len(slices) < 2:
+        raise BadInput(f"{folder}: {len(slices)} DICOM slice(s); expected the folder of a whole series")
     first = slices[0][1]
     for path, header in slices:
         for key in (*SHARED_TAGS, "PixelSpacing"):
@@ -75,13 +127,24 @@ def _header(path: Path) -> pydicom.Dataset:
         raise BadInput(f"{path}: not a readable DICOM slice (it is a folder); name the folder of one series")
     with report_damage(path, "DICOM slice"):
         header = pydicom.dcmread(path)
+        if (frames := int(header.get("NumberOfFrames") or 1)) != 1:
+            raise BadInput(
+                f"{path}: holds several frames ({frames}, enhanced multi-frame DICOM); keep it in a folder "
+                "of its own, or give a folder of single slices"
+            )
+        if "Rows" not in header or "PixelData" not in header:
+            what = header.get("Modality") or "DICOM without an image"
+            raise BadInput(f"{path}: holds no image ({what}); keep only the slices of one series in the folder")
         require_sane(path, (header.Columns, header.Rows, 1))
         _require_pixels(header)
-        for key, count in (("ImageOrientationPatient", 6), ("ImagePositionPatient", 3), ("PixelSpacing", 2)):
+        for key, (count, what) in PLACE_TAGS.items():
+            if key not in header:
+                raise BadInput(
+                    f"{path}: does not state {what} ({key}), as slices of a volume do; an X-ray or a secondary capture "
+                    "cannot be read as a series: export it as PNG"
+                )
             if len(header[key].value) != count or not np.isfinite([float(value) for value in header[key].value]).all():
                 raise BadInput(f"{path}: {key} {header[key].value}; expected {count} numbers")
-        if int(header.get("NumberOfFrames") or 1) != 1:
-            raise BadInput(f"{path}: has several frames; expected one slice per file")
         for key in SHARED_TAGS:
             header[key]  # KeyError names a missing tag
         return header
@@ -131,8 +194,7 @@ def read_segmentation(path: Path, segments: Collection[int]) -> Volume:
             raise BadInput(f"{path}: its frames are not a volume; export the segmentation again")
         require_sane(path, geometry.spatial_shape)
         volume = file.get_volume(segment_numbers=present)
-        # Its axes are slice, row, column.
-        return place_volume(path, volume.array.max(axis=-1).T, FROM_LPS @ volume.affine[:, [2, 1, 0, 3]])
+        return _place(path, volume.with_array(volume.array.max(axis=-1)))
 
 
 def read_series_uid(folder: Path) -> str:

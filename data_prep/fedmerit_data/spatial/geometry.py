@@ -1,20 +1,23 @@
-"""Image and mask on one grid, and the axial slices of both."""
+"""Image and mask on one grid, and the slices of both in one orientation."""
 
 from dataclasses import replace
 from itertools import product
 
-import nibabel as nib
 import numpy as np
 from nibabel import orientations
+from nibabel.affines import voxel_sizes
 from numpy.typing import NDArray
 from scipy import ndimage
 
 from fedmerit.errors import BadInput
 from fedmerit_data.raw_cases import Decoded, RawCase, require_few_labels, require_same_shape
-from fedmerit_data.spatial.volumes import Volume
+from fedmerit_data.spatial.volumes import CORNER_TOLERANCE, FROM_LPS, ITK, Volume, corners, distance
 
-CORNER_TOLERANCE = 0.1  # mm between corners of image and mask
-AXIAL = orientations.axcodes2ornt(("L", "P", "S"))  # directions of the axes of axial slices: left, posterior, superior
+# Directions of columns, rows and slices: right-handed, and as a radiologist looks at them.
+PLANES = {"axial": "LPS", "sagittal": "PIR", "coronal": "LIP"}
+OPPOSITE = dict(zip("LRPASI", "RLAPIS", strict=True))
+OBLIQUE = 30  # degrees; beyond, scans of one organ may be nearest to different planes
+SQUARE = 0.01  # share by which sides of square pixels may differ
 
 
 def resample_mask(image: Volume, label: Volume) -> tuple[Volume, tuple[str, ...]]:
@@ -37,60 +40,98 @@ def resample_mask(image: Volume, label: Volume) -> tuple[Volume, tuple[str, ...]
     voxels = ndimage.affine_transform(
         label.voxels, to_label[:3, :3], to_label[:3, 3], image.voxels.shape, order=0, mode="grid-constant"
     )
-    corners = _corners(image.voxels.shape) @ to_label.T
-    exact = all(np.abs(at - np.rint(at)).max() < 0.01 for at in (corners, to_label[:3, :3]))
+    ends = corners(image.voxels.shape) @ to_label.T
+    exact = all(np.abs(at - np.rint(at)).max() < 0.01 for at in (ends, to_label[:3, :3]))
     remarks: tuple[str, ...] = () if exact else ("mask resampled (nearest) to the grid of its image",)
-    beyond = _corners(label.voxels.shape) @ back.T
+    beyond = corners(label.voxels.shape) @ back.T
     if (beyond[:, :3] < -1).any() or (beyond[:, :3] > np.add(image.voxels.shape, 1)).any():
         remarks += ("the grid of the mask reaches beyond its image: is a slice missing?",)
-    return Volume(label.path, voxels, image.affine, image.is_located), remarks
+    return replace(image, path=label.path, voxels=voxels), remarks
 
 
 def align_axes(case: RawCase, image: Volume, label: Volume) -> Volume:
     """``label`` with its axes in the order and direction of those of ``image``, without resampling.
 
+    A file may state two places; one of each that agree are enough.
+
     Raises:
         BadInput: their shapes differ, or their corners do.
     """
     if image.is_located and label.is_located:
-        turn = orientations.ornt_transform(
-            orientations.io_orientation(label.affine), orientations.io_orientation(image.affine)
+        turn = orientations.io_orientation(np.linalg.inv(image.affine) @ label.affine)
+        back = orientations.inv_ornt_aff(turn, label.voxels.shape)
+        label = replace(
+            label,
+            voxels=orientations.apply_orientation(label.voxels, turn),
+            affine=label.affine @ back,
+            places=tuple(place @ back for place in label.places),
         )
-        affine = label.affine @ orientations.inv_ornt_aff(turn, label.voxels.shape)
-        label = replace(label, voxels=orientations.apply_orientation(label.voxels, turn), affine=affine)
     require_same_shape(case, image.voxels, label.voxels)
-    apart = np.abs(_corners(image.voxels.shape) @ (image.affine - label.affine).T).max()
+    pairs = product(image.places or (image.affine,), label.places or (label.affine,))
+    apart = min(distance(first, second, image.voxels.shape) for first, second in pairs)
     if not apart <= CORNER_TOLERANCE:
+        unlocated = [volume.path for volume in (image, label) if not volume.is_located]
+        why = f"the header of {unlocated[0].name} states no place" if unlocated else "the affines differ"
         raise BadInput(
-            f"{label.path}: is up to {apart:.1f} mm away from its image {image.path.name} (the affines differ); "
+            f"{label.path}: is up to {apart:.1f} mm away from its image {image.path.name} ({why}); "
             "they have to have one geometry"
         )
     return label
 
 
-def _corners(shape: tuple[int, ...]) -> NDArray[np.float64]:
-    return np.array([(*corner, 1) for corner in product(*((0, side) for side in shape))], dtype=np.float64)
+def find_plane(image: Volume) -> str | None:
+    """The plane of `PLANES` that the slices of ``image`` are nearest to; `None` if the file states no place.
+
+    Pixels of a slice are square, so the axis of another size is that along which slices are stacked, wherever the file
+    has it; if none is square the longest. Voxels of one size along all axes were acquired in no plane: axial.
+    """
+    if not image.is_located:
+        return None
+    sizes, shape = voxel_sizes(image.affine), image.voxels.shape
+    others = [abs(np.log(sizes[axis - 1] / sizes[axis - 2])) for axis in range(3)]  # of the two other axes
+    if 1 in shape:
+        along = len(shape) - 1 - shape[::-1].index(1)
+    elif max(others) < SQUARE:
+        return "axial"
+    else:
+        along = int(np.argmin(others) if sorted(others)[0] < SQUARE else np.argmax(sizes))
+    return next(name for name, axes in PLANES.items() if _directions(image)[along] in (axes[2], OPPOSITE[axes[2]]))
 
 
-def _along_the_body(image: Volume) -> bool:
-    """Whether the header states that the third axis is along the body."""
-    return image.is_located and nib.aff2axcodes(image.affine)[2] in "SI"
+def _directions(image: Volume) -> str:
+    """The direction nearest to each axis, such as LPS, as ITK finds them: the closest of all is assigned first."""
+    cosines = FROM_LPS[:3, :3] @ image.affine[:3, :3] / voxel_sizes(image.affine)
+    return str(ITK.DICOMOrientImageFilter_GetOrientationFromDirectionCosines(cosines.ravel().tolist()))
+
+
+def _tilt(affine: NDArray[np.float64]) -> float:
+    """Degrees between the normal of the slices (x, y) and the nearest axis of the body."""
+    normal = np.cross(affine[:3, 0], affine[:3, 1])
+    return float(np.degrees(np.arccos(np.abs(normal).max() / np.linalg.norm(normal))))
+
+
+def _orders(image: Volume, plane: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """nibabel's orientations of the stored axes, and of columns, rows and slices of the plane."""
+    stored, wanted = (orientations.axcodes2ornt(tuple(axes)) for axes in (_directions(image), PLANES[plane]))
+    return stored, wanted
 
 
 def restore_axes(image: Volume, slices: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Voxels (x, y, z) in the order of ``image`` from axial ``slices`` (slices, height, width) of `slice_axially`."""
-    voxels = slices.transpose(2, 1, 0)
-    if not _along_the_body(image):
-        return voxels
-    turn = orientations.ornt_transform(AXIAL, orientations.io_orientation(image.affine))
-    stored: NDArray[np.uint8] = orientations.apply_orientation(voxels, turn)
-    return stored
+    """Voxels (x, y, z) in the order of ``image`` from the slices (slices, height, width) of `slice_volume`."""
+    voxels, plane = slices.transpose(2, 1, 0), find_plane(image)
+    if plane is not None:
+        stored, sliced = _orders(image, plane)
+        voxels = orientations.apply_orientation(voxels, orientations.ornt_transform(sliced, stored))
+    return voxels
 
 
-def slice_axially(
+def slice_volume(
     case: RawCase, image: Volume, label: Volume, *, zones: int | None = None, remarks: tuple[str, ...] = ()
 ) -> Decoded:
-    """Axial slices from foot to head, rows from anterior to posterior, columns from the patient's right to left.
+    """The slices of the plane that a volume was acquired in, in one order and direction however its file stores them.
+
+    Axial slices go from foot to head, their rows from front to back, their columns from the patient's right to left.
+    Rows of sagittal and coronal slices go from head to foot, the other directions are those of `PLANES`.
 
     Args:
         case: The case to name in messages.
@@ -111,26 +152,30 @@ def slice_axially(
     whole = np.rint(label.voxels)
     if not np.abs(label.voxels - whole).max() < 1e-3 or whole.min() < 0:
         raise BadInput(f"{label.path}: has labels other than 0, 1, 2, ...; expected a mask, 0 outside the prostate")
+    remarks = (*image.remarks, *remarks)
     highest = int(whole.max())
     if zones is not None and highest > zones:
         raise BadInput(f"{label.path}: has label {highest}; expected 0 to {zones}")
     if zones is None and highest > 1:
         remarks += (f"labels up to {highest} clipped to 1",)
     voxels, mask, affine = image.voxels, np.minimum(whole, 1).astype(np.uint8), image.affine
-    if _along_the_body(image):
-        turn = orientations.ornt_transform(orientations.io_orientation(image.affine), AXIAL)
+    if plane := find_plane(image):
+        turn = orientations.ornt_transform(*_orders(image, plane))
         voxels, mask = (orientations.apply_orientation(stored, turn) for stored in (voxels, mask))
         affine = affine @ orientations.inv_ornt_aff(turn, image.voxels.shape)
+        if plane != "axial":
+            remarks += (f"slices in the {plane} plane",)
+        if (angle := _tilt(affine)) > OBLIQUE:
+            remarks += (f"its slices are {angle:.0f}° oblique to the {plane} plane, the nearest",)
     else:
-        remarks += ("header does not place the third axis along the body: axes kept as stored",)
-    spacing = np.linalg.norm(affine[:3, :3], axis=0)
-    nominal = not image.is_located or np.allclose(spacing, 1)  # writers put 1 mm along all axes if they know none
+        remarks += ("its header does not state where its voxels are: axes kept as stored",)
+    spacing = voxel_sizes(affine)
     pixels = np.ascontiguousarray(voxels.transpose(2, 1, 0), dtype=np.float32)  # (slices, height, width), as marked
     marked = np.ascontiguousarray(mask.transpose(2, 1, 0), dtype=np.uint8)
     return Decoded(
         pixels[:, None],
         marked[:, None],
-        (float(spacing[1]), float(spacing[0])),
+        (float(spacing[1]), float(spacing[0])) if image.is_measured else None,
         remarks,
-        None if nominal else float(spacing[2]),
+        float(spacing[2]) if image.is_measured else None,
     )

@@ -1,12 +1,16 @@
 """Photographs: images, masks on the grid of their image, and cases of one slice."""
 
 import re
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import ExifTags, Image
+from scipy.ndimage import maximum_filter, minimum_filter
 
 from fedmerit.errors import BadInput
 from fedmerit_data.raw_cases import Decoded, RawCase, require_file, require_same_shape
@@ -16,40 +20,157 @@ TOLERANCE = 5  # grey levels by which a mask may differ, as from another 8-bit e
 HALF = 127  # threshold of masks that are 0 and 255, with soft edges or after JPEG
 NEAR, UNDECIDED = 32, 0.1  # grey levels around 0 and 255, and the share of such a mask that may be further away
 MAX_PIXELS = 2**26  # more than any fundus camera has; a header that promises more is damaged
-FORMATS = ("PNG", "JPEG", "BMP", "TIFF")  # the only ones that Pillow may open; it would run others as programs
+FORMATS = ("PNG", "JPEG", "BMP", "TIFF", "GIF", "WEBP")  # all that Pillow may open; it would run others as programs
 MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr")  # of 8 bits: Pillow truncates deeper ones
+DEEP = ("I;16", "I;16L", "I;16B", "I", "F")  # grey levels of more bits
+LOSSLESS_WEBP = b"VP8L"  # within the first bytes of such a file
 UPRIGHT = 1
+STEEP = 160  # grey levels by which most 3 x 3 pixels within a soft edge differ less
+FEW = 16  # different levels of a mask; soft edges have more, or levels in the middle
 EYE = re.compile(r"-[LR]$", re.IGNORECASE)
+Levels = NDArray[Any]  # (height, width) grey levels of a mask
 
 
-def load(path: Path, mode: str | None) -> NDArray[np.uint8]:
-    """The pixels of an image, (height, width) or (height, width, colours), converted to Pillow's ``mode``.
-
-    Without a mode the pixels stay as stored: a palette image gives its indices.
+@contextmanager
+def _opened(path: Path, modes: Collection[str]) -> Iterator[Image.Image]:
+    """An image whatever format its name says, of one picture, stored upright, of one of ``modes``.
 
     Raises:
-        BadInput: the file is not an image, damaged, or larger than any photograph.
+        BadInput: the file is not such an image, damaged, or larger than any photograph.
     """
     try:
         require_file(path, "image")
         with Image.open(path, formats=FORMATS) as file:
             if file.width * file.height > MAX_PIXELS:
                 raise ValueError(f"{file.width} x {file.height} pixels, more than any photograph has")
-            if file.mode not in MODES:
+            if file.mode not in modes:
                 raise BadInput(f"{path}: pixels of type {file.mode}; expected 8 bits per colour: convert it")
-            if file.format != "JPEG" and getattr(file, "n_frames", 1) != 1:
-                raise ValueError("has several pictures; expected one")
-            return np.array(file if mode is None else file.convert(mode))
+            if file.format not in ("JPEG", "MPO") and (pictures := getattr(file, "n_frames", 1)) != 1:
+                raise BadInput(f"{path}: has {pictures} pictures; expected one: save the one to use as a file")
+            if (orientation := file.getexif().get(ExifTags.Base.Orientation, UPRIGHT)) != UPRIGHT:
+                raise BadInput(
+                    f"{path}: is stored rotated (EXIF orientation {orientation}), and its mask or image may fit either "
+                    "view; save it upright"
+                )
+            yield file
     except BadInput:
         raise
     except Exception as error:  # Pillow's parsers raise many types of errors over damaged files
         raise BadInput(f"{path}: not a readable image ({error}); the file may be damaged: fetch it again") from error
 
 
-def stated_orientation(path: Path) -> int:
-    """The EXIF orientation of an image, 1 to 8, by which viewers rotate it; `UPRIGHT`: not at all."""
-    with Image.open(path, formats=FORMATS) as file:
-        return int(file.getexif().get(ExifTags.Base.Orientation, UPRIGHT))
+def load(path: Path, mode: str) -> NDArray[np.uint8]:
+    """The pixels of an image, (height, width) or (height, width, colours), converted to Pillow's ``mode``.
+
+    Raises:
+        BadInput: the file is not an image of 8 bits, damaged, or larger than any photograph; or viewers turn it.
+    """
+    with _opened(path, MODES) as file:
+        return np.array(file.convert(mode))
+
+
+def load_photograph(path: Path, mode: str) -> NDArray[np.float32]:
+    """As `load`, but grey levels of 16 or 32 bits are read too, as stored."""
+    with _opened(path, (*MODES, *DEEP)) as file:
+        if file.mode not in DEEP:
+            return np.array(file.convert(mode), dtype=np.float32)
+        grey = np.array(file, dtype=np.float32)
+        return grey if mode == "L" else np.repeat(grey[..., None], 3, axis=2)
+
+
+def load_levels(path: Path, wanted: Collection[int]) -> tuple[Levels, list[str]]:
+    """The levels of a mask, and remarks on how they were found.
+
+    A palette of greys gives its greys, one of colours its indices. If only 255 is ``wanted``, or nothing is, a mask of
+    black and white with soft edges, and any of a format that does not store exact levels, is cut at `HALF`.
+
+    Args:
+        path: The file.
+        wanted: All values that have a meaning; empty: every value above 0 is one label.
+
+    Raises:
+        BadInput: it is unreadable, in colours, or its levels are not known exactly and have to be.
+    """
+    remarks = list[str]()
+    with _opened(path, (*MODES, *DEEP)) as file:
+        stored_as = "JPEG" if file.format == "MPO" else file.format
+        lossy = stored_as == "JPEG" or (stored_as == "WEBP" and LOSSLESS_WEBP not in _first_bytes(path))
+        levels = np.array(file)
+        palette = np.zeros((256, 3), np.uint8) if file.mode in ("P", "PA") else None
+        if palette is not None:
+            stated = np.reshape(file.getpalette("RGB") or [], (-1, 3))
+            palette[: len(stated)] = stated
+    if levels.ndim == 3:
+        if levels.shape[-1] in (2, 4) and (levels[..., -1] == 255).all():  # opaque throughout
+            levels = levels[..., :-1]
+        if np.ptp(levels, axis=2).max() > (NEAR if lossy else 0):
+            raise BadInput(f"{path}: the mask is in colours; expected grey levels or a palette")
+        levels = levels[..., 0]
+    if palette is not None:
+        levels, remarks = _read_palette(path, levels, palette)
+    if lossy:
+        _require_two_levels(path, levels, wanted, str(stored_as))
+        remarks.append(f"{stored_as} mask: levels above 127 taken as 255, others as 0")
+        return np.where(levels > HALF, 255, 0).astype(np.uint8), remarks
+    if set(wanted) <= {255} and _has_soft_edges(levels):
+        remarks.append("soft edges: levels above 127 taken as 255, others as 0")
+        return np.where(levels > HALF, 255, 0).astype(np.uint8), remarks
+    return levels, remarks
+
+
+def _first_bytes(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(64)
+
+
+def _read_palette(path: Path, index: Levels, palette: NDArray[Any]) -> tuple[Levels, list[str]]:
+    used = palette[np.unique(index)]
+    if not np.ptp(used, axis=1).any():
+        return palette[index, 0], []
+    if palette[0].any():
+        raise BadInput(
+            f"{path}: has a palette of colours whose first is not black, so its background is not known; save the mask "
+            "as grey levels"
+        )
+    return index, ["palette of colours: its indices are taken as values"]
+
+
+def _require_two_levels(path: Path, levels: Levels, wanted: Collection[int], stored_as: str) -> None:
+    """`BadInput` unless a mask of inexact levels is black and white, and has no other meaning."""
+    highest = int(levels.max())
+    if 0 < highest <= HALF:
+        raise BadInput(
+            f"{path}: {stored_as} mask with levels up to {highest} of 255: not black and white; save it as PNG"
+        )
+    if others := sorted(set(wanted) - {255}):
+        raise BadInput(
+            f"{path}: {stored_as} mask, whose levels are not exact, and the labels name {others[0]}; save it "
+            "as PNG, or name only 255 if it is black and white"
+        )
+    if _has_areas(levels, tolerance=NEAR // 2):
+        raise BadInput(f"{path}: {stored_as} mask with areas that are neither black nor white; save it as PNG")
+
+
+def _has_areas(levels: Levels, tolerance: int) -> bool:
+    """Whether 3 x 3 pixels together have one level between black and white, as those of an edge do not."""
+    lowest, highest = minimum_filter(levels, 3), maximum_filter(levels, 3)
+    even = highest.astype(np.int64) - lowest <= tolerance
+    return bool((even & (lowest > NEAR) & (highest < 255 - NEAR)).any())
+
+
+def _has_soft_edges(levels: Levels) -> bool:
+    """Whether a mask is black and white, with levels in between that are only those of edges."""
+    if levels.dtype != np.uint8 or levels.min() > NEAR:
+        return False
+    if (levels > 255 - NEAR).sum() <= ((levels > 0) & (levels < NEAR)).sum():
+        return False  # labels 1, 2, ...
+    lowest, highest = minimum_filter(levels, 3), maximum_filter(levels, 3)
+    rough = (lowest > 0) & (highest < 255) & (highest - lowest > STEEP)
+    if 2 * rough.sum() > ((levels > 0) & (levels < 255)).sum():
+        return False  # noise
+    there = np.unique(levels)
+    between = ((there > NEAR) & (there < 255 - NEAR)).any()
+    return bool((between or there.size > FEW) and there.size > 2 and not _has_areas(levels, tolerance=0))
 
 
 def load_mask(case: RawCase, path: Path, image: NDArray[np.uint8]) -> NDArray[np.uint8]:

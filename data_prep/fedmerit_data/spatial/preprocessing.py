@@ -11,6 +11,7 @@ import torch
 from monai.data import get_track_meta, set_track_meta
 from monai.transforms import BorderPad, Compose, NormalizeIntensity, Resize, ScaleIntensityRange, SpatialCrop
 from numpy.typing import NDArray
+from scipy import ndimage
 from torch import Tensor
 
 from fedmerit.errors import BadInput
@@ -19,6 +20,7 @@ from fedmerit_data.raw_cases import Decoded
 Normalise = Callable[[NDArray[np.float32] | Tensor], Tensor]
 
 CLIPPED = 0.5, 99.5  # percentiles to which a volume is clipped
+WIDEST = 2**14  # pixels of a field of view
 EXACT = 1_000_000  # voxels; with more, MONAI computes percentiles by NumPy instead of torch
 
 
@@ -30,6 +32,9 @@ def normalise_mri(image: NDArray[np.float32] | Tensor) -> Tensor:
     """
     voxels = np.asarray(image)
     low, high = (_percentile(voxels, percent) for percent in CLIPPED)
+    if low == high:  # all but a small part is of one value: that part is not clipped
+        chained: Tensor = NormalizeIntensity()(image - low)
+        return chained
     chain: Normalise = Compose([ScaleIntensityRange(low, high, 0, 1, clip=True), NormalizeIntensity()])
     return chain(image)
 
@@ -53,11 +58,34 @@ def make_normaliser(modality: str, channels: int) -> Normalise:
         channels: Channels of each slice; those of ``mri_by_channel`` have no common unit and are normalised separately.
     """
     if modality in WINDOWS:
-        windowed: Normalise = ScaleIntensityRange(*WINDOWS[modality], -1, 1, clip=True)
-        return windowed
+        return partial(_windowed, modality)
     if modality == "mri_by_channel":
         return partial(_each_channel, channels)
     return normalise_photo if modality == "photo" else normalise_mri
+
+
+def _windowed(modality: str, image: NDArray[np.float32] | Tensor) -> Tensor:
+    """`BadInput` if no value is within the window: the image would be of one value."""
+    low, high = WINDOWS[modality]
+    lowest, highest = float(image.min()), float(image.max())
+    if highest <= low or lowest >= high:
+        raise BadInput(
+            f"its values {lowest:g} to {highest:g} are all outside the window {low:g} to {high:g} HU of {modality}; "
+            "expected Hounsfield units: export it with its rescale slope and intercept, or name another --modality"
+        )
+    window: Normalise = ScaleIntensityRange(low, high, -1, 1, clip=True)
+    return window(image)
+
+
+def window_remarks(modality: str, case: Decoded) -> list[str]:
+    """A remark on a CT without air: if the rescale intercept was lost, tissue is beyond the window."""
+    if modality not in WINDOWS or case.image.min() < 0:
+        return []
+    beyond = np.mean(case.image > WINDOWS[modality][1])
+    return [
+        f"no value below 0 HU, as air has, and {beyond:.0%} of it above the window of {modality}: was its rescale "
+        "intercept lost?"
+    ]
 
 
 def _each_channel(channels: int, image: NDArray[np.float32] | Tensor) -> Tensor:
@@ -83,10 +111,20 @@ def central_box(case: Decoded, field_of_view: float | None) -> Box:
         BadInput: the box would cut off labelled pixels; the message has the field of view that they need.
     """
     height, width = case.image.shape[2:]
-    if field_of_view is None or case.spacing is None:
+    if field_of_view is None:
         extent = (max(height, width),) * 2
+    elif case.spacing is None:
+        raise BadInput(
+            f"its image states no size of its pixels, and the central {field_of_view:g} mm are wanted; write the "
+            "spacing into its header, or prepare it with kind generic, which takes whole frames"
+        )
     else:
         extent = (round(field_of_view / case.spacing[0]), round(field_of_view / case.spacing[1]))
+        if not (min(extent) > 0 and max(extent) <= WIDEST):
+            raise BadInput(
+                f"its image states pixels of {case.spacing[0]:g} x {case.spacing[1]:g} mm: {field_of_view:g} mm are "
+                f"{extent[0]} x {extent[1]} of them; correct the spacing or its unit, or the field of view"
+            )
         needed = _field_needed(case.label, case.spacing)
         if needed > field_of_view:
             raise BadInput(
@@ -121,12 +159,41 @@ def preprocess(
         image = normalise(crop(_planes(case.image)))
         image = BorderPad(beyond, value=float(image.min()))(image)
         image = Resize((size, size), mode="bilinear", anti_aliasing=True)(image)
-        # nearest-exact samples at pixel centres as bilinear does; plain nearest would shift the mask.
-        label = Resize((size, size), mode="nearest-exact")(BorderPad(beyond)(crop(_planes(case.label))))
+        label = _sampled(BorderPad(beyond)(crop(_planes(case.label))), size)
     return (
         image.numpy().reshape(*case.image.shape[:2], size, size).astype(np.float32),
         label.numpy().reshape(*case.label.shape[:2], size, size).astype(np.uint8),
     )
+
+
+def _sampled(planes: NDArray[Any] | Tensor, size: int) -> Tensor:
+    # nearest-exact samples at pixel centres as bilinear does; plain nearest would shift the mask.
+    sampled: Tensor = Resize((size, size), mode="nearest-exact")(planes)
+    return sampled
+
+
+def lost_pieces(mask: NDArray[np.uint8], size: int, box: Box) -> tuple[list[int], int]:
+    """The voxels of each connected piece of a label that `preprocess` leaves nothing of, and the number of pieces.
+
+    Args:
+        mask: (slices, height, width) of 0 and 1, not all 0, before resizing.
+        size: As that of `preprocess`.
+        box: Likewise.
+    """
+    rows, columns = (
+        start
+        + _sampled(np.arange(length, dtype=np.float32)[None, None].repeat(size, 1), size)[0, 0].numpy().astype(int)
+        for start, length in ((box.top, box.height), (box.left, box.width))
+    )
+    where = ndimage.find_objects(mask)[0]
+    rows, columns = (
+        at[(at >= part.start) & (at < part.stop)] - part.start
+        for at, part in zip((rows, columns), where[1:], strict=True)
+    )
+    pieces, count = ndimage.label(mask[where], structure=np.ones((3, 3, 3)))
+    kept = set(np.unique(pieces[:, rows][:, :, columns]).tolist())
+    voxels = np.bincount(pieces.ravel()).tolist()
+    return sorted(voxels[piece] for piece in range(1, count + 1) if piece not in kept), count
 
 
 @contextmanager

@@ -4,36 +4,60 @@ A volume's affine maps voxel indices to millimetres towards the patient's right,
 every file format.
 """
 
+import gzip
 import re
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import nibabel as nib
 import numpy as np
+import psutil
 import SimpleITK
+from nibabel.affines import voxel_sizes
 from numpy.typing import NDArray
 
 from fedmerit.errors import BadInput
 from fedmerit_data.raw_cases import require_file
 
+NIFTI, ITK_SUFFIXES = (".nii", ".nii.gz", ".hdr", ".mgz", ".mgh"), (".mha", ".mhd", ".nrrd", ".nhdr")
 ITK_VOXELS = re.compile(rb"^(?:ElementDataFile\s*=|data ?file:)\s*(.*?)\s*$", re.IGNORECASE | re.MULTILINE)
+META_PLACE = re.compile(
+    rb"^(ElementSpacing|Offset|Origin|Position|TransformMatrix|Rotation|Orientation)\s*=", re.MULTILINE
+)
 MAX_PACKING = 1032  # voxels per stored byte: the highest compression of deflate
-MAX_VOXELS = 2**27  # many times any scan: a header that promises more is damaged
+MAX_VOXELS = 2**31  # many times any scan: a header that promises more is damaged
+COPIES = 4  # float32 arrays of all voxels that reading and slicing hold at once
+GZIP = b"\x1f\x8b"  # the first bytes of a compressed file
+PLAIN = (b"\x5c\x01\0\0", b"\x1c\x02\0\0", b"\0\0\x01\x5c", b"\0\0\x02\x1c")  # and of NIfTI, which is not
+MILLIMETRES = {"meter": 1000.0, "micron": 0.001}  # of NIfTI's other units of length
+USUAL_SIZES = 0.005, 50.0  # mm of a voxel in medical images
+CORNER_TOLERANCE = 0.1  # mm between two statements of one place
 FROM_LPS = np.diag([-1.0, -1.0, 1.0, 1.0])  # DICOM and ITK count towards left and back
 ITK: Any = SimpleITK  # a library without type annotations
 
 
 @dataclass(frozen=True)
 class Volume:
-    """Voxels (x, y, z) float32, their affine (4, 4), and whether the file states their position."""
+    """Voxels (x, y, z) float32 and what the file says of their place.
+
+    ``affine`` (4, 4) is the first place that the file states, ``places`` are all of them: a NIfTI file may state two.
+    ``is_located`` and ``is_measured`` say whether the file states the position of its voxels, and their size.
+    ``header`` is what a mask of the volume takes over: that of nibabel, or an ITK image without voxels.
+    """
 
     path: Path
     voxels: NDArray[np.float32]
     affine: NDArray[np.float64]
     is_located: bool = True
+    is_measured: bool = True
+    places: tuple[NDArray[np.float64], ...] = ()
+    header: Any = None
+    remarks: tuple[str, ...] = ()
 
 
 @contextmanager
@@ -45,6 +69,8 @@ def report_damage(path: Path, what: str) -> Iterator[None]:
         yield
     except BadInput:
         raise
+    except MemoryError as error:
+        raise BadInput(f"{path}: does not fit in the memory of this machine; use one with more") from error
     except Exception as error:
         said = " ".join(str(error).split())  # of several lines
         raise BadInput(f"{path}: not a readable {what} ({said}); the file may be damaged: fetch it again") from error
@@ -56,74 +82,248 @@ def require_sane(path: Path, shape: Collection[int], stored: int | None = None) 
     ``stored`` is the size of its file in bytes, compressed or not.
     """
     voxels = np.prod([float(side) for side in shape])
+    if len(shape) > 3 and next(iter(shape)) == 1:
+        raise BadInput(
+            f"{path}: shape {tuple(shape)}, whose first axis has length 1, as arrays of PyTorch have; expected "
+            "x, y, z: remove the first axis"
+        )
     if len(shape) != 3 or min(shape) < 1:
         raise BadInput(f"{path}: shape {tuple(shape)}; expected one volume of three axes")
     if voxels > MAX_VOXELS:
         raise BadInput(f"{path}: its header promises {tuple(shape)} voxels, more than any scan; fetch the file again")
     if stored is not None and voxels > stored * MAX_PACKING:
         raise BadInput(f"{path}: its header promises {tuple(shape)} voxels, but is cut off; fetch the file again")
+    needed, free = COPIES * 4 * voxels / 2**30, psutil.virtual_memory().available / 2**30
+    if needed > free:
+        raise BadInput(
+            f"{path}: {tuple(shape)} voxels need about {needed:.1f} GiB of memory, and {free:.1f} GiB are free; use a "
+            "machine with more, or --jobs 1"
+        )
 
 
-def place_volume(path: Path, voxels: NDArray[Any], affine: NDArray[Any], is_located: bool = True) -> Volume:
-    """The volume of these voxels; `BadInput` unless its affine gives each a different position."""
+def place_volume(
+    path: Path, voxels: NDArray[Any], affine: NDArray[Any], is_located: bool = True, **more: Any
+) -> Volume:
+    """The volume of these voxels; `BadInput` unless its affine gives each a different position.
+
+    ``more`` are further fields of `Volume`. Without a stated position the size of voxels is known if it is not 1
+    along all axes, which writers put that know none.
+    """
     if not np.isfinite(affine).all() or np.linalg.det(affine) == 0:
         raise BadInput(f"{path}: its header has an invalid affine {affine.tolist()}; export the file again")
-    return Volume(path, voxels.astype(np.float32, copy=False), np.asarray(affine, dtype=np.float64), is_located)
+    affine = np.asarray(affine, dtype=np.float64)
+    sizes = voxel_sizes(affine)
+    is_measured = is_located or not np.allclose(sizes, 1)
+    remarks = [*more.pop("remarks", ())]
+    if not (USUAL_SIZES[0] <= sizes.min() and sizes.max() <= USUAL_SIZES[1]):
+        stated = " x ".join(f"{size:.3g}" for size in sizes)
+        remarks.append(f"its header states voxels of {stated} mm: is the unit of length right?")
+    places = more.pop("places", ()) or (affine,)
+    return Volume(
+        path,
+        voxels.astype(np.float32, copy=False),
+        affine,
+        is_located,
+        is_measured,
+        places,
+        remarks=tuple(remarks),
+        **more,
+    )
+
+
+def read_volume(path: Path, channel: int | None = None) -> Volume:
+    """One NIfTI, FreeSurfer, MetaImage or NRRD file, or if it has four axes the given ``channel``, or the only one.
+
+    Raises:
+        BadInput: the file is unreadable, not one volume of single numbers, or has an invalid affine.
+    """
+    return read_nifti(path, channel) if path.name.lower().endswith(NIFTI) else read_itk(path)
 
 
 def read_nifti(path: Path, channel: int | None = None) -> Volume:
-    """One NIfTI file; if it has four axes the given ``channel``, or the only one.
+    """One NIfTI file or another format of nibabel; if it has four axes the given ``channel``, or the only one.
+
+    The sform is its place if it states one, as in nibabel, else the qform.
 
     Raises:
         BadInput: the file is unreadable, not one volume, or has an invalid affine.
     """
     with report_damage(path, "NIfTI volume"):
+        _require_honest_name(path)
+        voxel_file = path.with_suffix(".img") if path.suffix.lower() == ".hdr" else path
+        require_file(voxel_file, "file of voxels")
         file: Any = nib.load(path)
-        shape, proxy, stored = file.shape, file.dataobj, path.stat().st_size
+        shape, header = drop_axes_of_one(file.shape), file.header
+        proxy = file.dataobj.reshape(shape)
+        stored = voxel_file.stat().st_size
         if proxy.dtype.kind not in "buif":
             raise BadInput(f"{path}: has voxels of type {proxy.dtype}; expected one real number per voxel")
-        if len(shape) == 4 and (shape[3] == 1 or channel is not None):
-            require_sane(path, shape[:3], stored)
-            voxels = np.asarray(proxy[..., channel or 0], dtype=np.float32)
-        else:
-            require_sane(path, shape, stored)
-            voxels = np.asarray(proxy, dtype=np.float32)
-        is_located = bool(file.header["sform_code"] > 0 or file.header["qform_code"] > 0)
-        return place_volume(path, voxels, file.affine, is_located)
+        chosen = len(shape) == 4 and channel is not None
+        require_sane(path, shape[:3] if chosen else shape, stored)
+        voxels = np.asarray(proxy[..., channel] if chosen else proxy, dtype=np.float32)
+        if "sform_code" not in header:  # FreeSurfer's, or Analyze, which states no place
+            is_located = "goodRASFlag" in header and header["goodRASFlag"] > 0
+            return place_volume(path, voxels, _flat(file.affine, file.shape), bool(is_located), header=header)
+        forms = _read_forms(header)
+        unit = np.diag([*[MILLIMETRES.get(_unit(header), 1.0)] * 3, 1])
+        places = tuple(unit @ _flat(form, file.shape) for form in forms)
+        affine = places[0] if places else unit @ _flat(file.affine, file.shape)
+        remarks = []
+        if len(places) == 2 and (apart := distance(places[0], places[1], shape[:3])) > CORNER_TOLERANCE:
+            remarks.append(f"its sform and qform are up to {apart:.1f} mm apart: the sform is taken")
+        sizes, stated = voxel_sizes(affine), np.diag(unit)[:3] * [*header.get_zooms()[:3], *[1] * (3 - len(file.shape))]
+        if places and not np.allclose(sizes, stated, rtol=0.01):
+            one, other = (" x ".join(f"{size:.3g}" for size in each) for each in (stated, sizes))
+            remarks.append(f"its pixdim states voxels of {one} mm, its form {other} mm: those of the form are taken")
+        return place_volume(path, voxels, affine, bool(places), places=places, header=header, remarks=remarks)
+
+
+def drop_axes_of_one(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape as three axes or, if there are several numbers per voxel, four; also of a file of two axes."""
+    sides = [*shape, *[1] * (3 - len(shape))]
+    while len(sides) > 3 and sides[-1] == 1:
+        sides.pop()
+    if len(sides) == 5 and sides[3] == 1:  # NIfTI's vectors have time as their fourth axis
+        del sides[3]
+    return tuple(sides)
+
+
+def distance(first: NDArray[np.float64], second: NDArray[np.float64], shape: Collection[int]) -> float:
+    """The largest distance in mm of the corners of a volume at two places."""
+    return float(np.linalg.norm((corners(shape) @ (first - second).T)[:, :3], axis=1).max())
+
+
+def corners(shape: Collection[int]) -> NDArray[np.float64]:
+    """The eight corners of a grid in voxels, (8, 4) with a last column of 1."""
+    return np.array([(*corner, 1) for corner in product(*((0, side) for side in shape))], dtype=np.float64)
+
+
+def _require_honest_name(path: Path) -> None:
+    if path.suffix.lower() not in (".gz", ".nii"):
+        return
+    with path.open("rb") as file:
+        first = file.read(4)
+    is_packed = first[:2] == GZIP
+    if is_packed != (path.suffix.lower() == ".gz") and (is_packed or first in PLAIN):
+        true = path.name + ".gz" if is_packed else path.name.removesuffix(path.suffix)
+        raise BadInput(
+            f"{path}: is {'' if is_packed else 'not '}compressed by gzip, unlike its name says; call it {true}"
+        )
+
+
+def _read_forms(header: Any) -> list[NDArray[np.float64]]:
+    """The sform and the qform, those that a NIfTI header states; an invalid qform does not matter beside an sform."""
+    forms = [form for form, code in [header.get_sform(coded=True)] if code > 0]
+    try:
+        forms += [form for form, code in [header.get_qform(coded=True)] if code > 0]
+    except ValueError:
+        if not forms:
+            raise
+    return forms
+
+
+def _unit(header: Any) -> str:
+    try:
+        return str(header.get_xyzt_units()[0])
+    except KeyError:  # a code that NIfTI does not have
+        return "unknown"
+
+
+def _flat(affine: NDArray[Any], shape: tuple[int, ...]) -> NDArray[np.float64]:
+    """An affine of a file of two axes, which may state no distance of slices, with 1 mm."""
+    affine = np.array(affine, np.float64)
+    if len(shape) == 2 and not affine[:3, 2].any():
+        affine[2, 2] = 1
+    return affine
 
 
 def read_itk(path: Path) -> Volume:
-    """One MetaImage (.mhd + .raw) or NRRD file.
+    """One MetaImage (.mha, .mhd + .raw) or NRRD file (.nrrd, .nhdr + voxels).
 
     Raises:
         BadInput: the file is unreadable, not one volume of single numbers, or has an invalid affine.
     """
     with report_damage(path, "volume"):
-        stored = _voxel_file(path).stat().st_size
+        head, voxel_file = _head(path)
         reader = ITK.ImageFileReader()
         reader.SetFileName(str(path))
         reader.ReadImageInformation()
-        require_sane(path, reader.GetSize(), stored)
+        size, flat = reader.GetSize(), reader.GetDimension() == 2
+        require_sane(path, (*size, 1) if flat else size, voxel_file.stat().st_size)
         if reader.GetNumberOfComponents() != 1:
             raise BadInput(f"{path}: has {reader.GetNumberOfComponents()} numbers per voxel; expected one")
-        image = reader.Execute()
+        image = ITK.JoinSeries(reader.Execute()) if flat else reader.Execute()
+        header = _with_place_of(reader, ITK.Image([1] * reader.GetDimension(), ITK.sitkUInt8))
         affine = np.eye(4)
         affine[:3, :3] = np.reshape(image.GetDirection(), (3, 3)) * image.GetSpacing()
         affine[:3, 3] = image.GetOrigin()
-        # NRRD may omit the orientation of the patient; MetaImage never does.
-        is_located = path.suffix.lower() != ".nrrd" or reader.HasMetaDataKey("NRRD_space")
-        return place_volume(path, ITK.GetArrayFromImage(image).T, FROM_LPS @ affine, is_located)
+        if path.suffix.lower() in (".nrrd", ".nhdr"):  # which may omit the orientation of the patient
+            space = reader.GetMetaData("NRRD_space") if reader.HasMetaDataKey("NRRD_space") else ""
+            is_located = space.startswith(("left", "right"))
+        else:
+            is_located = META_PLACE.search(head) is not None
+        return place_volume(path, ITK.GetArrayFromImage(image).T, FROM_LPS @ affine, is_located, header=header)
 
 
-def _voxel_file(path: Path) -> Path:
-    """The file with the voxels of a MetaImage or NRRD header: itself, or the one of its name beside it."""
+def _head(path: Path) -> tuple[bytes, Path]:
+    """The first bytes of a MetaImage or NRRD file, and the file with its voxels: itself, or one of its name."""
     with path.open("rb") as file:
-        named = ITK_VOXELS.search(file.read(2**16))
+        head = file.read(2**16)
+    named = ITK_VOXELS.search(head)
     voxels = named[1].decode() if named else "LOCAL"
     if voxels.upper() == "LOCAL":
-        return path
-    if Path(voxels).name != voxels or Path(voxels).stem != path.stem:
+        return head, path
+    if Path(voxels).name != voxels or not voxels.startswith(f"{path.stem}."):
         raise BadInput(f"{path}: takes its voxels from {voxels}; expected {path.stem}.raw beside it, or its own")
     if not path.with_name(voxels).is_file():
         raise ValueError(f"its voxel file {voxels} not found")
-    return path.with_name(voxels)
+    return head, path.with_name(voxels)
+
+
+def _with_place_of(source: Any, image: Any) -> Any:
+    """An ITK image with spacing, origin and direction of ``source``, an image or reader."""
+    image.SetSpacing(source.GetSpacing())
+    image.SetOrigin(source.GetOrigin())
+    image.SetDirection(source.GetDirection())
+    return image
+
+
+def mask_suffix(image: Volume) -> str:
+    """The ending of the file of a mask of ``image``: that of its own format, in one file; NIfTI for DICOM."""
+    own = image.path.suffix.lower()
+    joined = {".mha": ".mha", ".mhd": ".mha", ".nrrd": ".nrrd", ".nhdr": ".nrrd", ".mgz": ".mgz", ".mgh": ".mgz"}
+    return ".nii.gz" if image.header is None else joined.get(own, ".nii.gz")
+
+
+def pack_mask(image: Volume, mask: NDArray[np.uint8]) -> bytes:
+    """A file with ``mask`` (x, y, z) in the format of `mask_suffix`, at the place where the header of ``image`` is.
+
+    A NIfTI header is taken over with both forms, their codes and the unit; extensions may name a patient and are not.
+    """
+    header = image.header
+    if isinstance(header, ITK.Image):
+        stored = ITK.GetImageFromArray(np.ascontiguousarray(mask.T))
+        stored = _with_place_of(header, stored[:, :, 0] if header.GetDimension() == 2 else stored)
+        with TemporaryDirectory() as folder:
+            file = Path(folder) / f"mask{mask_suffix(image)}"
+            ITK.WriteImage(stored, str(file), useCompression=True)
+            return file.read_bytes()
+    if isinstance(header, nib.freesurfer.mghformat.MGHHeader):
+        kept = nib.MGHImage(mask, None, header.copy())
+        kept.set_data_dtype(np.uint8)
+    elif header is not None and "sform_code" in header:
+        two = isinstance(header, nib.Nifti2Header)
+        single = (nib.Nifti2Header if two else nib.Nifti1Header)(header.binaryblock, header.endianness, check=False)
+        single["cal_min"] = single["cal_max"] = 0
+        single.set_data_dtype(np.uint8)
+        mask = mask[..., 0] if len(header.get_data_shape()) == 2 else mask
+        kept = (nib.Nifti2Image if two else nib.Nifti1Image)(mask, None, single)
+    elif header is not None or not image.is_located:  # Analyze, and an X-ray, state sizes, and no place
+        kept = nib.Nifti1Image(mask, None)
+        kept.header.set_zooms(voxel_sizes(image.affine))
+    else:
+        kept = nib.Nifti1Image(mask, image.affine)
+        kept.set_sform(image.affine, 1)
+        kept.set_qform(image.affine, 1)
+        kept.header.set_xyzt_units("mm")
+    return gzip.compress(kept.to_bytes(), compresslevel=1, mtime=0)  # mtime as nibabel: equal bytes

@@ -24,7 +24,7 @@ from fedmerit.trainers.monai_trainer.prediction import keep_largest_components, 
 from fedmerit.trainers.monai_trainer.saved_networks import load_network, load_weights, read_description
 from fedmerit_data.raw_cases import Decoded, blank_remarks
 from fedmerit_data.readers.image_files import OneImage, image_name, read_image
-from fedmerit_data.spatial.preprocessing import Box, central_box, make_normaliser, preprocess
+from fedmerit_data.spatial.preprocessing import Box, central_box, make_normaliser, preprocess, window_remarks
 from fedmerit_evaluation.results.evaluation import final_model
 
 SUMMARY = "prediction.json"
@@ -179,7 +179,8 @@ def predict_files(
         _require_free(files, {mask for one in before if one.get("voxels") == digest for mask in one["masks"]})
         masks = _predicted(predictor, image, window)
         masked, asked = [file.name for file in files], {"box": box, "channel": channel}
-        remarks = [*image.decoded.remarks, *blank_remarks(image.decoded)]
+        odd = window_remarks(predictor.preprocessing.normalisation, image.decoded)
+        remarks = [*image.decoded.remarks, *blank_remarks(image.decoded), *odd]
         for remark in remarks:
             note(f"{path}: {remark}")
         entries.append({"image": str(path), "voxels": digest, "masks": masked, **asked, "remarks": remarks})

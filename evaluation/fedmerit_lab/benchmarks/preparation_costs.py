@@ -9,7 +9,6 @@ from typing import Any
 import nibabel as nib
 import numpy as np
 import pydicom
-import SimpleITK
 import torch
 from PIL import Image
 
@@ -18,14 +17,14 @@ from fedmerit_data.folders import new_folder
 from fedmerit_data.preparation import Preparation
 from fedmerit_data.prepare import prepare
 from fedmerit_data.raw_cases import list_visible
-from fedmerit_data.readers.image_files import ITK, NIFTI, name_and_suffix
+from fedmerit_data.readers.image_files import name_and_suffix
 from fedmerit_data.spatial.dicom import is_slice
+from fedmerit_data.spatial.volumes import ITK, ITK_SUFFIXES, NIFTI
 from fedmerit_data.synthetic import prostate
 from fedmerit_lab.benchmarks.benchmark import Benchmark, Measure, bars, timed
 
 BASE = "decode"
 GENERATED = "prostate-multisite"  # layout of generated files, without a source
-SimpleITK_: Any = SimpleITK  # which carries no types
 
 
 def preparation_costs(out: Path, asked: Preparation, jobs: int, repetitions: int, on_case: Any) -> Benchmark:
@@ -82,8 +81,8 @@ def decode(file: Path) -> np.ndarray[Any, Any]:
     suffix = name_and_suffix(file)[1]
     if suffix in NIFTI:
         return np.asarray(nib.load(file).dataobj)
-    if suffix in ITK:
-        return np.asarray(SimpleITK_.GetArrayFromImage(SimpleITK_.ReadImage(str(file))))
+    if suffix in ITK_SUFFIXES:
+        return np.asarray(ITK.GetArrayFromImage(ITK.ReadImage(str(file))))
     if is_slice(file):
         return pydicom.dcmread(file).pixel_array
     with Image.open(file) as image:

@@ -227,7 +227,7 @@ def test_on_its_own_images_a_server_asks_nobody(build, calls):
     assert exchanges == []
     assert results.dice.tolist() == pytest.approx([0.4, 0.6])
     assert results.losses.tolist() == [[1.0, 2.0], [3.0, 4.0]]
-    assert counted is there
+    assert (counted.received, list(counted.ratings["candidates"])) == (there.received, [SERVER])
     assert calls == [("here", ("mine",), SERVER_SPLIT, None)]
 
 
@@ -275,7 +275,8 @@ def test_models_without_each_are_told_to_the_guard(build, calls):
 def test_on_its_own_images_the_servers_word_on_models_without_each_counts_alone(build, calls):
     there = admitted(2.0, None, 3.0)
     steps = leave_one_out(build(cases=("mine",), on=True), there, calls)
-    assert run_through(steps, {}) == (there, [])
+    counted, exchanges = run_through(steps, {})
+    assert (counted.received, exchanges, list(counted.ratings)) == (there.received, [], ["leave_one_out"])
     assert calls == [("here", ("mine",), SERVER_SPLIT, None), ("measured", [SERVER])]
 
 

@@ -180,6 +180,6 @@ def test_a_case_without_a_slice_to_train_on_is_no_training_case(tmp_path):
         entry["slices"] = [] if place < 3 else [1]
     write_json(root / "Alder" / "datalist.json", lists)
     folder = SiteFolder(root / "Alder")
-    one = make_enrolment(folder, tiny_plan("fedavg"), 0, len(Slices(folder.cases("training"))), "")
+    one = make_enrolment(folder, tiny_plan("fedavg"), 0, len(Slices(folder.cases("training"))), "", "secret")
     assert check_enrolment(one, 0) is None
     assert (one.cases["training"], one.slices["training"], len(one.fingerprint)) == (2, 2, 2)

@@ -7,7 +7,7 @@ import torch
 from certificates import issue
 
 from fedmerit.federation.site_log import ASKED, SITE_LOG, SiteLog, answer_digest, overlaps_digest, peer_digest
-from fedmerit.records.ledger import GENESIS, Ledger, digest, texts_digest
+from fedmerit.records.ledger import Ledger, digest, texts_digest
 from fedmerit.records.signatures import CERTIFICATE, Signer, Trust
 from fedmerit.trainers.monai_trainer.overlaps import Overlap
 from fedmerit.verification.site_logs import read_site_log
@@ -24,9 +24,8 @@ def entries(folder):
 
 def test_every_work_has_its_record(tmp_path):
     log = SiteLog(tmp_path, "A")
-    assert log.last == GENESIS
     task = Task(2, MODEL, {}, ledger="head")
-    log.trained(task, MODEL, UPDATE, "question", OVERLAPS, images=9)
+    said = log.trained(task, MODEL, UPDATE, "question", OVERLAPS, images=9)
     log.evaluated(
         Evaluation(2, "testing", MODEL[None], ONE, ({},), ONE),
         MODEL[None],
@@ -51,7 +50,7 @@ def test_every_work_has_its_record(tmp_path):
     assert (gave["work"], gave["peer"], gave["model"]) == ("lend", "B", "m1")
     assert "ledger" not in gave  # the server has no part in it
     assert (got["work"], got["peer"], got["model"], got["ledger"]) == ("borrow", "C", None, "head")
-    assert log.last == entries(tmp_path)[-1]["hash"]
+    assert said == entries(tmp_path)[0]["hash"]
 
 
 def test_what_was_asked_for_is_known_by_round_and_after_a_restart(tmp_path):

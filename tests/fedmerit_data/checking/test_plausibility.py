@@ -59,6 +59,7 @@ IMAGES = {
     "saturated": (lambda image: np.where(image > np.percentile(image, 90), 3, -0.3).astype(np.float32),
                   "unusual intensities"),
     "flat": (np.zeros_like, "flat image"),
+    "dark": (lambda image: np.where(image > np.percentile(image, 99), image, -0.3), "mostly flat image"),
 }  # fmt: skip
 
 

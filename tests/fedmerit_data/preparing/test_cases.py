@@ -37,6 +37,27 @@ def test_every_raw_file_counts(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("pieces", "remarks"),
+    [
+        ([1, 33], ["prostate of 4 voxels is lost at 16 pixels"]),
+        ([1, 20], ["prostate: 1 of 2 pieces, of 2 voxels, lost at 16 pixels"]),
+        ([20], []),
+        ([], ["no prostate in its mask"]),
+    ],
+)
+def test_pieces_lost_in_resizing_are_counted(tmp_path, pieces, remarks):
+    label = np.zeros((3, 1, 64, 64), np.uint8)
+    for row in pieces:
+        label[1, 0, row, 5:7] = 1
+    label[1, 0, 20:24] = 20 in pieces and label[1, 0, 20]
+    image = np.random.default_rng(0).random(label.shape, np.float32)
+    (tmp_path / "raw.nii").write_text("")
+    case = RawCase("a", "a", tmp_path / "raw.nii", tmp_path / "raw.nii")
+    kind = replace(KINDS[KIND], decode=lambda case: Decoded(image, label))
+    assert prepare_case(CaseTask(kind, tmp_path, "site", case, tmp_path / "out", 16, None, None)).remarks == remarks
+
+
+@pytest.mark.parametrize(
     ("slices", "remarks"),
     [
         ("empty some some empty", []),

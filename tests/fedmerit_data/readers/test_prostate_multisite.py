@@ -47,14 +47,14 @@ def test_the_header_says_which_way_a_volume_is_stored(tmp_path, flips):
     np.testing.assert_array_equal(decoded.image[:, 0], volume([0, 0]).transpose(2, 1, 0))
 
 
-def test_a_header_that_is_not_axial_leaves_the_axes_as_stored(tmp_path):
+def test_a_coronal_volume_is_its_coronal_slices_with_the_head_on_top(tmp_path):
     prostate_site(tmp_path / "UCL", cases=1)
     coronal = np.array([[-1.0, 0, 0, 0], [0, 0, 3.0, 0], [0, 1.0, 0, 0], [0, 0, 0, 1]])
     save_nifti(tmp_path / "UCL" / "Case00.nii.gz", volume(0), coronal)
     save_nifti(tmp_path / "UCL" / "Case00_segmentation.nii.gz", box(), coronal)
     decoded = PROSTATE_MULTISITE.decode(only(tmp_path).cases[0])
-    np.testing.assert_array_equal(decoded.label[:, 0], box().transpose(2, 1, 0))
-    assert decoded.remarks == ("header does not place the third axis along the body: axes kept as stored",)
+    np.testing.assert_array_equal(decoded.label[:, 0], box()[:, ::-1, ::-1].transpose(2, 1, 0))
+    assert decoded.remarks == ("slices in the coronal plane",)
 
 
 def test_multisite_takes_every_spelling(tmp_path):

@@ -10,7 +10,7 @@ from layouts_prostate import OBLIQUE, flipped, save_itk, save_series
 from fedmerit.errors import BadInput
 from fedmerit_data.raw_cases import RawCase
 from fedmerit_data.spatial.dicom import read_series
-from fedmerit_data.spatial.geometry import align_axes, resample_mask, slice_axially
+from fedmerit_data.spatial.geometry import align_axes, resample_mask, slice_volume
 from fedmerit_data.spatial.volumes import Volume, read_itk
 
 
@@ -19,7 +19,7 @@ def test_a_mask_stored_the_other_way_round(tmp_path, axes):
     save_series(tmp_path / "a", volume(1))
     save_itk(tmp_path / "a.nrrd", *flipped(box(), OBLIQUE, *axes))
     case = RawCase("a", "a", tmp_path / "a", tmp_path / "a.nrrd")
-    decoded = slice_axially(case, read_series(case.image), read_itk(case.label))
+    decoded = slice_volume(case, read_series(case.image), read_itk(case.label))
     np.testing.assert_array_equal(decoded.label[:, 0], box().transpose(2, 1, 0))
     np.testing.assert_array_equal(decoded.image[:, 0], volume(1).transpose(2, 1, 0))
 

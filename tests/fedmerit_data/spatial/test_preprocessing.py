@@ -1,5 +1,7 @@
 """Crop, normalise, pad and resize: places, millimetres, the bits of MONAI."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from monai.transforms import (
@@ -11,6 +13,7 @@ from monai.transforms import (
     ScaleIntensityRangePercentiles,
     SpatialCrop,
 )
+from scipy import ndimage
 
 from fedmerit.errors import BadInput
 from fedmerit_data.raw_cases import Decoded
@@ -19,10 +22,12 @@ from fedmerit_data.spatial.preprocessing import (
     Box,
     box_around,
     central_box,
+    lost_pieces,
     make_normaliser,
     normalise_mri,
     normalise_photo,
     preprocess,
+    window_remarks,
 )
 
 
@@ -74,6 +79,57 @@ def test_a_field_that_would_cut_the_mask_is_refused_and_the_one_that_fits_named(
     with pytest.raises(BadInput, match=r"the central 12 mm cut off part of its mask.*at least 16 mm"):
         central(case(), 16, 12.0, normalise_mri)
     assert central(case(), 16, 16.0, normalise_mri)[1].sum() == case().label.sum()
+
+
+@pytest.mark.parametrize(
+    ("spacing", "message"),
+    [
+        ((0.0005, 0.0005), r"pixels of 0\.0005 x 0\.0005 mm: 120 mm are 240000 x 240000 of them"),
+        ((500.0, 500.0), r"pixels of 500 x 500 mm: 120 mm are 0 x 0 of them"),
+        (None, "states no size of its pixels, and the central 120 mm are wanted"),
+    ],
+)
+def test_a_spacing_that_no_scan_has_is_told(spacing, message):
+    with pytest.raises(BadInput, match=message):
+        central_box(replace(case(), spacing=spacing), 120.0)
+
+
+def test_a_ct_that_its_window_makes_one_value_is_refused():
+    image = np.linspace(900, 1300, 64, dtype=np.float32).reshape(1, 1, 8, 8)
+    with pytest.raises(
+        BadInput, match=r"values 900 to 1300 are all outside the window -150 to 250 HU of ct_soft_tissue"
+    ):
+        make_normaliser("ct_soft_tissue", 1)(image[0])
+    (remark,) = window_remarks("ct_soft_tissue", Decoded(image, np.zeros(image.shape, np.uint8)))
+    assert remark.startswith("no value below 0 HU, as air has, and 100% of it above the window of ct_soft_tissue")
+    assert window_remarks("mri", Decoded(image, np.zeros(image.shape, np.uint8))) == []
+    assert window_remarks("ct_lung", Decoded(image - 1024, np.zeros(image.shape, np.uint8))) == []
+
+
+def test_the_few_bright_voxels_of_a_black_volume_are_kept(recwarn):
+    image = np.zeros((1, 64, 64), np.float32)
+    image[0, 30:33, 30] = 400, 500, 600
+    assert len(np.unique(normalise_mri(image))) == 4
+    assert not recwarn
+
+
+@pytest.mark.parametrize(("height", "width", "top"), [(64, 64, 0), (60, 64, 0), (64, 64, -5)])
+def test_pieces_that_resizing_leaves_nothing_of_are_found(height, width, top):
+    """As `preprocess` samples them."""
+    rng = np.random.default_rng(0)
+    mask = np.zeros((3, height, width), np.uint8)
+    for row, column in rng.integers(1, height - 4, (12, 2)):
+        mask[rng.integers(3), row : row + rng.integers(1, 4), column : column + 2] = 1
+    box = Box(top, 0, 64, 64)
+    lost, count = lost_pieces(mask, 16, box)
+    pieces, expected = ndimage.label(mask, structure=np.ones((3, 3, 3)))
+    image, seen = np.zeros((3, 1, height, width), np.float32), []
+    for one in range(1, expected + 1):
+        piece = Decoded(image, (pieces == one)[:, None].astype(np.uint8))
+        seen.append(bool(preprocess(piece, 16, box, normalise_mri)[1].any()))
+    assert count == expected
+    assert 0 < len(lost) == seen.count(False)
+    assert lost == sorted(int((pieces == one + 1).sum()) for one, kept in enumerate(seen) if not kept)
 
 
 @pytest.mark.parametrize(("height", "width", "field"), [(41, 40, 33.0), (40, 41, 50.0), (25, 52, None), (60, 31, None)])

@@ -99,7 +99,7 @@ def train(
     shift = None if shift is None else shift.to(device)
     total = torch.zeros((), device=device)
     network.train()
-    for images, masks in _batches(samples, training, seed, device):
+    for images, masks in draw_batches(samples, training, seed, device):
         images, masks = images.to(device, non_blocking=True), masks.to(device, non_blocking=True)
         if augment:
             images, masks = augment(images, masks)
@@ -124,8 +124,10 @@ def train(
     return float(total) / count_steps(samples, training)
 
 
-def _batches(samples: Samples, training: Training, seed: int, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
-    """Those of one round, of images and masks."""
+def draw_batches(
+    samples: Samples, training: Training, seed: int, device: torch.device
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Images and masks of every step of one round, before the augmentation."""
     order = torch.Generator().manual_seed(seed)
     loader = DataLoader(
         samples,

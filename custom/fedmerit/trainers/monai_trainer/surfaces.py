@@ -4,10 +4,13 @@ import numpy as np
 import torch
 from monai.metrics.utils import get_mask_edges, get_surface_distance
 from numpy.typing import NDArray
+from scipy.spatial import cKDTree
 
 from fedmerit.core import DECIMALS
 from fedmerit.trainers.monai_trainer.overlaps import TOLERANCE, Surface
 
+MAPPED = 2**25  # voxels of a map of distances; it takes 20 bytes for each
+BLOCK = 2**20  # voxels of a surface that are searched for at once
 Masks = NDArray[np.bool_] | NDArray[np.uint8]  # (slices, labels, height, width)
 
 
@@ -45,7 +48,19 @@ def _surface(
     box = tuple(slice(where.min(), where.max() + 1) for where in np.nonzero(predicted | reference))
     # both figures are of the same distances: MONAI's own two functions would each search for them
     one, other = (torch.from_numpy(edges) for edges in get_mask_edges(predicted[box], reference[box], crop=False))
-    there_and_back = [get_surface_distance(a, b, spacing=steps) for a, b in ((one, other), (other, one))]
-    hd95 = torch.stack([torch.quantile(distances, 0.95) for distances in there_and_back]).max()
-    nsd = (torch.cat(there_and_back) <= TOLERANCE).float().mean()
+    there_and_back = [_distances(a, b, steps) for a, b in ((one, other), (other, one))]
+    hd95 = max(np.quantile(distances, 0.95) for distances in there_and_back)
+    nsd = np.mean(np.concatenate(there_and_back) <= TOLERANCE)
     return Surface(unit, round(float(hd95), DECIMALS), round(float(nsd), DECIMALS))
+
+
+def _distances(edges: torch.Tensor, others: torch.Tensor, steps: tuple[float, ...]) -> NDArray[np.float64]:
+    """From each voxel of one surface to the nearest of the other, in the unit of ``steps``.
+
+    A map of distances of all voxels is fastest, but a large volume's would not fit in memory.
+    """
+    if edges.numel() <= MAPPED:
+        return np.asarray(get_surface_distance(edges, others, spacing=steps), np.float64)
+    tree = cKDTree(np.argwhere(others.numpy()) * steps)
+    blocks = np.array_split(np.argwhere(edges.numpy()), int(edges.sum()) // BLOCK + 1)
+    return np.concatenate([tree.query(block * steps)[0] for block in blocks])

@@ -14,6 +14,7 @@ from scipy.ndimage import gaussian_filter
 from torch import Tensor, nn, ones
 
 from fedmerit.files import read_json, write_json
+from fedmerit.trainers.monai_trainer import surfaces
 from fedmerit.trainers.monai_trainer.data import Case, SiteFolder
 from fedmerit.trainers.monai_trainer.overlaps import Overlap, Surface, mean_dice
 from fedmerit.trainers.monai_trainer.prediction import evaluate
@@ -119,6 +120,21 @@ def test_one_slice_is_measured_in_its_plane_in_pixels_where_no_mm_are_known():
     assert measure_surfaces(moved, square, (99.0, 1.0, 1.0)) == [Surface("mm", 3.0, 0.7)]
     assert measure_surfaces(moved, square, None) == [Surface("px", 3.0, 0.7)]
     assert measure_surfaces(moved, square, (99.0, 1.0, 0.5))[0].hd95 == pytest.approx(1.5)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_large_volumes_are_measured_without_a_map_of_all_distances(monkeypatch, seed):
+    one, other = np.random.default_rng(seed).random((2, 6, 1, 9, 11)) > 0.8
+    expected = measure_surfaces(one, other, SPACING)
+    monkeypatch.setattr(surfaces, "MAPPED", 0)
+    monkeypatch.setattr(surfaces, "BLOCK", 50)
+    assert measure_surfaces(one, other, SPACING) == expected
+
+
+def test_surfaces_of_more_voxels_than_torch_has_quantiles_of(monkeypatch):
+    """As of a network that marks half of a large volume at random."""
+    monkeypatch.setattr(surfaces, "get_surface_distance", lambda *args, **more: torch.ones(2**24 + 1))
+    assert measure_surfaces(CUBE, CUBE, SPACING) == [Surface("mm", 1.0, 1.0)]
 
 
 def test_empty_masks():
