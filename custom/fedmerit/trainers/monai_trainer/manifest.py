@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedmerit.configuration.run import ARCHITECTURES
 from fedmerit.errors import BadInput
-from fedmerit.files import write_json
+from fedmerit.files import read_bytes, write_json
 from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT, SPLITS
 
 MANIFEST = "fedmerit.json"  # in the local/ folder of a startup kit
@@ -93,9 +93,7 @@ class Manifest(BaseModel):
 def read_manifest_file(path: Path) -> Manifest:
     """A manifest; `BadInput` naming the file and the first entry that cannot be used."""
     try:
-        if path.stat().st_size > LARGEST_FILE:
-            raise BadInput(f"{path}: {path.stat().st_size} bytes; expected a manifest of at most {LARGEST_FILE}")
-        return Manifest.model_validate_json(path.read_bytes())
+        return Manifest.model_validate_json(read_bytes(path, LARGEST_FILE))
     except OSError as error:
         raise BadInput(f"{path}: cannot be read ({error.strerror}); run `fedmerit deploy` for this kit") from None
     except ValidationError as error:
