@@ -53,7 +53,7 @@ def replay_rounds(
     played = list[PlayedRound]()
     where = f"{info.file}: its plan"
     try:
-        rated = [by for record in records for by in record["inputs"]["ratings"].values()]
+        rated = [by for record in records for by in record["inputs"].get("ratings", {}).values()]
         replay = Replay(info["plan"], sites, not encrypted, any(SERVER in by for by in rated))
         for number, record in enumerate(records, start=1):
             where = f"{ledger}, line {number}: inputs of round {record['round']}"
