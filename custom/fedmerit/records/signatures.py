@@ -27,6 +27,7 @@ KITS: Mapping[str, tuple[str | int, ...]] = {  # where the files of a startup ki
     "fed_admin.json": ("admin", "server_identity"),
     "fed_server.json": ("servers", 0, "admin_server"),
 }
+MOST_PEM = 1 << 20  # bytes of keys or certificates
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,7 @@ def read_certificate(path: Path) -> Certificate:
 def read_certificates(path: Path) -> list[Certificate]:
     """The certificates in a PEM file, at least one; `BadInput` naming the file if one is spoiled."""
     try:
-        return parse_certificates(read_bytes(path), str(path))
+        return parse_certificates(read_bytes(path, MOST_PEM), str(path))
     except FileNotFoundError:
         raise BadInput(f"{path}: file not found; expected a certificate in PEM form") from None
     except OSError as error:
@@ -184,7 +185,7 @@ class Signer:
 
     def __init__(self, key: Path, certificate: Path):
         try:
-            self._key = load_pem_private_key(read_bytes(key), password=None)
+            self._key = load_pem_private_key(read_bytes(key, MOST_PEM), password=None)
         except (OSError, ValueError, TypeError) as error:
             raise BadInput(
                 f"{key}: not readable as a private key ({error}); expected the PEM file of a startup kit"

@@ -90,8 +90,8 @@ def examine(workplace: Workplace, reader: str, indices: Iterable[int]) -> Iterat
     for index in indices:
         restore = workplace.put(reader, index)
         size = sum(file.stat().st_size for file in path.parent.rglob("*") if file.is_file() and not file.is_symlink())
-        seen.clear()
         before = _reset_peak()
+        seen.clear()
         fault = _read(read, path)
         taken = 1024 * (_status("VmHWM") - before)
         if seen:
