@@ -152,7 +152,7 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def require_few_values(content: bytes) -> None:
-    """ValueError if what JSON says takes more memory than `BESIDE` and three times its text, by signs of its grammar."""
+    """ValueError if what JSON says may take more memory than `BESIDE` and three times its text."""
     taken = sum(cost * content.count(sign) for sign, cost in COSTS.items())
     if taken > BESIDE + 3 * len(content):
         raise ValueError("more values than a text of its size may have")

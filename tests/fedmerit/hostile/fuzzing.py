@@ -10,6 +10,7 @@ import os
 import resource
 import shutil
 import sys
+import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -17,6 +18,8 @@ from typing import Any
 
 from binaries import BY_SUFFIX
 from corpus import BESIDE
+from messages import MESSAGES, hostile_message
+from messages import size as message_size
 from readers import READERS
 from structures import Drawing
 
@@ -25,12 +28,51 @@ from fedmerit.errors import LONGEST_MESSAGE, BadInput
 BESIDE_FILE = 256e6  # bytes of memory that reading may take, and four times the file
 DECODED = dict.fromkeys(("nifti", "itk", "photograph", "series", "dicom"), 2e9)  # likewise, of images, which are packed
 MOST_ADDRESSES = 1 << 36  # bytes: a bomb ends as MemoryError, not with the machine
-FORBIDDEN = ("os.system", "os.exec", "os.posix_spawn", "os.fork", "subprocess.Popen", "socket.connect", "socket.getaddrinfo",
-             "ctypes.dlopen", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.symlink", "os.link", "os.truncate", "urllib.Request")  # fmt: skip
+FORBIDDEN = (
+    "os.system",
+    "os.exec",
+    "os.posix_spawn",
+    "os.fork",
+    "subprocess.Popen",
+    "socket.connect",
+    "socket.getaddrinfo",
+    "ctypes.dlopen",
+    "os.mkdir",
+    "os.rename",
+    "os.remove",
+    "os.rmdir",
+    "os.symlink",
+    "os.link",
+    "os.truncate",
+    "urllib.Request",
+)
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-OPEN_LINKS = {"bytes", "text", "json", "object", "tensors", "state", "array", "options", "certificates", "ledger", "ledger records",
-              "ledger schema", "site log", "results table", "manifest", "raw table", "nifti", "itk", "photograph", "series", "dicom"}  # fmt: skip
+OPEN_LINKS = {
+    "bytes",
+    "text",
+    "json",
+    "object",
+    "tensors",
+    "state",
+    "array",
+    "options",
+    "certificates",
+    "ledger",
+    "ledger records",
+    "ledger schema",
+    "site log",
+    "results table",
+    "manifest",
+    "raw table",
+    "nifti",
+    "itk",
+    "photograph",
+    "series",
+    "dicom",
+}
 # these read whatever file somebody names, be it a link
+
+Attempt = tuple[int, Callable[[], Any], Callable[[], None]]  # bytes of an artefact; reads it; takes it away
 
 
 class Workplace:
@@ -46,9 +88,13 @@ class Workplace:
         (work / "modules").mkdir()
         (work / "modules" / "handed_over.py").write_text(f"open({str(self.marker)!r}, 'w')\n")
 
+    def drawing(self, reader: str, index: int) -> Drawing:
+        """What is drawn for an artefact."""
+        return Drawing(f"{reader} {index}", str(self.marker), str(self.outside))
+
     def put(self, reader: str, index: int) -> Callable[[], None]:
         """Put an artefact where the reader looks for it; the function that is returned takes it away."""
-        draw = Drawing(f"{reader} {index}", str(self.marker), str(self.outside))
+        draw = self.drawing(reader, index)
         place = draw.random.choice((READERS[reader][0], *BESIDE.get(reader, ())))
         path, valid = self.work / "in" / reader / place, self.corpus / reader / place
         path.unlink()
@@ -85,14 +131,12 @@ class Workplace:
 
 def examine(workplace: Workplace, reader: str, indices: Iterable[int]) -> Iterator[tuple[int, str]]:
     """The artefacts of which anything went wrong, and what; for a process of its own, which it watches and bounds."""
-    seen, read = _watch(workplace, reader), READERS[reader][1]
-    path = workplace.work / "in" / reader / READERS[reader][0]
+    seen = _watch(workplace, reader)
     for index in indices:
-        restore = workplace.put(reader, index)
-        size = sum(file.stat().st_size for file in path.parent.rglob("*") if file.is_file() and not file.is_symlink())
+        size, read, restore = (_message if reader in MESSAGES else _file)(workplace, reader, index)
         before = _reset_peak()
         seen.clear()
-        fault = _read(read, path)
+        fault = _read(read)
         taken = 1024 * (_status("VmHWM") - before)
         if seen:
             fault = f"{seen[0]}"
@@ -108,19 +152,33 @@ def examine(workplace: Workplace, reader: str, indices: Iterable[int]) -> Iterat
             yield index, fault
 
 
-def _read(read: Callable[[Path], Any], path: Path) -> str:
+def _file(workplace: Workplace, reader: str, index: int) -> Attempt:
+    restore, read = workplace.put(reader, index), READERS[reader][1]
+    path = workplace.work / "in" / reader / READERS[reader][0]
+    files = (file for file in path.parent.rglob("*") if file.is_file() and not file.is_symlink())
+    return sum(file.stat().st_size for file in files), lambda: read(path), restore
+
+
+def _message(workplace: Workplace, name: str, index: int) -> Attempt:
+    message = hostile_message(name, workplace.drawing(name, index))
+    return message_size(message), lambda: MESSAGES[name][1](message), lambda: None
+
+
+def _read(read: Callable[[], Any]) -> str:
     """What went wrong in an attempt to read; "": nothing."""
     try:
-        read(path)
+        read()
     except BadInput as error:
         text = str(error)
         fits = text and text.isprintable() and len(text) <= LONGEST_MESSAGE
         return "" if fits else f"says {text!r:.200}"
     except BaseException as error:
-        import traceback
-
         last = traceback.extract_tb(error.__traceback__)[-1]
-        own = [one for one in traceback.extract_tb(error.__traceback__) if "fedmerit" in one.filename and "tests" not in one.filename]
+        own = [
+            one
+            for one in traceback.extract_tb(error.__traceback__)
+            if "fedmerit" in one.filename and "tests" not in one.filename
+        ]
         where = f"{Path(own[-1].filename).name}:{own[-1].lineno}" if own else f"{last.filename}:{last.lineno}"
         return f"{type(error).__name__} at {where}: {error!s:.150}"
     return ""
@@ -165,7 +223,7 @@ def _status(name: str) -> int:
 
 
 def examine_apart(corpus: Path, work: Path, reader: str, indices: range) -> list[str]:
-    """`examine` in a forked process: what went wrong, in sentences; an artefact that ends the process is one of them."""
+    """`examine` in a forked process: what went wrong, in sentences; an end of the process, too."""
     workplace, found = Workplace(corpus, work), work / "found"
     found.touch()
     child = os.fork()
@@ -175,6 +233,7 @@ def examine_apart(corpus: Path, work: Path, reader: str, indices: range) -> list
             null = os.open(os.devnull, os.O_RDWR)
             os.dup2(null, 2)
             with found.open("a", buffering=1) as file:
+
                 def noted() -> Iterator[int]:
                     for index in indices:
                         file.write(json.dumps([index, ""]) + "\n")
@@ -183,6 +242,9 @@ def examine_apart(corpus: Path, work: Path, reader: str, indices: range) -> list
                 for index, fault in examine(workplace, reader, noted()):
                     file.write(json.dumps([index, fault]) + "\n")
             code = 0
+        except BaseException as error:
+            with found.open("a") as file:
+                file.write(json.dumps([-1, f"the fuzz itself: {error!r} {traceback.format_exc()[-300:]}"]) + "\n")
         finally:
             os._exit(code)
     _, status = os.waitpid(child, 0)

@@ -11,7 +11,8 @@ from fedmerit.records.ledger import GENESIS, record_hash
 
 EXECUTE = "touch {marker}"  # what hostile files have a shell do
 TEXTS = (
-    "", " ", "\0", "a\nb", "a\r\nb", "\x1b[2Jx", "\ud800", "\u2028", "\u202e", "A" * 5000, "\U0001f600" * 300, "../../x",
+    "", " ", "\0", "a\nb", "a\r\nb", "\x1b[2Jx", "\ud800", "\u2028",
+    "\u202e", "A" * 5000, "\U0001f600" * 300, "../../x",
     "/etc/passwd", "{outside}/secret.json", "../outside/secret.json", "file:///etc/passwd", "http://127.0.0.1:9/x",
     "handed_over:Net", "os:system", "monai.losses.perceptual:PerceptualLoss", "$import os", "${{x}}", "@network_def",
     "__import__('os').system('touch {marker}')", "$__import__('os').system('touch {marker}')", "$(touch {marker})",
@@ -23,7 +24,23 @@ NUMBERS = (
     float("nan"), float("inf"), float("-inf"), True, False, None,
 )  # fmt: skip
 DEEP = ("[" * 40 + "]" * 40, "[" * 70 + "]" * 70, "[" * 5000, '{"a":' * 60 + "1" + "}" * 60, '{"a":' * 3000)
-LEXEMES = ("1e999", "-", "00", "1.", ".5", "NaN", "Infinity", "9" * 5000, "'a'", "tru", '"', "\\", ",", "/**/", '"\\ud800"')
+LEXEMES = (
+    "1e999",
+    "-",
+    "00",
+    "1.",
+    ".5",
+    "NaN",
+    "Infinity",
+    "9" * 5000,
+    "'a'",
+    "tru",
+    '"',
+    "\\",
+    ",",
+    "/**/",
+    '"\\ud800"',
+)
 
 
 class Drawing:
@@ -79,18 +96,22 @@ class Drawing:
         elif change == 10:
             holder[key] = str(old) if not isinstance(old, str) else len(old)
         elif change == 11 and isinstance(old, int | float):
-            holder[key] = self.random.choice([-old, old + 1, old - 1, old / 3, old * 1e9])
+            holder[key] = self.random.choice([-old, old + 1, old - 1, old // 3, old * 10**9])
         elif isinstance(old, list) and old:
             holder[key] = self.random.choice([old[:-1], old[::-1], old * 2, old[:1]])
         else:
-            holder[key] = type(old)() if isinstance(old, dict | str) else value()
+            holder[key] = type(old)() if type(old) in (dict, str) else value()
         return content
 
     def bytes(self, content: bytes) -> bytes:
         """Bytes with one to four changes."""
         changed, random = bytearray(content), self.random
         for _ in range(random.choice((1, 1, 2, 4))):
-            at = random.randrange(len(changed) + 1) if random.random() < 0.5 else random.randrange(min(400, len(changed)) + 1)
+            at = (
+                random.randrange(len(changed) + 1)
+                if random.random() < 0.5
+                else random.randrange(min(400, len(changed)) + 1)
+            )
             size = random.choice((1, 2, 4, 8, 64))
             match random.randrange(7):
                 case 0:
@@ -103,11 +124,17 @@ class Drawing:
                 case 3:
                     changed[at : at + size] = random.choice((b"\xff", b"\0", b"\x7f", b"\x80")) * size
                 case 4:
-                    changed[at:at] = random.choice((random.randbytes(size), b"\0" * size, bytes(changed[at : at + 200])))
+                    changed[at:at] = random.choice(
+                        (random.randbytes(size), b"\0" * size, bytes(changed[at : at + 200]))
+                    )
                 case 5:
                     del changed[at : at + size]
                 case 6:
-                    changed[at : at + size] = random.randrange(2**16).to_bytes(size, random.choice(("big", "little")))[:size] if size > 1 else b"A"
+                    changed[at : at + size] = (
+                        random.randrange(2**16).to_bytes(size, random.choice(("big", "little")))[:size]
+                        if size > 1
+                        else b"A"
+                    )
         return bytes(changed)
 
     def json(self, content: bytes) -> bytes:
@@ -144,7 +171,9 @@ class Drawing:
         else:
             at = random.randrange(len(records))
             records[at] = self.changed(records[at])
-        return b"".join(self._raw(line) + b"\n" for line in (_sealed(records) if random.random() < 0.8 else _plain(records)))
+        return b"".join(
+            self._raw(line) + b"\n" for line in (_sealed(records) if random.random() < 0.8 else _plain(records))
+        )
 
     def table(self, content: bytes) -> bytes:
         """A CSV file, changed."""
@@ -171,7 +200,9 @@ class Drawing:
                     del rows[at]
             rows = rows or [[]]
         text = io.StringIO()
-        csv.writer(text, delimiter=random.choice(",,,,,,;\t"), lineterminator=random.choice(("\n", "\n", "\r\n", "\r"))).writerows(rows)
+        csv.writer(
+            text, delimiter=random.choice(",,,,,,;\t"), lineterminator=random.choice(("\n", "\n", "\r\n", "\r"))
+        ).writerows(rows)
         whole = text.getvalue().encode(errors="surrogatepass")
         return self.bytes(whole) if random.random() < 0.15 else whole
 
@@ -180,7 +211,11 @@ class Drawing:
         import tomllib
 
         changed = self.changed(tomllib.loads(content.decode()))
-        whole = "".join(f"{_toml_name(name)} = {_toml(one)}\n" for name, one in changed.items()) if isinstance(changed, dict) else str(changed)
+        whole = (
+            "".join(f"{_toml_name(name)} = {_toml(one)}\n" for name, one in changed.items())
+            if isinstance(changed, dict)
+            else str(changed)
+        )
         return self._raw(whole.encode(errors="surrogatepass"))
 
 

@@ -98,7 +98,9 @@ def test_a_checkpoint_that_inflates_takes_no_memory(trained, tmp_path):
     assert grown < 4 * (run / "checkpoint.pt").stat().st_size + ALLOWED
 
 
-@pytest.mark.parametrize("text", ["[" * 100_000, "[" * 60 + "]" * 60, "[" + "{}," * (BESIDE // 200) + "{}]", '"\\ud800"'])
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, "[" * 60 + "]" * 60, "[" + "{}," * (BESIDE // 200) + "{}]", '"\\ud800"']
+)
 def test_json_beyond_the_bounds(text):
     with pytest.raises(ValueError, match=r"nested deeper|more values than|surrogates"):
         parse_json(text)
