@@ -27,7 +27,7 @@ from fedmerit.errors import LONGEST_MESSAGE, BadInput
 
 BESIDE_FILE = 256e6  # bytes of memory that reading may take, and four times the file
 DECODED = dict.fromkeys(("nifti", "itk", "photograph", "series", "dicom"), 2e9)  # likewise, of images, which are packed
-MOST_ADDRESSES = 1 << 36  # bytes: a bomb ends as MemoryError, not with the machine
+MOST_ADDRESSES = 1 << 33  # bytes: a bomb ends as MemoryError, not with the machine
 FORBIDDEN = (
     "os.system",
     "os.exec",
