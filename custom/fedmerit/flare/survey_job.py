@@ -84,7 +84,7 @@ def read_answer(meta: Mapping[str, Any], asked: Question) -> Surveyed | str:
         if "failure" in meta:
             return printable(str(meta["failure"])[:LONGEST_REASON])
         answer = Surveyed.from_dict(meta["survey"])
-    except (IndexError, KeyError, TypeError, ValueError):
+    except (IndexError, KeyError, RuntimeError, TypeError, ValueError):
         return "no answer to a survey"
     return "an answer below the floor" if answer.below(asked.floor) else answer
 

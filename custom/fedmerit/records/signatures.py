@@ -16,7 +16,13 @@ from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, RSAPublicKey
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
-from cryptography.x509 import BasicConstraints, Certificate, ExtensionNotFound, load_pem_x509_certificates
+from cryptography.x509 import (
+    BasicConstraints,
+    Certificate,
+    ExtensionNotFound,
+    InvalidVersion,
+    load_pem_x509_certificates,
+)
 from cryptography.x509.oid import NameOID
 
 from fedmerit.errors import BadInput
@@ -120,7 +126,7 @@ def parse_certificates(pem: bytes, where: str) -> list[Certificate]:
         for one in found:
             _require_readable(one)
         return found
-    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+    except (ValueError, TypeError, UnsupportedAlgorithm, InvalidVersion) as error:
         raise BadInput(f"{where}: not readable as a certificate in PEM form ({error})") from None
 
 
