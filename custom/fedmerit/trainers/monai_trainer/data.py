@@ -29,6 +29,7 @@ from fedmerit.files import LONGEST_NAME, as_file_name, is_file_name, leads_into,
 SPLITS = ("training", "validation", "testing")
 SERVER_SPLIT = "server_validation"  # training patients set aside for the server; most folders have none
 MOST_ARRAY = 1 << 36  # bytes of a stored case, which is mapped, not read
+FARTHEST = 1e6  # mm between neighbours
 HEADER_LOCK = threading.Lock()  # NumPy parses one by `ast`; two threads in that at once can fail before CPython 3.11.8
 NPY = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 # whatever reading a spoiled header ends with; EOFError: what NumPy says of a file of zero bytes
@@ -215,7 +216,7 @@ def _spacing(stated: object) -> tuple[float, float, float] | None:
     """Three lengths in mm, or None: a folder states only those that its files have."""
     if not isinstance(stated, list) or len(stated) != 3:
         return None
-    if not all(isinstance(step, int | float) and 0 < step < math.inf for step in stated):
+    if not all(isinstance(step, int | float) and 0 < step < FARTHEST for step in stated):
         return None
     slice_distance, row, column = (float(step) for step in stated)
     return slice_distance, row, column
