@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from difflib import SequenceMatcher, get_close_matches
 
 LONGEST_WORDS = 300  # characters of what a server asked for
+LONGEST_MESSAGE = 2000  # characters of a line of a message
 
 
 def printable(text: str, allowed: str = "") -> str:
@@ -17,7 +18,20 @@ def printable(text: str, allowed: str = "") -> str:
 
 
 class BadInput(ValueError):
-    """A file, site or parameter is unusable; the message names it, says what was expected and what to do."""
+    """A file, site or parameter is unusable; the message names it, says what was expected and what to do.
+
+    Args:
+        message: one line, whatever text of others is in it: control characters are escaped.
+        further: lines, each below the message.
+    """
+
+    def __init__(self, message: str, *further: str):
+        super().__init__("\n\t".join(_one_line(text) for text in (message, *further)))
+
+
+def _one_line(text: str) -> str:
+    shown = printable(text[: LONGEST_MESSAGE + 1].replace("\n\t", " ").replace("\n", " "))
+    return shown if len(shown) <= LONGEST_MESSAGE else f"{shown[: LONGEST_MESSAGE - 4]} ..."
 
 
 class Untrusted(BadInput):
@@ -41,7 +55,7 @@ class Refused(BadInput):
     """
 
     def __init__(self, reason: str, what: str):
-        super().__init__(f"{reason}: {printable(what[:LONGEST_WORDS])}")
+        super().__init__(f"{reason}: {what[:LONGEST_WORDS]}")
         self.reason = reason
 
 

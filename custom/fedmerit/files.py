@@ -24,7 +24,8 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 LOCK = ".lock"  # of a run folder
 UNFINISHED = ".tmp"  # ends the name of what is being written
 MOST_TEXT = 1 << 25  # bytes of a file of text or JSON
-MOST_PARTS = 500_000  # lists and objects in one; each takes up to 30 times its text
+BESIDE = 160_000_000  # bytes of memory that what a text holds may take, beside as many as three times the text has
+COSTS = {b"{": 200, b"[": 100, b":": 80, b",": 36, b'"': 30}  # bytes of memory that an object takes, a list, and so on
 DEEPEST = 50  # of lists and objects in each other
 LONGEST_NAME = 100  # characters of what becomes a file's name
 
@@ -150,11 +151,19 @@ def read_object(path: Path) -> dict[str, Any]:
     return found
 
 
+def require_few_values(content: bytes) -> None:
+    """ValueError if what JSON says may take more memory than `BESIDE` and three times its text."""
+    taken = sum(cost * content.count(sign) for sign, cost in COSTS.items())
+    if taken > BESIDE + 3 * len(content):
+        raise ValueError("more values than a text of its size may have")
+
+
 def parse_json(text: bytes | str) -> Any:
-    """What JSON says; ValueError if it is none, is nested deeper than `DEEPEST`, or has more than `MOST_PARTS`."""
+    """What JSON says; ValueError if it is none, too long, deeper than `DEEPEST`, or not of `require_few_values`."""
     content = text.encode() if isinstance(text, str) else text
-    if content.count(b"[") + content.count(b"{") > MOST_PARTS:
-        raise ValueError(f"more than {MOST_PARTS} lists and objects")
+    if len(content) > MOST_TEXT:
+        raise ValueError(f"{len(content)} bytes, expected at most {MOST_TEXT}")
+    require_few_values(content)
     try:
         found = json.loads(content.decode("utf-8"))
     except RecursionError:

@@ -22,6 +22,7 @@ from fedmerit.trust import NAMED, require_trusted
 
 TRAINING, MACHINES, PROTECTION, STUDIES = "Training", "Machines", "Guard and privacy", "Studies and records"
 Function = TypeVar("Function", bound=Callable[..., Any])
+MOST_FILE = 1 << 20  # bytes of a file of options
 NVFLARE_ONLY = ("round_timeout", "track")  # options that the local engine has no use for
 MERGED = ("recipe", "preset", "final_model", "guard", "on_verdict")  # settings with an option of their own
 
@@ -46,7 +47,9 @@ class Shown:
 
 def parse_names(text: Any) -> Any:
     """The names of ``A,B``; `ValueError` if one is empty or occurs twice. Lists pass."""
-    names = [name.strip() for name in text.split(",")] if isinstance(text, str) else list(text)
+    names = [name.strip() for name in text.split(",")] if isinstance(text, str) else text
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+        raise ValueError("expected names of sites such as A,B")
     if not all(names) or len(set(names)) < len(names):
         raise ValueError("expected names of sites such as A,B, each once")
     return names
@@ -223,7 +226,7 @@ class RunOptions(BaseModel):
     def read_file(cls, file: Path) -> Self:
         """The options that a TOML file holds; `BadInput` naming it and what cannot be used."""
         try:
-            content = tomllib.loads(read_text(file))
+            content = tomllib.loads(read_text(file, MOST_FILE))
         except BadInput as error:
             raise BadInput(f"--config {error}; expected a TOML file of options") from None
         except (ValueError, RecursionError) as error:

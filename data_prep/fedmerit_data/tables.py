@@ -12,6 +12,7 @@ from fedmerit.files import read_bytes
 if TYPE_CHECKING:
     import pandas as pd  # takes a second to import, and readers do without
 
+MOST_TABLE, MOST_ROWS = 1 << 23, 250_000  # bytes; a row takes up to 500 in memory
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # the first characters of a cell that a spreadsheet computes
 
 
@@ -25,7 +26,9 @@ def read_table(file: Path, columns: Sequence[str]) -> list[tuple[int, dict[str, 
     """
     expected = f"expected the columns {', '.join(columns)}, as CSV in UTF-8"
     try:
-        text = read_bytes(file).decode("utf-8-sig")
+        text = read_bytes(file, MOST_TABLE).decode("utf-8-sig")
+        if text.count("\n") + text.count("\r") > MOST_ROWS:
+            raise ValueError(f"more than {MOST_ROWS} rows")
         head = text.partition("\n")[0]
         table = csv.DictReader(io.StringIO(text), delimiter=";" if ";" in head and "," not in head else ",")
         there = table.fieldnames = [name.strip() for name in table.fieldnames or ()]

@@ -7,6 +7,7 @@ from typing import Any, get_type_hints
 
 from pydantic import BaseModel, create_model
 
+from fedmerit.errors import BadInput
 from fedmerit.parameters import Checked, parameter
 
 NORMALISATIONS = ("mri", "mri_by_channel", "xray", "ct_soft_tissue", "ct_lung", "ct_bone", "photo")
@@ -50,12 +51,15 @@ class Preprocessing(Checked):
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Preprocessing":
-        """From `to_dict`, or site.json, whose other entries are left out; ValueError if a value is of another type."""
-        known = {one.name: values[one.name] for one in fields(cls) if one.name in values}
-        height, width = values.get("size") or values["image_size"]
-        known["size"] = (height, width)
-        _stated().model_validate(known, strict=True)  # numbers stay as they are: a digest is of their text
-        return cls(**known)
+        """From `to_dict`, or site.json, whose other entries are left out; `BadInput` if a value is of another type."""
+        try:
+            known = {one.name: values[one.name] for one in fields(cls) if one.name in values}
+            height, width = values.get("size") or values["image_size"]
+            known["size"] = (height, width)
+            _stated().model_validate(known, strict=True)  # numbers stay as they are: a digest is of their text
+            return cls(**known)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise BadInput(f"preprocessing: not what a site folder says of it ({error})") from None
 
 
 @cache

@@ -48,7 +48,7 @@ def refusals(manifest: Manifest, config: RunConfiguration, sites: int, images: i
 def require_allowed(manifest: Manifest, config: RunConfiguration, sites: int, images: int | None = None) -> None:
     """`BadInput` with all `refusals`, one a line, if there are any; arguments as there."""
     if refused := refusals(manifest, config, sites, images):
-        raise BadInput("the rules of this site refuse the job\n\t" + "\n\t".join(refused))
+        raise BadInput("the rules of this site refuse the job", *refused)
 
 
 def check_rules(manifest: Manifest, config: RunConfiguration, sites: int, images: int | None = None) -> list[RuleCheck]:

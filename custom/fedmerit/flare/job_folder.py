@@ -34,7 +34,7 @@ def read_job(path: Path) -> Job:
     run = path if path.is_file() else path / "run.json"
     try:
         return _read_run(run) if run.is_file() else _read_folder(path)
-    except (AttributeError, KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
+    except (OSError, AttributeError, KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
         if isinstance(error, BadInput):
             raise
         raise BadInput(f"{path}: no job ({type(error).__name__}); {EXPORTED}") from None

@@ -80,11 +80,11 @@ class SurveyController(ModelController):
 
 def read_answer(meta: Mapping[str, Any], asked: Question) -> Surveyed | str:
     """What the server makes of an answer; or why it cannot be used."""
-    if "failure" in meta:
-        return printable(str(meta["failure"])[:LONGEST_REASON])
     try:
+        if "failure" in meta:
+            return printable(str(meta["failure"])[:LONGEST_REASON])
         answer = Surveyed.from_dict(meta["survey"])
-    except (KeyError, TypeError, ValueError):
+    except (IndexError, KeyError, RuntimeError, TypeError, ValueError):
         return "no answer to a survey"
     return "an answer below the floor" if answer.below(asked.floor) else answer
 

@@ -159,6 +159,8 @@ def model_to_task(model: FLModel, network: nn.Module) -> Task:
     neurons = None
     if model.meta["neurons"] is not None:
         bits, count = model.meta["neurons"]
+        if not 0 <= count <= 8 * len(bits):  # NumPy would make as many as it says
+            raise ValueError(f"{count} neurons in {len(bits)} bytes")
         neurons = torch.from_numpy(np.unpackbits(bits, count=count).astype(bool))
     return Task(
         round=model.current_round,

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from fedmerit.errors import BadInput
-from fedmerit.files import parse_json, read_bytes, require_disk_space, write_atomically
+from fedmerit.files import parse_json, read_bytes, require_disk_space, require_few_values, write_atomically
 from fedmerit.records.ciphertexts import Ciphertexts
 from fedmerit.records.signatures import Signer, is_signed_by_any
 
@@ -236,7 +236,12 @@ def _last_line(path: Path) -> tuple[bytes | None, int]:
 
 def _lines(path: Path) -> list[bytes]:
     """The complete lines, and last what follows them: nothing, or a record cut short by a crash."""
-    return read_bytes(path, MOST_BYTES).split(b"\n")
+    content = read_bytes(path, MOST_BYTES)
+    try:
+        require_few_values(content)
+    except ValueError as error:
+        raise BadInput(f"{path}: not a chain of records ({error})") from None
+    return content.split(b"\n")
 
 
 def verify(path: Path) -> int:

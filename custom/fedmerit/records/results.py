@@ -5,6 +5,7 @@ import hashlib
 import io
 import json
 import os
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from operator import attrgetter
@@ -85,7 +86,9 @@ QUANTITIES: Mapping[str, str] = {
     "bytes_sent": "size of what the site sent: update and statistics",
     "bytes_received": "size of what the site received: model (or what changed in it), statistics, models to evaluate",
 }
-MOST_TABLE = 1 << 30  # bytes of one
+MOST_TABLE = 85_000_000  # bytes of one, a million rows
+CHUNK = 1 << 14  # rows read at a time
+BESIDE = 128_000_000  # bytes of memory that a table may take, beside twice those of its file
 MOST_COLUMNS, LONGEST_HEADER = 64, 4096
 EXPECTED = "expected what `fedmerit run` wrote: copy it again, or run again"
 ROUND_SPLITS = ("", "validation", "validation_trained")  # splits of what a round's ledger record stands for
@@ -124,10 +127,16 @@ def rows_digest(rows: Iterable[Mapping[str, Any]]) -> str:
     """
     whole = hashlib.sha256()
     for row in rows:
-        if row["quantity"] not in MACHINE_QUANTITIES:
-            value = "" if row["value"] in (None, "") else repr(float(row["value"]))
-            whole.update(json.dumps([str(row[name]) for name in DIGEST_COLUMNS] + [value]).encode())
+        whole.update(row_bytes(row))
     return whole.hexdigest()
+
+
+def row_bytes(row: Mapping[str, Any]) -> bytes:
+    """What `rows_digest` takes of a row, nothing of `MACHINE_QUANTITIES`; ValueError if its value is no number."""
+    if row["quantity"] in MACHINE_QUANTITIES:
+        return b""
+    value = "" if row["value"] in (None, "") else repr(float(row["value"]))
+    return json.dumps([str(row[name]) for name in DIGEST_COLUMNS] + [value]).encode()
 
 
 class ResultsFile:
@@ -197,16 +206,28 @@ def read_csv(path: Path, types: Mapping[str, type]) -> tuple[pd.DataFrame, list[
     Raises:
         BadInput: the file is missing, is no table of this size, or a column is not of its type.
     """
-    require_file(path, MOST_TABLE)
+    size = require_file(path, MOST_TABLE)
     try:
         with path.open(newline="") as file:
             header = next(csv.reader([file.readline(LONGEST_HEADER)]), [])
         if len(header) > MOST_COLUMNS:
             raise ValueError(f"{len(header)} columns")
         options: Any = {"keep_default_na": False, "na_values": {"value": [""]}, "index_col": False}
-        return pd.read_csv(path, dtype=dict(types), **options), header
+        taken, parts = 0, list[pd.DataFrame]()
+        for part in pd.read_csv(path, dtype=dict(types), chunksize=CHUNK, **options):
+            taken += sum(_memory(part[name]) for name in part)
+            if taken > BESIDE + 2 * size:
+                raise ValueError("more different texts than a table of its size may have")
+            parts.append(part)
+        return pd.concat(parts, ignore_index=True), header
     except (OSError, ValueError, OverflowError, csv.Error) as error:  # those are all of a file that is no such table
         raise BadInput(f"{path}: not readable as results ({error}); repeat the command that wrote it") from error
+
+
+def _memory(column: "pd.Series[Any]") -> int:
+    """The bytes of a column; equal texts in it are one."""
+    texts = () if pd.api.types.is_numeric_dtype(column) else column.unique()
+    return int(column.nbytes) + sum(map(sys.getsizeof, texts))
 
 
 Name = Annotated[str, AfterValidator(as_file_name)]

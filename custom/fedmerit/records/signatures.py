@@ -16,7 +16,13 @@ from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, RSAPublicKey
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
-from cryptography.x509 import BasicConstraints, Certificate, ExtensionNotFound, load_pem_x509_certificates
+from cryptography.x509 import (
+    BasicConstraints,
+    Certificate,
+    ExtensionNotFound,
+    InvalidVersion,
+    load_pem_x509_certificates,
+)
 from cryptography.x509.oid import NameOID
 
 from fedmerit.errors import BadInput
@@ -27,6 +33,7 @@ KITS: Mapping[str, tuple[str | int, ...]] = {  # where the files of a startup ki
     "fed_admin.json": ("admin", "server_identity"),
     "fed_server.json": ("servers", 0, "admin_server"),
 }
+MOST_PEM = 1 << 20  # bytes of keys or certificates
 
 
 @dataclass(frozen=True)
@@ -105,7 +112,7 @@ def read_certificate(path: Path) -> Certificate:
 def read_certificates(path: Path) -> list[Certificate]:
     """The certificates in a PEM file, at least one; `BadInput` naming the file if one is spoiled."""
     try:
-        return parse_certificates(read_bytes(path), str(path))
+        return parse_certificates(read_bytes(path, MOST_PEM), str(path))
     except FileNotFoundError:
         raise BadInput(f"{path}: file not found; expected a certificate in PEM form") from None
     except OSError as error:
@@ -119,7 +126,7 @@ def parse_certificates(pem: bytes, where: str) -> list[Certificate]:
         for one in found:
             _require_readable(one)
         return found
-    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+    except (ValueError, TypeError, UnsupportedAlgorithm, InvalidVersion) as error:
         raise BadInput(f"{where}: not readable as a certificate in PEM form ({error})") from None
 
 
@@ -184,7 +191,7 @@ class Signer:
 
     def __init__(self, key: Path, certificate: Path):
         try:
-            self._key = load_pem_private_key(read_bytes(key), password=None)
+            self._key = load_pem_private_key(read_bytes(key, MOST_PEM), password=None)
         except (OSError, ValueError, TypeError) as error:
             raise BadInput(
                 f"{key}: not readable as a private key ({error}); expected the PEM file of a startup kit"

@@ -18,7 +18,7 @@ from fedmerit.errors import BadInput
 from fedmerit.files import require_file
 
 MOST = 1 << 36  # bytes of a file
-MOST_PICKLE = 3_000_000  # bytes of the part that names tensors; an 18th of a larger file
+MOST_PICKLE = 2_000_000  # bytes of the part that names tensors, and a 32nd of the file: it takes up to 100 times that
 OVERLAP = 4  # times the file: the tensors in it, of which some may share numbers
 END = 22  # bytes of the record that ends an archive without a comment
 CALLED = {
@@ -75,7 +75,7 @@ def _require_plain(path: Path, size: int) -> None:
         twice = len({one.filename for one in entries}) < len(entries)
         if not (is_whole and stored and starts == 0 and len(pickles) == 1) or twice:
             raise BadInput(f"{path}: compressed, or not as torch.save writes tensors; take it from a run again")
-        if sum(one.file_size for one in entries) > size or pickles[0].file_size > MOST_PICKLE + size / 18:
+        if sum(one.file_size for one in entries) > size or pickles[0].file_size > MOST_PICKLE + size / 32:
             raise BadInput(f"{path}: declares entries larger than the file; take it from a run again")
         _require_tensors_only(path, archive.read(pickles[0]))
 

@@ -1,6 +1,7 @@
 """results.csv against the ledger's records of the same rounds, and rows in it that no such run writes."""
 
 import csv
+import hashlib
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -11,7 +12,7 @@ import pandas as pd
 
 from fedmerit.errors import BadInput
 from fedmerit.federation.recorder import FINAL_CANDIDATES
-from fedmerit.records.results import EXPECTED, ROUND_SPLITS, read_results, read_run, rows_digest
+from fedmerit.records.results import EXPECTED, ROUND_SPLITS, read_results, read_run, row_bytes
 from fedmerit.trainers.monai_trainer.overlaps import COUNTS, Overlap, mean_dice
 from fedmerit.verification.record_schema import Record
 
@@ -185,17 +186,16 @@ def _compare_enrolled(
 
 def _compare_rows(path: Path, records: Sequence[Record]) -> None:
     """All rows of each round of which the ledger has a digest."""
-    rows: dict[int, list[Mapping[str, str]]] = {record["round"]: [] for record in records if "rows" in record}
+    rows = {record["round"]: hashlib.sha256() for record in records if "rows" in record}
     try:
         with path.open(newline="") as file:
             for row in csv.DictReader(file) if rows else ():
                 if row["split"] in ROUND_SPLITS and int(row["round"]) in rows:
-                    rows[int(row["round"])].append(row)
-        digests = {round: rows_digest(those) for round, those in rows.items()}
+                    rows[int(row["round"])].update(row_bytes(row))
     except (ValueError, TypeError, csv.Error) as error:
         raise BadInput(f"{path}: not readable as results ({error}); {EXPECTED}") from error
-    for round, digest in digests.items():
-        if digest != records[round]["rows"]:
+    for round, digest in rows.items():
+        if digest.hexdigest() != records[round]["rows"]:
             raise BadInput(
                 f"{path}: rows of round {round} are not those that the ledger has a digest of; some were changed, put "
                 "in or taken out: take the file from somebody who got it when the run ended"

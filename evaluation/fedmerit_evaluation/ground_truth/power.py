@@ -92,6 +92,8 @@ def pilot_variances(folder: Path) -> Variances:
     if SHAPLEY not in found or len(found[SHAPLEY].seeds) < 2:
         found[LEAVE_ONE_OUT] = resample(results, semivalue_function(EXACT[LEAVE_ONE_OUT]))
     reference, one = max(found.items(), key=lambda item: len(item[1].seeds))
+    if one.values.shape[1] != len(one.sites):
+        raise BadInput(f"--pilot {folder}: has values of other sites than took part; train its coalitions again")
     if len(one.seeds) < 2:
         raise BadInput(f"--pilot {folder}: has only one seed; train a second, or give --seed-sd and --patient-sd")
     if one.single:

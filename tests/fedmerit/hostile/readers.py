@@ -10,6 +10,7 @@ from typing import Any
 from fedmerit.configuration.description import read_plan
 from fedmerit.federation.checkpoint import read_checkpoint
 from fedmerit.files import read_bytes, read_json, read_object, read_text
+from fedmerit.flare.job_folder import read_configuration, read_job
 from fedmerit.options import RunOptions
 from fedmerit.records.closing_record import read_closing
 from fedmerit.records.ledger import Ledger, read_verified_records
@@ -17,10 +18,12 @@ from fedmerit.records.results import read_results, read_run, read_table
 from fedmerit.records.signatures import read_certificates
 from fedmerit.records.tensor_files import load_state, load_tensors
 from fedmerit.trainers.monai_trainer.data import SiteFolder, load_array
+from fedmerit.trainers.monai_trainer.manifest import read_manifest_file
 from fedmerit.trainers.monai_trainer.saved_networks import load_network, read_description
 from fedmerit.verification.record_schema import read_ledger
 from fedmerit.verification.run import verify_run
 from fedmerit.verification.site_logs import read_site_log
+from fedmerit_data.spatial.dicom import read_dicom
 from fedmerit_data.spatial.photographs import load
 from fedmerit_data.spatial.volumes import read_itk, read_nifti
 from fedmerit_data.tables import read_table as read_raw_table
@@ -59,8 +62,12 @@ READERS: Mapping[str, tuple[str, Reader]] = {  # by name: the file's name in its
     "bundle": ("configs/inference.json", lambda path: open_bundle(path.parents[1], "cpu")),
     "site": ("site.json", lambda path: SiteFolder(path.parent)),
     "data list": ("datalist.json", lambda path: SiteFolder(path.parent)),
+    "manifest": ("fedmerit.json", read_manifest_file),
+    "job": ("app/config/config_fed_client.json", lambda path: read_configuration(read_job(path.parents[2]), path)),
     "raw table": ("pairs.csv", lambda path: read_raw_table(path, ("site", "case"))),
     "nifti": ("file.nii.gz", read_nifti),
     "itk": ("file.nrrd", read_itk),
     "photograph": ("file.png", lambda path: load(path, "L")),
+    "series": ("1-01.dcm", lambda path: read_dicom(path.parent)),
+    "dicom": ("file.dcm", read_dicom),
 }

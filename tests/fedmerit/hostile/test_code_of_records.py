@@ -98,7 +98,9 @@ def own_module(tmp_path, monkeypatch):
     return tmp_path / "marker"
 
 
-@pytest.mark.parametrize(("command", "group"), [("evaluate", "method"), ("report", "network")])
+@pytest.mark.parametrize(
+    ("command", "group"), [("evaluate", "method"), pytest.param("report", "network", marks=pytest.mark.slow)]
+)
 def test_code_that_only_a_record_names_needs_trust(trained, sites, fedmerit, tmp_path, own_module, command, group):
     run = tmp_path / "run"
     shutil.copytree(trained(rounds=1), run)

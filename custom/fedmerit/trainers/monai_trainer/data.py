@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from tokenize import TokenError
 from typing import Annotated, Any
 
 import numpy as np
@@ -28,20 +29,38 @@ from fedmerit.files import LONGEST_NAME, as_file_name, is_file_name, leads_into,
 SPLITS = ("training", "validation", "testing")
 SERVER_SPLIT = "server_validation"  # training patients set aside for the server; most folders have none
 MOST_ARRAY = 1 << 36  # bytes of a stored case, which is mapped, not read
+FARTHEST = 1e6  # mm between neighbours
 HEADER_LOCK = threading.Lock()  # NumPy parses one by `ast`; two threads in that at once can fail before CPython 3.11.8
+NPY = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+# whatever reading a spoiled header ends with; EOFError: what NumPy says of a file of zero bytes
+UNREADABLE = (OSError, RuntimeError, ValueError, EOFError, OverflowError, SyntaxError, TypeError, TokenError)
 
 
 def load_array(path: Path) -> NDArray[Any]:
     """Memory-map one ``.npy`` file, read-only; `BadInput` naming the file if that fails."""
     try:
-        require_file(path, MOST_ARRAY)
+        size = require_file(path, MOST_ARRAY)
         with HEADER_LOCK:
+            _require_numbers(path, size)
             array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
         return _without_descriptor(path, array) if isinstance(array, np.memmap) and array.flags.c_contiguous else array
     except FileNotFoundError:
         raise BadInput(f"{path}: file not found; run `fedmerit prepare` again") from None
-    except (OSError, RuntimeError, ValueError, EOFError) as error:  # the last: what NumPy says of a file of zero bytes
+    except UNREADABLE as error:
         raise BadInput(f"{path}: not a readable .npy array ({error}); run `fedmerit prepare` again") from error
+
+
+def _require_numbers(path: Path, size: int) -> None:
+    """ValueError unless the header of a file promises numbers that are there: NumPy itself divides by sizes of 0."""
+    with path.open("rb") as file:
+        version = np.lib.format.read_magic(file)
+        if version not in NPY:
+            raise ValueError(f"version {version}")
+        shape, _, kind = NPY[version](file)
+        if kind.kind not in "buif" or not all(type(side) is int and side >= 0 for side in shape):
+            raise ValueError(f"{kind} of shape {shape}, expected numbers")
+        if math.prod(shape) * kind.itemsize > size - file.tell():
+            raise ValueError(f"its header promises {shape}, which it does not hold")
 
 
 def _without_descriptor(path: Path, array: np.memmap[Any, Any]) -> NDArray[Any]:
@@ -197,7 +216,7 @@ def _spacing(stated: object) -> tuple[float, float, float] | None:
     """Three lengths in mm, or None: a folder states only those that its files have."""
     if not isinstance(stated, list) or len(stated) != 3:
         return None
-    if not all(isinstance(step, int | float) and 0 < step < math.inf for step in stated):
+    if not all(isinstance(step, int | float) and 0 < step < FARTHEST for step in stated):
         return None
     slice_distance, row, column = (float(step) for step in stated)
     return slice_distance, row, column
