@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from operator import attrgetter
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, BinaryIO
 
 import pandas as pd
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
@@ -86,7 +86,9 @@ QUANTITIES: Mapping[str, str] = {
     "bytes_sent": "size of what the site sent: update and statistics",
     "bytes_received": "size of what the site received: model (or what changed in it), statistics, models to evaluate",
 }
-MOST_TABLE = 85_000_000  # bytes of one, a million rows
+MOST_TABLE = 1 << 30  # bytes of one, twelve million rows
+PLAIN_TABLE = 85_000_000  # bytes; in a larger one a row of its size would take more memory than it may
+LONGEST_ROW = 1 << 20
 CHUNK = 1 << 14  # rows read at a time
 BESIDE = 128_000_000  # bytes of memory that a table may take, beside twice those of its file
 MOST_COLUMNS, LONGEST_HEADER = 64, 4096
@@ -214,14 +216,38 @@ def read_csv(path: Path, types: Mapping[str, type]) -> tuple[pd.DataFrame, list[
             raise ValueError(f"{len(header)} columns")
         options: Any = {"keep_default_na": False, "na_values": {"value": [""]}, "index_col": False}
         taken, parts = 0, list[pd.DataFrame]()
-        for part in pd.read_csv(path, dtype=dict(types), chunksize=CHUNK, **options):
-            taken += sum(_memory(part[name]) for name in part)
-            if taken > BESIDE + 2 * size:
-                raise ValueError("more different texts than a table of its size may have")
-            parts.append(part)
+        with path.open("rb") as file:
+            rows = file if size <= PLAIN_TABLE else io.BufferedReader(_BoundedRows(file))
+            for part in pd.read_csv(rows, dtype=dict(types), chunksize=CHUNK, **options):
+                taken += sum(_memory(part[name]) for name in part)
+                if taken > BESIDE + 2 * size:
+                    raise ValueError("more different texts than a table of its size may have")
+                parts.append(part)
         return pd.concat(parts, ignore_index=True), header
     except (OSError, ValueError, OverflowError, csv.Error) as error:  # those are all of a file that is no such table
         raise BadInput(f"{path}: not readable as results ({error}); repeat the command that wrote it") from error
+
+
+class _BoundedRows(io.RawIOBase):
+    """The bytes of a table; `ValueError` at a row, with line breaks in quotes, of more than `LONGEST_ROW`."""
+
+    def __init__(self, file: BinaryIO):
+        self.file, self.length, self.is_quoted = file, 0, False
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """As of files."""
+        data = self.file.read(len(buffer))
+        for place, part in enumerate(data.split(b"\n")):
+            self.length = len(part) + 1 + (self.length if self.is_quoted or not place else 0)
+            self.is_quoted ^= bool(part.count(b'"') % 2)
+            if self.length > LONGEST_ROW:
+                raise ValueError(f"a row of more than {LONGEST_ROW} bytes")
+        buffer[: len(data)] = data
+        return len(data)
 
 
 def _memory(column: "pd.Series[Any]") -> int:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from fedmerit.errors import BadInput
-from fedmerit.records.results import COLUMNS, ResultsFile, Row, read_results, read_run, rows_digest
+from fedmerit.records.results import COLUMNS, ResultsFile, Row, read_csv, read_results, read_run, rows_digest
 
 
 def row(quantity="weight", value=0.25, site="Basel", **columns):
@@ -148,3 +148,18 @@ def test_the_final_test_in_the_form_of_nvflares_cross_site_validation(trained, m
         for owner, found in owners.items():
             rows = at[at["site"] == owner] if method == "standalone" else at[at["site"] == tester]
             assert found == {"dice": pytest.approx(rows["value"].mean(), abs=1e-12)}
+
+
+@pytest.mark.parametrize(
+    ("row", "fits"),
+    [("a,1\n" * 9, True), ("a" * 90 + "\n", False), ('"' + "a\n" * 50 + '",1\n', False), ('"a\n",1\n' * 30, True)],
+)
+def test_rows_of_a_large_table_are_bounded(tmp_path, monkeypatch, row, fits):
+    monkeypatch.setattr("fedmerit.records.results.PLAIN_TABLE", 0)
+    monkeypatch.setattr("fedmerit.records.results.LONGEST_ROW", 80)
+    (tmp_path / "results.csv").write_text("site,value\n" + row)
+    if fits:
+        assert len(read_csv(tmp_path / "results.csv", {"site": str})[0]) == row.count(",")
+    else:
+        with pytest.raises(BadInput, match="a row of more than 80 bytes"):
+            read_csv(tmp_path / "results.csv", {"site": str})

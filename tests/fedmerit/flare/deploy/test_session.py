@@ -183,7 +183,13 @@ def test_a_sites_own_gate_is_at_work_whatever_a_job_says(hospitals, ungated, tmp
 def test_hospitals_give_each_other_models(hospitals, pair, export, trained, fedmerit, assert_same_model, tmp_path):
     """From site to site; the models stay there, and the logs of both agree on what was given."""
     settings = ("warmup=1", "R=2", "exchange=peer", "warmup_by=own")
-    job = export("cycle", *(word for setting in settings for word in ("--set", setting)), method="cycle", rounds=3)
+    job = export(
+        "cycle",
+        "--share-models",
+        *(word for setting in settings for word in ("--set", setting)),
+        method="cycle",
+        rounds=3,
+    )
     name = hospitals.submit(job)
     assert hospitals.wait(name) == session.COMPLETED, hospitals.log()
     run = hospitals.fetch(name, tmp_path / "run")
