@@ -30,8 +30,13 @@ class BadInput(ValueError):
 
 
 def _one_line(text: str) -> str:
-    shown = printable(text[: LONGEST_MESSAGE + 1].replace("\n\t", " ").replace("\n", " "))
-    return shown if len(shown) <= LONGEST_MESSAGE else f"{shown[: LONGEST_MESSAGE - 4]} ..."
+    """Without the middle of a long text: its end says what to do."""
+    if len(text) > 2 * LONGEST_MESSAGE:
+        text = text[:LONGEST_MESSAGE] + text[-LONGEST_MESSAGE:]
+    shown = printable(text.replace("\n\t", " ").replace("\n", " "))
+    if len(shown) <= LONGEST_MESSAGE:
+        return shown
+    return f"{shown[: LONGEST_MESSAGE - LONGEST_WORDS - 5]} ... {shown[-LONGEST_WORDS:]}"
 
 
 class Untrusted(BadInput):

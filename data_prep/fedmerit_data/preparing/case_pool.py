@@ -52,13 +52,12 @@ def prepare_cases(
                     break
     if bad:
         reasons = [bad[position].reason for position in sorted(bad)]
-        text = reasons[0]
         if len(reasons) > 1:
             first = "the first " if len(outcomes) < len(tasks) else ""
-            text = "\n  ".join([f"{first}{len(reasons)} cases that cannot be used:", *reasons])
+            reasons = [f"{first}{len(reasons)} cases that cannot be used:", *reasons]
         if not skip_unreadable and not any(unusable.readable for unusable in bad.values()):
-            text += "\n--skip-unreadable leaves such cases out and lists them in site.json"
-        raise BadInput(text)
+            reasons.append("--skip-unreadable leaves such cases out and lists them in site.json")
+        raise BadInput(*reasons)
     return [outcomes[position] for position in range(len(tasks))]
 
 

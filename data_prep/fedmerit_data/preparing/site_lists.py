@@ -139,7 +139,8 @@ def write_lists(site: RawSite, outcomes: Sequence[CaseOutcome], asked: Preparati
     try:
         entries, counts = _datalist(site, usable, asked)
     except BadInput as error:
-        raise BadInput(f"{error}{_list_reasons([outcome.reason for _, outcome in unusable], len(outcomes))}") from error
+        reasons = _list_reasons([outcome.reason for _, outcome in unusable], len(outcomes))
+        raise BadInput(str(error), *reasons) from error
     folder = outcomes[0][0].array("")
     write_json(folder / "datalist.json", entries)
     left_out = [*site.left_out]
@@ -168,14 +169,12 @@ def write_lists(site: RawSite, outcomes: Sequence[CaseOutcome], asked: Preparati
     )
 
 
-def _list_reasons(reasons: Sequence[str], cases: int) -> str:
-    """The reasons why some of a site's ``cases`` are left out, to add to an error."""
+def _list_reasons(reasons: Sequence[str], cases: int) -> list[str]:
+    """Lines that say why some of a site's ``cases`` are left out."""
     if not reasons:
-        return ""
+        return []
     more = [f"and {len(reasons) - MAX_NAMED} more"] if len(reasons) > MAX_NAMED else []
-    return "\n  ".join(
-        [f"\n{len(reasons)} of its {cases} cases are left out as unreadable:", *reasons[:MAX_NAMED], *more]
-    )
+    return [f"{len(reasons)} of its {cases} cases are left out as unreadable:", *reasons[:MAX_NAMED], *more]
 
 
 def _datalist(

@@ -154,8 +154,8 @@ def test_a_site_that_unreadable_cases_leave_too_small_names_them(tmp_path, asked
     cases = [raw_case(tmp_path, f"{number:02d}") for number in range(12)]
     outcomes = [outcome(tmp_path, asked(), case, f"{case.image}: cut off") for case in cases]
     told = (
-        r"(?s)^site UCL: 0 patient\(s\).* leave the site out .*\n12 of its 12 cases are left out as unreadable:\n"
-        r"  [^ ]*raw/00.nii: cut off\n.*/09.nii: cut off\n  and 2 more$"
+        r"(?s)^site UCL: 0 patient\(s\).* leave the site out .*\n\t12 of its 12 cases are left out as unreadable:\n"
+        r"\t[^ ]*raw/00.nii: cut off\n.*/09.nii: cut off\n\tand 2 more$"
     )
     with pytest.raises(BadInput, match=told):
         write_lists(RawSite("UCL", tuple(cases)), outcomes, asked())
