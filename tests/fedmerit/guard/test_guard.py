@@ -241,7 +241,10 @@ def test_a_group_claims_the_mean_of_what_its_sites_claim():
     guard = Guard(
         GuardSettings("on"), Enrolled(torch.ones(4).double(), torch.tensor([0, 0, 1, 2]), torch.zeros(4, 4).bool())
     )
-    updates, claimed = torch.randn(4, 10), torch.tensor([0.1, 0.5, 0.6, 0.7]).double()
+    updates = torch.randn(
+        4, 1000, generator=torch.Generator().manual_seed(0)
+    )  # of nearly one length, none near another
+    claimed = torch.tensor([0.1, 0.5, 0.6, 0.7]).double()
     reports = Reports(torch.ones(4).double(), torch.ones(4).bool(), {"loss": claimed}, products=gram(updates))
     _, admission = guard.admit(History.empty(4), updates, reports)
     assert admission.reports.values["loss"].tolist() == pytest.approx([0.3, torch.nan, 0.5, 0.45], nan_ok=True)

@@ -79,7 +79,7 @@ def covered(seeds, seed_sd, patient_sd, studies, patients=6):
     return held / studies
 
 
-@pytest.mark.parametrize("seeds", [2, 3, 5])
+@pytest.mark.parametrize("seeds", [pytest.param(2, marks=pytest.mark.slow), 3, pytest.param(5, marks=pytest.mark.slow)])
 def test_where_seeds_are_what_varies_intervals_hold_the_truth_as_often_as_they_say(seeds):
     """Drawn with replacement, 51, 73 and 85 % of them did."""
     random = np.random.default_rng(seeds)

@@ -47,7 +47,7 @@ def test_seeds_widen_intervals():
     assert ranking(["A", "B"], values[:2]).order_signs[1, 0] == 0  # which two seeds do not show
 
 
-@pytest.mark.parametrize("seeds", [2, 3, 5])
+@pytest.mark.parametrize("seeds", [pytest.param(2, marks=pytest.mark.slow), 3, pytest.param(5, marks=pytest.mark.slow)])
 def test_sites_that_differ_by_seeds_alone_are_seldom_told_apart(seeds):
     """Of 4 equal sites each pair by chance in about 5 of 100 studies; drawn with replacement, in 15 to 49."""
     random = np.random.default_rng(seeds)

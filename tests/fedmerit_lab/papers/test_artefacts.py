@@ -61,6 +61,7 @@ def test_several_quantities_are_several_figures(make):
     assert [one.name for one in drawn] == ["figure2-model-distance", "figure2-train-loss"]
 
 
+@pytest.mark.slow
 def test_figure_1_of_cgsv_is_computed_once(study, monkeypatch):
     monkeypatch.setattr(cgsv_artefacts.approximation, "grid", lambda largest: [(4, 1024), (6, 64), (4, 64)])
     artefact, files = artefact_of(CGSV, "figure1"), []
