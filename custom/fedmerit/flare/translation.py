@@ -311,15 +311,9 @@ def model_to_evaluated(model: FLModel, network: nn.Module) -> Answer:
             return Failure(str(meta["failure"]))
         if "enrolment" in meta:
             parts = meta["enrolment"]
-            return Enrolment(
-                round=_round(model),
-                cases=dict(parts["cases"]),
-                slices=dict(parts["slices"]),
-                fingerprint=tuple(parts["fingerprint"]),
-                certificate=parts["certificate"],
-                seal=parts["seal"],
-                seconds=_number(meta["seconds"]),
-            )
+            counts, prints = (dict(parts["cases"]), dict(parts["slices"])), tuple(parts["fingerprint"])
+            said = *counts, prints, parts["certificate"], parts["seal"]
+            return Enrolment(_round(model), *said, seconds=_number(meta["seconds"]))
         if "countersigned" in meta:
             return ClosingReceipt(_round(model))
         if "increases" in meta:
