@@ -54,7 +54,8 @@ def replay_rounds(
     where = f"{info.file}: its plan"
     try:
         rated = [by for record in records for by in record["inputs"].get("ratings", {}).values()]
-        replay = Replay(info["plan"], sites, not encrypted, any(SERVER in by for by in rated))
+        has_images = bool(info.get("server_sites")) or any(SERVER in by for by in rated)
+        replay = Replay(info["plan"], sites, not encrypted, has_images)
         for number, record in enumerate(records, start=1):
             where = f"{ledger}, line {number}: inputs of round {record['round']}"
             played.append(replay.play(record, f"{ledger}, line {number}"))

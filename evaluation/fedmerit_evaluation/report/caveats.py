@@ -52,7 +52,7 @@ def list_run_caveats(runs: Sequence[Run], results: Results, *, sites_named: bool
         elif _errors_are_self_reported(run):
             notes.append(
                 f"{head}: each site itself reported the error of the model without it; neither the server's images nor "
-                "other sites measured it. In simulation a lying site gained up to 10 points of weight."
+                "other sites measured it. A site that reports a larger one gains weight."
             )
         if run.info.get("engine") not in ON_ONE_MACHINE and run.info.get("plan", {}).get("share_models"):
             notes.append(f"{head}: sites were sent models made of single other sites' updates (--share-models).")
