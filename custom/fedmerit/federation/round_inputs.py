@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 from torch import Tensor
 
 from fedmerit.core import CandidateResults, Reports
-from fedmerit.guard.indicators import Signs
+from fedmerit.guard.indicators import Measurements
 from fedmerit.trainers.monai_trainer.overlaps import mean_dice
 from fedmerit.wire.messages import Evaluated
 
@@ -54,13 +54,13 @@ class RoundInputs:
     reports: Reports  # as they came: counts, values, pairs and products
     size: int  # d, of an update; 0: the server does not see them
     parts: Tensor | None = None  # (k, n, n) `Reports.parts` of the admitted updates; None: the method needs none
-    signs: Signs | None = None  # what the guard measured; None: nothing
+    measured: Measurements | None = None  # what the guard measured; None: nothing
     ratings: Mapping[str, Ratings] = field(default_factory=dict)  # by what was rated
     importance: Tensor | None = None  # (H,) of neurons, measured before the round; None: it was not
 
     def to_record(self, sites: Sequence[str]) -> dict[str, Any]:
         """As the ledger holds it, by the names of ``sites``."""
-        reports, signs = self.reports, self.signs
+        reports, measured = self.reports, self.measured
         there = reports.present[:, None] & reports.present
         upper = torch.ones_like(there).triu() & there
 
@@ -77,8 +77,10 @@ class RoundInputs:
             "parts": [] if self.parts is None else [pairs(part, upper) for part in self.parts],
             "values": {name: _by_site(sites, values) for name, values in reports.values.items()},
             "pairs": {name: pairs(values, torch.ones_like(there)) for name, values in reports.pairs.items()},
-            "signs": {} if signs is None else {name: _by_site(sites, getattr(signs, name)) for name in SIGNS},
-            "step": signs.squared if signs else 0.0,
+            "measured": {}
+            if measured is None
+            else {name: _by_site(sites, getattr(measured, name)) for name in MEASURED},
+            "step": measured.squared if measured else 0.0,
             "ratings": {
                 what: {by: _rating_record(one) for by, one in those.items()} for what, those in self.ratings.items()
             },
@@ -87,7 +89,7 @@ class RoundInputs:
         return {name: value for name, value in found.items() if value or name in ("size", "counts")}
 
 
-SIGNS = tuple(part.name for part in fields(Signs) if part.name not in ("size", "squared"))
+MEASURED = tuple(part.name for part in fields(Measurements) if part.name not in ("size", "squared"))
 
 
 def _by_site(sites: Sequence[str], values: Tensor) -> dict[str, float]:
@@ -130,7 +132,7 @@ class InputsRecord(BaseModel):
     parts: list[Matrix] = Field(default_factory=list)  # likewise, each
     values: dict[str, BySite] = Field(default_factory=dict)
     pairs: dict[str, Matrix] = Field(default_factory=dict)
-    signs: dict[str, BySite] = Field(default_factory=dict)
+    measured: dict[str, BySite] = Field(default_factory=dict)
     step: Annotated[FiniteFloat, Field(ge=0)] = 0.0
     ratings: dict[str, dict[str, RatingRecord]] = Field(default_factory=dict)
     importance: list[FiniteFloat] = Field(default_factory=list)
@@ -175,9 +177,11 @@ class InputsRecord(BaseModel):
             ratings={what: {by: one.parse() for by, one in those.items()} for what, those in self.ratings.items()},
             importance=torch.tensor(self.importance, dtype=torch.float64) if self.importance else None,
         )
-        if not self.signs:
+        if not self.measured:
             return found
-        if set(self.signs) != set(SIGNS):
-            raise ValueError(f"signs are {', '.join(self.signs)}, expected {', '.join(SIGNS)}")
-        signs = Signs(self.size, squared=self.step, **{name: vector(self.signs[name]) for name in SIGNS})
-        return replace(found, signs=signs)
+        if set(self.measured) != set(MEASURED):
+            raise ValueError(f"measured holds {', '.join(self.measured)}, expected {', '.join(MEASURED)}")
+        measured = Measurements(
+            self.size, squared=self.step, **{name: vector(self.measured[name]) for name in MEASURED}
+        )
+        return replace(found, measured=measured)

@@ -27,7 +27,7 @@ from fedmerit.guard.admission import Admission
 from fedmerit.guard.bounds import bound_statistics
 from fedmerit.guard.guard import Guard
 from fedmerit.guard.history import History
-from fedmerit.guard.indicators import KINDS, Signs
+from fedmerit.guard.indicators import KINDS, Measurements
 from fedmerit.guard.reward_groups import find_shared_cases
 from fedmerit.seeds import random_seed
 from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT
@@ -148,7 +148,7 @@ class RunGuard:
         replies: Replies,
         received: Sequence[Buffers],
         last_step: Tensor | None,
-        signs: Signs | None = None,
+        measured: Measurements | None = None,
     ) -> Admission:
         """What the method gets of a round.
 
@@ -158,12 +158,12 @@ class RunGuard:
             replies: in site order.
             received: BatchNorm statistics that each site was sent.
             last_step: (d,) the mean update of the round before; None: there is none.
-            signs: as `Guard.admit` has them.
+            measured: as `Guard.admit` has them.
         """
         trained = [reply.buffers if reply else None for reply in replies]
         if not self.on:
             return replace(Admission.unguarded(updates, reports), statistics=[one or {} for one in trained])
-        self.history, admission = self.guard.admit(self.history, updates, reports, last_step, signs)
+        self.history, admission = self.guard.admit(self.history, updates, reports, last_step, measured)
         quantities, bounded = dict(admission.quantities), list(trained)
         if any(received):
             bounded, quantities["statistics_bound"] = bound_statistics(trained, received)
@@ -294,9 +294,9 @@ class RunGuard:
         one = self.enrolments[site]
         shared = self.guard.enrolled.shared[self.sites.index(site)].tolist()
         others = [other for other, both in zip(self.sites, shared, strict=True) if both]
-        signs = {"certificate": one.certificate} if self.root else {}
+        signed_by = {"certificate": one.certificate} if self.root else {}
         of = {"organisation": read_organisation(one, site, self.root), "images": one.images}
-        return one.committed | signs | {"shares_with": others} | of
+        return one.committed | signed_by | {"shares_with": others} | of
 
     def content(self) -> dict[str, Any]:
         """For the checkpoint."""

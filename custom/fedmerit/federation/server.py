@@ -215,7 +215,7 @@ class Federation:
 
         seconds = {"server_seconds": torch.full_like(outcome.weights, clock.seconds)}
         outcome = replace(outcome, quantities={**outcome.quantities, **admission.quantities, **seconds, **evidence})
-        inputs = RoundInputs(sent, size, parts, admission.signs, replies.ratings, self.submodels.importance)
+        inputs = RoundInputs(sent, size, parts, admission.measured, replies.ratings, self.submodels.importance)
         self.submodels.importance = None
         guard = self.run_guard.record(admission, sent.num_samples) | self.run_guard.enrolment_record(number)
         more = {"inputs": inputs.to_record(self.sites)} | ({"guard": guard} if guard else {})

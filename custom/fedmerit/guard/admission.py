@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fedmerit.core import Outcome, Reports, inner_products
-from fedmerit.guard.indicators import KINDS, Signs
+from fedmerit.guard.indicators import KINDS, Measurements
 from fedmerit.guard.reward_groups import RewardGroups
 
 
@@ -25,7 +25,7 @@ class Admission:
     counted: Tensor  # (n,) bool: the site's update is part of the aggregation
     quantities: Mapping[str, Tensor] = field(default_factory=dict)  # (n,) for results.csv
     indicators: Tensor = field(default_factory=lambda: torch.zeros(len(KINDS), 0, dtype=torch.bool))  # (kinds, n) bool
-    signs: Signs | None = None  # what was measured on the updates; None: nothing was
+    measured: Measurements | None = None  # what was measured on the updates; None: nothing was
     statistics: Sequence[Mapping[str, Tensor]] = ()  # (n,) bounded BatchNorm statistics; {}: the site is not counted
 
     @classmethod

@@ -15,7 +15,7 @@ from fedmerit.guard import bounds, cross_evaluation, indicators
 from fedmerit.guard.admission import Admission
 from fedmerit.guard.bounds import fill_unknown, median_of_others
 from fedmerit.guard.history import WIDTH, History, running_mean, sketch
-from fedmerit.guard.indicators import Signs
+from fedmerit.guard.indicators import Measurements
 from fedmerit.guard.reward_groups import RewardGroups, find_near_copies, find_reward_groups
 from fedmerit.guard.settings import GuardSettings
 from fedmerit.vectors import BLOCK, norms, ratio
@@ -57,7 +57,7 @@ class Guard:
         updates: Tensor,
         reports: Reports,
         last_step: Tensor | None = None,
-        signs: Signs | None = None,
+        measured: Measurements | None = None,
     ) -> tuple[History, Admission]:
         """Bound a round's replies, look for indicators, find verdicts and reward groups.
 
@@ -66,7 +66,7 @@ class Guard:
             updates: (n, d); d = 0: the server does not see them.
             reports: what the sites reported beside.
             last_step: (d,) the mean update of the round before; None: there is none.
-            signs: of the updates, if they were measured before.
+            measured: of the updates, if they were measured before.
 
         Raises:
             RunFailed: ``on_verdict`` is "exclude", and only excluded sites answered.
@@ -77,8 +77,10 @@ class Guard:
         history = replace(history, usual=fill_unknown(median_of_others(lengths, present), history.usual))
         own, products = _clip(updates, products, factors)
         if updates.shape[1]:
-            history, signs = (history, signs) if signs else self._measure(history, updates, present, last_step, factors)
-            history = self._update_history(history, signs, present, products, factors)
+            history, measured = (
+                (history, measured) if measured else self._measure(history, updates, present, last_step, factors)
+            )
+            history = self._update_history(history, measured, present, products, factors)
         withheld = torch.zeros_like(present)
         if self.settings.on_verdict != "show":
             withheld = history.verdicts.against  # also of an absent site, which would otherwise get the model
@@ -117,12 +119,12 @@ class Guard:
                 "reward_group_share": groups.parts.masked_fill(groups.parts == 0, 1.0),
             },
             indicators=history.verdicts.standing,
-            signs=signs,
+            measured=measured,
         )
 
     def _measure(
         self, history: History, updates: Tensor, present: Tensor, last_step: Tensor | None, factors: Tensor
-    ) -> tuple[History, Signs]:
+    ) -> tuple[History, Measurements]:
         """What the ``updates`` (n, d) show beside their Gram matrix; they are clipped by ``factors`` (n,)."""
         now, known = sketch(updates, self.seed), present & history.sketches.any(dim=1)
         one, last = now.double(), history.sketches.double()
@@ -133,7 +135,7 @@ class Guard:
             others = present & ~history.keeps_own_model
             found = indicators.residual_own_cosines(now, history.sketches, others)
             own_direction = found.where(separate, torch.nan)
-        signs = Signs(
+        measured = Measurements(
             updates.shape[1],
             ratio((one * last).sum(dim=1), one.norm(dim=1) * last.norm(dim=1)).where(known, torch.nan),
             inner.where(present, torch.nan),
@@ -142,22 +144,22 @@ class Guard:
             history.responses.cosines(now * factors[:, None]).where(present, torch.nan),
             indicators.likeness(updates, present),
         )
-        return replace(history, sketches=torch.where(present[:, None], now, history.sketches)), signs
+        return replace(history, sketches=torch.where(present[:, None], now, history.sketches)), measured
 
     def _update_history(
-        self, history: History, signs: Signs, present: Tensor, products: Tensor, factors: Tensor
+        self, history: History, measured: Measurements, present: Tensor, products: Tensor, factors: Tensor
     ) -> History:
-        """Add what ``signs`` show; ``products`` (n, n) are those of the clipped updates, by ``factors`` (n,)."""
-        made, lengths, d, to_own = history.dominates_step, norms(products), signs.size, signs.to_own
-        inner = signs.inner * factors
-        to_step = ratio(inner, lengths * signs.squared**0.5).where(inner.isfinite(), torch.nan)
+        """Add what ``measured`` shows; ``products`` (n, n) are those of the clipped updates, by ``factors`` (n,)."""
+        made, lengths, d, to_own = history.dominates_step, norms(products), measured.size, measured.to_own
+        inner = measured.inner * factors
+        to_step = ratio(inner, lengths * measured.squared**0.5).where(inner.isfinite(), torch.nan)
         against = history.verdicts.against
         inner = inner.where(present, 0.0)
-        direction = indicators.residual_cosines(products, inner, signs.squared, present & ~against)
+        direction = indicators.residual_cosines(products, inner, measured.squared, present & ~against)
         direction = direction.masked_fill(to_own > indicators.REPLAY_COSINE, 0.0)  # nothing new
         separate = to_own.isfinite() & history.keeps_own_model  # the model last took only the site's own step
         to_step = torch.where(separate, to_own, to_step).masked_fill(made, torch.nan)
-        direction = torch.where(separate, signs.own_direction, direction)
+        direction = torch.where(separate, measured.own_direction, direction)
         nothing = present & (direction == 0)  # no direction of its own: earlier rounds no longer support it
         cosines = ratio(products, torch.outer(lengths, lengths))
         pairs = present[:, None] & present
@@ -168,8 +170,8 @@ class Guard:
             copied=torch.where(pairs, find_near_copies(cosines, nearness, present), history.copied),
             direction=running_mean(history.direction, direction.where(present, torch.nan)).masked_fill(nothing, 0.0),
             own_cosine=running_mean(history.own_cosine, to_own.masked_fill(made, torch.nan)),
-            response=running_mean(history.response, signs.response),
-            likeness=running_mean(history.likeness, signs.likeness),
+            response=running_mean(history.response, measured.response),
+            likeness=running_mean(history.likeness, measured.likeness),
             keeps_own_model=present & history.keeps_own_model,
             dominates_step=torch.zeros_like(made),
         )

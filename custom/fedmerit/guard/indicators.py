@@ -40,7 +40,7 @@ KINDS = ("length", "staleness", "direction", "claim", "response", "profile")
 
 
 @dataclass(frozen=True)
-class Signs:
+class Measurements:
     """What the guard measures on a round's updates beside their Gram matrix; (n,) float64 each, NaN: not known."""
 
     size: int  # d, of an update

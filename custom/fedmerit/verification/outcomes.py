@@ -148,7 +148,7 @@ def compare_measured(played: Sequence[PlayedRound], log: SiteLog, sites: Sequenc
             _compare_reported(one, entry[1], _where(log, entry), log.site, sorted(sites))
             if number and _remembers(played[number - 1], entry, log):
                 _compare_step(played[number - 1], entry, row, log)
-                _compare_signs(played[number - 1], one, entry, row, log)
+                _compare_measurements(played[number - 1], one, entry, row, log)
         _compare_ratings(one, log)
     for entry in _numbered(log):
         final = played and (entry[1]["work"], entry[1]["round"]) == (EVALUATE, len(played))
@@ -238,21 +238,23 @@ def _compare_step(before: PlayedRound, entry: Entry, row: int, log: SiteLog) -> 
         _require_logged(given, measured, name, f"{before.line}: ", log.site, round, _where(log, entry), slack)
 
 
-def _compare_signs(before: PlayedRound, one: PlayedRound, entry: Entry, row: int, log: SiteLog) -> None:
+def _compare_measurements(before: PlayedRound, one: PlayedRound, entry: Entry, row: int, log: SiteLog) -> None:
     """What the guard says that it measured on the site's update."""
-    signs, step = one.inputs.signs, entry[1].get("step", {})
-    if signs is None or "again" not in step:
+    measured, step = one.inputs.measured, entry[1].get("step", {})
+    if measured is None or "again" not in step:
         return
     where, round, line = _where(log, entry), one.record["round"], f"{one.line}: "
     last = float(before.inputs.reports.products[row, row]) if before.inputs.reports.products is not None else 0.0
     scale = math.sqrt(step["update"] * last)
-    if scale and not signs.to_own[row].isnan():
+    if scale and not measured.to_own[row].isnan():
         name = "cosine of the update and the last one"
-        _require_logged(float(signs.to_own[row]), step["again"] / scale, name, line, log.site, round, where, SKETCHED)
+        _require_logged(
+            float(measured.to_own[row]), step["again"] / scale, name, line, log.site, round, where, SKETCHED
+        )
     if before.steps is not None and torch.allclose(before.steps[row], before.mean, atol=ROUNDING):
         slack = MODEL_ROUNDING * math.sqrt(step["model"]) * math.sqrt(step["update"])
         name = "inner product of the update and the step before"
-        _require_logged(float(signs.inner[row]), step["along"], name, line, log.site, round, where, slack + 1e-12)
+        _require_logged(float(measured.inner[row]), step["along"], name, line, log.site, round, where, slack + 1e-12)
 
 
 def _compare_ratings(one: PlayedRound, log: SiteLog) -> None:

@@ -103,9 +103,9 @@ class Replay:
         vectors = {name: torch.zeros_like(updates) for name in self.can.vectors}
         reports = self._complete(replace(inputs.reports, vectors=vectors))
         nothing: list[Any] = [None] * len(self.sites)
-        if self.guard.on and self.sees_updates and inputs.signs is None:
-            raise ValueError("signs lack, which the guard measures in every round")
-        admission = self.guard.admit(updates, reports, nothing, [{}] * len(self.sites), None, inputs.signs)
+        if self.guard.on and self.sees_updates and inputs.measured is None:
+            raise ValueError("measured lacks, what the guard measures in every round")
+        admission = self.guard.admit(updates, reports, nothing, [{}] * len(self.sites), None, inputs.measured)
         if len(self.method.parts(self.state)) and inputs.parts is None:
             raise ValueError("parts lack, whose inner products the method has")
         admission = replace(admission, reports=replace(admission.reports, parts=inputs.parts))

@@ -227,7 +227,7 @@ def incriminated(record: dict[str, Any]) -> None:
 
 
 def invented_signs(record: dict[str, Any]) -> None:
-    record["inputs"]["signs"]["to_own"]["Alder"] = 1.0
+    record["inputs"]["measured"]["to_own"]["Alder"] = 1.0
 
 
 def less_bounded(record: dict[str, Any]) -> None:
@@ -309,15 +309,15 @@ def friend_first(weights: torch.Tensor) -> torch.Tensor:
     return more / more.sum()
 
 
-def measuring(**signs: float) -> Spoil:
+def measuring(**measured: float) -> Spoil:
     """A server whose guard measures something else on Alder's updates, whatever they are."""
 
     def spoil(federation: Federation) -> None:
         class Framing(Guard):
             def _measure(self, *args: Any) -> Any:
                 history, found = super()._measure(*args)
-                others = {name: getattr(found, name).clone() for name in signs}
-                for name, value in signs.items():
+                others = {name: getattr(found, name).clone() for name in measured}
+                for name, value in measured.items():
                     others[name][0] = value
                 return history, replace(found, **others)
 
@@ -414,7 +414,7 @@ def test_method_of_another_package_is_said_not_to_be_recomputed(run, monkeypatch
     [
         {"counts": {}},
         {"products": {"Zoe": {"Alder": 1.0}}},
-        {"signs": {}},
+        {"measured": {}},
         {"size": -1},
         {"step": float("inf")},
         {"x": 1},
