@@ -14,9 +14,10 @@ from fedmerit_data.readers.image_files import (
     read_photograph,
     read_scan,
 )
-from fedmerit_data.readers.label_map import ANY, LabelMap, ignored_remarks, named_values, split_masks
+from fedmerit_data.readers.label_map import ANY, LabelMap, assign_regions, ignored_remarks, named_values, split_masks
 from fedmerit_data.spatial.geometry import align_axes, slice_volume
 from fedmerit_data.spatial.photographs import load_levels
+from fedmerit_data.spatial.structures import read_regions
 from fedmerit_data.spatial.volumes import Volume
 
 
@@ -56,25 +57,33 @@ def _photograph(case: RawCase, labels: LabelMap, channels: int) -> Decoded:
 
 def _volume(case: RawCase, labels: LabelMap, channels: int) -> Decoded:
     images = _channel_volumes(case, channels)
-    mask, remarks = _read_mask(case, images[0], labels)
     # Each label separately: `slice_volume` takes a mask of 0 and 1.
-    masks = [replace(mask, voxels=part.astype(np.float32)) for part in split_masks(case.label, mask.voxels, labels)]
+    masks, remarks = _read_masks(case, images[0], labels)
     sliced = [slice_volume(case, image, masks[0]) for image in images]
     label = [sliced[0].label, *(slice_volume(case, images[0], part).label for part in masks[1:])]
     return Decoded(
         np.concatenate([part.image for part in sliced], axis=1),
         np.concatenate(label, axis=1),
         sliced[0].spacing,
-        (*sliced[0].remarks, *remarks, *ignored_remarks(mask.voxels, labels)),
+        (*sliced[0].remarks, *remarks),
         sliced[0].slice_distance,
     )
 
 
-def _read_mask(case: RawCase, image: Volume, labels: LabelMap) -> tuple[Volume, list[str]]:
-    if name_and_suffix(case.label)[1] not in PHOTOGRAPHS:
-        return read_scan(case.label), []
-    levels, remarks = load_levels(case.label, named_values(labels))
-    return replace(image, path=case.label, voxels=levels.T[..., None].astype(np.float32)), remarks
+def _read_masks(case: RawCase, image: Volume, labels: LabelMap) -> tuple[list[Volume], list[str]]:
+    """The mask of each label, and remarks."""
+    if is_dicom(case.label) and (regions := read_regions(case.label)):
+        numbers, remarks = assign_regions(regions, labels)
+        drawn = [regions.draw(image, one) for one in numbers]
+        return [mask for mask, _ in drawn], [*remarks, *dict.fromkeys(remark for _, more in drawn for remark in more)]
+    if name_and_suffix(case.label)[1] in PHOTOGRAPHS:
+        levels, remarks = load_levels(case.label, named_values(labels))
+        mask = replace(image, path=case.label, voxels=levels.T[..., None].astype(np.float32))
+    else:
+        mask, remarks = read_scan(case.label), []
+    parts = split_masks(case.label, mask.voxels, labels)
+    masks = [replace(mask, voxels=part.astype(np.float32)) for part in parts]
+    return masks, [*remarks, *ignored_remarks(mask.voxels, labels)]
 
 
 def _channel_volumes(case: RawCase, channels: int) -> list[Volume]:

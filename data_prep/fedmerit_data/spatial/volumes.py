@@ -48,7 +48,8 @@ class Volume:
 
     ``affine`` (4, 4) is the first place that the file states, ``places`` are all of them: a NIfTI file may state two.
     ``is_located`` and ``is_measured`` say whether the file states the position of its voxels, and their size.
-    ``header`` is what a mask of the volume takes over: that of nibabel, or an ITK image without voxels.
+    ``header`` is what a mask of the volume takes over: that of nibabel, an ITK image without voxels, or a tuple of the
+    data sets of DICOM slices from first to last, without pixels.
     """
 
     path: Path

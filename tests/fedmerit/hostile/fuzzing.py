@@ -26,7 +26,8 @@ from structures import Drawing
 from fedmerit.errors import LONGEST_MESSAGE, BadInput
 
 BESIDE_FILE = 256e6  # bytes of memory that reading may take, and four times the file
-DECODED = dict.fromkeys(("nifti", "itk", "photograph", "series", "dicom"), 2e9)  # likewise, of images, which are packed
+IMAGES = ("nifti", "itk", "photograph", "series", "dicom", "segmentation", "structures")
+DECODED = dict.fromkeys(IMAGES, 2e9)  # likewise, of images, which are packed
 MOST_ADDRESSES = 1 << 33  # bytes: a bomb ends as MemoryError, not with the machine
 FORBIDDEN = (
     "os.system",
@@ -64,11 +65,7 @@ OPEN_LINKS = {
     "results table",
     "manifest",
     "raw table",
-    "nifti",
-    "itk",
-    "photograph",
-    "series",
-    "dicom",
+    *IMAGES,
 }
 # these read whatever file somebody names, be it a link
 

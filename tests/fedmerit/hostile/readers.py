@@ -7,6 +7,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from layouts_prostate import OBLIQUE
+
 from fedmerit.configuration.description import read_plan
 from fedmerit.federation.checkpoint import read_checkpoint
 from fedmerit.files import read_bytes, read_json, read_object, read_text
@@ -25,13 +28,23 @@ from fedmerit.verification.run import verify_run
 from fedmerit.verification.site_logs import read_site_log
 from fedmerit_data.spatial.dicom import read_dicom
 from fedmerit_data.spatial.photographs import load
-from fedmerit_data.spatial.volumes import read_itk, read_nifti
+from fedmerit_data.spatial.structures import read_regions
+from fedmerit_data.spatial.volumes import Volume, read_itk, read_nifti
 from fedmerit_data.tables import read_table as read_raw_table
 from fedmerit_evaluation.ground_truth.power import pilot_variances
 from fedmerit_evaluation.models.predictor import open_bundle
 from fedmerit_evaluation.results.run_folders import open_run
 
 Reader = Callable[[Path], Any]
+
+GRID = Volume(Path("image"), np.zeros((8, 6, 4), np.float32), OBLIQUE)
+
+
+def draw_regions(path: Path) -> object:
+    """Every region of a DICOM mask on a small image."""
+    regions = read_regions(path)
+    return regions and [regions.draw(GRID, [number]) for number in regions.names]
+
 
 # The path is that of the file, in a folder that is otherwise as a run, a site or a bundle has it.
 READERS: Mapping[str, tuple[str, Reader]] = {  # by name: the file's name in its folder, and the reader
@@ -70,4 +83,6 @@ READERS: Mapping[str, tuple[str, Reader]] = {  # by name: the file's name in its
     "photograph": ("file.png", lambda path: load(path, "L")),
     "series": ("1-01.dcm", lambda path: read_dicom(path.parent)),
     "dicom": ("file.dcm", read_dicom),
+    "segmentation": ("file.dcm", draw_regions),
+    "structures": ("file.dcm", draw_regions),
 }

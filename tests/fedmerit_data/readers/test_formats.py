@@ -8,10 +8,11 @@ import pytest
 import SimpleITK
 from highdicom.legacy import LegacyConvertedEnhancedMRImage
 from layouts import AXIAL, box, prepare, save_nifti, save_png, volume
+from layouts_dicom import x_ray
 from layouts_fundus import disc_and_cup, photo, save
 from layouts_prostate import save_itk, save_series
 from PIL import Image
-from pydicom.uid import ComputedRadiographyImageStorage, generate_uid
+from pydicom.uid import generate_uid
 
 from fedmerit.errors import BadInput
 from fedmerit_data.readers import generic
@@ -97,18 +98,6 @@ def test_an_enhanced_multi_frame_file_is_read(tmp_path):
         read_image(tmp_path / "folder", 1)
 
 
-def x_ray(path, slice_, **changes):
-    """One picture without a place."""
-    for key in ("ImagePositionPatient", "ImageOrientationPatient"):
-        del slice_[key]
-    slice_.SOPClassUID = slice_.file_meta.MediaStorageSOPClassUID = ComputedRadiographyImageStorage
-    slice_.Modality = "CR"
-    for key, value in changes.items():
-        setattr(slice_, key, value)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    slice_.save_as(path, enforce_file_format=True)
-
-
 def test_an_x_ray_is_one_slice_and_its_mask_may_be_a_picture(tmp_path):
     (slice_,) = save_series(tmp_path / "series", volume(1)[..., :1])
     x_ray(tmp_path / "raw" / "east" / "images" / "p.dcm", slice_)
@@ -136,7 +125,9 @@ def test_what_is_no_slice_of_a_volume_is_told(tmp_path, what):
     with pytest.raises(BadInput, match=told if what == "place" else r"0\.dcm: holds no image \(RTSTRUCT\)"):
         read_image(tmp_path / "folder", 1)
     if what == "structures":
-        with pytest.raises(BadInput, match=r"0\.dcm: is DICOM RTSTRUCT, not an image, and not read as a mask"):
+        with pytest.raises(
+            BadInput, match=r"0\.dcm: is DICOM RTSTRUCT, not an image; give the series that it belongs to"
+        ):
             read_image(tmp_path / "folder" / "0.dcm", 1)
 
 

@@ -1,0 +1,120 @@
+"""Masks as DICOM segmentations (SEG)."""
+
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pydicom
+from numpy.typing import NDArray
+
+from fedmerit.errors import BadInput
+from fedmerit_data.spatial.dicom import Regions, frame_remarks, place_slices
+from fedmerit_data.spatial.geometry import resample_mask
+from fedmerit_data.spatial.volumes import FROM_LPS, Volume, report_damage, require_sane
+
+ON_GRID = 0.1  # voxels that a frame may be off the grid of the image that it was drawn on
+THICKER = 1.5  # of the image's slices: frames that mark several of them
+
+
+def read_segmentation(path: Path) -> Regions:
+    """The segments of a DICOM segmentation: binary, a label map, or fractional, which is cut at half.
+
+    Raises:
+        BadInput: the file is unreadable or has no segments.
+    """
+    import highdicom  # takes a second to import, and other layouts do not need it
+
+    with report_damage(path, "DICOM segmentation"):
+        header = pydicom.dcmread(path, stop_before_pixels=True)
+        require_sane(path, (header.Columns, header.Rows, int(header.NumberOfFrames)))
+        file = highdicom.seg.segread(path)
+        names = {
+            number: str(file.get_segment_description(number).segment_label) for number in file.segment_numbers if number
+        }
+        if not names:
+            raise BadInput(f"{path}: has no segments; export the segmentation again")
+        return Regions(path, names, partial(_draw, path, file))
+
+
+def _draw(path: Path, file: Any, image: Volume, numbers: Collection[int]) -> tuple[Volume, tuple[str, ...]]:
+    """Each frame where its own header puts it: segments leave out empty frames, and store them in any order."""
+    from highdicom.spatial import PixelToReferenceTransformer
+
+    with report_damage(path, "DICOM segmentation"):
+        remarks = frame_remarks(image, file.get("FrameOfReferenceUID"))
+        if file.SegmentationType == "FRACTIONAL":
+            remarks += (f"soft edges cut at half of {file.MaximumFractionalValue}",)
+        frames = list(_marked_frames(file, numbers))
+        mask = np.zeros(image.voxels.shape, np.bool_)
+        if not image.is_located:
+            for _, pixels in frames:
+                if mask.shape != (*pixels.T.shape, 1):
+                    raise BadInput(f"{path}: frames of {pixels.shape[::-1]}; expected {mask.shape}, as its image has")
+                mask[..., 0] |= pixels.T
+            return replace(image, path=path, voxels=mask.astype(np.float32)), remarks
+        if "FrameOfReferenceUID" not in file:
+            raise BadInput(f"{path}: does not state where its frames are (FrameOfReferenceUID); export it again")
+        measures = _group(file, 0, "PixelMeasuresSequence")
+        thickness = float(measures.get("SpacingBetweenSlices") or measures.get("SliceThickness") or 0)
+        for number, pixels in frames:
+            place = PixelToReferenceTransformer.for_image(file, frame_number=number).affine
+            to_image = np.linalg.inv(image.affine) @ FROM_LPS @ place  # of column, row and mm along the normal
+            rows, columns = np.nonzero(pixels)
+            at = np.stack([columns, rows, np.zeros_like(rows), np.ones_like(rows)]).T @ to_image.T
+            voxels = np.rint(at[:, :3]).astype(np.intp)
+            steps = np.abs(to_image[:3, :3])  # each along one axis of the image, to the next voxel
+            is_one_voxel = np.abs(steps[:, :2] - np.rint(steps[:, :2])).max() < 0.01 and steps[:, :2].sum() < 2.5
+            is_thicker = steps[:, 2].max() * thickness > THICKER
+            if not is_one_voxel or is_thicker or np.abs(at[:, :3] - voxels).max() > ON_GRID:
+                label, more = resample_mask(image, _union(path, file, numbers))
+                return label, remarks + more
+            if (voxels < 0).any() or (voxels >= mask.shape).any():
+                raise BadInput(f"{path}: marks voxels outside its image {image.path.name}; they have to be of one scan")
+            mask[tuple(voxels.T)] = True
+        return replace(image, path=path, voxels=mask.astype(np.float32)), remarks
+
+
+def _marked_frames(file: Any, numbers: Collection[int]) -> Iterable[tuple[int, NDArray[np.bool_]]]:
+    """The number of each frame, from 1, that has pixels of these segments, and where."""
+    stored = file.pixel_array.reshape(-1, file.Rows, file.Columns)
+    for index, pixels in enumerate(stored):
+        if file.SegmentationType == "LABELMAP":
+            marked = np.isin(pixels, list(numbers))
+        elif _group(file, index, "SegmentIdentificationSequence").ReferencedSegmentNumber not in numbers:
+            continue
+        else:
+            least = file.MaximumFractionalValue / 2 if file.SegmentationType == "FRACTIONAL" else 1
+            marked = pixels >= least
+        if marked.any():
+            yield index + 1, marked
+
+
+def _group(file: Any, index: int, name: str) -> Any:
+    """A functional group of a frame, stated for the frame or for all."""
+    own = file.PerFrameFunctionalGroupsSequence[index]
+    return (own if name in own else file.SharedFunctionalGroupsSequence[0])[name].value[0]
+
+
+def _union(path: Path, file: Any, numbers: Collection[int]) -> Volume:
+    geometry = file.get_volume_geometry()
+    if geometry is None:
+        raise BadInput(f"{path}: its frames are not a volume; export the segmentation again")
+    require_sane(path, geometry.spatial_shape)
+    union: NDArray[Any] = np.zeros(geometry.spatial_shape, np.bool_)
+    for number in numbers:
+        union |= file.get_volume(segment_numbers=[number]).array[..., 0] >= 0.5
+    return place_slices(path, geometry.with_array(union.astype(np.float32)))
+
+
+def read_referenced_series(path: Path) -> str | None:
+    """The series that a DICOM segmentation was drawn on, if it names one.
+
+    Raises:
+        BadInput: the file is unreadable.
+    """
+    with report_damage(path, "DICOM segmentation"):
+        named = pydicom.dcmread(path, stop_before_pixels=True).get("ReferencedSeriesSequence")
+        return str(named[0].SeriesInstanceUID) if named else None
