@@ -1,22 +1,39 @@
-"""Masks as DICOM segmentations (SEG)."""
+"""Masks as DICOM segmentations (SEG): read, and written for a PACS."""
 
-from collections.abc import Collection, Iterable
+import re
+from collections.abc import Collection, Iterable, Sequence
+from copy import copy
 from dataclasses import replace
 from functools import partial
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pydicom
 from numpy.typing import NDArray
+from pydicom import uid
 
 from fedmerit.errors import BadInput
+from fedmerit.version import package_version
 from fedmerit_data.spatial.dicom import Regions, frame_remarks, place_slices
 from fedmerit_data.spatial.geometry import resample_mask
 from fedmerit_data.spatial.volumes import FROM_LPS, Volume, report_damage, require_sane
 
 ON_GRID = 0.1  # voxels that a frame may be off the grid of the image that it was drawn on
 THICKER = 1.5  # of the image's slices: frames that mark several of them
+REFERRED = ("StudyInstanceUID", "SeriesInstanceUID", "SOPClassUID", "SOPInstanceUID")  # to say what a mask is of
+PATIENT = (  # attributes that an image has, be they empty
+    "PatientID", "PatientName", "PatientBirthDate", "PatientSex", "AccessionNumber",
+    "StudyID", "StudyDate", "StudyTime", "ReferringPhysicianName",
+)  # fmt: skip
+IN_PLACE = (uid.CTImageStorage, uid.MRImageStorage, uid.PositronEmissionTomographyImageStorage)  # each has a frame
+SERIES = 900  # number of a series of masks: beyond those of scanners
+LONGEST = 64  # characters of a text of DICOM
+# DICOM's own lists of what a segment may be, by the category of each.
+CONTEXTS = {"AnatomicalStructure": "CID7192", "MorphologicallyAbnormalStructure": "CID7194", "Tissue": "CID7191"}
+SIDES = ("left", "right")
+LISTED_AS = {"Tumor": "Neoplasm", "Tumour": "Neoplasm"}
 
 
 def read_segmentation(path: Path) -> Regions:
@@ -118,3 +135,95 @@ def read_referenced_series(path: Path) -> str | None:
     with report_damage(path, "DICOM segmentation"):
         named = pydicom.dcmread(path, stop_before_pixels=True).get("ReferencedSeriesSequence")
         return str(named[0].SeriesInstanceUID) if named else None
+
+
+def missing_reference(image: Volume) -> str | None:
+    """The attribute that an image of DICOM lacks so that no segmentation can refer to it; `None` if it lacks none."""
+    first = image.header[0]
+    needed = [*REFERRED, *["FrameOfReferenceUID"] * (image.is_located or first.get("SOPClassUID") in IN_PLACE)]
+    return next((name for name in needed if not all(slice_.get(name) for slice_ in image.header)), None)
+
+
+def pack_segmentation(image: Volume, labels: Sequence[str], masks: NDArray[np.uint8], model: str) -> bytes:
+    """A DICOM segmentation, with a segment of each label, of the patient and study of its image.
+
+    Args:
+        image: A volume of DICOM without a `missing_reference`.
+        labels: Names of the segments; those of DICOM's own lists, such as prostate or left kidney, get their codes.
+        masks: (labels, x, y, z) of 0 and 1.
+        model: Digest of the model that made the masks: the serial number of the device.
+    """
+    import highdicom
+    from pydicom.sr.codedict import codes
+
+    sources = [copy(slice_) for slice_ in image.header]
+    for name in PATIENT:
+        if name not in sources[0]:
+            setattr(sources[0], name, "")
+    maker = highdicom.AlgorithmIdentificationSequence(
+        "FedMerit", codes.CID7162.ArtificialIntelligence, package_version()
+    )
+    frames = masks.transpose(3, 2, 1, 0)  # (slice, row, column, segment)
+    if len(sources) == 1 and len(frames) > 1:  # whose frames may be stored in any order
+        frames = frames[_frame_order(image)]
+    file = highdicom.seg.Segmentation(
+        source_images=sources,
+        pixel_array=np.ascontiguousarray(frames),
+        segmentation_type=highdicom.seg.SegmentationTypeValues.BINARY,
+        segment_descriptions=[_describe(number, label, maker) for number, label in enumerate(labels, 1)],
+        series_instance_uid=highdicom.UID(),
+        series_number=SERIES,
+        sop_instance_uid=highdicom.UID(),
+        instance_number=1,
+        manufacturer="FedMerit",
+        manufacturer_model_name="FedMerit",
+        software_versions=package_version()[:LONGEST],
+        device_serial_number=model[:LONGEST],
+        omit_empty_frames=bool(masks.any()),
+        content_label="SEGMENTATION",
+        content_description="For research, not for diagnosis",
+        series_description=f"FedMerit: {', '.join(labels)}"[:LONGEST],
+        specific_character_set="ISO_IR 192",  # labels may have any letters
+    )
+    if not image.is_located:
+        file.PatientOrientation = sources[0].get("PatientOrientation")
+    packed = BytesIO()
+    file.save_as(packed, enforce_file_format=True)
+    return packed.getvalue()
+
+
+def _frame_order(image: Volume) -> list[int]:
+    """The slice of a volume that each frame of its file is."""
+    from highdicom.spatial import PixelToReferenceTransformer
+
+    (file,) = image.header
+    numbers = range(1, int(file.NumberOfFrames) + 1)
+    corners = [PixelToReferenceTransformer.for_image(file, frame_number=number).affine[:, 3] for number in numbers]
+    at = np.linalg.inv(image.affine) @ FROM_LPS @ np.transpose(corners)
+    return [int(place) for place in np.rint(at[2])]
+
+
+def _describe(number: int, label: str, maker: Any) -> Any:
+    """A segment with the codes of its category and type; a name that DICOM does not list is a tissue of that name."""
+    import highdicom
+    from pydicom.sr.codedict import codes
+
+    words = [word for word in re.split(r"[^a-z]+", label.lower()) if word]
+    sides = [word for word in words if word in SIDES]
+    whole, part = (
+        "".join(word.capitalize() for word in some) for some in (words, [w for w in words if w not in SIDES])
+    )
+    category, kind, side = codes.SCT.Tissue, codes.SCT.Tissue, None
+    for name, context in CONTEXTS.items():
+        listed = getattr(codes, context)
+        if found := [one for one in (whole, LISTED_AS.get(part, part)) if one in listed.dir()]:
+            category, kind = getattr(codes.SCT, name), getattr(listed, found[0])
+            side = sides[0] if sides and found[0] != whole else None
+            break
+    segment = highdicom.seg.SegmentDescription(
+        number, label[:LONGEST], category, kind, highdicom.seg.SegmentAlgorithmTypeValues.AUTOMATIC, maker
+    )
+    if side:
+        modifier = highdicom.sr.CodedConcept.from_code(getattr(codes.SCT, side.capitalize()))
+        segment.SegmentedPropertyTypeCodeSequence[0].SegmentedPropertyTypeModifierCodeSequence = [modifier]
+    return segment

@@ -305,7 +305,7 @@ def pack_mask(image: Volume, mask: NDArray[np.uint8]) -> bytes:
 
     A NIfTI header is taken over with both forms, their codes and the unit; extensions may name a patient and are not.
     """
-    header = image.header
+    header = None if isinstance(image.header, tuple) else image.header  # NIfTI cannot take over that of DICOM
     if isinstance(header, ITK.Image):
         stored = ITK.GetImageFromArray(np.ascontiguousarray(mask.T))
         stored = _with_place_of(header, stored[:, :, 0] if header.GetDimension() == 2 else stored)
