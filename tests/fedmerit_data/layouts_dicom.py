@@ -4,6 +4,7 @@ from pathlib import Path
 
 import highdicom
 import numpy as np
+from highdicom.legacy import LegacyConvertedEnhancedMRImage
 from layouts_prostate import LPS, OBLIQUE
 from pydicom import Dataset
 from pydicom.dataset import FileMetaDataset
@@ -41,6 +42,15 @@ def save_seg(path: Path, slices, regions, kind="BINARY", edit=None):
     if edit:
         edit(file)
     file.save_as(path)
+    return path
+
+
+def save_enhanced(path: Path, slices):
+    """The slices of a series as the frames of one file, in no order."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    order = [slices[at] for at in np.random.default_rng(5).permutation(len(slices))]
+    uids = {"series_instance_uid": generate_uid(), "sop_instance_uid": generate_uid()}
+    LegacyConvertedEnhancedMRImage(order, series_number=5, instance_number=1, **uids).save_as(path)
     return path
 
 

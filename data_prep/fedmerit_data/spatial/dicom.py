@@ -61,7 +61,7 @@ def is_slice(path: Path) -> bool:
 
 
 def read_dicom(path: Path) -> Volume:
-    """The one series of a folder, or one file: enhanced multi-frame, or one picture without a place, as an X-ray.
+    """The one series of a folder, or one file: enhanced multi-frame, one slice, or a picture without a place: an X-ray.
 
     Raises:
         BadInput: `read_series` says why; or the file is not an image of grey levels, or its frames are not a volume.
@@ -93,8 +93,11 @@ def _read_file(path: Path) -> Volume:
         file = highdicom.imread(path)
         if frames == 1:
             down, along = header.get("PixelSpacing") or (1, 1)
-            affine = np.diag([along, down, 1, 1])
-            return place_volume(path, file.get_frame(1).T[..., None], affine, is_located=False, header=(header,))
+            affine = np.diag([float(along), float(down), 1, 1])
+            if is_located := {*PLACE_TAGS, "FrameOfReferenceUID"} <= {*header.dir()}:
+                place = highdicom.spatial.PixelToReferenceTransformer.for_image(header)
+                affine = FROM_LPS @ place.affine @ np.diag([1, 1, float(header.get("SliceThickness") or 1), 1])
+            return place_volume(path, file.get_frame(1).T[..., None], affine, is_located, header=(header,))
         if file.get_volume_geometry() is None:
             raise BadInput(
                 f"{path}: holds several frames ({frames}), not stated to be evenly spaced slices; export one series"
@@ -150,14 +153,14 @@ def _header(path: Path) -> pydicom.Dataset:
         raise BadInput(f"{path}: not a readable DICOM slice (it is a folder); name the folder of one series")
     with report_damage(path, "DICOM slice"):
         header = pydicom.dcmread(path)
+        what = header.get("Modality") or "DICOM without an image"
+        if "Rows" not in header or "PixelData" not in header or what == "SEG":
+            raise BadInput(f"{path}: holds no image ({what}); keep only the slices of one series in the folder")
         if (frames := int(header.get("NumberOfFrames") or 1)) != 1:
             raise BadInput(
                 f"{path}: holds several frames ({frames}, enhanced multi-frame DICOM); keep it in a folder "
                 "of its own, or give a folder of single slices"
             )
-        if "Rows" not in header or "PixelData" not in header:
-            what = header.get("Modality") or "DICOM without an image"
-            raise BadInput(f"{path}: holds no image ({what}); keep only the slices of one series in the folder")
         require_sane(path, (header.Columns, header.Rows, 1))
         _require_pixels(header)
         for key, (count, what) in PLACE_TAGS.items():

@@ -7,11 +7,9 @@ import highdicom
 import numpy as np
 import pydicom
 import pytest
-from highdicom.legacy import LegacyConvertedEnhancedMRImage
 from layouts import volume
-from layouts_dicom import x_ray
+from layouts_dicom import save_enhanced, x_ray
 from layouts_prostate import save_series
-from pydicom.uid import generate_uid
 
 from fedmerit_data.raw_cases import RawCase
 from fedmerit_data.readers import generic
@@ -29,10 +27,8 @@ def source(folder, kind):
         slice_.PatientName, slice_.PatientID, slice_.SpecificCharacterSet = "Müller^Jürgen", "7", "ISO_IR 100"
         slice_.save_as(folder / "series" / f"1-{slice_.InstanceNumber:02d}.dcm", enforce_file_format=True)
     if kind == "enhanced":
-        uids = {"series_instance_uid": generate_uid(), "sop_instance_uid": generate_uid()}
-        order = [slices[at] for at in (2, 0, 3, 1)]
-        LegacyConvertedEnhancedMRImage(order, series_number=5, instance_number=1, **uids).save_as(folder / "e.dcm")
-        return folder / "e.dcm", pydicom.dcmread(folder / "e.dcm")
+        file = save_enhanced(folder / "e.dcm", slices)
+        return file, pydicom.dcmread(file)
     if kind == "x-ray":
         del slices[0].FrameOfReferenceUID
         x_ray(folder / "x.dcm", slices[0])
