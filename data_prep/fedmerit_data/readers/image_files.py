@@ -200,7 +200,7 @@ def read_image(path: Path, channels: int, channel: int | None = None) -> OneImag
     image = np.concatenate([part.image for part in sliced], axis=1)
     remarks = sliced[0].remarks
     if isinstance(volumes[0].header, tuple) and (missing := missing_reference(volumes[0])):
-        remarks += (f"has no {missing}, which a DICOM segmentation refers to: masks are NIfTI",)
+        remarks += (f"has no one {missing}, which a DICOM segmentation refers to: masks are NIfTI",)
     return OneImage(path, replace(sliced[0], image=image, remarks=remarks), volumes[0])
 
 

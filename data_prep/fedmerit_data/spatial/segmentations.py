@@ -22,7 +22,7 @@ from fedmerit_data.spatial.volumes import FROM_LPS, Volume, report_damage, requi
 
 ON_GRID = 0.1  # voxels that a frame may be off the grid of the image that it was drawn on
 THICKER = 1.5  # of the image's slices: frames that mark several of them
-REFERRED = ("StudyInstanceUID", "SeriesInstanceUID", "SOPClassUID", "SOPInstanceUID")  # to say what a mask is of
+REFERRED = ("StudyInstanceUID", "SeriesInstanceUID", "SOPClassUID")  # of all slices, to say what a mask is of
 PATIENT = (  # attributes that an image has, be they empty
     "PatientID", "PatientName", "PatientBirthDate", "PatientSex", "AccessionNumber",
     "StudyID", "StudyDate", "StudyTime", "ReferringPhysicianName",
@@ -84,7 +84,8 @@ def _draw(path: Path, file: Any, image: Volume, numbers: Collection[int]) -> tup
             voxels = np.rint(at[:, :3]).astype(np.intp)
             steps = np.abs(to_image[:3, :3])  # each along one axis of the image, to the next voxel
             is_one_voxel = np.abs(steps[:, :2] - np.rint(steps[:, :2])).max() < 0.01 and steps[:, :2].sum() < 2.5
-            is_thicker = steps[:, 2].max() * thickness > THICKER
+            along = steps[:, :2].sum(axis=1).argmin()  # the axis of the slices, oblique to a tilted gantry's normal
+            is_thicker = steps[along, 2] * thickness > THICKER
             if not is_one_voxel or is_thicker or np.abs(at[:, :3] - voxels).max() > ON_GRID:
                 label, more = resample_mask(image, _union(path, file, numbers))
                 return label, remarks + more
@@ -138,10 +139,13 @@ def read_referenced_series(path: Path) -> str | None:
 
 
 def missing_reference(image: Volume) -> str | None:
-    """The attribute that an image of DICOM lacks so that no segmentation can refer to it; `None` if it lacks none."""
-    first = image.header[0]
-    needed = [*REFERRED, *["FrameOfReferenceUID"] * (image.is_located or first.get("SOPClassUID") in IN_PLACE)]
-    return next((name for name in needed if not all(slice_.get(name) for slice_ in image.header)), None)
+    """An attribute without one value for all slices of a DICOM image, so that no segmentation can refer to it."""
+    slices = image.header
+    needed = [*REFERRED, *["FrameOfReferenceUID"] * (image.is_located or slices[0].get("SOPClassUID") in IN_PLACE)]
+    for name in needed:
+        if not slices[0].get(name) or any(slice_.get(name) != slices[0].get(name) for slice_ in slices):
+            return name
+    return None if all(slice_.get("SOPInstanceUID") for slice_ in slices) else "SOPInstanceUID"
 
 
 def pack_segmentation(image: Volume, labels: Sequence[str], masks: NDArray[np.uint8], model: str) -> bytes:
@@ -152,7 +156,20 @@ def pack_segmentation(image: Volume, labels: Sequence[str], masks: NDArray[np.ui
         labels: Names of the segments; those of DICOM's own lists, such as prostate or left kidney, get their codes.
         masks: (labels, x, y, z) of 0 and 1.
         model: Digest of the model that made the masks: the serial number of the device.
+
+    Raises:
+        BadInput: the image's data sets are not as DICOM demands of what a segmentation takes over.
     """
+    try:
+        return _pack(image, labels, masks, model)
+    except Exception as error:
+        said = " ".join(str(error).split())
+        raise BadInput(
+            f"{image.path}: no DICOM segmentation can take over its headers ({said}); predict it as NIfTI"
+        ) from error
+
+
+def _pack(image: Volume, labels: Sequence[str], masks: NDArray[np.uint8], model: str) -> bytes:
     import highdicom
     from pydicom.sr.codedict import codes
 
@@ -168,7 +185,7 @@ def pack_segmentation(image: Volume, labels: Sequence[str], masks: NDArray[np.ui
         frames = frames[_frame_order(image)]
     file = highdicom.seg.Segmentation(
         source_images=sources,
-        pixel_array=np.ascontiguousarray(frames),
+        pixel_array=frames,
         segmentation_type=highdicom.seg.SegmentationTypeValues.BINARY,
         segment_descriptions=[_describe(number, label, maker) for number, label in enumerate(labels, 1)],
         series_instance_uid=highdicom.UID(),

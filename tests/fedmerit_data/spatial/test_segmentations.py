@@ -9,8 +9,9 @@ import pydicom
 import pytest
 from layouts import volume
 from layouts_dicom import save_enhanced, x_ray
-from layouts_prostate import save_series
+from layouts_prostate import OBLIQUE, save_series
 
+from fedmerit.errors import BadInput
 from fedmerit_data.raw_cases import RawCase
 from fedmerit_data.readers import generic
 from fedmerit_data.readers.image_files import read_image
@@ -96,6 +97,31 @@ def test_frames_refer_to_the_slice_that_they_mark(tmp_path):
     np.testing.assert_array_equal(marked.pixel_array, image.decoded.image[2, 0])
 
 
+def test_what_no_segmentation_can_take_over_is_told(tmp_path):
+    path, _ = source(tmp_path, "series")
+    for file in path.iterdir():
+        slice_ = pydicom.dcmread(file)
+        slice_.SOPClassUID = "1.2.3"
+        slice_.save_as(file)
+    image = read_image(path, 1)
+    with pytest.raises(
+        BadInput, match=r"series: no DICOM segmentation can take over its headers \(.+\); predict it as"
+    ):
+        image.write_masks(tmp_path / "masks", ["organ"], image.decoded.image > 700)
+
+
+def test_slices_of_a_tilted_gantry(tmp_path):
+    """Which are stacked along another direction than their normal."""
+    sheared = OBLIQUE.copy()
+    sheared[:3, 2] += (0, 1.5, 0)
+    save_series(tmp_path / "series", volume(1), sheared)
+    image = read_image(tmp_path / "series", 1)
+    masks = overlapping(image.decoded.image.shape)
+    (file,) = image.write_masks(tmp_path / "masks", LABELS, masks)
+    again = generic.decode(RawCase("p", "p", image.path, file), {label: (label,) for label in LABELS}, 1)
+    np.testing.assert_array_equal(again.label, masks)
+
+
 def test_an_empty_mask_is_a_segmentation_too(tmp_path, capfd):
     path, _ = source(tmp_path, "series")
     image = read_image(path, 1)
@@ -105,16 +131,24 @@ def test_an_empty_mask_is_a_segmentation_too(tmp_path, capfd):
     assert capfd.readouterr().err == ""
 
 
-@pytest.mark.parametrize("missing", ["FrameOfReferenceUID", "StudyInstanceUID"])
-def test_without_what_a_segmentation_refers_to_masks_are_nifti(tmp_path, missing):
-    """As some anonymisers leave it."""
+@pytest.mark.parametrize(
+    ("missing", "value"),
+    [
+        ("FrameOfReferenceUID", None),
+        ("FrameOfReferenceUID", "2.25.7"),
+        ("StudyInstanceUID", ""),
+        ("SOPInstanceUID", ""),
+    ],
+)
+def test_without_what_a_segmentation_refers_to_masks_are_nifti(tmp_path, missing, value):
+    """As some anonymisers leave it, or change it in some slices."""
     path, _ = source(tmp_path, "series")
-    for file in path.iterdir():
+    for file in sorted(path.iterdir())[: None if value is None else 2]:
         slice_ = pydicom.dcmread(file)
-        del slice_[missing]
+        setattr(slice_, missing, value)
         slice_.save_as(file)
     image = read_image(path, 1)
-    assert image.decoded.remarks == (f"has no {missing}, which a DICOM segmentation refers to: masks are NIfTI",)
+    assert image.decoded.remarks == (f"has no one {missing}, which a DICOM segmentation refers to: masks are NIfTI",)
     (file,) = image.write_masks(tmp_path / "masks", ["organ"], image.decoded.image > 700)
     again = generic.decode(RawCase("p", "p", path, file), {"organ": (1,)}, 1)
     np.testing.assert_array_equal(again.label, image.decoded.image > 700)
