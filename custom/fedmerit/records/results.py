@@ -271,6 +271,8 @@ Named = dict[str, Any]
 
 class _Plan(BaseModel):
     model_config = ConfigDict(strict=True)
+    network: Named = {}
+    guard: Named = {}
     preprocessing: Named | None = None
 
 
