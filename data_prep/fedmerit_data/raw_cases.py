@@ -23,6 +23,7 @@ class RawCase:
     image: Path  # a file, or the folder of one DICOM series
     label: Path  # its mask, or the first of the mask's files
     more: tuple[Path, ...] = ()  # the other files of the mask
+    organs: tuple[str, ...] = ()  # what each file of the mask shows, if each shows one organ
     channels: tuple[Path, ...] = ()  # further files of the image, one channel each
 
 
