@@ -25,7 +25,9 @@ from fedmerit.errors import BadInput
 from fedmerit_data.raw_cases import require_file
 
 NIFTI, ITK_SUFFIXES = (".nii", ".nii.gz", ".hdr", ".mgz", ".mgh"), (".mha", ".mhd", ".nrrd", ".nhdr")
-LONGEST_FIELD = 400  # bytes of a line of a NRRD header: ITK writes beyond its own memory over one of 1,000
+LONGEST_FIELD = 400  # bytes of a line of a header: ITK writes beyond its own memory over one of 1,000
+META_FIELD = re.compile(rb"\w+\s*=.*")  # MetaImage; ITK takes other separators, too, which then hide a field
+META_AXES = re.compile(rb"^NDims\s*=(.*)$", re.MULTILINE)  # ITK ends the process over many, or fewer than none
 ITK_VOXELS = re.compile(rb"^(?:ElementDataFile\s*=|data ?file:)\s*(.*?)\s*$", re.IGNORECASE | re.MULTILINE)
 META_PLACE = re.compile(
     rb"^(ElementSpacing|Offset|Origin|Position|TransformMatrix|Rotation|Orientation)\s*=", re.MULTILINE
@@ -276,10 +278,16 @@ def _head(path: Path) -> tuple[bytes, Path]:
     """The first bytes of a MetaImage or NRRD file, and the file with its voxels: itself, or one of its name."""
     with path.open("rb") as file:
         head = file.read(2**16)
-    lines = re.split(rb"\r?\n\r?\n", head, maxsplit=1)[0].split(b"\n") if head.startswith(b"NRRD") else []
+    named = ITK_VOXELS.search(head)
+    if head.startswith(b"NRRD"):
+        lines = re.split(rb"\r?\n\r?\n", head, maxsplit=1)[0].split(b"\n")
+    else:
+        lines = head[: named.start() if named else None].splitlines()
+        axes = META_AXES.findall(b"\n".join(lines))
+        if not all(META_FIELD.fullmatch(line) for line in lines) or {one.strip() for one in axes} - {b"2", b"3", b"4"}:
+            raise ValueError("its header is not lines of NAME = VALUE, with NDims of 2 or 3")
     if any(len(line) > LONGEST_FIELD and b":=" not in line for line in lines):
         raise ValueError(f"a line of its header has more than {LONGEST_FIELD} characters")
-    named = ITK_VOXELS.search(head)
     voxels = named[1].decode() if named else "LOCAL"
     if voxels.upper() == "LOCAL":
         return head, path

@@ -170,7 +170,7 @@ def predict_files(
         raise BadInput(f"{twice[0]}: the name of {names[twice[0]]} images; predict them into folders of their own")
     model = {"file": str(predictor.file), "sha256": sha256(predictor.file)}
     summary = {"model": model, "preprocessing": predictor.preprocessing.to_dict()}
-    before = _previous_predictions(out, summary)
+    before = previous_predictions(out, summary)
     written, entries = list[Path](), list[dict[str, Any]]()
     for path in images:
         image = read_image(path, predictor.description.in_channels, channel)
@@ -192,7 +192,7 @@ def predict_files(
     return written
 
 
-def _previous_predictions(out: Path, summary: Mapping[str, Any]) -> list[dict[str, Any]]:
+def previous_predictions(out: Path, summary: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The images in ``out``/prediction.json, if it is there; `BadInput` if there are masks of another model."""
     file = out / SUMMARY
     if not file.exists():

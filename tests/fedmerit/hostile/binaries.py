@@ -286,6 +286,47 @@ def nifti(draw: Drawing, content: bytes) -> bytes:
     )
 
 
+def meta_image(draw: Drawing, content: bytes) -> bytes:
+    """A MetaImage file: lines of its header changed."""
+    random = draw.random
+    if random.random() < 0.25:
+        return draw.bytes(content)
+    head, mark, rest = content.partition(b"ElementDataFile = LOCAL\n")
+    lines = [*head.splitlines(keepends=True), mark]
+    values = (
+        *(
+            "0",
+            "-1",
+            "3",
+            "1 1",
+            "99999 99999 99999",
+            "2147483648",
+            "nan",
+            "inf inf inf",
+            "True",
+            "False",
+            "LOCAL",
+            "LIST",
+        ),
+        *(
+            "{outside}/secret.raw",
+            "../outside/secret.raw",
+            "file.mha",
+            "slice%03d.raw 1 9 1",
+            "MET_DOUBLE",
+            "MET_UCHAR",
+        ),
+        *("MET_OTHER", "x" * 9000, "-2147483648 1 1", "RAI", "1 0 0 0 1 0 0 0 0", "nan 0 0 0 1 0 0 0 1", "7 3 5"),
+    )
+    for _ in range(random.choice((1, 1, 2, 3))):
+        at = random.randrange(len(lines))
+        own = lines[at].partition(b" =")[0]
+        name = random.choice((own, b"CompressedDataSize", b"CompressedData", b"HeaderSize", b"ElementNumberOfChannels"))
+        line = name + b" = " + random.choice(values).format(**draw._named).encode() + b"\n"
+        lines[at : at + random.randrange(2)] = [line]
+    return b"".join(lines) + rest[: random.choice((len(rest), len(rest), random.randrange(len(rest))))]
+
+
 def nrrd(draw: Drawing, content: bytes) -> bytes:
     """A NRRD file: lines of its header changed; or a MetaImage header in its place."""
     random = draw.random
@@ -509,6 +550,7 @@ BY_SUFFIX: Mapping[str, Callable[[Drawing, bytes], bytes]] = {
     ".npy": array,
     ".gz": nifti,
     ".nrrd": nrrd,
+    ".mha": meta_image,
     ".png": photograph,
     ".pem": certificate,
     ".dcm": dicom,
