@@ -9,6 +9,7 @@ import numpy as np
 import tifffile
 from certificates import issue
 from layouts import save_nifti
+from layouts_dicom import save_seg, save_structures, square
 from layouts_prostate import save_itk, save_series
 from noisy_trainings import WORTH, trained
 from PIL import Image
@@ -95,6 +96,15 @@ def _dicom(path: Path, run: Path, site: Path) -> None:
     (path.parent / "all" / "1-01.dcm").rename(path)
 
 
+def _segmentation(path: Path, run: Path, site: Path) -> None:
+    save_seg(path, save_series(path.parent / "all", _voxels()), {"a": _voxels() > 500, "b": _voxels() > 800})
+
+
+def _structures(path: Path, run: Path, site: Path) -> None:
+    slices = save_series(path.parent / "all", _voxels())
+    save_structures(path, slices, {"a": [(1, square(1, 1, 5, 5)), (2, square(2, 1, 6, 4))], "b": []})
+
+
 def _job(path: Path, run: Path, site: Path) -> None:
     shutil.rmtree(path.parents[2])
     export_job(read_plan(run), path.parents[2])
@@ -178,4 +188,6 @@ MAKE: Mapping[str, Callable[[Path, Path, Path], object]] = {
     "photograph": lambda path, run, site: Image.fromarray(_voxels()[..., 0].astype(np.uint8)).save(path),
     "series": _series,
     "dicom": _dicom,
+    "segmentation": _segmentation,
+    "structures": _structures,
 }

@@ -45,6 +45,8 @@ ELSEWHERE = {  # by file: why it may read by itself
     "data_prep/fedmerit_data/readers/image_files.py": "the shape in the header of a volume",
     "data_prep/fedmerit_data/spatial/dicom.py": "raw images, `require_sane` first",
     "data_prep/fedmerit_data/spatial/photographs.py": "raw images, pixels counted first",
+    "data_prep/fedmerit_data/spatial/segmentations.py": "raw masks, `require_sane` first",
+    "data_prep/fedmerit_data/spatial/structures.py": "raw contours, of at most `MOST_BYTES`",
     "data_prep/fedmerit_data/spatial/volumes.py": "raw images, `require_sane` first",
     "data_prep/fedmerit_data/tables.py": "the text of `read_bytes`",
     "evaluation/fedmerit_evaluation/dossier/dossier.py": "a table of this package",
