@@ -67,11 +67,17 @@ OPEN_LINKS = {
     "results table",
     "manifest",
     "raw table",
-    *IMAGES,
+    "raw list",
+    "data lists",
+    "raw labels",
+    "raw channels",
+    "stack",
+    "segments",
     "survey",
     "study",
     "predictions",
     "ground truth",
+    *IMAGES,
 }
 # these read whatever file somebody names, be it a link
 

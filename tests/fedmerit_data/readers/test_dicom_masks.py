@@ -224,5 +224,5 @@ def test_a_mask_that_is_not_of_its_image(study, tmp_path, kind, labels, image, m
 def test_a_name_in_the_map_needs_a_mask_that_has_names(tmp_path):
     save_nifti(tmp_path / "a.nii.gz", volume(1), AXIAL)
     save_nifti(tmp_path / "b.nii.gz", box(), AXIAL)
-    with pytest.raises(BadInput, match=r"b\.nii\.gz: has numbers; 'Gland' in --labels is the name of a region"):
+    with pytest.raises(BadInput, match=r"b\.nii\.gz: has no Gland, which --labels names; it has values without"):
         decode(tmp_path / "a.nii.gz", tmp_path / "b.nii.gz", "gland=Gland")
