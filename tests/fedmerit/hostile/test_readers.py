@@ -44,6 +44,7 @@ ELSEWHERE = {  # by file: why it may read by itself
     "custom/fedmerit/flare/deploy/provision.py": "the operator's own folder",
     "data_prep/fedmerit_data/readers/image_files.py": "the shape in the header of a volume",
     "data_prep/fedmerit_data/spatial/dicom.py": "raw images, `require_sane` first",
+    "data_prep/fedmerit_data/spatial/mask_formats.py": "what it wrote itself",
     "data_prep/fedmerit_data/spatial/photographs.py": "raw images, pixels counted first",
     "data_prep/fedmerit_data/spatial/segmentations.py": "raw masks, `require_sane` first",
     "data_prep/fedmerit_data/spatial/structures.py": "raw contours, of at most `MOST_BYTES`",
