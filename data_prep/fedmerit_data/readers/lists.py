@@ -20,6 +20,7 @@ from fedmerit_data.tables import read_table
 DATASET, PAIRS = "dataset.json", "pairs.csv"
 COLUMNS = ("site", "patient", "image", "label")  # of pairs.csv; image_t2, label_liver, ... for files of their own
 SPLITS = ("training", "validation")
+LIST = re.compile(r"\w[\w.-]*\.json")  # not "Copy of site-1.json", nor "site-1 (2).json"
 PLAIN = re.compile(r"\w[\w .-]*")  # names of sites
 
 
@@ -38,8 +39,8 @@ def find_lists(source: Path) -> list[Path]:
     for name in (DATASET, PAIRS):
         if os.path.lexists(source / name):
             return [source / name]
-    files = sorted(path for path in source.glob("*.json") if path.is_file()) if source.is_dir() else []
-    return [path for path in files if _is_data_list(path)]
+    files = sorted(source.glob("*.json")) if source.is_dir() else []
+    return [path for path in files if LIST.fullmatch(path.name) and path.is_file() and _is_data_list(path)]
 
 
 def _is_data_list(path: Path) -> bool:

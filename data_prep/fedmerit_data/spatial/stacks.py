@@ -4,16 +4,19 @@ import io
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tifffile
 from numpy.typing import NDArray
+from PIL import Image, ImageSequence
 
 from fedmerit.errors import BadInput
 from fedmerit.files import parse_json, read_bytes
 from fedmerit_data.spatial.volumes import Volume, place_volume, report_damage, require_sane
 
 TIFF = (".tif", ".tiff")
+PLAIN = (1, 8, 32946, 32773)  # no compression, deflate and PackBits: what tifffile reads by itself
 MILLIMETRES = {"mm": 1.0, "millimeter": 1.0, "cm": 10.0, "m": 1000.0, "um": 0.001, "µm": 0.001, "\\u00B5m": 0.001}
 MILLIMETRES |= {"micron": 0.001, "microns": 0.001, "micrometer": 0.001}
 Steps = tuple[float, float, float]  # mm between slices, rows and columns
@@ -55,11 +58,17 @@ def read_stack(path: Path) -> Volume:
             if series.dtype is None or series.dtype.kind not in "buif":
                 raise BadInput(f"{path}: has pixels of type {series.dtype}; expected one real number each")
             steps = _read_json(path) or _read_imagej(file.imagej_metadata or {}, getattr(page, "resolution", (0, 0)))
-            voxels = np.asarray(series.asarray()).T
+            voxels = series.asarray() if page.compression in PLAIN else _read_pictures(path)
         depth, down, along = steps or (1.0, 1.0, 1.0)
         affine = np.diag([along, down, depth, 1])
-        volume = place_volume(path, voxels, affine, is_located=False, header=StackHeader(steps))
+        volume = place_volume(path, np.asarray(voxels).T, affine, is_located=False, header=StackHeader(steps))
         return replace(volume, is_measured=steps is not None)
+
+
+def _read_pictures(path: Path) -> NDArray[Any]:
+    """(slices, height, width) by Pillow, which knows more ways to compress."""
+    with Image.open(path, formats=["TIFF"]) as pictures:
+        return np.stack([np.array(picture) for picture in ImageSequence.Iterator(pictures)])
 
 
 def _read_json(path: Path) -> Steps | None:

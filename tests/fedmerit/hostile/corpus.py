@@ -170,6 +170,7 @@ MAKE: Mapping[str, Callable[[Path, Path, Path], object]] = {
     "bundle": _bundle,
     "site": _whole(from_site=True),
     "data list": _whole(from_site=True),
+    "readings": _whole(from_site=True),
     "manifest": lambda path, run, site: Manifest(site="site1", site_folder="sites/site1").write(path.parent),
     "kit": lambda path, run, site: write_json(path, KIT),
     "survey": _survey,

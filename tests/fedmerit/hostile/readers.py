@@ -29,6 +29,7 @@ from fedmerit.verification.record_schema import read_ledger
 from fedmerit.verification.run import verify_run
 from fedmerit.verification.site_logs import read_site_log
 from fedmerit.wire.survey import Survey
+from fedmerit_data.checking.readings import check_readings
 from fedmerit_data.readers.lists import find_lists, read_list, stated_channels, stated_labels
 from fedmerit_data.readers.mask_layers import read_segments
 from fedmerit_data.spatial.dicom import read_dicom
@@ -109,6 +110,7 @@ READERS: Mapping[str, tuple[str, Reader]] = {  # by name: the file's name in its
     "bundle": ("configs/inference.json", lambda path: open_bundle(path.parents[1], "cpu")),
     "site": ("site.json", lambda path: SiteFolder(path.parent)),
     "data list": ("datalist.json", lambda path: SiteFolder(path.parent)),
+    "readings": ("site.json", lambda path: list(check_readings([SiteFolder(path.parent)]))),
     "manifest": ("fedmerit.json", read_manifest_file),
     "kit": ("startup/fed_client.json", lambda path: (read_name(path.parents[1]), server_address(path.parents[1]))),
     "survey": ("survey.json", _survey),

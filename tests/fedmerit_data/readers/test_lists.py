@@ -8,9 +8,11 @@ import pytest
 import SimpleITK
 import tifffile
 from layouts import AXIAL, box, save_nifti, save_png, volume
+from PIL import Image
 
 from fedmerit.errors import BadInput
 from fedmerit_data.preparation import Preparation
+from fedmerit_data.readers.image_files import read_image
 from fedmerit_data.spatial.stacks import is_stack, read_stack
 
 LIVER, SPLEEN = box(), np.roll(box(), 2, axis=0)  # which overlap
@@ -296,3 +298,32 @@ def test_stacks_state_their_spacing_by_a_unit(tmp_path, unit, factor):
     assert (is_stack(path), found.is_measured, found.is_located) == (True, True, False)
     tifffile.imwrite(path, volume(0).T, photometric="minisblack", resolution=(72, 72), resolutionunit=2)
     assert not read_stack(path).is_measured
+
+
+@pytest.mark.parametrize("kind", ["tiff_lzw", "tiff_adobe_deflate", "packbits"])
+def test_stacks_compressed_in_any_way(tmp_path, kind):
+    first, *others = (Image.fromarray(picture) for picture in volume(0).astype(np.uint16).T)
+    first.save(tmp_path / "a.tif", save_all=True, append_images=others, compression=kind)
+    assert is_stack(tmp_path / "a.tif")
+    np.testing.assert_array_equal(read_stack(tmp_path / "a.tif").voxels, volume(0))
+    (tmp_path / "a.json").write_text('{"spacing": [3, 0, 1]}')
+    with pytest.raises(BadInput, match=r"a\.json: states no spacing of a\.tif"):
+        read_stack(tmp_path / "a.tif")
+
+
+def test_flat_nifti_and_masks_written_of_stacks(tmp_path):
+    """A file of two axes is one slice; a predicted mask of a stack is a stack with its spacing."""
+    for part, voxels in (("images", volume(0)[..., 0]), ("masks", LIVER[..., 1])):
+        save_nifti(tmp_path / "raw" / "A" / part / "p.nii.gz", voxels, np.diag([-0.5, -0.5, 1.0, 1.0]))
+    (decoded,) = decode_all(tmp_path / "raw", {"channels": 1})
+    np.testing.assert_array_equal(decoded.image, sliced(volume(0))[:1])
+    np.testing.assert_array_equal(decoded.label, sliced(LIVER)[1:2])
+    assert decoded.spacing == (0.5, 0.5)
+    stated = {"spacing": 3.0, "unit": "mm", "axes": "ZYX"}
+    tifffile.imwrite(tmp_path / "a.tif", volume(0).astype("u2").T, imagej=True, resolution=(2, 1), metadata=stated)
+    image = read_image(tmp_path / "a.tif", 1)
+    (file,) = image.write_masks(tmp_path / "out", ("organ",), sliced(LIVER) > 0)
+    written = read_stack(file)
+    assert file.name == "a_organ.tif"
+    np.testing.assert_array_equal(written.voxels, LIVER)
+    np.testing.assert_allclose(written.affine, read_stack(tmp_path / "a.tif").affine, rtol=1e-6)
