@@ -1,11 +1,14 @@
 """Masks as DICOM segmentations and structure sets, by number and by name."""
 
+import json
+import subprocess
+
 import numpy as np
 import pydicom
 import pytest
 from layouts import AXIAL, box, save_nifti, volume
 from layouts_dicom import outline, save_seg, save_structures, shuffle_frames, square, x_ray
-from layouts_prostate import OBLIQUE, flipped, save_series
+from layouts_prostate import OBLIQUE, flipped, save_itk, save_series
 
 from fedmerit.errors import BadInput
 from fedmerit_data.raw_cases import RawCase
@@ -226,3 +229,23 @@ def test_a_name_in_the_map_needs_a_mask_that_has_names(tmp_path):
     save_nifti(tmp_path / "b.nii.gz", box(), AXIAL)
     with pytest.raises(BadInput, match=r"b\.nii\.gz: has no Gland, which --labels names; it has values without"):
         decode(tmp_path / "a.nii.gz", tmp_path / "b.nii.gz", "gland=Gland")
+
+
+def test_segments_that_another_program_wrote(study, tmp_path):
+    """By DCMQI, which 3D Slicer writes with."""
+    code = {"CodeValue": "85756007", "CodingSchemeDesignator": "SCT", "CodeMeaning": "Tissue"}
+    common = {"SegmentAlgorithmType": "MANUAL"} | dict.fromkeys(
+        ("SegmentedPropertyCategoryCodeSequence", "SegmentedPropertyTypeCodeSequence"), code
+    )
+    described = [[{"labelID": 1, "SegmentLabel": name, **common}] for name in REGIONS]
+    about = {"ContentCreatorName": "A", "SeriesDescription": "S", "SeriesNumber": "3", "InstanceNumber": "1"}
+    (tmp_path / "about.json").write_text(json.dumps(about | {"segmentAttributes": described}))
+    for number, mask in enumerate(REGIONS.values()):
+        save_itk(tmp_path / f"{number}.nrrd", mask)
+    files = ",".join(str(tmp_path / f"{number}.nrrd") for number in range(len(REGIONS)))
+    options = ["--inputImageList", files, "--inputDICOMDirectory", study[0], "--inputMetadata", tmp_path / "about.json"]
+    made = ["itkimage2segimage", *options, "--skip", "1", "--outputDICOM", tmp_path / "seg.dcm"]
+    subprocess.run(made, check=True, capture_output=True)
+    decoded = decode(study[0], tmp_path / "seg.dcm", "lesion=Lesion 1,gland=Gland")
+    require_drawn(decoded, LESION, GLAND)
+    assert decoded.remarks == ()
