@@ -66,6 +66,7 @@ def status(
 ) -> None:
     """Connected sites and job status."""
     from fedmerit.flare.deploy import session
+    from fedmerit.flare.job_ends import explain_end
     from fedmerit_evaluation.results.run_folders import undefined_quantities
 
     with session.session(kit) as opened:
@@ -88,7 +89,9 @@ def status(
             is_weighted = "weight" not in undefined_quantities(state.get("method", ""))
             done = f"{name}: round {record['round'] + 1} of {rounds}, {last_round(record, is_weighted)}"
             console.print(done, soft_wrap=True)
-    for text in session.explain_refusal(jobs[0]) if job else []:
+        for site, why in (state or {}).get("absent", {}).items():
+            print_line(f"{name}: {site} is {why}")
+    for text in (*session.explain_refusal(jobs[0]), *explain_end(jobs[0])) if job else ():
         print_line(text)
 
 
@@ -96,10 +99,14 @@ def status(
 def fetch(job: JobId, kit: AdminKit, out: Annotated[Path, typer.Option(help="Run folder to write.")]) -> None:
     """Fetch the run folder of a finished job."""
     from fedmerit.flare.deploy import session
+    from fedmerit.flare.job_ends import explain_end
 
     with session.session(kit) as opened:
         session.fetch(opened, job, out)
+        ended = explain_end(session.job(opened, job))
     console.print(f"run folder: {out}", soft_wrap=True)
+    for text in ended:
+        print_line(text)
 
 
 @commands.add("job abort 3f2a --kit admin@example.org")

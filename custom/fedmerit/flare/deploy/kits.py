@@ -14,6 +14,8 @@ from fedmerit.errors import BadInput
 from fedmerit.files import files_digest, read_json, write_json
 from fedmerit.flare.deploy.validator import ClassValidator
 from fedmerit.flare.egress import EgressFilter
+from fedmerit.flare.job_ends import JobEnds
+from fedmerit.flare.launcher import SiteLauncher
 from fedmerit.flare.recipe import build_site_policy, survey_classes
 from fedmerit.plugin_references import Reference
 from fedmerit.trainers.monai_trainer.data import SiteFolder, open_sites
@@ -140,6 +142,8 @@ def prepare_site(
     for part in resources["components"]:
         if part["id"] == "resource_manager":  # FedMerit's jobs ask for no GPU: the manifest says which
             part["args"] |= {"num_of_gpus": 0, "mem_per_gpu_in_GiB": 0}
+        if part["id"] == "process_launcher":
+            part["path"] = class_path(SiteLauncher)
     resources["allow_log_streaming"] = False
     before = kit / "local" / "resources.json"
     if surveys is None:
@@ -181,6 +185,7 @@ def prepare_server(
             part["args"]["uri_root"] = str(storage / "jobs")
         if part["id"] == "job_scheduler":  # a job that waits for a site is looked at again soon
             part["args"] |= {"min_schedule_interval": 2.0, "max_schedule_interval": 30.0}
+    resources["components"].append({"id": "job_ends", "path": class_path(JobEnds), "args": {}})
     _write(kit, resources, byoc)
     folders = {"server_sites": server_sites, "runs": runs}
     given = {setting: str(path.resolve()) for setting, path in folders.items() if path}

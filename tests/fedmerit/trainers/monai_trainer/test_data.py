@@ -22,9 +22,27 @@ from fedmerit.trainers.monai_trainer.data import (
 
 
 @pytest.mark.parametrize(
-    "name", ["=1+1", "+A", "-B", "@C", "", "a\x1b[2J", "a\nb", "a" * 101, "Basel, USB", "A=B", 7, None]
+    "name",
+    [
+        "=1+1",
+        "+A",
+        "-B",
+        "@C",
+        "",
+        "a\x1b[2J",
+        "a\n",
+        "a" * 64,
+        "A=B",
+        "St Mary",
+        "Köln",
+        "a.b",
+        7,
+        None,
+        "Server",
+        "all",
+    ],
 )
-def test_names_that_tables_or_terminals_would_compute_or_lists_cut(sites, tmp_path, name):
+def test_names_that_no_engine_takes(sites, tmp_path, name):
     folder = shutil.copytree(sites / "site1", tmp_path / "site1")
     info = json.loads((folder / "site.json").read_text())
     (folder / "site.json").write_text(json.dumps(info | {"name": name}))
