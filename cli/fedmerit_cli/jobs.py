@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from fedmerit.errors import BadInput
+from fedmerit.errors import BadInput, printable
 from fedmerit.options import JOB_WAITING, RunOptions
 from fedmerit_cli.options import TASKS, run_options
 from fedmerit_cli.terminal import Commands, console, last_round, plain_table, print_line
@@ -127,3 +127,31 @@ def resume(job: JobId, kit: AdminKit) -> None:
     with session.session(kit) as opened:
         new = session.resume(opened, job)
     console.print(f"job: {new}", soft_wrap=True)
+
+
+@commands.add("job watch 3f2a --kit admin@example.org --log watch.log")
+def watch(
+    job: JobId,
+    kit: AdminKit,
+    log: Annotated[Path | None, typer.Option(help="File to which each decision is added.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="Resumptions in a row without a complete round.")] = 10,
+    patience: Annotated[
+        float, typer.Option(min=0, help="Seconds to wait for all sites; then --min-sites are enough.")
+    ] = 600.0,
+) -> None:
+    """Keep a run at work: resume its job whenever it ended early, until it has come to its end.
+
+    Not against an admin who stopped it, and not after an error that would repeat; then it exits with 1.
+    """
+    from fedmerit.flare.deploy.watch import Decision, Supervisor
+    from fedmerit.flare.deploy.watch import watch as keep_at_work
+
+    def show(job_id: str, decision: Decision) -> None:
+        when = datetime.now().astimezone().isoformat(timespec="seconds")
+        line = printable(f"{when} {job_id} {decision.action}: {decision.reason}")
+        print_line(line)
+        if log is not None:
+            with log.open("a") as file:
+                file.write(line + "\n")
+
+    keep_at_work(kit, job, Supervisor(limit, patience), show)

@@ -4,6 +4,7 @@ import os
 import shutil
 import threading
 import time
+from collections.abc import Collection
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from fedmerit.flare.aggregator import MeritAggregator
 from fedmerit.flare.executor import ERRORS
 from fedmerit.flare.job_ends import NO_SITE, JobEnd, absences
 from fedmerit.flare.scalars import track
-from fedmerit.flare.translation import PROGRESS
+from fedmerit.flare.translation import NOTE, PROGRESS
 from fedmerit.machine import give_back_memory
 from fedmerit.records.ledger import Ledger
 from fedmerit.records.signatures import Signer, read_certificate
@@ -56,14 +57,15 @@ def allow_repeated_pop(communicator: Any) -> None:
     communicator._client_task_map = SentTasks(communicator._client_task_map)
 
 
-def progress(run: Path, config: RunConfiguration) -> dict[str, Any]:
+def progress(run: Path, config: RunConfiguration, silent: Collection[str] = ()) -> dict[str, Any]:
     """What an admin learns of a running job: ``method``, ``rounds`` to train, ``record`` of the last complete one.
 
-    Also ``absent``, as of `absences`.
+    Also ``absent``, as of `absences`, and the sites that did not answer when they were last asked, ``silent``.
     """
     records = Ledger(run / "ledger.jsonl").records
-    last = records[-1] if records else None
-    return {"method": config.method, "rounds": config.rounds, "record": last, "absent": absences(records)}
+    last, lacking = records[-1] if records else None, absences(records)
+    named = {"method": config.method, "rounds": config.rounds, "record": last}
+    return named | {"absent": lacking, "silent": sorted(silent)}
 
 
 class MeritController(ModelController):
@@ -145,7 +147,8 @@ class MeritController(ModelController):
             description = describe(run.name, federation.config, federation.sites, "prod")
             encrypted = {"privacy": [HE]} if context else {}
             write_json(run / "run.json", description | encrypted | {"command": f"NVFlare job {workspace.name}"})
-        self.engine.register_app_command(PROGRESS, lambda *_: progress(run, federation.config))
+        self.engine.register_app_command(PROGRESS, lambda *_: progress(run, federation.config, self.silent))
+        self.engine.register_app_command(NOTE, lambda _, given, *__: federation.take_note(str(given["text"])))
         try:
             for exchange in federation.exchanges():
                 self._exchange_messages(exchange)

@@ -4,7 +4,7 @@ import logging
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from io import StringIO
 from pathlib import Path
@@ -26,6 +26,7 @@ from nvflare.fuel.flare_api.api_spec import (
     SessionClosed,
 )
 from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
+from nvflare.fuel.hci.proto import MetaStatusValue
 
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.files import read_json
@@ -33,7 +34,7 @@ from fedmerit.flare.deploy.kits import read_name, require_kind, server_address
 from fedmerit.flare.deploy.proxies import proxy_advice
 from fedmerit.flare.job_ends import NO_SITE, JobEnd, explain_end
 from fedmerit.flare.survey_job import ANSWERS
-from fedmerit.flare.translation import PROGRESS
+from fedmerit.flare.translation import NOTE, PROGRESS
 from fedmerit.records.ledger import Ledger
 from fedmerit.trainers.monai_trainer.machine_settings import RUN_NAME
 from fedmerit.wire.survey import Survey
@@ -43,9 +44,14 @@ POLL = 1.0  # seconds
 STOPPING = 120.0  # seconds for an aborted job to end
 STORING = 30.0  # seconds for the server to store what a job left, once that is over
 COMPLETED = "FINISHED:COMPLETED"
+AGREED = ": OK"  # ends what NVFlare says of a site, or the server, that took a job
 NOT_RUNNING = "not running"  # NVFlare's words for a job without a process
 PASSING = (NoReply, SessionClosed, CommandError, InvalidTarget, NoClientsAvailable)  # a job, server or site changes now
 ENDED = ("FINISHED", "ABORTED", "ABANDONED", "FAILED")  # what the status of a job that is over begins with
+
+
+class Unreachable(BadInput):
+    """The server does not answer; it may be starting."""
 
 
 @contextmanager
@@ -70,7 +76,7 @@ def session(kit: Path, timeout: float = LOGIN) -> Iterator[Session]:
             opened = new_secure_session(read_name(kit), str(kit.resolve()), timeout=timeout)
         yield opened
     except NoConnection as error:
-        raise BadInput(
+        raise Unreachable(
             f"server {host}:{port} cannot be reached as {read_name(kit)}: {error}; is it started, is the port open, "
             f"and is the certificate in the kit of this federation and not expired?{proxy_advice(host)}"
         ) from error
@@ -178,6 +184,29 @@ def progress(opened: Session, job_id: str) -> Mapping[str, Any] | None:
     return answer if isinstance(answer, Mapping) else None
 
 
+def note(opened: Session, job_id: str, text: str) -> bool:
+    """Have a line written into the ledger's next record; whether the job, at work, took it."""
+    try:
+        with redirect_stdout(StringIO()):
+            return bool(opened.do_app_command(job_id, NOTE, {"text": text}))
+    except (JobNotRunning, InternalError, AuthorizationError, RuntimeError, *PASSING):
+        return False
+
+
+def job_sites(description: Mapping[str, Any]) -> set[str]:
+    """The sites that took a job as it was deployed, as `job` describes it; none of one that was not."""
+    details = map(str, description.get("job_deploy_detail") or ())
+    return {text.removesuffix(AGREED) for text in details if text.endswith(AGREED)} - {"server"}
+
+
+def sites_without(opened: Session, job_id: str, sites: Collection[str]) -> set[str]:
+    """Of connected ``sites``, those that say that they have no process of a job."""
+    told = opened.get_client_job_status(sorted(sites)) or []
+    rows = [(str(one.get("client_name")), one.get("job_id"), one.get("status")) for one in told]
+    having = {site for site, job, _ in rows if job == job_id}
+    return {site for site, job, status in rows if job or status == MetaStatusValue.NO_JOBS} - having
+
+
 def has_job_ended(description: Mapping[str, Any]) -> bool:
     """Whether a job, as `job` describes it, is over, well or not."""
     return str(description["status"]).startswith(ENDED)
@@ -186,7 +215,7 @@ def has_job_ended(description: Mapping[str, Any]) -> bool:
 def explain_refusal(description: Mapping[str, Any]) -> list[str]:
     """What server and sites said when the job was to start there, without those that agreed."""
     details = description.get("job_deploy_detail") or []
-    return [text.replace("NVFLARE_ERROR: ", "") for text in map(str, details) if not text.endswith(": OK")]
+    return [text.replace("NVFLARE_ERROR: ", "") for text in map(str, details) if not text.endswith(AGREED)]
 
 
 def abort(opened: Session, job_id: str) -> str:
