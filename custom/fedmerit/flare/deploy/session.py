@@ -201,8 +201,8 @@ def job_sites(description: Mapping[str, Any]) -> set[str]:
 
 def sites_without(opened: Session, job_id: str, sites: Collection[str]) -> set[str]:
     """Of connected ``sites``, those that say that they have no process of a job."""
-    told = opened.get_client_job_status(sorted(sites)) or []
-    rows = [(str(one.get("client_name")), one.get("job_id"), one.get("status")) for one in told]
+    listed = opened.get_client_job_status(sorted(sites)) or []
+    rows = [(str(one.get("client_name")), one.get("job_id"), one.get("status")) for one in listed]
     having = {site for site, job, _ in rows if job == job_id}
     return {site for site, job, status in rows if job or status == MetaStatusValue.NO_JOBS} - having
 

@@ -64,11 +64,11 @@ class Supervisor:
 
     Args:
         limit: resumptions in a row without a complete round between; then it gives up.
-        patience: seconds to wait for all sites of the run; then as many as the job needs are enough.
+        site_timeout: seconds to wait for all sites of the run; then as many as the job needs are enough.
     """
 
     limit: int = 10
-    patience: float = 600.0
+    site_timeout: float = 600.0
     fruitless: int = field(default=0, init=False)  # resumptions since the last new round
     round: int = field(default=0, init=False)  # complete rounds, as far as they are known
     rejoined: Counter[str] = field(default_factory=Counter, init=False)  # by site, resumptions since its last round
@@ -76,7 +76,7 @@ class Supervisor:
     since: float | None = field(default=None, init=False)  # when the need to resume was first seen
 
     def decide(self, look: Look, now: float) -> Decision:
-        """What to do after ``look``, at ``now`` (seconds, of any clock that only goes on)."""
+        """What to do after ``look``, at ``now`` (seconds, of any clock that never goes back)."""
         end = JobEnd.of(look.description)
         if (done := max(look.round, end.round)) > self.round:
             self.round, self.fruitless, self.failed = done, 0, ""
@@ -126,7 +126,7 @@ class Supervisor:
         waited, pause = now - self.since, PAUSES[min(tries, len(PAUSES) - 1)]
         away, least = sorted(set(look.sites) - set(look.connected)), int(look.description.get("min_clients") or 1)
         there = len(set(look.sites) & set(look.connected)) if look.sites else len(look.connected)
-        if there < least or (away and waited < self.patience):
+        if there < least or (away and waited < self.site_timeout):
             needed = _names(away) if away else f"{least} sites, {there} are there"
             return Decision(Action.wait, f"waits for {needed}; {why}")
         if waited < pause:

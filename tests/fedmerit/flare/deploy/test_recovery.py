@@ -3,7 +3,7 @@
 import json
 import random
 import shutil
-import threading
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,7 +12,7 @@ import pytest
 from federation_factory import TIMEOUT_SECONDS, Federation, federation
 
 from fedmerit.federation.site_log import SITE_LOG
-from fedmerit.flare.deploy import session, watch
+from fedmerit.flare.deploy import session
 from fedmerit.flare.deploy.poc import HOST
 from fedmerit.flare.deploy.provision import renew
 from fedmerit.records.signatures import CERTIFICATE, Trust
@@ -164,36 +164,34 @@ def test_a_killed_process_of_a_site_ends_nobodys_job(hospitals, job, tmp_path):
     assert [record["participants"] for record in run.records()] == [hospitals.names] * ROUNDS
 
 
-def test_a_watched_run_mends_itself(hospitals, job, fedmerit, monkeypatch, tmp_path):
+def test_a_watched_run_mends_itself(hospitals, job, fedmerit, scripts, tmp_path):
     """The server's machine, then a site's, stops and starts again: nobody types a command."""
-    monkeypatch.setattr(watch, "LOOK", 2.0)
-    monkeypatch.setattr(watch, "PAUSES", (0.0, 5.0))
     hospitals.gate.close(2)
-    run = Run(hospitals, job(ROUNDS, "--min-sites", 2, "--round-timeout", 20))
-    seen = []
-    watching = threading.Thread(
-        target=watch.watch,
-        args=(hospitals.admin, run.first, watch.Supervisor(patience=600), lambda *one: seen.append(one)),
-    )
+    run, log = Run(hospitals, job(ROUNDS, "--min-sites", 2, "--round-timeout", 20)), tmp_path / "watch.log"
     run.wait_for(lambda records: len(records) >= 2)
-    watching.start()
-    hospitals.stop("server")
-    hospitals.start("server")
-    hospitals.wait_for_sites()
-    told = " ".join(fedmerit("job", "status", run.first, "--kit", hospitals.admin).output.split())
-    assert f"{run.first}: ended, the server was started again while it ran" in told
-    assert fedmerit("job", "abort", run.first, "--kit", hospitals.admin).exit_code == 2
-    hospitals.gate.close(3)
-    run.wait_for(lambda records: len(records) >= 3)
-    hospitals.stop("site1")
-    hospitals.start("site1")
-    hospitals.gate.open()
-    watching.join(TIMEOUT_SECONDS)
-    assert not watching.is_alive()
-    run.job = seen[-1][0]
+    command = [scripts / "fedmerit", "job", "watch", run.first, "--kit", hospitals.admin, "--log", log]
+    with subprocess.Popen(command) as watching:
+        try:
+            hospitals.stop("server")
+            hospitals.start("server")
+            hospitals.wait_for_sites()
+            reported = " ".join(fedmerit("job", "status", run.first, "--kit", hospitals.admin).output.split())
+            assert f"{run.first}: ended, the server was started again while it ran" in reported
+            again = fedmerit("job", "abort", run.first, "--kit", hospitals.admin)
+            assert (again.exit_code, "is over already" in again.stderr) == (2, True)
+            hospitals.gate.close(3)
+            run.wait_for(lambda records: len(records) >= 3)
+            hospitals.stop("site1")
+            hospitals.start("site1")
+            hospitals.gate.open()
+            assert watching.wait(TIMEOUT_SECONDS) == 0
+        finally:
+            watching.kill()
+    lines = [line.split(" ", 3) for line in log.read_text().splitlines()]
+    assert [action for _, _, action, _ in lines if action == "resume:"]
+    run.job = lines[-1][1]
     run.fetch(tmp_path / "run")
     assert any("the server was started again" in note for record in run.records() for note in record.get("notes", ()))
-    assert [action for _, (action, _) in ((job, vars(one).values()) for job, one in seen)].count("resume") >= 1
 
 
 def test_run_goes_on_with_renewed_keys_of_the_server_and_a_site(hospitals, job, tmp_path):

@@ -73,9 +73,9 @@ def test_the_same_failure_after_the_same_round_would_repeat():
 
 
 def test_enough_sites_are_enough_after_a_while():
-    supervisor, two = Supervisor(patience=600), look(ABNORMAL, connected=("A", "B"))
+    supervisor, two = Supervisor(site_timeout=600), look(ABNORMAL, connected=("A", "B"))
     assert decisions(supervisor, (two, 0), (two, 599), (two, 600)) == [WAIT, WAIT, RESUME]
-    supervisor, one = Supervisor(patience=600), look(ABNORMAL, connected=("A",))
+    supervisor, one = Supervisor(site_timeout=600), look(ABNORMAL, connected=("A",))
     assert decisions(supervisor, (one, 0), (one, 10_000), (look(ABNORMAL), 10_001)) == [WAIT, WAIT, RESUME]
 
 
