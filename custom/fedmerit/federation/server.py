@@ -15,6 +15,7 @@ from fedmerit.configuration.sharing import require_sharing
 from fedmerit.core import part_products
 from fedmerit.errors import BadInput, printable
 from fedmerit.federation.checkpoint import known_sites, read_checkpoint, write_checkpoint
+from fedmerit.federation.enrolment import may_train_on
 from fedmerit.federation.evaluator import Evaluator
 from fedmerit.federation.exchange import Clock, Exchange, Moment
 from fedmerit.federation.final_models import BestRound, RunClosure
@@ -104,7 +105,7 @@ class Federation:
         self.state = self.method.start(self.models.parameters, len(self.sites), layout)
         self.mean_update: Tensor | None = None  # (d,) weighted mean of the last round's updates
         self._notes: list[str] = []  # of the operator's, for the next record
-        self.num_samples: dict[str, int] = {}  # by site, as enrolled or in its first reply; it may not change
+        self.num_samples: dict[str, int] = {}  # by site, as enrolled or in its first reply; see `may_train_on`
         self._resume(checkpoint)
 
     @property
@@ -185,7 +186,9 @@ class Federation:
         if fault := self.run_guard.check_cases(site, "validation", answer.overlaps):
             return fault
         first = self.num_samples.get(site, answer.num_samples)
-        return None if answer.num_samples == first else f"num_samples {answer.num_samples}, at first it was {first}"
+        if may_train_on(answer.num_samples, first):
+            return None
+        return f"num_samples {answer.num_samples}, at first it was {first}"
 
     def _conclude(self, training: Exchange) -> Iterator[Exchange]:
         """A round after training: replies, guard, method, models, record."""

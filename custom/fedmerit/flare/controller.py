@@ -95,6 +95,7 @@ class MeritController(ModelController):
         self.min_sites = min_sites
         self.task_check_period = task_check_period
         self.taken = False  # whether a site has asked for work
+        self.finished = False  # whether the run has come to its end
         self.silent: set[str] = set()  # sites that did not answer when they were last asked
         self.at_work: set[str] = set()  # sites that took the task at hand
 
@@ -135,7 +136,7 @@ class MeritController(ModelController):
         kit = self.engine.get_workspace()
         if (Path(kit.get_startup_kit_dir()) / KEY).exists():
             records = Ledger(run / "ledger.jsonl").records
-            JobEnd.after(records, ended).write(Path(kit.get_root_dir()), Path(self.get_run_dir()).name)
+            JobEnd.after(records, ended, self.finished).write(Path(kit.get_root_dir()), Path(self.get_run_dir()).name)
 
     def _work(self, run: Path, workspace: Path) -> None:
         """All that is left to do in a run folder; ``workspace`` is NVFlare's folder of the job."""
@@ -153,6 +154,7 @@ class MeritController(ModelController):
             for exchange in federation.exchanges():
                 self._exchange_messages(exchange)
                 give_back_memory()
+            self.finished = federation.finished
         finally:
             if os.environ.get(RUNS):  # NVFlare gives an admin what lies in its own folder of the job
                 shutil.copytree(run, workspace / RUN_NAME, dirs_exist_ok=True)

@@ -40,6 +40,7 @@ class JobEnd:
     """What is left to say when a job's process at the server ends."""
 
     round: int = 0  # complete rounds of the run
+    finished: bool = False  # whether the run has come to its end, whatever NVFlare calls that
     error: str = ""  # what ended it, if anything did
     cause: Cause = Cause.nothing
     absent: Mapping[str, str] = field(default_factory=dict)  # by site, in how many rounds and why; see `absences`
@@ -53,13 +54,16 @@ class JobEnd:
         absent = known.get("absent")
         return cls(
             round=int(known.get("round") or 0),
+            finished=known.get("finished") is True,
             error=str(known.get("error") or ""),
             cause=Cause(cause) if (cause := known.get("cause")) in list(Cause) else Cause.nothing,
             absent={str(site): str(why) for site, why in absent.items()} if isinstance(absent, Mapping) else {},
         )
 
     @classmethod
-    def after(cls, records: Sequence[Mapping[str, Any]], error: BaseException | str = "") -> "JobEnd":
+    def after(
+        cls, records: Sequence[Mapping[str, Any]], error: BaseException | str = "", finished: bool = False
+    ) -> "JobEnd":
         """That of a run with these ledger ``records``, which an ``error`` or the lack of sites ended, if any did."""
         text = " ".join(str(error).split())[:LONGEST]
         if isinstance(error, BadInput):
@@ -68,7 +72,7 @@ class JobEnd:
             cause = Cause.failure
         else:
             cause = Cause.passing if text else Cause.nothing
-        return cls(len(records), text, cause, absences(records))
+        return cls(len(records), finished, text, cause, absences(records))
 
     def write(self, kit: Path, job_id: str) -> None:
         """Leave it in the server's kit for `JobEnds`."""
@@ -92,24 +96,26 @@ def absences(records: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     return found
 
 
-def explain_end(description: Mapping[str, Any]) -> list[str]:
+def explain_end(description: Mapping[str, Any], advise: bool = True) -> list[str]:
     """How a job ended, by NVFlare's ``description`` of it, and what to type: lines; none of one that is not over."""
     job, status, end = description["job_id"], description["status"], JobEnd.of(description)
-    resume = f"`fedmerit job resume {job}` continues"
+    resume = f"; `fedmerit job resume {job}` continues" if advise else ""
     because = {
         RunStatus.FINISHED_COMPLETED: "",
-        RunStatus.FINISHED_ABORTED: f"an admin stopped it; {resume}",
-        RunStatus.ABANDONED: f"the server was started again while it ran; {resume}",
+        RunStatus.FINISHED_ABORTED: f"an admin stopped it{resume}",
+        RunStatus.ABANDONED: f"the server was started again while it ran{resume}",
         RunStatus.FAILED_TO_RUN: "too few sites took it",
         RunStatus.FINISHED_CANT_SCHEDULE: "too few sites were connected for too long; start them, then submit it again",
-        RunStatus.FINISHED_ABNORMAL: f"its process at the server was killed, as if out of memory; {LOGS}; {resume}",
-        RunStatus.FINISHED_EXECUTION_EXCEPTION: f"its process at the server was ended; {LOGS}; {resume}",
+        RunStatus.FINISHED_ABNORMAL: f"its process at the server was killed, as if out of memory; {LOGS}{resume}",
+        RunStatus.FINISHED_EXECUTION_EXCEPTION: f"its process at the server was ended; {LOGS}{resume}",
     }.get(status)
     if because is None:
         return []
-    if end.error and status != RunStatus.FINISHED_ABORTED:
-        advice = "mend that, then submit a job again" if end.cause is Cause.input else resume
-        because = f"after {end.round} complete rounds: {end.error}; {advice}"
+    if end.finished:  # NVFlare calls it abnormal if a site, lost before, did not report its own end
+        because = "" if status == RunStatus.FINISHED_COMPLETED else f"the run is complete: `fedmerit job fetch {job}`"
+    elif end.error and status != RunStatus.FINISHED_ABORTED:
+        advice = "; mend that, then submit a job again" if end.cause is Cause.input else resume
+        because = f"after {end.round} complete rounds: {end.error}{advice}"
     lines = [f"{job}: ended, {because}"] if because else []
     return lines + [f"{job}: {site} was {why}" for site, why in end.absent.items()]
 

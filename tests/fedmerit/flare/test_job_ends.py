@@ -61,9 +61,10 @@ EXCEPTION = "FINISHED:EXECUTION_EXCEPTION"
         ("FINISHED:COMPLETED", JobEnd(3, absent={"C": "absent in 3 of 3"}), ["j: C was absent in 3 of 3"]),
         ("FINISHED:ABANDONED", None, ["j: ended, the server was started again while it ran; `fedmerit job resume j`"]),
         ("FINISHED:ABNORMAL", None, ["its process at the server was killed", "`fedmerit job resume j` continues"]),
-        ("FINISHED:ABORTED", JobEnd(1, "no site took it"), ["j: ended, an admin stopped it; `fedmerit job resume"]),
+        ("FINISHED:ABORTED", JobEnd(1, error="no site took it"), ["an admin stopped it; `fedmerit job resume"]),
         (EXCEPTION, JobEnd.after(records({}), RunFailed("disk full")), ["ended, after 1 complete rounds: disk full;"]),
         (EXCEPTION, JobEnd.after([], BadInput("no keys")), ["no keys; mend that, then submit a job again"]),
+        ("FINISHED:ABNORMAL", JobEnd(3, True), ["j: ended, the run is complete: `fedmerit job fetch j`"]),
         (EXCEPTION, None, ["log.txt in the kits", "`fedmerit job resume j` continues"]),
     ],
 )
@@ -79,7 +80,7 @@ def test_an_end_that_a_server_never_wrote(content):
 
 
 def test_the_server_keeps_how_a_job_ended(tmp_path):
-    end = JobEnd(2, "why", Cause.failure, {"C": "absent"})
+    end = JobEnd(2, True, "why", Cause.failure, {"C": "absent"})
     end.write(tmp_path, "job1")
     engine, kept = MagicMock(), {}
     engine.get_workspace.return_value = SimpleNamespace(get_root_dir=lambda: str(tmp_path))

@@ -128,7 +128,7 @@ def resume(opened: Session, job_id: str) -> str:
         BadInput: the job came to its end, so that nothing is left to do.
     """
     description = job(opened, job_id)
-    if description["status"] == COMPLETED:
+    if description["status"] == COMPLETED or JobEnd.of(description).finished:
         raise BadInput(f"job {job_id}: came to its end; fetch it")
     if not has_job_ended(description):
         _stop(opened, job_id)

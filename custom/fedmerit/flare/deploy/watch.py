@@ -85,7 +85,7 @@ class Supervisor:
             return self._rejoin(look, now)
         if (final := self._final(look.description, end)) is not None:
             return final
-        why = "; ".join(explain_end(look.description)) or str(look.description["status"])
+        why = "; ".join(explain_end(look.description, advise=False)) or str(look.description["status"])
         return self._resume(look, now, why, self.fruitless)
 
     def _rejoin(self, look: Look, now: float) -> Decision:
@@ -104,7 +104,7 @@ class Supervisor:
     def _final(self, description: Mapping[str, Any], end: JobEnd) -> Decision | None:
         """The decision on a job that is not to be resumed, None on others."""
         status = description["status"]
-        if status == session.COMPLETED:
+        if status == session.COMPLETED or end.finished:
             return Decision(Action.finish, "came to its end")
         if status == RunStatus.FINISHED_ABORTED:
             return Decision(Action.give_up, "an admin stopped it; it is not resumed against that")

@@ -39,6 +39,7 @@ WAIT, RESUME, GIVE_UP = Action.wait, Action.resume, Action.give_up
         (look(EXCEPTION, error(BadInput, "no keys")), GIVE_UP, "would end in the same way: no keys"),
         (look(EXCEPTION, error(RunFailed, "NaN", round=4)), RESUME, "after 4 complete rounds: NaN"),
         (look(EXCEPTION, JobEnd.after([], "fewer than 2 sites were left")), RESUME, "fewer than 2"),
+        (look(ABNORMAL, JobEnd(4, True)), Action.finish, "end"),
         (look(ABNORMAL), RESUME, "its process at the server was killed"),
         (look("FINISHED:ABANDONED"), RESUME, "the server was started again"),
         (look(ABNORMAL, connected=("A", "C")), WAIT, "waits for B"),
