@@ -13,8 +13,9 @@ from fedmerit.capabilities import AllocatesNeurons, capabilities
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.configuration.sharing import require_sharing
 from fedmerit.core import part_products
-from fedmerit.errors import BadInput
+from fedmerit.errors import BadInput, printable
 from fedmerit.federation.checkpoint import known_sites, read_checkpoint, write_checkpoint
+from fedmerit.federation.enrolment import may_train_on
 from fedmerit.federation.evaluator import Evaluator
 from fedmerit.federation.exchange import Clock, Exchange, Moment
 from fedmerit.federation.final_models import BestRound, RunClosure
@@ -33,6 +34,8 @@ from fedmerit.trainers.monai_trainer.network_checks import require_repeatable
 from fedmerit.trainers.monai_trainer.networks import initial_network
 from fedmerit.wire.inspection import check_countersigned, check_reply
 from fedmerit.wire.messages import ClosingTask, Reply
+
+LONGEST_NOTE, MOST_NOTES = 400, 20  # characters of an operator's line, lines a round
 
 
 class Federation:
@@ -101,13 +104,21 @@ class Federation:
         layout = read_layout(self.network, with_neurons=self.can.neurons is not None)
         self.state = self.method.start(self.models.parameters, len(self.sites), layout)
         self.mean_update: Tensor | None = None  # (d,) weighted mean of the last round's updates
-        self.num_samples: dict[str, int] = {}  # by site, as enrolled or in its first reply; it may not change
+        self._notes: list[str] = []  # of the operator's, for the next record
+        self.num_samples: dict[str, int] = {}  # by site, as enrolled or in its first reply; see `may_train_on`
         self._resume(checkpoint)
 
     @property
     def finished(self) -> bool:
         """Whether the final models are tested and saved."""
         return self.round > self.config.rounds
+
+    def take_note(self, text: str) -> dict[str, str]:
+        """Write a line of the operator's into the next round's record; the line as it will be there."""
+        shown = printable(text[:LONGEST_NOTE])
+        if len(self._notes) < MOST_NOTES:
+            self._notes.append(shown)
+        return {"note": shown}
 
     def now(self) -> Moment:
         """Where the run stands."""
@@ -175,7 +186,9 @@ class Federation:
         if fault := self.run_guard.check_cases(site, "validation", answer.overlaps):
             return fault
         first = self.num_samples.get(site, answer.num_samples)
-        return None if answer.num_samples == first else f"num_samples {answer.num_samples}, at first it was {first}"
+        if may_train_on(answer.num_samples, first):
+            return None
+        return f"num_samples {answer.num_samples}, at first it was {first}"
 
     def _conclude(self, training: Exchange) -> Iterator[Exchange]:
         """A round after training: replies, guard, method, models, record."""
@@ -218,7 +231,9 @@ class Federation:
         inputs = RoundInputs(sent, size, parts, admission.measured, replies.ratings, self.submodels.importance)
         self.submodels.importance = None
         guard = self.run_guard.record(admission, sent.num_samples) | self.run_guard.enrolment_record(number)
-        more = {"inputs": inputs.to_record(self.sites)} | ({"guard": guard} if guard else {})
+        notes, self._notes = self._notes, []
+        more: dict[str, Any] = {"inputs": inputs.to_record(self.sites)} | ({"guard": guard} if guard else {})
+        more |= {"notes": notes} if notes else {}
         more |= self.closure.record() if number == self.config.rounds - 1 else {}
         more |= {} if models.parameters.ndim == 1 else {"ended": dict(zip(self.sites, models.digests(), strict=True))}
         self.recorder.training_round(number, replies, began, models.ended(), outcome, more)

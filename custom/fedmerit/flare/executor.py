@@ -8,6 +8,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -181,9 +182,10 @@ def report_error(executor: Executor, error: Exception, what: str, fl_ctx: FLCont
     message = f"ERROR: {what} at {fl_ctx.get_identity_name()}: {error}"
     print(printable(message, "\n\t"), file=sys.stderr, flush=True)  # the server may have chosen some of the words
     folder = _site_workspace(fl_ctx)
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ERRORS).open("a") as log:
-        traceback.print_exception(error, file=log)
+    with suppress(OSError):  # such as that the disk is full, which may be the error
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / ERRORS).open("a") as log:
+            traceback.print_exception(error, file=log)
     executor.log_error(fl_ctx, f"{what} at this site ({type(error).__name__}); its own {ERRORS} says why")
 
 
