@@ -23,7 +23,7 @@ import torch
 from numpy.typing import NDArray
 from pydantic import AfterValidator, BaseModel, Field
 from torch import Tensor
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, default_collate
 
 from fedmerit.errors import BadInput, printable
 from fedmerit.files import as_file_name, leads_into, parse, read_json, require_file, sha256
@@ -303,10 +303,34 @@ def require_same_preparation(sites: Sequence[SiteFolder], digests: Mapping[str, 
         )
 
 
+RESIDENT_SHARE = 1 / 32  # of a GPU's free memory that the samples of one site may take, to stay there
+
+
 class Samples(Dataset[tuple[Tensor, Tensor]], ABC):
     """What a network is trained on, one of a batch at a time: pairs of float32 (channels, ...) and (labels, ...)."""
 
     index: list[tuple[Case, Any]]  # of each its case, and where it lies in it
+    _resident: tuple[Tensor, Tensor] | None = None  # all images, and their masks as uint8, on a GPU
+
+    def batch(self, places: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Images (batch, channels, ...) and masks (batch, labels, ...) at ``places`` (batch,), on ``device``.
+
+        All of them stay on a GPU that has room, from the first batch on.
+        """
+        if self._resident is None and self._fit(device):
+            images, masks = zip(*(self[place] for place in range(len(self))), strict=True)
+            self._resident = torch.stack(images).to(device), torch.stack(masks).byte().to(device)
+        if self._resident is None or self._resident[0].device.type != device.type:
+            images, masks = default_collate([self[place] for place in places.tolist()])
+            return images.to(device), masks.to(device)
+        where = places.to(device, non_blocking=True)
+        return self._resident[0][where], self._resident[1][where].float()
+
+    def _fit(self, device: torch.device) -> bool:
+        if device.type != "cuda":
+            return False
+        image, mask = self[0]
+        return len(self) * (image.nbytes + mask.numel()) <= RESIDENT_SHARE * torch.cuda.mem_get_info(device)[0]
 
     @abstractmethod
     def __len__(self) -> int:
