@@ -5,6 +5,7 @@ import os
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import nibabel as nib
 import numpy as np
@@ -17,12 +18,14 @@ from fedmerit_data.raw_cases import Decoded, RawCase, list_visible
 from fedmerit_data.spatial.dicom import is_slice, read_dicom
 from fedmerit_data.spatial.geometry import restore_axes, slice_volume
 from fedmerit_data.spatial.photographs import load_photograph
+from fedmerit_data.spatial.stacks import TIFF, is_stack, pack_stack, read_stack
 from fedmerit_data.spatial.volumes import (
     ITK_SUFFIXES,
     NIFTI,
     Volume,
     drop_axes_of_one,
     mask_suffix,
+    open_itk,
     pack_mask,
     read_volume,
 )
@@ -72,8 +75,15 @@ def is_dicom(path: Path) -> bool:
 
 
 def read_scan(path: Path, channel: int | None = None) -> Volume:
-    """A volume in one file, or the folder of one DICOM series."""
-    return read_dicom(path) if is_dicom(path) else read_volume(path, channel)
+    """A volume in one file, a stack of pictures, or the folder of one DICOM series."""
+    if is_dicom(path):
+        return read_dicom(path)
+    return read_stack(path) if path.suffix.lower() in TIFF else read_volume(path, channel)
+
+
+def is_photograph(path: Path) -> bool:
+    """Whether a file is a picture, by its name, and no stack of them."""
+    return name_and_suffix(path)[1] in PHOTOGRAPHS and not is_stack(path)
 
 
 def read_channels(path: Path, channels: int) -> list[Volume]:
@@ -83,9 +93,9 @@ def read_channels(path: Path, channels: int) -> list[Volume]:
         if len(there) == 4 and there[0] > 1:
             raise BadInput(f"{path}: of shape {there}; pass --channels {there[3]} to read them all")
         return [read_scan(path)]
-    if name_and_suffix(path)[1] not in NIFTI:
+    if name_and_suffix(path)[1] not in (*NIFTI, *ITK_SUFFIXES):
         raise BadInput(
-            f"{path}: only NIfTI files can have {channels} channels; pass --channels 1, or export the image as NIfTI"
+            f"{path}: a file of this format has one channel, not {channels}; pass --channels 1, or export it as NIfTI"
         )
     first, shape = read_volume(path, 0), read_shape(path)
     if shape[3:] != (channels,):
@@ -97,12 +107,22 @@ def read_channels(path: Path, channels: int) -> list[Volume]:
 
 
 def read_shape(path: Path) -> tuple[int, ...]:
-    """The shape of a file of nibabel, of three axes or four; empty if the file has another format or cannot be read."""
-    if name_and_suffix(path)[1] not in NIFTI or not path.is_file():
-        return ()
+    """The shape of a volume, of three axes or, with several numbers per voxel, four.
+
+    Empty if the file has another format or cannot be read: the reader says why.
+    """
+    suffix = name_and_suffix(path)[1]
     try:
-        return drop_axes_of_one(nib.load(path).shape)
-    except Exception:  # any error over a damaged file; the reader reports it
+        if suffix in ITK_SUFFIXES:
+            reader, _, _ = open_itk(path)
+            flat = [1] * (reader.GetDimension() == 2)
+            return drop_axes_of_one((*reader.GetSize(), *flat, reader.GetNumberOfComponents()))
+        if suffix not in NIFTI or not path.is_file():
+            return ()
+        file: Any = nib.load(path)
+        colours = file.dataobj.dtype.names or ()
+        return drop_axes_of_one((*file.shape, *[1] * (3 - len(file.shape)), max(len(colours), 1)))
+    except Exception:  # any error over a damaged file
         return ()
 
 
@@ -140,7 +160,8 @@ class OneImage:
         if self.volume is None:
             write_atomically(path, lambda file: Image.fromarray(np.uint8(255) * mask[0]).save(file, "PNG"))
             return path
-        packed = pack_mask(self.volume, restore_axes(self.volume, mask.astype(np.uint8)))
+        pack = pack_stack if mask_suffix(self.volume) in TIFF else pack_mask
+        packed = pack(self.volume, restore_axes(self.volume, mask.astype(np.uint8)))
         write_atomically(path, lambda file: file.write(packed))
         return path
 
@@ -163,8 +184,8 @@ def read_image(path: Path, channels: int, channel: int | None = None) -> OneImag
     """
     suffix = "" if path.is_dir() else name_and_suffix(path)[1]
     if channel is not None and (is_dicom(path) or suffix in PHOTOGRAPHS):
-        raise BadInput(f"{path}: --channel {channel}: belongs to NIfTI files of four axes; leave it out")
-    if suffix in PHOTOGRAPHS:
+        raise BadInput(f"{path}: --channel {channel}: belongs to volumes of several channels; leave it out")
+    if is_photograph(path):
         pixels = read_photograph(path, channels)
         return OneImage(path, Decoded(pixels, np.zeros((1, 1, *pixels.shape[2:]), np.uint8)), None)
     if not path.is_dir() and suffix not in READABLE:
@@ -189,7 +210,7 @@ def _volumes(path: Path, channels: int, channel: int | None) -> list[Volume]:
             choose = "; name one by --channel, counted from 0" if channels == 1 else ""
             raise BadInput(f"{path}: of shape {shape}; the model takes {channels} channel(s){choose}")
         return read_channels(path, channels)
-    unread = name_and_suffix(path)[1] in NIFTI and not shape  # `read_nifti` says why
+    unread = not shape  # the reader says why
     if not unread and (channels != 1 or not count or not 0 <= channel < count[0]):
         raise BadInput(f"{path}: --channel {channel}: no such channel for a model of {channels}; leave it out")
     return [read_volume(path, channel)]

@@ -166,6 +166,12 @@ def preprocess(
     )
 
 
+def crop_to(stack: NDArray[Any], box: Box) -> NDArray[Any]:
+    """The part of (..., height, width) that is within ``box``."""
+    bottom, right = box.top + box.height, box.left + box.width
+    return stack[..., max(box.top, 0) : max(bottom, 0), max(box.left, 0) : max(right, 0)]
+
+
 def _sampled(planes: NDArray[Any] | Tensor, size: int) -> Tensor:
     # nearest-exact samples at pixel centres as bilinear does; plain nearest would shift the mask.
     sampled: Tensor = Resize((size, size), mode="nearest-exact")(planes)

@@ -37,6 +37,7 @@ MAX_VOXELS = 2**31  # many times any scan: a header that promises more is damage
 COPIES = 4  # float32 arrays of all voxels that reading and slicing hold at once
 GZIP = b"\x1f\x8b"  # the first bytes of a compressed file
 PLAIN = (b"\x5c\x01\0\0", b"\x1c\x02\0\0", b"\0\0\x01\x5c", b"\0\0\x02\x1c")  # and of NIfTI, which is not
+COLOURS = ("R", "G", "B")  # of a NIfTI file in colours
 MILLIMETRES = {"meter": 1000.0, "micron": 0.001}  # of NIfTI's other units of length
 USUAL_SIZES = 0.005, 50.0  # mm of a voxel in medical images
 CORNER_TOLERANCE = 0.1  # mm between two statements of one place
@@ -135,16 +136,12 @@ def place_volume(
 
 
 def read_volume(path: Path, channel: int | None = None) -> Volume:
-    """One NIfTI, FreeSurfer, MetaImage or NRRD file, or if it has four axes the given ``channel``, or the only one.
-
-    Raises:
-        BadInput: the file is unreadable, not one volume of single numbers, or has an invalid affine.
-    """
-    return read_nifti(path, channel) if path.name.lower().endswith(NIFTI) else read_itk(path)
+    """One file by `read_nifti` or `read_itk`, by its name."""
+    return (read_nifti if path.name.lower().endswith(NIFTI) else read_itk)(path, channel)
 
 
 def read_nifti(path: Path, channel: int | None = None) -> Volume:
-    """One NIfTI file or another format of nibabel; if it has four axes the given ``channel``, or the only one.
+    """One NIfTI file or another format of nibabel; of several numbers per voxel the given ``channel``, or the only one.
 
     The sform is its place if it states one, as in nibabel, else the qform.
 
@@ -159,11 +156,13 @@ def read_nifti(path: Path, channel: int | None = None) -> Volume:
         shape, header = drop_axes_of_one(file.shape), file.header
         proxy = file.dataobj.reshape(shape)
         stored = voxel_file.stat().st_size
-        if proxy.dtype.kind not in "buif":
+        colours = proxy.dtype.names if proxy.dtype.names == COLOURS and channel is not None else ()
+        if proxy.dtype.kind not in "buif" and not colours:
             raise BadInput(f"{path}: has voxels of type {proxy.dtype}; expected one real number per voxel")
         chosen = len(shape) == 4 and channel is not None
         require_sane(path, shape[:3] if chosen else shape, stored)
-        voxels = np.asarray(proxy[..., channel] if chosen else proxy, dtype=np.float32)
+        stack = np.asarray(proxy[..., channel] if chosen else proxy)
+        voxels = np.asarray(stack[colours[channel or 0]] if colours else stack, dtype=np.float32)
         if "sform_code" not in header:  # FreeSurfer's, or Analyze, which states no place
             is_located = "goodRASFlag" in header and header["goodRASFlag"] > 0
             return place_volume(path, voxels, _flat(file.affine, file.shape), bool(is_located), header=header)
@@ -240,22 +239,20 @@ def _flat(affine: NDArray[Any], shape: tuple[int, ...]) -> NDArray[np.float64]:
     return affine
 
 
-def read_itk(path: Path) -> Volume:
-    """One MetaImage (.mha, .mhd + .raw) or NRRD file (.nrrd, .nhdr + voxels).
+def read_itk(path: Path, channel: int | None = None) -> Volume:
+    """One MetaImage (.mha, .mhd + .raw) or NRRD file (.nrrd, .nhdr + voxels); a ``channel`` as of `read_volume`.
 
     Raises:
         BadInput: the file is unreadable, not one volume of single numbers, or has an invalid affine.
     """
     with report_damage(path, "volume"):
-        head, voxel_file = _head(path)
-        reader = ITK.ImageFileReader()
-        reader.SetFileName(str(path))
-        reader.ReadImageInformation()
+        reader, head, voxel_file = open_itk(path)
         size, flat = reader.GetSize(), reader.GetDimension() == 2
         require_sane(path, (*size, 1) if flat else size, voxel_file.stat().st_size)
-        if reader.GetNumberOfComponents() != 1:
-            raise BadInput(f"{path}: has {reader.GetNumberOfComponents()} numbers per voxel; expected one")
-        image = ITK.JoinSeries(reader.Execute()) if flat else reader.Execute()
+        if (numbers := reader.GetNumberOfComponents()) != 1 and channel is None:
+            raise BadInput(f"{path}: has {numbers} numbers per voxel; expected one")
+        image = ITK.VectorIndexSelectionCast(reader.Execute(), channel) if numbers != 1 else reader.Execute()
+        image = ITK.JoinSeries(image) if flat else image
         header = _with_place_of(reader, ITK.Image([1] * reader.GetDimension(), ITK.sitkUInt8))
         affine = np.eye(4)
         affine[:3, :3] = np.reshape(image.GetDirection(), (3, 3)) * image.GetSpacing()
@@ -266,6 +263,15 @@ def read_itk(path: Path) -> Volume:
         else:
             is_located = META_PLACE.search(head) is not None
         return place_volume(path, ITK.GetArrayFromImage(image).T, FROM_LPS @ affine, is_located, header=header)
+
+
+def open_itk(path: Path) -> tuple[Any, bytes, Path]:
+    """The reader of a MetaImage or NRRD file that has read its header, and what `_head` gives; or any error of ITK."""
+    head, voxel_file = _head(path)
+    reader = ITK.ImageFileReader()
+    reader.SetFileName(str(path))
+    reader.ReadImageInformation()
+    return reader, head, voxel_file
 
 
 def _head(path: Path) -> tuple[bytes, Path]:
@@ -303,7 +309,8 @@ def _with_place_of(source: Any, image: Any) -> Any:
 def mask_suffix(image: Volume) -> str:
     """The ending of the file of a mask of ``image``: that of its own format, in one file; NIfTI for DICOM."""
     own = image.path.suffix.lower()
-    joined = {".mha": ".mha", ".mhd": ".mha", ".nrrd": ".nrrd", ".nhdr": ".nrrd", ".mgz": ".mgz", ".mgh": ".mgz"}
+    joined = {".mhd": ".mha", ".nhdr": ".nrrd", ".mgh": ".mgz", ".tiff": ".tif"}
+    joined |= {suffix: suffix for suffix in (".mha", ".nrrd", ".mgz", ".tif")}
     return ".nii.gz" if image.header is None else joined.get(own, ".nii.gz")
 
 

@@ -1,10 +1,12 @@
 """A valid file for every reader, in a folder that is otherwise as a run, a site, a job or a bundle has it."""
 
+import json
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
+import tifffile
 from certificates import issue
 from layouts import save_nifti
 from layouts_prostate import save_itk, save_series
@@ -116,6 +118,20 @@ def _ground_truth(path: Path, run: Path, site: Path) -> None:
     write_json(path.parent / "sampling.json", {"truncation": 0.3, "precision": 0.01, "fewest": 4, "most": 20})
 
 
+def _raw_list(path: Path, run: Path, site: Path) -> None:
+    for name in ("image", "mask"):
+        save_nifti(path.parent / f"{name}_0000.nii.gz", _voxels())
+    entry = {"image": ["./image_0000.nii.gz"], "label": "mask_0000.nii.gz"}
+    stated = {"modality": {"0": "T2"}, "labels": {"0": "background", "1": "organ"}, "numTraining": 1}
+    path.write_text(json.dumps({**stated, "training": [entry], "validation": [], "test": ["x.nii.gz"]}))
+
+
+def _segments(path: Path, run: Path, site: Path) -> None:
+    save_itk(path, _voxels())
+    head, voxels = path.read_bytes().split(b"\n\n", 1)
+    path.write_bytes(head + b"\nSegment0_Name:=Organ\nSegment0_LabelValue:=1\nSegment0_Layer:=0\n\n" + voxels)
+
+
 MAKE: Mapping[str, Callable[[Path, Path, Path], object]] = {
     "bytes": _copy("run.json"),
     "text": _copy("run.json"),
@@ -153,6 +169,9 @@ MAKE: Mapping[str, Callable[[Path, Path, Path], object]] = {
     "predictions": lambda path, run, site: write_json(path, PREDICTED | {"images": [{"masks": ["a.nii.gz"]}]}),
     "job": _job,
     "raw table": lambda path, run, site: path.write_text("site,case\nsite1,000\nsite2,001\n"),
+    **dict.fromkeys(("raw list", "data lists", "raw labels", "raw channels"), _raw_list),
+    "stack": lambda path, run, site: tifffile.imwrite(path, _voxels(), photometric="minisblack"),
+    "segments": _segments,
     "nifti": lambda path, run, site: save_nifti(path, _voxels()),
     "itk": lambda path, run, site: save_itk(path, _voxels()),
     "meta image": lambda path, run, site: save_itk(path, _voxels()),

@@ -26,8 +26,11 @@ from fedmerit.verification.record_schema import read_ledger
 from fedmerit.verification.run import verify_run
 from fedmerit.verification.site_logs import read_site_log
 from fedmerit.wire.survey import Survey
+from fedmerit_data.readers.lists import find_lists, read_list, stated_channels, stated_labels
+from fedmerit_data.readers.mask_layers import read_segments
 from fedmerit_data.spatial.dicom import read_dicom
 from fedmerit_data.spatial.photographs import load
+from fedmerit_data.spatial.stacks import read_stack
 from fedmerit_data.spatial.volumes import read_itk, read_nifti
 from fedmerit_data.tables import read_table as read_raw_table
 from fedmerit_evaluation.dossier.dossier import EVIDENCE, open_sources
@@ -102,6 +105,12 @@ READERS: Mapping[str, tuple[str, Reader]] = {  # by name: the file's name in its
     "predictions": ("prediction.json", lambda path: previous_predictions(path.parent, PREDICTED)),
     "job": ("app/config/config_fed_client.json", lambda path: read_configuration(read_job(path.parents[2]), path)),
     "raw table": ("pairs.csv", lambda path: read_raw_table(path, ("site", "case"))),
+    "raw list": ("dataset.json", read_list),
+    "data lists": ("site-1.json", lambda path: [read_list(one) for one in find_lists(path.parent)]),
+    "raw labels": ("dataset.json", lambda path: stated_labels(path.parent)),
+    "raw channels": ("dataset.json", lambda path: stated_channels(path.parent)),
+    "stack": ("file.tif", read_stack),
+    "segments": ("file.seg.nrrd", read_segments),
     "nifti": ("file.nii.gz", read_nifti),
     "itk": ("file.nrrd", read_itk),
     "meta image": ("file.mha", read_itk),

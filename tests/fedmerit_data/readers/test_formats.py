@@ -16,6 +16,7 @@ from pydicom.uid import ComputedRadiographyImageStorage, generate_uid
 from fedmerit.errors import BadInput
 from fedmerit_data.readers import generic
 from fedmerit_data.readers.image_files import read_image
+from fedmerit_data.readers.lists import COLUMNS
 from fedmerit_data.spatial import volumes
 from fedmerit_data.spatial.volumes import require_sane
 
@@ -51,7 +52,7 @@ def test_folders_of_dicom_slices_are_prepared(tmp_path):
         write(tmp_path / "all" / "east" / "masks" / f"p{number}_seg.nii.gz", box())
     rows = [f"east,p{number},east/images/p{number},east/masks/p{number}_seg.nii.gz" for number in range(4)]
     prepare("generic", tmp_path / "by folder", source=tmp_path / "all", channels=1, size=16)
-    (tmp_path / "all" / "pairs.csv").write_text("\n".join([",".join(generic.COLUMNS), *rows]))
+    (tmp_path / "all" / "pairs.csv").write_text("\n".join([",".join(COLUMNS), *rows]))
     (east,) = generic.find_sites(tmp_path / "all")
     assert east.left_out == ()
     prepare("generic", tmp_path / "by table", source=tmp_path / "all", channels=1, size=16)
