@@ -45,7 +45,7 @@ def run_plan(config: RunConfiguration) -> dict[str, Any]:
         "task": config.task,
         "labels": list(config.network.labels),
         "rounds": config.rounds,
-        "training": vars(config.training),
+        "training": {} if config.script else vars(config.training),  # a script's settings are its own
         "plan": config.to_dict(),
     }
 

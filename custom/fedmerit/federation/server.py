@@ -27,11 +27,9 @@ from fedmerit.federation.requirements import require_compatible_images, require_
 from fedmerit.federation.round_inputs import RoundInputs
 from fedmerit.federation.round_updates import RoundReplies, measure_updates, stack_replies
 from fedmerit.federation.run_guard import RunGuard
-from fedmerit.federation.server_models import build_models
+from fedmerit.federation.server_models import build_models, first_network
 from fedmerit.records.signatures import Signer
 from fedmerit.trainers.monai_trainer.data import SiteFolder
-from fedmerit.trainers.monai_trainer.network_checks import require_repeatable
-from fedmerit.trainers.monai_trainer.networks import initial_network
 from fedmerit.wire.inspection import check_countersigned, check_reply
 from fedmerit.wire.messages import ClosingTask, Reply
 
@@ -85,18 +83,17 @@ class Federation:
             require_compatible_images(config, folder)
         cases = [case for folder in server_sites for cases in folder.splits.values() for case in cases]
         require_sharing(config, bool(cases))
-        self.network = initial_network(config.network, config.seed)
-        require_repeatable(config.network, self.network)
+        self.network = first_network(config, run)
         run.mkdir(parents=True, exist_ok=True)
         self.recorder = Recorder(config, self.sites, run, signer)
         self.models = build_models(config, self.can, self.network, self.sites, context)
-        rates = bool(cases) or config.share_models
+        rates = (bool(cases) or config.share_models) and config.can_evaluate
         self.run_guard = RunGuard(config, self.method, self.can, self.sites, self.models.are_visible, rates, root)
         self.submodels = Submodels(self.network)
         self.evaluator = Evaluator(
             config, self.sites, self.models, self.run_guard, cases, device, self.now, Evaluations(config)
         )
-        self.best = BestRound(run)
+        self.best = BestRound(run, config.can_evaluate)
         observers = RunObservers(config.values, self.models.parameters, len(self.sites))
         self.observation = RoundObservation(config, run, observers, self.models, self.evaluator, self.recorder)
         self.closure = RunClosure(config, self.sites, run, self.models, self.best, self.recorder)

@@ -22,6 +22,7 @@ from fedmerit.configuration.filters import HE
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.errors import BadInput
 from fedmerit.federation.exchange import Exchange
+from fedmerit.federation.server_models import FIRST_MODEL
 from fedmerit.files import lock_folder, write_json
 from fedmerit.flare import wake_up
 from fedmerit.flare.aggregator import MeritAggregator
@@ -141,11 +142,13 @@ class MeritController(ModelController):
     def _work(self, run: Path, workspace: Path) -> None:
         """All that is left to do in a run folder; ``workspace`` is NVFlare's folder of the job."""
         sites, context = self.sample_clients(), self._context(run)
+        self._take_first_model(run)
         federation = self.aggregator.open(
             sites, run, self.min_sites, self._signer(), partial(track, self.engine), context, self._root()
         )
         if not (run / "run.json").exists():  # `fedmerit run` did not write it
-            description = describe(run.name, federation.config, federation.sites, "prod")
+            engine = "prod" if self._signer() else "sim"  # whose server has no key
+            description = describe(run.name, federation.config, federation.sites, engine)
             encrypted = {"privacy": [HE]} if context else {}
             write_json(run / "run.json", description | encrypted | {"command": f"NVFlare job {workspace.name}"})
         self.engine.register_app_command(PROGRESS, lambda *_: progress(run, federation.config, self.silent))
@@ -222,6 +225,15 @@ class MeritController(ModelController):
         while time.monotonic() < until:
             self._require_running()
             time.sleep(self.task_check_period)
+
+    def _take_first_model(self, run: Path) -> None:
+        """Of a run by scripts: from the job, or the kit's local folder; the plan has its digest."""
+        workspace = self.engine.get_workspace()
+        custom = workspace.get_app_custom_dir(self.fl_ctx.get_job_id())
+        places = (Path(place) / FIRST_MODEL for place in (custom, workspace.get_site_config_dir()))
+        found = next((file for file in places if file.exists()), None)
+        if found and not (run / FIRST_MODEL).exists():
+            shutil.copy(found, run / FIRST_MODEL)
 
     def _context(self, run: Path) -> bytes | None:
         """The context in which ciphertexts are added up; None if updates come in the clear."""

@@ -220,6 +220,11 @@ def read_overlaps(results: pd.DataFrame, path: Path) -> dict[Cell, list[Overlap]
     for (round, split, site, case, label), values in cases.items():
         if split == UNION:
             continue
+        if set(values) == {"dice"}:  # a script's score, of which no voxels are known
+            found.setdefault((int(round), str(split), str(site)), []).append(
+                Overlap.of_score(case, label, values["dice"])
+            )
+            continue
         if lacking := [name for name in ("dice", *COUNTS) if name not in values]:
             raise BadInput(
                 f"{path}: {site} in round {round}, {split} case {case}, {label}: lacks {', '.join(lacking)}; "
