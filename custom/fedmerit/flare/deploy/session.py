@@ -45,6 +45,7 @@ STOPPING = 120.0  # seconds for an aborted job to end
 STORING = 30.0  # seconds for the server to store what a job left, once that is over
 COMPLETED = "FINISHED:COMPLETED"
 AGREED = ": OK"  # ends what NVFlare says of a site, or the server, that took a job
+UNEXPECTED = "runtime error encountered"  # how NVFlare's own begin
 NOT_RUNNING = "not running"  # NVFlare's words for a job without a process
 PASSING = (NoReply, SessionClosed, CommandError, InvalidTarget, NoClientsAvailable)  # a job, server or site changes now
 ENDED = ("FINISHED", "ABORTED", "ABANDONED", "FAILED")  # what the status of a job that is over begins with
@@ -94,8 +95,8 @@ def session(kit: Path, timeout: float = LOGIN) -> Iterator[Session]:
         reason = str(error) or type(error).__name__
         raise RunFailed(f"server {host}:{port}: gave no answer just now ({reason}); try again") from error
     except (InternalError, RuntimeError) as error:
-        if isinstance(error, RunFailed):
-            raise
+        if not (isinstance(error, InternalError) or str(error).startswith(UNEXPECTED)):
+            raise  # not NVFlare's
         raise RunFailed(f"server {host}:{port}: {error}; see log.txt in the server's kit") from error
     finally:
         if opened is not None:
