@@ -16,10 +16,11 @@ from nvflare.fuel.flare_api.flare_api import Session
 
 from fedmerit.errors import RunFailed
 from fedmerit.flare.deploy import session
-from fedmerit.flare.job_ends import Cause, JobEnd, explain_end
+from fedmerit.flare.job_ends import META, Cause, JobEnd, explain_end
 
 PAUSES = (0.0, 60.0, 300.0, 900.0, 3600.0)  # seconds from a job's end to resumption, by how many were in vain
-LOOK = 15.0  # seconds between looks
+LOOK = 30.0  # seconds between looks
+SETTLING = 3.0  # seconds after which the server has noted how a job ended
 REJOINS = 3  # resumptions for a site that then took part in no round
 LONGEST_PAUSE = 300.0  # seconds between looks at a server that cannot be reached
 
@@ -152,6 +153,9 @@ def look_at(opened: Session, job_id: str) -> tuple[str, Look]:
             description = later
             break
     job_id, connected = str(description["job_id"]), session.connected(opened)
+    if session.has_job_ended(description) and META not in description:
+        time.sleep(SETTLING)
+        description = session.job(opened, job_id)
     sites = session.job_sites(description) or session.job_sites(session.job(opened, first))
     state = session.progress(opened, job_id) if description["status"] == RunStatus.RUNNING else None
     silent = set(state["silent"]) & set(connected) if state else set()
