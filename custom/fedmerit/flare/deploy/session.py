@@ -41,6 +41,7 @@ from fedmerit.wire.survey import Survey
 
 LOGIN = 10.0  # seconds to try to reach the server
 POLL = 1.0  # seconds
+FRESH = 45.0  # seconds since a site's last word, compared with the last of any: one says a word every ten
 STOPPING = 120.0  # seconds for an aborted job to end
 STORING = 30.0  # seconds for the server to store what a job left, once that is over
 COMPLETED = "FINISHED:COMPLETED"
@@ -152,8 +153,9 @@ def _stop(opened: Session, job_id: str) -> None:
 
 
 def connected(opened: Session) -> list[str]:
-    """Names of the sites that are connected, sorted."""
-    return sorted(client.name for client in opened.get_system_info().client_info)
+    """Names of the sites that are connected, sorted: NVFlare lists a site for ten minutes after its last word."""
+    last = {str(client.name): client.last_connect_time or 0.0 for client in opened.get_system_info().client_info}
+    return sorted(name for name, when in last.items() if max(last.values()) - when < FRESH)
 
 
 def wait_for_sites(opened: Session, sites: Sequence[str], seconds: float) -> None:

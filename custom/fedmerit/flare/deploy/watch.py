@@ -74,6 +74,7 @@ class Supervisor:
     round: int = field(default=0, init=False)  # complete rounds, as far as they are known
     rejoined: Counter[str] = field(default_factory=Counter, init=False)  # by site, resumptions since its last round
     failed: str = field(default="", init=False)  # what ended the job before the last resumption, if it was a failure
+    stopping: str = field(default="", init=False)  # the job that it stops itself, to resume it
     since: float | None = field(default=None, init=False)  # when the need to resume was first seen
 
     def decide(self, look: Look, now: float) -> Decision:
@@ -107,8 +108,8 @@ class Supervisor:
         status = description["status"]
         if status == session.COMPLETED or end.finished:
             return Decision(Action.finish, "came to its end")
-        if status == RunStatus.FINISHED_ABORTED:
-            return Decision(Action.give_up, "an admin stopped it; it is not resumed against that")
+        if status == RunStatus.FINISHED_ABORTED and description["job_id"] != self.stopping:
+            return Decision(Action.give_up, "it was stopped on purpose; it is not resumed against that")
         refused = [text for text in session.explain_refusal(description) if "timeout" not in text]
         if status == RunStatus.FAILED_TO_RUN and refused:
             return Decision(Action.give_up, f"would be refused again: {'; '.join(refused)}")
@@ -134,7 +135,7 @@ class Supervisor:
             return Decision(Action.wait, f"pauses for {pause:g} seconds; {why}")
         end = JobEnd.of(look.description)
         self.failed = end.error if end.cause is Cause.failure else ""
-        self.fruitless, self.since = self.fruitless + 1, None
+        self.fruitless, self.since, self.stopping = self.fruitless + 1, None, str(look.description["job_id"])
         return Decision(Action.resume, why)
 
 

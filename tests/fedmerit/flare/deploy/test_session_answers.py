@@ -55,6 +55,15 @@ def test_abort_of_what_is_not_at_work_says_so(error):
         session.abort(failing(error), "j")
 
 
+def test_a_site_that_is_silent_beside_others_is_not_connected():
+    heard = {"B": 1000.0, "A": 990.0, "C": 940.0}
+    clients = [SimpleNamespace(name=name, last_connect_time=when) for name, when in heard.items()]
+    opened = SimpleNamespace(get_system_info=lambda: SimpleNamespace(client_info=clients))
+    assert session.connected(opened) == ["A", "B"]
+    clients.clear()
+    assert session.connected(opened) == []
+
+
 def test_who_took_a_job_and_who_has_no_process_of_it():
     details = ["server: OK", "A: OK", "B: BYOC not permitted", "C: no reply (deployment timeout)", "D: OK"]
     assert session.job_sites({"job_deploy_detail": details}) == {"A", "D"}
