@@ -5,7 +5,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stdout, suppress
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,7 @@ from fedmerit.wire.survey import Survey
 
 LOGIN = 10.0  # seconds to try to reach the server
 POLL = 1.0  # seconds
+TRIES = 3
 FRESH = 45.0  # seconds since a site's last word, compared with the last of any: one says a word every ten
 STOPPING = 120.0  # seconds for an aborted job to end
 STORING = 30.0  # seconds for the server to store what a job left, once that is over
@@ -173,7 +174,11 @@ def jobs(opened: Session) -> list[dict[str, Any]]:
 
 
 def job(opened: Session, job_id: str) -> dict[str, Any]:
-    """NVFlare's description of one job."""
+    """NVFlare's description of one job; asks again if there is no answer just now."""
+    for _ in range(TRIES - 1):
+        with suppress(*PASSING):
+            return dict(opened.get_job_meta(job_id))
+        time.sleep(POLL)
     return dict(opened.get_job_meta(job_id))
 
 

@@ -55,6 +55,22 @@ def test_abort_of_what_is_not_at_work_says_so(error):
         session.abort(failing(error), "j")
 
 
+def test_a_job_is_asked_for_again_if_there_is_no_answer_just_now(monkeypatch):
+    monkeypatch.setattr(session, "POLL", 0.0)
+    answers = [*PASSING[:2], {"status": "RUNNING"}]
+
+    def answer(job):
+        said = answers.pop(0)
+        if isinstance(said, Exception):
+            raise said
+        return said
+
+    assert session.job(SimpleNamespace(get_job_meta=answer), "j") == {"status": "RUNNING"}
+    answers += PASSING[:3]
+    with pytest.raises(type(PASSING[2])):
+        session.job(SimpleNamespace(get_job_meta=answer), "j")
+
+
 def test_a_site_that_is_silent_beside_others_is_not_connected():
     heard = {"B": 1000.0, "A": 990.0, "C": 940.0}
     clients = [SimpleNamespace(name=name, last_connect_time=when) for name, when in heard.items()]
