@@ -61,7 +61,7 @@ def allow_repeated_pop(communicator: Any) -> None:
 def progress(run: Path, config: RunConfiguration, silent: Collection[str] = ()) -> dict[str, Any]:
     """What an admin learns of a running job: ``method``, ``rounds`` to train, ``record`` of the last complete one.
 
-    Also ``absent``, as of `absences`, and the sites that did not answer when they were last asked, ``silent``.
+    Also ``absent``, as of `absences`, and the sites that did not answer yet when they were last asked, ``silent``.
     """
     records = Ledger(run / "ledger.jsonl").records
     last, lacking = records[-1] if records else None, absences(records)
@@ -99,6 +99,7 @@ class MeritController(ModelController):
         self.finished = False  # whether the run has come to its end
         self.silent: set[str] = set()  # sites that did not answer when they were last asked
         self.at_work: set[str] = set()  # sites that took the task at hand
+        self.awaited: set[str] = set()  # sites that did not answer it yet
 
     def run(self) -> None:
         """NVFlare's entry point; an exception in here ends the job with its message."""
@@ -151,7 +152,7 @@ class MeritController(ModelController):
             description = describe(run.name, federation.config, federation.sites, engine)
             encrypted = {"privacy": [HE]} if context else {}
             write_json(run / "run.json", description | encrypted | {"command": f"NVFlare job {workspace.name}"})
-        self.engine.register_app_command(PROGRESS, lambda *_: progress(run, federation.config, self.silent))
+        self.engine.register_app_command(PROGRESS, lambda *_: self._progress(run))
         self.engine.register_app_command(NOTE, lambda _, given, *__: federation.take_note(str(given["text"])))
         try:
             for exchange in federation.exchanges():
@@ -161,6 +162,9 @@ class MeritController(ModelController):
         finally:
             if os.environ.get(RUNS):  # NVFlare gives an admin what lies in its own folder of the job
                 shutil.copytree(run, workspace / RUN_NAME, dirs_exist_ok=True)
+
+    def _progress(self, run: Path) -> dict[str, Any]:
+        return progress(run, self.aggregator.federation.config, self.silent | self.awaited)
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         """Note that a site asks for work, and whose answer NVFlare did not let through, such as news of an error."""
@@ -196,8 +200,9 @@ class MeritController(ModelController):
                 self._require_running()
                 self.communicator.check_tasks()  # NVFlare's monitor only does it every fifth of a second
                 late = timeout and time.monotonic() - started > timeout
-                missing = {site for site in models if not exchange.has_reply(site)}
-                if exchange.is_complete() and (late or missing <= self.silent - self.at_work):
+                missing = self.awaited = {site for site in models if not exchange.has_reply(site)}
+                only_silent = bool(missing) and missing <= self.silent - self.at_work
+                if exchange.is_complete() and (late or only_silent):
                     self.cancel_all_tasks()
                 time.sleep(self.task_check_period)
             missing = {site for site in models if not exchange.has_reply(site)}

@@ -102,7 +102,7 @@ def explain_end(description: Mapping[str, Any], advise: bool = True) -> list[str
     resume = f"; `fedmerit job resume {job}` continues" if advise else ""
     because = {
         RunStatus.FINISHED_COMPLETED: "",
-        RunStatus.FINISHED_ABORTED: f"an admin stopped it{resume}",
+        RunStatus.FINISHED_ABORTED: f"it was stopped on purpose{resume}",
         RunStatus.ABANDONED: f"the server was started again while it ran{resume}",
         RunStatus.FAILED_TO_RUN: "too few sites took it",
         RunStatus.FINISHED_CANT_SCHEDULE: "too few sites were connected for too long; start them, then submit it again",

@@ -61,7 +61,7 @@ EXCEPTION = "FINISHED:EXECUTION_EXCEPTION"
         ("FINISHED:COMPLETED", JobEnd(3, absent={"C": "absent in 3 of 3"}), ["j: C was absent in 3 of 3"]),
         ("FINISHED:ABANDONED", None, ["j: ended, the server was started again while it ran; `fedmerit job resume j`"]),
         ("FINISHED:ABNORMAL", None, ["its process at the server was killed", "`fedmerit job resume j` continues"]),
-        ("FINISHED:ABORTED", JobEnd(1, error="no site took it"), ["an admin stopped it; `fedmerit job resume"]),
+        ("FINISHED:ABORTED", JobEnd(1, error="no site took it"), ["it was stopped on purpose; `fedmerit job resume"]),
         (EXCEPTION, JobEnd.after(records({}), RunFailed("disk full")), ["ended, after 1 complete rounds: disk full;"]),
         (EXCEPTION, JobEnd.after([], BadInput("no keys")), ["no keys; mend that, then submit a job again"]),
         ("FINISHED:ABNORMAL", JobEnd(3, True), ["j: ended, the run is complete: `fedmerit job fetch j`"]),

@@ -5,7 +5,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stdout, suppress
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -41,10 +41,13 @@ from fedmerit.wire.survey import Survey
 
 LOGIN = 10.0  # seconds to try to reach the server
 POLL = 1.0  # seconds
+TRIES = 3
+FRESH = 45.0  # seconds since a site's last word, compared with the last of any: one says a word every ten
 STOPPING = 120.0  # seconds for an aborted job to end
 STORING = 30.0  # seconds for the server to store what a job left, once that is over
 COMPLETED = "FINISHED:COMPLETED"
 AGREED = ": OK"  # ends what NVFlare says of a site, or the server, that took a job
+UNEXPECTED = "runtime error encountered"  # how NVFlare's own begin
 NOT_RUNNING = "not running"  # NVFlare's words for a job without a process
 PASSING = (NoReply, SessionClosed, CommandError, InvalidTarget, NoClientsAvailable)  # a job, server or site changes now
 ENDED = ("FINISHED", "ABORTED", "ABANDONED", "FAILED")  # what the status of a job that is over begins with
@@ -94,8 +97,8 @@ def session(kit: Path, timeout: float = LOGIN) -> Iterator[Session]:
         reason = str(error) or type(error).__name__
         raise RunFailed(f"server {host}:{port}: gave no answer just now ({reason}); try again") from error
     except (InternalError, RuntimeError) as error:
-        if isinstance(error, RunFailed):
-            raise
+        if not (isinstance(error, InternalError) or str(error).startswith(UNEXPECTED)):
+            raise  # not NVFlare's
         raise RunFailed(f"server {host}:{port}: {error}; see log.txt in the server's kit") from error
     finally:
         if opened is not None:
@@ -151,8 +154,9 @@ def _stop(opened: Session, job_id: str) -> None:
 
 
 def connected(opened: Session) -> list[str]:
-    """Names of the sites that are connected, sorted."""
-    return sorted(client.name for client in opened.get_system_info().client_info)
+    """Names of the sites that are connected, sorted: NVFlare lists a site for ten minutes after its last word."""
+    last = {str(client.name): client.last_connect_time or 0.0 for client in opened.get_system_info().client_info}
+    return sorted(name for name, when in last.items() if max(last.values()) - when < FRESH)
 
 
 def wait_for_sites(opened: Session, sites: Sequence[str], seconds: float) -> None:
@@ -170,7 +174,11 @@ def jobs(opened: Session) -> list[dict[str, Any]]:
 
 
 def job(opened: Session, job_id: str) -> dict[str, Any]:
-    """NVFlare's description of one job."""
+    """NVFlare's description of one job; asks again if there is no answer just now."""
+    for _ in range(TRIES - 1):
+        with suppress(*PASSING):
+            return dict(opened.get_job_meta(job_id))
+        time.sleep(POLL)
     return dict(opened.get_job_meta(job_id))
 
 

@@ -16,10 +16,11 @@ from nvflare.fuel.flare_api.flare_api import Session
 
 from fedmerit.errors import RunFailed
 from fedmerit.flare.deploy import session
-from fedmerit.flare.job_ends import Cause, JobEnd, explain_end
+from fedmerit.flare.job_ends import META, Cause, JobEnd, explain_end
 
 PAUSES = (0.0, 60.0, 300.0, 900.0, 3600.0)  # seconds from a job's end to resumption, by how many were in vain
-LOOK = 15.0  # seconds between looks
+LOOK = 30.0  # seconds between looks
+SETTLING = 3.0  # seconds after which the server has noted how a job ended
 REJOINS = 3  # resumptions for a site that then took part in no round
 LONGEST_PAUSE = 300.0  # seconds between looks at a server that cannot be reached
 
@@ -73,6 +74,7 @@ class Supervisor:
     round: int = field(default=0, init=False)  # complete rounds, as far as they are known
     rejoined: Counter[str] = field(default_factory=Counter, init=False)  # by site, resumptions since its last round
     failed: str = field(default="", init=False)  # what ended the job before the last resumption, if it was a failure
+    stopping: str = field(default="", init=False)  # the job that it stops itself, to resume it
     since: float | None = field(default=None, init=False)  # when the need to resume was first seen
 
     def decide(self, look: Look, now: float) -> Decision:
@@ -106,8 +108,8 @@ class Supervisor:
         status = description["status"]
         if status == session.COMPLETED or end.finished:
             return Decision(Action.finish, "came to its end")
-        if status == RunStatus.FINISHED_ABORTED:
-            return Decision(Action.give_up, "an admin stopped it; it is not resumed against that")
+        if status == RunStatus.FINISHED_ABORTED and description["job_id"] != self.stopping:
+            return Decision(Action.give_up, "it was stopped on purpose; it is not resumed against that")
         refused = [text for text in session.explain_refusal(description) if "timeout" not in text]
         if status == RunStatus.FAILED_TO_RUN and refused:
             return Decision(Action.give_up, f"would be refused again: {'; '.join(refused)}")
@@ -133,7 +135,7 @@ class Supervisor:
             return Decision(Action.wait, f"pauses for {pause:g} seconds; {why}")
         end = JobEnd.of(look.description)
         self.failed = end.error if end.cause is Cause.failure else ""
-        self.fruitless, self.since = self.fruitless + 1, None
+        self.fruitless, self.since, self.stopping = self.fruitless + 1, None, str(look.description["job_id"])
         return Decision(Action.resume, why)
 
 
@@ -152,6 +154,9 @@ def look_at(opened: Session, job_id: str) -> tuple[str, Look]:
             description = later
             break
     job_id, connected = str(description["job_id"]), session.connected(opened)
+    if session.has_job_ended(description) and META not in description:
+        time.sleep(SETTLING)
+        description = session.job(opened, job_id)
     sites = session.job_sites(description) or session.job_sites(session.job(opened, first))
     state = session.progress(opened, job_id) if description["status"] == RunStatus.RUNNING else None
     silent = set(state["silent"]) & set(connected) if state else set()

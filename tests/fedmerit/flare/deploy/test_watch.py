@@ -33,7 +33,7 @@ WAIT, RESUME, GIVE_UP = Action.wait, Action.resume, Action.give_up
         (look("SUBMITTED"), WAIT, "at work, 0 rounds complete"),
         (look("RUNNING", round=3), WAIT, "at work, 3 rounds complete"),
         (look(session.COMPLETED), Action.finish, "end"),
-        (look("FINISHED:ABORTED"), GIVE_UP, "an admin stopped it"),
+        (look("FINISHED:ABORTED"), GIVE_UP, "it was stopped on purpose"),
         (look("FINISHED:FAILED_TO_RUN", refused=["A: BYOC not permitted"]), GIVE_UP, "refused again: A: BYOC"),
         (look("FINISHED:FAILED_TO_RUN", refused=["A: no reply (deployment timeout)"]), RESUME, "too few sites"),
         (look(EXCEPTION, error(BadInput, "no keys")), GIVE_UP, "would end in the same way: no keys"),
@@ -71,6 +71,12 @@ def test_the_same_failure_after_the_same_round_would_repeat():
     assert decisions(supervisor, (failed, 0), (look("RUNNING", round=4), 5), (failed, 100)) == [RESUME, WAIT, GIVE_UP]
     supervisor, later = Supervisor(), look(EXCEPTION, error(RunFailed, "NaN", round=5))
     assert decisions(supervisor, (failed, 0), (later, 100)) == [RESUME, RESUME]
+
+
+def test_a_job_that_it_stopped_itself_is_resumed():
+    supervisor, back = Supervisor(), look("RUNNING", apart=("C",))
+    assert decisions(supervisor, (back, 0), (back, 60), (look("FINISHED:ABORTED"), 70)) == [WAIT, RESUME, WAIT]
+    assert decisions(supervisor, (look("FINISHED:ABORTED"), 130)) == [RESUME]
 
 
 def test_enough_sites_are_enough_after_a_while():
@@ -143,5 +149,5 @@ def test_a_run_is_kept_at_work_and_each_decision_is_shown_once(watched):
 
 
 def test_a_run_that_is_given_up_ends_the_watch_with_the_reason(watched):
-    with pytest.raises(RunFailed, match="job j: given up: an admin stopped it"):
+    with pytest.raises(RunFailed, match="job j: given up: it was stopped on purpose"):
         watched(Server(look("FINISHED:ABORTED")))
