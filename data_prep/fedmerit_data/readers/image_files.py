@@ -3,7 +3,9 @@
 import hashlib
 import os
 import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -17,21 +19,14 @@ from fedmerit.files import write_atomically
 from fedmerit_data.raw_cases import Decoded, RawCase, list_visible
 from fedmerit_data.spatial.dicom import is_slice, read_dicom
 from fedmerit_data.spatial.geometry import restore_axes, slice_volume
+from fedmerit_data.spatial.mask_formats import mask_suffix, pack_mask
 from fedmerit_data.spatial.photographs import load_photograph
+from fedmerit_data.spatial.segmentations import missing_reference, pack_segmentation
 from fedmerit_data.spatial.stacks import TIFF, is_stack, pack_stack, read_stack
-from fedmerit_data.spatial.volumes import (
-    ITK_SUFFIXES,
-    NIFTI,
-    Volume,
-    drop_axes_of_one,
-    mask_suffix,
-    open_itk,
-    pack_mask,
-    read_volume,
-)
+from fedmerit_data.spatial.volumes import ITK_SUFFIXES, NIFTI, Volume, drop_axes_of_one, open_itk, read_volume
 
 PHOTOGRAPHS = (".jpg", ".jpeg", ".png", ".tif", ".tiff", ".bmp", ".gif", ".webp")
-DICOM = ".dcm"
+DICOM, SEGMENTATION = ".dcm", ".seg.dcm"
 READABLE = (*NIFTI, *ITK_SUFFIXES, DICOM, *PHOTOGRAPHS)
 DETACHED = (".raw", ".zraw", ".img", ".gz")  # voxels of a header of the same name
 HEADERS = (".mhd", ".nhdr", ".hdr")
@@ -147,23 +142,44 @@ class OneImage:
         """The SHA-256 of its pixels or voxels as read: the same for copies of an image."""
         return hashlib.sha256(self.decoded.image.tobytes()).hexdigest()
 
-    def mask_file(self, folder: Path, label: str) -> Path:
-        """The file that `write_mask` writes."""
-        return folder / f"{self.name}_{label}{'.png' if self.volume is None else mask_suffix(self.volume)}"
+    @property
+    def is_segmented(self) -> bool:
+        """Whether its masks are a DICOM segmentation."""
+        volume = self.volume
+        return volume is not None and isinstance(volume.header, tuple) and missing_reference(volume) is None
 
-    def write_mask(self, folder: Path, label: str, mask: NDArray[np.bool_]) -> Path:
-        """Write a mask (slices, height, width) to a file ``NAME_LABEL`` with the header of the image.
+    def mask_files(self, folder: Path, labels: Sequence[str]) -> list[Path]:
+        """The files that `write_masks` writes."""
+        if self.is_segmented:
+            return [folder / f"{self.name}{SEGMENTATION}"]
+        suffix = ".png" if self.volume is None else mask_suffix(self.volume)
+        return [folder / f"{self.name}_{label}{suffix}" for label in labels]
 
-        0 and 1 in the format of a volume, NIfTI for DICOM; PNG with 0 and 255 for a photograph.
+    def write_masks(
+        self, folder: Path, labels: Sequence[str], masks: NDArray[np.bool_], model: str = "unknown"
+    ) -> list[Path]:
+        """Write masks (slices, labels, height, width), each to a file ``NAME_LABEL`` with the header of the image.
+
+        0 and 1 in the format of a volume; PNG with 0 and 255 for a photograph; for DICOM one segmentation of all labels
+        that names the digest of the ``model``, or NIfTI if the image lacks what a segmentation refers to.
         """
-        path = self.mask_file(folder, label)
-        if self.volume is None:
-            write_atomically(path, lambda file: Image.fromarray(np.uint8(255) * mask[0]).save(file, "PNG"))
-            return path
-        pack = pack_stack if mask_suffix(self.volume) in TIFF else pack_mask
-        packed = pack(self.volume, restore_axes(self.volume, mask.astype(np.uint8)))
-        write_atomically(path, lambda file: file.write(packed))
-        return path
+        files = self.mask_files(folder, labels)
+        for path, content in zip(files, self._pack(labels, masks.astype(np.uint8), model), strict=True):
+            write_atomically(path, lambda file, content=content: file.write(content))  # type: ignore[misc]
+        return files
+
+    def _pack(self, labels: Sequence[str], masks: NDArray[np.uint8], model: str) -> Iterator[bytes]:
+        volume, each = self.volume, [masks[:, place] for place in range(len(labels))]
+        if volume is None:
+            for mask in each:
+                packed = BytesIO()
+                Image.fromarray(255 * mask[0]).save(packed, "PNG")
+                yield packed.getvalue()
+        elif self.is_segmented:
+            yield pack_segmentation(volume, labels, np.stack([restore_axes(volume, mask) for mask in each]), model)
+        else:
+            pack = pack_stack if mask_suffix(volume) in TIFF else pack_mask
+            yield from (pack(volume, restore_axes(volume, mask)) for mask in each)
 
 
 def image_name(path: Path) -> str:
@@ -195,7 +211,10 @@ def read_image(path: Path, channels: int, channel: int | None = None) -> OneImag
     case = RawCase(image_name(path), image_name(path), path, path)
     sliced = [slice_volume(case, volume, blank) for volume in volumes]
     image = np.concatenate([part.image for part in sliced], axis=1)
-    return OneImage(path, replace(sliced[0], image=image), volumes[0])
+    remarks = sliced[0].remarks
+    if isinstance(volumes[0].header, tuple) and (missing := missing_reference(volumes[0])):
+        remarks += (f"has no one {missing}, which a DICOM segmentation refers to: masks are NIfTI",)
+    return OneImage(path, replace(sliced[0], image=image, remarks=remarks), volumes[0])
 
 
 def _volumes(path: Path, channels: int, channel: int | None) -> list[Volume]:

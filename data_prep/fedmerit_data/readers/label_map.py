@@ -2,11 +2,11 @@
 
 ``{"disc": (1, 2), "cup": (2,)}`` by values, ``{"kidney": ("kidney_left", "kidney_right")}`` by the names of organs; a
 label without values is every value above 0. The values of ``ignore`` are background, as 0 always is; any other value
-in a mask is an error.
+in a mask is an error. Regions of DICOM have numbers and names; those that no label has are left out.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from fedmerit.errors import BadInput
 from fedmerit_data.raw_cases import require_few_labels
+from fedmerit_data.spatial.dicom import Regions
 
 LabelMap = Mapping[str, tuple[int | str, ...]]
 
@@ -157,3 +158,46 @@ def ignored_remarks(layers: Sequence[Layer], labels: LabelMap) -> list[str]:
     ignored = labels.get(IGNORE, ())
     found = {value for layer in layers for value in _values(layer, ignored) if (np.rint(layer.index) == value).any()}
     return [f"values {', '.join(map(str, sorted(found)))} ignored: background"] if found else []
+
+
+def assign_regions(regions: Regions, labels: LabelMap) -> tuple[list[list[int]], list[str]]:
+    """The numbers of the regions of each label, in the order of the map, by number or name, and remarks.
+
+    Raises:
+        BadInput: no label has a region, or a label is any region of a structure set, which has all kinds of them.
+    """
+    known = {number: name.strip().casefold() for number, name in regions.names.items()}
+    listed = _list(_numbered(regions.names.items()))
+    if regions.are_named and len(known) > 1 and not all(labels.values()):
+        raise BadInput(
+            f"{regions.path}: has the structures {listed}; name those of each label in --labels, such as "
+            f"mask={min(regions.names.items())[1]}"
+        )
+    wanted = {label: {_folded(value) for value in values} for label, values in labels.items()}
+    taken = {
+        label: [number for number, name in known.items() if not values or values & {number, name}]
+        for label, values in wanted.items()
+    }
+    there = {*known, *known.values()}
+    absent = [
+        f"{value} ({label})"
+        for label, values in labels.items()
+        for value in values
+        if _folded(value) not in there and label != IGNORE
+    ]
+    used = {number for numbers in taken.values() for number in numbers}
+    taken.pop(IGNORE, None)
+    if not any(taken.values()):
+        raise BadInput(f"{regions.path}: has the regions {listed}; expected {', '.join(absent)}, as --labels says")
+    remarks = [f"has no region {', '.join(absent)}"] if absent else []
+    if left := [region for region in regions.names.items() if region[0] not in used]:
+        remarks.append(f"regions left out, which no label has: {_list(_numbered(left))}")
+    return [*taken.values()], remarks
+
+
+def _folded(value: int | str) -> int | str:
+    return value.strip().casefold() if isinstance(value, str) else value
+
+
+def _numbered(regions: Iterable[tuple[int, str]]) -> list[str]:
+    return [f"{number} ({name})" for number, name in regions]

@@ -8,9 +8,10 @@ import numpy as np
 from fedmerit.errors import BadInput
 from fedmerit_data.raw_cases import Decoded, RawCase, require_same_shape
 from fedmerit_data.readers.image_files import is_dicom, is_photograph, read_channels, read_photograph, read_scan
-from fedmerit_data.readers.label_map import ANY, LabelMap, ignored_remarks, split_masks
+from fedmerit_data.readers.label_map import ANY, LabelMap, assign_regions, ignored_remarks, split_masks
 from fedmerit_data.readers.mask_layers import read_layers
 from fedmerit_data.spatial.geometry import align_axes, slice_volume
+from fedmerit_data.spatial.structures import read_regions
 from fedmerit_data.spatial.volumes import Volume
 
 
@@ -63,18 +64,30 @@ def _photograph(case: RawCase, labels: LabelMap, channels: int) -> Decoded:
 
 def _volume(case: RawCase, labels: LabelMap, channels: int, allowed: Allowed) -> Decoded:
     volumes, filled = _filled(_channel_volumes(case, channels), allowed.fill)
-    layers, remarks = read_layers(case, volumes[0], labels, allowed.resample)
     # Each label separately: `slice_volume` takes a mask of 0 and 1.
-    parts = split_masks(case.label, layers, labels)
-    masks = [replace(volumes[0], path=case.label, voxels=part.astype(np.float32)) for part in parts]
+    masks, remarks = _read_masks(case, volumes[0], labels, allowed.resample)
     sliced = [slice_volume(case, volume, masks[0]) for volume in volumes]
     label = [sliced[0].label, *(slice_volume(case, volumes[0], part).label for part in masks[1:])]
     return replace(
         sliced[0],
         image=np.concatenate([part.image for part in sliced], axis=1),
         label=np.concatenate(label, axis=1),
-        remarks=(*sliced[0].remarks, *filled, *remarks, *ignored_remarks(layers, labels)),
+        remarks=(*sliced[0].remarks, *filled, *remarks),
     )
+
+
+def _read_masks(case: RawCase, image: Volume, labels: LabelMap, resample: bool) -> tuple[list[Volume], list[str]]:
+    """The mask of each label, and remarks."""
+    if is_dicom(case.label) and (regions := read_regions(case.label)):
+        numbers, remarks = assign_regions(regions, labels)
+        drawn = [regions.draw(image, one) for one in numbers]
+        return [mask for mask, _ in drawn], [*remarks, *dict.fromkeys(remark for _, more in drawn for remark in more)]
+    layers, remarks = read_layers(case, image, labels, resample)
+    masks = [
+        replace(image, path=case.label, voxels=part.astype(np.float32))
+        for part in split_masks(case.label, layers, labels)
+    ]
+    return masks, [*remarks, *ignored_remarks(layers, labels)]
 
 
 def _filled(volumes: list[Volume], value: float | None) -> tuple[list[Volume], list[str]]:

@@ -190,8 +190,8 @@ def _spacing_from(image: Volume) -> str | None:
     header = image.header
     if not image.is_measured:
         return None
-    if isinstance(header, StackHeader) or header is None:
-        return "DICOM" if header is None else "TIFF"
+    if header is None or isinstance(header, tuple | StackHeader):
+        return "TIFF" if isinstance(header, StackHeader) else "DICOM"
     if isinstance(header, ITK.Image) or "sform_code" not in header:
         return "header"
     return next((form for form in ("sform", "qform") if header[f"{form}_code"] > 0), "pixdim")

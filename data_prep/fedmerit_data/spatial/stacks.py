@@ -66,8 +66,15 @@ def _read_json(path: Path) -> Steps | None:
     """The spacing in the file beside a stack, whose name lacks the number of the channel that nnU-Net's images have."""
     for stem in (path.stem, re.sub(r"_\d{4}$", "", path.stem)):
         if (file := path.with_name(f"{stem}.json")).is_file():
-            spacing = parse_json(read_bytes(file))["spacing"]
-            depth, down, along = (float(step) for step in spacing)
+            try:
+                depth, down, along = (float(step) for step in parse_json(read_bytes(file))["spacing"])
+                if not min(depth, down, along) > 0:
+                    raise ValueError("a spacing of 0 or less")
+            except (OSError, ValueError, TypeError, KeyError) as error:
+                raise BadInput(
+                    f'{file}: states no spacing of {path.name} ({error!r}); expected {{"spacing": [slices, rows, '
+                    "columns]}} in mm"
+                ) from error
             return depth, down, along
     return None
 

@@ -4,14 +4,12 @@ A volume's affine maps voxel indices to millimetres towards the patient's right,
 every file format.
 """
 
-import gzip
 import re
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import nibabel as nib
@@ -51,7 +49,8 @@ class Volume:
 
     ``affine`` (4, 4) is the first place that the file states, ``places`` are all of them: a NIfTI file may state two.
     ``is_located`` and ``is_measured`` say whether the file states the position of its voxels, and their size.
-    ``header`` is what a mask of the volume takes over: that of nibabel, or an ITK image without voxels.
+    ``header`` is what a mask of the volume takes over: that of nibabel, an ITK image without voxels, or a tuple of the
+    data sets of DICOM slices from first to last, without pixels.
     """
 
     path: Path
@@ -253,7 +252,7 @@ def read_itk(path: Path, channel: int | None = None) -> Volume:
             raise BadInput(f"{path}: has {numbers} numbers per voxel; expected one")
         image = ITK.VectorIndexSelectionCast(reader.Execute(), channel) if numbers != 1 else reader.Execute()
         image = ITK.JoinSeries(image) if flat else image
-        header = _with_place_of(reader, ITK.Image([1] * reader.GetDimension(), ITK.sitkUInt8))
+        header = with_place_of(reader, ITK.Image([1] * reader.GetDimension(), ITK.sitkUInt8))
         affine = np.eye(4)
         affine[:3, :3] = np.reshape(image.GetDirection(), (3, 3)) * image.GetSpacing()
         affine[:3, 3] = image.GetOrigin()
@@ -298,51 +297,9 @@ def _head(path: Path) -> tuple[bytes, Path]:
     return head, path.with_name(voxels)
 
 
-def _with_place_of(source: Any, image: Any) -> Any:
+def with_place_of(source: Any, image: Any) -> Any:
     """An ITK image with spacing, origin and direction of ``source``, an image or reader."""
     image.SetSpacing(source.GetSpacing())
     image.SetOrigin(source.GetOrigin())
     image.SetDirection(source.GetDirection())
     return image
-
-
-def mask_suffix(image: Volume) -> str:
-    """The ending of the file of a mask of ``image``: that of its own format, in one file; NIfTI for DICOM."""
-    own = image.path.suffix.lower()
-    joined = {".mhd": ".mha", ".nhdr": ".nrrd", ".mgh": ".mgz", ".tiff": ".tif"}
-    joined |= {suffix: suffix for suffix in (".mha", ".nrrd", ".mgz", ".tif")}
-    return ".nii.gz" if image.header is None else joined.get(own, ".nii.gz")
-
-
-def pack_mask(image: Volume, mask: NDArray[np.uint8]) -> bytes:
-    """A file with ``mask`` (x, y, z) in the format of `mask_suffix`, at the place where the header of ``image`` is.
-
-    A NIfTI header is taken over with both forms, their codes and the unit; extensions may name a patient and are not.
-    """
-    header = image.header
-    if isinstance(header, ITK.Image):
-        stored = ITK.GetImageFromArray(np.ascontiguousarray(mask.T))
-        stored = _with_place_of(header, stored[:, :, 0] if header.GetDimension() == 2 else stored)
-        with TemporaryDirectory() as folder:
-            file = Path(folder) / f"mask{mask_suffix(image)}"
-            ITK.WriteImage(stored, str(file), useCompression=True)
-            return file.read_bytes()
-    if isinstance(header, nib.freesurfer.mghformat.MGHHeader):
-        kept = nib.MGHImage(mask, None, header.copy())
-        kept.set_data_dtype(np.uint8)
-    elif header is not None and "sform_code" in header:
-        two = isinstance(header, nib.Nifti2Header)
-        single = (nib.Nifti2Header if two else nib.Nifti1Header)(header.binaryblock, header.endianness, check=False)
-        single["cal_min"] = single["cal_max"] = 0
-        single.set_data_dtype(np.uint8)
-        mask = mask[..., 0] if len(header.get_data_shape()) == 2 else mask
-        kept = (nib.Nifti2Image if two else nib.Nifti1Image)(mask, None, single)
-    elif header is not None or not image.is_located:  # Analyze, and an X-ray, state sizes, and no place
-        kept = nib.Nifti1Image(mask, None)
-        kept.header.set_zooms(voxel_sizes(image.affine))
-    else:
-        kept = nib.Nifti1Image(mask, image.affine)
-        kept.set_sform(image.affine, 1)
-        kept.set_qform(image.affine, 1)
-        kept.header.set_xyzt_units("mm")
-    return gzip.compress(kept.to_bytes(), compresslevel=1, mtime=0)  # mtime as nibabel: equal bytes

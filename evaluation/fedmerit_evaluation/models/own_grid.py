@@ -202,6 +202,8 @@ def _find_mask(folder: Path, site: SiteFolder, raw: RawCase) -> tuple[RawCase, L
     if len(parts) == len(site.labels):
         labels: LabelMap = {label: (label,) for label in site.labels}
         return replace(raw, label=parts[0], more=tuple(parts[1:]), organs=site.labels), labels
+    if f"{raw.name}.seg" in files:  # as `fedmerit predict` writes them of DICOM images
+        return replace(raw, label=files[f"{raw.name}.seg"], more=(), organs=()), {one: (one,) for one in site.labels}
     if raw.name in files and (labels := _label_map(site) or (ANY if len(site.labels) == 1 else {})):
         return replace(raw, label=files[raw.name], more=(), organs=()), labels
     expected = ", ".join(f"{raw.name}_{label}" for label in site.labels)

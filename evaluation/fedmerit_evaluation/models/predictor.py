@@ -174,7 +174,8 @@ def predict_files(
     written, entries = list[Path](), list[dict[str, Any]]()
     for path in images:
         image = read_image(path, predictor.description.in_channels, channel)
-        files = [image.mask_file(out, label) for label in predictor.description.labels]
+        labels = predictor.description.labels
+        files = image.mask_files(out, labels)
         digest = image.digest
         _require_free(files, {mask for one in before if one.get("voxels") == digest for mask in one["masks"]})
         masks = _predicted(predictor, image, window)
@@ -187,8 +188,7 @@ def predict_files(
         new = {mask for one in entries for mask in one["masks"]}
         kept = [one for one in before if new.isdisjoint(one["masks"])]
         write_json(out / SUMMARY, summary | {"images": kept + entries})  # first, so interrupted masks are its own
-        labels = enumerate(predictor.description.labels)
-        written += [image.write_mask(out, label, masks[:, place]) for place, label in labels]
+        written += image.write_masks(out, labels, masks, model["sha256"])
     return written
 
 

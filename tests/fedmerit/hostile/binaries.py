@@ -7,7 +7,7 @@ import pickle
 import re
 import struct
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 from zipfile import ZIP_DEFLATED, ZIP_STORED, ZipFile, ZipInfo
 
@@ -466,6 +466,14 @@ def certificate(draw: Drawing, content: bytes) -> bytes:
     return random.choice((made, made, made, content + made, made * 30, made[:-9]))
 
 
+def _items(header: Any) -> Iterator[Any]:
+    """The data sets in the sequences of a data set, at any depth."""
+    for element in header:
+        for item in element.value if element.VR == "SQ" else ():
+            yield item
+            yield from _items(item)
+
+
 def dicom(draw: Drawing, content: bytes) -> bytes:
     """A DICOM file: elements changed, or bytes."""
     import pydicom
@@ -495,6 +503,22 @@ def dicom(draw: Drawing, content: bytes) -> bytes:
         "PixelData",
         "InstanceNumber",
         "PlanarConfiguration",
+        "SegmentationType",
+        "SegmentSequence",
+        "SegmentNumber",
+        "SegmentLabel",
+        "ReferencedSegmentNumber",
+        "PerFrameFunctionalGroupsSequence",
+        "SharedFunctionalGroupsSequence",
+        "FrameOfReferenceUID",
+        "SliceThickness",
+        "ROINumber",
+        "ROIName",
+        "ReferencedROINumber",
+        "ROIContourSequence",
+        "ContourSequence",
+        "ContourData",
+        "ContourGeometricType",
     )
     values = (
         0,
@@ -520,13 +544,15 @@ def dicom(draw: Drawing, content: bytes) -> bytes:
         -1,
         "99999999",
     )
+    places = [header, *_items(header)]
     for _ in range(random.choice((1, 1, 2))):
         name = random.choice(names)
+        where = random.choice([place for place in places if name in place] or places)
         try:
             if random.random() < 0.2:
-                delattr(header, name)
+                delattr(where, name)
             else:
-                setattr(header, name, random.choice(values))
+                setattr(where, name, random.choice(values))
         except Exception:  # pydicom refuses the value, with whatever error
             return draw.bytes(content)
     if random.random() < 0.2:

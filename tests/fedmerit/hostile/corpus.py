@@ -9,6 +9,7 @@ import numpy as np
 import tifffile
 from certificates import issue
 from layouts import save_nifti
+from layouts_dicom import save_seg, save_structures, square
 from layouts_prostate import save_itk, save_series
 from noisy_trainings import WORTH, trained
 from PIL import Image
@@ -95,6 +96,15 @@ def _dicom(path: Path, run: Path, site: Path) -> None:
     (path.parent / "all" / "1-01.dcm").rename(path)
 
 
+def _segmentation(path: Path, run: Path, site: Path) -> None:
+    save_seg(path, save_series(path.parent / "all", _voxels()), {"a": _voxels() > 500, "b": _voxels() > 800})
+
+
+def _structures(path: Path, run: Path, site: Path) -> None:
+    slices = save_series(path.parent / "all", _voxels())
+    save_structures(path, slices, {"a": [(1, square(1, 1, 5, 5)), (2, square(2, 1, 6, 4))], "b": []})
+
+
 def _job(path: Path, run: Path, site: Path) -> None:
     shutil.rmtree(path.parents[2])
     export_job(read_plan(run), path.parents[2])
@@ -103,19 +113,6 @@ def _job(path: Path, run: Path, site: Path) -> None:
 def _bundle(path: Path, run: Path, site: Path) -> None:
     shutil.rmtree(path.parents[1])
     write_bundle(open_predictor(run), path.parents[1], "run")
-
-
-def _survey(path: Path, run: Path, site: Path) -> None:
-    write_json(
-        path, Survey(5, {"site1": survey_site(SiteFolder(site), Question(floor=2))}, {"site2": "refuses"}).to_dict()
-    )
-
-
-def _ground_truth(path: Path, run: Path, site: Path) -> None:
-    made = trained(WORTH, seed_sd=0.05, seeds=2, patients=2, leave_out=[frozenset("BD")])
-    made.rows.to_csv(path.parent / "results.csv", index=False)
-    write_json(path, {"rounds": 3, "sites": "sites", "site_digests": {"A": "0" * 64}})
-    write_json(path.parent / "sampling.json", {"truncation": 0.3, "precision": 0.01, "fewest": 4, "most": 20})
 
 
 def _raw_list(path: Path, run: Path, site: Path) -> None:
@@ -130,6 +127,19 @@ def _segments(path: Path, run: Path, site: Path) -> None:
     save_itk(path, _voxels())
     head, voxels = path.read_bytes().split(b"\n\n", 1)
     path.write_bytes(head + b"\nSegment0_Name:=Organ\nSegment0_LabelValue:=1\nSegment0_Layer:=0\n\n" + voxels)
+
+
+def _survey(path: Path, run: Path, site: Path) -> None:
+    write_json(
+        path, Survey(5, {"site1": survey_site(SiteFolder(site), Question(floor=2))}, {"site2": "refuses"}).to_dict()
+    )
+
+
+def _ground_truth(path: Path, run: Path, site: Path) -> None:
+    made = trained(WORTH, seed_sd=0.05, seeds=2, patients=2, leave_out=[frozenset("BD")])
+    made.rows.to_csv(path.parent / "results.csv", index=False)
+    write_json(path, {"rounds": 3, "sites": "sites", "site_digests": {"A": "0" * 64}})
+    write_json(path.parent / "sampling.json", {"truncation": 0.3, "precision": 0.01, "fewest": 4, "most": 20})
 
 
 MAKE: Mapping[str, Callable[[Path, Path, Path], object]] = {
@@ -178,4 +188,6 @@ MAKE: Mapping[str, Callable[[Path, Path, Path], object]] = {
     "photograph": lambda path, run, site: Image.fromarray(_voxels()[..., 0].astype(np.uint8)).save(path),
     "series": _series,
     "dicom": _dicom,
+    "segmentation": _segmentation,
+    "structures": _structures,
 }

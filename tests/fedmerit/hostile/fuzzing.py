@@ -28,9 +28,8 @@ from fedmerit.federation.site import Site
 from fedmerit.trainers.monai_trainer.data import SiteFolder
 
 BESIDE_FILE = 256e6  # bytes of memory that reading may take, and four times the file
-DECODED = dict.fromkeys(
-    ("nifti", "itk", "meta image", "photograph", "series", "dicom"), 2e9
-)  # likewise, of images, which are packed
+IMAGES = ("nifti", "itk", "meta image", "photograph", "series", "dicom", "segmentation", "structures")
+DECODED = dict.fromkeys(IMAGES, 2e9)  # likewise, of images, which are packed
 MOST_ADDRESSES = 1 << 33  # bytes: a bomb ends as MemoryError, not with the machine
 FORBIDDEN = (
     "os.system",
@@ -74,16 +73,11 @@ OPEN_LINKS = {
     "raw channels",
     "stack",
     "segments",
-    "nifti",
-    "itk",
-    "meta image",
     "survey",
     "study",
     "predictions",
     "ground truth",
-    "photograph",
-    "series",
-    "dicom",
+    *IMAGES,
 }
 # these read whatever file somebody names, be it a link
 

@@ -7,6 +7,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from layouts_prostate import OBLIQUE
+
 from fedmerit.configuration.description import read_plan
 from fedmerit.errors import BadInput
 from fedmerit.federation.checkpoint import read_checkpoint
@@ -31,7 +34,8 @@ from fedmerit_data.readers.mask_layers import read_segments
 from fedmerit_data.spatial.dicom import read_dicom
 from fedmerit_data.spatial.photographs import load
 from fedmerit_data.spatial.stacks import read_stack
-from fedmerit_data.spatial.volumes import read_itk, read_nifti
+from fedmerit_data.spatial.structures import read_regions
+from fedmerit_data.spatial.volumes import Volume, read_itk, read_nifti
 from fedmerit_data.tables import read_table as read_raw_table
 from fedmerit_evaluation.dossier.dossier import EVIDENCE, open_sources
 from fedmerit_evaluation.ground_truth.ground_truths import list_preparation_differences, open_ground_truths
@@ -65,6 +69,15 @@ def _dossier(path: Path) -> None:
     sources = open_sources(open_runs([path.parent]), None)
     for collect in EVIDENCE.values():
         collect(sources)
+
+
+GRID = Volume(Path("image"), np.zeros((8, 6, 4), np.float32), OBLIQUE)
+
+
+def draw_regions(path: Path) -> object:
+    """Every region of a DICOM mask on a small image."""
+    regions = read_regions(path)
+    return regions and [regions.draw(GRID, [number]) for number in regions.names]
 
 
 # The path is that of the file, in a folder that is otherwise as a run, a site or a bundle has it.
@@ -117,4 +130,6 @@ READERS: Mapping[str, tuple[str, Reader]] = {  # by name: the file's name in its
     "photograph": ("file.png", lambda path: load(path, "L")),
     "series": ("1-01.dcm", lambda path: read_dicom(path.parent)),
     "dicom": ("file.dcm", read_dicom),
+    "segmentation": ("file.dcm", draw_regions),
+    "structures": ("file.dcm", draw_regions),
 }

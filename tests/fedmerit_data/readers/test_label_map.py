@@ -6,6 +6,7 @@ from fedmerit_data.readers.label_map import parse_labels
 
 def test_a_label_map_as_text():
     assert parse_labels("disc=1+2, cup=2") == {"disc": (1, 2), "cup": (2,)}
+    assert parse_labels("gtv=GTV primary+ GTV_n1,rest=any") == {"gtv": ("GTV primary", "GTV_n1"), "rest": ()}
     assert list(parse_labels("cup=2,disc=1")) == ["cup", "disc"]
     assert parse_labels("prostate=any") == {"prostate": ()}
     assert parse_labels("disc=255,ignore=128+64") == {"disc": (255,), "ignore": (128, 64)}
