@@ -1,6 +1,8 @@
 """A site's script of NVFlare's Client API: NVFlare runs it, in this process or its own, and FedMerit asks it."""
 
+import hashlib
 import shlex
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from nvflare.client.config import ExchangeFormat
 
 from fedmerit.errors import BadInput
 from fedmerit.federation.script_trainer import Question, Said
+from fedmerit.trainers.monai_trainer.manifest import MANIFEST, SiteScript
 from fedmerit.wire.messages import EVALUATE, TRAIN
 
 WORK = {TRAIN: AppConstants.TASK_TRAIN, EVALUATE: AppConstants.TASK_VALIDATION}  # as NVFlare calls it
@@ -43,6 +46,8 @@ def start_script(launch: Mapping[str, Any], custom: Path) -> ClientScript:
         BadInput: there is no such script.
     """
     file = find_script(str(launch["file"]), custom)
+    if str(file.parent) not in sys.path:  # what lies beside it is imported by it
+        sys.path.append(str(file.parent))
     common = {
         "params_exchange_format": ExchangeFormat.PYTORCH,  # on both sides: no numbers are converted
         "server_expected_format": ExchangeFormat.PYTORCH,
@@ -64,6 +69,15 @@ def find_script(name: str, custom: Path) -> Path:
     if not found or not found[0].is_file():
         raise BadInput(f"{name}: no script of that name at this site; expected it in {custom}")
     return found[0].resolve()
+
+
+def brought_script(launch: Mapping[str, Any], custom: Path) -> SiteScript:
+    """The script that a job brings with its own code; `BadInput` if it names another file of the site."""
+    file = find_script(str(launch.get("file", "")), custom)
+    if not file.is_relative_to(custom.resolve()):
+        raise BadInput(f"{file}: not brought by the job; name it in local/{MANIFEST} of the kit if it may run here")
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    return SiteScript(file=str(file), sha256=digest, args=str(launch["args"]), command=str(launch["command"]))
 
 
 def materialized(shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:

@@ -32,7 +32,7 @@ from fedmerit.federation.job_rules import count_images, require_allowed
 from fedmerit.federation.script_trainer import Question, Said, ScriptTrainer
 from fedmerit.federation.site import Site
 from fedmerit.federation.trainer import Trainer
-from fedmerit.flare.client_script import ClientScript, ask_script, materialized, start_script
+from fedmerit.flare.client_script import ClientScript, ask_script, brought_script, materialized, start_script
 from fedmerit.flare.concurrency_limit import concurrency_slot
 from fedmerit.flare.translation import (
     answer_to_model,
@@ -52,7 +52,7 @@ from fedmerit.trainers.monai_trainer.machine_settings import (
     run_folder,
     site_folder,
 )
-from fedmerit.trainers.monai_trainer.manifest import Manifest
+from fedmerit.trainers.monai_trainer.manifest import MANIFEST, Manifest
 from fedmerit.trainers.monai_trainer.networks import build_network
 from fedmerit.wire.messages import EVALUATE, TRAIN, PeerModel, Reply, Task, Work, describe_failure
 
@@ -100,13 +100,25 @@ class MeritExecutor(Executor):
             return self._site
 
     def _follow_manifest(self, fl_ctx: FLContext) -> Manifest | None:
-        local = fl_ctx.get_engine().get_workspace().get_site_config_dir()
-        return follow_manifest(Path(local), fl_ctx.get_identity_name())
+        return follow_manifest(self._local(fl_ctx), fl_ctx.get_identity_name())
+
+    @staticmethod
+    def _local(fl_ctx: FLContext) -> Path:
+        return Path(fl_ctx.get_engine().get_workspace().get_site_config_dir())
+
+    @staticmethod
+    def _custom(fl_ctx: FLContext) -> Path:
+        """Of the code that the job brings."""
+        return Path(fl_ctx.get_engine().get_workspace().get_app_custom_dir(fl_ctx.get_job_id()))
 
     def _accept(self, fl_ctx: FLContext) -> tuple[RunConfiguration, Manifest | None]:
         """The plan, and the manifest that allows it; `BadInput` if the plan cannot run here, or the site refuses it."""
         manifest, name = self._follow_manifest(fl_ctx), fl_ctx.get_identity_name()  # first: it says what is imported
         plan = RunConfiguration.from_dict(self.plan)
+        if manifest and plan.script and not (self._local(fl_ctx) / MANIFEST).exists():
+            # NVFlare's own policy let the job bring its code to this site, which FedMerit has not prepared
+            brought = brought_script(self.script or {}, self._custom(fl_ctx))
+            manifest = manifest.model_copy(update={"script": brought})
         if manifest:
             sites = len(fl_ctx.get_engine().get_clients() or ())
             images = None if plan.script else count_images(site_folder(name), plan)
@@ -165,9 +177,7 @@ class MeritExecutor(Executor):
             plan = self._accept(fl_ctx)[0]
             method = plan.build_method()
             if plan.script:
-                workspace = fl_ctx.get_engine().get_workspace()
-                custom = Path(workspace.get_app_custom_dir(fl_ctx.get_job_id()))
-                self._client_script = start_script(self.script or {}, custom)
+                self._client_script = start_script(self.script or {}, self._custom(fl_ctx))
         except Exception as error:
             report_error(self, error, "job refused", fl_ctx)
             self.system_panic(f"job refused ({type(error).__name__})", fl_ctx)

@@ -5,6 +5,7 @@ import os
 import pickle
 import sys
 import threading
+import time
 import traceback
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -14,6 +15,7 @@ from fedmerit.errors import RunFailed
 from fedmerit.federation.script_trainer import Question, Said
 from fedmerit.wire.messages import EVALUATE
 
+CLEARING = 10.0  # seconds; a script that sends with clear_cache=False clears nothing
 POLL = 0.02  # seconds between two looks of a script for its next task
 
 
@@ -125,6 +127,9 @@ def serve(connection: Connection, site: str, file: str, args: str, transfer: str
             break
         arrived.clear()
         answers.clear()
+        patience = time.monotonic() + CLEARING
+        while api.fl_model is not None and time.monotonic() < patience:  # flare.send clears it last: not the next one
+            time.sleep(POLL / 10)
         api.set_meta(describe(WORK[question.work]))
         model = FLModel(
             params_type=ParamsType.FULL,

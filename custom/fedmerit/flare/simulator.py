@@ -186,7 +186,8 @@ def main(run: str, workspace: str, threads: str, *names: str) -> None:
     threading.Thread(target=_end_with_command, daemon=True).start()  # a thread would not survive the fork
     info, root = read_json(Path(run) / "run.json"), Path(workspace).resolve()
     waiting, privacy, track = Waiting.of_record(info), info["privacy"], info["track"]
-    recipe = MeritRecipe(RunConfiguration.from_dict(info["plan"]), "job", waiting, len(names), privacy, track)
+    plan, script = RunConfiguration.from_dict(info["plan"]), info.get("script")
+    recipe = MeritRecipe(plan, "job", waiting, len(names), privacy, track, script)
     write_json(root / recipe.name / "local" / "resources.json", build_site_policy(track=bool(track)))
     if sites is None:
         recipe.execute(SimEnv(clients=list(names), num_threads=int(threads), workspace_root=str(root)))
