@@ -186,7 +186,9 @@ def watch(
         BadInput: the kit is no admin's, or the server does not know it or the job.
         RunFailed: the run is given up; the message says why.
     """
-    last, pending, pause = None, "", LOOK
+    last, pause = None, LOOK
+    notes: list[str] = []  # that no complete round's record has yet
+    sent: int | None = None  # complete rounds as the job at hand got them; None: it has not
     while True:
         try:
             with session.session(kit) as opened:
@@ -194,9 +196,12 @@ def watch(
                 decision = supervisor.decide(look, time.monotonic())
                 if decision.action is Action.resume:
                     job_id = session.resume(opened, job_id)
-                    pending = f"resumed after {supervisor.round} rounds: {decision.reason}"
-                elif pending and session.note(opened, job_id, pending):
-                    pending = ""
+                    notes.append(f"resumed after {supervisor.round} rounds: {decision.reason}")
+                    sent = None
+                elif sent is not None and supervisor.round > sent:
+                    notes.clear()
+                elif notes and sent is None and all(session.note(opened, job_id, text) for text in notes):
+                    sent = supervisor.round
                 pause = LOOK
         except (session.Unreachable, RunFailed) as error:  # the server's machine may be starting again
             decision = Decision(Action.wait, str(error))
