@@ -20,6 +20,7 @@ from fedmerit.flare.job_ends import META, Cause, JobEnd, explain_end
 
 PAUSES = (0.0, 60.0, 300.0, 900.0, 3600.0)  # seconds from a job's end to resumption, by how many were in vain
 LOOK = 30.0  # seconds between looks
+SOON = 2.0  # seconds to the next look while a note waits for its job
 SETTLING = 3.0  # seconds after which the server has noted how a job ended
 REJOINS = 3  # resumptions for a site that then took part in no round
 LONGEST_PAUSE = 300.0  # seconds between looks at a server that cannot be reached
@@ -202,7 +203,7 @@ def watch(
                     notes.clear()
                 elif notes and sent is None and all(session.note(opened, job_id, text) for text in notes):
                     sent = supervisor.round
-                pause = LOOK
+                pause = SOON if notes and sent is None else LOOK  # before the next record
         except (session.Unreachable, RunFailed) as error:  # the server's machine may be starting again
             decision = Decision(Action.wait, str(error))
             pause = min(2 * pause, LONGEST_PAUSE)
