@@ -20,6 +20,7 @@ from fedmerit.flare.job_ends import META, Cause, JobEnd, explain_end
 
 PAUSES = (0.0, 60.0, 300.0, 900.0, 3600.0)  # seconds from a job's end to resumption, by how many were in vain
 LOOK = 30.0  # seconds between looks
+SOON = 2.0  # seconds to the next look while a note waits for its job
 SETTLING = 3.0  # seconds after which the server has noted how a job ended
 REJOINS = 3  # resumptions for a site that then took part in no round
 LONGEST_PAUSE = 300.0  # seconds between looks at a server that cannot be reached
@@ -186,7 +187,9 @@ def watch(
         BadInput: the kit is no admin's, or the server does not know it or the job.
         RunFailed: the run is given up; the message says why.
     """
-    last, pending, pause = None, "", LOOK
+    last, pause = None, LOOK
+    notes: list[str] = []  # that no complete round's record has yet
+    sent: int | None = None  # complete rounds as the job at hand got them; None: it has not
     while True:
         try:
             with session.session(kit) as opened:
@@ -194,10 +197,13 @@ def watch(
                 decision = supervisor.decide(look, time.monotonic())
                 if decision.action is Action.resume:
                     job_id = session.resume(opened, job_id)
-                    pending = f"resumed after {supervisor.round} rounds: {decision.reason}"
-                elif pending and session.note(opened, job_id, pending):
-                    pending = ""
-                pause = LOOK
+                    notes.append(f"resumed after {supervisor.round} rounds: {decision.reason}")
+                    sent = None
+                elif sent is not None and supervisor.round > sent:
+                    notes.clear()
+                elif notes and sent is None and all(session.note(opened, job_id, text) for text in notes):
+                    sent = supervisor.round
+                pause = SOON if notes and sent is None else LOOK  # before the next record
         except (session.Unreachable, RunFailed) as error:  # the server's machine may be starting again
             decision = Decision(Action.wait, str(error))
             pause = min(2 * pause, LONGEST_PAUSE)

@@ -148,6 +148,14 @@ def test_a_run_is_kept_at_work_and_each_decision_is_shown_once(watched):
     assert (job, note.startswith("resumed after 2 rounds: j: ended, the server was started again")) == ("j+", True)
 
 
+def test_a_note_is_given_to_each_job_until_a_round_has_it(watched):
+    back, at = look("RUNNING", round=2), look("RUNNING", round=3)
+    server = Server(look("FINISHED:ABANDONED"), back, back, look(ABNORMAL), back, at, at, look(session.COMPLETED))
+    watched(server)
+    expected = [("j+", "0 rounds"), ("j++", "0 rounds"), ("j++", "2 rounds")]
+    assert [(job, " ".join(text.split()[2:4]).strip(":")) for job, text in server.notes] == expected
+
+
 def test_a_run_that_is_given_up_ends_the_watch_with_the_reason(watched):
     with pytest.raises(RunFailed, match="job j: given up: it was stopped on purpose"):
         watched(Server(look("FINISHED:ABORTED")))
