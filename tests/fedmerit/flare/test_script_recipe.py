@@ -134,7 +134,7 @@ def test_every_round_begins_with_the_model_of_nvflares_own_recipe(tmp_path, reci
     assert len(received["theirs"]) == 9
     for name, model in received["theirs"].items():  # ours also has those of the final test
         for tensor, value in model.items():
-            if value.is_floating_point():
+            if not tensor.endswith("num_batches_tracked"):  # NVFlare averages it, too
                 assert np.allclose(value, received["ours"][name][tensor], atol=tolerance), (name, tensor)
 
 
