@@ -1,16 +1,18 @@
 """The commands as Python functions: `fedmerit.prepare`, `run`, `rounds`, `compare`, `report`, `load_run`."""
 
+import inspect
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from queue import Queue
-from typing import Any
+from typing import Any, TypeVar
 
 from fedmerit.configuration.recipes import guarded
 from fedmerit.engines import resumption, runs
+from fedmerit.engines.script_runs import create_script_run
 from fedmerit.errors import BadInput, RunFailed
-from fedmerit.options import STUDY_OPTIONS, RunOptions, takes_options
+from fedmerit.options import STUDY_OPTIONS, RunOptions, kind
 from fedmerit.records.ledger import Ledger
 from fedmerit.trainers.monai_trainer.data import open_sites
 from fedmerit.trust import allow
@@ -27,6 +29,29 @@ from fedmerit_evaluation.studies.study_folders import parse_methods
 Record = Mapping[str, Any]  # of the ledger: round, participants, weights, contributions, validation_dice, ...
 OnRound = Callable[[Record], None]
 Folder = Path | str
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def takes_options(*names: str) -> Callable[[Function], Function]:
+    """Decorator: a function's ``**options`` are these of `RunOptions`; its signature and docstring list them."""
+
+    def decorate(function: Function) -> Function:
+        signature = inspect.signature(function)
+        own = [one for one in signature.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
+        lines, parameters = [], []
+        for name in names:
+            if name not in signature.parameters:
+                field = RunOptions.model_fields[name]
+                how = {"default": field.default, "annotation": kind(field)}
+                parameters.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, **how))
+                lines.append(f"        {name}: {field.description}")
+        function.__signature__ = signature.replace(parameters=[*own, *parameters])  # type: ignore[attr-defined]
+        head, args, rest = (function.__doc__ or "").partition("    Args:\n")
+        body, _, end = rest.partition("\n\n")
+        function.__doc__ = f"{head}{args}{body}\n" + "\n".join(lines) + f"\n\n{end}"
+        return function
+
+    return decorate
 
 
 def prepare(
@@ -85,11 +110,15 @@ def run(
     """
     folder, heard = Path(out), on_round or (lambda record: None)
     named = {"method": method, "sites": sites, **options}
-    given = RunOptions.read({name: value for name, value in named.items() if value is not None}).given()
+    asked = RunOptions.read({name: value for name, value in named.items() if value is not None})
+    given = asked.given()
     if not resume:
-        if method is None or sites is None:
-            raise TypeError("run() needs method and sites, or resume=True")
-        runs.create(folder, **given | {"settings": guarded(given.get("settings", {}))})
+        if method is None or (sites is None and "script" not in given):
+            raise TypeError("run() needs method and sites, or a script and model instead of sites, or resume=True")
+        if "script" in given:
+            create_script_run(folder, asked)
+        else:
+            runs.create(folder, **given | {"settings": guarded(given.get("settings", {}))})
     elif not resumption.needs_resuming(folder, given):
         Ledger(folder / "ledger.jsonl").follower(heard)()
         return load_run(folder)

@@ -3,14 +3,13 @@
 A field has the name, type, default, range and description of the option. `Shown` is how the command line shows it.
 """
 
-import inspect
 import re
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, Self, TypeVar, get_args, get_origin
+from typing import Annotated, Any, Literal, NamedTuple, Self, get_args, get_origin
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict, ValidationError, model_validator
 from pydantic.fields import FieldInfo
@@ -22,7 +21,6 @@ from fedmerit.trust import NAMED, require_trusted
 
 TRAINING, MACHINES, PROTECTION, STUDIES = "Training", "Machines", "Guard and privacy", "Studies and records"
 SCRIPT = "Your own training script"
-Function = TypeVar("Function", bound=Callable[..., Any])
 MOST_FILE = 1 << 20  # bytes of a file of options
 NVFLARE_ONLY = ("round_timeout", "track")  # options that the local engine has no use for
 MERGED = ("recipe", "preset", "final_model", "guard", "on_verdict")  # settings with an option of their own
@@ -328,25 +326,3 @@ def _expected(error: Mapping[str, Any], field: FieldInfo) -> str:
     words = {int: "a whole number", float: "a number", bool: "true or false", Path: "a path", str: "a text"}
     of_kind = words.get(found) or ("a table of names and values" if get_origin(found) is dict else "a list of texts")
     return ", ".join(filter(None, (f"expected {of_kind}", value_range(field))))
-
-
-def takes_options(*names: str) -> Callable[[Function], Function]:
-    """Decorator: a function's ``**options`` are these of `RunOptions`; its signature and docstring list them."""
-
-    def decorate(function: Function) -> Function:
-        signature = inspect.signature(function)
-        own = [one for one in signature.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
-        lines, parameters = [], []
-        for name in names:
-            if name not in signature.parameters:
-                field = RunOptions.model_fields[name]
-                how = {"default": field.default, "annotation": kind(field)}
-                parameters.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, **how))
-                lines.append(f"        {name}: {field.description}")
-        function.__signature__ = signature.replace(parameters=[*own, *parameters])  # type: ignore[attr-defined]
-        head, args, rest = (function.__doc__ or "").partition("    Args:\n")
-        body, _, end = rest.partition("\n\n")
-        function.__doc__ = f"{head}{args}{body}\n" + "\n".join(lines) + f"\n\n{end}"
-        return function
-
-    return decorate

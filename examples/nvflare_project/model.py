@@ -8,7 +8,7 @@ class Net(nn.Module):
 
     def __init__(self, width: int = 4):
         super().__init__()
-        self.first = nn.Sequential(nn.Conv2d(1, width, 3, padding=1), nn.BatchNorm2d(width), nn.ReLU())
+        self.first = nn.Sequential(nn.Conv2d(1, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU())
         self.last = nn.Conv2d(width, 1, 3, padding=1)
 
     def forward(self, images: Tensor) -> Tensor:

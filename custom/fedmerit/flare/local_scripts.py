@@ -127,8 +127,8 @@ def serve(connection: Connection, site: str, file: str, args: str, transfer: str
             break
         arrived.clear()
         answers.clear()
-        patience = time.monotonic() + CLEARING
-        while api.fl_model is not None and time.monotonic() < patience:  # flare.send clears it last: not the next one
+        until = time.monotonic() + CLEARING
+        while api.fl_model is not None and time.monotonic() < until:  # flare.send clears it last: not the next one
             time.sleep(POLL / 10)
         api.set_meta(describe(WORK[question.work]))
         model = FLModel(

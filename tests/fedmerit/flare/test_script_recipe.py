@@ -131,12 +131,11 @@ def test_every_round_begins_with_the_model_of_nvflares_own_recipe(tmp_path, reci
         simulated(project, *options if kind == "ours" else (), name=kind)
         files = sorted((tmp_path / f"{kind} received").glob("*.pt"))
         received[kind] = {file.stem: torch.load(file) for file in files}
-    assert len(received["ours"]) == 9
-    assert received["ours"].keys() == received["theirs"].keys()
-    for name, model in received["ours"].items():
+    assert len(received["theirs"]) == 9
+    for name, model in received["theirs"].items():  # ours also has those of the final test
         for tensor, value in model.items():
-            if value.is_floating_point():
-                assert np.allclose(value, received["theirs"][name][tensor], atol=tolerance), (name, tensor)
+            if not tensor.endswith("num_batches_tracked"):  # NVFlare averages it, too
+                assert np.allclose(value, received["ours"][name][tensor], atol=tolerance), (name, tensor)
 
 
 @pytest.mark.slow
