@@ -144,17 +144,21 @@ def methods(
     sites: Sites = None,
     size: Size = 64,
     names: Annotated[
-        str, typer.Option("--methods", help="Methods to compare with fedavg.")
+        str, typer.Option("--methods", help="Methods to compare with fedavg; steps: bare steps on pooled images.")
     ] = "fedce,cgsv,cffl,fedave,fedsac,fedci,cycle",
     rounds: Rounds = 6,
     repetitions: Repetitions = 5,
+    threads: Annotated[int, typer.Option(min=1, help="Sites at work at a time.")] = 1,
 ) -> None:
-    """CPU seconds of a round by method, compared with FedAvg. Takes minutes; interrupted, the same command resumes."""
-    from fedmerit_lab.benchmarks.round_costs import BASE, method_costs
+    """Seconds of a round by method, compared with FedAvg. Takes minutes; interrupted, the same command resumes.
+
+    CPU seconds; of several sites at a time, seconds of the clock.
+    """
+    from fedmerit_lab.benchmarks.round_costs import BASE, SECONDS, WALL, method_costs
 
     folder, settings = _sites(sites, out, size, server_share=0.2), asked.all_settings
-    found = method_costs(out, folder, _split(names), rounds, repetitions, settings, _on_case(repetitions))
-    _show(found, out, "CPU seconds per round", BASE)
+    found = method_costs(out, folder, _split(names), rounds, repetitions, settings, _on_case(repetitions), threads)
+    _show(found, out, SECONDS if threads == 1 else WALL, BASE)
 
 
 @commands.add("lab bench prepare --out preparation --size 256 --jobs 2")

@@ -26,7 +26,8 @@ def get_buffers(network: nn.Module) -> dict[str, Tensor]:
 def load(network: nn.Module, parameters: Tensor, buffers: Buffers) -> None:
     """Copy a (d,) vector and buffers into the network."""
     with torch.no_grad():
-        for weight, piece in zip(trainable(network).values(), named(network, parameters).values(), strict=True):
+        there = parameters.to(next(network.parameters()).device)  # at once: a GPU waits for each copy
+        for weight, piece in zip(trainable(network).values(), named(network, there).values(), strict=True):
             weight.copy_(piece)
         for name, buffer in network.named_buffers():
             buffer.copy_(buffers[name])

@@ -34,6 +34,7 @@ from fedmerit.trainers.monai_trainer.machine_settings import (
 )
 from fedmerit.trainers.monai_trainer.network_checks import count_feature_maps, count_parameters
 from fedmerit.trainers.monai_trainer.patches import build_samples
+from fedmerit.trainers.monai_trainer.prediction import EVALUATION_BATCH, GPU_BATCH
 
 BASE_MEMORY = 0.4e9  # bytes of a process with PyTorch and MONAI
 GPU_CONTEXT = 0.6e9  # bytes of a GPU that a process takes before its first tensor
@@ -60,15 +61,15 @@ def estimate_memory(folder: Path) -> float:
 
 def estimate_gpu_memory(folder: Path) -> float:
     """Estimated bytes of a GPU for the process of a run: every site's network, the training of one of them."""
-    parameters, maps, sites = _sizes(folder)
+    parameters, maps, sites = _sizes(folder, GPU_BATCH)
     return float(GPU_CONTEXT + 4.0 * ((sites + 5) * parameters + maps))
 
 
-def _sizes(folder: Path) -> tuple[int, float, int]:
+def _sizes(folder: Path, evaluated: int = EVALUATION_BATCH) -> tuple[int, float, int]:
     """Parameters of a run's network, numbers in the feature maps of one batch, and sites."""
     info = read_run(folder)
     config = read_plan(folder)
-    return count_parameters(config), count_feature_maps(config, info["image_size"]), len(info["sites"])
+    return count_parameters(config), count_feature_maps(config, info["image_size"], evaluated), len(info["sites"])
 
 
 def _gpus(folder: Path) -> list[torch.device]:

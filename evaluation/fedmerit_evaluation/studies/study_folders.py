@@ -141,7 +141,7 @@ def recorded_digests(sites: Sequence[SiteFolder], own: Sequence[SiteFolder]) -> 
     return {DIGESTS: read_site_digests(sites)} | ({SERVER_DIGESTS: read_site_digests(own)} if own else {})
 
 
-def read_recorded_digests(record: Path, part: str = DIGESTS) -> dict[str, dict[str, str]]:
+def read_recorded_digests(record: Path, part: str = DIGESTS) -> dict[str, str]:
     """What `recorded_digests` gave when a study's JSON file was written, by site; {} if there is no file.
 
     Raises:
@@ -149,7 +149,7 @@ def read_recorded_digests(record: Path, part: str = DIGESTS) -> dict[str, dict[s
     """
     found = read_object(record).get(part, {}) if record.exists() else {}
     try:
-        return TypeAdapter(dict[str, dict[str, str]]).validate_python(found)
+        return TypeAdapter(dict[str, str]).validate_python(found)
     except ValidationError as error:
         first = error.errors()[0]
         raise BadInput(f"{record}: {part} is {first['input']!r:.60}: {first['msg']}") from None

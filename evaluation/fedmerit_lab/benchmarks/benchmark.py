@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from fedmerit.configuration.description import PACKAGES
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json, write_json, write_text
 from fedmerit.machine import cores
+from fedmerit.version import package_version
 from fedmerit_evaluation.figures.drawing import STYLE, method_style, png
 from fedmerit_evaluation.figures.pages import save_png
 
@@ -155,7 +155,7 @@ def describe_machine() -> dict[str, Any]:
         "GPUs": [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())],
         "system": platform.platform(),
         "python": platform.python_version(),
-        "packages": {name: version(name) for name in PACKAGES},
+        "packages": {name: package_version(name) for name in PACKAGES},
         "threads": os.environ.get("OMP_NUM_THREADS", "torch's default"),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "load": os.getloadavg()[0],

@@ -1,22 +1,30 @@
-"""CPU seconds of a round: by method relative to FedAvg, and of observed values relative to none, by number of sites."""
+"""Seconds of a round: by method relative to FedAvg, and of observed values relative to none, by number of sites."""
 
 import shutil
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import torch
 
 from fedmerit.engines import runs
 from fedmerit.errors import BadInput
 from fedmerit.methods.registry import METHODS
+from fedmerit.trainers.monai_trainer.data import open_sites
+from fedmerit.trainers.monai_trainer.local_training import train
+from fedmerit.trainers.monai_trainer.machine_settings import pick_device
+from fedmerit.trainers.monai_trainer.networks import build_network
+from fedmerit.trainers.monai_trainer.patches import build_samples
 from fedmerit_lab.benchmarks.benchmark import Benchmark, Measure, bars
 from fedmerit_lab.benchmarks.generated_sites import generated_sites
 
 BASE = "fedavg"
-SECONDS = "CPU seconds per round"
+STEPS = "steps"  # instead of a method: the optimiser's steps of a round, on the images of all sites pooled, only
+SECONDS, WALL, GPU_MEMORY = "CPU seconds per round", "seconds per round", "GPU memory [MB]"
 SETTINGS: Mapping[str, Mapping[str, Any]] = {  # so that the rounds after the first are those of the method proper
     "fedsac": {"importance": "taylor", "standalone_rounds": 1},
     "cycle": {"warmup": 0},
@@ -24,31 +32,43 @@ SETTINGS: Mapping[str, Mapping[str, Any]] = {  # so that the rounds after the fi
 
 
 def method_costs(
-    out: Path, sites: Path, methods: Sequence[str], rounds: int, repetitions: int, settings: Mapping[str, Any], on: Any
+    out: Path,
+    sites: Path,
+    methods: Sequence[str],
+    rounds: int,
+    repetitions: int,
+    settings: Mapping[str, Any],
+    on: Any,
+    threads: int = 1,
 ) -> Benchmark:
-    """Measure short trainings in this process, one site at a time; a round's is the mean of all but the first.
+    """Measure short trainings in this process; a round's is the mean of all but the first.
 
     Args:
         out: folder of the measurements.
         sites: folder of site folders, with images set aside for the server if a method needs them.
-        methods: beside `BASE`, which always is among them.
+        methods: beside `BASE`, which always is among them; or `STEPS`.
         rounds: of each training.
         repetitions: of every method, interleaved.
         settings: of all of them, beneath `SETTINGS`.
         on: called before every measurement.
+        threads: sites at work at a time.
 
     Raises:
         BadInput: an unknown method, or fewer than two rounds.
     """
-    if unknown := [name for name in methods if name not in METHODS]:
-        raise BadInput(f"--methods {unknown[0]}: unknown; there are {', '.join(METHODS)}")
+    if unknown := [name for name in methods if name not in (*METHODS, STEPS)]:
+        raise BadInput(f"--methods {unknown[0]}: unknown; there are {', '.join((*METHODS, STEPS))}")
     if rounds < 2:
         raise BadInput(f"--rounds {rounds}: expected 2 or more, as the first is not counted")
     names = list(dict.fromkeys([BASE, *methods]))
     asked = {"sites": str(sites), "methods": names, "rounds": rounds, "settings": dict(settings), "of": SETTINGS}
-    benchmark = Benchmark("methods", asked)
+    benchmark = Benchmark("methods", asked | {"threads": threads})
     cases = {
-        name: rounds_of(out / "work" / name, name, sites, rounds, {**settings, **SETTINGS.get(name, {})})
+        name: _steps_of(sites, settings)
+        if name == STEPS
+        else rounds_of(
+            out / "work" / name, name, sites, rounds, {**settings, **SETTINGS.get(name, {})}, threads=threads
+        )
         for name in names
     }
     benchmark.measure(cases, repetitions, on, out)
@@ -61,25 +81,65 @@ class _RoundsDone(Exception):
 
 
 def rounds_of(
-    work: Path, method: str, sites: Path, rounds: int, settings: Mapping[str, Any], values: Sequence[str] = ()
+    work: Path,
+    method: str,
+    sites: Path,
+    rounds: int,
+    settings: Mapping[str, Any],
+    values: Sequence[str] = (),
+    threads: int = 1,
 ) -> Measure:
-    """CPU seconds of a round of a training in this process, the mean of all but the first; ``values`` are observed."""
+    """Seconds of a round of a training in this process, the mean of all but the first; ``values`` are observed."""
 
     def measured() -> Mapping[str, float]:
         shutil.rmtree(work, ignore_errors=True)
-        runs.create(work, method, sites, rounds, engine="local", threads=1, settings=settings, values=values)
-        ends: list[float] = []
+        runs.create(work, method, sites, rounds, engine="local", threads=threads, settings=settings, values=values)
+        _forget_gpu_memory()
+        ends: list[tuple[float, float]] = []
 
         def note(record: Mapping[str, Any]) -> None:
-            ends.append(time.process_time())
+            ends.append((time.process_time(), time.perf_counter()))
             if len(ends) == rounds:
                 raise _RoundsDone
 
         with suppress(_RoundsDone):
             runs.execute(work, note)
-        return {SECONDS: (ends[-1] - ends[0]) / (len(ends) - 1)}
+        return _costs(ends)
 
     return measured
+
+
+def _steps_of(sites: Path, settings: Mapping[str, Any]) -> Measure:
+    """Seconds of `STEPS`, after a round of them that is not counted."""
+
+    def measured() -> Mapping[str, float]:
+        folders, device = open_sites(sites), pick_device("auto", STEPS)
+        config = runs.configuration_for(folders, BASE, 1, 0, settings)
+        training = replace(config.training, steps=config.training.steps * len(folders))
+        torch.set_num_threads(training.cpu_threads)
+        cases = [case for folder in folders for case in folder.cases("training")]
+        samples, network = build_samples(cases, config.network.patch), build_network(config.network, device)
+        _forget_gpu_memory()
+        ends = []
+        for round in range(2):
+            train(network, samples, training, training.lr, seed=round)
+            ends.append((time.process_time(), time.perf_counter()))
+        return _costs(ends)
+
+    return measured
+
+
+def _forget_gpu_memory() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+
+
+def _costs(ends: Sequence[tuple[float, float]]) -> Mapping[str, float]:
+    """Of a round, by the CPU and wall seconds at the end of each."""
+    cpu, wall = ((last - first) / (len(ends) - 1) for first, last in zip(ends[0], ends[-1], strict=True))
+    gpu = {GPU_MEMORY: torch.cuda.max_memory_reserved() / 1e6} if torch.cuda.is_available() else {}
+    return {SECONDS: cpu, WALL: wall, **gpu}
 
 
 NOTHING = "nothing"

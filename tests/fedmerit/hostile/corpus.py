@@ -138,7 +138,7 @@ def _survey(path: Path, run: Path, site: Path) -> None:
 def _ground_truth(path: Path, run: Path, site: Path) -> None:
     made = trained(WORTH, seed_sd=0.05, seeds=2, patients=2, leave_out=[frozenset("BD")])
     made.rows.to_csv(path.parent / "results.csv", index=False)
-    write_json(path, {"rounds": 3, "sites": "sites", "site_digests": {"A": {"images": "0" * 64}}})
+    write_json(path, {"rounds": 3, "sites": "sites", "site_digests": {"A": "0" * 64}})
     write_json(path.parent / "sampling.json", {"truncation": 0.3, "precision": 0.01, "fewest": 4, "most": 20})
 
 

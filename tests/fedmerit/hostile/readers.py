@@ -63,7 +63,7 @@ def _study(path: Path) -> None:
 
 def _ground_truth(path: Path) -> None:
     open_ground_truths(path.parent, tuple("ABCDE"), (0, 1))
-    list_preparation_differences(path.parent, [{"A": {"images": "0" * 64}}])
+    list_preparation_differences(path.parent, [{"A": "0" * 64}])
 
 
 def _dossier(path: Path) -> None:

@@ -11,6 +11,7 @@ from run_factory import make_sites
 from fedmerit.errors import BadInput
 from fedmerit.methods.registry import METHODS
 from fedmerit.records.results import read_run
+from fedmerit.trainers.monai_trainer.data import Slices, open_sites
 from fedmerit_lab.benchmarks import growth as growth_module
 from fedmerit_lab.benchmarks import round_costs
 from fedmerit_lab.benchmarks import speed as speed_module
@@ -78,6 +79,7 @@ def test_the_cost_of_a_round_is_the_mean_of_all_except_the_first(tmp_path, monke
         executed.append(read_run(run))
         for end in (10.0, 12.0, 16.0, 99.0):
             monkeypatch.setattr(round_costs.time, "process_time", lambda end=end: end)
+            monkeypatch.setattr(round_costs.time, "perf_counter", lambda end=end: end / 2)
             on_round({})
         pytest.fail("the run went beyond its last round")
 
@@ -87,8 +89,18 @@ def test_the_cost_of_a_round_is_the_mean_of_all_except_the_first(tmp_path, monke
     assert [run["parameters"].get("warmup") for run in executed[:2]] == [None, SETTINGS["cycle"]["warmup"]]
     table = benchmark.table.set_index(["case", "quantity"])["median"]
     assert table[:, "CPU seconds per round"].to_dict() == {"fedavg": 3, "cycle": 3}
+    assert table[:, "seconds per round"].to_dict() == {"fedavg": 1.5, "cycle": 1.5}
     for name, settings in SETTINGS.items():
         METHODS[name](**settings)  # raises for an unknown parameter
+
+
+def test_the_bare_steps_of_a_round_are_those_of_all_sites(tmp_path, monkeypatch):
+    sites, trained = make_sites(tmp_path / "sites", ("Alder", "Birch"), size=16), []
+    monkeypatch.setattr(round_costs, "rounds_of", lambda *_, **named: lambda: {"CPU seconds per round": 1.0})
+    monkeypatch.setattr(round_costs, "train", lambda *given, seed: trained.append((len(given[1]), given[2].steps)))
+    method_costs(tmp_path / "out", sites, ["steps"], 2, 1, TINY | {"steps": 3}, lambda *_: None)
+    images = sum(len(Slices(site.cases("training"))) for site in open_sites(sites))
+    assert trained == [(images, 6)] * 2
 
 
 def test_observed_rounds_are_compared_with_rounds_of_as_many_sites(tmp_path, monkeypatch):

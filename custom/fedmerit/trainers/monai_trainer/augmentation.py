@@ -7,6 +7,7 @@ They are MONAI's (``RandAffine``, ``RandGaussianNoise``, ``RandGaussianSmooth``,
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -65,6 +66,8 @@ AUGMENTATIONS: Mapping[str, Augmentation] = {"light": LIGHT, "strong": STRONG}
 class Augmenter:
     """Draws and does the transforms of one round.
 
+    What is drawn is small, and drawn on the CPU; no transform waits for a GPU to say what it has computed.
+
     Args:
         augmentation: what may happen.
         seed: of all draws.
@@ -91,12 +94,12 @@ class Augmenter:
         images = self._some(images, recipe.blur, blur_images, values=2)
         images = self._some(images, recipe.bias, apply_bias_field, values=(BIAS_DEGREE + 1) * (BIAS_DEGREE + 2) // 2)
         images = self._some(images, recipe.gamma, adjust_gamma)
-        images = self._some(images, recipe.scaling, lambda part, factor: part * _per_image(factor))
-        images = self._some(images, recipe.shift, lambda part, offset: part + _per_image(offset))
+        images = self._some(images, recipe.scaling, lambda part, factor: part * _per_image(factor, part))
+        images = self._some(images, recipe.shift, lambda part, offset: part + _per_image(offset, part))
         return images, masks
 
     def _flip(self, images: Tensor, masks: Tensor) -> tuple[Tensor, Tensor]:
-        chosen = self._chosen(len(images), self.augmentation.flip).to(images.device).view(-1, 1, 1, 1)
+        chosen = _placed(self._chosen(len(images), self.augmentation.flip), images).view(-1, 1, 1, 1)
         return images.flip(-1).where(chosen, images), masks.flip(-1).where(chosen, masks)
 
     def _move(self, images: Tensor, masks: Tensor) -> tuple[Tensor, Tensor]:
@@ -107,10 +110,11 @@ class Augmenter:
         scale = self._uniform((batch, 2), 1 - recipe.scale, 1 + recipe.scale)
         translation = self._uniform((batch, 2), -recipe.translation, recipe.translation) * torch.tensor(size)
         shear = self._uniform((batch, 2), -recipe.shear, recipe.shear)
-        where = chosen.nonzero().flatten().to(images.device)
+        where = _placed(chosen.nonzero().flatten(), images)
         if not len(where):
             return images, masks
-        grid = sampling_grid(rotation[chosen], scale[chosen], translation[chosen], shear[chosen], size).to(images)
+        drawn = (rotation[chosen], scale[chosen], translation[chosen], shear[chosen])
+        grid = sampling_grid(*drawn, size, images.device)
         moved = resample(images[where], grid, "bilinear"), resample(masks[where], grid, "nearest")
         return images.index_copy(0, where, moved[0]), masks.index_copy(0, where, moved[1])
 
@@ -122,12 +126,12 @@ class Augmenter:
             return images
         chosen = self._chosen(len(images), chance.probability)
         drawn = self._uniform((len(images), values), *chance.range)[chosen]
-        where = chosen.nonzero().flatten().to(images.device)
-        return images.index_copy(0, where, change(images[where], drawn.to(images))) if len(where) else images
+        where = _placed(chosen.nonzero().flatten(), images)
+        return images.index_copy(0, where, change(images[where], drawn)) if len(where) else images
 
     def _add_noise(self, images: Tensor, deviation: Tensor) -> Tensor:
         noise = torch.randn(images.shape, generator=self.noise, device=images.device)
-        return images + _per_image(deviation) * noise
+        return images + _per_image(deviation, images) * noise
 
     def _chosen(self, batch: int, probability: float) -> Tensor:
         """(batch,) bool, on the CPU."""
@@ -137,8 +141,15 @@ class Augmenter:
         return low + (high - low) * torch.rand(shape, generator=self.draws)
 
 
-def sampling_grid(rotation: Tensor, scale: Tensor, translation: Tensor, shear: Tensor, size: tuple[int, int]) -> Tensor:
-    """(batch, h, w, 2) for `resampled`: where each pixel's value is taken from.
+def sampling_grid(
+    rotation: Tensor,
+    scale: Tensor,
+    translation: Tensor,
+    shear: Tensor,
+    size: tuple[int, int],
+    device: torch.device | None = None,
+) -> Tensor:
+    """(batch, h, w, 2) for `resample`, on ``device``: where each pixel's value is taken from.
 
     The map from a pixel's place to that, rows before columns and about the image's centre, is rotation, shear,
     translation and scale, multiplied in this order, as in MONAI's ``AffineGrid``.
@@ -149,6 +160,7 @@ def sampling_grid(rotation: Tensor, scale: Tensor, translation: Tensor, shear: T
         translation: (batch, 2) in pixels.
         shear: (batch, 2).
         size: h and w.
+        device: of the grid; None: the CPU.
     """
     batch, (h, w) = len(rotation), size
     angle = rotation[:, 0]
@@ -162,7 +174,7 @@ def sampling_grid(rotation: Tensor, scale: Tensor, translation: Tensor, shear: T
     theta = torch.empty(batch, 2, 3)
     theta[:, 0, 0], theta[:, 0, 1], theta[:, 0, 2] = matrix[:, 1, 1], matrix[:, 1, 0] * h / w, offset[:, 1] * 2 / w
     theta[:, 1, 0], theta[:, 1, 1], theta[:, 1, 2] = matrix[:, 0, 1] * w / h, matrix[:, 0, 0], offset[:, 0] * 2 / h
-    return functional.affine_grid(theta, [batch, 1, h, w], align_corners=False)
+    return functional.affine_grid(theta.to(device, non_blocking=True), [batch, 1, h, w], align_corners=False)
 
 
 def resample(images: Tensor, grid: Tensor, mode: str) -> Tensor:
@@ -171,12 +183,12 @@ def resample(images: Tensor, grid: Tensor, mode: str) -> Tensor:
 
 
 def blur_images(images: Tensor, deviation: Tensor) -> Tensor:
-    """Gaussian blur of images (batch, channels, h, w); ``deviation`` (batch, 2) in pixels, of rows and columns."""
+    """Gaussian blur of images (batch, channels, h, w); ``deviation`` (batch, 2), on the CPU, in pixels by axis."""
     radius = max(1, math.ceil(4 * float(deviation.max())))
-    places = torch.arange(-radius, radius + 1, device=images.device) + 0.0
+    places = torch.arange(-radius, radius + 1) + 0.0
     edges = torch.stack([places - 0.5, places + 0.5]) / (math.sqrt(2) * deviation[:, :, None, None])
     kernels = (edges[:, :, 1].erf() - edges[:, :, 0].erf()) / 2  # (batch, 2, taps): of each tap the whole pixel's mass
-    kernels = kernels / kernels.sum(dim=2, keepdim=True)
+    kernels = _placed(kernels / kernels.sum(dim=2, keepdim=True), images)
     batch, channels, h, w = images.shape
     rows, columns = (kernels[:, axis].repeat_interleave(channels, dim=0) for axis in (0, 1))
     flat = images.reshape(1, batch * channels, h, w)
@@ -190,31 +202,37 @@ def apply_bias_field(images: Tensor, coefficients: Tensor) -> Tensor:
 
     Args:
         images: of which each channel is multiplied alike.
-        coefficients: (batch, (D+1)(D+2)/2) of P_i(row) P_j(column), i = 0 ... D, j = 0 ... i.
+        coefficients: (batch, (D+1)(D+2)/2) of P_i(row) P_j(column), i = 0 ... D, j = 0 ... i; on the CPU.
     """
-    matrix = images.new_zeros(len(images), BIAS_DEGREE + 1, BIAS_DEGREE + 1)
+    matrix = torch.zeros(len(images), BIAS_DEGREE + 1, BIAS_DEGREE + 1)
     first, second = torch.tril_indices(BIAS_DEGREE + 1, BIAS_DEGREE + 1)
     matrix[:, first, second] = coefficients
-    rows, columns = (_legendre(side).to(images) for side in images.shape[-2:])
-    field = torch.einsum("ih,bij,jw->bhw", rows, matrix, columns)
+    rows, columns = (_legendre(side, images.device) for side in images.shape[-2:])
+    field = torch.einsum("ih,bij,jw->bhw", rows, _placed(matrix, images), columns)
     return images * field.exp()[:, None]
 
 
-def _legendre(side: int) -> Tensor:
+@cache
+def _legendre(side: int, device: torch.device) -> Tensor:
     """(D+1, side) P_0 ... P_D over [-1, 1]."""
     x = torch.linspace(-1, 1, side)
     values = [torch.ones_like(x), x]
     for k in range(1, BIAS_DEGREE):
         values.append(((2 * k + 1) * x * values[k] - k * values[k - 1]) / (k + 1))
-    return torch.stack(values)
+    return torch.stack(values).to(device)
 
 
 def adjust_gamma(images: Tensor, gamma: Tensor) -> Tensor:
-    """Images (batch, channels, h, w) to the power ``gamma`` (batch, 1) within each one's range of values."""
+    """Images (batch, channels, h, w) to the power ``gamma`` (batch, 1), on the CPU, within each one's range."""
     low = images.amin(dim=(1, 2, 3), keepdim=True)
     extent = images.amax(dim=(1, 2, 3), keepdim=True) - low
-    return ((images - low) / (extent + 1e-7)) ** _per_image(gamma) * extent + low
+    return ((images - low) / (extent + 1e-7)) ** _per_image(gamma, images) * extent + low
 
 
-def _per_image(values: Tensor) -> Tensor:
-    return values.view(-1, 1, 1, 1)
+def _per_image(values: Tensor, images: Tensor) -> Tensor:
+    return _placed(values, images).view(-1, 1, 1, 1)
+
+
+def _placed(drawn: Tensor, images: Tensor) -> Tensor:
+    """What was drawn, where ``images`` lie; a GPU does not wait for it."""
+    return drawn.to(images.device, non_blocking=True)

@@ -7,6 +7,8 @@ a case of one slice.
 
 import hashlib
 import math
+import re
+import sys
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -21,13 +23,17 @@ import torch
 from numpy.typing import NDArray
 from pydantic import AfterValidator, BaseModel, Field
 from torch import Tensor
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, default_collate
 
-from fedmerit.errors import BadInput
-from fedmerit.files import LONGEST_NAME, as_file_name, is_file_name, leads_into, parse, read_json, require_file, sha256
+from fedmerit.errors import BadInput, printable
+from fedmerit.files import as_file_name, leads_into, parse, read_json, require_file, sha256
 
 SPLITS = ("training", "validation", "testing")
 SERVER_SPLIT = "server_validation"  # training patients set aside for the server; most folders have none
+MOST_UNREADABLE = 0.05  # share of the training cases, rounded down, without which a site trains if they are unreadable
+LONGEST_SITE = 63  # characters of a site's name: a certificate's common name holds no more
+SITE_NAME = re.compile(rf"[A-Za-z0-9_][A-Za-z0-9_-]{{0,{LONGEST_SITE - 1}}}")  # what NVFlare takes for a client
+RESERVED = {"admin", "all", "client", "local", "localhost", "relay", "server", "server_parent", "startup", "transfer"}
 MOST_ARRAY = 1 << 36  # bytes of a stored case, which is mapped, not read
 FARTHEST = 1e6  # mm between neighbours
 HEADER_LOCK = threading.Lock()  # NumPy parses one by `ast`; two threads in that at once can fail before CPython 3.11.8
@@ -93,12 +99,19 @@ class Case:
         return load_array(self.label_file)
 
 
-def require_name(name: str, where: Path) -> None:
-    """`BadInput` if a site's name is none: what shows it must not compute or obey it, nor lists be cut by it."""
-    if not is_file_name(name) or set(name) & set(",="):
+def require_name(name: str, where: Path | str) -> None:
+    """`BadInput` if a site of ``where`` cannot be named so on every engine: NVFlare uses names as paths and addresses.
+
+    So nothing that shows a name computes or obeys it either, and no list is cut by it.
+    """
+    if not isinstance(name, str) or not SITE_NAME.fullmatch(name):
         raise BadInput(
-            f"{where}: the site's name is {name!r:.120}; expected 1 to {LONGEST_NAME} printable characters, no "
-            "comma, = or slash among them, that begin with a letter or digit; rename it"
+            f"{where}: the site's name is {name!r:.120}; expected 1 to {LONGEST_SITE} letters from A to z, digits, "
+            "- and _, the first of them no -; rename it"
+        )
+    if name.lower() in RESERVED:
+        raise BadInput(
+            f"{where}: the site's name is {name!r}, which is reserved: NVFlare calls its own parts so; rename it"
         )
 
 
@@ -183,10 +196,29 @@ class SiteFolder:
         return path
 
     def cases(self, split: str) -> tuple[Case, ...]:
-        """The cases of one of `SPLITS`, or of `SERVER_SPLIT`, in the order of datalist.json."""
+        """The cases of one of `SPLITS`, or of `SERVER_SPLIT`, in the order of datalist.json.
+
+        Without training cases that cannot be read, if they are few: they are named on standard error, for the site.
+        """
         if split not in self.splits:
             raise BadInput(f"split {split!r}: expected one of {', '.join(self.splits)}")
-        return self.splits[split]
+        return self._training if split == "training" else self.splits[split]
+
+    @cached_property
+    def _training(self) -> tuple[Case, ...]:
+        """Training cases that can be read; all of them if too many cannot: then the first use of one says why."""
+        cases, faults = self.splits["training"], dict[str, str]()
+        most = int(MOST_UNREADABLE * len(cases))
+        for case in cases if most else ():
+            try:
+                _ = case.image, case.label
+            except BadInput as error:
+                faults[case.name] = str(error)
+            if len(faults) > most:
+                return cases
+        for name, why in faults.items():
+            print(printable(f"ERROR: site {self.name}: trains without case {name}: {why}"), file=sys.stderr, flush=True)
+        return tuple(case for case in cases if case.name not in faults)
 
     def require_cases(self) -> None:
         """`BadInput` if a split is empty, so that the site cannot take part in a run."""
@@ -271,10 +303,34 @@ def require_same_preparation(sites: Sequence[SiteFolder], digests: Mapping[str, 
         )
 
 
+RESIDENT_SHARE = 1 / 32  # of a GPU's free memory that the samples of one site may take, to stay there
+
+
 class Samples(Dataset[tuple[Tensor, Tensor]], ABC):
     """What a network is trained on, one of a batch at a time: pairs of float32 (channels, ...) and (labels, ...)."""
 
     index: list[tuple[Case, Any]]  # of each its case, and where it lies in it
+    _resident: tuple[Tensor, Tensor] | None = None  # all images, and their masks as uint8, on a GPU
+
+    def batch(self, places: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Images (batch, channels, ...) and masks (batch, labels, ...) at ``places`` (batch,), on ``device``.
+
+        All of them stay on a GPU that has room, from the first batch on.
+        """
+        if self._resident is None and self._fit(device):
+            images, masks = zip(*(self[place] for place in range(len(self))), strict=True)
+            self._resident = torch.stack(images).to(device), torch.stack(masks).byte().to(device)
+        if self._resident is None or self._resident[0].device.type != device.type:
+            images, masks = default_collate([self[place] for place in places.tolist()])
+            return images.to(device), masks.to(device)
+        where = places.to(device, non_blocking=True)
+        return self._resident[0][where], self._resident[1][where].float()
+
+    def _fit(self, device: torch.device) -> bool:
+        if device.type != "cuda":
+            return False
+        image, mask = self[0]
+        return len(self) * (image.nbytes + mask.numel()) <= RESIDENT_SHARE * torch.cuda.mem_get_info(device)[0]
 
     @abstractmethod
     def __len__(self) -> int:

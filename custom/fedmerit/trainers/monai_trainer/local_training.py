@@ -100,7 +100,6 @@ def train(
     total = torch.zeros((), device=device)
     network.train()
     for images, masks in draw_batches(samples, training, seed, device):
-        images, masks = images.to(device, non_blocking=True), masks.to(device, non_blocking=True)
         if augment:
             images, masks = augment(images, masks)
         optimizer.zero_grad(set_to_none=True)
@@ -127,17 +126,17 @@ def train(
 def draw_batches(
     samples: Samples, training: Training, seed: int, device: torch.device
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Images and masks of every step of one round, before the augmentation."""
+    """Images and masks of every step of one round on ``device``, before the augmentation."""
     order = torch.Generator().manual_seed(seed)
-    loader = DataLoader(
-        samples,
+    loader: DataLoader[Tensor] = DataLoader(
+        range(len(samples)),  # type: ignore[arg-type]  # their places: a batch is read at once
         batch_size=training.batch_size,
         shuffle=not training.organ_share,
         sampler=_oversample_labels(samples, training.organ_share, order) if training.organ_share else None,
         generator=order,
-        pin_memory=device.type == "cuda",
     )
-    return islice(chain.from_iterable(repeat(loader)), count_steps(samples, training))
+    for places in islice(chain.from_iterable(repeat(loader)), count_steps(samples, training)):
+        yield samples.batch(places, device)
 
 
 def _oversample_labels(samples: Samples, share: float, order: torch.Generator) -> WeightedRandomSampler:

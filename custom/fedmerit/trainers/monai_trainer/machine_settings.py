@@ -166,7 +166,11 @@ def _parse_by_site(
 
 
 def pick_device(device: str, site: str) -> torch.device:
-    """The torch device of a setting; `BadInput` naming the site if this machine has no such device."""
+    """The torch device of a setting; `BadInput` naming the site if this machine has no such device.
+
+    From then on cuDNN computes gradients in a fixed order, so that a run on a GPU repeats bit for bit.
+    """
+    torch.backends.cudnn.deterministic = True
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:

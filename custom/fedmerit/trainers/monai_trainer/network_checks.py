@@ -29,9 +29,9 @@ def count_parameters(config: RunConfiguration) -> int:
     return sum(parameter.numel() for parameter in build_network(config.network).parameters())
 
 
-def count_feature_maps(config: RunConfiguration, image_size: Sequence[int]) -> float:
-    """Numbers in the feature maps of one batch of images of that size, or of the network's patches."""
-    images = max(config.training.batch_size, EVALUATION_BATCH / 2)  # training holds what evaluation lets go
+def count_feature_maps(config: RunConfiguration, image_size: Sequence[int], evaluated: int = EVALUATION_BATCH) -> float:
+    """Numbers in the feature maps of one batch of images of that size, or patches; ``evaluated`` at a time."""
+    images = max(config.training.batch_size, evaluated / 2)  # training holds what evaluation lets go
     return MAPS * config.network.width * math.prod(config.network.patch or image_size) * images
 
 

@@ -95,3 +95,12 @@ def test_transforms_are_as_frequent_as_they_say():
     changed, _ = Augmenter(replace(LIGHT, affine=none, flip=0.0, noise=None), 0, CPU)(plain, plain)
     share = float((changed != plain).flatten(1).any(dim=1).float().mean())
     assert share == pytest.approx(0.2, abs=0.03)  # three standard errors
+
+
+@pytest.mark.parametrize("recipe", [LIGHT, STRONG])
+def test_no_transform_waits_for_what_a_gpu_has_computed(recipe):
+    """Tensors of the device "meta" have no values, so reading one raises, as reading one of a GPU waits."""
+    for seed in range(8):
+        augment = Augmenter(replace(recipe, noise=None), seed, CPU)  # there are no random numbers there
+        moved, drawn = augment(images(8).to("meta"), masks(8).to("meta"))
+        assert (moved.shape, drawn.shape) == ((8, 2, H, W), (8, 1, H, W))

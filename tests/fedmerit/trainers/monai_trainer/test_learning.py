@@ -220,6 +220,19 @@ def test_a_round_has_its_epochs_or_its_steps(slices, changes, expected):
     assert len(seen) == count_steps(slices, training) == expected
 
 
+def test_samples_that_stay_on_a_device_are_read_once_and_are_the_same(slices, monkeypatch):
+    cpu, places, read = torch.device("cpu"), torch.tensor([3, 0, 7]), []
+    expected = Slices(slices.cases).batch(places, cpu)
+    staying, one = Slices(slices.cases), Slices.__getitem__
+    monkeypatch.setattr(Slices, "_fit", lambda self, device: True)
+    monkeypatch.setattr(Slices, "__getitem__", lambda self, place: (read.append(place), one(self, place))[1])
+    for _ in range(2):
+        for found, wanted in zip(staying.batch(places, cpu), expected, strict=True):
+            assert found.dtype == wanted.dtype == torch.float32
+            assert torch.equal(found, wanted)
+    assert read == list(range(len(staying)))
+
+
 def test_slices_that_show_an_organ_are_drawn_as_often_as_asked():
     label = np.zeros((20, 2, 16, 16))
     label[:2, 0, 4:8, 4:8] = 1

@@ -128,6 +128,12 @@ def test_sites_take_the_gpus_of_a_machine_in_turn_unless_told_otherwise(monkeypa
     assert machine_settings.configured_device("A", machine_settings.assign_devices("", ["A", "B"])) == "auto"
 
 
+def test_a_gpu_computes_gradients_in_a_fixed_order(monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", False)
+    machine_settings.pick_device("cpu", "A")
+    assert torch.backends.cudnn.deterministic
+
+
 @pytest.mark.parametrize("setting", ["A=cuda:0,A=cpu", "A=cpu,", "A=", "=cpu"])
 def test_device_settings_that_are_none(setting):
     with pytest.raises(BadInput, match=r"expected DEVICE, or SITE=DEVICE,SITE=DEVICE, each site at most once"):
