@@ -47,9 +47,16 @@ def _write(site: SiteFolder, out: Path, by: int) -> None:
                 checksums[entry[key]] = sha256(file)
             if isinstance(spacing := entry.get("spacing"), list) and len(spacing) == 3:
                 entry["spacing"] = [spacing[0], *(step * by for step in spacing[1:])]
-    changed = {"image_size": [side // by for side in site.image_size], "checksums": checksums, "shrunk_by": by}
+    changed: dict[str, Any] = {
+        "image_size": [side // by for side in site.image_size],
+        "checksums": checksums,
+        "shrunk_by": by,
+    }
     if spacing := site.info.get("spacing"):  # None if pixels follow the images' own
         changed["spacing"] = [step * by for step in spacing]
+    of_size = ("kept", "lost")  # what resizing left, which is less now
+    readings = site.info.get("readings") or ()
+    changed["readings"] = [{name: one[name] for name in one if name not in of_size} for one in readings]
     write_json(out / "datalist.json", lists)
     write_json(out / "site.json", {**site.info, **changed})
 

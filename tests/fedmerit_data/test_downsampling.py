@@ -9,6 +9,8 @@ from fedmerit.files import read_json, sha256, write_json
 from fedmerit.trainers.monai_trainer.data import open_sites
 from fedmerit_data.downsampling import shrink
 
+READ = [{"case": "a", "plane": "axial", "kept": {"disc": 1.0}, "lost": {"disc": [0, 1]}}]
+
 
 @pytest.fixture
 def sites(tmp_path):
@@ -22,7 +24,9 @@ def sites(tmp_path):
         lists["training"][0]["spacing"] = [3.0, 0.5, 0.7]
         lists["training"][1]["spacing"] = None
         write_json(site.path / "datalist.json", lists)
-        write_json(site.path / "site.json", info | {"image_size": [4, 8], "checksums": {"gone.npy": "0"}})
+        write_json(
+            site.path / "site.json", info | {"image_size": [4, 8], "readings": READ, "checksums": {"gone.npy": "0"}}
+        )
     return root
 
 
@@ -59,7 +63,12 @@ def test_a_smaller_copy_says_what_it_is_and_leaves_the_original(sites, tmp_path)
         assert second["spacing"] is None
         arrays = {path.relative_to(small.path).as_posix(): sha256(path) for path in small.path.rglob("*.npy")}
         assert len(arrays) == 30
-        changed = {"image_size": [1, 2], "checksums": arrays, "shrunk_by": 4}
+        changed = {
+            "image_size": [1, 2],
+            "checksums": arrays,
+            "shrunk_by": 4,
+            "readings": [{"case": "a", "plane": "axial"}],
+        }
         if site.name == "A":
             changed["spacing"] = [2.0, 3.0]
         assert small.info == {**site.info, **changed}

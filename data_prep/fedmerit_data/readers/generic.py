@@ -99,6 +99,8 @@ def _read_folder(folder: Path, site: str, wanted: Collection[str]) -> RawSite:
         # All that is here is of another format, or the other half of what is.
         for case in sorted(unread[part].keys() & ((found[other] | unread[other]).keys() - found[part].keys())):
             raise BadInput(f"{unread[part][case]}: is of no format that is read; expected one of {KNOWN}")
+    if not any(found.values()):
+        raise BadInput(f"{folder}: no cases in this site folder; expected {EXPECTED}")
     cases = []
     for case, image, mask in pair_files(found["images"], found["masks"], folder):
         named, others = choose_organs(organs[case], wanted, mask.parent) if case in organs else ((), [])

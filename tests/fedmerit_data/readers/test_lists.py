@@ -248,6 +248,8 @@ REFUSED = {  # what is wrong, options, and what is said
                       {"channels": 1, "labels": BOTH}, "has no liver, which --labels names"),
     "segment": (slicer, None, {"channels": 1, "labels": {"l": ("Lung",)}}, "has no Lung, .* it has Liver, Spleen 1"),
     "too many": (brats, None, {"channels": 3}, "has 2 channels .*; pass --channels 2, or list those to use"),
+    "nothing": (lambda root: (root / "A" / "B" / "C").mkdir(parents=True), None, {},
+                "A: no cases in this site folder; expected folders .*, a folder for each patient .*, a dataset.json"),
     "a text": (monai, lambda root: write_json(root / "site-1.json", {"training": [{"image": [], "label": "x"}]}), {},
                "site-1.json: not a readable list"),
 }  # fmt: skip
