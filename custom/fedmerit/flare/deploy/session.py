@@ -25,11 +25,10 @@ from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.files import read_json
 from fedmerit.flare.deploy.kits import read_name, require_kind, server_address
-from fedmerit.flare.survey_job import ANSWERS
 from fedmerit.flare.translation import PROGRESS
 from fedmerit.records.ledger import Ledger
 from fedmerit.trainers.monai_trainer.machine_settings import RUN_NAME
-from fedmerit.wire.survey import Survey
+from fedmerit.wire.survey import ANSWERS, Survey
 
 LOGIN = 10.0  # seconds to try to reach the server
 POLL = 1.0  # seconds
