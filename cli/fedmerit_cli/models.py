@@ -22,9 +22,9 @@ PreparedSites = Annotated[
 def predict(
     run: RunFolder,
     images: Annotated[
-        list[Path], typer.Argument(help="NIfTI, MHD or NRRD files, folders of DICOM series, photographs.")
+        list[Path], typer.Argument(help="NIfTI, MHA or NRRD files, DICOM files or folders, photographs.")
     ],
-    out: Annotated[Path, typer.Option(help="Folder for the masks, one file per image and label.")],
+    out: Annotated[Path, typer.Option(help="Folder for the masks: a file per image and label, or a DICOM SEG.")],
     site: Site = None,
     sites: PreparedSites = None,
     box: Annotated[

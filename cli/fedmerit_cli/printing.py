@@ -1,6 +1,6 @@
 """Output that commands share: sites, runs, tables. Commands import it when they are called, as it loads torch."""
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -9,11 +9,14 @@ from rich.table import Table as RichTable
 
 from fedmerit.configuration.description import read_plan
 from fedmerit.records.results import read_run
-from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT, SPLITS, open_sites
+from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT, SPLITS, SiteFolder, open_sites
 from fedmerit.trainers.monai_trainer.networks import estimate_cost
 from fedmerit_cli.terminal import console, plain_table
+from fedmerit_data.spatial.readings import stated_readings, summarise
 from fedmerit_evaluation.figures.tables import Table, print_table, write_tables
 from fedmerit_evaluation.results.run_folders import combine_results, open_runs
+
+NAMED = 3  # files or cases of one reason
 
 
 def show(tables: Sequence[Table], out: Path) -> None:
@@ -59,23 +62,41 @@ def print_sites(root: Path, count: int) -> None:
         slices = site.info["counts"]["training"]["slices"]
         table.add_row(site.name, *cases, str(slices), str(site.info["used"]["files"]), str(len(site.info["left_out"])))
     console.print(table)
-    for title, field, key, what in (
-        ("left out", "left_out", "reason", "files"),
-        ("noted", "remarks", "remark", "cases"),
+    _print_readings(sites)
+    for title, field, key, what, name in (
+        ("left out", "left_out", "reason", "files", "file"),
+        ("noted", "remarks", "remark", "cases", "case"),
     ):
-        _print_reasons(title, what, Counter((site.name, entry[key]) for site in sites for entry in site.info[field]))
+        found = defaultdict[tuple[str, str], list[str]](list)
+        for site in sites:
+            for entry in site.info[field]:
+                found[site.name, entry[key]].append(entry[name])
+        _print_reasons(title, what, found)
     if unreadable := sum(site.info["unreadable_cases"] for site in sites):
         console.print(f"{unreadable} unreadable cases left out, as --skip-unreadable asks")
     console.print(f"{count} sites in {root}", soft_wrap=True)
 
 
-def _print_reasons(title: str, what: str, counts: Mapping[tuple[str, str], int], most: int = 20) -> None:
-    if not counts:
+def _print_readings(sites: Sequence[SiteFolder]) -> None:
+    """How the cases of each site were read, and what was left of them; nothing if site.json does not say."""
+    read = {site.name: summarise(readings, site.labels) for site in sites if (readings := stated_readings(site.info))}
+    headings = list(dict.fromkeys(heading for cells in read.values() for heading in cells))
+    if not headings:
         return
-    table = plain_table("site", what, title)
-    ordered = sorted(counts.items(), key=lambda item: (item[0][0], -item[1], item[0][1]))
-    for (site, reason), count in ordered[:most]:
-        table.add_row(site, str(count), reason)
+    table = plain_table("site", *headings)
+    for name, cells in read.items():
+        table.add_row(name, *(cells.get(heading, "") for heading in headings))
+    console.print(table)
+
+
+def _print_reasons(title: str, what: str, found: Mapping[tuple[str, str], Sequence[str]], most: int = 20) -> None:
+    """The number of files or cases of each reason, most first, and the first of them."""
+    if not found:
+        return
+    table = plain_table("site", what, title, "such as")
+    ordered = sorted(found.items(), key=lambda item: (item[0][0], -len(item[1]), item[0][1]))
+    for (site, reason), names in ordered[:most]:
+        table.add_row(site, str(len(names)), reason, ", ".join(names[:NAMED]))
     console.print(table)
     if len(ordered) > most:
         console.print(f"and {len(ordered) - most} other reasons, all in the sites' site.json")

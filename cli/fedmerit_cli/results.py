@@ -3,13 +3,16 @@
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from fedmerit.errors import BadInput, printable
 from fedmerit_cli.options import Draws, GroundTruth
-from fedmerit_cli.terminal import Commands, console, print_line
+from fedmerit_cli.terminal import Commands, console, option_in, print_line
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 RunFolder = Annotated[Path, typer.Argument(help="Run folder.")]
 RunFolders = Annotated[list[Path], typer.Argument(help="Run folders, or folders of them as `compare` writes.")]
@@ -145,10 +148,13 @@ def verify(
         print_line(f"not shown: {sentence}")
 
 
+RAW_IMAGES = "Raw images"
+
+
 @commands.add("evaluate runs/fedce --sites other_hospitals", reads_records=True)
 def evaluate(
-    run: RunFolder,
     sites: Annotated[Path, typer.Option(help="Any site folders of the same task.")],
+    run: Annotated[Path | None, typer.Argument(help="Run folder; with --masks none.")] = None,
     split: Annotated[Split, typer.Option(help="Cases to evaluate on.")] = "testing",
     estimate_statistics: Annotated[
         bool,
@@ -158,19 +164,72 @@ def evaluate(
         ),
     ] = False,
     metric: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="A metric plugin to add; may be repeated.")
+        list[str] | None, typer.Option(metavar="NAME", help="A metric to add, nsd_area or a plugin's; may be repeated.")
+    ] = None,
+    masks: Annotated[
+        Path | None, option_in(RAW_IMAGES, "Score masks of another program: files CASE_LABEL, or CASE, of raw images.")
+    ] = None,
+    grid: Annotated[
+        Literal["stored", "own"], option_in(RAW_IMAGES, "own: also on the grid of each raw image.")
+    ] = "stored",
+    source: Annotated[
+        Path | None, option_in(RAW_IMAGES, "The raw data that the sites were prepared from, for the two above.")
+    ] = None,
+    out: Annotated[
+        Path | None, option_in(RAW_IMAGES, "Folder for the tables of the two above.", show_default="RUN/evaluation")
     ] = None,
 ) -> None:
-    """Dice, HD95 [mm] and NSD of a run's final models on any site folders."""
-    from fedmerit_evaluation.figures.tables import print_table
-    from fedmerit_evaluation.results.dice import Dice
+    """Dice, HD95 [mm] and NSD of a run's final models, or of masks, on any site folders."""
     from fedmerit_evaluation.results.evaluation import evaluate as evaluate_run
     from fedmerit_evaluation.results.evaluation import list_preparation_differences
 
-    rows = evaluate_run(run, sites, split, estimated=estimate_statistics, metrics=metric or ())
+    if (run is None) == (masks is None):
+        raise BadInput("RUN or --masks FOLDER: expected one of them")
+    if (masks or grid == "own") and source is None:
+        raise BadInput("--source: missing; name the raw data that the sites were prepared from")
+    if masks and out is None:
+        raise BadInput("--out: missing; name a folder for the tables")
+    if (masks or grid == "own") and estimate_statistics:
+        raise BadInput("--estimate-statistics: belongs to models on the stored grid; leave it out")
+    added = metric or ()
+    if run is not None:
+        _print_scores(evaluate_run(run, sites, split, estimated=estimate_statistics, metrics=added), split, added)
+        for difference in list_preparation_differences(run, sites):
+            typer.echo(printable(f"note: {difference}"), err=True)
+    for one in ["stored"] * (masks is not None) + ["own"] * (grid == "own"):
+        assert source is not None
+        _score_raw(run, masks, sites, source, split, one, added, out)
+
+
+def _score_raw(
+    run: Path | None,
+    masks: Path | None,
+    sites: Path,
+    source: Path,
+    split: str,
+    grid: str,
+    metrics: Sequence[str],
+    out: Path | None,
+) -> None:
+    """Score a run's models or masks of another program by the raw images, and write the table."""
+    from fedmerit_evaluation.models import own_grid
+
+    if masks is not None:
+        table = own_grid.evaluate_masks(masks, sites, source, split, grid, metrics)
+    else:
+        assert run is not None
+        table = own_grid.evaluate_run(run, sites, source, split, grid, metrics)
+    file = (out or Path(str(run)) / "evaluation") / f"{split}-{sites.resolve().name}-{grid}-grid.csv"
+    own_grid.write_scores(table, file)
+    console.print(f"on the {grid} grid: {file}", soft_wrap=True)
+    _print_scores(table, split, metrics)
+
+
+def _print_scores(rows: "pd.DataFrame", split: str, metrics: Sequence[str]) -> None:
+    from fedmerit_evaluation.figures.tables import print_table
+    from fedmerit_evaluation.results.dice import Dice
+
     print_table(Dice(rows, split).sites, console)
-    if metric:
-        means = rows[rows["quantity"].isin(metric)].groupby(["site", "quantity"])["value"].mean().unstack()
+    if metrics:
+        means = rows[rows["quantity"].isin(metrics)].groupby(["site", "quantity"])["value"].mean().unstack()
         print_table(means.reset_index(), console)
-    for difference in list_preparation_differences(run, sites):
-        typer.echo(printable(f"note: {difference}"), err=True)

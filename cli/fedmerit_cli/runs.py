@@ -32,6 +32,7 @@ def run(
 ) -> None:
     """Train one federation, and evaluate its final models on the test cases."""
     from fedmerit.engines import resumption, runs
+    from fedmerit.engines.script_runs import create_script_run, has_script
     from fedmerit_cli.printing import print_cost, print_runs
     from fedmerit_cli.progress import run_with_progress
 
@@ -44,11 +45,15 @@ def run(
         print_runs([folder])
         return
     if not resume:
-        for name in ("method", "sites"):
+        for name in ("method", "model" if "script" in given else "sites"):
             if name not in given:
                 raise BadInput(f"--{name}: missing; a new run needs it (or --resume to continue one)")
-        runs.create(folder, **given | {"settings": guarded(given.get("settings", {}))})
-    print_cost(folder)
+        if "script" in given:
+            create_script_run(folder, asked)
+        else:
+            runs.create(folder, **given | {"settings": guarded(given.get("settings", {}))})
+    if not has_script(folder):
+        print_cost(folder)
     if "tensorboard" in given.get("track", ()):
         console.print(f"live: tensorboard --logdir {folder / 'nvflare'}", soft_wrap=True)
     run_with_progress(folder)

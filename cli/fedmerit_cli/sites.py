@@ -57,10 +57,16 @@ def prepare(
         float | None, option_in(PHOTOGRAPHS, "Side of that square in disc diameters.", show_default="3")
     ] = None,
     labels: Annotated[
-        str | None, option_in(GENERIC, "Mask values of each label: disc=1+2,cup=2,ignore=3.", show_default="mask=any")
+        str | None,
+        option_in(
+            GENERIC,
+            "Mask values or organ names of each label: disc=1+2,cup=2,ignore=3.",
+            show_default="dataset.json's, else mask=any",
+        ),
     ] = None,
     channels: Annotated[
-        int | None, option_in(GENERIC, "1 (grey), 3 (colours), numbers per voxel.", show_default="3")
+        int | None,
+        option_in(GENERIC, "1 (grey), 3 (colours), numbers per voxel or files.", show_default="dataset.json's, else 3"),
     ] = None,
     task: Annotated[str | None, option_in(GENERIC, "Name of the task.", show_default="generic")] = None,
     modality: Annotated[
@@ -75,6 +81,13 @@ def prepare(
         str | None,
         option_in(GENERIC, "Name of the site, if SOURCE is the folder of one site; default its name.", metavar="NAME"),
     ] = None,
+    fill: Annotated[
+        float | None,
+        option_in(GENERIC, "Value for voxels that have none (NaN).", show_default="such images are refused"),
+    ] = None,
+    resample_masks: Annotated[
+        bool, option_in(GENERIC, "Bring masks on another grid of the same scan to their image's (nearest).")
+    ] = False,
 ) -> None:
     """Convert raw data into site folders. Interrupted, the same command resumes from the last finished cases."""
     from fedmerit.machine import cores
@@ -114,6 +127,8 @@ def prepare(
         task=task,
         modality=modality,
         site=site,
+        fill=fill,
+        resample=resample_masks or None,
         server_share=server_share,
         patient_table=patient_table,
         skip_unreadable=skip_unreadable,

@@ -7,7 +7,7 @@ a site needs none of them.
 from importlib import import_module
 from typing import Any
 
-__all__ = ["__version__", "compare", "load_run", "prepare", "register", "report", "rounds", "run"]
+__all__ = ["FedMeritRecipe", "__version__", "compare", "load_run", "prepare", "register", "report", "rounds", "run"]
 
 
 def __getattr__(name: str) -> Any:
@@ -15,6 +15,8 @@ def __getattr__(name: str) -> Any:
         return import_module("importlib.metadata").version("fedmerit")
     if name == "register":
         return import_module("fedmerit.plugins").register
+    if name == "FedMeritRecipe":
+        return import_module("fedmerit.flare.script_recipe").FedMeritRecipe
     if name in __all__:
         return getattr(import_module("fedmerit_cli.api"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -11,7 +11,7 @@ import os
 import stat
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
@@ -86,11 +86,20 @@ def lock_folder(folder: Path, name: str = LOCK) -> Iterator[int]:
     Raises:
         BadInput: another process has it.
     """
-    with (folder / name).open("a") as file:
+    with (folder / name).open("a+") as file:
+        file.seek(0)
+        begun_by = file.read(LONGEST_NAME).strip()
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise BadInput(f"{folder}: another process is at work on this run; wait for it, or stop it first") from None
+            who = f", begun by process {begun_by}" * begun_by.isdecimal()
+            raise BadInput(
+                f"{folder}: another process is at work on this run{who}; wait for it, or stop it first"
+            ) from None
+        with suppress(OSError):  # as on a full disk
+            file.truncate(0)
+            file.write(f"{os.getpid()}\n")
+            file.flush()
         yield file.fileno()
 
 

@@ -21,6 +21,7 @@ from fedmerit.files import read_text
 from fedmerit.trust import NAMED, require_trusted
 
 TRAINING, MACHINES, PROTECTION, STUDIES = "Training", "Machines", "Guard and privacy", "Studies and records"
+SCRIPT = "Your own training script"
 Function = TypeVar("Function", bound=Callable[..., Any])
 MOST_FILE = 1 << 20  # bytes of a file of options
 NVFLARE_ONLY = ("round_timeout", "track")  # options that the local engine has no use for
@@ -106,6 +107,21 @@ class RunOptions(BaseModel):
     only: Annotated[
         Names, Field(description="Sites of --sites that take part."), Shown("SITE,SITE", "all", is_recorded=True)
     ] = ()
+
+    script: Annotated[
+        Path | None, Field(description="The sites' script of NVFlare's Client API, instead of --sites."),
+        Shown("FILE.py", panel=SCRIPT),
+    ] = None  # fmt: skip
+    model: Annotated[
+        str | None, Field(description="Its model, of a class without arguments."), Shown("FILE.py:NAME", panel=SCRIPT)
+    ] = None
+    script_args: Annotated[str, Field(description="Its arguments."), Shown("TEXT", "", panel=SCRIPT)] = ""
+    clients: Annotated[
+        Whole, Field(ge=1, description="Sites, each running it: site-1, site-2, ..."), Shown("NUMBER", panel=SCRIPT)
+    ] = 2  # fmt: skip
+    metric: Annotated[
+        str, Field(description="That it measures of the received model, 0 to 1."), Shown("NAME", panel=SCRIPT)
+    ] = "dice"  # fmt: skip
 
     recipe: Annotated[
         str | None, Field(description="How to train if --set says nothing; quick: for trials."),

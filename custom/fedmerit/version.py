@@ -6,14 +6,15 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 UNKNOWN = "unknown"
+NOT_INSTALLED = "not installed"
 
 
 def package_version(package: str = "fedmerit") -> str:
-    """Version of an installed package; "not installed" if there is none, as when a job brings its code."""
+    """Version of an installed package; `NOT_INSTALLED` if there is none, as when a job brings its code."""
     try:
         return version(package)
     except PackageNotFoundError:
-        return "not installed"
+        return NOT_INSTALLED
 
 
 @cache

@@ -9,6 +9,7 @@ from fedmerit.trainers.monai_trainer.data import SiteFolder
 from fedmerit_data.checking import integrity
 from fedmerit_data.checking.findings import Examination, Finding, LocatedCase, Severity, locate_cases, read_site_state
 from fedmerit_data.checking.plausibility import check_plausibility
+from fedmerit_data.checking.readings import check_readings
 from fedmerit_data.folders import OVERVIEW
 
 
@@ -64,6 +65,7 @@ def examine_folders(folders: Sequence[Path], max_empty: float = 0.1) -> Examinat
         findings += changes
         findings += integrity.check_arrays(site, max_empty, sound)
         states.append(read_site_state(site, checksums, not changes))
+    findings += check_readings(opened)
     findings += integrity.check_patients(cases)
     findings += integrity.check_copies(cases, checksums)
     findings += check_plausibility(opened, sound, checksums)

@@ -13,8 +13,10 @@ from fedmerit_data.kinds import GENERIC, KINDS
 from fedmerit_data.readers.generic import generic_kind
 from fedmerit_data.readers.kind import Kind
 from fedmerit_data.readers.label_map import ANY, LabelMap
+from fedmerit_data.readers.lists import stated_channels, stated_labels
 
 DISC_MULTIPLE = 3.0
+MAX_FILL = 1e6  # either way
 
 
 @dataclass(frozen=True)
@@ -36,13 +38,16 @@ class Preparation:
         crop: ``disc``, a square about the disc's middle, or ``whole``.
         crop_multiple: Side of that square in larger extents of the disc, 1 to 20; default 3.
         patients: Mean number of patients per site, at least 5; only for synthetic kinds.
-        labels: Mask values of each label; default: every value above 0 is ``mask``. Values under ``ignore`` are
-            background. This and the next four are only for the generic kind.
-        channels: Channels of an image, 1 to 64; default 3.
+        labels: Mask values of each label, or names of organs; default: those of a ``dataset.json``, else every value
+            above 0 is ``mask``. Values under ``ignore`` are background. This and the next six are only for the generic
+            kind.
+        channels: Channels of an image, 1 to 64; default: those of a ``dataset.json``, else 3.
         task: Name of the task in site.json; default ``generic``.
         modality: Normalisation of intensities, ``normalisation`` in site.json; default photo with 3 channels, mri with
             1, mri_by_channel with others.
         site: Name of the site, if the source is the folder of one site; default the name of that folder.
+        fill: Value for voxels of volumes that have none (NaN); without it, such images are refused.
+        resample: Bring masks on another grid of the same scan to that of their image, by nearest neighbour.
         server_share: Share of each site's training patients, 0 to 0.5, set aside as the split on which the server
             evaluates models; if positive, at least one patient per site.
         patient_table: CSV file with the columns site, case, patient, if file names do not show the patient.
@@ -68,12 +73,19 @@ class Preparation:
     task: str | None = None
     modality: str | None = None
     site: str | None = None
+    fill: float | None = None
+    resample: bool | None = None
     server_share: float = 0.0
     patient_table: Path | None = None
     skip_unreadable: bool = False
     pictures: bool = False
 
     def __post_init__(self) -> None:
+        if self.kind == GENERIC and self.source is not None:
+            if self.labels is None:
+                object.__setattr__(self, "labels", stated_labels(Path(self.source)))
+            if self.channels is None:
+                object.__setattr__(self, "channels", stated_channels(Path(self.source)))
         for fault in self._faults():
             raise BadInput(fault)
         crop = self.crop or self.layout.crops[0]
@@ -106,6 +118,8 @@ class Preparation:
             yield f"seed {self.seed}: expected 0 or more"
         if self.slices not in ("all", "organ"):
             yield f"slices {self.slices!r}: expected all or organ"
+        if self.fill is not None and not abs(self.fill) <= MAX_FILL:
+            yield f"fill {self.fill:g}: expected a number from -{MAX_FILL:g} to {MAX_FILL:g}"
         if not 0 <= self.server_share <= 0.5:
             yield f"server share {self.server_share:g}: expected a share of the training patients from 0 to 0.5"
         if field is not None and layout.field_of_view is None:
@@ -130,7 +144,7 @@ class Preparation:
     @property
     def _generic_options(self) -> dict[str, Any]:
         """The options that only the generic kind takes."""
-        names = ("labels", "channels", "task", "modality", "site")
+        names = ("labels", "channels", "task", "modality", "site", "fill", "resample")
         return {name: getattr(self, name) for name in names}
 
     def raw_folder(self, out: Path) -> Path:
@@ -154,6 +168,7 @@ class Preparation:
         if self.kind == GENERIC:
             labels = ANY if self.labels is None else self.labels
             record["label_values"] = {name: list(values) for name, values in labels.items()}
+            record |= {"fill": self.fill, "resample": bool(self.resample)}
         return record
 
     def meaning(self) -> dict[str, Any]:

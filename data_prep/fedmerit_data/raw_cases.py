@@ -23,6 +23,7 @@ class RawCase:
     image: Path  # a file, or the folder of one DICOM series
     label: Path  # its mask, or the first of the mask's files
     more: tuple[Path, ...] = ()  # the other files of the mask
+    organs: tuple[str, ...] = ()  # what each file of the mask shows, if each shows one organ
     channels: tuple[Path, ...] = ()  # further files of the image, one channel each
 
 
@@ -42,7 +43,8 @@ class Decoded:
     ``image`` is (slices, channels, height, width) float32, ``label`` (slices, labels, height, width) uint8
     of 0 and 1, ``spacing`` the millimetres per pixel along height and width if the file states them,
     ``remarks`` the corrections made while reading, and ``slice_distance`` the millimetres from slice to slice if
-    the file states them.
+    the file states them. Of volumes ``plane`` is that of the slices, ``stored`` the directions of the axes in the file,
+    and ``spacing_from`` the part of the file that states the spacing.
     """
 
     image: NDArray[np.float32]
@@ -50,6 +52,9 @@ class Decoded:
     spacing: tuple[float, float] | None = None
     remarks: tuple[str, ...] = ()
     slice_distance: float | None = None
+    plane: str | None = None
+    stored: str | None = None
+    spacing_from: str | None = None
 
 
 def blank_remarks(case: Decoded) -> list[str]:

@@ -17,7 +17,7 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r")  # the first characters of a cell tha
 
 
 def read_table(file: Path, columns: Sequence[str]) -> list[tuple[int, dict[str, str]]]:
-    """The rows that are not empty, each with its line number: the values of ``columns``, stripped of spaces.
+    """The rows that are not empty, each with its line number: the values of all columns, stripped of spaces.
 
     The separator is a comma, or a semicolon as in spreadsheets of some languages.
 
@@ -32,7 +32,7 @@ def read_table(file: Path, columns: Sequence[str]) -> list[tuple[int, dict[str, 
         head = text.partition("\n")[0]
         table = csv.DictReader(io.StringIO(text), delimiter=";" if ";" in head and "," not in head else ",")
         there = table.fieldnames = [name.strip() for name in table.fieldnames or ()]
-        rows = [(table.line_num, {name: (row.get(name) or "").strip() for name in columns}) for row in table]
+        rows = [(table.line_num, {name: (row.get(name) or "").strip() for name in there}) for row in table]
     except (OSError, ValueError, csv.Error) as error:
         raise BadInput(f"{file}: not a readable table ({error}); {expected}") from error
     if missing := [name for name in columns if name not in there]:

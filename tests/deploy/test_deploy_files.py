@@ -47,7 +47,7 @@ def test_image_is_pinned_and_without_privileges():
 
 def test_compose_services_are_contained():
     content = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
-    assert set(content["services"]) == {"server", "site"}
+    assert set(content["services"]) == {"server", "site", "watch"}
     for name, service in content["services"].items():
         assert (
             DEPLOY / service["build"]["context"] / service["build"]["dockerfile"]
@@ -70,11 +70,21 @@ def test_compose_services_are_contained():
     assert set(gpu["build"]["args"]) <= arguments
 
 
-def unit():
+def unit(name="fedmerit@"):
     parser = ConfigParser(strict=False, interpolation=None)
     parser.optionxform = str
-    parser.read(DEPLOY / "fedmerit@.service")
+    parser.read(DEPLOY / f"{name}.service")
     return parser
+
+
+def test_unit_and_service_of_the_supervisor_take_its_own_command(fedmerit):
+    service = unit("fedmerit-watch@")["Service"]
+    command = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]["watch"]["command"]
+    for words in (service["ExecStart"].split(), command):
+        result = fedmerit(*words[1:3], "3f2a", "--kit", "/nowhere", words[6], "/nowhere/log")
+        assert (result.exit_code, "/nowhere: no startup kit" in result.stderr) == (2, True), result.output
+    assert service["User"] == unit()["Service"]["User"]
+    assert service["RestartPreventExitStatus"] == "1"  # what it gave up stays given up
 
 
 def test_unit_runs_the_kits_own_script_without_privileges():
@@ -88,11 +98,13 @@ def test_unit_runs_the_kits_own_script_without_privileges():
 
 
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="no systemd here")
-def test_unit_is_one_for_systemd(tmp_path):
-    path = tmp_path / "fedmerit@site1.service"
-    shutil.copy(DEPLOY / "fedmerit@.service", path)
+@pytest.mark.parametrize("name", ["fedmerit@", "fedmerit-watch@"])
+def test_unit_is_one_for_systemd(tmp_path, name):
+    path = tmp_path / f"{name}site1.service"
+    shutil.copy(DEPLOY / f"{name}.service", path)
     found = subprocess.run(["systemd-analyze", "verify", path], capture_output=True, text=True, timeout=60)
-    assert "fedmerit@" not in found.stderr, found.stderr
+    found = [line for line in found.stderr.splitlines() if name in line and "is not executable" not in line]
+    assert found == []  # FedMerit lies elsewhere here
 
 
 def test_start_script_has_the_option_that_image_and_unit_use():

@@ -190,7 +190,7 @@ def test_preflight_looks_at_the_context(keyed, sites, tmp_path, name, spoil, sta
         ({"--sites": "site 1"}, ["site 1", "letters"]),
         ({"--sites": "a,A"}, ["case"]),
         ({"--sites": "site1:my org"}, ["my org"]),
-        ({"--sites": "localhost"}, ["localhost", "server"]),
+        ({"--sites": "localhost"}, ["localhost", "reserved"]),
         ({"--server": "fl_server"}, ["fl_server", "host name"]),
         ({"--server": "300.1.1.1"}, ["300.1.1.1", "address"]),
         ({"--server": None}, ["--server"]),

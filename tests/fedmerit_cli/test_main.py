@@ -21,7 +21,7 @@ TOP = [
 GROUPS = {
     "data": ["partition", "shrink", "survey"],
     "value": ["leave-one-out", "shapley", "estimate", "power", "unseen"],
-    "job": ["export", "submit", "status", "fetch", "abort", "resume"],
+    "job": ["export", "submit", "status", "fetch", "abort", "resume", "watch"],
     "deploy": ["init", "renew", "site", "server", "approve", "check"],
     "model": ["export"],
     "lab": ["paper", "attacks", "protocols", "inversion", "bench"],

@@ -32,6 +32,7 @@ def two(tmp_path):
         "A": {"left_out": [{"file": file, "reason": reason} for file, reason in left_out]},
         "B": {"remarks": [{"case": "scan_0", "remark": "clipped"}], "unreadable_cases": 3},
     }
+    said["B"]["readings"] = [{"case": "scan_1", "plane": "axial", "kept": {"prostate": 0.5}}]
     nothing = {"left_out": [], "remarks": [], "unreadable_cases": 0}
     for name, slices in (("A", 12), ("B", 15)):
         counted = {"counts": {"training": {"slices": slices}}, "used": {"files": 30}}
@@ -45,8 +46,9 @@ def test_sites_are_printed_with_what_was_left_out_by_reason(two, printed):
     assert "server" not in lines[0]
     assert "A 5 5 5 12 30 3" in lines
     assert "B 5 5 5 15 30 0" in lines
-    assert lines[lines.index("site files left out") + 1 :][:2] == ["A 2 not named so", "A 1 no [mask]"]
-    assert lines[lines.index("site cases noted") + 1] == "B 1 clipped"
+    assert lines[lines.index("site files left out such as") + 1 :][:2] == ["A 2 not named so y, z", "A 1 no [mask] x"]
+    assert "B axial not stated not stated not stated 50%, lowest 50%" in lines
+    assert lines[lines.index("site cases noted such as") + 1] == "B 1 clipped scan_0"
     assert lines[-2] == "3 unreadable cases left out, as --skip-unreadable asks"
     assert lines[-1] == f"2 sites in {two}"
 

@@ -62,6 +62,35 @@ def test_evaluate_prints_surfaces_and_protocols(fedmerit, own_run, sites):
     assert "--protocols voxels" in wrong.stderr
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ((), "RUN or --masks FOLDER: expected one of them"),
+        (("run", "--masks", "m"), "RUN or --masks FOLDER: expected one of them"),
+        (("run", "--grid", "own"), "--source: missing"),
+        (("--masks", "m", "--source", "raw"), "--out: missing"),
+        (("run", "--grid", "own", "--source", "raw", "--estimate-statistics"), "belongs to models on the stored grid"),
+    ],
+)
+def test_evaluate_asks_for_what_scores_of_raw_images_need(fedmerit, options, message):
+    result = fedmerit("evaluate", *options, "--sites", "sites")
+    assert (result.exit_code, message in " ".join(result.stderr.split())) == (2, True), result.stderr
+
+
+def test_evaluate_scores_masks_of_another_program(fedmerit, sites, tmp_path):
+    """Here the references themselves, on both grids."""
+    raw = sites.with_name("sites-raw")
+    for mask in raw.rglob("*_segmentation.nii.gz"):
+        (tmp_path / "masks" / mask.parent.name).mkdir(parents=True, exist_ok=True)
+        shutil.copy(mask, tmp_path / "masks" / mask.parent.name / mask.name.replace("_segmentation", ""))
+    given = ("--masks", tmp_path / "masks", "--sites", sites, "--source", raw, "--out", tmp_path / "out")
+    result = fedmerit("evaluate", *given, "--grid", "own", "--metric", "nsd_area")
+    assert (result.exit_code, "on the own grid: " in " ".join(result.stdout.split())) == (0, True), result.output
+    for grid in ("stored", "own"):
+        found = pd.read_csv(tmp_path / "out" / f"testing-{sites.name}-{grid}-grid.csv")
+        assert set(found[found["quantity"].isin(["dice", "nsd_area"])]["value"]) == {1.0}
+
+
 def test_evaluate_tells_of_sites_that_were_prepared_unlike_the_run(fedmerit, own_run, sites, tmp_path):
     """And says nothing of the run's own."""
     assert fedmerit("evaluate", own_run, "--sites", sites).stderr == ""

@@ -59,7 +59,7 @@ def save_series(folder: Path, voxels, affine=OBLIQUE, uid=None, suffix=".dcm", s
     """One slice per file, the names in no order of place; returns the data sets from foot to head."""
     folder.mkdir(parents=True, exist_ok=True)
     placed = LPS @ affine
-    spacing = np.linalg.norm(placed[:3, :3], axis=0)
+    spacing = np.linalg.norm(placed[:3, :3], axis=0).round(12)
     common = {"SeriesInstanceUID": uid or generate_uid(), "StudyInstanceUID": generate_uid()}
     common["FrameOfReferenceUID"] = generate_uid()
     names = np.random.default_rng(seed).permutation(voxels.shape[2])

@@ -11,7 +11,7 @@ from cryptography.x509 import Certificate
 from pretending import tiny_plan
 from stepping import Stepped as Federation
 
-from fedmerit.federation.site import Site
+from fedmerit.federation.image_trainer import image_site
 from fedmerit.federation.site_log import CLOSED, SITE_LOG
 from fedmerit.records.closing_record import close, read_closing
 from fedmerit.records.ledger import Ledger, RecordSignature
@@ -48,7 +48,7 @@ def run_signed(
         signer = of_site(name)
         pem = signer.certificate.public_bytes(Encoding.PEM).decode() if signer else ""
         more = {"participants": names, "signer": signer, "certificate": pem}
-        own[name] = Site(folder, config, run / "sites" / name, "cpu", **more)
+        own[name] = image_site(folder, config, run / "sites" / name, "cpu", **more)
     while federation.work:
         answers = {name: own[name].answer(task) for name, task in federation.tasks().items()}
         federation.take({name: answer for name, answer in answers.items() if (name, answer.round) not in lost})

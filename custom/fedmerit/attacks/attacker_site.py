@@ -13,7 +13,8 @@ from torch import Tensor
 
 from fedmerit.attacks.attack import Attack, AttackerView
 from fedmerit.attacks.catalogue import parse
-from fedmerit.federation.local_round import Learned, Memory
+from fedmerit.federation.image_trainer import ImageTrainer
+from fedmerit.federation.memory import Learned, Memory
 from fedmerit.federation.site import Site
 from fedmerit.files import write_atomically
 from fedmerit.records.tensor_files import load_tensors
@@ -34,24 +35,19 @@ class AttackerSite(Site):
     """A site that is honest up to some round and follows an attack from then on, with the memory of the honest one.
 
     Args:
-        honest: what it is until then.
+        honest: what it is until then, of images.
         attack: what it does from then on.
     """
 
     def __init__(self, honest: Site, attack: Attack):
-        vars(self).update(vars(honest))  # folder, memory, log and all are one
-        self.honest, self.attack, self.training_seed_site = honest, attack, attack.training_seed_site(honest.name)
-        random = np.random.default_rng(random_seed(self.config.seed, self.name, RANDOM_STREAM))
-        self.samples = build_samples(attack.training_cases(self.folder, random), self.config.network.patch)
+        assert isinstance(honest.trainer, ImageTrainer)
+        vars(self).update(vars(honest))  # memory, log and all are one
+        self.honest, self.attack = honest, attack
+        self.trainer = AttackerTrainer(honest.trainer, attack)
 
     def answer(self, task: Work) -> Answer:
         """Whatever the server asks for."""
         return self.honest.answer(task) if task.round < self.attack.first else super().answer(task)
-
-    @property
-    def num_samples(self) -> int:
-        """The images that it has, whatever it trains on."""
-        return self.honest.num_samples
 
     def enrol(self, task: EnrolmentTask) -> Enrolment:
         """As `Site.enrol`, with what the attack makes of it."""
@@ -68,11 +64,26 @@ class AttackerSite(Site):
         """As `Site.train`, with what the attack says of it."""
         return self.attack.claim(super().train(task))
 
+
+class AttackerTrainer(ImageTrainer):
+    """Trains as an attack has it; arguments as of `AttackerSite`."""
+
+    def __init__(self, honest: ImageTrainer, attack: Attack):
+        vars(self).update(vars(honest))
+        self.honest, self.attack, self.training_seed_site = honest, attack, attack.training_seed_site(honest.name)
+        random = np.random.default_rng(random_seed(self.config.seed, self.name, RANDOM_STREAM))
+        self.samples = build_samples(attack.training_cases(self.folder, random), self.config.network.patch)
+
+    @property
+    def num_samples(self) -> int:
+        """The images that it has, whatever it trains on."""
+        return self.honest.num_samples
+
     def learn(self, task: Task, received: Tensor, memory: Memory | None) -> Learned:
         """What the attack makes of the round."""
 
         def train() -> Learned:
-            return super(AttackerSite, self).learn(task, received, memory)
+            return super(AttackerTrainer, self).learn(task, received, memory)
 
         if memory is None:
             if self.attack.earliest:  # it lost what it would cheat with

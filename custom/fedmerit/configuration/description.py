@@ -16,6 +16,11 @@ from fedmerit.version import code_commit, package_version
 PACKAGES = ("fedmerit", "nvflare", "monai", "torch", "numpy")
 
 
+def installed_versions() -> dict[str, str]:
+    """By name, of Python and of the packages that results depend on; "not installed" if one is not there."""
+    return {name: package_version(name) for name in PACKAGES} | {"python": platform.python_version()}
+
+
 def describe(name: str, config: RunConfiguration, sites: Sequence[str], engine: str) -> dict[str, Any]:
     """What every run.json says, of `fedmerit run` and of the server of a deployment."""
     return {
@@ -25,7 +30,7 @@ def describe(name: str, config: RunConfiguration, sites: Sequence[str], engine: 
         "engine": engine,
         "fedmerit_version": package_version(),
         "commit": code_commit(),
-        "packages": {name: package_version(name) for name in PACKAGES} | {"python": platform.python_version()},
+        "packages": installed_versions(),
         "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
     }
@@ -40,7 +45,7 @@ def run_plan(config: RunConfiguration) -> dict[str, Any]:
         "task": config.task,
         "labels": list(config.network.labels),
         "rounds": config.rounds,
-        "training": vars(config.training),
+        "training": {} if config.script else vars(config.training),  # a script's settings are its own
         "plan": config.to_dict(),
     }
 

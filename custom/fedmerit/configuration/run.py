@@ -1,19 +1,19 @@
 """What a run is: method, parameters, network, training, rounds, seed. Made once, sent to server and sites."""
 
-import json
-from collections import abc
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field, asdict, dataclass, field, fields
-from functools import cache
-from typing import Any, get_origin, get_type_hints
+from typing import Any
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict
 
 from fedmerit.capabilities import capabilities
+from fedmerit.configuration.conversion import build, typed
 from fedmerit.configuration.network_arguments import MONAI_NETWORKS, check_arguments, check_labels
 from fedmerit.configuration.network_input import Preprocessing
 from fedmerit.configuration.observation import require_observers
 from fedmerit.configuration.recipes import with_preset, with_recipe
+from fedmerit.configuration.script import NAMED_TENSORS, Script, read_tensors
+from fedmerit.configuration.script_needs import require_script_support
 from fedmerit.core import Method
 from fedmerit.errors import BadInput, suggest
 from fedmerit.guard.settings import GuardSettings
@@ -74,6 +74,9 @@ class Network(Checked):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_labels(self.labels)
+        if self.architecture == NAMED_TENSORS:  # of a script, which the server does not know otherwise
+            read_tensors(self.arguments)
+            return
         check_arguments(self.architecture, self.arguments, own=self.architecture in (*ARCHITECTURES, *MONAI_NETWORKS))
 
     @classmethod
@@ -169,6 +172,12 @@ class RunConfiguration(Checked):
     share_models: bool = False  # whether sites may be sent models from which another site's update follows
     guard: GuardSettings = field(default_factory=GuardSettings)
     preprocessing: Preprocessing | None = None  # of all sites' images; None: not known, or not the same
+    script: Script | None = None  # sites train by scripts of their own; network and training follow from it
+
+    @property
+    def can_evaluate(self) -> bool:
+        """Whether sites evaluate models that they are not asked to train from; only a script may not."""
+        return self.script is None or bool(self.script.evaluates and self.script.metric)
 
     def build_method(self) -> Method:
         """The method with its parameters."""
@@ -185,8 +194,14 @@ class RunConfiguration(Checked):
         return self.guard.guard == "on" and not method.needs.unfiltered
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON holds it; without `values`, `keep_updates` and `preprocessing` if they are empty."""
-        off = {name for name in ("values", "keep_updates", "preprocessing") if not getattr(self, name)}
+        """As JSON holds it; without `values`, `keep_updates` and `preprocessing` if they are empty.
+
+        Of a script's run without `network` and `training`, else without `script`.
+        """
+        if self.script:
+            own = {name: value for name, value in asdict(self).items() if name not in (*DERIVED, "preprocessing")}
+            return own | {"values": list(self.values), "script": self.script.to_dict()}
+        off = {name for name in ("values", "keep_updates", "preprocessing", "script") if not getattr(self, name)}
         content = asdict(self) | {"network": asdict(self.network) | {"labels": list(self.network.labels)}}
         content |= {"values": list(self.values)}
         content |= {"preprocessing": self.preprocessing.to_dict()} if self.preprocessing else {}
@@ -201,6 +216,10 @@ class RunConfiguration(Checked):
     def from_dict(cls, values: Mapping[str, Any]) -> "RunConfiguration":
         """The configuration that `to_dict` wrote; `BadInput` if a name or value is unknown."""
         values = dict(values)
+        if script := values.get("script"):
+            if given := sorted({*DERIVED} & {*values}):
+                raise BadInput(f"plan: {' and '.join(given)} of a run by script; leave them out")
+            values |= derived_parts(script)
         if preprocessing := values.pop("preprocessing", None):
             values["preprocessing"] = Preprocessing.from_dict(preprocessing)
         config: RunConfiguration = build(cls, values, "plan")
@@ -212,6 +231,8 @@ class RunConfiguration(Checked):
             raise BadInput(f"method {self.method!r}: unknown; expected one of {', '.join(METHODS)}")
         method = build(METHODS[self.method], self.parameters, f"method {self.method}")
         can = capabilities(method)
+        if self.script:
+            require_script_support(self.method, method, self.script, self.values)
         if self.rounds < method.needs.rounds:
             raise BadInput(
                 f"rounds={self.rounds}: method {self.method} needs {method.needs.rounds} or more: {method.needs.why}"
@@ -239,7 +260,22 @@ class RunConfiguration(Checked):
         return RunConfiguration(**vars(self) | {"parameters": asdict(method), "values": observers})
 
 
+DERIVED = ("network", "training")  # of a script's run they follow from the script
 SYNONYMS = {"learning_rate": "lr", "local_epochs": "epochs", "network": "architecture", "channels": "width"}
+
+
+def derived_parts(script: Mapping[str, Any]) -> dict[str, Any]:
+    """Network, training and script of a plan with ``script``."""
+    own: Script = build(Script, script, "plan: script")
+    return {"network": own.network_parts(), "training": own.training_parts(), "script": own}
+
+
+def plan_network(plan: Mapping[str, Any]) -> Any:
+    """The network in a plan as JSON holds it; None: there is none."""
+    if "script" not in plan:
+        return plan.get("network")
+    network = asdict(Network.from_dict(derived_parts(plan["script"])["network"]))
+    return network | {"labels": list(network["labels"])}
 
 
 def settable(kind: type[Any]) -> list[Field[Any]]:
@@ -285,7 +321,7 @@ def make_configuration(
             raise BadInput(f"parameter {name!r}: unknown with method {method}{suggest(name, known, SYNONYMS)}")
         chosen[group][name] = value
     for group, kind in (("network", Network), ("training", Training)):
-        chosen[group] = _typed(kind, chosen[group], group)
+        chosen[group] = typed(kind, chosen[group], group)
     parts = {"method": method, "task": task, "rounds": rounds, "seed": seed, "preprocessing": preprocessing}
     parts |= {**chosen, "values": tuple(values), "keep_updates": keep_updates}
     config: RunConfiguration = build(RunConfiguration, parts, "plan")
@@ -293,42 +329,3 @@ def make_configuration(
         others = ", ".join(name for name in chosen["guard"] if name != "guard")
         raise BadInput(f"{others}: has no effect with the guard off; leave it out")
     return config.checked()
-
-
-def build(kind: type[Any], values: Mapping[str, Any], what: str) -> Any:
-    """A dataclass from JSON or text values, each converted to its field's type."""
-    unknown = set(values) - {part.name for part in fields(kind)}
-    if unknown:
-        raise BadInput(f"{what}: unknown parameter {', '.join(sorted(unknown))}")
-    try:
-        return _adapter(kind).validate_python(_typed(kind, values, what))  # type: ignore[arg-type]  # a class can be hashed
-    except ValidationError as error:
-        first = error.errors()[0]
-        if first["type"] == "value_error":  # raised by the dataclass itself, which names parameter and choices
-            raise BadInput(f"{what}: {first['ctx']['error']}") from None
-        name = ".".join(str(part) for part in first["loc"])
-        raise BadInput(f"{what}: {name}: {first['msg']} (got {first['input']!r})") from None
-
-
-@cache
-def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
-    """Cached: making one takes longer than all its checks."""
-    return TypeAdapter(kind)
-
-
-def _typed(kind: type[Any], values: Mapping[str, Any], what: str) -> dict[str, Any]:
-    """``values`` with texts of lists and JSON objects parsed."""
-    kinds = get_type_hints(kind)
-    return {name: _parsed(value, get_origin(kinds[name]), f"{what}: {name}") for name, value in values.items()}
-
-
-def _parsed(value: Any, kind: Any, what: str) -> Any:
-    """The list, as 0.5,0.25, or JSON object in a text; any other value unchanged."""
-    if not isinstance(value, str) or kind not in (tuple, abc.Mapping):
-        return value
-    if kind is tuple:
-        return [part for part in value.split(",") if part]
-    try:
-        return json.loads(value)
-    except ValueError as error:
-        raise BadInput(f"{what}: {value!r} is no JSON object ({error}); expected {{...}}") from None

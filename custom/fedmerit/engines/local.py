@@ -16,7 +16,8 @@ from torch import Tensor
 from fedmerit.attacks.attacker_site import wrap_attacker
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.federation.exchange import Exchange
-from fedmerit.federation.local_round import Learned, Memory
+from fedmerit.federation.image_trainer import ImageTrainer, image_site
+from fedmerit.federation.memory import Learned, Memory
 from fedmerit.federation.server import Federation
 from fedmerit.federation.site import Site
 from fedmerit.machine import cores, give_back_memory
@@ -75,10 +76,11 @@ def run_local(
             return sites[peer].give_model(name, round)
 
         key = SiteKey(of_sites) if of_sites else None  # one each: sites work in threads
-        site = Site(folder, config, run / "sites" / name, devices.get(name, "auto"), ask_peer, key, names)
+        own, more = devices.get(name, "auto"), {"ask_peer": ask_peer, "key": key, "participants": names}
+        site = image_site(folder, config, run / "sites" / name, own, **more)
         sites[name] = wrap_attacker(site, attacks.get(name))
     if federation.can.pools_images:
-        sites = dict(zip(sites, pool_sites(list(sites.values())), strict=True))
+        pool_sites(list(sites.values()))
     threads = threads or max(1, cores() // config.training.cpu_threads)
 
     def answer(name: str, task: Work) -> Answer:
@@ -88,6 +90,14 @@ def run_local(
             if isinstance(answer, Reply):
                 sites[name].sent(task, answer.update)
         return answer
+
+    carry_out(federation, answer, threads, on_exchange)
+
+
+def carry_out(
+    federation: Federation, answer: Callable[[str, Work], Answer], threads: int, on_exchange: OnExchange
+) -> None:
+    """All exchanges of a federation: ``answer`` is a site's to a task; the others are as in `run_local`."""
 
     def carry(exchange: Exchange) -> None:
         """Have ``exchange`` answered; no answer is held here beyond it."""
@@ -104,12 +114,14 @@ def run_local(
             give_back_memory()
 
 
-def pool_sites(sites: Sequence[Site]) -> list[Site]:
-    """The same sites, each of which trains on the training images of all; they share one training a round."""
-    cases = [case for site in sites for case in site.folder.cases("training")]
+def pool_sites(sites: Sequence[Site]) -> None:
+    """Have every site train on the training images of all; they share one training a round."""
+    trainers = [site.trainer for site in sites if isinstance(site.trainer, ImageTrainer)]
+    cases = [case for trainer in trainers for case in trainer.folder.cases("training")]
     everything = build_samples(cases, sites[0].config.network.patch)
     training = _SharedTraining()
-    return [PooledSite(site, everything, training, len(sites)) for site in sites]
+    for site, trainer in zip(sites, trainers, strict=True):
+        site.trainer = PooledTrainer(trainer, everything, training, len(sites))
 
 
 class _SharedTraining:
@@ -126,17 +138,17 @@ class _SharedTraining:
             return self._last[1]
 
 
-class PooledSite(Site):
-    """A site that validates and tests on its own images, and trains on those of all.
+class PooledTrainer(ImageTrainer):
+    """Validates and tests on a site's own images, and trains on those of all.
 
     Args:
-        own: the site by itself.
+        own: the site's by itself.
         everything: all sites' training images.
         training: shared by all.
         number: of sites, whose steps of a round, if the run says how many, are taken one after the other.
     """
 
-    def __init__(self, own: Site, everything: Samples, training: _SharedTraining, number: int):
+    def __init__(self, own: ImageTrainer, everything: Samples, training: _SharedTraining, number: int):
         vars(self).update(vars(own))
         settings = self.config.training
         self.config = replace(self.config, training=replace(settings, steps=settings.steps * number))
@@ -150,4 +162,4 @@ class PooledSite(Site):
 
     def learn(self, task: Task, received: Tensor, memory: Memory | None) -> Learned:
         """What the one training gives."""
-        return self._training.learn_once(task.round, lambda: super(PooledSite, self).learn(task, received, memory))
+        return self._training.learn_once(task.round, lambda: super(PooledTrainer, self).learn(task, received, memory))

@@ -70,6 +70,12 @@ def needs_resuming(run: Path, options: Mapping[str, Any]) -> bool:
     Raises:
         BadInput: the run was created with other options or images, or another process works on the run.
     """
+    info = read_run(run)
+    if "script" in info:
+        for name, value in options.items():
+            if info.get(name) != value:
+                raise BadInput(f"{run}: {name} {value!s:.80}: a run by script resumes as it began; give only --out")
+        return not is_finished(run, info["rounds"])
     if has_ended_elsewhere(run):
         require_same(run, {name: value for name, value in options.items() if name not in IMAGES})
         return False

@@ -18,6 +18,7 @@ from fedmerit.configuration.tracking import require_tracking
 from fedmerit.engines.given_contributions import add_contributions
 from fedmerit.engines.local import OnExchange, run_local
 from fedmerit.engines.resumption import open_recorded_sites, read_info, require_same_images
+from fedmerit.engines.script_runs import execute_script_run
 from fedmerit.errors import BadInput
 from fedmerit.federation.requirements import require_consistent, require_decentralised, require_sites
 from fedmerit.files import LOCK, lock_folder, remove_partial_files, write_json
@@ -214,6 +215,9 @@ def execute(
             process, or another process is at work on it.
         RunFailed: the run did not finish; the message says where the log is.
     """
+    if "script" in (recorded := read_run(run)):
+        execute_script_run(run, recorded, on_round, threads, on_exchange)
+        return
     here = {"sites_folder": sites, "server_sites": server_sites}
     info = {**read_info(run), **{name: str(place) for name, place in here.items() if place}}
     plugins.require_given(info.get("parts", {}), run / "run.json")
@@ -230,7 +234,7 @@ def execute(
         keys = _encryption_contexts(run, config) if HE in info["privacy"] else None
         if info["engine"] == "local":
             devices = {name: configured_device(name, device) for name in (*names, SERVER)}
-            filtered = None if keys else _build_filter(info["privacy"], config)
+            filtered = None if keys else build_filter(info["privacy"], config)
             run_local(config, folders, run, devices, on_round, threads, own, attacks, filtered, waiting.min_sites,
                       keys, on_exchange)  # fmt: skip
         elif info["engine"] == "poc":
@@ -258,7 +262,7 @@ def _encryption_contexts(run: Path, config: RunConfiguration) -> tuple[bytes, by
     return contexts(run / KEYS)
 
 
-def _build_filter(privacy: Sequence[str], config: RunConfiguration) -> Callable[[Answer], Answer] | None:
+def build_filter(privacy: Sequence[str], config: RunConfiguration) -> Callable[[Answer], Answer] | None:
     """A function that applies the privacy filters to an answer, if there are any."""
     if not privacy:
         return None

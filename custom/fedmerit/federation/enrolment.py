@@ -24,6 +24,12 @@ from fedmerit.trainers.monai_trainer.data import SiteFolder, Slices
 from fedmerit.wire.messages import Enrolment, Evaluated, Reply
 
 DIGITS = 32  # of a case's digest, hexadecimal
+MOST_MISSING = 0.1  # of the training images that a site had at first, the share that may be missing later
+
+
+def may_train_on(images: float, first: float) -> bool:
+    """Whether a site that first had ``first`` training images may continue with ``images``: some cannot be read."""
+    return (1 - MOST_MISSING) * first <= images <= first
 
 
 @dataclass(frozen=True)
@@ -53,7 +59,14 @@ class Commitment:
         return self.slices["training"] * (self.distinct / self.cases["training"])
 
     def is_kept_by(self, other: "Commitment") -> bool:
-        """Whether a later enrolment is of the same images; with another key it is sealed otherwise, and counts tell."""
+        """Whether a later enrolment is of the same images, or of fewer, as when some cannot be read any more.
+
+        Of fewer, and with another key, which seals otherwise, only the counts tell.
+        """
+        if other.cases["training"] < self.cases["training"]:
+            images = other.slices["training"], self.slices["training"]
+            rest = [{**counts, "training": 0} for counts in (self.cases, other.cases, self.slices, other.slices)]
+            return may_train_on(*images) and rest[0] == rest[1] and rest[2] == rest[3]
         if self.certificate == other.certificate:
             return replace(self, round=other.round) == other
         return (self.cases, self.slices, self.distinct) == (other.cases, other.slices, other.distinct)

@@ -15,12 +15,12 @@ from pathlib import Path
 from statistics import fmean, stdev
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from fedmerit import flat
 from fedmerit.configuration.run import RunConfiguration
+from fedmerit.federation.trainer import Model
 from fedmerit.files import write_atomically
-from fedmerit.flat import Buffers
 from fedmerit.records.tensor_files import load_tensors
 from fedmerit.seeds import random_seed
 from fedmerit.trainers.monai_trainer.batch_norm import estimate_statistics, has_statistics
@@ -38,7 +38,6 @@ FOLDS = 3
 GIVEN, RECALIBRATED, LOCAL_ONLY = 0, 1, 2  # the choices; LOCAL_ONLY + e: e epochs of fine-tuning
 FILE = "final_model.pt"
 
-Model = tuple[Tensor, Buffers]  # (d,), and its statistics
 ByPatient = Mapping[str, float]  # Dice
 
 

@@ -33,10 +33,11 @@ class BestRound:
 
     Args:
         run: the run folder.
+        can_evaluate: whether the sites can evaluate its models in the end; else none are kept.
     """
 
-    def __init__(self, run: Path):
-        self._run = run
+    def __init__(self, run: Path, can_evaluate: bool = True):
+        self._run, self._can_evaluate = run, can_evaluate
         self.round = -1  # that sent out these models; -1: none yet
         self.dice: dict[int, float] = {}  # their mean validation Dice, by the site's row
 
@@ -45,7 +46,7 @@ class BestRound:
 
         Separate sites, whose reward is withheld, do not count: no other site has their model.
         """
-        if not models.are_visible or models.tests_own_only:
+        if not (models.are_visible and self._can_evaluate) or models.tests_own_only:
             return
         counted = {row: reply for row, reply in enumerate(replies) if row not in models.separate}
         dice = {row: mean_dice(reply.overlaps) for row, reply in counted.items() if reply}
@@ -114,6 +115,9 @@ class RunClosure:
             ledger_head: of all rounds before, which the sites write into their logs.
         """
         models, rounds = self.models, self.config.rounds
+        if not self.config.can_evaluate:
+            models.save(self.run / MODELS)
+            return self.recorder.close()
         validated = yield from ask(self._own_models(models, "validation", ledger_head))
         tests, own_only = self._tests(models, ledger_head), self._tests_own_only(models)
         tested = yield from ask(tests)

@@ -56,9 +56,10 @@ def check_rules(manifest: Manifest, config: RunConfiguration, sites: int, images
     brought = {
         group: part for group, name in find_external_parts(config.to_dict()) if (part := find_reference(group, name))
     }
+    training = _check_script(manifest) if config.script else _check_training(manifest.jobs, config, images, brought)
     return [
         *_check_parts(manifest, brought),
-        *_check_training(manifest.jobs, config, images, brought),
+        *training,
         *_check_models(manifest.jobs, config),
         *_check_evaluations(manifest.jobs, config, sites),
     ]
@@ -106,6 +107,12 @@ def _check_parts(manifest: Manifest, brought: dict[str, Reference]) -> Iterator[
     for group, part in brought.items():
         refused = "" if manifest.approved is None else refusal(part, manifest.approved)
         yield RuleCheck("parts", f"{group}: {part.text[:LONGEST]}", allowed, not refused, refused)
+
+
+def _check_script(manifest: Manifest) -> Iterator[RuleCheck]:
+    own = manifest.script
+    fault = own.fault if own else "the manifest names none"
+    yield RuleCheck("script", "a script of this site's own", own.file if own else "none", not fault, fault)
 
 
 def _check_training(

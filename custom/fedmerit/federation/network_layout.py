@@ -5,7 +5,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
 
 from fedmerit import flat
@@ -13,10 +12,9 @@ from fedmerit.core import Layout
 from fedmerit.federation.exchange import Exchange, Moment
 from fedmerit.trainers.monai_trainer import neurons
 from fedmerit.trainers.monai_trainer.networks import output_modules
+from fedmerit.trainers.named_tensors import NORMS, NamedTensors
 from fedmerit.wire.inspection import check_importance
 from fedmerit.wire.messages import Importance, ImportanceTask, payload_bytes
-
-NORMS = (_NormBase, nn.GroupNorm, nn.LayerNorm)  # _NormBase: of batch and instance norms
 
 
 def read_layout(network: nn.Module, *, with_neurons: bool = False) -> Layout:
@@ -27,10 +25,28 @@ def read_layout(network: nn.Module, *, with_neurons: bool = False) -> Layout:
     """
     parts = flat.trainable(network)
     sizes = tuple(parameter.numel() for parameter in parts.values())
+    if isinstance(network, NamedTensors):
+        norms_of = {one.name: one.norm for one in network.fedmerit_tensors}
+        no_owners, places = torch.full((sum(sizes),), -1, dtype=torch.int32), _named_outputs(network)
+        return Layout(sizes, no_owners, tuple(parts), tuple(norms_of[name] for name in parts), places)
     modules = dict(network.named_modules())
     norms = tuple(isinstance(modules[name.rpartition(".")[0]], NORMS) for name in parts)
     owners = neurons.owners(network) if with_neurons else torch.full((sum(sizes),), -1, dtype=torch.int32)
     return Layout(sizes, owners, tuple(parts), norms, _outputs(network))
+
+
+def _named_outputs(network: NamedTensors) -> Tensor:
+    """As `_outputs`, of the layer whose name is known."""
+    places = _places(network)
+    weight, bias = (places.get(f"{network.fedmerit_output}.{part}") for part in ("weight", "bias"))
+    if weight is None:
+        return torch.empty(0, 0, dtype=torch.long)
+    return torch.cat([weight.flatten(1)] + ([] if bias is None else [bias[:, None]]), dim=1)
+
+
+def _places(network: nn.Module) -> dict[str, Tensor]:
+    """By parameter, in its shape, the places of its entries in the vector."""
+    return flat.named(network, torch.arange(sum(part.numel() for part in flat.trainable(network).values())))
 
 
 def _outputs(network: nn.Module) -> Tensor:
@@ -46,7 +62,7 @@ def _outputs(network: nn.Module) -> Tensor:
         return torch.empty(0, 0, dtype=torch.long)
     last = candidates[-1]
     name = names[last]
-    places = flat.named(network, torch.arange(sum(part.numel() for part in flat.trainable(network).values())))
+    places = _places(network)
     weight = places[f"{name}.weight"]
     rows = [(weight.transpose(0, 1) if last.transposed else weight).reshape(last.out_channels, -1)]
     if last.bias is not None:

@@ -62,7 +62,8 @@ class RunGuard:
         self.config, self.sites, self.root = config, sites, root
         self.on = config.is_guarded(method)
         # a run that estimates values enrols its sites also if the guard has nothing to do
-        self.enrols = self.on or (config.guard.guard == "on" and bool(config.values))
+        needs_counts = self.on or (config.guard.guard == "on" and bool(config.values))
+        self.enrols = needs_counts and config.script is None  # only the script knows what its site holds
         self.merges = in_the_clear and not (can.neurons or can.peers)
         measured = can.leave_one_out
         rates = rates and in_the_clear and config.guard.rate_every > 0

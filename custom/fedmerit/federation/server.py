@@ -13,8 +13,9 @@ from fedmerit.capabilities import AllocatesNeurons, capabilities
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.configuration.sharing import require_sharing
 from fedmerit.core import part_products
-from fedmerit.errors import BadInput
+from fedmerit.errors import BadInput, printable
 from fedmerit.federation.checkpoint import known_sites, read_checkpoint, write_checkpoint
+from fedmerit.federation.enrolment import may_train_on
 from fedmerit.federation.evaluator import Evaluator
 from fedmerit.federation.exchange import Clock, Exchange, Moment
 from fedmerit.federation.final_models import BestRound, RunClosure
@@ -26,13 +27,13 @@ from fedmerit.federation.requirements import require_compatible_images, require_
 from fedmerit.federation.round_inputs import RoundInputs
 from fedmerit.federation.round_updates import RoundReplies, measure_updates, stack_replies
 from fedmerit.federation.run_guard import RunGuard
-from fedmerit.federation.server_models import build_models
+from fedmerit.federation.server_models import build_models, first_network
 from fedmerit.records.signatures import Signer
 from fedmerit.trainers.monai_trainer.data import SiteFolder
-from fedmerit.trainers.monai_trainer.network_checks import require_repeatable
-from fedmerit.trainers.monai_trainer.networks import initial_network
 from fedmerit.wire.inspection import check_countersigned, check_reply
 from fedmerit.wire.messages import ClosingTask, Reply
+
+LONGEST_NOTE, MOST_NOTES = 400, 20  # characters of an operator's line, lines a round
 
 
 class Federation:
@@ -82,18 +83,17 @@ class Federation:
             require_compatible_images(config, folder)
         cases = [case for folder in server_sites for cases in folder.splits.values() for case in cases]
         require_sharing(config, bool(cases))
-        self.network = initial_network(config.network, config.seed)
-        require_repeatable(config.network, self.network)
+        self.network = first_network(config, run)
         run.mkdir(parents=True, exist_ok=True)
         self.recorder = Recorder(config, self.sites, run, signer)
         self.models = build_models(config, self.can, self.network, self.sites, context)
-        rates = bool(cases) or config.share_models
+        rates = (bool(cases) or config.share_models) and config.can_evaluate
         self.run_guard = RunGuard(config, self.method, self.can, self.sites, self.models.are_visible, rates, root)
         self.submodels = Submodels(self.network)
         self.evaluator = Evaluator(
             config, self.sites, self.models, self.run_guard, cases, device, self.now, Evaluations(config)
         )
-        self.best = BestRound(run)
+        self.best = BestRound(run, config.can_evaluate)
         observers = RunObservers(config.values, self.models.parameters, len(self.sites))
         self.observation = RoundObservation(config, run, observers, self.models, self.evaluator, self.recorder)
         self.closure = RunClosure(config, self.sites, run, self.models, self.best, self.recorder)
@@ -101,13 +101,21 @@ class Federation:
         layout = read_layout(self.network, with_neurons=self.can.neurons is not None)
         self.state = self.method.start(self.models.parameters, len(self.sites), layout)
         self.mean_update: Tensor | None = None  # (d,) weighted mean of the last round's updates
-        self.num_samples: dict[str, int] = {}  # by site, as enrolled or in its first reply; it may not change
+        self._notes: list[str] = []  # of the operator's, for the next record
+        self.num_samples: dict[str, int] = {}  # by site, as enrolled or in its first reply; see `may_train_on`
         self._resume(checkpoint)
 
     @property
     def finished(self) -> bool:
         """Whether the final models are tested and saved."""
         return self.round > self.config.rounds
+
+    def take_note(self, text: str) -> dict[str, str]:
+        """Write a line of the operator's into the next round's record; the line as it will be there."""
+        shown = printable(text[:LONGEST_NOTE])
+        if len(self._notes) < MOST_NOTES:
+            self._notes.append(shown)
+        return {"note": shown}
 
     def now(self) -> Moment:
         """Where the run stands."""
@@ -175,7 +183,9 @@ class Federation:
         if fault := self.run_guard.check_cases(site, "validation", answer.overlaps):
             return fault
         first = self.num_samples.get(site, answer.num_samples)
-        return None if answer.num_samples == first else f"num_samples {answer.num_samples}, at first it was {first}"
+        if may_train_on(answer.num_samples, first):
+            return None
+        return f"num_samples {answer.num_samples}, at first it was {first}"
 
     def _conclude(self, training: Exchange) -> Iterator[Exchange]:
         """A round after training: replies, guard, method, models, record."""
@@ -218,7 +228,9 @@ class Federation:
         inputs = RoundInputs(sent, size, parts, admission.measured, replies.ratings, self.submodels.importance)
         self.submodels.importance = None
         guard = self.run_guard.record(admission, sent.num_samples) | self.run_guard.enrolment_record(number)
-        more = {"inputs": inputs.to_record(self.sites)} | ({"guard": guard} if guard else {})
+        notes, self._notes = self._notes, []
+        more: dict[str, Any] = {"inputs": inputs.to_record(self.sites)} | ({"guard": guard} if guard else {})
+        more |= {"notes": notes} if notes else {}
         more |= self.closure.record() if number == self.config.rounds - 1 else {}
         more |= {} if models.parameters.ndim == 1 else {"ended": dict(zip(self.sites, models.digests(), strict=True))}
         self.recorder.training_round(number, replies, began, models.ended(), outcome, more)

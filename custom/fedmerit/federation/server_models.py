@@ -14,6 +14,7 @@ from fedmerit import flat
 from fedmerit.capabilities import Capabilities, Sharing
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.core import Outcome
+from fedmerit.errors import BadInput
 from fedmerit.federation.model_evaluation import statistics_rule
 from fedmerit.federation.round_updates import Replies
 from fedmerit.federation.site_models import find_givers
@@ -21,9 +22,12 @@ from fedmerit.federation.unseen_models import EncryptedModels, Models, ModelsAtS
 from fedmerit.flat import Buffers
 from fedmerit.guard.admission import Admission
 from fedmerit.records.ledger import digest, state_digest
+from fedmerit.records.tensor_files import load_state
 from fedmerit.trainers.monai_trainer import neurons
+from fedmerit.trainers.monai_trainer.network_checks import require_repeatable
 from fedmerit.trainers.monai_trainer.networks import initial_network
 from fedmerit.trainers.monai_trainer.saved_networks import save_network
+from fedmerit.trainers.named_tensors import load_weights
 from fedmerit.vectors import share
 from fedmerit.wire.messages import Evaluation, PeerModel, Purpose, SparseUpdate
 
@@ -41,6 +45,7 @@ class ModelsInTheClear(Models):
         self.parameters = flat.get_parameters(network)
         self.buffers = [flat.get_buffers(network)] * len(sites)
         self.statistics: Buffers = self.buffers[0]  # the mean over the sites, for models that are no site's
+        self.first_statistics = self.statistics  # of the start
         # (d,), or (n, d): what the method sends beside the models
         self.vectors: Mapping[str, Tensor] = {name: torch.zeros_like(self.parameters) for name in can.vectors}
         self.changed: Tensor | None = None  # (n, d) bool: where a site's model is not what it got last; None: all
@@ -122,7 +127,7 @@ class ModelsInTheClear(Models):
         self.vectors = outcome.vectors
         rule = statistics_rule(self.config.training, round, outcome.statistics)
         if rule == "initial":
-            self.statistics = flat.get_buffers(initial_network(self.config.network, self.config.seed))
+            self.statistics = self.first_statistics
         elif rule != "frozen":
             shares = reports.data_share
             if rule == "weights":  # an update may be subtracted from the model, statistics not from their mean
@@ -229,6 +234,26 @@ class ModelsInTheClear(Models):
         if content["changed"] is not None:
             bits = np.unpackbits(content["changed"].numpy(), axis=1, count=self.parameters.shape[1])
             self.changed = torch.from_numpy(bits.astype(bool))
+
+
+FIRST_MODEL = "first_model.pt"  # in the run folder: the state_dict that a script's run begins with
+
+
+def first_network(config: RunConfiguration, run: Path) -> nn.Module:
+    """The network that all sites start from: by the seed, or of a script's run the weights in the run folder.
+
+    Raises:
+        BadInput: layers of it drop at random, or these are not the weights that the plan names.
+    """
+    network = initial_network(config.network, config.seed)
+    if not config.script:
+        require_repeatable(config.network, network)
+        return network
+    weights = load_state(run / FIRST_MODEL)
+    if state_digest(weights) != config.script.start:
+        raise BadInput(f"{run / FIRST_MODEL}: not the weights that the plan names; export the job again")
+    load_weights(network, weights)
+    return network
 
 
 def build_models(

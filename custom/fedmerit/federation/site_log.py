@@ -17,7 +17,7 @@ from torch import Tensor
 from fedmerit.records.ciphertexts import Ciphertexts
 from fedmerit.records.ledger import Ledger, digest, log_payload, split_head, tensors_digest, texts_digest
 from fedmerit.records.signatures import Signer
-from fedmerit.trainers.monai_trainer.overlaps import COUNTS, Overlap, mean_dice
+from fedmerit.trainers.monai_trainer.overlaps import Overlap, mean_dice
 from fedmerit.wire import messages
 from fedmerit.wire.evaluation_budget import count_models
 
@@ -175,18 +175,20 @@ def _known(said: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def overlaps_digest(overlaps: Iterable[Overlap]) -> str:
-    """Of their counts, in any order."""
-    return counts_digest((one.case, one.label, *(getattr(one, name) for name in COUNTS)) for one in overlaps)
+    """SHA-256 of their counts, in any order, in hexadecimal."""
+    return hashlib.sha256(json.dumps(sorted(map(_counted, overlaps))).encode()).hexdigest()
+
+
+def _counted(one: Overlap) -> Counts | tuple[str, str, float]:
+    """Case and label, and how many voxels as in `COUNTS`, or the score."""
+    if one.score is not None:
+        return one.case, one.label, one.score
+    return one.case, one.label, one.true_positives, one.false_positives, one.false_negatives
 
 
 def answer_digest(answer: messages.Evaluated) -> str:
     """Of the `overlaps_digest` of all its models, which are in the site's log."""
     return texts_digest(map(overlaps_digest, answer.overlaps))
-
-
-def counts_digest(counts: Iterable[Counts]) -> str:
-    """SHA-256 of the sorted ``counts``, in hexadecimal."""
-    return hashlib.sha256(json.dumps(sorted(counts)).encode()).hexdigest()
 
 
 def peer_digest(model: messages.PeerModel) -> str:

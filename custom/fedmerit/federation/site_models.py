@@ -16,7 +16,7 @@ from fedmerit import flat
 from fedmerit.capabilities import LearnsFromPeers, Sharing
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.errors import BadInput, MemoryLost, printable
-from fedmerit.federation.local_round import Learned, Memory, MemoryFolder
+from fedmerit.federation.memory import Learned, Memory, MemoryFolder
 from fedmerit.federation.site_log import SiteLog, peer_digest
 from fedmerit.flat import Buffers
 from fedmerit.records.ciphertexts import Ciphertexts, SiteKey

@@ -20,10 +20,10 @@ def survey_site(folder: SiteFolder, question: survey.Question) -> survey.Surveye
     if len(patients) < question.floor:
         return Failure(survey.TOO_FEW)
     tables: dict[str, Counts] = {}
-    slices = 0
+    slices, readings = 0, _readings(folder)
     for case in cases:
         slices += len(case.image)
-        for name, counts in _counts(case, folder.labels):
+        for name, counts in _counts(case, folder.labels, readings.get(case.name, {})):
             table = tables.setdefault(name, np.zeros((len(patients), len(counts)), np.int64))
             table[patients[case.patient]] += counts
     tallies = {
@@ -51,13 +51,27 @@ def local_survey(folders: Sequence[SiteFolder], question: survey.Question) -> su
     return survey.Survey(question.floor, sites, refused)
 
 
-def _counts(case: Case, labels: tuple[str, ...]) -> Iterator[tuple[str, Counts]]:
+def _readings(folder: SiteFolder) -> dict[str, dict[str, float]]:
+    """By case, the plane of its slices as a number, and the % of values beyond the window, as far as `prepare` says."""
+    stated = folder.info.get("readings")
+    found: dict[str, dict[str, float]] = {}
+    for one in stated if isinstance(stated, list) else ():
+        if isinstance(one, dict) and isinstance(one.get("case"), str):
+            plane, cut = one.get("plane") or survey.PLANES[0], one.get("cut")
+            said = {survey.PLANE: float(survey.PLANES.index(plane))} if plane in survey.PLANES else {}
+            if isinstance(cut, int | float) and 0 <= cut <= 1:
+                said[survey.VALUES_CUT] = 100.0 * cut
+            found[one["case"]] = said
+    return found
+
+
+def _counts(case: Case, labels: tuple[str, ...], reading: dict[str, float]) -> Iterator[tuple[str, Counts]]:
     """By quantity, the case's count in each bin: one in all, or one a voxel."""
     image, label = np.asarray(case.image), np.asarray(case.label)
     for channel in range(image.shape[1]):
         name = survey.INTENSITY if image.shape[1] == 1 else f"{survey.INTENSITY} {channel}"
         yield name, _voxels(image[:, channel])
-    measured: dict[str, float] = {"slices": len(image)}
+    measured: dict[str, float] = {"slices": len(image), **reading}
     voxels = label.sum(axis=(0, 2, 3), dtype=np.int64)
     if case.spacing is not None:
         between, row, _ = case.spacing

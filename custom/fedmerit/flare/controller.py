@@ -4,11 +4,13 @@ import os
 import shutil
 import threading
 import time
+from collections.abc import Collection
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from cryptography.x509 import Certificate
+from nvflare.apis.controller_spec import ClientTask
 from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_context import FLContext
 from nvflare.app_common.app_constant import AppConstants
@@ -18,12 +20,16 @@ from nvflare.app_common.workflows.model_controller import ModelController
 from fedmerit.configuration.description import describe
 from fedmerit.configuration.filters import HE
 from fedmerit.configuration.run import RunConfiguration
+from fedmerit.errors import BadInput
 from fedmerit.federation.exchange import Exchange
+from fedmerit.federation.server_models import FIRST_MODEL
 from fedmerit.files import lock_folder, write_json
 from fedmerit.flare import wake_up
 from fedmerit.flare.aggregator import MeritAggregator
+from fedmerit.flare.executor import ERRORS
+from fedmerit.flare.job_ends import NO_SITE, JobEnd, absences
 from fedmerit.flare.scalars import track
-from fedmerit.flare.translation import PROGRESS
+from fedmerit.flare.translation import NOTE, PROGRESS
 from fedmerit.machine import give_back_memory
 from fedmerit.records.ledger import Ledger
 from fedmerit.records.signatures import Signer, read_certificate
@@ -52,16 +58,23 @@ def allow_repeated_pop(communicator: Any) -> None:
     communicator._client_task_map = SentTasks(communicator._client_task_map)
 
 
-def progress(run: Path, config: RunConfiguration) -> dict[str, Any]:
-    """What an admin learns of a running job: ``method``, ``rounds`` to train, ``record`` of the last complete one."""
-    return {"method": config.method, "rounds": config.rounds, "record": Ledger(run / "ledger.jsonl").last}
+def progress(run: Path, config: RunConfiguration, silent: Collection[str] = ()) -> dict[str, Any]:
+    """What an admin learns of a running job: ``method``, ``rounds`` to train, ``record`` of the last complete one.
+
+    Also ``absent``, as of `absences`, and the sites that did not answer yet when they were last asked, ``silent``.
+    """
+    records = Ledger(run / "ledger.jsonl").records
+    last, lacking = records[-1] if records else None, absences(records)
+    named = {"method": config.method, "rounds": config.rounds, "record": last}
+    return named | {"absent": lacking, "silent": sorted(silent)}
 
 
 class MeritController(ModelController):
     """Has the sites do what there is to do, until the final models are tested.
 
     An exchange ends when every site has answered, or after ``round_timeout`` seconds once ``min_sites`` have sent what
-    can be used. A site that is late, or gone, is absent in that round; it is asked again in the next.
+    can be used. A site that is late, or gone, is absent in that round. From then on it is asked beside the others: they
+    wait for it again as soon as it takes a task.
 
     Args:
         aggregator_id: of the `MeritAggregator` component.
@@ -83,6 +96,10 @@ class MeritController(ModelController):
         self.min_sites = min_sites
         self.task_check_period = task_check_period
         self.taken = False  # whether a site has asked for work
+        self.finished = False  # whether the run has come to its end
+        self.silent: set[str] = set()  # sites that did not answer when they were last asked
+        self.at_work: set[str] = set()  # sites that took the task at hand
+        self.awaited: set[str] = set()  # sites that did not answer it yet
 
     def run(self) -> None:
         """NVFlare's entry point; an exception in here ends the job with its message."""
@@ -91,6 +108,17 @@ class MeritController(ModelController):
         follow_manifest(Path(self.engine.get_workspace().get_site_config_dir()), SERVER)
         workspace = Path(self.get_run_dir())
         run = run_folder(workspace)
+        ended: Exception | str = ""
+        try:
+            self._begin(run, workspace)
+        except Exception as error:
+            ended = self._why_stopped() if self.abort_signal.triggered else error
+            raise
+        finally:
+            self._note_end(run, ended)
+
+    def _begin(self, run: Path, workspace: Path) -> None:
+        """Work, once a site asks for it."""
         # a job that no site takes leaves no run folder; the process of one that asks for work has built all its parts
         while not (run.exists() or self.taken):
             self._pause(self.task_check_period)
@@ -98,24 +126,45 @@ class MeritController(ModelController):
         with lock_folder(run, SERVER_LOCK):  # the server's process of an earlier job may still be at work
             self._work(run, workspace)
 
+    def _why_stopped(self) -> Exception | str:
+        """Why the job is over before its end, if nothing failed here: "" if an admin or a site stopped it."""
+        if not self.taken:
+            return BadInput(f"{NO_SITE}; {ERRORS} in the kit of each site says why")
+        lost = [client.name for client in self.engine.get_clients() if self.get_client_disconnect_time(client.name)]
+        return f"fewer than {self.min_sites} sites were left, without {', '.join(sorted(lost))}" if lost else ""
+
+    def _note_end(self, run: Path, ended: Exception | str) -> None:
+        """For `JobEnds`; of a simulation nobody asks."""
+        kit = self.engine.get_workspace()
+        if (Path(kit.get_startup_kit_dir()) / KEY).exists():
+            records = Ledger(run / "ledger.jsonl").records
+            JobEnd.after(records, ended, self.finished).write(Path(kit.get_root_dir()), Path(self.get_run_dir()).name)
+
     def _work(self, run: Path, workspace: Path) -> None:
         """All that is left to do in a run folder; ``workspace`` is NVFlare's folder of the job."""
         sites, context = self.sample_clients(), self._context(run)
+        self._take_first_model(run)
         federation = self.aggregator.open(
             sites, run, self.min_sites, self._signer(), partial(track, self.engine), context, self._root()
         )
         if not (run / "run.json").exists():  # `fedmerit run` did not write it
-            description = describe(run.name, federation.config, federation.sites, "prod")
+            engine = "prod" if self._signer() else "sim"  # whose server has no key
+            description = describe(run.name, federation.config, federation.sites, engine)
             encrypted = {"privacy": [HE]} if context else {}
             write_json(run / "run.json", description | encrypted | {"command": f"NVFlare job {workspace.name}"})
-        self.engine.register_app_command(PROGRESS, lambda *_: progress(run, federation.config))
+        self.engine.register_app_command(PROGRESS, lambda *_: self._progress(run))
+        self.engine.register_app_command(NOTE, lambda _, given, *__: federation.take_note(str(given["text"])))
         try:
             for exchange in federation.exchanges():
                 self._exchange_messages(exchange)
                 give_back_memory()
+            self.finished = federation.finished
         finally:
             if os.environ.get(RUNS):  # NVFlare gives an admin what lies in its own folder of the job
                 shutil.copytree(run, workspace / RUN_NAME, dirs_exist_ok=True)
+
+    def _progress(self, run: Path) -> dict[str, Any]:
+        return progress(run, self.aggregator.federation.config, self.silent | self.awaited)
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         """Note that a site asks for work, and whose answer NVFlare did not let through, such as news of an error."""
@@ -138,6 +187,7 @@ class MeritController(ModelController):
         """One message to every site that is asked, and its answer to the exchange, until that may end."""
         self.aggregator.hold(exchange)
         models, started = self.aggregator.models(), time.monotonic()
+        self.at_work.clear()
         timeout = self.round_timeout or (CLOSING_TIMEOUT if self.aggregator.federation.finished else 0)
         while True:
             there = self.sample_clients()
@@ -150,13 +200,24 @@ class MeritController(ModelController):
                 self._require_running()
                 self.communicator.check_tasks()  # NVFlare's monitor only does it every fifth of a second
                 late = timeout and time.monotonic() - started > timeout
-                if late and exchange.is_complete():
+                missing = self.awaited = {site for site in models if not exchange.has_reply(site)}
+                only_silent = bool(missing) and missing <= self.silent - self.at_work
+                if exchange.is_complete() and (late or only_silent):
                     self.cancel_all_tasks()
                 time.sleep(self.task_check_period)
-            if exchange.is_complete() or all(exchange.has_reply(site) for site in models):
+            missing = {site for site in models if not exchange.has_reply(site)}
+            if exchange.is_complete() or not missing:
                 break
-            self.warning(f"waiting for sites: {', '.join(site for site in models if not exchange.has_reply(site))}")
+            self.warning(f"waiting for sites: {', '.join(sorted(missing))}")
             self._pause(RETRY_SECONDS)
+        if lost := missing - self.silent:
+            self.warning(f"without an answer, asked beside the others from now on: {', '.join(sorted(lost))}")
+        self.silent = (self.silent - set(models)) | missing
+
+    def _prepare_task_data(self, client_task: ClientTask, fl_ctx: FLContext) -> None:
+        """NVFlare calls it as a site takes its task."""
+        super()._prepare_task_data(client_task, fl_ctx)
+        self.at_work.add(client_task.client.name)
 
     def _require_running(self) -> None:
         if self.abort_signal.triggered:
@@ -169,6 +230,15 @@ class MeritController(ModelController):
         while time.monotonic() < until:
             self._require_running()
             time.sleep(self.task_check_period)
+
+    def _take_first_model(self, run: Path) -> None:
+        """Of a run by scripts: from the job, or the kit's local folder; the plan has its digest."""
+        workspace = self.engine.get_workspace()
+        custom = workspace.get_app_custom_dir(self.fl_ctx.get_job_id())
+        places = (Path(place) / FIRST_MODEL for place in (custom, workspace.get_site_config_dir()))
+        found = next((file for file in places if file.exists()), None)
+        if found and not (run / FIRST_MODEL).exists():
+            shutil.copy(found, run / FIRST_MODEL)
 
     def _context(self, run: Path) -> bytes | None:
         """The context in which ciphertexts are added up; None if updates come in the clear."""

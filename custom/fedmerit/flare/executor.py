@@ -8,6 +8,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -26,8 +27,12 @@ from fedmerit.attacks.attacker_site import wrap_attacker
 from fedmerit.capabilities import capabilities
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.errors import printable
+from fedmerit.federation.image_trainer import ImageTrainer
 from fedmerit.federation.job_rules import count_images, require_allowed
+from fedmerit.federation.script_trainer import Question, Said, ScriptTrainer
 from fedmerit.federation.site import Site
+from fedmerit.federation.trainer import Trainer
+from fedmerit.flare.client_script import ClientScript, ask_script, brought_script, materialized, start_script
 from fedmerit.flare.concurrency_limit import concurrency_slot
 from fedmerit.flare.translation import (
     answer_to_model,
@@ -47,7 +52,7 @@ from fedmerit.trainers.monai_trainer.machine_settings import (
     run_folder,
     site_folder,
 )
-from fedmerit.trainers.monai_trainer.manifest import Manifest
+from fedmerit.trainers.monai_trainer.manifest import MANIFEST, Manifest
 from fedmerit.trainers.monai_trainer.networks import build_network
 from fedmerit.wire.messages import EVALUATE, TRAIN, PeerModel, Reply, Task, Work, describe_failure
 
@@ -57,6 +62,7 @@ READERS: Mapping[str, Callable[[FLModel, torch.nn.Module], Work]] = {
     TRAIN: model_to_task,
     EVALUATE: model_to_evaluation,
 }
+SCRIPT_EVENTS = (EventType.START_RUN, EventType.ABORT_TASK, EventType.END_RUN)  # once each, or it runs twice
 PEER_MODEL = "fedmerit.peer_model"  # topic on which sites ask each other
 PEER_TIMEOUT = 60.0  # seconds to wait for a peer's answer; then it is not available this round
 
@@ -67,11 +73,15 @@ class MeritExecutor(Executor):
     Args:
         plan: `RunConfiguration.to_dict`, the same as the aggregator's.
         encrypted: whether updates leave, and models come, as ciphertexts.
+        script: of a plan with a script, how to start it, as `fedmerit.flare.client_script.start_script` has it; a
+            hospital's own manifest replaces it.
     """
 
-    def __init__(self, plan: dict[str, Any], encrypted: bool = False):
+    def __init__(self, plan: dict[str, Any], encrypted: bool = False, script: dict[str, Any] | None = None):
         super().__init__()
-        self.plan, self.encrypted = plan, encrypted
+        self.plan, self.encrypted, self.script = plan, encrypted, script
+        self._client_script: ClientScript | None = None
+        self._at_work: tuple[FLContext, Signal] | None = None  # of the task at hand
         self._accepted: RunConfiguration | None = None  # the plan, once the site's rules allow it
         self._site: Site | None = None
         self._trained: tuple[Task, Reply] | None = None  # the task at hand and the answer to it
@@ -90,22 +100,38 @@ class MeritExecutor(Executor):
             return self._site
 
     def _follow_manifest(self, fl_ctx: FLContext) -> Manifest | None:
-        local = fl_ctx.get_engine().get_workspace().get_site_config_dir()
-        return follow_manifest(Path(local), fl_ctx.get_identity_name())
+        return follow_manifest(self._local(fl_ctx), fl_ctx.get_identity_name())
+
+    @staticmethod
+    def _local(fl_ctx: FLContext) -> Path:
+        return Path(fl_ctx.get_engine().get_workspace().get_site_config_dir())
+
+    @staticmethod
+    def _custom(fl_ctx: FLContext) -> Path:
+        """Of the code that the job brings."""
+        return Path(fl_ctx.get_engine().get_workspace().get_app_custom_dir(fl_ctx.get_job_id()))
 
     def _accept(self, fl_ctx: FLContext) -> tuple[RunConfiguration, Manifest | None]:
         """The plan, and the manifest that allows it; `BadInput` if the plan cannot run here, or the site refuses it."""
         manifest, name = self._follow_manifest(fl_ctx), fl_ctx.get_identity_name()  # first: it says what is imported
         plan = RunConfiguration.from_dict(self.plan)
+        if manifest and plan.script and not (self._local(fl_ctx) / MANIFEST).exists():
+            # NVFlare's own policy let the job bring its code to this site, which FedMerit has not prepared
+            brought = brought_script(self.script or {}, self._custom(fl_ctx))
+            manifest = manifest.model_copy(update={"script": brought})
         if manifest:
             sites = len(fl_ctx.get_engine().get_clients() or ())
-            require_allowed(manifest, plan, sites, count_images(site_folder(name), plan))
+            images = None if plan.script else count_images(site_folder(name), plan)
+            require_allowed(manifest, plan, sites, images)
+        if manifest and manifest.script:  # the job has no say in what runs here
+            self.script = (self.script or {}) | manifest.script.model_dump(include={"file", "args", "command"})
         self._accepted = plan
         return plan, manifest
 
     def _opened(self, fl_ctx: FLContext) -> Site:
         (plan, manifest), name = self._accept(fl_ctx), fl_ctx.get_identity_name()
-        torch.set_num_threads(plan.training.cpu_threads)
+        if not plan.script:  # which has as many threads as it takes
+            torch.set_num_threads(plan.training.cpu_threads)
         engine = fl_ctx.get_engine()
 
         def ask_peer(peer: str, round: int) -> PeerModel | None:
@@ -123,8 +149,13 @@ class MeritExecutor(Executor):
         kit = Path(engine.get_workspace().get_startup_kit_dir())
         signer = Signer(kit / KEY, kit / CERTIFICATE) if (kit / KEY).exists() else None  # the simulator has none
         pem = (kit / CERTIFICATE).read_text() if (kit / CERTIFICATE).exists() else ""
-        folder, device, caps = site_folder(name), configured_device(name), manifest.jobs.caps if manifest else None
-        site = Site(folder, plan, own, device, ask_peer, key, participants, signer, pem, caps)
+        caps = manifest.jobs.caps if manifest else None
+        trainer: Trainer
+        if plan.script:
+            trainer = ScriptTrainer(str(name), plan, own, self._ask_script)
+        else:
+            trainer = ImageTrainer(site_folder(name), plan, own, configured_device(name))
+        site = Site(trainer, plan, own, ask_peer, key, participants, signer, pem, caps)
         return wrap_attacker(site, configured_attack(name))
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
@@ -132,6 +163,8 @@ class MeritExecutor(Executor):
         super().handle_event(event_type, fl_ctx)
         if event_type == EventType.START_RUN:
             self._begin(fl_ctx)
+        if self._client_script and event_type in SCRIPT_EVENTS:
+            self._client_script.handle_event(event_type, fl_ctx)
         if event_type == EventType.AFTER_TASK_RESULT_FILTER and self._trained and self._site:
             (task, trained), result = self._trained, fl_ctx.get_prop(FLContextKey.TASK_RESULT)
             left = model_to_reply(FLModelUtils.from_shareable(result), self._network)
@@ -141,13 +174,25 @@ class MeritExecutor(Executor):
     def _begin(self, fl_ctx: FLContext) -> None:
         """Offer the model to peers if models stay at the sites. NVFlare asks no work of a job that is refused."""
         try:
-            method = self._accept(fl_ctx)[0].build_method()
+            plan = self._accept(fl_ctx)[0]
+            method = plan.build_method()
+            if plan.script:
+                self._client_script = start_script(self.script or {}, self._custom(fl_ctx))
         except Exception as error:
             report_error(self, error, "job refused", fl_ctx)
             self.system_panic(f"job refused ({type(error).__name__})", fl_ctx)
             return
         if capabilities(method).exchanges_directly:
             fl_ctx.get_engine().register_aux_message_handler(PEER_MODEL, self._give_model)
+
+    def _ask_script(self, question: Question) -> Said:
+        assert self._client_script
+        assert self._at_work
+        return ask_script(self._client_script, question, *self._at_work)
+
+    def requires_materialized_task_result(self, task_name: str) -> bool:
+        """NVFlare asks whether tensors of a script have to be here: they do, the site works with them."""
+        return True
 
     def _give_model(self, topic: str, request: Shareable, fl_ctx: FLContext) -> Shareable:
         """A peer's answer. It, too, learns of an error that there was one."""
@@ -163,7 +208,10 @@ class MeritExecutor(Executor):
         self._trained = None
         if task_name not in READERS or self._accepted is None:  # a refused job has no tasks here
             return make_reply(ReturnCode.TASK_UNKNOWN)
+        self._at_work = fl_ctx, abort_signal
         try:
+            if self._client_script:
+                shareable = materialized(shareable, fl_ctx, abort_signal)
             task = READERS[task_name](FLModelUtils.from_shareable(shareable), self._network)
             with concurrency_slot():
                 answer = self._open(fl_ctx).answer(task)
@@ -181,9 +229,10 @@ def report_error(executor: Executor, error: Exception, what: str, fl_ctx: FLCont
     message = f"ERROR: {what} at {fl_ctx.get_identity_name()}: {error}"
     print(printable(message, "\n\t"), file=sys.stderr, flush=True)  # the server may have chosen some of the words
     folder = _site_workspace(fl_ctx)
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ERRORS).open("a") as log:
-        traceback.print_exception(error, file=log)
+    with suppress(OSError):  # such as that the disk is full, which may be the error
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / ERRORS).open("a") as log:
+            traceback.print_exception(error, file=log)
     executor.log_error(fl_ctx, f"{what} at this site ({type(error).__name__}); its own {ERRORS} says why")
 
 

@@ -42,6 +42,7 @@ class MeritRecipe(Recipe):
         start_sites: sites that have to be there for the job to start, if it is another number.
         privacy: specs of `fedmerit.configuration.filters`, applied at every site to what it sends, in this order.
         track: specs of `fedmerit.configuration.tracking`.
+        script: how sites start theirs, if the plan has one.
 
     Raises:
         BadInput: the method needs all images in one place.
@@ -55,6 +56,7 @@ class MeritRecipe(Recipe):
         start_sites: int | None = None,
         privacy: Sequence[str] = (),
         track: Sequence[str] = (),
+        script: dict[str, Any] | None = None,
     ):
         require_decentralised(config)
         job = FedJob(name=name, min_clients=start_sites or waiting.min_sites)
@@ -62,7 +64,7 @@ class MeritRecipe(Recipe):
         job.to_server(MeritController(**waiting._asdict()))
         encrypted = HE in privacy
         job.to_server(MeritAggregator(config.to_dict(), encrypted), id="aggregator")
-        job.to_clients(MeritExecutor(config.to_dict(), encrypted), tasks=[TRAIN, EVALUATE])
+        job.to_clients(MeritExecutor(config.to_dict(), encrypted, script), tasks=[TRAIN, EVALUATE])
         asked_for = [privacy_filter(spec) for spec in privacy if spec != HE]
         chains = {TRAIN: [*asked_for, EgressFilter()], EVALUATE: [EgressFilter()]}
         for task, filters in chains.items():

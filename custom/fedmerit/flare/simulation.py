@@ -79,16 +79,21 @@ def run_simulator(
         command = [sys.executable, "-m", "fedmerit.flare.simulator", str(run), str(workspace), str(threads), *sites]
         with log.open("ab") as output:
             begun = output.tell()
-            process = subprocess.Popen(
-                command, env=os.environ | here, stdout=output, stderr=subprocess.STDOUT, pass_fds=[lock]
+            process = subprocess.Popen(  # which ends when its standard input does, however this process ends
+                command,
+                env=os.environ | here,
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                pass_fds=[lock],
             )
         try:
             while process.poll() is None:
                 follow()
                 time.sleep(POLL)
         finally:
-            _end(mark)
-            process.wait()
+            end_simulation(mark)
+            process.communicate()
         if not is_finished(run, config.rounds):
             raise RunFailed(_explain_failure(log, begun, workspace))
     follow()
@@ -101,12 +106,13 @@ def estimate_memory(config: RunConfiguration, run: Path, sites: int, at_work: in
     return sites * (SITE_MEMORY + WAITING * vector) + at_work * (2 * (sites + 1) * vector + maps)
 
 
-def _end(mark: str) -> None:
-    """End every process of a simulation: NVFlare's are in sessions of their own, and may outlive the one we started."""
+def end_simulation(mark: str) -> None:
+    """End the other processes of a simulation: NVFlare's are in sessions of their own, and may outlive ours."""
     family = []
     for process in psutil.process_iter():
         with suppress(psutil.Error):
-            if process.environ().get(PROCESS_TAG) == mark and process.status() != psutil.STATUS_ZOMBIE:
+            ours = process.pid != os.getpid() and process.environ().get(PROCESS_TAG) == mark
+            if ours and process.status() != psutil.STATUS_ZOMBIE:
                 process.terminate()
                 family.append(process)
     for process in psutil.wait_procs(family, timeout=10)[1]:

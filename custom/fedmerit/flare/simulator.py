@@ -13,6 +13,7 @@ import multiprocessing
 import os
 import shutil
 import sys
+import threading
 import traceback
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
@@ -42,6 +43,7 @@ from fedmerit.files import read_json, write_json
 from fedmerit.flare import wake_up
 from fedmerit.flare.concurrency_limit import concurrency_slot
 from fedmerit.flare.recipe import MeritRecipe, build_site_policy
+from fedmerit.flare.simulation import PROCESS_TAG, end_simulation
 from fedmerit.options import Waiting
 from fedmerit.workers import end_with_parent
 
@@ -166,6 +168,14 @@ def _serve(args: Namespace, deploy: Any, build: Mapping[str, Any]) -> None:
     client.cell.stop()
 
 
+def _end_with_command() -> None:
+    """End the simulation when the command that began it ends, which holds the other end of standard input."""
+    if PROCESS_TAG in os.environ:
+        sys.stdin.buffer.read()
+        end_simulation(os.environ[PROCESS_TAG])
+        os._exit(1)
+
+
 def main(run: str, workspace: str, threads: str, *names: str) -> None:
     """Simulate the run: its sites in forked processes, or NVFlare's way if there are fewer ``threads`` than sites.
 
@@ -173,9 +183,11 @@ def main(run: str, workspace: str, threads: str, *names: str) -> None:
     """
     can_fork = sys.platform == "linux"  # elsewhere not what has been imported
     sites = fork_sites(names) if can_fork and int(threads) == len(names) else None
+    threading.Thread(target=_end_with_command, daemon=True).start()  # a thread would not survive the fork
     info, root = read_json(Path(run) / "run.json"), Path(workspace).resolve()
     waiting, privacy, track = Waiting.of_record(info), info["privacy"], info["track"]
-    recipe = MeritRecipe(RunConfiguration.from_dict(info["plan"]), "job", waiting, len(names), privacy, track)
+    plan, script = RunConfiguration.from_dict(info["plan"]), info.get("script")
+    recipe = MeritRecipe(plan, "job", waiting, len(names), privacy, track, script)
     write_json(root / recipe.name / "local" / "resources.json", build_site_policy(track=bool(track)))
     if sites is None:
         recipe.execute(SimEnv(clients=list(names), num_threads=int(threads), workspace_root=str(root)))

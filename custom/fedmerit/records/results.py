@@ -180,14 +180,23 @@ class ResultsFile:
 
 
 def read_results(run: Path) -> pd.DataFrame:
-    """results.csv of a run folder as a table with the columns `COLUMNS`; `value` is float, the rest text or int."""
+    """results.csv of a run folder as a table with the columns `COLUMNS`; `value` is float, the rest text or int.
+
+    Raises:
+        BadInput: there is none, it is no table of results, or two of its rows state a value of the same thing.
+    """
     path = Path(run) / "results.csv"
     require_inside(Path(run))
     if not path.exists():
         begun = (Path(run) / "run.json").exists()
         advice = "continue with `fedmerit run --resume`" if begun else "a run folder is what `fedmerit run --out` wrote"
         raise BadInput(f"{run}: no results.csv in it{', no round is complete' if begun else ''}; {advice}")
-    return read_table(path)
+    table = read_table(path)
+    if (twice := table.duplicated(COLUMNS[:-1])).any():
+        row = table[twice].iloc[0]
+        where = ", ".join(f"{name} {row[name]}" for name in COLUMNS[:-1] if row[name] != "")
+        raise BadInput(f"{path}: has two rows of {where}; {EXPECTED}")
+    return table
 
 
 def read_table(path: Path) -> pd.DataFrame:
@@ -260,6 +269,13 @@ Name = Annotated[str, AfterValidator(as_file_name)]
 Named = dict[str, Any]
 
 
+class _Plan(BaseModel):
+    model_config = ConfigDict(strict=True)
+    network: Named = {}
+    guard: Named = {}
+    preprocessing: Named | None = None
+
+
 class _Recorded(BaseModel):
     """What a run.json may hold, of what anything rests on; what it lacks is reported when it is needed."""
 
@@ -274,8 +290,9 @@ class _Recorded(BaseModel):
     labels: list[Name] = []
     parameters: Named = {}
     training: Named = {}
-    plan: Named = {}
+    plan: _Plan = _Plan()
     settings: Named = {}
+    packages: dict[str, str] = {}
     attacks: dict[str, str] = {}
     parts: dict[str, str] = {}
     site_digests: dict[str, str] | None = None

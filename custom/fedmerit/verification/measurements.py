@@ -9,9 +9,9 @@ import pandas as pd
 
 from fedmerit.errors import BadInput
 from fedmerit.federation.recorder import CROSS_SITE, FINAL_CANDIDATES
-from fedmerit.federation.site_log import counts_digest
+from fedmerit.federation.site_log import overlaps_digest
 from fedmerit.files import read_json
-from fedmerit.trainers.monai_trainer.overlaps import Overlap, mean_dice
+from fedmerit.trainers.monai_trainer.overlaps import mean_dice
 from fedmerit.verification.record_schema import Record
 from fedmerit.verification.results import BEST, UNION, ResultsTable
 from fedmerit.verification.site_logs import SiteLog
@@ -98,7 +98,7 @@ def compare_answers(
     shown: dict[tuple[int, str], set[str]] = {}
     for (round, split, site), counted in overlaps.items():
         if site == log.site and (round, split) in rows:
-            shown.setdefault(rows[round, split], set()).add(_overlaps_digest(counted))
+            shown.setdefault(rows[round, split], set()).add(overlaps_digest(counted))
     for (round, split), asked in rows.items():
         counts, said = overlaps.get((round, split, log.site)), answered.get(asked)
         what = f"{split} measurements of {log.site} in round {round}"
@@ -111,7 +111,7 @@ def compare_answers(
                 silent.append(f"why {what} are not in results.csv: by its log it answered")
         else:
             models = _received_models(records, rounds, round, split, log.site)
-            if _overlaps_digest(counts) not in (_matching_answers(models, log, asked, sites) or said):
+            if overlaps_digest(counts) not in (_matching_answers(models, log, asked, sites) or said):
                 raise BadInput(f"{path}: {what} are not what it answered, by {log.path}")
             compared += 1
     return compared, silent
@@ -171,10 +171,3 @@ def _compare_images(path: Path, log: SiteLog, taken: Collection[int], results: p
             raise BadInput(
                 f"{path}: num_samples of {log.site} in round {round} is {value:g}, {log.path} has {min(said)}"
             )
-
-
-def _overlaps_digest(counts: Sequence[Overlap]) -> str:
-    """As a site's log has it of what it answered."""
-    return counts_digest(
-        (one.case, one.label, one.true_positives, one.false_positives, one.false_negatives) for one in counts
-    )

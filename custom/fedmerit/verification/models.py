@@ -11,6 +11,7 @@ import pandas as pd
 from torch import Tensor
 
 from fedmerit.configuration.filters import HE
+from fedmerit.configuration.run import plan_network
 from fedmerit.errors import BadInput
 from fedmerit.files import read_object
 from fedmerit.records.closing_record import BEST, MODELS
@@ -48,11 +49,11 @@ def compare_plan(run: Path, records: Sequence[Record], logs: Sequence[SiteLog]) 
         raise BadInput(f"{info.file}: its plan is not that which {run / 'ledger.jsonl'}, line 1, names; {CHANGED}")
     if silent := [log.site for log in logs if not _plan_digests(log)]:
         yield f"that {', '.join(silent)} trained by the plan in {info.file}: their logs name none"
-    network = plan.get("network")
+    network = plan_network(plan)
     if not isinstance(network, dict):
         raise BadInput(f"{info.file}: its plan has no network; {CHANGED}")
     _require_same(
-        info, {name: plan.get(name) for name in REPEATED_FIELDS} | {"labels": network.get("labels")}, info.file
+        info, {name: plan.get(name, {}) for name in REPEATED_FIELDS} | {"labels": network.get("labels")}, info.file
     )
     expected = network | {name: plan[name] for name in ("preprocessing",) if name in plan}
     for file in sorted((run / MODELS).rglob("model.json")):

@@ -103,6 +103,7 @@ LEDGER_LAST: dict[str, Shape] = {"saved": mapping_shape(TEXT)}  # only the last 
 LEDGER_OPTIONAL: dict[str, Shape] = {
     "ended": mapping_shape(TEXT),
     "quotas": mapping_shape(NUMBER),
+    "notes": list_shape(TEXT),  # of the operator, such as why the run was resumed
     "guard": object_shape(
         {
             "bounds": mapping_shape(mapping_shape(NUMBER)),

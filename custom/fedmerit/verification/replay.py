@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from fedmerit.capabilities import capabilities
-from fedmerit.configuration.run import Network, RunConfiguration, Training, build
+from fedmerit.configuration.conversion import build
+from fedmerit.configuration.run import Network, RunConfiguration, Training, derived_parts, plan_network
 from fedmerit.core import Layout, Outcome, Reports
 from fedmerit.federation.enrolment import enrolled_sites
 from fedmerit.federation.round_inputs import (
@@ -57,16 +58,19 @@ class Replay:
 
     def __init__(self, plan: Mapping[str, Any], sites: Sequence[str], sees_updates: bool, has_server_images: bool):
         self.sites, n = sorted(sites), len(sites)
-        network = Network.from_dict(plan["network"])
+        network = Network.from_dict(plan_network(plan))
+        script = derived_parts(plan["script"])["script"] if "script" in plan else None
+        last_round = script.last_round if script else plan["training"]["last_round"]
         self.config = RunConfiguration(
             plan["method"],
             plan["task"],
             plan["rounds"],
             plan["seed"],
             network,
-            Training(last_round=plan["training"]["last_round"]),
+            Training(last_round=last_round),
             plan["parameters"],
             guard=build(GuardSettings, plan["guard"], "guard"),
+            script=script,
         )
         self.method = self.config.build_guarded_method()
         self.can = capabilities(self.method)
@@ -76,7 +80,7 @@ class Replay:
         self.models = torch.zeros(size, dtype=torch.float64)
         self.state = self.method.start(self.models, n, layout)
         self.updates = torch.eye(n, size, dtype=torch.float64)
-        rates = has_server_images or plan["share_models"]
+        rates = (has_server_images or plan["share_models"]) and self.config.can_evaluate
         self.guard = RunGuard(self.config, self.method, self.can, self.sites, self.sees_updates, rates)
         self.guard.history = History.empty(n, width=1)
         self.enrolled: dict[str, Record] = {}

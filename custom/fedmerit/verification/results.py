@@ -11,6 +11,7 @@ from pathlib import Path
 import pandas as pd
 
 from fedmerit.errors import BadInput
+from fedmerit.federation.enrolment import may_train_on
 from fedmerit.federation.recorder import FINAL_CANDIDATES
 from fedmerit.records.results import EXPECTED, ROUND_SPLITS, read_results, read_run, row_bytes
 from fedmerit.trainers.monai_trainer.overlaps import COUNTS, Overlap, mean_dice
@@ -173,7 +174,7 @@ def _compare_enrolled(
         enrolled |= record.get("guard", {}).get("enrolled", {})
         for site in record.get("participants", ()):
             images = enrolled.get(site, {}).get("slices", {}).get("training")
-            if images is not None:
+            if images is not None and not may_train_on(values.get((round, site, "num_samples"), math.nan), images):
                 _require_same(values.get((round, site, "num_samples")), images, path, round, site, "num_samples")
     for (round, split, site), counted in sorted(overlaps.items()):
         cases, found = enrolled.get(site, {}).get("cases", {}), len({one.case for one in counted})
@@ -218,6 +219,11 @@ def read_overlaps(results: pd.DataFrame, path: Path) -> dict[Cell, list[Overlap]
     found: dict[Cell, list[Overlap]] = {}
     for (round, split, site, case, label), values in cases.items():
         if split == UNION:
+            continue
+        if set(values) == {"dice"}:  # a script's score, of which no voxels are known
+            found.setdefault((int(round), str(split), str(site)), []).append(
+                Overlap.of_score(case, label, values["dice"])
+            )
             continue
         if lacking := [name for name in ("dice", *COUNTS) if name not in values]:
             raise BadInput(

@@ -27,7 +27,7 @@ LISTED: Mapping[str, str] = {
     "ciphertexts": "update and BatchNorm statistics as ciphertexts, in their place, if the run is encrypted",
     "num_samples": "how many training images there are",
     "overlaps": "voxels in prediction and reference, by position in the split and label: of received or tested models; "
-    "of the final models also how far their surfaces lie apart",
+    "of the final models also how far their surfaces lie apart; of a script its metric by position, or only the mean",
     "trained_overlaps": "likewise of the model it trained, if the run asks for that",
     "values": f"numbers the method asks for, some of {', '.join(ASKED)}",
     "pairs": "numbers the method asks a site to say of others, by their names",
@@ -173,9 +173,10 @@ def _overlaps(value: Any, decimals: int) -> list[Any]:
 
 
 def _overlap(one: Mapping[str, Any], decimals: int) -> Parts:
-    surface = one.get("surface")
-    parts = {part.name: one[part.name] for part in fields(Overlap) if part.name != "surface"}
-    overlap = Overlap(**parts, surface=None if surface is None else _surface(surface, decimals))
+    surface, score = one.get("surface"), one.get("score")
+    parts = {part.name: one[part.name] for part in fields(Overlap) if part.name not in ("surface", "score")}
+    seen, scored = surface and _surface(surface, decimals), None if score is None else _number(score, decimals)
+    overlap = Overlap(**parts, surface=seen, score=scored)
     if not (isinstance(overlap.case, str) and CASE.fullmatch(overlap.case)):
         raise Withheld("overlaps: a case that is no position in the split")
     if not (isinstance(overlap.label, str) and NAME.fullmatch(overlap.label)):

@@ -272,6 +272,8 @@ def _check_overlaps(overlaps: tuple[Overlap, ...], labels: tuple[str, ...], surf
         return f"overlaps of {len(overlaps)} cases and labels, expected at most {MOST_CASES} cases"
     for overlap in overlaps:
         counts = (overlap.true_positives, overlap.false_positives, overlap.false_negatives)
+        if overlap.score is not None and (any(counts) or overlap.surface or not _is_number(overlap.score, 1)):
+            return "a score that is no number from 0 to 1, or one beside counts of voxels"
         if overlap.label not in labels or not all(is_count(count, MOST_VOXELS) for count in counts):
             return "overlaps of another label, or with counts that are no counts"
         if not (isinstance(overlap.case, str) and CASE.fullmatch(overlap.case)):

@@ -17,6 +17,8 @@ LEAST = 5  # patients behind every number that leaves, if nobody asks for more
 TOO_FEW = "has fewer patients than the floor of the survey, and says nothing"
 INTENSITY = "intensity"  # followed by the channel's number if there are several
 VOLUME, AREA = "volume", "area"  # of a label, whose name follows
+PLANE, VALUES_CUT = "plane", "values_cut"
+PLANES = ("not stated", "axial", "sagittal", "coronal")
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,7 @@ class Quantity:
     title: str
     unit: str
     edges: tuple[float, ...]  # n of them part n + 1 bins, the outer two open; an edge belongs to the bin above it
+    names: tuple[str, ...] = ()  # of bins that are no numbers
 
     @property
     def bins(self) -> int:
@@ -43,6 +46,8 @@ QUANTITIES: Mapping[str, Quantity] = {
     "slice_spacing": Quantity("Spacing of slices", "mm", (0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 5.0, 7.0, 10.0)),
     "slices": Quantity("Slices of a case", "", (2, 10, 15, 20, 25, 30, 40, 60, 90, 130, 200)),
     "field_of_view": Quantity("Field of view", "mm", (60, 80, 100, 120, 150, 180, 220, 260, 320, 400)),
+    PLANE: Quantity("Plane of the slices", "", (0.5, 1.5, 2.5), PLANES),
+    VALUES_CUT: Quantity("Values beyond the window", "%", (1, 5, 10, 25, 50, 75)),
     INTENSITY: Quantity("Intensity, as prepared", "", tuple(step / 4 for step in range(-12, 21))),
     VOLUME: Quantity("Volume of", "ml", (0.01, 5, 10, 20, 40, 60, 100, 150, 250)),
     AREA: Quantity("Largest cross-section of", "% of the image", (0.01, 1, 2, 5, 10, 20, 40)),

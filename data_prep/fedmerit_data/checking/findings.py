@@ -58,6 +58,11 @@ KINDS: Mapping[str, tuple[Severity, str]] = {
     "flat image": (Severity.error, "all pixels of the image have one value"),
     "mostly flat image": (Severity.warning, "90 % of the pixels of the image or more have one value"),
     "unusual intensities": (Severity.warning, "the intensities are far from those of the site's other cases"),
+    "lost in resizing": (Severity.warning, "pieces of a label are gone at this size: prepare at a larger one"),
+    "volume changed": (Severity.warning, "resizing changed the volume of a label by more than a tenth"),
+    "values cut": (Severity.warning, "most values are beyond the window: another --modality, or no Hounsfield units"),
+    "another plane": (Severity.warning, "the slices are in another plane than most of all sites"),
+    "left out": (Severity.note, "files of the source were left out; site.json has the reasons"),
     "few patients": (Severity.warning, "a split has so few patients that its results say little"),
 }
 

@@ -19,7 +19,7 @@ from fedmerit_data.partitioning.label_noise import Disturbed
 # Fields of site.json that describe one site; all others describe its cases and are merged from the sources.
 CREDITS = {"licence", "citation", "source"}
 SITE_FIELDS = {
-    *("name", "counts", "used", "unreadable_cases", "left_out", "remarks", "checksums", "partition"),
+    *("name", "counts", "used", "unreadable_cases", "left_out", "remarks", "readings", "checksums", "partition"),
     "fedmerit_version",
 }
 
@@ -46,7 +46,7 @@ def write_site(
     entries: dict[str, list[dict[str, Any]]] = {split: [] for split in (*SPLITS, SERVER_SPLIT)}
     counts = {split: {"cases": 0, "patients": 0, "slices": 0} for split in entries}
     checksums: dict[str, str] = {}
-    remarks: list[dict[str, str]] = []
+    said: dict[str, list[dict[str, Any]]] = {"remarks": [], "readings": []}
     for patient in sorted(patients, key=lambda patient: patient.name):
         counts[patient.split]["patients"] += 1
         for item in patient.cases:
@@ -57,8 +57,9 @@ def write_site(
             checksums |= dict(stored.values())
             files = {key: name for key, (name, _) in stored.items()}
             entries[patient.split].append({**item.entry, "case": item.name, "origin": item.source.name, **files})
-            stated = item.source.info.get("remarks", ())
-            remarks += [{**remark, "case": item.name} for remark in stated if remark["case"] == item.case.name]
+            for key, of_all in said.items():
+                stated = item.source.info.get(key, ())
+                of_all += [{**one, "case": item.name} for one in stated if one["case"] == item.case.name]
     sources = {patient.source.name: patient.source for patient in patients}
     write_json(folder / "datalist.json", entries)
     write_json(
@@ -70,7 +71,7 @@ def write_site(
             "used": {"cases": sum(count["cases"] for count in counts.values()), "files": len(checksums)},
             "unreadable_cases": 0,
             "left_out": [],
-            "remarks": remarks,
+            **said,
             "partition": {**about, "origin": _origin(patients, sources)},
             "checksums": checksums,
             "fedmerit_version": version("fedmerit"),

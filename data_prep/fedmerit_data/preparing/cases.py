@@ -3,6 +3,7 @@
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +12,8 @@ from fedmerit.errors import BadInput
 from fedmerit.files import read_json, sha256, write_atomically, write_json
 from fedmerit_data.raw_cases import Decoded, RawCase, blank_remarks, list_files, list_visible, require_file
 from fedmerit_data.readers.kind import Kind
-from fedmerit_data.spatial.preprocessing import Box, box_around, central_box, lost_pieces, preprocess, window_remarks
+from fedmerit_data.spatial.preprocessing import Box, box_around, central_box, preprocess, window_remarks
+from fedmerit_data.spatial.readings import read_case
 
 ORGANS = ("prostate",)  # tasks of volumes whose labels are in one piece; lesions need not be
 DETACHED = (".mhd", ".nhdr", ".hdr", ".img")  # headers whose voxels are in a file of the same stem, or the reverse
@@ -59,6 +61,7 @@ class PreparedCase:
     crop: dict[str, int]
     spacing: list[float] | None  # mm between stored slices, rows and columns
     remarks: list[str]
+    reading: dict[str, Any]  # `Reading`
 
 
 @dataclass(frozen=True)
@@ -105,6 +108,7 @@ def prepare_case(task: CaseTask) -> PreparedCase | UnusableCase:
         name = task.arrays[key]
         write_atomically(task.array(name), partial(np.save, arr=array))
         checksums[name] = sha256(task.array(name))
+    reading, lost = read_case(case.name, task.kind.labels, decoded, label, box, task.kind.normalisation)
     finished = PreparedCase(
         raw=raw,
         checksums=checksums,
@@ -116,10 +120,11 @@ def prepare_case(task: CaseTask) -> PreparedCase | UnusableCase:
             *decoded.remarks,
             *blank_remarks(decoded),
             *window_remarks(task.kind.normalisation, decoded),
-            *_lost(task, decoded, label, box),
+            *lost,
             *_odd(task.kind, decoded),
             *remarks,
         ],
+        reading=reading.model_dump(mode="json"),
     )
     write_json(task.done_file, asdict(finished))
     return finished
@@ -164,22 +169,6 @@ def _spacing(case: Decoded, box: Box, size: int) -> list[float] | None:
     if case.spacing is None or case.slice_distance is None:
         return None
     return [case.slice_distance, case.spacing[0] * box.height / size, case.spacing[1] * box.width / size]
-
-
-def _lost(task: CaseTask, case: Decoded, label: NDArray[np.uint8], box: Box) -> list[str]:
-    """Remarks: labels that the whole case lacks, which `check` counts, and pieces that resizing leaves nothing of."""
-    found = []
-    for position, name in enumerate(task.kind.labels):
-        if not case.label[:, position].any():
-            found.append(f"no {name} in its mask")
-            continue
-        lost, pieces = lost_pieces(case.label[:, position], task.size, box)
-        if not label[:, position].any():
-            found.append(f"{name} of {sum(lost)} voxels is lost at {task.size} pixels")
-        elif lost:
-            sizes = " to ".join(map(str, sorted({lost[0], lost[-1]})))
-            found.append(f"{name}: {len(lost)} of {pieces} pieces, of {sizes} voxels, lost at {task.size} pixels")
-    return found
 
 
 def _odd(kind: Kind, case: Decoded) -> list[str]:

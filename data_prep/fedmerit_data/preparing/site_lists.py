@@ -163,6 +163,7 @@ def write_lists(site: RawSite, outcomes: Sequence[CaseOutcome], asked: Preparati
             "unreadable_cases": len(unusable),
             "left_out": [{"file": name, "reason": reason} for name, reason in left_out],
             "remarks": [{"case": task.case.name, "remark": text} for task, done in usable for text in done.remarks],
+            "readings": [finished.reading for _, finished in usable],
             "checksums": {name: known for _, finished in usable for name, known in finished.checksums.items()},
             "fedmerit_version": version("fedmerit"),
         },

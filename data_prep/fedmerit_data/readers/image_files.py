@@ -3,8 +3,11 @@
 import hashlib
 import os
 import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import nibabel as nib
 import numpy as np
@@ -16,19 +19,14 @@ from fedmerit.files import write_atomically
 from fedmerit_data.raw_cases import Decoded, RawCase, list_visible
 from fedmerit_data.spatial.dicom import is_slice, read_dicom
 from fedmerit_data.spatial.geometry import restore_axes, slice_volume
+from fedmerit_data.spatial.mask_formats import mask_suffix, pack_mask
 from fedmerit_data.spatial.photographs import load_photograph
-from fedmerit_data.spatial.volumes import (
-    ITK_SUFFIXES,
-    NIFTI,
-    Volume,
-    drop_axes_of_one,
-    mask_suffix,
-    pack_mask,
-    read_volume,
-)
+from fedmerit_data.spatial.segmentations import missing_reference, pack_segmentation
+from fedmerit_data.spatial.stacks import TIFF, is_stack, pack_stack, read_stack
+from fedmerit_data.spatial.volumes import ITK_SUFFIXES, NIFTI, Volume, drop_axes_of_one, open_itk, read_volume
 
 PHOTOGRAPHS = (".jpg", ".jpeg", ".png", ".tif", ".tiff", ".bmp", ".gif", ".webp")
-DICOM = ".dcm"
+DICOM, SEGMENTATION = ".dcm", ".seg.dcm"
 READABLE = (*NIFTI, *ITK_SUFFIXES, DICOM, *PHOTOGRAPHS)
 DETACHED = (".raw", ".zraw", ".img", ".gz")  # voxels of a header of the same name
 HEADERS = (".mhd", ".nhdr", ".hdr")
@@ -72,8 +70,15 @@ def is_dicom(path: Path) -> bool:
 
 
 def read_scan(path: Path, channel: int | None = None) -> Volume:
-    """A volume in one file, or the folder of one DICOM series."""
-    return read_dicom(path) if is_dicom(path) else read_volume(path, channel)
+    """A volume in one file, a stack of pictures, or the folder of one DICOM series."""
+    if is_dicom(path):
+        return read_dicom(path)
+    return read_stack(path) if path.suffix.lower() in TIFF else read_volume(path, channel)
+
+
+def is_photograph(path: Path) -> bool:
+    """Whether a file is a picture, by its name, and no stack of them."""
+    return name_and_suffix(path)[1] in PHOTOGRAPHS and not is_stack(path)
 
 
 def read_channels(path: Path, channels: int) -> list[Volume]:
@@ -83,9 +88,9 @@ def read_channels(path: Path, channels: int) -> list[Volume]:
         if len(there) == 4 and there[0] > 1:
             raise BadInput(f"{path}: of shape {there}; pass --channels {there[3]} to read them all")
         return [read_scan(path)]
-    if name_and_suffix(path)[1] not in NIFTI:
+    if name_and_suffix(path)[1] not in (*NIFTI, *ITK_SUFFIXES):
         raise BadInput(
-            f"{path}: only NIfTI files can have {channels} channels; pass --channels 1, or export the image as NIfTI"
+            f"{path}: a file of this format has one channel, not {channels}; pass --channels 1, or export it as NIfTI"
         )
     first, shape = read_volume(path, 0), read_shape(path)
     if shape[3:] != (channels,):
@@ -97,12 +102,22 @@ def read_channels(path: Path, channels: int) -> list[Volume]:
 
 
 def read_shape(path: Path) -> tuple[int, ...]:
-    """The shape of a file of nibabel, of three axes or four; empty if the file has another format or cannot be read."""
-    if name_and_suffix(path)[1] not in NIFTI or not path.is_file():
-        return ()
+    """The shape of a volume, of three axes or, with several numbers per voxel, four.
+
+    Empty if the file has another format or cannot be read: the reader says why.
+    """
+    suffix = name_and_suffix(path)[1]
     try:
-        return drop_axes_of_one(nib.load(path).shape)
-    except Exception:  # any error over a damaged file; the reader reports it
+        if suffix in ITK_SUFFIXES:
+            reader, _, _ = open_itk(path)
+            flat = [1] * (reader.GetDimension() == 2)
+            return drop_axes_of_one((*reader.GetSize(), *flat, reader.GetNumberOfComponents()))
+        if suffix not in NIFTI or not path.is_file():
+            return ()
+        file: Any = nib.load(path)
+        colours = file.dataobj.dtype.names or ()
+        return drop_axes_of_one((*file.shape, *[1] * (3 - len(file.shape)), max(len(colours), 1)))
+    except Exception:  # any error over a damaged file
         return ()
 
 
@@ -127,22 +142,44 @@ class OneImage:
         """The SHA-256 of its pixels or voxels as read: the same for copies of an image."""
         return hashlib.sha256(self.decoded.image.tobytes()).hexdigest()
 
-    def mask_file(self, folder: Path, label: str) -> Path:
-        """The file that `write_mask` writes."""
-        return folder / f"{self.name}_{label}{'.png' if self.volume is None else mask_suffix(self.volume)}"
+    @property
+    def is_segmented(self) -> bool:
+        """Whether its masks are a DICOM segmentation."""
+        volume = self.volume
+        return volume is not None and isinstance(volume.header, tuple) and missing_reference(volume) is None
 
-    def write_mask(self, folder: Path, label: str, mask: NDArray[np.bool_]) -> Path:
-        """Write a mask (slices, height, width) to a file ``NAME_LABEL`` with the header of the image.
+    def mask_files(self, folder: Path, labels: Sequence[str]) -> list[Path]:
+        """The files that `write_masks` writes."""
+        if self.is_segmented:
+            return [folder / f"{self.name}{SEGMENTATION}"]
+        suffix = ".png" if self.volume is None else mask_suffix(self.volume)
+        return [folder / f"{self.name}_{label}{suffix}" for label in labels]
 
-        0 and 1 in the format of a volume, NIfTI for DICOM; PNG with 0 and 255 for a photograph.
+    def write_masks(
+        self, folder: Path, labels: Sequence[str], masks: NDArray[np.bool_], model: str = "unknown"
+    ) -> list[Path]:
+        """Write masks (slices, labels, height, width), each to a file ``NAME_LABEL`` with the header of the image.
+
+        0 and 1 in the format of a volume; PNG with 0 and 255 for a photograph; for DICOM one segmentation of all labels
+        that names the digest of the ``model``, or NIfTI if the image lacks what a segmentation refers to.
         """
-        path = self.mask_file(folder, label)
-        if self.volume is None:
-            write_atomically(path, lambda file: Image.fromarray(np.uint8(255) * mask[0]).save(file, "PNG"))
-            return path
-        packed = pack_mask(self.volume, restore_axes(self.volume, mask.astype(np.uint8)))
-        write_atomically(path, lambda file: file.write(packed))
-        return path
+        files = self.mask_files(folder, labels)
+        for path, content in zip(files, self._pack(labels, masks.astype(np.uint8), model), strict=True):
+            write_atomically(path, lambda file, content=content: file.write(content))  # type: ignore[misc]
+        return files
+
+    def _pack(self, labels: Sequence[str], masks: NDArray[np.uint8], model: str) -> Iterator[bytes]:
+        volume, each = self.volume, [masks[:, place] for place in range(len(labels))]
+        if volume is None:
+            for mask in each:
+                packed = BytesIO()
+                Image.fromarray(255 * mask[0]).save(packed, "PNG")
+                yield packed.getvalue()
+        elif self.is_segmented:
+            yield pack_segmentation(volume, labels, np.stack([restore_axes(volume, mask) for mask in each]), model)
+        else:
+            pack = pack_stack if mask_suffix(volume) in TIFF else pack_mask
+            yield from (pack(volume, restore_axes(volume, mask)) for mask in each)
 
 
 def image_name(path: Path) -> str:
@@ -163,8 +200,8 @@ def read_image(path: Path, channels: int, channel: int | None = None) -> OneImag
     """
     suffix = "" if path.is_dir() else name_and_suffix(path)[1]
     if channel is not None and (is_dicom(path) or suffix in PHOTOGRAPHS):
-        raise BadInput(f"{path}: --channel {channel}: belongs to NIfTI files of four axes; leave it out")
-    if suffix in PHOTOGRAPHS:
+        raise BadInput(f"{path}: --channel {channel}: belongs to volumes of several channels; leave it out")
+    if is_photograph(path):
         pixels = read_photograph(path, channels)
         return OneImage(path, Decoded(pixels, np.zeros((1, 1, *pixels.shape[2:]), np.uint8)), None)
     if not path.is_dir() and suffix not in READABLE:
@@ -174,7 +211,10 @@ def read_image(path: Path, channels: int, channel: int | None = None) -> OneImag
     case = RawCase(image_name(path), image_name(path), path, path)
     sliced = [slice_volume(case, volume, blank) for volume in volumes]
     image = np.concatenate([part.image for part in sliced], axis=1)
-    return OneImage(path, replace(sliced[0], image=image), volumes[0])
+    remarks = sliced[0].remarks
+    if isinstance(volumes[0].header, tuple) and (missing := missing_reference(volumes[0])):
+        remarks += (f"has no one {missing}, which a DICOM segmentation refers to: masks are NIfTI",)
+    return OneImage(path, replace(sliced[0], image=image, remarks=remarks), volumes[0])
 
 
 def _volumes(path: Path, channels: int, channel: int | None) -> list[Volume]:
@@ -189,7 +229,7 @@ def _volumes(path: Path, channels: int, channel: int | None) -> list[Volume]:
             choose = "; name one by --channel, counted from 0" if channels == 1 else ""
             raise BadInput(f"{path}: of shape {shape}; the model takes {channels} channel(s){choose}")
         return read_channels(path, channels)
-    unread = name_and_suffix(path)[1] in NIFTI and not shape  # `read_nifti` says why
+    unread = not shape  # the reader says why
     if not unread and (channels != 1 or not count or not 0 <= channel < count[0]):
         raise BadInput(f"{path}: --channel {channel}: no such channel for a model of {channels}; leave it out")
     return [read_volume(path, channel)]

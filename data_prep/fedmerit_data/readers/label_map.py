@@ -1,11 +1,13 @@
-"""Label maps: the mask values of each label.
+"""Label maps: what of a mask each label is.
 
-``{"disc": (1, 2), "cup": (2,)}``; a label without values is every value above 0. The values of ``ignore`` are
-background, as 0 always is; any other value in a mask is an error.
+``{"disc": (1, 2), "cup": (2,)}`` by values, ``{"kidney": ("kidney_left", "kidney_right")}`` by the names of organs; a
+label without values is every value above 0. The values of ``ignore`` are background, as 0 always is; any other value
+in a mask is an error. Regions of DICOM have numbers and names; those that no label has are left out.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,29 +16,47 @@ from numpy.typing import NDArray
 
 from fedmerit.errors import BadInput
 from fedmerit_data.raw_cases import require_few_labels
+from fedmerit_data.spatial.dicom import Regions
 
-LabelMap = Mapping[str, tuple[int, ...]]
+LabelMap = Mapping[str, tuple[int | str, ...]]
 
 ANY: LabelMap = {"mask": ()}
 IGNORE = "ignore"  # key of the values that are background
 LABEL = re.compile(r"[^\W\d_][\w-]*")
-VALUES = re.compile(r"\d{1,9}(\+\d{1,9})*")
+VALUE = re.compile(r"\d{1,9}")
+MAX_NAMED = 10  # values or names in one error
+
+
+@dataclass(frozen=True)
+class Layer:
+    """The values of a mask in which no two labels overlap; a mask whose labels do has several layers.
+
+    ``names`` are the values of the segments or organs that have names; ``is_numbered`` says whether values have a
+    meaning of their own.
+    """
+
+    index: NDArray[Any]
+    names: Mapping[str, int] = field(default_factory=dict)
+    is_numbered: bool = True
 
 
 def parse_labels(text: str) -> LabelMap:
-    """Parse a label map such as ``disc=1+2,cup=2``; ``NAME=any`` is every value above 0.
+    """Parse a label map such as ``disc=1+2,cup=2`` or ``gland=Prostate,lesion=Lesion 1+Lesion 2``.
+
+    ``NAME=any`` is every value above 0.
 
     Raises:
         BadInput: the text has another form, or `require_labels` rejects the map.
     """
-    labels: dict[str, tuple[int, ...]] = {}
+    labels: dict[str, tuple[int | str, ...]] = {}
     for part in text.split(","):
         name, equals, values = (word.strip() for word in part.partition("="))
-        if not equals or not (values == "any" or VALUES.fullmatch(values)):
+        parts = [value.strip() for value in values.split("+")]
+        if not equals or not all(VALUE.fullmatch(one) or LABEL.match(one) for one in parts):
             raise BadInput(f"labels {text}: {part.strip()!r} is not NAME=VALUE; expected such as disc=1+2,cup=2")
         if name in labels:
             raise BadInput(f"labels {text}: {name} is named twice; give all its values at once, {name}=1+2")
-        labels[name] = () if values == "any" else tuple(int(value) for value in values.split("+"))
+        labels[name] = () if values == "any" else tuple(int(one) if VALUE.fullmatch(one) else one for one in parts)
     require_labels(labels)
     return labels
 
@@ -46,12 +66,13 @@ def require_labels(labels: LabelMap) -> None:
     names = [name for name in labels if name != IGNORE]
     if not names:
         raise BadInput("labels: none; expected at least one, such as mask=any or disc=1+2,cup=2")
-    seen: dict[frozenset[int], str] = {}
+    seen: dict[frozenset[int | str], str] = {}
     for name, values in labels.items():
+        numbers = [value for value in values if isinstance(value, int)]
         if not LABEL.fullmatch(name):
             raise BadInput(f"labels: {name!r} is not a valid name; expected a letter, then letters, digits, _ or -")
-        if min(values, default=1) < 1:
-            raise BadInput(f"labels: {name} has the value {min(values)}; 0 is the background, labels are 1 and above")
+        if min(numbers, default=1) < 1:
+            raise BadInput(f"labels: {name} has the value {min(numbers)}; 0 is the background, labels are 1 and above")
         if len(set(values)) < len(values):
             raise BadInput(f"labels: {name} has a value twice; keep one of the two")
         if name == IGNORE:
@@ -65,37 +86,118 @@ def require_labels(labels: LabelMap) -> None:
     if not ignored or not all(labels[name] for name in names):
         raise BadInput(f"labels: {IGNORE} needs values, and cannot go with a label that is any value; leave one out")
     for name in names:
-        if both := sorted(set(labels[name]) & set(ignored)):
+        if both := sorted(map(str, set(labels[name]) & set(ignored))):
             raise BadInput(f"labels: {both[0]} is a value of {name} and of {IGNORE}; leave it out of one")
 
 
 def named_values(labels: LabelMap) -> set[int]:
     """All values that the map gives a meaning, ignored ones too; empty if each label is any value."""
-    return {value for values in labels.values() for value in values}
+    return {value for values in labels.values() for value in values if isinstance(value, int)}
 
 
-def split_masks(path: Path, index: NDArray[Any], labels: LabelMap) -> list[NDArray[np.bool_]]:
-    """The mask of each label, of the shape of a file's values ``index``, in the order of the map.
+def named_organs(labels: LabelMap) -> set[str]:
+    """All names of organs in the map, ignored ones too."""
+    return {value for values in labels.values() for value in values if isinstance(value, str)}
+
+
+def split_masks(path: Path, layers: Sequence[Layer], labels: LabelMap) -> list[NDArray[np.bool_]]:
+    """The mask of each label, of the shape of a layer, in the order of the map.
 
     Raises:
-        BadInput: the file has fractions, negative values, or a value that the map does not name.
+        BadInput: the file has fractions, negative values, a value that the map does not name, or lacks an organ of it.
     """
+    there = {name for layer in layers for name in layer.names}
+    if missing := sorted(named_organs(labels) - there):
+        known = f"has {_list(sorted(there))}" if there else "has values without names"
+        raise BadInput(f"{path}: has no {missing[0]}, which --labels names; it {known}: correct --labels or the mask")
+    masks = [np.zeros(layers[0].index.shape, np.bool_) for name in labels if name != IGNORE]
+    for layer in layers:
+        whole = _require_whole(path, layer.index)
+        meant = {name: _values(layer, values) for name, values in labels.items()}
+        if all(labels.values()) and layer.is_numbered:
+            _require_known(path, whole, layer, {value for values in meant.values() for value in values})
+        for mask, name in zip(masks, (name for name in labels if name != IGNORE), strict=True):
+            mask |= np.isin(whole, meant[name]) if labels[name] else whole > 0
+    return masks
+
+
+def _values(layer: Layer, values: Sequence[int | str]) -> list[int]:
+    """Of a label, those of its values that a layer has."""
+    numbers = [value for value in values if isinstance(value, int)] if layer.is_numbered else []
+    return numbers + [layer.names[value] for value in values if isinstance(value, str) and value in layer.names]
+
+
+def _require_whole(path: Path, index: NDArray[Any]) -> NDArray[Any]:
     require_few_labels(path, index)
-    whole = np.rint(index)
+    whole: NDArray[Any] = np.rint(index)
     if not (np.isfinite(index).all() and np.abs(index - whole).max(initial=0) < 1e-3 and whole.min(initial=0) >= 0):
         raise BadInput(f"{path}: has values other than 0, 1, 2, ...; expected a mask")
-    known = named_values(labels)
-    if all(labels.values()) and (others := sorted({int(value) for value in np.unique(whole)} - known - {0})):
-        few = [str(value) for value in others[:10]]
-        edges = "; or are they soft edges? Save the mask without smoothing" if len(others) > len(few) else ""
-        raise BadInput(
-            f"{path}: has the values {', '.join(few)}{', ...' if len(others) > len(few) else ''}, which no label "
-            f"has; add them to --labels (NAME={'+'.join(few)}), or ignore them ({IGNORE}={'+'.join(few)}){edges}"
-        )
-    return [np.isin(whole, values) if values else whole > 0 for name, values in labels.items() if name != IGNORE]
+    return whole
 
 
-def ignored_remarks(index: NDArray[Any], labels: LabelMap) -> list[str]:
+def _require_known(path: Path, whole: NDArray[Any], layer: Layer, known: set[int]) -> None:
+    others = sorted({int(value) for value in np.unique(whole)} - known - {0})
+    if not others:
+        return
+    called = {value: name for name, value in layer.names.items()}
+    words = [called.get(value, str(value)) for value in others]
+    edges = "; or are they soft edges? Save the mask without smoothing" if len(others) > MAX_NAMED else ""
+    few = "+".join(words[:MAX_NAMED])
+    raise BadInput(
+        f"{path}: has the values {_list(words)}, which no label has; add them to --labels (NAME={few}), or ignore them "
+        f"({IGNORE}={few}){edges}"
+    )
+
+
+def _list(words: Sequence[str]) -> str:
+    return ", ".join([*words[:MAX_NAMED], *["..."] * (len(words) > MAX_NAMED)])
+
+
+def ignored_remarks(layers: Sequence[Layer], labels: LabelMap) -> list[str]:
     """A remark if a mask has values that the map ignores."""
-    there = sorted({int(value) for value in np.unique(np.rint(index))} & set(labels.get(IGNORE, ())))
-    return [f"values {', '.join(map(str, there))} ignored: background"] if there else []
+    ignored = labels.get(IGNORE, ())
+    found = {value for layer in layers for value in _values(layer, ignored) if (np.rint(layer.index) == value).any()}
+    return [f"values {', '.join(map(str, sorted(found)))} ignored: background"] if found else []
+
+
+def assign_regions(regions: Regions, labels: LabelMap) -> tuple[list[list[int]], list[str]]:
+    """The numbers of the regions of each label, in the order of the map, by number or name, and remarks.
+
+    Raises:
+        BadInput: no label has a region, or a label is any region of a structure set, which has all kinds of them.
+    """
+    known = {number: name.strip().casefold() for number, name in regions.names.items()}
+    listed = _list(_numbered(regions.names.items()))
+    if regions.are_named and len(known) > 1 and not all(labels.values()):
+        raise BadInput(
+            f"{regions.path}: has the structures {listed}; name those of each label in --labels, such as "
+            f"mask={min(regions.names.items())[1]}"
+        )
+    wanted = {label: {_folded(value) for value in values} for label, values in labels.items()}
+    taken = {
+        label: [number for number, name in known.items() if not values or values & {number, name}]
+        for label, values in wanted.items()
+    }
+    there = {*known, *known.values()}
+    absent = [
+        f"{value} ({label})"
+        for label, values in labels.items()
+        for value in values
+        if _folded(value) not in there and label != IGNORE
+    ]
+    used = {number for numbers in taken.values() for number in numbers}
+    taken.pop(IGNORE, None)
+    if not any(taken.values()):
+        raise BadInput(f"{regions.path}: has the regions {listed}; expected {', '.join(absent)}, as --labels says")
+    remarks = [f"has no region {', '.join(absent)}"] if absent else []
+    if left := [region for region in regions.names.items() if region[0] not in used]:
+        remarks.append(f"regions left out, which no label has: {_list(_numbered(left))}")
+    return [*taken.values()], remarks
+
+
+def _folded(value: int | str) -> int | str:
+    return value.strip().casefold() if isinstance(value, str) else value
+
+
+def _numbered(regions: Iterable[tuple[int, str]]) -> list[str]:
+    return [f"{number} ({name})" for number, name in regions]

@@ -1,88 +1,128 @@
 """An image and its mask as a case, by a label map: volumes, photographs, and X-rays with masks that are pictures."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
 from fedmerit.errors import BadInput
 from fedmerit_data.raw_cases import Decoded, RawCase, require_same_shape
-from fedmerit_data.readers.image_files import (
-    PHOTOGRAPHS,
-    is_dicom,
-    name_and_suffix,
-    read_channels,
-    read_photograph,
-    read_scan,
-)
-from fedmerit_data.readers.label_map import ANY, LabelMap, ignored_remarks, named_values, split_masks
+from fedmerit_data.readers.image_files import is_dicom, is_photograph, read_channels, read_photograph, read_scan
+from fedmerit_data.readers.label_map import ANY, LabelMap, assign_regions, ignored_remarks, split_masks
+from fedmerit_data.readers.mask_layers import read_layers
 from fedmerit_data.spatial.geometry import align_axes, slice_volume
-from fedmerit_data.spatial.photographs import load_levels
+from fedmerit_data.spatial.structures import read_regions
 from fedmerit_data.spatial.volumes import Volume
 
 
-def decode(case: RawCase, labels: LabelMap = ANY, channels: int = 1) -> Decoded:
-    """One volume as its axial slices, or one photograph as one slice; labels in the order of the map.
+@dataclass(frozen=True)
+class Allowed:
+    """What is done to images and masks only if it is asked for."""
+
+    fill: float | None = None  # the value for voxels of an image that have none; None: such an image is refused
+    resample: bool = False  # bring a mask on another grid of the same scan to the grid of its image
+
+
+def decode(case: RawCase, labels: LabelMap = ANY, channels: int = 1, allowed: Allowed = Allowed()) -> Decoded:
+    """One volume as its slices, or one photograph as one slice; labels in the order of the map.
 
     Values that the map ignores count as background, with a remark. `load_levels` says which levels a photograph's mask
-    has.
+    has, `read_layers` how labels that overlap are stored.
 
     Args:
         case: Image and mask, both volumes or both photographs.
         labels: Name and mask values of each label, and those of `IGNORE`.
-        channels: 1 (grey) or 3 (colours) for a photograph; the numbers per voxel for a volume.
+        channels: 1 (grey) or 3 (colours) for a photograph; the numbers per voxel, or files, for a volume.
+        allowed: What may be done to them.
 
     Raises:
         BadInput: a file is unreadable, image and mask differ in shape or geometry, or a mask has fractions or
             a value that the map does not name.
     """
-    if all(name_and_suffix(path)[1] in PHOTOGRAPHS for path in (case.image, case.label)):
+    pictures = {path: is_photograph(path) for path in (case.image, case.label)}
+    if all(pictures.values()):
         return _photograph(case, labels, channels)
-    mixed = [path for path in (case.image, case.label) if name_and_suffix(path)[1] in PHOTOGRAPHS]
-    if mixed and not (is_dicom(case.image) and mixed == [case.label]):  # a mask drawn on an X-ray
+    if pictures[case.image] or (pictures[case.label] and not is_dicom(case.image)):  # a mask drawn on an X-ray
         raise BadInput(
             f"{case.label}: the mask or its image {case.image.name} is a volume, the other a photograph; give both in "
             "one form"
         )
-    return _volume(case, labels, channels)
+    return _volume(case, labels, channels, allowed)
 
 
 def _photograph(case: RawCase, labels: LabelMap, channels: int) -> Decoded:
-    image = read_photograph(case.image, channels)
-    index, remarks = load_levels(case.label, named_values(labels))
-    require_same_shape(case, image[0, 0], index)
-    masks = split_masks(case.label, index, labels)
-    return Decoded(image, np.stack(masks).astype(np.uint8)[None], remarks=(*remarks, *ignored_remarks(index, labels)))
+    files = _channel_files(case, channels)
+    of_each = [read_photograph(path, 1 if len(files) > 1 else channels) for path in files]
+    for path, other in zip(files[1:], of_each[1:], strict=True):
+        require_same_shape(replace(case, label=path), of_each[0], other)
+    pixels = np.concatenate(of_each, axis=1)
+    frame = Volume(case.image, pixels[0, 0].T[..., None], np.eye(4), is_located=False)
+    layers, remarks = read_layers(case, frame, labels, resample=False)
+    masks = [mask[..., 0].T for mask in split_masks(case.label, layers, labels)]
+    return Decoded(pixels, np.stack(masks).astype(np.uint8)[None], remarks=(*remarks, *ignored_remarks(layers, labels)))
 
 
-def _volume(case: RawCase, labels: LabelMap, channels: int) -> Decoded:
-    images = _channel_volumes(case, channels)
-    mask, remarks = _read_mask(case, images[0], labels)
+def _volume(case: RawCase, labels: LabelMap, channels: int, allowed: Allowed) -> Decoded:
+    volumes, filled = _filled(_channel_volumes(case, channels), allowed.fill)
     # Each label separately: `slice_volume` takes a mask of 0 and 1.
-    masks = [replace(mask, voxels=part.astype(np.float32)) for part in split_masks(case.label, mask.voxels, labels)]
-    sliced = [slice_volume(case, image, masks[0]) for image in images]
-    label = [sliced[0].label, *(slice_volume(case, images[0], part).label for part in masks[1:])]
-    return Decoded(
-        np.concatenate([part.image for part in sliced], axis=1),
-        np.concatenate(label, axis=1),
-        sliced[0].spacing,
-        (*sliced[0].remarks, *remarks, *ignored_remarks(mask.voxels, labels)),
-        sliced[0].slice_distance,
+    masks, remarks = _read_masks(case, volumes[0], labels, allowed.resample)
+    sliced = [slice_volume(case, volume, masks[0]) for volume in volumes]
+    label = [sliced[0].label, *(slice_volume(case, volumes[0], part).label for part in masks[1:])]
+    return replace(
+        sliced[0],
+        image=np.concatenate([part.image for part in sliced], axis=1),
+        label=np.concatenate(label, axis=1),
+        remarks=(*sliced[0].remarks, *filled, *remarks),
     )
 
 
-def _read_mask(case: RawCase, image: Volume, labels: LabelMap) -> tuple[Volume, list[str]]:
-    if name_and_suffix(case.label)[1] not in PHOTOGRAPHS:
-        return read_scan(case.label), []
-    levels, remarks = load_levels(case.label, named_values(labels))
-    return replace(image, path=case.label, voxels=levels.T[..., None].astype(np.float32)), remarks
+def _read_masks(case: RawCase, image: Volume, labels: LabelMap, resample: bool) -> tuple[list[Volume], list[str]]:
+    """The mask of each label, and remarks."""
+    if is_dicom(case.label) and (regions := read_regions(case.label)):
+        numbers, remarks = assign_regions(regions, labels)
+        drawn = [regions.draw(image, one) for one in numbers]
+        return [mask for mask, _ in drawn], [*remarks, *dict.fromkeys(remark for _, more in drawn for remark in more)]
+    layers, remarks = read_layers(case, image, labels, resample)
+    masks = [
+        replace(image, path=case.label, voxels=part.astype(np.float32))
+        for part in split_masks(case.label, layers, labels)
+    ]
+    return masks, [*remarks, *ignored_remarks(layers, labels)]
+
+
+def _filled(volumes: list[Volume], value: float | None) -> tuple[list[Volume], list[str]]:
+    """The volumes with ``value`` where they have none, and a remark on how many voxels that were."""
+    gaps = [~np.isfinite(volume.voxels) for volume in volumes]
+    if not (missing := sum(int(gap.sum()) for gap in gaps)):
+        return volumes, []
+    if value is None:
+        raise BadInput(
+            f"{volumes[0].path}: has values that are not finite, {missing} in all; export the image again, or give "
+            "--fill VALUE"
+        )
+    share = missing / sum(gap.size for gap in gaps)
+    filled = [
+        replace(volume, voxels=np.where(gap, np.float32(value), volume.voxels))
+        for volume, gap in zip(volumes, gaps, strict=True)
+    ]
+    return filled, [f"{missing} voxels ({share:.2%}) without a value set to {value:g}, as --fill asks"]
+
+
+def _channel_files(case: RawCase, channels: int) -> tuple[Path, ...]:
+    """The files of an image; `BadInput` if it has several, and not as many as channels."""
+    files = (case.image, *case.channels)
+    if len(files) not in (1, channels):
+        raise BadInput(
+            f"{case.image}: case {case.name} has {len(files)} channels ({', '.join(path.name for path in files)}); "
+            f"pass --channels {len(files)}, or list those to use in pairs.csv"
+        )
+    return files
 
 
 def _channel_volumes(case: RawCase, channels: int) -> list[Volume]:
     """A volume for each channel, from one file or several."""
-    if not case.channels:
+    files = _channel_files(case, channels)
+    if len(files) == 1:
         return read_channels(case.image, channels)
-    files = (case.image, *case.channels)
-    if len(files) != channels:
-        raise BadInput(f"{case.image}: case {case.name} has {len(files)} channels; pass --channels {len(files)}")
     first, *others = (read_scan(path) for path in files)
-    return [first, *(align_axes(case, first, one) for one in others)]
+    return [first, *(align_axes(replace(case, label=one.path), first, one) for one in others)]

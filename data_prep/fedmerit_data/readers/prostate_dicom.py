@@ -21,14 +21,9 @@ from fedmerit_data.raw_cases import (
     require_folder,
 )
 from fedmerit_data.readers.kind import prostate_kind
-from fedmerit_data.spatial.dicom import (
-    is_slice,
-    read_referenced_series,
-    read_segmentation,
-    read_series,
-    read_series_uid,
-)
+from fedmerit_data.spatial.dicom import is_slice, read_series, read_series_uid
 from fedmerit_data.spatial.geometry import resample_mask, slice_volume
+from fedmerit_data.spatial.segmentations import read_referenced_series, read_segmentation
 from fedmerit_data.spatial.volumes import read_itk
 
 
@@ -242,7 +237,13 @@ def decode_prostatex(case: RawCase) -> Decoded:
     if case.label.suffix.lower() == ".nrrd":
         label, remarks = resample_mask(image, read_itk(case.label))
     else:
-        label, remarks = resample_mask(image, read_segmentation(case.label, PROSTATEX_SEGMENTS))
+        regions = read_segmentation(case.label)
+        gland = [number for number in PROSTATEX_SEGMENTS if number in regions.names]
+        if not gland:
+            raise BadInput(
+                f"{case.label}: segments {sorted(regions.names)}; expected some of {list(PROSTATEX_SEGMENTS)}"
+            )
+        label, remarks = regions.draw(image, gland)
     return slice_volume(case, image, label, zones=PROSTATEX_ZONES, remarks=remarks)
 
 

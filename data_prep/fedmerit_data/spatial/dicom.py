@@ -1,6 +1,7 @@
-"""DICOM: series of single slices, and segmentation objects (DICOM-SEG)."""
+"""DICOM images: series of single slices, enhanced multi-frame files, X-rays. Masks are in `segmentations`."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,27 @@ POSITION_TOLERANCE = 0.1  # mm; closer slices have the same position
 SPACING_TOLERANCE = 0.05  # share of the median step by which steps between slices may differ from it
 
 
+@dataclass(frozen=True)
+class Regions:
+    """The regions that a DICOM segmentation or structure set marks, which may overlap: by number their names.
+
+    ``draw`` gives the union of the regions of some numbers on the grid of an image, 1 inside and 0 outside, with
+    remarks. It raises `BadInput` if they are not within the image.
+    """
+
+    path: Path
+    names: Mapping[int, str]
+    draw: Callable[[Volume, Collection[int]], tuple[Volume, tuple[str, ...]]]
+    are_named: bool = False  # in a structure set: numbers mean nothing, and regions are not of one kind
+
+
+def frame_remarks(image: Volume, frame: object) -> tuple[str, ...]:
+    """A remark if a mask states another frame of reference than its image, so that their coordinates may differ."""
+    own = image.header[0].get("FrameOfReferenceUID") if isinstance(image.header, tuple) else None
+    differs = own is not None and str(frame) != str(own)
+    return ("its frame of reference is not that of its image: placed by its coordinates",) if differs else ()
+
+
 def is_slice(path: Path) -> bool:
     """Whether a file in a DICOM folder has the name of a slice; many sets name slices without a suffix."""
     plain = path.suffix == "" and path.name.upper() not in ("LICENSE", "DICOMDIR", "README")
@@ -39,7 +61,7 @@ def is_slice(path: Path) -> bool:
 
 
 def read_dicom(path: Path) -> Volume:
-    """The one series of a folder, or one file: enhanced multi-frame, or one picture without a place, as an X-ray.
+    """The one series of a folder, or one file: enhanced multi-frame, one slice, or a picture without a place: an X-ray.
 
     Raises:
         BadInput: `read_series` says why; or the file is not an image of grey levels, or its frames are not a volume.
@@ -62,7 +84,7 @@ def _read_file(path: Path) -> Volume:
         header = pydicom.dcmread(path, stop_before_pixels=True)
         frames, what = int(header.get("NumberOfFrames") or 1), header.get("Modality")
         if "Rows" not in header or what == "SEG":
-            raise BadInput(f"{path}: is DICOM {what}, not an image, and not read as a mask; export it as NIfTI or NRRD")
+            raise BadInput(f"{path}: is DICOM {what}, not an image; give the series that it belongs to")
         if header.SamplesPerPixel != 1:
             raise BadInput(
                 f"{path}: has {header.SamplesPerPixel} colours per pixel; expected grey levels: export it as PNG"
@@ -71,17 +93,21 @@ def _read_file(path: Path) -> Volume:
         file = highdicom.imread(path)
         if frames == 1:
             down, along = header.get("PixelSpacing") or (1, 1)
-            return place_volume(path, file.get_frame(1).T[..., None], np.diag([along, down, 1, 1]), is_located=False)
+            affine = np.diag([float(along), float(down), 1, 1])
+            if is_located := {*PLACE_TAGS, "FrameOfReferenceUID"} <= {*header.dir()}:
+                place = highdicom.spatial.PixelToReferenceTransformer.for_image(header)
+                affine = FROM_LPS @ place.affine @ np.diag([1, 1, float(header.get("SliceThickness") or 1), 1])
+            return place_volume(path, file.get_frame(1).T[..., None], affine, is_located, header=(header,))
         if file.get_volume_geometry() is None:
             raise BadInput(
                 f"{path}: holds several frames ({frames}), not stated to be evenly spaced slices; export one series"
             )
-        return _place(path, file.get_volume(dtype=np.float32))
+        return place_slices(path, file.get_volume(dtype=np.float32), header=(header,))
 
 
-def _place(path: Path, volume: Any) -> Volume:
-    """The volume of highdicom's, whose axes are slice, row, column."""
-    return place_volume(path, volume.array.T, FROM_LPS @ volume.affine[:, [2, 1, 0, 3]])
+def place_slices(path: Path, volume: Any, **more: Any) -> Volume:
+    """The volume of highdicom's, whose axes are slice, row, column; ``more`` are further fields of `Volume`."""
+    return place_volume(path, volume.array.T, FROM_LPS @ volume.affine[:, [2, 1, 0, 3]], **more)
 
 
 def read_series(folder: Path) -> Volume:
@@ -119,7 +145,7 @@ def read_series(folder: Path) -> Volume:
         affine[:3, 2] = (places[-1] - places[0]) / (len(places) - 1)
         affine[:3, 3] = places[0]
         require_sane(folder, voxels.shape)
-        return place_volume(folder, voxels, FROM_LPS @ affine)
+        return place_volume(folder, voxels, FROM_LPS @ affine, header=tuple(header for _, header in slices))
 
 
 def _header(path: Path) -> pydicom.Dataset:
@@ -127,14 +153,14 @@ def _header(path: Path) -> pydicom.Dataset:
         raise BadInput(f"{path}: not a readable DICOM slice (it is a folder); name the folder of one series")
     with report_damage(path, "DICOM slice"):
         header = pydicom.dcmread(path)
+        what = header.get("Modality") or "DICOM without an image"
+        if "Rows" not in header or "PixelData" not in header or what == "SEG":
+            raise BadInput(f"{path}: holds no image ({what}); keep only the slices of one series in the folder")
         if (frames := int(header.get("NumberOfFrames") or 1)) != 1:
             raise BadInput(
                 f"{path}: holds several frames ({frames}, enhanced multi-frame DICOM); keep it in a folder "
                 "of its own, or give a folder of single slices"
             )
-        if "Rows" not in header or "PixelData" not in header:
-            what = header.get("Modality") or "DICOM without an image"
-            raise BadInput(f"{path}: holds no image ({what}); keep only the slices of one series in the folder")
         require_sane(path, (header.Columns, header.Rows, 1))
         _require_pixels(header)
         for key, (count, what) in PLACE_TAGS.items():
@@ -174,40 +200,6 @@ def _require_even(folder: Path, names: list[str], places: NDArray[np.float64]) -
         )
 
 
-def read_segmentation(path: Path, segments: Collection[int]) -> Volume:
-    """The union of the given segments of a DICOM-SEG object, 1 inside and 0 outside.
-
-    Raises:
-        BadInput: the file is unreadable or has none of the segments.
-    """
-    import highdicom  # takes a second to import, and other layouts do not need it
-
-    with report_damage(path, "DICOM segmentation"):
-        header = pydicom.dcmread(path, stop_before_pixels=True)
-        require_sane(path, (header.Columns, header.Rows, int(header.NumberOfFrames)))
-        file = highdicom.seg.segread(path)
-        present = sorted(set(segments) & set(file.segment_numbers))
-        if not present:
-            raise BadInput(f"{path}: segments {list(file.segment_numbers)}; expected some of {sorted(segments)}")
-        geometry = file.get_volume_geometry()
-        if geometry is None:
-            raise BadInput(f"{path}: its frames are not a volume; export the segmentation again")
-        require_sane(path, geometry.spatial_shape)
-        volume = file.get_volume(segment_numbers=present)
-        return _place(path, volume.with_array(volume.array.max(axis=-1)))
-
-
 def read_series_uid(folder: Path) -> str:
     """The SeriesInstanceUID of the first slice in a folder; `BadInput` if it is unreadable."""
     return str(_header(next(path for path in list_visible(folder) if is_slice(path))).SeriesInstanceUID)
-
-
-def read_referenced_series(path: Path) -> str | None:
-    """The series that a DICOM-SEG object was drawn on, if it names one.
-
-    Raises:
-        BadInput: the file is unreadable.
-    """
-    with report_damage(path, "DICOM segmentation"):
-        named = pydicom.dcmread(path, stop_before_pixels=True).get("ReferencedSeriesSequence")
-        return str(named[0].SeriesInstanceUID) if named else None

@@ -11,6 +11,7 @@ from scipy import ndimage
 
 from fedmerit.errors import BadInput
 from fedmerit_data.raw_cases import Decoded, RawCase, require_few_labels, require_same_shape
+from fedmerit_data.spatial.stacks import StackHeader
 from fedmerit_data.spatial.volumes import CORNER_TOLERANCE, FROM_LPS, ITK, Volume, corners, distance
 
 # Directions of columns, rows and slices: right-handed, and as a radiologist looks at them.
@@ -178,4 +179,19 @@ def slice_volume(
         (float(spacing[1]), float(spacing[0])) if image.is_measured else None,
         remarks,
         float(spacing[2]) if image.is_measured else None,
+        plane,
+        "".join(orientations.aff2axcodes(image.affine)) if image.is_located else None,
+        _spacing_from(image),
     )
+
+
+def _spacing_from(image: Volume) -> str | None:
+    """The part of a file that states the size of voxels."""
+    header = image.header
+    if not image.is_measured:
+        return None
+    if header is None or isinstance(header, tuple | StackHeader):
+        return "TIFF" if isinstance(header, StackHeader) else "DICOM"
+    if isinstance(header, ITK.Image) or "sform_code" not in header:
+        return "header"
+    return next((form for form in ("sform", "qform") if header[f"{form}_code"] > 0), "pixdim")

@@ -151,19 +151,35 @@ def preprocess(
     case: Decoded, size: int, box: Box, normalise: Normalise
 ) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
     """Image and label of ``box`` on a ``size`` x ``size`` grid; beyond the border lies the darkest value, no label."""
-    height, width = case.image.shape[2:]
-    bottom, right = box.top + box.height, box.left + box.width
-    crop = SpatialCrop(roi_start=(max(box.top, 0), max(box.left, 0)), roi_end=(min(bottom, height), min(right, width)))
-    beyond = [max(-box.top, 0), max(bottom - height, 0), max(-box.left, 0), max(right - width, 0)]
+    crop, beyond = _window(case.image, box)
     with _without_records():
         image = normalise(crop(_planes(case.image)))
         image = BorderPad(beyond, value=float(image.min()))(image)
         image = Resize((size, size), mode="bilinear", anti_aliasing=True)(image)
-        label = _sampled(BorderPad(beyond)(crop(_planes(case.label))), size)
-    return (
-        image.numpy().reshape(*case.image.shape[:2], size, size).astype(np.float32),
-        label.numpy().reshape(*case.label.shape[:2], size, size).astype(np.uint8),
-    )
+    stored = image.numpy().reshape(*case.image.shape[:2], size, size).astype(np.float32)
+    return stored, resize_label(case.label, size, box)
+
+
+def resize_label(label: NDArray[np.uint8], size: int, box: Box) -> NDArray[np.uint8]:
+    """The label (slices, labels, height, width) of ``box`` on a ``size`` x ``size`` grid."""
+    crop, beyond = _window(label, box)
+    with _without_records():
+        sampled = _sampled(BorderPad(beyond)(crop(_planes(label))), size)
+    return sampled.numpy().reshape(*label.shape[:2], size, size).astype(np.uint8)
+
+
+def _window(stack: NDArray[Any], box: Box) -> tuple[SpatialCrop, list[int]]:
+    """The crop to the part of ``box`` that is within (..., height, width), and the pixels to add on each side."""
+    height, width = stack.shape[-2:]
+    bottom, right = box.top + box.height, box.left + box.width
+    crop = SpatialCrop(roi_start=(max(box.top, 0), max(box.left, 0)), roi_end=(min(bottom, height), min(right, width)))
+    return crop, [max(-box.top, 0), max(bottom - height, 0), max(-box.left, 0), max(right - width, 0)]
+
+
+def crop_to(stack: NDArray[Any], box: Box) -> NDArray[Any]:
+    """The part of (..., height, width) that is within ``box``."""
+    bottom, right = box.top + box.height, box.left + box.width
+    return stack[..., max(box.top, 0) : max(bottom, 0), max(box.left, 0) : max(right, 0)]
 
 
 def _sampled(planes: NDArray[Any] | Tensor, size: int) -> Tensor:

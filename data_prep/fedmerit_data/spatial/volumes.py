@@ -4,14 +4,12 @@ A volume's affine maps voxel indices to millimetres towards the patient's right,
 every file format.
 """
 
-import gzip
 import re
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import nibabel as nib
@@ -25,7 +23,9 @@ from fedmerit.errors import BadInput
 from fedmerit_data.raw_cases import require_file
 
 NIFTI, ITK_SUFFIXES = (".nii", ".nii.gz", ".hdr", ".mgz", ".mgh"), (".mha", ".mhd", ".nrrd", ".nhdr")
-LONGEST_FIELD = 400  # bytes of a line of a NRRD header: ITK writes beyond its own memory over one of 1,000
+LONGEST_FIELD = 400  # bytes of a line of a header: ITK writes beyond its own memory over one of 1,000
+META_FIELD = re.compile(rb"\w+\s*=.*")  # MetaImage; ITK takes other separators, too, which then hide a field
+META_AXES = re.compile(rb"^NDims\s*=(.*)$", re.MULTILINE)  # ITK ends the process over many, or fewer than none
 ITK_VOXELS = re.compile(rb"^(?:ElementDataFile\s*=|data ?file:)\s*(.*?)\s*$", re.IGNORECASE | re.MULTILINE)
 META_PLACE = re.compile(
     rb"^(ElementSpacing|Offset|Origin|Position|TransformMatrix|Rotation|Orientation)\s*=", re.MULTILINE
@@ -35,6 +35,7 @@ MAX_VOXELS = 2**31  # many times any scan: a header that promises more is damage
 COPIES = 4  # float32 arrays of all voxels that reading and slicing hold at once
 GZIP = b"\x1f\x8b"  # the first bytes of a compressed file
 PLAIN = (b"\x5c\x01\0\0", b"\x1c\x02\0\0", b"\0\0\x01\x5c", b"\0\0\x02\x1c")  # and of NIfTI, which is not
+COLOURS = ("R", "G", "B")  # of a NIfTI file in colours
 MILLIMETRES = {"meter": 1000.0, "micron": 0.001}  # of NIfTI's other units of length
 USUAL_SIZES = 0.005, 50.0  # mm of a voxel in medical images
 CORNER_TOLERANCE = 0.1  # mm between two statements of one place
@@ -48,7 +49,8 @@ class Volume:
 
     ``affine`` (4, 4) is the first place that the file states, ``places`` are all of them: a NIfTI file may state two.
     ``is_located`` and ``is_measured`` say whether the file states the position of its voxels, and their size.
-    ``header`` is what a mask of the volume takes over: that of nibabel, or an ITK image without voxels.
+    ``header`` is what a mask of the volume takes over: that of nibabel, an ITK image without voxels, or a tuple of the
+    data sets of DICOM slices from first to last, without pixels.
     """
 
     path: Path
@@ -133,16 +135,12 @@ def place_volume(
 
 
 def read_volume(path: Path, channel: int | None = None) -> Volume:
-    """One NIfTI, FreeSurfer, MetaImage or NRRD file, or if it has four axes the given ``channel``, or the only one.
-
-    Raises:
-        BadInput: the file is unreadable, not one volume of single numbers, or has an invalid affine.
-    """
-    return read_nifti(path, channel) if path.name.lower().endswith(NIFTI) else read_itk(path)
+    """One file by `read_nifti` or `read_itk`, by its name."""
+    return (read_nifti if path.name.lower().endswith(NIFTI) else read_itk)(path, channel)
 
 
 def read_nifti(path: Path, channel: int | None = None) -> Volume:
-    """One NIfTI file or another format of nibabel; if it has four axes the given ``channel``, or the only one.
+    """One NIfTI file or another format of nibabel; of several numbers per voxel the given ``channel``, or the only one.
 
     The sform is its place if it states one, as in nibabel, else the qform.
 
@@ -157,11 +155,13 @@ def read_nifti(path: Path, channel: int | None = None) -> Volume:
         shape, header = drop_axes_of_one(file.shape), file.header
         proxy = file.dataobj.reshape(shape)
         stored = voxel_file.stat().st_size
-        if proxy.dtype.kind not in "buif":
+        colours = proxy.dtype.names if proxy.dtype.names == COLOURS and channel is not None else ()
+        if proxy.dtype.kind not in "buif" and not colours:
             raise BadInput(f"{path}: has voxels of type {proxy.dtype}; expected one real number per voxel")
         chosen = len(shape) == 4 and channel is not None
         require_sane(path, shape[:3] if chosen else shape, stored)
-        voxels = np.asarray(proxy[..., channel] if chosen else proxy, dtype=np.float32)
+        stack = np.asarray(proxy[..., channel] if chosen else proxy)
+        voxels = np.asarray(stack[colours[channel or 0]] if colours else stack, dtype=np.float32)
         if "sform_code" not in header:  # FreeSurfer's, or Analyze, which states no place
             is_located = "goodRASFlag" in header and header["goodRASFlag"] > 0
             return place_volume(path, voxels, _flat(file.affine, file.shape), bool(is_located), header=header)
@@ -238,23 +238,21 @@ def _flat(affine: NDArray[Any], shape: tuple[int, ...]) -> NDArray[np.float64]:
     return affine
 
 
-def read_itk(path: Path) -> Volume:
-    """One MetaImage (.mha, .mhd + .raw) or NRRD file (.nrrd, .nhdr + voxels).
+def read_itk(path: Path, channel: int | None = None) -> Volume:
+    """One MetaImage (.mha, .mhd + .raw) or NRRD file (.nrrd, .nhdr + voxels); a ``channel`` as of `read_volume`.
 
     Raises:
         BadInput: the file is unreadable, not one volume of single numbers, or has an invalid affine.
     """
     with report_damage(path, "volume"):
-        head, voxel_file = _head(path)
-        reader = ITK.ImageFileReader()
-        reader.SetFileName(str(path))
-        reader.ReadImageInformation()
+        reader, head, voxel_file = open_itk(path)
         size, flat = reader.GetSize(), reader.GetDimension() == 2
         require_sane(path, (*size, 1) if flat else size, voxel_file.stat().st_size)
-        if reader.GetNumberOfComponents() != 1:
-            raise BadInput(f"{path}: has {reader.GetNumberOfComponents()} numbers per voxel; expected one")
-        image = ITK.JoinSeries(reader.Execute()) if flat else reader.Execute()
-        header = _with_place_of(reader, ITK.Image([1] * reader.GetDimension(), ITK.sitkUInt8))
+        if (numbers := reader.GetNumberOfComponents()) != 1 and channel is None:
+            raise BadInput(f"{path}: has {numbers} numbers per voxel; expected one")
+        image = ITK.VectorIndexSelectionCast(reader.Execute(), channel) if numbers != 1 else reader.Execute()
+        image = ITK.JoinSeries(image) if flat else image
+        header = with_place_of(reader, ITK.Image([1] * reader.GetDimension(), ITK.sitkUInt8))
         affine = np.eye(4)
         affine[:3, :3] = np.reshape(image.GetDirection(), (3, 3)) * image.GetSpacing()
         affine[:3, 3] = image.GetOrigin()
@@ -266,14 +264,29 @@ def read_itk(path: Path) -> Volume:
         return place_volume(path, ITK.GetArrayFromImage(image).T, FROM_LPS @ affine, is_located, header=header)
 
 
+def open_itk(path: Path) -> tuple[Any, bytes, Path]:
+    """The reader of a MetaImage or NRRD file that has read its header, and what `_head` gives; or any error of ITK."""
+    head, voxel_file = _head(path)
+    reader = ITK.ImageFileReader()
+    reader.SetFileName(str(path))
+    reader.ReadImageInformation()
+    return reader, head, voxel_file
+
+
 def _head(path: Path) -> tuple[bytes, Path]:
     """The first bytes of a MetaImage or NRRD file, and the file with its voxels: itself, or one of its name."""
     with path.open("rb") as file:
         head = file.read(2**16)
-    lines = re.split(rb"\r?\n\r?\n", head, maxsplit=1)[0].split(b"\n") if head.startswith(b"NRRD") else []
+    named = ITK_VOXELS.search(head)
+    if head.startswith(b"NRRD"):
+        lines = re.split(rb"\r?\n\r?\n", head, maxsplit=1)[0].split(b"\n")
+    else:
+        lines = head[: named.start() if named else None].splitlines()
+        axes = META_AXES.findall(b"\n".join(lines))
+        if not all(META_FIELD.fullmatch(line) for line in lines) or {one.strip() for one in axes} - {b"2", b"3", b"4"}:
+            raise ValueError("its header is not lines of NAME = VALUE, with NDims of 2 or 3")
     if any(len(line) > LONGEST_FIELD and b":=" not in line for line in lines):
         raise ValueError(f"a line of its header has more than {LONGEST_FIELD} characters")
-    named = ITK_VOXELS.search(head)
     voxels = named[1].decode() if named else "LOCAL"
     if voxels.upper() == "LOCAL":
         return head, path
@@ -284,50 +297,9 @@ def _head(path: Path) -> tuple[bytes, Path]:
     return head, path.with_name(voxels)
 
 
-def _with_place_of(source: Any, image: Any) -> Any:
+def with_place_of(source: Any, image: Any) -> Any:
     """An ITK image with spacing, origin and direction of ``source``, an image or reader."""
     image.SetSpacing(source.GetSpacing())
     image.SetOrigin(source.GetOrigin())
     image.SetDirection(source.GetDirection())
     return image
-
-
-def mask_suffix(image: Volume) -> str:
-    """The ending of the file of a mask of ``image``: that of its own format, in one file; NIfTI for DICOM."""
-    own = image.path.suffix.lower()
-    joined = {".mha": ".mha", ".mhd": ".mha", ".nrrd": ".nrrd", ".nhdr": ".nrrd", ".mgz": ".mgz", ".mgh": ".mgz"}
-    return ".nii.gz" if image.header is None else joined.get(own, ".nii.gz")
-
-
-def pack_mask(image: Volume, mask: NDArray[np.uint8]) -> bytes:
-    """A file with ``mask`` (x, y, z) in the format of `mask_suffix`, at the place where the header of ``image`` is.
-
-    A NIfTI header is taken over with both forms, their codes and the unit; extensions may name a patient and are not.
-    """
-    header = image.header
-    if isinstance(header, ITK.Image):
-        stored = ITK.GetImageFromArray(np.ascontiguousarray(mask.T))
-        stored = _with_place_of(header, stored[:, :, 0] if header.GetDimension() == 2 else stored)
-        with TemporaryDirectory() as folder:
-            file = Path(folder) / f"mask{mask_suffix(image)}"
-            ITK.WriteImage(stored, str(file), useCompression=True)
-            return file.read_bytes()
-    if isinstance(header, nib.freesurfer.mghformat.MGHHeader):
-        kept = nib.MGHImage(mask, None, header.copy())
-        kept.set_data_dtype(np.uint8)
-    elif header is not None and "sform_code" in header:
-        two = isinstance(header, nib.Nifti2Header)
-        single = (nib.Nifti2Header if two else nib.Nifti1Header)(header.binaryblock, header.endianness, check=False)
-        single["cal_min"] = single["cal_max"] = 0
-        single.set_data_dtype(np.uint8)
-        mask = mask[..., 0] if len(header.get_data_shape()) == 2 else mask
-        kept = (nib.Nifti2Image if two else nib.Nifti1Image)(mask, None, single)
-    elif header is not None or not image.is_located:  # Analyze, and an X-ray, state sizes, and no place
-        kept = nib.Nifti1Image(mask, None)
-        kept.header.set_zooms(voxel_sizes(image.affine))
-    else:
-        kept = nib.Nifti1Image(mask, image.affine)
-        kept.set_sform(image.affine, 1)
-        kept.set_qform(image.affine, 1)
-        kept.header.set_xyzt_units("mm")
-    return gzip.compress(kept.to_bytes(), compresslevel=1, mtime=0)  # mtime as nibabel: equal bytes

@@ -32,6 +32,7 @@ def network(file: DossierSources) -> str:
 def training(file: DossierSources) -> str:
     """The settings of local training."""
     described = ", ".join(f"{name} {value}" for name, value in file.info["training"].items())
+    described = described or "by a script of the sites"
     return f"{file.run.rounds_done} of {file.run.rounds} rounds; local training: {described}."
 
 

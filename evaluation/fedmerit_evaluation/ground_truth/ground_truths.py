@@ -11,11 +11,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fedmerit.configuration.conversion import build
 from fedmerit.errors import BadInput
 from fedmerit.files import read_object, write_json
 from fedmerit.records.results import read_results
@@ -24,6 +24,7 @@ from fedmerit_evaluation.ground_truth.reliability import resample, semivalue_fun
 from fedmerit_evaluation.ground_truth.semivalues import EMPTY_COALITION, Coalition, FloatArray, leave_one_out_weights
 from fedmerit_evaluation.ground_truth.shapley_approximations import Estimate, Sampling
 from fedmerit_evaluation.results.views import Results
+from fedmerit_evaluation.studies.study_folders import read_recorded_digests
 
 
 def coalition_utilities(results: Results, *, per_label: bool = False) -> dict[int, dict[Coalition, FloatArray]]:
@@ -163,7 +164,7 @@ def list_preparation_differences(folder: Path, digests: Iterable[Mapping[str, st
         folder: as of `open_ground_truths`.
         digests: of each run, those of its sites.
     """
-    own = read_object(folder / STUDY).get("site_digests", {}) if (folder / STUDY).exists() else {}
+    own = read_recorded_digests(folder / STUDY)
     changed = {site for one in digests for site in one if own.get(site, one[site]) != one[site]}
     if not changed:
         return []
@@ -231,8 +232,7 @@ def _sampled(
             for one, utility in games.get(seed, {EMPTY_COALITION: 0.0}).items()
             if np.isfinite(utility).all()
         }
-        fields: dict[str, Any] = dict(sampling)
-        rule = Sampling(tuple(sites), seed=seed, **fields)
+        rule: Sampling = build(Sampling, {**sampling, "sites": tuple(sites), "seed": seed}, SAMPLING)
         estimate = rule.estimate(game)
         if estimate.needed:
             command = (

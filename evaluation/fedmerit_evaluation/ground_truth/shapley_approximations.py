@@ -25,6 +25,9 @@ class Estimate:
     ended: str  # why it is finished, or ""
 
 
+MOST = 10_000  # permutations: more show in no third digit
+
+
 @dataclass(frozen=True)
 class Sampling:
     """Truncated permutation sampling of Shapley values (Algorithm 1, Ghorbani and Zou 2019).
@@ -51,9 +54,10 @@ class Sampling:
             raise BadInput(f"sites {', '.join(self.sites) or 'none'}: expected at least one, each once")
         if not (self.truncation >= 0 and self.precision >= 0):
             raise BadInput(f"truncation {self.truncation}, precision {self.precision}: expected 0 or more")
-        if not (2 <= self.fewest <= self.most and self.batch >= 1):
+        if not (2 <= self.fewest <= self.most <= MOST and 1 <= self.batch <= MOST):
             raise BadInput(
-                f"fewest {self.fewest}, most {self.most}, batch {self.batch}: expected 2 <= fewest <= most, batch >= 1"
+                f"fewest {self.fewest}, most {self.most}, batch {self.batch}: expected 2 <= fewest <= most <= {MOST}, "
+                f"batch in 1 to {MOST}"
             )
 
     def order(self, number: int) -> list[str]:

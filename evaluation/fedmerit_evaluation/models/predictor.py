@@ -170,11 +170,12 @@ def predict_files(
         raise BadInput(f"{twice[0]}: the name of {names[twice[0]]} images; predict them into folders of their own")
     model = {"file": str(predictor.file), "sha256": sha256(predictor.file)}
     summary = {"model": model, "preprocessing": predictor.preprocessing.to_dict()}
-    before = _previous_predictions(out, summary)
+    before = previous_predictions(out, summary)
     written, entries = list[Path](), list[dict[str, Any]]()
     for path in images:
         image = read_image(path, predictor.description.in_channels, channel)
-        files = [image.mask_file(out, label) for label in predictor.description.labels]
+        labels = predictor.description.labels
+        files = image.mask_files(out, labels)
         digest = image.digest
         _require_free(files, {mask for one in before if one.get("voxels") == digest for mask in one["masks"]})
         masks = _predicted(predictor, image, window)
@@ -187,12 +188,11 @@ def predict_files(
         new = {mask for one in entries for mask in one["masks"]}
         kept = [one for one in before if new.isdisjoint(one["masks"])]
         write_json(out / SUMMARY, summary | {"images": kept + entries})  # first, so interrupted masks are its own
-        labels = enumerate(predictor.description.labels)
-        written += [image.write_mask(out, label, masks[:, place]) for place, label in labels]
+        written += image.write_masks(out, labels, masks, model["sha256"])
     return written
 
 
-def _previous_predictions(out: Path, summary: Mapping[str, Any]) -> list[dict[str, Any]]:
+def previous_predictions(out: Path, summary: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The images in ``out``/prediction.json, if it is there; `BadInput` if there are masks of another model."""
     file = out / SUMMARY
     if not file.exists():

@@ -1,7 +1,8 @@
 """Limits of the results that a reader has to know before relying on a number."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
+from typing import Any
 
 import pandas as pd
 
@@ -39,7 +40,9 @@ def list_run_caveats(runs: Sequence[Run], results: Results, *, sites_named: bool
         head = f"{run.label}, seed {run.seed}"
         if run.rounds_done < run.rounds:
             notes.append(f"{head}: run incomplete: {run.rounds_done} of {run.rounds} rounds.")
-        if not run.tested:
+        if script := run.info.get("plan", {}).get("script"):
+            notes += _list_script_caveats(head, script, results)
+        if not run.tested and (not script or script["evaluates"]):
             notes.append(f"{head}: no test Dice yet; it is measured after the last round.")
         elif untested := [site for site in run.sites if site not in run.tested_sites]:
             who = join_words(untested) if sites_named else f"{len(untested)} of {len(run.sites)} sites"
@@ -78,6 +81,28 @@ def list_run_caveats(runs: Sequence[Run], results: Results, *, sites_named: bool
     if results.dice.mismatched_seeds():
         notes.append("Runs of one seed were tested on different cases: their Dice cannot be compared.")
     return notes
+
+
+def _list_script_caveats(head: str, script: Mapping[str, Any], results: Results) -> Iterator[str]:
+    """What a run by the sites' own scripts cannot say, or says in other words."""
+    yield (
+        f"{head}: sites trained by scripts of their own, whose settings are not recorded. Training images are steps of "
+        "the script's optimiser in a round."
+    )
+    if not script["metric"]:
+        yield f"{head}: the script measures nothing of the models, so there is no score."
+        return
+    bounds = f"{script['lowest']:g} to {script['highest']:g}"
+    less = " and reversed, as lower is better" if script["better"] == "lower" else ""
+    yield f"{head}: Dice here is the script's metric {script['metric']}, scaled from {bounds}{less}."
+    rows = results.rows
+    if rows.loc[rows["quantity"] == "dice", "case"].nunique() == 1:
+        yield (
+            f"{head}: the script gives one mean for a site, so there are no intervals over cases. Have it send its "
+            f"values by case, too, as {script['metric']}_by_case."
+        )
+    if not script["evaluates"]:
+        yield f"{head}: the script does not answer flare.is_evaluate(), so no final model was tested."
 
 
 def _errors_are_self_reported(run: Run) -> bool:

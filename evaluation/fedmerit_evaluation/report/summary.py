@@ -33,9 +33,9 @@ def list_facts(results: Results) -> list[Fact]:
         *(_single_method_facts(results, dice) if len(dice) == 1 else _multi_method_facts(results) if len(dice) else ()),
         *(_weight_fact(weights.iloc[0]) if len(weights) == 1 else ()),
         *(
-            Fact(name, str(len(sites)), ", ".join(sites) or "none")
+            Fact(name, str(len(sites)), "; ".join(f"{site}, rounds: {n}" for site, n in sites.items()) or "none")
             for name, quantity in (("Flagged sites", "flagged"), ("Missing or rejected", "rejected"))
-            for sites in [_sites_with(results, quantity)]
+            for sites in [_rounds_with(results, quantity)]
         ),
     ]
 
@@ -90,7 +90,8 @@ def list_sentences(results: Results) -> list[str]:
             str(site)
         )
     found += [f"{join_words(sites)} {text}" for text, sites in sites_by_text.items()]
-    return [*found, phrases.describe_flags(_sites_with(results, "flagged"), _sites_with(results, "rejected"))]
+    flagged, rejected = (list(_rounds_with(results, quantity)) for quantity in ("flagged", "rejected"))
+    return [*found, phrases.describe_flags(flagged, rejected)]
 
 
 def _close(intervals: pd.DataFrame) -> tuple[str, list[str]]:
@@ -148,9 +149,10 @@ def _select(table: pd.DataFrame, method: str) -> pd.DataFrame:
     return table[table.index == method]
 
 
-def _sites_with(results: Results, quantity: str) -> list[str]:
+def _rounds_with(results: Results, quantity: str) -> dict[str, int]:
+    """By site, in how many rounds of all runs it was so; none if in no round."""
     there = (results.rows["quantity"] == quantity) & (results.rows["value"] > 0)
-    return sorted(results.rows.loc[there, "site"].unique())
+    return {str(site): int(number) for site, number in results.rows.loc[there].groupby("site").size().items()}
 
 
 def _dice(results: Results) -> pd.DataFrame:

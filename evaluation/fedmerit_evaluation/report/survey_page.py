@@ -14,6 +14,7 @@ from fedmerit_data.tables import escape_formulas
 from fedmerit_evaluation.figures.drawing import STYLE, legend, panels, site_style, titled
 from fedmerit_evaluation.figures.pages import Drawing, pictures, write_page
 from fedmerit_evaluation.figures.tables import MINUS, Table, print_table, write_tables
+from fedmerit_evaluation.report.survey_differences import survey_differences
 
 ALL_SITES = "all sites"
 HIDDEN = "\N{LESS-THAN SIGN}"  # before the floor, instead of a 0
@@ -40,6 +41,9 @@ def write_survey(survey: Survey, out: Path, console: Console) -> Path:
     ]
     for text in hidden:
         console.print(text, soft_wrap=True, markup=False)
+    differences = survey_differences(survey)
+    for text in differences:
+        console.print(text, soft_wrap=True, markup=False)
     for name, why in survey.refused.items():
         console.print(f"{name}: no answer: {why}", soft_wrap=True, markup=False)
     write_tables(tables, out / "tables")
@@ -56,6 +60,7 @@ def write_survey(survey: Survey, out: Path, console: Console) -> Path:
         survey=survey,
         tables=tables,
         hidden=hidden,
+        differences=differences,
         pictures=pictures(drawn, out / "figures"),
         names=", ".join(survey.sites),
     )
@@ -89,6 +94,8 @@ def survey_table(survey: Survey, name: str) -> Table:
 
 def bin_name(quantity: Quantity, place: int) -> str:
     """A bin in words."""
+    if quantity.names:
+        return quantity.names[place]
     edges = [f"{edge:g}".replace("-", MINUS) for edge in quantity.edges]
     if place == 0:
         return f"below {edges[0]}"

@@ -160,9 +160,9 @@ class Dice:
         Without CIs of a site with fewer than `MIN_CASES_TO_RESAMPLE` cases in a run, and then also without those over
         all sites.
         """
-        if self.rows.empty:
+        order = [] if self.rows.empty else intervals.sort_by_mean(pd.DataFrame(self.comparison[0]["sites"]))
+        if not order:
             return intervals.NONE
-        order = intervals.sort_by_mean(pd.DataFrame(self.comparison[0]["sites"]))
         cases = self.sites["cases"].groupby(level="site").min()
         few = [str(site) for site in cases.index[cases < MIN_CASES_TO_RESAMPLE]]
         table = intervals.drop_small_sample_intervals(intervals.dice_intervals(self.cases, order, STANDALONE), few)

@@ -31,6 +31,7 @@ from fedmerit.trainers.monai_trainer.patches import build_samples
 from fedmerit.trainers.monai_trainer.prediction import evaluate as read_overlaps
 from fedmerit.trainers.monai_trainer.prediction import predict
 from fedmerit.trainers.monai_trainer.saved_networks import load_network, read_description
+from fedmerit.trainers.monai_trainer.surfaces import surface_dice_by_area
 from fedmerit_evaluation.results.run_folders import open_run
 
 
@@ -125,7 +126,9 @@ Mask = NDArray[np.bool_]  # (slices, height, width)
 # of prediction, reference, and spacing of slices, rows and columns in mm (None: not known); None: undefined
 Metric = Callable[[Mask, Mask, tuple[float, float, float] | None], float | None]
 
-METRICS: Catalogue[Metric] = Catalogue("metrics", {}, callable, "a function of prediction, reference and spacing")
+METRICS: Catalogue[Metric] = Catalogue(
+    "metrics", {"nsd_area": surface_dice_by_area}, callable, "a function of prediction, reference and spacing"
+)
 
 
 def compute_metrics(

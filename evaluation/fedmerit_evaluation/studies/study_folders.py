@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
+
 from fedmerit.capabilities import capabilities
 from fedmerit.configuration.run import RunConfiguration, Training, make_configuration
 from fedmerit.configuration.sharing import with_sharing
@@ -124,7 +126,9 @@ def require_unchanged(record: Path, asked: Mapping[str, Any]) -> None:
 
 def _describe_setting(name: str, value: Any) -> str:
     """``rounds 3``, ``no device``, ``site names A, B``."""
-    return f"no {name}" if value is None else f"{name} {', '.join(value) if isinstance(value, list) else value}"
+    return (
+        f"no {name}" if value is None else f"{name} {', '.join(map(str, value)) if isinstance(value, list) else value}"
+    )
 
 
 def open_server_sites(options: Mapping[str, Any]) -> list[SiteFolder]:
@@ -137,6 +141,20 @@ def recorded_digests(sites: Sequence[SiteFolder], own: Sequence[SiteFolder]) -> 
     return {DIGESTS: read_site_digests(sites)} | ({SERVER_DIGESTS: read_site_digests(own)} if own else {})
 
 
+def read_recorded_digests(record: Path, part: str = DIGESTS) -> dict[str, str]:
+    """What `recorded_digests` gave when a study's JSON file was written, by site; {} if there is no file.
+
+    Raises:
+        BadInput: the file's part is something else.
+    """
+    found = read_object(record).get(part, {}) if record.exists() else {}
+    try:
+        return TypeAdapter(dict[str, str]).validate_python(found)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise BadInput(f"{record}: {part} is {first['input']!r:.60}: {first['msg']}") from None
+
+
 def require_same_images(record: Path, sites: Sequence[SiteFolder], own: Sequence[SiteFolder] = ()) -> None:
     """`BadInput` if sites were prepared again since a study's folder was created.
 
@@ -145,12 +163,11 @@ def require_same_images(record: Path, sites: Sequence[SiteFolder], own: Sequence
         sites: those of now; others may have been there before.
         own: the server's own.
     """
-    before: Mapping[str, Mapping[str, str]] = read_object(record) if record.exists() else {}
-    digests = before.get(DIGESTS, {})
+    digests = read_recorded_digests(record)
     there = [site for site in sites if site.name in digests]
     require_same_preparation(there, {site.name: digests[site.name] for site in there}, record.parent)
     if own:
-        require_same_preparation(own, before.get(SERVER_DIGESTS, {}), record.parent)
+        require_same_preparation(own, read_recorded_digests(record, SERVER_DIGESTS), record.parent)
 
 
 def require_same(folder: Path, asked: Mapping[str, Any], sites: Sequence[SiteFolder]) -> None:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedmerit.attacks.attack import Attack, AttackerView
-from fedmerit.federation.local_round import Learned
+from fedmerit.federation.memory import Learned
 from fedmerit.parameters import parameter
 from fedmerit.trainers.monai_trainer.data import Case, SiteFolder, Slices
 from fedmerit.trainers.monai_trainer.overlaps import Overlap

@@ -9,7 +9,7 @@ from numpy.random import Generator
 from torch import Tensor
 
 from fedmerit.attacks.attack import Attack, AttackerView
-from fedmerit.federation.local_round import Learned, Memory
+from fedmerit.federation.memory import Learned, Memory
 from fedmerit.parameters import parameter
 from fedmerit.trainers.monai_trainer.data import Case, SiteFolder, Slices
 

@@ -8,6 +8,7 @@ import pytest
 from playing import LABELS, config_of, play, write_site
 
 from fedmerit.attacks.attacker_site import wrap_attacker
+from fedmerit.federation.image_trainer import image_site
 from fedmerit.federation.site import Site
 from fedmerit.trainers.monai_trainer.data import SiteFolder
 from fedmerit.wire.messages import Reply, Task
@@ -28,7 +29,7 @@ def played(
 
     @cache
     def make(spec: str | None = None, **settings: object) -> tuple[list[Task], list[Reply]]:
-        site = Site(folder, config_of(folder, **settings), tmp_path_factory.mktemp("memory"), "cpu")
+        site = image_site(folder, config_of(folder, **settings), tmp_path_factory.mktemp("memory"), "cpu")
         return play(wrap_attacker(site, spec))
 
     return make
@@ -38,4 +39,4 @@ def played(
 def open_site(folders: Mapping[str, SiteFolder], tmp_path: Path) -> Callable[..., Site]:
     """The site of a spec, always the same one."""
     folder = folders["prostate"]
-    return lambda spec=None: wrap_attacker(Site(folder, config_of(folder), tmp_path / str(spec), "cpu"), spec)
+    return lambda spec=None: wrap_attacker(image_site(folder, config_of(folder), tmp_path / str(spec), "cpu"), spec)

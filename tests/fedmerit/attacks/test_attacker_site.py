@@ -119,7 +119,7 @@ class WithVectors(TrainsLocally, FedAvg):
 def test_a_rider_that_does_not_train_sends_the_vectors_that_belong_to_the_method(open_site, late_task):
     """The server refuses an update that lacks them."""
     site = open_site("zero")
-    site.can = capabilities(WithVectors())
+    site.trainer.can = capabilities(WithVectors())
     assert list(site.answer(late_task).vectors) == ["control"]
     assert not site.answer(late_task).vectors["control"].any()
     parameters, _ = site.memory.read(late_task.round).own

@@ -12,7 +12,7 @@ from fedmerit import flat
 from fedmerit.attacks.attacker_site import wrap_attacker
 from fedmerit.attacks.catalogue import parse
 from fedmerit.errors import BadInput
-from fedmerit.federation.site import Site
+from fedmerit.federation.image_trainer import image_site
 from fedmerit.trainers.monai_trainer.data import Slices
 from fedmerit.trainers.monai_trainer.networks import initial_network
 from fedmerit.trainers.monai_trainer.overlaps import mean_dice
@@ -108,7 +108,7 @@ def test_a_twin_sends_the_very_update_of_the_site_it_copies(played, folders, tmp
     copy = copy_site(folders["prostate"], tmp_path / "copy")
 
     def updates(spec):
-        site = wrap_attacker(Site(copy, config_of(copy), tmp_path / str(spec), "cpu"), spec)
+        site = wrap_attacker(image_site(copy, config_of(copy), tmp_path / str(spec), "cpu"), spec)
         assert site.name == "copy"
         return [reply.update for reply in play(site)[1]]
 
@@ -125,8 +125,8 @@ def test_half_of_the_signs_are_reversed(played):
 
 def test_a_near_twin_adds_noise_and_has_digests_of_its_own(played, folders, tmp_path):
     copy = copy_site(folders["prostate"], tmp_path / "copy")
-    original = Site(folders["prostate"], config_of(folders["prostate"]), tmp_path / "original", "cpu")
-    twin = wrap_attacker(Site(copy, config_of(copy), tmp_path / "twin", "cpu"), "near-twin:of=A:noise=0.5")
+    original = image_site(folders["prostate"], config_of(folders["prostate"]), tmp_path / "original", "cpu")
+    twin = wrap_attacker(image_site(copy, config_of(copy), tmp_path / "twin", "cpu"), "near-twin:of=A:noise=0.5")
     sent, honest = play(twin)[1][0].update, played()[1][0].update
     assert float((sent - honest).norm() / honest.norm()) == pytest.approx(0.5, rel=1e-3)
     told = [site.answer(EnrolmentTask(0)).fingerprint for site in (original, twin)]
@@ -189,7 +189,7 @@ def test_inflated_claims_are_at_their_best_and_the_update_is_honest(played):
 
 def test_an_invented_count_is_committed_to_so_that_later_claims_agree(played, folders, tmp_path):
     folder = folders["prostate"]
-    site = wrap_attacker(Site(folder, config_of(folder), tmp_path, "cpu"), "inflated:what=num_samples")
+    site = wrap_attacker(image_site(folder, config_of(folder), tmp_path, "cpu"), "inflated:what=num_samples")
     told = site.answer(EnrolmentTask(0))
     assert check_enrolment(told, 0) is None
     assert told.slices["training"] == played("inflated:what=num_samples")[1][0].num_samples == 80
@@ -204,7 +204,7 @@ def test_a_rider_that_sends_zeros_can_claim_an_error(played):
 def test_who_rigs_an_evaluation_praises_its_friends_models_alone(folders, tmp_path):
     folder = folders["prostate"]
     names = ["A", "B", "C"]
-    honest = Site(
+    honest = image_site(
         folder, replace(config_of(folder, guard="on"), share_models=True), tmp_path, "cpu", participants=names
     )
     network = initial_network(honest.config.network, 0)

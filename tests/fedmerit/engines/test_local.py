@@ -13,7 +13,7 @@ from fedmerit.configuration.run import RunConfiguration
 from fedmerit.engines import runs
 from fedmerit.engines.local import RANDOM_STREAM, pool_sites
 from fedmerit.errors import BadInput
-from fedmerit.federation.site import Site
+from fedmerit.federation.image_trainer import image_site
 from fedmerit.records.ledger import digest, verify
 from fedmerit.records.results import QUANTITIES, read_results, read_run
 from fedmerit.seeds import random_seed
@@ -248,8 +248,9 @@ def test_it_is_one_training_on_all_images(trained, model, sites):
 def test_the_steps_of_all_sites_are_taken_one_after_the_other(trained, sites, tmp_path):
     config = RunConfiguration.from_dict(read_run(trained("optimizer=sgd", method="pooled", rounds=2))["plan"])
     config = replace(config, training=replace(config.training, steps=3))
-    own = [Site(folder, config, tmp_path / folder.name) for folder in open_sites(sites)]
-    assert {site.config.training.steps for site in pool_sites(own)} == {3 * len(own)}
+    own = [image_site(folder, config, tmp_path / folder.name) for folder in open_sites(sites)]
+    pool_sites(own)
+    assert {site.trainer.config.training.steps for site in own} == {3 * len(own)}
     assert own[0].config is config
 
 

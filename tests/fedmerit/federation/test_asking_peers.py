@@ -6,7 +6,7 @@ import pytest
 import torch
 from peer_models import EARLY, NAMES, NAN, SPOILED, peers_of, read_plan
 
-from fedmerit.federation.site import Site
+from fedmerit.federation.image_trainer import image_site
 from fedmerit.federation.site_log import SITE_LOG, peer_digest
 from fedmerit.records.ledger import Ledger
 from fedmerit.records.results import PAIRS, read_results
@@ -87,7 +87,7 @@ def asking(sites, tmp_path):
             return answers[peer]
 
         memory = tmp_path / f"{len(list(tmp_path.iterdir()))}" / "sites" / "site1"
-        site = Site(
+        site = image_site(
             SiteFolder(sites / "site1"), read_plan(exchange="peer"), memory, "cpu", ask, participants=(*NAMES, "site4")
         )
         site.train(Task(0, torch.empty(0), {}))

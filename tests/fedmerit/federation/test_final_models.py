@@ -10,9 +10,9 @@ from fedmerit.capabilities import capabilities
 from fedmerit.engines import runs
 from fedmerit.federation import final_models
 from fedmerit.federation.final_models import BestRound, RunClosure
+from fedmerit.federation.image_trainer import ImageTrainer
 from fedmerit.federation.recorder import Recorder
 from fedmerit.federation.server_models import ModelsInTheClear, build_models
-from fedmerit.federation.site import Site
 from fedmerit.records.closing_record import CLOSING
 from fedmerit.records.ledger import state_digest
 from fedmerit.records.results import read_results
@@ -147,7 +147,7 @@ ROUNDS = 3
 @pytest.fixture
 def falling(monkeypatch):
     """Sites whose every training after the first spoils the model: round 1's models are the best."""
-    learn = Site.learn
+    learn = ImageTrainer.learn
 
     def spoiled(self, task, received, memory):
         learned = learn(self, task, received, memory)
@@ -155,7 +155,7 @@ def falling(monkeypatch):
             learned.update.mul_(0).sub_(10 * received)
         return learned
 
-    monkeypatch.setattr(Site, "learn", spoiled)
+    monkeypatch.setattr(ImageTrainer, "learn", spoiled)
 
 
 @pytest.fixture

@@ -9,7 +9,8 @@ from pretending import tiny_plan
 
 from fedmerit import flat
 from fedmerit.capabilities import LearnsFromPeers, LocalResult, PeerTerm, TrainsLocally, capabilities, towards
-from fedmerit.federation.local_round import LocalRound, Memory, MemoryFolder
+from fedmerit.federation.local_round import LocalRound
+from fedmerit.federation.memory import Memory, MemoryFolder
 from fedmerit.seeds import random_seed
 from fedmerit.trainers.monai_trainer.data import SiteFolder
 from fedmerit.trainers.monai_trainer.local_training import learning_rate, train

@@ -10,8 +10,8 @@ from stepping import Stepped as Federation
 
 from fedmerit import flat
 from fedmerit.capabilities import Sharing
+from fedmerit.federation.image_trainer import image_site
 from fedmerit.federation.local_round import ModelExchange
-from fedmerit.federation.site import Site
 from fedmerit.federation.site_models import find_givers, shares_with
 from fedmerit.federation.unseen_models import ModelsAtSites
 from fedmerit.flare.translation import (
@@ -87,7 +87,7 @@ def site(sites, tmp_path_factory):
     """A new site each time, with nothing to remember."""
 
     def make(method="cycle"):
-        return Site(SiteFolder(sites / "site1"), read_plan(method), tmp_path_factory.mktemp("memory"), "cpu")
+        return image_site(SiteFolder(sites / "site1"), read_plan(method), tmp_path_factory.mktemp("memory"), "cpu")
 
     return make
 

@@ -150,16 +150,16 @@ def test_evaluations_are_needed_of_the_sites_that_trained(tmp_path):
     assert federation.round == 1
 
 
-def test_number_of_images_may_not_change(tmp_path):
-    config, run = tiny_plan("fedavg", rounds=4), tmp_path / "run"
+def test_number_of_images_may_shrink_a_little_and_not_change_otherwise(tmp_path):
+    config, run = tiny_plan("fedavg", rounds=6), tmp_path / "run"
     federation = Federation(config, SITES, run)
     one_round(federation)
-    for number, count in enumerate((1000, 9, 10), start=1):
+    for number, count in enumerate((1000, 11, 8, 9, 10), start=1):
         federation = Federation(config, SITES, run)  # another process of the server knows it too
         answers = replies(federation)
         federation.take(answers | {AWAY: replace(answers[AWAY], num_samples=count)})
         record = federation.recorder.ledger.records[number]
-        expected = {} if count == 10 else {AWAY: f"num_samples {count}, at first it was 10"}
+        expected = {} if count in (9, 10) else {AWAY: f"num_samples {count}, at first it was 10"}
         assert record["rejected"] == expected
 
 

@@ -9,9 +9,10 @@ from pretending import tiny_plan
 
 from fedmerit import flat
 from fedmerit.errors import BadInput
-from fedmerit.federation.local_round import Learned, LocalRound, Memory
+from fedmerit.federation.image_trainer import image_site
+from fedmerit.federation.local_round import LocalRound
+from fedmerit.federation.memory import Learned, Memory
 from fedmerit.federation.requirements import require_compatible_images
-from fedmerit.federation.site import Site
 from fedmerit.federation.site_log import SITE_LOG
 from fedmerit.records.ledger import Ledger
 from fedmerit.trainers.monai_trainer.batch_norm import estimate_statistics
@@ -43,17 +44,17 @@ def site(sites, tmp_path):
     def make(method="fedavg", settings=None, **options):
         config = tiny_plan(method, augment=False, **settings or {})
         memory = tmp_path / "run" / "sites" / "site1"
-        return Site(SiteFolder(sites / "site1"), config, memory, "cpu", **options)
+        return image_site(SiteFolder(sites / "site1"), config, memory, "cpu", **options)
 
     return make
 
 
 def make_task(site, round=0):
-    return Task(round, flat.get_parameters(site.network), flat.get_buffers(site.network))
+    return Task(round, flat.get_parameters(site.trainer.network), flat.get_buffers(site.trainer.network))
 
 
 def evaluation(site, split, purpose=Purpose.ROUND, round=0):
-    model, buffers = flat.get_parameters(site.network), flat.get_buffers(site.network)
+    model, buffers = flat.get_parameters(site.trainer.network), flat.get_buffers(site.trainer.network)
     return Evaluation(round, split, model[None], ONE, (buffers,), ONE, purpose=purpose)
 
 
@@ -61,7 +62,7 @@ def test_images_of_another_task_are_refused(sites, tmp_path):
     config = tiny_plan("fedavg")
     other = replace(config, task="fundus")
     with pytest.raises(BadInput, match="the run expects"):
-        Site(SiteFolder(sites / "site1"), other, tmp_path, "cpu")
+        image_site(SiteFolder(sites / "site1"), other, tmp_path, "cpu")
     require_compatible_images(config, SiteFolder(sites / "site1"))
 
 
@@ -71,12 +72,12 @@ def test_a_training_answers_with_its_update_its_images_and_what_the_model_was_wo
     reply = here.answer(task)
     assert isinstance(reply, Reply)
     folder = SiteFolder(sites / "site1")
-    assert reply.num_samples == here.num_samples == sum(len(case.image) for case in folder.cases("training"))
+    assert reply.num_samples == here.trainer.num_samples == sum(len(case.image) for case in folder.cases("training"))
     memory = here.memory.read(0)
     assert torch.equal(memory.received, task.parameters)
     assert torch.equal(reply.update, memory.trained - memory.received)
-    flat.load(here.network, task.parameters, task.buffers)
-    overlaps = evaluate(here.network, folder.cases("validation"), ("prostate",))
+    flat.load(here.trainer.network, task.parameters, task.buffers)
+    overlaps = evaluate(here.trainer.network, folder.cases("validation"), ("prostate",))
     assert mean_dice(reply.overlaps) == pytest.approx(mean_dice(overlaps))
     assert reply.log == Ledger(here.memory.path / SITE_LOG).records[-1]["hash"]
 
@@ -143,8 +144,8 @@ def test_what_it_trained_is_validated_where_the_run_asks(site, sites, asked):
     here = site(settings={"validate_trained": asked})
     reply = here.answer(make_task(here))
     memory = here.memory.read(0)
-    flat.load(here.network, memory.trained, memory.buffers)
-    after = evaluate(here.network, SiteFolder(sites / "site1").cases("validation"), ("prostate",))
+    flat.load(here.trainer.network, memory.trained, memory.buffers)
+    after = evaluate(here.trainer.network, SiteFolder(sites / "site1").cases("validation"), ("prostate",))
     assert len(after) > 0
     assert [one.dice for one in reply.trained_overlaps] == [one.dice for one in after] * asked
 
@@ -153,7 +154,7 @@ def test_what_it_trained_is_validated_where_the_run_asks(site, sites, asked):
 def test_a_split_without_cases_is_told_with_what_to_do(site, monkeypatch, split, words):
     here = site("cffl")
     here.answer(make_task(here))
-    monkeypatch.setitem(here.folder.splits, split, ())
+    monkeypatch.setitem(here.trainer.folder.splits, split, ())
     round, purpose = (0, Purpose.ROUND) if split == SERVER_SPLIT else (here.config.rounds, Purpose.FINAL)
     with pytest.raises(BadInput, match=f"site site1: its {split} split is empty; .*{words}"):
         here.answer(evaluation(here, split, purpose, round))
@@ -164,9 +165,9 @@ def test_statistics_are_estimated_on_training_images_where_the_run_has_it_so(sit
     task = evaluation(here, "training", Purpose.ESTIMATE)
     answer = here.answer(task)
     assert (answer.overlaps, answer.losses.shape) == ((), (0, 0))
-    flat.load(here.network, task.models[0], task.buffers[0])
-    estimate_statistics(here.network, here.samples)
-    expected = flat.get_buffers(here.network)
+    flat.load(here.trainer.network, task.models[0], task.buffers[0])
+    estimate_statistics(here.trainer.network, here.trainer.samples)
+    expected = flat.get_buffers(here.trainer.network)
     assert all(torch.equal(answer.buffers[name], value) for name, value in expected.items())
     assert any(not torch.equal(task.buffers[0][name], value) for name, value in expected.items())
     assert site().answer(task) == Failure(NOT_FOR_OTHERS)
@@ -181,21 +182,21 @@ def test_candidates_are_evaluated_with_statistics_estimated_for_them_where_the_r
     On validation patients it is the models without a site, and what observers ask for.
     """
     here = site(method, {"statistics": "recalibrated", "share": True})
-    monkeypatch.setitem(here.folder.splits, SERVER_SPLIT, here.folder.cases("validation"))
+    monkeypatch.setitem(here.trainer.folder.splits, SERVER_SPLIT, here.trainer.folder.cases("validation"))
     here.answer(make_task(here))
     task = evaluation(here, split)
     wrong = {name: value + 1000 for name, value in task.buffers[0].items()}
     answer = here.answer(replace(task, buffers=(wrong,)))
-    flat.load(here.network, task.models[0], wrong)
-    estimate_statistics(here.network, here.samples)
-    expected = evaluate(here.network, here.folder.cases("validation"), ("prostate",))
+    flat.load(here.trainer.network, task.models[0], wrong)
+    estimate_statistics(here.trainer.network, here.trainer.samples)
+    expected = evaluate(here.trainer.network, here.trainer.folder.cases("validation"), ("prostate",))
     assert [one.dice for one in answer.overlaps[0]] == [one.dice for one in expected]
 
 
 def test_importance_of_neurons_is_measured_and_logged(site, monkeypatch):
     here = site("fedsac", {"importance": "taylor", "validation_images": 2})
-    monkeypatch.setitem(here.folder.splits, SERVER_SPLIT, here.folder.cases("validation"))
-    model, buffers = flat.get_parameters(here.network), flat.get_buffers(here.network)
+    monkeypatch.setitem(here.trainer.folder.splits, SERVER_SPLIT, here.trainer.folder.cases("validation"))
+    model, buffers = flat.get_parameters(here.trainer.network), flat.get_buffers(here.trainer.network)
     answer = here.answer(ImportanceTask(1, SERVER_SPLIT, model, buffers, "taylor", 2))
     assert isinstance(answer, Importance)
     assert (answer.round, answer.images) == (1, 2)
@@ -226,9 +227,11 @@ def test_a_model_of_its_own_is_what_it_tests_and_lies_among_the_runs(site):
 
 def test_weights_of_peers_are_remembered_until_they_change(site, monkeypatch):
     here, given = site(), iter([{"B": 0.1, "C": 0.2}, {"C": 0.3}])
-    model, buffers = flat.get_parameters(here.network), flat.get_buffers(here.network)
+    model, buffers = flat.get_parameters(here.trainer.network), flat.get_buffers(here.trainer.network)
     monkeypatch.setattr(
-        here, "learn", lambda task, received, memory: Learned(0 * model, received, buffers, 0.5, weights=next(given))
+        here.trainer,
+        "learn",
+        lambda task, received, memory: Learned(0 * model, received, buffers, 0.5, weights=next(given)),
     )
     for round in (0, 1):
         here.answer(make_task(here, round))
@@ -244,11 +247,13 @@ def reporting(site):
 
     def report(weight, data_share, **settings):
         here, shown = site(settings=settings), []
-        here.method = SimpleNamespace(asks=("minus_error",), report=lambda view: shown.append(view) or {"seen": 1.0})
+        here.trainer.method = SimpleNamespace(
+            asks=("minus_error",), report=lambda view: shown.append(view) or {"seen": 1.0}
+        )
         measures = SimpleNamespace(measure=lambda view, own: shown.append(own) or {"measured": 2.0})
-        here.can = replace(here.can, leave_one_out=measures)
-        here._validation_dice = flat.get_buffers  # of the network: what it would be evaluated with
-        model, buffers = flat.get_parameters(here.network), flat.get_buffers(here.network)
+        here.trainer.can = replace(here.can, leave_one_out=measures)
+        here.trainer._validation_dice = flat.get_buffers  # of the network: what it would be evaluated with
+        model, buffers = flat.get_parameters(here.trainer.network), flat.get_buffers(here.trainer.network)
         trained, mean = ({name: torch.full_like(value, to) for name, value in buffers.items()} for to in (8, 5))
         here.memory.remember(0, Memory(model + 1, model + 2, trained))
         task = Task(1, model, mean, weight=weight, data_share=data_share)
@@ -276,7 +281,7 @@ def test_a_method_is_shown_the_sites_part_in_the_model_and_the_others_statistics
     assert torch.equal(own.trained, task.parameters + 2)
     assert own.weight == 0.5
     buffers = own.validation_dice(task.parameters - 1)
-    assert torch.equal(flat.get_parameters(here.network), task.parameters - 1)
+    assert torch.equal(flat.get_parameters(here.trainer.network), task.parameters - 1)
     means = torch.cat([value for name, value in buffers.items() if name.endswith("running_mean")])
     assert means.unique().tolist() == pytest.approx([others])
 
@@ -290,7 +295,7 @@ def test_a_model_without_its_part_or_without_others_has_none_to_show(reporting, 
 @pytest.mark.parametrize(("method", "away", "own"), [("ditto", 3, True), ("fedavg", 3, False), ("ditto", 1, True)])
 def test_what_a_method_keeps_at_a_site_outlasts_rounds_without_it(site, monkeypatch, method, away, own):
     here, seen = site(method), list[Memory | None]()
-    model, buffers = flat.get_parameters(here.network), flat.get_buffers(here.network)
+    model, buffers = flat.get_parameters(here.trainer.network), flat.get_buffers(here.trainer.network)
     here.memory.remember(0, Memory(model, model + 1, buffers, own=(model + 2, buffers) if own else None))
     learn = LocalRound.learn
 
@@ -299,7 +304,7 @@ def test_what_a_method_keeps_at_a_site_outlasts_rounds_without_it(site, monkeypa
         return learn(self, received, memory)
 
     monkeypatch.setattr(LocalRound, "learn", spying)
-    here.learn(make_task(here, round=away), model, here.memory.read(away - 1))
+    here.trainer.learn(make_task(here, round=away), model, here.memory.read(away - 1))
     (memory,) = seen
     assert (memory is not None) == own
     assert memory is None or torch.equal(memory.own[0], model + 2)

@@ -10,7 +10,7 @@ from pretending import NETWORK, SIZE, tiny_plan
 
 from fedmerit import flat
 from fedmerit.errors import BadInput, MemoryLost
-from fedmerit.federation.local_round import Learned, Memory, MemoryFolder
+from fedmerit.federation.memory import Learned, Memory, MemoryFolder
 from fedmerit.federation.site_log import SITE_LOG, SiteLog, peer_digest
 from fedmerit.federation.site_models import UNREACHABLE, EncryptedModelsFromServer, ModelsFromServer, ModelsOfSites
 from fedmerit.records.ciphertexts import Ciphertexts

@@ -49,6 +49,7 @@ def test_patients_by_spacing_size_and_volume_are_those_of_the_site(sites):
         "field_of_view": [32 * case.spacing[1] for case in patients.values()],
         "slices": [len(case.image) for case in patients.values()],
         "volume prostate": of_volume,
+        "plane": [1] * len(patients),  # axial
     }.items():
         edges = np.array([-np.inf, *find_quantity(name).edges, np.inf])
         shown = shown_of(answer.tallies[name])
@@ -56,11 +57,28 @@ def test_patients_by_spacing_size_and_volume_are_those_of_the_site(sites):
     assert not any(name.startswith("area") for name in answer.tallies)
 
 
+def test_readings_of_another_form_count_nothing(sites):
+    folder = SiteFolder(sites / "site1")
+    name = cases_of(folder)[0].name
+    for stated in (
+        None,
+        3,
+        [3],
+        [{"case": name, "plane": "oblique", "cut": "much"}],
+        [{"case": name, "plane": 1, "cut": 7}],
+    ):
+        folder.info = {**folder.info, "readings": stated}
+        assert not {"plane", "values_cut"} & set(survey_site(folder, FLOOR).tallies)
+    folder.info = {"readings": [{"case": case.name, "cut": 0.6} for case in cases_of(folder)]}
+    found = survey_site(folder, FLOOR).tallies
+    assert (np.argmax(found["plane"].patients), np.argmax(found["values_cut"].patients)) == (0, 5)
+
+
 def test_a_case_of_unknown_spacing_has_an_area_and_no_volume(sites):
     folder = SiteFolder(sites / "site1")
     folder.splits = {"training": tuple(replace(case, spacing=None) for case in cases_of(folder))}
     answer = survey_site(folder, FLOOR)
-    assert set(answer.tallies) == {"area prostate", "intensity", "slices"}
+    assert set(answer.tallies) == {"area prostate", "intensity", "plane", "slices"}
     assert sum(answer.tallies["area prostate"].patients) <= answer.patients
 
 
@@ -82,6 +100,6 @@ def test_intensities_beyond_the_bins_are_in_the_outer_ones(tmp_path, outer):
     np.save(tmp_path / "label.npy", np.zeros((1, 1, 2, 2), np.uint8))
     folder = SiteFolder.__new__(SiteFolder)
     cases = [Case(str(n), str(n), tmp_path / "image.npy", tmp_path / "label.npy") for n in range(2)]
-    folder.splits, folder.labels = {"training": tuple(cases)}, ("mask",)
+    folder.splits, folder.labels, folder.info = {"training": tuple(cases)}, ("mask",), {}
     voxels = survey_site(folder, FLOOR).tallies["intensity"].voxels
     assert voxels[-1 if outer > 0 else 0] == sum(voxels) == 8

@@ -23,8 +23,9 @@ from fedmerit.trainers.monai_trainer.machine_settings import RUN_NAME
 def controller(tmp_path, monkeypatch):
     """One whose job lies in a temporary folder; it notes the run folder that it begins to work on."""
     made = MeritController()
-    workspace = SimpleNamespace(get_site_config_dir=lambda: str(tmp_path / "local"))
-    made.engine = SimpleNamespace(get_workspace=lambda: workspace, get_component=lambda name: None)
+    places = ("site_config_dir", "startup_kit_dir", "root_dir")
+    workspace = SimpleNamespace(**{f"get_{place}": lambda: str(tmp_path / "kit") for place in places})
+    made.engine = SimpleNamespace(get_workspace=lambda: workspace, get_component=lambda name: None, get_clients=list)
     made.abort_signal, made.begun = Signal(), []
     made.communicator = WFCommServer()
     monkeypatch.setattr(made, "get_run_dir", lambda: str(tmp_path / "job"))
@@ -85,3 +86,64 @@ def test_a_job_that_cannot_run_here_is_refused_as_it_begins(wrong, monkeypatch):
     assert told == ["job refused"]
     assert len(ended) == 1
     assert "no such method" not in ended[0]  # the server hears that, not why
+
+
+class Asked:
+    """An exchange with three sites; two answers are enough."""
+
+    work, tasks = "train", dict.fromkeys("ABC")
+
+    def __init__(self):
+        self.answered = set()
+
+    def has_reply(self, site):
+        return site in self.answered
+
+    def is_complete(self):
+        return len(self.answered) >= 2
+
+
+@pytest.fixture
+def ask(controller, monkeypatch):
+    """Asks three sites: who answers at which look at the tasks, and who takes its task; how many looks it takes."""
+    clock = SimpleNamespace(now=0.0)
+    times = SimpleNamespace(monotonic=lambda: clock.now, sleep=lambda seconds: None)
+    monkeypatch.setattr(module, "time", times)
+    controller.round_timeout = 100
+    for name in ("send_model", "warning", "sample_clients"):
+        monkeypatch.setattr(controller, name, lambda *args, **named: list("ABC"))
+    monkeypatch.setattr(controller, "_build_shareable", lambda data: Shareable(), raising=False)
+
+    def run(answers, takes=()):
+        exchange, looks, standing = Asked(), [], [3]
+        controller.aggregator = SimpleNamespace(
+            hold=lambda one: None,
+            models=lambda: dict(exchange.tasks),
+            accept_model=None,
+            federation=SimpleNamespace(largest_first=sorted, finished=False),
+        )
+
+        def look():
+            looks.append(clock.now)
+            clock.now += 1
+            controller.at_work.update(takes if len(looks) == 2 else ())
+            exchange.answered |= {site for site, at in answers.items() if at <= len(looks)}
+            standing[0] = 3 - len(exchange.answered)
+
+        monkeypatch.setattr(controller, "cancel_all_tasks", lambda: standing.__setitem__(0, 0))
+        monkeypatch.setattr(controller, "get_num_standing_tasks", lambda: standing[0])
+        monkeypatch.setattr(controller, "communicator", SimpleNamespace(check_tasks=look))
+        controller._exchange_messages(exchange)
+        return len(looks)
+
+    return run
+
+
+def test_a_site_that_is_gone_costs_one_timeout_until_it_takes_a_task_again(controller, ask):
+    assert ask({"A": 3, "B": 5, "C": 4}) == 5
+    assert ask({"A": 3, "B": 5}) > 100
+    assert controller.silent == {"C"}
+    assert [ask({"A": 3, "B": 5}), ask({"A": 3, "B": 4})] == [5, 4]
+    assert ask({"A": 3, "B": 5, "C": 60}, takes="C") == 60  # at work again: the others wait for it
+    assert controller.silent == set()
+    assert ask({"A": 3, "B": 5}, takes="C") > 100

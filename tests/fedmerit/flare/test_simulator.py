@@ -233,3 +233,16 @@ def test_without_events_waking_up_does_nothing(monkeypatch):
     monkeypatch.setattr(wake_up, "_events", {})
     wake_up.wake_up(["Alder"])
     wake_up.wake_up()
+
+
+@pytest.mark.slow
+def test_a_simulation_ends_with_the_command_that_began_it(options, processes_of, wait_for, scripts, tmp_path):
+    run = tmp_path / "run"
+    words = [str(word) for word in options(engine="sim", rounds=200)]
+    command = subprocess.Popen([scripts / "fedmerit", "run", "--out", run, *words], start_new_session=True)
+    ledger = run / "ledger.jsonl"
+    wait_for(lambda: ledger.exists() and ledger.read_text().count("\n") >= 1, 600)
+    assert len(processes_of(run)) > 2
+    command.kill()
+    command.wait()
+    wait_for(lambda: processes_of(run) == [], 60)

@@ -7,7 +7,7 @@ import pickle
 import re
 import struct
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 from zipfile import ZIP_DEFLATED, ZIP_STORED, ZipFile, ZipInfo
 
@@ -286,6 +286,47 @@ def nifti(draw: Drawing, content: bytes) -> bytes:
     )
 
 
+def meta_image(draw: Drawing, content: bytes) -> bytes:
+    """A MetaImage file: lines of its header changed."""
+    random = draw.random
+    if random.random() < 0.25:
+        return draw.bytes(content)
+    head, mark, rest = content.partition(b"ElementDataFile = LOCAL\n")
+    lines = [*head.splitlines(keepends=True), mark]
+    values = (
+        *(
+            "0",
+            "-1",
+            "3",
+            "1 1",
+            "99999 99999 99999",
+            "2147483648",
+            "nan",
+            "inf inf inf",
+            "True",
+            "False",
+            "LOCAL",
+            "LIST",
+        ),
+        *(
+            "{outside}/secret.raw",
+            "../outside/secret.raw",
+            "file.mha",
+            "slice%03d.raw 1 9 1",
+            "MET_DOUBLE",
+            "MET_UCHAR",
+        ),
+        *("MET_OTHER", "x" * 9000, "-2147483648 1 1", "RAI", "1 0 0 0 1 0 0 0 0", "nan 0 0 0 1 0 0 0 1", "7 3 5"),
+    )
+    for _ in range(random.choice((1, 1, 2, 3))):
+        at = random.randrange(len(lines))
+        own = lines[at].partition(b" =")[0]
+        name = random.choice((own, b"CompressedDataSize", b"CompressedData", b"HeaderSize", b"ElementNumberOfChannels"))
+        line = name + b" = " + random.choice(values).format(**draw._named).encode() + b"\n"
+        lines[at : at + random.randrange(2)] = [line]
+    return b"".join(lines) + rest[: random.choice((len(rest), len(rest), random.randrange(len(rest))))]
+
+
 def nrrd(draw: Drawing, content: bytes) -> bytes:
     """A NRRD file: lines of its header changed; or a MetaImage header in its place."""
     random = draw.random
@@ -425,6 +466,14 @@ def certificate(draw: Drawing, content: bytes) -> bytes:
     return random.choice((made, made, made, content + made, made * 30, made[:-9]))
 
 
+def _items(header: Any) -> Iterator[Any]:
+    """The data sets in the sequences of a data set, at any depth."""
+    for element in header:
+        for item in element.value if element.VR == "SQ" else ():
+            yield item
+            yield from _items(item)
+
+
 def dicom(draw: Drawing, content: bytes) -> bytes:
     """A DICOM file: elements changed, or bytes."""
     import pydicom
@@ -454,6 +503,22 @@ def dicom(draw: Drawing, content: bytes) -> bytes:
         "PixelData",
         "InstanceNumber",
         "PlanarConfiguration",
+        "SegmentationType",
+        "SegmentSequence",
+        "SegmentNumber",
+        "SegmentLabel",
+        "ReferencedSegmentNumber",
+        "PerFrameFunctionalGroupsSequence",
+        "SharedFunctionalGroupsSequence",
+        "FrameOfReferenceUID",
+        "SliceThickness",
+        "ROINumber",
+        "ROIName",
+        "ReferencedROINumber",
+        "ROIContourSequence",
+        "ContourSequence",
+        "ContourData",
+        "ContourGeometricType",
     )
     values = (
         0,
@@ -479,13 +544,15 @@ def dicom(draw: Drawing, content: bytes) -> bytes:
         -1,
         "99999999",
     )
+    places = [header, *_items(header)]
     for _ in range(random.choice((1, 1, 2))):
         name = random.choice(names)
+        where = random.choice([place for place in places if name in place] or places)
         try:
             if random.random() < 0.2:
-                delattr(header, name)
+                delattr(where, name)
             else:
-                setattr(header, name, random.choice(values))
+                setattr(where, name, random.choice(values))
         except Exception:  # pydicom refuses the value, with whatever error
             return draw.bytes(content)
     if random.random() < 0.2:
@@ -509,6 +576,7 @@ BY_SUFFIX: Mapping[str, Callable[[Drawing, bytes], bytes]] = {
     ".npy": array,
     ".gz": nifti,
     ".nrrd": nrrd,
+    ".mha": meta_image,
     ".png": photograph,
     ".pem": certificate,
     ".dcm": dicom,

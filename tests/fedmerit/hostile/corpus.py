@@ -1,20 +1,27 @@
 """A valid file for every reader, in a folder that is otherwise as a run, a site, a job or a bundle has it."""
 
+import json
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
+import tifffile
 from certificates import issue
 from layouts import save_nifti
+from layouts_dicom import save_seg, save_structures, square
 from layouts_prostate import save_itk, save_series
 from noisy_trainings import WORTH, trained
 from PIL import Image
-from readers import READERS
+from readers import PREDICTED, READERS
 
 from fedmerit.configuration.description import read_plan
+from fedmerit.federation.site_survey import survey_site
+from fedmerit.files import write_json
 from fedmerit.flare.recipe import export_job
+from fedmerit.trainers.monai_trainer.data import SiteFolder
 from fedmerit.trainers.monai_trainer.manifest import Manifest
+from fedmerit.wire.survey import Question, Survey
 from fedmerit_evaluation.models.bundle import write_bundle
 from fedmerit_evaluation.models.predictor import open_predictor
 
@@ -27,6 +34,10 @@ settings = {architecture = "unet", width = 4, lr = 0.001}
 attacks = {site1 = "zero"}
 round_timeout = 5.5
 """
+KIT = {
+    "client": {"fqsn": "site1"},
+    "servers": [{"name": "study", "service": {"target": "localhost:8002", "scheme": "grpc"}}],
+}
 # By reader, what it also reads: a hostile one of these, too.
 BESIDE: Mapping[str, tuple[str, ...]] = {
     "verification": (
@@ -34,6 +45,8 @@ BESIDE: Mapping[str, tuple[str, ...]] = {
         "cross_site_val/cross_val_results.json",
     ),
     "run folder": ("results.csv",),
+    "dossier": ("results.csv", "ledger.jsonl"),
+    "ground truth": ("sampling.json", "results.csv"),
     "network": ("model.json",),
     "bundle": ("models/model.pt",),
     "job": ("meta.json",),
@@ -83,6 +96,15 @@ def _dicom(path: Path, run: Path, site: Path) -> None:
     (path.parent / "all" / "1-01.dcm").rename(path)
 
 
+def _segmentation(path: Path, run: Path, site: Path) -> None:
+    save_seg(path, save_series(path.parent / "all", _voxels()), {"a": _voxels() > 500, "b": _voxels() > 800})
+
+
+def _structures(path: Path, run: Path, site: Path) -> None:
+    slices = save_series(path.parent / "all", _voxels())
+    save_structures(path, slices, {"a": [(1, square(1, 1, 5, 5)), (2, square(2, 1, 6, 4))], "b": []})
+
+
 def _job(path: Path, run: Path, site: Path) -> None:
     shutil.rmtree(path.parents[2])
     export_job(read_plan(run), path.parents[2])
@@ -91,6 +113,33 @@ def _job(path: Path, run: Path, site: Path) -> None:
 def _bundle(path: Path, run: Path, site: Path) -> None:
     shutil.rmtree(path.parents[1])
     write_bundle(open_predictor(run), path.parents[1], "run")
+
+
+def _raw_list(path: Path, run: Path, site: Path) -> None:
+    for name in ("image", "mask"):
+        save_nifti(path.parent / f"{name}_0000.nii.gz", _voxels())
+    entry = {"image": ["./image_0000.nii.gz"], "label": "mask_0000.nii.gz"}
+    stated = {"modality": {"0": "T2"}, "labels": {"0": "background", "1": "organ"}, "numTraining": 1}
+    path.write_text(json.dumps({**stated, "training": [entry], "validation": [], "test": ["x.nii.gz"]}))
+
+
+def _segments(path: Path, run: Path, site: Path) -> None:
+    save_itk(path, _voxels())
+    head, voxels = path.read_bytes().split(b"\n\n", 1)
+    path.write_bytes(head + b"\nSegment0_Name:=Organ\nSegment0_LabelValue:=1\nSegment0_Layer:=0\n\n" + voxels)
+
+
+def _survey(path: Path, run: Path, site: Path) -> None:
+    write_json(
+        path, Survey(5, {"site1": survey_site(SiteFolder(site), Question(floor=2))}, {"site2": "refuses"}).to_dict()
+    )
+
+
+def _ground_truth(path: Path, run: Path, site: Path) -> None:
+    made = trained(WORTH, seed_sd=0.05, seeds=2, patients=2, leave_out=[frozenset("BD")])
+    made.rows.to_csv(path.parent / "results.csv", index=False)
+    write_json(path, {"rounds": 3, "sites": "sites", "site_digests": {"A": "0" * 64}})
+    write_json(path.parent / "sampling.json", {"truncation": 0.3, "precision": 0.01, "fewest": 4, "most": 20})
 
 
 MAKE: Mapping[str, Callable[[Path, Path, Path], object]] = {
@@ -122,11 +171,23 @@ MAKE: Mapping[str, Callable[[Path, Path, Path], object]] = {
     "site": _whole(from_site=True),
     "data list": _whole(from_site=True),
     "manifest": lambda path, run, site: Manifest(site="site1", site_folder="sites/site1").write(path.parent),
+    "kit": lambda path, run, site: write_json(path, KIT),
+    "survey": _survey,
+    "study": _ground_truth,
+    "ground truth": _ground_truth,
+    "dossier": _whole(),
+    "predictions": lambda path, run, site: write_json(path, PREDICTED | {"images": [{"masks": ["a.nii.gz"]}]}),
     "job": _job,
     "raw table": lambda path, run, site: path.write_text("site,case\nsite1,000\nsite2,001\n"),
+    **dict.fromkeys(("raw list", "data lists", "raw labels", "raw channels"), _raw_list),
+    "stack": lambda path, run, site: tifffile.imwrite(path, _voxels(), photometric="minisblack"),
+    "segments": _segments,
     "nifti": lambda path, run, site: save_nifti(path, _voxels()),
     "itk": lambda path, run, site: save_itk(path, _voxels()),
+    "meta image": lambda path, run, site: save_itk(path, _voxels()),
     "photograph": lambda path, run, site: Image.fromarray(_voxels()[..., 0].astype(np.uint8)).save(path),
     "series": _series,
     "dicom": _dicom,
+    "segmentation": _segmentation,
+    "structures": _structures,
 }

@@ -18,15 +18,18 @@ from typing import Any
 
 from binaries import BY_SUFFIX
 from corpus import BESIDE
-from messages import MESSAGES, hostile_message
+from messages import MESSAGES, PLAN, WORK, hostile_message, work
 from messages import size as message_size
 from readers import READERS
 from structures import Drawing
 
 from fedmerit.errors import LONGEST_MESSAGE, BadInput
+from fedmerit.federation.site import Site
+from fedmerit.trainers.monai_trainer.data import SiteFolder
 
 BESIDE_FILE = 256e6  # bytes of memory that reading may take, and four times the file
-DECODED = dict.fromkeys(("nifti", "itk", "photograph", "series", "dicom"), 2e9)  # likewise, of images, which are packed
+IMAGES = ("nifti", "itk", "meta image", "photograph", "series", "dicom", "segmentation", "structures")
+DECODED = dict.fromkeys(IMAGES, 2e9)  # likewise, of images, which are packed
 MOST_ADDRESSES = 1 << 33  # bytes: a bomb ends as MemoryError, not with the machine
 FORBIDDEN = (
     "os.system",
@@ -64,11 +67,17 @@ OPEN_LINKS = {
     "results table",
     "manifest",
     "raw table",
-    "nifti",
-    "itk",
-    "photograph",
-    "series",
-    "dicom",
+    "raw list",
+    "data lists",
+    "raw labels",
+    "raw channels",
+    "stack",
+    "segments",
+    "survey",
+    "study",
+    "predictions",
+    "ground truth",
+    *IMAGES,
 }
 # these read whatever file somebody names, be it a link
 
@@ -85,6 +94,8 @@ class Workplace:
         self.outside.mkdir()
         for name in ("secret.json", "secret.raw"):
             (self.outside / name).write_text('{"secret": 1}')
+        self.site, self.memory = SiteFolder(work / "in" / "site"), work / "memory"
+        self.memory.mkdir()
         (work / "modules").mkdir()
         (work / "modules" / "handed_over.py").write_text(f"open({str(self.marker)!r}, 'w')\n")
 
@@ -133,7 +144,7 @@ def examine(workplace: Workplace, reader: str, indices: Iterable[int]) -> Iterat
     """The artefacts of which anything went wrong, and what; for a process of its own, which it watches and bounds."""
     seen = _watch(workplace, reader)
     for index in indices:
-        size, read, restore = (_message if reader in MESSAGES else _file)(workplace, reader, index)
+        size, read, restore = _attempt(workplace, reader, index)
         before = _reset_peak()
         seen.clear()
         fault = _read(read)
@@ -150,6 +161,19 @@ def examine(workplace: Workplace, reader: str, indices: Iterable[int]) -> Iterat
         restore()
         if fault:
             yield index, fault
+
+
+def _attempt(workplace: Workplace, reader: str, index: int) -> Attempt:
+    if reader in WORK:
+        return _work(workplace, reader, index)
+    return (_message if reader in MESSAGES else _file)(workplace, reader, index)
+
+
+def _work(workplace: Workplace, name: str, index: int) -> Attempt:
+    """A site does what a task says that came in a hostile message; it may write to its memory."""
+    message, memory = hostile_message(WORK[name], workplace.drawing(name, index)), workplace.memory / str(index)
+    site = Site(workplace.site, PLAN, memory, "cpu")
+    return message_size(message), lambda: work(site, WORK[name], message), lambda: shutil.rmtree(memory, True)
 
 
 def _file(workplace: Workplace, reader: str, index: int) -> Attempt:
@@ -187,9 +211,14 @@ def _read(read: Callable[[], Any]) -> str:
 def _watch(workplace: Workplace, reader: str) -> list[str]:
     """What the process does that no reader may, as it happens."""
     seen = list[str]()
-    inside, outside = str(workplace.work), str(workplace.outside)
+    inside, outside, memory = str(workplace.work), str(workplace.outside), f"{workplace.memory}/"
 
     def hook(event: str, args: tuple[Any, ...]) -> None:
+        named = [
+            name for one in args if isinstance(one, str | bytes | os.PathLike) if "/" in (name := os.fsdecode(one))
+        ]
+        if named and all(name.startswith(memory) for name in named):
+            return
         if event in FORBIDDEN:
             seen.append(f"{event} {args!r:.150}")
         elif event == "open" and not isinstance(args[0], int):

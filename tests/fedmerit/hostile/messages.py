@@ -16,6 +16,7 @@ from pretending import NETWORK, tiny_plan
 from structures import Drawing
 
 from fedmerit import flat
+from fedmerit.federation.site import Site
 from fedmerit.flare.survey_job import read_answer
 from fedmerit.flare.translation import (
     answer_to_model,
@@ -203,6 +204,20 @@ MESSAGES: Mapping[str, tuple[Callable[[], Any], Read]] = {
         _asked(model_to_evaluation),
     ),
 }
+TASKS = ("task", "sparse task", "evaluation", "importance task", "enrolment task", "closing task")
+WORK: Mapping[str, str] = {f"work of {name}": name for name in TASKS}  # by what a site does: the message that asks it
+
+
+def work(site: Site, name: str, message: FLModel) -> None:
+    """What `MeritExecutor` does with a task."""
+    try:
+        task = (model_to_task if name in ("task", "sparse task") else model_to_evaluation)(message, NETWORK)
+        answer_to_model(site.answer(task), NETWORK)
+    except Exception as error:
+        if not describe_failure(error).reason.isprintable():
+            raise
+
+
 FIELDS = ("params", "meta", "current_round", "params_type")
 
 

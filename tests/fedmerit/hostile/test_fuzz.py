@@ -9,7 +9,7 @@ import os
 import pytest
 from corpus import make_corpus
 from fuzzing import examine_apart
-from messages import MESSAGES
+from messages import MESSAGES, WORK
 from readers import READERS
 
 ARTEFACTS = int(os.environ.get("FEDMERIT_ARTEFACTS", "20"))
@@ -32,9 +32,16 @@ def test_hostile_files_are_refused_in_one_line_and_do_nothing(corpus, tmp_path, 
 
 @pytest.mark.timeout(36_000)
 @pytest.mark.parametrize("name", MESSAGES)
-def test_hostile_messages_are_refused_and_do_nothing(tmp_path, name):
+def test_hostile_messages_are_refused_and_do_nothing(corpus, tmp_path, name):
     """Of them, too, nothing is executed or written."""
-    (tmp_path / "none").mkdir()
     MESSAGES[name][1](MESSAGES[name][0]())
-    faults = examine_apart(tmp_path / "none", tmp_path / "work", name, range(FIRST, FIRST + ARTEFACTS))
+    faults = examine_apart(corpus, tmp_path / "work", name, range(FIRST, FIRST + ARTEFACTS))
+    assert not faults, "\n".join(faults)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(36_000)
+@pytest.mark.parametrize("name", WORK)
+def test_hostile_tasks_have_a_site_write_nothing_but_its_memory(corpus, tmp_path, name):
+    faults = examine_apart(corpus, tmp_path / "work", name, range(FIRST, FIRST + ARTEFACTS))
     assert not faults, "\n".join(faults)

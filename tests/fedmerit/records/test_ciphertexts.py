@@ -369,14 +369,14 @@ def test_another_key_is_noticed_at_the_sites(made, other_key, own_site, tmp_path
 
 @pytest.fixture
 def own_site(sites, key, tmp_path):
-    from fedmerit.federation.site import Site
+    from fedmerit.federation.image_trainer import image_site
     from fedmerit.trainers.monai_trainer.data import SiteFolder
     from fedmerit.wire.messages import Task
 
     config = make_configuration(
         "fedavg", "prostate", 2, 0, TASKS["prostate"], {"architecture": "unet", "width": 4, "depth": 3}
     )
-    site = Site(SiteFolder(sites / "site1"), config, tmp_path / "sites/site1", "cpu", key=key)
+    site = image_site(SiteFolder(sites / "site1"), config, tmp_path / "sites/site1", "cpu", key=key)
     return site, Task(0, torch.empty(0), {})
 
 

@@ -18,7 +18,7 @@ from stepping import Stepped as Federation
 from fedmerit import flat
 from fedmerit.configuration.description import describe
 from fedmerit.errors import BadInput
-from fedmerit.federation.local_round import Memory
+from fedmerit.federation.memory import Memory
 from fedmerit.federation.site_log import SiteLog
 from fedmerit.federation.step_products import measure_step
 from fedmerit.files import write_json

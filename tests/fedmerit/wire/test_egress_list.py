@@ -1,5 +1,6 @@
 """What may leave a site: the list, the gate that holds messages against it, and a patient's name that must not."""
 
+import errno
 import json
 from dataclasses import fields
 from pathlib import Path
@@ -31,7 +32,16 @@ from fedmerit.wire.egress_list import (
     clear_answer,
     require_model,
 )
-from fedmerit.wire.messages import REASONS, Evaluated, Failure, Importance, Reply, describe_failure, round_answer
+from fedmerit.wire.messages import (
+    DISK_FULL,
+    REASONS,
+    Evaluated,
+    Failure,
+    Importance,
+    Reply,
+    describe_failure,
+    round_answer,
+)
 from fedmerit.wire.survey import TOO_FEW
 
 PATIENT = "Mueller_19450213"
@@ -206,6 +216,7 @@ def test_a_model_for_a_peer_passes_as_it_is_or_not_at_all(network):
 
 
 def test_reasons_are_those_of_the_list(network):
+    assert describe_failure(OSError(errno.ENOSPC, "full", PATIENT)).reason == DISK_FULL
     for reason in (*REASONS, TOO_FEW, describe_failure(ValueError(PATIENT)).reason):
         assert FLModelUtils.from_shareable(leave(Failure(reason), network)).meta["failure"] == reason
     told = FLModelUtils.from_shareable(leave(Failure(f"/data/{PATIENT}.npy: not readable"), network))

@@ -10,6 +10,7 @@ from pretending import tiny_plan
 from fedmerit import flat
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.errors import Refused
+from fedmerit.federation.image_trainer import image_site
 from fedmerit.federation.site import Site
 from fedmerit.federation.site_log import SITE_LOG
 from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT, open_sites
@@ -87,7 +88,7 @@ def config() -> RunConfiguration:
 
 @pytest.fixture
 def site(config, sites, tmp_path) -> Site:
-    return Site(open_sites(sites)[0], config, tmp_path / "memory", "cpu", participants=NAMES)
+    return image_site(open_sites(sites)[0], config, tmp_path / "memory", "cpu", participants=NAMES)
 
 
 def begun(site: Site) -> Site:
@@ -122,7 +123,7 @@ def test_one_by_one_comes_to_the_same_and_a_new_process_goes_on_counting(site, c
     begun(site)
     for seed in range(REPEATS):
         assert isinstance(site.answer(models(config, 6, seed)), Evaluated)
-    again = Site(open_sites(sites)[0], config, tmp_path / "memory", "cpu", participants=NAMES)
+    again = image_site(open_sites(sites)[0], config, tmp_path / "memory", "cpu", participants=NAMES)
     assert again.answer(models(config, 1, seed=99)) == Failure(OVER_BUDGET)
     assert isinstance(again.answer(models(config, 6, seed=0)), Evaluated)  # it has that answer
 
@@ -153,7 +154,7 @@ def test_what_the_loss_rises_by_without_a_neuron_is_for_methods_that_allocate_th
 def allocated(sites, tmp_path):
     """A site of FedSAC, in whose round 1 importance to first order is due."""
     plan = tiny_plan("fedsac", 4, importance="taylor", validation_images=4, importance_interval=2)
-    return Site(open_sites(sites)[0], plan, tmp_path / "memory", "cpu", participants=NAMES)
+    return image_site(open_sites(sites)[0], plan, tmp_path / "memory", "cpu", participants=NAMES)
 
 
 @pytest.mark.parametrize(
@@ -233,7 +234,10 @@ def test_models_of_one_digest_are_one_model(site, config):
 def test_models_in_the_place_of_peers_are_counted(sites, tmp_path):
     """A site of CYCle says of every model of a peer how well it segments the site's validation images."""
     plan = tiny_plan("cycle", ROUNDS, warmup_by="own", warmup=0, R=1)
-    site, task = Site(open_sites(sites)[0], plan, tmp_path / "memory", "cpu", participants=NAMES), models(plan, 60)
+    site, task = (
+        image_site(open_sites(sites)[0], plan, tmp_path / "memory", "cpu", participants=NAMES),
+        models(plan, 60),
+    )
 
     def told(*places: int) -> Task:
         peers = {f"peer{place}": PeerModel(task.models[place], task.buffers[0], float("nan")) for place in places}
@@ -265,7 +269,7 @@ FINAL = {"purpose": Purpose.FINAL, "round": ROUNDS}
 )
 def test_models_of_others_are_refused_if_the_plan_does_not_share_them(method, count, change, sites, tmp_path):
     plan = replace(tiny_plan(method, ROUNDS, guard="on"), share_models=False)
-    site = begun(Site(open_sites(sites)[0], plan, tmp_path / "memory", "cpu", participants=NAMES))
+    site = begun(image_site(open_sites(sites)[0], plan, tmp_path / "memory", "cpu", participants=NAMES))
     task = replace(models(plan, count), **change)
     assert site.answer(task) == Failure(NOT_SHARED)
     assert (
@@ -296,7 +300,9 @@ def test_without_sharing_final_models_are_tested_by_others_if_they_are_aggregate
 @pytest.fixture
 def capped(config, sites, tmp_path):
     """A site whose operator caps evaluations."""
-    return lambda caps: Site(open_sites(sites)[0], config, tmp_path / "memory", "cpu", participants=NAMES, caps=caps)
+    return lambda caps: image_site(
+        open_sites(sites)[0], config, tmp_path / "memory", "cpu", participants=NAMES, caps=caps
+    )
 
 
 def test_an_operator_allows_fewer_models_than_the_run_needs(capped, config):

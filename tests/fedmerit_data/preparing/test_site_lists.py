@@ -96,7 +96,12 @@ def outcome(folder, asked, case, reason="", **changes):
         return task, UnusableCase(reason, readable=False)
     raw = {f"{case.name}.nii": "1", f"{case.name}_mask.nii": "2", "shared.raw": "3"}
     checksums = {name: f"sum of {name}" for name in task.arrays.values()}
-    common = {"crop": {"top": 1, "left": 2, "height": 3, "width": 4}, "spacing": [3.0, 2.0, 2.0], "remarks": []}
+    common = {
+        "crop": {"top": 1, "left": 2, "height": 3, "width": 4},
+        "spacing": [3.0, 2.0, 2.0],
+        "remarks": [],
+        "reading": {"case": case.name},
+    }
     return task, PreparedCase(**{"raw": raw, "checksums": checksums, "slices": 4, "organ": [1], **common, **changes})
 
 

@@ -1,21 +1,24 @@
 """The generic reader over files of every format: read, or named."""
 
 import gzip
+from dataclasses import replace
 
+import gdcm
 import nibabel as nib
 import numpy as np
 import pytest
 import SimpleITK
-from highdicom.legacy import LegacyConvertedEnhancedMRImage
 from layouts import AXIAL, box, prepare, save_nifti, save_png, volume
+from layouts_dicom import save_enhanced, save_seg, x_ray
 from layouts_fundus import disc_and_cup, photo, save
-from layouts_prostate import save_itk, save_series
+from layouts_prostate import OBLIQUE, flipped, save_itk, save_series
 from PIL import Image
-from pydicom.uid import ComputedRadiographyImageStorage, generate_uid
 
 from fedmerit.errors import BadInput
+from fedmerit_data.raw_cases import RawCase
 from fedmerit_data.readers import generic
 from fedmerit_data.readers.image_files import read_image
+from fedmerit_data.readers.lists import COLUMNS
 from fedmerit_data.spatial import volumes
 from fedmerit_data.spatial.volumes import require_sane
 
@@ -51,7 +54,7 @@ def test_folders_of_dicom_slices_are_prepared(tmp_path):
         write(tmp_path / "all" / "east" / "masks" / f"p{number}_seg.nii.gz", box())
     rows = [f"east,p{number},east/images/p{number},east/masks/p{number}_seg.nii.gz" for number in range(4)]
     prepare("generic", tmp_path / "by folder", source=tmp_path / "all", channels=1, size=16)
-    (tmp_path / "all" / "pairs.csv").write_text("\n".join([",".join(generic.COLUMNS), *rows]))
+    (tmp_path / "all" / "pairs.csv").write_text("\n".join([",".join(COLUMNS), *rows]))
     (east,) = generic.find_sites(tmp_path / "all")
     assert east.left_out == ()
     prepare("generic", tmp_path / "by table", source=tmp_path / "all", channels=1, size=16)
@@ -82,31 +85,16 @@ def test_a_segmentation_as_slicer_names_it_is_the_mask_of_its_image(tmp_path):
 def test_an_enhanced_multi_frame_file_is_read(tmp_path):
     """Alone in a folder, or by itself; highdicom converts a series into one."""
     frames = save_series(tmp_path / "series", volume(1))
-    made = {"series_instance_uid": generate_uid(), "sop_instance_uid": generate_uid()}
-    enhanced = LegacyConvertedEnhancedMRImage(frames, series_number=5, instance_number=1, **made)
-    (tmp_path / "folder").mkdir()
     for name in ("folder/e.dcm", "e.dcm"):
-        enhanced.save_as(tmp_path / name)
+        save_enhanced(tmp_path / name, frames)
     expected = read_image(tmp_path / "series", 1).decoded
     for name in ("folder", "e.dcm"):
         decoded = read_image(tmp_path / name, 1).decoded
         np.testing.assert_array_equal(decoded.image, expected.image)
         np.testing.assert_allclose((*decoded.spacing, decoded.slice_distance), (0.75, 0.5, 4), atol=1e-6)
-    enhanced.save_as(tmp_path / "folder" / "f.dcm")
+    save_enhanced(tmp_path / "folder" / "f.dcm", frames)
     with pytest.raises(BadInput, match=r"e\.dcm: holds several frames \(4, enhanced.*keep it in a folder of its own"):
         read_image(tmp_path / "folder", 1)
-
-
-def x_ray(path, slice_, **changes):
-    """One picture without a place."""
-    for key in ("ImagePositionPatient", "ImageOrientationPatient"):
-        del slice_[key]
-    slice_.SOPClassUID = slice_.file_meta.MediaStorageSOPClassUID = ComputedRadiographyImageStorage
-    slice_.Modality = "CR"
-    for key, value in changes.items():
-        setattr(slice_, key, value)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    slice_.save_as(path, enforce_file_format=True)
 
 
 def test_an_x_ray_is_one_slice_and_its_mask_may_be_a_picture(tmp_path):
@@ -118,9 +106,46 @@ def test_an_x_ray_is_one_slice_and_its_mask_may_be_a_picture(tmp_path):
     np.testing.assert_array_equal(decoded.image, volume(1)[..., 0].T[None, None])
     np.testing.assert_array_equal(decoded.label, box()[..., 1].T[None, None])
     assert decoded.spacing == pytest.approx((0.75, 0.5))
-    mask = read_image(case.image, 1).write_mask(tmp_path / "masks", "lung", decoded.label[:, 0] > 0)
-    np.testing.assert_array_equal(nib.load(mask).get_fdata()[..., 0], box()[..., 1])
-    assert nib.load(mask).header["sform_code"] == 0
+    (mask,) = read_image(case.image, 1).write_masks(tmp_path / "masks", ["lung"], decoded.label > 0)
+    again = generic.decode(replace(case, label=mask), {"lung": ("lung",)})
+    np.testing.assert_array_equal(again.label, decoded.label)
+
+
+def test_one_slice_with_a_place_is_turned_as_a_volume_is(tmp_path):
+    """As sets of single slices have it; an X-ray states none."""
+    voxels, affine = flipped(volume(1)[..., :1], OBLIQUE, 0, 1)
+    save_series(tmp_path / "series", voxels, affine)
+    image = read_image(tmp_path / "series" / "1-01.dcm", 1)
+    np.testing.assert_array_equal(image.decoded.image[0, 0], volume(1)[..., 0].T)
+    assert (*image.decoded.spacing, image.decoded.slice_distance) == pytest.approx((0.75, 0.5, 4))
+    (mask,) = image.write_masks(tmp_path / "masks", ["organ"], image.decoded.image > 700)
+    again = generic.decode(RawCase("p", "p", image.path, mask), {"organ": (1,)})
+    np.testing.assert_array_equal(again.label, image.decoded.image > 700)
+
+
+def test_a_file_as_archives_compress_it(tmp_path):
+    """JPEG lossless, which pydicom reads only by GDCM."""
+    (slice_,) = save_series(tmp_path / "series", volume(1)[..., :1])
+    x_ray(tmp_path / "x.dcm", slice_)
+    reader, change, writer = gdcm.ImageReader(), gdcm.ImageChangeTransferSyntax(), gdcm.ImageWriter()
+    reader.SetFileName(str(tmp_path / "x.dcm"))
+    assert reader.Read()
+    change.SetTransferSyntax(gdcm.TransferSyntax(gdcm.TransferSyntax.JPEGLosslessProcess14_1))
+    change.SetInput(reader.GetImage())
+    assert change.Change()
+    writer.SetFileName(str(tmp_path / "packed.dcm"))
+    writer.SetFile(reader.GetFile())
+    writer.SetImage(change.GetOutput())
+    assert writer.Write()
+    found, expected = (read_image(tmp_path / name, 1).decoded.image for name in ("packed.dcm", "x.dcm"))
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_a_mask_among_the_slices_of_its_series_is_told(tmp_path):
+    slices = save_series(tmp_path / "p", volume(1))
+    save_seg(tmp_path / "p" / "mask.dcm", slices, {"organ": box()})
+    with pytest.raises(BadInput, match=r"mask\.dcm: holds no image \(SEG\); keep only the slices of one series in the"):
+        read_image(tmp_path / "p", 1)
 
 
 @pytest.mark.parametrize("what", ["place", "structures"])
@@ -136,7 +161,9 @@ def test_what_is_no_slice_of_a_volume_is_told(tmp_path, what):
     with pytest.raises(BadInput, match=told if what == "place" else r"0\.dcm: holds no image \(RTSTRUCT\)"):
         read_image(tmp_path / "folder", 1)
     if what == "structures":
-        with pytest.raises(BadInput, match=r"0\.dcm: is DICOM RTSTRUCT, not an image, and not read as a mask"):
+        with pytest.raises(
+            BadInput, match=r"0\.dcm: is DICOM RTSTRUCT, not an image; give the series that it belongs to"
+        ):
             read_image(tmp_path / "folder" / "0.dcm", 1)
 
 

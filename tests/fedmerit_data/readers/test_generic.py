@@ -16,6 +16,7 @@ from fedmerit.errors import BadInput
 from fedmerit_data.raw_cases import RawCase
 from fedmerit_data.readers import generic
 from fedmerit_data.readers.generic import generic_kind
+from fedmerit_data.readers.lists import COLUMNS
 
 MAP = {"disc": (1, 2), "cup": (2,)}
 
@@ -187,14 +188,14 @@ def test_nnunet(tmp_path):
     decoded = generic.decode(site.cases[0], channels=2)
     np.testing.assert_array_equal(decoded.image, np.stack([volume(0), volume(1)], axis=-1).transpose(2, 3, 1, 0))
     np.testing.assert_array_equal(decoded.label[:, 0], box().transpose(2, 1, 0))
-    with pytest.raises(BadInput, match=r"p_1 has 2 channels; pass --channels 2"):
+    with pytest.raises(BadInput, match=r"p_1 has 2 channels \(p_1_0000.*\); pass --channels 2"):
         generic.decode(site.cases[0], channels=1)
     (root / "imagesTr" / "p_2_0001.nii.gz").unlink()
     with pytest.raises(BadInput, match=r"p_2_0001: no such file"):
         generic.find_sites(root)
     for named in (["T2", "ADC"], {"T2": 0}, 2):
         (root / "dataset.json").write_text(json.dumps(names | {"channel_names": named}))
-        with pytest.raises(BadInput, match=r"dataset\.json: not a readable list .*nnU-Net's channel_names"):
+        with pytest.raises(BadInput, match=r'dataset\.json: channel_names .*\{"0": "T2"\}: is it the wrong way round'):
             generic.find_sites(root)
 
 
@@ -202,7 +203,7 @@ def test_a_table_of_pairs(tmp_path):
     photographs(tmp_path / "files", cases=("a", "b", "c"))
     listing = tmp_path / "pairs.csv"
 
-    def write(rows, columns=generic.COLUMNS):
+    def write(rows, columns=COLUMNS):
         with listing.open("w", newline="") as file:
             csv.writer(file).writerows([columns, *rows])
 
@@ -215,10 +216,10 @@ def test_a_table_of_pairs(tmp_path):
     np.testing.assert_array_equal(colour(west.cases[0]).label[0], disc_and_cup(2))
     for table, columns, message in (
         (rows, ("site", "patient", "image", "mask"), "has no column label"),
-        ([("east", "", *rows[0][2:])], generic.COLUMNS, "line 2 lacks a value"),
-        ([("../east", *rows[0][1:])], generic.COLUMNS, "not a plain name"),
-        ([(*rows[0][:3], "gone.png")], generic.COLUMNS, "gone.png, file not found"),
-        ([], generic.COLUMNS, "has no rows"),
+        ([("east", "", *rows[0][2:])], COLUMNS, "line 2 lacks a value"),
+        ([("../east", *rows[0][1:])], COLUMNS, "not a plain name"),
+        ([(*rows[0][:3], "gone.png")], COLUMNS, "gone.png, file not found"),
+        ([], COLUMNS, "has no rows"),
     ):
         write(table, columns)
         with pytest.raises(BadInput, match=message):
@@ -228,7 +229,7 @@ def test_a_table_of_pairs(tmp_path):
 def pairs(folder, images):
     """A pairs.csv of one site that names a patient by row, and these images, each its own mask."""
     rows = [f"east,p{number},{image},{image}" for number, image in enumerate(images)]
-    (folder / "pairs.csv").write_text("\n".join([",".join(generic.COLUMNS), *rows]))
+    (folder / "pairs.csv").write_text("\n".join([",".join(COLUMNS), *rows]))
 
 
 def test_images_of_one_name_are_cases_by_their_folders(tmp_path):

@@ -24,7 +24,7 @@ def test_a_volume_is_its_axial_slices_and_its_mask_lies_where_it_does(tmp_path, 
     assert image.decoded.label.shape == seen.shape
     assert not image.decoded.label.any()
     assert (image.decoded.spacing, image.decoded.slice_distance) == ((1.0, 1.0), 3.0)
-    file = image.write_mask(tmp_path / "masks", "prostate", seen[:, 0] > 800)
+    (file,) = image.write_masks(tmp_path / "masks", ["prostate"], seen > 800)
     assert file == tmp_path / "masks" / "scan_prostate.nii.gz"
     stored = nib.load(file)
     np.testing.assert_array_equal(stored.get_fdata(), voxels > 800)
@@ -69,7 +69,7 @@ def test_a_photograph_is_one_slice_and_its_mask_black_and_white(tmp_path):
     np.testing.assert_array_equal(image.decoded.image, pixels.transpose(2, 0, 1)[None])
     assert image.decoded.label.shape == (1, 1, 5, 7)
     mask = pixels[None, :, :, 0] > 128
-    file = image.write_mask(tmp_path / "masks", "disc", mask)
+    (file,) = image.write_masks(tmp_path / "masks", ["disc"], mask[:, None])
     assert file == tmp_path / "masks" / "eye_disc.png"
     np.testing.assert_array_equal(np.array(Image.open(file)), np.where(mask[0], 255, 0))
 

@@ -1,23 +1,13 @@
-"""DICOM series and segmentations."""
+"""DICOM series."""
 
 import numpy as np
 import pydicom
 import pytest
 from layouts import volume
-from layouts_prostate import save_segmentation, save_series, zones
+from layouts_prostate import save_series
 
 from fedmerit.errors import BadInput
-from fedmerit_data.spatial.dicom import read_segmentation, read_series
-from fedmerit_data.spatial.geometry import resample_mask
-
-
-def test_a_segmentation_is_the_union_of_its_segments(tmp_path):
-    save_segmentation(tmp_path / "seg.dcm", save_series(tmp_path / "a", volume(1)), zones())
-    label, remarks = resample_mask(read_series(tmp_path / "a"), read_segmentation(tmp_path / "seg.dcm", (2, 3)))
-    np.testing.assert_array_equal(label.voxels, np.isin(zones(), (2, 3)))
-    assert remarks == ()
-    with pytest.raises(BadInput, match=r"seg.dcm: segments .*; expected some of \[7\]"):
-        read_segmentation(tmp_path / "seg.dcm", (7,))
+from fedmerit_data.spatial.dicom import read_series
 
 
 def edited(path, **changes):

@@ -1,5 +1,6 @@
 """One anatomy in any file: equal arrays, and masks where their images are, for SimpleITK and for nibabel."""
 
+import subprocess
 from pathlib import Path
 
 import nibabel as nib
@@ -42,7 +43,14 @@ def stored(voxels, affine, order, flips):
 
 def bright_points_of_itk(file: Path, least):
     """Where SimpleITK places the brightest voxels, in mm, sorted."""
-    if file.is_dir():
+    if file.suffix == ".dcm":  # as 3D Slicer opens it
+        subprocess.run(
+            ["segimage2itkimage", "--inputDICOM", file, "--outputDirectory", file.parent],
+            check=True,
+            capture_output=True,
+        )
+        image = SimpleITK.ReadImage(str(file.with_name("1.nrrd")))
+    elif file.is_dir():
         reader = SimpleITK.ImageSeriesReader()
         reader.SetFileNames(reader.GetGDCMSeriesFileNames(str(file)))
         image = reader.Execute()
@@ -106,7 +114,7 @@ def test_one_anatomy_in_every_file(
     sizes = (*image.decoded.spacing, image.decoded.slice_distance)
     np.testing.assert_allclose(sizes, (in_plane, in_plane, in_plane * ratio), rtol=1e-4)
     least = voxels.size - BRIGHT
-    mask = image.write_mask(folder / "masks", "organ", image.decoded.image[:, 0] >= least)
+    (mask,) = image.write_masks(folder / "masks", ["organ"], image.decoded.image >= least)
     points = bright_points_of_itk(mask, 1)
     assert len(points) == BRIGHT
     np.testing.assert_allclose(points, bright_points_of_itk(path, least), atol=1e-3)
@@ -130,7 +138,7 @@ def test_a_mask_has_the_header_of_its_image(tmp_path, fault, kind):
     nib.save(image, tmp_path / "a.nii.gz")
     read = read_image(tmp_path / "a.nii.gz", 1)
     marked = read.decoded.image[:, 0] > 700
-    mask = nib.load(read.write_mask(tmp_path / "masks", "organ", marked))
+    mask = nib.load(read.write_masks(tmp_path / "masks", ["organ"], marked[:, None])[0])
     assert type(mask) is kind
     for field in HEADER:
         np.testing.assert_array_equal(mask.header[field], nib.load(tmp_path / "a.nii.gz").header[field])
@@ -189,7 +197,7 @@ def test_an_invalid_qform_does_not_matter_beside_an_sform(tmp_path):
     nib.save(image, tmp_path / "a.nii")
     read = read_image(tmp_path / "a.nii", 1)
     assert (read.decoded.spacing, read.decoded.remarks) == ((0.5, 0.5), ())
-    mask = nib.load(read.write_mask(tmp_path / "masks", "organ", read.decoded.image[:, 0] > 700))
+    mask = nib.load(read.write_masks(tmp_path / "masks", ["organ"], read.decoded.image > 700)[0])
     assert (mask.header["qform_code"], mask.header["sform_code"]) == (1, 2)
 
 
@@ -210,7 +218,7 @@ def test_a_mask_comes_in_the_format_of_its_image(tmp_path, name):
     else:
         save_itk(tmp_path / name, volume(1), affine)
     image = read_image(tmp_path / name, 1)
-    mask = image.write_mask(tmp_path / "masks", "organ", image.decoded.image[:, 0] > 700)
+    (mask,) = image.write_masks(tmp_path / "masks", ["organ"], image.decoded.image > 700)
     ending = {"a.mha": ".mha", "a.mhd": ".mha", "a.nrrd": ".nrrd", "a.nhdr": ".nrrd", "a.mgz": ".mgz"}
     assert mask.name == f"a_organ{ending.get(name, '.nii.gz')}"
     read = read_volume(mask)
@@ -230,6 +238,6 @@ def test_a_volume_of_two_axes_is_one_slice(tmp_path, suffix):
     read = read_image(tmp_path / f"a{suffix}", 1)
     np.testing.assert_array_equal(read.decoded.image, pixels.T[None, None])
     assert read.decoded.spacing == (0.5, 0.5)
-    mask = read.write_mask(tmp_path / "masks", "organ", read.decoded.image[:, 0] > 700)
+    (mask,) = read.write_masks(tmp_path / "masks", ["organ"], read.decoded.image > 700)
     assert SimpleITK.ReadImage(str(mask)).GetSize() == pixels.shape
     np.testing.assert_array_equal(read_volume(mask).voxels[..., 0], pixels > 700)

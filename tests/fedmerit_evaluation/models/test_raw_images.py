@@ -113,7 +113,7 @@ def test_a_photograph_about_its_disc(tmp_path):
     with pytest.raises(BadInput, match="--box"):
         predictor.preprocess(image.decoded)
     masks = predictor.masks(image.decoded, Box(-5, -5, 40, 40))
-    file = image.write_mask(tmp_path / "masks", "disc", masks[:, 0])
+    (file,) = image.write_masks(tmp_path / "masks", ["disc"], masks[:, :1])
     assert Image.open(file).size == Image.open(raw).size
     assert not masks[..., 35:, :].any()
     np.testing.assert_array_equal(np.array(Image.open(file)) > 0, masks[0, 0])
@@ -175,13 +175,13 @@ def test_what_was_interrupted_is_done_again_by_the_same_command(predictor, scan,
     raw, _ = scan
     out = tmp_path / "out"
 
-    def write_and_stop(self, out, label, mask):
+    def write_and_stop(self, out, labels, masks, model):
         out.mkdir(exist_ok=True)
-        self.mask_file(out, label).write_bytes(b"half")
+        self.mask_files(out, labels)[0].write_bytes(b"half")
         raise KeyboardInterrupt
 
     with monkeypatch.context() as stopped:
-        stopped.setattr(OneImage, "write_mask", write_and_stop)
+        stopped.setattr(OneImage, "write_masks", write_and_stop)
         with pytest.raises(KeyboardInterrupt):
             predict_files(predictor, [raw], out)
     (mask,) = predict_files(predictor, [raw], out)

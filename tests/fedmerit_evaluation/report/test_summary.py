@@ -32,14 +32,15 @@ def test_the_numbers_at_the_top_of_one_method() -> None:
         *made_rounds("weight", {"fedce": [(0.2,), (0.5,), (0.3,)]}),
         made_row("fedce", 0, 0, "Cedar", "flagged", 1.0),
         made_row("fedce", 0, 0, "Alder", "flagged", 0.0),
+        *(made_row("fedce", 0, number, "Birch", "rejected", 1.0) for number in range(12)),
     ]
     assert summary.list_facts(made_dice({"fedce": (0.7, 0.8, 0.9)}, noise=0.0, seeds=1, rounds=rounds)) == [
         Fact("Mean test Dice", "80.0 %", "mean over sites"),
         Fact("Worst-served site", "70.0 %", "Alder"),
         Fact("Spread over sites", "10.0", "points of Dice, standard deviation"),  # of 70, 80 and 90
         Fact("Largest weight", "50.0 %", "Birch; an equal share is 33.3 %"),
-        Fact("Flagged sites", "1", "Cedar"),
-        Fact("Missing or rejected", "0", "none"),
+        Fact("Flagged sites", "1", "Cedar, rounds: 1"),
+        Fact("Missing or rejected", "1", "Birch, rounds: 12"),
     ]
 
 

@@ -14,6 +14,7 @@ from fedmerit.errors import BadInput
 from fedmerit.files import files_digest, read_json, write_json
 from fedmerit.flare.deploy.validator import ClassValidator
 from fedmerit.flare.egress import EgressFilter
+from fedmerit.flare.job_ends import JobEnds
 from fedmerit.plugin_references import Reference
 from fedmerit.trainers.monai_trainer.data import SiteFolder, open_sites
 from fedmerit.trainers.monai_trainer.machine_settings import SERVER, pick_device
@@ -125,6 +126,9 @@ def prepare_site(
     Raises:
         BadInput: the kit is no site's, the folder is not the site's, the device is not there, or caps are none.
     """
+    from fedmerit.flare.launcher import SiteLauncher
+    from fedmerit.flare.site_facts import SiteFacts  # it takes seconds to import MONAI
+
     require_kind(kit, "client")
     site, opened = read_name(kit), SiteFolder(folder)
     if opened.name != site:
@@ -138,7 +142,10 @@ def prepare_site(
     resources["components"] = [part for part in resources["components"] if part["id"] not in UNWANTED]
     for part in resources["components"]:
         if part["id"] == "resource_manager":  # FedMerit's jobs ask for no GPU: the manifest says which
-            part["args"] |= {"num_of_gpus": 0, "mem_per_gpu_in_GiB": 0}
+            part["path"] = class_path(SiteFacts)
+            part["args"] |= {"num_of_gpus": 0, "mem_per_gpu_in_GiB": 0, "hidden": _hidden_facts(kit)}
+        if part["id"] == "process_launcher":
+            part["path"] = class_path(SiteLauncher)
     resources["allow_log_streaming"] = False
     before = kit / "local" / "resources.json"
     if surveys is None:
@@ -180,11 +187,19 @@ def prepare_server(
             part["args"]["uri_root"] = str(storage / "jobs")
         if part["id"] == "job_scheduler":  # a job that waits for a site is looked at again soon
             part["args"] |= {"min_schedule_interval": 2.0, "max_schedule_interval": 30.0}
+    resources["components"].append({"id": "job_ends", "path": class_path(JobEnds), "args": {}})
     _write(kit, resources, byoc)
     folders = {"server_sites": server_sites, "runs": runs}
     given = {setting: str(path.resolve()) for setting, path in folders.items() if path}
     _write_manifest(kit, SERVER, device=device, **given, **settings)
     return own
+
+
+def _hidden_facts(kit: Path) -> list[str]:
+    """Facts that the operator lets no admin ask for, as of `SiteFacts`; at first none."""
+    path = kit / "local" / "resources.json"
+    parts = read_json(path)["components"] if path.exists() else []
+    return [str(name) for part in parts if part["id"] == "resource_manager" for name in part["args"].get("hidden", [])]
 
 
 def is_prepared(kit: Path) -> bool:

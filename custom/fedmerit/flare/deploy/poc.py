@@ -23,6 +23,8 @@ from fedmerit.flare.deploy import kits, session
 from fedmerit.flare.deploy.processes import end_processes_on_exit, start
 from fedmerit.flare.deploy.project import make_project, organisations
 from fedmerit.flare.deploy.provision import STATE, init, provision_again, state_folder
+from fedmerit.flare.deploy.proxies import no_proxy_for
+from fedmerit.flare.job_ends import JobEnd
 from fedmerit.flare.recipe import export_job
 from fedmerit.options import Waiting
 from fedmerit.records.ciphertexts import KEYS
@@ -76,22 +78,25 @@ def run_poc(
         for kit in others:  # this machine is the user's own
             kits.approve(kit, None)
         export_job(config, job_folder, Waiting.of_record(info), start_sites=len(folders), **more)
+        ended: list[str] = []
         try:
-            with end_processes_on_exit(workspace, keep=[lock]), ExitStack() as stack:
+            with no_proxy_for(HOST), end_processes_on_exit(workspace, keep=[lock]), ExitStack() as stack:
                 for kit in others:
                     start(kit)
                 opened = stack.enter_context(session.session(admin, TIMEOUT_SECONDS))
                 session.wait_for_sites(opened, [folder.name for folder in folders], TIMEOUT_SECONDS)
                 job = session.submit(opened, job_folder)
-                while not session.has_job_ended(session.job(opened, job)):  # after it is closed, the sites learn how
+                # after it is closed, the sites learn how
+                while not session.has_job_ended(description := session.job(opened, job)):
                     for _ in range(LOOKS):
                         follow()
                         time.sleep(POLL)
+                ended = [JobEnd.of(description).error]
         except (BadInput, RunFailed) as error:  # of the session: these kits are not the user's
             if not is_finished(run, config.rounds):
                 raise RunFailed(f"{error}\n{_explain_failure(workspace)}") from error
         if not is_finished(run, config.rounds):
-            raise RunFailed(_explain_failure(workspace))
+            raise RunFailed("\n".join(filter(None, [*ended, _explain_failure(workspace)])))
     follow()
 
 

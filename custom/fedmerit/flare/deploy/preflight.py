@@ -1,15 +1,11 @@
 """The preflight of a machine: every line says what was checked, the result, and what to do about it."""
 
 import shutil
-import socket
-import ssl
 import stat
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-import psutil
 import torch
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
@@ -17,6 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 from nvflare.lighter.constants import ProvFileName
 
+from fedmerit.configuration.description import installed_versions
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json
 from fedmerit.flare.deploy.check_result import CheckResult, Finding, fail, ok, warn
@@ -28,9 +25,8 @@ from fedmerit.flare.deploy.kits import (
     read_kind,
     read_manifest,
     read_name,
-    server_address,
 )
-from fedmerit.flare.deploy.processes import running_processes
+from fedmerit.flare.deploy.network_checks import check_ports, check_server, check_start
 from fedmerit.flare.deploy.provision import VERSIONS_FILE
 from fedmerit.flare.egress import EgressFilter
 from fedmerit.flare.recipe import build_site_policy
@@ -40,6 +36,7 @@ from fedmerit.plugins import approvable
 from fedmerit.records.ciphertexts import open_context
 from fedmerit.records.signatures import certificate_name
 from fedmerit.trainers.monai_trainer.machine_settings import pick_device
+from fedmerit.version import NOT_INSTALLED
 
 EXACT = ("fedmerit", "nvflare")  # packages whose version has to be the project's; others may change the last digits
 SOON = timedelta(days=30)  # before a certificate ends the preflight warns
@@ -49,7 +46,6 @@ CERTIFICATES = {"server": "server", "client": "client", "admin": "client"}  # ba
 GIB = 2**30
 DISK = (1, 5)  # GiB free: below the first is too little, below the second little; models of every round, and logs
 MEMORY = (1, 4)  # GiB available, likewise; one training process with a U-Net takes 1 to 2
-CONNECT = 5.0  # seconds
 
 
 def preflight(kit: Path, offline: bool = False) -> list[CheckResult]:
@@ -72,7 +68,8 @@ def preflight(kit: Path, offline: bool = False) -> list[CheckResult]:
         ("gate", lambda: _check_gate(kit) if kind == "client" else iter(())),
         ("parts of others", lambda: _check_parts(kit)),
         ("encryption", lambda: _check_encryption(kit, kind)),
-        ("server", lambda: _check_ports(kit) if kind == "server" else _check_server(kit, offline)),
+        ("start", lambda: check_start(kit)),
+        ("server", lambda: check_ports(kit) if kind == "server" else check_server(kit, offline)),
         ("device", lambda: _check_device(manifest.device or "auto", read_name(kit))),
         ("rules for jobs", lambda: iter([ok(manifest.jobs.changes)] * (kind == "client"))),
         ("disk", lambda: _check_disk(kit)),
@@ -88,17 +85,13 @@ def _check_versions(kit: Path) -> Iterator[Finding]:
     except (BadInput, AttributeError) as error:
         yield warn(f"the project's versions are not known ({error}); ask the coordinator for them")
         return
-    same = True
+    installed = installed_versions()
     for name, wanted in expected.items():
-        try:
-            found = version(name)
-        except PackageNotFoundError:
-            found = "none"
-        if found != wanted:
-            same = False
-            message = f"{name} {found} is installed, the project has {wanted}: pip install {name}=={wanted}"
-            yield (fail if name in EXACT or found == "none" else warn)(message)
-    if same:
+        if (found := installed.get(name, NOT_INSTALLED)) != wanted:
+            advice = "runs then need not repeat bit for bit" if name == "python" else f"pip install {name}=={wanted}"
+            message = f"{name} {found} is installed, the project has {wanted}: {advice}"
+            yield (fail if name in EXACT or found == NOT_INSTALLED else warn)(message)
+    if expected.items() <= installed.items():
         yield ok(", ".join(f"{name} {value}" for name, value in expected.items()))
 
 
@@ -232,72 +225,6 @@ def _check_encryption(kit: Path, kind: str) -> Iterator[Finding]:
         )
     except BadInput as error:
         yield fail(f"{path}: {error}")
-
-
-def _check_server(kit: Path, offline: bool) -> Iterator[Finding]:
-    """Whether a site reaches the server and is accepted; ``offline``: it need not be started yet."""
-    host, port = server_address(kit)
-    bad = warn if offline else fail
-    startup = kit / "startup"
-    try:
-        context = ssl.create_default_context(cafile=str(startup / "rootCA.pem"))
-        context.load_cert_chain(startup / "client.crt", startup / "client.key")
-        context.set_alpn_protocols(["h2"])
-        with (
-            socket.create_connection((host, port), timeout=CONNECT) as plain,
-            context.wrap_socket(plain, server_hostname=host) as secure,
-        ):
-            if secure.recv(1):
-                yield ok(f"{host}:{port} answers, and accepts the certificate of this kit")
-            else:
-                yield fail(f"{host}:{port} hangs up: it does not accept the certificate of this kit; ask for a new one")
-    except ssl.SSLCertVerificationError as error:
-        yield fail(
-            f"{host}:{port} answers with a certificate that is not its own ({error.verify_message}); "
-            "is a proxy in between?"
-        )
-    except ssl.SSLError as error:
-        yield bad(f"{host}:{port} answers, but not over TLS ({error.reason}); is another service on that port?")
-    except socket.gaierror:
-        yield bad(f"{host} is not known here; have the name entered in the DNS, or in /etc/hosts")
-    except TimeoutError:
-        yield bad(f"{host}:{port} does not answer; have outgoing TCP to that port opened in the firewall")
-    except OSError as error:
-        yield bad(
-            f"{host}:{port} cannot be reached ({error.strerror or error}); is the server started, is the port right?"
-        )
-
-
-def _check_ports(kit: Path) -> Iterator[Finding]:
-    if running_processes(kit):
-        yield ok("runs already")
-        return
-    content = read_json(kit / "startup" / "fed_server.json")["servers"][0]
-    host, port = server_address(kit)
-    taken = [*_check_ports_free({port, int(content["admin_port"])})]
-    yield from map(fail, taken)
-    try:
-        known = {str(entry[4][0]) for entry in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)}
-    except socket.gaierror:
-        yield warn(f"{host} is not known here; the sites need it in their DNS or /etc/hosts")
-        return
-    own = {address.address for addresses in psutil.net_if_addrs().values() for address in addresses}
-    if not known & own:
-        yield warn(f"{host} is {', '.join(sorted(known))}, no address of this machine; fine if it is passed on to here")
-    elif not taken:
-        yield ok(f"{host}, port {port} is free; have incoming TCP to it opened in the firewall")
-
-
-def _check_ports_free(ports: set[int]) -> Iterator[str]:
-    """Why ports cannot be listened on."""
-    for port in sorted(ports):
-        with socket.socket() as candidate:
-            candidate.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                candidate.bind(("", port))
-            except OSError as error:
-                reason = error.strerror or error
-                yield f"port {port} cannot be listened on ({reason}); stop what is there, or provision other ports"
 
 
 def _check_device(setting: str, name: str) -> Iterator[Finding]:

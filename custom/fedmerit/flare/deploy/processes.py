@@ -41,6 +41,21 @@ def start(kit: Path, environment: Mapping[str, str] | None = None) -> None:
         )
 
 
+def find_left_over(kit: Path) -> str:
+    """What a killed process left in a kit, so that its start script would start nothing; "" if there is nothing.
+
+    The script takes the process whose number is in ``daemon_pid.fl`` for its own, whatever runs under it now.
+    """
+    file = kit / "daemon_pid.fl"
+    try:
+        number = int(file.read_text())
+    except (OSError, ValueError):
+        return ""
+    if not psutil.pid_exists(number) or any(process.pid == number for process in running_processes(kit)):
+        return ""
+    return f"{file}: names process {number}, which is none of this kit: start.sh would start nothing; delete the file"
+
+
 def running_processes(folder: Path, job_only: bool = False) -> list[psutil.Process]:
     """Every process at work from kits in, or below, ``folder``; with ``job_only`` only those of jobs."""
     root, found = str(folder.resolve()), []

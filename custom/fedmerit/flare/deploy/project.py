@@ -13,13 +13,13 @@ from nvflare.lighter.constants import DEFINED_ROLES
 
 from fedmerit.errors import BadInput
 from fedmerit.files import write_text
+from fedmerit.trainers.monai_trainer.data import LONGEST_SITE, require_name
 
 PROJECT_FILE = "project.yml"
 VERSIONS_BUILDER = "fedmerit.flare.deploy.provision.VersionsBuilder"  # in the project.yml of every federation
 CONTEXT_BUILDER = "fedmerit.flare.encryption.ContextBuilder"  # not imported here: it needs TenSEAL
 SUBMITTERS = ("project_admin", "lead")  # roles that may submit jobs
 AUTHORITY_DAYS = 3650  # that the authority lasts; NVFlare's certificates of participants last 360, and are renewed
-LONGEST_NAME = 63  # of a certificate's common name; NVFlare cuts longer ones
 DIGITS = 16  # hexadecimal, of a site's name, at the end of an organisation's that is not the same
 UNIQUE_SUFFIX = re.compile(rf"_[0-9a-f]{{{DIGITS}}}$")
 
@@ -81,7 +81,7 @@ def _require_names(sites: Mapping[str, str], server: str, org: str, admins: Mapp
     if not sites:
         raise BadInput("--sites: expected names such as A,B,C")
     for site, its_org in sites.items():
-        _require(site, "client", f"site {site!r}", "letters, digits, - and _")
+        require_name(site, "--sites")
         _require(its_org, "org", f"organisation {its_org!r} of site {site}", "letters, digits and _")
     _require(server, "server", f"server {server!r}", "a host name such as fl.hospital.org, or an address")
     _require(org, "org", f"organisation {org!r}", "letters, digits and _")
@@ -92,7 +92,7 @@ def _require_names(sites: Mapping[str, str], server: str, org: str, admins: Mapp
         except ValueError:
             wrong = f"server {server!r}: is no address; expected four numbers from 0 to 255, or a host name"
             raise BadInput(wrong) from None
-    if clash := {site for site in sites if site == server}:
+    if clash := {site for site in sites if site.lower() == server.lower()}:
         raise BadInput(f"site {clash.pop()!r}: is the server's name too; give one of them another")
     if len({site.lower() for site in sites}) < len(sites):
         raise BadInput("--sites: two names differ only in case; not every disk keeps them apart")
@@ -127,7 +127,7 @@ def default_organisation(site: str) -> str:
     if re.fullmatch(r"[A-Za-z0-9_]+", site) and not UNIQUE_SUFFIX.search(site):
         return site
     apart = hashlib.sha256(site.encode()).hexdigest()[:DIGITS]
-    return f"{re.sub(r'[^A-Za-z0-9_]', '_', site)[: LONGEST_NAME - DIGITS - 1]}_{apart}"
+    return f"{re.sub(r'[^A-Za-z0-9_]', '_', site)[: LONGEST_SITE - DIGITS - 1]}_{apart}"
 
 
 def _site(name: str, org: str) -> dict[str, Any]:
@@ -137,8 +137,8 @@ def _site(name: str, org: str) -> dict[str, Any]:
 def _require(value: str, kind: str, what: str, expected: str) -> None:
     if name_check(value, kind)[0] or value != value.strip():
         raise BadInput(f"{what}: cannot be used; expected {expected}")
-    if len(value) > LONGEST_NAME:
-        raise BadInput(f"{what}: has {len(value)} characters; a certificate holds {LONGEST_NAME} at most")
+    if len(value) > LONGEST_SITE:
+        raise BadInput(f"{what}: has {len(value)} characters; a certificate holds {LONGEST_SITE} at most")
 
 
 def add_project_sites(project: Mapping[str, Any], sites: Mapping[str, str]) -> dict[str, Any]:

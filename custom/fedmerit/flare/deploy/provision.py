@@ -8,7 +8,6 @@ import stat
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
-from importlib.metadata import version
 from io import StringIO
 from operator import methodcaller
 from pathlib import Path
@@ -21,6 +20,7 @@ from nvflare.lighter.provision import prepare_project
 from nvflare.lighter.provisioner import Provisioner
 from nvflare.lighter.spec import Builder, Project, ProvisionContext
 
+from fedmerit.configuration.description import installed_versions
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.files import FULL, read_json, write_atomically, write_json
 from fedmerit.flare.deploy.project import PROJECT_FILE, add_project_sites, organisations, read_project, write_project
@@ -28,7 +28,6 @@ from fedmerit.flare.deploy.project import PROJECT_FILE, add_project_sites, organ
 VERSIONS_FILE = "fedmerit_versions.json"  # in the local/ folder of the kits of server and sites
 STATE = "state"  # NVFlare's name for the folder of a project's keys
 KEYS = "cert.json"  # there, NVFlare's file of them, by participant
-PACKAGES = ("fedmerit", "nvflare", "torch", "monai")
 
 
 class VersionsBuilder(Builder):
@@ -38,7 +37,7 @@ class VersionsBuilder(Builder):
         """For server and sites; the preflight of `fedmerit deploy` compares."""
         for participant in (project.get_server(), *project.get_clients()):
             folder = Path(ctx.get_local_dir(participant))
-            write_json(folder / VERSIONS_FILE, {name: version(name) for name in PACKAGES})
+            write_json(folder / VERSIONS_FILE, installed_versions())
 
 
 @dataclass(frozen=True)

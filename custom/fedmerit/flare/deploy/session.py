@@ -4,8 +4,8 @@ import logging
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout, suppress
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -13,29 +13,47 @@ from typing import Any
 from nvflare.fuel.flare_api.api_spec import (
     AuthenticationError,
     AuthorizationError,
+    CommandError,
     InternalError,
     InvalidJobDefinition,
+    InvalidTarget,
     JobNotDone,
     JobNotFound,
     JobNotRunning,
+    NoClientsAvailable,
     NoConnection,
+    NoReply,
+    SessionClosed,
 )
 from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
+from nvflare.fuel.hci.proto import MetaStatusValue
 
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.files import read_json
 from fedmerit.flare.deploy.kits import read_name, require_kind, server_address
-from fedmerit.flare.translation import PROGRESS
+from fedmerit.flare.deploy.proxies import proxy_advice
+from fedmerit.flare.job_ends import NO_SITE, JobEnd, explain_end
+from fedmerit.flare.translation import NOTE, PROGRESS
 from fedmerit.records.ledger import Ledger
 from fedmerit.trainers.monai_trainer.machine_settings import RUN_NAME
 from fedmerit.wire.survey import ANSWERS, Survey
 
 LOGIN = 10.0  # seconds to try to reach the server
 POLL = 1.0  # seconds
+TRIES = 3
+FRESH = 45.0  # seconds since a site's last word, compared with the last of any: one says a word every ten
 STOPPING = 120.0  # seconds for an aborted job to end
 STORING = 30.0  # seconds for the server to store what a job left, once that is over
 COMPLETED = "FINISHED:COMPLETED"
+AGREED = ": OK"  # ends what NVFlare says of a site, or the server, that took a job
+UNEXPECTED = "runtime error encountered"  # how NVFlare's own begin
+NOT_RUNNING = "not running"  # NVFlare's words for a job without a process
+PASSING = (NoReply, SessionClosed, CommandError, InvalidTarget, NoClientsAvailable)  # a job, server or site changes now
 ENDED = ("FINISHED", "ABORTED", "ABANDONED", "FAILED")  # what the status of a job that is over begins with
+
+
+class Unreachable(BadInput):
+    """The server does not answer; it may be starting."""
 
 
 @contextmanager
@@ -60,9 +78,9 @@ def session(kit: Path, timeout: float = LOGIN) -> Iterator[Session]:
             opened = new_secure_session(read_name(kit), str(kit.resolve()), timeout=timeout)
         yield opened
     except NoConnection as error:
-        raise BadInput(
+        raise Unreachable(
             f"server {host}:{port} cannot be reached as {read_name(kit)}: {error}; is it started, is the port open, "
-            "and is the certificate in the kit of this federation and not expired?"
+            f"and is the certificate in the kit of this federation and not expired?{proxy_advice(host)}"
         ) from error
     except AuthenticationError as error:
         raise BadInput(
@@ -74,7 +92,12 @@ def session(kit: Path, timeout: float = LOGIN) -> Iterator[Session]:
         raise BadInput(f"{error}; `fedmerit job status` lists the jobs") from error
     except JobNotRunning as error:
         raise BadInput(f"{error}; it has ended already") from error
-    except InternalError as error:
+    except PASSING as error:
+        reason = str(error) or type(error).__name__
+        raise RunFailed(f"server {host}:{port}: gave no answer just now ({reason}); try again") from error
+    except (InternalError, RuntimeError) as error:
+        if not (isinstance(error, InternalError) or str(error).startswith(UNEXPECTED)):
+            raise  # not NVFlare's
         raise RunFailed(f"server {host}:{port}: {error}; see log.txt in the server's kit") from error
     finally:
         if opened is not None:
@@ -107,7 +130,7 @@ def resume(opened: Session, job_id: str) -> str:
         BadInput: the job came to its end, so that nothing is left to do.
     """
     description = job(opened, job_id)
-    if description["status"] == COMPLETED:
+    if description["status"] == COMPLETED or JobEnd.of(description).finished:
         raise BadInput(f"job {job_id}: came to its end; fetch it")
     if not has_job_ended(description):
         _stop(opened, job_id)
@@ -119,7 +142,7 @@ def _stop(opened: Session, job_id: str) -> None:
     try:
         opened.abort_job(job_id)
     except (JobNotRunning, InternalError) as error:
-        if "not running" not in str(error):
+        if NOT_RUNNING not in str(error):
             raise RunFailed(f"job {job_id}: {error}") from error
         return
     deadline = time.monotonic() + STOPPING
@@ -130,8 +153,9 @@ def _stop(opened: Session, job_id: str) -> None:
 
 
 def connected(opened: Session) -> list[str]:
-    """Names of the sites that are connected, sorted."""
-    return sorted(client.name for client in opened.get_system_info().client_info)
+    """Names of the sites that are connected, sorted: NVFlare lists a site for ten minutes after its last word."""
+    last = {str(client.name): client.last_connect_time or 0.0 for client in opened.get_system_info().client_info}
+    return sorted(name for name, when in last.items() if max(last.values()) - when < FRESH)
 
 
 def wait_for_sites(opened: Session, sites: Sequence[str], seconds: float) -> None:
@@ -149,7 +173,11 @@ def jobs(opened: Session) -> list[dict[str, Any]]:
 
 
 def job(opened: Session, job_id: str) -> dict[str, Any]:
-    """NVFlare's description of one job."""
+    """NVFlare's description of one job; asks again if there is no answer just now."""
+    for _ in range(TRIES - 1):
+        with suppress(*PASSING):
+            return dict(opened.get_job_meta(job_id))
+        time.sleep(POLL)
     return dict(opened.get_job_meta(job_id))
 
 
@@ -158,9 +186,32 @@ def progress(opened: Session, job_id: str) -> Mapping[str, Any] | None:
     try:
         with redirect_stdout(StringIO()):
             answer = opened.do_app_command(job_id, PROGRESS, {})
-    except (JobNotRunning, InternalError, AuthorizationError, RuntimeError):  # being started, ended, or no right to ask
-        return None
+    except (JobNotRunning, InternalError, AuthorizationError, RuntimeError, *PASSING):
+        return None  # it is being started or ended, or this admin has no right to ask
     return answer if isinstance(answer, Mapping) else None
+
+
+def note(opened: Session, job_id: str, text: str) -> bool:
+    """Have a line written into the ledger's next record; whether the job, at work, took it."""
+    try:
+        with redirect_stdout(StringIO()):
+            return bool(opened.do_app_command(job_id, NOTE, {"text": text}))
+    except (JobNotRunning, InternalError, AuthorizationError, RuntimeError, *PASSING):
+        return False
+
+
+def job_sites(description: Mapping[str, Any]) -> set[str]:
+    """The sites that took a job as it was deployed, as `job` describes it; none of one that was not."""
+    details = map(str, description.get("job_deploy_detail") or ())
+    return {text.removesuffix(AGREED) for text in details if text.endswith(AGREED)} - {"server"}
+
+
+def sites_without(opened: Session, job_id: str, sites: Collection[str]) -> set[str]:
+    """Of connected ``sites``, those that say that they have no process of a job."""
+    listed = opened.get_client_job_status(sorted(sites)) or []
+    rows = [(str(one.get("client_name")), one.get("job_id"), one.get("status")) for one in listed]
+    having = {site for site, job, _ in rows if job == job_id}
+    return {site for site, job, status in rows if job or status == MetaStatusValue.NO_JOBS} - having
 
 
 def has_job_ended(description: Mapping[str, Any]) -> bool:
@@ -171,14 +222,19 @@ def has_job_ended(description: Mapping[str, Any]) -> bool:
 def explain_refusal(description: Mapping[str, Any]) -> list[str]:
     """What server and sites said when the job was to start there, without those that agreed."""
     details = description.get("job_deploy_detail") or []
-    return [text.replace("NVFLARE_ERROR: ", "") for text in map(str, details) if not text.endswith(": OK")]
+    return [text.replace("NVFLARE_ERROR: ", "") for text in map(str, details) if not text.endswith(AGREED)]
 
 
 def abort(opened: Session, job_id: str) -> str:
     """Stop a job; what the server says."""
     if has_job_ended(description := job(opened, job_id)):
         raise BadInput(f"job {job_id}: is over already ({description['status']})")
-    return str(opened.abort_job(job_id))
+    try:
+        return str(opened.abort_job(job_id))
+    except (JobNotRunning, InternalError) as error:
+        if NOT_RUNNING not in str(error):
+            raise
+        raise BadInput(f"job {job_id}: nothing of it is at work at the server; it is being started or ended") from error
 
 
 def fetch(opened: Session, job_id: str, out: Path) -> Path:
@@ -211,15 +267,18 @@ def fetch(opened: Session, job_id: str, out: Path) -> Path:
 
 def _explain_missing_run(description: Mapping[str, Any], begun: bool) -> str:
     """Why a job that is over has nothing to fetch, and what to do about it."""
-    refused = explain_refusal(description)
-    why = "its first round was not complete" if begun else "no site took it"
-    advice = (
-        "submit a job that `fedmerit job export` wrote, unchanged, or ask those who refuse to allow it"
-        if refused
-        else "log.txt in the kits of the server and of the sites says what happened"
+    refused, known = explain_refusal(description), explain_end(description)
+    error = JobEnd.of(description).error
+    why = (
+        "its first round was not complete"
+        if begun
+        else NO_SITE
+        if NO_SITE in error or not error
+        else "it did not begin"
     )
-    reasons = "; ".join([f"left no run: {why}", f"its status is {description['status']}", *refused, advice])
-    return f"job {description['job_id']}: {reasons}"
+    advice = ["submit a job that `fedmerit job export` wrote, unchanged, or ask those who refuse to allow it"]
+    lines = [f"left no run: {why}", f"its status is {description['status']}", *refused, *known, *advice * bool(refused)]
+    return f"job {description['job_id']}: {'; '.join(lines)}"
 
 
 def await_survey(opened: Session, job_id: str, seconds: float) -> Survey:

@@ -7,6 +7,8 @@ a case of one slice.
 
 import hashlib
 import math
+import re
+import sys
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -23,11 +25,15 @@ from pydantic import AfterValidator, BaseModel, Field
 from torch import Tensor
 from torch.utils.data import Dataset, default_collate
 
-from fedmerit.errors import BadInput
-from fedmerit.files import LONGEST_NAME, as_file_name, is_file_name, leads_into, parse, read_json, require_file, sha256
+from fedmerit.errors import BadInput, printable
+from fedmerit.files import as_file_name, leads_into, parse, read_json, require_file, sha256
 
 SPLITS = ("training", "validation", "testing")
 SERVER_SPLIT = "server_validation"  # training patients set aside for the server; most folders have none
+MOST_UNREADABLE = 0.05  # share of the training cases, rounded down, without which a site trains if they are unreadable
+LONGEST_SITE = 63  # characters of a site's name: a certificate's common name holds no more
+SITE_NAME = re.compile(rf"[A-Za-z0-9_][A-Za-z0-9_-]{{0,{LONGEST_SITE - 1}}}")  # what NVFlare takes for a client
+RESERVED = {"admin", "all", "client", "local", "localhost", "relay", "server", "server_parent", "startup", "transfer"}
 MOST_ARRAY = 1 << 36  # bytes of a stored case, which is mapped, not read
 FARTHEST = 1e6  # mm between neighbours
 HEADER_LOCK = threading.Lock()  # NumPy parses one by `ast`; two threads in that at once can fail before CPython 3.11.8
@@ -93,12 +99,19 @@ class Case:
         return load_array(self.label_file)
 
 
-def require_name(name: str, where: Path) -> None:
-    """`BadInput` if a site's name is none: what shows it must not compute or obey it, nor lists be cut by it."""
-    if not is_file_name(name) or set(name) & set(",="):
+def require_name(name: str, where: Path | str) -> None:
+    """`BadInput` if a site of ``where`` cannot be named so on every engine: NVFlare uses names as paths and addresses.
+
+    So nothing that shows a name computes or obeys it either, and no list is cut by it.
+    """
+    if not isinstance(name, str) or not SITE_NAME.fullmatch(name):
         raise BadInput(
-            f"{where}: the site's name is {name!r:.120}; expected 1 to {LONGEST_NAME} printable characters, no "
-            "comma, = or slash among them, that begin with a letter or digit; rename it"
+            f"{where}: the site's name is {name!r:.120}; expected 1 to {LONGEST_SITE} letters from A to z, digits, "
+            "- and _, the first of them no -; rename it"
+        )
+    if name.lower() in RESERVED:
+        raise BadInput(
+            f"{where}: the site's name is {name!r}, which is reserved: NVFlare calls its own parts so; rename it"
         )
 
 
@@ -183,10 +196,29 @@ class SiteFolder:
         return path
 
     def cases(self, split: str) -> tuple[Case, ...]:
-        """The cases of one of `SPLITS`, or of `SERVER_SPLIT`, in the order of datalist.json."""
+        """The cases of one of `SPLITS`, or of `SERVER_SPLIT`, in the order of datalist.json.
+
+        Without training cases that cannot be read, if they are few: they are named on standard error, for the site.
+        """
         if split not in self.splits:
             raise BadInput(f"split {split!r}: expected one of {', '.join(self.splits)}")
-        return self.splits[split]
+        return self._training if split == "training" else self.splits[split]
+
+    @cached_property
+    def _training(self) -> tuple[Case, ...]:
+        """Training cases that can be read; all of them if too many cannot: then the first use of one says why."""
+        cases, faults = self.splits["training"], dict[str, str]()
+        most = int(MOST_UNREADABLE * len(cases))
+        for case in cases if most else ():
+            try:
+                _ = case.image, case.label
+            except BadInput as error:
+                faults[case.name] = str(error)
+            if len(faults) > most:
+                return cases
+        for name, why in faults.items():
+            print(printable(f"ERROR: site {self.name}: trains without case {name}: {why}"), file=sys.stderr, flush=True)
+        return tuple(case for case in cases if case.name not in faults)
 
     def require_cases(self) -> None:
         """`BadInput` if a split is empty, so that the site cannot take part in a run."""

@@ -3,6 +3,7 @@
 `fedmerit deploy` writes it with safe defaults; the operator edits it, and it stays when the kit is prepared again.
 """
 
+import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -63,6 +64,25 @@ class JobRules(BaseModel):
         return "; ".join(changed) or "the defaults"
 
 
+class SiteScript(BaseModel):
+    """The script that trains at a site, if a job has sites train by scripts: no job names or changes it."""
+
+    model_config = STRICT
+    file: Annotated[str, Field(pattern=r"^/.{1,4000}\.py$")]  # absolute
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]  # of that file; what it imports is not covered
+    args: Text = ""
+    command: Text = ""  # of a process of its own, such as "python3 -u"; "": in the site's
+
+    @property
+    def fault(self) -> str:
+        """Why it may not start; "": it may."""
+        try:
+            found = hashlib.sha256(read_bytes(Path(self.file), LARGEST_FILE)).hexdigest()
+        except (OSError, BadInput) as error:
+            return f"{self.file} cannot be read ({type(error).__name__})"
+        return "" if found == self.sha256 else f"{self.file} has SHA-256 {found}, approved was {self.sha256}"
+
+
 class Manifest(BaseModel):
     """What one machine decides for itself."""
 
@@ -76,6 +96,7 @@ class Manifest(BaseModel):
     behaviours: Text = ""  # for studies
     parts: Annotated[dict[Text, Name], Field(max_length=1000)] | Literal["all"] = {}  # SHA-256 by reference
     jobs: JobRules = JobRules()  # of a site
+    script: SiteScript | None = None  # likewise
 
     @property
     def approved(self) -> Mapping[str, str] | None:

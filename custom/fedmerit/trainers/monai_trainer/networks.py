@@ -15,10 +15,12 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from fedmerit.configuration.network_arguments import MONAI_NETWORKS
 from fedmerit.configuration.run import Network
+from fedmerit.configuration.script import NAMED_TENSORS
 from fedmerit.errors import BadInput, Untrusted
 from fedmerit.plugins import WITH_PARTS, Catalogue
 from fedmerit.seeds import random_seed
 from fedmerit.trainers.monai_trainer.bounded_building import MOST_BYTES, BoundedBuilding
+from fedmerit.trainers.named_tensors import NamedTensors
 from fedmerit.trust import NAMED
 
 _thread = threading.local()
@@ -117,6 +119,9 @@ def build_network(network: Network, device: torch.device | None = None, most: in
     Raises:
         BadInput: there is no such network, it refuses the arguments, or takes more than ``most`` bytes.
     """
+    if network.architecture == NAMED_TENSORS:
+        with BoundedBuilding(most):
+            return NamedTensors(network.arguments)
     kind, arguments = constructor(network)
     try:
         with BoundedBuilding(most):

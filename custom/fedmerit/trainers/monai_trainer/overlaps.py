@@ -33,10 +33,18 @@ class Overlap:
     false_positives: int
     false_negatives: int
     surface: Surface | None = None  # None: not measured, or not measurable
+    score: float | None = None  # of a trainer that counts no voxels, instead of Dice, 0 to 1; counts are 0 then
+
+    @classmethod
+    def of_score(cls, case: str, label: str, score: float) -> "Overlap":
+        """A metric of one case, 0 to 1."""
+        return cls(case, label, 0, 0, 0, score=score)
 
     @property
     def dice(self) -> float | None:
-        """2 TP / (2 TP + FP + FN); None if reference and prediction are both empty."""
+        """2 TP / (2 TP + FP + FN), or `score`; None if reference and prediction are both empty."""
+        if self.score is not None:
+            return self.score
         size = 2 * self.true_positives + self.false_positives + self.false_negatives
         return 2 * self.true_positives / size if size else None
 
@@ -48,6 +56,8 @@ class Overlap:
     @property
     def quantities(self) -> dict[str, float | None]:
         """Scores and counts, likewise."""
+        if self.score is not None:
+            return self.scores
         return {**self.scores, **{name: getattr(self, name) for name in COUNTS}}
 
 

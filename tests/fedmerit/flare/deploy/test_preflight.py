@@ -1,14 +1,18 @@
 """What the preflight finds in a startup kit and on its machine. No process is started."""
 
 import json
+import os
 import shutil
 import socket
+import sys
 from collections import namedtuple
+from pathlib import Path
 
 import pytest
 from certificates import certify
 
 from fedmerit.errors import BadInput
+from fedmerit.flare.deploy import network_checks
 from fedmerit.flare.deploy import preflight as machine
 from fedmerit.flare.deploy.kits import approve, prepare_server, prepare_site
 from fedmerit.flare.deploy.preflight import preflight
@@ -20,7 +24,7 @@ from fedmerit.plugins import approvable
 
 def test_everything_is_looked_at_and_fine(ready):
     lines = preflight(ready, offline=True)
-    after = ["encryption", "server", "device", "rules for jobs", "disk", "memory"]
+    after = ["encryption", "start", "server", "device", "rules for jobs", "disk", "memory"]
     assert [line.what for line in lines] == ["kit", "versions", "certificate", "policy", "gate", *after]
     assert [line.what for line in lines if line.state == "fail"] == []
     assert {"versions", "certificate", "policy", "device"} <= {line.what for line in lines if line.state == "ok"}
@@ -35,14 +39,21 @@ def read(path):
 
 
 @pytest.mark.parametrize(
-    ("package", "state"), [("fedmerit", "fail"), ("nvflare", "fail"), ("torch", "warn"), ("monai", "warn")]
+    ("package", "state", "advice"),
+    [
+        ("fedmerit", "fail", "pip install fedmerit==0.0.1"),
+        ("nvflare", "fail", "pip install nvflare==0.0.1"),
+        ("torch", "warn", "pip install torch==0.0.1"),
+        ("numpy", "warn", "pip install numpy==0.0.1"),
+        ("python", "warn", "need not repeat bit for bit"),
+    ],
 )
-def test_other_versions(ready, package, state, found):
+def test_other_versions(ready, package, state, advice, found):
     path = ready / "local/fedmerit_versions.json"
     path.write_text(json.dumps(read(path) | {package: "0.0.1"}))
     ((told_state, told),) = found(ready, "versions")
     assert told_state == state
-    assert f"pip install {package}==0.0.1" in told
+    assert advice in told
 
 
 @pytest.mark.parametrize(
@@ -161,9 +172,35 @@ def test_who_may_bring_code_is_told(ready, found):
 def test_server_out_of_reach(ready, monkeypatch, found):
     assert [state for state, _ in found(ready, "server")] == ["fail"]
     assert [state for state, _ in found(ready, "server", offline=True)] == ["warn"]
-    monkeypatch.setattr(machine, "server_address", lambda kit: ("no-such-host.invalid", 8002))
+    monkeypatch.setattr(network_checks, "server_address", lambda kit: ("no-such-host.invalid", 8002))
     ((_, told),) = found(ready, "server")
     assert "/etc/hosts" in told
+
+
+def test_a_proxy_that_grpc_obeys_is_named(ready, monkeypatch, found):
+    with socket.create_server(("localhost", 0)) as closed:
+        proxy = f"http://localhost:{closed.getsockname()[1]}"
+    monkeypatch.setenv("https_proxy", proxy)
+    monkeypatch.setenv("no_proxy", "example.org")
+    ((state, told),) = found(ready, "server", offline=True)
+    assert (state, f"https_proxy={proxy}" in told, "no_proxy=localhost" in told) == ("fail", True, True)
+    monkeypatch.setenv("no_proxy", "example.org,localhost")
+    ((state, told),) = found(ready, "server", offline=True)
+    assert (state, "https_proxy" in told) == ("warn", False)
+
+
+def test_what_a_killed_process_left_in_a_kit(ready, found):
+    (ready / "daemon_pid.fl").write_text(f"{os.getppid()}\n")
+    assert ("fail", "delete the file") in [(state, told[-15:]) for state, told in found(ready, "start")]
+    (ready / "daemon_pid.fl").write_text("999999999\n")  # start.sh deletes it
+    assert "fail" not in dict(found(ready, "start"))
+
+
+def test_the_python_that_the_start_script_takes(ready, monkeypatch, found):
+    assert [state for state, _ in found(ready, "start")] == ["ok"]
+    monkeypatch.setenv("PATH", "/nowhere")
+    ((state, told),) = found(ready, "start")
+    assert (state, f"PATH={Path(sys.executable).parent}:" in told) == ("warn", True)
 
 
 def test_ports_in_use(federation, found):

@@ -44,10 +44,11 @@ def test_the_builders_of_ours_are_where_projects_say(path):
     ("changes", "words"),
     [
         ({"sites": {}}, "--sites: expected names such as A,B,C"),
-        ({"sites": {"A ": "clinic"}}, "site 'A ': cannot be used; expected letters, digits, - and _"),
+        ({"sites": {"A ": "clinic"}}, "--sites: the site's name is 'A '; expected 1 to 63 letters"),
+        ({"sites": {"server": "clinic"}}, "--sites: the site's name is 'server', which is reserved"),
         ({"sites": {"A": "my-clinic"}}, "organisation 'my-clinic' of site A: cannot be used; expected letters, digits"),
         ({"sites": {"A": "x", "a": "x"}}, "--sites: two names differ only in case"),
-        ({"sites": {"x" * 64: "x"}}, "has 64 characters; a certificate holds 63 at most"),
+        ({"org": "x" * 64}, "has 64 characters; a certificate holds 63 at most"),
         ({"sites": {"fl": "x"}, "server": "fl"}, "site 'fl': is the server's name too"),
         ({"server": "10.0.0.256"}, "server '10.0.0.256': is no address"),
         ({"ports": (8002, 0)}, "port 0: expected 1 to 65535"),
@@ -64,7 +65,7 @@ def test_what_cannot_work_is_named(changes, words):
 
 def test_a_site_that_names_no_organisation_earns_for_itself():
     assert default_organisation("St_Mary_2") == "St_Mary_2"
-    names = ["a_b", "a-b", "a--b", "a-_b", "x" * 63, "-" * 63, "-" * 62 + "_", "_" * 63]
+    names = ["a_b", "a-b", "a--b", "a-_b", "x" * 63, "a" + "-" * 62, "a" + "-" * 61 + "_", "_" * 63]
     names += [default_organisation(name) for name in names[1:3]]  # what another's is called
     found = organisations(dict.fromkeys(names, ""))
     assert len(set(found.values())) == len(names)

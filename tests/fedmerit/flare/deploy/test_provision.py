@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import platform
 from contextlib import suppress
 from datetime import timedelta
 from importlib.metadata import version
@@ -24,7 +25,8 @@ from fedmerit.flare.deploy.provision import (
     renew,
 )
 
-VERSIONS = {name: version(name) for name in ("fedmerit", "nvflare", "torch", "monai")}
+VERSIONS = {name: version(name) for name in ("fedmerit", "nvflare", "monai", "torch", "numpy")}
+VERSIONS["python"] = platform.python_version()
 
 
 def certificates(kits):

@@ -3,6 +3,7 @@
 import json
 import random
 import shutil
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -129,26 +130,78 @@ def test_run_survives_ten_deaths_at_random_moments(check_killed):
     check_killed([draws.choice(victims) for _ in range(10)], rounds=10, seed=1)
 
 
-def test_site_that_stays_away_is_waited_for_and_rejoins(hospitals, job, tmp_path):
+def test_site_that_stays_away_is_waited_for_and_rejoins(hospitals, job, wait_for, tmp_path):
     """Its machine stops; the others go on after the time stated; resumed, it takes part again."""
 
     def last(*participants: str) -> Callable[[list[dict]], bool]:
         return lambda records: bool(records) and records[-1]["participants"] == list(participants)
 
     hospitals.gate.close(11)
-    run = Run(hospitals, job(15, "--min-sites", 2, "--round-timeout", 30))  # three rounds to come back in
+    run = Run(hospitals, job(13, "--min-sites", 2, "--round-timeout", 30))  # two rounds to come back in
     run.wait_for(last(*hospitals.names))
     hospitals.stop("site1")
     alone = run.wait_for(last("site2", "site3"))[-1]
     assert alone["rejected"] == {"site1": "no reply"}
     assert sum(alone["weights"].values()) == pytest.approx(1)
+    run.wait_for(lambda records: len(records) >= 11)  # the site costs one timeout, not one each round
+    log = (hospitals.kits["server"] / run.first / "log.txt").read_text()
+    assert log.count("asked beside the others from now on: site1") == 1
+    server = hospitals.kits["server"] / "log.txt"
+    logins = server.read_text().count("New client site1@")
     hospitals.start("site1")
-    hospitals.wait_for_sites()
-    hospitals.gate.open()
+    wait_for(lambda: server.read_text().count("New client site1@") > logins, TIMEOUT_SECONDS)  # until then the old one
     run.resume()
+    hospitals.gate.open()
     run.fetch(tmp_path / "run")
     assert run.records()[-1]["participants"] == hospitals.names
     assert all(weight > 0 for weight in run.records()[-1]["weights"].values())
+
+
+def test_a_killed_process_of_a_site_ends_nobodys_job(hospitals, job, tmp_path):
+    """It is started again by the site, and has its part in every round: no command, no other job."""
+    hospitals.gate.close(2)
+    run = Run(hospitals, job(ROUNDS, "--min-sites", 2, "--round-timeout", 600))
+    run.wait_for(lambda records: len(records) >= 2)
+    assert hospitals.kill_job("site3") >= 1
+    hospitals.gate.open()
+    run.fetch(tmp_path / "run")
+    assert run.job == run.first
+    assert [record["participants"] for record in run.records()] == [hospitals.names] * ROUNDS
+
+
+def test_a_watched_run_mends_itself(hospitals, job, fedmerit, scripts, tmp_path):
+    """The server's machine, then a site's, stops and starts again: nobody types a command."""
+    hospitals.gate.close(2)
+    run, log = Run(hospitals, job(ROUNDS, "--min-sites", 3)), tmp_path / "watch.log"
+    run.wait_for(lambda records: len(records) >= 2)
+    command = [scripts / "fedmerit", "job", "watch", run.first, "--kit", hospitals.admin, "--log", log]
+    with subprocess.Popen(command) as watching:
+        try:
+            hospitals.stop("server")
+            hospitals.start("server")
+            hospitals.wait_for_sites()
+            reported = " ".join(fedmerit("job", "status", run.first, "--kit", hospitals.admin).output.split())
+            assert f"{run.first}: ended, the server was started again while it ran" in reported
+            again = fedmerit("job", "abort", run.first, "--kit", hospitals.admin)
+            assert (again.exit_code, "is over already" in again.stderr) == (2, True)
+            hospitals.gate.close(3)
+            run.wait_for(lambda records: len(records) >= 3)
+            hospitals.stop("site1")
+            hospitals.start("site1")
+            hospitals.gate.open()
+            assert watching.wait(TIMEOUT_SECONDS) == 0
+        finally:
+            watching.kill()
+    lines = [line.split(" ", 3) for line in log.read_text().splitlines()]
+    reasons = [reason for _, _, action, reason in lines if action == "resume:"]
+    first, second = reasons
+    assert "the server was started again" in first
+    assert "site1: connected again" in second
+    run.job = lines[-1][1]
+    run.fetch(tmp_path / "run")
+    records = run.records()
+    assert any("the server was started again" in note for record in records for note in record.get("notes", ()))
+    assert [record["participants"] for record in records] == [hospitals.names] * ROUNDS
 
 
 def test_run_goes_on_with_renewed_keys_of_the_server_and_a_site(hospitals, job, tmp_path):

@@ -14,6 +14,7 @@ from fedmerit.errors import BadInput
 from fedmerit.trainers.monai_trainer.data import (
     SPLITS,
     SiteFolder,
+    Slices,
     load_array,
     open_sites,
     read_site_digests,
@@ -22,9 +23,27 @@ from fedmerit.trainers.monai_trainer.data import (
 
 
 @pytest.mark.parametrize(
-    "name", ["=1+1", "+A", "-B", "@C", "", "a\x1b[2J", "a\nb", "a" * 101, "Basel, USB", "A=B", 7, None]
+    "name",
+    [
+        "=1+1",
+        "+A",
+        "-B",
+        "@C",
+        "",
+        "a\x1b[2J",
+        "a\n",
+        "a" * 64,
+        "A=B",
+        "St Mary",
+        "Köln",
+        "a.b",
+        7,
+        None,
+        "Server",
+        "all",
+    ],
 )
-def test_names_that_tables_or_terminals_would_compute_or_lists_cut(sites, tmp_path, name):
+def test_names_that_no_engine_takes(sites, tmp_path, name):
     folder = shutil.copytree(sites / "site1", tmp_path / "site1")
     info = json.loads((folder / "site.json").read_text())
     (folder / "site.json").write_text(json.dumps(info | {"name": name}))
@@ -109,3 +128,35 @@ def test_an_array_that_is_mapped_keeps_no_file_open(tmp_path, array):
     np.testing.assert_array_equal(mapped, array)
     with pytest.raises(ValueError, match="read-only"):
         mapped[...] = 1
+
+
+@pytest.fixture
+def many(sites, tmp_path):
+    """A site of forty training cases, each with arrays of its own."""
+    folder = shutil.copytree(sites / "site1", tmp_path / "site1")
+    lists = json.loads((folder / "datalist.json").read_text())
+    (first, *_), lists["training"] = lists["training"], []
+    for number in range(40):
+        entry = first | {"case": f"case{number}"}
+        for what in ("image", "label"):
+            entry[what] = f"{what}{number}.npy"
+            shutil.copy(folder / first[what], folder / entry[what])
+        lists["training"].append(entry)
+    (folder / "datalist.json").write_text(json.dumps(lists))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("spoiled", "left"), [((), 40), (("image7",), 39), (("image7", "label9"), 38), (("image7", "label9", "image0"), 40)]
+)
+def test_a_few_training_cases_that_cannot_be_read_are_left_out(many, capfd, spoiled, left):
+    for name in spoiled:
+        (many / f"{name}.npy").write_bytes(b"spoiled")
+    cases = SiteFolder(many).cases("training")
+    assert len(cases) == left
+    reported = capfd.readouterr().err
+    named = [f"trains without case case{name[5:]}: " in reported for name in spoiled]
+    assert named == [left < 40] * len(spoiled)
+    if left == 40 and spoiled:
+        with pytest.raises(BadInput, match=r"image0\.npy"):
+            len(Slices(cases))

@@ -1,0 +1,114 @@
+"""A run whose sites train by a script of their own: what the server has to know of its model and of its scores."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from pydantic import ConfigDict
+
+from fedmerit.parameters import Checked, parameter
+
+NAMED_TENSORS = "tensors"  # the architecture of a network that is known only by the names and shapes of its tensors
+KINDS = ("float32", "float16", "bfloat16", "float64", "int64", "int32", "int16", "int8", "uint8", "bool")
+NAME = re.compile(r"[\w.\-]{1,120}")  # of a tensor: others may not leave a site
+MOST_TENSORS = 5000
+LARGEST = 2**40  # side of a tensor
+STATISTICS = ("running_mean", "running_var", "num_batches_tracked")  # last parts of names: of BatchNorm
+
+
+@dataclass(frozen=True)
+class NamedTensor:
+    """One entry of a state_dict."""
+
+    name: str
+    shape: tuple[int, ...]
+    kind: str = "float32"  # of `KINDS`
+    norm: bool = False  # whether it belongs to a layer that normalises
+
+    def __post_init__(self) -> None:
+        if not NAME.fullmatch(self.name) or "" in self.name.split("."):
+            raise ValueError(f"tensor {self.name!r:.140}: its name may have at most 120 letters, digits, _ . and -")
+        if self.kind not in KINDS:
+            raise ValueError(f"tensor {self.name}: is in {self.kind!s:.20}; expected {', '.join(KINDS)}")
+        if not all(type(side) is int and 0 <= side < LARGEST for side in self.shape):
+            raise ValueError(f"tensor {self.name}: has shape {self.shape!s:.80}; expected whole numbers")
+
+    @property
+    def is_statistic(self) -> bool:
+        """Whether sites share it as they do BatchNorm statistics, and no method sees it."""
+        return not self.kind.startswith(("float", "bfloat")) or self.name.rpartition(".")[2] in STATISTICS
+
+
+@dataclass(frozen=True)
+class Script(Checked):
+    """What a run says of its sites' scripts, instead of a network and how to train it."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+    tensors: tuple[NamedTensor, ...] = parameter((), "of the model's state_dict")
+    start: str = parameter("", "SHA-256 of the weights that all begin with")
+    output: str = parameter("", "name of the output layer, whose weight's first axis are the labels; none: not known")
+    metric: str = parameter("", "that the script measures of the model it receives; none: it measures none")
+    lowest: float = parameter(0.0, "value of the metric")
+    highest: float = parameter(1.0, "value of the metric")
+    better: str = parameter("higher", "which values of the metric are", choices=("higher", "lower"))
+    evaluates: bool = parameter(False, "whether it answers flare.is_evaluate()")
+    statistics: str = parameter(
+        "method",
+        "of BatchNorm; mean: by data share; own: each site's; weights: by the method's weights",
+        choices=("method", "mean", "own", "weights"),
+    )
+    last_round: str = parameter("aggregated", "own: a site keeps what it trains in it", choices=("aggregated", "own"))
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.metric and not re.fullmatch(r"\w[\w \-]{0,59}", self.metric):
+            raise ValueError(f"metric={self.metric!r:.80}: expected a name of letters, digits, _ and -")
+        if not self.lowest < self.highest:
+            raise ValueError(f"lowest={self.lowest:g}, highest={self.highest:g}: expected a range of the metric")
+        names = {one.name for one in self.tensors}
+        if len(names) < len(self.tensors) or len(names) > MOST_TENSORS:
+            raise ValueError(f"tensors: expected at most {MOST_TENSORS}, each name once")
+
+    def network_parts(self) -> dict[str, Any]:
+        """The description of the network, a `Network`."""
+        arguments = {"tensors": [asdict(one) for one in self.tensors], "output": self.output}
+        labels = (self.metric or "score",)
+        return {"in_channels": 1, "labels": labels, "architecture": NAMED_TENSORS, "arguments": arguments}
+
+    def training_parts(self) -> dict[str, Any]:
+        """What of a `Training` the server decides."""
+        return {"statistics": self.statistics, "last_round": self.last_round}
+
+    def score(self, value: float) -> float:
+        """The metric's value from 0 to 1, higher being better.
+
+        Raises:
+            ValueError: it is outside of its range.
+        """
+        if not self.lowest <= value <= self.highest:
+            raise ValueError(f"{self.metric} is {value!s:.30}; expected {self.lowest:g} to {self.highest:g}")
+        part = (value - self.lowest) / (self.highest - self.lowest)
+        return part if self.better == "higher" else 1 - part
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON holds it."""
+        tensors = [{**vars(one), "shape": list(one.shape)} for one in self.tensors]
+        return {part.name: getattr(self, part.name) for part in fields(self)} | {"tensors": tensors}
+
+
+SETTINGS = ("metric", "lowest", "highest", "better", "statistics", "last_round")  # that a person may choose
+
+
+def read_tensors(arguments: Mapping[str, Any]) -> tuple[NamedTensor, ...]:
+    """The tensors in a network's arguments.
+
+    Raises:
+        ValueError: they are none.
+    """
+    try:
+        return tuple(
+            NamedTensor(one["name"], tuple(one["shape"]), one["kind"], one["norm"]) for one in arguments["tensors"]
+        )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"arguments: no description of tensors ({type(error).__name__})") from None

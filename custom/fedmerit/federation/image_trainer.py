@@ -1,0 +1,164 @@
+"""The trainer of prepared images: MONAI's networks, trained and evaluated by `fedmerit.trainers.monai_trainer`."""
+
+import time
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedmerit import flat
+from fedmerit.capabilities import capabilities
+from fedmerit.configuration.run import RunConfiguration
+from fedmerit.errors import BadInput
+from fedmerit.federation.enrolment import make_enrolment
+from fedmerit.federation.final_model_selection import FinalModelSelector
+from fedmerit.federation.local_round import LocalRound
+from fedmerit.federation.memory import Learned, Memory, MemoryFolder
+from fedmerit.federation.model_evaluation import Evaluations, estimates_statistics, evaluate_models, measure_importance
+from fedmerit.federation.requirements import require_compatible_images
+from fedmerit.federation.site import Site
+from fedmerit.federation.trainer import Model, Trained
+from fedmerit.flat import Buffers
+from fedmerit.machine import give_back_memory
+from fedmerit.trainers.monai_trainer.batch_norm import estimate_statistics
+from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT, Case, Samples, SiteFolder
+from fedmerit.trainers.monai_trainer.machine_settings import pick_device
+from fedmerit.trainers.monai_trainer.networks import working_network
+from fedmerit.trainers.monai_trainer.overlaps import Overlap, mean_dice
+from fedmerit.trainers.monai_trainer.patches import build_samples
+from fedmerit.trainers.monai_trainer.prediction import evaluate
+from fedmerit.trainers.monai_trainer.saved_networks import save_network
+from fedmerit.wire import messages
+
+
+def image_site(folder: SiteFolder, config: RunConfiguration, memory: Path, device: str = "auto", **more: Any) -> Site:
+    """The site of a prepared folder; ``more`` are further arguments of `Site`, the others those of `ImageTrainer`."""
+    return Site(ImageTrainer(folder, config, memory, device), config, memory, **more)
+
+
+class ImageTrainer:
+    """A prepared folder, a run configuration and a device.
+
+    Args:
+        folder: the site's images.
+        config: the run.
+        memory: the site's folder of memories.
+        device: "cpu", "cuda", "cuda:1", or "auto": the first GPU, if there is one.
+
+    Raises:
+        BadInput: the images do not fit the run's network, or the device is not there.
+    """
+
+    def __init__(self, folder: SiteFolder, config: RunConfiguration, memory: Path, device: str = "auto"):
+        require_compatible_images(config, folder)
+        self.folder, self.config, self.name = folder, config, folder.name
+        self.device = pick_device(device, folder.name)
+        self.method = config.build_guarded_method()
+        self.can = capabilities(self.method)
+        self.memory = MemoryFolder(memory)
+        self.training_seed_site = folder.name  # the site name that seeds the training
+        self._evaluations = Evaluations(config)
+        selects = config.training.final_model == "selected"
+        self._final_selector = FinalModelSelector(config, folder, memory, lambda: self.network) if selects else None
+
+    @property
+    def network(self) -> torch.nn.Module:
+        """The network that it works with; every use loads its model first."""
+        return working_network(self.config.network, self.device)
+
+    @cached_property
+    def samples(self) -> Samples:
+        """Training images."""
+        return build_samples(self.folder.cases("training"), self.config.network.patch)
+
+    @property
+    def num_samples(self) -> int:
+        """Number of training images that it reports."""
+        return len(self.samples)
+
+    def enrol(self, round: int, certificate: str, secret: str) -> messages.Enrolment:
+        """Commit to the cases and images in the folder.
+
+        ``secret``: without one, of a simulated site, whose images lie beside the run, what it was prepared from.
+        """
+        known_only_here = secret or self.folder.digest
+        return make_enrolment(self.folder, self.config, round, self.num_samples, certificate, known_only_here)
+
+    def train(self, task: messages.Task, received: Tensor, memory: Memory | None) -> Trained:
+        """Validate the received model, report what the method asks for, train for a round."""
+        overlaps = self._validate(received, task.buffers)
+        values = self._local_round(task).report(received, memory, mean_dice(overlaps))
+        learned = self.learn(task, received, memory)
+        give_back_memory()  # of training: other sites of this process may be at work while this one writes
+        after = self._validate(learned.trained, learned.buffers) if self.config.training.validate_trained else ()
+        return Trained(learned, self.num_samples, overlaps, after, values)
+
+    def learn(self, task: messages.Task, received: Tensor, memory: Memory | None) -> Learned:
+        """Train from ``received`` (d,) for a round; ``memory`` is that of the round before, None if it was away."""
+        if self.can.local_training:  # what the site keeps for itself outlasts rounds without it
+            memory = self.memory.latest(task.round)
+        return self._local_round(task).learn(received, memory)
+
+    def _local_round(self, task: messages.Task) -> LocalRound:
+        run = self.config, self.method, self.can
+        machine = self.network, self.samples, self.device
+        return LocalRound(*run, *machine, self.training_seed_site, self._validation_dice, task)
+
+    def evaluate(self, task: messages.Evaluation) -> messages.Evaluated:
+        """Dice, and losses if asked for, of some models on one split."""
+        estimates = task.purpose is messages.Purpose.ROUND and estimates_statistics(self.config.training)
+        own_images, cases = self.samples if estimates else None, self._cases(task.split)
+        return evaluate_models(self.network, cases, task, self.config, own_images, self._evaluations)
+
+    def estimate(self, task: messages.Evaluation) -> messages.Evaluated:
+        """Estimate BatchNorm statistics of one model."""
+        started = time.perf_counter()
+        flat.load(self.network, task.models[0], task.buffers[0])
+        estimate_statistics(self.network, self.samples)
+        took = time.perf_counter() - started
+        return messages.Evaluated(task.round, (), torch.zeros(0, 0), took, buffers=flat.get_buffers(self.network))
+
+    def finish(self, task: messages.Evaluation, given: Model, below: Path) -> messages.Evaluated:
+        """Evaluate the candidates for the site's final model on one split, and save the chosen one."""
+        started = time.perf_counter()
+        assert self._final_selector
+        selected = self._final_selector.select(given)
+        overlaps, cases, labels = [], self._cases(task.split), self.config.network.labels
+        for model in selected.models:
+            flat.load(self.network, *model)
+            overlaps.append(tuple(evaluate(self.network, cases, labels, self.config.training.amp, final=True)))
+        self.save(below, self.name, selected.chosen)
+        took = time.perf_counter() - started
+        return messages.Evaluated(task.round, tuple(overlaps), torch.zeros(task.count, 0), took, selected.choice)
+
+    def save(self, folder: Path, name: str, model: Model) -> None:
+        """Save a model, and beside it what rebuilds its network."""
+        flat.load(self.network, *model)
+        save_network(folder, name, self.network, self.config.network, self.config.preprocessing)
+
+    def measure_importance(self, task: messages.ImportanceTask) -> messages.Importance:
+        """How much the loss on one split rises without each neuron of a model."""
+        return measure_importance(self.network, self._cases(task.split), task)
+
+    def _cases(self, split: str) -> tuple[Case, ...]:
+        """The cases of a split; `BadInput` if there are none."""
+        cases = self.folder.cases(split)
+        if not cases:
+            way_out = (
+                "prepare with --server-share, or give the server a folder of its own with --server-sites"
+                if split == SERVER_SPLIT
+                else "prepare the site again"
+            )
+            raise BadInput(f"site {self.folder.name}: its {split} split is empty; {way_out}")
+        return cases
+
+    def _validate(self, parameters: Tensor, buffers: Buffers) -> tuple[Overlap, ...]:
+        """Evaluate a model (d,) on the validation split."""
+        cases = self.folder.cases("validation")
+        return self._evaluations.evaluate(self.network, parameters, buffers, cases).overlaps
+
+    def _validation_dice(self, network: torch.nn.Module) -> float:
+        """Mean Dice of the network on the validation split."""
+        return mean_dice(self._evaluations.evaluate_now(network, self.folder.cases("validation")).overlaps)

@@ -1,0 +1,211 @@
+"""The trainer of a script of the site's own, such as an unchanged one of NVFlare's Client API.
+
+The script gets a state_dict and gives one, or what it changed in it, with metrics. Of the metrics only the one that the
+run names leaves this file, as a score from 0 to 1.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedmerit import flat
+from fedmerit.capabilities import OwnUpdate, capabilities
+from fedmerit.configuration.run import RunConfiguration
+from fedmerit.core import DECIMALS, SiteView
+from fedmerit.errors import BadInput
+from fedmerit.federation.memory import Learned, Memory
+from fedmerit.federation.trainer import Model, Trained
+from fedmerit.files import read_json, write_json
+from fedmerit.flat import Buffers
+from fedmerit.records.ledger import digest, tensors_digest
+from fedmerit.trainers.monai_trainer.networks import build_network
+from fedmerit.trainers.monai_trainer.overlaps import Overlap
+from fedmerit.trainers.named_tensors import NamedTensors
+from fedmerit.wire.messages import EVALUATE, TRAIN, Enrolment, Evaluated, Evaluation, Importance, ImportanceTask, Task
+
+# of NVFlare's Client API, its helpers and recipes
+STEPS = "NUM_STEPS_CURRENT_ROUND"  # in the script's meta: of its optimiser
+FEDCE_WEIGHTS, FEDCE_ERROR, FEDPROX_MU = "fedce_coef", "fedce_minus_val", "fedprox_mu"
+BY_CASE = "_by_case"  # ending of the metric's name: a list of its values, one for each case
+SPLIT = "split"  # in the meta that the script receives: what is evaluated
+COUNT = "count.json"  # in the site's memory: the first number of steps, which counts for the whole run
+MOST_CASES = 5_000
+
+
+@dataclass(frozen=True)
+class Question:
+    """What a script gets."""
+
+    work: str  # `TRAIN` or `EVALUATE`
+    state: Mapping[str, Tensor]  # of the received model, in the script's kinds of numbers
+    round: int
+    rounds: int
+    meta: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a script gave."""
+
+    params: Mapping[str, Any] = field(default_factory=dict)  # tensors or arrays by name
+    is_difference: bool = False  # whether they are what training changed
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+    meta: Mapping[str, Any] = field(default_factory=dict)
+
+
+Ask = Callable[[Question], Said]
+
+
+class ScriptTrainer:
+    """Has a site's script train and evaluate.
+
+    Args:
+        name: of the site.
+        config: the run.
+        memory: the site's folder of memories.
+        ask: has the script answer; what it raises names the reason.
+    """
+
+    def __init__(self, name: str, config: RunConfiguration, memory: Path, ask: Ask):
+        assert config.script
+        self.name, self.config, self.memory, self.ask, self.script = name, config, memory, ask, config.script
+        self.method = config.build_guarded_method()
+        self.can = capabilities(self.method)
+        network = build_network(config.network)
+        assert isinstance(network, NamedTensors)
+        self.network = network
+
+    def train(self, task: Task, received: Tensor, memory: Memory | None) -> Trained:
+        """Have the script train from ``received`` (d,), and score that if it says how good it is.
+
+        Raises:
+            BadInput: its answer has no tensors, or other ones than the model.
+        """
+        said = self._ask(TRAIN, (received, task.buffers), task.round, self._news(task))
+        trained, buffers = self._model(said, received, task.buffers)
+        learned = Learned(trained - received, trained, buffers, math.nan)
+        values = self._values(said, task, received, memory)
+        return Trained(learned, self._count(said), self._scores(said), values=values)
+
+    def evaluate(self, task: Evaluation) -> Evaluated:
+        """Scores of every model of ``task``, equal ones once.
+
+        Raises:
+            BadInput: the script answers with parameters, or without the metric.
+        """
+        found: dict[tuple[str, str], tuple[Overlap, ...]] = {}
+        scores = []
+        for mixture, shares in zip(task.mixtures, task.shares, strict=True):
+            model = flat.mix(task.models, mixture), flat.average_buffers(task.buffers, shares)
+            key = digest(model[0]), tensors_digest(model[1].items())
+            if key not in found:
+                said = self._ask(EVALUATE, model, task.round, {SPLIT: task.split})
+                if said.params:
+                    raise BadInput(
+                        f"site {self.name}: the script trained when it was asked to evaluate; have its loop branch on "
+                        "flare.is_evaluate(), or set evaluates=False"
+                    )
+                found[key] = self._scores(said)
+                if not found[key]:
+                    raise BadInput(f"site {self.name}: the script's evaluation has no {self.script.metric!r}")
+            scores.append(found[key])
+        return Evaluated(task.round, tuple(scores), torch.zeros(len(task.mixtures), 0, dtype=torch.float64))
+
+    def _ask(self, work: str, model: Model, round: int, meta: Mapping[str, Any]) -> Said:
+        flat.load(self.network, *model)
+        return self.ask(Question(work, self.network.to_script(), round, self.config.rounds, meta))
+
+    def _news(self, task: Task) -> dict[str, Any]:
+        """What NVFlare's helpers of some methods read."""
+        news: dict[str, Any] = {SPLIT: "training"}
+        if self.can.leave_one_out:
+            news[FEDCE_WEIGHTS] = {} if task.weight is None else {self.name: task.weight}
+        if mu := getattr(self.method, "mu", None):
+            news[FEDPROX_MU] = mu
+        return news
+
+    def _model(self, said: Said, received: Tensor, buffers: Buffers) -> Model:
+        """The trained model: what the script leaves out stays as it was received."""
+        own: dict[str, Tensor] = {**flat.named(self.network, received), **buffers}
+        if not said.params:
+            raise BadInput(f"site {self.name}: the script sent no parameters; expected those that it trained")
+        for name, value in said.params.items():
+            tensor = torch.as_tensor(value).detach().cpu()
+            if name not in own:
+                raise BadInput(f"site {self.name}: the script sent {name!r:.140}, which the model does not have")
+            if tensor.shape != own[name].shape:
+                found, expected = tuple(tensor.shape), tuple(own[name].shape)
+                raise BadInput(f"site {self.name}: the script sent {name} of shape {found}; the model's is {expected}")
+            tensor = tensor.to(own[name].dtype)
+            own[name] = own[name] + tensor if said.is_difference else tensor
+        return flat.flatten(own, list(flat.trainable(self.network))), {name: own[name].clone() for name in buffers}
+
+    def _scores(self, said: Said) -> tuple[Overlap, ...]:
+        """The run's metric by case, or the one mean; none if the script has none."""
+        metric = self.script.metric
+        if not metric:
+            return ()
+        by_case = said.metrics.get(metric + BY_CASE)
+        values = [said.metrics[metric]] if by_case is None and metric in said.metrics else by_case or ()
+        if not isinstance(values, Sequence) or len(values) > MOST_CASES:
+            raise BadInput(f"site {self.name}: {metric + BY_CASE} is no list of at most {MOST_CASES} numbers")
+        try:
+            scores = [round(self.script.score(float(value)), DECIMALS) for value in values]
+        except (TypeError, ValueError) as error:
+            raise BadInput(
+                f"site {self.name}: {error}; set lowest and highest to the metric's range, better=lower if less is "
+                "better"
+            ) from None
+        return tuple(Overlap.of_score(f"{place:03d}", metric, score) for place, score in enumerate(scores))
+
+    def _values(self, said: Said, task: Task, received: Tensor, memory: Memory | None) -> dict[str, float]:
+        """What a method with leave-one-outs asks for: the error by the script's helper, the cosine by the updates."""
+        measures, error = self.can.leave_one_out, said.meta.get(FEDCE_ERROR)
+        if not measures or error is None or memory is None or task.weight is None or task.weight >= 1:
+            return {}
+        if not 0 <= float(error) <= 1:
+            raise BadInput(f"site {self.name}: {FEDCE_ERROR} is {error!s:.30}; expected 0 to 1")
+        own = OwnUpdate(memory.received, memory.trained, task.weight, lambda parameters: 1 - float(error))
+        scores = [one.dice or 0.0 for one in self._scores(said)]
+        view = SiteView(received, lambda: torch.empty(0), sum(scores) / len(scores) if scores else 0.0)
+        return dict(measures.measure(view, own))
+
+    def _count(self, said: Said) -> int:
+        """Steps of the optimiser in the first round, 1 if the script does not say."""
+        file = self.memory / COUNT
+        if file.exists():
+            return int(read_json(file)["steps"])
+        steps = said.meta.get(STEPS, 1)
+        if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+            raise BadInput(f"site {self.name}: {STEPS} is {steps!s:.30}; expected a whole number above 0")
+        self.memory.mkdir(parents=True, exist_ok=True)
+        write_json(file, {"steps": steps})
+        return steps
+
+    def enrol(self, round: int, certificate: str, secret: str) -> Enrolment:
+        """Not asked for: nobody but the script knows what it holds."""
+        raise self._unable("enrol")
+
+    def estimate(self, task: Evaluation) -> Evaluated:
+        """Not asked for."""
+        raise self._unable("estimate BatchNorm statistics")
+
+    def finish(self, task: Evaluation, given: Model, below: Path) -> Evaluated:
+        """Not asked for."""
+        raise self._unable("select a final model")
+
+    def measure_importance(self, task: ImportanceTask) -> Importance:
+        """Not asked for."""
+        raise self._unable("measure the importance of neurons")
+
+    def save(self, folder: Path, name: str, model: Model) -> None:
+        """Not asked for: the server has the models."""
+        raise self._unable("keep models from the server")
+
+    def _unable(self, what: str) -> BadInput:
+        return BadInput(f"site {self.name}: a script cannot {what}")

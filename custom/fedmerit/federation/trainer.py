@@ -1,0 +1,59 @@
+"""The seam at a site: what trains and evaluates there, whatever it does it with.
+
+Above it are logs, budgets, ciphertexts and NVFlare, of which a trainer knows nothing; below it are images or a script.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from torch import Tensor
+
+from fedmerit.federation.memory import Learned, Memory
+from fedmerit.flat import Buffers
+from fedmerit.trainers.monai_trainer.overlaps import Overlap
+from fedmerit.wire.messages import Enrolment, Evaluated, Evaluation, Importance, ImportanceTask, Task
+
+Model = tuple[Tensor, Buffers]  # (d,), and its statistics
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a site's round gave, and what it says of the model that it received."""
+
+    learned: Learned
+    num_samples: int  # training images, or steps if the trainer counts these
+    overlaps: tuple[Overlap, ...] = ()  # of the received model, by case and label; (): not known
+    trained_overlaps: tuple[Overlap, ...] = ()  # of the trained one on the same cases, if the run asks for them
+    values: Mapping[str, float] = field(default_factory=dict)  # what the method asks for and is known
+
+
+class Trainer(Protocol):
+    """What trains and evaluates at one site.
+
+    Every trainer trains. A run asks it for nothing that it is known not to do.
+    """
+
+    name: str  # of the site
+
+    def train(self, task: Task, received: Tensor, memory: Memory | None) -> Trained:
+        """Train from ``received`` (d,) for a round; ``memory`` is that of the round before, None if it was away."""
+
+    def evaluate(self, task: Evaluation) -> Evaluated:
+        """Scores of every model of ``task``, from 0 to 1."""
+
+    def enrol(self, round: int, certificate: str, secret: str) -> Enrolment:
+        """Commit to what the site holds; ``secret``: of the site, "" if it has none."""
+
+    def estimate(self, task: Evaluation) -> Evaluated:
+        """BatchNorm statistics of one model on the site's training images."""
+
+    def finish(self, task: Evaluation, given: Model, below: Path) -> Evaluated:
+        """Select the site's final model, ``given`` being the one received; save it in folder ``below``."""
+
+    def measure_importance(self, task: ImportanceTask) -> Importance:
+        """How much the loss on one split rises without each neuron of a model."""
+
+    def save(self, folder: Path, name: str, model: Model) -> None:
+        """Save a model as ``name``.pt in a folder."""

@@ -1,0 +1,141 @@
+"""How a job ended, in FedMerit's own words: the job's process at the server writes it, NVFlare's description shows it.
+
+NVFlare's own status names no site and no reason, and after a restart of the server it calls jobs running that are not.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from nvflare.apis.event_type import EventType
+from nvflare.apis.fl_component import FLComponent
+from nvflare.apis.fl_constant import FLContextKey, SystemComponents
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.job_def import JobMetaKey, RunStatus
+
+from fedmerit.errors import BadInput
+from fedmerit.files import is_full, read_json, write_json
+from fedmerit.wire.messages import DISK_FULL
+
+FOLDER = "ended"  # in the server's kit, a file of each job whose end is not in NVFlare's description yet
+META = "fedmerit_end"  # there
+LONGEST = 600  # characters of a reason
+LOGS = "log.txt in the kits of the server and of the sites says what happened"
+NO_SITE = "no site took it"
+
+
+class Cause(StrEnum):
+    """What kind of thing ended a job, by what a new try is good for."""
+
+    nothing = ""  # it came to its end, or was stopped
+    passing = "passing"  # sites or room on a disk lack: it will work when they are back
+    failure = "failure"  # once more may help
+    input = "input"  # it would end in the same way
+
+
+@dataclass(frozen=True)
+class JobEnd:
+    """What is left to say when a job's process at the server ends."""
+
+    round: int = 0  # complete rounds of the run
+    finished: bool = False  # whether the run has come to its end, whatever NVFlare calls that
+    error: str = ""  # what ended it, if anything did
+    cause: Cause = Cause.nothing
+    absent: Mapping[str, str] = field(default_factory=dict)  # by site, in how many rounds and why; see `absences`
+
+    @classmethod
+    def of(cls, description: Mapping[str, Any]) -> "JobEnd":
+        """In NVFlare's ``description`` of a job; an empty one if it says nothing."""
+        known = description.get(META)
+        if not isinstance(known, Mapping):
+            return cls()
+        absent = known.get("absent")
+        return cls(
+            round=int(known.get("round") or 0),
+            finished=known.get("finished") is True,
+            error=str(known.get("error") or ""),
+            cause=Cause(cause) if (cause := known.get("cause")) in list(Cause) else Cause.nothing,
+            absent={str(site): str(why) for site, why in absent.items()} if isinstance(absent, Mapping) else {},
+        )
+
+    @classmethod
+    def after(
+        cls, records: Sequence[Mapping[str, Any]], error: BaseException | str = "", finished: bool = False
+    ) -> "JobEnd":
+        """That of a run with these ledger ``records``, which an ``error`` or the lack of sites ended, if any did."""
+        text = " ".join(str(error).split())[:LONGEST]
+        if isinstance(error, BadInput):
+            cause = Cause.input
+        elif isinstance(error, BaseException) and not is_full(error) and DISK_FULL not in text:
+            cause = Cause.failure
+        else:
+            cause = Cause.passing if text else Cause.nothing
+        return cls(len(records), finished, text, cause, absences(records))
+
+    def write(self, kit: Path, job_id: str) -> None:
+        """Leave it in the server's kit for `JobEnds`."""
+        (kit / FOLDER).mkdir(exist_ok=True)
+        write_json(kit / FOLDER / f"{job_id}.json", asdict(self))
+
+
+def absences(records: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """By site, in how many rounds a run was without it, and why in the last of these.
+
+    Only of sites that lack in the last round, or in more than half of all.
+    """
+    found = {}
+    for site in sorted({site for record in records for site in (*record["participants"], *record["rejected"])}):
+        without = [record for record in records if site not in record["participants"]]
+        if without and (without[-1] is records[-1] or 2 * len(without) > len(records)):
+            why = without[-1]["rejected"].get(site, "not asked")
+            found[site] = (
+                f"absent in {len(without)} of {len(records)} rounds, last in round {without[-1]['round']}: {why}"
+            )
+    return found
+
+
+def explain_end(description: Mapping[str, Any], advise: bool = True) -> list[str]:
+    """How a job ended, by NVFlare's ``description`` of it, and what to type: lines; none of one that is not over."""
+    job, status, end = description["job_id"], description["status"], JobEnd.of(description)
+    resume = f"; `fedmerit job resume {job}` continues" if advise else ""
+    because = {
+        RunStatus.FINISHED_COMPLETED: "",
+        RunStatus.FINISHED_ABORTED: f"it was stopped on purpose{resume}",
+        RunStatus.ABANDONED: f"the server was started again while it ran{resume}",
+        RunStatus.FAILED_TO_RUN: "too few sites took it",
+        RunStatus.FINISHED_CANT_SCHEDULE: "too few sites were connected for too long; start them, then submit it again",
+        RunStatus.FINISHED_ABNORMAL: f"its process at the server was killed, as if out of memory; {LOGS}{resume}",
+        RunStatus.FINISHED_EXECUTION_EXCEPTION: f"its process at the server was ended; {LOGS}{resume}",
+    }.get(status)
+    if because is None:
+        return []
+    if end.finished:  # NVFlare calls it abnormal if a site, lost before, did not report its own end
+        because = "" if status == RunStatus.FINISHED_COMPLETED else f"the run is complete: `fedmerit job fetch {job}`"
+    elif end.error and status != RunStatus.FINISHED_ABORTED:
+        advice = "; mend that, then submit a job again" if end.cause is Cause.input else resume
+        because = f"after {end.round} complete rounds: {end.error}{advice}"
+    lines = [f"{job}: ended, {because}"] if because else []
+    return lines + [f"{job}: {site} was {why}" for site, why in end.absent.items()]
+
+
+class JobEnds(FLComponent):
+    """Part of the server's main process: keeps with every job how it ended."""
+
+    def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
+        """Before the first job, end those that an earlier process left as running; after a job, note its end."""
+        if event_type == EventType.SYSTEM_BOOTSTRAP:
+            fl_ctx.get_engine().job_runner.update_unfinished_jobs(fl_ctx)  # of NVFlare, which nothing else calls
+        elif event_type == EventType.JOB_COMPLETED:
+            self._keep(str(fl_ctx.get_prop(FLContextKey.EVENT_DATA)[JobMetaKey.JOB_ID.value]), fl_ctx)
+
+    def _keep(self, job_id: str, fl_ctx: FLContext) -> None:
+        engine = fl_ctx.get_engine()
+        file = Path(engine.get_workspace().get_root_dir()) / FOLDER / f"{job_id}.json"
+        try:
+            content = read_json(file)
+        except BadInput:
+            return  # its process was killed, or never began: NVFlare's status is all there is
+        engine.get_component(SystemComponents.JOB_MANAGER).update_meta(job_id, {META: content}, fl_ctx)
+        file.unlink()

@@ -1,0 +1,79 @@
+"""A site's processes of jobs: one that is killed is started again, and its death ends nobody else's job.
+
+NVFlare's own launcher reports a killed process, as for want of memory, as an error of the job, which its server then
+ends at all sites. A new process gets the task at hand again; what the site remembers is on its disk.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.job_launcher_spec import JobReturnCode
+from nvflare.app_common.job_launcher.client_process_launcher import ClientProcessJobLauncher
+from nvflare.app_common.job_launcher.process_launcher import ProcessHandle
+from nvflare.utils.process_utils import ProcessAdapter
+
+PAUSES = (2.0, 10.0, 30.0, 60.0)  # seconds before each new start; after the last the site is absent
+STEADY = 600.0  # seconds of life after which a death counts as the first
+
+
+class RestartedProcess(ProcessHandle):
+    """A job's process, and those that take its place.
+
+    Args:
+        start: starts one.
+        on_death: called with the signal that killed one, and the seconds to the next; None: there is no next.
+    """
+
+    adapter: ProcessAdapter
+
+    def __init__(self, start: Callable[[], ProcessAdapter], on_death: Callable[[int, float | None], None]):
+        super().__init__(process_adapter=start())
+        self._start, self._on_death = start, on_death
+        self._stopped, self._starting = threading.Event(), threading.Lock()
+
+    def wait(self) -> None:
+        """Until a process ends by itself or by `terminate`, or was killed once too often."""
+        pauses = list(PAUSES)
+        while True:
+            began = time.monotonic()
+            self.adapter.wait()
+            code = self.adapter.poll()
+            if code is None or code >= 0 or self._stopped.is_set():
+                return
+            if time.monotonic() - began > STEADY:
+                pauses = list(PAUSES)
+            self._on_death(-code, pauses[0] if pauses else None)
+            if not pauses or self._stopped.wait(pauses.pop(0)):
+                return
+            with self._starting:
+                if self._stopped.is_set():
+                    return
+                self.adapter = self._start()
+
+    def poll(self) -> int:
+        """NVFlare's code of how the process ended; of a killed one the code that ends no job."""
+        code = self.adapter.poll()
+        return JobReturnCode.UNKNOWN if code is not None and code < 0 else int(super().poll())
+
+    def terminate(self) -> None:
+        """Kill the process, for good."""
+        with self._starting:
+            self._stopped.set()
+        super().terminate()
+
+
+class SiteLauncher(ClientProcessJobLauncher):
+    """NVFlare's launcher of a site, with `RestartedProcess`."""
+
+    def launch_job(self, job_meta: dict[str, Any], fl_ctx: FLContext) -> RestartedProcess:
+        """Start the site's process of a job."""
+        launch = super().launch_job
+
+        def report(signal: int, seconds: float | None) -> None:
+            then = "the site is absent from now on" if seconds is None else f"starts again in {seconds:g} seconds"
+            self.logger.warning(f"a job's process was killed (signal {signal}; 9 may be for want of memory): {then}")
+
+        return RestartedProcess(lambda: launch(job_meta, fl_ctx).adapter, report)

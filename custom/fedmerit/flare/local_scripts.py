@@ -1,0 +1,149 @@
+"""The local engine's sites that train by a script: each in a spawned process, with NVFlare's Client API in it."""
+
+import multiprocessing
+import os
+import pickle
+import sys
+import threading
+import time
+import traceback
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from fedmerit.errors import RunFailed
+from fedmerit.federation.script_trainer import Question, Said
+from fedmerit.wire.messages import EVALUATE
+
+CLEARING = 10.0  # seconds; a script that sends with clear_cache=False clears nothing
+POLL = 0.02  # seconds between two looks of a script for its next task
+
+
+class LocalScript:
+    """A site's script in a process of its own.
+
+    Args:
+        site: its name.
+        file: the script.
+        args: its arguments, as on a command line.
+        transfer: "FULL" or "DIFF".
+        log: the file of what it prints.
+    """
+
+    def __init__(self, site: str, file: Path, args: str, transfer: str, log: Path):
+        self.site, self.log = site, log
+        context = multiprocessing.get_context("spawn")
+        self._connection, its = context.Pipe()
+        log.parent.mkdir(parents=True, exist_ok=True)
+        self._process = context.Process(
+            target=serve, args=(its, site, str(file), args, transfer, str(log)), daemon=True
+        )
+        self._process.start()
+        its.close()
+
+    def ask(self, question: Question) -> Said:
+        """What it answers; `RunFailed` naming its log if it ended."""
+        try:
+            self._connection.send_bytes(pickle.dumps(question))
+            answer = pickle.loads(self._connection.recv_bytes())
+        except (EOFError, BrokenPipeError, ConnectionResetError):
+            answer = None
+        if not isinstance(answer, Said):
+            raise RunFailed(f"site {self.site}: its script ended; {self.log} says why")
+        return answer
+
+    def close(self) -> None:
+        """End the process."""
+        self._connection.close()
+        self._process.join(timeout=5)
+        if self._process.is_alive():
+            self._process.kill()
+            self._process.join()
+
+
+def serve(connection: Connection, site: str, file: str, args: str, transfer: str, log: str) -> None:
+    """The process: the script on a thread of its own, questions and answers on this one."""
+    from nvflare.apis.fl_constant import FLMetaKey
+    from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
+    from nvflare.app_common.executors.task_script_runner import TaskScriptRunner
+    from nvflare.app_common.utils.fl_model_utils import FLModelUtils
+    from nvflare.client.api_spec import CLIENT_API_KEY
+    from nvflare.client.config import ConfigKey, ExchangeFormat
+    from nvflare.client.in_process.api import TOPIC_LOCAL_RESULT, InProcessClientAPI
+    from nvflare.fuel.data_event.data_bus import DataBus
+
+    from fedmerit.flare.client_script import WORK, read_answer
+    from fedmerit.workers import end_with_parent
+
+    end_with_parent()
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    for stream in (1, 2):
+        os.dup2(output, stream)
+    sys.path.insert(0, str(Path(file).parent))
+    answers: list[Any] = []
+    arrived, bus = threading.Event(), DataBus()
+
+    def take(topic: str, answer: Any, databus: DataBus) -> None:
+        answers.append(answer)
+        arrived.set()
+
+    def describe(work: str | None) -> dict[str, Any]:
+        exchange = {
+            ConfigKey.EXCHANGE_FORMAT: ExchangeFormat.PYTORCH,
+            ConfigKey.SERVER_EXPECTED_FORMAT: ExchangeFormat.PYTORCH,
+            ConfigKey.TRANSFER_TYPE: transfer,
+            ConfigKey.TRAIN_WITH_EVAL: False,
+            ConfigKey.TRAIN_TASK_NAME: "train",
+            ConfigKey.EVAL_TASK_NAME: WORK[EVALUATE],
+            ConfigKey.SUBMIT_MODEL_TASK_NAME: "submit_model",
+        }
+        return {
+            FLMetaKey.SITE_NAME: site,
+            FLMetaKey.JOB_ID: "local",
+            ConfigKey.TASK_NAME: work,
+            ConfigKey.TASK_EXCHANGE: exchange,
+        }
+
+    bus.subscribe([TOPIC_LOCAL_RESULT], take)
+    api = InProcessClientAPI(describe(None), result_check_interval=POLL)
+    api.init()
+    bus.put_data(CLIENT_API_KEY, api)
+    runner = TaskScriptRunner(str(Path(file).parent), file, args, redirect_print_to_log=False)
+
+    def run() -> None:
+        try:
+            runner.run()
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            arrived.set()
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    while True:
+        try:
+            question: Question = pickle.loads(connection.recv_bytes())
+        except (EOFError, OSError):
+            break
+        arrived.clear()
+        answers.clear()
+        patience = time.monotonic() + CLEARING
+        while api.fl_model is not None and time.monotonic() < patience:  # flare.send clears it last: not the next one
+            time.sleep(POLL / 10)
+        api.set_meta(describe(WORK[question.work]))
+        model = FLModel(
+            params_type=ParamsType.FULL,
+            params=dict(question.state),
+            current_round=question.round,
+            total_rounds=question.rounds,
+            meta=dict(question.meta),
+        )
+        api.fl_model = model
+        while thread.is_alive() and not arrived.wait(1.0):
+            pass
+        if not answers:
+            break
+        connection.send_bytes(pickle.dumps(read_answer(FLModelUtils.from_shareable(answers.pop()))))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # whatever threads the script left

@@ -1,0 +1,83 @@
+"""A network that is known only by the names, shapes and kinds of its tensors: it is loaded and saved, never applied.
+
+Numbers with fractions are parameters, in float32, except BatchNorm statistics; the rest are buffers, in int64.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd
+
+from fedmerit.configuration.script import NamedTensor, read_tensors
+from fedmerit.errors import BadInput
+
+NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm)  # the first: of batch and instance norms
+
+
+class NamedTensors(nn.Module):
+    """Zeros by the names of ``arguments``, those of `fedmerit.configuration.script.Script.network_parts`."""
+
+    def __init__(self, arguments: Mapping[str, Any]):
+        super().__init__()
+        tensors = read_tensors(arguments)
+        for one in tensors:
+            *path, last = one.name.split(".")
+            parent: nn.Module = self
+            for step in path:
+                if step not in parent._modules:
+                    parent.add_module(step, nn.Module())
+                parent = parent._modules[step]  # type: ignore[assignment]
+            zeros = torch.zeros(one.shape, dtype=torch.float32 if _has_fractions(one) else torch.int64)
+            if one.is_statistic:
+                parent.register_buffer(last, zeros)
+            else:
+                parent.register_parameter(last, nn.Parameter(zeros))
+        self.fedmerit_tensors, self.fedmerit_output = tensors, str(arguments.get("output", ""))
+
+    def forward(self, *_: Any) -> Tensor:
+        """`BadInput`: only the script's own module makes anything of its tensors."""
+        raise BadInput("a model of a script is applied by its own module: load its .pt file there as a state_dict")
+
+    def to_script(self) -> dict[str, Tensor]:
+        """Copies of all tensors, in the kinds that the script's own have."""
+        kinds = {one.name: getattr(torch, one.kind) for one in self.fedmerit_tensors}
+        return {name: value.detach().to(kinds[name], copy=True) for name, value in self.state_dict().items()}
+
+
+def _has_fractions(one: NamedTensor) -> bool:
+    return one.kind.startswith(("float", "bfloat"))
+
+
+def describe(model: nn.Module | Mapping[str, Tensor]) -> tuple[tuple[NamedTensor, ...], str]:
+    """The tensors of a model, or of a state_dict, and the name of the output layer, "" if it is not known.
+
+    Raises:
+        BadInput: there is none, or one of a kind or name that cannot be sent.
+    """
+    modules = dict(model.named_modules()) if isinstance(model, nn.Module) else {}
+    state = model.state_dict() if isinstance(model, nn.Module) else model
+    found = []
+    for name, value in state.items():
+        if not isinstance(value, Tensor):
+            raise BadInput(f"model: {name} is {type(value).__name__}; expected a state_dict of tensors")
+        kind = str(value.dtype).removeprefix("torch.")
+        norm = isinstance(modules.get(name.rpartition(".")[0]), NORMS)
+        try:
+            found.append(NamedTensor(name, tuple(value.shape), kind, norm))
+        except ValueError as error:
+            raise BadInput(f"model: {error}") from None
+    if all(one.is_statistic for one in found):
+        raise BadInput("model: has no parameters; expected a torch.nn.Module, or its state_dict")
+    last = [name for name, module in modules.items() if isinstance(module, _ConvNd | nn.Linear)][-1:]
+    transposed = last and getattr(modules[last[0]], "transposed", False)
+    return tuple(found), last[0] if last and not transposed else ""
+
+
+def load_weights(network: nn.Module, weights: Mapping[str, Tensor]) -> None:
+    """Load a state_dict whose numbers may be of other kinds; `BadInput` if names or shapes differ."""
+    own = network.state_dict()
+    if {name: value.shape for name, value in weights.items()} != {name: value.shape for name, value in own.items()}:
+        raise BadInput("model: its weights have other names or shapes than the run's plan; export the job again")
+    network.load_state_dict(dict(weights))

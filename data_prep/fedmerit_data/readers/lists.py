@@ -1,0 +1,228 @@
+"""Lists of images and masks: ``dataset.json`` of the Decathlon, MONAI or nnU-Net, MONAI's data lists, ``pairs.csv``."""
+
+import os
+import re
+from codecs import BOM_UTF8
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from fedmerit.errors import BadInput
+from fedmerit.files import parse_json, read_bytes
+from fedmerit_data.raw_cases import RawCase, RawSite, list_files, note_file
+from fedmerit_data.readers.image_files import KNOWN, is_detached, is_readable, name_and_suffix
+from fedmerit_data.readers.label_map import IGNORE, LABEL, LabelMap
+from fedmerit_data.readers.nnunet import NUMBERED, channel_names, numbered_files, read_nnunet
+from fedmerit_data.tables import read_table
+
+DATASET, PAIRS = "dataset.json", "pairs.csv"
+COLUMNS = ("site", "patient", "image", "label")  # of pairs.csv; image_t2, label_liver, ... for files of their own
+SPLITS = ("training", "validation")
+PLAIN = re.compile(r"\w[\w .-]*")  # names of sites
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A listed image and its mask, each of one file or several, as paths relative to the list."""
+
+    images: tuple[str, ...]
+    masks: tuple[str, ...]
+    patient: str = ""  # "": each case is a patient
+    organs: tuple[str, ...] = ()
+
+
+def find_lists(source: Path) -> list[Path]:
+    """The lists in a folder: ``dataset.json``, else ``pairs.csv``, else every data list that MONAI reads."""
+    for name in (DATASET, PAIRS):
+        if os.path.lexists(source / name):
+            return [source / name]
+    files = sorted(path for path in source.glob("*.json") if path.is_file()) if source.is_dir() else []
+    return [path for path in files if _is_data_list(path)]
+
+
+def _is_data_list(path: Path) -> bool:
+    try:
+        content = _parsed(path)
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(content, dict) and any(isinstance(content.get(split), list) for split in SPLITS)
+
+
+def _parsed(path: Path) -> Any:
+    return parse_json(read_bytes(path).removeprefix(BOM_UTF8))
+
+
+def read_list(path: Path) -> list[RawSite]:
+    """The sites of a list: one of a JSON file, named by it, its folder or itself; those that ``pairs.csv`` names."""
+    return _read_pairs(path) if path.name == PAIRS else [_read_json(path)]
+
+
+def stated_labels(source: Path) -> LabelMap | None:
+    """The labels of a ``dataset.json``, if there is one that states any.
+
+    Raises:
+        BadInput: they have another form than nnU-Net or the Decathlon documents.
+    """
+    return _read_labels(source / DATASET, _stated(source).get("labels"))
+
+
+def stated_channels(source: Path) -> int | None:
+    """The number of channels, likewise."""
+    return len(channel_names(source / DATASET, _stated(source))) or None
+
+
+def _stated(source: Path) -> Mapping[str, Any]:
+    """The content of a ``dataset.json``; nothing if there is none, or it cannot be read: `read_list` says why."""
+    try:
+        content = _parsed(source / DATASET) if (source / DATASET).is_file() else None
+    except (OSError, ValueError, RecursionError):
+        content = None
+    return content if isinstance(content, dict) else {}
+
+
+def _read_labels(file: Path, stated: object) -> LabelMap | None:
+    """``{"edema": 1, "tumour": [1, 2]}`` as of nnU-Net v2, or ``{"1": "edema"}`` as of v1 and the Decathlon."""
+    if not stated:
+        return None
+    labels = defaultdict[str, tuple[int, ...]](tuple)
+    try:
+        assert isinstance(stated, dict)
+        for key, value in stated.items():
+            by_value = isinstance(value, str)
+            values = [int(key)] if by_value else [int(one) for one in (value if isinstance(value, list) else [value])]
+            name = re.sub(r"[^\w-]+", "_", value if by_value else key).strip("_")
+            if values != [0]:
+                labels[name if LABEL.fullmatch(name) else f"label_{name}"] += tuple(one for one in values if one)
+    except (AssertionError, TypeError, ValueError):
+        raise BadInput(
+            f'{file}: labels {stated}; expected the value or values of each name, such as {{"background": 0, "organ": '
+            "1}, or the name of each value"
+        ) from None
+    return dict(sorted(labels.items(), key=lambda item: item[0] == IGNORE)) or None
+
+
+def _read_json(path: Path) -> RawSite:
+    """A dataset.json lists files, as those of the Decathlon and MONAI, or none, as nnU-Net's."""
+    try:
+        content = _parsed(path)
+        name = content.get("name") or (path.resolve().parent.name if path.name == DATASET else path.stem)
+        listed = [entry for split in SPLITS for entry in content.get(split, [])]
+        given = content.get("dataset")
+        listed += [{"image": one["images"], "label": one["label"]} for one in given.values()] if given else []
+        lists_files = bool(listed) or "channel_names" not in content
+        masked = [one for one in listed if (isinstance(one, dict) and "label" in one) or not isinstance(one, dict)]
+        entries = [Entry(_paths(one["image"]), _paths(one["label"])) for one in masked]
+        if lists_files and not entries:
+            raise KeyError("training")
+        without = [one for one in listed if one not in masked]
+        tests = [
+            _paths(one["image"] if isinstance(one, dict) else one)[0]
+            for one in (*content.get("test", []), *content.get("testing", []), *without)
+        ]
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, IndexError, RecursionError) as error:
+        raise BadInput(
+            f"{path}: not a readable list ({error!r}); expected training, a list of image and label each, or nnU-Net's "
+            "channel_names with imagesTr and labelsTr beside it"
+        ) from error
+    if not (isinstance(name, str) and PLAIN.fullmatch(name)):
+        raise BadInput(f"{path}: name {name!r} is not a valid site name; expected letters, digits, spaces, _, . or -")
+    if not lists_files:
+        return read_nnunet(path, content, name)
+    entries = [replace(one, images=_numbered(path, one.images)) for one in entries]
+    left_out = tuple((Path(test).as_posix(), "listed as test, without a mask") for test in tests)
+    return RawSite(name, _cases(path, name, entries), left_out)
+
+
+def _paths(stated: Any) -> tuple[str, ...]:
+    """One path or a list of them; `IndexError` for an empty list."""
+    files = stated if isinstance(stated, list) else [stated]
+    return (str(Path(files[0])), *(str(Path(file)) for file in files[1:]))
+
+
+def _numbered(listing: Path, images: tuple[str, ...]) -> tuple[str, ...]:
+    """The files of a listed image; of nnU-Net v1, which lists p.nii.gz for p_0000.nii.gz and so on, those."""
+    if len(images) > 1 or _exists(listing.parent / images[0]):
+        return images
+    folder = Path(images[0]).parent
+    return tuple(str(folder / path.name) for path in numbered_files(listing.parent / images[0])) or images
+
+
+def _read_pairs(path: Path) -> list[RawSite]:
+    sites: dict[str, list[Entry]] = defaultdict(list)
+    for line, row in read_table(path, COLUMNS[:2]):
+        images, masks = (
+            {name: row[name] for name in row if name == part or name.startswith(f"{part}_")}
+            for part in ("image", "label")
+        )
+        for part, there in (("image", images), ("label", masks)):
+            if not there:
+                raise BadInput(
+                    f"{path}: has no column {part}; expected site, patient, image and label, as CSV in UTF-8"
+                )
+        if not all((*images.values(), *masks.values(), row["patient"])) or not PLAIN.fullmatch(row["site"]):
+            raise BadInput(f"{path}: line {line} lacks a value, or its site is not a plain name; correct the table")
+        organs = tuple(name.removeprefix("label_") for name in masks) if list(masks) != ["label"] else ()
+        sites[row["site"]].append(Entry(tuple(images.values()), tuple(masks.values()), row["patient"], organs))
+    if not sites:
+        raise BadInput(f"{path}: has no rows; expected one row per image, with its mask")
+    return [RawSite(site, _cases(path, site, sites[site])) for site in sorted(sites)]
+
+
+def _cases(listing: Path, site: str, entries: Sequence[Entry]) -> tuple[RawCase, ...]:
+    """Cases named by the first file of the image; without a patient each case is a patient.
+
+    Images of several folders that have one name, such as ``P1/t2.nii.gz`` and ``P2/t2.nii.gz``, are ``P1-t2`` and
+    ``P2-t2``.
+    """
+    listed = {_within(listing, entry.images[0]) for entry in entries}
+    stems = Counter(name_and_suffix(image)[0] for image in listed)
+    images: dict[str, Path] = {}
+    cases = []
+    for entry in entries:
+        files, masks = ([listing.parent / file for file in of] for of in (entry.images, entry.masks))
+        for path in (*files, *masks):
+            if not _exists(path):
+                raise BadInput(f"{listing}: names {path}, file not found; correct the list or add the file")
+            if not is_readable(path):
+                raise BadInput(f"{listing}: names {path}, of no format that is read; expected one of {KNOWN}")
+        case, within = name_and_suffix(files[0])[0], _within(listing, entry.images[0])
+        if stems[case] > 1:
+            folders = [part for part in within.parent.parts if part not in (within.anchor, "..")]
+            case = "-".join((*folders, case))
+        elif len(files) > 1 and (numbered := NUMBERED.fullmatch(case)):
+            case = numbered["case"]
+        note_file(images, case, files[0])
+        patient = f"{site}-{entry.patient or case}"
+        cases.append(RawCase(case, patient, files[0], masks[0], tuple(masks[1:]), entry.organs, tuple(files[1:])))
+    return tuple(sorted(cases, key=lambda case: case.name))
+
+
+def _within(listing: Path, image: str) -> Path:
+    """The normalised path of a listed file, relative to the list's folder if it is within."""
+    path, folder = (Path(os.path.abspath(one)) for one in (listing.parent / image, listing.parent))
+    return path.relative_to(folder) if path.is_relative_to(folder) else path
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.is_file() or path.is_dir()
+    except (OSError, ValueError):  # not a possible file name
+        return False
+
+
+def unlisted(lists: Sequence[Path], sites: Sequence[RawSite]) -> tuple[tuple[str, str], ...]:
+    """The files beside lists that neither they nor a listed header names."""
+    root = lists[0].parent
+    cases = [case for site in sites for case in site.cases]
+    named = {path for case in cases for path in (case.image, case.label, *case.more, *case.channels)}
+    listed = {*lists, *(root / file for site in sites for file, _ in site.left_out)}
+    series = {os.path.normpath(path) for path in named if path.is_dir()}
+    links = {folder for path in named for folder in path.parents}  # links to folders are not followed
+    known = {os.path.normpath(path) for path in listed | named | links}
+    return tuple(
+        (path.relative_to(root).as_posix(), f"not in {lists[0].name if len(lists) == 1 else 'the lists'}")
+        for path in list_files(root)
+        if os.path.normpath(path) not in known and os.path.normpath(path.parent) not in series and not is_detached(path)
+    )

@@ -1,0 +1,96 @@
+"""TIFF files that hold a volume as a stack of pictures."""
+
+import io
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import tifffile
+from numpy.typing import NDArray
+
+from fedmerit.errors import BadInput
+from fedmerit.files import parse_json, read_bytes
+from fedmerit_data.spatial.volumes import Volume, place_volume, report_damage, require_sane
+
+TIFF = (".tif", ".tiff")
+MILLIMETRES = {"mm": 1.0, "millimeter": 1.0, "cm": 10.0, "m": 1000.0, "um": 0.001, "µm": 0.001, "\\u00B5m": 0.001}
+MILLIMETRES |= {"micron": 0.001, "microns": 0.001, "micrometer": 0.001}
+Steps = tuple[float, float, float]  # mm between slices, rows and columns
+
+
+@dataclass(frozen=True)
+class StackHeader:
+    """What a mask of a stack takes over: its steps, if it states them."""
+
+    steps: Steps | None
+
+
+def is_stack(path: Path) -> bool:
+    """Whether a TIFF file has several grey pictures of one size; False if it cannot be read."""
+    if path.suffix.lower() not in TIFF or not path.is_file():
+        return False
+    try:
+        with tifffile.TiffFile(path) as file:
+            return len(file.series) == 1 and len(file.series[0].shape) == 3 and "S" not in file.series[0].axes
+    except Exception:  # any error over a damaged file; the reader of photographs says why
+        return False
+
+
+def read_stack(path: Path) -> Volume:
+    """The volume of a TIFF file, whose pictures are its slices, at no place.
+
+    Spacing is what ImageJ wrote with a unit, or a ``NAME.json`` beside it with ``{"spacing": [slices, rows, columns]}``
+    in mm, as nnU-Net has it. TIFF's own resolution states no distance of slices, and is not used.
+
+    Raises:
+        BadInput: the file is unreadable, or not one volume of grey levels.
+    """
+    with report_damage(path, "TIFF stack"):
+        with tifffile.TiffFile(path) as file:
+            series, page = file.series[0], file.pages[0]
+            if "S" in series.axes or len(file.series) != 1:
+                raise BadInput(f"{path}: holds several pictures of different kinds, or in colours; expected one volume")
+            require_sane(path, series.shape[::-1], path.stat().st_size)
+            if series.dtype is None or series.dtype.kind not in "buif":
+                raise BadInput(f"{path}: has pixels of type {series.dtype}; expected one real number each")
+            steps = _read_json(path) or _read_imagej(file.imagej_metadata or {}, getattr(page, "resolution", (0, 0)))
+            voxels = np.asarray(series.asarray()).T
+        depth, down, along = steps or (1.0, 1.0, 1.0)
+        affine = np.diag([along, down, depth, 1])
+        volume = place_volume(path, voxels, affine, is_located=False, header=StackHeader(steps))
+        return replace(volume, is_measured=steps is not None)
+
+
+def _read_json(path: Path) -> Steps | None:
+    """The spacing in the file beside a stack, whose name lacks the number of the channel that nnU-Net's images have."""
+    for stem in (path.stem, re.sub(r"_\d{4}$", "", path.stem)):
+        if (file := path.with_name(f"{stem}.json")).is_file():
+            try:
+                depth, down, along = (float(step) for step in parse_json(read_bytes(file))["spacing"])
+                if not min(depth, down, along) > 0:
+                    raise ValueError("a spacing of 0 or less")
+            except (OSError, ValueError, TypeError, KeyError) as error:
+                raise BadInput(
+                    f'{file}: states no spacing of {path.name} ({error!r}); expected {{"spacing": [slices, rows, '
+                    "columns]}} in mm"
+                ) from error
+            return depth, down, along
+    return None
+
+
+def _read_imagej(said: dict[str, object], resolution: tuple[float, float]) -> Steps | None:
+    unit, spacing = MILLIMETRES.get(str(said.get("unit"))), said.get("spacing")
+    if unit is None or not isinstance(spacing, int | float) or not (spacing > 0 and min(resolution) > 0):
+        return None
+    return float(spacing) * unit, unit / resolution[1], unit / resolution[0]
+
+
+def pack_stack(image: Volume, mask: NDArray[np.uint8]) -> bytes:
+    """A TIFF stack with ``mask`` (x, y, z), and the spacing of ``image``."""
+    steps = image.header.steps
+    stated = {"spacing": steps[0], "unit": "mm", "axes": "ZYX"} if steps else {"axes": "ZYX"}
+    resolution = (1 / steps[2], 1 / steps[1]) if steps else None
+    file = io.BytesIO()
+    tifffile.imwrite(file, mask.T, imagej=True, resolution=resolution, metadata=stated, compression=None)
+    return file.getvalue()

@@ -1,0 +1,212 @@
+"""Scores with the raw images at hand: on the hospitals' own grids, and of masks that another program made."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from fedmerit.configuration.network_input import Preprocessing
+from fedmerit.errors import BadInput
+from fedmerit.files import read_json, write_text
+from fedmerit.plugins import get_part
+from fedmerit.records.results import COLUMNS, Row
+from fedmerit.trainers.monai_trainer.data import Case, SiteFolder, open_sites
+from fedmerit.trainers.monai_trainer.overlaps import Overlap
+from fedmerit.trainers.monai_trainer.saved_networks import read_description
+from fedmerit.trainers.monai_trainer.surfaces import measure_surfaces
+from fedmerit_data.kinds import GENERIC, KINDS
+from fedmerit_data.raw_cases import Decoded, RawCase, RawSite, list_visible
+from fedmerit_data.readers.generic import generic_kind
+from fedmerit_data.readers.image_files import is_readable, name_and_suffix
+from fedmerit_data.readers.kind import Kind
+from fedmerit_data.readers.label_map import ANY, LabelMap
+from fedmerit_data.readers.labelled_images import decode
+from fedmerit_data.spatial.preprocessing import Box, resize_label
+from fedmerit_evaluation.models.predictor import Predictor
+from fedmerit_evaluation.results.evaluation import METRICS, Metric, final_models, model_folder
+from fedmerit_evaluation.results.run_folders import open_run
+
+STORED, OWN = "stored", "own"  # grids: that of the site folders, and that of each raw image
+Masks = NDArray[np.bool_]  # (slices, labels, height, width) on the grid of a raw image, its slices as `prepare` orders
+Predict = Callable[[SiteFolder, Case, RawCase, Decoded, Box], Masks]
+
+
+@dataclass(frozen=True)
+class Scored:
+    """Whose masks are scored: the first columns of their rows."""
+
+    run: str
+    method: str
+    seed: int = 0
+    round: int = 0
+
+
+def evaluate_run(
+    run: Path, sites: Path, source: Path, split: str, grid: str, metrics: Sequence[str] = ()
+) -> pd.DataFrame:
+    """Scores of a run's final models by the masks that they make of raw images, in the schema of results.csv.
+
+    Args:
+        run: A finished run folder.
+        sites: A folder of site folders.
+        source: The raw data that these were prepared from.
+        split: One of the splits.
+        grid: `STORED` or `OWN`.
+        metrics: Names of further metrics.
+
+    Raises:
+        BadInput: no model fits, or a case of the sites is not in the source.
+    """
+    opened, model_of = open_run(run), final_models(run)
+    description, _ = read_description(model_folder(run))
+
+    def predicted(site: SiteFolder, case: Case, raw: RawCase, image: Decoded, box: Box) -> Masks:
+        fed = Preprocessing.from_dict(site.info)
+        return Predictor(run, model_of(site), description, fed).masks(image, box)
+
+    scored = Scored(opened.info["run"], opened.info["method"], opened.seed, max(opened.rounds_done, 1) - 1)
+    return _score(scored, sites, source, split, grid, metrics, predicted)
+
+
+def evaluate_masks(
+    masks: Path, sites: Path, source: Path, split: str, grid: str, metrics: Sequence[str] = ()
+) -> pd.DataFrame:
+    """Likewise of masks that another program made of the raw images.
+
+    Args:
+        masks: A folder, perhaps with one for each site, of files ``CASE_LABEL`` as `fedmerit predict` writes them, or
+            ``CASE`` with the values of the label map; of any format that is read, on the grid of its image.
+        sites: As of `evaluate_run`, like the others.
+        source: Likewise.
+        split: Likewise.
+        grid: Likewise.
+        metrics: Likewise.
+
+    Raises:
+        BadInput: a case has no mask, or one on another grid; or a case of the sites is not in the source.
+    """
+
+    def read(site: SiteFolder, case: Case, raw: RawCase, image: Decoded, box: Box) -> Masks:
+        found, labels = _find_mask(masks, site, raw)
+        return decode(found, labels, site.channels).label > 0
+
+    return _score(Scored(masks.resolve().name, "masks"), sites, source, split, grid, metrics, read)
+
+
+def write_scores(table: pd.DataFrame, file: Path) -> None:
+    """Write a table of scores as CSV."""
+    write_text(file, table.to_csv(index=False, lineterminator="\n"))
+
+
+def _score(
+    scored: Scored, sites: Path, source: Path, split: str, grid: str, metrics: Sequence[str], predict: Predict
+) -> pd.DataFrame:
+    extra = {name: get_part(METRICS, name, "metric") for name in metrics}
+    rows: list[Row] = []
+    for site in open_sites(sites):
+        kind = _kind(site)
+        raw = _raw_cases(site, kind, source)
+        for place, (case, box) in enumerate(zip(site.cases(split), _boxes(site, split), strict=True)):
+            if case.name not in raw:
+                raise BadInput(f"{source}: has no case {case.name} of site {site.name}; name what it was prepared from")
+            image = kind.decode(raw[case.name])
+            found, reference, spacing = predict(site, case, raw[case.name], image, box), image.label > 0, _steps(image)
+            if grid == STORED:
+                found = resize_label(found.astype(np.uint8), site.image_size[0], box) > 0
+                reference, spacing = np.asarray(case.label) > 0, case.spacing
+            if found.shape != reference.shape:
+                raise BadInput(
+                    f"case {case.name} of site {site.name}: masks of shape {found.shape}, the reference has "
+                    f"{reference.shape}; they have to be of one image"
+                )
+            for name, label, value in _quantities(found, reference, spacing, site.labels, extra):
+                rows.append(Row(**asdict(scored), site=site.name, quantity=name, value=value, split=split,
+                                case=f"{place:03d}", label=label))  # fmt: skip
+    if not rows:
+        raise BadInput(f"{sites}: no site has a {split} case; choose another --split or prepare the sites again")
+    return pd.DataFrame([asdict(row) for row in rows], columns=COLUMNS).astype({"value": float})
+
+
+def _quantities(
+    found: Masks,
+    reference: Masks,
+    spacing: tuple[float, float, float] | None,
+    labels: Sequence[str],
+    metrics: Mapping[str, Metric],
+) -> Iterator[tuple[str, str, float | None]]:
+    """(quantity, label, value) of one case."""
+    for place, (label, surface) in enumerate(zip(labels, measure_surfaces(found, reference, spacing), strict=True)):
+        ours, theirs = found[:, place], reference[:, place]
+        both = int((ours & theirs).sum())
+        overlap = Overlap("", label, both, int(ours.sum()) - both, int(theirs.sum()) - both, surface)
+        for name, value in overlap.quantities.items():
+            yield name, label, value
+        for name, metric in metrics.items():
+            yield name, label, metric(ours, theirs, spacing)
+
+
+def _kind(site: SiteFolder) -> Kind:
+    """The kind that a site was prepared as, by its site.json."""
+    info = site.info
+    try:
+        if info["source"] != GENERIC:
+            return KINDS[info["source"]]
+        fill, resample = info.get("fill"), bool(info.get("resample"))
+        labels, by = _label_map(site), info["normalisation"]
+        return generic_kind(labels, site.channels, site.task, by, fill=fill, resample=resample)
+    except (KeyError, TypeError) as error:
+        raise BadInput(f"{site.path / 'site.json'}: does not say how it was prepared ({error})") from None
+
+
+def _label_map(site: SiteFolder) -> LabelMap:
+    """The values of each label; of a kind with one label, all values above 0."""
+    stated: Any = site.info.get("label_values") or (dict.fromkeys(site.labels, ()) if len(site.labels) == 1 else {})
+    return {name: tuple(values) for name, values in stated.items()}
+
+
+def _raw_cases(site: SiteFolder, kind: Kind, source: Path) -> Mapping[str, RawCase]:
+    """The cases of a site in a source by name; a source of one site may bear another name."""
+    found: list[RawSite] = kind.find_sites(source)
+    own = [one for one in found if one.name == site.name] or (found if len(found) == 1 else [])
+    if not own:
+        raise BadInput(f"{source}: has no site {site.name}, but {', '.join(one.name for one in found)}")
+    return {case.name: case for case in own[0].cases}
+
+
+def _boxes(site: SiteFolder, split: str) -> list[Box]:
+    """The window of each case that `prepare` cropped to."""
+    try:
+        return [Box(**entry["crop"]) for entry in read_json(site.path / "datalist.json").get(split, [])]
+    except (KeyError, TypeError) as error:
+        raise BadInput(
+            f"{site.path / 'datalist.json'}: lacks the window of a case ({error}); prepare it again"
+        ) from None
+
+
+def _steps(image: Decoded) -> tuple[float, float, float] | None:
+    if image.spacing is None or image.slice_distance is None:
+        return None
+    return image.slice_distance, *image.spacing
+
+
+def _find_mask(folder: Path, site: SiteFolder, raw: RawCase) -> tuple[RawCase, LabelMap]:
+    """The case with the files of its mask in place of its own, and what their values mean."""
+    inner = folder / site.name if (folder / site.name).is_dir() else folder
+    files = {name_and_suffix(path)[0]: path for path in list_visible(inner) if path.is_file() and is_readable(path)}
+    of_labels = [files.get(f"{raw.name}_{label}") for label in site.labels]
+    parts = [path for path in of_labels if path is not None]
+    if len(parts) == len(site.labels):
+        labels: LabelMap = {label: (label,) for label in site.labels}
+        return replace(raw, label=parts[0], more=tuple(parts[1:]), organs=site.labels), labels
+    if f"{raw.name}.seg" in files:  # as `fedmerit predict` writes them of DICOM images
+        return replace(raw, label=files[f"{raw.name}.seg"], more=(), organs=()), {one: (one,) for one in site.labels}
+    if raw.name in files and (labels := _label_map(site) or (ANY if len(site.labels) == 1 else {})):
+        return replace(raw, label=files[raw.name], more=(), organs=()), labels
+    expected = ", ".join(f"{raw.name}_{label}" for label in site.labels)
+    raise BadInput(
+        f"{inner}: no mask of case {raw.name} of site {site.name}; expected the file(s) {expected}, or {raw.name}"
+    )

@@ -1,0 +1,247 @@
+"""Scripts of the sites' own: their answers and faults, which methods they can do, and whole runs."""
+
+import hashlib
+import json
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from fedmerit import flat
+from fedmerit.capabilities import capabilities
+from fedmerit.configuration.run import RunConfiguration
+from fedmerit.configuration.script import Script
+from fedmerit.configuration.script_needs import unmet_needs
+from fedmerit.configuration.script_runs import configure_script
+from fedmerit.core import Layout
+from fedmerit.errors import BadInput
+from fedmerit.federation.job_rules import refusals
+from fedmerit.federation.memory import Memory
+from fedmerit.federation.network_layout import read_layout
+from fedmerit.federation.script_trainer import FEDCE_ERROR, FEDCE_WEIGHTS, STEPS, Said, ScriptTrainer
+from fedmerit.methods.registry import OWN, build_method
+from fedmerit.trainers.monai_trainer.manifest import Manifest
+from fedmerit.trainers.monai_trainer.networks import build_network
+from fedmerit.trainers.named_tensors import describe, load_weights
+from fedmerit.wire.messages import Evaluation, Task
+
+
+class Net(nn.Module):
+    """A convolution, a norm and an output layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2))
+        self.last = nn.Conv2d(2, 1, 1)
+        self.table = nn.Parameter(torch.ones(3, dtype=torch.float16), requires_grad=False)
+        self.register_buffer("places", torch.arange(4, dtype=torch.int32))
+
+
+NET = Net()
+TENSORS, OUTPUT = describe(NET)
+SCRIPT = Script(tensors=TENSORS, output=OUTPUT, metric="dice", evaluates=True)
+
+
+def configured(method="fedavg", script=SCRIPT, **settings):
+    return configure_script(method, 3, script, settings=settings)
+
+
+@pytest.fixture
+def trainer(tmp_path):
+    def make(said, method="fedavg", script=SCRIPT, **settings):
+        heard = []
+
+        def ask(question):
+            heard.append(question)
+            return said(question) if callable(said) else said
+
+        made = ScriptTrainer("site-1", configured(method, script, **settings), tmp_path / "memory", ask)
+        load_weights(
+            made.network, {name: value.to(made.network.state_dict()[name].dtype) for name, value in state().items()}
+        )
+        return made, heard
+
+    return make
+
+
+def state():
+    return NET.state_dict()
+
+
+def task_of(trainer, round=0, **more):
+    return Task(round, flat.get_parameters(trainer.network), flat.get_buffers(trainer.network), **more)
+
+
+def trained(trainer, **more):
+    task = task_of(trainer, **more)
+    return task, trainer.train(task, task.parameters, None)
+
+
+def moved(question, by=1.0):
+    return {name: value + by if value.is_floating_point() else value for name, value in question.state.items()}
+
+
+def test_a_configuration_survives_json_and_says_nothing_of_a_training_of_ours():
+    config = configured("cgsv", alpha="0.9", metric="accuracy", highest="100")
+    content = config.to_dict()
+    assert not {"network", "training", "preprocessing"} & set(content)
+    assert RunConfiguration.from_dict(json.loads(json.dumps(content))) == config
+    assert (config.script.metric, config.network.labels, config.parameters["alpha"]) == ("accuracy", ("accuracy",), 0.9)
+    with pytest.raises(BadInput, match="network of a run by script"):
+        RunConfiguration.from_dict(content | {"network": {}})
+
+
+def test_a_network_of_names_has_the_layout_of_the_module_they_are_of():
+    network = build_network(configured().network)
+    named, own = read_layout(network), read_layout(NET)
+    there = [place for place, name in enumerate(named.names) if name != "table"]  # frozen: a parameter here
+    assert [named.names[place] for place in there] == list(own.names)
+    assert [named.tensor_sizes[place] for place in there] == list(own.tensor_sizes)
+    assert [named.norms[place] for place in there] == list(own.norms)
+    assert isinstance(named, Layout)
+    rows = torch.arange(sum(named.tensor_sizes))[named.outputs]
+    assert rows.shape == own.outputs.shape
+    assert {name for name, _ in network.named_buffers()} == {name for name, _ in NET.named_buffers()}
+    with pytest.raises(BadInput, match="applied by its own module"):
+        network(torch.zeros(1))
+
+
+def test_a_script_gets_its_own_kinds_of_numbers_and_may_give_all_or_what_changed(trainer):
+    for is_difference in (False, True):
+        made, heard = trainer(
+            lambda question, kind=is_difference: Said(
+                {name: value - question.state[name] for name, value in moved(question).items()}
+                if kind
+                else moved(question),
+                kind,
+                {"dice": 0.5, "loss": 3.0},
+                {STEPS: 7},
+            )
+        )
+        task, result = trained(made)
+        assert {name: value.dtype for name, value in heard[0].state.items()} == {n: v.dtype for n, v in state().items()}
+        assert torch.allclose(result.learned.update, torch.ones_like(task.parameters), atol=1e-3)
+        assert torch.equal(result.learned.trained, task.parameters + result.learned.update)
+        assert result.num_samples == 7
+        assert [one.dice for one in result.overlaps] == [0.5]
+        assert math.isnan(result.learned.loss)  # its other metrics stay with it
+
+
+def test_of_part_of_the_tensors_the_rest_is_unchanged_and_the_first_count_of_steps_counts(trainer):
+    made, _ = trainer(
+        lambda question: Said(
+            {"last.bias": torch.full((1,), 5.0, dtype=torch.bfloat16)}, meta={STEPS: 3 + question.round}
+        )
+    )
+    for round in (0, 1):
+        _, result = trained(made, round=round)
+        changed = result.learned.update.nonzero().flatten().tolist()
+        assert len(changed) == 1
+        assert result.learned.trained[changed[0]] == 5
+        assert result.num_samples == 3
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        (Said(), "sent no parameters"),
+        (Said({"other": torch.ones(1)}), "'other', which the model does not have"),
+        (Said({"last.bias": torch.ones(2)}), r"last.bias of shape \(2,\); the model's is \(1,\)"),
+        (Said({"last.bias": torch.ones(1)}, metrics={"dice": 1.5}), "dice is 1.5; expected 0 to 1"),
+        (Said({"last.bias": torch.ones(1)}, metrics={"dice": math.nan}), "dice is nan"),
+        (Said({"last.bias": torch.ones(1)}, metrics={"dice_by_case": 3}), "no list"),
+        (Said({"last.bias": torch.ones(1)}, meta={STEPS: 0}), "NUM_STEPS_CURRENT_ROUND is 0"),
+    ],
+)
+def test_an_answer_that_is_none_names_site_and_tensor(trainer, said, words):
+    made, _ = trainer(said)
+    with pytest.raises(BadInput, match=f"^site site-1: .*{words}"):
+        trained(made)
+
+
+def evaluation(trainer, count=2):
+    task = task_of(trainer)
+    models = torch.stack([task.parameters, task.parameters + 1])[:count]
+    return Evaluation(1, "testing", models, torch.eye(count).double(), (task.buffers,), torch.ones(count, 1).double())
+
+
+def test_models_are_scored_by_case_equal_ones_once_and_less_can_be_better(trainer):
+    low = replace(SCRIPT, metric="error", highest=10.0, better="lower")
+    made, heard = trainer(Said(metrics={"error": 1.0, "error_by_case": [0.0, 2.5]}), script=low)
+    task = evaluation(made)
+    answer = made.evaluate(
+        replace(task, mixtures=torch.tensor([[1.0, 0], [0, 1], [1, 0]]).double(), shares=torch.ones(3, 1).double())
+    )
+    assert [[one.dice for one in of_model] for of_model in answer.overlaps] == [[1.0, 0.75]] * 3
+    assert [question.meta["split"] for question in heard] == ["testing"] * 2
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        (Said(metrics={"loss": 1.0}), "has no 'dice'"),
+        (Said({"last.bias": torch.ones(1)}, metrics={"dice": 1.0}), "is_evaluate"),
+    ],
+)
+def test_an_evaluation_without_the_metric_or_with_parameters_is_refused(trainer, said, words):
+    made, _ = trainer(said)
+    with pytest.raises(BadInput, match=words):
+        made.evaluate(evaluation(made))
+
+
+def test_fedce_gets_what_nvflares_helper_reports_and_the_cosine_of_the_updates(trainer):
+    made, heard = trainer(
+        lambda question: Said(moved(question), metrics={"dice": 0.5}, meta={FEDCE_ERROR: 0.25}), "fedce", guard="off"
+    )
+    task = task_of(made, round=1, weight=0.5)
+    memory = Memory(task.parameters - 1, task.parameters, task.buffers)
+    values = made.train(task, task.parameters, memory).values
+    assert values.keys() == {"cosine", "minus_error"}
+    assert values["minus_error"] == 0.25
+    assert heard[0].meta[FEDCE_WEIGHTS] == {"site-1": 0.5}
+    assert made.train(task, task.parameters, None).values == {}
+
+
+NEEDS_NOTHING = """standalone fedavg fedavgm fedadam cgsv rffl dw eu rr shapfed fedbn silobn median trimmed krum fedce
+fedce_nvflare fedprox"""
+NEEDS_EVALUATION = "cffl cffl_released fedci eci fedvalue"
+
+
+def test_every_method_says_before_round_0_what_it_needs():
+    silent = replace(SCRIPT, evaluates=False)
+    able = {name for name in OWN if not list(unmet_needs(name, build_method(name, {}), silent))}
+    assert able == set(NEEDS_NOTHING.split())
+    more = {name for name in OWN if not list(unmet_needs(name, build_method(name, {}), SCRIPT))}
+    assert more - able == set(NEEDS_EVALUATION.split())
+    for name in OWN:
+        if name not in more:
+            with pytest.raises(BadInput, match=f"^method {name}: .*script"):
+                configured(name)
+
+
+def test_settings_of_our_own_training_are_refused_and_unknown_ones_too():
+    with pytest.raises(BadInput, match="'lr': of FedMerit's own training"):
+        configured(lr=1)
+    with pytest.raises(BadInput, match="'gama': unknown with method cgsv"):
+        configured("cgsv", gama=1)
+
+
+def test_models_that_single_sites_made_are_shared_only_if_the_method_cannot_do_without():
+    assert not configured("cgsv").share_models
+    assert configured("cffl").share_models
+    assert not capabilities(configured("cgsv").build_guarded_method()).candidates
+
+
+def test_a_site_starts_the_script_that_its_manifest_names_and_only_if_it_is_unchanged(tmp_path):
+    file = tmp_path / "client.py"
+    file.write_text("pass")
+    digest = hashlib.sha256(b"pass").hexdigest()
+    named = Manifest(site="site-1", script={"file": str(file), "sha256": digest})
+    config = configured()
+    assert refusals(named, config, 4) == []
+    assert "the manifest names none" in refusals(Manifest(site="site-1"), config, 4)[0]
+    file.write_text("changed")
+    assert f"approved was {digest}" in refusals(named, config, 4)[0]
+    assert "share_models" in refusals(named, configured("cffl"), 4)[-1] + refusals(named, configured("cffl"), 4)[1]

@@ -1,0 +1,48 @@
+"""How a site starts a script: which file it may be, what NVFlare is told, and that its log data stays."""
+
+from pathlib import Path
+
+import pytest
+
+from fedmerit.errors import BadInput
+from fedmerit.flare.client_script import ClientScript, brought_script, find_script, start_script
+
+LAUNCH = {"file": "client.py", "args": "--epochs 2", "command": "", "transfer": "DIFF", "timeout": 5.0}
+
+
+@pytest.fixture
+def custom(tmp_path):
+    folder = tmp_path / "app" / "custom" / "src"
+    folder.mkdir(parents=True)
+    (folder / "client.py").write_text("pass")
+    return folder.parent
+
+
+def test_a_script_is_found_in_the_code_of_the_job_or_by_its_path(custom, tmp_path):
+    assert find_script("client.py", custom) == custom / "src" / "client.py"
+    assert find_script(str(custom / "src" / "client.py"), tmp_path) == custom / "src" / "client.py"
+    with pytest.raises(BadInput, match=r"other\.py: no script of that name at this site"):
+        find_script("other.py", custom)
+
+
+def test_a_site_that_nobody_prepared_runs_only_what_nvflare_let_the_job_bring(custom, tmp_path):
+    brought = brought_script(LAUNCH, custom)
+    assert (brought.file, brought.fault) == (str(custom / "src" / "client.py"), "")
+    own = tmp_path / "own.py"
+    own.write_text("pass")
+    for name in (str(own), "../../../own.py"):
+        with pytest.raises(BadInput, match=r"not brought by the job|no script of that name"):
+            brought_script(LAUNCH | {"file": name}, custom)
+
+
+def test_nvflare_runs_it_here_or_in_a_process_of_its_own_and_its_log_data_goes_nowhere(custom):
+    here = start_script(LAUNCH, custom)
+    assert (here.execution_mode, here._task_script_args) == ("in_process", "--epochs 2")
+    assert (here._result_wait_timeout, here._params_transfer_type) == (5.0, "DIFF")
+    apart = start_script(LAUNCH | {"command": "python3 -u", "timeout": 0.0}, custom)
+    assert apart.execution_mode == "external_process"
+    assert apart._command == ["python3", "-u", str(custom / "src" / "client.py"), "--epochs", "2"]
+    assert apart._result_wait_timeout is None
+    assert isinstance(here, ClientScript)
+    assert here.fire_log_analytics(None, None) is None  # NVFlare's own would look at both
+    assert Path(apart._command[2]).is_file()
