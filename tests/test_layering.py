@@ -185,6 +185,18 @@ def test_processes_of_a_preparation_begin_before_anything_heavy_is_loaded():
     assert not loaded_by("fedmerit_data.preparing.case_processes") & {"numpy", "torch", "monai"}
 
 
+REPORT, VERIFY = "fedmerit_evaluation.report.all_sites", "fedmerit.verification.run"
+CHECK, STATUS = "fedmerit_data.check, fedmerit_data.checking.quality_report", "fedmerit.flare.deploy.session"
+
+
+@pytest.mark.parametrize(
+    ("modules", "left"), [(f"{REPORT}, {VERIFY}, {CHECK}", {"monai", "nvflare"}), (STATUS, {"monai", "scipy"})]
+)
+def test_commands_that_build_no_network_do_not_load_monai(modules, left):
+    """What `report --no-images`, `verify`, `check` and `job status` import."""
+    assert not loaded_by(modules) & left
+
+
 def test_the_methods_load_neither_nvflare_nor_monai():
     assert not loaded_by("fedmerit.methods.registry") & {"nvflare", "monai", "pandas", "numpy.testing"}
 

@@ -9,6 +9,7 @@ from fedmerit.core import Method
 from fedmerit.errors import BadInput
 from fedmerit.observers import OBSERVERS, Observer
 
+UPDATES = "updates"  # folder of the kept ones, in the run folder
 OWN_MODELS = "its sites have models of their own, and a coalition has no one model; take one with a model for all"
 NEEDS_STANDALONE = "it looks at what each site trains by itself; observe a run of standalone beside this one"
 ENCRYPTED = (

@@ -19,7 +19,7 @@ from fedmerit.federation.round_updates import Replies
 from fedmerit.federation.server_models import ModelsInTheClear
 from fedmerit.federation.unseen_models import Models
 from fedmerit.files import write_atomically
-from fedmerit.records.closing_record import MODELS, Closing
+from fedmerit.records.closing_record import BEST, MODELS, Closing
 from fedmerit.records.tensor_files import load_tensors
 from fedmerit.trainers.monai_trainer.overlaps import mean_dice
 from fedmerit.wire.messages import Evaluated, Evaluation, Purpose, payload_bytes
@@ -90,7 +90,6 @@ class BestRound:
         return not both or fsum(dice[row] for row in both) > fsum(self.dice[row] for row in both)
 
 
-BEST = f"{MODELS}/best"
 EvaluationReplies = list[Evaluated | None]  # in site order
 Ask = Callable[[Mapping[str, Evaluation]], Generator[Exchange, None, EvaluationReplies]]  # tasks by site
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedmerit.configuration.observation import parse
+from fedmerit.configuration.observation import UPDATES, parse
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.configuration.spec_syntax import split_spec
 from fedmerit.core import Outcome, Reports
@@ -23,8 +23,6 @@ from fedmerit.flat import Buffers
 from fedmerit.guard.admission import Admission
 from fedmerit.observers import Observation, Observer, RoundView, State
 from fedmerit.records.tensor_files import load_tensors
-
-UPDATES = "updates"  # folder of the kept ones, in the run folder
 
 
 class RunObservers:

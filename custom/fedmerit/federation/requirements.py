@@ -11,7 +11,6 @@ from fedmerit.configuration.run import RunConfiguration
 from fedmerit.core import Layout, Method, Outcome
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.trainers.monai_trainer.data import SiteFolder
-from fedmerit.trainers.monai_trainer.network_checks import check_image_size
 from fedmerit.vectors import all_finite
 from fedmerit.wire.egress_list import NAME
 
@@ -48,6 +47,8 @@ def check_sites(name: str, method: Method, sites: Sequence[str]) -> str | None:
 
 def require_compatible_images(config: RunConfiguration, folder: SiteFolder) -> None:
     """`BadInput` if the images of ``folder`` do not fit the run's network."""
+    from fedmerit.trainers.monai_trainer.network_checks import check_image_size  # it takes seconds to import MONAI
+
     expected = (config.task, config.network.in_channels, config.network.labels)
     if (folder.task, folder.channels, folder.labels) != expected:
         raise BadInput(

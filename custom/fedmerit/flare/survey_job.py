@@ -27,9 +27,8 @@ from fedmerit.flare.egress import EgressFilter
 from fedmerit.flare.executor import report_error
 from fedmerit.trainers.monai_trainer.machine_settings import follow_manifest, site_folder
 from fedmerit.wire.messages import EVALUATE, Failure, describe_failure
-from fedmerit.wire.survey import Question, Survey, Surveyed
+from fedmerit.wire.survey import ANSWERS, Question, Survey, Surveyed
 
-ANSWERS = "survey.json"  # in the server's folder of the job
 WAIT = 600  # seconds for a site to read its images
 NO_ANSWER = "no usable answer; its own log says why, such as a gate of its own that asks for a higher floor"
 

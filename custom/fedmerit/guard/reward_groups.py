@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 
 import torch
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
 from fedmerit.vectors import ratio
@@ -58,6 +56,9 @@ def find_reward_groups(counted: Tensor, counts: Tensor, copied: Tensor, organisa
     linked = copied | (organisations[:, None] == organisations)
     if int(linked.sum()) == len(linked):  # each only to itself
         return RewardGroups.singles(len(linked))
+    from scipy.sparse import csr_array  # slow to import
+    from scipy.sparse.csgraph import connected_components
+
     _, labels = connected_components(csr_array(linked.numpy()), directed=False)
     component = torch.from_numpy(labels)
     linked = component[:, None] == component

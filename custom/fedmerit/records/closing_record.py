@@ -15,6 +15,7 @@ from fedmerit.records.signatures import Signer
 CLOSING = "closing.json"
 FILES = ("results.csv", "run.json", "values.csv", "cross_site_val/cross_val_results.json")
 MODELS = "models"
+BEST = f"{MODELS}/best"  # of the best round
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,8 @@ from torch import Tensor
 from fedmerit.configuration.filters import HE
 from fedmerit.configuration.run import plan_network
 from fedmerit.errors import BadInput
-from fedmerit.federation.final_models import BEST
 from fedmerit.files import read_object
-from fedmerit.records.closing_record import MODELS
+from fedmerit.records.closing_record import BEST, MODELS
 from fedmerit.records.ledger import record_hash, state_digest
 from fedmerit.records.results import read_run
 from fedmerit.records.tensor_files import load_state

@@ -16,7 +16,6 @@ from fedmerit.configuration.conversion import build
 from fedmerit.configuration.run import Network, RunConfiguration, Training, derived_parts, plan_network
 from fedmerit.core import Layout, Outcome, Reports
 from fedmerit.federation.enrolment import enrolled_sites
-from fedmerit.federation.network_layout import read_layout
 from fedmerit.federation.round_inputs import (
     CANDIDATES,
     LEAVE_ONE_OUT,
@@ -30,7 +29,6 @@ from fedmerit.federation.run_guard import RunGuard
 from fedmerit.guard.admission import Admission
 from fedmerit.guard.history import History
 from fedmerit.guard.settings import GuardSettings
-from fedmerit.trainers.monai_trainer.networks import initial_network
 from fedmerit.verification.record_schema import Record
 
 
@@ -91,6 +89,9 @@ class Replay:
     def _layout(self, network: Network, n: int) -> Layout:
         """Of n parameters; the network's own if its neurons count."""
         if self.can.neurons:
+            from fedmerit.federation.network_layout import read_layout  # it takes seconds to import MONAI
+            from fedmerit.trainers.monai_trainer.networks import initial_network
+
             return read_layout(initial_network(network, self.config.seed), with_neurons=True)
         return Layout.of(n)
 

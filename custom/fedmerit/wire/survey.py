@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+ANSWERS = "survey.json"  # in the server's folder of the job
 LEAST = 5  # patients behind every number that leaves, if nobody asks for more
 TOO_FEW = "has fewer patients than the floor of the survey, and says nothing"
 INTENSITY = "intensity"  # followed by the channel's number if there are several

@@ -5,14 +5,16 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, Field, ValidationError
 
 from fedmerit_data.raw_cases import Decoded
-from fedmerit_data.spatial.preprocessing import WINDOWS, Box, crop_to, lost_pieces
+
+if TYPE_CHECKING:
+    from fedmerit_data.spatial.preprocessing import Box
 
 MUCH_CUT = 0.5  # share of the values of a CT beyond its window; a body within air has more
 LITTLE, MUCH = 0.9, 1.1  # of a label's volume that resizing leaves, which is not reported
@@ -33,7 +35,7 @@ class Reading(BaseModel, frozen=True):
 
 
 def read_case(
-    name: str, labels: Sequence[str], decoded: Decoded, stored: NDArray[np.uint8], box: Box, modality: str
+    name: str, labels: Sequence[str], decoded: Decoded, stored: NDArray[np.uint8], box: "Box", modality: str
 ) -> tuple[Reading, list[str]]:
     """The reading of a case, and remarks on labels that it lacks and on pieces that resizing leaves nothing of.
 
@@ -45,6 +47,8 @@ def read_case(
         box: What was cropped to.
         modality: One of `fedmerit.configuration.network_input.NORMALISATIONS`.
     """
+    from fedmerit_data.spatial.preprocessing import WINDOWS, crop_to, lost_pieces  # it takes seconds to import MONAI
+
     kept, lost, remarks = {}, {}, []
     size = stored.shape[-1]
     for place, label in enumerate(labels):

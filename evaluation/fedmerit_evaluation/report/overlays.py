@@ -14,10 +14,8 @@ from numpy.typing import NDArray
 
 from fedmerit.errors import BadInput
 from fedmerit.trainers.monai_trainer.data import Case, SiteFolder, open_sites
-from fedmerit.trainers.monai_trainer.prediction import predict
 from fedmerit_evaluation.figures.drawing import NARROW, STYLE
 from fedmerit_evaluation.report.phrases import join_words
-from fedmerit_evaluation.results.evaluation import final_models
 from fedmerit_evaluation.results.run_folders import Run
 
 REFERENCE = "#F0E442"
@@ -79,6 +77,8 @@ def overlays(runs: Sequence[Run], sites: Path, only: str | None = None) -> list[
     Raises:
         BadInput: none of the sites is here, one was prepared differently, or the models are missing.
     """
+    from fedmerit_evaluation.results.evaluation import final_models  # it takes seconds to import MONAI
+
     folders = {site.name: site for site in open_sites(sites)}
     wanted = [only] if only is not None else runs[0].sites
     here = [name for name in wanted if name in folders]
@@ -173,6 +173,8 @@ def _chosen(run: Run, site: SiteFolder) -> dict[str, Case]:
 
 
 def _overlay(run: Run, site: SiteFolder, which: str, case: Case, network: Any) -> Overlay:
+    from fedmerit.trainers.monai_trainer.prediction import predict
+
     prediction = predict(network, case.image)
     reference = np.asarray(case.label, dtype=bool)
     position = largest_slice(reference, prediction)

@@ -9,7 +9,7 @@ import torch
 
 from fedmerit.configuration.description import read_plan
 from fedmerit.configuration.filters import HE
-from fedmerit.configuration.observation import ENCRYPTED, require_observer
+from fedmerit.configuration.observation import ENCRYPTED, UPDATES, require_observer
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.configuration.spec_syntax import split_spec
 from fedmerit.errors import BadInput
@@ -21,7 +21,7 @@ from fedmerit.federation.model_evaluation import (
     estimates_statistics,
     evaluate_models,
 )
-from fedmerit.federation.observation import UPDATES, KeptRound, RunObservers, expand_groups, read_kept_rounds
+from fedmerit.federation.observation import KeptRound, RunObservers, expand_groups, read_kept_rounds
 from fedmerit.federation.recorder import OBSERVED, observed_rows
 from fedmerit.files import write_text
 from fedmerit.observers import Observation

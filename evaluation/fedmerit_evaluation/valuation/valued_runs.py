@@ -9,10 +9,9 @@ import numpy as np
 import pandas as pd
 
 from fedmerit.configuration.description import read_plan
-from fedmerit.configuration.observation import can_observe
+from fedmerit.configuration.observation import UPDATES, can_observe
 from fedmerit.configuration.observation import parse as parse_observer
 from fedmerit.errors import BadInput
-from fedmerit.federation.observation import UPDATES
 from fedmerit.observers import OBSERVERS
 from fedmerit.records.results import read_run
 from fedmerit_evaluation.figures.tables import Table, plain_name
@@ -24,7 +23,6 @@ from fedmerit_evaluation.valuation.estimator import Estimator
 from fedmerit_evaluation.valuation.estimators import estimators, parse, parse_all
 from fedmerit_evaluation.valuation.game_estimators import benefit_matrix, efficiency_gap
 from fedmerit_evaluation.valuation.observed_run import DRAWS, ObservedRun, prepared_sites, require_same_sites
-from fedmerit_evaluation.valuation.replay import replay_observers
 
 UNMEASURED = "a count, without a confidence interval; how values depend on it is not known"
 SINGLE = "one validation patient per site: no confidence interval, and no significant difference"
@@ -116,6 +114,10 @@ def _observed(
     needed = list(dict.fromkeys(one.observes for one in chosen.values() if one.observes))
     if place is not None:
         prepared_sites(path, {**run.info, "sites_folder": str(place)})  # to fail before anything is evaluated
+    if not needed:
+        return ObservedRun(path, draws, place=place)
+    from fedmerit_evaluation.valuation.replay import replay_observers  # it takes seconds to import MONAI
+
     return ObservedRun(path, draws, replay_observers(path, needed, on_round=on_round, place=place), place)
 
 

@@ -15,9 +15,6 @@ from fedmerit.files import files_digest, read_json, write_json
 from fedmerit.flare.deploy.validator import ClassValidator
 from fedmerit.flare.egress import EgressFilter
 from fedmerit.flare.job_ends import JobEnds
-from fedmerit.flare.launcher import SiteLauncher
-from fedmerit.flare.recipe import build_site_policy, survey_classes
-from fedmerit.flare.site_facts import SiteFacts
 from fedmerit.plugin_references import Reference
 from fedmerit.trainers.monai_trainer.data import SiteFolder, open_sites
 from fedmerit.trainers.monai_trainer.machine_settings import SERVER, pick_device
@@ -129,6 +126,9 @@ def prepare_site(
     Raises:
         BadInput: the kit is no site's, the folder is not the site's, the device is not there, or caps are none.
     """
+    from fedmerit.flare.launcher import SiteLauncher
+    from fedmerit.flare.site_facts import SiteFacts  # it takes seconds to import MONAI
+
     require_kind(kit, "client")
     site, opened = read_name(kit), SiteFolder(folder)
     if opened.name != site:
@@ -223,11 +223,15 @@ def _default(kit: Path, name: str) -> dict[str, Any]:
 
 def allows_surveys(resources: Mapping[str, Any]) -> bool:
     """Whether jobs may ask for a survey, by a kit's resources.json."""
+    from fedmerit.flare.recipe import survey_classes  # it takes seconds to import all that a job names
+
     return bool(survey_classes() & set(resources.get(CLASS_ALLOW_LIST, ())))
 
 
 def _write(kit: Path, resources: dict[str, Any], byoc: bool, surveys: bool = True) -> None:
     """What of NVFlare's files in local/ decides who may do what here, with only the classes of FedMerit's jobs."""
+    from fedmerit.flare.recipe import build_site_policy
+
     local, kind = kit / "local", read_kind(kit)
     kit.chmod(stat.S_IRWXU)  # what runs write below tells of images, or is trained on them; unpacking may open a kit
     config = JobConstants.SERVER_JOB_CONFIG if kind == "server" else JobConstants.CLIENT_JOB_CONFIG

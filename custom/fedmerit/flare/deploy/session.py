@@ -33,11 +33,10 @@ from fedmerit.files import read_json
 from fedmerit.flare.deploy.kits import read_name, require_kind, server_address
 from fedmerit.flare.deploy.proxies import proxy_advice
 from fedmerit.flare.job_ends import NO_SITE, JobEnd, explain_end
-from fedmerit.flare.survey_job import ANSWERS
 from fedmerit.flare.translation import NOTE, PROGRESS
 from fedmerit.records.ledger import Ledger
 from fedmerit.trainers.monai_trainer.machine_settings import RUN_NAME
-from fedmerit.wire.survey import Survey
+from fedmerit.wire.survey import ANSWERS, Survey
 
 LOGIN = 10.0  # seconds to try to reach the server
 POLL = 1.0  # seconds

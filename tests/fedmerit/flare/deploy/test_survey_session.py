@@ -14,9 +14,9 @@ from fedmerit.federation.site_survey import local_survey
 from fedmerit.flare.deploy import session
 from fedmerit.flare.deploy.kits import prepare_site
 from fedmerit.flare.deploy.session import await_survey
-from fedmerit.flare.survey_job import ANSWERS, NO_ANSWER, export_survey
+from fedmerit.flare.survey_job import NO_ANSWER, export_survey
 from fedmerit.trainers.monai_trainer.data import open_sites
-from fedmerit.wire.survey import Question, Survey, Surveyed
+from fedmerit.wire.survey import ANSWERS, Question, Survey, Surveyed
 
 QUESTION = Question(5)
 ANSWERED = Survey(5, {"A": Surveyed(9, 90, {}, 5)}, {"B": "no answer"})
