@@ -22,9 +22,10 @@ from fedmerit.federation.server import Federation
 from fedmerit.federation.site import Site
 from fedmerit.machine import cores, give_back_memory
 from fedmerit.records.ciphertexts import SiteKey
-from fedmerit.trainers.monai_trainer.data import Samples, SiteFolder
+from fedmerit.trainers.monai_trainer.data import SiteFolder
 from fedmerit.trainers.monai_trainer.machine_settings import SERVER
 from fedmerit.trainers.monai_trainer.patches import build_samples
+from fedmerit.trainers.monai_trainer.samples import Samples
 from fedmerit.wire.messages import Answer, PeerModel, Reply, Task, Work
 
 RANDOM_STREAM = "pooled"  # part of the seeds, instead of a site's name

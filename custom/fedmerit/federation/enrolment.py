@@ -20,7 +20,8 @@ from fedmerit.configuration.run import RunConfiguration
 from fedmerit.guard.guard import Enrolled
 from fedmerit.records.ledger import log_payload, split_head
 from fedmerit.records.signatures import certificate_name, is_signed_by_any
-from fedmerit.trainers.monai_trainer.data import SiteFolder, Slices
+from fedmerit.trainers.monai_trainer.data import SiteFolder
+from fedmerit.trainers.monai_trainer.samples import Slices
 from fedmerit.wire.messages import Enrolment, Evaluated, Reply
 
 DIGITS = 32  # of a case's digest, hexadecimal

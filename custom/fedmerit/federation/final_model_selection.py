@@ -24,12 +24,13 @@ from fedmerit.files import write_atomically
 from fedmerit.records.tensor_files import load_tensors
 from fedmerit.seeds import random_seed
 from fedmerit.trainers.monai_trainer.batch_norm import estimate_statistics, has_statistics
-from fedmerit.trainers.monai_trainer.data import Case, Samples, SiteFolder
+from fedmerit.trainers.monai_trainer.data import Case, SiteFolder
 from fedmerit.trainers.monai_trainer.local_training import learning_rate, train
 from fedmerit.trainers.monai_trainer.networks import initial_network
 from fedmerit.trainers.monai_trainer.overlaps import Overlap, mean_dice
 from fedmerit.trainers.monai_trainer.patches import build_samples
 from fedmerit.trainers.monai_trainer.prediction import evaluate, image_losses
+from fedmerit.trainers.monai_trainer.samples import Samples
 
 EPOCHS = 8  # of fine-tuning, at most
 SLOWER = 5  # that many times lower is its learning rate

@@ -23,12 +23,13 @@ from fedmerit.federation.trainer import Model, Trained
 from fedmerit.flat import Buffers
 from fedmerit.machine import give_back_memory
 from fedmerit.trainers.monai_trainer.batch_norm import estimate_statistics
-from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT, Case, Samples, SiteFolder
+from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT, Case, SiteFolder
 from fedmerit.trainers.monai_trainer.machine_settings import pick_device
 from fedmerit.trainers.monai_trainer.networks import working_network
 from fedmerit.trainers.monai_trainer.overlaps import Overlap, mean_dice
 from fedmerit.trainers.monai_trainer.patches import build_samples
 from fedmerit.trainers.monai_trainer.prediction import evaluate
+from fedmerit.trainers.monai_trainer.samples import Samples
 from fedmerit.trainers.monai_trainer.saved_networks import save_network
 from fedmerit.wire import messages
 

@@ -16,11 +16,11 @@ from fedmerit.federation.model_evaluation import estimates_statistics, statistic
 from fedmerit.flat import Buffers
 from fedmerit.seeds import random_seed
 from fedmerit.trainers.monai_trainer.batch_norm import estimate_statistics
-from fedmerit.trainers.monai_trainer.data import Samples
 from fedmerit.trainers.monai_trainer.local_training import build_loss, count_steps, fixed_batches, learning_rate, train
 from fedmerit.trainers.monai_trainer.networks import build_network
 from fedmerit.trainers.monai_trainer.neurons import owned_parameters
 from fedmerit.trainers.monai_trainer.prediction import image_losses
+from fedmerit.trainers.monai_trainer.samples import Samples
 from fedmerit.wire.inspection import check_model
 from fedmerit.wire.messages import PeerModel, Task
 

@@ -13,8 +13,9 @@ from torch import Tensor
 from fedmerit.attacks.attack import Attack, AttackerView
 from fedmerit.federation.memory import Learned
 from fedmerit.parameters import parameter
-from fedmerit.trainers.monai_trainer.data import Case, SiteFolder, Slices
+from fedmerit.trainers.monai_trainer.data import Case, SiteFolder
 from fedmerit.trainers.monai_trainer.overlaps import Overlap
+from fedmerit.trainers.monai_trainer.samples import Slices
 from fedmerit.wire.messages import Enrolment, Evaluated, Evaluation, Reply
 from fedmerit_lab.attacks.free_riders import Zero, scaled_noise
 

@@ -11,7 +11,8 @@ from torch import Tensor
 from fedmerit.attacks.attack import Attack, AttackerView
 from fedmerit.federation.memory import Learned, Memory
 from fedmerit.parameters import parameter
-from fedmerit.trainers.monai_trainer.data import Case, SiteFolder, Slices
+from fedmerit.trainers.monai_trainer.data import Case, SiteFolder
+from fedmerit.trainers.monai_trainer.samples import Slices
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,10 +14,11 @@ import torch
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.machine import cores
 from fedmerit.records.results import read_run
-from fedmerit.trainers.monai_trainer.data import SiteFolder, Slices, open_sites
+from fedmerit.trainers.monai_trainer.data import SiteFolder, open_sites
 from fedmerit.trainers.monai_trainer.local_training import train
 from fedmerit.trainers.monai_trainer.networks import initial_network
 from fedmerit.trainers.monai_trainer.prediction import evaluate
+from fedmerit.trainers.monai_trainer.samples import Slices
 
 
 def main(run: str, ends: str) -> None:

@@ -15,11 +15,12 @@ from fedmerit.configuration.run import RunConfiguration
 from fedmerit.engines import runs
 from fedmerit.federation.round_updates import measure_updates
 from fedmerit.records.results import read_run
-from fedmerit.trainers.monai_trainer.data import Case, SiteFolder, Slices, open_sites
+from fedmerit.trainers.monai_trainer.data import Case, SiteFolder, open_sites
 from fedmerit.trainers.monai_trainer.machine_settings import pick_device
 from fedmerit.trainers.monai_trainer.networks import build_network
 from fedmerit.trainers.monai_trainer.patches import build_samples
 from fedmerit.trainers.monai_trainer.prediction import image_losses
+from fedmerit.trainers.monai_trainer.samples import Slices
 from fedmerit.vectors import gram
 from fedmerit.wire.messages import Answer, Reply, SparseUpdate, Task, Work
 from fedmerit_evaluation.freeriders.detectors import of_rounds

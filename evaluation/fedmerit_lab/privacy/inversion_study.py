@@ -21,9 +21,10 @@ from fedmerit.errors import BadInput
 from fedmerit.files import write_text
 from fedmerit.seeds import random_seed
 from fedmerit.trainers.monai_trainer.augmentation import AUGMENTATIONS, Augmenter
-from fedmerit.trainers.monai_trainer.data import SPLITS, SiteFolder, Slices, open_sites
+from fedmerit.trainers.monai_trainer.data import SPLITS, SiteFolder, open_sites
 from fedmerit.trainers.monai_trainer.local_training import build_loss, draw_batches, train
 from fedmerit.trainers.monai_trainer.networks import initial_network
+from fedmerit.trainers.monai_trainer.samples import Slices
 from fedmerit_lab.privacy.gradient_inversion import Attack, Batches, LocalSteps, read_first_layer
 
 TABLE = "reconstructions.csv"

@@ -13,9 +13,9 @@ from fedmerit.attacks.attacker_site import wrap_attacker
 from fedmerit.attacks.catalogue import parse
 from fedmerit.errors import BadInput
 from fedmerit.federation.image_trainer import image_site
-from fedmerit.trainers.monai_trainer.data import Slices
 from fedmerit.trainers.monai_trainer.networks import initial_network
 from fedmerit.trainers.monai_trainer.overlaps import mean_dice
+from fedmerit.trainers.monai_trainer.samples import Slices
 from fedmerit.wire.inspection import check_enrolment
 from fedmerit.wire.messages import EnrolmentTask, Evaluation, Task
 

@@ -17,9 +17,10 @@ from fedmerit.federation.image_trainer import image_site
 from fedmerit.records.ledger import digest, verify
 from fedmerit.records.results import QUANTITIES, read_results, read_run
 from fedmerit.seeds import random_seed
-from fedmerit.trainers.monai_trainer.data import SiteFolder, Slices, open_sites
+from fedmerit.trainers.monai_trainer.data import SiteFolder, open_sites
 from fedmerit.trainers.monai_trainer.local_training import learning_rate, train
 from fedmerit.trainers.monai_trainer.networks import build_network, initial_network
+from fedmerit.trainers.monai_trainer.samples import Slices
 from fedmerit.trainers.monai_trainer.saved_networks import load_network
 from fedmerit.wire.messages import Reply
 

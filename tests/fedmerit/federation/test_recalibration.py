@@ -12,8 +12,9 @@ from fedmerit.engines import runs
 from fedmerit.errors import BadInput
 from fedmerit.records.results import read_results, read_run
 from fedmerit.trainers.monai_trainer.batch_norm import estimate_statistics
-from fedmerit.trainers.monai_trainer.data import Slices, open_sites
+from fedmerit.trainers.monai_trainer.data import open_sites
 from fedmerit.trainers.monai_trainer.networks import build_network
+from fedmerit.trainers.monai_trainer.samples import Slices
 from fedmerit.verification.run import verify_run
 from fedmerit.wire.messages import Evaluated, Purpose
 

@@ -20,7 +20,8 @@ from fedmerit.federation.requirements import (
 )
 from fedmerit.files import read_json, write_json
 from fedmerit.records.signatures import read_certificate
-from fedmerit.trainers.monai_trainer.data import SiteFolder, Slices
+from fedmerit.trainers.monai_trainer.data import SiteFolder
+from fedmerit.trainers.monai_trainer.samples import Slices
 from fedmerit.wire.inspection import check_enrolment
 from fedmerit.wire.messages import Enrolment
 

@@ -21,10 +21,11 @@ from fedmerit.federation.site import Site
 from fedmerit.flare.translation import model_to_task, task_to_model
 from fedmerit.records.results import read_results, read_run
 from fedmerit.trainers.monai_trainer import neurons
-from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT, Slices, open_sites
+from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT, open_sites
 from fedmerit.trainers.monai_trainer.networks import initial_network
 from fedmerit.trainers.monai_trainer.neurons import loss_increases
 from fedmerit.trainers.monai_trainer.overlaps import Overlap
+from fedmerit.trainers.monai_trainer.samples import Slices
 from fedmerit.trainers.monai_trainer.saved_networks import load_network
 from fedmerit.vectors import parameter_mask
 from fedmerit.wire.inspection import check_importance

@@ -14,9 +14,9 @@ from fedmerit.capabilities import ExtraLoss, Penalty
 from fedmerit.configuration.run import Training
 from fedmerit.plugins import Catalogue, get_part
 from fedmerit.trainers.monai_trainer.augmentation import AUGMENTATIONS, Augmenter
-from fedmerit.trainers.monai_trainer.data import Samples
 from fedmerit.trainers.monai_trainer.networks import split_levels
 from fedmerit.trainers.monai_trainer.prediction import autocast, choose_precision
+from fedmerit.trainers.monai_trainer.samples import Samples
 
 
 def _dice() -> nn.Module:

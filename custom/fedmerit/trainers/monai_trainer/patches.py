@@ -11,7 +11,8 @@ from monai.transforms import SpatialPad
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedmerit.trainers.monai_trainer.data import Case, Samples, Slices
+from fedmerit.trainers.monai_trainer.data import Case
+from fedmerit.trainers.monai_trainer.samples import Samples, Slices
 
 Place = tuple[slice, ...]  # of a patch, in the slices, rows and columns of a volume
 

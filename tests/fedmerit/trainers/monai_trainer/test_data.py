@@ -14,12 +14,12 @@ from fedmerit.errors import BadInput
 from fedmerit.trainers.monai_trainer.data import (
     SPLITS,
     SiteFolder,
-    Slices,
     load_array,
     open_sites,
     read_site_digests,
     require_same_preparation,
 )
+from fedmerit.trainers.monai_trainer.samples import Slices
 
 
 @pytest.mark.parametrize(

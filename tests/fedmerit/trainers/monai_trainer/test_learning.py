@@ -12,10 +12,11 @@ from torch.nn.functional import interpolate
 from fedmerit import flat
 from fedmerit.configuration.run import OPTIMIZERS, Network, Training
 from fedmerit.trainers.monai_trainer import local_training
-from fedmerit.trainers.monai_trainer.data import Case, Slices
+from fedmerit.trainers.monai_trainer.data import Case
 from fedmerit.trainers.monai_trainer.local_training import build_loss, count_steps, learning_rate, train
 from fedmerit.trainers.monai_trainer.networks import initial_network
 from fedmerit.trainers.monai_trainer.prediction import EVALUATION_BATCH, evaluate
+from fedmerit.trainers.monai_trainer.samples import Slices
 from fedmerit.trust import ALL, TRUST
 
 NETWORK = Network(in_channels=1, labels=("disc", "cup"), architecture="unet", width=2, depth=3)

@@ -12,11 +12,12 @@ from fedmerit import flat
 from fedmerit.configuration.run import TASKS, Network, Training
 from fedmerit.seeds import random_seed
 from fedmerit.trainers.monai_trainer import neurons
-from fedmerit.trainers.monai_trainer.data import Slices, open_sites
+from fedmerit.trainers.monai_trainer.data import open_sites
 from fedmerit.trainers.monai_trainer.local_training import train
 from fedmerit.trainers.monai_trainer.networks import initial_network
 from fedmerit.trainers.monai_trainer.neurons import loss_increases
 from fedmerit.trainers.monai_trainer.prediction import soft_dice_losses
+from fedmerit.trainers.monai_trainer.samples import Slices
 from fedmerit.vectors import parameter_mask
 
 KINDS = [

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedmerit.trainers.monai_trainer.data import Case, Slices
+from fedmerit.trainers.monai_trainer.data import Case
 from fedmerit.trainers.monai_trainer.prediction import (
     choose_precision,
     evaluate,
@@ -16,6 +16,7 @@ from fedmerit.trainers.monai_trainer.prediction import (
     keep_largest_components,
     predict,
 )
+from fedmerit.trainers.monai_trainer.samples import Slices
 
 SMOOTHING = 1e-5  # MONAI's, in numerator and denominator
 
