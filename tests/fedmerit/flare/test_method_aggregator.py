@@ -112,12 +112,12 @@ def test_without_an_answer_there_is_no_round(aggregator):
 
 def test_there_is_a_job_folder_for_each_of_these_methods_and_all_else_in_it_is_the_same():
     found = {}
-    for job in sorted(ROOT.glob("jobs/nvflare_*")):
+    for job in sorted(ROOT.glob("jobs/nvflare/*")):
         server, client = (json.loads((job / "app/config" / f"config_fed_{side}.json").read_text()) for side in SIDES)
         own = server["components"].pop(-1)
         MethodAggregator(**own["args"])
         assert own["path"] == f"{MethodAggregator.__module__}.{MethodAggregator.__name__}"
-        assert job.name == f"nvflare_{own['args']['method']}"
+        assert job.name == own["args"]["method"]
         found[own["args"]["method"]] = server, client
     assert set(found) == {*ONE_MODEL.split(), "cgsv", "shapfed"}
     assert all(one == found["cgsv"] for one in found.values())
@@ -125,7 +125,7 @@ def test_there_is_a_job_folder_for_each_of_these_methods_and_all_else_in_it_is_t
 
 @pytest.mark.slow
 def test_a_job_folder_runs_on_nvflares_own_simulator(tmp_path):
-    job = shutil.copytree(ROOT / "jobs" / "nvflare_cgsv", tmp_path / "job")
+    job = shutil.copytree(ROOT / "jobs" / "nvflare" / "cgsv", tmp_path / "job")
     (job / "app" / "custom").mkdir()
     for name in ("client.py", "model.py", "data.py"):
         shutil.copy(ROOT / "examples" / "nvflare_project" / name, job / "app" / "custom" / name)
