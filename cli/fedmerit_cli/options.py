@@ -37,7 +37,7 @@ Cluster = Annotated[
 GroundTruth = Annotated[
     Path | None, typer.Option(help="Folder of `fedmerit value leave-one-out` or `shapley`, on the same sites.")
 ]
-Draws = Annotated[int, typer.Option(min=1, help="Bootstrap resamples for the 95 % CI.")]
+Draws = Annotated[int, typer.Option(min=1, help="Random draws for the 95 % CI.")]
 
 
 def run_options(

@@ -50,7 +50,7 @@ def fairness(
     ] = "testing",
     label: Annotated[str | None, typer.Option(help="Only this label.", show_default="mean over labels")] = None,
     draws: Draws = 2000,
-    seed: Annotated[int, typer.Option(min=0, help="Random seed of the bootstrap.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Random seed of the intervals.")] = 0,
 ) -> None:
     """How fair methods are, with 95 % CIs: Tables 2 and 3 of the FedCE paper, and further measures."""
     from fedmerit_evaluation.fairness.run_fairness import measure_runs, write_fairness

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from fedmerit_evaluation.fairness.measures import FloatArray
+from fedmerit_evaluation.fairness.measures import MIN_CORRELATED, FloatArray
 from fedmerit_evaluation.fairness.pairs import MEASURES, TRAINED, Compared, Estimates, Key, Pair, collect_estimates
 from fedmerit_evaluation.figures.tables import DASH, MINUS, Table
 from fedmerit_evaluation.ground_truth.ground_truths import GroundTruth, Reference
@@ -24,9 +24,12 @@ from fedmerit_evaluation.statistics.bootstrap import (
     observed,
     tested_sites,
 )
+from fedmerit_evaluation.statistics.error_correction import corrected_correlation, corrected_std, mean_error_covariance
+from fedmerit_evaluation.statistics.inference import Estimate
 
 PAPER = "Jiang et al. 2023"
 DECIMALS = 2
+CORRECTED = "corrected"  # table of measures without estimation error
 P_OVER_SEEDS = "p: p-value over seeds, twice the mean of the seeds' p-values, at most 1 (Vovk and Wang 2020)"
 
 
@@ -73,14 +76,19 @@ def measure(
     estimates = collect_estimates(results, methods)
     compared = Compared(methods, standalone, estimates, references, unpaired)
 
+    errors = _error_covariances(cases, [label for label in methods if label not in unpaired], standalone)
+
     def measures(dice: SiteDice) -> dict[Key, FloatArray]:
-        return {key: value for pair in compared.pairs(dice) for key, value in pair.values()}
+        found = {key: value for pair in compared.pairs(dice) for key, value in pair.values()}
+        return found | _corrected(dice, errors, standalone)
 
     summary = bootstrap(cases, measures, resampling, lambda key: MEASURES[key.measure].bounds)
     few = _with_few_cases(cases)
     for key in summary:
         if few or key.measure == "pearson_p":  # it is about chance already
             summary[key] |= {"low": np.nan, "high": np.nan}
+        if key.table == CORRECTED:  # of means over seeds
+            summary[key]["std"] = np.nan
     seen = observed(cases)
     why = {key: reason for pair in compared.pairs(seen) for key, reason in _reasons(pair, seen)}
     table = pd.DataFrame(
@@ -94,6 +102,37 @@ def measure(
         for name, rows in table.groupby("table", sort=False)
     ]
     return Fairness(table, tables, estimates)
+
+
+def _error_covariances(cases: pd.Series, labels: Sequence[str], base: str | None) -> dict[tuple[str, str], float]:
+    """Mean error (co)variances of Dice [points²], by two labels: each with itself, and with local training."""
+    known = [label for label in labels if label in cases.index.get_level_values("method")]
+    pairs = {(label, other) for label in known for other in (label, base) if other in known}
+    return {pair: 100**2 * mean_error_covariance(cases, *pair) for pair in sorted(pairs)}
+
+
+def _corrected(dice: SiteDice, errors: Mapping[tuple[str, str], float], base: str | None) -> dict[Key, FloatArray]:
+    """Std, CGS and Pearson of means over seeds, without estimation error; in draws the error is there twice."""
+    times = 1 if dice.drawn is None else 2
+    means = {
+        label: np.stack(
+            [dice.over_seeds(100 * dice.of(label)[..., place]) for place in range(len(dice.sites))], axis=-1
+        )
+        for label, other in errors
+        if label == other
+    }
+    found = dict[Key, FloatArray]()
+    for label, own in means.items():
+        variance = times * errors[label, label]
+        found[Key(CORRECTED, label, "", "std")] = corrected_std(own, variance)
+        if base in means and label != base:
+            local, shared = times * errors[base, base], times * errors[label, base]
+            gain = corrected_std(own - means[base], variance + local - 2 * shared)
+            found[Key(CORRECTED, label, "", "gain_spread")] = gain
+            if len(dice.sites) >= MIN_CORRELATED:
+                correlation = corrected_correlation(means[base], own, (local, variance, shared))
+                found[Key(CORRECTED, label, "", "pearson")] = 100 * correlation
+    return {key: np.broadcast_to(value[..., None], dice.dice.shape[:-2]) for key, value in found.items()}
 
 
 def _cases(results: Results, split: str) -> pd.Series:
@@ -143,12 +182,12 @@ def _captions(
     level: float,
     few: Sequence[str],
     references: Sequence[Reference],
-    noise_ceilings: Mapping[str, float],
+    noise_ceilings: Mapping[str, Estimate],
 ) -> dict[str, str]:
     """The captions of the tables; without intervals if some sites have too few cases."""
     where = "on each site's test split" if split == "testing" else f"on the {split} of the test splits"
-    over = " and Student's t over seeds" if seeds > 1 else ""
-    interval = f"{100 * level:g} % confidence interval, bootstrap over cases{over}"
+    over = " and seeds" if seeds > 1 else ""
+    interval = f"{100 * level:g} % confidence interval, Student's t over cases{over}"
     if few:
         interval = f"no confidence interval: fewer than {MIN_CASES_TO_RESAMPLE} test cases at {', '.join(few)}"
     end = f"; {'mean ± std over seeds, ' * (seeds > 1)}{interval}"
@@ -161,6 +200,9 @@ def _captions(
         "gains": f"Collaboration gain, points of Dice over {standalone} {where} "
         "(MCG and CGS of CYCle); share of the sites worse than with local training, and of those within the bounds of "
         "Definition 1 of FedSAC (BCF)",
+        CORRECTED: f"Dice {where}, means over seeds: Std"
+        + f", and CGS and 100 x Pearson with {standalone}" * (standalone is not None)
+        + ", corrected for the errors of few patients and seeds",
         "rewards": f"Estimated contributions and Dice {where} (100 x Pearson as Table 7 of CGSV){chance}",
     }
     for reference in references:
@@ -168,7 +210,12 @@ def _captions(
         sampled = f"; {reference.sampled}, not part of the intervals" if reference.sampled else ""
         noise_ceiling = noise_ceilings[reference.name]
         over = "test patients" if len(reference.parts) == 1 else "test patients and seeds"
-        noise_level = "" if np.isnan(noise_ceiling) else f" (noise ceiling, over {over}: {100 * noise_ceiling:.0f})"
+        noise_level = (
+            ""
+            if np.isnan(noise_ceiling.mean)
+            else f" (noise ceiling, over {over}: {100 * noise_ceiling.mean:.0f} "
+            f"[95 % CI {100 * noise_ceiling.low:.0f}, {100 * noise_ceiling.high:.0f}])"
+        )
         shown = f"100 x Pearson{noise_level}, distance of shares{sampled}"
         captions[reference.name.lower()] = f"{about} (as Table 3 of {PAPER}): {shown}{chance}"
         captions[f"{reference.name.lower()}-ranks"] = f"{about}: correlation of ranks{sampled}"

@@ -20,10 +20,11 @@ from fedmerit.errors import BadInput
 from fedmerit.files import read_object, write_json
 from fedmerit.records.results import read_results
 from fedmerit_evaluation.ground_truth import semivalues
-from fedmerit_evaluation.ground_truth.reliability import resample, semivalue_function
+from fedmerit_evaluation.ground_truth.reliability import Resampled, resample, semivalue_function
 from fedmerit_evaluation.ground_truth.semivalues import EMPTY_COALITION, Coalition, FloatArray, leave_one_out_weights
 from fedmerit_evaluation.ground_truth.shapley_approximations import Estimate, Sampling
 from fedmerit_evaluation.results.views import Results
+from fedmerit_evaluation.statistics.inference import Estimate as MeanEstimate
 from fedmerit_evaluation.studies.study_folders import read_recorded_digests
 
 
@@ -105,20 +106,23 @@ class GroundTruth:
     notes: list[str]  # on the coalitions that are missing
 
     @cached_property
-    def noise_ceilings(self) -> dict[str, float]:
-        """By name: correlation of a perfect estimate with the values of a seed, mean over the seeds; 0 to 1.
-
-        NaN for values from sampled permutations: bootstrap samples of patients do not show the sampling error.
-        """
+    def resampled(self) -> dict[str, Resampled]:
+        """By name; without values from sampled permutations: draws of patients do not show the sampling error."""
+        rows = self.trained.rows
         return {
-            reference.name: math.nan if reference.estimates else self._noise_ceiling(reference)
-            for reference in self.references
+            one.name: resample(Results(rows[rows["seed"].isin(one.parts)]), semivalue_function(EXACT[one.name]))
+            for one in self.references
+            if not one.estimates
         }
 
-    def _noise_ceiling(self, reference: Reference) -> float:
-        rows = self.trained.rows
-        of_seeds = Results(rows[rows["seed"].isin(reference.parts)])
-        return resample(of_seeds, semivalue_function(EXACT[reference.name])).single_seed_noise_ceiling
+    @property
+    def noise_ceilings(self) -> dict[str, MeanEstimate]:
+        """By name: correlation of a perfect estimate with the values of a seed, mean over the seeds; 0 to 1.
+
+        NaN for those that are not `resampled`.
+        """
+        found = {name: one.single_seed_noise_ceiling for name, one in self.resampled.items()}
+        return {reference.name: found.get(reference.name, MeanEstimate(math.nan)) for reference in self.references}
 
 
 def write_sampling(folder: Path, rule: Sampling) -> None:

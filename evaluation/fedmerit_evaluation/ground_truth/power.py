@@ -73,9 +73,9 @@ def minimum_detectable_difference(seeds: int, of_seeds: float, others: float) ->
 def estimate_variances(one: Resampled, patients: float = 1.0) -> Variances:
     """Variances of resampled values, tested on ``patients`` per site; that of seeds is 0 with one seed."""
     first, second = pairs(len(one.sites))
-    differences = one.values[:, first] - one.values[:, second]  # (s, pairs, D)
-    of_patients = float(differences[..., 1:].mean(axis=0).var(axis=-1, ddof=1).mean())
-    of_seeds = float(differences[..., 0].var(axis=0, ddof=1).mean()) if len(one.seeds) > 1 else 0.0
+    values, moved = (every[:, first] - every[:, second] for every in (one.values[..., 0], one.patients))  # (s, pairs)
+    of_patients = float((moved.mean(axis=0) ** 2).sum(axis=-1).mean())
+    of_seeds = float(values.var(axis=0, ddof=1).mean()) if len(one.seeds) > 1 else 0.0
     return Variances(of_seeds, of_patients * patients, patients=patients)
 
 
@@ -83,7 +83,7 @@ def pilot_variances(folder: Path) -> Variances:
     """Variances of Shapley values if a folder of trained coalitions has two seeds, else of leave-one-out values.
 
     Raises:
-        BadInput: it has neither, or only one seed, or one test patient per site.
+        BadInput: it has neither, or only one seed, or a site with one test patient.
     """
     results = Results(read_results(folder))
     found = dict[str, Resampled]()
@@ -96,9 +96,9 @@ def pilot_variances(folder: Path) -> Variances:
         raise BadInput(f"--pilot {folder}: has values of other sites than took part; train its coalitions again")
     if len(one.seeds) < 2:
         raise BadInput(f"--pilot {folder}: has only one seed; train a second, or give --seed-sd and --patient-sd")
-    if one.single:
+    if np.isnan(one.patients).any():
         raise BadInput(
-            f"--pilot {folder}: has only one test patient per site; test on more of them, or give --seed-sd and "
+            f"--pilot {folder}: has a site with only one test patient; test on more of them, or give --seed-sd and "
             "--patient-sd instead"
         )
     tested = results.rows[(results.rows["coalition"] != "") & (results.rows["quantity"] == "dice")]
@@ -146,7 +146,7 @@ def reliability_table(of: Mapping[str, Resampled]) -> Table:
                 "Split-half correlation, seeds": one.between_seeds,
                 "Split-half correlation, patients": one.patient_half_correlation,
                 "Reliability": one.reliability,
-                "Noise ceiling": one.noise_ceiling,
+                "Noise ceiling": one.noise_ceiling.mean,
                 "Mean standard error [points]": POINTS * float(one.standard_errors.mean()),
                 "MDD [points]": POINTS
                 * minimum_detectable_difference(
@@ -156,8 +156,14 @@ def reliability_table(of: Mapping[str, Resampled]) -> Table:
         )
     caption = (
         "Reliability of the ground truth: Pearson correlation of its halves, Spearman-Brown corrected; noise ceiling: "
-        "expected correlation of a perfect estimator, over the same sites; MDD: minimum detectable difference"
+        "expected correlation of a perfect estimator, over the same sites [95 % CI]; MDD: minimum detectable difference"
     )
     if any(len(one.seeds) < 2 for one in of.values()):
         caption += "; with one seed the variation over seeds is unknown, so all numbers are too optimistic"
-    return Table("reliability", caption, pd.DataFrame(rows), decimals=2)
+    frame = pd.DataFrame(rows)
+    empty = pd.DataFrame(np.nan, frame.index, frame.columns)
+    low, high = (
+        empty.assign(**{"Noise ceiling": [getattr(one.noise_ceiling, end) for one in of.values()]})
+        for end in ("low", "high")
+    )
+    return Table("reliability", caption, frame, decimals=2, low=low, high=high)

@@ -6,20 +6,24 @@ that is not noise (Spearman 1904, The proof and measurement of association betwe
 noise ceiling, which every table of agreement shows.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import combinations
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from scipy.stats import f
 
 from fedmerit.errors import BadInput
 from fedmerit.seeds import random_seed
 from fedmerit_evaluation.ground_truth import semivalues
 from fedmerit_evaluation.ground_truth.semivalues import EMPTY_COALITION, Coalition, FloatArray, Weights, coefficients
 from fedmerit_evaluation.results.views import Results
-from fedmerit_evaluation.statistics.bootstrap import bootstrap_counts, correct_small_sample
+from fedmerit_evaluation.statistics.bootstrap import StudentDraws, nan_mean
+from fedmerit_evaluation.statistics.inference import MIN_CASES, Estimate, SampleSize
+from fedmerit_evaluation.statistics.ranks import Ranking, ranking
 
 DRAWS = 500
 HALVES = 200  # random halvings of the patients
@@ -29,13 +33,19 @@ Values = Callable[[Mapping[Coalition, FloatArray]], FloatArray]  # a game of (..
 
 @dataclass(frozen=True, eq=False)
 class Resampled:
-    """Values of n sites by s seeds, as observed and with the test patients bootstrap resampled."""
+    """Values of n sites by s seeds, as observed and with the test patients drawn."""
 
     sites: list[str]
     seeds: list[int]
     values: FloatArray  # (s, n, D), fractions of Dice; the first is as observed
     halves: FloatArray  # (s, n, 2, h) by each half of the patients, h random splits; NaN: too few patients
-    single: bool = False  # every site has only one test patient
+    patients: FloatArray  # (s, n, P) standard error that each of all P patients adds; NaN: the only one of a site
+    fewest: int = MIN_CASES  # test patients of the site with the fewest, of any seed
+
+    @property
+    def ranking(self) -> Ranking:
+        """Ranks of the values, fractions of Dice."""
+        return ranking(self.sites, self.values, sample=SampleSize(self.fewest, len(self.seeds), "test patients"))
 
     @property
     def mean(self) -> FloatArray:
@@ -51,8 +61,8 @@ class Resampled:
 
     @property
     def patient_variance(self) -> FloatArray:
-        """(n,) variance of the mean over seeds, over bootstrap samples of patients; NaN for single patients."""
-        return np.asarray(self.values[..., 1:].mean(axis=0).var(axis=-1, ddof=1))
+        """(n,) variance of the mean over seeds, over patients; NaN if a site has a single one."""
+        return np.asarray((self.patients.mean(axis=0) ** 2).sum(axis=-1))
 
     @property
     def standard_errors(self) -> FloatArray:
@@ -60,35 +70,62 @@ class Resampled:
         of_seeds = np.nan_to_num(self.seed_variance) / len(self.seeds)
         return np.asarray(np.sqrt(of_seeds + self.patient_variance))
 
-    @property
-    def reliability(self) -> float:
-        """Share of the variance over sites that is not estimation noise, 0 to 1; NaN for single patients.
+    @cached_property
+    def _variances(self) -> tuple[float, float, float]:
+        """Of the mean over seeds: variance over sites; noise in it, by patients and by seeds, centred over sites.
 
-        1 - mean variance of the estimates / variance of the values over sites, both centred over sites: what all
-        sites share, such as an easy sample of patients, changes no correlation.
+        What all sites share, such as an easy sample of patients, changes no correlation.
         """
-        centred = self.values - self.values.mean(axis=1, keepdims=True)
-        n = len(self.sites)
+        observed, patients = (one - one.mean(axis=1, keepdims=True) for one in (self.values[..., 0], self.patients))
+        n, s = len(self.sites), len(self.seeds)
+        of_patients = float((patients.mean(axis=0) ** 2).sum(axis=-1).sum()) / (n - 1)
+        of_seeds = float(observed.var(axis=0, ddof=1).sum()) / (n - 1) / s if s > 1 else 0.0
+        return float(observed.mean(axis=0).var(ddof=1)), of_patients, of_seeds
+
+    @property
+    def error_variance(self) -> float:
+        """Of the mean over seeds, mean over sites, centred over sites."""
+        _, of_patients, of_seeds = self._variances
+        return of_patients + of_seeds
+
+    def _reliability(self, quantile: float | None) -> float:
+        """1 - noise / variance over sites, 0 to 1, or an end of its CI; NaN for single patients or a single site."""
+        n, s = len(self.sites), len(self.seeds)
         if n < 2:
             return np.nan
-        between = float(centred[..., 0].mean(axis=0).var(ddof=1))
-        noise = centred[..., 1:].mean(axis=0).var(axis=-1, ddof=1).mean() * n / (n - 1)
-        if len(self.seeds) > 1:
-            noise += centred[..., 0].var(axis=0, ddof=1).mean() * n / (n - 1) / len(self.seeds)
-        return float(np.clip(1 - noise / between, 0, 1)) if between > 0 else 0.0
+        between, of_patients, of_seeds = self._variances
+        noise, factor = of_patients + of_seeds, 1.0
+        if quantile is not None and noise > 0:
+            freedom = noise**2 / (
+                of_patients**2 / max(self.patients.shape[-1] - n, 1) + of_seeds**2 / max((s - 1) * (n - 1), 1)
+            )
+            factor = float(f.ppf(1 - quantile, n - 1, freedom))
+        return float(np.clip(1 - factor * noise / between, 0, 1)) if between > 0 else 0.0
 
     @property
-    def noise_ceiling(self) -> float:
-        """Expected correlation of a perfect estimator with these values, 0 to 1: the root of the reliability."""
-        return float(np.sqrt(self.reliability))
+    def reliability(self) -> float:
+        """Share of the variance over sites that is not estimation noise, 0 to 1; NaN for single patients."""
+        return self._reliability(None)
 
     @property
-    def single_seed_noise_ceiling(self) -> float:
+    def noise_ceiling(self) -> Estimate:
+        """Expected correlation of a perfect estimator with these values, 0 to 1: the root of the reliability.
+
+        Its 95 % CI is that of an intraclass correlation (Shrout and Fleiss 1979), the degrees of freedom of the noise
+        by Satterthwaite: values of sites are taken for normal, patients and seeds for independent.
+        """
+        return Estimate(*(float(np.sqrt(self._reliability(end))) for end in (None, 0.025, 0.975)))
+
+    @property
+    def single_seed_noise_ceiling(self) -> Estimate:
         """Likewise with the values of single seeds, mean over seeds; with one seed the same as `noise_ceiling`."""
         observed = self.values[..., 0]
         of_a_seed = float(observed.var(axis=1, ddof=1).mean()) if len(self.sites) > 1 else 0.0
-        own = self.reliability * float(observed.mean(axis=0).var(ddof=1)) if of_a_seed > 0 else 0.0
-        return float(np.sqrt(min(own / of_a_seed, 1.0))) if of_a_seed > 0 else 0.0
+        if of_a_seed <= 0:
+            return Estimate(0.0)
+        ratio = float(observed.mean(axis=0).var(ddof=1)) / of_a_seed
+        ends = (self._reliability(end) * ratio for end in (None, 0.025, 0.975))
+        return Estimate(*(float(np.sqrt(min(one, 1.0))) for one in ends))
 
     @property
     def between_seeds(self) -> float:
@@ -163,9 +200,8 @@ MEAN_DICE = UTILITIES["mean Dice"]
 def resample(results: Results, values: Values, draws: int = DRAWS, utility: Utility = MEAN_DICE) -> Resampled:
     """The values of every seed that has all coalitions that ``values`` takes, resampled over test patients.
 
-    Every site's cases are drawn with replacement, the same in all seeds and for all coalitions, with the small-sample
-    correction; a site with one case takes deviations of the others' patients. A case counts by the mean over its
-    labels. The utility of the empty coalition is 0, or for a distance the largest measured.
+    Every site's cases are drawn, the same in all seeds and for all coalitions (`drawn_means`). A case counts by the
+    mean over its labels. The utility of the empty coalition is 0, or for a distance the largest measured.
 
     Args:
         results: of a folder of trained coalitions.
@@ -177,21 +213,30 @@ def resample(results: Results, values: Values, draws: int = DRAWS, utility: Util
         BadInput: no seed is complete.
     """
     cases = _cases(results, utility)
-    sites, games, halved, seeds, why = results.sites, [], [], [], "none is trained"
-    counts, halves = resampled_case_counts(cases, draws, "test patients"), _halves(cases)
-    single = all(number == 1 for number in _numbers(cases).values())
+    sites, games, halved, moved, seeds, why = results.sites, [], [], [], [], "none is trained"
+    halves = _halves(cases)
     for seed, rows in cases.groupby(level="seed"):
         try:
             of_seed = rows.droplevel("seed")
-            games.append(values(_game(of_seed, resampled_means(of_seed, counts), utility)))
+            games.append(values(_game(of_seed, drawn_means(of_seed, draws, "test patients"), utility)))
             halved.append(values(_game(of_seed, _means(of_seed, halves), utility)))
+            with_one_moved = values(_game(of_seed, _moved_means(of_seed), utility))
+            moved.append(with_one_moved[..., 1:] - with_one_moved[..., :1])
             seeds.append(int(str(seed)))
         except BadInput as error:
             why = f"seed {seed}: {error}"
     if not games:
         raise BadInput(f"no seed has all coalitions ({why}); the command that trained them trains what is missing")
     split = np.stack(halved)
-    return Resampled(sites, seeds, np.stack(games), split.reshape(*split.shape[:2], 2, -1), single)
+    tested = cases.notna().groupby(level="seed").any().T.groupby(level="site").sum()
+    return Resampled(
+        sites,
+        seeds,
+        np.stack(games),
+        split.reshape(*split.shape[:2], 2, -1),
+        np.stack(moved),
+        int(tested.to_numpy().min()),
+    )
 
 
 def _cases(results: Results, utility: Utility) -> pd.DataFrame:
@@ -205,15 +250,6 @@ def _cases(results: Results, utility: Utility) -> pd.DataFrame:
     return pd.DataFrame(means.unstack(["site", "case"])).sort_index(axis=1)
 
 
-def resampled_case_counts(cases: pd.DataFrame, draws: int, what: str) -> FloatArray:
-    """(cases, 1 + draws) how often each case counts: once, then as sampled within its site, by ``what``."""
-    columns = []
-    for site, number in cases.columns.get_level_values("site").value_counts(sort=False).items():
-        random = np.random.default_rng(random_seed(what, site))
-        columns.append(bootstrap_counts(number, draws, random).T)
-    return np.concatenate(columns)
-
-
 def _halves(cases: pd.DataFrame) -> FloatArray:
     """(cases, 2 h) 1 if a case is in the half: h random splits, first the first halves, then the second ones."""
     columns = []
@@ -224,52 +260,56 @@ def _halves(cases: pd.DataFrame) -> FloatArray:
     return np.concatenate(columns).astype(np.float64)
 
 
-def _numbers(cases: pd.DataFrame) -> dict[str, int]:
-    """How many cases each site has, sites sorted."""
-    numbers = cases.columns.get_level_values("site").value_counts().sort_index()
-    return {str(site): int(number) for site, number in numbers.items()}
+def _by_site(rows: pd.DataFrame) -> Iterator[tuple[str, NDArray[np.bool_], FloatArray]]:
+    """The sites, sorted: the name, which columns are its cases, and these (rows, cases)."""
+    tested = rows.columns.get_level_values("site").to_numpy()
+    for site in sorted(set(tested)):
+        yield str(site), tested == site, rows.to_numpy(dtype=np.float64)[:, tested == site]
 
 
 def _means(rows: pd.DataFrame, counts: FloatArray) -> FloatArray:
     """(sites, coalitions, D) means of each site's cases as often as they count; NaN if no case of a site counts."""
-    known = np.isfinite(rows.to_numpy(dtype=np.float64))
-    filled = np.where(known, rows.to_numpy(dtype=np.float64), 0.0)
-    tested = rows.columns.get_level_values("site").to_numpy()
     of_sites = []
-    for site in sorted(set(tested)):
-        own = tested == site
-        amounts = known[:, own] @ counts[own]
-        of_sites.append((filled[:, own] @ counts[own]) / np.where(amounts > 0, amounts, np.nan))
+    for _, there, own in _by_site(rows):
+        amounts = np.isfinite(own) @ counts[there]
+        of_sites.append((np.nan_to_num(own) @ counts[there]) / np.where(amounts > 0, amounts, np.nan))
     return np.stack(of_sites)
 
 
-def resampled_means(rows: pd.DataFrame, counts: FloatArray) -> FloatArray:
-    """Likewise, as observed and bootstrap resampled, small-sample corrected.
+def drawn_means(rows: pd.DataFrame, draws: int, what: str) -> FloatArray:
+    """(sites, coalitions, 1 + D) each site's mean over its cases, as observed and drawn by `StudentDraws`.
 
-    A site with one patient takes, in each sample, the deviation of one patient of another site; if all sites have one
-    patient, every sample is NaN.
+    If a site has only one case, every draw is NaN: nothing is known of how its cases vary.
 
     Args:
         rows: of models (rows): the means over labels of cases ``(site, case)``, sorted.
-        counts: (cases, D) as `resampled_case_counts` of them.
+        draws: D.
+        what: the draws are of; the same word gives a site with as many cases the same draws.
     """
-    means, numbers = _means(rows, counts), _numbers(rows)
-    deviations = [
-        (rows[site].to_numpy(dtype=np.float64) - means[place, :, :1]) * np.sqrt(number / (number - 1))
-        for place, (site, number) in enumerate(numbers.items())
-        if number > 1
-    ]
-    if not deviations:
-        means[..., 1:] = np.nan
-        return means
-    lent = np.nan_to_num(np.concatenate(deviations, axis=1))
-    for place, (site, number) in enumerate(numbers.items()):
-        if number > 1:
-            means[place] = correct_small_sample(means[place], number)
-        else:
-            drawn = np.random.default_rng(random_seed("lent patients", site))
-            means[place, :, 1:] += lent[:, drawn.integers(lent.shape[1], size=means.shape[-1] - 1)]
+    of_sites, single = [], False
+    for site, _, own in _by_site(rows):
+        drawn = StudentDraws.random(own.shape[1], draws, np.random.default_rng(random_seed(what, site)))
+        of_sites.append(nan_mean(own, axis=1)[:, None] + np.insert(drawn.deviations(own), 0, 0.0, axis=1))
+        single |= own.shape[1] == 1
+    means = np.stack(of_sites)
+    means[..., 1:] = np.nan if single else means[..., 1:]
     return means
+
+
+def _moved_means(rows: pd.DataFrame) -> FloatArray:
+    """(sites, coalitions, 1 + P) means; of each of all P cases with its site's moved by (x - x̄) / √(n (n - 1)).
+
+    The squares of these moves add up to the squared standard error of a site's mean of n cases, as of the jackknife
+    (Efron and Tibshirani 1993, chapter 11); NaN for a single case.
+    """
+    of_sites = []
+    for _, there, own in _by_site(rows):
+        means, known = nan_mean(own, axis=1)[:, None], np.isfinite(own).sum(axis=1, keepdims=True)
+        moves = np.zeros((len(own), 1 + len(there)))
+        root = np.sqrt(np.where(known > 1, known * (known - 1), np.nan))
+        moves[:, 1:][:, there] = np.nan_to_num(own - means) / root
+        of_sites.append(means + moves)
+    return np.stack(of_sites)
 
 
 def _game(rows: pd.DataFrame, of_sites: FloatArray, utility: Utility) -> dict[Coalition, FloatArray]:

@@ -22,7 +22,7 @@ from fedmerit_evaluation.ground_truth.reliability import POINTS, Resampled, Valu
 from fedmerit_evaluation.ground_truth.semivalues import EMPTY_COALITION, Coalition, FloatArray, Game, Weights
 from fedmerit_evaluation.ground_truth.shapley_approximations import Estimate
 from fedmerit_evaluation.results.views import Results
-from fedmerit_evaluation.statistics.ranks import Ranking, ranking
+from fedmerit_evaluation.statistics.ranks import Ranking
 
 PAPER = "Jiang et al. 2023"
 BETA = (4.0, 1.0)  # of Beta-Shapley as its authors recommend it: weight on small coalitions
@@ -202,7 +202,7 @@ class ValueTables:
     @cached_property
     def rankings(self) -> dict[str, Ranking]:
         """Their values [points], 95 % CIs and ranks."""
-        return {name: ranking(one.sites, one.values).times(POINTS) for name, one in self.resampled.items()}
+        return {name: one.ranking.times(POINTS) for name, one in self.resampled.items()}
 
     def tables(self) -> list[Table]:
         """Reliability and ranks of each, values by other utilities, Shapley values by site."""
@@ -235,6 +235,8 @@ def _ranks(name: str, one: Ranking) -> Table:
     low, high = (empty.assign(**{"Value [points]": scaled[end].to_numpy()}) for end in ("low", "high"))
     over = "test patients and seeds" if one.seeds > 1 else "test patients (one seed)"
     caption = f"{name} values; in brackets the 95 % confidence interval over {over}; ranks as intervals"
+    if one.insufficient_data:
+        caption += f"; {one.insufficient_data}: no difference is called significant"
     return Table(f"{name.lower()}-ranks", caption, frame.rename(columns=heads), low=low, high=high, decimals=2)
 
 

@@ -36,7 +36,7 @@ from fedmerit_evaluation.results.dice import STANDALONE
 from fedmerit_evaluation.results.run_folders import Run, combine_results, open_runs
 from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.statistics.inference import Estimate
-from fedmerit_evaluation.statistics.intervals import select_methods
+from fedmerit_evaluation.statistics.intervals import estimates, select_methods
 
 
 def write_report(
@@ -128,8 +128,7 @@ def _headlines(
     """The first two lines: whether federated training helped, and whether payment is supported."""
     if method is None:
         return ["No run trains the hospitals together: there is no benefit and no contribution to report."]
-    gains = select_methods(results.dice.intervals, "mean_gain")
-    mean_gains = {str(name): Estimate(row["mean"], row["low"], row["high"]) for name, row in gains.iterrows()}
+    mean_gains = estimates(select_methods(results.dice.intervals, "mean_gain"))
     has_estimate = not any(one.counts_images or math.isnan(one.share.mean) for one in hospitals)
     cases = _fewest_cases(results)
     chances = {
@@ -140,8 +139,7 @@ def _headlines(
         for one in agreed
         if method in one.ranks
     }
-    ranks = results.rounds.ranks
-    ranks = ranks[ranks.index.get_level_values("method") == method]
+    order = results.rounds.rankings.get(method)
     return [
         statements.describe_benefit(
             mean_gains.get(method, Estimate(math.nan)), sample_size(results, methods=[method, STANDALONE])
@@ -150,7 +148,7 @@ def _headlines(
             has_estimate=has_estimate,
             seeds=min(one.share_seeds for one in hospitals),
             agreements=chances,
-            is_rank_stable=bool((ranks["best"] == ranks["worst"]).all()),
+            has_order=order is not None and order.has_significant_pairs,
         ),
     ]
 
@@ -165,12 +163,14 @@ def _answers(
     of_images = any(one.counts_images for one in hospitals)
     found = [
         statements.describe_hospitals({one.name: one.comparison for one in hospitals}, method),
-        contribution_statements.describe_largest_share(shares, seeds, of_images=of_images),
+        contribution_statements.describe_largest_share(
+            shares, seeds, results.rounds.rankings.get(method), of_images=of_images
+        ),
     ]
     cases = _fewest_cases(results)
     for one in agreed:
         values = {str(site): value / 100 for site, value in one.values.mean().items()}
-        found.append(contribution_statements.describe_values(values, one.reference, len(one.values), cases))
+        found.append(contribution_statements.describe_values(values, one.reference, one.ranking))
         if method in one.ranks:
             found.append(
                 contribution_statements.describe_agreement(

@@ -2,9 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
-import numpy as np
 import pandas as pd
 
 from fedmerit.federation.recorder import OBSERVED
@@ -14,7 +12,7 @@ from fedmerit_evaluation.figures.pages import Drawing
 from fedmerit_evaluation.ground_truth.ground_truths import EXACT
 from fedmerit_evaluation.report import alt_texts
 from fedmerit_evaluation.report.contributions import ESTIMATE, Agreement
-from fedmerit_evaluation.report.hospitals import Hospital, sample_size
+from fedmerit_evaluation.report.hospitals import Hospital
 from fedmerit_evaluation.report.phrases import resampling_units
 from fedmerit_evaluation.report.shared_parts import ROUNDS, shared_quantities
 from fedmerit_evaluation.results.run_folders import Run
@@ -27,7 +25,7 @@ AGREEMENTS = {name: f"agreement-{name.lower()}" for name in EXACT}  # figures by
 FIGURES = {"dice", "gains", "convergence", "peers", "shares", "values", *(name for name, _ in ROUNDS.values())}
 FIGURES |= set(AGREEMENTS.values())
 MAX_GAINS = 5  # methods whose gains are drawn with their CIs; more are a table of colours
-DRAWS = 200  # bootstrap samples of the values of observed runs
+DRAWS = 200  # of the values of observed runs
 VALUES_CAPTION = (
     "Value of each site by what was observed of the run, with 95 % confidence intervals over patients, rounds and "
     "seeds. Sites on one grey band are not significantly different; the ranks beside them show what is known. No "
@@ -58,7 +56,7 @@ def draw_figures(
     gains = select_sites(results.dice.intervals, "gain").dropna(subset="mean")  # none without a seed in common
     if not gains.empty:
         drawn["gains"] = _draw_gains(results, gains)
-    return drawn | _draw_rounds(everything) | _draw_agreements(agreed) | draw_values(runs, everything)
+    return drawn | _draw_rounds(everything) | _draw_agreements(agreed) | draw_values(runs)
 
 
 def moving_quantities(results: Results) -> dict[str, list[str]]:
@@ -151,7 +149,7 @@ def _draw_agreements(agreed: Sequence[Agreement]) -> dict[str, Drawing]:
     return drawn
 
 
-def draw_values(runs: Sequence[Run], results: Results) -> dict[str, Drawing]:
+def draw_values(runs: Sequence[Run]) -> dict[str, Drawing]:
     """The values of observed runs in one figure; nothing if no method's runs were all observed."""
     rankings, of_values, caption = dict[str, Ranking](), dict[str, str](), VALUES_CAPTION
     labels = list(dict.fromkeys(run.label for run in runs))
@@ -159,20 +157,11 @@ def draw_values(runs: Sequence[Run], results: Results) -> dict[str, Drawing]:
         folders = [run.path for run in runs if run.label == label and run.tested]
         if not folders or not all((folder / OBSERVED).exists() for folder in folders):
             continue
-        insufficient_data = sample_size(results, methods=[label]).insufficient_data
         if asked := [spec for spec in default_estimators(folders) if spec not in SHOWN_ELSEWHERE]:
             valued = value_runs(folders, asked, DRAWS)
             named = {spec: spec if len(labels) == 1 else f"{label}: {spec}" for spec in asked}
-            found = {spec: _without_order(one) if insufficient_data else one for spec, one in valued.shown.items()}
-            rankings |= {named[spec]: one for spec, one in found.items()}
-            if insufficient_data:
-                caption += f" {label}: {insufficient_data}, so no difference is called significant."
+            rankings |= {named[spec]: one for spec, one in valued.shown.items()}
+            for why in dict.fromkeys(one.insufficient_data for one in valued.shown.values() if one.insufficient_data):
+                caption += f" {label}: {why}, so no difference is called significant."
             of_values |= {named[spec]: unit for spec, unit in units(valued).items()}
     return {"values": Drawing(caption, dots_and_bars.value_ranges(rankings, of_values))} if rankings else {}
-
-
-def _without_order(one: Ranking) -> Ranking:
-    """The same values without significant differences."""
-    ranks = np.ones(len(one.sites), dtype=int)
-    signs = np.zeros_like(one.order_signs)
-    return replace(one, order_signs=signs, highest_rank=ranks, lowest_rank=ranks * len(one.sites))

@@ -159,7 +159,10 @@ def _surface_changes(results: Results) -> list[Table]:
     changes = results.dice.surface_changes
     if changes.empty:
         return []
-    caption = "Change in HD95 and NSD compared with local training, mean over seeds; a lower HD95 is better"
+    caption = (
+        "Change in HD95 and NSD compared with local training, over the cases that both have, mean over seeds; a lower "
+        "HD95 is better"
+    )
     frame = pd.DataFrame(surface_columns(changes)).reset_index()
     frame = frame.rename(columns={"method": "Method", "site": "Site"}).astype({"Method": str, "Site": str})
     frame = frame.rename(columns=lambda heading: heading.replace("[%]", "[points]"))
@@ -167,7 +170,7 @@ def _surface_changes(results: Results) -> list[Table]:
 
 
 def _contributions(results: Results, several_seeds: bool) -> Table:
-    ranks = results.rounds.ranks
+    rankings = results.rounds.rankings
     frame = averaged(results.rounds.contributions).drop(columns=["contribution", "mean_reputation"], errors="ignore")
     if counted := methods_by_image_count(results):
         end = f"; contribution is the share of images (no estimate) with {join_words(counted)}"
@@ -184,12 +187,10 @@ def _contributions(results: Results, several_seeds: bool) -> Table:
         for part, name in ((low, "low"), (high, "high")):
             part["mean_contribution"] = ends[name].where(wide).reindex(_text(frame.index)).to_numpy()
         caption += "; in brackets the 95 % confidence interval of the contribution over seeds"
-    if not ranks.empty:
-        caption += "; rank by mean contribution: range over seeds"
-        spans = ranks.astype(int).apply(
-            lambda rank: flagged_sites.format_ranges([*range(rank["best"], rank["worst"] + 1)]), axis=1
-        )
-        frame["Rank"] = spans.reindex(frame.index).fillna(MISSING)
+    if rankings:
+        caption += "; rank by mean contribution: 95 % confidence intervals, of all hospitals at once"
+        ranks = {(method, site): rank for method, one in rankings.items() for site, rank in one.table["ranks"].items()}
+        frame["Rank"] = [ranks.get(key, MISSING) for key in _text(frame.index)]
         low["Rank"] = high["Rank"] = math.nan
     return Table("contributions", caption + end, with_headings(frame), low=with_headings(low), high=with_headings(high))
 

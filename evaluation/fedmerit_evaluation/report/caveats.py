@@ -13,15 +13,8 @@ from fedmerit_evaluation.report.phrases import join_words
 from fedmerit_evaluation.results.dice import MIN_CASES_TO_RESAMPLE, SURFACES
 from fedmerit_evaluation.results.run_folders import Run
 from fedmerit_evaluation.results.views import Results
-from fedmerit_evaluation.statistics.bootstrap import LEVEL
-from fedmerit_evaluation.statistics.inference import MIN_CASES
-from fedmerit_evaluation.statistics.intervals import (
-    contains_zero,
-    group_ties,
-    select_methods,
-    select_sites,
-    sort_by_mean,
-)
+from fedmerit_evaluation.statistics.inference import MIN_CASES, SIGNIFICANCE_LEVEL
+from fedmerit_evaluation.statistics.intervals import group_ties, select_methods, select_sites, sort_by_mean
 
 ON_ONE_MACHINE = ("local", "sim")  # engines with which nothing leaves a hospital
 SEEDS_FOR_INTERVALS = 3  # with two, CIs over seeds are three times as wide for the same spread
@@ -145,9 +138,7 @@ def list_case_caveats(results: Results, own: str | None = None) -> Iterator[str]
         text = f"Fewer than {MIN_CASES} test cases in a run: {counts}. Each changes the site's Dice by much"
         lonely = [str(site) for site in few.index[few < MIN_CASES_TO_RESAMPLE]]
         yield text + (
-            f", and fewer than {MIN_CASES_TO_RESAMPLE} cannot be resampled: no CI ({join_words(lonely)})."
-            if lonely
-            else "."
+            f", and of fewer than {MIN_CASES_TO_RESAMPLE} there is no CI ({join_words(lonely)})." if lonely else "."
         )
     if empty := int(dice["both_empty"].sum()):
         pairs = "1 pair" if empty == 1 else f"{empty} pairs"
@@ -169,32 +160,26 @@ def list_rank_caveats(results: Results) -> Iterator[str]:
     if sample_size(results).insufficient_data:
         return
     order = sort_by_mean(select_methods(intervals, "mean"))
-    together = contains_zero(select_sites(intervals, "difference"))
-    tied = [bool(together.get((one, other), False)) for one, other in pairwise(order)]
+    p = select_sites(intervals, "difference")["p"]
+    tied = [float(p.get((one, other), 0)) > SIGNIFICANCE_LEVEL for one, other in pairwise(order)]
     if found := [_ranks(first, names) for first, names in group_ties(order, tied)]:
         yield (
             f"Mean Dice: {'; '.join(found)}: adjacent ranks are not significantly different "
-            f"(the {100 * LEVEL:g} % CIs of their differences include 0)."
+            "(p above 0.05, corrected for all pairs of methods)."
         )
 
 
 def list_contribution_caveats(results: Results) -> Iterator[str]:
     """Sites whose adjacent ranks by contribution do not differ significantly; sums and contributions below 0."""
-    table, intervals = results.rounds.contributions, results.rounds.intervals
-    if intervals.empty:
+    table = results.rounds.contributions
+    if results.rounds.intervals.empty:
         return
     found = []
-    for method, rows in select_sites(intervals, "contribution").groupby(level="method", sort=False):
-        if rows["seeds"].max() < 2:
-            continue
-        order = sort_by_mean(rows.droplevel("method"))
-        tied = [
-            bool(contains_zero(select_sites(intervals, f"difference: {higher}")).get((method, lower), False))
-            for higher, lower in pairwise(order)
-        ]
-        found += [f"{method!s}, {_ranks(first, names)}" for first, names in group_ties(order, tied)]
+    for method, one in results.rounds.rankings.items():
+        tied = [not one.differ(higher, lower) for higher, lower in pairwise(one.order)]
+        found += [f"{method}, {_ranks(first, names)}" for first, names in group_ties(one.order, tied)]
     if found:
-        yield f"Contributions: {'; '.join(found)}: not significantly different (95 % CIs over seeds)."
+        yield f"Contributions: {'; '.join(found)}: not significantly different over seeds."
     sums = table["mean_contribution"].groupby(level=["method", "seed"], observed=True).sum(min_count=1)
     below = dict.fromkeys(str(method) for method in sums[sums <= 0].index.get_level_values("method"))
     if below:

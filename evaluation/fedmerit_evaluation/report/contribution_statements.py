@@ -5,6 +5,7 @@ from math import isnan
 
 from fedmerit_evaluation.report.phrases import correlation, join_words, percent, points
 from fedmerit_evaluation.statistics.inference import MIN_CASES, MIN_SEEDS, SIGNIFICANCE_LEVEL, Estimate, find_highest
+from fedmerit_evaluation.statistics.ranks import Ranking
 
 SHOWN_DECIMALS = 3  # of a fraction: shares that read as the same percentage do not differ
 AGREEMENT = {  # by the sign of the correlation, if it is significant
@@ -15,7 +16,7 @@ AGREEMENT = {  # by the sign of the correlation, if it is significant
 
 
 def describe_payment(
-    *, has_estimate: bool, seeds: int, agreements: Mapping[str, tuple[int, str]], is_rank_stable: bool
+    *, has_estimate: bool, seeds: int, agreements: Mapping[str, tuple[int, str]], has_order: bool
 ) -> str:
     """The second line: whether the evidence supports payment by the method's estimate, and why not.
 
@@ -23,7 +24,7 @@ def describe_payment(
         has_estimate: whether the method estimates contributions; shares of images are no estimate.
         seeds: that the estimate rests on.
         agreements: by ground truth: as `find_agreement`, and why it may be chance.
-        is_rank_stable: whether hospitals have the same ranks by contribution in every seed.
+        has_order: whether any two hospitals differ significantly in their contributions.
     """
     reasons = []
     if not has_estimate:
@@ -31,8 +32,8 @@ def describe_payment(
     else:
         if seeds < MIN_SEEDS:
             reasons.append("one seed does not show what is chance")
-        elif not is_rank_stable:
-            reasons.append("the ranking by contribution changes with the seed")
+        elif not has_order:
+            reasons.append("no two hospitals differ significantly by the estimate")
         if not agreements:
             reasons.append("the estimate was not compared with a ground truth (retraining without each hospital)")
         for name, (sign, chance) in agreements.items():
@@ -43,8 +44,8 @@ def describe_payment(
     if reasons:
         return f"Payment: not supported, because {join_words(reasons)}."
     return (
-        "Payment: no objection found: the estimate agrees significantly with the ground truth and gives the same "
-        "ranking in every seed. It is not a price."
+        "Payment: no objection found: the estimate agrees significantly with the ground truth. Hospitals that do not "
+        "differ significantly should be paid alike. It is not a price."
     )
 
 
@@ -60,17 +61,21 @@ def describe_share(share: Estimate, equal: float, seeds: int) -> str:
         return ""
     if seeds < MIN_SEEDS:
         return "One seed: the share may be chance."
-    shown = Estimate(*(round(one, SHOWN_DECIMALS) for one in (share.mean, share.low, share.high)))
+    mean, low, high = (round(one, SHOWN_DECIMALS) for one in (share.mean, share.low, share.high))
+    shown = Estimate(mean, low, high, share.p)
     words = {1: "Significantly more than", -1: "Significantly less than", 0: "Not significantly different from"}
     return f"{words[shown.compare(round(equal, SHOWN_DECIMALS))]} an equal share."
 
 
-def describe_largest_share(shares: Mapping[str, Estimate], seeds: int, *, of_images: bool = False) -> str:
+def describe_largest_share(
+    shares: Mapping[str, Estimate], seeds: int, order: Ranking | None, *, of_images: bool = False
+) -> str:
     """Which hospitals have the largest and the smallest share; "" if the method makes no estimate.
 
     Args:
         shares: by hospital, with their CIs over seeds.
         seeds: that they rest on.
+        order: of the contributions; None: not known.
         of_images: whether the method counts images and estimates nothing.
     """
     known = {site: share for site, share in shares.items() if not isnan(share.mean)}
@@ -89,21 +94,16 @@ def describe_largest_share(shares: Mapping[str, Estimate], seeds: int, *, of_ima
         return f"{text}. The method weighs by images and makes no estimate of contributions."
     if chance := describe_chance("the order", seeds):
         return f"{text}. {chance}"
-    if not all(known[site].has_interval for site in (*most, *least)):
-        return f"{text}. Their CIs over seeds are not known."
-    if min(known[site].low for site in most) > max(known[site].high for site in least):
-        return f"{text}. Their 95 % CIs over {seeds} seeds do not overlap."
-    return f"{text}. Their 95 % CIs over {seeds} seeds overlap: a significant difference is not shown."
+    return f"{text}. {_describe_difference(order, most, least)} Over {seeds} seeds, for these patients and this split."
 
 
-def describe_values(values: Mapping[str, float], reference: str, seeds: int, cases: int) -> str:
+def describe_values(values: Mapping[str, float], reference: str, order: Ranking | None) -> str:
     """Which hospitals have the highest and the lowest value by a ground truth; "" if fewer than two are known.
 
     Args:
         values: by hospital, fractions of Dice.
         reference: what the values are: leave-one-out or Shapley.
-        seeds: that they rest on.
-        cases: test cases of the hospital with the fewest, of any seed; 0: not known.
+        order: of the values; None: they come from sampled permutations, whose error no interval includes.
     """
     known = {site: value for site, value in values.items() if not isnan(value)}
     if len(known) < 2:
@@ -116,7 +116,17 @@ def describe_values(values: Mapping[str, float], reference: str, seeds: int, cas
         f"{what}: highest for {join_words(most)} ({points(known[most[0]])} points of mean Dice{_each(most)}), lowest "
         f"for {join_words(least)} ({points(known[least[0]])}{_each(least)})"
     )
-    return f"{text}. {describe_chance('the order', seeds, cases)}".rstrip()
+    return f"{text}. {_describe_difference(order, most, least)}"
+
+
+def _describe_difference(order: Ranking | None, most: Sequence[str], least: Sequence[str]) -> str:
+    """Whether the highest and the lowest differ significantly."""
+    if order is None:
+        return "Whether they differ significantly is not known."
+    if order.insufficient_data:
+        return f"No difference is called significant: {order.insufficient_data}."
+    differ = all(order.differ(one, other) for one in most for other in least)
+    return f"They {'differ significantly' if differ else 'are not significantly different'}."
 
 
 def find_agreement(ranks: Estimate, p: float) -> int:
@@ -156,11 +166,12 @@ def describe_estimate(contributions: Mapping[str, float]) -> str:
     return f"{text}, and the estimate is negative for {join_words(below)}" if below else text
 
 
-def describe_rank_stability(ranges: Sequence[tuple[int, int]]) -> str:
-    """Whether hospitals have the same rank by contribution in every seed; best and worst rank of each."""
-    if all(best == worst for best, worst in ranges):
-        return "the ranking by contribution is the same in every seed"
-    return "the ranking by contribution changes with the seed, so no payment should rest on it"
+def describe_order(order: Ranking) -> str:
+    """How many pairs of hospitals differ significantly by contribution: a part of a sentence."""
+    if not order.has_significant_pairs:
+        return "no two hospitals differ significantly by contribution, so no payment should rest on it"
+    pairs = len(order.sites) * (len(order.sites) - 1) // 2
+    return f"{abs(order.order_signs).sum() // 2} of {pairs} pairs of hospitals differ significantly by contribution"
 
 
 def describe_weights(weights: Mapping[str, float]) -> str:

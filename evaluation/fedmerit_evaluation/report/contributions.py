@@ -22,6 +22,7 @@ from fedmerit_evaluation.results.run_folders import Run
 from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.statistics.bootstrap import DEFAULT_RESAMPLING, Resampling
 from fedmerit_evaluation.statistics.inference import Estimate
+from fedmerit_evaluation.statistics.ranks import Ranking
 
 SAME = 1e-6  # shares that differ by less, relative to the largest, are the same
 
@@ -36,7 +37,7 @@ def contribution_shares(results: Results) -> dict[str, dict[str, Estimate]]:
     found: dict[str, dict[str, Estimate]] = {}
     methods, sites = (map(str, table.index.get_level_values(level)) for level in ("method", "of"))
     for method, site, (_, row) in zip(methods, sites, table.iterrows(), strict=True):
-        ends = (float(row["low"]), float(row["high"])) if row["seeds"] > 1 else ()
+        ends = (float(row["low"]), float(row["high"]), float(row["p"])) if row["seeds"] > 1 else ()
         found.setdefault(method, {})[site] = Estimate(float(row["mean"]), *ends)
     return found
 
@@ -85,6 +86,7 @@ class Agreement:
     methods_table: Table
     caveats: list[str]
     sampled: str  # for values from sampled permutations: their number, standard errors; else ""
+    ranking: Ranking | None  # of the values; None: of sampled ones
 
 
 def agreements(
@@ -180,7 +182,9 @@ def _agreement(
         for row in table.frame.to_dict("records")
         if row["Contribution"] == ESTIMATE
     }
-    return Agreement(reference.name, valued, estimates, ranks, p, shown[0], table, caveats, reference.sampled)
+    resampled = ground.resampled.get(reference.name)
+    order = None if resampled is None else resampled.ranking
+    return Agreement(reference.name, valued, estimates, ranks, p, shown[0], table, caveats, reference.sampled, order)
 
 
 def _compared(
@@ -188,7 +192,7 @@ def _compared(
     valued: pd.DataFrame,
     measured: pd.DataFrame,
     estimates: Mapping[tuple[str, str], pd.DataFrame],
-    noise_ceiling: float,
+    noise_ceiling: Estimate,
 ) -> tuple[Table, list[str]]:
     """A row per method and estimate: correlations with CIs, noise ceiling, p-value, numbers of sites and seeds."""
     known = {tuple(row[name] for name in Key._fields): row for row in measured.to_dict("records")}
@@ -207,7 +211,8 @@ def _compared(
             row[heading], low[heading], high[heading] = (scale * float(numbers[end]) for end in ("mean", "low", "high"))
             row[f"p, {heading}"] = permutation_p(x, y, name) if seeds else math.nan
             if name == "pearson":
-                row["Noise ceiling"] = noise_ceiling
+                row["Noise ceiling"] = noise_ceiling.mean
+                low["Noise ceiling"], high["Noise ceiling"] = noise_ceiling.low, noise_ceiling.high
             if numbers["note"] and math.isnan(float(numbers["mean"])):
                 names = undefined.setdefault(str(numbers["note"]), [])
                 names += [f"{method} ({estimate})"] if f"{method} ({estimate})" not in names else []
@@ -227,16 +232,17 @@ def _compared(
     return table, reasons + _limits(reference, len(sites), noise_ceiling)
 
 
-def _limits(reference: str, sites: int, noise_ceiling: float) -> list[str]:
+def _limits(reference: str, sites: int, noise_ceiling: Estimate) -> list[str]:
     caveats = []
-    if noise_ceiling < LOW_NOISE_CEILING:
+    if noise_ceiling.mean < LOW_NOISE_CEILING:
         caveats.append(
             f"The {reference} values of these sites are hardly above their noise level over test patients and seeds: "
-            f"the noise ceiling is {noise_ceiling:.2f} (correlation of a perfect estimate), too low to judge agreement."
+            f"the noise ceiling (correlation of a perfect estimate) is {noise_ceiling.mean:.2f} "
+            f"[95 % CI {noise_ceiling.low:.2f}, {noise_ceiling.high:.2f}], too low to judge agreement."
         )
     if sites < FEW_SITES:
         caveats.append(
             f"Agreement with {reference} values rests on {sites} sites: one site can change each correlation, and no "
-            f"p-value can be below {1 / math.factorial(sites):.2g}."
+            f"p-value can be below {1 / math.factorial(sites):.2g} (Spearman: {2 / math.factorial(sites):.2g})."
         )
     return caveats

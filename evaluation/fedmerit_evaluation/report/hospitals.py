@@ -17,7 +17,7 @@ from fedmerit_evaluation.results.dice import POOLED, STANDALONE
 from fedmerit_evaluation.results.run_folders import Run, combine_results, has_same_training
 from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.statistics.inference import Comparison, Estimate, SampleSize, compare_training
-from fedmerit_evaluation.statistics.intervals import select_sites
+from fedmerit_evaluation.statistics.intervals import estimates, select_sites
 
 NOT_FEDERATED = (STANDALONE, POOLED)  # methods
 
@@ -221,8 +221,7 @@ def _surfaces(results: Results, method: str) -> dict[str, dict[str, float]]:
 
 
 def _select_method(table: pd.DataFrame, method: str) -> dict[str, Estimate]:
-    rows = table[table.index.get_level_values("method") == method].droplevel("method")
-    return {str(site): Estimate(row["mean"], row["low"], row["high"]) for site, row in rows.iterrows()}
+    return estimates(table[table.index.get_level_values("method") == method].droplevel("method"))
 
 
 def _server_flags(site: str, flags: pd.DataFrame) -> list[str]:

@@ -16,7 +16,7 @@ from fedmerit_evaluation.ground_truth.ground_truths import list_preparation_diff
 from fedmerit_evaluation.report import caveats, one_site_tables
 from fedmerit_evaluation.report.contribution_statements import describe_share
 from fedmerit_evaluation.report.contributions import Agreement, agreements, contribution_shares, count_share_seeds
-from fedmerit_evaluation.report.hospitals import align_local_only, has_ambiguous_baseline, sample_size
+from fedmerit_evaluation.report.hospitals import align_local_only, choose_method, has_ambiguous_baseline, sample_size
 from fedmerit_evaluation.report.phrases import interval, percent, points
 from fedmerit_evaluation.report.shared_parts import (
     common_folder,
@@ -30,6 +30,7 @@ from fedmerit_evaluation.report.summary import Fact
 from fedmerit_evaluation.results.dice import STANDALONE
 from fedmerit_evaluation.results.run_folders import Run, combine_results, open_runs
 from fedmerit_evaluation.statistics.inference import Estimate
+from fedmerit_evaluation.statistics.intervals import estimates
 
 KEPT = (
     "method", "parameters", "seed", "task", "labels", "rounds", "training", "image_size", "fedmerit_version", "commit",
@@ -133,18 +134,16 @@ def _facts(own: one_site_tables.OwnSite) -> Iterator[Fact]:
     dice, everyone = own.of("dice")
     if dice.empty:
         return
-    best = str(dice["mean"].idxmax())
-    several = len(dice) > 1
-    yield Fact("Highest test Dice" if several else "Test Dice", percent(dice["mean"].max()), best)
+    method = choose_method(own.runs, own.results)  # as in the report on all sites; the best one is so by chance, too
+    shown = str(method if method in dice.index else dice.index[0])
+    yield Fact("Test Dice", percent(dice["mean"][shown]), shown)
     medians = one_site_tables.rounded_others(everyone, own.name)
-    if best in medians.index:
-        median = percent(medians["median"][best], decimals=0)
-        yield Fact("Median of the others", f"about {median}", f"same method, {best}, rounded to 5")
+    if shown in medians.index:
+        median = percent(medians["median"][shown], decimals=0)
+        yield Fact("Median of the others", f"about {median}", f"same method, {shown}, rounded to 5")
     gain, _ = own.of("gain")
-    if not gain.empty:
-        top = str(gain["mean"].idxmax())
-        name = "Highest gain over local training" if len(gain) > 1 else "Gain over local training"
-        yield Fact(name, points(gain["mean"].max()), f"points of Dice, {top}")
+    if shown in gain.index:
+        yield Fact("Gain over local training", points(gain["mean"][shown]), f"points of Dice, {shown}")
 
 
 def _sentences(own: one_site_tables.OwnSite) -> Iterator[tuple[str, str]]:
@@ -160,7 +159,7 @@ def _sentences(own: one_site_tables.OwnSite) -> Iterator[tuple[str, str]]:
         text += "."
         if method != STANDALONE:
             sample = sample_size(own.results, own.name, [method, STANDALONE])
-            change = Estimate(*gain.T[method]) if method in gain.index else Estimate(math.nan)
+            change = estimates(gain)[method] if method in gain.index else Estimate(math.nan)
             if not math.isnan(change.mean):
                 ends = f" [95 % CI {interval(change)}]" if change.has_interval else ""
                 text += f" Gain over local training: {points(change.mean)} points{ends}."

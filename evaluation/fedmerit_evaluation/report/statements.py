@@ -12,6 +12,7 @@ from fedmerit_evaluation.statistics import inference
 from fedmerit_evaluation.statistics.inference import Comparison, Estimate, SampleSize
 
 COUNTED = {  # what follows a number of hospitals
+    Comparison.EQUIVALENT: f"equivalent within {100 * inference.MARGIN:g} points",
     Comparison.TIE: "without significant difference",
     Comparison.UNJUDGED: "with too few cases or seeds",
     Comparison.UNKNOWN: "with unknown gain",
@@ -90,18 +91,17 @@ def describe_methods(means: Mapping[str, float], worst: Mapping[str, float], spr
     return f"{text}."
 
 
-def describe_lead(best: str, close: Sequence[str], sample: SampleSize, level: float) -> str:
+def describe_lead(best: str, close: Sequence[str], sample: SampleSize) -> str:
     """Whether the method with the highest mean Dice is significantly better than the others.
 
     Args:
         best: the method.
         close: the methods that it is not significantly better than; also those with few seeds in common.
         sample: the fewest cases of any hospital, and seeds.
-        level: of the intervals, 0 to 1.
     """
     if sample.insufficient_data:
         return f"Which method is best: {sample.insufficient_data}."
-    how = f"{100 * level:g} % CI of the difference, paired by case and seed, not corrected for multiple comparisons"
+    how = "5 %, paired by case and seed, corrected for all pairs of methods"
     if close:
         return f"{best} is not significantly better than {join_words(close)} ({how})."
     return f"{best} is significantly better than every other method ({how})."

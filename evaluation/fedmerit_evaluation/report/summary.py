@@ -12,9 +12,7 @@ from fedmerit_evaluation.report.phrases import join_words, percent
 from fedmerit_evaluation.results.dice import STANDALONE
 from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.statistics import inference
-from fedmerit_evaluation.statistics.bootstrap import LEVEL
-from fedmerit_evaluation.statistics.inference import Estimate
-from fedmerit_evaluation.statistics.intervals import select_methods, select_sites, sort_by_mean
+from fedmerit_evaluation.statistics.intervals import estimates, select_methods, select_sites, sort_by_mean
 
 
 @dataclass(frozen=True)
@@ -78,14 +76,12 @@ def list_sentences(results: Results) -> list[str]:
         )
         found += [
             statements.describe_methods(*columns),
-            statements.describe_lead(*_close(results.dice.intervals), sample, LEVEL),
+            statements.describe_lead(*_close(results.dice.intervals), sample),
         ]
     gains = select_sites(results.dice.intervals, "gain").dropna(subset="mean")
     sites_by_text: dict[str, list[str]] = {}
     for site, rows in gains.groupby(level="of"):
-        of_site = {
-            str(name): Estimate(row["mean"], row["low"], row["high"]) for name, row in rows.droplevel("of").iterrows()
-        }
+        of_site = estimates(rows.droplevel("of"))
         sites_by_text.setdefault(statements.describe_gains(of_site, sample_size(results, str(site))), []).append(
             str(site)
         )
@@ -99,7 +95,7 @@ def _close(intervals: pd.DataFrame) -> tuple[str, list[str]]:
     best = sort_by_mean(select_methods(intervals, "mean"))[0]
     against = select_sites(intervals, "difference")
     against = against[against.index.get_level_values("method") == best].droplevel("method")
-    return best, [str(method) for method in against.index[~(against["low"] > 0)]]
+    return best, [method for method, lead in estimates(against).items() if lead.compare(0) < 1]
 
 
 def describe_each_method(results: Results) -> list[tuple[str, str]]:
@@ -122,8 +118,7 @@ def _findings(results: Results, method: str) -> Iterator[str]:
     gains = select_sites(results.dice.intervals, "gain")
     gains = gains[gains.index.get_level_values("method") == method].droplevel("method")
     if gains["mean"].notna().any():
-        measured = {str(site): Estimate(row["mean"], row["low"], row["high"]) for site, row in gains.iterrows()}
-        yield statements.describe_participation(measured, sample_size(results, methods=[method, STANDALONE]))
+        yield statements.describe_participation(estimates(gains), sample_size(results, methods=[method, STANDALONE]))
     if weights := _known(results, "weight", method):
         yield contribution_statements.describe_weights(weights)
     if method in methods_by_image_count(results):
@@ -132,10 +127,8 @@ def _findings(results: Results, method: str) -> Iterator[str]:
     contributions = _known(results, "mean_contribution", method)
     if contributions and (text := contribution_statements.describe_estimate(contributions)):
         yield text
-    ranks = results.rounds.ranks
-    ranks = ranks[ranks.index.get_level_values("method") == method]
-    if not ranks.empty:
-        yield contribution_statements.describe_rank_stability(list(zip(ranks["best"], ranks["worst"], strict=True)))
+    if method in results.rounds.rankings:
+        yield contribution_statements.describe_order(results.rounds.rankings[method])
 
 
 def _known(results: Results, quantity: str, method: str) -> dict[str, float]:

@@ -146,12 +146,15 @@ class Dice:
 
     @cached_property
     def surface_changes(self) -> pd.DataFrame:
-        """As `gains`, of each of `SURFACES` that was recorded: ``(method, site)`` x quantities."""
+        """As `gains`, of each of `SURFACES` that was recorded: ``(method, site)`` x quantities.
+
+        Over the pairs of case and label that both have: a prediction that finds nothing has no HD95, and would change
+        which cases the means are over.
+        """
         if self.gains.empty:
             return pd.DataFrame()
-        recorded = [name for name in SURFACES if name in self.sites]
-        changes = {name: self._gains_over_local_only(self.sites[name].unstack("site")).stack() for name in recorded}
-        return pd.DataFrame(changes, index=self.gains.stack().index)
+        changes = {name: _paired_changes(cases) for name, cases in self.surface_cases.items()}
+        return pd.DataFrame(changes).reindex(self.gains.stack().index)
 
     @cached_property
     def intervals(self) -> pd.DataFrame:
@@ -189,6 +192,15 @@ def _without_gains(table: pd.DataFrame, unlike: set[tuple[str, str]]) -> pd.Data
     left.loc[gone, ["mean", "std", "low", "high"]] = float("nan")
     left.loc[gone, "seeds"] = 0
     return left
+
+
+def _paired_changes(cases: pd.DataFrame) -> pd.Series:
+    """``(method, site)`` the mean change from local training, by case and label, mean over labels, cases and seeds."""
+    local = cases.xs(STANDALONE, level="method") if STANDALONE in cases.index.get_level_values("method") else cases[:0]
+    others = cases.drop(index=STANDALONE, level="method", errors="ignore")
+    same = local.reindex(others.droplevel("method").index).set_axis(others.index)
+    of_sites = (others - same).mean(axis=1).groupby(level=SITE).mean()
+    return pd.Series(of_sites.groupby(level=["method", "site"]).mean())
 
 
 def _by_label(rows: pd.DataFrame) -> pd.DataFrame:

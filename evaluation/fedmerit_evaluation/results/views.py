@@ -5,10 +5,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property, wraps
 
+import numpy as np
 import pandas as pd
 
 from fedmerit_evaluation.results.dice import OWN, RUN, SITE, SURFACES, UNION, VALIDATION, Dice, UnionDice
 from fedmerit_evaluation.statistics import intervals
+from fedmerit_evaluation.statistics.ranks import Ranking, ranking
 
 View = Callable[["Rounds", str], pd.DataFrame]
 
@@ -104,17 +106,19 @@ class Rounds:
         return table.assign(**counts).drop(columns=[name for name, rounds in counts.items() if not rounds.any()])
 
     @cached_property
-    def ranks(self) -> pd.DataFrame:
-        """Stability of the ranking by contribution: ``(method, site)`` x ``best, worst`` rank over seeds, 1 highest.
+    def rankings(self) -> dict[str, Ranking]:
+        """By method, the sites ranked by contribution, mean over rounds; of methods with several seeds.
 
-        Of methods with several seeds and differing contributions; ranks are of their mean over rounds.
+        Seeds in which all sites have the same contribution do not count.
         """
         table = self.credited("contribution").groupby(level=RUN).mean()
         table = table[table.max(axis=1) > table.min(axis=1)]
-        several = table.groupby(level="method").transform("size") > 1
-        ranks = table[several].rank(axis=1, ascending=False, method="min").groupby(level="method")
-        both = {"best": _stacked(ranks.min()), "worst": _stacked(ranks.max())}
-        return pd.DataFrame(both).rename_axis(["method", "site"])
+        found = {}
+        for method, rows in table.groupby(level="method"):
+            own = rows.dropna(axis=1, how="all")
+            if len(own) > 1:
+                found[str(method)] = ranking([str(site) for site in own], own.to_numpy(dtype=np.float64)[..., None])
+        return found
 
     @cached_property
     def intervals(self) -> pd.DataFrame:

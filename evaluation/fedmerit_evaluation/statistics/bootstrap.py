@@ -1,15 +1,17 @@
-"""Confidence intervals by a stratified bootstrap over cases and Student's t over seeds.
+"""Confidence intervals of statistics of Dice: Student's t over the cases of every site, and over seeds.
 
-A bootstrap sample takes as many test cases of each site as it has, with replacement, corrected for small samples
-(`correct_small_sample`). All methods get the same cases in a sample: their differences are paired. So do all seeds that
-have the same cases: patients that all seeds are tested on cannot be averaged out. If seeds change the split, equal
-numbers are taken for equal patients, and the intervals come out wider than necessary. Seeds vary by `SeedDraws`.
+A draw moves the mean of n cases of a site by Σ zᵢ (xᵢ - x̄) / √(n χ²), z standard normal, χ² with n - 1 degrees of
+freedom: its quantiles are Student's, so three cases are covered as well as thirty. All methods get the same z and χ²
+in a draw: their differences are paired. So do all seeds that have the same cases: cases that all seeds are tested on
+cannot be averaged out. If seeds change the split, equal numbers are taken for equal cases, and the intervals come out
+wider than necessary. Seeds are drawn likewise. 95 % intervals are percentiles of the statistic over the draws.
 
-Assumptions: cases of a site are exchangeable, seeds are independent and their numbers about normal. Limits: a site with
-one test case cannot be resampled, so intervals are too short; and resampling adds noise, so spreads come out larger and
-correlations nearer to 0 than observed, which may then lie at the end of its interval. Few cases increase both effects.
+Assumptions: cases of a site are exchangeable and independent (one image of a patient), seeds independent, means of both
+about normal. Limits: with one case of a site nothing is known; noise that differs by seed and case counts twice, so
+intervals of unstable training are wide; drawing adds noise, so spreads come out larger and correlations nearer to 0.
 
-Source: Efron and Tibshirani 1993, An Introduction to the Bootstrap, chapters 13 (percentile intervals) and 5.
+Source: Student's t as a confidence distribution, Fisher 1935 (The fiducial argument); percentile intervals: Efron and
+Tibshirani 1993, An Introduction to the Bootstrap, chapter 13. Coverage: docs/studies/statistics.md.
 """
 
 from collections.abc import Callable, Mapping
@@ -26,41 +28,52 @@ from fedmerit.errors import BadInput
 FloatArray = NDArray[np.float64]
 K = TypeVar("K")
 
-DRAWS = 2000  # bootstrap samples
+DRAWS = 2000
 LEVEL = 0.95
-MAX_UNDEFINED = 0.05  # of the samples; if more are undefined there is no interval
+MAX_UNDEFINED = 0.05  # of the draws; if more are undefined there is no interval
 
 
 @dataclass(frozen=True)
-class SeedDraws:
-    """D samples of the mean over s other seeds: Student's t distribution around the observed mean.
+class StudentDraws:
+    """D draws of the mean of other items, such as seeds or patients: Student's t around the mean of n known ones.
 
-    Seeds resampled with replacement would give two seeds three means and three seeds ten: such percentile intervals
-    cover the true mean in half and in three quarters of all cases. A sample of Student's t with s - 1 degrees of
-    freedom, times the standard error, gives Student's interval if only seeds vary. All statistics use the same
-    samples. Points are Halton's, which fill the tails more evenly than random ones.
+    Resampled with replacement, two items would give three means and three ten: such percentile intervals cover the true
+    mean in half and in three quarters of all cases. All statistics use the same draws.
     """
 
-    normal: FloatArray  # (D, s)
-    squares: FloatArray  # (D, s) χ² of 1 to s degrees of freedom
+    normal: FloatArray  # (D, n)
+    squares: FloatArray  # (D, n) χ² of 1 to n degrees of freedom
 
     @classmethod
-    def of(cls, seeds: int, draws: int, random: np.random.Generator) -> "SeedDraws":
-        """D ``draws`` of that many seeds."""
-        normal = norm.ppf(qmc.Halton(2 * seeds, rng=random).random(draws))
-        return cls(normal[:, :seeds], np.cumsum(normal[:, seeds:] ** 2, axis=1))
+    def random(cls, items: int, draws: int, random: np.random.Generator) -> "StudentDraws":
+        """D ``draws`` of that many items."""
+        normal, squared = random.standard_normal((2, draws, items))
+        return cls(normal, np.cumsum(squared**2, axis=1))
+
+    @classmethod
+    def even(cls, items: int, draws: int, random: np.random.Generator) -> "StudentDraws":
+        """Likewise by Halton's points, which fill the tails more evenly; for few items, and once only."""
+        normal = norm.ppf(qmc.Halton(2 * items, rng=random).random(draws))
+        return cls(normal[:, :items], np.cumsum(normal[:, items:] ** 2, axis=1))
 
     def mean(self, numbers: FloatArray) -> FloatArray:
-        """(D,) means of (D, s) numbers of the seeds, NaN: none; with one seed its number."""
+        """(D,) means of (D, n) numbers, which differ by draw; NaN: not known. Of one known number that number."""
         middle, count = nan_mean(numbers, axis=-1), np.isfinite(numbers).sum(axis=-1)
-        deviations = np.nan_to_num(numbers - middle[:, None])  # times normals: variance (s - 1) sd²
+        deviations = np.nan_to_num(numbers - middle[:, None])  # times normals: variance (n - 1) sd²
         square = np.take_along_axis(self.squares, np.maximum(count - 2, 0)[:, None], axis=-1)[:, 0]
         return np.asarray(middle + (self.normal * deviations).sum(axis=-1) / np.sqrt(np.maximum(count, 1) * square))
+
+    def deviations(self, numbers: FloatArray) -> FloatArray:
+        """(rows, D) deviations from the means of (rows, n) numbers, paired; 0 for a row with one known number."""
+        count = np.maximum(np.isfinite(numbers).sum(axis=-1), 1)
+        own = np.nan_to_num(numbers - nan_mean(numbers, axis=-1)[:, None])
+        square = self.squares.T[np.maximum(count - 2, 0)]  # (rows, D)
+        return np.asarray(own @ self.normal.T / np.sqrt(count[:, None] * square))
 
 
 @dataclass(frozen=True)
 class SiteDice:
-    """Dice of each method on each site in s slots, one per seed: as observed, or in D bootstrap samples (D, s).
+    """Dice of each method on each site in s slots, one per seed: as observed, or in D draws (D, s).
 
     ``seeds[seed[..., k]]`` is the seed of slot k; ``dice`` holds fractions, NaN: no such run.
     """
@@ -70,14 +83,14 @@ class SiteDice:
     sites: list[str]
     seed: NDArray[np.intp]  # (..., s) places in `seeds`
     dice: FloatArray  # (..., s, methods, n)
-    drawn: SeedDraws | None = None  # of the same D samples; None: as observed
+    drawn: StudentDraws | None = None  # of the same D draws; None: as observed
 
     def of(self, method: str) -> FloatArray:
         """(..., s, n) of one method."""
         return np.asarray(self.dice[..., self.methods.index(method), :])
 
     def over_seeds(self, numbers: FloatArray) -> FloatArray:
-        """(...) the mean of (..., s) known numbers of the seeds, as observed or as sampled."""
+        """(...) the mean of (..., s) known numbers of the seeds, as observed or as drawn."""
         return nan_mean(numbers, axis=-1) if self.drawn is None else self.drawn.mean(numbers)
 
 
@@ -85,16 +98,6 @@ def bootstrap_counts(number: int, draws: int, random: np.random.Generator) -> Fl
     """(1 + draws, number) how often each of ``number`` items counts: once as observed, then in each sample."""
     drawn = random.multinomial(number, np.full(number, 1 / number), size=draws)
     return np.concatenate([np.ones((1, number)), drawn])
-
-
-def correct_small_sample(means: FloatArray, number: int) -> FloatArray:
-    """Bootstrap means (..., 1 + D) of ``number`` items, the first as observed, with the variance of new samples.
-
-    The mean of n items drawn with replacement has the variance σ²(n - 1)/n², that of n new items σ²/n: for n = 2, twice
-    as much. So the deviation from the observed mean is multiplied by √(n/(n - 1)). One item cannot be resampled.
-    """
-    factor = np.sqrt(number / (number - 1)) if number > 1 else 1.0
-    return np.asarray(means[..., :1] + (means - means[..., :1]) * factor)
 
 
 def nan_mean(values: FloatArray, axis: int) -> FloatArray:
@@ -109,14 +112,14 @@ Statistics = Callable[[SiteDice], Mapping[K, ArrayLike]]  # each (..., s), one n
 
 @dataclass(frozen=True)
 class Resampling:
-    """Settings of the bootstrap.
+    """Settings of the draws.
 
     Raises:
         BadInput: a field is out of range.
     """
 
-    draws: int = DRAWS  # bootstrap samples
-    seed: int = 0  # of the samples; the same seed gives the same intervals
+    draws: int = DRAWS
+    seed: int = 0  # of the draws; the same seed gives the same intervals
     level: float = LEVEL  # of the intervals, 0 to 1
 
     def __post_init__(self) -> None:
@@ -142,13 +145,13 @@ def bootstrap(
         cases: Dice of each case, a fraction, by ``(method, seed, site, case)``, as
             `fedmerit_evaluation.results.dice.Dice.cases`. A case ``<tested site>/<case>``, as in split ``union``, is
             one and the same for all sites.
-        statistics: a pure function of site Dice, called with the observed Dice and with all samples at once.
-        resampling: number of samples, seed and level.
+        statistics: a pure function of site Dice, called with the observed Dice and with all draws at once.
+        resampling: number of draws, seed and level.
         bounds: the range of a statistic, in its unit; intervals are clipped to it.
 
     Returns:
         For each statistic ``mean`` and ``std`` (ddof 1; NaN for one) over the ``seeds`` in which it is defined, and
-        ``low``, ``high`` of the mean; these are NaN if it is undefined in more than 5 % of the samples, or
+        ``low``, ``high`` of the mean; these are NaN if it is undefined in more than 5 % of the draws, or
         known in one seed of several.
 
     Raises:
@@ -205,31 +208,25 @@ def _shape(table: pd.DataFrame) -> tuple[list[int], list[str], list[str]]:
 def _resampled(table: pd.DataFrame, resampling: Resampling) -> SiteDice:
     random = np.random.default_rng(resampling.seed)
     seeds, methods, sites = _shape(table)
-    drawn_seeds = SeedDraws.of(len(seeds), resampling.draws, random)
-    counted: dict[tuple[object, ...], FloatArray] = {}  # by the cases of a seed
+    drawn_seeds = StudentDraws.even(len(seeds), resampling.draws, random)
+    drawn_cases: dict[tuple[object, ...], StudentDraws] = {}  # by the cases of a tested site in a seed
     dice = np.empty((resampling.draws, len(seeds), len(methods), len(sites)))
     for place, number in enumerate(seeds):
         of_seed = pd.DataFrame(table.xs(number, level="seed")).dropna(axis="columns", how="all")
-        there, values = tuple(of_seed.columns), of_seed.to_numpy(dtype=np.float64)
-        if there not in counted:
-            counted[there] = _counts(of_seed.columns.get_level_values("tested"), resampling.draws, random)
-        counts, known = counted[there], np.isfinite(values)
-        drawn = counts @ known.T.astype(np.float64)  # not above 0 if no known case was drawn
-        sums = counts @ np.where(known, values, 0.0).T
-        dice[:, place] = (sums / np.where(drawn > 0, drawn, np.nan)).reshape(-1, len(methods), len(sites))
-    given = table.to_numpy(dtype=np.float64)
-    low, high = np.nanmin(given, initial=0.0), np.nanmax(given, initial=1.0)  # the correction keeps Dice in its range
+        values, tested = of_seed.to_numpy(dtype=np.float64), of_seed.columns.get_level_values("tested").to_numpy()
+        known = np.isfinite(values)
+        means = np.repeat(nan_mean(values, axis=1)[:, None], resampling.draws, axis=1)
+        for site in sorted(set(tested)):
+            here = np.flatnonzero(tested == site)
+            rows = np.flatnonzero(known[:, here].any(axis=1))
+            there = tuple(of_seed.columns[here])
+            if there not in drawn_cases:
+                drawn_cases[there] = StudentDraws.random(len(there), resampling.draws, random)
+            share = known[np.ix_(rows, here)].sum(axis=1) / known[rows].sum(axis=1)  # of a row's cases
+            means[rows] += share[:, None] * drawn_cases[there].deviations(values[np.ix_(rows, here)])
+        dice[:, place] = means.T.reshape(-1, len(methods), len(sites))
     slots = np.broadcast_to(np.arange(len(seeds)), dice.shape[:2])
-    return SiteDice(seeds, methods, sites, slots, dice.clip(low, high), drawn_seeds)
-
-
-def _counts(tested: pd.Index, draws: int, random: np.random.Generator) -> FloatArray:
-    """(draws, cases) how often each case counts, corrected: as many are drawn within each tested site as it has."""
-    counts = np.ones((1 + draws, len(tested)))
-    for site in sorted(set(tested)):
-        columns = np.flatnonzero(tested == site)
-        counts[:, columns] = correct_small_sample(bootstrap_counts(len(columns), draws, random).T, len(columns)).T
-    return counts[1:]
+    return SiteDice(seeds, methods, sites, slots, dice, drawn_seeds)
 
 
 def _summary(observed: FloatArray, drawn: FloatArray, level: float, bounds: tuple[float, float]) -> dict[str, float]:

@@ -1,9 +1,10 @@
 """Estimates with confidence intervals, the sample size behind them, and when a difference may be called significant.
 
-A difference is called significant when its 95 % confidence interval (CI) excludes 0: two-sided, at 5 %, not corrected
-for multiple comparisons. How the intervals are made is in `fedmerit_evaluation.statistics.bootstrap`. With fewer than
-`MIN_SEEDS` seeds, or fewer than `MIN_CASES` test cases at a hospital, nothing is called significant, whatever the
-interval. Numbers are fractions: of Dice, or of the sum of all contributions.
+A difference is called significant if its two-sided p-value, corrected for the comparisons made with it, is at most 5 %:
+over hospitals by `holm`, over pairs of sites likewise, of methods by the number of pairs. Confidence intervals (CI;
+`fedmerit_evaluation.statistics.bootstrap`) are not corrected. With fewer than `MIN_SEEDS` seeds, or fewer than
+`MIN_CASES` test cases at a hospital, nothing is called significant. Numbers are fractions: of Dice, or of the sum of
+all contributions. Family-wise error rates: docs/studies/statistics.md.
 """
 
 from collections.abc import Mapping
@@ -11,11 +12,15 @@ from dataclasses import dataclass
 from enum import StrEnum
 from math import isnan, nan
 
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.stats import t
+
 MIN_SEEDS = 2
-MIN_CASES = 5  # test cases of a hospital, in one seed
+MIN_CASES = 5  # test cases of a hospital in one seed; patients that values of sites rest on
 SIGNIFICANCE_LEVEL = 0.05  # two-sided, of a correlation by permuting the hospitals
 TIE_TOLERANCE = 1e-9  # numbers that differ by less are a tie
-TOO_FEW = "too few test cases"
+MARGIN = 0.02  # of Dice: smaller gains are equivalent to none; the same settings trained again differ by up to 0.016
 ONE_SEED = "only one seed"
 NO_SEED = "no seed has all test Dice that the comparison needs"
 
@@ -27,6 +32,7 @@ class Estimate:
     mean: float
     low: float = nan
     high: float = nan
+    p: float = nan  # of the hypothesis that it is what it is compared with, corrected; NaN: by the CI
 
     @property
     def has_interval(self) -> bool:
@@ -34,22 +40,25 @@ class Estimate:
         return not isnan(self.low + self.high)
 
     def compare(self, other: float) -> int:
-        """1: the interval lies above ``other``; -1: below; 0: it includes it, or is not known."""
-        return int(self.low > other) - int(self.high < other)
+        """1: significantly above ``other``; -1: below; 0: neither, or not known."""
+        if isnan(self.p):
+            return int(self.low > other) - int(self.high < other)
+        return (int(self.mean > other) - int(self.mean < other)) * int(self.p <= SIGNIFICANCE_LEVEL)
 
 
 @dataclass(frozen=True)
 class SampleSize:
     """The sample behind a comparison."""
 
-    cases: int  # test cases of the hospital: the fewest of any seed
+    cases: int  # of the hospital with the fewest, in any seed
     seeds: int
+    unit: str = "test cases"
 
     @property
     def insufficient_data(self) -> str:
         """Why nothing may be called significant; "" if the sample is large enough."""
         if self.cases < MIN_CASES:
-            return f"{TOO_FEW} ({self.cases}; at least {MIN_CASES} are needed)"
+            return f"too few {self.unit} ({self.cases}; at least {MIN_CASES} are needed)"
         if not self.seeds:
             return NO_SEED
         return ONE_SEED if self.seeds < MIN_SEEDS else ""
@@ -60,18 +69,49 @@ class Comparison(StrEnum):
 
     BETTER = "significantly better with federated training"
     WORSE = "significantly better with local training"
+    EQUIVALENT = f"no significant difference, equivalent within {100 * MARGIN:g} points of Dice"
     TIE = "no significant difference"
     UNJUDGED = "too few cases or seeds"
     UNKNOWN = "not known"
 
 
 def compare_training(gain: Estimate, sample: SampleSize) -> Comparison:
-    """Compare by the gain in Dice over local training; a mean of NaN: not measured."""
+    """Compare by the gain in Dice over local training; a mean of NaN: not measured.
+
+    Without a significant difference, two one-sided tests at 2.5 % (Schuirmann 1987) show equivalence within `MARGIN`.
+    """
     if isnan(gain.mean):
         return Comparison.UNKNOWN
     if sample.insufficient_data:
         return Comparison.UNJUDGED
-    return {1: Comparison.BETTER, -1: Comparison.WORSE, 0: Comparison.TIE}[gain.compare(0)]
+    tie = Comparison.EQUIVALENT if gain.low > -MARGIN and gain.high < MARGIN else Comparison.TIE
+    return {1: Comparison.BETTER, -1: Comparison.WORSE, 0: tie}[gain.compare(0)]
+
+
+def p_values(mean: ArrayLike, low: ArrayLike, high: ArrayLike, seeds: ArrayLike) -> NDArray[np.float64]:
+    """Two-sided p-values of numbers being 0, from their 95 % CIs: 5 % where an end is 0; NaN without a CI.
+
+    Assumes Student's t with as many degrees of freedom as the fewest seeds or `MIN_CASES` leave, which the CIs, of
+    mixed degrees, are at least as narrow as.
+    """
+    mean, low, high, seeds = np.broadcast_arrays(
+        *(np.asarray(one, dtype=np.float64) for one in (mean, low, high, seeds))
+    )
+    freedom = np.where(seeds > 1, np.minimum(seeds, MIN_CASES), MIN_CASES) - 1.0
+    reach = np.where(mean > 0, mean - low, high - mean)
+    errors = np.divide(np.abs(mean), reach, out=np.where(mean == 0, 0.0, np.inf), where=reach != 0)
+    p = 2 * t.sf(errors * t.ppf(1 - SIGNIFICANCE_LEVEL / 2, freedom), freedom)
+    return np.where(np.isnan(low + high + mean), nan, p)
+
+
+def holm(p: ArrayLike) -> NDArray[np.float64]:
+    """Corrected p-values of a family of comparisons, whatever their dependence (Holm 1979); NaN are not of it."""
+    p = np.asarray(p, dtype=np.float64)
+    known = np.flatnonzero(np.isfinite(p))
+    order = known[np.argsort(p[known], kind="stable")]
+    corrected = np.full(p.shape, nan)
+    corrected[order] = np.minimum(np.maximum.accumulate(p[order] * np.arange(len(order), 0, -1)), 1.0)
+    return corrected
 
 
 def find_highest(numbers: Mapping[str, float]) -> list[str]:

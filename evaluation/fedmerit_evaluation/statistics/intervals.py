@@ -12,8 +12,9 @@ import pandas as pd
 from scipy.stats import rankdata
 
 from fedmerit_evaluation.statistics.bootstrap import FloatArray, SiteDice, bootstrap, nan_mean
+from fedmerit_evaluation.statistics.inference import Estimate, holm, p_values
 
-COLUMNS = ["mean", "std", "low", "high", "seeds"]
+COLUMNS = ["mean", "std", "low", "high", "seeds", "p"]
 
 
 class Key(NamedTuple):
@@ -25,7 +26,10 @@ class Key(NamedTuple):
 
 
 def dice_intervals(cases: pd.Series, order: list[str], standalone: str) -> pd.DataFrame:
-    """Statistics of test Dice, fractions, by `Key`: ``mean, std`` over seeds, ``low, high`` of the CI, ``seeds``.
+    """Statistics of test Dice, fractions, by `Key`: ``mean, std`` over seeds, ``low, high`` of the CI, ``seeds, p``.
+
+    ``p`` is that of being 0: of gains corrected over the sites (Holm), of differences by the number of pairs of
+    methods, since the data choose the best and its neighbours (Bonferroni).
 
     ``difference`` is the mean Dice of a method minus that of the next in rank, and of the best minus every other's.
     ``rank`` is that of the mean over seeds, 1 the highest. Both are over the sites that all compared methods have in a
@@ -36,7 +40,13 @@ def dice_intervals(cases: pd.Series, order: list[str], standalone: str) -> pd.Da
         order: the methods by rank of their means.
         standalone: the method of local training, which gains are over; it need not be there.
     """
-    return _table(bootstrap(cases, lambda dice: dict(_statistics(dice, order, standalone)), bounds=_bounds))
+    table = _table(bootstrap(cases, lambda dice: dict(_statistics(dice, order, standalone)), bounds=_bounds))
+    statistic = table.index.get_level_values("statistic")
+    gains, differences = table["p"][statistic == "gain"], table["p"][statistic == "difference"]
+    table.loc[gains.index, "p"] = gains.groupby(level="method").transform(holm)
+    table.loc[differences.index, "p"] = (differences * len(order) * (len(order) - 1) / 2).clip(upper=1)
+    table.loc[~statistic.isin(["gain", "difference", "mean_gain"]), "p"] = np.nan
+    return table
 
 
 def drop_small_sample_intervals(table: pd.DataFrame, few: Collection[str]) -> pd.DataFrame:
@@ -49,13 +59,13 @@ def drop_small_sample_intervals(table: pd.DataFrame, few: Collection[str]) -> pd
     statistic, of = (table.index.get_level_values(name) for name in ("statistic", "of"))
     over_sites = ~statistic.isin(["dice", "gain"])
     gone = of.isin(few) | (over_sites & bool(few))
-    return table.assign(**{end: table[end].mask(gone) for end in ("low", "high")})
+    return table.assign(**{end: table[end].mask(gone) for end in ("low", "high", "p")})
 
 
 def contribution_intervals(known: pd.Series, bounds: tuple[float, float] = (-np.inf, np.inf)) -> pd.DataFrame:
-    """Contributions by `Key`: ``contribution`` of a site, ``difference: SITE`` to the next in rank.
+    """Contributions by `Key`, columns as `dice_intervals`. CIs are over seeds; those of one seed have no width.
 
-    Of methods with differing contributions. CIs are over seeds (Student's t); those of one seed have no width.
+    ``p`` is that of being the mean over all sites, such as an equal share, corrected over the sites (Holm).
 
     Args:
         known: contributions, ``(method, seed, site)``.
@@ -63,25 +73,23 @@ def contribution_intervals(known: pd.Series, bounds: tuple[float, float] = (-np.
     """
     if known.empty:
         return NONE
-    means = known.groupby(level=["method", "site"], observed=True).mean()
-    orders = {
-        str(method): list(line.droplevel("method").sort_values(ascending=False, kind="stable").index)
-        for method, line in means.groupby(level="method", observed=True)
-    }
     table = known.rename("value").reset_index().astype({"method": str}).assign(case="")
     rows = table.set_index(["method", "seed", "site", "case"])["value"]
+    has = {(str(method), str(site)) for method, site in zip(table["method"], table["site"], strict=True)}
 
     def statistics(sampled: SiteDice) -> dict[Key, FloatArray]:
         found: dict[Key, FloatArray] = {}
-        for method, order in orders.items():
-            line = {site: sampled.of(method)[..., sampled.sites.index(site)] for site in order}
-            found |= {Key("contribution", method, site): value for site, value in line.items()}
-            for higher, lower in pairwise(order):
-                found[Key(f"difference: {higher}", method, lower)] = line[higher] - line[lower]
+        for method, site in sorted(has):
+            own = sampled.of(method)
+            found[Key("contribution", method, site)] = own[..., sampled.sites.index(site)]
+            found[Key("above mean", method, site)] = own[..., sampled.sites.index(site)] - nan_mean(own, axis=-1)
         return found
 
     free = (-np.inf, np.inf)
-    return _table(bootstrap(rows, statistics, bounds=lambda key: bounds if key.statistic == "contribution" else free))
+    both = _table(bootstrap(rows, statistics, bounds=lambda key: bounds if key.statistic == "contribution" else free))
+    above = select_sites(both, "above mean")["p"].groupby(level="method").transform(holm)
+    own = both[both.index.get_level_values("statistic") == "contribution"]
+    return own.assign(p=above.reindex(select_sites(both, "contribution").index).to_numpy())
 
 
 def select_sites(intervals: pd.DataFrame, statistic: str) -> pd.DataFrame:
@@ -99,9 +107,12 @@ def sort_by_mean(table: pd.DataFrame) -> list[str]:
     return [str(name) for name in table["mean"].dropna().sort_values(ascending=False, kind="stable").index]
 
 
-def contains_zero(differences: pd.DataFrame) -> pd.Series:
-    """Whether each difference's CI includes 0 (not significant); False if there is no CI."""
-    return (differences["low"] <= 0) & (differences["high"] >= 0)
+def estimates(table: pd.DataFrame) -> dict[str, Estimate]:
+    """By the one name of the index, the numbers of a row."""
+    return {
+        str(name): Estimate(float(row["mean"]), float(row["low"]), float(row["high"]), float(row["p"]))
+        for name, row in table.iterrows()
+    }
 
 
 def group_ties(order: list[str], tied: list[bool]) -> Iterator[tuple[int, list[str]]]:
@@ -170,7 +181,8 @@ def _table(found: dict[Key, dict[str, float]]) -> pd.DataFrame:
         if found
         else pd.MultiIndex.from_arrays([[], [], []], names=Key._fields)
     )
-    return pd.DataFrame(list(found.values()), index=index, columns=COLUMNS).sort_index(level=0, sort_remaining=False)
+    table = pd.DataFrame(list(found.values()), index=index, columns=COLUMNS).sort_index(level=0, sort_remaining=False)
+    return table.assign(p=p_values(table["mean"], table["low"], table["high"], table["seeds"]))
 
 
 NONE = _table({})  # without statistics

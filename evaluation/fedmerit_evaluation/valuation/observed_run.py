@@ -1,8 +1,8 @@
 """An observed run as estimators of values see it, and which sites train on the same images.
 
-Everything that depends on evaluated models has a last axis of D samples: the first is as observed; in the others every
-site's validation patients are bootstrap resampled (`resampled_means`), and so are the rounds. The same sample has the
-same patients in every round, for every model and in the runs of all seeds: they are the same patients.
+Everything that depends on evaluated models has a last axis of D draws: the first is as observed; in the others every
+site's validation patients are drawn (`drawn_means`), and the rounds bootstrap resampled. A draw has the same patients
+in every round, for every model and in the runs of all seeds: they are the same patients.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ from fedmerit.guard.reward_groups import find_shared_cases
 from fedmerit.records.results import read_table
 from fedmerit.seeds import random_seed
 from fedmerit.trainers.monai_trainer.data import SiteFolder, open_sites, require_same_preparation
-from fedmerit_evaluation.ground_truth.reliability import resampled_case_counts, resampled_means
+from fedmerit_evaluation.ground_truth.reliability import drawn_means
 from fedmerit_evaluation.ground_truth.semivalues import EMPTY_COALITION, Coalition, FloatArray, parse_coalition
 from fedmerit_evaluation.results.run_folders import open_run, read_rounds
 from fedmerit_evaluation.results.views import Results
@@ -185,6 +185,12 @@ class ObservedRun:
             ]
         return self._games[observer]
 
+    def fewest_patients(self, observer: str) -> int:
+        """Validation patients of the site with the fewest; `BadInput` as `games`."""
+        self.games(observer)
+        rows = self.rows[(self.rows["split"] == observer) & (self.rows["quantity"] == "dice")]
+        return int(rows.groupby("site")["case"].nunique().min())
+
     @cached_property
     def _games(self) -> dict[str, list[RoundGame]]:
         return {}
@@ -194,8 +200,7 @@ class ObservedRun:
         cases = dice.groupby(["coalition", "site", "case"])["value"].mean().unstack(["site", "case"]).sort_index(axis=1)
         utilities = np.full((len(self.sites), len(cases), self.count), np.nan)
         tested = sorted(set(cases.columns.get_level_values("site")))
-        drawn = resampled_case_counts(cases, self.draws, "patients")
-        utilities[[self.sites.index(site) for site in tested]] = resampled_means(cases, drawn)
+        utilities[[self.sites.index(site) for site in tested]] = drawn_means(cases, self.draws, "patients")
         members = [EMPTY_COALITION if text == recorder.NOBODY else parse_coalition(str(text)) for text in cases.index]
         parts = self._parts(number, members)
         others = {site for group in parts.values() for site in group} - set(parts)

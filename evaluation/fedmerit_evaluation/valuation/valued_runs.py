@@ -18,6 +18,7 @@ from fedmerit_evaluation.figures.tables import Table, plain_name
 from fedmerit_evaluation.ground_truth.reliability import POINTS
 from fedmerit_evaluation.ground_truth.semivalues import FloatArray
 from fedmerit_evaluation.results.run_folders import Run, label_runs, open_run, undefined_quantities
+from fedmerit_evaluation.statistics.inference import SampleSize
 from fedmerit_evaluation.statistics.ranks import Ranking, count_rank_flips, ranking
 from fedmerit_evaluation.valuation.estimator import Estimator
 from fedmerit_evaluation.valuation.estimators import estimators, parse, parse_all
@@ -25,7 +26,7 @@ from fedmerit_evaluation.valuation.game_estimators import benefit_matrix, effici
 from fedmerit_evaluation.valuation.observed_run import DRAWS, ObservedRun, prepared_sites, require_same_sites
 
 UNMEASURED = "a count, without a confidence interval; how values depend on it is not known"
-SINGLE = "one validation patient per site: no confidence interval, and no significant difference"
+SINGLE = "a site has one validation patient: no confidence interval, and no significant difference"
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,12 +44,22 @@ class Valued:
     @property
     def rankings(self) -> dict[str, Ranking]:
         """By spec."""
-        return {spec: ranking(self.sites, values) for spec, values in self.values.items()}
+        return {
+            spec: ranking(self.sites, values, sample=observed_sample(self.runs, spec))
+            for spec, values in self.values.items()
+        }
 
     @property
     def shown(self) -> dict[str, Ranking]:
         """By spec, in the unit that `units` names."""
         return {spec: one.times(POINTS) if _is_dice(spec) else one for spec, one in self.rankings.items()}
+
+
+def observed_sample(runs: Sequence[ObservedRun], spec: str) -> SampleSize | None:
+    """The validation patients and seeds that values by the estimator rest on; None: it evaluates no model."""
+    if not (observer := parse(spec).observes):
+        return None
+    return SampleSize(min(run.fewest_patients(observer) for run in runs), len(runs), "validation patients")
 
 
 def value_runs(
@@ -150,7 +161,8 @@ def _ranking_table(spec: str, one: Ranking) -> Table:
     empty = pd.DataFrame(np.nan, index=shown.index, columns=shown.columns)
     low, high = (empty.assign(value=frame[end].astype(float)) for end in ("low", "high"))
     over = "over patients, rounds and seeds" if one.seeds > 1 else "over patients and rounds (one seed)"
-    verdict = "" if one.has_significant_pairs else "; NO SIGNIFICANT DIFFERENCE between any two sites"
+    why = f": {one.insufficient_data}" if one.insufficient_data else ""
+    verdict = "" if one.has_significant_pairs else f"; NO SIGNIFICANT DIFFERENCE between any two sites{why}"
     unknown = SINGLE if _is_dice(spec) else UNMEASURED
     caption = (
         f"{spec}: values; in brackets the 95 % confidence interval {over}{verdict}"

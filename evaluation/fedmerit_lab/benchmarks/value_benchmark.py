@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.stats import rankdata
+from scipy.stats import rankdata, t
 
 from fedmerit.configuration import spec_syntax
 from fedmerit.configuration.recipes import ROUNDS
@@ -28,6 +28,9 @@ from fedmerit_evaluation.ground_truth.semivalues import FloatArray
 from fedmerit_evaluation.ground_truth.shapley_approximations import coalitions_to_train, shapley_or_regression
 from fedmerit_evaluation.ground_truth.value_tables import REFERENCES
 from fedmerit_evaluation.results.run_folders import undefined_quantities
+from fedmerit_evaluation.statistics.bootstrap import DRAWS
+from fedmerit_evaluation.statistics.error_correction import corrected_correlation
+from fedmerit_evaluation.statistics.inference import MIN_CASES
 from fedmerit_evaluation.statistics.ranks import ranking
 from fedmerit_evaluation.statistics.ranks import resample as resample_seeds
 from fedmerit_evaluation.studies import comparison
@@ -194,10 +197,11 @@ def _counter(progress: Progress, what: str) -> Callable[[Path, str | None], None
 
 
 def agreement(values: FloatArray, reference: Resampled, seed: int = 0) -> dict[str, float]:
-    """Pearson and Spearman of means over seeds, with 95 % CI over seeds and patients of both.
+    """Pearson, Spearman and disattenuated Pearson of means over seeds, with 95 % CI over seeds and patients of both.
 
-    The ends of a CI are ``pearson_low`` and ``pearson_high``, likewise of Spearman; NaN if 5 % of the draws have no
-    correlation.
+    ``disattenuated`` is the correlation of the true numbers: the error variance of both is subtracted, in draws, which
+    have it twice, two times. ``..._low`` and ``..._high`` are the ends of its CI and of Spearman's, which like plain
+    Pearson is of noisy numbers; NaN if 5 % of the draws have no correlation.
 
     Args:
         values: (s, n, D) of an estimator.
@@ -205,18 +209,28 @@ def agreement(values: FloatArray, reference: Resampled, seed: int = 0) -> dict[s
         seed: of the draws.
     """
     own, expected = values[..., 0].mean(axis=0), reference.mean
-    first, second = resample_seeds(values, seed), resample_seeds(reference.values, seed + 1)
-    number = min(len(first), len(second))
-    found: dict[str, float] = {}
-    for name, transform in (("pearson", np.asarray), ("spearman", rankdata)):
-        drawn = np.array(
-            [correlation(transform(a), transform(b)) for a, b in zip(first[:number], second[:number], strict=True)]
-        )
+    number = max(values.shape[-1] - 1, reference.values.shape[-1] - 1, DRAWS)
+    first = resample_seeds(values, seed, number)[:number]
+    second = resample_seeds(reference.values, seed + 1, number)[:number]
+    errors = np.array([_error_variance(values), reference.error_variance, 0.0])  # of other patients and seeds
+    ranks = np.array([correlation(rankdata(a), rankdata(b)) for a, b in zip(first, second, strict=True)])
+    found = {"pearson": correlation(own, expected), "spearman": correlation(rankdata(own), rankdata(expected))}
+    found["disattenuated"] = float(corrected_correlation(own, expected, errors))
+    for name, drawn in (("spearman", ranks), ("disattenuated", corrected_correlation(first, second, 2 * errors))):
         known = drawn[np.isfinite(drawn)]
         low, high = np.quantile(known, [0.025, 0.975]) if len(known) > 0.95 * number else (np.nan, np.nan)
-        found[name] = correlation(transform(own), transform(expected))
         found |= {f"{name}_low": float(low), f"{name}_high": float(high)}
     return found
+
+
+def _error_variance(values: FloatArray) -> float:
+    """Mean error variance of means over seeds of (s, n, D) values, centred over sites."""
+    centred = values - values.mean(axis=1, keepdims=True)
+    s, n, _ = values.shape
+    of_seeds = centred[..., 0].var(axis=0, ddof=1).mean() / s if s > 1 else 0.0
+    low, high = np.quantile(centred.mean(axis=0), [0.25, 0.75], axis=-1)
+    of_patients = ((high - low) ** 2).mean() / (2 * t.ppf(0.75, MIN_CASES - 1)) ** 2  # draws are Student's
+    return float((of_seeds + of_patients) * n / (n - 1))
 
 
 def bench_tables(judged: Sequence[ScenarioResult]) -> list[Table]:
@@ -241,7 +255,7 @@ def _agreements(name: str, judged: Sequence[ScenarioResult]) -> Table:
     for one in judged:
         reference = one.references[name]
         pairs = math.comb(len(reference.sites), 2)
-        significant = int(np.count_nonzero(ranking(reference.sites, reference.values).order_signs)) // 2
+        significant = int(np.count_nonzero(reference.ranking.order_signs)) // 2
         for spec, values in one.values.items():
             found = agreement(values, reference)
             row = {
@@ -250,21 +264,23 @@ def _agreements(name: str, judged: Sequence[ScenarioResult]) -> Table:
                 "Seeds": len(reference.seeds),
                 "Estimator": spec,
                 "Pearson": found["pearson"],
-                "Noise ceiling": reference.noise_ceiling,
+                "Noise ceiling": reference.noise_ceiling.mean,
+                "Disattenuated": found["disattenuated"],
                 "Spearman": found["spearman"],
                 "Significant pairs": f"{significant} of {pairs}",
                 "Cost [trainings]": one.costs[spec],
             }
             rows.append(row)
             for ends, end in ((lows, "low"), (highs, "high")):
-                both = {"Pearson": found[f"pearson_{end}"], "Spearman": found[f"spearman_{end}"]}
-                ends.append(dict.fromkeys(row, np.nan) | both)
+                shown = {name: found[f"{name.lower()}_{end}"] for name in ("Disattenuated", "Spearman")}
+                shown["Noise ceiling"] = getattr(reference.noise_ceiling, end)
+                ends.append(dict.fromkeys(row, np.nan) | shown)
     several = any(len(one.references[name].seeds) > 1 for one in judged)
     over = "seeds and patients" if several else "patients (there is one seed)"
     caption = (
         f"Estimators against {name} values by retraining: correlation over sites of means over seeds with 95 % CI over "
-        f"{over}, the noise ceiling of the reference, significantly different pairs of its sites; cost relative to one "
-        "FedAvg training"
+        f"{over}, the noise ceiling of the reference, Pearson's without the errors of both (disattenuated), "
+        "significantly different pairs of its sites; cost relative to one FedAvg training"
     )
     frames = [pd.DataFrame(part) for part in (rows, lows, highs)]
     return Table(f"bench-{name.lower()}", caption, frames[0], decimals=2, low=frames[1], high=frames[2])

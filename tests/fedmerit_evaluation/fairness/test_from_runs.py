@@ -159,7 +159,16 @@ def test_collaboration_fairness_is_against_the_values_of_the_same_seed(out, tmp_
 def test_tables_are_printed_and_written(out, tmp_path):
     result = command(out, "--ground-truth", make_truth(tmp_path / "truth"), "--out", tmp_path / "tables")
     assert result.exit_code == 0, result.output
-    names = ["dice", "gains", "leave-one-out", "leave-one-out-ranks", "performance", "performance-ranks", "rewards"]
+    names = [
+        "corrected",
+        "dice",
+        "gains",
+        "leave-one-out",
+        "leave-one-out-ranks",
+        "performance",
+        "performance-ranks",
+        "rewards",
+    ]
     names += ["shapley", "shapley-ranks"]
     written = sorted(path.name for path in (tmp_path / "tables").iterdir())
     assert written == sorted(

@@ -2,12 +2,15 @@
 
 import math
 
+import numpy as np
 import pytest
 from made_results import SITES, made_dice, made_row
+from simulated_studies import USUAL, as_cases, federations
 
 from fedmerit_evaluation.fairness.measurement import measure
 from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.statistics.bootstrap import Resampling
+from fedmerit_evaluation.statistics.error_correction import error_covariance
 
 METHODS = {name: name for name in ("standalone", "fedce")}
 FEW = Resampling(20)
@@ -32,10 +35,13 @@ def test_every_seed_has_the_same_numbers_and_the_interval_no_width():
         ("performance", "fedce", "euclidean"): math.sqrt(10**2 + 15**2),
         ("performance", "fedce", "pearson"): 100 * 250 / math.sqrt(200 * 1250 / 3),
     }
+    for name, table in {"std": "dice", "gain_spread": "gains", "pearson": "performance"}.items():
+        expected["corrected", "fedce", name] = expected[table, "fedce", name]  # no case differs from another
     for key, value in expected.items():
         row = rows.loc[key]
         assert row[["mean", "low", "high"]].to_list() == pytest.approx([value] * 3), key
-        assert (row["std"], row["seeds"], row["note"]) == (pytest.approx(0, abs=1e-9), 2, "")
+        spread = math.nan if key[0] == "corrected" else 0
+        assert (row["std"], row["seeds"], row["note"]) == (pytest.approx(spread, abs=1e-9, nan_ok=True), 2, "")
     assert rows.loc[("performance", "fedce", "pearson_p"), ["low", "high"]].isna().all()  # it is about chance already
     assert not {"performance", "gains"} & set(rows.xs("standalone", level="method").index.get_level_values("table"))
 
@@ -84,20 +90,19 @@ def test_tables_have_a_row_per_method_each_number_before_its_interval():
     results = made_dice({"standalone": (0.6, 0.7, 0.8), "fedce": (0.7, 0.7, 0.95)}, noise=0.0, seeds=2)
     found = measure(results, METHODS, standalone="standalone", resampling=Resampling(20, level=0.9))
     tables = {table.name: table for table in found.tables}
-    assert list(tables) == ["fairness-dice", "fairness-performance", "fairness-performance-ranks", "fairness-gains"]
+    assert list(tables) == ["fairness-dice", "fairness-performance", "fairness-performance-ranks", "fairness-gains",
+                            "fairness-corrected"]  # fmt: skip
     gains = tables["fairness-gains"]
     assert gains.headings[:6] == ["Method", "Seeds", "MCG", "MCG, 90 % CI", "CGS", "CGS, 90 % CI"]
     assert [gains.cell(0, place) for place in range(4)] == ["fedce", "2", "8.33 ± 0.00", "8.33 to 8.33"]
     assert "Dice over standalone on each site's test split" in " ".join(gains.caption.split())
-    assert gains.caption.endswith(
-        "mean ± std over seeds, 90 % confidence interval, bootstrap over cases and Student's t over seeds"
-    )
+    assert gains.caption.endswith("mean ± std over seeds, 90 % confidence interval, Student's t over cases and seeds")
     assert "p-value over seeds, twice the mean" in tables["fairness-performance"].caption
     ranks = tables["fairness-performance-ranks"]
     assert ranks.cell(0, ranks.headings.index("Spearman")) == "0.87 ± 0.00"  # of 1 2 3 and 1.5 1.5 3: sqrt(3) / 2
     dice = measure(made_dice({"fedce": (0.7, 0.7, 0.95)}, noise=0.0, seeds=1), {"fedce": "fedce"}, resampling=FEW)
-    assert [table.name for table in dice.tables] == ["fairness-dice"]
-    assert dice.tables[0].caption.endswith("; 95 % confidence interval, bootstrap over cases")
+    assert [table.name for table in dice.tables] == ["fairness-dice", "fairness-corrected"]
+    assert dice.tables[0].caption.endswith("; 95 % confidence interval, Student's t over cases")
 
 
 @pytest.mark.parametrize(("kept", "enough"), [(2, False), (3, True)])
@@ -124,3 +129,41 @@ def test_undefined_numbers_are_dashes():
     dash = "\N{EN DASH}"
     assert (shown["Pearson"], shown["Pearson, 95 % CI"], shown["p"]) == (dash, dash, dash)
     assert shown["Euclidean"] == "26.93"  # of 10, 15 and 20 points
+
+
+@pytest.mark.parametrize(("seeds", "shared"), [(3, 7.0), (1, 7.0), (3, 0.0)])
+def test_errors_of_means_that_share_patients(seeds, shared):
+    """Variance of the means of two methods over five patients and the seeds, and their covariance."""
+    random = np.random.default_rng(seeds)
+    patients = random.normal(0, shared, (4000, 1, 1, 5))
+    both = patients + random.normal(0, 3, (4000, 2, 1, 5)) + random.normal(0, 2.5, (4000, 2, seeds, 1))
+    both = both + random.normal(0, 2.5, (4000, 2, seeds, 5))
+    found = np.mean([(error_covariance(x, x), error_covariance(x, y)) for x, y in both], axis=0)
+    of_seeds = 2.5**2 / seeds if seeds > 1 else 0.0
+    expected = (shared**2 + 9) / 5 + of_seeds + 2.5**2 / 5 / seeds, shared**2 / 5
+    assert found == pytest.approx(expected, rel=0.06, abs=0.06)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("hospitals", "rho"), [(8, 0.9), (4, 0.0)])
+def test_spread_and_correlation_are_those_of_the_hospitals(hospitals, rho):
+    """Of SD 3 in truth: 4.9 was shown, and of four hospitals uncorrelated in truth a Pearson of 37."""
+    random, found, held = np.random.default_rng(hospitals), [], []
+    for _ in range(50):
+        x, y = random.normal(size=(2, hospitals))
+        x = (x - x.mean()) / x.std(ddof=1)
+        y = y - y.mean() - x * (x @ (y - y.mean())) / (x @ x)
+        true = 3 * np.stack([x, rho * x + np.sqrt(1 - rho**2) * y / y.std(ddof=1)])
+        dice = federations(random, 1, 3, 5, USUAL, hospitals=hospitals, methods=2) + true[:, None, :, None] / 100
+        cases = as_cases(dice, ("standalone", "fedce")).rename("value").reset_index()
+        rows = cases.assign(run="r", round=1, coalition="", split="testing", label="prostate", quantity="dice")
+        measured = _rows(measure(Results(rows), METHODS, standalone="standalone", resampling=Resampling(300)))
+        shown = measured.loc["corrected", "fedce"]
+        found.append(
+            (shown["mean"]["std"] ** 2, shown["mean"]["pearson"], measured["mean"]["performance", "fedce", "pearson"])
+        )
+        held.append(shown["low"]["std"] - 1e-9 <= 3 <= shown["high"]["std"])
+    variance, corrected, plain = np.nanmean(found, axis=0)
+    assert variance == pytest.approx(9, abs=3)
+    assert abs(corrected - 100 * rho) < abs(plain - 100 * rho)
+    assert np.mean(held) >= 0.9

@@ -56,7 +56,7 @@ def test_variances_of_a_pilot_are_those_put_in(tmp_path):
     with pytest.raises(BadInput, match="has only one seed"):
         pilot_variances(tmp_path)
     trained(WORTH, seed_sd=0.05, seeds=2, patients=1).rows.to_csv(tmp_path / "results.csv", index=False)
-    with pytest.raises(BadInput, match="has only one test patient per site"):
+    with pytest.raises(BadInput, match="has a site with only one test patient"):
         pilot_variances(tmp_path)
 
 
@@ -81,16 +81,17 @@ def test_the_command(fedmerit):
 
 
 def two_sites(seeds=2):
-    """Values of A and B as observed, and by two draws of patients: A less B is 0.1, 0, 0.2 and 0.3, 0.2, 0.6."""
-    by_seed = [[[0.1, 0.1, 0.4], [0.0, 0.1, 0.2]], [[0.4, 0.3, 0.7], [0.1, 0.1, 0.1]]]
-    return Resampled(["A", "B"], list(range(seeds)), np.array(by_seed)[:seeds], np.full((seeds, 2, 2, 1), np.nan))
+    """Values of A and B, which differ by 0.1 and 0.3; two patients move them by 0.1 and 0.2, and 0 and 0.4."""
+    values = np.array([[[0.1], [0.0]], [[0.4], [0.1]]])[:seeds]
+    moved = np.array([[[0.1, 0.1], [0.0, -0.1]], [[0.0, 0.4], [0.0, 0.0]]])[:seeds]
+    return Resampled(["A", "B"], list(range(seeds)), values, np.full((seeds, 2, 2, 1), np.nan), moved)
 
 
 def test_variances_of_differences_by_hand():
     found = estimate_variances(two_sites(), 10)
     assert found.seed == pytest.approx(0.02)  # 2 x 0.1²
-    assert found.mean_patient_variance == pytest.approx(0.045)  # of the means over seeds, 0.1 and 0.4
-    assert found.patient == pytest.approx(0.45)
+    assert found.mean_patient_variance == pytest.approx(0.05**2 + 0.3**2)  # of the means over seeds
+    assert found.patient == pytest.approx(10 * 0.0925)
     assert estimate_variances(two_sites(1)).seed == 0
 
 
@@ -170,10 +171,10 @@ def test_each_truth_has_a_row_and_one_seed_a_warning():
 
 
 def test_errors_and_differences_of_a_truth_by_hand():
-    """A's variance of seeds is 0.045, of patients 0.06125; B's 0.005 and 0.00125."""
+    """A's variance of seeds is 0.045, of patients 0.065; B's 0.005 and 0.0025."""
     (row,) = reliability_table({"mine": two_sites()}).frame.to_dict("records")
-    errors = np.sqrt([0.045 / 2 + 0.06125, 0.005 / 2 + 0.00125])
+    errors = np.sqrt([0.045 / 2 + 0.065, 0.005 / 2 + 0.0025])
     assert row["Mean standard error [points]"] == pytest.approx(100 * errors.mean())
     assert row["MDD [points]"] == pytest.approx(
-        100 * np.hypot(detectable_standard_errors(2) * np.sqrt(0.02 / 2), 2.8016 * np.sqrt(0.045)), rel=1e-4
+        100 * np.hypot(detectable_standard_errors(2) * np.sqrt(0.02 / 2), 2.8016 * np.sqrt(0.0925)), rel=1e-4
     )

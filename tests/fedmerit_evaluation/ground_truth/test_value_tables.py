@@ -30,7 +30,7 @@ THREE = dict(list(WORTH.items())[:3])  # 0.05, 0.1 and 0.15
 
 def test_ranks_of_an_additive_game_by_hand():
     """In the second of two seeds each site adds 2 points more: a standard error of 1, 12.7 times to either side."""
-    results = trained(THREE, seeds=2, patients=2)
+    results = trained(THREE, seeds=2, patients=5)
     rows = results.rows
     members = rows["coalition"].str.count(r"\+") + 1
     rows.loc[rows["seed"] == 1, "value"] += 0.02 * members

@@ -35,7 +35,7 @@ def test_few_cases_and_empty_ones_are_counted() -> None:
     results = Results(rows)
     few, empty, false = caveats.list_case_caveats(results)
     assert "Alder (2), Birch (1) and Cedar (2)" in few
-    assert "fewer than 3 cannot be resampled: no CI (Alder, Birch and Cedar)" in few
+    assert "of fewer than 3 there is no CI (Alder, Birch and Cedar)" in few
     assert empty.startswith("1 pair of test case and label")
     assert false.startswith("1 test cases with an empty reference")
     (own,) = caveats.list_case_caveats(results, "Birch")

@@ -80,7 +80,7 @@ def test_the_benefit_and_the_contribution_of_each(tmp_path: Path) -> None:
     results = _results()
     values = pd.DataFrame({"Alder": [4.0, 6.0], "Birch": [1.0, 1.0], "Cedar": [-2.0, 0.0]}, index=[0, 1])
     nothing = Table("t", "", pd.DataFrame())
-    agreed = [Agreement("Shapley", values, {}, {}, {}, nothing, nothing, [], "")]
+    agreed = [Agreement("Shapley", values, {}, {}, {}, nothing, nothing, [], "", None)]
     found = list_hospitals(made_runs(results, tmp_path), results, "fedce", agreed, NOBODY)
     assert [row.name for row in found] == list(SITES)
     for row, alone, joint, share, value in zip(
@@ -93,8 +93,8 @@ def test_the_benefit_and_the_contribution_of_each(tmp_path: Path) -> None:
         assert (row.share.mean, row.share_seeds, row.sites) == (pytest.approx(share), 3, 3)
         assert row.values["Shapley"] == pytest.approx(value)
         assert row.sample == SampleSize(6, 3)
-    assert [row.comparison for row in found] == [Comparison.BETTER, Comparison.WORSE, Comparison.TIE]
-    assert [row.benefit for row in found] == [f"{row.comparison.capitalize()}." for row in found]
+    assert [row.comparison for row in found] == [Comparison.BETTER, Comparison.WORSE, Comparison.EQUIVALENT]
+    assert [row.benefit for row in found] == [f"{row.comparison[0].upper()}{row.comparison[1:]}." for row in found]
     less = "Significantly less than an equal share."
     assert [row.contribution for row in found] == ["Significantly more than an equal share.", less, less]
     assert not any(row.flagged or row.needs_review for row in found)

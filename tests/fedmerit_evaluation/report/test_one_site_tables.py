@@ -185,7 +185,7 @@ def test_its_own_dice_and_gain_by_method_in_the_order_of_the_runs(tmp_path: Path
     mine, everyone = own.of("dice")
     assert mine["mean"].to_dict() == pytest.approx({"fedce": 0.7, "standalone": 0.6, "fedavg": 0.7})
     assert list(mine.index) == list(everyone.index) == ["fedce", "standalone", "fedavg"]
-    assert list(mine) == ["mean", "low", "high"]
+    assert list(mine) == ["mean", "low", "high", "p"]
     assert everyone.loc["fedce"].to_dict() == pytest.approx({"Alder": 0.8, "Birch": 0.7, "Cedar": 0.6})
     gain, gains = own.of("gain")
     assert gain["mean"].to_dict() == pytest.approx({"fedce": 0.1, "fedavg": 0.1})

@@ -2,15 +2,19 @@
 
 import math
 
+import numpy as np
 import pytest
 
 from fedmerit_evaluation.report import contribution_statements, phrases, statements
 from fedmerit_evaluation.statistics.inference import Comparison, Estimate, SampleSize, compare_training, find_highest
+from fedmerit_evaluation.statistics.ranks import Ranking, ranking
 
 MINUS = "\N{MINUS SIGN}"
 GAIN, LOSS, TIE = Estimate(0.05, 0.02, 0.08), Estimate(-0.05, -0.08, -0.02), Estimate(0.01, -0.02, 0.04)
 NOTHING = Estimate(math.nan)
 ENOUGH, FEW, ONE = SampleSize(5, 2), SampleSize(4, 2), SampleSize(5, 1)
+APART = ranking("ABC", np.array([[0.031, -0.004, 0.01], [0.031, -0.004, 0.01]])[..., None])
+CLOSE = ranking("ABC", np.array([[0.4, 0.3, 0.2], [0.2, 0.4, 0.1]])[..., None])
 NO_PAYMENT = "so no payment should rest on the estimate."
 
 
@@ -21,6 +25,13 @@ NO_PAYMENT = "so no payment should rest on the estimate."
         (LOSS, ENOUGH, Comparison.WORSE, "Significantly better with local training."),
         (TIE, ENOUGH, Comparison.TIE, "No significant difference."),
         (Estimate(0.05), ENOUGH, Comparison.TIE, "No significant difference."),
+        (
+            Estimate(0.001, -0.019, 0.019),
+            ENOUGH,
+            Comparison.EQUIVALENT,
+            "No significant difference, equivalent within 2 points of Dice.",
+        ),
+        (Estimate(0.05, 0.02, 0.08, p=0.06), ENOUGH, Comparison.TIE, "No significant difference."),
         (GAIN, FEW, Comparison.UNJUDGED, "Too few test cases (4; at least 5 are needed)."),
         (GAIN, ONE, Comparison.UNJUDGED, "Only one seed."),
         (NOTHING, FEW, Comparison.UNKNOWN, "Gain not known: no seed in common, on the same test cases."),
@@ -63,16 +74,16 @@ def test_the_first_line_says_whether_federated_training_helped() -> None:
 
 
 def test_the_second_line_says_why_payment_is_not_supported() -> None:
-    def text(agreements: dict[str, tuple[int, str]], estimate: bool = True, seeds: int = 2, stable: bool = True) -> str:
+    def text(agreements: dict[str, tuple[int, str]], estimate: bool = True, seeds: int = 2, order: bool = True) -> str:
         return contribution_statements.describe_payment(
-            has_estimate=estimate, seeds=seeds, agreements=agreements, is_rank_stable=stable
+            has_estimate=estimate, seeds=seeds, agreements=agreements, has_order=order
         )
 
     agrees = {"Shapley": (1, "")}
     assert text(agrees).startswith("Payment: no objection found")
     assert text({}, estimate=False).endswith("because the method makes no estimate of contributions.")
     assert "one seed does not show what is chance" in text(agrees, seeds=1)
-    assert "the ranking by contribution changes with the seed" in text(agrees, stable=False)
+    assert "no two hospitals differ significantly by the estimate" in text(agrees, order=False)
     assert "not compared with a ground truth" in text({})
     assert "does not agree significantly with Shapley" in text({"Shapley": (0, "")})
     assert "it disagrees with Shapley values" in text({"Shapley": (-1, "")})
@@ -106,13 +117,18 @@ def test_over_all_hospitals() -> None:
 
 def test_of_the_largest_and_the_smallest_share() -> None:
     apart = {"A": Estimate(0.7, 0.65, 0.75), "B": Estimate(0.3, 0.25, 0.35)}
-    close = {"A": Estimate(0.55, 0.4, 0.7), "B": Estimate(0.45, 0.3, 0.6)}
-    describe = contribution_statements.describe_largest_share
+
+    def describe(
+        shares: dict[str, Estimate], seeds: int, order: Ranking | None = APART, *, of_images: bool = False
+    ) -> str:
+        return contribution_statements.describe_largest_share(shares, seeds, order, of_images=of_images)
+
     text = describe(apart, 2)
     assert text.startswith("Estimated contribution: largest for A (70.0 %), smallest for B (30.0 %)")
-    assert text.endswith("Their 95 % CIs over 2 seeds do not overlap.")
-    assert describe(close, 2).endswith("overlap: a significant difference is not shown.")
-    assert describe(apart | {"B": Estimate(0.3)}, 2).endswith("Their CIs over seeds are not known.")
+    end = "Over 2 seeds, for these patients and this split."
+    assert text.endswith(f"They differ significantly. {end}")
+    assert describe(apart, 2, CLOSE).endswith(f"They are not significantly different. {end}")
+    assert describe(apart, 2, None).endswith(f"Whether they differ significantly is not known. {end}")
     assert describe(apart, 1).endswith("One seed: the order may be chance.")
     assert describe({"A": NOTHING, "B": NOTHING}, 2) == ""
     images = describe(apart, 2, of_images=True)
@@ -126,13 +142,17 @@ def test_of_a_ground_truth() -> None:
     describe = contribution_statements.describe_values
     values = {"A": 0.031, "B": -0.004}
     text = f"Shapley values (retrained): highest for A (+3.1 points of mean Dice), lowest for B ({MINUS}0.4)."
-    assert describe(values, "Shapley", 2, 5) == describe(values, "Shapley", 2, 0) == text
-    assert describe(values, "Shapley", 1, 5) == f"{text} One seed: the order may be chance."
-    assert describe(values, "Shapley", 2, 4) == f"{text} With 4 test cases at a hospital the order may be chance."
-    assert describe(values, "Shapley", 2, 1).endswith("With 1 test case at a hospital the order may be chance.")
-    assert "the same for all hospitals (+1.0" in describe({"A": 0.01, "B": 0.01, "C": math.nan}, "Shapley", 2, 5)
-    assert "A and B (+2.0 points of mean Dice each)" in describe({"A": 0.02, "B": 0.02, "C": 0.0}, "Shapley", 2, 5)
-    assert describe({"A": 0.01, "B": math.nan}, "Shapley", 2, 5) == ""
+    assert describe(values, "Shapley", APART) == f"{text} They differ significantly."
+    assert describe({"A": 0.051, "B": 0.050, "C": 0.0505}, "Shapley", CLOSE).endswith(
+        "They are not significantly different."
+    )
+    few = ranking("AB", np.array([[0.03, 0.0]] * 2)[..., None], sample=SampleSize(4, 2, "test patients"))
+    why = "No difference is called significant: too few test patients (4; at least 5 are needed)."
+    assert describe(values, "Shapley", few) == f"{text} {why}"
+    assert describe(values, "Shapley", None) == f"{text} Whether they differ significantly is not known."
+    assert "the same for all hospitals (+1.0" in describe({"A": 0.01, "B": 0.01, "C": math.nan}, "Shapley", APART)
+    assert "A and B (+2.0 points of mean Dice each)" in describe({"A": 0.02, "B": 0.02, "C": 0.0}, "Shapley", CLOSE)
+    assert describe({"A": 0.01, "B": math.nan}, "Shapley", APART) == ""
 
 
 def test_of_how_an_estimate_agrees_with_a_ground_truth() -> None:
@@ -172,10 +192,12 @@ def test_of_methods() -> None:
 
 def test_of_the_method_in_the_lead() -> None:
     describe = statements.describe_lead
-    assert describe("a", ["b", "c"], ENOUGH, 0.95).startswith("a is not significantly better than b and c (95 % CI")
-    assert describe("a", [], ENOUGH, 0.95).startswith("a is significantly better than every other method (95 % CI")
-    assert describe("a", [], FEW, 0.95) == "Which method is best: too few test cases (4; at least 5 are needed)."
-    assert describe("a", [], ONE, 0.95) == "Which method is best: only one seed."
+    assert describe("a", ["b", "c"], ENOUGH).startswith("a is not significantly better than b and c (5 %, paired")
+    assert describe("a", [], ENOUGH).endswith(
+        "every other method (5 %, paired by case and seed, corrected for all pairs of methods)."
+    )
+    assert describe("a", [], FEW) == "Which method is best: too few test cases (4; at least 5 are needed)."
+    assert describe("a", [], ONE) == "Which method is best: only one seed."
 
 
 def test_of_gains_over_methods() -> None:
@@ -224,8 +246,8 @@ def test_of_dice_weights_estimates_and_ranks() -> None:
     assert of.describe_estimate({"A": 0.1, "B": 0.1, "C": -0.1}) == (
         "the largest estimated contribution is that of A and B, and the estimate is negative for C"
     )
-    assert of.describe_rank_stability([(1, 1), (2, 2)]) == "the ranking by contribution is the same in every seed"
-    assert "no payment should rest on it" in of.describe_rank_stability([(1, 2), (1, 2)])
+    assert of.describe_order(CLOSE).startswith("no two hospitals differ significantly by contribution, so no payment")
+    assert of.describe_order(APART) == "3 of 3 pairs of hospitals differ significantly by contribution"
 
 
 def test_of_flags_suspicions_and_simulated_attacks() -> None:

@@ -8,6 +8,7 @@ from made_results import made_dice, made_results, made_rounds, made_row
 
 from fedmerit_evaluation.report import summary
 from fedmerit_evaluation.report.summary import Fact
+from fedmerit_evaluation.statistics.inference import p_values
 
 
 def test_who_gained_and_who_lost() -> None:
@@ -67,7 +68,7 @@ def test_of_one_method_every_finding_is_a_sentence_of_its_own() -> None:
             "The largest final weight is that of Birch, 50.0 %, and the smallest that of Cedar, 20.0 % "
             "(an equal share is 33.3 %).",
             "The largest estimated contribution is that of Alder and Birch, and the estimate is negative for Cedar.",
-            "The ranking by contribution changes with the seed, so no payment should rest on it.",
+            "1 of 3 pairs of hospitals differ significantly by contribution.",
         )
     ]
 
@@ -87,4 +88,5 @@ def test_a_lead_without_an_interval_above_0_is_none(low: float, high: float) -> 
         ("difference", "b", "a", -1.0, -high, -low),
     ]  # fmt: skip
     table = pd.DataFrame(rows, columns=["statistic", "method", "of", "mean", "low", "high"])
+    table["p"] = p_values(table["mean"], table["low"], table["high"], 3)
     assert summary._close(table.set_index(["statistic", "method", "of"])) == ("a", ["b"])

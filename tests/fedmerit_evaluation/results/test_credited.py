@@ -33,7 +33,7 @@ def test_rounds_without_work_earn_nothing():
     assert table["mean_contribution"].to_dict() == pytest.approx({"A": 0.5, "B": 0.2, "C": 0.1})
     assert table["mean_weight"].to_dict() == pytest.approx({"A": 0.5, "B": 0.2, "C": 0.1})
     assert table["share"]["B"] == pytest.approx(0.25)
-    assert found.rounds.ranks.empty  # of one seed
+    assert found.rounds.rankings == {}  # of one seed
 
 
 def test_without_a_guard_only_absence_counts():

@@ -155,6 +155,16 @@ def test_gains_are_paired_by_seed() -> None:
     assert changes.to_dict("index") == {("a", "Alder"): pytest.approx({"hd95": 0.1, "nsd": 0.0}, abs=1e-12)}
 
 
+def test_a_case_in_which_local_training_finds_nothing_does_not_make_hd95_worse() -> None:
+    """It finds nothing in the last case, federated training finds it 40 mm off."""
+    found = {"standalone": (5.0, 5.0, None), "a": (5.0, 6.0, 40.0)}
+    rows = [_dice("Alder", str(case), "disc", 0.5, method=method) for method in found for case in range(3)]
+    apart = [replace(row, quantity="hd95", value=found[row.method][int(row.case)]) for row in rows]
+    nsd = [replace(row, quantity="nsd") for row in rows]
+    changes = Dice(_rows([*rows, *apart, *nsd])).surface_changes
+    assert changes.to_dict("index") == {("a", "Alder"): pytest.approx({"hd95": 0.5, "nsd": 0.0})}
+
+
 def test_there_is_no_gain_over_training_alone_on_other_cases() -> None:
     """Birch's cases are others in the second seed; Alder's gains are .1 in both, so are those of the other methods.
 

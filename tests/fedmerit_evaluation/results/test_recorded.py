@@ -51,11 +51,10 @@ def test_contribution_ranks_over_seeds() -> None:
         for seed, values in enumerate([(0.1, 0.2, 0.9), (0.3, 0.2, 0.9)])
         for site, value in zip(("Alder", "Birch", "Cedar"), values, strict=True)
     ]
-    ranks = Rounds(_rows(rows)).ranks.droplevel("method")
-    assert ranks.to_dict("index") == {
-        "Alder": {"best": 2, "worst": 3}, "Birch": {"best": 2, "worst": 3}, "Cedar": {"best": 1, "worst": 1}
-    }  # fmt: skip
-    assert Rounds(_rows(rows[:3])).ranks.empty  # one seed says nothing of stability
+    (one,) = Rounds(_rows(rows)).rankings.values()
+    assert (one.sites, one.value.tolist()) == (["Alder", "Birch", "Cedar"], pytest.approx([0.2, 0.2, 0.9]))
+    assert one.table["ranks"].to_dict() == {"Cedar": "1 to 2", "Alder": "1 to 3", "Birch": "2 to 3"}
+    assert Rounds(_rows(rows[:3])).rankings == {}  # one seed says nothing of stability
 
 
 def test_a_view_is_computed_once_for_each_quantity() -> None:

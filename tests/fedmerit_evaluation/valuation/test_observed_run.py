@@ -72,7 +72,7 @@ def test_who_earned_as_one_is_one_player(tmp_path):
 
 
 def test_a_draw_has_the_same_patients_in_every_round_and_for_every_model(tmp_path):
-    """Of two patients each draw has one twice or both: 0.2 of one model, or √2 times 0.1 off; twice that of another."""
+    """Half the draws of two patients are within a standard error of their mean: Student's t of one degree."""
     cases = {"a": 0.1, "b": 0.3}
     said = {("(nobody)", "Alder", case, "x"): value for case, value in cases.items()}
     said |= {("Alder", "Alder", case, "x"): 2 * value for case, value in cases.items()}
@@ -81,23 +81,15 @@ def test_a_draw_has_the_same_patients_in_every_round_and_for_every_model(tmp_pat
     first, second = (game.utilities[frozenset({"Alder"})][0] for game in games)
     np.testing.assert_allclose(second, first + 0.1)
     np.testing.assert_allclose(first, 2 * games[0].utilities[EMPTY_COALITION][0])
-    far = 0.2 * 2**0.5
-    assert sorted(set(first.round(6).tolist())) == pytest.approx([0.4 - far, 0.4, 0.4 + far], abs=1e-6)
+    assert np.mean(np.abs(first - 0.4) < 0.2) == pytest.approx(0.5, abs=0.15)
     assert np.isnan(games[0].utilities[EMPTY_COALITION][1]).all()  # Birch tested nothing
 
 
-def test_of_single_patients_as_much_is_known_as_those_of_other_sites_tell(tmp_path):
-    """Birch's one patient is as far off as one of Alder's two: √2 times 0.1. Where Alder has one, too, nobody knows."""
+def test_with_a_single_patient_at_a_site_nothing_is_drawn(tmp_path):
     said = {("Alder", "Alder", case, "x"): value for case, value in {"a": 0.1, "b": 0.3}.items()}
     said |= {("Alder", "Birch", "a", "x"): 0.5}
     (game,) = run_of(tmp_path / "run", rows_of(0, said)).games("multi_round")
-    found = game.utilities[frozenset({"Alder"})][1]
-    far = 0.1 * 2**0.5
-    assert found[0] == 0.5
-    assert sorted(set(found[1:].round(6).tolist())) == pytest.approx([0.5 - far, 0.5 + far], abs=1e-6)
-    del said["Alder", "Alder", "b", "x"]
-    (game,) = run_of(tmp_path / "single", rows_of(0, said)).games("multi_round")
-    assert game.utilities[frozenset({"Alder"})][:, 0].tolist() == [0.1, 0.5]
+    assert game.utilities[frozenset({"Alder"})][:, 0].tolist() == [0.2, 0.5]
     assert np.isnan(game.utilities[frozenset({"Alder"})][:, 1:]).all()
 
 

@@ -193,8 +193,9 @@ def test_draws_are_of_patients_and_rounds_and_the_first_is_what_was(observed):
     cases = rows[rows["quantity"] == "dice"].groupby("site")["value"]
     drawn = game.utilities[frozenset({"Alder", "Birch"})]
     np.testing.assert_allclose(drawn[:, 0], cases.mean())
-    spread = (cases.std(ddof=0) / np.sqrt(5)).to_numpy()  # of means of five patients drawn with replacement
-    np.testing.assert_allclose(drawn[:, 1:].std(axis=1), spread, rtol=0.25, atol=1e-6)
+    error = (cases.std(ddof=1) / np.sqrt(5)).to_numpy()  # of the mean of five patients
+    half = np.quantile(np.abs(drawn[:, 1:] - drawn[:, :1]), 0.5, axis=1)
+    np.testing.assert_allclose(half, 0.741 * error, rtol=0.25, atol=1e-6)  # Student's t of four degrees
     counts = np.stack([one.counts for one in run.games("multi_round")])
     assert counts[:, 0].tolist() == [1, 1]
     assert (counts.sum(axis=0) == 2).all()

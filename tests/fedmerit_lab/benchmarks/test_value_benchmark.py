@@ -8,7 +8,7 @@ import pytest
 from run_factory import make_sites
 
 from fedmerit.errors import BadInput
-from fedmerit_evaluation.ground_truth.reliability import Resampled
+from fedmerit_evaluation.ground_truth.reliability import Resampled, drawn_means
 from fedmerit_evaluation.ground_truth.value_tables import REFERENCES
 from fedmerit_evaluation.studies.study_folders import parse_methods
 from fedmerit_lab.benchmarks import value_benchmark as module
@@ -54,7 +54,7 @@ def test_misallocated_shares():
 
 def test_the_budget_table_has_the_best_first_and_the_references_last():
     by_seed = np.repeat(np.array([[0.3, 0.1, 0.0], [0.1, 0.3, 0.0]])[:, :, None], 2, axis=2)  # mean .2, .2, 0
-    reference = Resampled(["A", "B", "C"], [0, 1], by_seed, np.full((2, 3, 2, 1), np.nan))
+    reference = Resampled(["A", "B", "C"], [0, 1], by_seed, np.full((2, 3, 2, 1), np.nan), np.zeros((2, 3, 6)))
     values = {"wrong": np.array([[0.0, 0, 1], [0, 0, 1]]), "right": np.array([[2.0, 2, -9], [2, 2, -9]])}
     outcome = Outcome(np.array([[0.8, 0.6, 0.7], [0.9, 0.5, 0.7]]), np.full((2, 3), 0.5))
     table = budget_table("asis", reference, values, dict.fromkeys(values, outcome), {"wrong": 0.5, "right": 0})
@@ -72,7 +72,7 @@ def result(values, seeds=2):
     """A scenario of three sites whose reference values are 1, 2 and 4 points without noise."""
     by_seed = np.repeat(np.array([[0.01, 0.02, 0.04]] * seeds)[:, :, None], 5, axis=2)
     halves = np.repeat(by_seed[:, :, None, :1], 2, axis=2)
-    reference = Resampled(["A", "B", "C"], list(range(seeds)), by_seed, halves)
+    reference = Resampled(["A", "B", "C"], list(range(seeds)), by_seed, halves, np.zeros((seeds, 3, 6)))
     arrays = {spec: np.tile(np.array(line, dtype=float)[None, :, None], (seeds, 1, 5)) for spec, line in values.items()}
     outcome = Outcome(np.full((seeds, 3), 0.8), np.full((seeds, 3), 0.7))
     costs, outcomes = dict.fromkeys(values, 0.25), dict.fromkeys(values, outcome)
@@ -81,9 +81,44 @@ def result(values, seeds=2):
 
 def test_agreement_with_the_reference_itself_is_perfect():
     reference = result({}).references["Shapley"]
-    names = ("pearson", "pearson_low", "pearson_high", "spearman", "spearman_low", "spearman_high")
-    assert agreement(3 * reference.values, reference) == pytest.approx(dict.fromkeys(names, 1))
+    found = agreement(3 * reference.values, reference)
+    assert {name.partition("_")[0] for name in found} == {"pearson", "spearman", "disattenuated"}
+    assert found == pytest.approx(dict.fromkeys(found, 1))
     assert np.isnan(agreement(np.ones_like(reference.values), reference)["pearson"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("sites", "true"), [(4, 0.8), (4, 1.0), (8, 0.8), (8, 1.0), (4, 0.0)])
+def test_the_interval_of_an_agreement_holds_that_of_the_true_values(sites, true):
+    """Seeds of SD 3 and patients of SD 5, five of them, at values of SD 5: of r = 1 the noisy one never did."""
+    random, held = np.random.default_rng(sites), []
+    for _ in range(60):
+        x, y = random.normal(size=(2, sites))
+        x = (x - x.mean()) / x.std(ddof=1)
+        y = y - y.mean() - x * (x @ (y - y.mean())) / (x @ x)
+        y = true * x + np.sqrt(1 - true**2) * y / y.std(ddof=1)
+        reference, estimate = (_noisy(random, 5 * values, noise) for values, noise in ((x, 1.0), (y, 0.5)))
+        found = agreement(estimate.values, reference)
+        if np.isfinite(found["disattenuated_low"]):
+            held.append(found["disattenuated_low"] <= true <= found["disattenuated_high"] + 1e-9)
+    assert np.mean(held) >= 0.9
+
+
+def _noisy(random, values, noise, patients=5):
+    """Values by three seeds, whose patients are a site's own."""
+    sites = len(values)
+    columns = pd.MultiIndex.from_product(
+        [[str(site) for site in range(sites)], range(patients)], names=["site", "case"]
+    )
+    own = pd.DataFrame(random.normal(0, 5 * noise, (1, sites * patients)), columns=columns)
+    drawn = drawn_means(own, 400, str(random.random()))[:, 0]  # (sites, D)
+    moved = np.zeros((sites, sites, patients))
+    for site in range(sites):
+        line = own[str(site)].to_numpy()[0]
+        moved[site, site] = (line - line.mean()) / np.sqrt(patients * (patients - 1))
+    by_seed = values[None, :, None] + random.normal(0, 3 * noise, (3, sites, 1)) + drawn[None]
+    halves, names = np.zeros((3, sites, 2, 1)), [str(site) for site in range(sites)]
+    return Resampled(names, [0, 1, 2], by_seed, halves, np.repeat(moved.reshape(1, sites, -1), 3, axis=0))
 
 
 def test_the_tables():
@@ -98,7 +133,8 @@ def test_the_tables():
     assert set(rows["Noise ceiling"]) == {1}
     assert set(rows["Significant pairs"]) == {"3 of 3"}
     assert set(rows["Cost [trainings]"]) == {0.25}
-    for name in ("Pearson", "Spearman"):
+    assert rows["Disattenuated"].to_list() == pytest.approx(rows["Pearson"].to_list())
+    for name in ("Disattenuated", "Spearman"):
         assert by_name["bench-shapley"].low[name].to_list() == pytest.approx(rows[name].to_list())
     flips = by_name["flips-noise-sites-3"].frame
     pairs = flips.set_index(list(flips.columns[:2])).iloc[:, 0].to_dict()
