@@ -44,8 +44,8 @@ def resample_mask(image: Volume, label: Volume) -> tuple[Volume, tuple[str, ...]
     ends = corners(image.voxels.shape) @ to_label.T
     exact = all(np.abs(at - np.rint(at)).max() < 0.01 for at in (ends, to_label[:3, :3]))
     remarks: tuple[str, ...] = () if exact else ("mask resampled (nearest) to the grid of its image",)
-    beyond = corners(label.voxels.shape) @ back.T
-    if (beyond[:, :3] < -1).any() or (beyond[:, :3] > np.add(image.voxels.shape, 1)).any():
+    edges = ((corners(label.voxels.shape) - (0.5, 0.5, 0.5, 0)) @ back.T)[:, :3]  # those of voxels, not their centres
+    if (edges < -1.5).any() or (edges > np.add(image.voxels.shape, 0.5)).any():
         remarks += ("the grid of the mask reaches beyond its image: is a slice missing?",)
     return replace(image, path=label.path, voxels=voxels), remarks
 

@@ -47,3 +47,15 @@ def test_a_mask_of_larger_voxels_is_told_as_resampled(step, resampled):
     label = Volume(Path("mask"), voxels, np.diag([step, step, 1.0, 1.0]), is_located=True)
     _, remarks = resample_mask(image, label)
     assert any("resampled" in remark for remark in remarks) == resampled
+
+
+@pytest.mark.parametrize(("slices", "beyond"), [(4, False), (6, True)])
+@pytest.mark.parametrize("direction", [1, -1])
+def test_a_mask_of_thicker_slices_reaches_beyond_its_image_only_if_it_does(direction, slices, beyond):
+    """Whichever end its slices are counted from."""
+    image = Volume(Path("image"), np.zeros((8, 8, 8)), np.eye(4), is_located=True)
+    affine = np.diag([1.0, 1.0, 2.0 * direction, 1.0])
+    affine[2, 3] = 0.5 if direction > 0 else 0.5 + 2 * (slices - 1)
+    label = Volume(Path("mask"), np.zeros((8, 8, slices), np.uint8), affine, is_located=True)
+    _, remarks = resample_mask(image, label)
+    assert any("reaches beyond" in remark for remark in remarks) == beyond
