@@ -164,6 +164,6 @@ def test_spread_and_correlation_are_those_of_the_hospitals(hospitals, rho):
         )
         held.append(shown["low"]["std"] - 1e-9 <= 3 <= shown["high"]["std"])
     variance, corrected, plain = np.nanmean(found, axis=0)
-    assert variance == pytest.approx(9, abs=3)
+    assert variance == pytest.approx(9, abs=4)  # no variance below 0 is shown, which adds to the mean
     assert abs(corrected - 100 * rho) < abs(plain - 100 * rho)
     assert np.mean(held) >= 0.9
