@@ -52,7 +52,7 @@ def run(
             create_script_run(folder, asked)
         else:
             runs.create(folder, **given | {"settings": guarded(given.get("settings", {}))})
-    if not has_script(folder):
+    if "script" not in given and not (resume and has_script(folder)):
         print_cost(folder)
     if "tensorboard" in given.get("track", ()):
         console.print(f"live: tensorboard --logdir {folder / 'nvflare'}", soft_wrap=True)

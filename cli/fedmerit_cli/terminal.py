@@ -152,7 +152,7 @@ def _trusting(function: Function) -> Function:
             trust_records()
         return function(*args, **values)
 
-    help = "Import code, package.module:name, that runs or models name. Look at it first."
+    help = "Import code that runs or models name: look first."
     kind, own = Annotated[bool, typer.Option("--trust", help=help)], inspect.signature(function, eval_str=True)
     option = inspect.Parameter("trust", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=kind)
     parameters = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own.parameters.values()]

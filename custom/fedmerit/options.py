@@ -20,7 +20,6 @@ from fedmerit.files import read_text
 from fedmerit.trust import NAMED, require_trusted
 
 TRAINING, MACHINES, PROTECTION, STUDIES = "Training", "Machines", "Guard and privacy", "Studies and records"
-SCRIPT = "Your own training script"
 MOST_FILE = 1 << 20  # bytes of a file of options
 NVFLARE_ONLY = ("round_timeout", "track")  # options that the local engine has no use for
 MERGED = ("recipe", "preset", "final_model", "guard", "on_verdict")  # settings with an option of their own
@@ -107,18 +106,18 @@ class RunOptions(BaseModel):
     ] = ()
 
     script: Annotated[
-        Path | None, Field(description="The sites' script of NVFlare's Client API, instead of --sites."),
-        Shown("FILE.py", panel=SCRIPT),
+        Path | None, Field(description="NVFlare client script, in place of --sites."),
+        Shown("FILE.py"),
     ] = None  # fmt: skip
     model: Annotated[
-        str | None, Field(description="Its model, of a class without arguments."), Shown("FILE.py:NAME", panel=SCRIPT)
+        str | None, Field(description="Its model, of a class without arguments."), Shown("FILE.py:NAME")
     ] = None
-    script_args: Annotated[str, Field(description="Its arguments."), Shown("TEXT", "", panel=SCRIPT)] = ""
+    script_args: Annotated[str, Field(description="Its arguments."), Shown("TEXT", "")] = ""
     clients: Annotated[
-        Whole, Field(ge=1, description="Sites, each running it: site-1, site-2, ..."), Shown("NUMBER", panel=SCRIPT)
+        Whole, Field(ge=1, description="Sites that run it."), Shown("NUMBER")
     ] = 2  # fmt: skip
     metric: Annotated[
-        str, Field(description="That it measures of the received model, 0 to 1."), Shown("NAME", panel=SCRIPT)
+        str, Field(description="Its measure, 0 to 1."), Shown("NAME")
     ] = "dice"  # fmt: skip
 
     recipe: Annotated[

@@ -186,7 +186,7 @@ def runs(tmp_path):
 def test_tables_are_printed_and_written(fedmerit, runs, tmp_path):
     result = fedmerit("fairness", runs, "--out", tmp_path / "tables", *DRAWS)
     assert result.exit_code == 0, result.output
-    names = ("dice", "gains", "performance", "performance-ranks", "rewards")
+    names = ("corrected", "dice", "gains", "performance", "performance-ranks", "rewards")
     assert {path.name for path in (tmp_path / "tables").iterdir()} == {
         *(f"fairness-{name}.{kind}" for name in names for kind in ("csv", "tex")), "fairness.csv", "notes.txt"
     }  # fmt: skip

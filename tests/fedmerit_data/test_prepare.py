@@ -217,7 +217,8 @@ def test_the_command_tells_what_the_server_gets_where_it_gets_any(source, tmp_pa
     command = f"prepare prostate-multisite --source {source} --out {tmp_path / 'sites'} --size 24 --field-of-view 24"
     result = CliRunner().invoke(app, [*command.split(), "--server-share", share, "--jobs", "1", "--no-pictures"])
     assert result.exit_code == 0, result.output
-    rows = {words[0]: words[1:] for line in result.output.splitlines() if (words := line.split())}
+    counts = result.output.partition("plane")[0]  # before how each case was read
+    rows = {words[0]: words[1:] for line in counts.splitlines() if (words := line.split())}
     assert ("server" in result.output) == (share == "0.1")
     assert rows["UCL"] == (["3", "2", "2", "1", "12"] if share == "0.1" else ["4", "2", "2", "16"]) + ["16", "0"]
     assert "pictures" not in result.output

@@ -12,23 +12,13 @@ from fedmerit.core import Layout, Method, Outcome
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.trainers.monai_trainer.data import SiteFolder
 from fedmerit.vectors import all_finite
-from fedmerit.wire.egress_list import NAME
 
 
 def require_sites(config: RunConfiguration, sites: Sequence[str]) -> None:
-    """`BadInput` if a method cannot work with so many sites, or sites have names that it cannot use."""
+    """`BadInput` if a method cannot work with so many sites."""
     method = config.build_method()
     if fault := check_sites(config.method, method, sites):
         raise BadInput(fault)
-    if capabilities(method).peers:
-        for site in sites:
-            if not NAME.fullmatch(site):
-                raise BadInput(
-                    f"site {site}: sites of {config.method} name each other, and names that leave a site have only "
-                    "letters, digits, _ . and -; rename it"
-                )
-    if config.values and (joined := [name for name in sites if "+" in name]):
-        raise BadInput(f"site {joined[0]}: --values names coalitions by their sites with a + between; rename the site")
 
 
 def check_sites(name: str, method: Method, sites: Sequence[str]) -> str | None:

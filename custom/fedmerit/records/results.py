@@ -6,7 +6,7 @@ import io
 import json
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from operator import attrgetter
 from pathlib import Path
@@ -192,11 +192,20 @@ def read_results(run: Path) -> pd.DataFrame:
         advice = "continue with `fedmerit run --resume`" if begun else "a run folder is what `fedmerit run --out` wrote"
         raise BadInput(f"{run}: no results.csv in it{', no round is complete' if begun else ''}; {advice}")
     table = read_table(path)
-    if (twice := table.duplicated(COLUMNS[:-1])).any():
-        row = table[twice].iloc[0]
-        where = ", ".join(f"{name} {row[name]}" for name in COLUMNS[:-1] if row[name] != "")
-        raise BadInput(f"{path}: has two rows of {where}; {EXPECTED}")
+    require_each_once(table, COLUMNS[:-1], path)
     return table
+
+
+def require_each_once(table: pd.DataFrame, columns: Sequence[str], path: Path) -> None:
+    """`BadInput` naming the first row of results.csv that has the same in ``columns`` as one above it."""
+    twice = table[table.duplicated(columns)]
+    if len(twice):
+        row = twice.iloc[0]
+        which = f", {row['split']} case {row['case']}, {row['label']}" if row["case"] else f", {row['split']}"
+        raise BadInput(
+            f"{path}: has {row['quantity']} of {row['site']} in round {row['round']}{which.rstrip(', ')} twice; "
+            "expected one row of each"
+        )
 
 
 def read_table(path: Path) -> pd.DataFrame:
@@ -290,7 +299,7 @@ class _Recorded(BaseModel):
     labels: list[Name] = []
     parameters: Named = {}
     training: Named = {}
-    plan: _Plan = _Plan()
+    plan: Named = {}
     settings: Named = {}
     packages: dict[str, str] = {}
     attacks: dict[str, str] = {}
@@ -327,6 +336,7 @@ def read_run(run: Path) -> RunInfo:
     content = read_json(file)
     try:
         parse(_Recorded, content, file)
+        parse(_Plan, content.get("plan", {}), file)
     except BadInput as error:
         raise BadInput(f"{error}; {EXPECTED}") from None
     return RunInfo(file, content)

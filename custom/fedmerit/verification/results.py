@@ -13,7 +13,7 @@ import pandas as pd
 from fedmerit.errors import BadInput
 from fedmerit.federation.enrolment import may_train_on
 from fedmerit.federation.recorder import FINAL_CANDIDATES
-from fedmerit.records.results import EXPECTED, ROUND_SPLITS, read_results, read_run, row_bytes
+from fedmerit.records.results import EXPECTED, ROUND_SPLITS, read_results, read_run, require_each_once, row_bytes
 from fedmerit.trainers.monai_trainer.overlaps import COUNTS, Overlap, mean_dice
 from fedmerit.verification.record_schema import Record
 
@@ -47,11 +47,7 @@ def read_tables(run: Path) -> ResultsTable:
     for name in ("method", "seed"):
         if len(said := sorted(set(results[name]))) > 1:
             raise BadInput(f"{path}: holds rows of {name} {said[0]} and {said[1]}, expected those of one run")
-    twice = results[results.duplicated(WHERE)]
-    if len(twice):
-        round, split, site, _, case, label, quantity = twice.iloc[0][WHERE]
-        which = f", {split} case {case}, {label}" if case else f", {split}" if split else ""
-        raise BadInput(f"{path}: has {quantity} of {site} in round {round}{which} twice; expected one row of each")
+    require_each_once(results, WHERE, path)
     return ResultsTable(path, results, read_overlaps(results, path))
 
 

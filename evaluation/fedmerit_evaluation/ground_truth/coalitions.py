@@ -103,8 +103,6 @@ def prepare(
     everyone = [site.name for site in folders]
     network = {"in_channels": folders[0].channels, "labels": list(folders[0].labels)}
     require_one_model(make_configuration(method, folders[0].task, options["rounds"], 0, network, settings))
-    if joined := [name for name in everyone if "+" in name]:
-        raise BadInput(f"site {joined[0]}: coalitions are named by their sites with a + between; rename the site")
     asked = {"method": method, "settings": dict(settings), **options, "sites": Path(options["sites"])}
     asked = {name: str(value.resolve()) if isinstance(value, Path) else value for name, value in asked.items()}
     asked["site_names"] = everyone

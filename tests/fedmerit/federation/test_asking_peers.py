@@ -88,7 +88,12 @@ def asking(sites, tmp_path):
 
         memory = tmp_path / f"{len(list(tmp_path.iterdir()))}" / "sites" / "site1"
         site = image_site(
-            SiteFolder(sites / "site1"), read_plan(exchange="peer"), memory, "cpu", ask, participants=(*NAMES, "site4")
+            SiteFolder(sites / "site1"),
+            read_plan(exchange="peer"),
+            memory,
+            "cpu",
+            ask_peer=ask,
+            participants=(*NAMES, "site4"),
         )
         site.train(Task(0, torch.empty(0), {}))
         reply = site.train(Task(1, torch.empty(0), {}, others=dict.fromkeys(answers, NAN)))

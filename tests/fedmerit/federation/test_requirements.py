@@ -43,13 +43,6 @@ def test_krum_needs_three_sites():
     require_sites(tiny_plan("krum"), ("A", "B", "C"))
 
 
-def test_names_that_would_be_taken_for_coalitions_cannot_be_observed():
-    plain = tiny_plan("fedavg")
-    require_sites(plain, ("A+B", "C"))
-    with pytest.raises(BadInput, match=r"site A\+B: --values names coalitions .*; rename the site"):
-        require_sites(replace(plain, values=("multi_round:every=1",)), ("C", "A+B"))
-
-
 def test_what_a_method_cannot_start_with_is_told_by_its_name():
     with pytest.raises(BadInput, match=r"method fedci: .*13 sites"):
         require_sites(tiny_plan("fedci"), [f"site{number:02d}" for number in range(13)])
@@ -89,13 +82,6 @@ def test_a_last_round_of_their_own_is_for_sites_of_one_model(method, told):
     require_one_model_for_all(apart := replace(plan, training=replace(plan.training, last_round="own")))
     with pytest.raises(BadInput, match=f"last_round=own: .*{told}; leave it out"):
         require_one_model_for_all(replace(apart, method=method, parameters={}))
-
-
-def test_sites_that_name_each_other_have_names_that_may_leave(tmp_path):
-    require_sites(tiny_plan("cycle", 12), ["Sitë_1", "Site.2"])
-    require_sites(tiny_plan("fedavg"), ["Site 1", "Site 2"])
-    with pytest.raises(BadInput, match="site Site 2: sites of cycle name each other"):
-        require_sites(tiny_plan("cycle", 12), ["Site1", "Site 2"])
 
 
 SITES = ("Alder", "Birch", "Cedar")

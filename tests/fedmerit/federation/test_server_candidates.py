@@ -200,7 +200,7 @@ def test_sites_are_not_asked_where_the_server_has_its_own_images(
     original = Site.evaluate
 
     def evaluate_and_tell(self: Site, task: Evaluation) -> Any:
-        asked.append((self.folder.name, task.split))
+        asked.append((self.name, task.split))
         return original(self, task)
 
     monkeypatch.setattr(Site, "evaluate", evaluate_and_tell)

@@ -122,7 +122,7 @@ def test_statistics_by_weights_are_a_mean_whatever_the_weights():
 def test_initial_statistics_are_those_that_the_runs_network_begins_with():
     models = clear()
     advance(models, START, rule="initial")
-    begun = flat.get_buffers(NETWORK)
+    begun = flat.get_buffers(network())
     assert models.statistics.keys() == begun.keys()
     assert all(torch.equal(value, begun[name]) for name, value in models.statistics.items())
     assert models.shared_rows == [0, 1, 2]

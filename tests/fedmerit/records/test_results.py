@@ -76,7 +76,7 @@ def test_truncate_forgets_what_was_appended_after(results, tmp_path):
     results.append([row(value=2.0)])
     results.truncate(size)
     assert read_results(tmp_path)["value"].tolist() == [1]
-    results.append([row(value=3.0)])
+    results.append([row("norm", value=3.0)])
     assert read_results(tmp_path)["value"].tolist() == [1, 3]
 
 

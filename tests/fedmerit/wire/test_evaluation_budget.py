@@ -162,7 +162,8 @@ def allocated(sites, tmp_path):
     [{"split": "validation"}, {"split": "testing"}, {"order": "exact"}, {"images": 5}, {"round": 0}, {"round": 2}],
 )
 def test_importance_is_of_the_kind_that_the_runs_settings_say(allocated, monkeypatch, other):
-    monkeypatch.setitem(allocated.folder.splits, SERVER_SPLIT, allocated.folder.cases("validation"))
+    folder = allocated.trainer.folder
+    monkeypatch.setitem(folder.splits, SERVER_SPLIT, folder.cases("validation"))
     assert allocated.answer(neurons(allocated.config, **other)) == Failure(NOT_NEEDED)
     assert "; fedsac needs " in log_of(allocated)[0]["reason"]
     assert isinstance(allocated.answer(neurons(allocated.config)), Importance)

@@ -14,7 +14,7 @@ from fedmerit_evaluation.figures import pages
 from fedmerit_evaluation.figures.drawing import panels
 from fedmerit_evaluation.figures.pages import Drawing, photograph, pictures, write_page
 
-SHOWN = {"survey": Survey(5, {}, {}), "tables": [], "hidden": [], "pictures": {}, "names": ""}
+SHOWN = {"survey": Survey(5, {}, {}), "tables": [], "hidden": [], "pictures": {}, "names": "", "differences": []}
 
 
 def _held(address: str, kind: str) -> bytes:

@@ -234,7 +234,7 @@ def test_folders_that_hold_no_truth_are_named(tmp_path):
         BadInput, match=rf"--ground-truth {tmp_path}: leave-one-out, seed 5: no utility of coalitions A\+B\+C"
     ):
         open_ground_truths(tmp_path, SITES, [5])
-    results.rows["coalition"] = ""
+    results = Results(results.rows.drop_duplicates("site").assign(coalition=""))
     with pytest.raises(BadInput, match=f"--ground-truth {tmp_path}: its results.csv names no coalition"):
         open_ground_truths(folder_of(tmp_path, results), SITES, [0])
 

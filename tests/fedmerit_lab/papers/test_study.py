@@ -46,13 +46,13 @@ def test_a_folder_belongs_to_one_study(sites, tmp_path):
 
 def test_a_folder_belongs_to_the_same_images_in_any_place(tmp_path):
     sites = make_sites(tmp_path / "sites", SITES, size=16)
-    own = make_sites(tmp_path / "own", ["Server"], size=16)
+    own = make_sites(tmp_path / "own", ["Centre"], size=16)
     Study(tmp_path / "out", sites, 3, [0], server_sites=own).claim()
     moved, moved_own = sites.rename(tmp_path / "moved"), own.rename(tmp_path / "moved-own")
     Study(tmp_path / "out", moved, 3, [0], server_sites=moved_own).claim()
     with pytest.raises(BadInput, match=r"holds trainings with server sites .*moved-own\."):
         Study(tmp_path / "out", moved, 3, [0]).claim()
-    for changed, name in ((moved_own / "Server", "Server"), (moved / "Birch", "Birch")):
+    for changed, name in ((moved_own / "Centre", "Centre"), (moved / "Birch", "Birch")):
         prepare_anew(changed)
         with pytest.raises(BadInput, match=rf"moved.*: {name} is not what .*out was started with"):
             Study(tmp_path / "out", moved, 3, [0], server_sites=moved_own).require_same()
