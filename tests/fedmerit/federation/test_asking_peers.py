@@ -15,7 +15,8 @@ from fedmerit.verification.run import verify_run
 from fedmerit.wire.messages import Task
 
 
-@pytest.mark.parametrize("method", ["cycle", pytest.param("vpdl", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["cycle", "vpdl"])
 def test_models_from_site_to_site_give_what_the_server_would_have_passed_on(trained, assert_same_model, method):
     settings = EARLY if method == "cycle" else EARLY[:1]
     relayed, direct = trained(*settings, method=method), trained(*settings, "exchange=peer", method=method)

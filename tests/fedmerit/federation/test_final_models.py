@@ -177,7 +177,8 @@ def dice_by_round(results, split):
     return rows.groupby(["round", "site"])["value"].mean().groupby("round").mean()
 
 
-@pytest.mark.parametrize("method", ["fedavg", pytest.param("standalone", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["fedavg", "standalone"])
 def test_where_models_get_worse_the_best_round_is_tested_too(falling, train_run, method):
     folder = train_run(method)
     results = read_results(folder)

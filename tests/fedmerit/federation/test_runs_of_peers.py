@@ -53,6 +53,7 @@ def test_until_the_warm_up_is_over_every_site_trains_alone(trained, method, sett
     assert (ours.loc[2] != alone.loc[2]).any()  # sharing is drawn by reputation
 
 
+@pytest.mark.slow
 def test_by_default_the_warm_up_is_fedavg_and_peers_are_scored_by_dice(trained):
     run, fedavg = trained("warmup=1", method="cycle"), trained(method="fedavg")
     losses = (read_results(one).query("quantity == 'train_loss'") for one in (run, fedavg))

@@ -43,6 +43,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_workers_begin_with_all_that_runs_need_and_this_process_imports_none_of_it(tmp_path):
     (tmp_path / "program.py").write_text(PROGRAM)
     told = subprocess.run(
