@@ -129,7 +129,7 @@ class MeritController(ModelController):
     def _why_stopped(self) -> Exception | str:
         """Why the job is over before its end, if nothing failed here: "" if an admin or a site stopped it."""
         if not self.taken:
-            return BadInput(f"{NO_SITE}; {ERRORS} in the kit of each site says why")
+            return BadInput(f"{NO_SITE}; {ERRORS}, or log.txt, in the kit of each site says why")
         lost = [client.name for client in self.engine.get_clients() if self.get_client_disconnect_time(client.name)]
         return f"fewer than {self.min_sites} sites were left, without {', '.join(sorted(lost))}" if lost else ""
 
