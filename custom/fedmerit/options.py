@@ -114,6 +114,10 @@ class RunOptions(BaseModel):
         str | None, Field(description="Its model, of a class without arguments."), Shown("FILE.py:NAME", panel=SCRIPT)
     ] = None
     script_args: Annotated[str, Field(description="Its arguments."), Shown("TEXT", "", panel=SCRIPT)] = ""
+    script_timeout: Annotated[
+        Number, Field(ge=0, description="Longest wait for an answer of it."),
+        Shown("SECONDS", "no limit", panel=SCRIPT),
+    ] = 0.0  # fmt: skip
     clients: Annotated[
         Whole, Field(ge=1, description="Sites, each running it: site-1, site-2, ..."), Shown("NUMBER", panel=SCRIPT)
     ] = 2  # fmt: skip
