@@ -106,19 +106,17 @@ class RunOptions(BaseModel):
     ] = ()
 
     script: Annotated[
-        Path | None, Field(description="NVFlare client script, in place of --sites."),
-        Shown("FILE.py"),
-    ] = None  # fmt: skip
+        Path | None, Field(description="NVFlare client script, in place of --sites."), Shown("FILE.py")
+    ] = None
     model: Annotated[
         str | None, Field(description="Its model, of a class without arguments."), Shown("FILE.py:NAME")
     ] = None
     script_args: Annotated[str, Field(description="Its arguments."), Shown("TEXT", "")] = ""
-    clients: Annotated[
-        Whole, Field(ge=1, description="Sites that run it."), Shown("NUMBER")
-    ] = 2  # fmt: skip
-    metric: Annotated[
-        str, Field(description="Its measure, 0 to 1."), Shown("NAME")
-    ] = "dice"  # fmt: skip
+    script_timeout: Annotated[
+        Number, Field(ge=0, description="Longest wait for it."), Shown("SECONDS", "no limit")
+    ] = 0.0  # fmt: skip
+    clients: Annotated[Whole, Field(ge=1, description="Sites that run it."), Shown("NUMBER")] = 2
+    metric: Annotated[str, Field(description="Its measure, 0 to 1."), Shown("NAME")] = "dice"
 
     recipe: Annotated[
         str | None, Field(description="How to train if --set says nothing; quick: for trials."),

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from fedmerit.configuration.description import describe, read_plan
 from fedmerit.configuration.script_runs import configure_script
 from fedmerit.engines.local import OnExchange, carry_out
-from fedmerit.errors import BadInput
+from fedmerit.errors import BadInput, RunFailed
 from fedmerit.federation.requirements import require_sites
 from fedmerit.federation.script_trainer import ScriptTrainer
 from fedmerit.federation.server import Federation
@@ -47,6 +47,8 @@ def create_script_run(run: Path, asked: RunOptions) -> None:
     for name in OF_IMAGES:
         if name in asked.given():
             raise BadInput(f"--{name.replace('_', '-')}: of prepared images, and this run has a script; leave it out")
+    if asked.engine == "poc":
+        raise BadInput("--engine poc: of prepared images; for a script, FedMeritRecipe in NVFlare's PocEnv does that")
     file = (asked.script or Path()).resolve()
     if not file.is_file():
         raise BadInput(f"--script {asked.script}: file not found; expected the sites' Python script")
@@ -61,7 +63,8 @@ def create_script_run(run: Path, asked: RunOptions) -> None:
     names = [f"site-{number}" for number in range(1, asked.clients + 1)]
     require_sites(config, names)
     asked.waiting.require_sites(len(names))
-    launch = {"file": str(file), "args": asked.script_args, "command": "", "transfer": "FULL", "timeout": 0.0}
+    launch: dict[str, Any] = {"file": str(file), "args": asked.script_args, "timeout": asked.script_timeout}
+    launch |= {"command": "", "transfer": "FULL"}
     run.mkdir(parents=True, exist_ok=True)
     torch.save(plain_weights(model), run / FIRST_MODEL)
     recorded = asked.recorded() | {"script": launch, "privacy": filters, "attacks": {}}
@@ -134,7 +137,9 @@ def _run_here(
     filtered = build_filter(info["privacy"], config)
     folders = {name: run / "sites" / name for name in names}
     scripts = {
-        name: LocalScript(name, Path(launch["file"]), launch["args"], launch["transfer"], folder / OUTPUT)
+        name: LocalScript(
+            name, Path(launch["file"]), launch["args"], launch["transfer"], folder / OUTPUT, launch["timeout"]
+        )
         for name, folder in folders.items()
     }
     sites = {
@@ -142,10 +147,13 @@ def _run_here(
         for name, folder in folders.items()
     }
 
+    reasons: dict[str, str] = {}
+
     def answer(name: str, task: Work) -> Answer:
         try:
             given = sites[name].answer(task)
         except Exception as error:  # as on NVFlare: the run continues if enough others are there
+            reasons[name] = str(error)
             with (folders[name] / ERRORS).open("a") as log:
                 traceback.print_exception(error, file=log)
             return describe_failure(error)
@@ -157,6 +165,8 @@ def _run_here(
 
     try:
         carry_out(federation, answer, threads, on_exchange)
+    except RunFailed as error:
+        raise RunFailed("\n".join([str(error), *(reasons[name] for name in sorted(reasons))])) from error
     finally:
         for script in scripts.values():
             script.close()

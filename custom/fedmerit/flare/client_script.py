@@ -102,7 +102,7 @@ def ask_script(script: ClientScript, question: Question, fl_ctx: FLContext, abor
     )
     answer = script.execute(WORK[question.work], FLModelUtils.to_shareable(model), fl_ctx, abort_signal)
     if (code := answer.get_return_code()) != ReturnCode.OK:
-        raise RuntimeError(f"the script gave no answer ({code}); what it printed says why")
+        raise RuntimeError(f"the script ended, or gave no answer in time ({code}); the site's log says which")
     return read_answer(FLModelUtils.from_shareable(materialized(answer, fl_ctx, abort_signal)))
 
 

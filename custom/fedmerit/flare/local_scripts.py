@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 import traceback
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -28,10 +29,11 @@ class LocalScript:
         args: its arguments, as on a command line.
         transfer: "FULL" or "DIFF".
         log: the file of what it prints.
+        timeout: seconds to wait for an answer, 0: as long as it takes; the first wait includes its start.
     """
 
-    def __init__(self, site: str, file: Path, args: str, transfer: str, log: Path):
-        self.site, self.log = site, log
+    def __init__(self, site: str, file: Path, args: str, transfer: str, log: Path, timeout: float = 0.0):
+        self.site, self.log, self.timeout = site, log, timeout
         context = multiprocessing.get_context("spawn")
         self._connection, its = context.Pipe()
         log.parent.mkdir(parents=True, exist_ok=True)
@@ -42,12 +44,17 @@ class LocalScript:
         its.close()
 
     def ask(self, question: Question) -> Said:
-        """What it answers; `RunFailed` naming its log if it ended."""
-        try:
+        """What it answers; `RunFailed` naming its log if it ended, or gave none in time and so was ended."""
+        answer = None
+        with suppress(EOFError, BrokenPipeError, ConnectionResetError):
             self._connection.send_bytes(pickle.dumps(question))
+            if not self._connection.poll(self.timeout or None):
+                self._process.kill()
+                raise RunFailed(
+                    f"site {self.site}: its script gave no answer in {self.timeout:g} seconds, and was ended; "
+                    f"{self.log} says how far it came; raise script_timeout if it takes longer"
+                )
             answer = pickle.loads(self._connection.recv_bytes())
-        except (EOFError, BrokenPipeError, ConnectionResetError):
-            answer = None
         if not isinstance(answer, Said):
             raise RunFailed(f"site {self.site}: its script ended; {self.log} says why")
         return answer

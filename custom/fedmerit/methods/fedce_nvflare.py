@@ -17,6 +17,11 @@ class FedCENVFlare(FedCE):
     """Weights by the running means of both terms, the cosine being that of this round's updates."""
 
     error: str = parameter("absolute", "of the model without the site", choices=("absolute", "relative"))
+    averaged_by: str = parameter(
+        "server",
+        "who averages the errors over rounds; site: it reports means, as NVFlare's example",
+        choices=("server", "site"),
+    )
     measured_by_others: ClassVar[bool] = False
     needs: ClassVar[Needs] = Needs()
 
@@ -33,7 +38,8 @@ class FedCENVFlare(FedCE):
         rounds = state.rounds + present
         step = present / rounds.clamp(min=1)
         cosine_mean = state.cosine_mean + step * (cosine - state.cosine_mean)
-        minus_error_mean = state.minus_error_mean + step * (term - state.minus_error_mean)
+        error_step = step if self.averaged_by == "server" else present.to(term)
+        minus_error_mean = state.minus_error_mean + error_step * (term - state.minus_error_mean)
 
         gamma_cos = share_floored(1 - cosine_mean, present)
         gamma_err = share_floored(minus_error_mean, present)

@@ -12,7 +12,12 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from fedmerit.engines.script_runs import load_model
+from fedmerit.errors import RunFailed
+from fedmerit.federation.script_trainer import Question
+from fedmerit.flare.local_scripts import LocalScript
 from fedmerit.records.results import read_results
+from fedmerit.wire.messages import EVALUATE, TRAIN
 from fedmerit_cli.main import app
 
 PROJECT = Path(__file__).resolve().parents[3] / "examples" / "nvflare_project"
@@ -71,7 +76,9 @@ def test_a_method_that_a_script_cannot_do_is_refused_before_the_job(project, met
 def recording(project, folder, client=None):
     """Have the project's script save every model that it receives, by site and round."""
     file = project / "client.py"
-    keep = f"torch.save(dict(received.params), f'{folder}/{{site}}-{{received.current_round}}.pt')"
+    share = "torch.tensor((received.meta or {}).get('fedce_coef', {}).get(site, 0.0))"
+    file_of_round = f"f'{folder}/{{site}}-{{received.current_round}}.pt'"
+    keep = f"torch.save(dict(received.params, coefficient={share}), {file_of_round})"
     text, found = re.subn(r"( +)(network.load_state_dict)", rf"\1{keep}\n\1\2", (client or file).read_text())
     assert found == 1
     file.write_text(text)
@@ -111,27 +118,26 @@ for name in ("model.py", "data.py"):
 recipe.add_server_file(str(here / "model.py"))
 recipe.execute(SimEnv(num_clients=3, workspace_root="ws"))
 """
+FEDCE = ("fedce_nvflare", "guard=off", "combine=plus", "statistics=weights", "averaged_by=site")
 FEDCE_CLIENT = PROJECT.parents[1] / "tests" / "support" / "fedce_client.py"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("recipe", "client", "options", "tolerance"),
-    [
-        ("FedAvgRecipe", None, ("fedavg", "guard=off"), 1e-6),
-        ("FedCERecipe", FEDCE_CLIENT, ("fedce_nvflare", "guard=off", "combine=plus", "statistics=weights"), 5e-4),
-    ],
+    ("recipe", "client", "rounds", "options", "tolerance"),
+    [("FedAvgRecipe", None, 3, ("fedavg", "guard=off"), 1e-6), ("FedCERecipe", FEDCE_CLIENT, 6, FEDCE, 5e-4)],
 )
-def test_every_round_begins_with_the_model_of_nvflares_own_recipe(tmp_path, recipe, client, options, tolerance):
+def test_every_round_begins_with_what_nvflares_own_recipe_sends(tmp_path, recipe, client, rounds, options, tolerance):
     received = {}
     for kind, job in (("ours", OURS), ("theirs", THEIRS.replace("RECIPE(", f"{recipe}("))):
         project = Path(shutil.copytree(PROJECT, tmp_path / kind))
         recording(project, tmp_path / f"{kind} received", client)
-        (project / "job.py").write_text(job)
+        (project / "job.py").write_text(job.replace("num_rounds=3", f"num_rounds={rounds}"))
         simulated(project, *options if kind == "ours" else (), name=kind)
         files = sorted((tmp_path / f"{kind} received").glob("*.pt"))
         received[kind] = {file.stem: torch.load(file) for file in files}
-    assert len(received["theirs"]) == 9
+    assert len(received["theirs"]) == 3 * rounds
+    assert (received["theirs"][f"site-1-{rounds - 1}"]["coefficient"] > 0) == (client is not None)
     for name, model in received["theirs"].items():  # ours also has those of the final test
         for tensor, value in model.items():
             if not tensor.endswith("num_batches_tracked"):  # NVFlare averages it, too
@@ -154,6 +160,143 @@ def test_a_script_that_crashes_is_absent_and_the_run_ends_on_the_local_engine_to
     assert "exists already" in called(*options)[1]
     assert "nothing is left to train" in called("run", "--resume", "--out", run)[1]
     assert "resumes as it began" in called("run", "--resume", "--out", run, "--seed", 5)[1]
+
+
+ADAPTED = """
+
+class Adapted(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.base = Net().requires_grad_(False)
+        self.adapter = nn.Sequential(nn.Conv2d(1, 2, 3, padding=1, bias=False), nn.Conv2d(2, 1, 1, bias=False)).half()
+
+    def forward(self, images):
+        return self.base(images) + self.adapter.float()(images)
+
+
+def adapters():
+    return {name: value for name, value in Adapted().state_dict().items() if name.startswith("adapter.")}
+"""
+
+
+@pytest.mark.slow
+def test_adapters_alone_in_half_precision_are_what_a_run_sends_and_keeps(project):
+    with (project / "model.py").open("a") as file:
+        file.write(ADAPTED)
+    client, text = project / "client.py", (project / "client.py").read_text()
+    for old, new in (
+        ("import Net", "import Adapted"),
+        ("network = Net()", "network = Adapted()"),
+        ("(received.params)", "(received.params, strict=False)"),
+        (
+            "params=network.state_dict()",
+            "params={name: network.state_dict()[name].to(value.dtype) for name, value in received.params.items()}",
+        ),
+    ):
+        assert text.count(old) == 1
+        text = text.replace(old, new)
+    client.write_text(text)
+    run = project / "run"
+    options = [
+        "run",
+        "--out",
+        run,
+        "--method",
+        "cgsv",
+        "--script",
+        client,
+        "--model",
+        f"{project / 'model.py'}:adapters",
+    ]
+    code, output = called(*options, "--rounds", 2, "--engine", "local")
+    assert code == 0, output
+    kept = torch.load(next((run / "models").glob("*.pt")))
+    assert {name: tuple(value.shape) for name, value in kept.items()} == {
+        "adapter.0.weight": (2, 1, 3, 3),
+        "adapter.1.weight": (1, 2, 1, 1),
+    }
+    assert [record["rejected"] for record in records(run)] == [{}, {}]
+    assert (read_results(run)["quantity"] == "contribution").sum() == 4
+    code, output = called("verify", run)
+    assert code == 0, output
+
+
+HANG = "import threading; threading.Event().wait()"  # for ever, whatever the clock says
+
+
+@pytest.mark.slow
+def test_scripts_that_never_answer_end_the_run_with_a_message_that_names_the_sites(project):
+    file = project / "client.py"
+    file.write_text(file.read_text().replace("        network.train()\n", f"        {HANG}\n"))
+    options = ["run", "--out", project / "run", "--method", "cgsv", "--script", file, "--engine", "local"]
+    code, output = called(*options, "--model", f"{project / 'model.py'}:Net", "--script-timeout", 0.5)
+    assert code == 1
+    told = " ".join(output.split())
+    for site in ("site-1", "site-2"):
+        assert f"site {site}: its script gave no answer in 0.5 seconds, and was ended" in told
+
+
+@pytest.mark.slow
+def test_a_script_that_trains_and_never_answers_an_evaluation_is_ended_in_time(project, tmp_path):
+    file = project / "client.py"
+    answer = "flare.send(flare.FLModel(metrics=metrics))"
+    file.write_text(file.read_text().replace(answer, HANG))
+    sys.path.insert(0, str(project))
+    try:
+        state = load_model(f"{project / 'model.py'}:Net").state_dict()
+    finally:
+        sys.path.remove(str(project))
+    script = LocalScript("site-1", file, "", "FULL", tmp_path / "script.log")
+    try:
+        assert script.ask(Question(TRAIN, state, 0, 1, {})).params.keys() == state.keys()
+        script.timeout = 0.5
+        for words in ("no answer in 0.5 seconds", "its script ended"):
+            with pytest.raises(RunFailed, match=f"^site site-1: .*{words}"):
+                script.ask(Question(EVALUATE, state, 0, 1, {}))
+    finally:
+        script.close()
+
+
+def test_a_run_by_script_on_the_poc_engine_is_refused(project):
+    options = ["--script", project / "client.py", "--model", f"{project / 'model.py'}:Net", "--engine", "poc"]
+    code, output = called("run", "--out", project / "run", "--method", "cgsv", *options)
+    assert (code, "FedMeritRecipe" in output, (project / "run").exists()) == (2, True, False)
+
+
+TELLING = """        secret = "_".join(("scan", "4711"))
+        print(secret, flush=True)
+        logging.getLogger("script").warning(secret)
+        flare.log("file", secret, AnalyticsDataType.TEXT)
+        flare.log(secret, 0.5, AnalyticsDataType.SCALAR)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("apart", [False, True], ids=["in process", "external process"])
+def test_what_a_script_logs_and_measures_besides_stays_at_its_site(project, apart):
+    file, text = project / "client.py", (project / "client.py").read_text()
+    for old, new in (
+        ("import torch\n", "import logging, torch\nfrom nvflare.apis.analytix import AnalyticsDataType\n"),
+        ("        network.load_state_dict", f"{TELLING}        network.load_state_dict"),
+        ('"dice_by_case": dice}', '"dice_by_case": dice, "file": secret, secret: 0.5}'),
+        ("len(batches)}\n", 'len(batches), "file": secret, secret: 1}\n'),
+    ):
+        assert text.count(old) == 1
+        text = text.replace(old, new)
+    file.write_text(text)
+    job = project / "job.py"
+    command = f"launch_external_process={apart}, command='{sys.executable} -u', settings="
+    job.write_text(job.read_text().replace("settings=", command))
+    simulated(project, "cgsv", "2", "2", "ws")
+    workspace = project / "ws" / "fedmerit"
+
+    def telling(name):
+        files = [path for path in (workspace / name).rglob("*") if path.is_file()]
+        return [path.name for path in files if b"scan_4711" in path.read_bytes()]
+
+    assert "log.txt" in telling("site-1")
+    assert (workspace / RUN / "ledger.jsonl").exists()
+    assert telling("server") == []
 
 
 @pytest.mark.slow

@@ -78,25 +78,26 @@ def nvflare_rounds(case, mode):
         )
 
 
-def our_rounds(case, combine):
+def our_rounds(case, combine, averaged_by):
     """The same of FedCE."""
-    method = FedCENVFlare(combine)
+    method = FedCENVFlare(combine, averaged_by=averaged_by)
     _, n, d = case.updates.shape
     state = method.start(torch.zeros(d, dtype=torch.float64), n, Layout.of(d))
     everyone, nothing = torch.ones(n, dtype=torch.bool), torch.full((n,), math.nan, dtype=torch.float64)
     for number, updates in enumerate(case.updates):
-        values = {"cosine": nothing, "minus_error": case.minus_errors[number] if number else nothing}
+        errors = case.minus_errors[number] if averaged_by == "server" else case.minus_errors[: number + 1].mean(dim=0)
+        values = {"cosine": nothing, "minus_error": errors if number else nothing}
         before = state.model
         state, outcome = method.round(state, updates, Reports(torch.arange(1.0, n + 1), everyone, values))
         yield outcome.weights, outcome.models - before
 
 
-@pytest.mark.parametrize("combine", ["times", "plus"])
+@pytest.mark.parametrize(("combine", "averaged_by"), [("times", "server"), ("plus", "server"), ("plus", "site")])
 @given(case=cases())
 @settings(derandomize=True, deadline=None, max_examples=30)
-def test_weights_and_update_are_nvflares(combine, case):
+def test_weights_and_update_are_nvflares(combine, averaged_by, case):
     for (weights, update), (expected, expected_update) in zip(
-        our_rounds(case, combine), nvflare_rounds(case, combine), strict=True
+        our_rounds(case, combine, averaged_by), nvflare_rounds(case, combine), strict=True
     ):
         assert torch.allclose(weights, expected, rtol=0, atol=1e-6)
         size = max(1.0, float(case.updates.abs().max()))  # of float32 numbers
