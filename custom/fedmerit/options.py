@@ -99,7 +99,7 @@ class RunOptions(BaseModel):
     rounds: Annotated[Whole, Field(ge=1, description="Rounds to train.")] = ROUNDS
     seed: Annotated[Whole, Field(ge=0, description="Random seed.")] = 0
     engine: Annotated[
-        Literal["sim", "local", "poc"], Field(description="NVFlare's simulator, one process, or NVFlare's processes.")
+        Literal["sim", "local", "poc"], Field(description="NVFlare's simulator, one process, or NVFlare's own.")
     ] = "sim"
     only: Annotated[
         Names, Field(description="Sites of --sites that take part."), Shown("SITE,SITE", "all", is_recorded=True)
@@ -138,7 +138,7 @@ class RunOptions(BaseModel):
     ] = {}
     contributions: Annotated[
         Path | None,
-        Field(description="Finished run with the sites' contributions (for fedsac, cgsv, ...)."),
+        Field(description="Finished run whose contributions to take."),
         Shown("RUN", panel=TRAINING),
     ] = None
 
@@ -185,7 +185,7 @@ class RunOptions(BaseModel):
     ] = ()
     share_models: Annotated[
         Annotated[bool, Strict()] | None,
-        Field(description="Sites evaluate models made of single other sites' updates."),
+        Field(description="Sites may get models of other single sites."),
         Shown(panel=PROTECTION),
     ] = None
     attacks: Annotated[
