@@ -137,9 +137,7 @@ class RunOptions(BaseModel):
         Shown("NAME=VALUE", flag="set", panel=TRAINING),
     ] = {}
     contributions: Annotated[
-        Path | None,
-        Field(description="Finished run whose contributions to take."),
-        Shown("RUN", panel=TRAINING),
+        Path | None, Field(description="Finished run whose contributions to take."), Shown("RUN", panel=TRAINING)
     ] = None
 
     threads: Annotated[

@@ -28,30 +28,13 @@ def list_run_caveats(runs: Sequence[Run], results: Results, *, sites_named: bool
         results: of all runs.
         sites_named: whether sites may be named; else they are counted.
     """
-    notes = []
+    said: dict[tuple[str, str], list[str]] = {}  # by label and note: the seeds
     for run in runs:
-        head = f"{run.label}, seed {run.seed}"
-        if run.rounds_done < run.rounds:
-            notes.append(f"{head}: run incomplete: {run.rounds_done} of {run.rounds} rounds.")
-        if script := run.info.get("plan", {}).get("script"):
-            notes += _list_script_caveats(head, script, results)
-        if not run.tested and (not script or script["evaluates"]):
-            notes.append(f"{head}: no test Dice yet; it is measured after the last round.")
-        elif untested := [site for site in run.sites if site not in run.tested_sites]:
-            who = join_words(untested) if sites_named else f"{len(untested)} of {len(run.sites)} sites"
-            notes.append(f"{head}: no test Dice from {who}; means are over the others.")
-        if HE in run.info.get("privacy", ()):
-            notes.append(
-                f"{head}: updates were encrypted: the server could check neither the updates nor the sites' reports. "
-                "Contributions and flags rest on what the sites report."
-            )
-        elif _errors_are_self_reported(run):
-            notes.append(
-                f"{head}: each site itself reported the error of the model without it; neither the server's images nor "
-                "other sites measured it. A site that reports a larger one gains weight."
-            )
-        if run.info.get("engine") not in ON_ONE_MACHINE and run.info.get("plan", {}).get("share_models"):
-            notes.append(f"{head}: sites were sent models made of single other sites' updates (--share-models).")
+        for note in _list_one_run_caveats(run, results, sites_named):
+            said.setdefault((run.label, note), []).append(str(run.seed))
+    notes = [
+        f"{label}, {'seed' if len(of) == 1 else 'seeds'} {join_words(of)}: {note}" for (label, note), of in said.items()
+    ]
     seeds: dict[str, set[int]] = {}
     for run in runs:
         seeds.setdefault(run.label, set()).add(run.seed)
@@ -76,26 +59,50 @@ def list_run_caveats(runs: Sequence[Run], results: Results, *, sites_named: bool
     return notes
 
 
-def _list_script_caveats(head: str, script: Mapping[str, Any], results: Results) -> Iterator[str]:
+def _list_one_run_caveats(run: Run, results: Results, sites_named: bool) -> Iterator[str]:
+    if run.rounds_done < run.rounds:
+        yield f"run incomplete: {run.rounds_done} of {run.rounds} rounds."
+    if script := run.info.get("plan", {}).get("script"):
+        yield from _list_script_caveats(script, results)
+    if not run.tested and (not script or script["evaluates"]):
+        yield "no test Dice yet; it is measured after the last round."
+    elif untested := [site for site in run.sites if site not in run.tested_sites]:
+        who = join_words(untested) if sites_named else f"{len(untested)} of {len(run.sites)} sites"
+        yield f"no test Dice from {who}; means are over the others."
+    if HE in run.info.get("privacy", ()):
+        yield (
+            "updates were encrypted: the server could check neither the updates nor the sites' reports. "
+            "Contributions and flags rest on what the sites report."
+        )
+    elif _errors_are_self_reported(run):
+        yield (
+            "each site itself reported the error of the model without it; neither the server's images nor other sites "
+            "measured it. A site that reports a larger one gains weight."
+        )
+    if run.info.get("engine") not in ON_ONE_MACHINE and run.info.get("plan", {}).get("share_models"):
+        yield "sites were sent models made of single other sites' updates (--share-models)."
+
+
+def _list_script_caveats(script: Mapping[str, Any], results: Results) -> Iterator[str]:
     """What a run by the sites' own scripts cannot say, or says in other words."""
     yield (
-        f"{head}: sites trained by scripts of their own, whose settings are not recorded. Training images are steps of "
+        "sites trained by scripts of their own, whose settings are not recorded. Training images are steps of "
         "the script's optimiser in a round."
     )
     if not script["metric"]:
-        yield f"{head}: the script measures nothing of the models, so there is no score."
+        yield "the script measures nothing of the models, so there is no score."
         return
     bounds = f"{script['lowest']:g} to {script['highest']:g}"
     less = " and reversed, as lower is better" if script["better"] == "lower" else ""
-    yield f"{head}: Dice here is the script's metric {script['metric']}, scaled from {bounds}{less}."
+    yield f"Dice here is the script's metric {script['metric']}, scaled from {bounds}{less}."
     rows = results.rows
     if rows.loc[rows["quantity"] == "dice", "case"].nunique() == 1:
         yield (
-            f"{head}: the script gives one mean for a site, so there are no intervals over cases. Have it send its "
+            "the script gives one mean for a site, so there are no intervals over cases. Have it send its "
             f"values by case, too, as {script['metric']}_by_case."
         )
     if not script["evaluates"]:
-        yield f"{head}: the script does not answer flare.is_evaluate(), so no final model was tested."
+        yield "the script does not answer flare.is_evaluate(), so no final model was tested."
 
 
 def _errors_are_self_reported(run: Run) -> bool:
