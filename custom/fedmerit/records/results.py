@@ -180,11 +180,7 @@ class ResultsFile:
 
 
 def read_results(run: Path) -> pd.DataFrame:
-    """results.csv of a run folder as a table with the columns `COLUMNS`; `value` is float, the rest text or int.
-
-    Raises:
-        BadInput: there is none, it is no table of results, or two of its rows state a value of the same thing.
-    """
+    """results.csv of a run folder, columns `COLUMNS`; `BadInput` if it is no such table or has two rows of one thing."""
     path = Path(run) / "results.csv"
     require_inside(Path(run))
     if not path.exists():
