@@ -180,7 +180,7 @@ class ResultsFile:
 
 
 def read_results(run: Path) -> pd.DataFrame:
-    """results.csv of a run folder, columns `COLUMNS`; `BadInput` if it is no such table or has two rows of one thing."""
+    """results.csv of a run folder, columns `COLUMNS`; `BadInput` if it is none or has two rows of one thing."""
     path = Path(run) / "results.csv"
     require_inside(Path(run))
     if not path.exists():
