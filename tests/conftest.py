@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from typer.testing import Result
 
 
+# Programs of this environment (python3 of start scripts, dciodvfy, dcmqi's), whether it is activated or not.
+os.environ["PATH"] = os.pathsep.join((sysconfig.get_path("scripts"), os.environ["PATH"]))
+
 NAMES = ("site1", "site2", "site3")
 TINY = ("--set", "architecture=unet", "--set", "width=4", "--set", "depth=3")
 ROUNDS = 3
