@@ -5,6 +5,7 @@ A record is whatever a file says of a run: run.json, model.json, a job's plan, a
 
 import os
 import re
+from pathlib import Path
 
 from fedmerit.errors import Untrusted
 
@@ -18,6 +19,20 @@ def allow(*texts: str) -> None:
     found = [match.group() for text in texts for match in NAMED.finditer(text)]
     if found:
         os.environ[TRUST] = " ".join(dict.fromkeys([*os.environ.get(TRUST, "").split(), *found]))
+
+
+def allow_script(digest: str) -> None:
+    """Let this process and its children run the training script of this SHA-256: a person named it."""
+    os.environ[TRUST] = " ".join(dict.fromkeys([*os.environ.get(TRUST, "").split(), digest]))
+
+
+def require_trusted_script(file: Path, digest: str, where: str) -> None:
+    """`Untrusted` if the script ``file``, of SHA-256 ``digest``, is named by a record ``where``, and by no person."""
+    if not {ALL, digest} & set(os.environ.get(TRUST, "").split()):
+        raise Untrusted(
+            f"{where}: names the script {file}, which is not run only because a record names it; look at it, then give "
+            "the same command with --trust"
+        )
 
 
 def trust_records() -> None:

@@ -5,9 +5,10 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
+from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
 from fedmerit.configuration.description import describe, read_plan
@@ -19,15 +20,27 @@ from fedmerit.federation.script_trainer import ScriptTrainer
 from fedmerit.federation.server import Federation
 from fedmerit.federation.server_models import FIRST_MODEL
 from fedmerit.federation.site import Site
-from fedmerit.files import lock_folder, remove_partial_files, write_json
+from fedmerit.files import lock_folder, parse, remove_partial_files, sha256, write_json
 from fedmerit.machine import cores
 from fedmerit.options import RunOptions
 from fedmerit.records.results import read_run
 from fedmerit.seeds import random_seed
+from fedmerit.trust import allow_script, require_trusted_script
 from fedmerit.wire.messages import Answer, Reply, Task, Work, describe_failure
 
 OF_IMAGES = ("sites", "only", "server_sites", "recipe", "preset", "final_model", "contributions", "device", "attacks")
 ERRORS, OUTPUT = "errors.log", "script.log"  # in a site's folder of the run: why it gave no answer; what it printed
+
+
+class Launch(BaseModel):
+    """How a run folder's sites start their script; run.json records it."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+    file: str
+    args: str = ""
+    timeout: float = Field(0.0, ge=0)  # seconds to wait for an answer; 0: as long as it takes
+    command: Literal[""] = ""  # no process of its own by a command
+    transfer: Literal["FULL"] = "FULL"
 
 
 def create_script_run(run: Path, asked: RunOptions) -> None:
@@ -60,14 +73,14 @@ def create_script_run(run: Path, asked: RunOptions) -> None:
     more |= {"keep_updates": asked.keep_updates, "share_models": asked.share_models}
     config = configure_script(str(asked.method), asked.rounds, script, **more)
     filters = require_script_filters(config, asked.privacy)
+    allow_script(sha256(file))
     names = [f"site-{number}" for number in range(1, asked.clients + 1)]
     require_sites(config, names)
     asked.waiting.require_sites(len(names))
-    launch: dict[str, Any] = {"file": str(file), "args": asked.script_args, "timeout": asked.script_timeout}
-    launch |= {"command": "", "transfer": "FULL"}
+    launch = Launch(file=str(file), args=asked.script_args, timeout=asked.script_timeout)
     run.mkdir(parents=True, exist_ok=True)
     torch.save(plain_weights(model), run / FIRST_MODEL)
-    recorded = asked.recorded() | {"script": launch, "privacy": filters, "attacks": {}}
+    recorded = asked.recorded() | {"script": launch.model_dump(), "privacy": filters, "attacks": {}}
     write_json(run / "run.json", describe(run.name, config, names, asked.engine) | recorded)
 
 
@@ -107,15 +120,21 @@ def execute_script_run(
     threads: int | None = None,
     on_exchange: OnExchange = lambda tasks, answers: None,
 ) -> None:
-    """Train and test from the run's last complete round; arguments as of `fedmerit.engines.runs.execute`."""
-    config, names, launch = read_plan(run), list(info["sites"]), info["script"]
-    if not Path(launch["file"]).is_file():
-        raise BadInput(f"{launch['file']}: the sites' script is gone; put it back")
+    """Train and test from the run's last complete round; arguments as of `fedmerit.engines.runs.execute`.
+
+    Raises:
+        Untrusted: only run.json names the script, as after an interruption, and nobody trusts that.
+    """
+    config, names, launch = read_plan(run), list(info["sites"]), parse(Launch, info["script"], run / "run.json")
+    file = Path(launch.file)
+    if not file.is_file():
+        raise BadInput(f"{file}: the sites' script is gone; put it back")
+    require_trusted_script(file, sha256(file), f"{run / 'run.json'}")
     with lock_folder(run) as lock:
         remove_partial_files(run)
         if info["engine"] == "local":
             at_work = threads or info["threads"] or cores()
-            _run_here(run, info, on_round, at_work, on_exchange)
+            _run_here(run, info, launch, on_round, at_work, on_exchange)
         else:
             from fedmerit.flare.simulation import run_simulator
 
@@ -125,6 +144,7 @@ def execute_script_run(
 def _run_here(
     run: Path,
     info: Mapping[str, Any],
+    launch: Launch,
     on_round: Callable[[Mapping[str, Any]], None],
     threads: int,
     on_exchange: OnExchange,
@@ -132,14 +152,12 @@ def _run_here(
     from fedmerit.engines.runs import build_filter
     from fedmerit.flare.local_scripts import LocalScript
 
-    config, names, launch = read_plan(run), list(info["sites"]), info["script"]
+    config, names = read_plan(run), list(info["sites"])
     federation = Federation(config, names, run, on_round, min_sites=info["min_sites"])
     filtered = build_filter(info["privacy"], config)
     folders = {name: run / "sites" / name for name in names}
     scripts = {
-        name: LocalScript(
-            name, Path(launch["file"]), launch["args"], launch["transfer"], folder / OUTPUT, launch["timeout"]
-        )
+        name: LocalScript(name, Path(launch.file), launch.args, launch.transfer, folder / OUTPUT, launch.timeout)
         for name, folder in folders.items()
     }
     sites = {

@@ -93,17 +93,22 @@ def ask_script(script: ClientScript, question: Question, fl_ctx: FLContext, abor
     Raises:
         RuntimeError: it ended, raised, or took too long.
     """
-    model = FLModel(
+    model = FLModelUtils.to_shareable(question_model(question))
+    answer = script.execute(WORK[question.work], model, fl_ctx, abort_signal)
+    if (code := answer.get_return_code()) != ReturnCode.OK:
+        raise RuntimeError(f"the script ended, or gave no answer in time ({code}); the site's log says which")
+    return read_answer(FLModelUtils.from_shareable(materialized(answer, fl_ctx, abort_signal)))
+
+
+def question_model(question: Question) -> FLModel:
+    """What a script receives."""
+    return FLModel(
         params_type=ParamsType.FULL,
         params=dict(question.state),
         current_round=question.round,
         total_rounds=question.rounds,
         meta=dict(question.meta),
     )
-    answer = script.execute(WORK[question.work], FLModelUtils.to_shareable(model), fl_ctx, abort_signal)
-    if (code := answer.get_return_code()) != ReturnCode.OK:
-        raise RuntimeError(f"the script ended, or gave no answer in time ({code}); the site's log says which")
-    return read_answer(FLModelUtils.from_shareable(materialized(answer, fl_ctx, abort_signal)))
 
 
 def read_answer(model: FLModel) -> Said:

@@ -71,7 +71,6 @@ class LocalScript:
 def serve(connection: Connection, site: str, file: str, args: str, transfer: str, log: str) -> None:
     """The process: the script on a thread of its own, questions and answers on this one."""
     from nvflare.apis.fl_constant import FLMetaKey
-    from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
     from nvflare.app_common.executors.task_script_runner import TaskScriptRunner
     from nvflare.app_common.utils.fl_model_utils import FLModelUtils
     from nvflare.client.api_spec import CLIENT_API_KEY
@@ -79,7 +78,7 @@ def serve(connection: Connection, site: str, file: str, args: str, transfer: str
     from nvflare.client.in_process.api import TOPIC_LOCAL_RESULT, InProcessClientAPI
     from nvflare.fuel.data_event.data_bus import DataBus
 
-    from fedmerit.flare.client_script import WORK, read_answer
+    from fedmerit.flare.client_script import WORK, question_model, read_answer
     from fedmerit.workers import end_with_parent
 
     end_with_parent()
@@ -138,14 +137,7 @@ def serve(connection: Connection, site: str, file: str, args: str, transfer: str
         while api.fl_model is not None and time.monotonic() < until:  # flare.send clears it last: not the next one
             time.sleep(POLL / 10)
         api.set_meta(describe(WORK[question.work]))
-        model = FLModel(
-            params_type=ParamsType.FULL,
-            params=dict(question.state),
-            current_round=question.round,
-            total_rounds=question.rounds,
-            meta=dict(question.meta),
-        )
-        api.fl_model = model
+        api.fl_model = question_model(question)
         while thread.is_alive() and not arrived.wait(1.0):
             pass
         if not answers:

@@ -92,13 +92,13 @@ def read_channels(path: Path, channels: int) -> list[Volume]:
         raise BadInput(
             f"{path}: a file of this format has one channel, not {channels}; pass --channels 1, or export it as NIfTI"
         )
-    first, shape = read_volume(path, 0), read_shape(path)
+    first, shape = read_volume(path, 0, colours=True), read_shape(path)
     if shape[3:] != (channels,):
         number = shape[3] if len(shape) == 4 else 1
         raise BadInput(
             f"{path}: of shape {shape}; expected {channels} channels as its fourth axis; pass --channels {number}"
         )
-    return [first, *(read_volume(path, channel) for channel in range(1, channels))]
+    return [first, *(read_volume(path, channel, colours=True) for channel in range(1, channels))]
 
 
 def read_shape(path: Path) -> tuple[int, ...]:

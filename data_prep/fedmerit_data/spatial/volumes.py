@@ -134,15 +134,18 @@ def place_volume(
     )
 
 
-def read_volume(path: Path, channel: int | None = None) -> Volume:
+def read_volume(path: Path, channel: int | None = None, colours: bool = False) -> Volume:
     """One file by `read_nifti` or `read_itk`, by its name."""
-    return (read_nifti if path.name.lower().endswith(NIFTI) else read_itk)(path, channel)
+    if path.name.lower().endswith(NIFTI):
+        return read_nifti(path, channel, colours)
+    return read_itk(path, channel)
 
 
-def read_nifti(path: Path, channel: int | None = None) -> Volume:
+def read_nifti(path: Path, channel: int | None = None, colours: bool = False) -> Volume:
     """One NIfTI file or another format of nibabel; of several numbers per voxel the given ``channel``, or the only one.
 
-    The sform is its place if it states one, as in nibabel, else the qform.
+    The sform is its place if it states one, as in nibabel, else the qform. ``colours``: whether red, green and blue
+    are channels, too; they are no measured intensities.
 
     Raises:
         BadInput: the file is unreadable, not one volume, or has an invalid affine.
@@ -155,13 +158,13 @@ def read_nifti(path: Path, channel: int | None = None) -> Volume:
         shape, header = drop_axes_of_one(file.shape), file.header
         proxy = file.dataobj.reshape(shape)
         stored = voxel_file.stat().st_size
-        colours = proxy.dtype.names if proxy.dtype.names == COLOURS and channel is not None else ()
-        if proxy.dtype.kind not in "buif" and not colours:
+        is_coloured = colours and channel is not None and proxy.dtype.names == COLOURS
+        if proxy.dtype.kind not in "buif" and not is_coloured:
             raise BadInput(f"{path}: has voxels of type {proxy.dtype}; expected one real number per voxel")
         chosen = len(shape) == 4 and channel is not None
         require_sane(path, shape[:3] if chosen else shape, stored)
         stack = np.asarray(proxy[..., channel] if chosen else proxy)
-        voxels = np.asarray(stack[colours[channel or 0]] if colours else stack, dtype=np.float32)
+        voxels = np.asarray(stack[COLOURS[channel or 0]] if is_coloured else stack, dtype=np.float32)
         if "sform_code" not in header:  # FreeSurfer's, or Analyze, which states no place
             is_located = "goodRASFlag" in header and header["goodRASFlag"] > 0
             return place_volume(path, voxels, _flat(file.affine, file.shape), bool(is_located), header=header)

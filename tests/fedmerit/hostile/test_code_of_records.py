@@ -8,8 +8,10 @@ import pytest
 
 from fedmerit.configuration.network_arguments import MONAI_NETWORKS
 from fedmerit.configuration.run import Network, RunConfiguration, make_configuration
+from fedmerit.engines.script_runs import create_script_run
 from fedmerit.errors import BadInput
 from fedmerit.methods.registry import METHODS
+from fedmerit.options import RunOptions
 from fedmerit.trainers.monai_trainer import networks
 from fedmerit.trainers.monai_trainer.networks import build_network
 from fedmerit.trust import TRUST
@@ -177,3 +179,29 @@ def test_every_listed_network_is_built_without_the_net(name, monkeypatch):
 def test_what_a_description_may_not_say(changes, told):
     with pytest.raises(BadInput, match=told):
         build_network(Network.from_dict({"in_channels": 1, "labels": ["prostate"], **changes}))
+
+
+@pytest.mark.parametrize("engine", ["local", "sim"])
+@pytest.mark.parametrize(
+    ("hostile", "trust", "told"),
+    [
+        ({}, (), "--trust"),
+        ({"command": "touch marker"}, ("--trust",), "command"),
+        ({"env": "x"}, ("--trust",), "env"),
+        ({"file": "nowhere.py"}, ("--trust",), "gone"),
+    ],
+)
+def test_the_script_that_a_handed_run_names_is_not_run(fedmerit, tmp_path, monkeypatch, engine, hostile, trust, told):
+    """Whoever created the run here named it; who goes on with a folder of others did not."""
+    monkeypatch.delenv(TRUST, raising=False)
+    (tmp_path / "client.py").write_text(CODE.format(marker=str(tmp_path / "marker")))
+    (tmp_path / "model.py").write_text("from torch import nn\n\n\nclass Net(nn.Linear):\n"
+                                       "    def __init__(self):\n        super().__init__(2, 1)\n")  # fmt: skip
+    options = {"method": "fedavg", "script": tmp_path / "client.py", "model": f"{tmp_path / 'model.py'}:Net"}
+    create_script_run(tmp_path / "run", RunOptions(**options, engine=engine, rounds=1))
+    monkeypatch.delenv(TRUST)
+    change(tmp_path / "run" / "run.json", lambda said: said["script"].update(hostile))
+    refused = fedmerit("run", "--resume", "--out", tmp_path / "run", *trust)
+    assert refused.exit_code == 2, refused.output
+    assert told in refused.stderr
+    assert not (tmp_path / "marker").exists()
