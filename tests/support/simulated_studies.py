@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
-from fedmerit_evaluation.statistics.bootstrap import bootstrap
-from fedmerit_evaluation.statistics.inference import SIGNIFICANCE_LEVEL, holm, p_values
+from fedmerit_evaluation.statistics.crossed_effects import CrossedEffects
+from fedmerit_evaluation.statistics.inference import SIGNIFICANCE_LEVEL, holm
 from fedmerit_evaluation.statistics.intervals import contribution_intervals, dice_intervals, select_sites
 from fedmerit_evaluation.statistics.ranks import ranking
 
@@ -22,7 +22,7 @@ HOSPITALS = 4  # of a federation
 
 
 def federations(random, number, seeds, patients, sd, *, hospitals=HOSPITALS, methods=3, moved=False, failures=False):
-    """(methods, seeds, number * hospitals, patients) Dice of equal methods at equal hospitals.
+    """(methods, seeds, number * hospitals, patients) Dice of equal methods at equal hospitals, and who was tested.
 
     ``moved``: each seed tests other patients, drawn from four times as many. ``failures``: a tenth of the patients is
     22 points lower than the others.
@@ -35,6 +35,7 @@ def federations(random, number, seeds, patients, sd, *, hospitals=HOSPITALS, met
         own = skewed * sd["patient"] / np.sqrt(0.9 * 16 + 0.1 * 64 + 0.09 * 22**2)
     by_method = own + random.normal(0, sd["patient_method"], (methods, sites, pool))
     found = np.empty((methods, seeds, sites, patients))
+    who = np.empty((seeds, sites, patients), dtype=int)
     for seed in range(seeds):
         order = (
             random.permuted(np.tile(np.arange(pool), (sites, 1)), axis=1)
@@ -42,37 +43,44 @@ def federations(random, number, seeds, patients, sd, *, hospitals=HOSPITALS, met
             else np.tile(np.arange(pool), (sites, 1))
         )
         of_all = np.repeat(random.normal(0, sd["seed"], (methods, number)), hospitals, axis=1)[..., None]
-        tested = np.take_along_axis(by_method, np.broadcast_to(order[:, :patients], (methods, sites, patients)), axis=2)
+        who[seed] = order[:, :patients]
+        tested = np.take_along_axis(by_method, np.broadcast_to(who[seed], (methods, sites, patients)), axis=2)
         found[:, seed] = tested + of_all + random.normal(0, sd["seed_site"], (methods, sites, 1))
-    return TRUE + (found + random.normal(0, sd["rest"], found.shape)) / 100
+    return TRUE + (found + random.normal(0, sd["rest"], found.shape)) / 100, who
 
 
-def as_cases(dice, methods=METHODS):
+def as_cases(dice, who, methods=METHODS):
     """Of (methods, seeds, sites, patients): Dice by ``(method, seed, site, case)``."""
-    names = [list(methods[: len(dice)]), range(dice.shape[1]), [f"h{site:04d}" for site in range(dice.shape[2])],
-             [f"{case:03d}" for case in range(dice.shape[3])]]  # fmt: skip
-    index = pd.MultiIndex.from_product(names, names=["method", "seed", "site", "case"])
-    return pd.Series(dice.ravel(), index=index)
+    method, seed, site, _ = np.indices(dice.shape)
+    index = pd.DataFrame({
+        "method": np.array(methods)[method.ravel()], "seed": seed.ravel(), "site": [f"h{one:03d}" for one in site.flat],
+        "case": [f"{case:03d}" for case in np.broadcast_to(who, dice.shape).flat],
+    })  # fmt: skip
+    return pd.Series(dice.ravel(), index=pd.MultiIndex.from_frame(index))
 
 
-def coverage(seeds, patients, sd, studies=100, seed=0, **design):
+def each(found, hospitals=HOSPITALS, methods=METHODS):
+    """Cases of every federation of those that `federations` gives."""
+    dice, who = found
+    for start in range(0, dice.shape[2], hospitals):
+        own = slice(start, start + hospitals)
+        yield as_cases(dice[:, :, own], who[:, own], methods)
+
+
+def coverage(seeds, patients, sd, studies=100, seed=0, hospitals=HOSPITALS, **design):
     """Percent of the 95 % intervals of Dice, gain, mean Dice and mean gain that cover the true one; median width."""
-    dice = federations(np.random.default_rng([seed, seeds, patients]), studies, seeds, patients, sd, **design)
-
-    def statistics(drawn):
-        own, gain = drawn.of("fedce"), drawn.of("fedce") - drawn.of("standalone")
-        found = {}
-        for name, each in (("Dice", own), ("gain", gain)):
-            found |= {(name, site): each[..., site] for site in range(each.shape[-1])}
-            by_study = each.reshape(*each.shape[:-1], studies, -1).mean(axis=-1)
-            found |= {(f"mean {name}", study): by_study[..., study] for study in range(studies)}
-        return found
-
-    rows = pd.DataFrame(bootstrap(as_cases(dice), statistics)).T.rename_axis(["what", "of"])
-    true = (rows.index.get_level_values("what").str.contains("Dice")) * TRUE
-    covered = (rows["low"] <= true) & (true <= rows["high"])
-    width = 100 * (rows["high"] - rows["low"]).groupby(level="what").median()
-    return (100 * covered.groupby(level="what").mean()).to_dict(), width.to_dict()
+    random = np.random.default_rng([seed, seeds, patients])
+    rows = []
+    for cases in each(federations(random, studies, seeds, patients, sd, hospitals=hospitals, **design), hospitals):
+        effects = CrossedEffects.of(cases)
+        for what, other in (("Dice", None), ("gain", "standalone")):
+            rows += [{"what": what} | effects.interval("fedce", other, site) for site in effects.sites]
+            rows.append({"what": f"mean {what}"} | effects.interval("fedce", other))
+    table = pd.DataFrame(rows)
+    true = table["what"].str.contains("Dice") * TRUE
+    covered = (table["low"] <= true) & (true <= table["high"])
+    width = 100 * (table["high"] - table["low"]).groupby(table["what"]).median()
+    return (100 * covered.groupby(table["what"]).mean()).to_dict(), width.to_dict()
 
 
 SETTINGS = [(1, 3), (1, 5), (2, 3), (2, 5), (3, 3), (3, 5), (3, 10), (3, 30), (5, 3), (5, 5), (5, 10), (10, 5)]
@@ -82,27 +90,30 @@ def coverage_table(studies=100) -> Iterator[str]:
     """Lines of Markdown."""
     kinds = {"usual": (USUAL, {}), "stable": (STABLE, {}), "stable, failures": (STABLE, {"failures": True}),
              "usual, moved": (USUAL, {"moved": True})}  # fmt: skip
-    yield f"| seeds x patients | {' | '.join(f'{name}: Dice, gain (width), mean gain' for name in kinds)} |"
-    yield f"|---|{'---|' * len(kinds)}"
-    for seeds, patients in SETTINGS:
-        cells = []
-        for sd, design in kinds.values():
-            held, width = coverage(seeds, patients, sd, studies, **design)
-            cells.append(f"{held['Dice']:.0f}, {held['gain']:.0f} ({width['gain']:.0f}), {held['mean gain']:.0f}")
-        yield f"| {seeds} x {patients} | {' | '.join(cells)} |"
+    yield f"| hospitals | seeds x patients | {' | '.join(kinds)} |"
+    yield f"|---|---|{'---|' * len(kinds)}"
+    for hospitals in (4, 8, 16):
+        for seeds, patients in SETTINGS if hospitals == HOSPITALS else [(2, 5), (3, 5), (5, 10)]:
+            cells = []
+            for sd, design in kinds.values():
+                held, width = coverage(
+                    seeds, patients, sd, studies * HOSPITALS // hospitals, hospitals=hospitals, **design
+                )
+                means = f"{held['mean Dice']:.0f}, {held['mean gain']:.0f}"
+                cells.append(f"{held['Dice']:.0f}, {held['gain']:.0f} ({width['gain']:.0f}); {means}")
+            yield f"| {hospitals} | {seeds} x {patients} | {' | '.join(cells)} |"
 
 
 def wrong_verdicts(seeds, patients, sd, hospitals, studies=100, **design):
     """Percent of federations of equal hospitals with any significant gain or loss."""
     random = np.random.default_rng([7, seeds, patients, hospitals])
-    dice = federations(random, studies, seeds, patients, sd, hospitals=hospitals, methods=2, **design)
-    rows = pd.DataFrame(bootstrap(as_cases(dice), lambda drawn: _by_site(drawn.of("fedavg") - drawn.of("fedce")))).T
-    p = p_values(rows["mean"], rows["low"], rows["high"], rows["seeds"]).reshape(studies, hospitals)
-    return 100 * np.mean([(holm(one) <= SIGNIFICANCE_LEVEL).any() for one in p])
-
-
-def _by_site(dice):
-    return {site: dice[..., site] for site in range(dice.shape[-1])}
+    found = federations(random, studies, seeds, patients, sd, hospitals=hospitals, methods=2, **design)
+    wrong = []
+    for cases in each(found, hospitals):
+        effects = CrossedEffects.of(cases)
+        p = holm([effects.interval("fedavg", "fedce", site)["p"] for site in effects.sites])
+        wrong.append((p <= SIGNIFICANCE_LEVEL).any())
+    return 100 * np.mean(wrong)
 
 
 def wrong_leads(seeds, patients, sd, methods, studies=50):
@@ -110,10 +121,10 @@ def wrong_leads(seeds, patients, sd, methods, studies=50):
     random = np.random.default_rng([8, seeds, patients, methods])
     found = []
     for _ in range(studies):
-        dice = federations(random, 1, seeds, patients, sd, methods=methods)
+        dice, who = federations(random, 1, seeds, patients, sd, methods=methods)
         names = [f"m{number:02d}" for number in range(methods)]
         order = [names[place] for place in np.argsort(-dice.mean(axis=(1, 2, 3)))]
-        table = dice_intervals(as_cases(dice, names), order, "standalone")
+        table = dice_intervals(as_cases(dice, who, names), order, "standalone")
         found.append((select_sites(table, "difference")["p"] <= SIGNIFICANCE_LEVEL).any())
     return 100 * np.mean(found)
 

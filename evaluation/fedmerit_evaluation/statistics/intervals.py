@@ -1,6 +1,7 @@
-"""95 % confidence intervals of the statistics in a report, by `fedmerit_evaluation.statistics.bootstrap`.
+"""95 % confidence intervals of the statistics in a report: of Dice over cases and seeds, of contributions over seeds.
 
-Dice, gains, ranks and differences of methods: over cases and seeds. Contributions of sites: over seeds.
+Means and their differences have those of `CrossedEffects`; the lowest Dice and ranks, which are not linear in Dice,
+those of `bootstrap`.
 """
 
 from collections.abc import Collection, Iterator
@@ -12,7 +13,8 @@ import pandas as pd
 from scipy.stats import rankdata
 
 from fedmerit_evaluation.statistics.bootstrap import FloatArray, SiteDice, bootstrap, nan_mean
-from fedmerit_evaluation.statistics.inference import Estimate, holm, p_values
+from fedmerit_evaluation.statistics.crossed_effects import CrossedEffects
+from fedmerit_evaluation.statistics.inference import Estimate, holm
 
 COLUMNS = ["mean", "std", "low", "high", "seeds", "p"]
 
@@ -40,7 +42,9 @@ def dice_intervals(cases: pd.Series, order: list[str], standalone: str) -> pd.Da
         order: the methods by rank of their means.
         standalone: the method of local training, which gains are over; it need not be there.
     """
-    table = _table(bootstrap(cases, lambda dice: dict(_statistics(dice, order, standalone)), bounds=_bounds))
+    effects = CrossedEffects.of(cases)
+    found = dict(_linear(effects, order, standalone))
+    table = _table(found | bootstrap(cases, lambda dice: dict(_nonlinear(dice, order)), bounds=_bounds))
     statistic = table.index.get_level_values("statistic")
     gains, differences = table["p"][statistic == "gain"], table["p"][statistic == "difference"]
     table.loc[gains.index, "p"] = gains.groupby(level="method").transform(holm)
@@ -73,23 +77,11 @@ def contribution_intervals(known: pd.Series, bounds: tuple[float, float] = (-np.
     """
     if known.empty:
         return NONE
-    table = known.rename("value").reset_index().astype({"method": str}).assign(case="")
-    rows = table.set_index(["method", "seed", "site", "case"])["value"]
-    has = {(str(method), str(site)) for method, site in zip(table["method"], table["site"], strict=True)}
-
-    def statistics(sampled: SiteDice) -> dict[Key, FloatArray]:
-        found: dict[Key, FloatArray] = {}
-        for method, site in sorted(has):
-            own = sampled.of(method)
-            found[Key("contribution", method, site)] = own[..., sampled.sites.index(site)]
-            found[Key("above mean", method, site)] = own[..., sampled.sites.index(site)] - nan_mean(own, axis=-1)
-        return found
-
-    free = (-np.inf, np.inf)
-    both = _table(bootstrap(rows, statistics, bounds=lambda key: bounds if key.statistic == "contribution" else free))
-    above = select_sites(both, "above mean")["p"].groupby(level="method").transform(holm)
-    own = both[both.index.get_level_values("statistic") == "contribution"]
-    return own.assign(p=above.reindex(select_sites(both, "contribution").index).to_numpy())
+    above = known - known.groupby(level=["method", "seed"]).transform("mean")
+    table = _table(dict(_of_sites("contribution", known, bounds)) | dict(_of_sites("above mean", above)))
+    own = table[table.index.get_level_values("statistic") == "contribution"]
+    p = select_sites(table, "above mean")["p"].groupby(level="method").transform(holm)
+    return own.assign(p=p.reindex(select_sites(table, "contribution").index).to_numpy())
 
 
 def select_sites(intervals: pd.DataFrame, statistic: str) -> pd.DataFrame:
@@ -130,40 +122,51 @@ def group_ties(order: list[str], tied: list[bool]) -> Iterator[tuple[int, list[s
             start = place
 
 
-def _statistics(dice: SiteDice, order: list[str], standalone: str) -> Iterator[tuple[Key, FloatArray]]:
-    """Every statistic (..., s) of (..., s, methods, n) Dice."""
-    means = {method: _over_sites(dice.of(method), "mean") for method in order}
+def _of_sites(
+    statistic: str, known: pd.Series, bounds: tuple[float, float] = (-np.inf, np.inf)
+) -> Iterator[tuple[Key, dict[str, float]]]:
+    """Of ``(method, seed, site)`` numbers, those of every site over seeds."""
+    effects = CrossedEffects.of(known.to_frame("dice").assign(case="").set_index("case", append=True)["dice"])
+    names = [known.index.get_level_values(name).astype(str) for name in ("method", "site")]
+    for method, site in dict.fromkeys(zip(*names, strict=True)):
+        yield Key(statistic, method, site), effects.interval(method, site=site, bounds=bounds)
+
+
+def _linear(effects: CrossedEffects, order: list[str], standalone: str) -> Iterator[tuple[Key, dict[str, float]]]:
+    """Mean Dice, gains and differences, with their intervals."""
     for method in order:
-        own = dice.of(method)
-        yield Key("mean", method, ""), means[method]
-        yield Key("worst", method, ""), _over_sites(own, "worst")
-        for place, site in enumerate(dice.sites):
-            yield Key("dice", method, site), own[..., place]
-        if standalone in dice.methods and method != standalone:
-            gain = own - dice.of(standalone)
-            yield Key("mean_gain", method, ""), _over_sites(gain, "mean")
-            for place, site in enumerate(dice.sites):
-                yield Key("gain", method, site), gain[..., place]
+        compared = standalone in effects.methods and method != standalone
+        yield Key("mean", method, ""), effects.interval(method, bounds=(0, 1))
+        if compared:
+            yield Key("mean_gain", method, ""), effects.interval(method, standalone, bounds=(-1, 1))
+        for site in effects.sites:
+            yield Key("dice", method, site), effects.interval(method, site=site, bounds=(0, 1))
+            if compared:
+                yield Key("gain", method, site), effects.interval(method, standalone, site, bounds=(-1, 1))
+    for one, other in dict.fromkeys([*pairwise(order), *((order[0], method) for method in order[1:])]):
+        yield Key("difference", one, other), effects.interval(one, other, bounds=(-1, 1))
+
+
+def _nonlinear(dice: SiteDice, order: list[str]) -> Iterator[tuple[Key, FloatArray]]:
+    """The lowest Dice and the ranks (..., s) of (..., s, methods, n) Dice."""
+    for method in order:
+        yield Key("worst", method, ""), _lowest(dice.of(method))
     same = _over_same_sites(np.stack([dice.of(method) for method in order], axis=-2))
     overall = np.stack([dice.over_seeds(same[..., place]) for place in range(len(order))], axis=-1)
     known = np.isfinite(overall)
     ranks = rankdata(np.where(known, -overall, np.inf), axis=-1, method="min")
     for place, method in enumerate(order):
         rank = np.where(known[..., place], ranks[..., place], np.nan)
-        yield Key("rank", method, ""), np.broadcast_to(rank[..., None], means[method].shape)
-    for one, other in dict.fromkeys([*pairwise(order), *((order[0], method) for method in order[1:])]):
-        yield Key("difference", one, other), _over_sites(dice.of(one) - dice.of(other), "mean")
+        yield Key("rank", method, ""), np.broadcast_to(rank[..., None], same.shape[:-1])
 
 
 def _bounds(key: Key) -> tuple[float, float]:
     """The range of a statistic of Dice; a rank has no upper bound."""
-    return {"rank": (1, np.inf), "dice": (0, 1), "mean": (0, 1), "worst": (0, 1)}.get(key.statistic, (-1, 1))
+    return (1, np.inf) if key.statistic == "rank" else (0, 1)
 
 
-def _over_sites(dice: FloatArray, what: str) -> FloatArray:
-    """Mean or lowest of the sites that have a Dice, as `fedmerit_evaluation.results.dice.over_sites`."""
-    if what == "mean":
-        return nan_mean(dice, axis=-1)
+def _lowest(dice: FloatArray) -> FloatArray:
+    """Lowest of the sites that have a Dice, as `fedmerit_evaluation.results.dice.over_sites`."""
     lowest = np.where(np.isfinite(dice), dice, np.inf).min(axis=-1)
     return np.where(np.isfinite(lowest), lowest, np.nan)
 
@@ -181,8 +184,7 @@ def _table(found: dict[Key, dict[str, float]]) -> pd.DataFrame:
         if found
         else pd.MultiIndex.from_arrays([[], [], []], names=Key._fields)
     )
-    table = pd.DataFrame(list(found.values()), index=index, columns=COLUMNS).sort_index(level=0, sort_remaining=False)
-    return table.assign(p=p_values(table["mean"], table["low"], table["high"], table["seeds"]))
+    return pd.DataFrame(list(found.values()), index=index, columns=COLUMNS).sort_index(level=0, sort_remaining=False)
 
 
 NONE = _table({})  # without statistics

@@ -262,5 +262,5 @@ def test_the_commands_print_and_write(observed, fedmerit, tmp_path):
 @pytest.mark.slow
 def test_the_report_shows_what_was_observed(observed, tmp_path):
     page = write_report(observed, tmp_path / "report.html", images=False).read_text()
-    assert "No payment should rest on a difference that is not told" in page
+    assert "No payment should rest on a difference that is not significant" in page
     assert (tmp_path / "figures" / "values.png").exists()
