@@ -124,6 +124,9 @@ def verify(
         datetime | None,
         typer.Option(formats=["%Y-%m-%d"], help="Day on which certificates have to be valid.", show_default="today"),
     ] = None,
+    payout: Annotated[
+        Path | None, typer.Option(help="A payout.json to recompute from this run and the others beside it.")
+    ] = None,
 ) -> None:
     """Recompute the hash chain of a run's ledger; check signatures, results, models and sites' logs against it."""
     from fedmerit.records.signatures import Trust
@@ -146,6 +149,12 @@ def verify(
         print_line(text + lost)
     for sentence in found.unproven:
         print_line(f"not shown: {sentence}")
+    if payout:
+        from fedmerit_evaluation.dossier.payout_statement import verify_payout
+
+        signed = verify_payout(payout, run, trust)
+        by = f"signed by {signed}" if signed else "not signed"
+        print_line(f"{payout}: recomputed from its runs, the same bands and amounts; {by}")
 
 
 RAW_IMAGES = "Raw images"

@@ -15,8 +15,10 @@ from fedmerit_cli.options import Cluster, Draws, Jobs, OutFolder, Seeds, make_wo
 from fedmerit_cli.terminal import Commands, console
 
 if TYPE_CHECKING:
+    from fedmerit.records.signatures import Signer
     from fedmerit_cli.coalition_study import CoalitionStudy
 
+INF = float("inf")
 commands = Commands("What each site's data is worth: Shapley and leave-one-out values, estimators, sample sizes.")
 trains_coalitions = run_options(
     "sites", "method", "rounds", "device", "server_sites", "recipe", "settings",
@@ -146,6 +148,51 @@ def estimate(
     show(value_tables(valued), folder)
     save_png(folder / "figures" / "values.png", png(value_ranges(valued.shown, units(valued))))
     console.print(f"tables and figure: {folder}", soft_wrap=True)
+
+
+@commands.add("value payout runs/fedavg-seed0 runs/fedavg-seed1 runs/fedavg-seed2 --budget 100000", reads_records=True)
+def payout(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Finished runs that differ in their seeds.")],
+    budget: Annotated[int, typer.Option(min=1, help="Money to share, in whole units.")],
+    estimators: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME[:PARAMETER=VALUE],...",
+            help="The first decides, the others are compared.",
+            show_default="what the runs observed, contribution if the method has one, data_size",
+        ),
+    ] = None,
+    floor: Annotated[float, typer.Option(min=0, max=1, help="Least amount, of an equal share.")] = 0.0,
+    cap: Annotated[float, typer.Option(min=1, help="Largest amount, of an equal share.", show_default="none")] = INF,
+    kit: Annotated[Path | None, typer.Option(help="Startup kit of who states it, whose key signs.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder to write into.", show_default="RUN/payout")] = None,
+    draws: Draws = 500,
+) -> None:
+    """Payout statement: amounts from values; hospitals that do not differ significantly get the same.
+
+    Anybody with the run folders recomputes it: `fedmerit verify RUN --payout payout.json`.
+    """
+    from fedmerit_cli.printing import show
+    from fedmerit_evaluation.dossier.payout_statement import write_payout
+    from fedmerit_evaluation.valuation.payout import Rule
+    from fedmerit_evaluation.valuation.valued_runs import default_estimators
+
+    specs = split_specs(estimators or "") or default_estimators(runs)
+    folder = out or runs[0] / "payout"
+    signer = _signer(kit) if kit else None
+    paid, tables, page = write_payout(runs, specs, Rule(budget, floor, cap), folder, draws, signer)
+    show(tables, folder)
+    console.print(paid.sentence, soft_wrap=True)
+    console.print(f"statement: {page}, {page.with_suffix('.json').name}", soft_wrap=True)
+
+
+def _signer(kit: Path) -> "Signer":
+    from fedmerit.flare.deploy.kits import read_kind
+    from fedmerit.flare.deploy.preflight import CERTIFICATES
+    from fedmerit.records.signatures import Signer
+
+    own = kit / "startup" / CERTIFICATES[read_kind(kit)]
+    return Signer(own.with_suffix(".key"), own.with_suffix(".crt"))
 
 
 @commands.add("value power --seed-sd 1.2 --patient-sd 8 --patients 10,20 --seeds 3,5")

@@ -1,0 +1,228 @@
+"""A payout's statement: payout.json, which anybody with the runs recomputes, payout.html, and a valuation card."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.serialization import Encoding
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from fedmerit.errors import BadInput, printable
+from fedmerit.files import read_json, write_json
+from fedmerit.records.ledger import read_verified_records, record_hash
+from fedmerit.records.signatures import Signer, Trust, is_signed_by_any, parse_certificates, subject
+from fedmerit.verification.run import verify_run
+from fedmerit.version import code_commit, package_version
+from fedmerit_evaluation.dossier import data_evidence, model_evidence
+from fedmerit_evaluation.dossier.sources import open_sources
+from fedmerit_evaluation.figures.pages import write_page
+from fedmerit_evaluation.figures.tables import Table
+from fedmerit_evaluation.results.run_folders import label_runs, open_runs
+from fedmerit_evaluation.valuation.observed_run import DRAWS
+from fedmerit_evaluation.valuation.payout import Payout, Rule, pay
+from fedmerit_evaluation.valuation.valued_runs import value_runs
+
+PAYOUT = "payout.json"
+CARD = {  # what a payout rests on
+    "task": data_evidence.task,
+    "patients and slices": data_evidence.counts,
+    "preparation": data_evidence.preparation,
+    "splits": data_evidence.splits,
+    "left out": data_evidence.left_out,
+    "method": model_evidence.method,
+    "training": model_evidence.training,
+    "seeds": model_evidence.seeds,
+    "software": model_evidence.software,
+}
+NOT_MEASURED = "not measured; prepare the images another way, train and value again to see what it moves"
+
+
+class Statement(BaseModel):
+    """The content of payout.json, bounded: it may come from anybody."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+    version: str = Field(max_length=100)
+    budget: int = Field(ge=1, le=10**15)
+    floor: float = Field(ge=0, le=1)
+    cap: float | None = Field(ge=1)  # None: none
+    estimator: str = Field(max_length=300)
+    compared: list[str] = Field(max_length=50)  # other estimators
+    draws: int = Field(ge=1, le=10**5)
+    runs: dict[str, str] = Field(min_length=1, max_length=1000)  # folder: hash of its ledger's last record
+    amounts: dict[str, int] = Field(max_length=10**4)
+    bands: dict[str, int]
+    sentence: str = Field(max_length=1000)
+    alternatives: dict[str, dict[str, int]]
+    card: dict[str, str]
+    signature: str | None = None  # of `digest`
+    certificate: str | None = Field(default=None, max_length=1 << 16)
+
+    @property
+    def rule(self) -> Rule:
+        """The agreed rule."""
+        return Rule(self.budget, self.floor, float("inf") if self.cap is None else self.cap)
+
+    @property
+    def digest(self) -> str:
+        """Of all but signature and certificate."""
+        return record_hash(self.model_dump(exclude={"signature", "certificate"}))
+
+
+def write_payout(
+    runs: Sequence[Path], specs: Sequence[str], rule: Rule, out: Path, draws: int = DRAWS, signer: Signer | None = None
+) -> tuple[Payout, list[Table], Path]:
+    """Value finished runs, and write payout.json and payout.html into ``out``.
+
+    Args:
+        runs: folders side by side, of one method, which differ in their seeds.
+        specs: of estimators; the first decides, the others are compared.
+        rule: the agreed one.
+        out: a folder.
+        draws: of patients and rounds, for the intervals.
+        signer: with the key of who states it; None: not signed.
+
+    Returns:
+        The payout, its tables, and the page.
+
+    Raises:
+        BadInput: as `value_runs`; or the runs are not side by side.
+    """
+    _require_side_by_side(runs)
+    paid = pay(value_runs(runs, specs, draws), specs[0], rule)
+    statement = _statement(runs, specs, rule, draws, paid)
+    if signer:
+        pem = signer.certificate.public_bytes(Encoding.PEM).decode()
+        statement = statement.model_copy(update={"signature": signer.sign(statement.digest), "certificate": pem})
+    out.mkdir(parents=True, exist_ok=True)
+    write_json(out / PAYOUT, statement.model_dump())
+    tables = payout_tables(paid)
+    page = out / "payout.html"
+    write_page(page, "payout.html.j2", statement=statement, tables=tables, runs=list(statement.runs), paid=paid)
+    return paid, tables, page
+
+
+def verify_payout(file: Path, run: Path, trust: Trust | None = None) -> str:
+    """Recompute a payout from its runs, which lie beside ``run``; verify their chains before.
+
+    Returns:
+        Who signed it; "" if nobody did.
+
+    Raises:
+        BadInput: the file is no payout, a run is missing or another one, or anything is not as recomputed.
+    """
+    try:
+        stated = Statement.model_validate(read_json(file))
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise BadInput(f"{file}: not a payout: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+    if run.resolve().name not in stated.runs:
+        raise BadInput(f"{file}: is not about {run.resolve().name}, but {printable(', '.join(stated.runs))}")
+    signed = _signed_by(file, stated, trust)
+    folders = [_beside(run, name, file) for name in stated.runs]
+    for folder in folders:
+        verify_run(folder, (), trust)
+    specs = [stated.estimator, *stated.compared]
+    paid = pay(value_runs(folders, specs, stated.draws), specs[0], stated.rule)
+    again = _statement(folders, specs, stated.rule, stated.draws, paid)
+    for name in ("runs", "amounts", "bands", "sentence", "alternatives"):
+        if getattr(again, name) != getattr(stated, name):
+            raise BadInput(
+                f"{file}: {name}: states {_short(getattr(stated, name))}; recomputed from the runs: "
+                f"{_short(getattr(again, name))}"
+            )
+    return signed
+
+
+def payout_tables(paid: Payout) -> list[Table]:
+    """Amounts by hospital, and what other assumptions give."""
+    sites = paid.ranking.sites
+    frame = pd.DataFrame(
+        {
+            "Site": sites,
+            "Value": [f"{value:.3g}" for value in paid.ranking.value],
+            "Band": paid.band.astype(str),
+            "Amount": paid.amounts.astype(float),
+            "In proportion": paid.alternatives["in proportion, without bands"].astype(float),
+        }
+    )
+    empty = pd.DataFrame(np.nan, index=frame.index, columns=frame.columns)
+    low, high = (empty.assign(**{"In proportion": ends}) for ends in (paid.low, paid.high))
+    moved = [
+        {"Assumption": name, **dict(zip(sites, amounts.astype(float), strict=True)),
+         "Largest change": float(np.abs(amounts - paid.amounts).max())}
+        for name, amounts in paid.alternatives.items()
+    ]  # fmt: skip
+    caption = f"Amounts by {paid.spec}; beside them those in proportion to values, with 95 % confidence intervals"
+    return [
+        Table("payout", caption, frame, low=low, high=high, decimals=0),
+        Table("payout-assumptions", "Amounts under other assumptions", pd.DataFrame(moved), decimals=0),
+    ]
+
+
+def _statement(runs: Sequence[Path], specs: Sequence[str], rule: Rule, draws: int, paid: Payout) -> Statement:
+    sites = paid.ranking.sites
+    opened = label_runs(open_runs(list(runs)))
+    file = open_sources(opened, None)
+    card = {name: evidence(file) for name, evidence in CARD.items()}
+    values = asdict(rule)
+    return Statement(
+        version=f"{package_version()} {code_commit()}".strip(),
+        budget=rule.budget,
+        floor=float(rule.floor),
+        cap=None if np.isinf(values["cap"]) else float(rule.cap),
+        estimator=specs[0],
+        compared=list(specs[1:]),
+        draws=draws,
+        runs={run.resolve().name: _ledger_head(run) for run in runs},
+        amounts=_by_site(sites, paid.amounts),
+        bands=_by_site(sites, paid.band),
+        sentence=paid.sentence,
+        alternatives={name: _by_site(sites, amounts) for name, amounts in paid.alternatives.items()},
+        card={name: text for name, text in card.items() if text} | {"sensitivity to preparation": NOT_MEASURED},
+    )
+
+
+def _by_site(sites: Sequence[str], numbers: Any) -> dict[str, int]:
+    return {site: int(number) for site, number in zip(sites, numbers, strict=True)}
+
+
+def _ledger_head(run: Path) -> str:
+    return str(read_verified_records(run / "ledger.jsonl")[-1]["hash"])
+
+
+def _require_side_by_side(runs: Sequence[Path]) -> None:
+    if len({run.resolve().parent for run in runs}) > 1:
+        raise BadInput(f"{', '.join(map(str, runs))}: expected run folders side by side, so that others find them")
+
+
+def _beside(run: Path, name: str, file: Path) -> Path:
+    found = run.resolve().parent / name
+    if Path(name).name != name or name in (".", "..") or not found.is_dir():
+        raise BadInput(f"{file}: run {printable(name)!r:.80}: expected a folder beside {run}")
+    return found
+
+
+def _signed_by(file: Path, stated: Statement, trust: Trust | None) -> str:
+    if stated.signature is None or stated.certificate is None:
+        if trust is not None:
+            raise BadInput(f"{file}: not signed; expected a signature, since --certificate is given")
+        return ""
+    certificate = parse_certificates(stated.certificate.encode(), str(file))[0]
+    if not is_signed_by_any([certificate], stated.digest, stated.signature):
+        raise BadInput(f"{file}: the signature is not of this content")
+    if trust is not None:
+        try:
+            certificate.verify_directly_issued_by(trust.anchor)
+        except (ValueError, TypeError, InvalidSignature):
+            raise BadInput(f"{file}: signed by {subject(certificate)}, not issued by {trust.path}") from None
+    return subject(certificate)
+
+
+def _short(content: Mapping[str, object] | str) -> str:
+    return printable(json.dumps(content))[:300]

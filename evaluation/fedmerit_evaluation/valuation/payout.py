@@ -1,0 +1,133 @@
+"""From values to money: bands of hospitals that share alike, a floor and a cap, amounts that sum to the budget.
+
+Two hospitals are in one band if their values do not differ significantly, or if such hospitals link them. A band's
+members each get its mean value, not below 0; amounts are in proportion, and no pair is paid differently by chance.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import brentq
+from scipy.sparse.csgraph import connected_components
+
+from fedmerit.errors import BadInput
+from fedmerit_evaluation.statistics.ranks import Ranking, ranking, resample
+from fedmerit_evaluation.valuation.valued_runs import Valued, observed_sample
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What a group agrees on before training.
+
+    Args:
+        budget: whole units of money.
+        floor: least share of a hospital, of an equal one, 0 to 1.
+        cap: largest share, likewise, 1 or more.
+
+    Raises:
+        BadInput: one is out of range.
+    """
+
+    budget: int
+    floor: float = 0.0
+    cap: float = float("inf")
+
+    def __post_init__(self) -> None:
+        if self.budget < 1 or not 0 <= self.floor <= 1 or not self.cap >= 1:
+            raise BadInput(
+                f"budget {self.budget}, floor {self.floor:g}, cap {self.cap:g}: expected a budget of 1 or more, a "
+                "floor from 0 to 1 and a cap of 1 or more, both of an equal share"
+            )
+
+    def shares(self, worth: FloatArray) -> FloatArray:
+        """(n,) shares of hospitals of that worth, sum 1: in proportion, within floor and cap; equal if all are 0."""
+        n = len(worth)
+        positive = np.maximum(worth, 0.0)
+        if not positive.any():
+            return np.full(n, 1 / n)
+        low, high = self.floor / n, min(self.cap / n, 1.0)
+
+        def within(scale: float) -> FloatArray:
+            return np.asarray(np.clip(scale * positive / positive.sum(), low, high))
+
+        most = 1 / (positive[positive > 0] / positive.sum()).min()  # beyond it nothing grows
+        if within(most).sum() < 1:  # the others are capped: the rest is shared by those worth nothing
+            rest = np.where(positive > 0, high, 0.0)
+            return np.where(positive > 0, high, (1 - rest.sum()) / max((positive == 0).sum(), 1))
+        return within(brentq(lambda scale: within(scale).sum() - 1, 0.0, most, xtol=1e-15))
+
+    def amounts(self, shares: FloatArray) -> NDArray[np.int_]:
+        """(n,) whole units that sum to the budget: rounded down, then one each to the largest remainders, in order."""
+        exact = self.budget * shares
+        whole = np.floor(exact + 1e-9).astype(int)
+        left = self.budget - int(whole.sum())
+        whole[np.argsort(whole - exact, kind="stable")[:left]] += 1
+        return whole
+
+
+@dataclass(frozen=True)
+class Payout:
+    """Amounts by one estimator, and what the amounts would be under other assumptions."""
+
+    spec: str  # of the estimator
+    ranking: Ranking
+    band: NDArray[np.int_]  # (n,) 1: that of the highest mean value
+    amounts: NDArray[np.int_]  # (n,)
+    low: FloatArray  # (n,) 95 % confidence interval of the amount in proportion to values, without bands
+    high: FloatArray
+    alternatives: Mapping[str, NDArray[np.int_]]  # by assumption, (n,) amounts
+
+    @property
+    def is_differentiated(self) -> bool:
+        """Whether hospitals are in different bands."""
+        return bool(self.band.max() > 1)
+
+    @property
+    def sentence(self) -> str:
+        """What can be said of the amounts."""
+        if self.is_differentiated:
+            return f"{self.band.max()} bands differ significantly; within a band all get the same."
+        why = self.ranking.insufficient_data or "no two hospitals' values differ significantly, or links join all"
+        return f"No differentiated payment can be justified ({why}): equal shares."
+
+
+def pay(valued: Valued, spec: str, rule: Rule) -> Payout:
+    """Amounts by the estimator ``spec`` of ``valued``, whose others, and whose seeds, are the alternatives.
+
+    Raises:
+        BadInput: a site's value is not known.
+    """
+    one = valued.rankings[spec]
+    if unknown := [site for site, value in zip(one.sites, one.value, strict=True) if not np.isfinite(value)]:
+        raise BadInput(f"{spec}: the value of {', '.join(unknown)} is not known; expected values of all sites")
+    band, amounts = _pay(one, rule)
+    drawn = [rule.shares(values) for values in resample(valued.values[spec]) if np.isfinite(values).all()]
+    low, high = (
+        rule.budget * np.quantile(np.stack(drawn), [0.025, 0.975], axis=0)
+        if drawn and one.measured
+        else np.full((2, len(one.sites)), np.nan)
+    )
+    others = {
+        "in proportion, without bands": rule.amounts(rule.shares(one.value)),
+        "equal shares": rule.amounts(np.full(len(one.sites), 1 / len(one.sites))),
+    }
+    if len(valued.runs) > 1:
+        for place, run in enumerate(valued.runs):
+            kept = [number for number in range(len(valued.runs)) if number != place]
+            sample = observed_sample([valued.runs[number] for number in kept], spec)
+            left = ranking(valued.sites, valued.values[spec][kept], sample=sample)
+            others[f"without seed {run.info['seed']}"] = _pay(left, rule)[1]
+    others |= {f"by {name}": _pay(found, rule)[1] for name, found in valued.rankings.items() if name != spec}
+    return Payout(spec, one, band, amounts, low, high, others)
+
+
+def _pay(one: Ranking, rule: Rule) -> tuple[NDArray[np.int_], NDArray[np.int_]]:
+    """(n,) bands and amounts."""
+    _, group = connected_components(one.order_signs == 0, directed=False)
+    means = np.array([one.value[group == number].mean() for number in range(group.max() + 1)])
+    order = np.argsort(-means, kind="stable")
+    return 1 + np.argsort(order)[group], rule.amounts(rule.shares(means[group]))

@@ -1,0 +1,146 @@
+"""From values to money: bands, floor, cap and rounding by hand; a statement that anybody recomputes."""
+
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from run_factory import make_sites
+
+from fedmerit.engines import runs
+from fedmerit.errors import BadInput
+from fedmerit_evaluation.dossier.payout_statement import PAYOUT, verify_payout, write_payout
+from fedmerit_evaluation.statistics.inference import SampleSize
+from fedmerit_evaluation.valuation import payout
+from fedmerit_evaluation.valuation.payout import Rule, pay
+from fedmerit_evaluation.valuation.valued_runs import Valued
+
+SITES = ("Alder", "Birch", "Cedar", "Doum")
+
+
+@pytest.mark.parametrize(
+    ("worth", "rule", "expected"),
+    [
+        ([3, 1, 0, 0], {}, [0.75, 0.25, 0, 0]),
+        ([3, 1, -2, 0], {}, [0.75, 0.25, 0, 0]),
+        ([0, 0, -1, 0], {}, [0.25] * 4),
+        ([3, 1, 0, 0], {"floor": 0.4}, [0.6, 0.2, 0.1, 0.1]),
+        ([3, 1, 0, 0], {"cap": 2}, [0.5, 0.5, 0, 0]),
+        ([1, 0, 0, 0], {"cap": 2}, [0.5] + [0.5 / 3] * 3),
+        ([8, 1, 1, 0], {"floor": 0.4, "cap": 1.6}, [0.4, 0.25, 0.25, 0.1]),
+        ([1, 2, 3, 4], {"floor": 1}, [0.25] * 4),
+    ],
+)
+def test_shares_are_in_proportion_within_floor_and_cap(worth, rule, expected):
+    shares = Rule(100, **rule).shares(np.array(worth, dtype=float))
+    assert shares.tolist() == pytest.approx(expected)
+
+
+def test_amounts_sum_to_the_budget():
+    third = np.full(3, 1 / 3)
+    assert Rule(100).amounts(third).tolist() == [34, 33, 33]
+    for seed in range(50):
+        worth = np.random.default_rng(seed).random(7)
+        rule = Rule(1000 + seed, floor=0.2, cap=2)
+        amounts = rule.amounts(rule.shares(worth))
+        assert amounts.sum() == rule.budget
+        assert np.abs(amounts - rule.budget * rule.shares(worth)).max() < 1
+
+
+@pytest.mark.parametrize("change", [{"budget": 0}, {"budget": 10, "floor": 1.1}, {"budget": 10, "cap": 0.9}])
+def test_rules_out_of_range(change):
+    with pytest.raises(BadInput, match="expected a budget of 1 or more"):
+        Rule(**change)
+
+
+@pytest.fixture
+def valued(monkeypatch):
+    """Six seeds of four hospitals: two good, two poor, alike within each pair; by another estimator all alike."""
+    random = np.random.default_rng(0)
+    values = np.array([3.0, 3.0, 1.0, 1.0])[None, :, None] + random.normal(0, 0.05, (6, 4, 1))
+    observed = [SimpleNamespace(sites=list(SITES), info={"seed": seed}) for seed in range(6)]
+    monkeypatch.setattr(payout, "observed_sample", lambda runs, spec: SampleSize(20, len(runs)))
+    monkeypatch.setattr(Valued, "rankings", property(
+        lambda self: {spec: payout.ranking(self.sites, those, sample=SampleSize(20, len(self.runs)))
+                      for spec, those in self.values.items()}))  # fmt: skip
+    return Valued(observed, {"good": values, "other": 0 * values + 1})
+
+
+def test_hospitals_that_do_not_differ_get_the_same(valued):
+    paid = pay(valued, "good", Rule(1001))
+    assert paid.band.tolist() == [1, 1, 2, 2]
+    high, low = paid.amounts[0], paid.amounts[2]
+    assert paid.amounts.tolist() == pytest.approx([high, high, low, low], abs=1)
+    assert (paid.amounts.sum(), high / low) == (1001, pytest.approx(3, rel=0.05))
+    assert paid.is_differentiated
+    assert len(set(paid.alternatives["in proportion, without bands"])) == 4
+    assert paid.alternatives["by other"].tolist() == paid.alternatives["equal shares"].tolist() == [251, 250, 250, 250]
+    assert [name for name in paid.alternatives if name.startswith("without seed")] == [
+        f"without seed {seed}" for seed in range(6)
+    ]
+    assert (paid.low < paid.amounts).all()
+
+
+def test_without_a_significant_difference_all_get_the_same(valued):
+    paid = pay(valued, "other", Rule(1000))
+    assert paid.amounts.tolist() == [250] * 4
+    assert paid.sentence.startswith("No differentiated payment can be justified")
+
+
+@pytest.mark.parametrize(
+    ("pairs", "expected"), [([(0, 3)], [1, 1, 1, 1]), ([(0, 2), (0, 3), (1, 2), (1, 3)], [1, 1, 2, 2]), ([], [1] * 4)]
+)
+def test_a_chain_of_hospitals_that_do_not_differ_is_one_band(pairs, expected):
+    signs = np.zeros((4, 4), dtype=int)
+    for one, other in pairs:
+        signs[one, other], signs[other, one] = 1, -1
+    found = SimpleNamespace(value=np.array([4.0, 3.0, 2.0, 1.0]), order_signs=signs)
+    assert payout._pay(found, Rule(100))[0].tolist() == expected
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """Two seeds side by side: never change them."""
+    place = tmp_path_factory.mktemp("paid")
+    sites = make_sites(place / "sites", SITES[:3], size=16)
+    folders = [place / "runs" / f"seed{seed}" for seed in range(2)]
+    for seed, run in enumerate(folders):
+        runs.create(run, method="fedavg", sites=sites, rounds=1, seed=seed, engine="local", threads=1,
+                    settings={"architecture": "unet", "width": "2", "depth": "2"}, values=["one_round"])  # fmt: skip
+        runs.execute(run, lambda record: None)
+    return folders
+
+
+def test_anybody_with_the_runs_recomputes_it(finished, tmp_path, fedmerit):
+    out = tmp_path / "out"
+    result = fedmerit("value", "payout", *finished, "--budget", 1000, "--estimators", "one_round,data_size",
+                      "--floor", 0.5, "--draws", 20, "--out", out)  # fmt: skip
+    assert result.exit_code == 0, result.output
+    stated = json.loads((out / PAYOUT).read_text())
+    assert sum(stated["amounts"].values()) == 1000
+    assert {"task", "software", "sensitivity to preparation"} <= set(stated["card"])
+    assert "payout.json" in (out / "payout.html").read_text()
+    shown = fedmerit("verify", finished[1], "--payout", out / PAYOUT)
+    assert shown.exit_code == 0, shown.output
+    assert "the same bands and amounts; not signed" in shown.output
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        ({"amounts": {"Alder": 999, "Birch": 1, "Cedar": 0}}, "amounts: states"),
+        ({"floor": 0.0, "sentence": "Pay Alder."}, "sentence: states"),
+        ({"runs": {"seed0": "0" * 64, "seed1": "0" * 64}}, "runs: states"),
+        ({"runs": {"seed0": "", "../seed1": ""}}, "expected a folder beside"),
+        ({"runs": {"seed9": ""}}, "is not about seed0"),
+        ({"budget": "1000"}, "not a payout: budget"),
+        ({"more": 1}, "not a payout: more"),
+        ({"draws": 10**9}, "not a payout: draws"),
+    ],
+)
+def test_a_changed_statement_is_found(finished, tmp_path, change, fault):
+    write_payout(finished, ["data_size"], Rule(1000), tmp_path, draws=5)
+    stated = json.loads((tmp_path / PAYOUT).read_text())
+    (tmp_path / PAYOUT).write_text(json.dumps(stated | change))
+    with pytest.raises(BadInput, match=fault):
+        verify_payout(tmp_path / PAYOUT, finished[0])
