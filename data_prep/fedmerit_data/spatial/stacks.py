@@ -18,7 +18,7 @@ from fedmerit_data.spatial.volumes import Volume, place_volume, report_damage, r
 TIFF = (".tif", ".tiff")
 PLAIN = (1, 8, 32946, 32773)  # no compression, deflate and PackBits: what tifffile reads by itself
 MILLIMETRES = {"mm": 1.0, "millimeter": 1.0, "cm": 10.0, "m": 1000.0, "um": 0.001, "µm": 0.001, "\\u00B5m": 0.001}
-MILLIMETRES |= {"micron": 0.001, "microns": 0.001, "micrometer": 0.001}
+MILLIMETRES |= {"micron": 0.001, "microns": 0.001, "micrometer": 0.001, "nm": 1e-6}
 Steps = tuple[float, float, float]  # mm between slices, rows and columns
 
 
@@ -43,8 +43,9 @@ def is_stack(path: Path) -> bool:
 def read_stack(path: Path) -> Volume:
     """The volume of a TIFF file, whose pictures are its slices, at no place.
 
-    Spacing is what ImageJ wrote with a unit, or a ``NAME.json`` beside it with ``{"spacing": [slices, rows, columns]}``
-    in mm, as nnU-Net has it. TIFF's own resolution states no distance of slices, and is not used.
+    Spacing is what ImageJ wrote with a unit, OME's physical size, or a ``NAME.json`` beside it with
+    ``{"spacing": [slices, rows, columns]}`` in mm, as nnU-Net has it. TIFF's own resolution states no distance of
+    slices, and is not used.
 
     Raises:
         BadInput: the file is unreadable, or not one volume of grey levels.
@@ -57,7 +58,8 @@ def read_stack(path: Path) -> Volume:
             require_sane(path, series.shape[::-1], path.stat().st_size)
             if series.dtype is None or series.dtype.kind not in "buif":
                 raise BadInput(f"{path}: has pixels of type {series.dtype}; expected one real number each")
-            steps = _read_json(path) or _read_imagej(file.imagej_metadata or {}, getattr(page, "resolution", (0, 0)))
+            stated = _read_json(path) or _read_ome(file.ome_metadata)
+            steps = stated or _read_imagej(file.imagej_metadata or {}, getattr(page, "resolution", (0, 0)))
             voxels = series.asarray() if page.compression in PLAIN else _read_pictures(path)
         depth, down, along = steps or (1.0, 1.0, 1.0)
         affine = np.diag([along, down, depth, 1])
@@ -86,6 +88,19 @@ def _read_json(path: Path) -> Steps | None:
                 ) from error
             return depth, down, along
     return None
+
+
+def _read_ome(text: str | None) -> Steps | None:
+    """The physical size of a voxel in OME-XML, in micrometres unless it names another unit."""
+    try:
+        pixels = tifffile.xml2dict(text or "")["OME"]["Image"]["Pixels"]
+        units = [MILLIMETRES[pixels.get(f"PhysicalSize{axis}Unit", "µm")] for axis in "ZYX"]
+        depth, down, along = (
+            float(pixels[f"PhysicalSize{axis}"]) * unit for axis, unit in zip("ZYX", units, strict=True)
+        )
+    except (SyntaxError, LookupError, TypeError, ValueError, AttributeError):  # no such text, or not all sides
+        return None
+    return (depth, down, along) if min(depth, down, along) > 0 else None
 
 
 def _read_imagej(said: dict[str, object], resolution: tuple[float, float]) -> Steps | None:

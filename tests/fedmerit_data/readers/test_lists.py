@@ -302,6 +302,19 @@ def test_stacks_state_their_spacing_by_a_unit(tmp_path, unit, factor):
     assert not read_stack(path).is_measured
 
 
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [({}, [0.5, 1, 3]), ({"PhysicalSizeZUnit": "mm", "PhysicalSizeZ": 2}, [0.5, 1, 2]), ({"PhysicalSizeZ": 0}, None)],
+)
+def test_stacks_state_their_spacing_by_ome(tmp_path, change, expected):
+    path = tmp_path / "a.ome.tif"
+    stated = {"axes": "ZYX", "PhysicalSizeX": 500.0, "PhysicalSizeY": 1000.0, "PhysicalSizeZ": 3000.0} | change
+    tifffile.imwrite(path, volume(0).astype("u2").T, metadata=stated)
+    found = read_stack(path)
+    assert (is_stack(path), found.is_measured) == (True, expected is not None)
+    np.testing.assert_allclose(nib.affines.voxel_sizes(found.affine), expected or [1, 1, 1])
+
+
 @pytest.mark.parametrize("kind", ["tiff_lzw", "tiff_adobe_deflate", "packbits"])
 def test_stacks_compressed_in_any_way(tmp_path, kind):
     first, *others = (Image.fromarray(picture) for picture in volume(0).astype(np.uint16).T)
