@@ -4,7 +4,7 @@ n sites, d trainable parameters. Rows are in site-name order, always; reductions
 methods do, such as evaluating candidate models, is a capability: `fedmerit.capabilities`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -220,9 +220,51 @@ class Method(Checked):
         """
         return replace(state, models=models) if self.has_site_models else state
 
+    def join(self, state: Any, rows: Sequence[int], num_sites: int, layout: Layout) -> Any:
+        """The state once other sites have joined: what is known of these is what `start` knows of a site.
+
+        They begin with the server's model, or, if each site has one and the server none, with the mean of these.
+
+        Args:
+            state: of the sites before.
+            rows: the places of these among all, ascending.
+            num_sites: n, of all.
+            layout: of the vector.
+
+        Raises:
+            ValueError: the method cannot work with so many sites.
+        """
+        fresh = self.start(joining_model(state), num_sites, layout)
+        return replace(state, **{name: grow(value, getattr(fresh, name), rows) for name, value in vars(state).items()})
+
     def report(self, view: SiteView) -> dict[str, float]:
         """The site half: those of the quantities in `asks` that are available."""
         return {}
+
+
+def joining_model(state: Any) -> Tensor:
+    """(d,) the model that a site begins with which joins now; as `Method.join` says."""
+    known = vars(state)
+    models: Tensor = next(known[name] for name in ("server", "model", "models") if name in known)
+    if models.ndim == 1 or bool((models == models[0]).all()):
+        return models if models.ndim == 1 else models[0]
+    return models.double().mean(dim=0).to(models.dtype)
+
+
+def grow(old: Any, fresh: Any, rows: Sequence[int]) -> Any:
+    """A number for each of more sites: that of ``old`` at the places ``rows``, elsewhere that of ``fresh``.
+
+    ``old`` is returned if it has the shape of ``fresh``, or is no tensor: then it is of no single site. (A number for
+    each site may be (n,), (k, n), (n, d) or (n, n).)
+    """
+    if not isinstance(old, Tensor) or old.shape == fresh.shape:
+        return old
+    places, grown = torch.tensor(rows), fresh.clone()
+    by_site = [dim for dim, (before, now) in enumerate(zip(old.shape, fresh.shape, strict=True)) if before != now]
+    if by_site == [0, 1]:
+        grown[places[:, None], places] = old
+        return grown
+    return grown.index_copy(by_site[0], places, old)
 
 
 def inner_products(updates: Tensor, reports: Reports) -> Tensor:

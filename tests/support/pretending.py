@@ -1,6 +1,7 @@
 """A federation whose sites only pretend to train and evaluate, on a network of 165 parameters."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -10,9 +11,11 @@ from rounds import SETTINGS, beside
 from stepping import Stepped as Federation
 
 from fedmerit import flat
+from fedmerit.capabilities import EvaluatesCandidates
 from fedmerit.configuration.run import TASKS, RunConfiguration, make_configuration
 from fedmerit.configuration.sharing import with_sharing
 from fedmerit.trainers.monai_trainer import neurons
+from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT, SPLITS
 from fedmerit.trainers.monai_trainer.networks import initial_network
 from fedmerit.trainers.monai_trainer.overlaps import Overlap
 from fedmerit.wire.messages import (
@@ -20,6 +23,8 @@ from fedmerit.wire.messages import (
     Answer,
     ClosingReceipt,
     ClosingTask,
+    Enrolment,
+    EnrolmentTask,
     Evaluated,
     Failure,
     Importance,
@@ -68,7 +73,7 @@ def replies(federation: Federation, without: tuple[str, ...] = ()) -> dict[str, 
     common = 0.01 * torch.randn(SIZE, generator=generator(federation.round))
     answers: dict[str, Reply | Failure] = {site: Failure("asleep") for site in without}
     for place, site in enumerate(SITES):
-        if site not in without:
+        if site in federation.tasks() and site not in without:
             update = common + 0.001 * torch.randn(SIZE, generator=generator(100 * place + federation.round))
             buffers = {name: value + 1 for name, value in federation.tasks()[site].buffers.items()}
             overlaps = (Overlap("000", "prostate", 5, 2, 1),)
@@ -102,3 +107,21 @@ def play(federation: Federation, exchanges: int = 99) -> None:
     while federation.work and exchanges:
         federation.take(replies(federation) if federation.work == TRAIN else evaluations(federation))
         exchanges -= 1
+
+
+def enrolment(images: int = 10, place: int = 0, server: int = 0) -> Enrolment:
+    cases = dict.fromkeys(SPLITS, 1) | {"training": 2, SERVER_SPLIT: server}
+    digests = tuple(f"{place:016x}{number:016x}" for number in range(2))
+    return Enrolment(0, cases, cases | {"training": images}, digests, seal="5e" * 16)
+
+
+def answers(federation: Federation, change: Callable[[str, Reply], Answer] = lambda site, reply: reply):
+    """What the made-up sites of `pretending` say to whatever is asked."""
+    tasks = federation.tasks()
+    if all(isinstance(task, EnrolmentTask) for task in tasks.values()):
+        server = int(isinstance(federation.method, EvaluatesCandidates))
+        told = {site: enrolment(2 if site == "Cedar" else 10, SITES.index(site), server) for site in tasks}
+        return {site: replace(one, round=federation.round) for site, one in told.items()}
+    if federation.work == TRAIN:
+        return {site: change(site, reply) for site, reply in replies(federation).items()}
+    return {site: evaluated(federation, site) for site in tasks}

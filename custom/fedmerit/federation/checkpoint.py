@@ -1,6 +1,6 @@
 """The checkpoint of a run folder: the server's state after its last complete round."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -43,14 +43,3 @@ def read_checkpoint(run: Path) -> dict[str, Any] | None:
 def write_checkpoint(run: Path, content: Mapping[str, Any]) -> None:
     """Write a run folder's checkpoint, durably: sites learn the round and refuse tasks of earlier ones."""
     write_durably(run / CHECKPOINT, lambda file: torch.save(dict(content), file))
-
-
-def known_sites(checkpoint: Mapping[str, Any], sites: Sequence[str], run: Path) -> list[str]:
-    """All sites of a run that resumes with ``sites``; `BadInput` if one of these is not of the run."""
-    known: list[str] = checkpoint["sites"]
-    if unknown := sorted(set(sites) - set(known)):
-        raise BadInput(
-            f"{run}: {', '.join(unknown)} is not a site of this run, whose sites are {', '.join(known)}; "
-            "continue with the same sites or start another run"
-        )
-    return known

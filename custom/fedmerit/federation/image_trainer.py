@@ -1,6 +1,7 @@
 """The trainer of prepared images: MONAI's networks, trained and evaluated by `fedmerit.trainers.monai_trainer`."""
 
 import time
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,9 @@ from fedmerit.trainers.monai_trainer.patches import build_samples
 from fedmerit.trainers.monai_trainer.prediction import evaluate
 from fedmerit.trainers.monai_trainer.samples import Samples
 from fedmerit.trainers.monai_trainer.saved_networks import save_network
+from fedmerit.trainers.monai_trainer.training_checkpoint import RoundCheckpoints
 from fedmerit.wire import messages
+from fedmerit.wire.evaluation_budget import question_digest
 
 
 def image_site(folder: SiteFolder, config: RunConfiguration, memory: Path, device: str = "auto", **more: Any) -> Site:
@@ -100,7 +103,10 @@ class ImageTrainer:
         """Train from ``received`` (d,) for a round; ``memory`` is that of the round before, None if it was away."""
         if self.can.local_training:  # what the site keeps for itself outlasts rounds without it
             memory = self.memory.latest(task.round)
-        return self._local_round(task).learn(received, memory)
+        images = self.folder.digest, len(self.samples), self.training_seed_site
+        asked = self.config.digest, task.round, question_digest(task, received)
+        checkpoints = RoundCheckpoints(self.memory.path, (*asked, *images, self.device.type))
+        return replace(self._local_round(task), checkpoints=checkpoints).learn(received, memory)
 
     def _local_round(self, task: messages.Task) -> LocalRound:
         run = self.config, self.method, self.can

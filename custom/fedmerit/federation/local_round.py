@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +22,7 @@ from fedmerit.trainers.monai_trainer.networks import build_network
 from fedmerit.trainers.monai_trainer.neurons import owned_parameters
 from fedmerit.trainers.monai_trainer.prediction import image_losses
 from fedmerit.trainers.monai_trainer.samples import Samples
+from fedmerit.trainers.monai_trainer.training_checkpoint import RoundCheckpoints
 from fedmerit.wire.inspection import check_model
 from fedmerit.wire.messages import PeerModel, Task
 
@@ -80,6 +82,7 @@ class LocalRound:
         training_seed_site: the site name that seeds the random numbers, with the run's seed and the round.
         validation_dice: mean Dice, 0 to 1, of a network on the site's validation patients.
         task: the server's, in the clear.
+        checkpoints: of its trainings; None: it keeps none.
     """
 
     config: RunConfiguration
@@ -91,6 +94,7 @@ class LocalRound:
     training_seed_site: str
     validation_dice: Callable[[nn.Module], float]
     task: Task
+    checkpoints: RoundCheckpoints | None = None
 
     def report(self, received: Tensor, memory: Memory | None, validation_dice: float) -> dict[str, float]:
         """The method's site half: the numbers that it asks for, of the model ``received`` (d,).
@@ -136,8 +140,7 @@ class LocalRound:
         if self.can.peers and self.task.peers:
             return self._learn_from_peers(self.can.peers, received)
         held = None if self.task.neurons is None else owned_parameters(self.network, self.task.neurons)
-        loss = train(self.network, self.samples, self.config.training, self._rate, self._seed, held)
-        return self._learned(received, loss)
+        return self._learned(received, self._train(held=held))
 
     @property
     def _seed(self) -> int:
@@ -152,11 +155,17 @@ class LocalRound:
         trained = flat.get_parameters(self.network)
         return Learned(trained - received, trained, flat.get_buffers(self.network), loss)
 
+    def _train(self, faults: dict[str, str] | None = None, **more: Any) -> float:
+        """`train` by the run's recipe; ``faults``: `ModelExchange.faults`; ``more`` are further arguments."""
+        run = self.samples, self.config.training, self._rate, self._seed
+        checkpoint = self.checkpoints.next(faults) if self.checkpoints else None
+        return train(self.network, *run, **more, checkpoint=checkpoint)
+
     def _learn_from_peers(self, method: capabilities.LearnsFromPeers, received: Tensor) -> Learned:
         """With the loss term of the peers' predictions; the network holds the received model."""
         exchange = ModelExchange(self.task.peers, self.network, self.config.network)
         term = self._peer_term(method, exchange)
-        loss = train(self.network, self.samples, self.config.training, self._rate, self._seed, extra_loss=term.loss)
+        loss = self._train(exchange.faults, extra_loss=term.loss)
         for peer, fault in exchange.faults.items():
             log.warning("round %d: %.80s is not available: %s", self.task.round, printable(peer), fault)
         available = {peer: float(peer not in exchange.faults) for peer in self.task.peers}
@@ -190,7 +199,7 @@ class LocalRound:
             shift: Tensor | None = None,
         ) -> capabilities.Trained:
             flat.load(self.network, start, task.buffers if buffers is None else buffers)
-            loss = train(self.network, self.samples, settings, rate, self._seed, penalty=penalty, shift=shift)
+            loss = self._train(penalty=penalty, shift=shift)
             trained, statistics = flat.get_parameters(self.network), flat.get_buffers(self.network)
             return capabilities.Trained(trained, statistics, loss, count_steps(self.samples, settings), rate)
 

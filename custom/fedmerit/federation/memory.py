@@ -7,6 +7,7 @@ killed, swapped out or replaced loses nothing, and a round can be repeated.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -41,6 +42,7 @@ class Memory:
     weights: Mapping[str, float] = field(default_factory=dict)  # of its peers
     kept: Mapping[str, Tensor] = field(default_factory=dict)  # as in `Learned`
     own: tuple[Tensor, Buffers] | None = None  # likewise
+    answer: Mapping[str, Any] | None = None  # the rest of what the training gave, as of `kept_answer`
 
     @property
     def model(self) -> Tensor:

@@ -14,11 +14,12 @@ from fedmerit.configuration.run import RunConfiguration
 from fedmerit.configuration.sharing import require_sharing
 from fedmerit.core import part_products
 from fedmerit.errors import BadInput, printable
-from fedmerit.federation.checkpoint import known_sites, read_checkpoint, write_checkpoint
+from fedmerit.federation.checkpoint import read_checkpoint, write_checkpoint
 from fedmerit.federation.enrolment import may_train_on
 from fedmerit.federation.evaluator import Evaluator
 from fedmerit.federation.exchange import Clock, Exchange, Moment
 from fedmerit.federation.final_models import BestRound, RunClosure
+from fedmerit.federation.membership import admit_sites, join_sites
 from fedmerit.federation.model_evaluation import Evaluations
 from fedmerit.federation.network_layout import Submodels, read_layout
 from fedmerit.federation.observation import RoundObservation, RunObservers
@@ -44,7 +45,7 @@ class Federation:
     Args:
         config: the run.
         sites: their names; the order is always the sorted one. If a run resumes, some of its sites may be missing:
-            they count as absent.
+            they count as absent; others join it (`fedmerit.federation.membership`), or a note says why not.
         run: the run folder. If it holds a checkpoint, the run resumes from there.
         on_round: called with every round's ledger record, those of earlier processes included.
         server_sites: folders of the server's own images. It evaluates on these what the sites would evaluate on the
@@ -57,7 +58,7 @@ class Federation:
 
     Raises:
         BadInput: ``server_sites`` are of another task, the method cannot work with so many sites, the run needs
-            ``share_models`` or images of the server, or the sites or the method's state differ from the checkpoint's.
+            ``share_models`` or images of the server, or the method's state differs from the checkpoint's.
     """
 
     def __init__(
@@ -74,7 +75,7 @@ class Federation:
         root: Certificate | None = None,
     ):
         checkpoint = read_checkpoint(run)
-        self.sites = sorted(sites) if checkpoint is None else known_sites(checkpoint, sites, run)
+        self.sites, cannot_join = admit_sites(config, checkpoint, sites)
         self.config, self.run, self.on_round, self.min_sites = config, run, on_round, min_sites
         self.method = config.build_guarded_method()
         self.can = capabilities(self.method)
@@ -98,10 +99,11 @@ class Federation:
         self.observation = RoundObservation(config, run, observers, self.models, self.evaluator, self.recorder)
         self.closure = RunClosure(config, self.sites, run, self.models, self.best, self.recorder)
         self.round = 0
-        layout = read_layout(self.network, with_neurons=self.can.neurons is not None)
-        self.state = self.method.start(self.models.parameters, len(self.sites), layout)
+        self.layout = read_layout(self.network, with_neurons=self.can.neurons is not None)
+        self.state = self.method.start(self.models.parameters, len(self.sites), self.layout)
         self.mean_update: Tensor | None = None  # (d,) weighted mean of the last round's updates
-        self._notes: list[str] = []  # of the operator's, for the next record
+        self._notes = [cannot_join] if cannot_join else []  # of the operator's, for the next record
+        self.joined: list[str] = []  # sites that joined after round 0, for the next record
         self.num_samples: dict[str, int] = {}  # by site, as enrolled or in its first reply; see `may_train_on`
         self._resume(checkpoint)
 
@@ -231,6 +233,8 @@ class Federation:
         notes, self._notes = self._notes, []
         more: dict[str, Any] = {"inputs": inputs.to_record(self.sites)} | ({"guard": guard} if guard else {})
         more |= {"notes": notes} if notes else {}
+        more |= {"joined": self.joined} if self.joined else {}
+        self.joined = []
         more |= self.closure.record() if number == self.config.rounds - 1 else {}
         more |= {} if models.parameters.ndim == 1 else {"ended": dict(zip(self.sites, models.digests(), strict=True))}
         self.recorder.training_round(number, replies, began, models.ended(), outcome, more)
@@ -247,8 +251,12 @@ class Federation:
         yield now.exchange(tasks, lambda site, answer: check_countersigned(answer, now.round), "countersignature")
 
     def _checkpoint(self) -> None:
+        write_checkpoint(self.run, self._content())
+
+    def _content(self) -> dict[str, Any]:
         content = {
             "sites": self.sites,
+            "joined": self.joined,
             "round": self.round,
             "complete_rounds": min(self.round, self.config.rounds),
             "state": dict(vars(self.state)),
@@ -257,7 +265,7 @@ class Federation:
         }
         for part in self._parts:
             content |= part.content()
-        write_checkpoint(self.run, content)
+        return content
 
     def _resume(self, content: Mapping[str, Any] | None) -> None:
         """Continue from a checkpoint; records after it are of an incomplete round and are deleted."""
@@ -269,8 +277,11 @@ class Federation:
                 f"{self.run}: was begun by another version of FedMerit, whose {self.config.method} has another state; "
                 "finish it with that version, or start another run"
             )
-        self.round, self.mean_update, self.num_samples = (
-            content[name] for name in ("round", "mean_update", "num_samples")
+        if set(self.sites) > set(content["sites"]):
+            state = type(self.state)(**content["state"])
+            content = join_sites(content, self._content(), self.method, state, self.layout)
+        self.round, self.mean_update, self.num_samples, self.joined = (
+            content[name] for name in ("round", "mean_update", "num_samples", "joined")
         )
         self.state = type(self.state)(**content["state"])
         for part in self._parts:

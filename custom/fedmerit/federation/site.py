@@ -5,12 +5,14 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
 from fedmerit.capabilities import capabilities
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.errors import MemoryLost, Refused, printable
+from fedmerit.federation.kept_answer import keep_answer, recall_answer, unfiltered_update
 from fedmerit.federation.memory import Learned, Memory, MemoryFolder
 from fedmerit.federation.site_log import SiteLog
 from fedmerit.federation.site_models import AskPeer, EncryptedModelsFromServer, ModelsFromServer, ModelsOfSites
@@ -19,6 +21,7 @@ from fedmerit.federation.trainer import Trainer
 from fedmerit.games import MOST_COALITION_SITES
 from fedmerit.records.ciphertexts import Ciphertexts, SiteKey
 from fedmerit.records.signatures import Signer
+from fedmerit.trainers.monai_trainer.training_checkpoint import remove_checkpoints
 from fedmerit.wire import messages
 from fedmerit.wire.evaluation_budget import question_digest, require_round_order, require_within_budget
 
@@ -98,9 +101,15 @@ class Site:
         received = self.models.receive(task)
         task, model, memory = received.task, received.model, received.memory
         question = self._allowed(task, self.models.seen(received))
-        trained = self.trainer.train(task, model, memory)
+        if known := recall_answer(self.memory.read(task.round), model, question):
+            trained, before = known
+            started -= before
+        else:
+            trained = self.trainer.train(task, model, memory)
+            answer = keep_answer(trained, model, question, time.perf_counter() - started)
+            self._remember(task.round, model, trained.learned, memory, answer)
+            remove_checkpoints(self.memory.path)
         learned = trained.learned
-        self._remember(task.round, model, learned, memory)
         leaving = self.models.outgoing(learned)
         leaves = leaving.ciphertexts or leaving.update
         pairs = {name: messages.rounded(of_peers) for name, of_peers in learned.pairs.items()}
@@ -124,11 +133,13 @@ class Site:
             log=said,
         )
 
-    def _remember(self, round: int, received: Tensor, learned: Learned, memory: Memory | None) -> None:
+    def _remember(
+        self, round: int, received: Tensor, learned: Learned, memory: Memory | None, answer: Mapping[str, Any]
+    ) -> None:
         weights = {**(memory.weights if memory else {}), **learned.weights}
         is_view = received.untyped_storage().nbytes() > received.nbytes
         whole = received.clone() if is_view else received  # a view would save all it views
-        remembered = Memory(whole, learned.trained, learned.buffers, weights, learned.kept, learned.own)
+        remembered = Memory(whole, learned.trained, learned.buffers, weights, learned.kept, learned.own, answer)
         self.memory.remember(round, remembered)
 
     def sent(self, task: messages.Task, update: Tensor) -> None:
@@ -138,7 +149,8 @@ class Site:
         """
         memory = self.memory.read(task.round)
         if memory is not None:
-            self.memory.remember(task.round, replace(memory, trained=memory.received + update))
+            answer = memory.answer and {**memory.answer, "update": unfiltered_update(memory)}
+            self.memory.remember(task.round, replace(memory, trained=memory.received + update, answer=answer))
             evidence = {"step": self._step(task.round, memory.received, update)}
             self.log.trained(task, memory.received, update, evidence=evidence)
 

@@ -23,7 +23,7 @@ from fedmerit.configuration.run import RunConfiguration
 from fedmerit.errors import BadInput
 from fedmerit.federation.exchange import Exchange
 from fedmerit.federation.server_models import FIRST_MODEL
-from fedmerit.files import lock_folder, write_json
+from fedmerit.files import lock_folder, read_object, write_json
 from fedmerit.flare import wake_up
 from fedmerit.flare.aggregator import MeritAggregator
 from fedmerit.flare.executor import ERRORS
@@ -152,6 +152,8 @@ class MeritController(ModelController):
             description = describe(run.name, federation.config, federation.sites, engine)
             encrypted = {"privacy": [HE]} if context else {}
             write_json(run / "run.json", description | encrypted | {"command": f"NVFlare job {workspace.name}"})
+        elif (known := read_object(run / "run.json"))["sites"] != federation.sites:  # others have joined
+            write_json(run / "run.json", known | {"sites": federation.sites})
         self.engine.register_app_command(PROGRESS, lambda *_: self._progress(run))
         self.engine.register_app_command(NOTE, lambda _, given, *__: federation.take_note(str(given["text"])))
         try:

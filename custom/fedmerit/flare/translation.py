@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from fedmerit import flat
 from fedmerit.records.ciphertexts import Ciphertexts
-from fedmerit.trainers.monai_trainer.overlaps import Overlap, Surface
+from fedmerit.trainers.monai_trainer.overlaps import Overlap
 from fedmerit.wire.messages import (
     Answer,
     ClosingReceipt,
@@ -256,11 +256,7 @@ def _numbers(values: Mapping[str, object]) -> dict[str, float]:
 def _overlaps(value: object) -> tuple[Overlap, ...]:
     if not isinstance(value, (list, tuple)):
         raise TypeError(f"{type(value).__name__} instead of a list")
-    return tuple(_overlap(**overlap) for overlap in value)
-
-
-def _overlap(surface: Mapping[str, Any] | None, **parts: Any) -> Overlap:
-    return Overlap(**parts, surface=None if surface is None else Surface(**surface))
+    return tuple(Overlap.from_dict(**overlap) for overlap in value)
 
 
 def _round(model: FLModel) -> int:

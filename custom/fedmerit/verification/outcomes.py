@@ -55,7 +55,8 @@ def replay_rounds(
     try:
         rated = [by for record in records for by in record["inputs"].get("ratings", {}).values()]
         has_images = bool(info.get("server_sites")) or any(SERVER in by for by in rated)
-        replay = Replay(info["plan"], sites, not encrypted, has_images)
+        joined = {site for record in records for site in record.get("joined", ())}
+        replay = Replay(info["plan"], sites, joined, not encrypted, has_images)
         for number, record in enumerate(records, start=1):
             where = f"{ledger}, line {number}: inputs of round {record['round']}"
             played.append(replay.play(record, f"{ledger}, line {number}"))
@@ -80,7 +81,9 @@ def _require_chained(ledger: Path, records: Sequence[Record]) -> Iterator[str]:
             allocated.append(str(round))
         for site, began in record["began"].items() if not allocated or allocated[-1] != str(round) else ():
             expected = ended.get(site, before["model"])
-            if began != expected:
+            if ended and site in record.get("joined", ()):
+                yield f"that the model which {site} began with, as it joined, is made of the others'"
+            elif began != expected:
                 raise BadInput(
                     f"{ledger}, line {number + 1}: {site} began round {round} with model {began}, expected {expected}, "
                     f"{f'with which round {round - 1} ended' if number else 'as the others'}: a model was swapped"
@@ -141,19 +144,18 @@ def compare_measured(played: Sequence[PlayedRound], log: SiteLog, sites: Sequenc
     """
     if log.site not in sites:
         return
-    row = sorted(sites).index(log.site)
     for number, one in enumerate(played):
         entry = _find_training(one.record, log)
-        if entry is not None and one.inputs.reports.present[row]:
-            _compare_reported(one, entry[1], _where(log, entry), log.site, sorted(sites))
+        if entry is not None and log.site in one.record["participants"]:
+            _compare_reported(one, entry[1], _where(log, entry), log.site)
             if number and _remembers(played[number - 1], entry, log):
-                _compare_step(played[number - 1], entry, row, log)
-                _compare_measurements(played[number - 1], one, entry, row, log)
+                _compare_step(played[number - 1], entry, log)
+                _compare_measurements(played[number - 1], one, entry, log)
         _compare_ratings(one, log)
     for entry in _numbered(log):
         final = played and (entry[1]["work"], entry[1]["round"]) == (EVALUATE, len(played))
         if final and _is_of(played[-1], entry[1], log) and _remembers(played[-1], entry, log):
-            _compare_step(played[-1], entry, row, log)
+            _compare_step(played[-1], entry, log)
 
 
 Entry = tuple[int, Record]  # of a log, with its line
@@ -192,8 +194,8 @@ def _is_of(one: PlayedRound, entry: Record, log: SiteLog) -> bool:
     return bool(entry.get("received") == one.record.get("ended", {}).get(log.site, one.record["model"]))
 
 
-def _compare_reported(one: PlayedRound, entry: Record, where: str, site: str, sites: Sequence[str]) -> None:
-    reports, round, row = one.inputs.reports, one.record["round"], sites.index(site)
+def _compare_reported(one: PlayedRound, entry: Record, where: str, site: str) -> None:
+    reports, round, row = one.inputs.reports, one.record["round"], one.sites.index(site)
     said: dict[str, tuple[object, Tensor]] = {"images": (entry.get("images"), reports.num_samples[row])}
     said |= {name: (entry.get("values", {}).get(name), values[row]) for name, values in reports.values.items()}
     step = entry.get("step", {})
@@ -204,7 +206,7 @@ def _compare_reported(one: PlayedRound, entry: Record, where: str, site: str, si
         _require_logged(float(recorded), measured, name, f"{one.line}: ", site, round, where)
     for name, recorded_pairs in reports.pairs.items():
         of_peers = entry.get("pairs", {}).get(name, {})
-        for peer, recorded in zip(sites, recorded_pairs[row].tolist(), strict=True):
+        for peer, recorded in zip(one.sites, recorded_pairs[row].tolist(), strict=True):
             what = f"{name} of {peer} in the report"
             _require_logged(recorded, of_peers.get(peer), what, f"{one.line}: ", site, round, where)
 
@@ -219,9 +221,9 @@ def _require_logged(
         raise BadInput(f"{line}{name} of {site} in round {round}: {recorded}, expected {measured}, as {where}, has it")
 
 
-def _compare_step(before: PlayedRound, entry: Entry, row: int, log: SiteLog) -> None:
+def _compare_step(before: PlayedRound, entry: Entry, log: SiteLog) -> None:
     """The step from the model of one round to the next, as the site measured it."""
-    step = entry[1].get("step", {})
+    step, row = entry[1].get("step", {}), before.sites.index(log.site)
     if before.steps is None or "moved" not in step:
         return
     products, parts, round = before.inputs.reports.products, before.steps[row], before.record["round"]
@@ -238,20 +240,23 @@ def _compare_step(before: PlayedRound, entry: Entry, row: int, log: SiteLog) -> 
         _require_logged(given, measured, name, f"{before.line}: ", log.site, round, _where(log, entry), slack)
 
 
-def _compare_measurements(before: PlayedRound, one: PlayedRound, entry: Entry, row: int, log: SiteLog) -> None:
+def _compare_measurements(before: PlayedRound, one: PlayedRound, entry: Entry, log: SiteLog) -> None:
     """What the guard says that it measured on the site's update."""
     measured, step = one.inputs.measured, entry[1].get("step", {})
     if measured is None or "again" not in step:
         return
     where, round, line = _where(log, entry), one.record["round"], f"{one.line}: "
-    last = float(before.inputs.reports.products[row, row]) if before.inputs.reports.products is not None else 0.0
+    row, earlier = one.sites.index(log.site), before.sites.index(log.site)
+    last = (
+        float(before.inputs.reports.products[earlier, earlier]) if before.inputs.reports.products is not None else 0.0
+    )
     scale = math.sqrt(step["update"] * last)
     if scale and not measured.to_own[row].isnan():
         name = "cosine of the update and the last one"
         _require_logged(
             float(measured.to_own[row]), step["again"] / scale, name, line, log.site, round, where, SKETCHED
         )
-    if before.steps is not None and torch.allclose(before.steps[row], before.mean, atol=ROUNDING):
+    if before.steps is not None and torch.allclose(before.steps[earlier], before.mean, atol=ROUNDING):
         slack = MODEL_ROUNDING * math.sqrt(step["model"]) * math.sqrt(step["update"])
         name = "inner product of the update and the step before"
         _require_logged(float(measured.inner[row]), step["along"], name, line, log.site, round, where, slack + 1e-12)

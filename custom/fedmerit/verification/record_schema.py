@@ -103,6 +103,7 @@ LEDGER_LAST: dict[str, Shape] = {"saved": mapping_shape(TEXT)}  # only the last 
 LEDGER_OPTIONAL: dict[str, Shape] = {
     "ended": mapping_shape(TEXT),
     "quotas": mapping_shape(NUMBER),
+    "joined": list_shape(TEXT),  # sites, with this round
     "notes": list_shape(TEXT),  # of the operator, such as why the run was resumed
     "guard": object_shape(
         {

@@ -4,7 +4,7 @@ Nothing of any outcome is taken from the ledger: all rounds follow from round 0.
 the vector with 1 in the site's place, so that a model says which sum of updates was added to it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,8 +14,9 @@ from torch import Tensor
 from fedmerit.capabilities import capabilities
 from fedmerit.configuration.conversion import build
 from fedmerit.configuration.run import Network, RunConfiguration, Training, derived_parts, plan_network
-from fedmerit.core import Layout, Outcome, Reports
+from fedmerit.core import Layout, Outcome, Reports, grow, joining_model
 from fedmerit.federation.enrolment import enrolled_sites
+from fedmerit.federation.membership import grow_all
 from fedmerit.federation.round_inputs import (
     CANDIDATES,
     LEAVE_ONE_OUT,
@@ -42,6 +43,7 @@ class PlayedRound:
     admission: Admission
     outcome: Outcome  # by site
     guard: Mapping[str, Any]  # as the ledger holds what the guard found
+    sites: Sequence[str]  # n, in order of name
     steps: Tensor | None  # (n, n) the part of each column's update in the step of each row's model; None: not known
     mean: Tensor  # (n,) likewise of the mean update, which is the model's last step to the guard
 
@@ -51,13 +53,22 @@ class Replay:
 
     Args:
         plan: of the run.
-        sites: in order of name.
+        sites: all that ever took part.
+        joined: those of them that joined after round 0.
         sees_updates: whether the server saw the updates: they came in the clear.
         has_server_images: whether the server rated models on images of its own.
     """
 
-    def __init__(self, plan: Mapping[str, Any], sites: Sequence[str], sees_updates: bool, has_server_images: bool):
-        self.sites, n = sorted(sites), len(sites)
+    def __init__(
+        self,
+        plan: Mapping[str, Any],
+        sites: Sequence[str],
+        joined: Collection[str],
+        sees_updates: bool,
+        has_server_images: bool,
+    ):
+        self.everyone, self.sites = sorted(sites), sorted(set(sites) - set(joined))
+        n = len(self.sites)
         network = Network.from_dict(plan_network(plan))
         script = derived_parts(plan["script"])["script"] if "script" in plan else None
         last_round = script.last_round if script else plan["training"]["last_round"]
@@ -75,14 +86,12 @@ class Replay:
         self.method = self.config.build_guarded_method()
         self.can = capabilities(self.method)
         self.sees_updates = sees_updates and not self.can.exchanges_directly
-        layout = self._layout(network, n)
-        size = sum(layout.tensor_sizes) if self.sees_updates else 0
+        self.layout = self._layout(network, len(sites))
+        size = sum(self.layout.tensor_sizes) if self.sees_updates else 0
         self.models = torch.zeros(size, dtype=torch.float64)
-        self.state = self.method.start(self.models, n, layout)
-        self.updates = torch.eye(n, size, dtype=torch.float64)
-        rates = (has_server_images or plan["share_models"]) and self.config.can_evaluate
-        self.guard = RunGuard(self.config, self.method, self.can, self.sites, self.sees_updates, rates)
-        self.guard.history = History.empty(n, width=1)
+        self.state = self.method.start(self.models, n, self.layout)
+        self.rates = (has_server_images or plan["share_models"]) and self.config.can_evaluate
+        self.guard = self._make_guard()
         self.enrolled: dict[str, Record] = {}
         self.withheld = torch.zeros(n, dtype=torch.bool)
 
@@ -95,8 +104,40 @@ class Replay:
             return read_layout(initial_network(network, self.config.seed), with_neurons=True)
         return Layout.of(n)
 
+    def _make_guard(self) -> RunGuard:
+        guard = RunGuard(self.config, self.method, self.can, self.sites, self.sees_updates, self.rates)
+        guard.history = History.empty(len(self.sites), width=1)
+        return guard
+
+    @property
+    def places(self) -> list[int]:
+        """Of the sites among all that ever take part."""
+        return [self.everyone.index(site) for site in self.sites]
+
+    @property
+    def updates(self) -> Tensor:
+        """(n, d) with 1 in each site's place."""
+        return torch.eye(len(self.everyone), self.models.shape[-1], dtype=torch.float64)[self.places]
+
+    def _join(self, joined: Sequence[str]) -> None:
+        """Grow by sites, as `fedmerit.federation.membership` has it."""
+        if set(joined) - set(self.everyone) or set(joined) & set(self.sites):
+            raise ValueError(f"{', '.join(joined)} joined, expected a site of the run that was not in it yet")
+        before, history = self.sites, self.guard.history
+        self.sites = sorted([*before, *joined])
+        n, rows = len(self.sites), [self.sites.index(site) for site in before]
+        self.state = self.method.join(self.state, rows, n, self.layout)
+        if self.models.ndim == 2:
+            self.models = grow(self.models, joining_model(self.state).repeat(n, 1), rows)
+        self.withheld = grow(self.withheld, torch.zeros(n, dtype=torch.bool), rows)
+        self.guard = self._make_guard()
+        self.guard.history = History.restore(grow_all(history.content(), self.guard.history.content(), rows))
+        self._enrol({})
+
     def play(self, record: Record, line: str) -> PlayedRound:
         """The next round; ValueError: the record's inputs are not those of such a round."""
+        if joined := record.get("joined"):
+            self._join(joined)
         participants = record["participants"]
         inputs = InputsRecord.model_validate(record["inputs"]).parse(self.sites, participants)
         if bool(inputs.size) != self.sees_updates:
@@ -127,15 +168,16 @@ class Replay:
         self._leave_one_out(inputs, admission, given, received, record)
         steps = None
         if self.method.sums_updates and self.sees_updates:
-            steps = (self.models - received).expand(len(self.sites), -1)
+            steps = (self.models - received).expand(len(self.sites), -1)[:, self.places]
         mean = (outcome.weights[:, None] * admission.own).sum(dim=0)
+        mean = mean[self.places] if self.sees_updates else mean
         guard = self.guard.record(admission, inputs.reports.num_samples)
-        return PlayedRound(record, line, inputs, admission, outcome, guard, steps, mean)
+        return PlayedRound(record, line, inputs, admission, outcome, guard, tuple(self.sites), steps, mean)
 
     def _enrol(self, record: Record) -> None:
-        if not (enrolled_now := record.get("guard", {}).get("enrolled")):
+        self.enrolled |= record.get("guard", {}).get("enrolled", {})
+        if not self.enrolled:
             return
-        self.enrolled |= enrolled_now
         places = {site: place for place, site in enumerate(self.sites)}
         shared = torch.zeros(len(places), len(places), dtype=torch.bool)
         known = {site: one for site, one in self.enrolled.items() if site in places}

@@ -8,14 +8,7 @@ import torch
 
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.federation import exchange as exchange_module
-from fedmerit.federation.checkpoint import (
-    CHECKPOINT,
-    complete_rounds,
-    is_finished,
-    known_sites,
-    read_checkpoint,
-    write_checkpoint,
-)
+from fedmerit.federation.checkpoint import CHECKPOINT, complete_rounds, is_finished, read_checkpoint, write_checkpoint
 from fedmerit.federation.exchange import LONGEST_NAME, LONGEST_REASON, NO_REPLY, NOT_ASKED, Exchange, Moment
 from fedmerit.wire.messages import EVALUATE, TRAIN, EnrolmentTask, Failure, Task
 
@@ -150,10 +143,3 @@ def test_its_name_is_on_disk_before_the_next_round_is_told(tmp_path, monkeypatch
     monkeypatch.setattr(os, "fsync", lambda file: kinds.append(stat.S_ISDIR(os.fstat(file).st_mode)))
     write_checkpoint(tmp_path, {"round": 1})
     assert kinds == [False, True]
-
-
-def test_a_run_goes_on_with_its_own_sites_or_some_of_them(tmp_path):
-    checkpoint = {"sites": ["A", "B", "C"]}
-    assert known_sites(checkpoint, ["C", "A"], tmp_path) == ["A", "B", "C"]
-    with pytest.raises(BadInput, match=r"D, E is not a site of this run, whose sites are A, B, C"):
-        known_sites(checkpoint, ["E", "A", "D"], tmp_path)

@@ -1,18 +1,17 @@
 """The guard in a run: enrolment, ratings of models without a site, verdicts, what is recorded, resuming."""
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from certificates import issue
-from pretending import SITES, evaluated, replies, tiny_plan
+from pretending import SITES, answers, enrolment, evaluated, tiny_plan
 from stepping import Stepped as Federation
 
 from fedmerit import flat
-from fedmerit.capabilities import EvaluatesCandidates, capabilities
+from fedmerit.capabilities import capabilities
 from fedmerit.errors import BadInput
 from fedmerit.federation.exchange import Moment
 from fedmerit.federation.recorder import Recorder
@@ -25,36 +24,8 @@ from fedmerit.records.signatures import Signer, read_certificate
 from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT, SPLITS
 from fedmerit.trainers.monai_trainer.overlaps import Overlap
 from fedmerit.wire.inspection import check_enrolment
-from fedmerit.wire.messages import (
-    TRAIN,
-    Answer,
-    Enrolment,
-    EnrolmentTask,
-    Evaluated,
-    Evaluation,
-    Failure,
-    ImportanceTask,
-    Reply,
-)
+from fedmerit.wire.messages import TRAIN, Answer, EnrolmentTask, Evaluated, Evaluation, Failure, ImportanceTask, Reply
 from fedmerit_evaluation.results.views import Results
-
-
-def enrolment(images: int = 10, place: int = 0, server: int = 0) -> Enrolment:
-    cases = dict.fromkeys(SPLITS, 1) | {"training": 2, SERVER_SPLIT: server}
-    digests = tuple(f"{place:016x}{number:016x}" for number in range(2))
-    return Enrolment(0, cases, cases | {"training": images}, digests, seal="5e" * 16)
-
-
-def answers(federation: Federation, change: Callable[[str, Reply], Answer] = lambda site, reply: reply):
-    """What the made-up sites of `pretending` say to whatever is asked."""
-    tasks = federation.tasks()
-    if all(isinstance(task, EnrolmentTask) for task in tasks.values()):
-        server = int(isinstance(federation.method, EvaluatesCandidates))
-        told = {site: enrolment(2 if site == "Cedar" else 10, SITES.index(site), server) for site in tasks}
-        return {site: replace(one, round=federation.round) for site, one in told.items()}
-    if federation.work == TRAIN:
-        return {site: change(site, reply) for site, reply in replies(federation).items()}
-    return {site: evaluated(federation, site) for site in tasks}
 
 
 def play(federation: Federation, **arguments) -> None:

@@ -206,6 +206,13 @@ def job_sites(description: Mapping[str, Any]) -> set[str]:
     return {text.removesuffix(AGREED) for text in details if text.endswith(AGREED)} - {"server"}
 
 
+def newcomers(description: Mapping[str, Any], connected: Collection[str]) -> set[str]:
+    """Of ``connected`` sites, those to which a job for all sites was not given yet: they came later."""
+    for_all = any("@ALL" in map(str, sites) for sites in (description.get("deploy_map") or {}).values())
+    given = {text.partition(": ")[0] for text in map(str, description.get("job_deploy_detail") or ())}
+    return set(connected) - given if for_all and given else set()
+
+
 def sites_without(opened: Session, job_id: str, sites: Collection[str]) -> set[str]:
     """Of connected ``sites``, those that say that they have no process of a job."""
     listed = opened.get_client_job_status(sorted(sites)) or []

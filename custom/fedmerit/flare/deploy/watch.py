@@ -48,7 +48,8 @@ class Look:
     """What the server says of a job.
 
     ``description``: NVFlare's; ``sites``: that began it; ``connected``: those of the federation that are there;
-    ``apart``: of these, those that have no process of the job, though it is at work; ``round``: complete ones;
+    ``apart``: of these, those that have no process of the job, though it is at work, newly provisioned ones included;
+    ``round``: complete ones;
     ``present``: sites that took part in the last of them.
     """
 
@@ -99,7 +100,7 @@ class Supervisor:
             lack = f", without {_names(look.apart)}, which leaves it each time" if look.apart else ""
             return Decision(Action.wait, f"at work, {self.round} rounds complete{lack}")
         tries = 1 + max(self.rejoined[site] for site in back)
-        decision = self._resume(look, now, f"{_names(back)}: connected again, without a part in the job at work", tries)
+        decision = self._resume(look, now, f"{_names(back)}: connected, without a part in the job at work", tries)
         if decision.action is Action.resume:
             self.rejoined.update(back)
         return decision
@@ -160,8 +161,8 @@ def look_at(opened: Session, job_id: str) -> tuple[str, Look]:
         description = session.job(opened, job_id)
     sites = session.job_sites(description) or session.job_sites(session.job(opened, first))
     state = session.progress(opened, job_id) if description["status"] == RunStatus.RUNNING else None
-    silent = set(state["silent"]) & set(connected) if state else set()
-    apart = session.sites_without(opened, job_id, silent) if silent else silent
+    lacking = (set(state["silent"]) & set(connected)) | session.newcomers(description, connected) if state else set()
+    apart = session.sites_without(opened, job_id, lacking) if lacking else lacking
     record = state["record"] if state else None
     done, present = (record["round"] + 1, record["participants"]) if record else (0, ())
     return job_id, Look(description, sites, connected, apart, done, present)

@@ -79,6 +79,15 @@ class Augmenter:
         self.draws = torch.Generator().manual_seed(seed)
         self.noise = torch.Generator(device).manual_seed(seed)  # the one draw of an image's size
 
+    def state_dict(self) -> dict[str, Tensor]:
+        """Of its generators, as of a network."""
+        return {"draws": self.draws.get_state(), "noise": self.noise.get_state()}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Continue to draw from there."""
+        self.draws.set_state(state["draws"])
+        self.noise.set_state(state["noise"])
+
     def __call__(self, images: Tensor, masks: Tensor) -> tuple[Tensor, Tensor]:
         """Images (batch, channels, h, w) and masks (batch, labels, h, w), of zeros and ones, transformed alike.
 

@@ -17,6 +17,7 @@ from fedmerit.trainers.monai_trainer.augmentation import AUGMENTATIONS, Augmente
 from fedmerit.trainers.monai_trainer.networks import split_levels
 from fedmerit.trainers.monai_trainer.prediction import autocast, choose_precision
 from fedmerit.trainers.monai_trainer.samples import Samples
+from fedmerit.trainers.monai_trainer.training_checkpoint import Restorable, TrainingCheckpoint
 
 
 def _dice() -> nn.Module:
@@ -71,6 +72,7 @@ def train(
     extra_loss: ExtraLoss | None = None,
     penalty: Penalty | None = None,
     shift: Tensor | None = None,
+    checkpoint: TrainingCheckpoint | None = None,
 ) -> float:
     """Train in place for one round, on the device the network is on; the mean loss of its batches.
 
@@ -85,6 +87,7 @@ def train(
         extra_loss: added to the run's, of the augmented batch.
         penalty: likewise, of the trainable parameters (d,); it does not count in the mean that is returned.
         shift: (d,) added to the gradient of every step.
+        checkpoint: from which the training continues if it was cut short; None: it keeps none.
     """
     device = next(network.parameters()).device
     loss_function = build_loss(training.loss)
@@ -99,7 +102,9 @@ def train(
     shift = None if shift is None else shift.to(device)
     total = torch.zeros((), device=device)
     network.train()
-    for images, masks in draw_batches(samples, training, seed, device):
+    parts: list[Restorable] = [network, optimizer, scaler, *([augment] if augment else [])]
+    done, steps = checkpoint.restore(total, *parts) if checkpoint else 0, count_steps(samples, training)
+    for step, (images, masks) in enumerate(draw_batches(samples, training, seed, device, done), done + 1):
         if augment:
             images, masks = augment(images, masks)
         optimizer.zero_grad(set_to_none=True)
@@ -119,14 +124,16 @@ def train(
         scaler.step(optimizer)
         scaler.update()
         total += loss.detach()
+        if checkpoint:
+            checkpoint.consider(step, step == steps, total, *parts)
     optimizer.zero_grad(set_to_none=True)  # a network may wait for its next round with many others
-    return float(total) / count_steps(samples, training)
+    return float(total) / steps
 
 
 def draw_batches(
-    samples: Samples, training: Training, seed: int, device: torch.device
+    samples: Samples, training: Training, seed: int, device: torch.device, done: int = 0
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Images and masks of every step of one round on ``device``, before the augmentation."""
+    """Images and masks of every step of a round on ``device``, before the augmentation; without the first ``done``."""
     order = torch.Generator().manual_seed(seed)
     loader: DataLoader[Tensor] = DataLoader(
         range(len(samples)),  # type: ignore[arg-type]  # their places: a batch is read at once
@@ -135,7 +142,7 @@ def draw_batches(
         sampler=_oversample_labels(samples, training.organ_share, order) if training.organ_share else None,
         generator=order,
     )
-    for places in islice(chain.from_iterable(repeat(loader)), count_steps(samples, training)):
+    for places in islice(chain.from_iterable(repeat(loader)), done, count_steps(samples, training)):
         yield samples.batch(places, device)
 
 

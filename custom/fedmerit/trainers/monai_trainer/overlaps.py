@@ -1,7 +1,8 @@
 """What a prediction and a reference share, Dice of it, and how far their surfaces lie apart."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 TOLERANCE = 2.0  # that surfaces may lie apart and agree by NSD: mm, or pixels if a photograph has no mm
 UNITS = ("mm", "px")
@@ -39,6 +40,11 @@ class Overlap:
     def of_score(cls, case: str, label: str, score: float) -> "Overlap":
         """A metric of one case, 0 to 1."""
         return cls(case, label, 0, 0, 0, score=score)
+
+    @classmethod
+    def from_dict(cls, surface: Mapping[str, Any] | None, **parts: Any) -> "Overlap":
+        """What `dataclasses.asdict` took apart."""
+        return cls(**parts, surface=None if surface is None else Surface(**surface))
 
     @property
     def dice(self) -> float | None:

@@ -196,7 +196,7 @@ def test_a_watched_run_mends_itself(hospitals, job, fedmerit, scripts, tmp_path)
     reasons = [reason for _, _, action, reason in lines if action == "resume:"]
     first, second = reasons
     assert "the server was started again" in first
-    assert "site1: connected again" in second
+    assert "site1: connected, without a part" in second
     run.job = lines[-1][1]
     run.fetch(tmp_path / "run")
     records = run.records()

@@ -94,3 +94,16 @@ def test_who_took_a_job_and_who_has_no_process_of_it():
     ]
     opened = SimpleNamespace(get_client_job_status=lambda names: rows)
     assert session.sites_without(opened, "j", set("ABCDE")) == {"B", "C"}
+
+
+@pytest.mark.parametrize(
+    ("sites", "details", "found"),
+    [
+        (["@ALL"], ["server: OK", "A: OK", "B: BYOC not permitted"], {"C"}),
+        (["@ALL"], None, set()),  # it is not deployed yet
+        (["server", "A"], ["server: OK", "A: OK"], set()),
+    ],
+)
+def test_newcomers_are_sites_to_which_a_job_for_all_was_not_given(sites, details, found):
+    described = {"deploy_map": {"app": sites}, "job_deploy_detail": details}
+    assert session.newcomers(described, ["A", "B", "C"]) == found

@@ -44,7 +44,7 @@ WAIT, RESUME, GIVE_UP = Action.wait, Action.resume, Action.give_up
         (look("FINISHED:ABANDONED"), RESUME, "the server was started again"),
         (look(ABNORMAL, connected=("A", "C")), WAIT, "waits for B"),
         (look(ABNORMAL, connected=("A",)), WAIT, "waits for B, C"),
-        (look("RUNNING", apart=("C",), round=2), WAIT, "pauses for 60 seconds; C: connected again"),
+        (look("RUNNING", apart=("C",), round=2), WAIT, "pauses for 60 seconds; C: connected, without a part"),
     ],
 )
 def test_first_look(seen, action, words):

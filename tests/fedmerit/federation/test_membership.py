@@ -1,0 +1,91 @@
+"""A site that joins a run later: its history begins then, nothing of the others changes, and the records verify."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from one_in import one_in
+from pretending import SITES, answers, tiny_plan
+from stepping import Stepped as Federation
+
+from fedmerit.configuration.description import describe
+from fedmerit.federation.checkpoint import read_checkpoint
+from fedmerit.files import write_json
+from fedmerit.methods.registry import METHODS
+from fedmerit.records.results import read_results
+from fedmerit.verification.run import verify_run
+
+FIRST, LATE = ("Alder", "Cedar"), "Birch"
+
+
+def play(federation, rounds):
+    """Until so many rounds are complete; all of them: to the end."""
+    while federation.work and (federation.round < rounds or rounds >= federation.config.rounds):
+        federation.take(answers(federation))
+
+
+def joined_run(plan, run, then=SITES):
+    federation = Federation(plan, FIRST, run)
+    play(federation, 2)
+    before = read_checkpoint(run)
+    federation = Federation(plan, then, run)
+    return federation, before
+
+
+def known_of(state, place, sites):
+    """What a method's state holds of the site at a place."""
+    tensors = {name: one for name, one in state.items() if isinstance(one, torch.Tensor) and one.ndim}
+    return {name: one[place].flatten()[: sites - 1] for name, one in tensors.items() if len(one) == sites}
+
+
+@pytest.mark.parametrize("guard", ["off", "on"])
+@pytest.mark.parametrize("method", one_in(4, [name for name in METHODS if name != "krum"]))
+def test_a_site_joins_from_the_next_round_on(tmp_path, method, guard):
+    plan = tiny_plan(method, rounds=4, guard=guard)
+    federation, before = joined_run(plan, tmp_path)
+    assert federation.sites == list(SITES)
+    for site in FIRST:  # what is known of them did not change
+        now = known_of(vars(federation.state), SITES.index(site), 3)
+        for name, value in known_of(before["state"], FIRST.index(site), 2).items():
+            assert torch.equal(now[name][: len(value)].nan_to_num(9), value.nan_to_num(9)), name
+    write_json(tmp_path / "run.json", describe(tmp_path.name, plan, federation.sites, "sim"))
+    play(federation, 4)
+    records = federation.recorder.ledger.records
+    assert [record.get("joined") for record in records] == [None, None, [LATE], None]
+    assert [LATE in record["participants"] for record in records] == [False, False, True, True]
+    rows = read_results(tmp_path).query(f"site == '{LATE}' and quantity == 'contribution'")
+    assert set(rows["round"]) <= {2, 3}
+    assert verify_run(tmp_path).records == 4
+
+
+def test_a_joining_site_begins_with_the_servers_model_or_the_mean(tmp_path):
+    federation, before = joined_run(tiny_plan("rffl", rounds=4), tmp_path)
+    mean = before["models"].double().mean(dim=0).float()
+    assert torch.equal(federation.tasks()[LATE].parameters, mean)
+    assert torch.equal(federation.state.models[SITES.index(LATE)], mean)
+
+
+def test_a_join_is_not_forgotten_by_a_crash_before_its_round_ends(tmp_path):
+    plan = tiny_plan("fedavg", rounds=4, guard="on")
+    federation, _ = joined_run(plan, tmp_path)
+    assert federation.joined == [LATE]
+    federation.take(answers(federation))  # enrolment: a checkpoint is written
+    again = Federation(plan, SITES, tmp_path)
+    assert again.joined == [LATE]
+    play(again, 4)
+    assert again.recorder.ledger.records[2]["joined"] == [LATE]
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "why"),
+    [("cgsv", {"contributions": [0.5, 0.5]}, "contributions"), ("fedavg", {"keep": True}, "keeps the updates")],
+)
+def test_where_no_site_can_join_the_run_continues_without_and_says_why(tmp_path, method, settings, why):
+    keep = settings.pop("keep", False)
+    plan = replace(tiny_plan(method, rounds=4, **settings), keep_updates=keep)
+    federation, _ = joined_run(plan, tmp_path)
+    assert federation.sites == list(FIRST)
+    play(federation, 4)
+    notes = federation.recorder.ledger.records[2]["notes"]
+    assert notes[0].startswith(f"{LATE} cannot join the run: ")
+    assert why in notes[0]
