@@ -58,15 +58,18 @@ def allow_repeated_pop(communicator: Any) -> None:
     communicator._client_task_map = SentTasks(communicator._client_task_map)
 
 
-def progress(run: Path, config: RunConfiguration, silent: Collection[str] = ()) -> dict[str, Any]:
+def progress(
+    run: Path, config: RunConfiguration, silent: Collection[str] = (), at_work: Collection[str] = ()
+) -> dict[str, Any]:
     """What an admin learns of a running job: ``method``, ``rounds`` to train, ``record`` of the last complete one.
 
-    Also ``absent``, as of `absences`, and the sites that did not answer yet when they were last asked, ``silent``.
+    Also ``absent``, as of `absences`, the sites that did not answer yet when they were last asked, ``silent``, and
+    those of them that took the task at hand, ``at_work``.
     """
     records = Ledger(run / "ledger.jsonl").records
     last, lacking = records[-1] if records else None, absences(records)
     named = {"method": config.method, "rounds": config.rounds, "record": last}
-    return named | {"absent": lacking, "silent": sorted(silent)}
+    return named | {"absent": lacking, "silent": sorted(silent), "at_work": sorted(at_work)}
 
 
 class MeritController(ModelController):
@@ -164,7 +167,8 @@ class MeritController(ModelController):
                 shutil.copytree(run, workspace / RUN_NAME, dirs_exist_ok=True)
 
     def _progress(self, run: Path) -> dict[str, Any]:
-        return progress(run, self.aggregator.federation.config, self.silent | self.awaited)
+        waiting = self.at_work & self.awaited
+        return progress(run, self.aggregator.federation.config, self.silent | self.awaited, waiting)
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         """Note that a site asks for work, and whose answer NVFlare did not let through, such as news of an error."""

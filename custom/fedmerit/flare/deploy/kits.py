@@ -143,7 +143,7 @@ def prepare_site(
     for part in resources["components"]:
         if part["id"] == "resource_manager":  # FedMerit's jobs ask for no GPU: the manifest says which
             part["path"] = class_path(SiteFacts)
-            part["args"] |= {"num_of_gpus": 0, "mem_per_gpu_in_GiB": 0, "hidden": _hidden_facts(kit)}
+            part["args"] |= {"num_of_gpus": 0, "mem_per_gpu_in_GiB": 0}
         if part["id"] == "process_launcher":
             part["path"] = class_path(SiteLauncher)
     resources["allow_log_streaming"] = False
@@ -193,13 +193,6 @@ def prepare_server(
     given = {setting: str(path.resolve()) for setting, path in folders.items() if path}
     _write_manifest(kit, SERVER, device=device, **given, **settings)
     return own
-
-
-def _hidden_facts(kit: Path) -> list[str]:
-    """Facts that the operator lets no admin ask for, as of `SiteFacts`; at first none."""
-    path = kit / "local" / "resources.json"
-    parts = read_json(path)["components"] if path.exists() else []
-    return [str(name) for part in parts if part["id"] == "resource_manager" for name in part["args"].get("hidden", [])]
 
 
 def is_prepared(kit: Path) -> bool:
@@ -282,7 +275,7 @@ def approve(kit: Path, parts: Sequence[Reference] | None) -> None:
 
 
 def _write_manifest(kit: Path, name: str, **settings: Any) -> None:
-    """The manifest of a machine, with the parts that its operator approved before."""
-    parts = read_manifest(kit).parts if is_prepared(kit) else {}
+    """The manifest of a machine, with what its operator approved and hid before."""
+    kept = read_manifest(kit).model_dump(include={"parts", "hidden"}) if is_prepared(kit) else {}
     runs = {} if "run" in settings else {"runs": str(kit.resolve() / "runs")}  # NVFlare clears its own folders
-    Manifest(site=name, parts=parts, **{**runs, **settings}).write(kit / "local")
+    Manifest(site=name, **{**kept, **runs, **settings}).write(kit / "local")

@@ -95,7 +95,8 @@ class Manifest(BaseModel):
     runs: Text = ""
     behaviours: Text = ""  # for studies
     parts: Annotated[dict[Text, Name], Field(max_length=1000)] | Literal["all"] = {}  # SHA-256 by reference
-    jobs: JobRules = JobRules()  # of a site
+    hidden: Names = ()  # of a site: items of `fedmerit.wire.machine_facts` that no admin gets
+    jobs: JobRules = JobRules()  # likewise
     script: SiteScript | None = None  # likewise
 
     @property
