@@ -225,6 +225,26 @@ def approve(
         console.print(f"approved: {part}, SHA-256 {part.digest}", soft_wrap=True)
 
 
+@commands.add("deploy rehearse jobs/fedce --kit admin@example.org")
+def rehearse(
+    job: Annotated[Path, typer.Argument(help="Job folder that `fedmerit job export` wrote.")],
+    kit: Annotated[Path, typer.Option(envvar="FEDMERIT_KIT", help="The admin's startup kit.")],
+    out: Annotated[
+        Path | None, typer.Option(help="Folder to keep job and run folder in.", show_default="nothing is kept")
+    ] = None,
+    wait: Annotated[float, typer.Option(min=1, help="Seconds for the sites to answer.")] = 150.0,
+) -> None:
+    """One short round of a job with all connected sites, real messages both ways; exits with 1 if a site fails."""
+    from tempfile import TemporaryDirectory
+
+    from fedmerit.flare.deploy.rehearsal import rehearse as rehearsed
+
+    if out is not None and out.exists():
+        raise BadInput(f"{out}: exists already; choose another --out")
+    with TemporaryDirectory(prefix="rehearsal-") as folder:
+        _report(rehearsed(kit, job, out or Path(folder), wait))
+
+
 @commands.add("deploy check --kit HK", "check")
 def check_kit(
     kit: AnyKit,
