@@ -1,6 +1,7 @@
 """``fedmerit job``: NVFlare jobs of a deployed federation, from export to the run folder."""
 
 import time
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -29,6 +30,9 @@ def export(
     asked: RunOptions,
     out: Annotated[Path, typer.Option(help="Job folder to write.")],
     task: Annotated[str | None, typer.Option(metavar="NAME", help=f"{', '.join(TASKS)}; or give --sites.")] = None,
+    study: Annotated[
+        str, typer.Option(help="That it is for, as hospitals that bind themselves to studies name it.")
+    ] = "",
     byoc: Annotated[bool, typer.Option("--byoc", help="Include fedmerit's code, for machines that allow it.")] = False,
 ) -> None:
     """Write an NVFlare job folder, ready to submit.
@@ -45,6 +49,7 @@ def export(
     if task is not None and task not in TASKS:
         raise BadInput(f"task {task!r}: unknown; expected one of {', '.join(TASKS)}, or --sites SITES")
     config, filters = job_configuration(asked, task)
+    config = replace(config, study=study)
     job = out.resolve()  # an earlier export there is moved away and replaced
     export_job(config, job, asked.waiting, byoc=byoc, privacy=filters, track=asked.track)
     console.print(f"job folder: {out}\nSHA-256 of its files: {folder_digest(job)}", soft_wrap=True)

@@ -1,13 +1,16 @@
 """What hospitals and their coordinator do with a federation at work, over mutual TLS on loopback."""
 
 import json
+import shutil
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from federation_factory import Federation, federation
 
+from fedmerit.flare.deploy.provision import renew
 from fedmerit.flare.deploy.site_states import SILENCE, read_federation
 from fedmerit.wire.machine_facts import LISTED
 
@@ -61,3 +64,22 @@ def test_a_rehearsal_says_which_site_would_fail_and_why(hospitals, fedmerit, tmp
     assert result.output.count("received") == len(hospitals.names) - 1
     assert "errors.log in its kit" in result.output
     assert "not ready: 1 problem" in result.output
+
+
+def test_a_revoked_kit_is_refused_and_a_renewed_one_taken(hospitals, fedmerit, wait_for):
+    kit, out = hospitals.kits["site2"], hospitals.root
+    (renewed,) = [one.path for one in renew(out, ["site2"])]
+    shutil.copy(out / "fedmerit/state/revoked.pem", hospitals.kits["server"] / "local")
+    began = time.monotonic()
+    wait_for(lambda: read_federation(hospitals.admin).sites["site2"].silent is None, 60)
+    took = time.monotonic() - began
+    hospitals.stop("site2")
+    hospitals.start("site2")
+    wait_for(lambda: "Login failed" in (kit / "log.txt").read_text() + (kit / "start.log").read_text(), 120)
+    hospitals.stop("site2")
+    assert read_federation(hospitals.admin).sites["site2"].silent is None
+    shutil.rmtree(kit / "startup")
+    shutil.copytree(renewed / "startup", kit / "startup")
+    hospitals.start("site2")
+    hospitals.wait_for_sites("site2")
+    assert took < 60
