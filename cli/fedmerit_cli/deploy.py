@@ -1,4 +1,4 @@
-"""``fedmerit deploy``: startup kits, and the machines of hospitals and server."""
+"""``fedmerit deploy``: the machines of hospitals and server, and a rehearsal. Startup kits: `provisioning`."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,11 +8,11 @@ import typer
 from rich.text import Text
 
 from fedmerit.errors import BadInput
-from fedmerit_cli.terminal import Commands, console, plain_table
+from fedmerit_cli import provisioning
+from fedmerit_cli.terminal import console, plain_table
 
 if TYPE_CHECKING:
     from fedmerit.flare.deploy.check_result import CheckResult
-    from fedmerit.flare.deploy.provision import Kit
 
 AnyKit = Annotated[Path, typer.Option(help="The startup kit, unpacked.")]
 Byoc = Annotated[
@@ -20,131 +20,8 @@ Byoc = Annotated[
 ]
 Offline = Annotated[bool, typer.Option("--offline", help="The server need not be running yet.")]
 KitDevice = Annotated[str, typer.Option(metavar="DEVICE", help="cuda:0, cpu, ... on this machine.")]
-DEFAULT_NAME, DEFAULT_PORT = "fedmerit", "8002"  # of a federation, and of its organisation
+commands = provisioning.commands
 COLOURS: Mapping[str, str] = {"ok": "green", "warn": "yellow", "fail": "bold red"}
-RECIPIENTS: Mapping[str, str] = {
-    "server": "the server's machine",
-    "client": "the hospital",
-    "admin": "the admin, on any machine",
-}
-
-commands = Commands("A federation of separate machines: startup kits, hospitals, server.")
-
-
-@commands.add("deploy init --out federation --sites HK,BIDMC --server fed.example.org")
-def init(
-    out: Annotated[Path, typer.Option(help="Folder to write; with --add, the existing project.")],
-    sites: Annotated[
-        str, typer.Option(metavar="A,B:ORG", help="Sites, by the names of their folders; without ORG, one each.")
-    ],
-    server: Annotated[str | None, typer.Option(help="Host name at which the sites reach the server.")] = None,
-    org: Annotated[
-        str | None, typer.Option(help="Organisation of server and admins.", show_default=DEFAULT_NAME)
-    ] = None,
-    admin: Annotated[
-        list[str] | None,
-        typer.Option(metavar="EMAIL:ROLE", help="project_admin, org_admin, lead or member; may be repeated."),
-    ] = None,
-    name: Annotated[str | None, typer.Option(help="Name of the federation.", show_default=DEFAULT_NAME)] = None,
-    ports: Annotated[
-        str | None,
-        typer.Option(metavar="PORT[,PORT]", help="One for sites and admins, or one each.", show_default=DEFAULT_PORT),
-    ] = None,
-    he: Annotated[bool, typer.Option("--he", help="With keys for encrypted jobs (`job export --privacy he`).")] = False,
-    add: Annotated[bool, typer.Option("--add", help="Add the sites to the project in --out.")] = False,
-) -> None:
-    """Write NVFlare's project.yml and the startup kits of server, sites and admins."""
-    from fedmerit.flare.deploy.project import PROJECT_FILE, make_project, organisations
-    from fedmerit.flare.deploy.provision import add_sites
-    from fedmerit.flare.deploy.provision import init as write_project
-    from fedmerit.records.ciphertexts import require_tenseal
-
-    stated = _organisations(sites)
-    if add:
-        if he or admin or not all(option is None for option in (server, org, name, ports)):
-            raise BadInput("--add: only adds sites; leave out --server, --org, --admin, --name, --ports and --he")
-        kits = add_sites(out, stated)
-    else:
-        if server is None:
-            raise BadInput("--server: missing; name the host at which the sites reach the server")
-        org, name = org or DEFAULT_NAME, name or DEFAULT_NAME
-        admins = _admins(admin or [f"admin@{org.replace('_', '-')}.org:project_admin"])
-        if he:
-            require_tenseal("--he")
-        encryption: dict[str, str] | None = {} if he else None
-        project = make_project(
-            organisations(stated), server, org, admins, name, _ports(ports or DEFAULT_PORT), encryption
-        )
-        kits = write_project(out, project)
-    _print_kits(kits)
-    console.print(f"project: {out / PROJECT_FILE}", soft_wrap=True)
-    private = kits[0].path.parents[1] / "state"
-    console.print(f"keep private, it holds the keys that sign certificates: {private}", soft_wrap=True)
-
-
-@commands.add("deploy renew --out federation --names HK")
-def renew(
-    out: Annotated[Path, typer.Option(help="Folder that `deploy init` wrote.")],
-    names: Annotated[str, typer.Option(metavar="A,B", help="Sites, the server or admins, by the names of their kits.")],
-) -> None:
-    """Make new keys and certificates for some participants, before the old ones expire; all others are unchanged."""
-    from fedmerit.flare.deploy.provision import renew as renewed
-
-    kits = renewed(out, [name.strip() for name in names.split(",")])
-    _print_kits(kits)
-    console.print(
-        "each participant replaces startup/ by the new kit's and restarts; local/, runs and logs stay", soft_wrap=True
-    )
-    if any(kit.kind == "server" for kit in kits):
-        console.print("after the server has a new key, every site has to restart, renewed or not", soft_wrap=True)
-
-
-def _organisations(sites: str) -> dict[str, str]:
-    """Organisation by site; "" if none is given."""
-    found: dict[str, str] = {}
-    for part in sites.split(","):
-        name, _, own = part.strip().partition(":")
-        if not name or name in found:
-            raise BadInput(f"--sites {sites}: expected names such as A,B or A:ORG,B:ORG, each once")
-        found[name] = own
-    return found
-
-
-def _admins(admins: list[str]) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for text in admins:
-        email, colon, role = text.rpartition(":")
-        if not colon or email in found:
-            raise BadInput(f"--admin {text}: expected EMAIL:ROLE, every address once")
-        found[email] = role
-    return found
-
-
-def _ports(text: str) -> tuple[int, int]:
-    try:
-        ports = [int(part) for part in text.split(",")]
-    except ValueError:
-        ports = []
-    if len(ports) not in (1, 2):
-        raise BadInput(f"--ports {text}: expected one port, or two such as 8002,8003")
-    return ports[0], ports[-1]
-
-
-def _print_kits(kits: list["Kit"]) -> None:
-    from fedmerit.flare.deploy.kits import kit_digest
-
-    table = plain_table("kit", "of", "organisation", "send securely to")
-    for kit in kits:
-        of = {"server": "server", "client": "site", "admin": kit.role}[kit.kind]
-        table.add_row(kit.name, of, kit.org, RECIPIENTS[kit.kind])
-    console.print(table)
-    for kit in kits:
-        console.print(f"{kit.name}: {kit.path}\n  SHA-256 {kit_digest(kit.path)}", soft_wrap=True)
-    console.print(
-        "tell each recipient the SHA-256 of its kit by another channel than the kit, such as by telephone; "
-        "`fedmerit deploy check --kit KIT --digest SHA256` compares",
-        soft_wrap=True,
-    )
 
 
 @commands.add("deploy site --kit HK --sites-folder /data/sites")
@@ -153,6 +30,7 @@ def site(
     sites_folder: Annotated[Path | None, typer.Option(help="Folder of site folders that includes this site's.")] = None,
     site_folder: Annotated[Path | None, typer.Option(help="Or the site folder itself.")] = None,
     device: KitDevice = "auto",
+    key: Annotated[Path | None, typer.Option(help="The site's own key, as `deploy request` wrote it.")] = None,
     evaluations: Annotated[
         str | None,
         typer.Option(
@@ -180,7 +58,7 @@ def site(
     if (sites_folder is None) == (site_folder is None):
         raise BadInput("--sites-folder or --site-folder: expected one of them")
     folder = (site_folder or Path(sites_folder or "") / read_name(kit)).resolve()
-    prepare_site(kit, folder, device, byoc, surveys, evaluations)
+    prepare_site(kit, folder, device, byoc, surveys, evaluations, key=key)
     _report([*preflight(kit, offline), *_data(folder)])
     console.print(f"start: {kit / 'startup' / 'start.sh'}", soft_wrap=True)
 
@@ -223,6 +101,26 @@ def approve(
     approve_parts(kit, found)
     for part in found:
         console.print(f"approved: {part}, SHA-256 {part.digest}", soft_wrap=True)
+
+
+@commands.add("deploy rehearse jobs/fedce --kit admin@example.org")
+def rehearse(
+    job: Annotated[Path, typer.Argument(help="Job folder that `fedmerit job export` wrote.")],
+    kit: Annotated[Path, typer.Option(envvar="FEDMERIT_KIT", help="The admin's startup kit.")],
+    out: Annotated[
+        Path | None, typer.Option(help="Folder to keep job and run folder in.", show_default="nothing is kept")
+    ] = None,
+    wait: Annotated[float, typer.Option(min=1, help="Seconds for the sites to answer.")] = 150.0,
+) -> None:
+    """One short round of a job with all connected sites, real messages both ways; exits with 1 if a site fails."""
+    from tempfile import TemporaryDirectory
+
+    from fedmerit.flare.deploy.rehearsal import rehearse as rehearsed
+
+    if out is not None and out.exists():
+        raise BadInput(f"{out}: exists already; choose another --out")
+    with TemporaryDirectory(prefix="rehearsal-") as folder:
+        _report(rehearsed(kit, job, out or Path(folder), wait))
 
 
 @commands.add("deploy check --kit HK", "check")

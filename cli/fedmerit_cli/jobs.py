@@ -1,20 +1,20 @@
 """``fedmerit job``: NVFlare jobs of a deployed federation, from export to the run folder."""
 
 import time
-from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fedmerit.errors import BadInput, printable
 from fedmerit.options import JOB_WAITING, RunOptions
 from fedmerit_cli.options import TASKS, run_options
-from fedmerit_cli.terminal import Commands, console, last_round, plain_table, print_line
+from fedmerit_cli.terminal import Commands, console, print_line
 
 if TYPE_CHECKING:
-    from fedmerit.flare.deploy.site_states import SiteState
+    from fedmerit.flare.deploy.site_states import FederationState
 
 AdminKit = Annotated[Path, typer.Option(envvar="FEDMERIT_KIT", help="The admin's startup kit.")]
 JobId = Annotated[str, typer.Argument(help="Id that `fedmerit job submit` printed.")]
@@ -30,6 +30,9 @@ def export(
     asked: RunOptions,
     out: Annotated[Path, typer.Option(help="Job folder to write.")],
     task: Annotated[str | None, typer.Option(metavar="NAME", help=f"{', '.join(TASKS)}; or give --sites.")] = None,
+    study: Annotated[
+        str, typer.Option(help="That it is for, as hospitals that bind themselves to studies name it.")
+    ] = "",
     byoc: Annotated[bool, typer.Option("--byoc", help="Include fedmerit's code, for machines that allow it.")] = False,
 ) -> None:
     """Write an NVFlare job folder, ready to submit.
@@ -46,6 +49,7 @@ def export(
     if task is not None and task not in TASKS:
         raise BadInput(f"task {task!r}: unknown; expected one of {', '.join(TASKS)}, or --sites SITES")
     config, filters = job_configuration(asked, task)
+    config = replace(config, study=study)
     job = out.resolve()  # an earlier export there is moved away and replaced
     export_job(config, job, asked.waiting, byoc=byoc, privacy=filters, track=asked.track)
     console.print(f"job folder: {out}\nSHA-256 of its files: {folder_digest(job)}", soft_wrap=True)
@@ -70,64 +74,52 @@ def status(
     kit: AdminKit,
     job: Annotated[str | None, typer.Argument(help="Id of one job; without it, all jobs.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
+    html: Annotated[Path | None, typer.Option(help="Write it as a page that refreshes itself, until Ctrl-C.")] = None,
+    metrics: Annotated[
+        int | None, typer.Option(metavar="PORT", help="Serve it to Prometheus on this machine, until Ctrl-C.")
+    ] = None,
+    every: Annotated[int, typer.Option(min=0, help="Seconds between looks of --html and --metrics; 0: once.")] = 15,
 ) -> None:
     """Sites and jobs: who is connected, how each site is, what to look at, how far jobs are and how they ended."""
     from fedmerit.flare.deploy import session
-    from fedmerit.flare.deploy.site_states import ask_sites, judge_sites
+    from fedmerit.flare.deploy.site_states import read_federation
     from fedmerit.flare.job_ends import explain_end
+    from fedmerit_cli.federation_status import print_federation
 
-    with session.session(kit) as opened:
-        silent, facts = ask_sites(opened, now := time.time())
-        jobs = [session.job(opened, job)] if job else session.jobs(opened)
-        running = [str(one["job_id"]) for one in jobs if one["status"] == "RUNNING"]
-        progress = {name: state for name in running if (state := session.progress(opened, name))}
-    records = [state["record"] for state in progress.values() if state["record"]]
-    expected = {site for record in records for site in (*record["participants"], *record["rejected"])}
-    absent = {site: why for state in progress.values() for site, why in state["absent"].items()}
-    states = judge_sites(sorted(expected), silent, facts, absent, now)
-    if as_json:
-        sites = {site: {"connection": state.connection, **vars(state)} for site, state in states.items()}
-        console.print_json(data={"sites": sites, "jobs": jobs, "progress": progress}, default=str)
+    state = read_federation(kit, job)
+    if html is not None or metrics is not None:
+        _keep_showing(kit, job, state, html, metrics, every)
         return
-    connected = ", ".join(site for site, state in states.items() if state.silent is not None)
-    console.print(f"connected sites: {connected or 'none'}", soft_wrap=True)
-    _print_sites(states)
-    _print_jobs(jobs, progress)
-    for text in (*session.explain_refusal(jobs[0]), *explain_end(jobs[0])) if job else ():
+    if as_json:
+        console.print_json(data=state.to_dict(), default=str)
+        return
+    print_federation(state)
+    for text in (*session.explain_refusal(state.jobs[0]), *explain_end(state.jobs[0])) if job else ():
         print_line(text)
 
 
-def _print_sites(states: Mapping[str, "SiteState"]) -> None:
-    table = plain_table("site", "is", "versions", "GiB free", "clock", "last error")
-    for site, state in states.items():
-        versions = [f"{name} {state.facts[name]}" for name in ("fedmerit", "torch", "python") if name in state.facts]
-        clock = "" if state.clock_offset is None else f"{state.clock_offset:+.0f} s"
-        room = str(state.facts.get("disk", ""))
-        table.add_row(site, state.connection, ", ".join(versions), room, clock, str(state.facts.get("last_error", "")))
-    if states:
-        console.print(table)
-    for site, state in states.items():
-        for flag in state.flags:
-            print_line(f"look at {site}: {flag}")
+def _keep_showing(
+    kit: Path, job: str | None, state: "FederationState", html: Path | None, metrics: int | None, every: int
+) -> None:
+    """The page and the metrics, again and again; while the server does not answer, what it said last."""
+    from fedmerit.errors import RunFailed
+    from fedmerit.flare.deploy.site_states import read_federation
+    from fedmerit_cli.federation_status import serve_metrics, write_status_page
 
-
-def _print_jobs(jobs: Sequence[Mapping[str, Any]], progress: Mapping[str, Mapping[str, Any]]) -> None:
-    from fedmerit_evaluation.results.run_folders import undefined_quantities
-
-    table = plain_table("job", "name", "status", "submitted", "by", "took")
-    table.columns[0].no_wrap = True
-    for one in jobs:
-        when = datetime.fromisoformat(one["submit_time_iso"]).astimezone().strftime("%Y-%m-%d %H:%M")
-        took = str(one.get("duration", "")).partition(".")[0]
-        cells = (one["job_id"], one["name"] if "name" in one else one["job_name"], one["status"], when)
-        table.add_row(*cells, one.get("submitter_name", ""), took)
-    console.print(table if jobs else "no jobs")
-    for name, state in progress.items():
-        if state["record"]:
-            record, rounds = state["record"], state["rounds"]
-            is_weighted = "weight" not in undefined_quantities(state.get("method", ""))
-            done = f"{name}: round {record['round'] + 1} of {rounds}, {last_round(record, is_weighted)}"
-            console.print(done, soft_wrap=True)
+    show = serve_metrics(metrics) if metrics is not None else None
+    problem = ""
+    while True:
+        if html is not None:
+            write_status_page(html, state, every, problem)
+        if show and not problem:
+            show(state)
+        if not every:
+            return
+        time.sleep(every)
+        try:
+            state, problem = read_federation(kit, job), ""
+        except (BadInput, RunFailed) as error:
+            problem = f"not of now: {error}"
 
 
 @commands.add("job fetch 3f2a --kit admin@example.org --out runs/fedce")

@@ -7,14 +7,14 @@ from made_photographs import write_photographs
 
 
 def test_export_takes_what_run_takes_by_options_of_their_own(fedmerit, tmp_path):
-    options = ("--preset", "paper", "--final-model", "selected")
+    options = ("--preset", "paper", "--final-model", "selected", "--study", "prostate-x")
     result = fedmerit("job", "export", "--method", "cgsv", "--task", "prostate", "--out", tmp_path / "job", *options)
     assert result.exit_code == 0, result.output
     config = json.loads((tmp_path / "job" / "app" / "config" / "config_fed_server.json").read_text())
     (plan,) = [part["args"]["plan"] for part in config["components"] if part["id"] == "aggregator"]
     training = plan["training"]
     assert (training["optimizer"], training["lr"], training["final_model"]) == ("sgd", 0.015, "selected")
-    assert plan["parameters"]["gamma"] == 0.15
+    assert (plan["parameters"]["gamma"], plan["study"]) == (0.15, "prostate-x")
 
 
 @pytest.mark.parametrize("options", [("--min-sites", 0), ("--rounds", 0), ("--set", "depth=1")])

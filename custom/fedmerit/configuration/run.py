@@ -172,6 +172,7 @@ class RunConfiguration(Checked):
     share_models: bool = False  # whether sites may be sent models from which another site's update follows
     guard: GuardSettings = field(default_factory=GuardSettings)
     preprocessing: Preprocessing | None = None  # of all sites' images; None: not known, or not the same
+    study: str = ""  # that the run is for, by the name that hospitals know; "": none
     script: Script | None = None  # sites train by scripts of their own; network and training follow from it
 
     @property
@@ -194,14 +195,16 @@ class RunConfiguration(Checked):
         return self.guard.guard == "on" and not method.needs.unfiltered
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON holds it; without `values`, `keep_updates` and `preprocessing` if they are empty.
+        """As JSON holds it; without `values`, `keep_updates`, `preprocessing` and `study` if they are empty.
 
         Of a script's run without `network` and `training`, else without `script`.
         """
         if self.script:
-            own = {name: value for name, value in asdict(self).items() if name not in (*DERIVED, "preprocessing")}
+            left_out = (*DERIVED, "preprocessing", *["study"] * (not self.study))
+            own = {name: value for name, value in asdict(self).items() if name not in left_out}
             return own | {"values": list(self.values), "script": self.script.to_dict()}
-        off = {name for name in ("values", "keep_updates", "preprocessing", "script") if not getattr(self, name)}
+        optional = ("values", "keep_updates", "preprocessing", "study", "script")
+        off = {name for name in optional if not getattr(self, name)}
         content = asdict(self) | {"network": asdict(self.network) | {"labels": list(self.network.labels)}}
         content |= {"values": list(self.values)}
         content |= {"preprocessing": self.preprocessing.to_dict()} if self.preprocessing else {}

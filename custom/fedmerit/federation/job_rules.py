@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from fedmerit.configuration.external_parts import find_external_parts
 from fedmerit.configuration.run import RunConfiguration
@@ -62,6 +63,7 @@ def check_rules(manifest: Manifest, config: RunConfiguration, sites: int, images
         *training,
         *_check_models(manifest.jobs, config),
         *_check_evaluations(manifest.jobs, config, sites),
+        _check_study(manifest.jobs, config.study),
     ]
 
 
@@ -188,6 +190,15 @@ def _check_evaluations(rules: JobRules, config: RunConfiguration, sites: int) ->
             wanted <= cap or without,
             "each result says something about the images",
         )
+
+
+def _check_study(rules: JobRules, study: str) -> RuleCheck:
+    today, period = str(datetime.now(UTC).date()), rules.studies.get(study, "")
+    first, _, last = period.partition("/")
+    found = f"study {study[:LONGEST]} on {today}" if study else "no study"
+    allowed = "; ".join(f"{name} from {one.replace('/', ' to ')}" for name, one in rules.studies.items())
+    passes = not rules.studies or (bool(period) and first <= today <= last)
+    return RuleCheck("studies", found, allowed or "any", passes, "this hospital agreed to these studies and days")
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -5,7 +5,7 @@ import shutil
 import threading
 import time
 from collections.abc import Collection
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from cryptography.x509 import Certificate
 from nvflare.apis.controller_spec import ClientTask
 from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_context import FLContext
+from nvflare.app_common.abstract.fl_model import FLModel
 from nvflare.app_common.app_constant import AppConstants
 from nvflare.app_common.app_event_type import AppEventType
 from nvflare.app_common.workflows.model_controller import ModelController
@@ -28,6 +29,7 @@ from fedmerit.flare import wake_up
 from fedmerit.flare.aggregator import MeritAggregator
 from fedmerit.flare.executor import ERRORS
 from fedmerit.flare.job_ends import NO_SITE, JobEnd, absences
+from fedmerit.flare.revocation import REASON, Revocations
 from fedmerit.flare.scalars import track
 from fedmerit.flare.translation import NOTE, PROGRESS
 from fedmerit.machine import give_back_memory
@@ -58,15 +60,18 @@ def allow_repeated_pop(communicator: Any) -> None:
     communicator._client_task_map = SentTasks(communicator._client_task_map)
 
 
-def progress(run: Path, config: RunConfiguration, silent: Collection[str] = ()) -> dict[str, Any]:
+def progress(
+    run: Path, config: RunConfiguration, silent: Collection[str] = (), at_work: Collection[str] = ()
+) -> dict[str, Any]:
     """What an admin learns of a running job: ``method``, ``rounds`` to train, ``record`` of the last complete one.
 
-    Also ``absent``, as of `absences`, and the sites that did not answer yet when they were last asked, ``silent``.
+    Also ``absent``, as of `absences`, the sites that did not answer yet when they were last asked, ``silent``, and
+    those of them that took the task at hand, ``at_work``.
     """
     records = Ledger(run / "ledger.jsonl").records
     last, lacking = records[-1] if records else None, absences(records)
     named = {"method": config.method, "rounds": config.rounds, "record": last}
-    return named | {"absent": lacking, "silent": sorted(silent)}
+    return named | {"absent": lacking, "silent": sorted(silent), "at_work": sorted(at_work)}
 
 
 class MeritController(ModelController):
@@ -100,6 +105,11 @@ class MeritController(ModelController):
         self.silent: set[str] = set()  # sites that did not answer when they were last asked
         self.at_work: set[str] = set()  # sites that took the task at hand
         self.awaited: set[str] = set()  # sites that did not answer it yet
+
+    @cached_property
+    def revocations(self) -> Revocations:
+        """Of the server's kit."""
+        return Revocations(Path(self.engine.get_workspace().get_root_dir()))
 
     def run(self) -> None:
         """NVFlare's entry point; an exception in here ends the job with its message."""
@@ -166,7 +176,8 @@ class MeritController(ModelController):
                 shutil.copytree(run, workspace / RUN_NAME, dirs_exist_ok=True)
 
     def _progress(self, run: Path) -> dict[str, Any]:
-        return progress(run, self.aggregator.federation.config, self.silent | self.awaited)
+        waiting = self.at_work & self.awaited
+        return progress(run, self.aggregator.federation.config, self.silent | self.awaited, waiting)
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         """Note that a site asks for work, and whose answer NVFlare did not let through, such as news of an error."""
@@ -189,14 +200,15 @@ class MeritController(ModelController):
         """One message to every site that is asked, and its answer to the exchange, until that may end."""
         self.aggregator.hold(exchange)
         models, started = self.aggregator.models(), time.monotonic()
+        for site in filter(self.revocations.shut_out, models):
+            exchange.refuse(site, REASON)
         self.at_work.clear()
         timeout = self.round_timeout or (CLOSING_TIMEOUT if self.aggregator.federation.finished else 0)
         while True:
             there = self.sample_clients()
             for site in self.aggregator.federation.largest_first(models):
                 if site in there and not exchange.has_reply(site):
-                    accept = self.aggregator.accept_model
-                    self.send_model(exchange.work, models[site], targets=[site], callback=accept)
+                    self.send_model(exchange.work, models[site], targets=[site], callback=partial(self._accept, site))
                     wake_up.wake_up([site])
             while self.get_num_standing_tasks():
                 self._require_running()
@@ -215,6 +227,13 @@ class MeritController(ModelController):
         if lost := missing - self.silent:
             self.warning(f"without an answer, asked beside the others from now on: {', '.join(sorted(lost))}")
         self.silent = (self.silent - set(models)) | missing
+
+    def _accept(self, site: str, model: FLModel) -> None:
+        """An answer, unless the certificate of the site was revoked meanwhile."""
+        if self.revocations.shut_out(site):
+            self.aggregator.exchange.refuse(site, REASON)
+        else:
+            self.aggregator.accept_model(model)
 
     def _prepare_task_data(self, client_task: ClientTask, fl_ctx: FLContext) -> None:
         """NVFlare calls it as a site takes its task."""

@@ -1,22 +1,31 @@
 """What a site says of its machine when an admin asks how the federation is: NVFlare's report of resources, with more.
 
-Versions, room, the clock, and the kind of the last error: nothing of images, paths or patients. The hospital hides
-what it does not want to say by the argument ``hidden`` in local/resources.json.
+`fedmerit.wire.machine_facts` lists what may leave. The hospital hides what it does not want to say by ``hidden`` in
+its manifest.
 """
 
 import re
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from cryptography import x509
+from nvflare.apis.fl_constant import FLContextKey
 from nvflare.apis.fl_context import FLContext
 from nvflare.app_common.resource_managers.gpu_resource_manager import GPUResourceManager
+from nvflare.fuel.utils.gpu_utils import use_nvidia_smi
 
 from fedmerit.configuration.description import installed_versions
-from fedmerit.flare.executor import ERRORS
+from fedmerit.errors import BadInput
+from fedmerit.files import read_json
+from fedmerit.flare.executor import CERTIFICATE, ERRORS
 from fedmerit.machine import free_memory
+from fedmerit.trainers.monai_trainer.manifest import MANIFEST, Manifest, read_manifest_file
+from fedmerit.wire.machine_facts import clear_facts
+from fedmerit.wire.survey import LEAST
 
 GIB = 2**30
 KIND = re.compile(rb"^(?:\w+\.)*(\w+)(?:: |$)")  # of the last line of a traceback, its error's kind
@@ -24,28 +33,39 @@ TAIL = 4096  # bytes of a log in which its last error is
 
 
 class SiteFacts(GPUResourceManager):
-    """NVFlare's manager of a site's GPUs, of which FedMerit's jobs ask for none.
-
-    Args:
-        hidden: names of facts that do not leave the site.
-        of_gpus: NVFlare's own arguments.
-    """
-
-    def __init__(self, hidden: Sequence[str] = (), **of_gpus: Any):
-        super().__init__(**of_gpus)
-        self.hidden = hidden
+    """NVFlare's manager of a site's GPUs, of which FedMerit's jobs ask for none."""
 
     def report_resources(self, fl_ctx: FLContext) -> dict[str, Any]:
-        """By name: versions; ``disk`` and ``memory``, GiB free; ``clock``, seconds since 1970; ``last_error``."""
-        kit = Path(fl_ctx.get_engine().get_workspace().get_root_dir())
-        return {name: value for name, value in read_facts(kit).items() if name not in self.hidden}
+        """By name, what `fedmerit.wire.machine_facts` lists and the site's manifest does not hide."""
+        return read_facts(Path(fl_ctx.get_prop(FLContextKey.WORKSPACE_ROOT)))
 
 
 def read_facts(kit: Path) -> dict[str, Any]:
     """Of this machine and the site's ``kit``, as `SiteFacts.report_resources` has them."""
-    free = {"disk": shutil.disk_usage(kit).free / GIB, "memory": free_memory() / GIB}
-    rounded = {name: round(amount, 1) for name, amount in free.items()}
-    return {**installed_versions(), **rounded, "clock": round(time.time(), 1), "last_error": last_error(kit)}
+    manifest = read_manifest_file(kit / "local" / MANIFEST)
+    facts = {
+        **installed_versions(),
+        **_prepared(manifest),
+        "gpu": ", ".join((use_nvidia_smi("name") or [])[1:]),
+        "disk": shutil.disk_usage(kit).free / GIB,
+        "memory": free_memory() / GIB,
+        "clock": time.time(),
+        "last_error": last_error(kit),
+    }
+    with suppress(OSError, ValueError):
+        own = x509.load_pem_x509_certificate((kit / "startup" / CERTIFICATE).read_bytes())
+        facts["certificate"] = f"{own.not_valid_after_utc:%Y-%m-%d}"
+    return clear_facts(facts, manifest.hidden)
+
+
+def _prepared(manifest: Manifest) -> Mapping[str, Any]:
+    """Task, patients and slices of the site folder; only the task if patients are below a survey's floor."""
+    with suppress(BadInput, OSError, KeyError, TypeError, ValueError, AttributeError):
+        info = read_json(Path(manifest.site_folder) / "site.json")
+        counts = list(info["counts"].values())
+        sums = {name: sum(int(one[name]) for one in counts) for name in ("patients", "slices")}
+        return {"task": info["task"], **(sums if sums["patients"] >= LEAST else {})}
+    return {}
 
 
 def last_error(kit: Path) -> str:

@@ -113,6 +113,27 @@ def test_evaluations(method, caps, rules):
     assert refused(plan(method), evaluations=caps) == rules
 
 
+NOW, PAST, LATER = "2000-01-01/2999-12-31", "2000-01-01/2000-12-31", "2999-01-01/2999-12-31"
+
+
+@pytest.mark.parametrize(
+    ("studies", "study", "rules"),
+    [
+        ({}, "", []),
+        ({}, "x", []),
+        ({"x": NOW}, "x", []),
+        ({"x": NOW}, "", ["studies"]),
+        ({"x": NOW}, "y", ["studies"]),
+        ({"x": PAST, "y": NOW}, "x", ["studies"]),
+        ({"x": LATER}, "x", ["studies"]),
+    ],
+)
+def test_a_site_takes_part_in_its_studies_while_they_last(studies, study, rules):
+    config = RunConfiguration.from_dict(replace(plan(), study=study).to_dict())
+    assert (config.study, "study" in config.to_dict()) == (study, bool(study))
+    assert refused(config, studies=studies) == rules
+
+
 def test_code_of_others_has_to_be_approved():
     named = replace(plan().network, architecture="torch.nn:Linear")
     config = replace(plan(), network=named)

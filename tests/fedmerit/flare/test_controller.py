@@ -99,6 +99,9 @@ class Asked:
     def has_reply(self, site):
         return site in self.answered
 
+    def refuse(self, site, reason):
+        self.answered.add(site)
+
     def is_complete(self):
         return len(self.answered) >= 2
 
@@ -110,6 +113,7 @@ def ask(controller, monkeypatch):
     times = SimpleNamespace(monotonic=lambda: clock.now, sleep=lambda seconds: None)
     monkeypatch.setattr(module, "time", times)
     controller.round_timeout = 100
+    controller.revocations = SimpleNamespace(shut_out=lambda site: False)
     for name in ("send_model", "warning", "sample_clients"):
         monkeypatch.setattr(controller, name, lambda *args, **named: list("ABC"))
     monkeypatch.setattr(controller, "_build_shareable", lambda data: Shareable(), raising=False)
@@ -147,3 +151,15 @@ def test_a_site_that_is_gone_costs_one_timeout_until_it_takes_a_task_again(contr
     assert ask({"A": 3, "B": 5, "C": 60}, takes="C") == 60  # at work again: the others wait for it
     assert controller.silent == set()
     assert ask({"A": 3, "B": 5}, takes="C") > 100
+
+
+def test_a_site_whose_certificate_is_revoked_is_neither_asked_nor_heard(controller, ask):
+    controller.revocations = SimpleNamespace(shut_out=lambda site: site == "C")
+    assert ask({"A": 3, "B": 5}) == 5
+    assert controller.silent == set()
+    taken, refused = [], []
+    exchange = SimpleNamespace(refuse=lambda site, why: refused.append((site, why)))
+    controller.aggregator = SimpleNamespace(accept_model=taken.append, exchange=exchange)
+    for site in "BC":
+        controller._accept(site, site)
+    assert (taken, refused) == (["B"], [("C", "its certificate is revoked")])

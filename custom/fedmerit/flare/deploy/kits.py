@@ -12,9 +12,11 @@ from nvflare.app_common.widgets.component_path_authorizer import CLASS_ALLOW_LIS
 from fedmerit.core import DECIMALS
 from fedmerit.errors import BadInput
 from fedmerit.files import files_digest, read_json, write_json
+from fedmerit.flare.deploy.certificates import KEY, place_key
 from fedmerit.flare.deploy.validator import ClassValidator
 from fedmerit.flare.egress import EgressFilter
 from fedmerit.flare.job_ends import JobEnds
+from fedmerit.flare.revocation import RevocationCheck
 from fedmerit.plugin_references import Reference
 from fedmerit.trainers.monai_trainer.data import SiteFolder, open_sites
 from fedmerit.trainers.monai_trainer.machine_settings import SERVER, pick_device
@@ -84,12 +86,14 @@ def server_address(kit: Path) -> tuple[str, int]:
 def kit_digest(kit: Path) -> str:
     """SHA-256 of what the coordinator wrote into a kit: startup/, and in local/ what `prepare_site` begins with.
 
-    The same in a shell, in the kit: ``find startup local/*.default -type f | LC_ALL=C sort | xargs sha256sum |
-    sha256sum``. NVFlare signs no kit that has no keys for encryption, and then some files, by a certificate
-    in the same kit: only a digest that comes another way shows that a kit was changed.
+    Without keys, which have to be those of the certificates. The same in a shell, in the kit: ``find startup
+    local/*.default -type f ! -name '*.key' | LC_ALL=C sort | xargs sha256sum | sha256sum``. NVFlare signs no kit that
+    has no keys for encryption, and then some files, by a certificate in the same kit: only a digest that comes another
+    way shows that a kit was changed.
     """
     read_kind(kit)
-    return files_digest(kit, [*(kit / "startup").rglob("*"), *(kit / "local").glob("*.default")])
+    startup = [path for path in (kit / "startup").rglob("*") if path.suffix != ".key"]
+    return files_digest(kit, [*startup, *(kit / "local").glob("*.default")])
 
 
 def require_digest(kit: Path, digest: str) -> None:
@@ -109,6 +113,7 @@ def prepare_site(
     surveys: bool | None = None,
     evaluations: str | None = None,
     jobs: JobRules | None = None,
+    key: Path | None = None,
     **settings: str,
 ) -> SiteFolder:
     """Make a site's kit ready: what may run there, and the manifest that binds the site to its images.
@@ -121,10 +126,12 @@ def prepare_site(
         surveys: jobs may ask for a survey of the images; None: as it was decided before, at first they may.
         evaluations: caps on what the site evaluates for the server, as of `manifest.parse_caps`; None: as before.
         jobs: the rules for jobs; None: as the operator left them, at first the defaults.
+        key: the site's own private key, if the coordinator made none; put into the kit.
         settings: other fields of `Manifest`, for studies.
 
     Raises:
-        BadInput: the kit is no site's, the folder is not the site's, the device is not there, or caps are none.
+        BadInput: the kit is no site's, the folder is not the site's, the device is not there, caps are none, or the
+            key is missing or another's.
     """
     from fedmerit.flare.launcher import SiteLauncher
     from fedmerit.flare.site_facts import SiteFacts  # it takes seconds to import MONAI
@@ -135,6 +142,10 @@ def prepare_site(
         raise BadInput(f"{folder}: holds site {opened.name!r}, the kit is that of {site!r}; the names have to agree")
     opened.require_cases()
     pick_device(device, site)
+    if key is not None:
+        place_key(kit, key)
+    if not (kit / "startup" / KEY).exists():
+        raise BadInput(f"{kit}: holds no key, the site made its own; name it with --key, as `deploy request` wrote it")
     rules = jobs or (read_manifest(kit).jobs if is_prepared(kit) else JobRules())
     if evaluations is not None:
         rules = rules.model_copy(update={"evaluations": parse_caps(evaluations)})
@@ -143,7 +154,7 @@ def prepare_site(
     for part in resources["components"]:
         if part["id"] == "resource_manager":  # FedMerit's jobs ask for no GPU: the manifest says which
             part["path"] = class_path(SiteFacts)
-            part["args"] |= {"num_of_gpus": 0, "mem_per_gpu_in_GiB": 0, "hidden": _hidden_facts(kit)}
+            part["args"] |= {"num_of_gpus": 0, "mem_per_gpu_in_GiB": 0}
         if part["id"] == "process_launcher":
             part["path"] = class_path(SiteLauncher)
     resources["allow_log_streaming"] = False
@@ -187,19 +198,13 @@ def prepare_server(
             part["args"]["uri_root"] = str(storage / "jobs")
         if part["id"] == "job_scheduler":  # a job that waits for a site is looked at again soon
             part["args"] |= {"min_schedule_interval": 2.0, "max_schedule_interval": 30.0}
-    resources["components"].append({"id": "job_ends", "path": class_path(JobEnds), "args": {}})
+    for name, part in {"job_ends": JobEnds, "revocation": RevocationCheck}.items():
+        resources["components"].append({"id": name, "path": class_path(part), "args": {}})
     _write(kit, resources, byoc)
     folders = {"server_sites": server_sites, "runs": runs}
     given = {setting: str(path.resolve()) for setting, path in folders.items() if path}
     _write_manifest(kit, SERVER, device=device, **given, **settings)
     return own
-
-
-def _hidden_facts(kit: Path) -> list[str]:
-    """Facts that the operator lets no admin ask for, as of `SiteFacts`; at first none."""
-    path = kit / "local" / "resources.json"
-    parts = read_json(path)["components"] if path.exists() else []
-    return [str(name) for part in parts if part["id"] == "resource_manager" for name in part["args"].get("hidden", [])]
 
 
 def is_prepared(kit: Path) -> bool:
@@ -282,7 +287,7 @@ def approve(kit: Path, parts: Sequence[Reference] | None) -> None:
 
 
 def _write_manifest(kit: Path, name: str, **settings: Any) -> None:
-    """The manifest of a machine, with the parts that its operator approved before."""
-    parts = read_manifest(kit).parts if is_prepared(kit) else {}
+    """The manifest of a machine, with what its operator approved and hid before."""
+    kept = read_manifest(kit).model_dump(include={"parts", "hidden"}) if is_prepared(kit) else {}
     runs = {} if "run" in settings else {"runs": str(kit.resolve() / "runs")}  # NVFlare clears its own folders
-    Manifest(site=name, parts=parts, **{**runs, **settings}).write(kit / "local")
+    Manifest(site=name, **{**kept, **runs, **settings}).write(kit / "local")

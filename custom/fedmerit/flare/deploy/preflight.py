@@ -2,7 +2,7 @@
 
 import shutil
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -37,6 +37,7 @@ from fedmerit.records.ciphertexts import open_context
 from fedmerit.records.signatures import certificate_name
 from fedmerit.trainers.monai_trainer.machine_settings import pick_device
 from fedmerit.version import NOT_INSTALLED
+from fedmerit.wire.machine_facts import LISTED
 
 EXACT = ("fedmerit", "nvflare")  # packages whose version has to be the project's; others may change the last digits
 SOON = timedelta(days=30)  # before a certificate ends the preflight warns
@@ -72,6 +73,7 @@ def preflight(kit: Path, offline: bool = False) -> list[CheckResult]:
         ("server", lambda: check_ports(kit) if kind == "server" else check_server(kit, offline)),
         ("device", lambda: _check_device(manifest.device or "auto", read_name(kit))),
         ("rules for jobs", lambda: iter([ok(manifest.jobs.changes)] * (kind == "client"))),
+        ("facts for admins", lambda: _check_hidden(manifest.hidden) if kind == "client" else iter(())),
         ("disk", lambda: _check_disk(kit)),
         ("memory", _check_memory),
     ]
@@ -194,6 +196,14 @@ def _check_gate(kit: Path) -> Iterator[Finding]:
             yield ok(f"{', '.join(strict)}{'; before it ' + ', '.join(before) if before else ''}")
     except (BadInput, KeyError, TypeError, ValueError, AttributeError) as error:
         yield fail(f"{path}: jobs would end here ({error}); {again}")
+
+
+def _check_hidden(hidden: Sequence[str]) -> Iterator[Finding]:
+    """What an admin who asks does not learn of this machine; nothing where that is nothing."""
+    if unknown := sorted(set(hidden) - set(LISTED)):
+        yield fail(f"hidden: {', '.join(unknown)}: unknown, so admins learn nothing; known: {', '.join(LISTED)}")
+    elif hidden:
+        yield ok(f"hidden: {', '.join(hidden)}")
 
 
 def _check_parts(kit: Path) -> Iterator[Finding]:

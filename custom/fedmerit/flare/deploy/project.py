@@ -16,6 +16,7 @@ from fedmerit.files import write_text
 from fedmerit.trainers.monai_trainer.data import LONGEST_SITE, require_name
 
 PROJECT_FILE = "project.yml"
+CERTIFICATE_BUILDER = "fedmerit.flare.deploy.certificates.RequestedCertBuilder"
 VERSIONS_BUILDER = "fedmerit.flare.deploy.provision.VersionsBuilder"  # in the project.yml of every federation
 CONTEXT_BUILDER = "fedmerit.flare.encryption.ContextBuilder"  # not imported here: it needs TenSEAL
 SUBMITTERS = ("project_admin", "lead")  # roles that may submit jobs
@@ -64,7 +65,7 @@ def make_project(
         "builders": [
             _builder("nvflare.lighter.impl.workspace.WorkspaceBuilder", template_file=["master_template.yml"]),
             _builder("nvflare.lighter.impl.static_file.StaticFileBuilder", config_folder="config", scheme="grpc"),
-            _builder("nvflare.lighter.impl.cert.CertBuilder", root_valid_days=AUTHORITY_DAYS),
+            _builder(CERTIFICATE_BUILDER, root_valid_days=AUTHORITY_DAYS),
             {"path": VERSIONS_BUILDER},
             *([_builder(CONTEXT_BUILDER, **encryption)] if encryption is not None else []),
             {"path": "nvflare.lighter.impl.signature.SignatureBuilder"},
@@ -148,6 +149,17 @@ def add_project_sites(project: Mapping[str, Any], sites: Mapping[str, str]) -> d
     before = {one["name"]: one["org"] for one in others if one["type"] == "client"}
     make_project(before | dict(sites), server["name"], server["org"], admins)  # refuses what cannot work
     return {**project, "participants": [server, *others, *(_site(site, org) for site, org in sites.items())]}
+
+
+def remove_participants(project: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+    """A project without sites or admins; `BadInput` if one is none of it, or nobody is left who may submit jobs."""
+    others = [one["name"] for one in project["participants"] if one["type"] != "server"]
+    if unknown := sorted(set(names) - set(others)):
+        raise BadInput(f"{PROJECT_FILE}: has no site or admin {', '.join(unknown)}; there are {', '.join(others)}")
+    left = [one for one in project["participants"] if one["name"] not in names]
+    if not any(one.get("role") in SUBMITTERS for one in left):
+        raise BadInput(f"{PROJECT_FILE}: nobody would be left who may submit jobs; renew that admin instead")
+    return {**project, "participants": left}
 
 
 def read_project(out: Path) -> dict[str, Any]:

@@ -23,7 +23,15 @@ from nvflare.lighter.spec import Builder, Project, ProvisionContext
 from fedmerit.configuration.description import installed_versions
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.files import FULL, read_json, write_atomically, write_json
-from fedmerit.flare.deploy.project import PROJECT_FILE, add_project_sites, organisations, read_project, write_project
+from fedmerit.flare.deploy.certificates import keep_requests, list_revoked
+from fedmerit.flare.deploy.project import (
+    PROJECT_FILE,
+    add_project_sites,
+    organisations,
+    read_project,
+    remove_participants,
+    write_project,
+)
 
 VERSIONS_FILE = "fedmerit_versions.json"  # in the local/ folder of the kits of server and sites
 STATE = "state"  # NVFlare's name for the folder of a project's keys
@@ -51,21 +59,27 @@ class Kit:
     path: Path
 
 
-def init(out: Path, project: Mapping[str, Any]) -> list[Kit]:
+def init(out: Path, project: Mapping[str, Any], requests: Path | None = None) -> list[Kit]:
     """Write project.yml to the new folder ``out`` and provision it there.
 
+    Args:
+        out: the folder.
+        project: as of `make_project`.
+        requests: a folder with NAME.csr of the sites that made their own keys.
+
     Raises:
-        BadInput: ``out`` holds something already.
+        BadInput: ``out`` holds something already, or a request is of no use.
         RunFailed: NVFlare's provisioning failed.
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise BadInput(f"{out}: exists already; choose another --out, or add a site to it with --add")
-    return provision_again(out, project)
+    return provision_again(out, project, requests)
 
 
-def provision_again(out: Path, project: Mapping[str, Any]) -> list[Kit]:
+def provision_again(out: Path, project: Mapping[str, Any], requests: Path | None = None) -> list[Kit]:
     """Provision a project in ``out`` as `init` does, with the keys and certificates that were made there before."""
     with owner_only(out), rollback_on_error(out):
+        _keep_requests(requests, out, project)
         kits = provision(out, project)
         write_project(out, project)
     return kits
@@ -76,7 +90,13 @@ def state_folder(out: Path, project: Mapping[str, Any]) -> Path:
     return out / str(project["name"]) / STATE
 
 
-def add_sites(out: Path, sites: Mapping[str, str]) -> list[Kit]:
+def _keep_requests(requests: Path | None, out: Path, project: Mapping[str, Any]) -> None:
+    if requests is not None:
+        names = [one["name"] for one in project["participants"] if one["type"] == "client"]
+        keep_requests(requests, state_folder(out, project), names)
+
+
+def add_sites(out: Path, sites: Mapping[str, str], requests: Path | None = None) -> list[Kit]:
     """Add sites to the project in ``out``: kits of only the new ones, all other kits stay valid.
 
     A site of organisation "" gets one of its own.
@@ -91,16 +111,18 @@ def add_sites(out: Path, sites: Mapping[str, str]) -> list[Kit]:
     before = [one["org"] for one in project["participants"] if one["type"] == "client"]
     project = add_project_sites(project, organisations(sites, before))
     with owner_only(out), rollback_on_error(out):
+        _keep_requests(requests, out, project)
         kits = provision(out, project)
         write_project(out, project)
     return [kit for kit in kits if kit.name in sites]
 
 
-def renew(out: Path, names: Collection[str]) -> list[Kit]:
+def renew(out: Path, names: Collection[str], requests: Path | None = None) -> list[Kit]:
     """New keys and certificates for participants of the project in ``out``: their kits; all others stay as they are.
 
-    The authority stays the same, and no certificate lasts longer than its own. What was there before stays valid until
-    its own last day: NVFlare takes nothing back.
+    A site that made its own key keeps it, unless it sent a new request. The authority stays the same, and no
+    certificate lasts longer than its own. What was there before is put on the list of revoked certificates, which
+    the server's operator puts into force.
 
     Raises:
         BadInput: ``out`` holds no project, or nobody of such a name.
@@ -110,11 +132,33 @@ def renew(out: Path, names: Collection[str]) -> list[Kit]:
     there = [one["name"] for one in project["participants"]]
     if unknown := sorted(set(names) - set(there)):
         raise BadInput(f"{out / PROJECT_FILE}: has no {', '.join(unknown)}; there are {', '.join(there)}")
-    keys = state_folder(out, project) / KEYS
     with owner_only(out), rollback_on_error(out):
-        write_json(keys, {name: one for name, one in read_json(keys).items() if name not in names})
+        _take_back(out, project, names)
+        _keep_requests(requests, out, project)
         kits = provision(out, project)
     return [kit for kit in kits if kit.name in names]
+
+
+def revoke(out: Path, names: Collection[str]) -> Path:
+    """Take sites and admins out of the project in ``out``; the list of revoked certificates, with theirs on it.
+
+    Raises:
+        BadInput: ``out`` holds no project, nobody of such a name, or nobody would be left who may submit jobs.
+    """
+    project = read_project(out)
+    without = remove_participants(project, names)
+    with owner_only(out), rollback_on_error(out):
+        path = _take_back(out, project, names)
+        write_project(out, without)
+    return path
+
+
+def _take_back(out: Path, project: Mapping[str, Any], names: Collection[str]) -> Path:
+    state = state_folder(out, project)
+    known = read_json(state / KEYS)
+    path = list_revoked(state, [known[name]["cert"] for name in names if name in known])
+    write_json(state / KEYS, {name: one for name, one in known.items() if name not in names})
+    return path
 
 
 @contextmanager
@@ -137,7 +181,7 @@ def owner_only(out: Path) -> Iterator[None]:
 def rollback_on_error(out: Path) -> Iterator[None]:
     """What fails in here leaves ``out`` as it was: nothing half-written, and the keys that were there before."""
     before = {path for path in (out, *out.rglob("*")) if path.exists()}
-    keys = {path: path.read_bytes() for path in out.glob(f"*/{STATE}/*") if path.is_file()}
+    keys = {path: path.read_bytes() for path in out.glob(f"*/{STATE}/**/*") if path.is_file()}
     try:
         yield
     except BaseException:

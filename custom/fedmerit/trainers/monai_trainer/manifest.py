@@ -28,6 +28,7 @@ Names = Annotated[tuple[Name, ...], Field(max_length=100)]
 Count = Annotated[int, Field(ge=0, le=1_000_000_000)]
 Positive = Annotated[float, Field(gt=0, le=1e6)]
 Text = Annotated[str, Field(max_length=4096)]
+Period = Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\d/\d{4}-\d\d-\d\d$")]  # first and last day
 Split = Annotated[str, Field(pattern=f"^({'|'.join(EVALUATED)})$")]
 STRICT = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -50,6 +51,7 @@ class JobRules(BaseModel):
     keep_updates: bool = False  # whether the server may keep every round's update
     share_models: bool = False  # whether a model of a single site may go to other sites
     evaluations: dict[Split, Count] = dict.fromkeys(EVALUATED, MANY)  # models a round
+    studies: dict[Name, Period] = {}  # for which the site takes part; none: any job, also of no study
 
     @property
     def caps(self) -> Mapping[str, int]:
@@ -95,7 +97,8 @@ class Manifest(BaseModel):
     runs: Text = ""
     behaviours: Text = ""  # for studies
     parts: Annotated[dict[Text, Name], Field(max_length=1000)] | Literal["all"] = {}  # SHA-256 by reference
-    jobs: JobRules = JobRules()  # of a site
+    hidden: Names = ()  # of a site: items of `fedmerit.wire.machine_facts` that no admin gets
+    jobs: JobRules = JobRules()  # likewise
     script: SiteScript | None = None  # likewise
 
     @property
@@ -143,7 +146,7 @@ def parse_caps(setting: str) -> dict[str, Any]:
 
 
 def _text(value: Any) -> str:
-    items = [f"{name}={number}" for name, number in value.items()] if isinstance(value, dict) else value
+    items = [f"{name}={one}" for name, one in value.items()] if isinstance(value, dict) else value
     return ", ".join(items) if isinstance(items, list) else json.dumps(items)
 
 

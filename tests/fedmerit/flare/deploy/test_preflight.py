@@ -241,3 +241,13 @@ def test_room(ready, monkeypatch, gib, state, found):
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(0, 0, int(gib * 2**30)))
     monkeypatch.setattr(machine, "free_memory", lambda: int(gib * 2**30))
     assert [one for one, _ in found(ready, "disk")] == [one for one, _ in found(ready, "memory")] == [state]
+
+
+@pytest.mark.parametrize(
+    ("hidden", "state", "word"), [(["gpu", "disk"], "ok", "gpu, disk"), (["disc"], "fail", "disc: unknown")]
+)
+def test_what_admins_are_not_told(ready, hidden, state, word, found):
+    manifest = ready / "local/fedmerit.json"
+    manifest.write_text(json.dumps(read(manifest) | {"hidden": hidden}))
+    ((is_now, text),) = found(ready, "facts for admins", offline=True)
+    assert (is_now, word in text) == (state, True)

@@ -6,6 +6,7 @@ import pytest
 
 from fedmerit.errors import BadInput
 from fedmerit.flare.deploy.project import (
+    CERTIFICATE_BUILDER,
     CONTEXT_BUILDER,
     PROJECT_FILE,
     VERSIONS_BUILDER,
@@ -14,6 +15,7 @@ from fedmerit.flare.deploy.project import (
     make_project,
     organisations,
     read_project,
+    remove_participants,
 )
 
 GOOD = {"sites": {"A": "clinic", "B": "lab"}, "server": "fl.clinic.org", "org": "clinic", "admins": {"a@b.org": "lead"}}
@@ -24,7 +26,7 @@ def builders(**changes):
 
 
 def test_what_goes_into_kits_is_there_before_they_are_signed():
-    names = ["WorkspaceBuilder", "StaticFileBuilder", "CertBuilder", "VersionsBuilder"]
+    names = ["WorkspaceBuilder", "StaticFileBuilder", "RequestedCertBuilder", "VersionsBuilder"]
     assert [name for name, _ in builders()] == [*names, "SignatureBuilder"]
     assert builders(encryption={"keys": "/keys"})[4:] == [
         ("ContextBuilder", {"keys": "/keys"}),
@@ -32,7 +34,7 @@ def test_what_goes_into_kits_is_there_before_they_are_signed():
     ]
 
 
-@pytest.mark.parametrize("path", [VERSIONS_BUILDER, CONTEXT_BUILDER])
+@pytest.mark.parametrize("path", [CERTIFICATE_BUILDER, VERSIONS_BUILDER, CONTEXT_BUILDER])
 def test_the_builders_of_ours_are_where_projects_say(path):
     if path == CONTEXT_BUILDER:
         pytest.importorskip("tenseal", reason="TenSEAL is not installed: pip install 'fedmerit[he]'")
@@ -109,3 +111,14 @@ def test_what_is_no_project_is_named(tmp_path, text, words):
         (tmp_path / PROJECT_FILE).write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(BadInput, match=rf"project\.yml: {words}"):
         read_project(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [(["C"], "no site or admin C"), (["fl.clinic.org"], "no site or admin fl"), (["a@b.org"], "nobody would be left")],
+)
+def test_who_cannot_be_taken_out(names, words):
+    with pytest.raises(BadInput, match=words):
+        remove_participants(make_project(**GOOD), names)
+    left = remove_participants(make_project(**GOOD), ["A"])["participants"]
+    assert [one["name"] for one in left] == ["fl.clinic.org", "B", "a@b.org"]
