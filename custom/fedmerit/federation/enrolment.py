@@ -1,14 +1,16 @@
 """Enrolment: what a site commits to before round 0, and what the server keeps of it.
 
 With the digests, an image and the plan anyone can test whether a site trained on that image. So no file holds them: the
-server compares them in memory, keeps which sites share images, and asks again when a run resumes.
+server compares them in memory, keeps which sites share images and what only the site can make of the digests again, and
+asks again when a run resumes.
 """
 
 import hashlib
 import json
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -18,7 +20,7 @@ from cryptography.x509.oid import NameOID
 
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.guard.guard import Enrolled
-from fedmerit.records.ledger import log_payload, split_head
+from fedmerit.records.ledger import log_payload, split_head, texts_digest
 from fedmerit.records.signatures import certificate_name, is_signed_by_any
 from fedmerit.trainers.monai_trainer.data import SiteFolder
 from fedmerit.trainers.monai_trainer.samples import Slices
@@ -40,37 +42,37 @@ class Commitment:
     round: int
     cases: Mapping[str, int]  # by split
     slices: Mapping[str, int]  # likewise
-    distinct: int  # training cases; one that was enrolled twice counts once
-    fingerprint: str  # as in `Enrolment.committed`
+    sealed: tuple[str, ...]  # as in `Enrolment`
     certificate: str
 
     @classmethod
     def of(cls, one: Enrolment) -> "Commitment":
         """That of an enrolment."""
-        return cls(one.round, **one.committed, distinct=len(set(one.fingerprint)), certificate=one.certificate)
+        return cls(one.round, dict(one.cases), dict(one.slices), one.sealed, one.certificate)
 
     @property
     def committed(self) -> dict[str, object]:
-        """As of the enrolment."""
-        return {name: getattr(self, name) for name in ("cases", "slices", "fingerprint")}
+        """What ledger and site's log have of it: the counts, and one digest of those of its cases."""
+        return {"cases": self.cases, "slices": self.slices, "fingerprint": texts_digest(self.sealed)}
 
     @property
     def images(self) -> float:
-        """Training images, of distinct cases."""
-        return self.slices["training"] * (self.distinct / self.cases["training"])
+        """Training images, of distinct cases: one that was enrolled twice counts once."""
+        return self.slices["training"] * (len(set(self.sealed)) / self.cases["training"])
 
     def is_kept_by(self, other: "Commitment") -> bool:
-        """Whether a later enrolment is of the same images, or of fewer, as when some cannot be read any more.
+        """Whether a later enrolment is of the same images, or of some of them, as when others cannot be read any more.
 
-        Of fewer, and with another key, which seals otherwise, only the counts tell.
+        With another key, which seals otherwise, only the counts tell, and have to be the same.
         """
-        if other.cases["training"] < self.cases["training"]:
-            images = other.slices["training"], self.slices["training"]
-            rest = [{**counts, "training": 0} for counts in (self.cases, other.cases, self.slices, other.slices)]
-            return may_train_on(*images) and rest[0] == rest[1] and rest[2] == rest[3]
-        if self.certificate == other.certificate:
-            return replace(self, round=other.round) == other
-        return (self.cases, self.slices, self.distinct) == (other.cases, other.slices, other.distinct)
+        if self.certificate != other.certificate:
+            return (self.cases, self.slices, self.images) == (other.cases, other.slices, other.images)
+        if self.sealed == other.sealed:
+            return (self.cases, self.slices) == (other.cases, other.slices)
+        rest = [{**counts, "training": 0} for counts in (self.cases, other.cases, self.slices, other.slices)]
+        is_part = not Counter(other.sealed) - Counter(self.sealed)
+        may_train = may_train_on(other.slices["training"], self.slices["training"])
+        return is_part and may_train and rest[0] == rest[1] and rest[2] == rest[3]
 
 
 def make_enrolment(

@@ -204,7 +204,7 @@ class Evaluator:
 
     def _make_check(self, task: Evaluation) -> MessageCheck:
         def check_message(site: str, answer: object) -> str | None:
-            fault = check_evaluated(answer, task, self.config.network.labels)
+            fault = check_evaluated(answer, task, self.config.network.labels, self.config.script is not None)
             if fault or not isinstance(answer, Evaluated) or not answer.overlaps:
                 return fault
             return self.run_guard.check_cases(site, task.split, answer.overlaps[0])  # the other models' are the same

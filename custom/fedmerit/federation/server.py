@@ -177,7 +177,8 @@ class Federation:
         models = self.models
         like = models.parameters if models.parameters.ndim == 1 else models.parameters[0]
         labels, others = self.config.network.labels, [other for other in self.sites if other != site]
-        fault = check_reply(answer, self.round, like, models.buffers[0], labels, self.method, others)
+        scored = self.config.script is not None
+        fault = check_reply(answer, self.round, like, models.buffers[0], labels, self.method, others, scored)
         if fault or not isinstance(answer, Reply):
             return fault
         if fault := models.check_message(answer) or self.run_guard.check_site(site):

@@ -14,6 +14,7 @@ from typing import Any
 
 from torch import Tensor
 
+from fedmerit.federation.enrolment import Commitment
 from fedmerit.records.ciphertexts import Ciphertexts
 from fedmerit.records.ledger import Ledger, digest, log_payload, split_head, tensors_digest, texts_digest
 from fedmerit.records.signatures import Signer
@@ -104,7 +105,7 @@ class SiteLog:
 
     def enrolled(self, task: messages.EnrolmentTask, enrolment: messages.Enrolment) -> None:
         """Record what the site commits to."""
-        self._append(ENROLLED, task.round, task.ledger, **enrolment.committed)
+        self._append(ENROLLED, task.round, task.ledger, **Commitment.of(enrolment).committed)
 
     def evaluated(
         self,

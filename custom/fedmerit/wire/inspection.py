@@ -72,6 +72,7 @@ def check_reply(
     labels: tuple[str, ...],
     method: Method,
     others: Collection[str] = (),
+    scored: bool = False,
 ) -> str | None:
     """Why the answer to a training task cannot be used, or None.
 
@@ -83,6 +84,7 @@ def check_reply(
         labels: of the task.
         method: of the run; it knows what it asked for.
         others: the names of the sites but this one.
+        scored: whether the sites give scores, instead of counts of voxels.
     """
     if answer.round != round:
         return f"reply of round {answer.round} in round {round}"
@@ -92,7 +94,7 @@ def check_reply(
         return fault
     if not is_count(answer.num_samples, MOST_IMAGES) or not answer.num_samples:
         return f"num_samples {answer.num_samples!s:.20}, expected a whole number from 1 to {MOST_IMAGES}"
-    if fault := _check_overlaps(answer.overlaps, labels) or _check_trained(answer, labels):
+    if fault := _check_overlaps(answer.overlaps, labels, scored) or _check_trained(answer, labels, scored):
         return fault
     for name, value in answer.values.items():
         if name not in method.asks:
@@ -166,11 +168,11 @@ def _check_pairs(pairs: Mapping[str, Mapping[str, float]], others: Collection[st
     return None
 
 
-def _check_trained(answer: Reply, labels: tuple[str, ...]) -> str | None:
+def _check_trained(answer: Reply, labels: tuple[str, ...], scored: bool) -> str | None:
     """What is wrong with the overlaps of the trained model, if there are any: they are of the same references."""
     if not answer.trained_overlaps:
         return None
-    if fault := _check_overlaps(answer.trained_overlaps, labels):
+    if fault := _check_overlaps(answer.trained_overlaps, labels, scored):
         return fault
     if _references(answer.trained_overlaps) != _references(answer.overlaps):
         return "overlaps of the trained model on other cases, or with another reference, than those of the received one"
@@ -186,8 +188,8 @@ def _references(overlaps: tuple[Overlap, ...]) -> list[tuple[str, str, int, str]
 
 
 @_check_of(Evaluated, "evaluation")
-def check_evaluated(answer: Evaluated, task: Evaluation, labels: tuple[str, ...]) -> str | None:
-    """Why the answer to ``task`` cannot be used, or None."""
+def check_evaluated(answer: Evaluated, task: Evaluation, labels: tuple[str, ...], scored: bool = False) -> str | None:
+    """Why the answer to ``task`` cannot be used, or None; ``scored`` as in `check_reply`."""
     if answer.round != task.round:
         return f"evaluation of round {answer.round} in round {task.round}"
     if len(answer.overlaps) != task.count:
@@ -200,7 +202,7 @@ def check_evaluated(answer: Evaluated, task: Evaluation, labels: tuple[str, ...]
         return f"choice {answer.choice!s:.20}, expected a whole number from 0 to {most}"
     cases = [[(overlap.case, overlap.label) for overlap in overlaps] for overlaps in answer.overlaps]
     surfaces = task.purpose in (Purpose.FINAL, Purpose.FINISH)
-    if any(fault := _check_overlaps(overlaps, labels, surfaces) for overlaps in answer.overlaps):
+    if any(fault := _check_overlaps(overlaps, labels, scored, surfaces) for overlaps in answer.overlaps):
         return fault
     if task.purpose is Purpose.ESTIMATE:
         return _check_common(answer)
@@ -266,14 +268,18 @@ def _no_answer(answer: object) -> str:
     return answer.reason if isinstance(answer, Failure) else f"no answer to what was asked ({type(answer).__name__})"
 
 
-def _check_overlaps(overlaps: tuple[Overlap, ...], labels: tuple[str, ...], surfaces: bool = False) -> str | None:
+def _check_overlaps(
+    overlaps: tuple[Overlap, ...], labels: tuple[str, ...], scored: bool, surfaces: bool = False
+) -> str | None:
     """What is wrong with overlaps; ``surfaces``: whether they may tell how far those lie apart."""
     if len(overlaps) > MOST_CASES * len(labels):
         return f"overlaps of {len(overlaps)} cases and labels, expected at most {MOST_CASES} cases"
     for overlap in overlaps:
         counts = (overlap.true_positives, overlap.false_positives, overlap.false_negatives)
-        if overlap.score is not None and (any(counts) or overlap.surface or not _is_number(overlap.score, 1)):
+        if scored and (any(counts) or overlap.surface or not _is_number(overlap.score, 1)):
             return "a score that is no number from 0 to 1, or one beside counts of voxels"
+        if overlap.score is not None and not scored:
+            return "a score, expected counts of voxels, from which the server computes Dice"
         if overlap.label not in labels or not all(is_count(count, MOST_VOXELS) for count in counts):
             return "overlaps of another label, or with counts that are no counts"
         if not (isinstance(overlap.case, str) and CASE.fullmatch(overlap.case)):

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -198,14 +197,13 @@ class Enrolment:
     slices: Mapping[str, int]  # likewise; of training those that are trained on
     fingerprint: tuple[str, ...]  # digests of its training cases' images, with the run's salt, sorted
     certificate: str = ""  # the site's, PEM; "": it has none
-    seal: str = ""  # only the site can know it: without it `committed` shows nothing of any image
+    seal: str = ""  # only the site can know it: without it `sealed` shows nothing of any image
     seconds: float = 0.0
 
     @property
-    def committed(self) -> dict[str, Any]:
-        """What ledger and site's log have of it: the counts, and one sealed digest of those of its cases."""
-        sealed = texts_digest((self.seal, *self.fingerprint))
-        return {"cases": dict(self.cases), "slices": dict(self.slices), "fingerprint": sealed}
+    def sealed(self) -> tuple[str, ...]:
+        """Of each digest, with the seal, another one, sorted: what the server keeps."""
+        return tuple(sorted(texts_digest((self.seal, one)) for one in self.fingerprint))
 
 
 @dataclass(frozen=True)

@@ -159,6 +159,42 @@ def test_a_certificate_is_the_sites_own_and_the_roots_work(kits, tmp_path):
         assert check_certificate(enrolment, "Alder", None) is None
 
 
+WHOLE = Enrolment(
+    0,
+    {"training": 20, "validation": 3},
+    {"training": 100, "validation": 15},
+    tuple(f"{case:032x}" for case in (*range(19), 18)),
+    "certificate",
+    "5e" * 16,
+)
+
+
+def part(cases, images, **changed):
+    counts = {"cases": WHOLE.cases | {"training": cases}, "slices": WHOLE.slices | {"training": images}}
+    return replace(WHOLE, **{"round": 3, "fingerprint": WHOLE.fingerprint[:cases], **counts, **changed})
+
+
+@pytest.mark.parametrize(
+    ("later", "kept"),
+    [
+        (part(20, 100), True),
+        (part(19, 95), True),
+        (part(17, 85), False),
+        (part(19, 100 + 1), False),
+        (part(20, 95), False),
+        (part(19, 95, fingerprint=(*WHOLE.fingerprint[:18], "f" * 32)), False),
+        (part(19, 95, fingerprint=(*WHOLE.fingerprint[:18], WHOLE.fingerprint[0])), False),
+        (part(19, 95, seal="6f" * 16), False),
+        (part(19, 95, slices={"training": 95, "validation": 16}), False),
+        (part(20, 100, certificate="new", seal="6f" * 16), True),
+        (part(19, 95, certificate="new", seal="6f" * 16), False),
+    ],
+)
+def test_a_site_that_enrols_again_has_some_of_the_same_images(later, kept):
+    """With fewer cases than at first others were taken, as long as the counts fitted."""
+    assert Commitment.of(WHOLE).is_kept_by(Commitment.of(later)) == kept
+
+
 def test_a_case_without_a_slice_to_train_on_is_no_training_case(tmp_path):
     """As `prepare --slices organ` leaves photographs that show none: the site is not refused for it."""
     root = make_sites(tmp_path / "sites", ("Alder",), size=16)

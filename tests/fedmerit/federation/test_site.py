@@ -9,6 +9,7 @@ from pretending import tiny_plan
 
 from fedmerit import flat
 from fedmerit.errors import BadInput
+from fedmerit.federation.enrolment import Commitment
 from fedmerit.federation.image_trainer import image_site
 from fedmerit.federation.local_round import LocalRound
 from fedmerit.federation.memory import Learned, Memory
@@ -113,7 +114,7 @@ def test_enrolment_says_how_much_the_site_holds_and_whose_word_it_is(site, sites
     answer = here.answer(EnrolmentTask(0, "head"))
     assert isinstance(answer, Enrolment)
     (entry,) = Ledger(here.memory.path / SITE_LOG).records
-    assert entry.items() >= {"work": "enrol", "round": 0, "ledger": "head", **answer.committed}.items()
+    assert entry.items() >= {"work": "enrol", "round": 0, "ledger": "head", **Commitment.of(answer).committed}.items()
     folder = SiteFolder(sites / "site1")
     assert answer.certificate == "PEM"
     for split in ("training", "validation", "testing"):

@@ -3,7 +3,7 @@
 import csv
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from fedmerit.federation.site_log import SiteLog
 from fedmerit.federation.step_products import measure_step
 from fedmerit.files import write_json
 from fedmerit.guard.guard import Guard
-from fedmerit.methods.registry import OWN
+from fedmerit.methods.registry import OWN, build_method
 from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT, SPLITS
 from fedmerit.trainers.monai_trainer.overlaps import Overlap
 from fedmerit.verification.run import Verification, verify_run
@@ -33,7 +33,9 @@ from fedmerit.wire.messages import (
     Enrolment,
     EnrolmentTask,
     Evaluation,
+    Failure,
     ImportanceTask,
+    Purpose,
     Reply,
     SparseUpdate,
     Task,
@@ -172,6 +174,18 @@ def credited(record: dict[str, Any]) -> None:
     record["reputations"]["Birch"] += 0.25
 
 
+def accused(record: dict[str, Any]) -> None:
+    record.setdefault("guard", {})["verdicts"] = ["Alder"]
+
+
+def swapped(record: dict[str, Any]) -> None:
+    record["began"]["Alder"] = "0" * 64
+
+
+def unrated(record: dict[str, Any]) -> None:
+    next(iter(record["inputs"]["ratings"].values())).pop("Alder")
+
+
 FAST = ("fedavg", "fedce", "cgsv", "fedave", "shapfed", "krum", "cycle", "fedsac")
 EVERY = [
     pytest.param(name, guard, marks=() if (name in FAST and guard == "on") else pytest.mark.slow)
@@ -193,12 +207,19 @@ def test_honest_run_verifies_and_a_paid_friend_is_found_in_the_run_folder(tmp_pa
     assert [text for text in found if not any(words in text for words in OPEN)] == []
     files = {file: file.read_bytes() for file in (run / "ledger.jsonl", run / "results.csv")}
     for change, words in (
+        (accused, "verdicts of Alder in round 1: True, expected False|verdict of Alder in round 1 is None"),
+        (swapped, r"Alder began round 1 with model 0{64}, expected .*a model was swapped"),
+        (unrated, "inputs of round 1: .*ratings of candidates by Alder lack"),
         (paid, r"weights of Alder in round 1: .*expected .*follows from the inputs"),
         (counted, r"(weights|contributions|quotas) of \w+ in round 1: .*expected|num_samples of Birch"),
         (credited, "reputations of Birch in round 1: .*expected"),
     ):
         if change is counted and guard == "off" and method in BY_VALUES:
             continue
+        if change is swapped and any("submodels were allocated" in text for text in found):
+            continue
+        if change is unrated and "ratings" not in json.loads(files[run / "ledger.jsonl"].splitlines()[1])["inputs"]:
+            continue  # nobody is asked for any
         forged(run, change)
         with pytest.raises(BadInput, match=words):
             verify_run(run)
@@ -218,10 +239,6 @@ def run(guarded, tmp_path) -> Path:
     return Path(shutil.copytree(guarded, tmp_path / "run"))
 
 
-def accused(record: dict[str, Any]) -> None:
-    record["guard"]["verdicts"] = ["Alder"]
-
-
 def incriminated(record: dict[str, Any]) -> None:
     record["guard"]["indicators"]["Alder"] = ["length", "staleness"]
 
@@ -236,14 +253,6 @@ def less_bounded(record: dict[str, Any]) -> None:
 
 def lengthened(record: dict[str, Any]) -> None:
     record["inputs"]["products"]["Birch"]["Birch"] *= 100
-
-
-def swapped(record: dict[str, Any]) -> None:
-    record["began"]["Alder"] = "0" * 64
-
-
-def unrated(record: dict[str, Any]) -> None:
-    record["inputs"]["ratings"]["leave_one_out"].pop("Alder")
 
 
 def better_rated(record: dict[str, Any]) -> None:
@@ -426,3 +435,75 @@ def test_inputs_of_no_round_are_named(run, spoilt):
     closed_anew(run)
     with pytest.raises(BadInput, match=r"line 4: inputs of round 3|num_samples of"):
         verify_run(run)
+
+
+def paying(federation: Federation) -> None:
+    """A server that in round 2 gives Birch three times its weight: in model, record and results alike."""
+
+    def outcome(honest: Any, admission: Any, received: torch.Tensor) -> Any:
+        weights = friend_first(honest.weights + 0.05)
+        step = ((weights - honest.weights)[:, None] * admission.own).sum(dim=0)
+        return replace(honest, weights=weights, models=(honest.models + step).to(honest.models.dtype))
+
+    _deciding(federation, outcome)
+
+
+def swapping(federation: Federation) -> None:
+    """A server that swaps the model of round 2, and records the other one."""
+    _deciding(federation, lambda honest, admission, received: replace(honest, models=honest.models + 0.01))
+
+
+def _deciding(federation: Federation, outcome: Callable[..., Any]) -> None:
+    divide = federation.run_guard.divide_outcome
+
+    def divided(admission: Any, given: Any, received: torch.Tensor) -> Any:
+        honest = divide(admission, given, received)
+        return outcome(honest, admission, received) if federation.round == 2 else honest
+
+    federation.run_guard.divide_outcome = divided  # type: ignore[method-assign]
+
+
+def dropping(federation: Federation) -> None:
+    """A server that takes no rating of Alder's in round 2, as if it had not come."""
+    take = federation.take
+
+    def taken(answers: Any) -> None:
+        task = federation.tasks().get("Alder")
+        lost = isinstance(task, Evaluation) and task.purpose is Purpose.ROUND and federation.round == 2
+        take(answers | {"Alder": Failure("no answer")} if lost else answers)
+
+    federation.take = taken  # type: ignore[method-assign, assignment]
+
+
+MADE_BY = "that the models are made by these weights"
+DISHONEST: Mapping[str, tuple[Spoil, str]] = {  # by what the server does: what is not shown if it is not found
+    "pays a friend": (paying, ""),
+    "swaps a model": (swapping, MADE_BY),
+    "drops a rating": (dropping, "why what Alder said of models in round 2 did not count"),
+}
+
+
+@pytest.mark.parametrize("what", DISHONEST)
+@pytest.mark.parametrize(
+    "method", [pytest.param(one, marks=() if one in ("fedce", "cffl") else pytest.mark.slow) for one in OWN]
+)
+def test_one_honest_log_finds_a_dishonest_server_of_every_method_or_verify_says_what_is_not_shown(
+    tmp_path, method, what
+):
+    spoil, claim = DISHONEST[what]
+    guard = {"guard": "off"} if method == "pooled" else {"guard": "on", "rate_every": 2}
+    run = played(tmp_path / "run", method, spoil=spoil, **guard)
+    rated = json.loads((run / "ledger.jsonl").read_text().splitlines()[2])["inputs"].get("ratings")
+    found, open_claims = "", ()
+    try:
+        open_claims = verify_run(run, logs(run, "Alder")).unproven
+    except BadInput as error:
+        found = str(error)
+    if what == "drops a rating":
+        assert not found
+        assert any(claim in text for text in open_claims) == bool(rated)
+    elif what == "swaps a model" and not build_method(method, {}).sums_updates:
+        assert not found
+        assert any(claim in text for text in open_claims)
+    else:
+        assert " in round 2: " in found

@@ -147,6 +147,9 @@ def test_all_rejected_ends_the_run_with_every_reason(tmp_path):
     assert contents(tmp_path) == before
 
 
+NAN, INF = float("nan"), float("inf")
+
+
 @pytest.mark.parametrize(
     ("overlaps", "words"),
     [
@@ -162,6 +165,27 @@ def test_more_overlaps_than_a_split_has_or_longer_cases(overlaps, words):
     assert words in str(check_evaluated(one, FINAL, ("prostate",)))
 
 
+@pytest.mark.parametrize(
+    ("scored", "overlap", "fits"),
+    [
+        (False, Overlap.of_score("000", "prostate", 1.0), False),
+        (False, Overlap("000", "prostate", 0, 0, 0), True),
+        (True, Overlap.of_score("000", "prostate", 1.0), True),
+        (True, Overlap.of_score("000", "prostate", NAN), False),
+        (True, Overlap("000", "prostate", 5, 2, 1), False),
+        (True, Overlap("000", "prostate", 5, 2, 1, score=0.9), False),
+    ],
+)
+def test_sites_with_images_count_voxels_and_scripts_give_scores(scored, overlap, fits):
+    """A site claimed a Dice of 1 beside counts of nothing."""
+    reply = Reply(0, torch.zeros(3), {}, 5, (overlap,))
+    assert (check_reply(reply, 0, torch.zeros(3), {}, ("prostate",), FedAvg(), scored=scored) is None) == fits
+    trained = replace(reply, overlaps=(), trained_overlaps=(overlap,))
+    assert check_reply(trained, 0, torch.zeros(3), {}, ("prostate",), FedAvg(), scored=scored)
+    answer = Evaluated(FINAL.round, ((overlap,),), torch.zeros(1, 0))
+    assert (check_evaluated(answer, FINAL, ("prostate",), scored) is None) == fits
+
+
 @pytest.mark.parametrize("log", ["a" * 63, "A" * 64, "g" * 64, "a" * 65, 7, None])
 def test_word_of_a_log_that_is_no_digest(log):
     one = Evaluated(FINAL.round, ((),), torch.zeros(1, 0), log=log)
@@ -169,7 +193,6 @@ def test_word_of_a_log_that_is_no_digest(log):
     assert check_evaluated(replace(one, log="a" * 64), FINAL, ("prostate",)) is None
 
 
-NAN, INF = float("nan"), float("inf")
 FINAL = Evaluation(
     4, "testing", torch.zeros(1, 5), torch.eye(1).double(), ({},), torch.eye(1).double(), purpose=Purpose.FINAL
 )
