@@ -26,7 +26,10 @@ WHICH = {"only": "only case", "best": "best case", "median": "median case", "wor
 
 @dataclass(frozen=True)
 class Overlay:
-    """One slice of a case of a site, where the organ is largest, as one run's final model segments it."""
+    """One slice of a case of a site, where the organ is largest, as one run's final model segments it.
+
+    Of a network of volumes three planes (`three_planes`).
+    """
 
     site: str
     which: str  # best, median, worst; "only" where the site has one test case
@@ -64,6 +67,22 @@ def largest_slice(reference: NDArray[Any], prediction: NDArray[Any]) -> int:
     """
     shown = reference if reference.any() else prediction
     return int(np.asarray(shown, dtype=bool).any(axis=1).sum(axis=(1, 2)).argmax())
+
+
+def three_planes(volume: NDArray[Any], place: tuple[int, int, int], stretch: float) -> NDArray[Any]:
+    """Axial slice, beside it the sagittal (head right), below it the coronal (head up): as (..., h + d, w + d).
+
+    Args:
+        volume: (slices, ..., h, w).
+        place: slice, row and column that the planes have in common.
+        stretch: distance of slices, in rows; d is so many slices.
+    """
+    depth, row, column = place
+    upright = volume[np.repeat(np.arange(len(volume))[::-1], max(1, round(stretch)))]
+    beside = np.moveaxis(upright[..., column], 0, -1)[..., ::-1]
+    below = np.moveaxis(upright[..., row, :], 0, -2)
+    corner = np.full((*beside.shape[:-2], below.shape[-2], beside.shape[-1]), volume.min(), volume.dtype)
+    return np.block([[volume[depth], beside], [below, corner]])
 
 
 def overlays(runs: Sequence[Run], sites: Path, only: str | None = None) -> list[Overlay]:
@@ -173,19 +192,28 @@ def _chosen(run: Run, site: SiteFolder) -> dict[str, Case]:
 
 
 def _overlay(run: Run, site: SiteFolder, which: str, case: Case, network: Any) -> Overlay:
+    from fedmerit.trainers.monai_trainer.networks import patch_size
     from fedmerit.trainers.monai_trainer.prediction import predict
 
-    prediction = predict(network, case.image)
+    prediction, image = predict(network, case.image), np.asarray(case.image)
     reference = np.asarray(case.label, dtype=bool)
     position = largest_slice(reference, prediction)
+
+    def shown(volume: NDArray[Any]) -> NDArray[Any]:
+        if not patch_size(network):
+            return np.asarray(volume[position])
+        rows, columns = np.nonzero((reference if reference.any() else prediction)[position].any(axis=0))
+        middle = (int(np.median(rows)), int(np.median(columns))) if len(rows) else (0, 0)
+        return three_planes(volume, (position, *middle), case.spacing[0] / case.spacing[1] if case.spacing else 1)
+
     return Overlay(
         site=site.name,
         which=which,
         method=run.label,
         dice=_dice(reference, prediction),
-        image=_shown(np.asarray(case.image[position])),
-        reference=reference[position],
-        prediction=prediction[position],
+        image=_shown(shown(image)),
+        reference=shown(reference),
+        prediction=shown(prediction),
     )
 
 

@@ -144,9 +144,11 @@ def overlay_picture(
             raise
         return None, f"No segmentation is shown: {error if only is None else 'its images are not on this machine'}."
     labels = list(dict.fromkeys(run.label for run in tested))
+    in_volumes = any(run.info.get("plan", {}).get("network", {}).get("patch") for run in tested)
+    planes = ", and the sagittal and coronal plane through its middle" if in_volumes else ""
     caption = (
         f"The {describe_cases(shown)} test case by the Dice of {labels[0]}, seed {tested[0].seed}, "
-        "in the slice where the organ is largest. The Dice is that of the whole case."
+        f"in the slice where the organ is largest{planes}. The Dice is that of the whole case."
     )
     return photograph(content, caption, describe_overlays(shown), file), ""
 
