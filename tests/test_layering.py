@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "custom" / "fedmerit"
 SOURCE_ROOTS = tuple(ROOT / name for name in ("custom", "data_prep", "evaluation", "cli"))
 LAB = ROOT / "evaluation" / "fedmerit_lab"
-BASE = ("flat", "machine", "parameters", "seeds", "vectors", "version", "workers")
+BASE = ("client", "flat", "machine", "parameters", "seeds", "vectors", "version", "workers")
 LAYERS = (  # from the bottom up: a line may import the lines above it, and its own package
     {"fedmerit.errors"},
     {"fedmerit.plugin_references", "fedmerit.trust"},
@@ -124,7 +124,7 @@ def test_only_the_commands_of_the_laboratory_import_it():
     assert set(named(product, lambda file: packages(file) & {"fedmerit_lab"})) <= LAB_COMMANDS
 
 
-PEER = {"nvflare_peer.py", "nvflare_client.py"}  # NVFlare's own FedCE, which the benchmarks measure beside ours
+PEER = {"nvflare_peer.py", "nvflare_client.py", "client.py"}  # the benchmarks' peer; calls of a script of NVFlare's
 
 
 def test_nothing_outside_flare_imports_nvflare():

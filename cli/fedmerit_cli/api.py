@@ -10,11 +10,9 @@ from typing import Any, TypeVar
 
 from fedmerit.configuration.recipes import guarded
 from fedmerit.engines import resumption, runs
-from fedmerit.engines.script_runs import create_script_run
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.options import STUDY_OPTIONS, RunOptions, kind
 from fedmerit.records.ledger import Ledger
-from fedmerit.trainers.monai_trainer.data import open_sites
 from fedmerit.trust import allow
 from fedmerit_data import prepare as preparing
 from fedmerit_data.preparation import Preparation
@@ -25,6 +23,7 @@ from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.studies import comparison
 from fedmerit_evaluation.studies.cluster import Workers
 from fedmerit_evaluation.studies.study_folders import parse_methods
+from fedmerit_evaluation.studies.study_sites import open_study_sites
 
 Record = Mapping[str, Any]  # of the ledger: round, participants, weights, contributions, validation_dice, ...
 OnRound = Callable[[Record], None]
@@ -115,10 +114,7 @@ def run(
     if not resume:
         if method is None or (sites is None and "script" not in given):
             raise TypeError("run() needs method and sites, or a script and model instead of sites, or resume=True")
-        if "script" in given:
-            create_script_run(folder, asked)
-        else:
-            runs.create(folder, **given | {"settings": guarded(given.get("settings", {}))})
+        runs.create(folder, **given | {"settings": guarded(given.get("settings", {}))})
     elif not resumption.needs_resuming(folder, given):
         Ledger(folder / "ledger.jsonl").follower(heard)()
         return load_run(folder)
@@ -178,7 +174,7 @@ def _require_guarded_script(function: str) -> None:
 @takes_options(*STUDY_OPTIONS)
 def compare(
     out: Folder,
-    sites: Folder,
+    sites: Folder | None,
     methods: str | Sequence[str],
     seeds: Sequence[int] = (0,),
     *,
@@ -191,7 +187,7 @@ def compare(
 
     Args:
         out: folder of the run folders.
-        sites: folder of site folders.
+        sites: folder of site folders; None: ``options`` have a script and its model.
         methods: names, each with parameters if needed: "fedavg,fedce:combine=plus", or a list of them.
         seeds: random seeds of the runs of each method.
         engine: "local", "sim" or "poc".
@@ -203,15 +199,17 @@ def compare(
         BadInput: something cannot be used.
         RunFailed: a run failed; the others are finished.
     """
-    if jobs is None and cluster is None and engine == "local":
+    asked = RunOptions.read({"engine": engine, **({"sites": sites} if sites else {}), **options})
+    asked.require_sites()
+    if jobs is None and cluster is None and not asked.has_own_processes:
         jobs = 1
     if cluster is None and jobs not in (None, 1):
         _require_guarded_script("compare")
     workers = Workers(jobs, cluster)
-    workers.require_used_by(engine)
-    asked = RunOptions.read({"sites": sites, "engine": engine, **options})
-    folders = open_sites(Path(sites), asked.only or None)
-    items = parse_methods(methods if isinstance(methods, str) else ",".join(methods), [site.name for site in folders])
+    workers.require_used_by(asked)
+    there = open_study_sites(asked.for_study())
+    text = methods if isinstance(methods, str) else ",".join(methods)
+    items = parse_methods(text, there.names, script=there.script)
     settings = {name: str(value) for name, value in asked.all_settings.items()}
     planned = comparison.prepare(Path(out), items, list(seeds), settings, asked.for_study("engine"))
     with workers:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from fedmerit.errors import BadInput
-from fedmerit.trainers.monai_trainer.data import open_sites
 from fedmerit_cli.printing import show
 from fedmerit_cli.progress import counting, exit_if_failed
 from fedmerit_cli.terminal import console
@@ -24,6 +23,7 @@ from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.statistics.ranks import Ranking
 from fedmerit_evaluation.studies.cluster import Workers
 from fedmerit_evaluation.studies.study_folders import parse_seeds
+from fedmerit_evaluation.studies.study_sites import open_study_sites
 
 
 class CoalitionStudy:
@@ -35,7 +35,7 @@ class CoalitionStudy:
         seeds: as the user wrote them.
         workers: that train.
         settings: of every training.
-        options: further ones of `fedmerit.engines.runs.create`; ``sites`` and ``rounds`` among them.
+        options: further ones of `fedmerit.engines.runs.create`; ``rounds``, and ``sites`` or a ``script`` among them.
 
     Raises:
         BadInput: one of these cannot be used, or there is only one site.
@@ -52,11 +52,12 @@ class CoalitionStudy:
     ):
         self.out, self.method, self.workers = out, method, workers
         self.settings, self.options = settings, options
-        self.names = [site.name for site in open_sites(options["sites"])]
+        sites = open_study_sites(options)
+        sites.require_evaluation("values by retraining")
+        self.names = sites.names
         if len(self.names) < 2:
-            raise BadInput(
-                f"{options['sites']}: holds only {self.names[0]}; a site's value needs at least one other site"
-            )
+            where = options.get("sites") or "--clients 1"
+            raise BadInput(f"{where}: holds only {self.names[0]}; a site's value needs at least one other site")
         self.seeds = parse_seeds(seeds)
         self.trainings: dict[Path, Training] = {}
 
@@ -68,16 +69,14 @@ class CoalitionStudy:
         if not cost.trainings:
             return
         number = self.workers.number_for(planned[0].folder, cost.trainings)
-        console.print(
-            f"{cost.trainings} of {len(planned)} trainings to do, {cost.images:,} images in all: "
-            f"about {_duration(cost.hours / number)} with {number} at a time"
-        )
+        known = f", {cost.images:,} images in all: about {_duration(cost.hours / number)} with {number} at a time"
+        console.print(f"{cost.trainings} of {len(planned)} trainings to do{known if cost.images else ''}")
         left = [training for training in planned if not training.finished]
         started, before = time.monotonic(), coalitions.sum_seconds(left)
         with counting("trainings", cost.trainings) as on_end:
             failed = coalitions.execute_trainings(left, self.workers, on_end)
         took, own = time.monotonic() - started, coalitions.sum_seconds(left) - before
-        if own > 0 and not failed:  # without training time there is nothing to compare with
+        if cost.images and own > 0 and not failed:  # without training time there is nothing to compare with
             console.print(
                 f"took {_duration(took / 3600)}: {took * number / own - 1:+.1%} over the sites' own time, "
                 f"{_duration(own / 3600)} / {number}"

@@ -48,18 +48,29 @@ def site(
             show_default="as before; at first --surveys",
         ),
     ] = None,
+    script: Annotated[
+        Path | None,
+        typer.Option(help="Script that jobs may have train here, unchanged from now on.", show_default="as before"),
+    ] = None,
+    script_args: Annotated[str, typer.Option(help="Its arguments.", show_default=False)] = "",
+    script_command: Annotated[
+        str, typer.Option(help='Run it in a process of its own, as by "python3 -u".', show_default=False)
+    ] = "",
     offline: Offline = False,
 ) -> None:
     """Prepare one hospital's machine, and check it; exits with 1 if a check fails."""
-    from fedmerit.flare.deploy.kits import prepare_site, read_name, require_kind
+    from fedmerit.flare.deploy.kits import approve_script, prepare_site, read_name, require_kind
     from fedmerit.flare.deploy.preflight import preflight
 
     require_kind(kit, "client")
-    if (sites_folder is None) == (site_folder is None):
-        raise BadInput("--sites-folder or --site-folder: expected one of them")
-    folder = (site_folder or Path(sites_folder or "") / read_name(kit)).resolve()
-    prepare_site(kit, folder, device, byoc, surveys, evaluations, key=key)
-    _report([*preflight(kit, offline), *_data(folder)])
+    if (sites_folder is not None and site_folder is not None) or not (sites_folder or site_folder or script):
+        raise BadInput("--sites-folder, --site-folder or --script: expected one, or a folder and a script")
+    folder = site_folder or (sites_folder / read_name(kit) if sites_folder else None)
+    own = approve_script(script, script_args, script_command) if script else None
+    prepare_site(kit, folder and folder.resolve(), device, byoc, surveys, evaluations, key=key, script=own)
+    _report([*preflight(kit, offline), *(_data(folder.resolve()) if folder else [])])
+    if own:
+        console.print(f"script: {own.file}, SHA-256 {own.sha256}; what it imports is not covered", soft_wrap=True)
     console.print(f"start: {kit / 'startup' / 'start.sh'}", soft_wrap=True)
 
 

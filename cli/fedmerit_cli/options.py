@@ -117,18 +117,24 @@ def given(**options: Any) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
-def make_workers(jobs: int | None, cluster: str | None, soon: bool = True) -> "Workers":
-    """The processes that --jobs and --cluster ask for; `BadInput` if they cannot be had.
+def make_workers(jobs: int | None, cluster: str | None, asked: RunOptions | None = None) -> "Workers":
+    """The processes that --jobs and --cluster ask for.
 
-    If they are needed ``soon``, they import their packages while the command does its preparations: call this early.
+    `BadInput` if they cannot be had, or runs as they are ``asked`` for use none.
+
+    They import their packages while the command does its preparations: call this early.
     """
     from fedmerit_evaluation.studies.run_processes import begin_processes
 
-    if soon and cluster is None and jobs != 1:
+    is_used = not (asked and asked.has_own_processes)
+    if is_used and cluster is None and jobs != 1:
         begin_processes()
     from fedmerit_evaluation.studies.cluster import Workers
 
-    return Workers(jobs, cluster, lambda text: console.print(text, soft_wrap=True))
+    workers = Workers(jobs, cluster, lambda text: console.print(text, soft_wrap=True))
+    if asked:
+        workers.require_used_by(asked)
+    return workers
 
 
 def parse_integers(text: str, option: str, least: int) -> list[int]:

@@ -8,7 +8,7 @@ import typer
 
 from fedmerit.configuration.recipes import guarded
 from fedmerit.errors import BadInput
-from fedmerit.options import RunOptions
+from fedmerit.options import OF_SCRIPTS, RunOptions
 from fedmerit_cli.options import Cluster, Jobs, Methods, OutFolder, Seeds, make_workers, run_options
 from fedmerit_cli.terminal import Commands, console, option_in
 
@@ -32,11 +32,12 @@ def run(
 ) -> None:
     """Train one federation, and evaluate its final models on the test cases."""
     from fedmerit.engines import resumption, runs
-    from fedmerit.engines.script_runs import create_script_run, has_script
+    from fedmerit.engines.script_runs import has_script
     from fedmerit_cli.printing import print_cost, print_runs
     from fedmerit_cli.progress import run_with_progress
 
-    given = (RunOptions.read_file(config).with_given(asked) if config else asked).given()
+    asked = RunOptions.read_file(config).with_given(asked) if config else asked
+    given = asked.given()
     if "out" not in given:
         raise BadInput("--out: missing; name the run folder to write")
     folder = given.pop("out")
@@ -45,14 +46,11 @@ def run(
         print_runs([folder])
         return
     if not resume:
-        for name in ("method", "model" if "script" in given else "sites"):
-            if name not in given:
-                raise BadInput(f"--{name}: missing; a new run needs it (or --resume to continue one)")
-        if "script" in given:
-            create_script_run(folder, asked)
-        else:
-            runs.create(folder, **given | {"settings": guarded(given.get("settings", {}))})
-    if "script" not in given and not (resume and has_script(folder)):
+        if "method" not in given:
+            raise BadInput("--method: missing; a new run needs it (or --resume to continue one)")
+        asked.require_sites()
+        runs.create(folder, **given | {"settings": guarded(given.get("settings", {}))})
+    if not has_script(folder):
         print_cost(folder)
     if "tensorboard" in given.get("track", ()):
         console.print(f"live: tensorboard --logdir {folder / 'nvflare'}", soft_wrap=True)
@@ -64,8 +62,8 @@ def run(
     "compare --out cmp --sites sites --methods fedavg,fedce,standalone --seeds 0,1,2 --engine local", reads_records=True
 )
 @run_options(
-    "sites", "rounds", "engine", "threads", "device", "server_sites", "recipe", "preset", "final_model", "settings",
-    "share_models", required=["sites"],
+    "sites", *OF_SCRIPTS, "rounds", "engine", "threads", "device", "server_sites", "recipe", "preset", "final_model",
+    "settings", "share_models",
 )  # fmt: skip
 def compare(
     asked: RunOptions,
@@ -82,16 +80,17 @@ def compare(
     Runs on the local engine are concurrent, those on NVFlare one by one. Interrupted, the same command resumes.
     Exits with 1 if a run failed.
     """
-    workers = make_workers(jobs, cluster, soon=asked.engine == "local")
-    workers.require_used_by(asked.engine)
-    from fedmerit.trainers.monai_trainer.data import open_sites
+    asked.require_sites()
+    workers = make_workers(jobs, cluster, asked)
     from fedmerit_cli.progress import RunBars, exit_if_failed, progress, resumable
     from fedmerit_evaluation.figures.tables import print_table
     from fedmerit_evaluation.studies.comparison import execute_runs, prepare, write_tables
     from fedmerit_evaluation.studies.study_folders import parse_methods, parse_seeds
+    from fedmerit_evaluation.studies.study_sites import open_study_sites
 
     options = asked.for_study("engine")
-    items = parse_methods(methods, [site.name for site in open_sites(options["sites"])])
+    sites = open_study_sites(options)
+    items = parse_methods(methods, sites.names, script=sites.script)
     planned = prepare(out, items, parse_seeds(seeds), asked.all_settings, options)
     names = {run.folder: f"{run.label}, seed {run.seed}" for run in planned}
     with workers, resumable(), progress() as bars:

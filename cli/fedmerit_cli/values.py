@@ -10,7 +10,7 @@ import typer
 
 from fedmerit.configuration.recipes import ROUNDS
 from fedmerit.errors import BadInput
-from fedmerit.options import RunOptions, split_specs
+from fedmerit.options import OF_SCRIPTS, RunOptions, split_specs
 from fedmerit_cli.options import Cluster, Draws, Jobs, OutFolder, Seeds, make_workers, parse_integers, run_options
 from fedmerit_cli.terminal import Commands, console
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 INF = float("inf")
 commands = Commands("What each site's data is worth: Shapley and leave-one-out values, estimators, sample sizes.")
 trains_coalitions = run_options(
-    "sites", "method", "rounds", "device", "server_sites", "recipe", "settings",
-    required=["sites"], defaults={"method": "fedavg"},
+    "sites", *OF_SCRIPTS, "method", "rounds", "device", "server_sites", "recipe", "settings",
+    defaults={"method": "fedavg"},
 )  # fmt: skip
 
 
@@ -31,11 +31,13 @@ def _study(
     asked: RunOptions, out: Path, seeds: str, jobs: int | None, cluster: str | None
 ) -> "Iterator[CoalitionStudy]":
     """The coalitions of these sites, with the processes that train them."""
-    workers = make_workers(jobs, cluster)
+    asked.require_sites()
+    asked = asked.with_given(RunOptions(engine="local"))
+    workers = make_workers(jobs, cluster, asked)
     from fedmerit_cli.coalition_study import CoalitionStudy
 
     with workers:
-        options = {**asked.for_study(), "engine": "local"}
+        options = asked.for_study()
         yield CoalitionStudy(out, str(asked.method), seeds, workers, asked.all_settings, options)
 
 
@@ -251,8 +253,7 @@ def unseen(asked: RunOptions, out: OutFolder, seeds: Seeds = "0", jobs: Jobs = N
     resumes. Exits with 1 if a training failed.
     """
     with _study(asked, out, seeds, jobs, cluster) as study:
-        from fedmerit.trainers.monai_trainer.data import open_sites
         from fedmerit_evaluation.ground_truth.unseen_sites import generalisation_tables, leave_each_out
 
         study.train(leave_each_out(study.names))
-        study.show(generalisation_tables(list(study.trainings.values()), open_sites(Path(str(asked.sites)))))
+        study.show(generalisation_tables(list(study.trainings.values()), asked.sites))

@@ -22,12 +22,13 @@ from fedmerit.trust import NAMED, require_trusted
 TRAINING, MACHINES, PROTECTION, STUDIES = "Training", "Machines", "Guard and privacy", "Studies and records"
 MOST_FILE = 1 << 20  # bytes of a file of options
 NVFLARE_ONLY = ("round_timeout", "track")  # options that the local engine has no use for
+OF_SCRIPTS = ("script", "model", "script_args", "script_timeout", "clients", "metric")  # instead of sites
 MERGED = ("recipe", "preset", "final_model", "guard", "on_verdict")  # settings with an option of their own
 
 
 STUDY_OPTIONS = (
-    "rounds", "only", "threads", "device", "server_sites", "recipe", "preset", "final_model", "guard", "on_verdict",
-    "settings", "privacy", "min_sites", "round_timeout", "values", "keep_updates",
+    *OF_SCRIPTS, "rounds", "only", "threads", "device", "server_sites", "recipe", "preset", "final_model", "guard",
+    "on_verdict", "settings", "privacy", "min_sites", "round_timeout", "values", "keep_updates",
     "share_models",
 )  # fmt: skip
 
@@ -261,7 +262,19 @@ class RunOptions(BaseModel):
         """What every run of a study is created with, beside its method, seed and settings: sites, rounds, and the given
         ones; and the values of ``more`` options even if they were not given."""
         rest = {name: value for name, value in self.given().items() if name not in ("method", "seed", "settings")}
-        return {**rest, **{name: getattr(self, name) for name in ("sites", "rounds", *more)}}
+        return {**rest, **{name: getattr(self, name) for name in ("rounds", *more)}}
+
+    def require_sites(self) -> None:
+        """`BadInput` if nothing says what trains: site folders, or a script and its model."""
+        if self.sites is None and self.script is None:
+            raise BadInput("--sites: missing; name the folder of site folders, or a --script and its --model instead")
+        if self.script is not None and self.model is None:
+            raise BadInput("--model: missing; a --script needs it, as FILE.py:NAME")
+
+    @property
+    def has_own_processes(self) -> bool:
+        """Whether the sites of a run have processes of their own: on NVFlare, and with a script."""
+        return self.engine != "local" or self.script is not None
 
     def with_given(self, other: Self) -> Self:
         """These options, replaced by those that ``other`` was given; settings by name."""

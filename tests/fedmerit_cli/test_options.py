@@ -69,7 +69,7 @@ def test_given_options_and_settings():
         "rounds": 3, "seed": 4, "only": ("A", "B"), "min_sites": 2, "settings": {"recipe": "quick", "lr": 0.1},
     }  # fmt: skip
     assert both.for_study("engine") == {
-        "sites": None, "rounds": 3, "engine": "sim", "only": ("A", "B"), "min_sites": 2,
+        "rounds": 3, "engine": "sim", "only": ("A", "B"), "min_sites": 2,
     }  # fmt: skip
     assert Waiting.of_record(both.recorded()) == both.waiting == (2, 0.0)
 

@@ -28,7 +28,9 @@ class Federation:
 
     def __init__(self, root: Path, sites: Path, run: Path | None, keys: Path | None, rules: JobRules | None):
         self.root, self.folders = root, open_sites(sites)
-        self.admin, kits = make_federation(root, run, self.folders, keys=keys, rules=rules)
+        self.admin, kits = make_federation(
+            root, run, {folder.name: folder.path for folder in self.folders}, keys=keys, rules=rules
+        )
         self.kits = dict(zip(["server", *self.names], kits, strict=True))
         self.gate = Gate(root / "gate", self.kits["server"] / "runs")
 

@@ -180,6 +180,11 @@ class RunConfiguration(Checked):
         """Whether sites evaluate models that they are not asked to train from; only a script may not."""
         return self.script is None or bool(self.script.evaluates and self.script.metric)
 
+    @property
+    def can_enrol(self) -> bool:
+        """Whether sites know their cases; a script may not say."""
+        return self.script is None or "cases" in self.script.uses
+
     def build_method(self) -> Method:
         """The method with its parameters."""
         return build_method(self.method, self.parameters)
@@ -235,7 +240,7 @@ class RunConfiguration(Checked):
         method = build(METHODS[self.method], self.parameters, f"method {self.method}")
         can = capabilities(method)
         if self.script:
-            require_script_support(self.method, method, self.script, self.values)
+            require_script_support(self.method, self.build_guarded_method(), self.script, self.values)
         if self.rounds < method.needs.rounds:
             raise BadInput(
                 f"rounds={self.rounds}: method {self.method} needs {method.needs.rounds} or more: {method.needs.why}"
@@ -248,12 +253,12 @@ class RunConfiguration(Checked):
             )
         if can.leave_one_out and can.leave_one_out.needs_others and not self.guard.rate_every:
             raise BadInput(f"rate_every=0: {self.method} needs the others' error without a site; expected 1 or more")
-        if can.optimizers and self.training.optimizer not in can.optimizers:
+        if can.optimizers and not self.script and self.training.optimizer not in can.optimizers:
             raise BadInput(
                 f"optimizer={self.training.optimizer}: method {self.method} needs {' or '.join(can.optimizers)}; "
                 f"add --set optimizer={can.optimizers[0]}"
             )
-        for name in ("momentum", "clip_norm") if can.optimizers else ():
+        for name in ("momentum", "clip_norm") if can.optimizers and not self.script else ():
             if value := getattr(self.training, name):
                 raise BadInput(
                     f"{name}={value:g}: method {self.method} needs steps of the learning rate times the gradient; "

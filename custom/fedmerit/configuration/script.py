@@ -11,6 +11,14 @@ from fedmerit.parameters import Checked, parameter
 
 NAMED_TENSORS = "tensors"  # the architecture of a network that is known only by the names and shapes of its tensors
 KINDS = ("float32", "float16", "bfloat16", "float64", "int64", "int32", "int16", "int8", "uint8", "bool")
+USES: Mapping[str, tuple[str, ...]] = {  # helpers that a script may use, and the words of which its text then has one
+    "fedce": ("PTFedCEHelper", "fedce_minus_val"),
+    "fedprox": ("PTFedProxLoss", "fedprox_mu"),
+    "scaffold": ("PTScaffoldHelper", "scaffold_c_diff"),
+    "cases": ("enrol_cases",),  # this and the next: of `fedmerit.client`
+    "losses": ("with_losses",),
+    "own_model": ("with_own_model",),
+}
 NAME = re.compile(r"[\w.\-]{1,120}")  # of a tensor: others may not leave a site
 MOST_TENSORS = 5000
 LARGEST = 2**40  # side of a tensor
@@ -53,6 +61,7 @@ class Script(Checked):
     highest: float = parameter(1.0, "value of the metric")
     better: str = parameter("higher", "which values of the metric are", choices=("higher", "lower"))
     evaluates: bool = parameter(False, "whether it answers flare.is_evaluate()")
+    uses: tuple[str, ...] = parameter((), f"helpers that it uses: {', '.join(USES)}")
     statistics: str = parameter(
         "method",
         "of BatchNorm; mean: by data share; own: each site's; weights: by the method's weights",
@@ -66,6 +75,8 @@ class Script(Checked):
             raise ValueError(f"metric={self.metric!r:.80}: expected a name of letters, digits, _ and -")
         if not self.lowest < self.highest:
             raise ValueError(f"lowest={self.lowest:g}, highest={self.highest:g}: expected a range of the metric")
+        if unknown := sorted({*self.uses} - {*USES}):
+            raise ValueError(f"uses={unknown[0]!r:.80}: expected some of {', '.join(USES)}")
         names = {one.name for one in self.tensors}
         if len(names) < len(self.tensors) or len(names) > MOST_TENSORS:
             raise ValueError(f"tensors: expected at most {MOST_TENSORS}, each name once")
@@ -94,10 +105,16 @@ class Script(Checked):
     def to_dict(self) -> dict[str, Any]:
         """As JSON holds it."""
         tensors = [{**vars(one), "shape": list(one.shape)} for one in self.tensors]
-        return {part.name: getattr(self, part.name) for part in fields(self)} | {"tensors": tensors}
+        own = {part.name: getattr(self, part.name) for part in fields(self)}
+        return own | {"tensors": tensors, "uses": list(self.uses)}
 
 
-SETTINGS = ("metric", "lowest", "highest", "better", "statistics", "last_round")  # that a person may choose
+def find_uses(text: str) -> tuple[str, ...]:
+    """The helpers, of `USES`, that a script's text names."""
+    return tuple(name for name, words in USES.items() if any(word in text for word in words))
+
+
+SETTINGS = ("metric", "lowest", "highest", "better", "uses", "statistics", "last_round")  # that a person may choose
 
 
 def read_tensors(arguments: Mapping[str, Any]) -> tuple[NamedTensor, ...]:

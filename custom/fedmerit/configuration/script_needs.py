@@ -1,13 +1,18 @@
 """What a method needs of a site's script, held against what the script can do: before round 0, with the reason."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from fedmerit.capabilities import capabilities
-from fedmerit.configuration.script import Script
+from fedmerit.configuration.script import USES, Script
 from fedmerit.core import Method
 from fedmerit.errors import BadInput
 
-HELPED = ("fedprox",)  # methods whose own training a script does, with NVFlare's helper
+HELPERS: Mapping[str, str] = {  # what a method's own training asks of a script: of `script.USES`
+    "fedprox": "fedprox",
+    "scaffold": "scaffold",
+    "ditto": "own_model",
+}
+LOSSES = "asks sites for the loss of every image; have the script send it by fedmerit.client.with_losses"
 EVALUATING = (
     "has the sites' scripts evaluate other models than the one to train; answer flare.is_evaluate() with a metric, and "
     "name it"
@@ -29,12 +34,16 @@ def unmet_needs(name: str, method: Method, script: Script, observers: tuple[str,
         yield "gives each site a part of the network's neurons, and a script trains all"
     if can.peers:
         yield "has sites learn from each other's predictions inside their training, which a script does not do"
-    if can.local_training and name not in HELPED:
+    if can.local_training and name not in HELPERS:
         yield "changes the loss or the gradients inside a site's training, which a script does not do"
-    if asked := sorted({*method.asks} - ({*method.ranges} if can.leave_one_out else set())):
-        yield f"asks sites for {', '.join(asked)}, which a script does not report"
-    if can.loss_bins:
-        yield "asks sites for the loss of every image, which a script does not report"
+    elif can.local_training and HELPERS[name] not in script.uses:
+        yield f"changes a site's training; have the script use {USES[HELPERS[name]][0]}"
+    if can.leave_one_out and "fedce" not in script.uses:
+        yield f"asks sites for the error of the model without them; have the script use {USES['fedce'][0]}"
+    elif method.asks and not can.leave_one_out and not all(one.startswith("loss") for one in method.asks):
+        yield f"asks sites for {', '.join(sorted(method.asks))}, which a script does not report"
+    elif method.asks and not can.leave_one_out and "losses" not in script.uses:
+        yield LOSSES
     if can.leave_one_out and can.leave_one_out.needs_others and not evaluates:
         yield EVALUATING
     if can.candidates and can.candidates.most_candidates(2) and not evaluates:

@@ -33,7 +33,7 @@ def configure_script(
         rounds: to train.
         script: model and metric.
         seed: of what the server draws; scripts have their own.
-        settings: of the method, the guard and those of `SETTINGS`; the guard is on if they do not say.
+        settings: of the method, the guard and those of `SETTINGS`.
         values: specs of observers.
         keep_updates: whether the server keeps every round's.
         share_models: whether sites may be sent models of single sites; None: if the method cannot do without.
@@ -50,7 +50,7 @@ def configure_script(
         "script": list(SETTINGS),
     }
     chosen: dict[str, dict[str, Any]] = {"parameters": {}, "guard": {}, "script": {}}
-    for name, value in {"guard": "on", **(settings or {})}.items():
+    for name, value in (settings or {}).items():
         group = next((group for group, names in groups.items() if name in names), None)
         if group is None:
             raise BadInput(_explain(name, method, groups))

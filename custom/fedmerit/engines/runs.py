@@ -18,7 +18,7 @@ from fedmerit.configuration.tracking import require_tracking
 from fedmerit.engines.given_contributions import add_contributions
 from fedmerit.engines.local import OnExchange, run_local
 from fedmerit.engines.resumption import open_recorded_sites, read_info, require_same_images
-from fedmerit.engines.script_runs import execute_script_run
+from fedmerit.engines.script_runs import create_script_run, execute_script_run
 from fedmerit.errors import BadInput
 from fedmerit.federation.requirements import require_consistent, require_decentralised, require_sites
 from fedmerit.files import LOCK, lock_folder, remove_partial_files, write_json
@@ -39,13 +39,13 @@ from fedmerit.trainers.monai_trainer.networks import build_network, initial_netw
 from fedmerit.wire.messages import Answer
 
 
-def create(run: Path, method: str, sites: Path | str, rounds: int = ROUNDS, **options: Any) -> None:
+def create(run: Path, method: str, sites: Path | str | None = None, rounds: int = ROUNDS, **options: Any) -> None:
     """Check everything that can be checked, then write run.json: the run can be executed, and resumed, from it.
 
     Args:
         run: the run folder.
         method: name of the method.
-        sites: folder of site folders.
+        sites: folder of site folders; None: ``options`` have a script.
         rounds: to train.
         **options: further ones of `RunOptions`.
 
@@ -53,8 +53,14 @@ def create(run: Path, method: str, sites: Path | str, rounds: int = ROUNDS, **op
         BadInput: the folder holds a run already, or an option, a site or a parameter cannot be used.
     """
     _require_new(run)
-    asked = RunOptions.read({"method": method, "sites": sites, "rounds": rounds, **options})
-    folders = open_sites(Path(sites), asked.only or None)
+    given = {"sites": sites, **options} if sites else options
+    asked = RunOptions.read({"method": method, "rounds": rounds, **given})
+    asked.require_sites()
+    if asked.script:
+        create_script_run(run, asked)
+        return
+    sites = Path(str(sites))
+    folders = open_sites(sites, asked.only or None)
     names = [folder.name for folder in folders]
     settings = add_contributions(asked.all_settings, asked.contributions, names)
     config = configuration_for(folders, method, rounds, asked.seed, settings, asked.values, asked.keep_updates)
@@ -62,7 +68,7 @@ def create(run: Path, method: str, sites: Path | str, rounds: int = ROUNDS, **op
     require_sites(config, names)
     _require_one_machine(config, asked)
     asked.waiting.require_sites(len(names))
-    known = names if not asked.only else [folder.name for folder in open_sites(Path(sites))]
+    known = names if not asked.only else [folder.name for folder in open_sites(sites)]
     require_known_sites(asked.device, known, present=names)
     specs = require_possible(asked.attacks, names, rounds)
     filters = require_privacy(asked.privacy, method, config.build_method())
@@ -84,7 +90,7 @@ def create(run: Path, method: str, sites: Path | str, rounds: int = ROUNDS, **op
         "image_size": list(folders[0].image_size),
         "site_digests": read_site_digests(folders),
         "server_digests": read_site_digests(own),
-        "sites_folder": str(Path(sites).resolve()),
+        "sites_folder": str(sites.resolve()),
         "server_sites": asked.server_sites and str(asked.server_sites.resolve()),
         "settings": {name: str(value) for name, value in settings.items()},
         **({"parts": parts} if (parts := plugins.script_digests()) else {}),
@@ -240,7 +246,16 @@ def execute(
         elif info["engine"] == "poc":
             from fedmerit.flare.deploy.poc import run_poc  # NVFlare takes seconds to import
 
-            run_poc(config, folders, run, device, on_round, lock, of_server, attacks)
+            run_poc(
+                config,
+                {folder.name: folder.path for folder in folders},
+                run,
+                device,
+                on_round,
+                lock,
+                of_server,
+                attacks,
+            )
         else:
             from fedmerit.flare.simulation import run_simulator
 

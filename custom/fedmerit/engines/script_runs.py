@@ -1,17 +1,21 @@
-"""Run folders of sites that train by a script: on this machine, in a process for each, or on NVFlare's simulator."""
+"""Run folders of sites that train by a script: on this machine, in a process for each, or on NVFlare."""
 
 import importlib.util
+import json
 import sys
 import traceback
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
+from fedmerit import flat
 from fedmerit.configuration.description import describe, read_plan
+from fedmerit.configuration.script import Script
 from fedmerit.configuration.script_runs import configure_script
 from fedmerit.engines.local import OnExchange, carry_out
 from fedmerit.errors import BadInput, RunFailed
@@ -24,12 +28,20 @@ from fedmerit.files import lock_folder, parse, remove_partial_files, sha256, wri
 from fedmerit.machine import cores
 from fedmerit.options import RunOptions
 from fedmerit.records.results import read_run
+from fedmerit.records.tensor_files import load_state
 from fedmerit.seeds import random_seed
+from fedmerit.trainers.monai_trainer.manifest import SiteScript
+from fedmerit.trainers.monai_trainer.overlaps import Overlap
+from fedmerit.trainers.named_tensors import load_weights
 from fedmerit.trust import allow_script, require_trusted_script
 from fedmerit.wire.messages import Answer, Reply, Task, Work, describe_failure
 
-OF_IMAGES = ("sites", "only", "server_sites", "recipe", "preset", "final_model", "contributions", "device", "attacks")
+if TYPE_CHECKING:
+    from fedmerit.flare.local_scripts import LocalScript
+
+OF_IMAGES = ("sites", "server_sites", "recipe", "preset", "final_model", "contributions", "device", "attacks")
 ERRORS, OUTPUT = "errors.log", "script.log"  # in a site's folder of the run: why it gave no answer; what it printed
+SAME = ("plan", "script", "sites", "engine", "privacy")  # of run.json, in runs that may stand for each other
 
 
 class Launch(BaseModel):
@@ -37,51 +49,95 @@ class Launch(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="forbid")
     file: str
+    sha256: str
+    clients: int = Field(ge=1)  # all sites that have it; those of the run may be fewer
     args: str = ""
     timeout: float = Field(0.0, ge=0)  # seconds to wait for an answer; 0: as long as it takes
     command: Literal[""] = ""  # no process of its own by a command
     transfer: Literal["FULL"] = "FULL"
 
+    @property
+    def sites(self) -> list[str]:
+        """The names of all sites that have it."""
+        return [f"site-{number}" for number in range(1, self.clients + 1)]
 
-def create_script_run(run: Path, asked: RunOptions) -> None:
-    """Check what can be checked, then write the run folder's run.json and first model.
 
-    Args:
-        run: the folder.
-        asked: options; those of images are not given.
+@dataclass(frozen=True)
+class SiteScripts:
+    """What trains at the sites of runs: read, and found fit to be sent."""
+
+    launch: Launch
+    script: Script
+    first: Mapping[str, Tensor]  # the weights that all begin with
+    names: list[str]  # of the sites that take part
+
+
+def read_scripts(asked: RunOptions) -> SiteScripts:
+    """The script and model that a person asks for, whose script this process may run from now on.
 
     Raises:
-        BadInput: the run folder is there, the script or model is not, or the method needs what a script cannot do.
+        BadInput: one is not there or cannot be used, or an option is of prepared images.
     """
-    from fedmerit.flare.script_recipe import describe_script, plain_weights, require_script_filters
+    from fedmerit.flare.script_recipe import describe_script, plain_weights
 
-    if run.exists() and any(run.iterdir()):
-        raise BadInput(f"{run}: exists already; continue it with --resume, or choose another --out")
     for name in OF_IMAGES:
-        if name in asked.given():
+        if name in asked.model_fields_set:
             raise BadInput(f"--{name.replace('_', '-')}: of prepared images, and this run has a script; leave it out")
-    if asked.engine == "poc":
-        raise BadInput("--engine poc: of prepared images; for a script, FedMeritRecipe in NVFlare's PocEnv does that")
     file = (asked.script or Path()).resolve()
     if not file.is_file():
         raise BadInput(f"--script {asked.script}: file not found; expected the sites' Python script")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(random_seed(asked.seed, "initial model"))
         model = load_model(str(asked.model))
-    script = describe_script(model, file, asked.metric or None)
+    launch = Launch(
+        file=str(file), sha256=sha256(file), clients=asked.clients, args=asked.script_args, timeout=asked.script_timeout
+    )
+    if unknown := sorted({*asked.only} - {*launch.sites}):
+        raise BadInput(f"--only: no client is called {unknown[0]}; there are {', '.join(launch.sites)}")
+    allow_script(launch.sha256)
+    names = [name for name in launch.sites if name in (asked.only or launch.sites)]
+    return SiteScripts(launch, describe_script(model, file, asked.metric or None), plain_weights(model), names)
+
+
+def create_script_run(run: Path, asked: RunOptions) -> None:
+    """Check what can be checked, then write the run folder's run.json and first model.
+
+    Raises:
+        BadInput: as of `read_scripts`, or the method needs what a script cannot do.
+    """
+    scripts = read_scripts(asked)
+    description = _describe(run.name, asked, scripts)
+    run.mkdir(parents=True, exist_ok=True)
+    with lock_folder(run):
+        torch.save(dict(scripts.first), run / FIRST_MODEL)
+        write_json(run / "run.json", description)
+
+
+def _describe(name: str, asked: RunOptions, scripts: SiteScripts) -> dict[str, Any]:
+    """run.json of a run that is asked for; `BadInput` if it cannot be."""
+    from fedmerit.flare.script_recipe import require_script_filters
+
     more: dict[str, Any] = {"seed": asked.seed, "settings": asked.all_settings, "values": asked.values}
     more |= {"keep_updates": asked.keep_updates, "share_models": asked.share_models}
-    config = configure_script(str(asked.method), asked.rounds, script, **more)
+    config = configure_script(str(asked.method), asked.rounds, scripts.script, **more)
     filters = require_script_filters(config, asked.privacy)
-    allow_script(sha256(file))
-    names = [f"site-{number}" for number in range(1, asked.clients + 1)]
-    require_sites(config, names)
-    asked.waiting.require_sites(len(names))
-    launch = Launch(file=str(file), args=asked.script_args, timeout=asked.script_timeout)
-    run.mkdir(parents=True, exist_ok=True)
-    torch.save(plain_weights(model), run / FIRST_MODEL)
-    recorded = asked.recorded() | {"script": launch.model_dump(), "privacy": filters, "attacks": {}}
-    write_json(run / "run.json", describe(run.name, config, names, asked.engine) | recorded)
+    require_sites(config, scripts.names)
+    asked.waiting.require_sites(len(scripts.names))
+    recorded = asked.recorded() | {"script": scripts.launch.model_dump(), "privacy": filters, "attacks": {}}
+    return describe(name, config, scripts.names, asked.engine) | recorded
+
+
+def require_same_script_run(run: Path, asked: RunOptions) -> None:
+    """`BadInput` if a run folder is not what `create_script_run` would write now."""
+    now = json.loads(json.dumps(_describe(run.name, asked, read_scripts(asked))))
+    recorded = read_run(run)
+    for name in SAME:
+        before, asks = recorded.get(name), now[name]
+        if before != asks:
+            parts = [name]
+            if isinstance(before, dict) and isinstance(asks, dict):
+                parts = [f"{name}: {part}" for part in asks if before.get(part) != asks[part]]
+            raise BadInput(f"{run}: was started with another {parts[0]}; give it the same, or choose another --out")
 
 
 def has_script(run: Path) -> bool:
@@ -125,20 +181,38 @@ def execute_script_run(
     Raises:
         Untrusted: only run.json names the script, as after an interruption, and nobody trusts that.
     """
-    config, names, launch = read_plan(run), list(info["sites"]), parse(Launch, info["script"], run / "run.json")
-    file = Path(launch.file)
-    if not file.is_file():
-        raise BadInput(f"{file}: the sites' script is gone; put it back")
-    require_trusted_script(file, sha256(file), f"{run / 'run.json'}")
+    config, names, launch = read_plan(run), list(info["sites"]), read_launch(run)
     with lock_folder(run) as lock:
         remove_partial_files(run)
         if info["engine"] == "local":
             at_work = threads or info["threads"] or cores()
             _run_here(run, info, launch, on_round, at_work, on_exchange)
+        elif info["engine"] == "poc":
+            from fedmerit.flare.deploy.poc import run_poc
+
+            own = SiteScript(file=launch.file, sha256=launch.sha256, args=launch.args)
+            run_poc(config, dict.fromkeys(names), run, "", on_round, lock, script=own)
         else:
             from fedmerit.flare.simulation import run_simulator
 
             run_simulator(config, names, run, run, len(names), "", on_round, lock)
+
+
+def read_launch(run: Path) -> Launch:
+    """How the sites of a run start their script.
+
+    Raises:
+        BadInput: it is gone, or another than when the run began.
+        Untrusted: only run.json names it.
+    """
+    launch: Launch = parse(Launch, read_run(run)["script"], run / "run.json")
+    file = Path(launch.file)
+    if not file.is_file():
+        raise BadInput(f"{file}: the sites' script is gone; put it back")
+    require_trusted_script(file, found := sha256(file), f"{run / 'run.json'}")
+    if found != launch.sha256:
+        raise BadInput(f"{file}: changed since {run} began; put the old one back, or choose another --out")
+    return launch
 
 
 def _run_here(
@@ -150,16 +224,12 @@ def _run_here(
     on_exchange: OnExchange,
 ) -> None:
     from fedmerit.engines.runs import build_filter
-    from fedmerit.flare.local_scripts import LocalScript
 
     config, names = read_plan(run), list(info["sites"])
     federation = Federation(config, names, run, on_round, min_sites=info["min_sites"])
     filtered = build_filter(info["privacy"], config)
     folders = {name: run / "sites" / name for name in names}
-    scripts = {
-        name: LocalScript(name, Path(launch.file), launch.args, launch.transfer, folder / OUTPUT, launch.timeout)
-        for name, folder in folders.items()
-    }
+    scripts = {name: _start(name, launch, folder) for name, folder in folders.items()}
     sites = {
         name: Site(ScriptTrainer(name, config, folder, scripts[name].ask), config, folder, participants=names)
         for name, folder in folders.items()
@@ -188,3 +258,33 @@ def _run_here(
     finally:
         for script in scripts.values():
             script.close()
+
+
+def _start(site: str, launch: Launch, folder: Path) -> "LocalScript":
+    from fedmerit.flare.local_scripts import LocalScript
+
+    return LocalScript(site, Path(launch.file), launch.args, launch.transfer, folder / OUTPUT, launch.timeout)
+
+
+def score_everywhere(run: Path, model: Path) -> dict[str, tuple[Overlap, ...]]:
+    """Scores of a run's final ``model`` by the scripts of all sites, also of those that took no part.
+
+    Raises:
+        BadInput: the script does not answer evaluations, or `read_launch` refuses it.
+        RunFailed: one ended.
+    """
+    config, launch = read_plan(run), read_launch(run)
+    if not config.can_evaluate:
+        raise BadInput(f"{launch.file}: does not answer flare.is_evaluate(), so sites that take no part test no model")
+    found = {}
+    for site in launch.sites:
+        folder = run / "sites" / site
+        script = _start(site, launch, folder)
+        try:
+            trainer = ScriptTrainer(site, config, folder, script.ask)
+            load_weights(trainer.network, load_state(model))
+            network = flat.get_parameters(trainer.network), flat.get_buffers(trainer.network)
+            found[site] = trainer.score(network, config.rounds, "testing")
+        finally:
+            script.close()
+    return found

@@ -9,8 +9,8 @@ import hashlib
 import json
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -84,20 +84,20 @@ def make_enrolment(
     ``secret``: of the site, the same whenever it enrols in a run, so that a run repeats bit for bit.
     """
     started = time.perf_counter()
-    salt = json.dumps(config.to_dict(), sort_keys=True).encode()
     trained = [case for case in folder.cases("training") if case.slices != ()]
-    digests = (hashlib.sha256(salt + np.ascontiguousarray(case.image).tobytes()).hexdigest() for case in trained)
     cases = {split: len(of_split) for split, of_split in folder.splits.items()} | {"training": len(trained)}
-    slices = {split: len(Slices(of_split)) for split, of_split in folder.splits.items()}
-    return Enrolment(
-        round=round,
-        cases=cases,
-        slices=slices | {"training": num_samples},
-        fingerprint=tuple(sorted(one[:DIGITS] for one in digests)),
-        certificate=certificate,
-        seal=hashlib.sha256(f"seal {secret}".encode()).hexdigest()[:DIGITS],
-        seconds=time.perf_counter() - started,
-    )
+    slices = {split: len(Slices(of_split)) for split, of_split in folder.splits.items()} | {"training": num_samples}
+    images = (np.ascontiguousarray(case.image).tobytes() for case in trained)
+    made = seal_cases(config, images, Enrolment(round, cases, slices, (), certificate), secret)
+    return replace(made, seconds=time.perf_counter() - started)
+
+
+def seal_cases(config: RunConfiguration, images: Iterable[bytes], enrolment: Enrolment, secret: str) -> Enrolment:
+    """An enrolment with salted digests of ``images``, what identifies each training case, and a seal of ``secret``."""
+    salt = json.dumps(config.to_dict(), sort_keys=True).encode()
+    digests = (hashlib.sha256(salt + image).hexdigest()[:DIGITS] for image in images)
+    seal = hashlib.sha256(f"seal {secret}".encode()).hexdigest()[:DIGITS]
+    return replace(enrolment, fingerprint=tuple(sorted(digests)), seal=seal)
 
 
 def check_certificate(enrolment: Enrolment, site: str, root: Certificate | None) -> str | None:

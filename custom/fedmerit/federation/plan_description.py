@@ -86,7 +86,7 @@ def _parts(parts: Iterator[tuple[str, str]]) -> str:
 
 def parts_before(config: RunConfiguration) -> Iterator[tuple[str, str]]:
     """Parts of the egress list (`wire.egress_list.LISTED`) that leave before round 0, each in a few words."""
-    if config.is_guarded(config.build_method()):
+    if config.is_guarded(config.build_method()) and config.can_enrol:
         yield "enrolment", "counts of cases and slices, salted digests of training images, certificate"
 
 

@@ -63,7 +63,7 @@ class RunGuard:
         self.on = config.is_guarded(method)
         # a run that estimates values enrols its sites also if the guard has nothing to do
         needs_counts = self.on or (config.guard.guard == "on" and bool(config.values))
-        self.enrols = needs_counts and config.script is None  # only the script knows what its site holds
+        self.enrols = needs_counts and config.can_enrol
         self.merges = in_the_clear and not (can.neurons or can.peers)
         measured = can.leave_one_out
         rates = rates and in_the_clear and config.guard.rate_every > 0
@@ -131,8 +131,11 @@ class RunGuard:
         return None if self.accepts(site) else f"has not enrolled{f' ({why})' if why else ''}; it is asked to again"
 
     def check_cases(self, site: str, split: str, overlaps: Collection[Overlap]) -> str | None:
-        """Why ``overlaps`` on a split are not of as many cases as ``site`` enrolled; None: they are, or it did not."""
-        if site not in self.enrolments:
+        """Why ``overlaps`` on a split are not of as many cases as ``site`` enrolled; None: they are, or it did not.
+
+        A script enrols only what it trains on.
+        """
+        if site not in self.enrolments or self.config.script:
             return None
         found, committed = len({overlap.case for overlap in overlaps}), self.enrolments[site].cases.get(split, 0)
         return None if found == committed else f"overlaps of {found} {split} cases, it enrolled {committed}"

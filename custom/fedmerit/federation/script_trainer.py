@@ -5,8 +5,9 @@ run names leaves this file, as a score from 0 to 1.
 """
 
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,22 +16,28 @@ from torch import Tensor
 
 from fedmerit import flat
 from fedmerit.capabilities import OwnUpdate, capabilities
+from fedmerit.client import ENROL, LAMBDA, LOSSES, OWN
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.core import DECIMALS, SiteView
 from fedmerit.errors import BadInput
-from fedmerit.federation.memory import Learned, Memory
+from fedmerit.federation.enrolment import seal_cases
+from fedmerit.federation.memory import Learned, Memory, MemoryFolder
 from fedmerit.federation.trainer import Model, Trained
 from fedmerit.files import read_json, write_json
 from fedmerit.flat import Buffers
-from fedmerit.records.ledger import digest, tensors_digest
+from fedmerit.records.ledger import digest, tensors_digest, texts_digest
+from fedmerit.trainers.monai_trainer.manifest import EVALUATED
 from fedmerit.trainers.monai_trainer.networks import build_network
 from fedmerit.trainers.monai_trainer.overlaps import Overlap
+from fedmerit.trainers.monai_trainer.saved_networks import save_network
 from fedmerit.trainers.named_tensors import NamedTensors
+from fedmerit.vectors import histogram
 from fedmerit.wire.messages import EVALUATE, TRAIN, Enrolment, Evaluated, Evaluation, Importance, ImportanceTask, Task
 
 # of NVFlare's Client API, its helpers and recipes
 STEPS = "NUM_STEPS_CURRENT_ROUND"  # in the script's meta: of its optimiser
 FEDCE_WEIGHTS, FEDCE_ERROR, FEDPROX_MU = "fedce_coef", "fedce_minus_val", "fedprox_mu"
+SCAFFOLD_ALL, SCAFFOLD_CHANGE = "scaffold_c_global", "scaffold_c_diff"
 BY_CASE = "_by_case"  # ending of the metric's name: a list of its values, one for each case
 SPLIT = "split"  # in the meta that the script receives: what is evaluated
 COUNT = "count.json"  # in the site's memory: the first number of steps, which counts for the whole run
@@ -87,8 +94,19 @@ class ScriptTrainer:
             BadInput: its answer has no tensors, or other ones than the model.
         """
         said = self._ask(TRAIN, (received, task.buffers), task.round, self._news(task))
+        own = {name.removeprefix(OWN): value for name, value in said.params.items() if name.startswith(OWN)}
+        said = replace(said, params={name: value for name, value in said.params.items() if not name.startswith(OWN)})
         trained, buffers = self._model(said, received, task.buffers)
-        learned = Learned(trained - received, trained, buffers, math.nan)
+        controls = self._controls(said, task)
+        learned = Learned(
+            trained - received,
+            trained,
+            buffers,
+            math.nan,
+            vectors=controls,
+            kept=controls,
+            own=self._model(Said(own), received, task.buffers) if self.can.keeps_own_model else None,
+        )
         values = self._values(said, task, received, memory)
         return Trained(learned, self._count(said), self._scores(said), values=values)
 
@@ -98,23 +116,33 @@ class ScriptTrainer:
         Raises:
             BadInput: the script answers with parameters, or without the metric.
         """
-        found: dict[tuple[str, str], tuple[Overlap, ...]] = {}
+        found: dict[tuple[str, str], Said] = {}
+        losses = torch.zeros(len(task.mixtures), task.bins, dtype=torch.float64)
         scores = []
-        for mixture, shares in zip(task.mixtures, task.shares, strict=True):
+        for row, (mixture, shares) in enumerate(zip(task.mixtures, task.shares, strict=True)):
             model = flat.mix(task.models, mixture), flat.average_buffers(task.buffers, shares)
             key = digest(model[0]), tensors_digest(model[1].items())
             if key not in found:
-                said = self._ask(EVALUATE, model, task.round, {SPLIT: task.split})
-                if said.params:
-                    raise BadInput(
-                        f"site {self.name}: the script trained when it was asked to evaluate; have its loop branch on "
-                        "flare.is_evaluate(), or set evaluates=False"
-                    )
-                found[key] = self._scores(said)
-                if not found[key]:
-                    raise BadInput(f"site {self.name}: the script's evaluation has no {self.script.metric!r}")
-            scores.append(found[key])
-        return Evaluated(task.round, tuple(scores), torch.zeros(len(task.mixtures), 0, dtype=torch.float64))
+                found[key] = self._evaluated(model, task.round, task.split)
+            scores.append(self._scores(found[key]))
+            if task.bins:
+                losses[row] = histogram(self._losses(found[key]), task.bins)
+        return Evaluated(task.round, tuple(scores), losses)
+
+    def score(self, model: Model, round: int, split: str) -> tuple[Overlap, ...]:
+        """Of one model; raises as `evaluate`."""
+        return self._scores(self._evaluated(model, round, split))
+
+    def _evaluated(self, model: Model, round: int, split: str) -> Said:
+        said = self._ask(EVALUATE, model, round, {SPLIT: split})
+        if said.params:
+            raise BadInput(
+                f"site {self.name}: the script trained when it was asked to evaluate; have its loop branch on "
+                "flare.is_evaluate(), or set evaluates=False"
+            )
+        if not self._scores(said):
+            raise BadInput(f"site {self.name}: the script's evaluation has no {self.script.metric!r}")
+        return said
 
     def _ask(self, work: str, model: Model, round: int, meta: Mapping[str, Any]) -> Said:
         flat.load(self.network, *model)
@@ -127,7 +155,41 @@ class ScriptTrainer:
             news[FEDCE_WEIGHTS] = {} if task.weight is None else {self.name: task.weight}
         if mu := getattr(self.method, "mu", None):
             news[FEDPROX_MU] = mu
+        if self.can.keeps_own_model:
+            news[LAMBDA] = getattr(self.method, "lambda_", 0.0)
+        for control in task.vectors.values():
+            named = flat.named(self.network, control)
+            news[SCAFFOLD_ALL] = {name: value.numpy() for name, value in named.items()}
         return news
+
+    def _controls(self, said: Said, task: Task) -> dict[str, Tensor]:
+        """SCAFFOLD's c_i⁺ (d,): what the site had, and what the script's helper added to it."""
+        if not self.can.vectors:
+            return {}
+        changes = said.meta.get(SCAFFOLD_CHANGE)
+        if not isinstance(changes, Mapping):
+            raise BadInput(f"site {self.name}: the script sent no {SCAFFOLD_CHANGE}; expected get_delta_controls()")
+        added, like = {}, flat.trainable(self.network)
+        for name, value in like.items():
+            added[name] = torch.as_tensor(changes.get(name, torch.zeros_like(value))).float()
+            if added[name].shape != value.shape:
+                found, expected = tuple(added[name].shape), tuple(value.shape)
+                raise BadInput(f"site {self.name}: {SCAFFOLD_CHANGE} of {name} has shape {found}; expected {expected}")
+        memory, change = MemoryFolder(self.memory).latest(task.round), flat.flatten(added, list(like))
+        return {
+            name: change + (memory.kept.get(name, torch.zeros_like(change)) if memory else 0)
+            for name in self.can.vectors
+        }
+
+    def _losses(self, said: Said) -> Tensor:
+        """(images,) of the received model, as the script sent them."""
+        losses = said.meta.get(LOSSES)
+        if not isinstance(losses, Sequence) or not 0 < len(losses) <= MOST_CASES:
+            raise BadInput(f"site {self.name}: the script sent no losses; call fedmerit.client.with_losses")
+        found = torch.tensor(losses, dtype=torch.float64)
+        if not ((found >= 0) & (found <= 1)).all():
+            raise BadInput(f"site {self.name}: the script sent a loss of {found.max():.4g}; expected 0 to 1")
+        return found
 
     def _model(self, said: Said, received: Tensor, buffers: Buffers) -> Model:
         """The trained model: what the script leaves out stays as it was received."""
@@ -166,6 +228,8 @@ class ScriptTrainer:
     def _values(self, said: Said, task: Task, received: Tensor, memory: Memory | None) -> dict[str, float]:
         """What a method with leave-one-outs asks for: the error by the script's helper, the cosine by the updates."""
         measures, error = self.can.leave_one_out, said.meta.get(FEDCE_ERROR)
+        if self.method.asks and not measures:
+            return self.method.report(SiteView(received, lambda: self._losses(said)))
         if not measures or error is None or memory is None or task.weight is None or task.weight >= 1:
             return {}
         if not 0 <= float(error) <= 1:
@@ -176,20 +240,39 @@ class ScriptTrainer:
         return dict(measures.measure(view, own))
 
     def _count(self, said: Said) -> int:
-        """Steps of the optimiser in the first round, 1 if the script does not say."""
+        """Cases if they are enrolled, else steps of the optimiser in the first round, 1 if the script does not say."""
         file = self.memory / COUNT
         if file.exists():
             return int(read_json(file)["steps"])
         steps = said.meta.get(STEPS, 1)
         if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
             raise BadInput(f"site {self.name}: {STEPS} is {steps!s:.30}; expected a whole number above 0")
-        self.memory.mkdir(parents=True, exist_ok=True)
-        write_json(file, {"steps": steps})
+        self._write_count(steps)
         return steps
 
+    def _write_count(self, count: int) -> None:
+        self.memory.mkdir(parents=True, exist_ok=True)
+        write_json(self.memory / COUNT, {"steps": count})
+
     def enrol(self, round: int, certificate: str, secret: str) -> Enrolment:
-        """Not asked for: nobody but the script knows what it holds."""
-        raise self._unable("enrol")
+        """Commit to the cases that the script named; their number is then the site's count.
+
+        Raises:
+            BadInput: it names none.
+        """
+        started = time.perf_counter()
+        said = self._ask(
+            EVALUATE, (flat.get_parameters(self.network), flat.get_buffers(self.network)), round, {ENROL: 1}
+        )
+        held = said.meta.get(ENROL)
+        if not isinstance(held, Sequence) or not held:
+            raise BadInput(f"site {self.name}: the script named no cases; call fedmerit.client.enrol_cases and receive")
+        digests = [str(one).encode() for one in held]
+        cases = dict.fromkeys(EVALUATED, 0) | {"training": len(digests)}
+        self._write_count(len(digests))
+        known_only_here = secret or texts_digest(sorted(map(str, held)))
+        made = seal_cases(self.config, digests, Enrolment(round, cases, cases, (), certificate), known_only_here)
+        return replace(made, seconds=time.perf_counter() - started)
 
     def estimate(self, task: Evaluation) -> Evaluated:
         """Not asked for."""
@@ -204,8 +287,9 @@ class ScriptTrainer:
         raise self._unable("measure the importance of neurons")
 
     def save(self, folder: Path, name: str, model: Model) -> None:
-        """Not asked for: the server has the models."""
-        raise self._unable("keep models from the server")
+        """Save a model that only the site has."""
+        flat.load(self.network, *model)
+        save_network(folder, name, self.network, self.config.network, None)
 
     def _unable(self, what: str) -> BadInput:
         return BadInput(f"site {self.name}: a script cannot {what}")

@@ -17,6 +17,7 @@ from torch import Tensor
 from fedmerit import flat
 from fedmerit.capabilities import capabilities
 from fedmerit.configuration.description import describe
+from fedmerit.configuration.recipes import guarded
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.configuration.script import NamedTensor, Script
 from fedmerit.configuration.script_runs import configure_script
@@ -56,7 +57,7 @@ class MethodAggregator(ModelAggregator):
 
     def _configure(self, script: Script) -> RunConfiguration:
         shows = {} if self.settings.get("guard") == "off" else {"on_verdict": "show"}
-        return configure_script(self.method, UNKNOWN, script, settings={**shows, **self.settings})
+        return configure_script(self.method, UNKNOWN, script, settings=guarded({**shows, **self.settings}))
 
     def accept_model(self, model: FLModel) -> None:
         """Keep one site's answer of this round."""

@@ -99,6 +99,7 @@ def export_job(
     start_sites: int | None = None,
     privacy: Sequence[str] = (),
     track: Sequence[str] = (),
+    script: dict[str, Any] | None = None,
 ) -> None:
     """Write the plan's job folder to ``out``, replacing an earlier export of the same job.
 
@@ -110,6 +111,7 @@ def export_job(
         start_sites: sites that have to be there for the job to start, if it is another number.
         privacy: specs of `fedmerit.configuration.filters`, applied at every site to what it sends, in this order.
         track: specs of `fedmerit.configuration.tracking`.
+        script: as of `MeritRecipe`.
 
     Raises:
         BadInput: ``out`` exists and is no such job folder, or its name is none of a job.
@@ -121,7 +123,7 @@ def export_job(
             "digit and holds only these, ., _ and -"
         )
     try:
-        MeritRecipe(config, job.name, waiting, start_sites, privacy, track).export(str(job.parent))
+        MeritRecipe(config, job.name, waiting, start_sites, privacy, track, script).export(str(job.parent))
         if byoc:
             code = Path(fedmerit.__path__[0])
             shutil.copytree(code, job / "app" / "custom" / code.name, ignore=shutil.ignore_patterns("__pycache__"))

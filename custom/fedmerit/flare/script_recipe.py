@@ -12,8 +12,9 @@ from nvflare.recipe.spec import ExecEnv
 from torch import Tensor, nn
 
 from fedmerit.configuration.filters import HE, require_privacy
+from fedmerit.configuration.recipes import guarded
 from fedmerit.configuration.run import RunConfiguration
-from fedmerit.configuration.script import Script
+from fedmerit.configuration.script import Script, find_uses
 from fedmerit.configuration.script_runs import configure_script
 from fedmerit.errors import BadInput
 from fedmerit.federation.requirements import require_consistent
@@ -42,7 +43,7 @@ class FedMeritRecipe(MeritRecipe):
         key_metric_range: lowest and highest value of it.
         key_metric_mode: "max": higher is better; "min": lower.
         evaluates: whether the script answers flare.is_evaluate(); None: if it names that.
-        settings: of the method and the guard.
+        settings: of the method and the guard, which is on if they do not say.
         seed: of what the server draws.
         values: specs of observers.
         keep_updates: whether the server keeps every round's.
@@ -93,8 +94,9 @@ class FedMeritRecipe(MeritRecipe):
         if not file.is_file():
             raise BadInput(f"train_script {train_script}: file not found; expected the sites' Python script")
         script = describe_script(model, file, key_metric, key_metric_range, key_metric_mode, evaluates)
-        more: dict[str, Any] = {"seed": seed, "settings": settings, "values": values, "keep_updates": keep_updates}
-        config = configure_script(method, num_rounds, script, **more, share_models=share_models)
+        more: dict[str, Any] = {"seed": seed, "values": values, "keep_updates": keep_updates}
+        more |= {"settings": guarded(settings or {}), "share_models": share_models}
+        config = configure_script(method, num_rounds, script, **more)
         filters = require_script_filters(config, privacy)
         launch = {
             "file": file.name,
@@ -137,7 +139,8 @@ def describe_script(
     if mode not in ("max", "min"):
         raise BadInput(f"key_metric_mode={mode!r}: expected max or min")
     tensors, output = describe(model)
-    answers = EVALUATES in file.read_text(encoding="utf-8") if evaluates is None else evaluates
+    text = file.read_text(encoding="utf-8")
+    answers = EVALUATES in text if evaluates is None else evaluates
     try:
         return Script(
             tensors=tensors,
@@ -148,6 +151,7 @@ def describe_script(
             highest=float(bounds[1]),
             better="higher" if mode == "max" else "lower",
             evaluates=bool(answers and metric),
+            uses=find_uses(text),
         )
     except ValueError as error:
         raise BadInput(f"script: {error}") from None

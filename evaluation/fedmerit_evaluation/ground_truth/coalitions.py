@@ -9,7 +9,7 @@ import hashlib
 import shutil
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +19,14 @@ import torch
 from fedmerit.configuration.description import read_plan
 from fedmerit.configuration.observation import gives_own_models
 from fedmerit.configuration.recipes import PAPER
-from fedmerit.configuration.run import RunConfiguration, make_configuration
+from fedmerit.configuration.run import RunConfiguration
 from fedmerit.engines import runs
+from fedmerit.engines.script_runs import score_everywhere
 from fedmerit.errors import BadInput
 from fedmerit.federation.checkpoint import is_finished
 from fedmerit.files import write_json, write_text
 from fedmerit.methods.registry import METHODS
-from fedmerit.records.results import COLUMNS, read_results, read_run, read_table
+from fedmerit.records.results import COLUMNS, Row, read_results, read_run, read_table
 from fedmerit.trainers.monai_trainer.data import open_sites
 from fedmerit.trainers.monai_trainer.local_training import count_steps, train
 from fedmerit.trainers.monai_trainer.machine_settings import configured_device, pick_device
@@ -34,12 +35,13 @@ from fedmerit.trainers.monai_trainer.patches import build_samples
 from fedmerit_evaluation.ground_truth.ground_truths import STUDY
 from fedmerit_evaluation.ground_truth.semivalues import Coalition, format_spec
 from fedmerit_evaluation.results.dice import SURFACES
-from fedmerit_evaluation.results.evaluation import evaluate
+from fedmerit_evaluation.results.evaluation import evaluate, final_model
 from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.studies import study_folders
 from fedmerit_evaluation.studies.cluster import OnEnd, OnRound, Workers, execute_all
-from fedmerit_evaluation.studies.execution import AS_RECORDED, Places, count_training_images
+from fedmerit_evaluation.studies.execution import AS_RECORDED, Places, count_training_images, has_own_processes
 from fedmerit_evaluation.studies.study_folders import open_server_sites, recorded_digests, require_same, scratch
+from fedmerit_evaluation.studies.study_sites import open_study_sites
 
 LONGEST_NAME = 200  # characters of a folder's name; file systems end at 255
 
@@ -70,7 +72,7 @@ class Cost:
 
     trainings: int  # including those that are trained but not yet tested
     images: int  # images trained on, over sites, rounds and epochs
-    hours: float  # of one process, estimated from a few batches
+    hours: float  # of one process, estimated from a few batches; 0: not known, as of scripts
 
 
 def prepare(
@@ -91,7 +93,7 @@ def prepare(
         seeds: of every coalition.
         method: of every coalition of several sites; one that gives all sites one global model.
         settings: of every run; coalitions of one site do not get those of the method.
-        options: further ones of `fedmerit.engines.runs.create`; ``sites`` and ``rounds`` among them.
+        options: further ones of `fedmerit.engines.runs.create`; ``rounds``, and ``sites`` or a ``script`` among them.
 
     Returns:
         The trainings, the largest coalitions first, so no long one starts last.
@@ -99,16 +101,17 @@ def prepare(
     Raises:
         BadInput: a run cannot be created, or exists with other options or sites.
     """
-    folders, own = open_sites(Path(options["sites"])), open_server_sites(options)
-    everyone = [site.name for site in folders]
-    network = {"in_channels": folders[0].channels, "labels": list(folders[0].labels)}
-    require_one_model(make_configuration(method, folders[0].task, options["rounds"], 0, network, settings))
-    asked = {"method": method, "settings": dict(settings), **options, "sites": Path(options["sites"])}
+    everyone, own = open_study_sites(options), open_server_sites(options)
+    folders = everyone.folders
+    everyone.require_evaluation("values by retraining")
+    require_one_model(everyone.configure(method, options["rounds"], settings))
+    places = {name: Path(options[name]) for name in ("sites", "script") if options.get(name)}
+    asked = {"method": method, "settings": dict(settings), **options, **places}
     asked = {name: str(value.resolve()) if isinstance(value, Path) else value for name, value in asked.items()}
-    asked["site_names"] = everyone
+    asked["site_names"] = everyone.names
     study_folders.require_unchanged(out / STUDY, asked)
     study_folders.require_same_images(out / STUDY, folders, own)
-    trainings, places = [], Places(Path(options["sites"]), options.get("server_sites"))
+    trainings, here = [], Places(places.get("sites"), options.get("server_sites"))
     with scratch(out) as new:
         for coalition in sorted(coalitions, key=lambda members: (-len(members), format_spec(members))):
             for seed in seeds:
@@ -120,7 +123,7 @@ def prepare(
                     raise BadInput(f"{folder}: holds no run.json, but other files; choose another --out")
                 else:
                     runs.create(new / folder.name, **options_of_run, only=sorted(coalition))
-                trainings.append(Training(coalition, seed, folder, places))
+                trainings.append(Training(coalition, seed, folder, here))
         (out / "runs").mkdir(parents=True, exist_ok=True)
         for made in sorted(new.glob("*")):
             made.rename(out / "runs" / made.name)
@@ -166,6 +169,8 @@ def estimate_cost(trainings: Sequence[Training]) -> Cost:
     """Cost of the unfinished trainings, from the number of images and the time of a few batches here."""
     left = [training for training in trainings if not training.finished]
     begun = [training.folder for training in left if not training.trained]
+    if begun and "script" in read_run(begun[0]):
+        return Cost(len(left), 0, 0.0)
     images = sum(map(count_training_images, begun))
     return Cost(len(left), images, images * _seconds_per_image(begun[0]) / 3600 if begun else 0.0)
 
@@ -205,12 +210,26 @@ def execute_trainings(
     left = [training for training in trainings if not training.finished]
     places = left[0].places if left else AS_RECORDED  # one for a whole study
     folders = [training.folder for training in left]
-    return execute_all(folders, workers, on_end, on_round, after=test_on_all_sites, places=places)
+    threads = None if folders and has_own_processes(folders[0]) else 1
+    return execute_all(folders, workers, on_end, on_round, test_on_all_sites, threads, places)
 
 
-def test_on_all_sites(folder: Path, sites: Path) -> None:
-    """Test a finished run's model on all sites of the folder, also those that took no part; delete its site states."""
-    evaluate(folder, sites, out=_tests(folder))
+def test_on_all_sites(folder: Path, sites: Path | None) -> None:
+    """Test a finished run's model on all sites, also those that took no part; delete its site states.
+
+    ``sites``: the folder of all; None: scripts of the sites test it.
+    """
+    if sites:
+        evaluate(folder, sites, out=_tests(folder))
+    else:
+        info = read_run(folder)
+        head = (info["run"], info["method"], info["seed"], info["rounds"] - 1)
+        rows = [
+            asdict(Row(*head, site, "dice", one.dice, "testing", one.case, one.label))
+            for site, scores in score_everywhere(folder, final_model(folder)).items()
+            for one in scores
+        ]
+        write_text(_tests(folder), pd.DataFrame(rows, columns=COLUMNS).to_csv(index=False, lineterminator="\n"))
     shutil.rmtree(folder / "sites", ignore_errors=True)
 
 

@@ -1,17 +1,17 @@
 """Unseen hospitals: each is left out of the training once, and the others' model segments its patients."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from torch import nn
 
 from fedmerit.records.results import read_run
 from fedmerit.trainers.monai_trainer.batch_norm import has_statistics
-from fedmerit.trainers.monai_trainer.data import SiteFolder
+from fedmerit.trainers.monai_trainer.data import open_sites
 from fedmerit.trainers.monai_trainer.prediction import evaluate
 from fedmerit_evaluation.figures.tables import HEADINGS, HIDDEN_COLUMNS, UNITS, Table
-from fedmerit_evaluation.ground_truth.coalitions import Training
+from fedmerit_evaluation.ground_truth.coalitions import Training, collect_results
 from fedmerit_evaluation.results.dice import SURFACES
 from fedmerit_evaluation.results.evaluation import final_models, with_batch_statistics
 
@@ -24,38 +24,47 @@ def leave_each_out(sites: Sequence[str]) -> list[frozenset[str]]:
     return [everyone, *(everyone - {site} for site in sorted(sites))]
 
 
-def generalisation_tables(trainings: Sequence[Training], folders: Sequence[SiteFolder]) -> list[Table]:
+def generalisation_tables(trainings: Sequence[Training], sites: Path | None) -> list[Table]:
     """Test Dice, HD95 and NSD of every hospital by the model trained without it, and by that trained with all.
 
     BatchNorm statistics are those that the others shared, or estimated from the hospital's own training images, which
-    needs no label; without BatchNorm the column is left out.
+    needs no label; without BatchNorm, or if scripts test, the column is left out.
 
     Args:
         trainings: finished, of `leave_each_out`.
-        folders: all sites.
+        sites: the folder of all sites; None: they have scripts.
     """
-    of_site = {folder.name: folder for folder in folders}
+    everyone = max((training.coalition for training in trainings), key=len)
+    of_site = {folder.name: folder for folder in (open_sites(sites) if sites else ())}
     rows = []
     for training in trainings:
-        amp = read_run(training.folder)["training"].get("amp", False)
-        outside = sorted(set(of_site) - training.coalition)
-        for site in [of_site[name] for name in outside] or folders:
-            network = final_models(training.folder)(site)
-            rows.append((training.seed, site.name, UNSEEN if outside else SEEN, mean_scores(network, site, amp)))
-            if outside and has_statistics(network):
-                scores = mean_scores(with_batch_statistics(site, network), site, amp)
-                rows.append((training.seed, site.name, ESTIMATED, scores))
+        tested = collect_results([training]).rows
+        for name in sorted(everyone - training.coalition) or sorted(everyone):
+            outside = name not in training.coalition
+            of_tests = tested[(tested["site"] == name) & (tested["split"] == "testing")]
+            scores = mean_scores(zip(of_tests["quantity"], of_tests["case"], of_tests["value"], strict=True))
+            rows.append((training.seed, name, UNSEEN if outside else SEEN, scores))
+            if outside and name in of_site:
+                site, network = of_site[name], final_models(training.folder)(of_site[name])
+                if has_statistics(network):
+                    amp = read_run(training.folder)["training"].get("amp", False)
+                    own = with_batch_statistics(site, network)
+                    found = evaluate(own, site.cases("testing"), site.labels, amp, final=True)
+                    scores = mean_scores((name, one.case, value) for one in found for name, value in one.scores.items())
+                    rows.append((training.seed, site.name, ESTIMATED, scores))
     measured = {quantity for *_, scores in rows for quantity in scores}
     return [_table(rows, quantity) for quantity in ("dice", *SURFACES) if quantity in measured]
 
 
-def mean_scores(network: nn.Module, site: SiteFolder, amp: bool) -> dict[str, float]:
-    """By quantity, in the units shown: mean over test cases of the mean over labels, without missing numbers."""
+def mean_scores(found: Iterable[tuple[str, str, float | None]]) -> dict[str, float]:
+    """By quantity, in the units shown: mean over test cases of the mean over labels, without missing numbers.
+
+    ``found``: quantity, case and value of each label.
+    """
     known: dict[str, dict[str, list[float]]] = {}  # by quantity and case
-    for overlap in evaluate(network, site.cases("testing"), site.labels, amp, final=True):
-        for quantity, value in overlap.scores.items():
-            if value is not None:
-                known.setdefault(quantity, {}).setdefault(overlap.case, []).append(value)
+    for quantity, case, value in found:
+        if value is not None and not np.isnan(value):
+            known.setdefault(quantity, {}).setdefault(case, []).append(value)
     return {
         quantity: UNITS.get(quantity, 1.0) * float(np.mean([np.mean(values) for values in cases.values()]))
         for quantity, cases in known.items()

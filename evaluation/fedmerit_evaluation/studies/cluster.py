@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 from fedmerit import plugins
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.machine import free_memory
+from fedmerit.options import RunOptions
 from fedmerit.trust import TRUST
 from fedmerit_evaluation.studies import execution
 from fedmerit_evaluation.studies.execution import AS_RECORDED, After, Places, choose_worker_count, execute_one
@@ -75,11 +76,12 @@ class Workers:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def require_used_by(self, engine: str) -> None:
-        """`BadInput` if a number or a cluster is given and runs of ``engine`` have processes of their own."""
-        if engine != "local" and (self.number is not None or self.cluster is not None):
+    def require_used_by(self, asked: RunOptions) -> None:
+        """`BadInput` if a number or a cluster is given and the sites of such runs have processes of their own."""
+        if asked.has_own_processes and (self.number is not None or self.cluster is not None):
             raise BadInput(
-                "--jobs, --cluster: runs on NVFlare are executed one by one on this machine; use --engine local"
+                "--jobs, --cluster: runs on NVFlare, or with a script, are executed one by one on this machine; use "
+                "--engine local and prepared sites"
             )
 
     def number_for(self, folder: Path, runs: int) -> int:

@@ -16,7 +16,7 @@ from fedmerit.machine import cores
 from fedmerit.methods.registry import METHODS
 from fedmerit.options import NVFLARE_ONLY
 from fedmerit.records.results import read_run
-from fedmerit.trainers.monai_trainer.data import open_sites, read_site_digests
+from fedmerit.trainers.monai_trainer.data import read_site_digests
 from fedmerit_evaluation.figures import heat_maps, tables
 from fedmerit_evaluation.figures.drawing import png
 from fedmerit_evaluation.figures.pages import save_png
@@ -26,8 +26,9 @@ from fedmerit_evaluation.results.run_folders import combine_results, open_run
 from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.studies import comparison_tables
 from fedmerit_evaluation.studies.cluster import OnEnd, OnRound, Workers, execute_all, execute_in_turn
-from fedmerit_evaluation.studies.execution import After
+from fedmerit_evaluation.studies.execution import After, has_own_processes
 from fedmerit_evaluation.studies.study_folders import DIGESTS, MethodSpec, require_same, require_same_images, scratch
+from fedmerit_evaluation.studies.study_sites import open_study_sites
 
 STUDY = "compare.json"  # the last options of the folder's runs
 
@@ -75,7 +76,8 @@ def prepare(
         items: what to compare.
         seeds: of every item.
         settings: of every run.
-        options: further ones of `fedmerit.engines.runs.create`, for every run; ``sites`` and ``rounds`` among them.
+        options: further ones of `fedmerit.engines.runs.create`, for every run; ``rounds``, and ``sites`` or a
+            ``script`` among them.
 
     Returns:
         The runs: all items for one seed, then for the next.
@@ -83,9 +85,9 @@ def prepare(
     Raises:
         BadInput: a run cannot be created, or exists with other options or sites.
     """
-    sites = open_sites(Path(options["sites"]))
-    names = [site.name for site in sites]
-    require_same_images(out / STUDY, sites)
+    sites = open_study_sites(options)
+    names = sites.names
+    require_same_images(out / STUDY, sites.folders)
     planned = []
     with scratch(out) as new:
         for seed in seeds:
@@ -107,7 +109,7 @@ def prepare(
                 if standalone and is_finished(standalone, options["rounds"]):
                     asked, standalone = _with_contributions(asked, standalone), None
                 if (folder / "run.json").exists():
-                    require_same(folder, asked, sites)
+                    require_same(folder, asked, sites.folders)
                 elif folder.exists() and any(folder.iterdir()):
                     raise BadInput(f"{folder}: holds no run.json, but other files; choose another --out")
                 else:
@@ -120,7 +122,7 @@ def prepare(
             folder.rename(out / folder.name)
     asked_for = {"methods": [item.label for item in items], "seeds": list(seeds), "settings": dict(settings)}
     places = {name: str(value.resolve()) for name, value in options.items() if isinstance(value, Path)}
-    of_sites = {"site_names": names, DIGESTS: read_site_digests(sites)}
+    of_sites = {"site_names": names, DIGESTS: read_site_digests(sites.folders)}
     write_json(out / STUDY, {**asked_for, **options, **places, **of_sites})
     return planned
 
@@ -158,8 +160,8 @@ def execute_runs(
 ) -> dict[Path, str]:
     """Train and test the unfinished runs in parallel; returns the runs that failed, and why.
 
-    Runs that wait for local training come last. Runs of the simulator are executed one by one, since each starts
-    processes for its sites. With fewer runs than cores, each runs several sites concurrently, unless it was created
+    Runs that wait for local training come last. Runs whose sites have processes of their own are executed one by
+    one. With fewer runs than cores, each runs several sites concurrently, unless it was created
     with a number of them. The other arguments are those of
     `fedmerit_evaluation.studies.cluster.execute_all`.
     """
@@ -181,14 +183,14 @@ def execute_runs(
 def _execute(
     folders: Sequence[Path], workers: Workers, on_end: OnEnd, on_round: OnRound, after: After | None
 ) -> dict[Path, str]:
-    local = [folder for folder in folders if read_run(folder)["engine"] == "local"]
+    local = [folder for folder in folders if not has_own_processes(folder)]
     failed = {}
     if local:
         info = read_run(local[0])
         busy = workers.number_for(local[0], len(local)) * info["training"]["cpu_threads"]
         threads = info["threads"] or (max(1, cores() // busy) if workers.cluster is None else 1)
         failed = execute_all(local, workers, on_end, on_round, after, threads=threads)
-    others = [folder for folder in folders if folder not in local]  # NVFlare has processes of its own
+    others = [folder for folder in folders if folder not in local]
     return failed | execute_in_turn(others, on_end, on_round, after)
 
 

@@ -41,11 +41,19 @@ GPU_CONTEXT = 0.6e9  # bytes of a GPU that a process takes before its first tens
 FREE_SHARE = 0.8  # of free memory to use
 
 
+def has_own_processes(folder: Path) -> bool:
+    """Whether the sites of a run have processes of their own, which take the machine's cores: it runs by itself."""
+    info = read_run(folder)
+    return info["engine"] != "local" or "script" in info
+
+
 def choose_worker_count(folder: Path) -> int:
     """The number of concurrent runs such as that of ``folder`` on this machine.
 
     By its cores and free memory, and the free memory of the GPUs of the run's sites.
     """
+    if has_own_processes(folder):
+        return 1
     info = read_run(folder)
     config = read_plan(folder)
     rooms = [FREE_SHARE * free_memory() / estimate_memory(folder)]
@@ -91,7 +99,7 @@ def count_training_images(folder: Path) -> int:
     return config.rounds * per_epoch * training.epochs
 
 
-After = Callable[[Path, Path], None]  # of a run folder, and of the folder of its sites here
+After = Callable[[Path, Any], None]  # of a run folder, and the folder of its sites here, or None
 
 
 class Places(NamedTuple):
@@ -126,7 +134,8 @@ def execute_one(
     try:
         runs.execute(folder, on_round, threads, *places)
         if after is not None:
-            after(folder, places.sites or Path(read_run(folder)["sites_folder"]))
+            recorded = read_run(folder).get("sites_folder")
+            after(folder, places.sites or (Path(recorded) if recorded else None))
     except (BadInput, RunFailed) as error:
         return str(error)
     except Exception as error:  # such as a GPU out of memory: it must not end the other runs

@@ -12,6 +12,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from fedmerit.capabilities import capabilities
 from fedmerit.configuration.run import RunConfiguration, Training, make_configuration
+from fedmerit.configuration.script import Script
+from fedmerit.configuration.script_needs import unmet_needs
 from fedmerit.configuration.sharing import with_sharing
 from fedmerit.configuration.spec_syntax import parse_assignments
 from fedmerit.engines import resumption
@@ -19,6 +21,7 @@ from fedmerit.errors import BadInput
 from fedmerit.federation.requirements import check_sites
 from fedmerit.files import read_object, require_inside
 from fedmerit.methods.registry import METHODS
+from fedmerit.options import RunOptions
 from fedmerit.records.results import read_run
 from fedmerit.trainers.monai_trainer.data import SiteFolder, open_sites, read_site_digests, require_same_preparation
 from fedmerit_evaluation.figures.tables import file_name
@@ -33,18 +36,21 @@ class MethodSpec:
     settings: Mapping[str, str]
 
 
-def parse_methods(text: str, sites: Sequence[str] | None = None, attacked: bool = False) -> list[MethodSpec]:
+def parse_methods(
+    text: str, sites: Sequence[str] | None = None, attacked: bool = False, script: Script | None = None
+) -> list[MethodSpec]:
     """The items of ``fedavg,fedce:combine=plus``; ``all`` is every method that takes the default optimizer.
 
     With the names of the ``sites``, it leaves out methods that do not work with that many (Krum with two, FedCI with
-    13); with ``attacked`` sites also pooled training, in which no site can attack.
+    13); with ``attacked`` sites also pooled training, in which no site can attack; with a ``script`` of the sites what
+    that cannot do.
 
     Raises:
         BadInput: an item is empty, not of this form, of an unknown method, or given twice.
     """
     items: list[MethodSpec] = []
     for label in text.split(","):
-        items += _all(sites, attacked) if label.strip() == "all" else [_item(label.strip())]
+        items += _all(sites, attacked, script) if label.strip() == "all" else [_item(label.strip())]
     for number, item in enumerate(items):
         for earlier in items[:number]:
             if (earlier.method, earlier.settings) == (item.method, item.settings):
@@ -56,7 +62,7 @@ def parse_methods(text: str, sites: Sequence[str] | None = None, attacked: bool 
     return items
 
 
-def _all(sites: Sequence[str] | None, attacked: bool) -> list[MethodSpec]:
+def _all(sites: Sequence[str] | None, attacked: bool, script: Script | None) -> list[MethodSpec]:
     """All methods at their defaults, without those that need another optimizer."""
     by_name = {name: capabilities(kind()) for name, kind in METHODS.items()}
     others = {
@@ -64,6 +70,7 @@ def _all(sites: Sequence[str] | None, attacked: bool) -> list[MethodSpec]:
         for name, can in by_name.items()
         if (can.optimizers and Training().optimizer not in can.optimizers) or (attacked and can.pools_images)
     }
+    others |= {name for name, kind in METHODS.items() if script and any(unmet_needs(name, kind(), script))}
     fit = [name for name in METHODS if sites is None or check_sites(name, METHODS[name](), sites) is None]
     return [MethodSpec(name, name, {}) for name in fit if name not in others]
 
@@ -175,6 +182,11 @@ def require_same(folder: Path, asked: Mapping[str, Any], sites: Sequence[SiteFol
 
     The same images may be in another place now: an unfinished run then uses that place.
     """
+    if asked.get("script"):
+        from fedmerit.engines.script_runs import require_same_script_run  # it takes seconds to import MONAI
+
+        require_same_script_run(folder, RunOptions.read(asked))
+        return
     names, own = [site.name for site in sites], open_server_sites(asked)
     resumption.relocate(folder, asked)
     recorded = read_run(folder)

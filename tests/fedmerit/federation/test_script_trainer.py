@@ -4,27 +4,39 @@ import hashlib
 import json
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
+from nvflare.app_common.abstract.fl_model import FLModel
 from torch import nn
 
-from fedmerit import flat
+from fedmerit import client, flat
 from fedmerit.capabilities import capabilities
 from fedmerit.configuration.run import RunConfiguration
-from fedmerit.configuration.script import Script
+from fedmerit.configuration.script import Script, find_uses
 from fedmerit.configuration.script_needs import unmet_needs
 from fedmerit.configuration.script_runs import configure_script
 from fedmerit.core import Layout
 from fedmerit.errors import BadInput
 from fedmerit.federation.job_rules import refusals
-from fedmerit.federation.memory import Memory
+from fedmerit.federation.memory import Memory, MemoryFolder
 from fedmerit.federation.network_layout import read_layout
-from fedmerit.federation.script_trainer import FEDCE_ERROR, FEDCE_WEIGHTS, STEPS, Said, ScriptTrainer
+from fedmerit.federation.script_trainer import (
+    FEDCE_ERROR,
+    FEDCE_WEIGHTS,
+    SCAFFOLD_ALL,
+    SCAFFOLD_CHANGE,
+    STEPS,
+    Said,
+    ScriptTrainer,
+)
 from fedmerit.methods.registry import OWN, build_method
 from fedmerit.trainers.monai_trainer.manifest import Manifest
 from fedmerit.trainers.monai_trainer.networks import build_network
 from fedmerit.trainers.named_tensors import describe, load_weights
+from fedmerit.wire.inspection import check_enrolment
 from fedmerit.wire.messages import Evaluation, Task
 
 
@@ -193,7 +205,10 @@ def test_an_evaluation_without_the_metric_or_with_parameters_is_refused(trainer,
 
 def test_fedce_gets_what_nvflares_helper_reports_and_the_cosine_of_the_updates(trainer):
     made, heard = trainer(
-        lambda question: Said(moved(question), metrics={"dice": 0.5}, meta={FEDCE_ERROR: 0.25}), "fedce", guard="off"
+        lambda question: Said(moved(question), metrics={"dice": 0.5}, meta={FEDCE_ERROR: 0.25}),
+        "fedce",
+        helped("fedce"),
+        guard="off",
     )
     task = task_of(made, round=1, weight=0.5)
     memory = Memory(task.parameters - 1, task.parameters, task.buffers)
@@ -204,9 +219,12 @@ def test_fedce_gets_what_nvflares_helper_reports_and_the_cosine_of_the_updates(t
     assert made.train(task, task.parameters, None).values == {}
 
 
-NEEDS_NOTHING = """standalone fedavg fedavgm fedadam cgsv rffl dw eu rr shapfed fedbn silobn median trimmed krum fedce
-fedce_nvflare fedprox"""
+NEEDS_NOTHING = "standalone fedavg fedavgm fedadam cgsv rffl dw eu rr shapfed fedbn silobn median trimmed krum"
 NEEDS_EVALUATION = "cffl cffl_released fedci eci fedvalue"
+NEEDS_HELPERS = {
+    "fedce": "PTFedCEHelper", "fedce_nvflare": "fedce_minus_val", "fedprox": "PTFedProxLoss", "scaffold":
+    "PTScaffoldHelper", "ditto": "with_own_model", "qfedavg": "with_losses", "fedave": "with_losses",
+}  # fmt: skip
 
 
 def test_every_method_says_before_round_0_what_it_needs():
@@ -219,6 +237,89 @@ def test_every_method_says_before_round_0_what_it_needs():
         if name not in more:
             with pytest.raises(BadInput, match=f"^method {name}: .*script"):
                 configured(name)
+        if word := NEEDS_HELPERS.get(name):
+            assert configured(name, replace(SCRIPT, uses=find_uses(f"from somewhere import {word}")))
+    assert more | {*NEEDS_HELPERS} | {"pooled", "fedsac", "cycle", "vpdl"} == {*OWN}
+    assert configured("fedave", guard="on")  # which asks for no losses then
+    with pytest.raises(BadInput, match="uses='other': expected some of fedce, fedprox"):
+        configured("cgsv", uses=("other",))
+
+
+def helped(*uses):
+    return replace(SCRIPT, uses=uses)
+
+
+def test_losses_of_the_received_model_are_what_qfedavg_and_fedave_ask_for(trainer):
+    def said(question):
+        losses = client.with_losses(SimpleNamespace(meta=None), [0.1, 0.3, 0.95])
+        return Said(moved(question) if question.meta["split"] == "training" else {}, False, {"dice": 0.5}, losses.meta)
+
+    assert trained(trainer(said, "qfedavg", helped("losses"))[0])[1].values == {"loss": pytest.approx(0.45)}
+    made, _ = trainer(said, "fedave", helped("losses"), bins=4)
+    assert list(trained(made)[1].values.values()) == [1, 1, 0, 1]
+    assert made.evaluate(replace(evaluation(made), bins=4)).losses.tolist() == [[1, 1, 0, 1]] * 2
+
+
+@pytest.mark.parametrize(("losses", "words"), [(None, "with_losses"), ([], "with_losses"), ([0.5, 3.0], "loss of 3")])
+def test_losses_that_are_none_are_refused(trainer, losses, words):
+    made, _ = trainer(lambda question: Said(moved(question), meta={client.LOSSES: losses}), "qfedavg", helped("losses"))
+    with pytest.raises(BadInput, match=f"^site site-1: .*{words}"):
+        trained(made)
+
+
+def test_scaffolds_controls_are_what_nvflares_helper_added_round_by_round(trainer):
+    made, heard = trainer(
+        lambda question: Said(moved(question), meta={SCAFFOLD_CHANGE: {"last.bias": np.ones(1, np.float32)}}),
+        "scaffold",
+        helped("scaffold"),
+    )
+    memory, place = MemoryFolder(made.memory), flat.flatten(
+        {name: torch.full_like(value, name == "last.bias") for name, value in flat.trainable(made.network).items()},
+        list(flat.trainable(made.network)),
+    )  # fmt: skip
+    for round in (0, 1):
+        task, result = trained(made, round=round, vectors={"control": 3 * place})
+        assert torch.equal(result.learned.vectors["control"], (round + 1) * place)
+        memory.remember(round, Memory(task.parameters, task.parameters, task.buffers, kept=result.learned.kept))
+    assert heard[1].meta[SCAFFOLD_ALL]["last.bias"].tolist() == [3]
+    lacking, _ = trainer(lambda question: Said(moved(question)), "scaffold", helped("scaffold"))
+    with pytest.raises(BadInput, match="sent no scaffold_c_diff"):
+        trained(lacking)
+
+
+def test_a_sites_own_model_is_kept_there_and_is_no_part_of_its_update(trainer, tmp_path):
+    def said(question):
+        model = client.with_own_model(SimpleNamespace(params=moved(question)), moved(question, 4.0))
+        return Said(model.params)
+
+    made, heard = trainer(said, "ditto", helped("own_model"), lambda_=0.3)
+    task, result = trained(made)
+    assert torch.allclose(result.learned.update, torch.ones_like(task.parameters), atol=1e-3)
+    assert torch.allclose(result.learned.own[0] - task.parameters, torch.full_like(task.parameters, 4.0), atol=1e-2)
+    assert heard[0].meta[client.LAMBDA] == 0.3
+    made.save(tmp_path, "site-1", result.learned.own)
+    assert torch.load(tmp_path / "site-1.pt")["last.bias"].item() == pytest.approx(state()["last.bias"].item() + 4)
+
+
+def test_cases_are_enrolled_by_salted_digests_and_their_number_counts(trainer, tmp_path, monkeypatch):
+    files = [tmp_path / f"{number}.png" for number in range(3)]
+    for file in files:
+        file.write_text(file.name)
+    client.enrol_cases([files[0], files[1:]])
+    questions, sent = [FLModel(metrics={"x": 0.0}, meta={client.ENROL: 1}), None], []
+    monkeypatch.setattr("nvflare.client.receive", lambda timeout: questions.pop(0))
+    monkeypatch.setattr("nvflare.client.send", sent.append)
+    assert client.receive() is None  # what comes after the question
+    digests = [hashlib.sha256(text).hexdigest() for text in (b"0.png", b"1.png2.png")]
+    assert sent[0].meta[client.ENROL] == digests
+    made, _ = trainer(lambda question: Said(moved(question), meta={**sent[0].meta, STEPS: 9}), script=helped("cases"))
+    enrolled = made.enrol(0, "", "secret")
+    assert check_enrolment(enrolled, 0) is None
+    assert (enrolled.cases["training"], enrolled.cases["testing"]) == (2, 0)
+    assert not {*enrolled.fingerprint} & {one[:32] for one in digests}
+    assert trained(made)[1].num_samples == 2  # not 9
+    with pytest.raises(BadInput, match=r"named no cases; call fedmerit\.client"):
+        trainer(Said(metrics={"dice": 1.0}), script=helped("cases"))[0].enrol(0, "", "")
 
 
 def test_settings_of_our_own_training_are_refused_and_unknown_ones_too():

@@ -63,7 +63,7 @@ def test_an_unchanged_script_runs_once_a_site_and_leaves_a_run_folder_like_any_o
     assert "learning rate" not in page
 
 
-@pytest.mark.parametrize("method", ["cycle", "fedave"])
+@pytest.mark.parametrize("method", ["cycle", "ditto"])
 def test_a_method_that_a_script_cannot_do_is_refused_before_the_job(project, method):
     done = subprocess.run(
         [sys.executable, "job.py", method, "2", "30", "ws"], cwd=project, capture_output=True, text=True, check=False
@@ -255,12 +255,6 @@ def test_a_script_that_trains_and_never_answers_an_evaluation_is_ended_in_time(p
                 script.ask(Question(EVALUATE, state, 0, 1, {}))
     finally:
         script.close()
-
-
-def test_a_run_by_script_on_the_poc_engine_is_refused(project):
-    options = ["--script", project / "client.py", "--model", f"{project / 'model.py'}:Net", "--engine", "poc"]
-    code, output = called("run", "--out", project / "run", "--method", "cgsv", *options)
-    assert (code, "FedMeritRecipe" in output, (project / "run").exists()) == (2, True, False)
 
 
 TELLING = """        secret = "_".join(("scan", "4711"))

@@ -2,8 +2,7 @@ import numpy as np
 import pytest
 
 from fedmerit.trainers.monai_trainer.data import SiteFolder
-from fedmerit.trainers.monai_trainer.overlaps import Overlap
-from fedmerit_evaluation.ground_truth import unseen_sites
+from fedmerit.trainers.monai_trainer.prediction import evaluate
 from fedmerit_evaluation.ground_truth.unseen_sites import ESTIMATED, SEEN, UNSEEN, mean_scores
 from fedmerit_evaluation.results.evaluation import final_models
 
@@ -25,16 +24,11 @@ def rows(study, name="unseen"):
     return table.rename(columns=lambda heading: heading.rpartition(" [")[0])
 
 
-def test_a_case_counts_once_however_many_of_its_labels_have_a_number(sites, monkeypatch):
-    """((90 + 50) / 2 + 30) / 2 %: the cup of the second case is empty in both."""
-    found = [
-        Overlap("000", "disc", 9, 1, 1),
-        Overlap("000", "cup", 1, 1, 1),
-        Overlap("001", "disc", 3, 7, 7),
-        Overlap("001", "cup", 0, 0, 0),
-    ]
-    monkeypatch.setattr(unseen_sites, "evaluate", lambda *given, **options: found)
-    assert mean_scores(None, SiteFolder(sites / "site1"), amp=False) == {"dice": pytest.approx(50.0)}
+def test_a_case_counts_once_however_many_of_its_labels_have_a_number():
+    """((90 + 50) / 2 + 30) / 2 %: the cup of the second case is empty in both, NaN in a table."""
+    found = [("dice", "000", 0.9), ("dice", "000", 0.5), ("dice", "001", 0.3), ("dice", "001", None)]
+    assert mean_scores(found) == {"dice": pytest.approx(50.0)}
+    assert mean_scores([*found[:3], ("dice", "001", np.nan)]) == {"dice": pytest.approx(50.0)}
 
 
 def test_each_hospital_is_tested_by_the_model_of_the_others(study, sites):
@@ -43,7 +37,8 @@ def test_each_hospital_is_tested_by_the_model_of_the_others(study, sites):
     for site, others in (("site1", "site2+site3"), ("site3", "site1+site2")):
         folder = SiteFolder(sites / site)
         network = final_models(study / "runs" / f"{others}_seed0")(folder)
-        scores = mean_scores(network, folder, amp=False)
+        tested = evaluate(network, folder.cases("testing"), folder.labels, final=True)
+        scores = mean_scores((name, one.case, value) for one in tested for name, value in one.scores.items())
         assert table.loc[site, UNSEEN] == pytest.approx(scores["dice"], abs=0.06)
         assert hd95.loc[site, UNSEEN] == pytest.approx(scores["hd95"], abs=0.06)
         assert nsd.loc[site, UNSEEN] == pytest.approx(scores["nsd"], abs=0.06)

@@ -11,7 +11,7 @@ from nvflare.app_common.widgets.component_path_authorizer import CLASS_ALLOW_LIS
 
 from fedmerit.core import DECIMALS
 from fedmerit.errors import BadInput
-from fedmerit.files import files_digest, read_json, write_json
+from fedmerit.files import files_digest, read_json, sha256, write_json
 from fedmerit.flare.deploy.certificates import KEY, place_key
 from fedmerit.flare.deploy.validator import ClassValidator
 from fedmerit.flare.egress import EgressFilter
@@ -25,6 +25,7 @@ from fedmerit.trainers.monai_trainer.manifest import (
     MANIFEST,
     JobRules,
     Manifest,
+    SiteScript,
     parse_caps,
     read_manifest_file,
 )
@@ -107,26 +108,29 @@ def require_digest(kit: Path, digest: str) -> None:
 
 def prepare_site(
     kit: Path,
-    folder: Path,
+    folder: Path | None,
     device: str = "auto",
     byoc: bool = False,
     surveys: bool | None = None,
     evaluations: str | None = None,
     jobs: JobRules | None = None,
     key: Path | None = None,
+    script: SiteScript | None = None,
     **settings: str,
-) -> SiteFolder:
-    """Make a site's kit ready: what may run there, and the manifest that binds the site to its images.
+) -> None:
+    """Make a site's kit ready: what may run there, and the manifest that binds the site to its images and script.
 
     Args:
         kit: the unpacked startup kit.
-        folder: the site folder, as `fedmerit prepare` wrote it; its name has to be the site's.
+        folder: the site folder, as `fedmerit prepare` wrote it; its name has to be the site's. None: only
+            a script trains there.
         device: "cpu", "cuda:0" or "auto".
         byoc: jobs may bring code of their own, as NVFlare's default policy has it.
         surveys: jobs may ask for a survey of the images; None: as it was decided before, at first they may.
         evaluations: caps on what the site evaluates for the server, as of `manifest.parse_caps`; None: as before.
         jobs: the rules for jobs; None: as the operator left them, at first the defaults.
         key: the site's own private key, if the coordinator made none; put into the kit.
+        script: that jobs may have train there; None: as before, at first none.
         settings: other fields of `Manifest`, for studies.
 
     Raises:
@@ -137,16 +141,19 @@ def prepare_site(
     from fedmerit.flare.site_facts import SiteFacts  # it takes seconds to import MONAI
 
     require_kind(kit, "client")
-    site, opened = read_name(kit), SiteFolder(folder)
-    if opened.name != site:
-        raise BadInput(f"{folder}: holds site {opened.name!r}, the kit is that of {site!r}; the names have to agree")
-    opened.require_cases()
+    site, before = read_name(kit), read_manifest(kit) if is_prepared(kit) else None
+    if folder:
+        opened = SiteFolder(folder)
+        if opened.name != site:
+            raise BadInput(f"{folder}: holds site {opened.name!r}, the kit is that of {site!r}; the names must agree")
+        opened.require_cases()
     pick_device(device, site)
     if key is not None:
         place_key(kit, key)
     if not (kit / "startup" / KEY).exists():
         raise BadInput(f"{kit}: holds no key, the site made its own; name it with --key, as `deploy request` wrote it")
-    rules = jobs or (read_manifest(kit).jobs if is_prepared(kit) else JobRules())
+    rules = jobs or (before.jobs if before else JobRules())
+    script = script or (before.script if before else None)
     if evaluations is not None:
         rules = rules.model_copy(update={"evaluations": parse_caps(evaluations)})
     resources = _default(kit, "resources.json")
@@ -158,12 +165,21 @@ def prepare_site(
         if part["id"] == "process_launcher":
             part["path"] = class_path(SiteLauncher)
     resources["allow_log_streaming"] = False
-    before = kit / "local" / "resources.json"
+    resources_before = kit / "local" / "resources.json"
     if surveys is None:
-        surveys = not before.exists() or allows_surveys(read_json(before))
+        surveys = not resources_before.exists() or allows_surveys(read_json(resources_before))
     _write(kit, resources, byoc, surveys)
-    _write_manifest(kit, site, jobs=rules, site_folder=str(folder.resolve()), device=device, **settings)
-    return opened
+    where = str(folder.resolve()) if folder else ""
+    _write_manifest(kit, site, jobs=rules, site_folder=where, script=script, device=device, **settings)
+
+
+def approve_script(file: Path, args: str = "", command: str = "") -> SiteScript:
+    """What a manifest says of a script that may train, as the file is now; `BadInput` if there is none."""
+    if not file.is_file():
+        raise BadInput(f"--script {file}: file not found; expected the site's Python script")
+    if file.suffix != ".py":
+        raise BadInput(f"--script {file}: expected a Python script, *.py")
+    return SiteScript(file=str(file.resolve()), sha256=sha256(file), args=args, command=command)
 
 
 def prepare_server(

@@ -7,7 +7,7 @@ The server's and the sites' manifests name the run folder, so that results and m
 import shutil
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from random import SystemRandom
@@ -29,9 +29,8 @@ from fedmerit.flare.recipe import export_job
 from fedmerit.options import Waiting
 from fedmerit.records.ciphertexts import KEYS
 from fedmerit.records.ledger import Ledger
-from fedmerit.trainers.monai_trainer.data import SiteFolder
 from fedmerit.trainers.monai_trainer.machine_settings import SERVER, attack_setting, configured_device
-from fedmerit.trainers.monai_trainer.manifest import JobRules
+from fedmerit.trainers.monai_trainer.manifest import JobRules, SiteScript
 
 HOST, ORG, ADMIN = "localhost", "fedmerit", "admin@fedmerit.org"
 TIMEOUT_SECONDS = 300.0  # seconds for server and sites to start; a machine with much to do takes minutes
@@ -42,25 +41,27 @@ LOOKS = 5  # at the ledger for one at the job
 
 def run_poc(
     config: RunConfiguration,
-    folders: Sequence[SiteFolder],
+    sites: Mapping[str, Path | None],
     run: Path,
     devices: str,
     on_round: Callable[[Mapping[str, Any]], None],
     lock: int,
     server_sites: str | None = None,
     attacks: Mapping[str, str] | None = None,
+    script: SiteScript | None = None,
 ) -> None:
     """Run, or resume, ``run`` on a federation of processes that is made for it and ended afterwards.
 
     Args:
         config: the run, of the run folder's run.json.
-        folders: the sites.
+        sites: their folders, by name; None: their ``script`` knows its data.
         run: the run folder, with run.json; the federation lies in ``run/nvflare``.
         devices: setting as `fedmerit.trainers.monai_trainer.machine_settings.configured_device` reads it.
         on_round: called with every round's ledger record.
         lock: file descriptor that holds the run folder until all processes have ended.
         server_sites: folder of the server's own site folders, if it has any.
         attacks: by site name, the spec of its attack.
+        script: that trains at every site.
 
     Raises:
         RunFailed: the job ended before the run did; judged by the run folder, not by what NVFlare says.
@@ -71,20 +72,20 @@ def run_poc(
         _clear(workspace)
         own_sites = Path(server_sites) if server_sites else None
         info, job_folder = read_json(run / "run.json"), workspace / "job"
-        more = {name: info[name] for name in ("privacy", "track")}
+        more = {name: info.get(name) for name in ("privacy", "track", "script")}
         keys = run / KEYS if HE in more["privacy"] else None  # they outlive the kits: what is encrypted has to be read
-        rules = allowing(config, len(folders))  # the sites' owner and the plan's author are one user
-        admin, others = make_federation(workspace, run, folders, devices, own_sites, attacks or {}, keys, rules)
+        rules = allowing(config, len(sites))  # the sites' owner and the plan's author are one user
+        admin, others = make_federation(workspace, run, sites, devices, own_sites, attacks or {}, keys, rules, script)
         for kit in others:  # this machine is the user's own
             kits.approve(kit, None)
-        export_job(config, job_folder, Waiting.of_record(info), start_sites=len(folders), **more)
+        export_job(config, job_folder, Waiting.of_record(info), start_sites=len(sites), **more)
         ended: list[str] = []
         try:
             with no_proxy_for(HOST), end_processes_on_exit(workspace, keep=[lock]), ExitStack() as stack:
                 for kit in others:
                     start(kit)
                 opened = stack.enter_context(session.session(admin, TIMEOUT_SECONDS))
-                session.wait_for_sites(opened, [folder.name for folder in folders], TIMEOUT_SECONDS)
+                session.wait_for_sites(opened, list(sites), TIMEOUT_SECONDS)
                 job = session.submit(opened, job_folder)
                 # after it is closed, the sites learn how
                 while not session.has_job_ended(description := session.job(opened, job)):
@@ -103,29 +104,31 @@ def run_poc(
 def make_federation(
     workspace: Path,
     run: Path | None,
-    folders: Sequence[SiteFolder],
+    sites: Mapping[str, Path | None],
     devices: str = "",
     server_sites: Path | None = None,
     attacks: Mapping[str, str] | None = None,
     keys: Path | None = None,
     rules: JobRules | None = None,
+    script: SiteScript | None = None,
 ) -> tuple[Path, list[Path]]:
     """Provision a federation on loopback and make its kits ready.
 
     Args:
         workspace: new folder for it.
         run: the run folder of server and sites; every job's own, in its kit, if None.
-        folders: the sites.
+        sites: as of `run_poc`.
         devices: setting as `fedmerit.trainers.monai_trainer.machine_settings.configured_device` reads it.
         server_sites: folder of the server's own site folders, if it has any.
         attacks: by site name, its attack.
         keys: folder of the contexts of encrypted runs; None: the kits get none.
         rules: the sites' for jobs; None: the defaults.
+        script: as of `run_poc`.
 
     Returns:
         The admin's kit; those of the server, first, and the sites.
     """
-    names, port = organisations({folder.name: "" for folder in folders}), free_port()
+    names, port = organisations(dict.fromkeys(sites, "")), free_port()
     encryption = None if keys is None else {"keys": str(keys.resolve())}
     project = make_project(names, HOST, ORG, {ADMIN: "project_admin"}, ports=(port, port), encryption=encryption)
     make = provision_again if state_folder(workspace, project).exists() else init
@@ -133,13 +136,11 @@ def make_federation(
     where: dict[str, Any] = {"run": str(run.resolve())} if run else {}
     specs = attacks or {}
     kits.prepare_server(paths[HOST], server_sites, device=configured_device(SERVER, devices), **where)
-    for folder in folders:
-        own: dict[str, Any] = (
-            {"behaviours": attack_setting({folder.name: specs[folder.name]})} if folder.name in specs else {}
-        )
-        device = configured_device(folder.name, devices)
-        kits.prepare_site(paths[folder.name], folder.path, device, jobs=rules, **where, **own)
-    return paths[ADMIN], [paths[HOST], *(paths[folder.name] for folder in folders)]
+    for name, folder in sites.items():
+        own: dict[str, Any] = {"behaviours": attack_setting({name: specs[name]})} if name in specs else {}
+        device = configured_device(name, devices)
+        kits.prepare_site(paths[name], folder, device, jobs=rules, script=script, **where, **own)
+    return paths[ADMIN], [paths[HOST], *(paths[name] for name in sites)]
 
 
 def _clear(workspace: Path) -> None:

@@ -36,6 +36,7 @@ from fedmerit.plugins import approvable
 from fedmerit.records.ciphertexts import open_context
 from fedmerit.records.signatures import certificate_name
 from fedmerit.trainers.monai_trainer.machine_settings import pick_device
+from fedmerit.trainers.monai_trainer.manifest import SiteScript
 from fedmerit.version import NOT_INSTALLED
 from fedmerit.wire.machine_facts import LISTED
 
@@ -74,10 +75,21 @@ def preflight(kit: Path, offline: bool = False) -> list[CheckResult]:
         ("device", lambda: _check_device(manifest.device or "auto", read_name(kit))),
         ("rules for jobs", lambda: iter([ok(manifest.jobs.changes)] * (kind == "client"))),
         ("facts for admins", lambda: _check_hidden(manifest.hidden) if kind == "client" else iter(())),
+        ("script", lambda: _check_script(manifest.script)),
         ("disk", lambda: _check_disk(kit)),
         ("memory", _check_memory),
     ]
     return [CheckResult(what, state, message) for what, check in checks for state, message in check()]
+
+
+def _check_script(script: SiteScript | None) -> Iterator[Finding]:
+    if script:
+        fault = script.fault
+        yield (
+            fail(f"{fault}; run `fedmerit deploy site` with --script again")
+            if fault
+            else ok(f"{script.file}, SHA-256 {script.sha256}")
+        )
 
 
 def _check_versions(kit: Path) -> Iterator[Finding]:

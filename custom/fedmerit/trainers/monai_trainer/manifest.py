@@ -109,7 +109,7 @@ class Manifest(BaseModel):
     def write(self, local: Path) -> None:
         """Write it to a kit's ``local`` folder; a site's with all its rules, to be edited there."""
         content = {name: value for name, value in self.model_dump(mode="json").items() if value}
-        if not self.site_folder:  # the server's
+        if not self.site_folder and not self.script:  # the server's
             content.pop("jobs")
         write_json(local / MANIFEST, content)
 

@@ -1,5 +1,6 @@
 """Kits made ready: whose they are, what is refused there to whoever asks, and what stays when it is done again."""
 
+import hashlib
 import json
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from fedmerit.errors import BadInput
 from fedmerit.flare.deploy.kits import (
     approve,
+    approve_script,
     kit_digest,
     prepare_server,
     prepare_site,
@@ -47,13 +49,32 @@ def test_a_kit_of_another_kind_is_named(provisioned):
         read_kind(kits)
 
 
+def test_a_site_without_images_is_bound_to_its_script_until_that_changes(federation, tmp_path, found):
+    kit, script = federation / "fedmerit/prod_00/site1", tmp_path / "client.py"
+    script.write_text("pass\n")
+    prepare_site(kit, None, "cpu", script=approve_script(script, "--epochs 2", "python3 -u"))
+    own = read(kit / "local" / "fedmerit.json")["script"]
+    digest = hashlib.sha256(b"pass\n").hexdigest()
+    assert own == {"file": str(script), "sha256": digest, "args": "--epochs 2", "command": "python3 -u"}
+    assert "site_folder" not in read(kit / "local" / "fedmerit.json")
+    assert found(kit, "script", offline=True) == [("ok", f"{script}, SHA-256 {digest}")]
+    prepare_site(kit, None, "cpu")  # again, for another reason: it stays
+    assert read_manifest(kit).script.file == str(script)
+    script.write_text("print()\n")
+    ((state, told),) = found(kit, "script", offline=True)
+    assert (state, f"approved was {digest}" in told) == ("fail", True)
+    for wrong, words in ((tmp_path / "nowhere.py", "file not found"), (kit / "startup/start.sh", "a Python script")):
+        with pytest.raises(BadInput, match=words):
+            approve_script(wrong)
+
+
 def test_a_site_is_prepared_for_its_own_images_alone(federation, sites):
     kit = federation / "fedmerit/prod_00/site1"
     with pytest.raises(BadInput, match=r"run `fedmerit deploy site` or `fedmerit deploy server` for this kit"):
         read_manifest(kit)
     with pytest.raises(BadInput, match="holds site 'site2', the kit is that of 'site1'"):
         prepare_site(kit, sites / "site2")
-    assert prepare_site(kit, sites / "site1", "cpu").name == "site1"
+    prepare_site(kit, sites / "site1", "cpu")
     folders = {"site_folder": str(sites / "site1"), "runs": str(kit / "runs")}
     assert read_manifest(kit) == Manifest(site="site1", device="cpu", **folders)
     written = read(kit / "local" / "fedmerit.json")["jobs"]

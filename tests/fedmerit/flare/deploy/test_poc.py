@@ -63,7 +63,7 @@ def test_a_run_that_is_whole_is_none_that_failed_whatever_its_session_says(tmp_p
     monkeypatch.setattr(poc.session, "session", end)
     config, finished = SimpleNamespace(rounds=1), [False, True, True]
     monkeypatch.setattr(poc, "is_finished", lambda run, rounds: finished.pop(0))
-    poc.run_poc(config, [], tmp_path / "run", "", lambda record: None, 0)
+    poc.run_poc(config, {}, tmp_path / "run", "", lambda record: None, 0)
     finished += [False, False]
     with pytest.raises(RunFailed, match=r"hung up\nthe job ended before the run did"):
-        poc.run_poc(config, [], tmp_path / "run", "", lambda record: None, 0)
+        poc.run_poc(config, {}, tmp_path / "run", "", lambda record: None, 0)

@@ -1,0 +1,71 @@
+"""What a script of NVFlare's Client API may add for FedMerit: each call is for what some methods, or the guard, need.
+
+```python
+import fedmerit.client as merit
+
+merit.enrol_cases(files)                           # before the loop: the guard binds counts and finds shared cases
+while flare.is_running():
+    received = merit.receive()                     # instead of flare.receive()
+    ...
+    result = merit.with_losses(result, losses)     # fedave, qfedavg: of the received model on each training image
+    result = merit.with_own_model(result, state)   # ditto: the site's own model, which never leaves the site
+    flare.send(result)
+```
+
+It imports nothing of FedMerit but this file, so that it works in a process of the script's own.
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+ENROL, LOSSES, OWN = "fedmerit_enrol", "fedmerit_losses", "fedmerit_own."  # the last: before names of parameters
+LAMBDA = "ditto_lambda"  # in the meta of what a script receives
+BLOCK = 1 << 20  # bytes
+Case = str | Path | Sequence[str | Path]  # the file of a case's image, or its files
+
+_held: list[str] = []  # SHA-256 of the site's training cases
+
+
+def enrol_cases(training: Iterable[Case]) -> None:
+    """Say which cases the site trains on, in any order; digests of their files are sealed before they leave it."""
+    _held[:] = [_digest(case) for case in training]
+
+
+def receive(timeout: float | None = None) -> Any:
+    """The next model, as of `nvflare.client.receive`; the question what the site holds is answered on the way."""
+    import nvflare.client as flare
+
+    while True:
+        model = flare.receive(timeout)
+        if model is None or not (model.meta or {}).get(ENROL):
+            return model
+        if not _held:
+            raise ValueError("fedmerit.client: enrol_cases has to be called before receive")
+        flare.send(flare.FLModel(metrics={ENROL: 0.0}, meta={ENROL: list(_held)}))
+
+
+def with_losses(model: Any, losses: Iterable[float]) -> Any:
+    """``model``, an FLModel to send, with the loss of the received model on each image, 0 to 1, such as soft Dice.
+
+    On the training images if the script trains, else on those that it evaluates.
+    """
+    model.meta = {**(model.meta or {}), LOSSES: [float(loss) for loss in losses]}
+    return model
+
+
+def with_own_model(model: Any, state: Mapping[str, Any]) -> Any:
+    """``model``, an FLModel to send, with the site's own one, a state_dict: the site tests that, and keeps it."""
+    model.params = {**(model.params or {}), **{OWN + name: value for name, value in state.items()}}
+    return model
+
+
+def _digest(case: Case) -> str:
+    """SHA-256 of a case's files."""
+    digest = hashlib.sha256()
+    for file in [case] if isinstance(case, str | Path) else case:
+        with Path(file).open("rb") as stream:
+            while block := stream.read(BLOCK):
+                digest.update(block)
+    return digest.hexdigest()
