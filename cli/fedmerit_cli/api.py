@@ -24,7 +24,7 @@ from fedmerit_evaluation.results.run_folders import Run, open_run
 from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.studies import comparison
 from fedmerit_evaluation.studies.cluster import Workers
-from fedmerit_evaluation.studies.study_folders import parse_methods
+from fedmerit_evaluation.studies.study_folders import find_folds, parse_methods
 
 Record = Mapping[str, Any]  # of the ledger: round, participants, weights, contributions, validation_dice, ...
 OnRound = Callable[[Record], None]
@@ -182,6 +182,7 @@ def compare(
     methods: str | Sequence[str],
     seeds: Sequence[int] = (0,),
     *,
+    folds: bool = False,
     engine: str = "local",
     jobs: int | None = None,
     cluster: str | None = None,
@@ -194,6 +195,7 @@ def compare(
         sites: folder of site folders.
         methods: names, each with parameters if needed: "fedavg,fedce:combine=plus", or a list of them.
         seeds: random seeds of the runs of each method.
+        folds: train on every fold of the sites; the results are those of all folds together.
         engine: "local", "sim" or "poc".
         jobs: concurrent runs of engine local, 1 by default. More than one starts processes that import the script
             again, so that the script needs ``if __name__ == "__main__":`` around its calls.
@@ -213,7 +215,8 @@ def compare(
     folders = open_sites(Path(sites), asked.only or None)
     items = parse_methods(methods if isinstance(methods, str) else ",".join(methods), [site.name for site in folders])
     settings = {name: str(value) for name, value in asked.all_settings.items()}
-    planned = comparison.prepare(Path(out), items, list(seeds), settings, asked.for_study("engine"))
+    parts = find_folds(Path(sites), folds)
+    planned = comparison.prepare(Path(out), items, list(seeds), settings, asked.for_study("engine"), parts)
     with workers:
         failed = comparison.execute_runs(planned, workers, lambda folder, error: None)
     comparison.write_tables(Path(out), planned)

@@ -173,6 +173,7 @@ class RunConfiguration(Checked):
     guard: GuardSettings = field(default_factory=GuardSettings)
     preprocessing: Preprocessing | None = None  # of all sites' images; None: not known, or not the same
     script: Script | None = None  # sites train by scripts of their own; network and training follow from it
+    fold: int | None = parameter(None, "of the sites' folders, whose splits they use", low=0)
 
     @property
     def can_evaluate(self) -> bool:
@@ -202,6 +203,7 @@ class RunConfiguration(Checked):
             own = {name: value for name, value in asdict(self).items() if name not in (*DERIVED, "preprocessing")}
             return own | {"values": list(self.values), "script": self.script.to_dict()}
         off = {name for name in ("values", "keep_updates", "preprocessing", "script") if not getattr(self, name)}
+        off |= {"fold"} if self.fold is None else set()
         content = asdict(self) | {"network": asdict(self.network) | {"labels": list(self.network.labels)}}
         content |= {"values": list(self.values)}
         content |= {"preprocessing": self.preprocessing.to_dict()} if self.preprocessing else {}
@@ -299,12 +301,13 @@ def make_configuration(
     values: Sequence[str] = (),
     keep_updates: bool = False,
     preprocessing: Preprocessing | None = None,
+    fold: int | None = None,
 ) -> RunConfiguration:
     """A configuration from defaults and ``settings``, which a person chose: what they name may be imported.
 
     Each setting names a parameter of the method, the training, the network or the guard, or is the "recipe" of the
     defaults or the "preset" of a paper, which goes before a recipe.
-    ``values`` and ``keep_updates`` are those of `RunConfiguration`.
+    ``values``, ``keep_updates`` and ``fold`` are those of `RunConfiguration`.
 
     Raises:
         BadInput: a name is unknown or a value is not of its type; the message lists the known names.
@@ -323,7 +326,7 @@ def make_configuration(
     for group, kind in (("network", Network), ("training", Training)):
         chosen[group] = typed(kind, chosen[group], group)
     parts = {"method": method, "task": task, "rounds": rounds, "seed": seed, "preprocessing": preprocessing}
-    parts |= {**chosen, "values": tuple(values), "keep_updates": keep_updates}
+    parts |= {**chosen, "values": tuple(values), "keep_updates": keep_updates, "fold": fold}
     config: RunConfiguration = build(RunConfiguration, parts, "plan")
     if config.guard.guard == "off" and config.guard != GuardSettings():
         others = ", ".join(name for name in chosen["guard"] if name != "guard")

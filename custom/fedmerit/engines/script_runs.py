@@ -28,7 +28,9 @@ from fedmerit.seeds import random_seed
 from fedmerit.trust import allow_script, require_trusted_script
 from fedmerit.wire.messages import Answer, Reply, Task, Work, describe_failure
 
-OF_IMAGES = ("sites", "only", "server_sites", "recipe", "preset", "final_model", "contributions", "device", "attacks")
+OF_IMAGES = (
+    *("sites", "only", "fold", "server_sites", "recipe", "preset", "final_model", "contributions", "device", "attacks"),
+)
 ERRORS, OUTPUT = "errors.log", "script.log"  # in a site's folder of the run: why it gave no answer; what it printed
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import rankdata
 
-from fedmerit_evaluation.statistics.bootstrap import FloatArray, SiteDice, bootstrap, nan_mean
+from fedmerit_evaluation.statistics.bootstrap import CASES, Clusters, FloatArray, SiteDice, bootstrap, nan_mean
 from fedmerit_evaluation.statistics.inference import Estimate, holm, p_values
 
 COLUMNS = ["mean", "std", "low", "high", "seeds", "p"]
@@ -25,7 +25,7 @@ class Key(NamedTuple):
     of: str  # the site, or the other method; "": over all sites
 
 
-def dice_intervals(cases: pd.Series, order: list[str], standalone: str) -> pd.DataFrame:
+def dice_intervals(cases: pd.Series, order: list[str], standalone: str, clusters: Clusters = CASES) -> pd.DataFrame:
     """Statistics of test Dice, fractions, by `Key`: ``mean, std`` over seeds, ``low, high`` of the CI, ``seeds, p``.
 
     ``p`` is that of being 0: of gains corrected over the sites (Holm), of differences by the number of pairs of
@@ -39,8 +39,10 @@ def dice_intervals(cases: pd.Series, order: list[str], standalone: str) -> pd.Da
         cases: Dice of every case, ``(method, seed, site, case)``; there is at least one.
         order: the methods by rank of their means.
         standalone: the method of local training, which gains are over; it need not be there.
+        clusters: of the cases.
     """
-    table = _table(bootstrap(cases, lambda dice: dict(_statistics(dice, order, standalone)), bounds=_bounds))
+    found = bootstrap(cases, lambda dice: dict(_statistics(dice, order, standalone)), bounds=_bounds, clusters=clusters)
+    table = _table(found)
     statistic = table.index.get_level_values("statistic")
     gains, differences = table["p"][statistic == "gain"], table["p"][statistic == "difference"]
     table.loc[gains.index, "p"] = gains.groupby(level="method").transform(holm)
@@ -181,8 +183,9 @@ def _table(found: dict[Key, dict[str, float]]) -> pd.DataFrame:
         if found
         else pd.MultiIndex.from_arrays([[], [], []], names=Key._fields)
     )
-    table = pd.DataFrame(list(found.values()), index=index, columns=COLUMNS).sort_index(level=0, sort_remaining=False)
-    return table.assign(p=p_values(table["mean"], table["low"], table["high"], table["seeds"]))
+    columns = [*COLUMNS, "over"]
+    table = pd.DataFrame(list(found.values()), index=index, columns=columns).sort_index(level=0, sort_remaining=False)
+    return table.assign(p=p_values(table["mean"], table["low"], table["high"], table["over"]))[COLUMNS]
 
 
 NONE = _table({})  # without statistics

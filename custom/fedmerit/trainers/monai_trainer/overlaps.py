@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 TOLERANCE = 2.0  # that surfaces may lie apart and agree by NSD: mm, or pixels if a photograph has no mm
 UNITS = ("mm", "px")
@@ -33,12 +34,18 @@ class Overlap:
     false_positives: int
     false_negatives: int
     surface: Surface | None = None  # None: not measured, or not measurable
+    patient: str = ""  # its number at the site, as `data.Case.number`; "": the case is a patient of its own
     score: float | None = None  # of a trainer that counts no voxels, instead of Dice, 0 to 1; counts are 0 then
 
     @classmethod
     def of_score(cls, case: str, label: str, score: float) -> "Overlap":
         """A metric of one case, 0 to 1."""
         return cls(case, label, 0, 0, 0, score=score)
+
+    @property
+    def place(self) -> dict[str, Any]:
+        """What it is of, by the columns of results.csv."""
+        return {"patient": self.patient, "case": self.case, "label": self.label}
 
     @property
     def dice(self) -> float | None:
