@@ -84,6 +84,14 @@ def sites(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def folded_sites(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Site folders of two hospitals in three folds."""
+    root = tmp_path_factory.mktemp("folded_data") / "sites"
+    generate(root, NAMES[:2], patients=5, folds=3)
+    return root
+
+
+@pytest.fixture(scope="session")
 def server_sites_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """As `sites`, with images set aside for the server; beside it ``server/site4``, a folder of the server's own."""
     root = tmp_path_factory.mktemp("server_data") / "sites"

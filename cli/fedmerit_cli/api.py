@@ -22,7 +22,7 @@ from fedmerit_evaluation.results.run_folders import Run, open_run
 from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.studies import comparison
 from fedmerit_evaluation.studies.cluster import Workers
-from fedmerit_evaluation.studies.study_folders import parse_methods
+from fedmerit_evaluation.studies.study_folders import find_folds, parse_methods
 from fedmerit_evaluation.studies.study_sites import open_study_sites
 
 Record = Mapping[str, Any]  # of the ledger: round, participants, weights, contributions, validation_dice, ...
@@ -178,6 +178,7 @@ def compare(
     methods: str | Sequence[str],
     seeds: Sequence[int] = (0,),
     *,
+    folds: bool = False,
     engine: str = "local",
     jobs: int | None = None,
     cluster: str | None = None,
@@ -190,6 +191,7 @@ def compare(
         sites: folder of site folders; None: ``options`` have a script and its model.
         methods: names, each with parameters if needed: "fedavg,fedce:combine=plus", or a list of them.
         seeds: random seeds of the runs of each method.
+        folds: train on every fold of the sites; the results are those of all folds together.
         engine: "local", "sim" or "poc".
         jobs: concurrent runs of engine local, 1 by default. More than one starts processes that import the script
             again, so that the script needs ``if __name__ == "__main__":`` around its calls.
@@ -211,7 +213,8 @@ def compare(
     text = methods if isinstance(methods, str) else ",".join(methods)
     items = parse_methods(text, there.names, script=there.script)
     settings = {name: str(value) for name, value in asked.all_settings.items()}
-    planned = comparison.prepare(Path(out), items, list(seeds), settings, asked.for_study("engine"))
+    parts = find_folds(Path(sites) if sites else None, folds)
+    planned = comparison.prepare(Path(out), items, list(seeds), settings, asked.for_study("engine"), parts)
     with workers:
         failed = comparison.execute_runs(planned, workers, lambda folder, error: None)
     comparison.write_tables(Path(out), planned)

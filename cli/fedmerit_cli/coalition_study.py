@@ -22,7 +22,8 @@ from fedmerit_evaluation.ground_truth.shapley_approximations import Estimate, Sa
 from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.statistics.ranks import Ranking
 from fedmerit_evaluation.studies.cluster import Workers
-from fedmerit_evaluation.studies.study_folders import parse_seeds
+from fedmerit_evaluation.studies.cost import describe_duration
+from fedmerit_evaluation.studies.study_folders import find_folds, parse_seeds
 from fedmerit_evaluation.studies.study_sites import open_study_sites
 
 
@@ -36,6 +37,7 @@ class CoalitionStudy:
         workers: that train.
         settings: of every training.
         options: further ones of `fedmerit.engines.runs.create`; ``rounds``, and ``sites`` or a ``script`` among them.
+        folds: whether each is trained on every fold of the sites.
 
     Raises:
         BadInput: one of these cannot be used, or there is only one site.
@@ -49,6 +51,7 @@ class CoalitionStudy:
         workers: Workers,
         settings: Mapping[str, str],
         options: Mapping[str, Any],
+        folds: bool = False,
     ):
         self.out, self.method, self.workers = out, method, workers
         self.settings, self.options = settings, options
@@ -58,7 +61,7 @@ class CoalitionStudy:
         if len(self.names) < 2:
             where = options.get("sites") or "--clients 1"
             raise BadInput(f"{where}: holds only {self.names[0]}; a site's value needs at least one other site")
-        self.seeds = parse_seeds(seeds)
+        self.seeds, self.folds = parse_seeds(seeds), find_folds(options.get("sites"), folds)
         self.trainings: dict[Path, Training] = {}
 
     def train(self, asked: Iterable[Coalition], seeds: Sequence[int] | None = None) -> None:
@@ -69,8 +72,7 @@ class CoalitionStudy:
         if not cost.trainings:
             return
         number = self.workers.number_for(planned[0].folder, cost.trainings)
-        known = f", {cost.images:,} images in all: about {_duration(cost.hours / number)} with {number} at a time"
-        console.print(f"{cost.trainings} of {len(planned)} trainings to do{known if cost.images else ''}")
+        console.print(cost.describe(len(planned), number))
         left = [training for training in planned if not training.finished]
         started, before = time.monotonic(), coalitions.sum_seconds(left)
         with counting("trainings", cost.trainings) as on_end:
@@ -78,14 +80,14 @@ class CoalitionStudy:
         took, own = time.monotonic() - started, coalitions.sum_seconds(left) - before
         if cost.images and own > 0 and not failed:  # without training time there is nothing to compare with
             console.print(
-                f"took {_duration(took / 3600)}: {took * number / own - 1:+.1%} over the sites' own time, "
-                f"{_duration(own / 3600)} / {number}"
+                f"took {describe_duration(took / 3600)}: {took * number / own - 1:+.1%} over the sites' own time, "
+                f"{describe_duration(own / 3600)} / {number}"
             )
         coalitions.write_results(self.out)
         exit_if_failed(failed, advice="the same command resumes from what is finished")
 
     def _prepare(self, asked: Iterable[Coalition], seeds: Sequence[int]) -> list[Training]:
-        return coalitions.prepare(self.out, asked, seeds, self.method, self.settings, self.options)
+        return coalitions.prepare(self.out, asked, seeds, self.method, self.settings, self.options, self.folds)
 
     def sample(self, rule: Sampling) -> dict[int, Estimate]:
         """Train the coalitions of sampled permutations, seed by seed; the estimates by seed."""
@@ -115,7 +117,3 @@ class CoalitionStudy:
             save_png(self.out / "figures" / "values.png", png(drawn))
         figure = ", figure" if rankings else ""
         console.print(f"trainings, results{figure} and tables: {self.out}", soft_wrap=True)
-
-
-def _duration(hours: float) -> str:
-    return f"{hours:.1f} hours" if hours >= 1 else f"{60 * hours:.0f} minutes" if hours > 1.5 / 60 else "a minute"

@@ -30,6 +30,9 @@ Methods = Annotated[
     str, typer.Option(help="Names, with parameters if needed: fedavg,fedce:combine=plus; or all (scaffold needs sgd).")
 ]
 Seeds = Annotated[str, typer.Option(metavar="SEED,SEED", help="Random seeds of each training.")]
+Folds = Annotated[
+    bool, typer.Option("--folds", help="Cross-validation: train on every fold that the sites were prepared with.")
+]
 Jobs = Annotated[int | None, typer.Option(min=1, help="Concurrent runs.", show_default="by free cores and memory")]
 Cluster = Annotated[
     str | None, typer.Option(metavar="ADDRESS|slurm", help="Where to train: docs/running.md.", show_default="here")

@@ -53,6 +53,8 @@ def print_sites(root: Path, count: int) -> None:
     columns = {f"{split} cases": split for split in SPLITS}
     if any(site.cases(SERVER_SPLIT) for site in sites):
         columns["server cases"] = SERVER_SPLIT
+    if folds := sites[0].folds:
+        console.print(f"{folds} folds, each patient tested in one; the table shows fold 0")
     longest = max(len(site.name) for site in sites)
     table = RichTable(
         Column("site", min_width=longest), *columns, "training slices", "files used", "left out", box=None

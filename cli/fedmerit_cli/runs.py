@@ -9,7 +9,7 @@ import typer
 from fedmerit.configuration.recipes import guarded
 from fedmerit.errors import BadInput
 from fedmerit.options import OF_SCRIPTS, RunOptions
-from fedmerit_cli.options import Cluster, Jobs, Methods, OutFolder, Seeds, make_workers, run_options
+from fedmerit_cli.options import Cluster, Folds, Jobs, Methods, OutFolder, Seeds, make_workers, run_options
 from fedmerit_cli.terminal import Commands, console, option_in
 
 FILES = "Files and resumption"
@@ -70,6 +70,7 @@ def compare(
     out: OutFolder,
     methods: Methods = "all",
     seeds: Seeds = "0",
+    folds: Folds = False,
     jobs: Jobs = None,
     cluster: Cluster = None,
 ) -> None:
@@ -84,15 +85,22 @@ def compare(
     workers = make_workers(jobs, cluster, asked)
     from fedmerit_cli.progress import RunBars, exit_if_failed, progress, resumable
     from fedmerit_evaluation.figures.tables import print_table
-    from fedmerit_evaluation.studies.comparison import execute_runs, prepare, write_tables
-    from fedmerit_evaluation.studies.study_folders import parse_methods, parse_seeds
+    from fedmerit_evaluation.studies.comparison import estimate_cost, execute_runs, prepare, trainings, write_tables
+    from fedmerit_evaluation.studies.precision import describe_precision
+    from fedmerit_evaluation.studies.study_folders import find_folds, parse_methods, parse_seeds
     from fedmerit_evaluation.studies.study_sites import open_study_sites
 
     options = asked.for_study("engine")
     sites = open_study_sites(options)
     items = parse_methods(methods, sites.names, script=sites.script)
-    planned = prepare(out, items, parse_seeds(seeds), asked.all_settings, options)
-    names = {run.folder: f"{run.label}, seed {run.seed}" for run in planned}
+    chosen, parts = parse_seeds(seeds), find_folds(options.get("sites"), folds)
+    planned = prepare(out, items, chosen, asked.all_settings, options, parts)
+    for line in describe_precision(sites.folders, len(chosen), len(parts)):
+        console.print(line)
+    left = trainings(planned)
+    if parts and (cost := estimate_cost(left)).trainings:
+        console.print(cost.describe(len(left), workers.number_for(left[0].folder, cost.trainings)))
+    names = {run.folder: run.name for run in planned}
     with workers, resumable(), progress() as bars:
         bar = bars.add_task("runs", total=len(planned), completed=sum(run.finished for run in planned), last="")
         each = RunBars(bars)

@@ -24,6 +24,9 @@ def prepare(
     out: Annotated[Path | None, typer.Option(help="Folder to write the site folders into.")] = None,
     source: Annotated[Path | None, typer.Option(help="Folder of the raw data; synthetic kinds need none.")] = None,
     ratios: Annotated[str, typer.Option(help="Shares of patients to train, validate and test on.")] = "0.5,0.25,0.25",
+    folds: Annotated[
+        int | None, typer.Option(help="For cross-validation: that many splits, each patient tested in one.")
+    ] = None,
     size: Annotated[int, typer.Option(help="Height and width of the prepared slices in pixels.")] = 256,
     seed: Annotated[int, typer.Option(min=0, help="Random seed of the split.")] = 0,
     server_share: Annotated[
@@ -115,6 +118,7 @@ def prepare(
         kind,
         source=source,
         ratios=(shares[0], shares[1], shares[2]),
+        folds=folds,
         size=size,
         seed=seed,
         slices=slices,

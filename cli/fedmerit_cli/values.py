@@ -11,7 +11,17 @@ import typer
 from fedmerit.configuration.recipes import ROUNDS
 from fedmerit.errors import BadInput
 from fedmerit.options import OF_SCRIPTS, RunOptions, split_specs
-from fedmerit_cli.options import Cluster, Draws, Jobs, OutFolder, Seeds, make_workers, parse_integers, run_options
+from fedmerit_cli.options import (
+    Cluster,
+    Draws,
+    Folds,
+    Jobs,
+    OutFolder,
+    Seeds,
+    make_workers,
+    parse_integers,
+    run_options,
+)
 from fedmerit_cli.terminal import Commands, console
 
 if TYPE_CHECKING:
@@ -28,7 +38,7 @@ trains_coalitions = run_options(
 
 @contextmanager
 def _study(
-    asked: RunOptions, out: Path, seeds: str, jobs: int | None, cluster: str | None
+    asked: RunOptions, out: Path, seeds: str, jobs: int | None, cluster: str | None, folds: bool = False
 ) -> "Iterator[CoalitionStudy]":
     """The coalitions of these sites, with the processes that train them."""
     asked.require_sites()
@@ -38,19 +48,24 @@ def _study(
 
     with workers:
         options = asked.for_study()
-        yield CoalitionStudy(out, str(asked.method), seeds, workers, asked.all_settings, options)
+        yield CoalitionStudy(out, str(asked.method), seeds, workers, asked.all_settings, options, folds)
 
 
 @commands.add("value leave-one-out --sites sites --out values --rounds 50 --seeds 0,1,2", "leave-one-out")
 @trains_coalitions
 def leave_one_out(
-    asked: RunOptions, out: OutFolder, seeds: Seeds = "0", jobs: Jobs = None, cluster: Cluster = None
+    asked: RunOptions,
+    out: OutFolder,
+    seeds: Seeds = "0",
+    folds: Folds = False,
+    jobs: Jobs = None,
+    cluster: Cluster = None,
 ) -> None:
     """Leave-one-out values: train all sites together, then without each; Tables 4 and 5 of the FedCE paper.
 
     Interrupted, the same command resumes. Exits with 1 if a training failed.
     """
-    with _study(asked, out, seeds, jobs, cluster) as study:
+    with _study(asked, out, seeds, jobs, cluster, folds) as study:
         from fedmerit_evaluation.ground_truth.semivalues import leave_one_out_weights, required_coalitions
         from fedmerit_evaluation.ground_truth.value_tables import ValueTables, leave_one_out_tables
 
@@ -66,6 +81,7 @@ def shapley(
     asked: RunOptions,
     out: OutFolder,
     seeds: Seeds = "0",
+    folds: Folds = False,
     exact_up_to: Annotated[int, typer.Option(min=1, help="Sites; for more, permutations are sampled.")] = 6,
     truncation: Annotated[
         float, typer.Option(min=0, help="Sampling: within this Dice of all sites' model, later marginals count as 0.")
@@ -85,7 +101,7 @@ def shapley(
 
     Trainings of `value leave-one-out` with the same --out are reused. Interrupted, the same command resumes.
     """
-    with _study(asked, out, seeds, jobs, cluster) as study:
+    with _study(asked, out, seeds, jobs, cluster, folds) as study:
         from fedmerit_evaluation.ground_truth import shapley_approximations as approximations
         from fedmerit_evaluation.ground_truth.semivalues import required_coalitions, shapley_weights
         from fedmerit_evaluation.ground_truth.value_tables import ValueTables, sampled_tables, shapley_tables

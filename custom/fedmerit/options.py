@@ -99,6 +99,9 @@ class RunOptions(BaseModel):
     sites: Annotated[Path | None, Field(description="Folder of site folders.")] = None
     rounds: Annotated[Whole, Field(ge=1, description="Rounds to train.")] = ROUNDS
     seed: Annotated[Whole, Field(ge=0, description="Random seed.")] = 0
+    fold: Annotated[
+        Whole | None, Field(ge=0, description="Split of sites that were prepared with --folds."), Shown("NUMBER")
+    ] = None
     engine: Annotated[
         Literal["sim", "local", "poc"], Field(description="NVFlare's simulator, one process, or NVFlare's own.")
     ] = "sim"

@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 
 from fedmerit.errors import BadInput
-from fedmerit.trainers.monai_trainer.data import SiteFolder, load_array, open_sites
+from fedmerit.trainers.monai_trainer.arrays import load_array
+from fedmerit.trainers.monai_trainer.data import SiteFolder, open_sites
 from fedmerit_data.folders import new_folder, require_free
 from fedmerit_data.partitioning.assignment import (
     COMMON_SPLITS,
@@ -38,8 +39,9 @@ def partition(
 
     Every patient goes to one site and stays in its split: training and validation patients by the scheme, those of
     testing and of the server's split evenly, so the test patients of all sites together are the same in every
-    partition of the same folders. Arrays are hard links to the sources' if the file system has them, else copies;
-    masks with noise and inverted images are new files.
+    partition of the same folders. Of sources with folds that is the split of fold 0, without the others. Arrays are
+    hard links to the sources' if the file system has them, else copies; masks with noise and inverted images are new
+    files.
 
     Args:
         sites: Folder of prepared site folders, which are not changed.

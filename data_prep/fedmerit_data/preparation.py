@@ -9,6 +9,7 @@ from typing import Any
 
 from fedmerit.errors import BadInput
 from fedmerit.files import sha256
+from fedmerit.trainers.monai_trainer.data import FOLDS
 from fedmerit_data.kinds import GENERIC, KINDS
 from fedmerit_data.readers.generic import generic_kind
 from fedmerit_data.readers.kind import Kind
@@ -16,6 +17,7 @@ from fedmerit_data.readers.label_map import ANY, LabelMap
 from fedmerit_data.readers.lists import stated_channels, stated_labels
 
 DISC_MULTIPLE = 3.0
+RATIOS = (0.5, 0.25, 0.25)
 MAX_FILL = 1e6  # either way
 
 
@@ -31,6 +33,8 @@ class Preparation:
             default ``<out>-raw``.
         ratios: Shares of patients for training, validation and testing; sum 1. A ratio of 0 leaves that split empty: a
             site with 0, 0, 1 can be evaluated on, but takes part in no run.
+        folds: Number of splits for cross-validation, 3 to 20, instead of ``ratios``: each patient is tested in one,
+            validated in one and trained on in the others; patients are spread over them by the volume of their labels.
         size: Pixels of the stored square slices, 16 to 4096.
         seed: Random seed of the split, and of the images of synthetic kinds; 0 or more.
         slices: ``organ`` trains only on slices that show the organ, ``all`` on all; validation and testing stay whole.
@@ -60,7 +64,8 @@ class Preparation:
 
     kind: str
     source: Path | None = None
-    ratios: tuple[float, float, float] = (0.5, 0.25, 0.25)
+    ratios: tuple[float, float, float] = RATIOS
+    folds: int | None = None
     size: int = 256
     seed: int = 0
     slices: str = "all"
@@ -94,6 +99,8 @@ class Preparation:
         if crop == "disc" and self.crop_multiple is None:
             object.__setattr__(self, "crop_multiple", DISC_MULTIPLE)
         object.__setattr__(self, "crop", crop)
+        if self.folds:
+            object.__setattr__(self, "ratios", (1 - 2 / self.folds, 1 / self.folds, 1 / self.folds))
 
     def _faults(self) -> Iterator[str]:
         """Errors in the fields; each check may rely on those before it."""
@@ -112,6 +119,8 @@ class Preparation:
         if len(ratios) != 3 or not all(part >= 0 for part in ratios) or not math.isclose(sum(ratios), 1, abs_tol=1e-6):
             shares = ",".join(f"{ratio:g}" for ratio in ratios)
             yield f"ratios {shares}: expected three shares with sum 1, such as 0.5,0.25,0.25"
+        if self.folds is not None:
+            yield from self._fold_faults(self.folds)
         if not 16 <= self.size <= 4096:
             yield f"size {self.size}: expected 16 to 4096 pixels"
         if self.seed < 0:
@@ -133,6 +142,17 @@ class Preparation:
             yield f"crop multiple {multiple:g}: is the size of a disc crop, but the crop is {crop}; leave it out"
         if multiple is not None and not 1 <= multiple <= 20:
             yield f"crop multiple {multiple:g}: expected 1 to 20 extents of the disc"
+
+    def _fold_faults(self, folds: int) -> Iterator[str]:
+        if not FOLDS[0] <= folds <= FOLDS[1]:
+            yield f"folds {folds}: expected {FOLDS[0]} to {FOLDS[1]}"
+        if self.ratios != RATIOS:
+            yield "ratios: folds are of equal size, so one of them tests and one validates; leave ratios or folds out"
+        if self.server_share:
+            yield (
+                f"server share {self.server_share:g}: with folds every patient is tested, so none can be set aside; "
+                "prepare other patients, and name their folder with --server-sites"
+            )
 
     @property
     def layout(self) -> Kind:
@@ -156,6 +176,7 @@ class Preparation:
         record: dict[str, Any] = {
             "source": self.kind,
             "ratios": list(self.ratios),
+            **({"folds": self.folds} if self.folds else {}),
             "seed": self.seed,
             "slices": self.slices,
             "server_share": self.server_share,
@@ -177,7 +198,7 @@ class Preparation:
 
     def array_options(self, raw: Path) -> dict[str, Any]:
         """All that the stored arrays depend on: with other values, finished cases cannot be reused."""
-        only_in_lists = ("ratios", "seed", "slices", "server_share", "patient_table", "normalisation")
+        only_in_lists = ("ratios", "folds", "seed", "slices", "server_share", "patient_table", "normalisation")
         options = {name: value for name, value in self.record().items() if name not in only_in_lists}
         options |= {"size": self.size} | self.meaning()
         if self.kind == GENERIC:

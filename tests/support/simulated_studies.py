@@ -1,6 +1,7 @@
 """Simulated federations whose true Dice is known: how often intervals cover it, how often verdicts are wrong.
 
-``python tests/support/simulated_studies.py coverage`` and ``family`` print the tables of docs/studies/statistics.md.
+``python tests/support/simulated_studies.py coverage``, ``folds`` and ``family`` print the tables of
+docs/studies/statistics.md.
 """
 
 import sys
@@ -9,6 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
+from fedmerit_evaluation.statistics.bootstrap import CASES, Clusters
 from fedmerit_evaluation.statistics.crossed_effects import CrossedEffects
 from fedmerit_evaluation.statistics.inference import SIGNIFICANCE_LEVEL, holm
 from fedmerit_evaluation.statistics.intervals import contribution_intervals, dice_intervals, select_sites
@@ -104,6 +106,68 @@ def coverage_table(studies=100) -> Iterator[str]:
             yield f"| {hospitals} | {seeds} x {patients} | {' | '.join(cells)} |"
 
 
+def cross_validated(random, number, seeds, patients, sd, folds, from_patients, methods=3):
+    """(methods, seeds, number * hospitals, patients) Dice of equal methods, and (patients,) the fold that tests each.
+
+    Models of a fold differ from the others' by ``from_patients``, the share of the variance of seed and hospital that
+    follows from who trains: each patient moves the models that it trains, so folds that share patients move alike.
+    """
+    sites, fold_of = number * HOSPITALS, np.arange(patients) % folds
+    trains = np.stack([(fold_of != fold) & (fold_of != (fold + 1) % folds) for fold in range(folds)])  # (folds, n)
+    own = random.normal(0, sd["patient"], (sites, patients)) + random.normal(
+        0, sd["patient_method"], (methods, sites, patients)
+    )
+    effect = random.normal(0, 1, (methods, sites, patients)) @ (trains / np.sqrt(trains.sum(axis=1, keepdims=True))).T
+    found = np.empty((methods, seeds, sites, patients))
+    for seed in range(seeds):
+        of_all = np.repeat(random.normal(0, sd["seed"], (methods, number, folds)), HOSPITALS, axis=1)
+        drawn = random.normal(0, np.sqrt(1 - from_patients) * sd["seed_site"], (methods, sites, folds))
+        of_fold = of_all + drawn + np.sqrt(from_patients) * sd["seed_site"] * effect
+        found[:, seed] = own + of_fold[..., fold_of]
+    return TRUE + (found + random.normal(0, sd["rest"], found.shape)) / 100, fold_of
+
+
+def fold_coverage(seeds, patients, sd, folds=5, from_patients=0.0, studies=100):
+    """Percent of the 95 % intervals of a gain and of a mean gain that cover the true one, and their median widths.
+
+    Two of each: over folds, as a report has them, and over patients (and seeds) as if one model tested all.
+    """
+    random = np.random.default_rng([11, seeds, patients, folds])
+    dice, fold_of = cross_validated(random, studies, seeds, patients, sd, folds, from_patients)
+    who = np.broadcast_to(np.arange(patients), dice.shape[1:])
+    rows = []
+    for cases in each((dice, who)):
+        keys = cases.index.droplevel("method").unique()
+        by_fold = Clusters({key: str(fold_of[int(key[-1])]) for key in keys}, folds)
+        for over, clusters in (("folds", by_fold), ("patients", CASES)):
+            effects = CrossedEffects.of(cases, clusters)
+            found = {"gain": [effects.interval("fedce", "standalone", site) for site in effects.sites],
+                     "mean gain": [effects.interval("fedce", "standalone")]}  # fmt: skip
+            rows += [{"of": (over, what)} | one for what, those in found.items() for one in those]
+    table = pd.DataFrame(rows)
+    covered, width = (table["low"] <= 0) & (table["high"] >= 0), 100 * (table["high"] - table["low"])
+    return (100 * covered.groupby(table["of"]).mean()).to_dict(), width.groupby(table["of"]).median().to_dict()
+
+
+FOLD_SETTINGS = [(1, 9), (3, 9), (1, 5), (3, 5), (1, 20), (3, 20)]  # seeds, patients of a hospital
+
+
+def fold_table(studies=100) -> Iterator[str]:
+    """Lines of Markdown."""
+    kinds = {"usual": (USUAL, 0.0), "stable": (STABLE, 0.0), "half from patients": (USUAL, 0.5),
+             "all from patients": (USUAL, 1.0)}  # fmt: skip
+    yield f"| seeds x patients | {' | '.join(kinds)} |\n|---|{'---|' * len(kinds)}"
+    for seeds, patients in FOLD_SETTINGS:
+        cells = []
+        for sd, share in kinds.values():
+            held, width = fold_coverage(seeds, patients, sd, 5, share, studies)
+            cells.append("; ".join(
+                f"{held[over, 'gain']:.0f} ({width[over, 'gain']:.0f}), {held[over, 'mean gain']:.0f}"
+                for over in ("folds", "patients")
+            ))  # fmt: skip
+        yield f"| {seeds} x {patients} | {' | '.join(cells)} |"
+
+
 def wrong_verdicts(seeds, patients, sd, hospitals, studies=100, **design):
     """Percent of federations of equal hospitals with any significant gain or loss."""
     random = np.random.default_rng([7, seeds, patients, hospitals])
@@ -167,5 +231,6 @@ def family_table(studies=100) -> Iterator[str]:
 
 if __name__ == "__main__":
     number = int(sys.argv[2]) if len(sys.argv) > 2 else 100
-    for line in {"coverage": coverage_table, "family": family_table}[sys.argv[1]](number):
+    tables = {"coverage": coverage_table, "folds": fold_table, "family": family_table}
+    for line in tables[sys.argv[1]](number):
         print(line, flush=True)

@@ -42,6 +42,7 @@ def run_plan(config: RunConfiguration) -> dict[str, Any]:
         "method": config.method,
         "parameters": dict(config.parameters),
         "seed": config.seed,
+        "fold": config.fold,
         "task": config.task,
         "labels": list(config.network.labels),
         "rounds": config.rounds,

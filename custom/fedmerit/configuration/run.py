@@ -174,6 +174,7 @@ class RunConfiguration(Checked):
     preprocessing: Preprocessing | None = None  # of all sites' images; None: not known, or not the same
     study: str = ""  # that the run is for, by the name that hospitals know; "": none
     script: Script | None = None  # sites train by scripts of their own; network and training follow from it
+    fold: int | None = parameter(None, "of the sites' folders, whose splits they use", low=0)
 
     @property
     def can_evaluate(self) -> bool:
@@ -210,6 +211,7 @@ class RunConfiguration(Checked):
             return own | {"values": list(self.values), "script": self.script.to_dict()}
         optional = ("values", "keep_updates", "preprocessing", "study", "script")
         off = {name for name in optional if not getattr(self, name)}
+        off |= {"fold"} if self.fold is None else set()
         content = asdict(self) | {"network": asdict(self.network) | {"labels": list(self.network.labels)}}
         content |= {"values": list(self.values)}
         content |= {"preprocessing": self.preprocessing.to_dict()} if self.preprocessing else {}
@@ -307,12 +309,13 @@ def make_configuration(
     values: Sequence[str] = (),
     keep_updates: bool = False,
     preprocessing: Preprocessing | None = None,
+    fold: int | None = None,
 ) -> RunConfiguration:
     """A configuration from defaults and ``settings``, which a person chose: what they name may be imported.
 
     Each setting names a parameter of the method, the training, the network or the guard, or is the "recipe" of the
     defaults or the "preset" of a paper, which goes before a recipe.
-    ``values`` and ``keep_updates`` are those of `RunConfiguration`.
+    ``values``, ``keep_updates`` and ``fold`` are those of `RunConfiguration`.
 
     Raises:
         BadInput: a name is unknown or a value is not of its type; the message lists the known names.
@@ -331,7 +334,7 @@ def make_configuration(
     for group, kind in (("network", Network), ("training", Training)):
         chosen[group] = typed(kind, chosen[group], group)
     parts = {"method": method, "task": task, "rounds": rounds, "seed": seed, "preprocessing": preprocessing}
-    parts |= {**chosen, "values": tuple(values), "keep_updates": keep_updates}
+    parts |= {**chosen, "values": tuple(values), "keep_updates": keep_updates, "fold": fold}
     config: RunConfiguration = build(RunConfiguration, parts, "plan")
     if config.guard.guard == "off" and config.guard != GuardSettings():
         others = ", ".join(name for name in chosen["guard"] if name != "guard")

@@ -19,7 +19,7 @@ from fedmerit.trainers.monai_trainer.data import SiteFolder, open_sites, require
 
 NEEDED = (
     "method", "sites", "rounds", "seed", "engine", "plan", "sites_folder", "server_sites", "settings", "attacks",
-    "image_size", "site_digests", "server_digests", *RunOptions().recorded(),
+    "image_size", "site_digests", "server_digests", "fold", *RunOptions().recorded(),
 )  # fmt: skip
 IMAGES = ("sites", "server_sites")  # options that say where images lie
 
@@ -117,7 +117,7 @@ def open_recorded_sites(run: Path, info: Mapping[str, Any]) -> list[SiteFolder]:
     root = Path(info["sites_folder"])
     if not root.is_dir():
         raise BadInput(f"{root}: no such folder, where {run} had its sites; --resume --sites PLACE says where they are")
-    folders = open_sites(root, info["only"])
+    folders = open_sites(root, info["only"], info["fold"])
     names = [folder.name for folder in folders]
     if names != info["sites"]:
         raise BadInput(f"{root}: holds {', '.join(names)}; run {run} was started with {', '.join(info['sites'])}")

@@ -60,10 +60,11 @@ def create(run: Path, method: str, sites: Path | str | None = None, rounds: int 
         create_script_run(run, asked)
         return
     sites = Path(str(sites))
-    folders = open_sites(sites, asked.only or None)
+    folders = open_sites(sites, asked.only or None, asked.fold)
     names = [folder.name for folder in folders]
     settings = add_contributions(asked.all_settings, asked.contributions, names)
-    config = configuration_for(folders, method, rounds, asked.seed, settings, asked.values, asked.keep_updates)
+    observed = asked.values, asked.keep_updates, asked.fold
+    config = configuration_for(folders, method, rounds, asked.seed, settings, *observed)
     config = with_sharing(config, asked.share_models, asked.engine != "poc", asked.server_sites is not None)
     require_sites(config, names)
     _require_one_machine(config, asked)
@@ -118,9 +119,12 @@ def job_configuration(asked: RunOptions, task: str | None) -> tuple[RunConfigura
     observed = asked.values, asked.keep_updates
     if asked.sites is None:
         network = TASKS[str(task)]
-        config = make_configuration(method, str(task), asked.rounds, asked.seed, network, settings, *observed)
+        config = make_configuration(
+            method, str(task), asked.rounds, asked.seed, network, settings, *observed, fold=asked.fold
+        )
     else:
-        config = configuration_for(open_sites(asked.sites), method, asked.rounds, asked.seed, settings, *observed)
+        folders = open_sites(asked.sites, fold=asked.fold)
+        config = configuration_for(folders, method, asked.rounds, asked.seed, settings, *observed, asked.fold)
     config = with_sharing(config, asked.share_models, False, asked.server_sites is not None)
     filters = require_privacy(asked.privacy, method, config.build_method())
     require_tracking(asked.track, "prod")
@@ -145,13 +149,14 @@ def configuration_for(
     settings: Mapping[str, Any],
     values: Sequence[str] = (),
     keep_updates: bool = False,
+    fold: int | None = None,
 ) -> RunConfiguration:
     """Of a run on such sites; `BadInput` if a setting is none, or their images do not fit the network."""
     first = folders[0]
     network = {"in_channels": first.channels, "labels": list(first.labels)}
     preprocessing = common({folder.name: folder.info for folder in folders})
     config = make_configuration(
-        method, first.task, rounds, seed, network, settings, values, keep_updates, preprocessing
+        method, first.task, rounds, seed, network, settings, values, keep_updates, preprocessing, fold
     )
     check_image_size(config.network, first.image_size)
     require_repeatable(config.network, initial_network(config.network, seed))

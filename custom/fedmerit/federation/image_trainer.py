@@ -57,6 +57,7 @@ class ImageTrainer:
 
     def __init__(self, folder: SiteFolder, config: RunConfiguration, memory: Path, device: str = "auto"):
         require_compatible_images(config, folder)
+        folder = folder.in_fold(config.fold)
         self.folder, self.config, self.name = folder, config, folder.name
         self.device = pick_device(device, folder.name)
         self.method = config.build_guarded_method()

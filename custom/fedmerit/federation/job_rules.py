@@ -61,6 +61,7 @@ def check_rules(manifest: Manifest, config: RunConfiguration, sites: int, images
     return [
         *_check_parts(manifest, brought),
         *training,
+        _check_fold(manifest.jobs, config),
         *_check_models(manifest.jobs, config),
         *_check_evaluations(manifest.jobs, config, sites),
         _check_study(manifest.jobs, config.study),
@@ -86,7 +87,7 @@ def allowing(config: RunConfiguration, sites: int) -> JobRules:
 
 def count_images(folder: SiteFolder, config: RunConfiguration) -> int:
     """How many training images, or patches, a site has for a plan; only those with a label if it prefers these."""
-    samples = build_samples(folder.cases("training"), config.network.patch)
+    samples = build_samples(folder.in_fold(config.fold).cases("training"), config.network.patch)
     return int(samples.shows_label.sum()) if config.training.organ_share else len(samples)
 
 
@@ -159,6 +160,13 @@ def _check_training(
     ):
         why = "a larger one can end training after the first batch, and then the update is of that batch"
         yield RuleCheck(rule, f"{text} of {found:g}", f"at most {most:g}", found <= most, why)
+
+
+def _check_fold(rules: JobRules, config: RunConfiguration) -> RuleCheck:
+    allowed = rules.folds is None or config.fold is None or config.fold in rules.folds
+    known = "any fold" if rules.folds is None else f"folds {', '.join(map(str, rules.folds)) or 'none'}"
+    asked = "the split of the site's folder" if config.fold is None else f"fold {config.fold}"
+    return RuleCheck("folds", asked, known, allowed, "runs of all folds train on every patient of the site")
 
 
 def _check_models(rules: JobRules, config: RunConfiguration) -> Iterator[RuleCheck]:

@@ -43,6 +43,11 @@ def describe_job(job: Job, config: RunConfiguration, images: int | None = None) 
         ("job", job.name),
         ("trains", _training(config)),
         ("images", _images(config, images)),
+        *(
+            [("fold", f"{config.fold}: its patients test, those of the next validate")]
+            if config.fold is not None
+            else []
+        ),
         ("leaves, before", _parts(parts_before(config))),
         ("leaves, each round", _parts(parts_each_round(job, config))),
         ("leaves, at the end", _parts(parts_at_the_end(config))),

@@ -121,7 +121,7 @@ class Recorder:
         answered = {site: answer for site, answer in zip(self.sites, answers, strict=True) if answer}
         for site, answer in answered.items():
             self._observed.setdefault(site, []).append(answer)
-        self.values.append(observed_rows(head, observer, self.sites, coalitions, answered))
+        self.values.append(observed_rows(head, observer, self.sites, coalitions, answered, self.config.fold))
 
     def final_validation(self, round: int, validated: Sequence[Evaluated | None]) -> None:
         """Record the validation Dice, HD95 and NSD of each site's final model, under the round that it would begin."""
@@ -178,7 +178,7 @@ class Recorder:
         for place, site in enumerate([] if tests_own_only else self.sites):  # its final model, on every site's cases
             for row, (tester, test) in enumerate(zip(self.sites, tests, strict=True)):
                 for overlap in _evaluation_at(test, place) if test and (row == place or row not in separate) else ():
-                    columns = {"split": "union", "case": f"{tester}/{overlap.case}", "label": overlap.label}
+                    columns = {"split": "union", **overlap.place, "case": f"{tester}/{overlap.case}"}
                     rows += [self._row(round, site, name, value, **columns) for name, value in overlap.scores.items()]
         self.results.append(rows)
         write_json(self.matrix, self._cross_site(tests, tests_own_only, separate))
@@ -197,12 +197,13 @@ class Recorder:
                 }
         return matrix
 
-    def _row(self, round: int, site: str, quantity: str, value: float | None, **columns: str) -> Row:
-        return Row(self.name, self.config.method, self.config.seed, round, site, quantity, value, **columns)
+    def _row(self, round: int, site: str, quantity: str, value: float | None, **columns: Any) -> Row:
+        head = self.name, self.config.method, self.config.seed, round
+        return Row(*head, site, quantity, value, **columns, fold=self.config.fold)
 
     def _overlap_rows(self, round: int, site: str, split: str, overlaps: Sequence[Overlap]) -> list[Row]:
         return [
-            self._row(round, site, quantity, value, split=split, case=overlap.case, label=overlap.label)
+            self._row(round, site, quantity, value, split=split, **overlap.place)
             for overlap in overlaps
             for quantity, value in overlap.quantities.items()
         ]
@@ -295,19 +296,20 @@ def observed_rows(
     sites: Sequence[str],
     coalitions: Tensor,
     answers: Mapping[str, Evaluated],
+    fold: int | None = None,
 ) -> list[Row]:
     """Rows of `OBSERVED`: Dice of each coalition's model on each site's cases; the split is the ``observer``.
 
     ``head``: run, method, seed, round; ``observer``: its name; ``sites``: all, sorted; ``coalitions``: (k, n) bool;
-    ``answers``: evaluations of the k models, by site.
+    ``answers``: evaluations of the k models, by site; ``fold``: of the run.
     """
     texts = [NOBODY if not any(row) else "+".join(compress(sites, row)) for row in coalitions.tolist()]
     rows = []
     for site, answer in answers.items():
-        rows.append(Row(*head, site, "seconds", answer.seconds, split=observer))
+        rows.append(Row(*head, site, "seconds", answer.seconds, split=observer, fold=fold))
         for text, overlaps in zip(texts, answer.overlaps, strict=True):
             rows += [
-                Row(*head, site, "dice", one.dice, split=observer, case=one.case, label=one.label, coalition=text)
+                Row(*head, site, "dice", one.dice, split=observer, coalition=text, fold=fold, **one.place)
                 for one in overlaps
             ]
     return rows

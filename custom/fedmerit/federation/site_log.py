@@ -28,7 +28,7 @@ ASKED = ("work", "split", "models", "order", "question")
 ENROLLED = "enrol"  # the work of records of what the site committed to
 REFUSED = "refused"  # of records of what the server asked for and did not get
 CLOSED = "close"  # of the record of how the server closed the run
-Counts = tuple[str, str, int, int, int]  # case, label, and how many voxels as in `COUNTS`
+Counts = tuple[str, str, str, int, int, int]  # case, label, patient, and how many voxels as in `COUNTS`
 
 
 class SiteLog:
@@ -176,15 +176,15 @@ def _known(said: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def overlaps_digest(overlaps: Iterable[Overlap]) -> str:
-    """SHA-256 of their counts, in any order, in hexadecimal."""
+    """SHA-256 of their counts and patients, in any order, in hexadecimal."""
     return hashlib.sha256(json.dumps(sorted(map(_counted, overlaps))).encode()).hexdigest()
 
 
-def _counted(one: Overlap) -> Counts | tuple[str, str, float]:
-    """Case and label, and how many voxels as in `COUNTS`, or the score."""
+def _counted(one: Overlap) -> Counts | tuple[str, str, str, float]:
+    """Case, label and patient, and how many voxels as in `COUNTS`, or the score."""
     if one.score is not None:
-        return one.case, one.label, one.score
-    return one.case, one.label, one.true_positives, one.false_positives, one.false_negatives
+        return one.case, one.label, one.patient, one.score
+    return one.case, one.label, one.patient, one.true_positives, one.false_positives, one.false_negatives
 
 
 def answer_digest(answer: messages.Evaluated) -> str:

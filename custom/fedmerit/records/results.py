@@ -8,7 +8,6 @@ import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO
 
@@ -113,16 +112,18 @@ class Row:
     case: str = ""
     label: str = ""
     coalition: str = ""
+    patient: str = ""  # number of the case's patient at its site; "": it is a patient of its own
+    fold: int | None = None  # of the run
 
 
-COLUMNS = ["run", "method", "seed", "round", "site", "coalition", "split", "case", "label", "quantity", "value"]
+COLUMNS = ["run", "method", "seed", "fold", "round", "site", "coalition", "split", "patient", "case", "label",
+           "quantity", "value"]  # fmt: skip
 assert set(COLUMNS) == {field.name for field in fields(Row)}
-DIGEST_COLUMNS = COLUMNS[3:-1]  # all but run, method, seed; and value
-_cells = attrgetter(*COLUMNS)
+DIGEST_COLUMNS = COLUMNS[4:-1]  # all but run, method, seed, fold; and value
 
 
 def rows_digest(rows: Iterable[Mapping[str, Any]]) -> str:
-    """SHA-256 of a round's rows, by column, in hexadecimal: of all but `MACHINE_QUANTITIES` and the names of the run.
+    """SHA-256 of a round's rows, by column, in hexadecimal: of all but `MACHINE_QUANTITIES` and what is the run's.
 
     Raises:
         ValueError: a value is no number.
@@ -156,7 +157,7 @@ class ResultsFile:
         for row in rows:
             if row.quantity not in QUANTITIES:
                 raise ValueError(f"quantity {row.quantity!r} is not named in fedmerit.records.results.QUANTITIES")
-            writer.writerow(_cells(row))
+            writer.writerow([getattr(row, name) for name in COLUMNS])
         with require_disk_space(self.path), self.path.open("a") as file:
             file.write(text.getvalue())
             file.flush()
@@ -271,14 +272,13 @@ def _memory(column: "pd.Series[Any]") -> int:
 
 
 Name = Annotated[str, AfterValidator(as_file_name)]
-Named = dict[str, Any]
 
 
 class _Plan(BaseModel):
     model_config = ConfigDict(strict=True)
-    network: Named = {}
-    guard: Named = {}
-    preprocessing: Named | None = None
+    network: dict[str, Any] = {}
+    guard: dict[str, Any] = {}
+    preprocessing: dict[str, Any] | None = None
 
 
 class _Recorded(BaseModel):
@@ -290,13 +290,14 @@ class _Recorded(BaseModel):
     task: str = ""
     engine: str = ""
     seed: int = 0
+    fold: int | None = None
     rounds: int = Field(0, ge=0, le=1_000_000)
     sites: list[Name] = []
     labels: list[Name] = []
-    parameters: Named = {}
-    training: Named = {}
-    plan: Named = {}
-    settings: Named = {}
+    parameters: dict[str, Any] = {}
+    training: dict[str, Any] = {}
+    plan: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     packages: dict[str, str] = {}
     attacks: dict[str, str] = {}
     parts: dict[str, str] = {}

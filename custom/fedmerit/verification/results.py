@@ -27,6 +27,7 @@ FLAGS_QUANTITY = "indicators"  # results.csv has those of the round, the ledger 
 PLACES = 6  # after the point, of what a record has of bounds
 BEST = "testing_best"  # that of the best round's models
 UNION = "union"  # the split whose rows have only scores: the sites that tested the models counted the voxels
+RUN = ("method", "seed", "fold")  # columns in which all rows of a run agree
 WHERE = ["round", "split", "site", "coalition", "case", "label", "quantity"]
 Cell = tuple[int, str, str]  # round, split, site
 Values = Mapping[tuple[int, str, str], float]  # by round, site and quantity: those of whole rounds
@@ -44,7 +45,7 @@ class ResultsTable:
 def read_tables(run: Path) -> ResultsTable:
     """results.csv; `BadInput` if it holds anything twice, of two runs, or Dice that is not of its voxels."""
     results, path = read_results(run), run / "results.csv"
-    for name in ("method", "seed"):
+    for name in RUN:
         if len(said := sorted(set(results[name]))) > 1:
             raise BadInput(f"{path}: holds rows of {name} {said[0]} and {said[1]}, expected those of one run")
     require_each_once(results, WHERE, path)
@@ -208,12 +209,12 @@ def _require_same(found: float | None, said: float | None, path: Path, round: in
 def read_overlaps(results: pd.DataFrame, path: Path) -> dict[Cell, list[Overlap]]:
     """The voxel counts in a table of results; `BadInput` if Dice beside them is another than theirs."""
     counts = results[results["quantity"].isin(["dice", *COUNTS])]
-    cases: dict[tuple[int, str, str, str, str], dict[str, float]] = {}
-    columns = ("round", "split", "site", "case", "label", "quantity", "value")
+    cases: dict[tuple[int, str, str, str, str, str], dict[str, float]] = {}
+    columns = ("round", "split", "site", "patient", "case", "label", "quantity", "value")
     for *cell, quantity, value in zip(*(counts[name] for name in columns), strict=True):
         cases.setdefault(tuple(cell), {})[quantity] = value
     found: dict[Cell, list[Overlap]] = {}
-    for (round, split, site, case, label), values in cases.items():
+    for (round, split, site, patient, case, label), values in cases.items():
         if split == UNION:
             continue
         if set(values) == {"dice"}:  # a script's score, of which no voxels are known
@@ -232,7 +233,7 @@ def read_overlaps(results: pd.DataFrame, path: Path) -> dict[Cell, list[Overlap]
                 f"{path}: {site} in round {round}, {split} case {case}, {label}: {text}; expected whole numbers"
             )
         true_positives, false_positives, false_negatives = (int(values[name]) for name in COUNTS)
-        overlap = Overlap(case, label, true_positives, false_positives, false_negatives)
+        overlap = Overlap(case, label, true_positives, false_positives, false_negatives, patient=patient)
         dice, said = overlap.dice, values.get("dice", math.nan)
         if not (math.isnan(said) if dice is None else math.isclose(dice, said, rel_tol=1e-12)):
             raise BadInput(
@@ -285,9 +286,9 @@ def require_no_added_rows(table: ResultsTable, records: Sequence[Record], sites:
 
 
 def require_same_run(table: ResultsTable, run: Path) -> None:
-    """`BadInput` if all rows are of another method or seed than run.json has."""
+    """`BadInput` if all rows are of another method, seed or fold than run.json has."""
     info = read_run(run) if (run / "run.json").exists() else {}
-    for name in ("method", "seed"):
-        said = sorted(set(table.rows[name]))
-        if name in info and said not in ([], [info[name]]):
-            raise BadInput(f"{table.path}: is of {name} {said[0]}, {run / 'run.json'} of {info[name]}")
+    for name in RUN:
+        said, begun = sorted(set(map(str, table.rows[name]))), "" if info.get(name) is None else str(info[name])
+        if name in info and said not in ([], [begun]):
+            raise BadInput(f"{table.path}: is of {name} {said[0] or 'none'}, {run / 'run.json'} of {begun or 'none'}")

@@ -174,11 +174,13 @@ def _overlaps(value: Any, decimals: int) -> list[Any]:
 
 def _overlap(one: Mapping[str, Any], decimals: int) -> Parts:
     surface, score = one.get("surface"), one.get("score")
-    parts = {part.name: one[part.name] for part in fields(Overlap) if part.name not in ("surface", "score")}
+    parts = {part.name: one[part.name] for part in fields(Overlap) if part.name not in ("surface", "score", "patient")}
     seen, scored = surface and _surface(surface, decimals), None if score is None else _number(score, decimals)
-    overlap = Overlap(**parts, surface=seen, score=scored)
+    overlap = Overlap(**parts, surface=seen, score=scored, patient=one.get("patient", ""))
     if not (isinstance(overlap.case, str) and CASE.fullmatch(overlap.case)):
         raise Withheld("overlaps: a case that is no position in the split")
+    if not (isinstance(overlap.patient, str) and (overlap.patient == "" or CASE.fullmatch(overlap.patient))):
+        raise Withheld("overlaps: a patient that is no number")
     if not (isinstance(overlap.label, str) and NAME.fullmatch(overlap.label)):
         raise Withheld("overlaps: a label that is no name")
     for name in COUNTS:

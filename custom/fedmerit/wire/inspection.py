@@ -284,6 +284,8 @@ def _check_overlaps(
             return "overlaps of another label, or with counts that are no counts"
         if not (isinstance(overlap.case, str) and CASE.fullmatch(overlap.case)):
             return "overlaps whose case is no position in the split"
+        if not (isinstance(overlap.patient, str) and (overlap.patient == "" or CASE.fullmatch(overlap.patient))):
+            return "overlaps whose patient is no number"
         if overlap.surface is not None and not (surfaces and _is_surface(overlap.surface, overlap)):
             return "distances of surfaces that are none, that nobody asked for, or that are not of the counts"
     pairs = {(int(overlap.case), overlap.label) for overlap in overlaps}

@@ -29,6 +29,7 @@ KINDS: Mapping[str, tuple[Severity, str]] = {
     "unlike sites": (Severity.error, "sites that train together were not prepared alike"),
     "empty split": (Severity.error, "a split has no cases"),
     "no such split": (Severity.note, "a split was left empty on purpose: the site can be evaluated on, not take part"),
+    "folds": (Severity.error, "the folds are not as prepared: a patient is in two, one is empty, or lists differ"),
     "repeated case": (Severity.error, "a case is listed more than once"),
     "count": (Severity.error, "datalist.json and site.json count the cases differently"),
     "missing file": (Severity.error, "a listed file is missing"),

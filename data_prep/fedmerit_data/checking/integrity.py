@@ -9,10 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmerit.errors import BadInput
-from fedmerit.trainers.monai_trainer.data import SPLITS, SiteFolder, load_array
+from fedmerit.trainers.monai_trainer.arrays import load_array
+from fedmerit.trainers.monai_trainer.data import SPLITS, SiteFolder
 from fedmerit_data.checking.findings import Finding, LocatedCase, locate_cases
 
-ALIKE = ("task", "labels", "channels", "image_size", "normalisation", "spacing")
+ALIKE = ("task", "labels", "channels", "image_size", "normalisation", "spacing", "folds")
 Checksums = Mapping[Path, str]
 
 
@@ -48,6 +49,24 @@ def check_lists(site: SiteFolder) -> Iterator[Finding]:
             detail = f"{listed} cases listed, {counted} counted"
             message = f"split {split} lists {listed} cases, site.json {counted}"
             yield Finding("count", site.name, file, message, split, detail=detail)
+
+
+def check_folds(site: SiteFolder) -> Iterator[Finding]:
+    """Every patient in one fold, no fold empty, and datalist.json lists the splits of fold 0; nothing without folds."""
+    patients, file = site.patients_by_fold(), site.path / "datalist.json"
+    for patient, tested in sorted(patients.items()):
+        if len(tested) > 1:
+            message = f"patient {patient} is in the folds {', '.join(map(str, sorted(tested)))}; prepare the site again"
+            yield Finding("folds", site.name, file, message, detail=f"a patient in {len(tested)} folds")
+    if missing := sorted(set(range(site.folds)).difference(*patients.values())):
+        detail = f"no patient in fold {', '.join(map(str, missing))}"
+        yield Finding("folds", site.name, file, f"{detail}; prepare with fewer folds", detail=detail)
+    elif site.folds:
+        of_first = {split: {case.name for case in cases} for split, cases in site.in_fold(0).splits.items()}
+        for split, cases in site.splits.items():
+            if {case.name for case in cases} != of_first[split]:
+                message = f"split {split} is not that of fold 0; prepare the site again"
+                yield Finding("folds", site.name, file, message, split)
 
 
 def check_files(site: SiteFolder, checksums: Checksums) -> Iterator[Finding]:

@@ -284,6 +284,8 @@ def _few_patients(sites: Sequence[SiteFolder]) -> Iterator[Finding]:
     for site in sites:
         for split in SPLITS:
             patients = len({case.patient for case in site.cases(split)})
+            if site.folds and split == "testing":
+                patients = len(site.patients_by_fold())
             if 0 < patients < FEWEST_PATIENTS[split]:
                 detail = f"{patients} patient(s)"
                 message = f"split {split} has {detail}; with fewer than {FEWEST_PATIENTS[split]} its results say little"

@@ -11,7 +11,8 @@ import numpy as np
 
 from fedmerit.errors import BadInput
 from fedmerit.files import sha256, write_atomically, write_json
-from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT, SPLITS, SiteFolder, load_array
+from fedmerit.trainers.monai_trainer.arrays import load_array
+from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT, SPLITS, SiteFolder
 from fedmerit_data.folders import link_or_copy
 from fedmerit_data.partitioning.assignment import Patient, PooledCase
 from fedmerit_data.partitioning.label_noise import Disturbed
@@ -19,7 +20,18 @@ from fedmerit_data.partitioning.label_noise import Disturbed
 # Fields of site.json that describe one site; all others describe its cases and are merged from the sources.
 CREDITS = {"licence", "citation", "source"}
 SITE_FIELDS = {
-    *("name", "counts", "used", "unreadable_cases", "left_out", "remarks", "readings", "checksums", "partition"),
+    *(
+        "name",
+        "folds",
+        "counts",
+        "used",
+        "unreadable_cases",
+        "left_out",
+        "remarks",
+        "readings",
+        "checksums",
+        "partition",
+    ),
     "fedmerit_version",
 }
 
@@ -56,7 +68,8 @@ def write_site(
             stored = _write_case(folder, item, wrong.get(item.name), item.source.name in inverted)
             checksums |= dict(stored.values())
             files = {key: name for key, (name, _) in stored.items()}
-            entries[patient.split].append({**item.entry, "case": item.name, "origin": item.source.name, **files})
+            entry = {name: value for name, value in item.entry.items() if name != "fold"}
+            entries[patient.split].append({**entry, "case": item.name, "origin": item.source.name, **files})
             for key, of_all in said.items():
                 stated = item.source.info.get(key, ())
                 of_all += [{**one, "case": item.name} for one in stated if one["case"] == item.case.name]

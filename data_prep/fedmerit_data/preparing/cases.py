@@ -58,6 +58,7 @@ class PreparedCase:
     checksums: dict[str, str]
     slices: int
     organ: list[int]  # the slices that show any label
+    volume: float  # of all labels before resizing: mm³, or voxels if the files do not state their size
     crop: dict[str, int]
     spacing: list[float] | None  # mm between stored slices, rows and columns
     remarks: list[str]
@@ -114,6 +115,7 @@ def prepare_case(task: CaseTask) -> PreparedCase | UnusableCase:
         checksums=checksums,
         slices=len(image),
         organ=np.flatnonzero(label.any(axis=(1, 2, 3))).tolist(),
+        volume=_volume(decoded),
         crop=asdict(box),
         spacing=_spacing(decoded, box, task.size),
         remarks=[
@@ -169,6 +171,11 @@ def _spacing(case: Decoded, box: Box, size: int) -> list[float] | None:
     if case.spacing is None or case.slice_distance is None:
         return None
     return [case.slice_distance, case.spacing[0] * box.height / size, case.spacing[1] * box.width / size]
+
+
+def _volume(case: Decoded) -> float:
+    voxel = [*(case.spacing or ()), case.slice_distance or 1.0]
+    return float(np.any(case.label, axis=1).sum() * np.prod(voxel))
 
 
 def _odd(kind: Kind, case: Decoded) -> list[str]:

@@ -1,6 +1,6 @@
 """The lists of a site folder, datalist.json and site.json: patients from a table, splits by patient, and both files."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import version
@@ -20,6 +20,7 @@ from fedmerit_data.tables import read_table
 
 COLUMNS = ("site", "case", "patient")
 Patients = Mapping[tuple[str, str], str]  # by site and case
+FIRST_FOLD = {0: "testing", 1: "validation"}  # splits of these folds in datalist.json
 MAX_NAMED = 10  # unreadable cases in one error
 MAX_NAME_BYTES = 200  # of a site or a case: file names add endings
 
@@ -103,6 +104,26 @@ def split_patients(
     return {name: str(split) for name, split in zip(names, splits, strict=True)}
 
 
+def assign_folds(site: str, volumes: Mapping[str, Sequence[float]], folds: int, seed: int) -> dict[str, int]:
+    """The fold that tests each patient, the same for the same seed; folds differ by one patient at most.
+
+    Patients are ordered by the mean of their cases' ``volumes``; of every ``folds`` neighbours each gets another fold,
+    so each fold has small and large organs.
+
+    Raises:
+        BadInput: there are fewer patients than folds.
+    """
+    if len(volumes) < folds:
+        raise BadInput(
+            f"site {site}: {len(volumes)} patient(s), but {folds} folds need one each; prepare with fewer folds, add "
+            "patients or leave the site out"
+        )
+    random = np.random.default_rng([seed, *site.encode(), *b"folds"])
+    ordered = sorted(volumes, key=lambda patient: (np.mean(volumes[patient]), patient))
+    drawn = [random.permutation(folds) for _ in range(0, len(ordered), folds)]
+    return {patient: int(drawn[place // folds][place % folds]) for place, patient in enumerate(ordered)}
+
+
 def require_site_name(name: str, raw: Path) -> None:
     """`BadInput` if a site of ``raw`` cannot have this name, or the folder of pictures beside site folders has it."""
     require_name(name, raw)
@@ -111,7 +132,7 @@ def require_site_name(name: str, raw: Path) -> None:
 
 
 def split_site(site: RawSite, cases: Sequence[RawCase], asked: Preparation) -> dict[str, str]:
-    """The split of every patient of a site's ``cases``.
+    """The split of every patient of a site's ``cases``; with folds, only their number is checked.
 
     Raises:
         BadInput: a name is too long or names two cases, or there are too few patients.
@@ -124,6 +145,9 @@ def split_site(site: RawSite, cases: Sequence[RawCase], asked: Preparation) -> d
         raise BadInput(
             f"site {site.name}: {count} cases have the name {twice[0]}; keep one of their files, or rename one"
         )
+    if asked.folds:
+        assign_folds(site.name, {case.patient: [0.0] for case in cases}, asked.folds, asked.seed)
+        return {}
     patients = [case.patient for case in cases]
     return split_patients(site.name, patients, asked.ratios, asked.seed, asked.server_share)
 
@@ -183,6 +207,13 @@ def _datalist(
 ) -> tuple[dict[str, list[dict[str, Any]]], dict[str, dict[str, int]]]:
     """The entries of every split, and its numbers of cases, patients and slices."""
     splits = split_site(site, [task.case for task, _ in usable], asked)
+    folds: dict[str, int] = {}
+    if asked.folds:
+        volumes = defaultdict[str, list[float]](list)
+        for task, finished in usable:
+            volumes[task.case.patient].append(finished.volume)
+        folds = assign_folds(site.name, volumes, asked.folds, asked.seed)
+        splits = {patient: FIRST_FOLD.get(fold, "training") for patient, fold in folds.items()}
     entries: dict[str, list[dict[str, Any]]] = {split: [] for split in (*SPLITS, SERVER_SPLIT)}
     counts = {split: {"cases": 0, "patients": 0, "slices": 0} for split in entries}
     for split in splits.values():
@@ -196,10 +227,12 @@ def _datalist(
             "crop": finished.crop,
             "spacing": finished.spacing,
         }
+        if folds:
+            entry["fold"] = folds[task.case.patient]
         used = finished.slices
-        if split == "training" and asked.slices == "organ":
+        if asked.slices == "organ" and (folds or split == "training"):
             entry["slices"] = finished.organ
-            used = len(finished.organ)
+            used = len(finished.organ) if split == "training" else used
         entries[split].append(entry)
         counts[split]["cases"] += 1
         counts[split]["slices"] += used

@@ -65,7 +65,7 @@ def open_sources(runs: Sequence[Run], sites: Path | None) -> DossierSources:
     place = sites or Path(str(runs[0].info.get("sites_folder") or ""))
     if sites is None and not (place.parts and place.is_dir()):
         return DossierSources(runs, [])
-    folders = [folder for folder in open_sites(place) if folder.name in runs[0].sites]
+    folders = [folder for folder in runs[0].in_its_fold(open_sites(place)) if folder.name in runs[0].sites]
     if sites is not None and not folders:
         raise BadInput(f"--sites {sites}: holds none of {', '.join(runs[0].sites)}")
     return DossierSources(runs, folders)

@@ -18,6 +18,7 @@ from fedmerit_evaluation.results.dice import MIN_CASES_TO_RESAMPLE, OWN, RUN, SI
 from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.statistics.bootstrap import (
     DEFAULT_RESAMPLING,
+    Clusters,
     Resampling,
     SiteDice,
     bootstrap,
@@ -82,8 +83,9 @@ def measure(
         found = {key: value for pair in compared.pairs(dice) for key, value in pair.values()}
         return found | _corrected(dice, errors, standalone)
 
-    summary = bootstrap(cases, measures, resampling, lambda key: MEASURES[key.measure].bounds)
-    few = _with_few_cases(cases)
+    clusters = results.dice.clusters
+    summary = bootstrap(cases, measures, resampling, lambda key: MEASURES[key.measure].bounds, clusters)
+    few = _with_few_patients(cases, clusters)
     for key in summary:
         if few or key.measure == "pearson_p":  # it is about chance already
             summary[key] |= {"low": np.nan, "high": np.nan}
@@ -156,10 +158,14 @@ def _find_unpaired_seeds(cases: pd.Series, standalone: str | None) -> dict[str, 
     return unpaired
 
 
-def _with_few_cases(cases: pd.Series) -> list[str]:
-    """The sites with fewer than `MIN_CASES_TO_RESAMPLE` patients in some run; `Dice.intervals` leaves out the same."""
+def _with_few_patients(cases: pd.Series, clusters: Clusters) -> list[str]:
+    """The sites with fewer than `MIN_CASES_TO_RESAMPLE` clusters in some run."""
     frame = cases.rename("dice").reset_index().astype({"site": str, "case": str})
-    numbers = frame.groupby([*SITE, tested_sites(frame).rename("tested")], observed=True).size()
+    frame["tested"], frame["case"] = tested_sites(frame), frame["case"].str.rpartition("/")[2]
+    frame["cluster"] = [
+        clusters.of.get(key, key[-1]) for key in zip(*(frame[name] for name in ("seed", "tested", "case")), strict=True)
+    ]
+    numbers = frame.groupby([*SITE, "tested"], observed=True)["cluster"].nunique()
     fewest = numbers.groupby(level="tested").min()
     return [str(site) for site in fewest.index[fewest < MIN_CASES_TO_RESAMPLE]]
 
@@ -189,7 +195,7 @@ def _captions(
     over = " and seeds" if seeds > 1 else ""
     interval = f"{100 * level:g} % confidence interval, Student's t over cases{over}"
     if few:
-        interval = f"no confidence interval: fewer than {MIN_CASES_TO_RESAMPLE} test cases at {', '.join(few)}"
+        interval = f"no confidence interval: fewer than {MIN_CASES_TO_RESAMPLE} test patients at {', '.join(few)}"
     end = f"; {'mean ± std over seeds, ' * (seeds > 1)}{interval}"
     performance = f"Performance fairness, Dice of {standalone} and of the method {where}"
     chance = f"; {P_OVER_SEEDS}" if seeds > 1 else ""

@@ -7,16 +7,14 @@ by "+", and ``site`` is the site whose test cases were used.
 
 import hashlib
 import shutil
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import torch
 
-from fedmerit.configuration.description import read_plan
 from fedmerit.configuration.observation import gives_own_models
 from fedmerit.configuration.recipes import PAPER
 from fedmerit.configuration.run import RunConfiguration
@@ -27,20 +25,22 @@ from fedmerit.federation.checkpoint import is_finished
 from fedmerit.files import write_json, write_text
 from fedmerit.methods.registry import METHODS
 from fedmerit.records.results import COLUMNS, Row, read_results, read_run, read_table
-from fedmerit.trainers.monai_trainer.data import open_sites
-from fedmerit.trainers.monai_trainer.local_training import count_steps, train
-from fedmerit.trainers.monai_trainer.machine_settings import configured_device, pick_device
-from fedmerit.trainers.monai_trainer.networks import build_network
-from fedmerit.trainers.monai_trainer.patches import build_samples
 from fedmerit_evaluation.ground_truth.ground_truths import STUDY
 from fedmerit_evaluation.ground_truth.semivalues import Coalition, format_spec
 from fedmerit_evaluation.results.dice import SURFACES
 from fedmerit_evaluation.results.evaluation import evaluate, final_model
+from fedmerit_evaluation.results.folds import pool_folds
 from fedmerit_evaluation.results.views import Results
-from fedmerit_evaluation.studies import study_folders
+from fedmerit_evaluation.studies import cost, study_folders
 from fedmerit_evaluation.studies.cluster import OnEnd, OnRound, Workers, execute_all
-from fedmerit_evaluation.studies.execution import AS_RECORDED, Places, count_training_images, has_own_processes
-from fedmerit_evaluation.studies.study_folders import open_server_sites, recorded_digests, require_same, scratch
+from fedmerit_evaluation.studies.execution import AS_RECORDED, Places, has_own_processes
+from fedmerit_evaluation.studies.study_folders import (
+    in_folds,
+    open_server_sites,
+    recorded_digests,
+    require_same,
+    scratch,
+)
 from fedmerit_evaluation.studies.study_sites import open_study_sites
 
 LONGEST_NAME = 200  # characters of a folder's name; file systems end at 255
@@ -66,15 +66,6 @@ class Training:
         return _tests(self.folder).exists() and self.trained
 
 
-@dataclass(frozen=True)
-class Cost:
-    """Estimated cost of trainings."""
-
-    trainings: int  # including those that are trained but not yet tested
-    images: int  # images trained on, over sites, rounds and epochs
-    hours: float  # of one process, estimated from a few batches; 0: not known, as of scripts
-
-
 def prepare(
     out: Path,
     coalitions: Iterable[Coalition],
@@ -82,6 +73,7 @@ def prepare(
     method: str,
     settings: Mapping[str, str],
     options: Mapping[str, Any],
+    folds: Sequence[int] = (),
 ) -> list[Training]:
     """Check every training, then create the missing run folders; if one cannot be created, none is.
 
@@ -94,6 +86,7 @@ def prepare(
         method: of every coalition of several sites; one that gives all sites one global model.
         settings: of every run; coalitions of one site do not get those of the method.
         options: further ones of `fedmerit.engines.runs.create`; ``rounds``, and ``sites`` or a ``script`` among them.
+        folds: of the sites, each to train on; none: the splits of datalist.json.
 
     Returns:
         The trainings, the largest coalitions first, so no long one starts last.
@@ -108,15 +101,15 @@ def prepare(
     places = {name: Path(options[name]) for name in ("sites", "script") if options.get(name)}
     asked = {"method": method, "settings": dict(settings), **options, **places}
     asked = {name: str(value.resolve()) if isinstance(value, Path) else value for name, value in asked.items()}
-    asked["site_names"] = everyone.names
+    asked |= {"site_names": everyone.names} | ({"folds": list(folds)} if folds else {})
     study_folders.require_unchanged(out / STUDY, asked)
     study_folders.require_same_images(out / STUDY, folders, own)
     trainings, here = [], Places(places.get("sites"), options.get("server_sites"))
     with scratch(out) as new:
         for coalition in sorted(coalitions, key=lambda members: (-len(members), format_spec(members))):
-            for seed in seeds:
-                folder = out / "runs" / f"{_name(coalition)}_seed{seed}"
-                options_of_run = _options(coalition, method, settings) | dict(options) | {"seed": seed}
+            for seed, (suffix, of_fold) in product(seeds, in_folds(options, folds)):
+                folder = out / "runs" / f"{_name(coalition)}_seed{seed}{suffix}"
+                options_of_run = _options(coalition, method, settings) | of_fold | {"seed": seed}
                 if (folder / "run.json").exists():
                     require_same(folder, options_of_run, [site for site in folders if site.name in coalition])
                 elif folder.exists() and any(folder.iterdir()):
@@ -165,35 +158,10 @@ def _name(coalition: Coalition) -> str:
     return f"{len(coalition)}-sites-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
-def estimate_cost(trainings: Sequence[Training]) -> Cost:
-    """Cost of the unfinished trainings, from the number of images and the time of a few batches here."""
+def estimate_cost(trainings: Sequence[Training]) -> cost.Cost:
+    """Cost of the unfinished trainings."""
     left = [training for training in trainings if not training.finished]
-    begun = [training.folder for training in left if not training.trained]
-    if begun and "script" in read_run(begun[0]):
-        return Cost(len(left), 0, 0.0)
-    images = sum(map(count_training_images, begun))
-    return Cost(len(left), images, images * _seconds_per_image(begun[0]) / 3600 if begun else 0.0)
-
-
-def _seconds_per_image(folder: Path, batches: int = 4) -> float:
-    """Training time on this machine with the run's configuration: the faster of two tries."""
-    info = read_run(folder)
-    config = read_plan(folder)
-    site = open_sites(Path(info["sites_folder"]), info["sites"])[0]
-    samples = build_samples(site.cases("training"), config.network.patch)
-    del samples.index[batches * config.training.batch_size :]
-    device = pick_device(configured_device(site.name, info["device"]), site.name)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(config.training.cpu_threads)
-    took = []
-    try:
-        for _ in range(2):
-            started = time.perf_counter()
-            train(build_network(config.network, device), samples, config.training, config.training.lr, seed=0)
-            took.append(time.perf_counter() - started)
-    finally:
-        torch.set_num_threads(threads)
-    return min(took) / (count_steps(samples, config.training) * config.training.batch_size)
+    return cost.estimate_cost(len(left), [training.folder for training in left if not training.trained])
 
 
 def sum_seconds(trainings: Sequence[Training]) -> float:
@@ -238,16 +206,21 @@ def _tests(folder: Path) -> Path:
 
 
 def collect_results(trainings: Sequence[Training]) -> Results:
-    """Test Dice, HD95 and NSD, and numbers of training images, of the finished trainings, with their coalitions."""
+    """Test Dice, HD95 and NSD, and numbers of training images, of the finished trainings, with their coalitions.
+
+    Of folds as of one training, once all of a coalition and seed are finished.
+    """
+    missing = {(training.coalition, training.seed) for training in trainings if not training.finished}
     tables = []
     for training in trainings:
-        if training.finished:
+        if (training.coalition, training.seed) not in missing:
             tested = read_table(_tests(training.folder))
             trained = read_results(training.folder)
             first = trained[(trained["quantity"] == "num_samples") & (trained["round"] == 0)]
             rows = pd.concat([tested[tested["quantity"].isin(("dice", *SURFACES))], first])
             tables.append(rows.assign(coalition=format_spec(training.coalition)))
-    return Results(pd.concat(tables, ignore_index=True)[COLUMNS] if tables else pd.DataFrame(columns=COLUMNS))
+    together = pd.concat(tables, ignore_index=True)[COLUMNS] if tables else pd.DataFrame(columns=COLUMNS)
+    return Results(pool_folds(together))
 
 
 def write_results(out: Path) -> None:

@@ -43,6 +43,7 @@ class Scored:
     method: str
     seed: int = 0
     round: int = 0
+    fold: int | None = None
 
 
 def evaluate_run(
@@ -68,7 +69,7 @@ def evaluate_run(
         fed = Preprocessing.from_dict(site.info)
         return Predictor(run, model_of(site), description, fed).masks(image, box)
 
-    scored = Scored(opened.info["run"], opened.info["method"], opened.seed, max(opened.rounds_done, 1) - 1)
+    scored = Scored(opened.info["run"], opened.info["method"], opened.seed, max(opened.rounds_done, 1) - 1, opened.fold)
     return _score(scored, sites, source, split, grid, metrics, predicted)
 
 
@@ -107,13 +108,15 @@ def _score(
 ) -> pd.DataFrame:
     extra = {name: get_part(METRICS, name, "metric") for name in metrics}
     rows: list[Row] = []
-    for site in open_sites(sites):
+    for site in (one.in_fold(scored.fold, missing_ok=True) for one in open_sites(sites)):
         kind = _kind(site)
         raw = _raw_cases(site, kind, source)
-        for place, (case, box) in enumerate(zip(site.cases(split), _boxes(site, split), strict=True)):
+        boxes = _boxes(site)
+        for place, case in enumerate(site.cases(split)):
             if case.name not in raw:
                 raise BadInput(f"{source}: has no case {case.name} of site {site.name}; name what it was prepared from")
             image = kind.decode(raw[case.name])
+            box = boxes[case.name]
             found, reference, spacing = predict(site, case, raw[case.name], image, box), image.label > 0, _steps(image)
             if grid == STORED:
                 found = resize_label(found.astype(np.uint8), site.image_size[0], box) > 0
@@ -125,7 +128,7 @@ def _score(
                 )
             for name, label, value in _quantities(found, reference, spacing, site.labels, extra):
                 rows.append(Row(**asdict(scored), site=site.name, quantity=name, value=value, split=split,
-                                case=f"{place:03d}", label=label))  # fmt: skip
+                                patient=case.number, case=f"{place:03d}", label=label))  # fmt: skip
     if not rows:
         raise BadInput(f"{sites}: no site has a {split} case; choose another --split or prepare the sites again")
     return pd.DataFrame([asdict(row) for row in rows], columns=COLUMNS).astype({"value": float})
@@ -177,10 +180,11 @@ def _raw_cases(site: SiteFolder, kind: Kind, source: Path) -> Mapping[str, RawCa
     return {case.name: case for case in own[0].cases}
 
 
-def _boxes(site: SiteFolder, split: str) -> list[Box]:
-    """The window of each case that `prepare` cropped to."""
+def _boxes(site: SiteFolder) -> dict[str, Box]:
+    """The window of each case, by name, that `prepare` cropped to."""
+    lists = read_json(site.path / "datalist.json")
     try:
-        return [Box(**entry["crop"]) for entry in read_json(site.path / "datalist.json").get(split, [])]
+        return {entry["case"]: Box(**entry["crop"]) for split in site.splits for entry in lists.get(split, [])}
     except (KeyError, TypeError) as error:
         raise BadInput(
             f"{site.path / 'datalist.json'}: lacks the window of a case ({error}); prepare it again"

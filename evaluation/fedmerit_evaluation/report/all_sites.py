@@ -76,7 +76,8 @@ def write_report(
     shown = report_tables(honest, results, opened, everything)
     if method:
         seeds = {run.seed for run in honest if run.label == method and run.tested}
-        shown["benefit"] = benefit_table(hospitals, method, len(seeds))
+        over = phrases.resampling_units(len(seeds), results.dice.clusters.folds)
+        shown["benefit"] = benefit_table(hospitals, method, over)
         shown["contribution"] = contribution_table(hospitals, method, len(seeds))
     extra = [table for one in agreed for table in (one.values_table, one.methods_table)]
     remove_tables(out)
@@ -164,7 +165,7 @@ def _answers(
     found = [
         statements.describe_hospitals({one.name: one.comparison for one in hospitals}, method),
         contribution_statements.describe_largest_share(
-            shares, seeds, results.rounds.rankings.get(method), of_images=of_images
+            shares, seeds, results.rounds.rankings.get(method), of_images=of_images, has_folds=results.folds is not None
         ),
     ]
     cases = _fewest_cases(results)

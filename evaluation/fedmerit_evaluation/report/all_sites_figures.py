@@ -97,7 +97,7 @@ def _draw_gains(results: Results, gains: pd.DataFrame) -> Drawing:
         shown = 100 * gains["mean"].unstack()
         text = "Gain in test Dice over local training by every method; below 0 a hospital lost."
         return Drawing(text, heat_maps.gains(shown), alt_texts.describe_cells(shown, "Gains in points"))
-    over = resampling_units(results.dice.rows["seed"].nunique())
+    over = resampling_units(results.dice.rows["seed"].nunique(), results.dice.clusters.folds)
     ends = f", 95 % confidence intervals over {over}" if gains["low"].notna().any() else ""
     text = f"Gain in test Dice over local training{ends}; left of 0 a hospital lost."
     gains = gains.loc[order]

@@ -78,7 +78,8 @@ def _methods(results: Results) -> Table:
 
 
 def _level_note(results: Results) -> str:
-    return f"in brackets the 95 % confidence interval over {resampling_units(results.dice.rows['seed'].nunique())}"
+    over = resampling_units(results.dice.rows["seed"].nunique(), results.dice.clusters.folds)
+    return f"in brackets the 95 % confidence interval over {over}"
 
 
 def _ranks(results: Results) -> pd.DataFrame | pd.Series:

@@ -138,11 +138,11 @@ def list_case_caveats(results: Results, own: str | None = None) -> Iterator[str]
         rows = rows[rows["site"] == own]
     if dice.empty:
         return
-    cases = dice["cases"].groupby(level="site").min()  # of any run, as for confidence intervals
+    cases = dice["patients"].groupby(level="site").min()  # of any run, as for confidence intervals
     few = cases[cases < MIN_CASES]
     if not few.empty:
         counts = join_words([f"{site} ({count})" for site, count in few.items()])
-        text = f"Fewer than {MIN_CASES} test cases in a run: {counts}. Each changes the site's Dice by much"
+        text = f"Fewer than {MIN_CASES} test patients in a run: {counts}. Each changes the site's Dice by much"
         lonely = [str(site) for site in few.index[few < MIN_CASES_TO_RESAMPLE]]
         yield text + (
             f", and of fewer than {MIN_CASES_TO_RESAMPLE} there is no CI ({join_words(lonely)})." if lonely else "."

@@ -68,7 +68,12 @@ def describe_share(share: Estimate, equal: float, seeds: int) -> str:
 
 
 def describe_largest_share(
-    shares: Mapping[str, Estimate], seeds: int, order: Ranking | None, *, of_images: bool = False
+    shares: Mapping[str, Estimate],
+    seeds: int,
+    order: Ranking | None,
+    *,
+    of_images: bool = False,
+    has_folds: bool = False,
 ) -> str:
     """Which hospitals have the largest and the smallest share; "" if the method makes no estimate.
 
@@ -77,6 +82,7 @@ def describe_largest_share(
         seeds: that they rest on.
         order: of the contributions; None: not known.
         of_images: whether the method counts images and estimates nothing.
+        has_folds: whether ``seeds`` are folds.
     """
     known = {site: share for site, share in shares.items() if not isnan(share.mean)}
     if len(known) < 2:
@@ -94,7 +100,8 @@ def describe_largest_share(
         return f"{text}. The method weighs by images and makes no estimate of contributions."
     if chance := describe_chance("the order", seeds):
         return f"{text}. {chance}"
-    return f"{text}. {_describe_difference(order, most, least)} Over {seeds} seeds, for these patients and this split."
+    over = f"Over {seeds} folds." if has_folds else f"Over {seeds} seeds, for these patients and this split."
+    return f"{text}. {_describe_difference(order, most, least)} {over}"
 
 
 def describe_values(values: Mapping[str, float], reference: str, order: Ranking | None) -> str:

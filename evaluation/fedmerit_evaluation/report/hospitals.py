@@ -10,7 +10,6 @@ from fedmerit_evaluation.figures.tables import DASH, Table
 from fedmerit_evaluation.report import contributions, flagged_sites
 from fedmerit_evaluation.report.contribution_statements import describe_share
 from fedmerit_evaluation.report.contributions import Agreement, contribution_shares, methods_by_image_count
-from fedmerit_evaluation.report.phrases import resampling_units
 from fedmerit_evaluation.report.shared_parts import averaged, surface_columns, with_intervals
 from fedmerit_evaluation.report.statements import describe_gain
 from fedmerit_evaluation.results.dice import POOLED, STANDALONE
@@ -146,7 +145,7 @@ def list_hospitals(
 
 
 def sample_size(results: Results, site: str | None = None, methods: Collection[str] | None = None) -> SampleSize:
-    """The sample behind a comparison: the fewest test cases of any seed, and the seeds in which all was tested alike.
+    """The sample behind a comparison: the fewest test patients of a seed, and the seeds in which all was tested alike.
 
     A seed in which a site has no Dice of a method, or methods were tested on different cases, does not count.
 
@@ -157,7 +156,7 @@ def sample_size(results: Results, site: str | None = None, methods: Collection[s
     """
     if results.dice.rows.empty:
         return SampleSize(0, 0)
-    cases = results.dice.sites["cases"].unstack("site")
+    cases = results.dice.sites["patients"].unstack("site")
     cases = cases.where(results.dice.by_site.reindex(columns=cases.columns).notna())
     cases = cases if methods is None else cases[cases.index.get_level_values("method").isin(list(methods))]
     cases = cases.reindex(columns=[site] if site is not None else cases.columns).dropna(axis=1, how="all")
@@ -166,12 +165,14 @@ def sample_size(results: Results, site: str | None = None, methods: Collection[s
     tested = cases.notna().all(axis=1)
     seeds = [set(row.index[row].get_level_values("seed")) for _, row in tested.groupby(level="method", observed=True)]
     return SampleSize(
-        int(cases.min().min()), len(set.intersection(*seeds) - results.dice.mismatched_seeds(site, methods))
+        int(cases.min().min()),
+        len(set.intersection(*seeds) - results.dice.mismatched_seeds(site, methods)),
+        folds=results.dice.clusters.folds,
     )
 
 
-def benefit_table(rows: Sequence[Hospital], method: str, seeds: int) -> Table:
-    """Dice of local and federated training and the gain, a row per hospital; over ``seeds`` seeds of the method."""
+def benefit_table(rows: Sequence[Hospital], method: str, over: str) -> Table:
+    """Dice of local and federated training and the gain, a row per hospital; ``over``: `resampling_units`."""
     surfaces = dict.fromkeys(name for row in rows for name in row.surfaces)
     columns: dict[str, pd.DataFrame | pd.Series] = {
         "Local, Dice [%]": 100 * pd.Series([row.local for row in rows]),
@@ -182,7 +183,7 @@ def benefit_table(rows: Sequence[Hospital], method: str, seeds: int) -> Table:
     }
     caption = (
         f"Benefit: test Dice of each hospital with local training and with federated training by {method}; in brackets "
-        f"the 95 % confidence interval (CI) over test {resampling_units(seeds)}"
+        f"the 95 % confidence interval (CI) over test {over}"
     )
     return Table("benefit", caption, **with_intervals(columns, {"Hospital": [row.name for row in rows]}))
 

@@ -98,14 +98,15 @@ def overlays(runs: Sequence[Run], sites: Path, only: str | None = None) -> list[
     """
     from fedmerit_evaluation.results.evaluation import final_models  # it takes seconds to import MONAI
 
-    folders = {site.name: site for site in open_sites(sites)}
+    folders = {site.name: site for site in runs[0].in_its_fold(open_sites(sites))}
     wanted = [only] if only is not None else runs[0].sites
     here = [name for name in wanted if name in folders]
     if not here:
         raise BadInput(f"{sites}: holds {', '.join(folders)}, none of the run's sites {', '.join(wanted)}")
     first: dict[str, Run] = {}
     for run in runs:
-        first.setdefault(run.label, run)
+        if run.fold == runs[0].fold:
+            first.setdefault(run.label, run)
     tested = runs[0].results.dice.cases.dropna().index.get_level_values("site")
     here = [name for name in here if name in tested]
     if not here:

@@ -31,8 +31,10 @@ def correlation(value: float) -> str:
     return f"{value:+z.2f}".replace("-", MINUS)
 
 
-def resampling_units(seeds: int) -> str:
+def resampling_units(seeds: int, folds: int = 0) -> str:
     """What confidence intervals of Dice are over; of one seed, nothing is known of other seeds."""
+    if folds:
+        return f"{folds} folds"
     return "cases and seeds" if seeds > 1 else "cases (one seed)"
 
 

@@ -3,20 +3,22 @@
 Dice and NSD are fractions here.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import pandas as pd
 
 from fedmerit_evaluation.statistics import intervals
+from fedmerit_evaluation.statistics.bootstrap import Clusters
+from fedmerit_evaluation.statistics.inference import MIN_FOLDS
 
 RUN = ["method", "seed"]
 SITE = [*RUN, "site"]
 STANDALONE = "standalone"  # the method of local training
 POOLED = "pooled"  # the method that trains on all sites' images in one place
 SURFACES = ("hd95", "nsd", "hd95_px", "nsd_px")  # quantities, where they are recorded
-MIN_CASES_TO_RESAMPLE = 3  # test cases of a site in a run; with fewer there is no CI
+MIN_CASES_TO_RESAMPLE = 3  # test patients of a site in a run, or folds; with fewer there is no CI
 OWN, UNION = "testing", "union"  # a site's own test cases; those of every site, for the model it ends with
 VALIDATION = "validation"  # a site's own, in every round and after the last
 
@@ -94,18 +96,35 @@ class Dice:
 
     @cached_property
     def sites(self) -> pd.DataFrame:
-        """Per site: ``(method, seed, site)`` x ``dice, lowest, cases, both_empty``, and surfaces where recorded.
+        """Per site: ``(method, seed, site)`` x ``dice, lowest, cases, patients, both_empty``, surfaces where recorded.
 
-        ``dice`` is the mean over cases of the mean over labels, ``lowest`` the site's lowest case, ``cases`` their
-        number, ``both_empty`` the number of case-and-label pairs left out since reference and prediction are empty.
+        ``dice`` is the mean over cases of the mean over labels, ``lowest`` the site's lowest case, ``cases`` and
+        ``patients`` their numbers, ``both_empty`` the number of case-and-label pairs left out since reference and
+        prediction are empty.
         `SURFACES` are means as ``dice`` is; ``one_empty`` counts the pairs that have no HD95 since only one of the two
         is empty, which NSD counts as 0.
         """
         means = self.cases.groupby(level=SITE)
         empty = self.label_cases.isna().sum(axis=1).groupby(level=SITE).sum()
         surfaces = {name: _per_site(cases.mean(axis=1), "mean") for name, cases in self.surface_cases.items()}
-        columns = {"dice": means.mean(), "lowest": means.min(), **surfaces, "cases": means.size(), "both_empty": empty}
+        columns = {"dice": means.mean(), "lowest": means.min(), **surfaces, "cases": means.size()}
+        columns |= {
+            "patients": _patients(self.rows).groupby(self._by(SITE), observed=True).nunique(),
+            "both_empty": empty,
+        }
         return pd.DataFrame(columns | ({"one_empty": self._one_empty()} if surfaces else {}))
+
+    def _by(self, columns: Sequence[str]) -> list[pd.Series]:
+        return [self.rows[name] for name in columns]
+
+    @cached_property
+    def clusters(self) -> Clusters:
+        """The patients of the cases; or their folds, if each method was tested in `MIN_FOLDS` folds or more."""
+        keys = list(zip(*self._by(["seed", "site", "case"]), strict=True))
+        folds = self.rows["fold"].groupby(self._by(RUN), observed=True).nunique()
+        if len(folds) and folds.min() >= MIN_FOLDS:
+            return Clusters(dict(zip(keys, self.rows["fold"], strict=True)), self.rows["fold"].nunique())
+        return Clusters(dict(zip(keys, _patients(self.rows), strict=True)))
 
     def _one_empty(self) -> pd.Series:
         """Pairs of case and label with an NSD and no HD95, per site."""
@@ -166,10 +185,15 @@ class Dice:
         order = [] if self.rows.empty else intervals.sort_by_mean(pd.DataFrame(self.comparison[0]["sites"]))
         if not order:
             return intervals.NONE
-        cases = self.sites["cases"].groupby(level="site").min()
-        few = [str(site) for site in cases.index[cases < MIN_CASES_TO_RESAMPLE]]
-        table = intervals.drop_small_sample_intervals(intervals.dice_intervals(self.cases, order, STANDALONE), few)
+        table = intervals.dice_intervals(self.cases, order, STANDALONE, self.clusters)
+        table = intervals.drop_small_sample_intervals(table, self.small_samples)
         return _without_gains(table, self.unpaired_with_local_only)
+
+    @cached_property
+    def small_samples(self) -> list[str]:
+        """The sites with fewer than `MIN_CASES_TO_RESAMPLE` patients in some run."""
+        patients = self.sites["patients"].groupby(level="site").min()
+        return [str(site) for site in patients.index[patients < MIN_CASES_TO_RESAMPLE]]
 
     def _gains_over_local_only(self, by_site: pd.DataFrame) -> pd.DataFrame:
         """Of runs x sites: methods x sites, their gain over `STANDALONE`, mean over common seeds."""
@@ -201,6 +225,11 @@ def _paired_changes(cases: pd.DataFrame) -> pd.Series:
     same = local.reindex(others.droplevel("method").index).set_axis(others.index)
     of_sites = (others - same).mean(axis=1).groupby(level=SITE).mean()
     return pd.Series(of_sites.groupby(level=["method", "site"]).mean())
+
+
+def _patients(rows: pd.DataFrame) -> pd.Series:
+    """Of every row, the patient, or the case if that is not known."""
+    return pd.Series(rows["patient"].where(rows["patient"] != "", rows["case"]))
 
 
 def _by_label(rows: pd.DataFrame) -> pd.DataFrame:

@@ -174,7 +174,7 @@ def evaluate(
             are to be estimated of a network that has none, or on a site without training images.
     """
     opened = open_run(run)
-    folders = open_sites(sites)
+    folders = opened.in_its_fold(open_sites(sites))
     model_of = final_models(run)
     rows: list[Row] = []
     amp = opened.info["training"].get("amp", False)
@@ -183,11 +183,15 @@ def evaluate(
         network = with_batch_statistics(site, model_of(site)) if estimated else model_of(site)
         head = (opened.info["run"], opened.info["method"], opened.seed, max(opened.rounds_done, 1) - 1, site.name)
         for overlap in read_overlaps(network, site.cases(split), site.labels, amp, final=True):
-            columns = (split, overlap.case, overlap.label)
-            rows += (Row(*head, name, value, *columns) for name, value in overlap.quantities.items())
+            rows += (
+                Row(*head, name, value, split, fold=opened.fold, **overlap.place)
+                for name, value in overlap.quantities.items()
+            )
         for position, case in enumerate(site.cases(split) if extra else ()):
             for name, label, value in compute_metrics(network, case, site.labels, extra):
-                rows.append(Row(*head, name, value, split, f"{position:03d}", label))
+                rows.append(
+                    Row(*head, name, value, split, f"{position:03d}", label, patient=case.number, fold=opened.fold)
+                )
     if not rows:
         raise BadInput(f"{sites}: no site has a {split} case; choose another --split or prepare the sites again")
     table = pd.DataFrame([asdict(row) for row in rows], columns=COLUMNS).astype({"value": float})

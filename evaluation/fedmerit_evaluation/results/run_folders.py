@@ -15,7 +15,9 @@ from fedmerit.guard.settings import GuardSettings
 from fedmerit.methods.registry import METHODS
 from fedmerit.records.ledger import Ledger
 from fedmerit.records.results import COLUMNS, PAIRS, read_results, read_run
+from fedmerit.trainers.monai_trainer.data import SiteFolder
 from fedmerit_evaluation.results.dice import POOLED, STANDALONE
+from fedmerit_evaluation.results.folds import folds_as_seeds, has_folds, pool_folds
 from fedmerit_evaluation.results.views import Results
 
 Key = TypeVar("Key")
@@ -69,6 +71,15 @@ class Run:
     def seed(self) -> int:
         """The seed of the run."""
         return int(self.info["seed"])
+
+    @property
+    def fold(self) -> int | None:
+        """That of its sites' folders whose splits it used; None: those of datalist.json."""
+        return self.info.get("fold")
+
+    def in_its_fold(self, sites: Sequence[SiteFolder]) -> list[SiteFolder]:
+        """The site folders, with the splits of its fold if they have it, as its own have."""
+        return [site.in_fold(self.fold, missing_ok=True) for site in sites]
 
     @property
     def rounds(self) -> int:
@@ -154,7 +165,7 @@ def open_runs(paths: Sequence[Path]) -> list[Run]:
 
 
 def combine_results(runs: Sequence[Run], order: Sequence[str] | None = None) -> Results:
-    """The results of all runs, labels in column ``method``.
+    """The results of all runs, labels in column ``method``; runs of several folds as one, by `pool_folds`.
 
     Cases with one name are the same: those of a site that was prepared differently in another run of the seed get a
     name of their own.
@@ -173,7 +184,8 @@ def combine_results(runs: Sequence[Run], order: Sequence[str] | None = None) -> 
         [_distinguish_labels(run, images[run.seed]).assign(method=run.label) for run in runs], ignore_index=True
     )
     ordered = pd.Categorical(table["method"], [label for label in order or labels if label in labels])
-    return Results(table.assign(method=ordered))
+    table = table.assign(method=ordered)
+    return Results(pool_folds(table), folds_as_seeds(table) if has_folds(table) else None)
 
 
 def _distinguish_labels(run: Run, images: Mapping[str, str]) -> pd.DataFrame:
@@ -207,9 +219,9 @@ def label_runs(runs: Sequence[Run]) -> list[Run]:
         shown += ["attacked"] * bool(run.attacks)  # without the site: other sites may read a label
         values = ", ".join(shown)
         labelled.append(replace(run, label=f"{run.info['method']} ({values})" if values else run.label))
-    twice = Counter((run.label, run.seed) for run in labelled)
+    twice = Counter((run.label, run.seed, run.fold) for run in labelled)
     return [
-        replace(run, label=f"{run.label} [{run.path.name}]") if twice[run.label, run.seed] > 1 else run
+        replace(run, label=f"{run.label} [{run.path.name}]") if twice[run.label, run.seed, run.fold] > 1 else run
         for run in labelled
     ]
 

@@ -32,6 +32,7 @@ class Rounds:
     """Views of what was recorded round by round."""
 
     results: pd.DataFrame
+    folds: pd.DataFrame | None = None  # of runs of several folds: these as seeds, which intervals are over
     _kept: dict[tuple[str, str], pd.DataFrame] = field(default_factory=dict, init=False, repr=False)
 
     @_once_each
@@ -109,8 +110,10 @@ class Rounds:
     def rankings(self) -> dict[str, Ranking]:
         """By method, the sites ranked by contribution, mean over rounds; of methods with several seeds.
 
-        Seeds in which all sites have the same contribution do not count.
+        Seeds in which all sites have the same contribution do not count. Of several folds those are taken for seeds.
         """
+        if self.folds is not None:
+            return Rounds(self.folds).rankings
         table = self.credited("contribution").groupby(level=RUN).mean()
         table = table[table.max(axis=1) > table.min(axis=1)]
         found = {}
@@ -122,7 +125,9 @@ class Rounds:
 
     @cached_property
     def intervals(self) -> pd.DataFrame:
-        """`contribution_intervals` of the means over rounds."""
+        """`contribution_intervals` of the means over rounds, over seeds or folds."""
+        if self.folds is not None:
+            return Rounds(self.folds).intervals
         if "mean_contribution" not in self.contributions:
             return intervals.NONE
         return intervals.contribution_intervals(pd.Series(self.contributions["mean_contribution"]).dropna())
@@ -130,6 +135,8 @@ class Rounds:
     @cached_property
     def share_intervals(self) -> pd.DataFrame:
         """Likewise of their shares, of methods that have them in every seed: ``(method, of)`` x numbers."""
+        if self.folds is not None:
+            return Rounds(self.folds).share_intervals
         if "share" not in self.contributions:
             return intervals.select_sites(intervals.NONE, "contribution")
         runs = self.contributions["share"].groupby(level="method", observed=True)
@@ -175,6 +182,7 @@ class Results:
     """
 
     rows: pd.DataFrame
+    folds: pd.DataFrame | None = None  # as of `Rounds`
 
     @cached_property
     def dice(self) -> Dice:
@@ -189,7 +197,7 @@ class Results:
     @cached_property
     def rounds(self) -> Rounds:
         """Views of what was recorded round by round."""
-        return Rounds(self.rows)
+        return Rounds(self.rows, self.folds)
 
     @cached_property
     def methods(self) -> list[str]:
@@ -210,8 +218,11 @@ class Results:
     def with_validation(self) -> "Results":
         """The same results, with each site's validation cases added to its test cases, both with its final model.
 
-        A model that was selected by its validation Dice looks better on them.
+        A model that was selected by its validation Dice looks better on them. With folds unchanged: every case is
+        tested.
         """
+        if self.folds is not None:
+            return self
         tested = self.rows[self.rows["split"] == OWN]
         rounds = tested.groupby(RUN, observed=True)["round"].max().rename("tested")
         validated = self.rows[self.rows["split"] == VALIDATION].join(rounds, on=RUN)

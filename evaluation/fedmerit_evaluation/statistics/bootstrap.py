@@ -1,22 +1,28 @@
-"""Confidence intervals of statistics of Dice: Student's t over the cases of every site, and over seeds.
+"""Confidence intervals of statistics of Dice: Student's t over the patients of every site, and over seeds.
 
-A draw moves the mean of n cases of a site by Σ zᵢ (xᵢ - x̄) / √(n χ²), z standard normal, χ² with n - 1 degrees of
-freedom: its quantiles are Student's, so three cases are covered as well as thirty. All methods get the same z and χ²
-in a draw: their differences are paired. So do all seeds that have the same cases: cases that all seeds are tested on
-cannot be averaged out. If seeds change the split, equal numbers are taken for equal cases, and the intervals come out
-wider than necessary. Seeds are drawn likewise. 95 % intervals are percentiles of the statistic over the draws.
+A draw moves the mean over n patients of a site by Σ zᵢ dᵢ / √(n χ²), z standard normal, χ² with n - 1 degrees of
+freedom: its quantiles are Student's, so three patients are covered as well as thirty. dᵢ is the sum over a patient's
+cases of their distances from the site's mean, in mean numbers of cases: several images of a patient are one patient
+(linearised ratio; Cochran 1977, Sampling Techniques, chapter 6). All methods get the same z and χ² in a draw: their
+differences are paired. So do all seeds: patients that all are tested on cannot be averaged out. Where patients are not
+known, cases of one position are taken for one patient. Seeds are drawn likewise.
 
-Assumptions: cases of a site are exchangeable and independent (one image of a patient), seeds independent, means of both
-about normal. Limits: with one case of a site nothing is known; noise that differs by seed and case counts twice, so
-intervals of unstable training are wide; drawing adds noise, so spreads come out larger and correlations nearer to 0.
+With folds, which test each patient once, z is drawn for each fold instead, the same at all sites, and no seeds are:
+between folds everything differs that a hospital's number varies by, patients, training images and seeds, and means over
+patients only would miss the last two. 95 % intervals are percentiles of the statistic over the draws.
+
+Assumptions: patients of a site are exchangeable and independent, seeds independent, means of both about normal; folds
+independent, although they share training patients. Limits: with one patient of a site nothing is known; noise that
+differs by seed and case counts twice, so intervals of unstable training are wide; drawing adds noise, so spreads come
+out larger and correlations nearer to 0.
 
 Source: Student's t as a confidence distribution, Fisher 1935 (The fiducial argument); percentile intervals: Efron and
 Tibshirani 1993, An Introduction to the Bootstrap, chapter 13. Coverage: docs/studies/statistics.md.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -69,6 +75,34 @@ class StudentDraws:
         own = np.nan_to_num(numbers - nan_mean(numbers, axis=-1)[:, None])
         square = self.squares.T[np.maximum(count - 2, 0)]  # (rows, D)
         return np.asarray(own @ self.normal.T / np.sqrt(count[:, None] * square))
+
+
+@dataclass(frozen=True)
+class Clusters:
+    """Which cases vary together: those of a patient, or of a fold."""
+
+    of: Mapping[tuple[int, str, str], str]  # by seed, site and case; a case that is not there is a patient of its own
+    folds: int = 0  # if they are folds, how many; they are the same at all sites
+
+    def by_column(self, seed: int, columns: Sequence[Any]) -> list[str]:
+        """Of cases, pairs of site and name, in a seed."""
+        return [self.of.get((seed, site, case), case) for site, case in columns]
+
+
+CASES = Clusters({})  # each a patient of its own
+
+
+def cluster_deviations(values: FloatArray, clusters: Sequence[int], number: int) -> FloatArray:
+    """(rows, number) sums over each cluster's cases of distances from the mean of (rows, n) ``values``.
+
+    In mean numbers of cases: of clusters of one case the distances themselves. NaN: the row knows no case of it.
+    """
+    known = np.isfinite(values)
+    member = np.eye(number)[np.asarray(clusters, dtype=np.intp)]  # (n, number)
+    counts = known @ member
+    sums = np.nan_to_num(values - nan_mean(values, axis=-1)[:, None]) @ member
+    there = (counts > 0).sum(axis=-1, keepdims=True)
+    return np.asarray(np.where(counts > 0, sums * there / np.maximum(known.sum(axis=-1, keepdims=True), 1), np.nan))
 
 
 @dataclass(frozen=True)
@@ -138,6 +172,7 @@ def bootstrap(
     statistics: Statistics[K],
     resampling: Resampling = DEFAULT_RESAMPLING,
     bounds: Callable[[K], tuple[float, float]] = lambda _: (-np.inf, np.inf),
+    clusters: Clusters = CASES,
 ) -> dict[K, dict[str, float]]:
     """Mean and standard deviation over seeds of statistics of Dice, with percentile intervals of the mean.
 
@@ -148,11 +183,12 @@ def bootstrap(
         statistics: a pure function of site Dice, called with the observed Dice and with all draws at once.
         resampling: number of draws, seed and level.
         bounds: the range of a statistic, in its unit; intervals are clipped to it.
+        clusters: of the cases.
 
     Returns:
         For each statistic ``mean`` and ``std`` (ddof 1; NaN for one) over the ``seeds`` in which it is defined, and
-        ``low``, ``high`` of the mean; these are NaN if it is undefined in more than 5 % of the draws, or
-        known in one seed of several.
+        ``low``, ``high`` of the mean, with ``over``, the number of seeds or folds that the interval is over; there is
+        none if the statistic is undefined in more than 5 % of the draws, or known in one seed of several.
 
     Raises:
         BadInput: there is no case.
@@ -160,10 +196,12 @@ def bootstrap(
     if cases.empty:
         raise BadInput("bootstrap: no test case; let the runs finish, they test after the last round")
     units = _units(cases)
-    drawn = _resampled(units, resampling)
+    drawn = _resampled(units, resampling, clusters)
     numbers = statistics(drawn)
+    over = {"over": clusters.folds} if clusters.folds else {}
     return {
         key: _summary(np.asarray(value), drawn.over_seeds(np.asarray(numbers[key])), resampling.level, bounds(key))
+        | over
         for key, value in statistics(_as_observed(units)).items()
     }
 
@@ -205,11 +243,27 @@ def _shape(table: pd.DataFrame) -> tuple[list[int], list[str], list[str]]:
     return seeds, methods, sites
 
 
-def _resampled(table: pd.DataFrame, resampling: Resampling) -> SiteDice:
+def _draws(
+    table: pd.DataFrame, clusters: Clusters, draws: int, random: np.random.Generator
+) -> dict[str, tuple[list[str], StudentDraws]]:
+    """By tested site, its clusters in all seeds, and their draws; of folds the same at all sites."""
+    by_site = dict[str, list[str]]()
+    for seed in _shape(table)[0]:
+        columns: list[Any] = list(pd.DataFrame(table.xs(seed, level="seed")).dropna(axis="columns", how="all").columns)
+        for (site, _), cluster in zip(columns, clusters.by_column(seed, columns), strict=True):
+            by_site.setdefault(site, []).append(cluster)
+    if clusters.folds:
+        names = sorted({name for own in by_site.values() for name in own})
+        return dict.fromkeys(by_site, (names, StudentDraws.even(len(names), draws, random)))
+    found = {site: list(dict.fromkeys(by_site[site])) for site in sorted(by_site)}
+    return {site: (names, StudentDraws.random(len(names), draws, random)) for site, names in found.items()}
+
+
+def _resampled(table: pd.DataFrame, resampling: Resampling, clusters: Clusters) -> SiteDice:
     random = np.random.default_rng(resampling.seed)
     seeds, methods, sites = _shape(table)
     drawn_seeds = StudentDraws.even(len(seeds), resampling.draws, random)
-    drawn_cases: dict[tuple[object, ...], StudentDraws] = {}  # by the cases of a tested site in a seed
+    drawn_clusters = _draws(table, clusters, resampling.draws, random)
     dice = np.empty((resampling.draws, len(seeds), len(methods), len(sites)))
     for place, number in enumerate(seeds):
         of_seed = pd.DataFrame(table.xs(number, level="seed")).dropna(axis="columns", how="all")
@@ -219,14 +273,15 @@ def _resampled(table: pd.DataFrame, resampling: Resampling) -> SiteDice:
         for site in sorted(set(tested)):
             here = np.flatnonzero(tested == site)
             rows = np.flatnonzero(known[:, here].any(axis=1))
-            there = tuple(of_seed.columns[here])
-            if there not in drawn_cases:
-                drawn_cases[there] = StudentDraws.random(len(there), resampling.draws, random)
+            names, drawn = drawn_clusters[site]
+            own = [names.index(name) for name in clusters.by_column(number, list(of_seed.columns[here]))]
             share = known[np.ix_(rows, here)].sum(axis=1) / known[rows].sum(axis=1)  # of a row's cases
-            means[rows] += share[:, None] * drawn_cases[there].deviations(values[np.ix_(rows, here)])
+            means[rows] += share[:, None] * drawn.deviations(
+                cluster_deviations(values[np.ix_(rows, here)], own, len(names))
+            )
         dice[:, place] = means.T.reshape(-1, len(methods), len(sites))
     slots = np.broadcast_to(np.arange(len(seeds)), dice.shape[:2])
-    return SiteDice(seeds, methods, sites, slots, dice, drawn_seeds)
+    return SiteDice(seeds, methods, sites, slots, dice, None if clusters.folds else drawn_seeds)
 
 
 def _summary(observed: FloatArray, drawn: FloatArray, level: float, bounds: tuple[float, float]) -> dict[str, float]:
@@ -241,4 +296,5 @@ def _summary(observed: FloatArray, drawn: FloatArray, level: float, bounds: tupl
         "low": float(low),
         "high": float(high),
         "seeds": known.size,
+        "over": known.size,
     }

@@ -5,13 +5,18 @@ V = V_seeds + V_patients - V_both (moments of crossed random effects: Searle, Ca
 what differs by seed and patient is in both of the first. A patient whom several seeds test counts once; with a split
 that seeds change, patients differ and V_both is most of V_patients. Degrees of freedom are Satterthwaite's (1946).
 
+The cases of a patient, or of a fold, move together (linearised ratio; Cochran 1977, Sampling Techniques, chapter 6).
+With folds, which test each patient once, V is that over folds, the same at all sites: between folds everything differs
+that a hospital's number varies by, patients, training images and seeds.
+
 V_seeds of two or three seeds is often too small by chance. It is therefore at least the sum of the sites' own
 variances over seeds, which has more degrees of freedom, and the interval at least Student's over seeds only. The
 p-value is the largest of those by V, by seeds and by patients only: corrected for many comparisons, it has to hold far
 in the tail, where Satterthwaite's is too small. So an interval can exclude 0 without significance.
 
-Assumptions: patients of a site exchangeable and independent, seeds independent, means about normal. Not covered: of one
-seed, what another would give; of few patients, a skewed distribution. Coverage: docs/studies/statistics.md.
+Assumptions: patients of a site exchangeable and independent, seeds independent, means about normal; folds independent,
+although they share training patients. Not covered: of one seed, what another would give; of few patients, a skewed
+distribution. Coverage: docs/studies/statistics.md.
 """
 
 from dataclasses import dataclass
@@ -21,7 +26,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.stats import t
 
-from fedmerit_evaluation.statistics.bootstrap import LEVEL, FloatArray, nan_mean, tested_sites
+from fedmerit_evaluation.statistics.bootstrap import CASES, LEVEL, Clusters, FloatArray, nan_mean, tested_sites
 
 
 @dataclass(frozen=True)
@@ -34,30 +39,38 @@ class CrossedEffects:
     methods: list[str]
     sites: list[str]
     means: FloatArray  # (m, s, n); NaN: not tested
-    moves: FloatArray  # (m, s, n, p) by patient, of variance p / (p - 1): their squares sum to a mean's; 0: not tested
-    tested: NDArray[np.intp]  # (p,) number of each patient's site
+    moves: FloatArray  # (m, s, n, p) by patient or fold: their squares sum to a mean's variance; 0: not tested
+    tested: NDArray[np.intp]  # (p,) number of each patient's site; of folds 0
+    has_folds: bool = False
 
     @classmethod
-    def of(cls, cases: pd.Series) -> "CrossedEffects":
+    def of(cls, cases: pd.Series, clusters: Clusters = CASES) -> "CrossedEffects":
         """Of Dice by ``(method, seed, site, case)``; a case ``<tested site>/<case>`` is the same for all sites."""
         frame = cases.rename("dice").reset_index().astype({"method": str, "site": str, "case": str}).dropna()
         frame["tested"] = tested_sites(frame)
         frame["case"] = frame["case"].str.rpartition("/")[2]
+        frame["case"] = [
+            clusters.of.get((seed, site, case), case)
+            for seed, site, case in zip(frame["seed"], frame["tested"], frame["case"], strict=True)
+        ]
+        frame["tested"] = "" if clusters.folds else frame["tested"]
         codes = [pd.factorize(frame[name], sort=True) for name in ("method", "seed", "site", "tested")]
         rows = [place for place, _ in codes[:3]]
         patient, patients = pd.factorize(frame["tested"] + "/" + frame["case"], sort=True)
         shape = tuple(len(names) for _, names in codes[:3])
-        groups = frame.groupby(["method", "seed", "site", "tested"])["dice"]
-        number = groups.transform("size")
+        groups = frame.groupby(["method", "seed", "site", "tested"])
+        number = groups["case"].transform("nunique")
         whole = frame.groupby(["method", "seed", "site"])["dice"]
         means = np.full(shape, np.nan)
         means[tuple(rows)] = whole.transform("mean")
         moves = np.zeros((*shape, len(patients)))
         unbiased = np.sqrt(number / (number - 1).clip(lower=1))
-        moves[(*rows, patient)] = (frame["dice"] - groups.transform("mean")) * unbiased / whole.transform("size")
+        of_case = (frame["dice"] - groups["dice"].transform("mean")) * unbiased / whole.transform("size")
+        np.add.at(moves, (*rows, patient), of_case)
         tested = np.zeros(len(patients), dtype=np.intp)
         tested[patient] = codes[3][0]
-        return cls(list(map(str, codes[0][1])), list(map(str, codes[2][1])), means, moves, tested)
+        methods, sites = (list(map(str, codes[place][1])) for place in (0, 2))
+        return cls(methods, sites, means, moves, tested, bool(clusters.folds))
 
     def interval(
         self,
@@ -116,7 +129,7 @@ class CrossedEffects:
                 for own in (self.tested == place for place in np.unique(self.tested))
             ]
         )
-        if s == 1:
+        if s == 1 or self.has_folds:
             return patients.reach(level), patients.p(mean)
         seeds = Variance(float(parts.sum(axis=1).var(ddof=1)) / s, s - 1)
         by_site = Variance.sum([Variance(float(own.var(ddof=1)) / s, s - 1) for own in parts.T])

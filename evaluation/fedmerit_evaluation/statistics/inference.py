@@ -2,9 +2,9 @@
 
 A difference is called significant if its two-sided p-value, corrected for the comparisons made with it, is at most 5 %:
 over hospitals by `holm`, over pairs of sites likewise, of methods by the number of pairs. Confidence intervals (CI;
-`fedmerit_evaluation.statistics.bootstrap`) are not corrected. With fewer than `MIN_SEEDS` seeds, or fewer than
-`MIN_CASES` test cases at a hospital, nothing is called significant. Numbers are fractions: of Dice, or of the sum of
-all contributions. Family-wise error rates: docs/studies/statistics.md.
+`fedmerit_evaluation.statistics.bootstrap`) are not corrected. With fewer than `MIN_SEEDS` seeds and `MIN_FOLDS` folds,
+or fewer than `MIN_CASES` test patients at a hospital, nothing is called significant. Numbers are fractions: of Dice, or
+of the sum of all contributions. Family-wise error rates: docs/studies/statistics.md.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.stats import t
 
 MIN_SEEDS = 2
-MIN_CASES = 5  # test cases of a hospital in one seed; patients that values of sites rest on
+MIN_FOLDS = 3  # that have tested
+MIN_CASES = 5  # test patients of a hospital in one seed, of all folds; patients that values of sites rest on
 SIGNIFICANCE_LEVEL = 0.05  # two-sided, of a correlation by permuting the hospitals
 TIE_TOLERANCE = 1e-9  # numbers that differ by less are a tie
 MARGIN = 0.02  # of Dice: smaller gains are equivalent to none; the same settings trained again differ by up to 0.016
@@ -52,7 +53,8 @@ class SampleSize:
 
     cases: int  # of the hospital with the fewest, in any seed
     seeds: int
-    unit: str = "test cases"
+    unit: str = "test patients"
+    folds: int = 0  # that the cases are of, and CIs over; 0: not of several
 
     @property
     def insufficient_data(self) -> str:
@@ -61,7 +63,7 @@ class SampleSize:
             return f"too few {self.unit} ({self.cases}; at least {MIN_CASES} are needed)"
         if not self.seeds:
             return NO_SEED
-        return ONE_SEED if self.seeds < MIN_SEEDS else ""
+        return ONE_SEED if self.seeds < MIN_SEEDS and self.folds < MIN_FOLDS else ""
 
 
 class Comparison(StrEnum):

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import rankdata
 
-from fedmerit_evaluation.statistics.bootstrap import FloatArray, SiteDice, bootstrap, nan_mean
+from fedmerit_evaluation.statistics.bootstrap import CASES, Clusters, FloatArray, SiteDice, bootstrap, nan_mean
 from fedmerit_evaluation.statistics.crossed_effects import CrossedEffects
 from fedmerit_evaluation.statistics.inference import Estimate, holm
 
@@ -27,7 +27,7 @@ class Key(NamedTuple):
     of: str  # the site, or the other method; "": over all sites
 
 
-def dice_intervals(cases: pd.Series, order: list[str], standalone: str) -> pd.DataFrame:
+def dice_intervals(cases: pd.Series, order: list[str], standalone: str, clusters: Clusters = CASES) -> pd.DataFrame:
     """Statistics of test Dice, fractions, by `Key`: ``mean, std`` over seeds, ``low, high`` of the CI, ``seeds, p``.
 
     ``p`` is that of being 0: of gains corrected over the sites (Holm), of differences by the number of pairs of
@@ -41,10 +41,11 @@ def dice_intervals(cases: pd.Series, order: list[str], standalone: str) -> pd.Da
         cases: Dice of every case, ``(method, seed, site, case)``; there is at least one.
         order: the methods by rank of their means.
         standalone: the method of local training, which gains are over; it need not be there.
+        clusters: of the cases.
     """
-    effects = CrossedEffects.of(cases)
-    found = dict(_linear(effects, order, standalone))
-    table = _table(found | bootstrap(cases, lambda dice: dict(_nonlinear(dice, order)), bounds=_bounds))
+    found = dict(_linear(CrossedEffects.of(cases, clusters), order, standalone))
+    found |= bootstrap(cases, lambda dice: dict(_nonlinear(dice, order)), bounds=_bounds, clusters=clusters)
+    table = _table(found)
     statistic = table.index.get_level_values("statistic")
     gains, differences = table["p"][statistic == "gain"], table["p"][statistic == "difference"]
     table.loc[gains.index, "p"] = gains.groupby(level="method").transform(holm)

@@ -92,7 +92,7 @@ def count_training_images(folder: Path) -> int:
     info = read_run(folder)
     config = read_plan(folder)
     training = config.training
-    sites = open_sites(Path(info["sites_folder"]), info["sites"])
+    sites = open_sites(Path(info["sites_folder"]), info["sites"], info["fold"])
     if training.steps:
         return config.rounds * len(sites) * training.steps * training.batch_size
     per_epoch = sum(len(build_samples(site.cases("training"), config.network.patch)) for site in sites)

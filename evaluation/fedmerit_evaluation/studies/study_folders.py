@@ -77,6 +77,8 @@ def _all(sites: Sequence[str] | None, attacked: bool, script: Script | None) -> 
 
 def _item(label: str) -> MethodSpec:
     method, *parts = label.split(":")
+    if label == ENSEMBLE:
+        return MethodSpec(label, label, {})
     if method not in METHODS:
         raise BadInput(f"--methods: method {method!r}: unknown; expected all, or some of {', '.join(METHODS)}")
     return MethodSpec(label, method, parse_assignments(parts, f"--methods {label}:"))
@@ -93,7 +95,22 @@ def parse_seeds(text: str) -> list[int]:
     return seeds
 
 
+def in_folds(options: Mapping[str, Any], folds: Sequence[int]) -> list[tuple[str, dict[str, Any]]]:
+    """A study's options for each of some folds, with what the names of run folders end with; as they are without."""
+    return [(f"_fold{fold}", {**options, "fold": fold}) for fold in folds] or [("", dict(options))]
+
+
+def find_folds(sites: Path | None, asked: bool) -> list[int]:
+    """All folds of the site folders if they are asked for, else none; `BadInput` if there are none, as of scripts."""
+    if not asked:
+        return []
+    if sites is None:
+        raise BadInput("--folds: a script splits its own images; expected --sites")
+    return list(range(open_sites(sites, fold=0)[0].folds))
+
+
 DIGESTS, SERVER_DIGESTS = "site_digests", "server_digests"  # in a study's JSON file, as in run.json
+ENSEMBLE = "ensemble"  # a method of comparisons: the local models' mean, which is not trained
 PLACES = {
     "sites": DIGESTS,
     "server_sites": SERVER_DIGESTS,
@@ -202,8 +219,9 @@ def require_same(folder: Path, asked: Mapping[str, Any], sites: Sequence[SiteFol
     config = recorded["plan"]
     network = {name: config["network"][name] for name in ("in_channels", "labels")}
     now = make_configuration(
-        asked["method"], config["task"], asked["rounds"], asked["seed"], network, asked["settings"]
-    )
+        asked["method"], config["task"], asked["rounds"], asked["seed"], network, asked["settings"],
+        fold=asked.get("fold"),
+    )  # fmt: skip
     now = with_sharing(now, asked.get("share_models"), recorded["engine"] != "poc", bool(own))
     before = RunConfiguration.from_dict(config)
     if replace(now, preprocessing=before.preprocessing) != before:

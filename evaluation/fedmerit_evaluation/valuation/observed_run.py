@@ -43,7 +43,7 @@ def sites_sharing_images(run: Path, info: Mapping[str, Any]) -> dict[str, set[st
     root = Path(str(info.get("sites_folder")))
     if not root.is_dir():
         return {}
-    sites = open_sites(root, info["sites"])
+    sites = open_sites(root, info["sites"], info.get("fold"))
     shared = find_shared_cases([_cases(site) for site in sites]).tolist()
     return {
         site.name: {other.name for other, both in zip(sites, row, strict=True) if both}
@@ -237,7 +237,7 @@ def prepared_sites(run: Path, info: Mapping[str, Any]) -> list[SiteFolder]:
         raise BadInput(f"{run}: its images are at the sites, and this needs the images")
     if not Path(str(root)).is_dir():
         raise BadInput(f"{root}: no such folder; {run} had its sites there. Name the folder with --sites PLACE")
-    folders = open_sites(Path(str(root)), info["sites"])
+    folders = open_sites(Path(str(root)), info["sites"], info.get("fold"))
     require_same_preparation(folders, info.get("site_digests", {}), run)
     return folders
 

@@ -131,4 +131,5 @@ def _evaluated(
             answers[folder.name] = evaluate_models(built, folder.cases("validation"), task, config, own)
     sites = [folder.name for folder in folders]
     coalitions = expand_groups(observation.coalitions, kept.first, kept.counted)
-    return observed_rows((run.name, config.method, config.seed, number), name, sites, coalitions, answers)
+    head = run.name, config.method, config.seed, number
+    return observed_rows(head, name, sites, coalitions, answers, config.fold)

@@ -22,7 +22,8 @@ from fedmerit.records.ledger import Ledger, read_verified_records
 from fedmerit.records.results import read_results, read_run, read_table
 from fedmerit.records.signatures import read_certificates
 from fedmerit.records.tensor_files import load_state, load_tensors
-from fedmerit.trainers.monai_trainer.data import SiteFolder, load_array
+from fedmerit.trainers.monai_trainer.arrays import load_array
+from fedmerit.trainers.monai_trainer.data import SiteFolder
 from fedmerit.trainers.monai_trainer.manifest import read_manifest_file
 from fedmerit.trainers.monai_trainer.saved_networks import load_network, read_description
 from fedmerit.verification.record_schema import read_ledger

@@ -22,8 +22,8 @@ def results(tmp_path):
 
 def test_the_columns_are_the_published_ones(results):
     results.append([row()])
-    header = "run,method,seed,round,site,coalition,split,case,label,quantity,value"
-    assert results.path.read_text() == f"{header}\nrun1,fedce,0,2,Basel,,,,,weight,0.25\n"
+    header = "run,method,seed,fold,round,site,coalition,split,patient,case,label,quantity,value"
+    assert results.path.read_text() == f"{header}\nrun1,fedce,0,,2,Basel,,,,,,weight,0.25\n"
     assert ",".join(COLUMNS) == header
 
 
@@ -37,11 +37,11 @@ def test_a_digest_of_rows_is_of_what_they_say_and_not_of_the_run_or_the_machine(
     results.append(rows)
     with results.path.open(newline="") as file:
         assert rows_digest(csv.DictReader(file)) == known
-    same = [replace(one, run="run2", seed=7) for one in rows[:2]]
+    same = [replace(one, run="run2", seed=7, fold=1) for one in rows[:2]]
     assert rows_digest(map(vars, same)) == known
     for other in ([rows[1], rows[0]], rows[:1], [*rows, rows[1]], [replace(rows[0], value=0.3), rows[1]]):
         assert rows_digest(map(vars, other)) != known
-    for name in ("round", "site", "coalition", "split", "case", "label"):
+    for name in ("round", "site", "coalition", "split", "patient", "case", "label"):
         changed = [replace(rows[0], **{name: 9 if name == "round" else "other"}), rows[1]]
         assert rows_digest(map(vars, changed)) != known
 

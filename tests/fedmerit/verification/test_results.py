@@ -189,7 +189,7 @@ def test_rows_of_a_round_are_those_that_the_ledger_has_a_digest_of(written):
     path = written([*rows, *later, *machines]) / "results.csv"
     compare(path.parent, records)
     whole = path.read_text()
-    for one, other in (("reputation,0.25", "reputation,0.26"), ("A,B,,,,agreement,0.5\n", "A,B,,,,agreement,0.6\n")):
+    for one, other in (("reputation,0.25", "reputation,0.26"), ("A,B,,,,,agreement,0.5\n", "A,B,,,,,agreement,0.6\n")):
         assert one in whole
         path.write_text(whole.replace(one, other))
         with pytest.raises(BadInput, match="rows of round 0 are not those that the ledger has a digest of"):

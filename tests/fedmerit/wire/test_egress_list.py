@@ -149,6 +149,7 @@ def test_what_is_not_listed_is_left_out(reply, network):
         ("num_samples", PATIENT),
         ("num_samples", True),
         ("overlaps", [OVERLAP | {"case": PATIENT}]),
+        ("overlaps", [OVERLAP | {"patient": PATIENT}]),
         ("overlaps", [OVERLAP | {"label": f"{PATIENT} prostate"}]),
         ("trained_overlaps", [{"case": "0"}]),
         ("overlaps", [[OVERLAP | {"surface": SURFACE | {"unit": PATIENT}}]]),

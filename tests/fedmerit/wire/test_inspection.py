@@ -155,10 +155,11 @@ NAN, INF = float("nan"), float("inf")
     [
         (tuple(Overlap(str(case), "prostate", 5, 2, 1) for case in range(20_000)), "overlaps of 20000 cases"),
         ((Overlap("9" * 200_000, "prostate", 5, 2, 1),), "no position in the split"),
+        ((Overlap("0", "prostate", 5, 2, 1, patient="Mustermann"),), "whose patient is no number"),
         ((Overlap("\N{ARABIC-INDIC DIGIT ONE}", "prostate", 5, 2, 1),), "no position in the split"),
         (tuple(Overlap(case, "prostate", 5, 2, 1) for case in ("0", "00", "000")), "overlaps of a case twice"),
     ],
-    ids=["20,000 overlaps", "200,000 digits", "digits of another script", "one case under three names"],
+    ids=["20,000 overlaps", "200,000 digits", "a name", "digits of another script", "one case under three names"],
 )
 def test_more_overlaps_than_a_split_has_or_longer_cases(overlaps, words):
     one = Evaluated(FINAL.round, (overlaps,), torch.zeros(1, 0))

@@ -102,7 +102,9 @@ def outcome(folder, asked, case, reason="", **changes):
         "remarks": [],
         "reading": {"case": case.name},
     }
-    return task, PreparedCase(**{"raw": raw, "checksums": checksums, "slices": 4, "organ": [1], **common, **changes})
+    return task, PreparedCase(
+        **{"raw": raw, "checksums": checksums, "slices": 4, "organ": [1], "volume": 1.0, **common, **changes}
+    )
 
 
 def written(folder):

@@ -114,7 +114,7 @@ def test_where_a_site_has_too_few_cases_to_resample_there_is_no_interval(kept, e
     numbers = found.measured[found.measured["measure"] != "pearson_p"]
     assert numbers["mean"].notna().all()
     assert (numbers[["low", "high"]].notna() == enough).all(axis=None)
-    why = f"mean ± std over seeds, no confidence interval: fewer than 3 test cases at {SITES[1]}"
+    why = f"mean ± std over seeds, no confidence interval: fewer than 3 test patients at {SITES[1]}"
     assert all(table.caption.endswith(why) != enough for table in found.tables)
 
 

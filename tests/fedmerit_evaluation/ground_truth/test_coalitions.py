@@ -21,6 +21,7 @@ from fedmerit_evaluation.ground_truth.semivalues import (
 )
 from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.studies.cluster import Workers
+from fedmerit_evaluation.studies.cost import Cost
 
 SITES = ("Alder", "Birch", "Cedar")
 ALL = [coalition for coalition in required_coalitions(SITES, shapley_weights) if coalition]
@@ -167,7 +168,7 @@ def test_every_coalition_is_tested_on_every_site(study):
 def test_what_is_done_is_not_done_again(own, prepare):
     before, asked = contents(own), read_json(own / "study.json")
     trainings = prepare(own)
-    assert coalitions.estimate_cost(trainings) == coalitions.Cost(0, 0, 0.0)
+    assert coalitions.estimate_cost(trainings) == Cost(0, 0, 0.0)
     assert coalitions.execute_trainings(trainings, Workers(1), ignore) == {}
     assert contents(own) == before
     assert read_json(own / "study.json") == asked
@@ -283,7 +284,7 @@ def test_a_trained_one_is_tested_on_the_images_that_lie_elsewhere(prepare, tmp_p
     (again,) = prepare(tmp_path / "out", of=[ONE], rounds=1, **moved)
     assert again == training
     assert (again.trained, again.finished) == (True, False)
-    assert coalitions.estimate_cost([again]) == coalitions.Cost(1, 0, 0.0)
+    assert coalitions.estimate_cost([again]) == Cost(1, 0, 0.0)
     assert coalitions.execute_trainings([again], Workers(1), ignore) == {}
     assert again.finished
     assert (training.folder / "run.json").read_bytes() == before  # which closing.json covers

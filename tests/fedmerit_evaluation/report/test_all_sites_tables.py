@@ -67,7 +67,7 @@ def test_gains_by_site_with_their_mean_and_lowest(of_dice: dict[str, Table]) -> 
 
 def test_too_few_cases_have_no_rank_and_the_table_says_why() -> None:
     table = _tables(made_dice(LEVELS, noise=0.0, cases=4))["methods"]
-    assert set(table.frame["Rank"]) == {"too few test cases"}
+    assert set(table.frame["Rank"]) == {"too few test patients"}
 
 
 def test_contributions_with_their_range_of_ranks() -> None:

@@ -48,7 +48,7 @@ def test_the_run_with_the_fewest_cases_of_a_site_is_told() -> None:
     gone = (rows["site"] == "Birch") & (rows["seed"] == 1) & (rows["case"] > "001")
     results = Results(rows[~gone])
     (few,) = caveats.list_case_caveats(results)
-    assert few.startswith("Fewer than 5 test cases in a run: Birch (2).")
+    assert few.startswith("Fewer than 5 test patients in a run: Birch (2).")
     assert select_sites(results.dice.intervals, "dice").loc[("fedce", "Birch"), ["low", "high"]].isna().all()
 
 

@@ -32,7 +32,7 @@ NO_PAYMENT = "so no payment should rest on the estimate."
             "No significant difference, equivalent within 2 points of Dice.",
         ),
         (Estimate(0.05, 0.02, 0.08, p=0.06), ENOUGH, Comparison.TIE, "No significant difference."),
-        (GAIN, FEW, Comparison.UNJUDGED, "Too few test cases (4; at least 5 are needed)."),
+        (GAIN, FEW, Comparison.UNJUDGED, "Too few test patients (4; at least 5 are needed)."),
         (GAIN, ONE, Comparison.UNJUDGED, "Only one seed."),
         (NOTHING, FEW, Comparison.UNKNOWN, "Gain not known: no seed in common, on the same test cases."),
     ],
@@ -196,7 +196,7 @@ def test_of_the_method_in_the_lead() -> None:
     assert describe("a", [], ENOUGH).endswith(
         "every other method (5 %, paired by case and seed, corrected for all pairs of methods)."
     )
-    assert describe("a", [], FEW) == "Which method is best: too few test cases (4; at least 5 are needed)."
+    assert describe("a", [], FEW) == "Which method is best: too few test patients (4; at least 5 are needed)."
     assert describe("a", [], ONE) == "Which method is best: only one seed."
 
 
@@ -213,7 +213,7 @@ def test_of_gains_over_methods() -> None:
     assert text(LOSS, LOSS).endswith(f"most with a and b ({MINUS}5.0 points), {end}.")
     assert text(GAIN, TIE, sample=ONE) == f"gained with 2 of 2 methods, {end}: only one seed."
     assert text(LOSS) == f"lost {MINUS}5.0 points of Dice [95 % CI {MINUS}8.0, {MINUS}2.0] over local training."
-    few = "gained +5.0 points of Dice over local training: too few test cases (4; at least 5 are needed)."
+    few = "gained +5.0 points of Dice over local training: too few test patients (4; at least 5 are needed)."
     assert text(Estimate(0.05), sample=FEW) == few
 
 

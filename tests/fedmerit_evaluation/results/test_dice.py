@@ -60,7 +60,7 @@ def test_surfaces_stand_beside_dice_and_what_has_no_hd95_is_counted() -> None:
     assert table.loc["Birch", ["hd95", "nsd"]].isna().all()
     assert table["dice"].to_dict() == pytest.approx({"Alder": 0.6, "Birch": 0.9})
     assert dice.label_surfaces["hd95"].loc[("a", 0, "Alder")].to_dict() == pytest.approx({"disc": 4.5, "cup": 2.0})
-    assert set(Dice(HAND).sites) == {"dice", "lowest", "cases", "both_empty"}  # as earlier versions recorded it
+    assert set(Dice(HAND).sites) == {"dice", "lowest", "cases", "patients", "both_empty"}
 
 
 def test_of_what_nobody_found_there_is_an_nsd_and_no_hd95_at_all() -> None:

@@ -5,73 +5,33 @@ Per case two ``.npy`` files: image ``(slices, channels, height, width)`` float32
 a case of one slice.
 """
 
+import copy
 import hashlib
-import math
 import re
 import sys
-import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from tokenize import TokenError
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from pydantic import AfterValidator, BaseModel, Field
 
 from fedmerit.errors import BadInput, printable
-from fedmerit.files import as_file_name, leads_into, parse, read_json, require_file, sha256
+from fedmerit.files import as_file_name, leads_into, parse, read_json, sha256
+from fedmerit.trainers.monai_trainer.arrays import load_array
 
 SPLITS = ("training", "validation", "testing")
 SERVER_SPLIT = "server_validation"  # training patients set aside for the server; most folders have none
+ALIKE = ("task", "labels", "channels", "image_size", "normalisation")  # of sites that train together
+FOLDS = (3, 20)  # fewest and most: one tests, one validates, the others train
 MOST_UNREADABLE = 0.05  # share of the training cases, rounded down, without which a site trains if they are unreadable
 LONGEST_SITE = 63  # characters of a site's name: a certificate's common name holds no more
 SITE_NAME = re.compile(rf"[A-Za-z0-9_][A-Za-z0-9_-]{{0,{LONGEST_SITE - 1}}}")  # what NVFlare takes for a client
 RESERVED = {"admin", "all", "client", "local", "localhost", "relay", "server", "server_parent", "startup", "transfer"}
-MOST_ARRAY = 1 << 36  # bytes of a stored case, which is mapped, not read
 FARTHEST = 1e6  # mm between neighbours
-HEADER_LOCK = threading.Lock()  # NumPy parses one by `ast`; two threads in that at once can fail before CPython 3.11.8
-NPY = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-# whatever reading a spoiled header ends with; EOFError: what NumPy says of a file of zero bytes
-UNREADABLE = (OSError, RuntimeError, ValueError, EOFError, OverflowError, SyntaxError, TypeError, TokenError)
-
-
-def load_array(path: Path) -> NDArray[Any]:
-    """Memory-map one ``.npy`` file, read-only; `BadInput` naming the file if that fails."""
-    try:
-        size = require_file(path, MOST_ARRAY)
-        with HEADER_LOCK:
-            _require_numbers(path, size)
-            array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
-        return _without_descriptor(path, array) if isinstance(array, np.memmap) and array.flags.c_contiguous else array
-    except FileNotFoundError:
-        raise BadInput(f"{path}: file not found; run `fedmerit prepare` again") from None
-    except UNREADABLE as error:
-        raise BadInput(f"{path}: not a readable .npy array ({error}); run `fedmerit prepare` again") from error
-
-
-def _require_numbers(path: Path, size: int) -> None:
-    """ValueError unless the header of a file promises numbers that are there: NumPy itself divides by sizes of 0."""
-    with path.open("rb") as file:
-        version = np.lib.format.read_magic(file)
-        if version not in NPY:
-            raise ValueError(f"version {version}")
-        shape, _, kind = NPY[version](file)
-        if kind.kind not in "buif" or not all(type(side) is int and side >= 0 for side in shape):
-            raise ValueError(f"{kind} of shape {shape}, expected numbers")
-        if math.prod(shape) * kind.itemsize > size - file.tell():
-            raise ValueError(f"its header promises {shape}, which it does not hold")
-
-
-def _without_descriptor(path: Path, array: np.memmap[Any, Any]) -> NDArray[Any]:
-    """The same array, mapped by torch: NumPy's map keeps its file open, and a process may have as few as 1,024 open."""
-    stored = torch.from_file(str(path), shared=False, size=array.offset + array.nbytes, dtype=torch.uint8).numpy()
-    mapped: NDArray[Any] = stored[array.offset :].view(array.dtype).reshape(array.shape)
-    mapped.flags.writeable = False
-    return mapped
 
 
 @dataclass(frozen=True)
@@ -82,6 +42,9 @@ class Case:
     patient: str
     image_file: Path
     label_file: Path
+    number: str = (
+        ""  # pseudonym of the patient at the site, the same in all folds and runs; results leave, names do not
+    )
     slices: tuple[int, ...] | None = None  # those to train on; None: all of them
     spacing: tuple[float, float, float] | None = None  # mm between stored slices, rows, columns; None: not known
 
@@ -121,6 +84,7 @@ class _Stated(BaseModel):
     channels: int = Field(ge=1, le=64)
     image_size: tuple[Annotated[int, Field(ge=1, le=16384)], Annotated[int, Field(ge=1, le=16384)]]
     normalisation: str | None = None
+    folds: int = Field(0, ge=0, le=FOLDS[1])
 
 
 class _Entry(BaseModel):
@@ -132,6 +96,7 @@ class _Entry(BaseModel):
     label: str
     slices: tuple[Annotated[int, Field(ge=0)], ...] | None = None
     spacing: Any = None
+    fold: Annotated[int, Field(ge=0)] | None = None
 
 
 class _Lists(BaseModel):
@@ -144,12 +109,14 @@ class _Lists(BaseModel):
 
 
 class SiteFolder:
-    """One prepared site.
+    """One prepared site. With ``folds``, its splits are those of datalist.json, which are fold 0's, or `in_fold`'s.
 
     Raises:
         BadInput: site.json or datalist.json is missing, unreadable or lacks a field, or lists a file that lies
             outside the folder.
     """
+
+    fold: int | None = None  # whose splits these are; None: as datalist.json lists them
 
     def __init__(self, path: Path):
         self.path = Path(path)
@@ -160,11 +127,18 @@ class SiteFolder:
         said = parse(_Stated, self.info, self.path / "site.json")
         lists = parse(_Lists, stored, self.path / "datalist.json")
         self.name, self.task, self.labels, self.channels = said.name, said.task, said.labels, said.channels
-        self.image_size, self.normalisation = said.image_size, said.normalisation
+        self.image_size, self.normalisation, self.folds = said.image_size, said.normalisation, said.folds
         require_name(self.name, self.path / "site.json")
+        self._numbers = _number_patients(lists)
+        listed = {split: getattr(lists, split) for split in (*SPLITS, SERVER_SPLIT)}
         self.splits = {
-            split: tuple(self._case(entry) for entry in getattr(lists, split)) for split in (*SPLITS, SERVER_SPLIT)
+            split: tuple(_with_slices(self._case(entry), split) for entry in entries)
+            for split, entries in listed.items()
         }
+        everyone = [entry for entries in listed.values() for entry in entries] if self.folds else []
+        self._tested: tuple[tuple[Case, int], ...] = tuple(
+            (self._case(entry), self._fold(entry)) for entry in sorted(everyone, key=lambda entry: entry.case)
+        )
 
     @property
     def digest(self) -> str:
@@ -172,10 +146,48 @@ class SiteFolder:
         files = (self.path / "site.json", self.path / "datalist.json")
         return hashlib.sha256("".join(map(sha256, files)).encode()).hexdigest()
 
+    def in_fold(self, fold: int | None, missing_ok: bool = False) -> Self:
+        """This site with the splits of a fold, cases by name: it tests that fold, validates the next, trains the rest.
+
+        Unchanged if that is None, or is missing and may be.
+
+        Raises:
+            BadInput: the site has no such fold.
+        """
+        if fold is None or fold == self.fold or (missing_ok and fold >= self.folds):
+            return self
+        if not 0 <= fold < self.folds:
+            there = f"0 to {self.folds - 1}" if self.folds else "none: `fedmerit prepare --folds 5` makes some"
+            raise BadInput(f"site {self.name}: has no fold {fold}; its folds are {there}")
+        other, places = copy.copy(self), {fold: "testing", (fold + 1) % self.folds: "validation"}
+        vars(other).pop("_training", None)
+        other.fold, found = fold, [(case, places.get(tested, "training")) for case, tested in self._tested]
+        other.splits = {
+            split: tuple(_with_slices(case, split) for case, of_case in found if of_case == split)
+            for split in (*SPLITS, SERVER_SPLIT)
+        }
+        return other
+
+    def patients_by_fold(self) -> dict[str, set[int]]:
+        """Of every patient, the folds that test it: one, if the folder is as `prepare` writes it; {} without folds."""
+        found: dict[str, set[int]] = {}
+        for case, fold in self._tested:
+            found.setdefault(case.patient, set()).add(fold)
+        return found
+
+    def _fold(self, entry: "_Entry") -> int:
+        if entry.fold is None or entry.fold >= self.folds:
+            raise BadInput(
+                f"{self.path / 'datalist.json'}: case {entry.case} is in fold {entry.fold}, expected 0 to "
+                f"{self.folds - 1}, as site.json has {self.folds} folds; run `fedmerit prepare` again"
+            )
+        return entry.fold
+
     def _case(self, entry: "_Entry") -> Case:
         return Case(
             name=entry.case,
             patient=entry.patient,
+            number=self._numbers[entry.patient],
             image_file=self._within(entry.image),
             label_file=self._within(entry.label),
             slices=entry.slices,
@@ -241,6 +253,19 @@ class SiteFolder:
                     )
 
 
+def _number_patients(lists: _Lists) -> dict[str, str]:
+    """Numbers of the patients, in an order that follows from all their names together and shows none of them."""
+    names = sorted({entry.patient for _, entries in lists for entry in entries})
+    whole = hashlib.sha256("\n".join(names).encode()).digest()
+    ordered = sorted(names, key=lambda name: hashlib.sha256(whole + name.encode()).digest())
+    return {name: f"{number:03d}" for number, name in enumerate(ordered)}
+
+
+def _with_slices(case: Case, split: str) -> Case:
+    """A case as one of a split: only training leaves slices out."""
+    return case if split == "training" else replace(case, slices=None)
+
+
 def _spacing(stated: object) -> tuple[float, float, float] | None:
     """Three lengths in mm, or None: a folder states only those that its files have."""
     if not isinstance(stated, list) or len(stated) != 3:
@@ -251,12 +276,12 @@ def _spacing(stated: object) -> tuple[float, float, float] | None:
     return slice_distance, row, column
 
 
-def open_sites(root: Path, only: Sequence[str] | None = None) -> list[SiteFolder]:
-    """Every site folder below ``root``, or those named in ``only``; sorted by site name.
+def open_sites(root: Path, only: Sequence[str] | None = None, fold: int | None = None) -> list[SiteFolder]:
+    """Every site folder below ``root``, or those named in ``only``, in a fold; sorted by site name.
 
     Raises:
-        BadInput: there is none, one named is not there, or they differ in task, labels, channels, image size or
-            normalisation.
+        BadInput: there is none, one named is not there or lacks the fold, or they differ in task, labels, channels,
+            image size, normalisation or number of folds.
     """
     root = Path(root)
     if not root.is_dir():
@@ -271,14 +296,14 @@ def open_sites(root: Path, only: Sequence[str] | None = None) -> list[SiteFolder
     for site in sites:
         if site.name != site.path.name:
             raise BadInput(f"{site.path}: site.json names the site {site.name!r}; folder and name have to agree")
-        for field in ("task", "labels", "channels", "image_size", "normalisation"):
+        for field in (*ALIKE, "folds") if fold is not None else ALIKE:
             ours, theirs = getattr(sites[0], field), getattr(site, field)
             if ours != theirs:
                 raise BadInput(
                     f"site {site.name}: {field} is {theirs}, but site {sites[0].name} has {ours}; "
                     "sites that train together have to be prepared alike"
                 )
-    return sorted(sites, key=lambda site: site.name)
+    return sorted((site.in_fold(fold) for site in sites), key=lambda site: site.name)
 
 
 def read_site_digests(sites: Sequence[SiteFolder]) -> dict[str, str]:

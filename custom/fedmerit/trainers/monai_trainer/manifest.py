@@ -50,6 +50,7 @@ class JobRules(BaseModel):
     largest_weight_decay: Positive = 0.1  # likewise
     keep_updates: bool = False  # whether the server may keep every round's update
     share_models: bool = False  # whether a model of a single site may go to other sites
+    folds: tuple[Count, ...] | None = None  # whose splits a job may use, beside that of datalist.json; None: any
     evaluations: dict[Split, Count] = dict.fromkeys(EVALUATED, MANY)  # models a round
     studies: dict[Name, Period] = {}  # for which the site takes part; none: any job, also of no study
 

@@ -34,6 +34,7 @@ class Overlap:
     false_positives: int
     false_negatives: int
     surface: Surface | None = None  # None: not measured, or not measurable
+    patient: str = ""  # its number at the site, as `data.Case.number`; "": the case is a patient of its own
     score: float | None = None  # of a trainer that counts no voxels, instead of Dice, 0 to 1; counts are 0 then
 
     @classmethod
@@ -45,6 +46,11 @@ class Overlap:
     def from_dict(cls, surface: Mapping[str, Any] | None, **parts: Any) -> "Overlap":
         """What `dataclasses.asdict` took apart."""
         return cls(**parts, surface=None if surface is None else Surface(**surface))
+
+    @property
+    def place(self) -> dict[str, Any]:
+        """What it is of, by the columns of results.csv."""
+        return {"patient": self.patient, "case": self.case, "label": self.label}
 
     @property
     def dice(self) -> float | None:

@@ -85,7 +85,7 @@ class _Counts:
     """Voxels of each case and label, prediction against reference, added up part by part on a device."""
 
     def __init__(self, cases: Sequence[Case], labels: Sequence[str], device: torch.device):
-        self.labels = labels
+        self.cases, self.labels = cases, labels
         self.table = torch.zeros(len(cases), len(labels), 4, device=device, dtype=torch.float64)  # TP FP TN FN
 
     def add(self, places: Sequence[tuple[int, slice]], found: Tensor, masks: Tensor) -> None:
@@ -99,8 +99,8 @@ class _Counts:
         """By case and label."""
         table = self.table.round().long().tolist()  # fetched from the device once
         return [
-            Overlap(f"{position:03d}", label, tp, fp, fn)
-            for position, rows in enumerate(table)
+            Overlap(f"{position:03d}", label, tp, fp, fn, patient=case.number)
+            for position, (case, rows) in enumerate(zip(self.cases, table, strict=True))
             for label, (tp, fp, _, fn) in zip(self.labels, rows, strict=True)
         ]
 

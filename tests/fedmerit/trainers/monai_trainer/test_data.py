@@ -11,10 +11,10 @@ import pytest
 from run_factory import prepare_anew
 
 from fedmerit.errors import BadInput
+from fedmerit.trainers.monai_trainer.arrays import load_array
 from fedmerit.trainers.monai_trainer.data import (
     SPLITS,
     SiteFolder,
-    load_array,
     open_sites,
     read_site_digests,
     require_same_preparation,

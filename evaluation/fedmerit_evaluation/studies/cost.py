@@ -1,0 +1,66 @@
+"""What the trainings of a study cost, estimated before they begin from a few batches on this machine."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from fedmerit.configuration.description import read_plan
+from fedmerit.records.results import read_run
+from fedmerit.trainers.monai_trainer.data import open_sites
+from fedmerit.trainers.monai_trainer.local_training import count_steps, train
+from fedmerit.trainers.monai_trainer.machine_settings import configured_device, pick_device
+from fedmerit.trainers.monai_trainer.networks import build_network
+from fedmerit.trainers.monai_trainer.patches import build_samples
+from fedmerit_evaluation.studies.execution import count_training_images
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Estimated cost of trainings."""
+
+    trainings: int  # including those that are trained but not yet tested
+    images: int  # images trained on, over sites, rounds and epochs; 0: not known, as of scripts
+    hours: float  # of one process, estimated from a few batches; 0: likewise
+
+    def describe(self, of: int, number: int) -> str:
+        """As a sentence; ``of``: all trainings of the study, ``number``: that run at a time."""
+        took = describe_duration(self.hours / number)
+        known = f", {self.images:,} images in all: about {took} with {number} at a time" if self.images else ""
+        return f"{self.trainings} of {of} trainings to do{known}"
+
+
+def estimate_cost(trainings: int, begun: Sequence[Path]) -> Cost:
+    """Of so many trainings, of which these run folders have rounds to train."""
+    if begun and "script" in read_run(begun[0]):
+        return Cost(trainings, 0, 0.0)
+    images = sum(map(count_training_images, begun))
+    return Cost(trainings, images, images * _seconds_per_image(begun[0]) / 3600 if begun else 0.0)
+
+
+def describe_duration(hours: float) -> str:
+    """In hours or minutes."""
+    return f"{hours:.1f} hours" if hours >= 1 else f"{60 * hours:.0f} minutes" if hours > 1.5 / 60 else "a minute"
+
+
+def _seconds_per_image(folder: Path, batches: int = 4) -> float:
+    """Training time on this machine with the run's configuration: the faster of two tries."""
+    info = read_run(folder)
+    config = read_plan(folder)
+    site = open_sites(Path(info["sites_folder"]), info["sites"], info["fold"])[0]
+    samples = build_samples(site.cases("training"), config.network.patch)
+    del samples.index[batches * config.training.batch_size :]
+    device = pick_device(configured_device(site.name, info["device"]), site.name)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(config.training.cpu_threads)
+    took = []
+    try:
+        for _ in range(2):
+            started = time.perf_counter()
+            train(build_network(config.network, device), samples, config.training, config.training.lr, seed=0)
+            took.append(time.perf_counter() - started)
+    finally:
+        torch.set_num_threads(threads)
+    return min(took) / (count_steps(samples, config.training) * config.training.batch_size)

@@ -1,0 +1,42 @@
+"""What a comparison will be able to tell, in words, before it trains."""
+
+from collections.abc import Iterator, Sequence
+from math import isnan
+
+from fedmerit.trainers.monai_trainer.data import SiteFolder
+from fedmerit_evaluation.statistics.expected_width import expected_width
+
+ENOUGH = 20  # test patients of a hospital; with fewer, folds are named
+FOLDS = 5  # that are proposed to sites without
+
+
+def describe_precision(sites: Sequence[SiteFolder], seeds: int, folds: int) -> Iterator[str]:
+    """How wide intervals will be; with one split and a hospital of few test patients, also with folds.
+
+    Args:
+        sites: to train on; none: those of scripts, of which nothing is known.
+        seeds: of each training.
+        folds: that are trained; 0: one split.
+    """
+    if not sites:
+        return
+    everyone = {site.name: len({case.patient for cases in site.splits.values() for case in cases}) for site in sites}
+    tested = everyone if folds else {site.name: len({case.patient for case in site.cases("testing")}) for site in sites}
+    fewest = min(tested, key=lambda name: (tested[name], name))
+    width = _words(expected_width(tested[fewest], seeds, folds))
+    trained = "1 seed" if seeds == 1 else f"{seeds} seeds"
+    if folds:
+        patients = f"{fewest} ({tested[fewest]} patients)"
+        yield f"{folds} folds, {trained}: every patient is tested; expect {width} at {patients}."
+    elif tested[fewest] < ENOUGH:
+        number = sites[0].folds or FOLDS
+        way = "add --folds" if sites[0].folds else f"prepare with --folds {number}, and add --folds"
+        better = _words(expected_width(everyone[fewest], seeds, number))
+        yield (
+            f"One split, {trained}: {fewest} has {tested[fewest]} test patient(s); expect {width} there, and {better} "
+            f"with {number} folds ({number} times as many trainings): {way}."
+        )
+
+
+def _words(width: float) -> str:
+    return "no interval of its gain" if isnan(width) else f"an interval of its gain about {width:.0f} points wide"
