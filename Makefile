@@ -14,7 +14,7 @@ FILES := -n 3 --dist loadfile --no-loadscope-reorder
 PACKAGES := fedmerit fedmerit_data fedmerit_evaluation fedmerit_lab fedmerit_cli
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-all check docs clean
+.PHONY: help install demo test test-all soak check docs clean
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
@@ -51,6 +51,10 @@ test: $(VENV)/.installed ## The tests, three files at a time
 
 test-all: $(VENV)/.installed ## The tests, slow ones included, and the coverage of every package
 	$(RUNNING) $(BIN)/python -m pytest $(FILES) $(PACKAGES:%=--cov=%) --cov-report=term:skip-covered
+
+SOAK ?= --out soak
+soak: $(VENV)/.installed ## An hour of faults without an admin, by seed; sizes: make soak SOAK="--out DIR --seed 1"
+	$(RUNNING) PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python tests/soak/soak.py $(SOAK)
 
 check: $(VENV)/.installed ## Style (ruff), types (mypy) and words
 	$(BIN)/ruff check .

@@ -156,6 +156,22 @@ def resume(job: JobId, kit: AdminKit) -> None:
     console.print(f"job: {new}", soft_wrap=True)
 
 
+@commands.add("job remove 3f2a HK --kit admin@example.org")
+def remove(
+    job: JobId, site: Annotated[str, typer.Argument(metavar="SITE", help="Site to leave out.")], kit: AdminKit
+) -> None:
+    """Repeat a run without a site, from round 0: a model that never saw it.
+
+    A job at work is stopped; its run stays at the server, with its ledger.
+    """
+    from fedmerit.flare.deploy import session
+    from fedmerit.flare.deploy.removal import remove_site
+
+    with session.session(kit) as opened:
+        new = remove_site(opened, job, site)
+    console.print(f"job: {new}", soft_wrap=True)
+
+
 @commands.add("job watch 3f2a --kit admin@example.org --log watch.log")
 def watch(
     job: JobId,

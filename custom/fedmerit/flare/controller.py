@@ -28,7 +28,7 @@ from fedmerit.files import lock_folder, read_object, write_json
 from fedmerit.flare import wake_up
 from fedmerit.flare.aggregator import MeritAggregator
 from fedmerit.flare.executor import ERRORS
-from fedmerit.flare.job_ends import NO_SITE, JobEnd, absences
+from fedmerit.flare.job_ends import NO_SITE, JobEnd, absences, read_repeats
 from fedmerit.flare.revocation import REASON, Revocations
 from fedmerit.flare.scalars import track
 from fedmerit.flare.translation import NOTE, PROGRESS
@@ -157,6 +157,8 @@ class MeritController(ModelController):
         federation = self.aggregator.open(
             sites, run, self.min_sites, self._signer(), partial(track, self.engine), context, self._root()
         )
+        if (repeats := read_repeats(workspace)) and not federation.round:
+            federation.take_note(repeats)
         if not (run / "run.json").exists():  # `fedmerit run` did not write it
             engine = "prod" if self._signer() else "sim"  # whose server has no key
             description = describe(run.name, federation.config, federation.sites, engine)

@@ -16,11 +16,12 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.job_def import JobMetaKey, RunStatus
 
 from fedmerit.errors import BadInput
-from fedmerit.files import is_full, read_json, write_json
+from fedmerit.files import is_full, read_json, read_object, write_json
 from fedmerit.wire.messages import DISK_FULL
 
 FOLDER = "ended"  # in the server's kit, a file of each job whose end is not in NVFlare's description yet
 META = "fedmerit_end"  # there
+REPEATS = "fedmerit_repeats"  # likewise, of a job that repeats another's run without a site: which, and without whom
 LONGEST = 600  # characters of a reason
 LOGS = "log.txt in the kits of the server and of the sites says what happened"
 NO_SITE = "no site took it"
@@ -78,6 +79,12 @@ class JobEnd:
         """Leave it in the server's kit for `JobEnds`."""
         (kit / FOLDER).mkdir(exist_ok=True)
         write_json(kit / FOLDER / f"{job_id}.json", asdict(self))
+
+
+def read_repeats(workspace: Path) -> str:
+    """`REPEATS` of the job in NVFlare's folder ``workspace`` of it; "" if it repeats none."""
+    file = workspace / "meta.json"
+    return str(read_object(file).get(REPEATS, "")) if file.exists() else ""
 
 
 def absences(records: Sequence[Mapping[str, Any]]) -> dict[str, str]:

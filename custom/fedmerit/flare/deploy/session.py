@@ -133,11 +133,11 @@ def resume(opened: Session, job_id: str) -> str:
     if description["status"] == COMPLETED or JobEnd.of(description).finished:
         raise BadInput(f"job {job_id}: came to its end; fetch it")
     if not has_job_ended(description):
-        _stop(opened, job_id)
+        stop(opened, job_id)
     return str(opened.clone_job(description.get("cloned_from") or job_id))
 
 
-def _stop(opened: Session, job_id: str) -> None:
+def stop(opened: Session, job_id: str) -> None:
     """Abort a job and wait for its end; it may have ended with its server, which then still calls it running."""
     try:
         opened.abort_job(job_id)

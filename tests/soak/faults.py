@@ -1,0 +1,136 @@
+"""The faults of a soak run: drawn from a seed, one at a time, each mended by the machine and never by an admin."""
+
+import random
+import signal
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import psutil
+
+KINDS = (
+    "kill -9 of a site's job process",
+    "kill -9 of everything at a site, its machine starts again",
+    "kill -9 of the server's job process",
+    "kill -9 of everything at the server, its machine starts again",
+    "SIGSTOP of a site's job process",
+    "network of a site cut",
+)
+
+
+class Machines(Protocol):
+    """The machines of a federation, as far as faults need them; "server" is one of the names."""
+
+    def processes(self, name: str, job_only: bool = False) -> list[psutil.Process]:
+        """Those at work there."""
+
+    def stop(self, name: str) -> None:
+        """kill -9 of everything there."""
+
+    def boot(self, name: str) -> None:
+        """What the machine does as it starts."""
+
+    def cut(self, name: str, cut: bool) -> None:
+        """Cut the line of a site, or mend it."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """``kind`` is one of `KINDS`; after ``round`` complete rounds and ``delay`` seconds; lasts ``seconds``."""
+
+    round: int
+    kind: str
+    where: str
+    delay: float
+    seconds: float
+
+    def strike(self, machines: Machines) -> None:
+        """Do it, and what the machine does of itself afterwards."""
+        time.sleep(self.delay)
+        job_only = "job process" in self.kind
+        if "network" in self.kind:
+            machines.cut(self.where, True)
+            time.sleep(self.seconds)
+            machines.cut(self.where, False)
+        elif "SIGSTOP" in self.kind:
+            family = machines.processes(self.where, job_only=True)
+            _send(family, signal.SIGSTOP)
+            time.sleep(self.seconds)
+            _send(family, signal.SIGCONT)
+        elif job_only:
+            _send(machines.processes(self.where, job_only=True), signal.SIGKILL)
+        else:
+            machines.stop(self.where)
+            time.sleep(self.seconds)
+            machines.boot(self.where)
+
+
+def _send(family: Sequence[psutil.Process], what: signal.Signals) -> None:
+    for process in family:
+        try:
+            process.send_signal(what)
+        except psutil.NoSuchProcess:
+            continue
+
+
+def draw_faults(seed: int, count: int, rounds: int, sites: Sequence[str], longest: float) -> list[Fault]:
+    """``count`` faults after different rounds of ``rounds``; of the first of them each kind comes once."""
+    draws = random.Random(seed)
+    when = sorted(draws.sample(range(1, rounds - 1), min(count, rounds - 2)))
+    kinds = [kind for _ in range(-(-len(when) // len(KINDS))) for kind in draws.sample(KINDS, len(KINDS))]
+    return [
+        Fault(
+            round,
+            kind,
+            "server" if "server" in kind else draws.choice(list(sites)),
+            draws.uniform(0, 3),
+            draws.uniform(5, longest),
+        )
+        for round, kind in zip(when, kinds, strict=False)
+    ]
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a fault cost: seconds from it to the next complete round, and how many a round took before."""
+
+    fault: Fault
+    seconds: float
+    usual: float
+
+
+def strike_all(
+    faults: Sequence[Fault], machines: Machines, complete: Callable[[], int], over: Callable[[], bool]
+) -> list[Cost]:
+    """Each fault after its round; until the run is over. ``complete``: rounds that are."""
+    costs, took, last = [], [1.0], time.monotonic()
+    for fault in faults:
+        done = complete()
+        while done < fault.round and not over():
+            time.sleep(0.2)
+            if (now := complete()) > done:
+                took.append((time.monotonic() - last) / (now - done))
+                done, last = now, time.monotonic()
+        began = time.monotonic()
+        fault.strike(machines)
+        at = complete()
+        while complete() <= at and not over():
+            time.sleep(0.2)
+        last = time.monotonic()
+        costs.append(Cost(fault, last - began, sorted(took)[len(took) // 2]))
+        print(f"after round {fault.round}: {fault.kind} ({fault.where}): {costs[-1].seconds:.0f} s", flush=True)
+    return costs
+
+
+def write_table(costs: Sequence[Cost], path: Path) -> None:
+    """As Markdown."""
+    lines = ["| complete rounds | fault | where | lasted, s | to the next complete round, s | usual round, s |"]
+    lines += ["|---|---|---|---|---|---|"]
+    lines += [
+        f"| {one.fault.round} | {one.fault.kind} | {one.fault.where} | {one.fault.seconds:.0f} | {one.seconds:.0f} "
+        f"| {one.usual:.1f} |"
+        for one in costs
+    ]
+    path.write_text("\n".join(lines) + "\n")

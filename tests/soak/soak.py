@@ -1,0 +1,202 @@
+"""``make soak``: a federation of real processes, faults drawn from a seed, nobody at a keyboard.
+
+Provisioned kits on loopback, each site behind a line that can be cut; `fedmerit job watch` is all that resumes. A site
+joins, another leaves. In the end every round is complete, the records verify, and the final model is, bit for bit, that
+of an undisturbed run with the same attendance.
+"""
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent))
+from faults import draw_faults, strike_all, write_table
+from proxy import Proxy
+
+from fedmerit.configuration.description import read_plan
+from fedmerit.engines import local
+from fedmerit.federation.site_log import SITE_LOG
+from fedmerit.flare.deploy import kits, processes, session
+from fedmerit.flare.deploy.poc import ADMIN, HOST, ORG, free_port
+from fedmerit.flare.deploy.project import make_project, organisations
+from fedmerit.flare.deploy.provision import init
+from fedmerit.records.signatures import Trust
+from fedmerit.trainers.monai_trainer.data import open_sites
+from fedmerit.verification.run import verify_run
+from fedmerit.wire.messages import Failure, Task
+from fedmerit_data.preparation import Preparation
+from fedmerit_data.prepare import prepare
+from fedmerit_data.synthetic import prostate
+
+STARTING = 900.0  # seconds for server and sites to start
+SET = ("--set", "architecture=unet", "--set", "width=4", "--set", "depth=3")
+
+
+class Hospitals:
+    """The kits of a server and of generated sites, each of which reaches the server through a `Proxy`."""
+
+    def __init__(self, root: Path, count: int):
+        scanners = list(prostate.SITES.values())
+        prostate.SITES = {f"site{i + 1}": replace(scanners[i % len(scanners)], thickness=7.0) for i in range(count)}
+        prostate.SLICES = 5
+        prepare(Preparation("synthetic-prostate", size=32, patients=5), root / "sites")
+        self.folders = open_sites(root / "sites")
+        self.names, port = [folder.name for folder in self.folders], free_port()
+        self.lines = {name: Proxy(port) for name in self.names}
+        project = make_project(
+            organisations(dict.fromkeys(self.names, "")), HOST, ORG, {ADMIN: "project_admin"}, ports=(port, port)
+        )
+        for one in project["participants"]:
+            if one["name"] in self.lines:
+                one["connect_to"] = {"host": HOST, "port": self.lines[one["name"]].port}
+        self.kits = {kit.name: kit.path for kit in init(root / "federation", project)}
+        self.kits["server"] = self.kits.pop(HOST)
+        kits.prepare_server(self.kits["server"])
+        for folder in self.folders:
+            kits.prepare_site(self.kits[folder.name], folder.path)
+
+    def processes(self, name: str, job_only: bool = False) -> list[psutil.Process]:
+        """As of `faults.Machines`, like the next three."""
+        return processes.running_processes(self.kits[name], job_only)
+
+    def stop(self, name: str) -> None:
+        """Of everything, the script that would start it again included."""
+        processes.end(self.kits[name], processes.signal.SIGKILL)
+
+    def boot(self, name: str) -> None:
+        """As a service that starts with the machine."""
+        processes.start(self.kits[name])
+
+    def cut(self, name: str, cut: bool) -> None:
+        """Or mend."""
+        (self.lines[name].cut if cut else self.lines[name].mend)()
+
+
+def records_of(hospitals: Hospitals, job: str) -> list[Mapping[str, Any]]:
+    """Of the server's ledger, as it stands."""
+    path = hospitals.kits["server"] / "runs" / job / "ledger.jsonl"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [json.loads(line) for line in lines if line.endswith("}")]
+
+
+def undisturbed(run: Path, hospitals: Hospitals, records: list[Mapping[str, Any]], out: Path) -> None:
+    """Train in one process what ``run`` trained, each round by those that took part in it."""
+    present = [set(record["participants"]) for record in records]
+    joined = {record["round"]: set(record["joined"]) for record in records if "joined" in record}
+    made = local.image_site
+
+    def attending(folder: Any, *arguments: Any, **more: Any) -> Any:
+        site = made(folder, *arguments, **more)
+        answer = site.answer
+        site.answer = lambda task: (
+            Failure("absent") if isinstance(task, Task) and site.name not in present[task.round] else answer(task)
+        )
+        return site
+
+    class Next(Exception):
+        """Others join now."""
+
+    def stop_before_joins(record: Mapping[str, Any]) -> None:
+        if record["round"] + 1 in joined and record["round"] + 1 not in done:
+            done.add(record["round"] + 1)
+            raise Next
+
+    local.image_site = attending
+    later, done = set().union(*joined.values()), set[int]()
+    there = set(hospitals.names) - later
+    try:
+        while True:
+            try:
+                folders = [folder for folder in hospitals.folders if folder.name in there]
+                local.run_local(read_plan(run), folders, out, on_round=stop_before_joins)
+                return
+            except Next:
+                there |= joined[max(done)]
+    finally:
+        local.image_site = made
+
+
+def main() -> int:
+    """One soak run; 0 if nothing was lost."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sites", type=int, default=8, help="one of them joins, and one leaves")
+    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--faults", type=int, default=18)
+    parser.add_argument("--longest", type=float, default=120.0, help="seconds of a stop, a cut or an absence")
+    parser.add_argument("--timeout", type=int, default=300, help="--round-timeout of the job, seconds")
+    parser.add_argument("--method", default="fedavg")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--join", type=int, help="round before which a site joins; default: a quarter; 0: none")
+    parser.add_argument("--leave", type=int, help="round after which a site leaves; default: half; 0: none")
+    parser.add_argument("--out", type=Path, required=True, help="new folder for all that the run leaves")
+    asked = parser.parse_args()
+    asked.out.mkdir(parents=True)
+    join = asked.rounds // 4 if asked.join is None else asked.join
+    leave = asked.rounds // 2 if asked.leave is None else asked.leave
+    hospitals = Hospitals(asked.out, asked.sites)
+    late, leaving = hospitals.names[-1], hospitals.names[-2]
+    first = hospitals.names[:-1] if join else hospitals.names
+    admin, fedmerit = hospitals.kits[ADMIN], str(shutil.which("fedmerit"))
+    least = len(first) - bool(leave)
+    job_folder = ["--out", str(asked.out / "job"), "--rounds", str(asked.rounds), *SET, "--task", "prostate"]
+    waiting = ["--min-sites", str(least), "--round-timeout", str(asked.timeout)]
+    subprocess.run([fedmerit, "job", "export", "--method", asked.method, *job_folder, *waiting], check=True)
+    with processes.end_processes_on_exit(asked.out / "federation"):
+        for name in ("server", *first):
+            hospitals.boot(name)
+        with session.session(admin, STARTING) as opened:
+            session.wait_for_sites(opened, first, STARTING)
+            job = session.submit(opened, asked.out / "job")
+        began = time.monotonic()
+        watching = subprocess.Popen(
+            [fedmerit, "job", "watch", job, "--kit", str(admin), "--log", str(asked.out / "watch.log")],
+            stdout=subprocess.DEVNULL,
+        )
+
+        def complete() -> int:
+            done = len(records_of(hospitals, job))
+            if join and done >= join and not hospitals.processes(late):
+                hospitals.boot(late)
+            if leave and done >= leave and hospitals.processes(leaving):
+                hospitals.stop(leaving)
+            return done
+
+        struck = [name for name in first if not leave or name != leaving]
+        faults = draw_faults(asked.seed, asked.faults, asked.rounds, struck, asked.longest)
+        costs = strike_all(faults, hospitals, complete, lambda: watching.poll() is not None)
+        while watching.poll() is None:
+            complete()
+            time.sleep(1)
+        write_table(costs, asked.out / "faults.md")
+        took, records = time.monotonic() - began, records_of(hospitals, job)
+        print(
+            f"{len(records)} of {asked.rounds} rounds complete in {took:.0f} s; watch exited with {watching.returncode}"
+        )
+        run = hospitals.kits["server"] / "runs" / job
+        logs = [hospitals.kits[name] / "runs" / job / "sites" / name / SITE_LOG for name in hospitals.names]
+        trust = Trust(hospitals.kits["server"] / "startup" / "rootCA.pem")
+        found = verify_run(run, [log for log in logs if log.exists()], trust)
+        print(f"verified: {found.records} records, logs of {', '.join(found.updates)}")
+        undisturbed(run, hospitals, records, asked.out / "undisturbed")
+        one, other = (torch.load(path / "models" / "global.pt") for path in (run, asked.out / "undisturbed"))
+        same = one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+        print(f"final model: {'the same bits as undisturbed' if same else 'DIFFERS from the undisturbed run'}")
+        lost = asked.rounds - len(records)
+        for record in records:
+            if lacking := set(first) - set(record["participants"]):
+                print(f"round {record['round']}: without {', '.join(sorted(lacking))}")
+    return int(not same or lost or watching.returncode != 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
