@@ -2,6 +2,8 @@
 
 from math import nan
 
+from scipy.stats import chi2
+
 from fedmerit_evaluation.statistics.bootstrap import LEVEL
 from fedmerit_evaluation.statistics.crossed_effects import Variance
 
@@ -10,7 +12,7 @@ PATIENT, MODEL, REST = 2 * 3.0**2, 2 * 2.5**2, 2 * 2.5**2
 
 
 def expected_width(patients: int, seeds: int, folds: int = 0) -> float:
-    """In points of Dice, of the intervals of `CrossedEffects` with usual variances; NaN: there will be none.
+    """Median in points of Dice, of the intervals of `CrossedEffects` with usual variances; NaN: there will be none.
 
     Of one seed it is of its model only. With folds it is Student's t over them.
 
@@ -28,7 +30,8 @@ def expected_width(patients: int, seeds: int, folds: int = 0) -> float:
     of_patients = Variance((PATIENT + REST / seeds) / patients, patients - 1)
     if seeds == 1:
         return 2 * of_patients.reach(LEVEL)
-    of_seeds = Variance((MODEL + REST / patients) / seeds, seeds - 1)
+    usual = float(chi2.median(seeds - 1)) / (seeds - 1)  # of a variance that so few seeds estimate
+    of_seeds = Variance(usual * (MODEL + REST / patients) / seeds, seeds - 1)
     total = Variance.sum([of_seeds, of_patients])
     total = Variance(total.value - REST / (seeds * patients), total.freedom)
-    return 2 * max(total.reach(LEVEL), Variance(MODEL / seeds, seeds - 1).reach(LEVEL))
+    return 2 * max(total.reach(LEVEL), Variance(usual * MODEL / seeds, seeds - 1).reach(LEVEL))
