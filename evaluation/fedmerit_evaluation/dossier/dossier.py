@@ -12,6 +12,7 @@ import pandas as pd
 
 from fedmerit_evaluation.dossier.data_evidence import DATA, RECORD
 from fedmerit_evaluation.dossier.model_evidence import RESULTS, TRAINING
+from fedmerit_evaluation.dossier.processing_evidence import PROCESSING
 from fedmerit_evaluation.dossier.sources import DossierSources, open_sources
 from fedmerit_evaluation.figures.pages import write_page
 from fedmerit_evaluation.figures.tables import Table, write_tables
@@ -19,7 +20,7 @@ from fedmerit_evaluation.report.shared_parts import training_dates
 from fedmerit_evaluation.results.run_folders import open_runs
 
 EVIDENCE: Mapping[str, Callable[[DossierSources], str]] = {
-    one.__name__: one for one in (*DATA, *TRAINING, *RESULTS, *RECORD)
+    one.__name__: one for one in (*DATA, *PROCESSING, *TRAINING, *RESULTS, *RECORD)
 }
 UNANSWERABLE = ("intended_use", "users", "privacy_attacks")  # no file of FedMerit has these
 
@@ -31,6 +32,8 @@ LISTS: Mapping[str, str] = {  # by name of their files in items/
     "eu-ai-act-annex-iv": "EU AI Act, Annex IV: technical documentation",
     "eu-ai-act-article-12": "EU AI Act, Article 12: record-keeping",
     "hl7-flute": "HL7 Europe FLUTE: requirements of federated learning",
+    "dpia": "Annex: data protection impact assessment (GDPR Article 35, criteria of WP 248 rev.01)",
+    "article-30": "Annex: record of processing activities (GDPR Article 30)",
 }
 NOT_KNOWN = "not known, ask"
 

@@ -46,6 +46,11 @@ def test_the_lists_are_whole() -> None:
     numbers = {item.rstrip("abcdefg") for item in read_items("tripod-ai")["item"]}
     assert numbers == {str(number) for number in range(1, 28)}
     assert {item[0] for item in read_items("eu-ai-act-annex-iv")["item"]} == set("123456789")
+    assert {item[:8] for item in read_items("article-30")["item"]} == {
+        "30(2)",
+        *(f"30(1)({letter})" for letter in "abcdefg"),
+    }
+    assert sum(item.startswith("Criterion ") for item in read_items("dpia")["item"]) == 9
 
 
 def test_what_was_recorded_is_told_and_the_rest_is_asked_for(tmp_path: Path) -> None:

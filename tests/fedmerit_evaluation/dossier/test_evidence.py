@@ -4,6 +4,7 @@ import hashlib
 from dataclasses import replace
 from inspect import isfunction
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -11,11 +12,12 @@ from dossier_files import made_run, made_sites, made_tested
 from made_results import made_results, made_row
 from run_factory import add_rows, make_run, write_ledger
 
+from fedmerit.configuration.run import make_configuration
 from fedmerit.errors import BadInput
 from fedmerit.records.results import Row
 from fedmerit.trainers.monai_trainer.data import open_sites
 from fedmerit.verification.run import Verification
-from fedmerit_evaluation.dossier import data_evidence, model_evidence
+from fedmerit_evaluation.dossier import data_evidence, model_evidence, processing_evidence
 from fedmerit_evaluation.dossier.data_evidence import (
     RECORD,
     access,
@@ -48,7 +50,7 @@ from fedmerit_evaluation.results.run_folders import open_runs
 
 
 def test_every_function_of_a_file_is_evidence() -> None:
-    parts = (data_evidence, model_evidence, model_evidence, data_evidence)
+    parts = (data_evidence, model_evidence, processing_evidence)
     functions = [one for part in parts for one in vars(part).values() if isfunction(one)]
     ours = {one.__name__ for one in functions if one.__module__.startswith("fedmerit_evaluation.dossier.")}
     assert {name for name in ours if not name.startswith("_")} == set(EVIDENCE)
@@ -258,3 +260,29 @@ def test_what_is_no_ledger_is_named(tmp_path: Path, text: str) -> None:
     file = open_sources(open_runs([run]), None)
     with pytest.raises(BadInput, match=r"ledger\.jsonl"):
         [told(file) for told in RECORD]
+
+
+@pytest.mark.parametrize(
+    ("changes", "privacy", "engine", "said", "unsaid"),
+    [
+        (
+            {},
+            [],
+            "prod",
+            ["update (what training changed", "no update", "TLS in both", "no model of a single"],
+            ["study"],
+        ),
+        ({"study": "x-1", "keep_updates": True}, ["svt"], "local", ["study x-1", "every update", "svt"], ["TLS"]),
+        ({}, ["he"], "poc", ["ciphertexts (the update, encrypted)", "homomorphic encryption"], ["privacy filters"]),
+    ],
+)
+def test_what_was_processed_follows_from_the_plan(
+    tmp_path: Path, changes: dict[str, Any], privacy: list[str], engine: str, said: list[str], unsaid: list[str]
+) -> None:
+    network = {"in_channels": 1, "labels": ["prostate"]}
+    config = make_configuration("fedavg", "prostate", 2, 0, network, {"guard": "on"})
+    plan = replace(config, **changes).to_dict()
+    file = DossierSources([made_run(tmp_path, plan=plan, privacy=privacy, engine=engine)], [])
+    text = " ".join(one(file) for one in processing_evidence.PROCESSING)
+    assert [words for words in said if words not in text] == []
+    assert [words for words in unsaid if words in text] == []
