@@ -25,7 +25,7 @@ from fedmerit.machine import cores
 from fedmerit.options import RunOptions
 from fedmerit.records.results import read_run
 from fedmerit.seeds import random_seed
-from fedmerit.trust import allow_script, require_trusted_script
+from fedmerit.trust import allow, allow_script, require_trusted_script
 from fedmerit.wire.messages import Answer, Reply, Task, Work, describe_failure
 
 OF_IMAGES = ("sites", "only", "server_sites", "recipe", "preset", "final_model", "contributions", "device", "attacks")
@@ -74,6 +74,7 @@ def create_script_run(run: Path, asked: RunOptions) -> None:
     config = configure_script(str(asked.method), asked.rounds, script, **more)
     filters = require_script_filters(config, asked.privacy)
     allow_script(sha256(file))
+    allow(*asked.track)
     names = [f"site-{number}" for number in range(1, asked.clients + 1)]
     require_sites(config, names)
     asked.waiting.require_sites(len(names))

@@ -1,6 +1,7 @@
 """How each site of a federation is: what an admin's session learns of it, and what of that needs a look."""
 
 import ast
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +15,9 @@ SILENCE = 60.0  # seconds without a word of a connected site; NVFlare calls it c
 SKEW = 30.0  # seconds between a site's clock and the admin's
 DISK = 1.0  # GiB free, below which a site's rounds fail soon
 VERSIONS = (*PACKAGES, "python")
+AMOUNTS = ("disk", "memory", "clock")
+LONGEST, LARGEST = 10_000, 1e12  # characters of a report; an amount
+PLAIN = re.compile(r"[\w.+: \-]{0,60}")  # versions, and kinds of errors with their time
 
 
 @dataclass(frozen=True)
@@ -42,12 +46,20 @@ def ask_sites(opened: Session, now: float) -> tuple[dict[str, float], dict[str, 
 
 
 def parse_facts(text: object) -> Mapping[str, Any]:
-    """Facts, as NVFlare prints them in its table; none if it printed something else."""
+    """Facts, as NVFlare prints them in its table; none if it printed something else. A site may say anything."""
+    if len(whole := str(text)) > LONGEST:
+        return {}
     try:
-        facts = ast.literal_eval(str(text))
+        facts = ast.literal_eval(whole)
     except (SyntaxError, ValueError, MemoryError, RecursionError):
         return {}
-    return facts if isinstance(facts, dict) else {}
+    return {name: value for name, value in facts.items() if _is_fact(name, value)} if isinstance(facts, dict) else {}
+
+
+def _is_fact(name: object, value: object) -> bool:
+    if name in AMOUNTS:
+        return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= LARGEST
+    return name in (*VERSIONS, "last_error") and isinstance(value, str) and bool(PLAIN.fullmatch(value))
 
 
 def judge_sites(
@@ -62,7 +74,7 @@ def judge_sites(
     states = {}
     for site in sorted({*expected, *silent}):
         own = facts.get(site, {})
-        offset = own["clock"] - now if isinstance(own.get("clock"), int | float) else None
+        offset = own["clock"] - now if "clock" in own else None
         state = SiteState(silent.get(site), own, offset)
         flags = [state.connection] if state.connection != "connected" else []
         flags += [
@@ -72,7 +84,7 @@ def judge_sites(
         ]
         if offset is not None and abs(offset) > SKEW:
             flags.append(f"its clock is {offset:+.0f} s from this one")
-        if isinstance(own.get("disk"), int | float) and own["disk"] < DISK:
+        if own.get("disk", DISK) < DISK:
             flags.append(f"{own['disk']} GiB free on its disk")
         flags += [absent[site]] if site in absent else []
         states[site] = SiteState(state.silent, own, offset, flags)
