@@ -17,7 +17,7 @@ from pydantic.fields import FieldInfo
 from fedmerit.configuration.recipes import RECIPES, ROUNDS
 from fedmerit.errors import BadInput, suggest
 from fedmerit.files import read_text
-from fedmerit.trust import NAMED, require_trusted
+from fedmerit.trust import NAMED, require_trusted, require_trusted_trackers
 
 TRAINING, MACHINES, PROTECTION, STUDIES = "Training", "Machines", "Guard and privacy", "Studies and records"
 MOST_FILE = 1 << 20  # bytes of a file of options
@@ -247,6 +247,7 @@ class RunOptions(BaseModel):
         found = cls.read(content, str(file))
         for named in NAMED.finditer(" ".join(map(str, [found.method, *found.settings.values()]))):
             require_trusted(named.group(), str(file))
+        require_trusted_trackers(found.track, str(file))
         return found
 
     @property

@@ -14,6 +14,8 @@ from fedmerit.errors import BadInput
 
 def build(kind: type[Any], values: Mapping[str, Any], what: str) -> Any:
     """A dataclass from JSON or text values, each converted to its field's type."""
+    if not isinstance(values, abc.Mapping):
+        raise BadInput(f"{what}: {values!r:.80} is no mapping of names to values")
     unknown = set(values) - {part.name for part in fields(kind)}
     if unknown:
         raise BadInput(f"{what}: unknown parameter {', '.join(sorted(unknown))}")

@@ -16,6 +16,7 @@ from fedmerit.files import lock_folder, write_json
 from fedmerit.options import RunOptions
 from fedmerit.records.results import read_run
 from fedmerit.trainers.monai_trainer.data import SiteFolder, open_sites, require_same_preparation
+from fedmerit.trust import allow
 
 NEEDED = (
     "method", "sites", "rounds", "seed", "engine", "plan", "sites_folder", "server_sites", "settings", "attacks",
@@ -71,6 +72,7 @@ def needs_resuming(run: Path, options: Mapping[str, Any]) -> bool:
         BadInput: the run was created with other options or images, or another process works on the run.
     """
     info = read_run(run)
+    allow(*options.get("track", ()))  # a person's
     if "script" in info:
         for name, value in options.items():
             if info.get(name) != value:

@@ -36,6 +36,7 @@ from fedmerit.trainers.monai_trainer.machine_settings import (
 )
 from fedmerit.trainers.monai_trainer.network_checks import check_image_size, require_repeatable
 from fedmerit.trainers.monai_trainer.networks import build_network, initial_network
+from fedmerit.trust import allow, require_trusted_trackers
 from fedmerit.wire.messages import Answer
 
 
@@ -74,6 +75,7 @@ def create(run: Path, method: str, sites: Path | str | None = None, rounds: int 
     specs = require_possible(asked.attacks, names, rounds)
     filters = require_privacy(asked.privacy, method, config.build_method())
     trackers = require_tracking(asked.track, asked.engine)
+    allow(*trackers)
     require_consistent(config, filters)
     for folder in folders:
         folder.require_cases()
@@ -224,9 +226,12 @@ def execute(
     Raises:
         BadInput: the sites are not those the run was created with, a script that it names was not given to this
             process, or another process is at work on it.
+        Untrusted: only run.json names a script, or an address to send scalars to, and nobody trusts that.
         RunFailed: the run did not finish; the message says where the log is.
     """
-    if "script" in (recorded := read_run(run)):
+    recorded = read_run(run)
+    require_trusted_trackers(recorded.get("track", ()), f"{run / 'run.json'}")
+    if "script" in recorded:
         execute_script_run(run, recorded, on_round, threads, on_exchange)
         return
     here = {"sites_folder": sites, "server_sites": server_sites}

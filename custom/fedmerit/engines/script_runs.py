@@ -33,7 +33,7 @@ from fedmerit.seeds import random_seed
 from fedmerit.trainers.monai_trainer.manifest import SiteScript
 from fedmerit.trainers.monai_trainer.overlaps import Overlap
 from fedmerit.trainers.named_tensors import load_weights
-from fedmerit.trust import allow_script, require_trusted_script
+from fedmerit.trust import allow, allow_script, require_trusted_script
 from fedmerit.wire.messages import Answer, Reply, Task, Work, describe_failure
 
 if TYPE_CHECKING:
@@ -108,6 +108,7 @@ def create_script_run(run: Path, asked: RunOptions) -> None:
         BadInput: as of `read_scripts`, or the method needs what a script cannot do.
     """
     scripts = read_scripts(asked)
+    allow(*asked.track)
     description = _describe(run.name, asked, scripts)
     run.mkdir(parents=True, exist_ok=True)
     with lock_folder(run):

@@ -87,8 +87,7 @@ QUANTITIES: Mapping[str, str] = {
 }
 MOST_TABLE = 1 << 30  # bytes of one, twelve million rows
 PLAIN_TABLE = 85_000_000  # bytes; in a larger one a row of its size would take more memory than it may
-LONGEST_ROW = 1 << 20
-CHUNK = 1 << 14  # rows read at a time
+LONGEST_ROW, CHUNK = 1 << 20, 1 << 14  # bytes; rows read at a time
 BESIDE = 128_000_000  # bytes of memory that a table may take, beside twice those of its file
 MOST_COLUMNS, LONGEST_HEADER = 64, 4096
 EXPECTED = "expected what `fedmerit run` wrote: copy it again, or run again"
@@ -207,13 +206,15 @@ def require_each_once(table: pd.DataFrame, columns: Sequence[str], path: Path) -
 
 def read_table(path: Path) -> pd.DataFrame:
     """A table of the results schema from its CSV file; `BadInput` naming the file if it is none."""
-    text = {name: str for name in COLUMNS if name not in ("seed", "round", "value")}
-    types = text | {"seed": int, "round": int, "value": float}
+    types: dict[str, type] = dict.fromkeys(COLUMNS, str) | {"seed": int, "round": int, "value": float}
     table, header = read_csv(path, types)
     if lacking := [name for name in COLUMNS if name not in table]:
         raise BadInput(f"{path}: no table of results, it lacks {', '.join(lacking)}; expected what FedMerit wrote")
     if twice := [name for name in COLUMNS if header.count(name) > 1]:  # readers would differ
         raise BadInput(f"{path}: has the column {twice[0]} twice; {EXPECTED}")
+    texts = (one for name in COLUMNS if types[name] is str for one in table[name].unique())
+    if unsafe := next((one for one in texts if not one.isprintable()), ""):  # readers differ in NUL, people in others
+        raise BadInput(f"{path}: has {unsafe!r:.80}, expected names that can be printed; {EXPECTED}")
     return table
 
 
@@ -304,6 +305,7 @@ class _Recorded(BaseModel):
     site_digests: dict[str, str] | None = None
     server_digests: dict[str, str] | None = None
     privacy: list[str] = []
+    track: list[str] = []
     only: list[str] | None = None
     image_size: list[int] | None = Field(None, min_length=2, max_length=2)
     sites_folder: str | None = None

@@ -6,6 +6,7 @@ from codecs import BOM_UTF8
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import index
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ DATASET, PAIRS = "dataset.json", "pairs.csv"
 COLUMNS = ("site", "patient", "image", "label")  # of pairs.csv; image_t2, label_liver, ... for files of their own
 SPLITS = ("training", "validation")
 LIST = re.compile(r"\w[\w.-]*\.json")  # not "Copy of site-1.json", nor "site-1 (2).json"
+LARGEST_LABEL = 2**31 - 1
 PLAIN = re.compile(r"\w[\w .-]*")  # names of sites
 
 
@@ -92,7 +94,8 @@ def _read_labels(file: Path, stated: object) -> LabelMap | None:
         assert isinstance(stated, dict)
         for key, value in stated.items():
             by_value = isinstance(value, str)
-            values = [int(key)] if by_value else [int(one) for one in (value if isinstance(value, list) else [value])]
+            values = [int(key)] if by_value else [index(one) for one in (value if isinstance(value, list) else [value])]
+            assert all(0 <= one <= LARGEST_LABEL for one in values)
             name = re.sub(r"[^\w-]+", "_", value if by_value else key).strip("_")
             if values != [0]:
                 labels[name if LABEL.fullmatch(name) else f"label_{name}"] += tuple(one for one in values if one)

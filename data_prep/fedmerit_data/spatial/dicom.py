@@ -1,6 +1,8 @@
 """DICOM images: series of single slices, enhanced multi-frame files, X-rays. Masks are in `segmentations`."""
 
-from collections.abc import Callable, Collection, Mapping
+import zlib
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,7 +10,9 @@ from typing import Any
 import numpy as np
 import pydicom
 from numpy.typing import NDArray
+from pydicom.filereader import read_file_meta_info
 from pydicom.pixels.utils import get_expected_length
+from pydicom.uid import DeflatedExplicitVRLittleEndian
 
 from fedmerit.errors import BadInput
 from fedmerit_data.raw_cases import list_visible
@@ -29,6 +33,8 @@ PLACE_TAGS = {
     "ImagePositionPatient": (3, "the place of the slice"),
     "PixelSpacing": (2, "the size of its pixels"),
 }
+MOST_INFLATED = 2**29  # bytes of a deflated file: its readers inflate it at once, whatever its headers say
+PREAMBLE, CHUNK = 144, 1 << 20  # bytes: before the group of the file's meta information ends; at a time
 POSITION_TOLERANCE = 0.1  # mm; closer slices have the same position
 SPACING_TOLERANCE = 0.05  # share of the median step by which steps between slices may differ from it
 
@@ -45,6 +51,24 @@ class Regions:
     names: Mapping[int, str]
     draw: Callable[[Volume, Collection[int]], tuple[Volume, tuple[str, ...]]]
     are_named: bool = False  # in a structure set: numbers mean nothing, and regions are not of one kind
+
+
+@contextmanager
+def report_dicom_damage(path: Path, what: str) -> Iterator[None]:
+    """`report_damage`; `BadInput`, too, if the file inflates to more than `MOST_INFLATED`."""
+    with report_damage(path, what):
+        stated = read_file_meta_info(path)
+        if stated.get("TransferSyntaxUID") == DeflatedExplicitVRLittleEndian:
+            inflating, size = zlib.decompressobj(-zlib.MAX_WBITS), 0
+            with path.open("rb") as file:
+                file.seek(PREAMBLE + stated.FileMetaInformationGroupLength)
+                while not inflating.eof and (part := inflating.unconsumed_tail or file.read(CHUNK)):
+                    size += len(inflating.decompress(part, CHUNK))
+                    if size > MOST_INFLATED:
+                        raise BadInput(
+                            f"{path}: inflates to more than {MOST_INFLATED} bytes; store it without deflation"
+                        )
+        yield
 
 
 def frame_remarks(image: Volume, frame: object) -> tuple[str, ...]:
@@ -70,7 +94,7 @@ def read_dicom(path: Path) -> Volume:
         return _read_file(path)
     files = [entry for entry in list_visible(path) if is_slice(entry)]
     if len(files) == 1 and files[0].is_file():
-        with report_damage(files[0], "DICOM file"):
+        with report_dicom_damage(files[0], "DICOM file"):
             header = pydicom.dcmread(files[0], stop_before_pixels=True)
         if "ImagePositionPatient" not in header or int(header.get("NumberOfFrames") or 1) > 1:
             return _read_file(files[0])
@@ -80,7 +104,7 @@ def read_dicom(path: Path) -> Volume:
 def _read_file(path: Path) -> Volume:
     import highdicom  # takes a second to import, and other layouts do not need it
 
-    with report_damage(path, "DICOM file"):
+    with report_dicom_damage(path, "DICOM file"):
         header = pydicom.dcmread(path, stop_before_pixels=True)
         frames, what = int(header.get("NumberOfFrames") or 1), header.get("Modality")
         if "Rows" not in header or what == "SEG":
@@ -151,7 +175,7 @@ def read_series(folder: Path) -> Volume:
 def _header(path: Path) -> pydicom.Dataset:
     if path.is_dir():
         raise BadInput(f"{path}: not a readable DICOM slice (it is a folder); name the folder of one series")
-    with report_damage(path, "DICOM slice"):
+    with report_dicom_damage(path, "DICOM slice"):
         header = pydicom.dcmread(path)
         what = header.get("Modality") or "DICOM without an image"
         if "Rows" not in header or "PixelData" not in header or what == "SEG":

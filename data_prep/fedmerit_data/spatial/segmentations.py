@@ -16,7 +16,7 @@ from pydicom import uid
 
 from fedmerit.errors import BadInput
 from fedmerit.version import package_version
-from fedmerit_data.spatial.dicom import Regions, frame_remarks, place_slices
+from fedmerit_data.spatial.dicom import Regions, frame_remarks, place_slices, report_dicom_damage
 from fedmerit_data.spatial.geometry import resample_mask
 from fedmerit_data.spatial.volumes import FROM_LPS, Volume, report_damage, require_sane
 
@@ -44,7 +44,7 @@ def read_segmentation(path: Path) -> Regions:
     """
     import highdicom  # takes a second to import, and other layouts do not need it
 
-    with report_damage(path, "DICOM segmentation"):
+    with report_dicom_damage(path, "DICOM segmentation"):
         header = pydicom.dcmread(path, stop_before_pixels=True)
         require_sane(path, (header.Columns, header.Rows, int(header.NumberOfFrames)))
         file = highdicom.seg.segread(path)
@@ -133,7 +133,7 @@ def read_referenced_series(path: Path) -> str | None:
     Raises:
         BadInput: the file is unreadable.
     """
-    with report_damage(path, "DICOM segmentation"):
+    with report_dicom_damage(path, "DICOM segmentation"):
         named = pydicom.dcmread(path, stop_before_pixels=True).get("ReferencedSeriesSequence")
         return str(named[0].SeriesInstanceUID) if named else None
 

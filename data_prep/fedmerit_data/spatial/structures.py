@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from fedmerit.errors import BadInput
 from fedmerit.files import require_file
 from fedmerit_data.raw_cases import list_visible
-from fedmerit_data.spatial.dicom import Regions, frame_remarks, is_slice
+from fedmerit_data.spatial.dicom import Regions, frame_remarks, is_slice, report_dicom_damage
 from fedmerit_data.spatial.segmentations import read_segmentation
 from fedmerit_data.spatial.volumes import FROM_LPS, Volume, report_damage
 
@@ -35,7 +35,7 @@ def read_structures(path: Path) -> Regions:
         BadInput: the file is unreadable or has no regions.
     """
     require_file(path, MOST_BYTES)
-    with report_damage(path, "DICOM structure set"):
+    with report_dicom_damage(path, "DICOM structure set"):
         file = pydicom.dcmread(path)
         regions = file.get("StructureSetROISequence") or ()
         names = {int(region.ROINumber): str(region.ROIName) for region in regions}
@@ -143,7 +143,7 @@ def read_regions(path: Path) -> Regions | None:
         if len(files) != 1 or not files[0].is_file():
             return None
         path = files[0]
-    with report_damage(path, "DICOM file"):
+    with report_dicom_damage(path, "DICOM file"):
         kind = str(pydicom.dcmread(path, specific_tags=["Modality"], stop_before_pixels=True).get("Modality"))
     readers = {"SEG": read_segmentation, "RTSTRUCT": read_structures}
     return readers[kind](path) if kind in readers else None

@@ -5,6 +5,7 @@ every file format.
 """
 
 import re
+import struct
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ import numpy as np
 import psutil
 import SimpleITK
 from nibabel.affines import voxel_sizes
+from nibabel.openers import Opener
 from numpy.typing import NDArray
 
 from fedmerit.errors import BadInput
@@ -34,7 +36,13 @@ MAX_PACKING = 1032  # voxels per stored byte: the highest compression of deflate
 MAX_VOXELS = 2**31  # many times any scan: a header that promises more is damaged
 COPIES = 4  # float32 arrays of all voxels that reading and slicing hold at once
 GZIP = b"\x1f\x8b"  # the first bytes of a compressed file
-PLAIN = (b"\x5c\x01\0\0", b"\x1c\x02\0\0", b"\0\0\x01\x5c", b"\0\0\x02\x1c")  # and of NIfTI, which is not
+BEGINS = {  # by the first bytes of NIfTI, which is not: kind and place of the number that says where voxels begin
+    b"\x5c\x01\0\0": ("<f", 108),
+    b"\0\0\x01\x5c": (">f", 108),
+    b"\x1c\x02\0\0": ("<q", 168),
+    b"\0\0\x02\x1c": (">q", 168),
+}
+HEADER, MOST_HEADER = 540, 2**24  # bytes of the longest header, and with extensions
 COLOURS = ("R", "G", "B")  # of a NIfTI file in colours
 MILLIMETRES = {"meter": 1000.0, "micron": 0.001}  # of NIfTI's other units of length
 USUAL_SIZES = 0.005, 50.0  # mm of a voxel in medical images
@@ -141,6 +149,14 @@ def read_volume(path: Path, channel: int | None = None, colours: bool = False) -
     return read_itk(path, channel)
 
 
+def _require_short_header(path: Path) -> None:
+    """`BadInput` if voxels begin beyond `MOST_HEADER`: what lies before them nibabel reads as it opens the file."""
+    with Opener(path) as file:
+        head = file.read(HEADER)
+    if (begins := BEGINS.get(head[:4])) and not struct.unpack_from(begins[0], head, begins[1])[0] <= MOST_HEADER:
+        raise BadInput(f"{path}: its voxels begin beyond {MOST_HEADER} bytes; fetch the file again")
+
+
 def read_nifti(path: Path, channel: int | None = None, colours: bool = False) -> Volume:
     """One NIfTI file or another format of nibabel; of several numbers per voxel the given ``channel``, or the only one.
 
@@ -154,6 +170,7 @@ def read_nifti(path: Path, channel: int | None = None, colours: bool = False) ->
         _require_honest_name(path)
         voxel_file = path.with_suffix(".img") if path.suffix.lower() == ".hdr" else path
         require_file(voxel_file, "file of voxels")
+        _require_short_header(path)
         file: Any = nib.load(path)
         shape, header = drop_axes_of_one(file.shape), file.header
         proxy = file.dataobj.reshape(shape)
@@ -208,7 +225,7 @@ def _require_honest_name(path: Path) -> None:
     with path.open("rb") as file:
         first = file.read(4)
     is_packed = first[:2] == GZIP
-    if is_packed != (path.suffix.lower() == ".gz") and (is_packed or first in PLAIN):
+    if is_packed != (path.suffix.lower() == ".gz") and (is_packed or first in BEGINS):
         true = path.name + ".gz" if is_packed else path.name.removesuffix(path.suffix)
         raise BadInput(
             f"{path}: is {'' if is_packed else 'not '}compressed by gzip, unlike its name says; call it {true}"

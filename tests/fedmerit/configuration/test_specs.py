@@ -5,11 +5,13 @@ from dataclasses import dataclass
 import pytest
 
 from fedmerit.configuration import filters, observation, spec_syntax, tracking
+from fedmerit.configuration.conversion import build
 from fedmerit.configuration.filters import PEER_MODELS_UNFILTERED, Percentile, require_privacy
 from fedmerit.configuration.observation import can_observe, gives_own_models, require_observable, require_observers
 from fedmerit.configuration.spec_syntax import format_spec, parse_assignments
 from fedmerit.configuration.tracking import MLflow, require_tracking
 from fedmerit.errors import BadInput
+from fedmerit.guard.settings import GuardSettings
 from fedmerit.methods.registry import METHODS, build_method
 from fedmerit.observers import MultiRoundReconstruction
 from fedmerit.parameters import Checked, parameter
@@ -227,3 +229,9 @@ def test_assignments():
         parse_assignments(["zero"], "--attack")
     with pytest.raises(BadInput, match="--set lr: given twice, 1 and 2; give it once"):
         parse_assignments(["lr=1", "depth=3", "lr=2"], "--set")
+
+
+@pytest.mark.parametrize("content", [[1], "on", None, 5])
+def test_a_record_with_a_list_instead_of_a_section(content):
+    with pytest.raises(BadInput, match=r"guard: .* is no mapping of names to values"):
+        build(GuardSettings, content, "guard")

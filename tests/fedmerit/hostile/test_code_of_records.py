@@ -205,3 +205,36 @@ def test_the_script_that_a_handed_run_names_is_not_run(fedmerit, tmp_path, monke
     assert refused.exit_code == 2, refused.output
     assert told in refused.stderr
     assert not (tmp_path / "marker").exists()
+
+
+TRACKER = "mlflow:uri=http://127.0.0.1:9/x"
+
+
+@pytest.mark.parametrize(("more", "trusted"), [((), False), (("--track", TRACKER), True), (("--trust",), True)])
+def test_scalars_go_to_no_address_that_only_a_handed_run_names(
+    trained, sites, fedmerit, tmp_path, monkeypatch, more, trusted
+):
+    """MLflow's client, which a job starts, connects to it."""
+    monkeypatch.delenv(TRUST, raising=False)
+    monkeypatch.setattr("fedmerit.flare.simulation.run_simulator", lambda *rest: pytest.fail("started"))
+    run = tmp_path / "run"
+    shutil.copytree(trained(rounds=1), run)
+    change(run / "run.json", lambda said: said.update(track=[TRACKER], engine="sim"))
+    (run / "checkpoint.pt").unlink()
+    if trusted:
+        with pytest.raises(pytest.fail.Exception, match="started"):
+            fedmerit("run", "--resume", "--out", run, *more)
+        return
+    told = fedmerit("run", "--resume", "--out", run, *more)
+    assert told.exit_code == 2, told.output
+    assert f"run.json: names the tracker '{TRACKER}'" in told.stderr
+    assert "--trust" in told.stderr
+
+
+def test_an_address_in_a_file_of_options_needs_trust(sites, fedmerit, tmp_path, monkeypatch):
+    monkeypatch.delenv(TRUST, raising=False)
+    (tmp_path / "o.toml").write_text(f'method = "fedavg"\ntrack = ["{TRACKER}"]\n')
+    told = fedmerit(
+        "run", "--out", tmp_path / "run", "--sites", sites, "--engine", "sim", "--config", tmp_path / "o.toml"
+    )
+    assert f"o.toml: names the tracker '{TRACKER}'" in told.stderr

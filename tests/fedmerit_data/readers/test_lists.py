@@ -239,6 +239,9 @@ def edit(root, **changed):
 REFUSED = {  # what is wrong, options, and what is said
     "too few": (nnunet_v2, lambda root: edit(root, numTraining=3), {}, "numTraining is 3, but imagesTr has 2 cases"),
     "labels": (nnunet_v2, lambda root: edit(root, labels=["liver"]), {}, r"dataset.json: labels \['liver'\]; expected"),
+    "endless": (nnunet_v2, lambda root: edit(root, labels={"liver": 1e999}), {}, r"labels \{'liver': inf\}; expected"),
+    "half": (nnunet_v2, lambda root: edit(root, labels={"liver": 1.5}), {}, r"labels \{'liver': 1.5\}; expected"),
+    "huge": (nnunet_v2, lambda root: edit(root, labels={"liver": 10**30}), {}, r"labels \{'liver': 10+\}; expected"),
     "no channel": (brats, lambda root: (root / "p_2" / "p_2_t1.nii.gz").unlink(), {"channels": 2},
                    "p_2: has the images flair, the other patients flair, t1|p_1: has the images"),
     "no mask": (brats, lambda root: (root / "p_2" / "p_2_seg.nii.gz").unlink(), {"channels": 2}, "p_2: has no mask"),

@@ -7,7 +7,10 @@ from layouts import volume
 from layouts_prostate import save_series
 
 from fedmerit.errors import BadInput
-from fedmerit_data.spatial.dicom import read_series
+from fedmerit_data.spatial import dicom
+from fedmerit_data.spatial.dicom import read_dicom, read_series
+from fedmerit_data.spatial.segmentations import read_referenced_series, read_segmentation
+from fedmerit_data.spatial.structures import read_regions, read_structures
 
 
 def edited(path, **changes):
@@ -71,3 +74,20 @@ def test_every_slice_has_its_own_slope_and_intercept(tmp_path):
         edited(path, RescaleSlope=slope, RescaleIntercept=intercept)
     found = {round(float(level), 3) for level in np.unique(read_series(tmp_path / "a").voxels)}
     assert found == {1001, 1.001, 200 * 1001 - 1024}
+
+
+def test_a_deflated_file_is_read_up_to_a_size(tmp_path, monkeypatch):
+    """One of 3 MB inflated to 6 GB, before anything of it was looked at."""
+    save_series(tmp_path / "a", volume(1, (24, 20, 6)))
+    path, plain = tmp_path / "a" / "1-02.dcm", read_series(tmp_path / "a").voxels
+    slice_ = pydicom.dcmread(path)
+    slice_.file_meta.TransferSyntaxUID = pydicom.uid.DeflatedExplicitVRLittleEndian
+    slice_.save_as(path)
+    assert np.array_equal(read_series(tmp_path / "a").voxels, plain)
+    monkeypatch.setattr(dicom, "MOST_INFLATED", 1000)
+    for read, of in (
+        (read_series, path.parent), (read_dicom, path), (read_regions, path), (read_segmentation, path),
+        (read_referenced_series, path), (read_structures, path),
+    ):  # fmt: skip
+        with pytest.raises(BadInput, match=r"1-02.dcm: inflates to more than 1000 bytes; store it without that"):
+            read(of)

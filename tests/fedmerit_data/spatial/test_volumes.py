@@ -1,5 +1,6 @@
 """Volumes of all formats: the same voxels, damaged files. Photographs: 8 bits."""
 
+import nibabel as nib
 import numpy as np
 import pytest
 from layouts import save_nifti, volume
@@ -7,6 +8,7 @@ from layouts_prostate import OBLIQUE, save_itk, save_series
 from PIL import Image
 
 from fedmerit.errors import BadInput
+from fedmerit_data.spatial import volumes
 from fedmerit_data.spatial.dicom import read_series
 from fedmerit_data.spatial.photographs import load
 from fedmerit_data.spatial.volumes import read_itk, read_nifti
@@ -43,6 +45,20 @@ def test_a_damaged_volume_is_named(tmp_path, name, damage):
         path.mkdir() if damage == "folder" else path.write_text("" if damage == "empty" else "no image")
     with pytest.raises(BadInput, match=f"{name}: not a readable volume"):
         read_itk(path)
+
+
+@pytest.mark.parametrize("kind", [nib.Nifti1Image, nib.Nifti2Image])
+@pytest.mark.parametrize("order", "<>")
+def test_what_lies_before_the_voxels_is_bounded(tmp_path, monkeypatch, kind, order):
+    """One of 4.7 MB took 1 GB for an extension of its header, before its shape was looked at."""
+    path = tmp_path / "a.nii.gz"
+    saved = kind(volume(1), OBLIQUE, kind.header_class(endianness=order))
+    saved.header.extensions.append(nib.nifti1.Nifti1Extension("comment", b"x" * 2000))
+    saved.to_filename(path)
+    np.testing.assert_array_equal(read_nifti(path).voxels, volume(1))
+    monkeypatch.setattr(volumes, "MOST_HEADER", 2000)
+    with pytest.raises(BadInput, match=r"a.nii.gz: its voxels begin beyond 2000 bytes"):
+        read_nifti(path)
 
 
 def test_deep_pixels_are_not_told_to_be_fetched_again(tmp_path):
