@@ -128,15 +128,16 @@ def draw_batches(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Images and masks of every step of one round on ``device``, before the augmentation."""
     order = torch.Generator().manual_seed(seed)
+    weighs = training.organ_share > 0 and not samples.roams
     loader: DataLoader[Tensor] = DataLoader(
         range(len(samples)),  # type: ignore[arg-type]  # their places: a batch is read at once
         batch_size=training.batch_size,
-        shuffle=not training.organ_share,
-        sampler=_oversample_labels(samples, training.organ_share, order) if training.organ_share else None,
+        shuffle=not weighs,
+        sampler=_oversample_labels(samples, training.organ_share, order) if weighs else None,
         generator=order,
     )
     for places in islice(chain.from_iterable(repeat(loader)), count_steps(samples, training)):
-        yield samples.batch(places, device)
+        yield samples.draw(places, device, training.organ_share, order)
 
 
 def _oversample_labels(samples: Samples, share: float, order: torch.Generator) -> WeightedRandomSampler:
