@@ -16,6 +16,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.x509 import Certificate, load_pem_x509_certificate
 from cryptography.x509.oid import NameOID
 
+from fedmerit.configuration.network_input import preparation_digest
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.guard.guard import Enrolled
 from fedmerit.records.ledger import log_payload, split_head
@@ -93,6 +94,7 @@ def make_enrolment(
         slices=slices | {"training": num_samples},
         fingerprint=tuple(sorted(one[:DIGITS] for one in digests)),
         certificate=certificate,
+        preparation=preparation_digest(folder.info),
         seal=hashlib.sha256(f"seal {secret}".encode()).hexdigest()[:DIGITS],
         seconds=time.perf_counter() - started,
     )

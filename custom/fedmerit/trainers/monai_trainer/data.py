@@ -22,6 +22,7 @@ import torch
 from numpy.typing import NDArray
 from pydantic import AfterValidator, BaseModel, Field
 
+from fedmerit.configuration.data_plan import read_plan
 from fedmerit.errors import BadInput, printable
 from fedmerit.files import as_file_name, leads_into, parse, read_json, require_file, sha256
 
@@ -161,6 +162,7 @@ class SiteFolder:
         lists = parse(_Lists, stored, self.path / "datalist.json")
         self.name, self.task, self.labels, self.channels = said.name, said.task, said.labels, said.channels
         self.image_size, self.normalisation = said.image_size, said.normalisation
+        self.data_plan = read_plan(self.info, str(self.path / "site.json"))
         require_name(self.name, self.path / "site.json")
         self.splits = {
             split: tuple(self._case(entry) for entry in getattr(lists, split)) for split in (*SPLITS, SERVER_SPLIT)
@@ -179,7 +181,7 @@ class SiteFolder:
             image_file=self._within(entry.image),
             label_file=self._within(entry.label),
             slices=entry.slices,
-            spacing=_spacing(entry.spacing),
+            spacing=read_spacing(entry.spacing),
         )
 
     def _within(self, entry: str) -> Path:
@@ -241,7 +243,7 @@ class SiteFolder:
                     )
 
 
-def _spacing(stated: object) -> tuple[float, float, float] | None:
+def read_spacing(stated: object) -> tuple[float, float, float] | None:
     """Three lengths in mm, or None: a folder states only those that its files have."""
     if not isinstance(stated, list) or len(stated) != 3:
         return None
@@ -271,7 +273,7 @@ def open_sites(root: Path, only: Sequence[str] | None = None) -> list[SiteFolder
     for site in sites:
         if site.name != site.path.name:
             raise BadInput(f"{site.path}: site.json names the site {site.name!r}; folder and name have to agree")
-        for field in ("task", "labels", "channels", "image_size", "normalisation"):
+        for field in ("task", "labels", "channels", "image_size", "normalisation", "data_plan"):
             ours, theirs = getattr(sites[0], field), getattr(site, field)
             if ours != theirs:
                 raise BadInput(
