@@ -150,6 +150,40 @@ def survey(
     console.print(f"survey: {path.resolve()}", soft_wrap=True)
 
 
+@commands.add("data plan survey --out plan.json")
+def plan(
+    survey: Annotated[Path, typer.Argument(help="Folder of a survey, or its survey.json.")],
+    out: Annotated[Path, typer.Option(help="File to write, for `fedmerit prepare --plan` at every site.")],
+    memory: Annotated[float, typer.Option(min=0.1, help="GB of feature maps in a training step.")] = 4.0,
+    width: Annotated[int, typer.Option(min=1, help="Channels of the network's first level.")] = 8,
+    field_of_view: Annotated[
+        float | None, typer.Option(min=10, help="Millimetres to crop to, around the centre.", show_default="largest")
+    ] = None,
+) -> None:
+    """One plan for the volumes of all sites: spacing, patch, network and batch, by nnU-Net's published rules."""
+    from dataclasses import asdict
+
+    from fedmerit.files import read_object, write_json
+    from fedmerit.wire.survey import Survey
+    from fedmerit_data.planning import make_plan, merge
+
+    file = survey / "survey.json" if survey.is_dir() else survey
+    try:
+        answers = Survey.from_dict(read_object(file))
+    except ValueError as error:
+        raise BadInput(f"{file}: {error}; expected what `fedmerit data survey` writes") from error
+    found = merge(answers)
+    made = make_plan(found, memory, width, field_of_view)
+    write_json(out, {"data_plan": made.to_dict(), "fingerprint": asdict(found), "sites": sorted(answers.sites)})
+    patch, spacing = (" x ".join(f"{one:.4g}" for one in three) for three in (made.patch, made.spacing))
+    console.print(
+        f"slices of {made.size} x {made.size} pixels, voxels of {spacing} mm\n"
+        f"patches of {patch}, {made.batch_size} a step; {made.depth} levels of width {made.width}\n"
+        f"plan: {out}\nSHA-256: {made.digest}",
+        soft_wrap=True,
+    )
+
+
 def _is_typed(ctx: typer.Context, name: str) -> bool:
     """Whether an option is on the command line: FEDMERIT_KIT may be set besides."""
     source = ctx.get_parameter_source(name)

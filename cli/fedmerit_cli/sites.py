@@ -27,7 +27,12 @@ def prepare(
     folds: Annotated[
         int | None, typer.Option(help="For cross-validation: that many splits, each patient tested in one.")
     ] = None,
-    size: Annotated[int, typer.Option(help="Height and width of the prepared slices in pixels.")] = 256,
+    size: Annotated[
+        int | None, typer.Option(help="Height and width of the prepared slices in pixels.", show_default="256")
+    ] = None,
+    plan: Annotated[
+        Path | None, typer.Option(help="Plan of `fedmerit data plan`, for volumes: instead of size and field of view.")
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Random seed of the split.")] = 0,
     server_share: Annotated[
         float, typer.Option(min=0, max=1, help="Share of training patients to set aside for the server to validate on.")
@@ -100,6 +105,7 @@ def prepare(
         from fedmerit_data.preparing.case_processes import begin_processes
 
         begin_processes(["__main__"])  # which import at the same time as this one, below
+    from fedmerit.configuration.data_plan import load_plan
     from fedmerit_cli.printing import print_sites
     from fedmerit_data.folders import OVERVIEW
     from fedmerit_data.preparation import Preparation
@@ -114,12 +120,15 @@ def prepare(
         shares = ()
     if len(shares) != 3:
         raise BadInput(f"--ratios {ratios}: expected three numbers such as 0.5,0.25,0.25")
+    if plan is not None and (size is not None or field_of_view is not None):
+        raise BadInput("--plan: decides size and field of view; leave --size and --field-of-view out")
     asked = Preparation(
         kind,
         source=source,
         ratios=(shares[0], shares[1], shares[2]),
         folds=folds,
-        size=size,
+        size=256 if size is None else size,
+        data_plan=None if plan is None else load_plan(plan),
         seed=seed,
         slices=slices,
         field_of_view=field_of_view,

@@ -20,9 +20,12 @@ def shrink(sites: Path, out: Path, by: int) -> list[Path]:
     its block is.
 
     Raises:
-        BadInput: ``out`` is not empty, an image side is not a multiple of ``by``, or an array is not as stated.
+        BadInput: ``out`` is not empty, an image side is not a multiple of ``by``, sites follow a data plan, or an
+            array is not as stated.
     """
     folders = open_sites(sites)
+    if folders[0].data_plan:
+        raise BadInput(f"{sites}: prepared by a data plan, whose patches would not fit; prepare by a coarser plan")
     height, width = folders[0].image_size
     if by < 1 or height % by or width % by:
         raise BadInput(f"{sites}: images of {height}x{width} cannot be downsampled by {by}; expected a divisor of both")

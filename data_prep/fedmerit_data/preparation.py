@@ -7,6 +7,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from fedmerit.configuration.data_plan import DataPlan
 from fedmerit.errors import BadInput
 from fedmerit.files import sha256
 from fedmerit.trainers.monai_trainer.data import FOLDS
@@ -36,6 +37,7 @@ class Preparation:
         folds: Number of splits for cross-validation, 3 to 20, instead of ``ratios``: each patient is tested in one,
             validated in one and trained on in the others; patients are spread over them by the volume of their labels.
         size: Pixels of the stored square slices, 16 to 4096.
+        data_plan: In place of ``size`` and ``field_of_view``; it also sets the distance of slices.
         seed: Random seed of the split, and of the images of synthetic kinds; 0 or more.
         slices: ``organ`` trains only on slices that show the organ, ``all`` on all; validation and testing stay whole.
         field_of_view: Side in mm of the central square that is kept, 10 to 1000; `None` for whole frames.
@@ -84,8 +86,12 @@ class Preparation:
     patient_table: Path | None = None
     skip_unreadable: bool = False
     pictures: bool = False
+    data_plan: DataPlan | None = None
 
     def __post_init__(self) -> None:
+        if self.data_plan is not None:
+            object.__setattr__(self, "size", self.data_plan.size)
+            object.__setattr__(self, "field_of_view", self.data_plan.field_of_view)
         if self.kind == GENERIC and self.source is not None:
             if self.labels is None:
                 object.__setattr__(self, "labels", stated_labels(Path(self.source)))
@@ -131,7 +137,7 @@ class Preparation:
             yield f"fill {self.fill:g}: expected a number from -{MAX_FILL:g} to {MAX_FILL:g}"
         if not 0 <= self.server_share <= 0.5:
             yield f"server share {self.server_share:g}: expected a share of the training patients from 0 to 0.5"
-        if field is not None and layout.field_of_view is None:
+        if field is not None and layout.field_of_view is None and self.data_plan is None:
             yield f"field of view {field:g} mm: {layout.task} images have no pixel size in mm; leave it out"
         if field is not None and not 10 <= field <= 1000:
             yield f"field of view {field:g} mm: expected 10 to 1000"
@@ -186,6 +192,8 @@ class Preparation:
             "crop_multiple": self.crop_multiple,
             "normalisation": self.layout.normalisation,
         }
+        if self.data_plan is not None:
+            record["data_plan"] = self.data_plan.to_dict()
         if self.kind == GENERIC:
             labels = ANY if self.labels is None else self.labels
             record["label_values"] = {name: list(values) for name, values in labels.items()}

@@ -80,8 +80,11 @@ def _write_sites(
     """Decode, crop, resize and store every case, then split each site's patients and list its cases."""
     for site in sites:
         split_site(site, site.cases, asked)  # an error about too few patients comes now, not after hours
+    apart = None if asked.data_plan is None else asked.data_plan.slice_distance
     tasks = [
-        CaseTask(asked.layout, raw, site.name, case, folder, asked.size, asked.field_of_view, asked.crop_multiple)
+        CaseTask(
+            asked.layout, raw, site.name, case, folder, asked.size, asked.field_of_view, asked.crop_multiple, apart
+        )
         for site in sites
         for case in site.cases
     ]

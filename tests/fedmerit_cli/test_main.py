@@ -19,7 +19,7 @@ TOP = [
     "methods",
 ]  # fmt: skip
 GROUPS = {
-    "data": ["partition", "shrink", "survey"],
+    "data": ["partition", "shrink", "survey", "plan"],
     "value": ["leave-one-out", "shapley", "estimate", "power", "unseen"],
     "job": ["export", "submit", "status", "fetch", "abort", "resume", "watch"],
     "deploy": ["init", "renew", "site", "server", "approve", "check"],

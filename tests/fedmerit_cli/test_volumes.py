@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from rounds import SETTINGS
 
+from fedmerit.files import read_json, write_json
 from fedmerit.methods.registry import METHODS
 from fedmerit.records.results import read_results
 from fedmerit.trainers.monai_trainer.data import open_sites
@@ -55,6 +56,46 @@ def test_a_mask_lies_on_its_image_and_has_the_dice_of_the_run(fedmerit, run_of, 
     distance = round(case.spacing[0] / case.spacing[1])
     assert {one.image.shape for one in drawn if one.site == site.name} == {(32 + 5 * distance,) * 2}
     assert png(draw(drawn)).startswith(b"\x89PNG")
+
+
+@pytest.mark.slow
+def test_one_plan_for_all_sites(fedmerit, sites, tmp_path):
+    """From a survey to a run on sites prepared by its plan, and back to the images' own slices."""
+    survey, plan, planned, run = (tmp_path / name for name in ("survey", "plan.json", "planned", "run"))
+    asked = [
+        ("data", "survey", "--sites", sites, "--out", survey),
+        ("data", "plan", survey, "--out", plan, "--memory", 0.2, "--field-of-view", 160),
+        ("prepare", "prostate-multisite", "--source", sites.with_name("sites-raw"), "--out", planned, "--plan", plan),
+        ("run", "--sites", planned, "--out", run, "--method", "fedce", "--rounds", 1, "--engine", "local",
+         "--set", "steps=2"),
+        ("verify", run),
+    ]  # fmt: skip
+    for place, command in enumerate(asked):
+        result = fedmerit(*command)
+        assert result.exit_code == 0, result.output
+        if place == 1:  # slices half as far apart as the files have them
+            stated = read_json(plan)["data_plan"] | {"slice_distance": 3.5}
+            write_json(plan, {"data_plan": stated})
+    trained_on = read_json(run / "run.json")["plan"]
+    assert trained_on["network"]["patch"] == stated["patch"]
+    assert trained_on["network"]["arguments"]["deep_supervision"]
+    assert trained_on["preprocessing"]["slice_distance"] == stated["slice_distance"]
+    site = open_sites(planned)[0]
+    case = site.cases("testing")[0]
+    (raw,) = (sites.with_name("sites-raw") / site.name).rglob(f"{case.name}.nii.gz")
+    slices, image = len(case.image), nib.load(raw)
+    assert slices == 2 * image.shape[2]
+    assert case.spacing[0] == pytest.approx(3.5)
+    assert fedmerit("predict", run, raw, "--out", tmp_path / "masks", "--device", "cpu").exit_code == 0
+    assert nib.load(tmp_path / "masks" / f"{case.name}_prostate.nii.gz").shape == image.shape
+    write_json(plan, {"data_plan": stated | {"batch_size": stated["batch_size"] + 1}})
+    alone = tmp_path / "alone"
+    assert fedmerit(*asked[2][:4], "--out", alone, "--plan", plan).exit_code == 0
+    (planned / site.name).rename(tmp_path / "before")
+    (alone / site.name).rename(planned / site.name)
+    refused = fedmerit(*asked[3][:3], "--out", tmp_path / "other", *asked[3][5:])
+    assert refused.exit_code == 2
+    assert "data_plan is" in refused.output
 
 
 def test_three_planes_meet_in_one_voxel():

@@ -7,8 +7,10 @@ from typing import Any, get_type_hints
 
 from pydantic import BaseModel, create_model
 
+from fedmerit.configuration.data_plan import read_plan
 from fedmerit.errors import BadInput
 from fedmerit.parameters import Checked, parameter
+from fedmerit.records.ledger import record_hash
 
 NORMALISATIONS = ("mri", "mri_by_channel", "xray", "ct_soft_tissue", "ct_lung", "ct_bone", "photo")
 
@@ -37,6 +39,10 @@ class Preprocessing(Checked):
         "ct_bone: Hounsfield units of a window, from -1 to 1",
         choices=NORMALISATIONS,
     )
+    slice_distance: float | None = parameter(
+        None, "mm; volumes are resampled to slices so far apart; None: as acquired", above=0, high=1e3
+    )
+    data_plan: str = parameter("", "SHA-256 of the data plan that sites were prepared by; empty: none")
     threshold: float = parameter(0.5, "probability above which a pixel belongs to a label", above=0, below=1)
 
     @property
@@ -44,6 +50,11 @@ class Preprocessing(Checked):
         """Millimetres between rows and columns; None if they follow the image's own."""
         field = self.field_of_view
         return None if field is None else (field / self.size[0], field / self.size[1])
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of `to_dict`, in hexadecimal."""
+        return record_hash(self.to_dict())
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON holds it."""
@@ -56,6 +67,8 @@ class Preprocessing(Checked):
             known = {one.name: values[one.name] for one in fields(cls) if one.name in values}
             height, width = values.get("size") or values["image_size"]
             known["size"] = (height, width)
+            if plan := read_plan(values, "site.json") if isinstance(values.get("data_plan"), Mapping) else None:
+                known |= {"data_plan": plan.digest, "slice_distance": plan.slice_distance}
             _stated().model_validate(known, strict=True)  # numbers stay as they are: a digest is of their text
             return cls(**known)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -77,6 +90,11 @@ def common(sites: Mapping[str, Mapping[str, Any]]) -> Preprocessing | None:
     except (KeyError, TypeError, ValueError):
         return None
     return found.pop() if len(found) == 1 and all(map(_says, sites.values())) else None
+
+
+def preparation_digest(info: Mapping[str, Any]) -> str:
+    """SHA-256 of how a site was prepared, by its site.json; "": that does not say it."""
+    return Preprocessing.from_dict(info).digest if _says(info) else ""
 
 
 def _says(info: Mapping[str, Any]) -> bool:

@@ -62,6 +62,11 @@ class Network(Checked):
     patch: tuple[int, ...] = parameter(
         (), "3D: slices, rows and columns of what a step sees, as 16,96,96; none: 2D, a slice at a time", low=2
     )
+    spacing: tuple[float, ...] = parameter(
+        (),
+        "3D: mm between slices, rows, columns, of which the finest are halved first; none: a patch is a cube",
+        above=0,
+    )
     mirrored: bool = parameter(
         True, "final masks: of the mean logits of an image and of its mirror image, left and right exchanged"
     )
@@ -119,7 +124,7 @@ class Training(Checked):
         0, "of the optimiser per round, instead of epochs; 0: epochs; 30 by default for fundus", low=0, high=1_000_000
     )
     organ_share: float = parameter(
-        0.0, "least expected share of drawn slices that show a label; 0: each slice once", low=0, high=1
+        0.0, "of drawn slices that show a label, or of patches about one, at least; 0: each slice once", low=0, high=1
     )
     augment: bool = parameter(True, "random transforms of images and masks")
     augmentation: str = parameter(

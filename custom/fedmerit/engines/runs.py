@@ -157,6 +157,7 @@ def configuration_for(
     first = folders[0]
     network = {"in_channels": first.channels, "labels": list(first.labels)}
     preprocessing = common({folder.name: folder.info for folder in folders})
+    settings = {**(first.data_plan.settings if first.data_plan else {}), **settings}
     config = make_configuration(
         method, first.task, rounds, seed, network, settings, values, keep_updates, preprocessing, fold
     )

@@ -18,6 +18,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.x509 import Certificate, load_pem_x509_certificate
 from cryptography.x509.oid import NameOID
 
+from fedmerit.configuration.network_input import preparation_digest
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.guard.guard import Enrolled
 from fedmerit.records.ledger import log_payload, split_head, texts_digest
@@ -88,8 +89,8 @@ def make_enrolment(
     cases = {split: len(of_split) for split, of_split in folder.splits.items()} | {"training": len(trained)}
     slices = {split: len(Slices(of_split)) for split, of_split in folder.splits.items()} | {"training": num_samples}
     images = (np.ascontiguousarray(case.image).tobytes() for case in trained)
-    made = seal_cases(config, images, Enrolment(round, cases, slices, (), certificate), secret)
-    return replace(made, seconds=time.perf_counter() - started)
+    held = Enrolment(round, cases, slices, (), certificate, preparation=preparation_digest(folder.info))
+    return replace(seal_cases(config, images, held, secret), seconds=time.perf_counter() - started)
 
 
 def seal_cases(config: RunConfiguration, images: Iterable[bytes], enrolment: Enrolment, secret: str) -> Enrolment:

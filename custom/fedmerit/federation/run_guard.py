@@ -19,6 +19,7 @@ from fedmerit.federation.enrolment import (
     read_organisation,
 )
 from fedmerit.federation.exchange import Exchange, Moment
+from fedmerit.federation.requirements import PREPARED_OTHERWISE, is_prepared_otherwise
 from fedmerit.federation.round_inputs import SERVER, Ratings
 from fedmerit.federation.round_updates import Replies
 from fedmerit.flat import Buffers
@@ -87,6 +88,8 @@ class RunGuard:
             before = self.enrolments.get(site)
             if before and not before.is_kept_by(Commitment.of(answer)):
                 return "enrolment of other cases or images than before the run was resumed"
+            if is_prepared_otherwise(self.config, answer.preparation):
+                return f"enrolment, whose {PREPARED_OTHERWISE}"
             return check_certificate(answer, site, self.root)
 
         tasks = dict.fromkeys(sites, EnrolmentTask(now.round, now.ledger_head))

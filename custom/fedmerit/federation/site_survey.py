@@ -5,12 +5,13 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmerit.trainers.monai_trainer.data import Case, SiteFolder
+from fedmerit.trainers.monai_trainer.data import Case, SiteFolder, read_spacing
 from fedmerit.wire import survey
 from fedmerit.wire.egress_list import Withheld, clear_answer
 from fedmerit.wire.messages import Failure
 
 Counts = NDArray[np.int64]
+ACQUIRED = "pixel_spacing"  # as acquired if the folder says it, else as prepared
 
 
 def survey_site(folder: SiteFolder, question: survey.Question) -> survey.Surveyed | Failure:
@@ -52,13 +53,15 @@ def local_survey(folders: Sequence[SiteFolder], question: survey.Question) -> su
 
 
 def _readings(folder: SiteFolder) -> dict[str, dict[str, float]]:
-    """By case, the plane of its slices as a number, and the % of values beyond the window, as far as `prepare` says."""
+    """By case, as far as `prepare` says: plane and spacing of pixels as acquired, % of values beyond the window."""
     stated = folder.info.get("readings")
     found: dict[str, dict[str, float]] = {}
     for one in stated if isinstance(stated, list) else ():
         if isinstance(one, dict) and isinstance(one.get("case"), str):
             plane, cut = one.get("plane") or survey.PLANES[0], one.get("cut")
             said = {survey.PLANE: float(survey.PLANES.index(plane))} if plane in survey.PLANES else {}
+            if spacing := read_spacing(one.get("spacing")):
+                said[ACQUIRED] = spacing[1]
             if isinstance(cut, int | float) and 0 <= cut <= 1:
                 said[survey.VALUES_CUT] = 100.0 * cut
             found[one["case"]] = said
@@ -71,11 +74,12 @@ def _counts(case: Case, labels: tuple[str, ...], reading: dict[str, float]) -> I
     for channel in range(image.shape[1]):
         name = survey.INTENSITY if image.shape[1] == 1 else f"{survey.INTENSITY} {channel}"
         yield name, _voxels(image[:, channel])
-    measured: dict[str, float] = {"slices": len(image), **reading}
+    measured = {"slices": float(len(image))} | {name: one for name, one in reading.items() if name != ACQUIRED}
     voxels = label.sum(axis=(0, 2, 3), dtype=np.int64)
     if case.spacing is not None:
         between, row, _ = case.spacing
-        measured |= {"pixel_spacing": row, "slice_spacing": between, "field_of_view": row * image.shape[2]}
+        measured |= {"slice_spacing": between, "field_of_view": row * image.shape[2]}
+        measured[ACQUIRED] = reading.get(ACQUIRED, row)
         millilitres = voxels * np.prod(case.spacing) / 1000
         measured |= {f"{survey.VOLUME} {name}": float(one) for name, one in zip(labels, millilitres, strict=True)}
     else:

@@ -228,7 +228,8 @@ def _answer_meta(answer: Answer, network: nn.Module) -> dict[str, Any]:
         return meta | {"increases": answer.increases.numpy(), "images": answer.images}
     if isinstance(answer, Enrolment):
         parts = {"cases": dict(answer.cases), "slices": dict(answer.slices), "fingerprint": list(answer.fingerprint)}
-        return meta | {"enrolment": parts | {"certificate": answer.certificate, "seal": answer.seal}}
+        own = {name: getattr(answer, name) for name in ("certificate", "seal", "preparation")}
+        return meta | {"enrolment": parts | own}
     meta |= {"buffers": _arrays(answer.buffers), "log": answer.log}
     if isinstance(answer, Evaluated):
         overlaps = [[asdict(overlap) for overlap in of_model] for of_model in answer.overlaps]
@@ -309,8 +310,8 @@ def model_to_evaluated(model: FLModel, network: nn.Module) -> Answer:
         if "enrolment" in meta:
             parts = meta["enrolment"]
             counts, prints = (dict(parts["cases"]), dict(parts["slices"])), tuple(parts["fingerprint"])
-            said = *counts, prints, parts["certificate"], parts["seal"]
-            return Enrolment(_round(model), *said, seconds=_number(meta["seconds"]))
+            own = {name: parts[name] for name in ("certificate", "seal", "preparation")}
+            return Enrolment(_round(model), *counts, prints, **own, seconds=_number(meta["seconds"]))
         if "countersigned" in meta:
             return ClosingReceipt(_round(model))
         if "increases" in meta:

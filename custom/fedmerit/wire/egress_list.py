@@ -36,7 +36,7 @@ LISTED: Mapping[str, str] = {
     "choice": "which of its models the site selects as final, if the run asks it to",
     "losses": "how many images have a loss in each bin of a histogram",
     "enrolment": "before round 0, and when a run resumes: cases and slices of each split, a salted digest of each "
-    "training case, the seal of their digest, the site's certificate",
+    "training case, the seal of their digest, one of how images were prepared, the site's certificate",
     "countersigned": "after all else: that the site's own log holds how the server closed the run",
     "survey": "before any training, if it is asked for: patients, slices, and how many patients, or voxels of how "
     f"many, lie in fixed bins of spacing, size, intensity and label volume; none of fewer than {LEAST} patients",
@@ -203,7 +203,7 @@ def _losses(value: Any, decimals: int) -> np.ndarray[Any, np.dtype[np.float64]]:
 
 
 def _enrolment(value: Mapping[str, Any], decimals: int) -> Parts:
-    if set(value) != {"cases", "slices", "fingerprint", "certificate", "seal"}:
+    if set(value) != {"cases", "slices", "fingerprint", "certificate", "seal", "preparation"}:
         raise Withheld("enrolment: something else than counts, digests, a certificate and a seal")
     counts = {name: {str(split): _count(one) for split, one in value[name].items()} for name in ("cases", "slices")}
     if not all(re.fullmatch(r"[a-z_]{1,30}", split) for of_splits in counts.values() for split in of_splits):
@@ -211,11 +211,15 @@ def _enrolment(value: Mapping[str, Any], decimals: int) -> Parts:
     digests, seal = _bounded(value["fingerprint"], "enrolment"), value["seal"]
     if not all(isinstance(one, str) and re.fullmatch(r"[0-9a-f]{32}", one) for one in (*digests, seal)):
         raise Withheld("enrolment: something else than digests")
+    prepared = value["preparation"]
+    if not isinstance(prepared, str) or not re.fullmatch(r"([0-9a-f]{64})?", prepared):
+        raise Withheld("enrolment: a preparation that is no digest")
     certificate = value["certificate"]
     pem = r"(-----BEGIN CERTIFICATE-----\n[A-Za-z0-9+/=\n]+-----END CERTIFICATE-----\n?)?"
     if not isinstance(certificate, str) or len(certificate) > 10_000 or not re.fullmatch(pem, certificate):
         raise Withheld("enrolment: a certificate that is none")
-    return counts | {"fingerprint": list(digests), "certificate": certificate, "seal": seal}
+    prints = {"fingerprint": list(digests), "preparation": prepared}
+    return counts | prints | {"certificate": certificate, "seal": seal}
 
 
 def _true(value: Any, decimals: int) -> bool:

@@ -254,6 +254,8 @@ def check_enrolment(answer: Enrolment, round: int) -> str | None:
         return "enrolment with a certificate that is none"
     if not re.fullmatch(r"[0-9a-f]{32}", answer.seal):
         return "enrolment without a seal, 32 hexadecimal digits"
+    if not isinstance(answer.preparation, str) or not re.fullmatch(r"([0-9a-f]{64})?", answer.preparation):
+        return "enrolment with a preparation that is no digest"
     return _check_seconds(answer.seconds)
 
 

@@ -4,7 +4,6 @@ Versions, room, the clock, and the kind of the last error: nothing of paths, fil
 every answer against the list.
 """
 
-import math
 import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 from fedmerit.configuration.description import PACKAGES
 from fedmerit.wire.survey import LEAST
 
+LARGEST = 1e12  # of a number
 VERSIONS = (*PACKAGES, "python")
 LISTED: Mapping[str, str] = {
     **dict.fromkeys(VERSIONS, "its version"),
@@ -53,11 +53,11 @@ def _is_text(name: str) -> Callable[[Any], bool]:
 
 
 def _is_amount(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= LARGEST
 
 
 def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    return isinstance(value, int) and _is_amount(value)
 
 
 def _is_patients(value: Any) -> bool:

@@ -199,6 +199,7 @@ class Enrolment:
     certificate: str = ""  # the site's, PEM; "": it has none
     seal: str = ""  # only the site can know it: without it `sealed` shows nothing of any image
     seconds: float = 0.0
+    preparation: str = ""  # digest of how its images were prepared, data plan included; "": its folder does not say
 
     @property
     def sealed(self) -> tuple[str, ...]:

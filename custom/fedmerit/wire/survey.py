@@ -41,7 +41,7 @@ class Quantity:
 
 QUANTITIES: Mapping[str, Quantity] = {
     "pixel_spacing": Quantity(
-        "Spacing of pixels, as prepared", "mm", (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 5.0)
+        "Spacing of pixels, as acquired", "mm", (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 5.0)
     ),
     "slice_spacing": Quantity("Spacing of slices", "mm", (0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 5.0, 7.0, 10.0)),
     "slices": Quantity("Slices of a case", "", (2, 10, 15, 20, 25, 30, 40, 60, 90, 130, 200)),

@@ -12,7 +12,7 @@ from fedmerit.errors import BadInput
 from fedmerit.files import read_json, sha256, write_atomically, write_json
 from fedmerit_data.raw_cases import Decoded, RawCase, blank_remarks, list_files, list_visible, require_file
 from fedmerit_data.readers.kind import Kind
-from fedmerit_data.spatial.preprocessing import Box, box_around, central_box, preprocess, window_remarks
+from fedmerit_data.spatial.preprocessing import Box, box_around, central_box, count_slices, preprocess, window_remarks
 from fedmerit_data.spatial.readings import read_case
 
 ORGANS = ("prostate",)  # tasks of volumes whose labels are in one piece; lesions need not be
@@ -23,7 +23,8 @@ DETACHED = (".mhd", ".nhdr", ".hdr", ".img")  # headers whose voxels are in a fi
 class CaseTask:
     """One case to prepare: arrays go below ``folder``/sites, the file that records it as done below ``folder``/done.
 
-    ``crop_multiple`` is the side of a square about the disc, in its extents; `None` for central boxes.
+    ``crop_multiple`` is the side of a square about the disc, in its extents; `None` for central boxes;
+    ``slice_distance`` that of prepared slices in mm, `None` for the case's own.
     """
 
     kind: Kind
@@ -34,6 +35,7 @@ class CaseTask:
     size: int
     field_of_view: float | None
     crop_multiple: float | None
+    slice_distance: float | None = None
 
     @property
     def done_file(self) -> Path:
@@ -98,7 +100,8 @@ def prepare_case(task: CaseTask) -> PreparedCase | UnusableCase:
     except BadInput as error:
         return UnusableCase(f"{case.label}: {error}", readable=True)
     try:
-        image, label = preprocess(decoded, task.size, box, task.kind.normalise)
+        slices = count_slices(decoded, task.slice_distance)
+        image, label = preprocess(decoded, task.size, box, task.kind.normalise, slices)
     except BadInput as error:
         return UnusableCase(f"{case.image}: {error}", readable=True)
     except Exception as error:
@@ -117,7 +120,7 @@ def prepare_case(task: CaseTask) -> PreparedCase | UnusableCase:
         organ=np.flatnonzero(label.any(axis=(1, 2, 3))).tolist(),
         volume=_volume(decoded),
         crop=asdict(box),
-        spacing=_spacing(decoded, box, task.size),
+        spacing=_spacing(decoded, box, task.size, slices),
         remarks=[
             *decoded.remarks,
             *blank_remarks(decoded),
@@ -166,11 +169,12 @@ def _box(task: CaseTask, decoded: Decoded) -> tuple[Box, list[str]]:
     return central_box(decoded, None), ["whole frame kept: no disc to crop about"]
 
 
-def _spacing(case: Decoded, box: Box, size: int) -> list[float] | None:
+def _spacing(case: Decoded, box: Box, size: int, slices: int) -> list[float] | None:
     """Millimetres between the stored slices, rows and columns, if the file states all of them."""
     if case.spacing is None or case.slice_distance is None:
         return None
-    return [case.slice_distance, case.spacing[0] * box.height / size, case.spacing[1] * box.width / size]
+    distance = case.slice_distance * len(case.image) / slices
+    return [distance, case.spacing[0] * box.height / size, case.spacing[1] * box.width / size]
 
 
 def _volume(case: Decoded) -> float:

@@ -147,21 +147,53 @@ def box_around(mask: NDArray[Any], multiple: float) -> Box | None:
     return Box(top, left, side, side)
 
 
+def count_slices(case: Decoded, distance: float | None) -> int:
+    """How many slices a case has at so many mm from one to the next; None: its own.
+
+    Raises:
+        BadInput: its file does not state how far its slices are apart.
+    """
+    own = len(case.image)
+    if distance is None:
+        return own
+    if case.slice_distance is None:
+        raise BadInput(
+            f"its image states no distance of slices, and slices of {distance:g} mm are wanted; write the spacing into "
+            "its header, or leave the case out"
+        )
+    return max(1, round(own * case.slice_distance / distance))
+
+
 def preprocess(
-    case: Decoded, size: int, box: Box, normalise: Normalise
+    case: Decoded, size: int, box: Box, normalise: Normalise, slices: int | None = None
 ) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
-    """Image and label of ``box`` on a ``size`` x ``size`` grid; beyond the border lies the darkest value, no label."""
+    """Image and label of ``box`` on a ``size`` x ``size`` grid; beyond the border lies the darkest value, no label.
+
+    Of so many ``slices`` (None: its own): images linear between slices, labels of the nearest.
+    """
     crop, beyond = _window(case.image, box)
     with _without_records():
         image = normalise(crop(_planes(case.image)))
         image = BorderPad(beyond, value=float(image.min()))(image)
         image = Resize((size, size), mode="bilinear", anti_aliasing=True)(image)
     stored = image.numpy().reshape(*case.image.shape[:2], size, size).astype(np.float32)
-    return stored, resize_label(case.label, size, box)
+    return resample_slices(stored, slices), resize_label(case.label, size, box, slices)
 
 
-def resize_label(label: NDArray[np.uint8], size: int, box: Box) -> NDArray[np.uint8]:
-    """The label (slices, labels, height, width) of ``box`` on a ``size`` x ``size`` grid."""
+def resample_slices(volume: NDArray[np.float32], slices: int | None) -> NDArray[np.float32]:
+    """(``slices``, channels, height, width), linear between those of a volume alike; None: the volume."""
+    if slices is None or slices == len(volume):
+        return volume
+    with _without_records():
+        resize = Resize((slices, *volume.shape[2:]), mode="trilinear", anti_aliasing=True)
+        resampled: NDArray[np.float32] = resize(volume.swapaxes(0, 1)).numpy().swapaxes(0, 1)
+    return np.ascontiguousarray(resampled)
+
+
+def resize_label(label: NDArray[np.uint8], size: int, box: Box, slices: int | None = None) -> NDArray[np.uint8]:
+    """The label (slices, labels, height, width) of ``box`` on a ``size`` x ``size`` grid, of so many ``slices``."""
+    if slices is not None and slices != len(label):  # the slice in which the middle of each lies
+        label = label[((np.arange(slices) + 0.5) * len(label) / slices).astype(int)]
     crop, beyond = _window(label, box)
     with _without_records():
         sampled = _sampled(BorderPad(beyond)(crop(_planes(label))), size)

@@ -57,7 +57,8 @@ def read_case(
             remarks.append(f"no {label} in its mask")
             continue
         after = int(stored[:, place].sum(dtype=np.int64))
-        kept[label] = round(after * box.height * box.width / size**2 / before, 4)
+        thicker = len(decoded.label) / len(stored)
+        kept[label] = round(after * thicker * box.height * box.width / size**2 / before, 4)
         voxels, pieces = lost_pieces(decoded.label[:, place], size, box)
         lost[label] = len(voxels), pieces
         if not after:

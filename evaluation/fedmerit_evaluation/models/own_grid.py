@@ -119,7 +119,7 @@ def _score(
             box = boxes[case.name]
             found, reference, spacing = predict(site, case, raw[case.name], image, box), image.label > 0, _steps(image)
             if grid == STORED:
-                found = resize_label(found.astype(np.uint8), site.image_size[0], box) > 0
+                found = resize_label(found.astype(np.uint8), site.image_size[0], box, len(case.label)) > 0
                 reference, spacing = np.asarray(case.label) > 0, case.spacing
             if found.shape != reference.shape:
                 raise BadInput(

@@ -24,7 +24,15 @@ from fedmerit.trainers.monai_trainer.prediction import keep_largest_components, 
 from fedmerit.trainers.monai_trainer.saved_networks import load_network, load_weights, read_description
 from fedmerit_data.raw_cases import Decoded, blank_remarks
 from fedmerit_data.readers.image_files import OneImage, image_name, read_image
-from fedmerit_data.spatial.preprocessing import Box, central_box, make_normaliser, preprocess, window_remarks
+from fedmerit_data.spatial.preprocessing import (
+    Box,
+    central_box,
+    count_slices,
+    make_normaliser,
+    preprocess,
+    resample_slices,
+    window_remarks,
+)
 from fedmerit_evaluation.results.evaluation import final_model
 
 SUMMARY = "prediction.json"
@@ -64,17 +72,19 @@ class Predictor:
                 "pixels; expected a part of it"
             )
         normalise = make_normaliser(wanted.normalisation, image.image.shape[1])
-        return preprocess(image, wanted.size[0], box, normalise)[0], box
+        slices = count_slices(image, wanted.slice_distance)
+        return preprocess(image, wanted.size[0], box, normalise, slices)[0], box
 
     def masks(self, image: Decoded, box: Box | None = None) -> NDArray[np.bool_]:
         """(slices, labels, height, width) on the pixels of the image; False outside the input of the network.
 
-        The logits are resampled to these pixels (bilinear), then thresholded; by its description, the network may keep
+        The logits are resampled to these pixels (linear), then thresholded; by its description, the network may keep
         only the largest component of each label.
         """
         prepared, box = self.preprocess(image, box)
-        logits = interpolate(predict_case_logits(self.network, prepared), (box.height, box.width), mode="bilinear")
         slices, _, height, width = image.image.shape
+        seen = torch.from_numpy(resample_slices(predict_case_logits(self.network, prepared).numpy(), slices))
+        logits = interpolate(seen, (box.height, box.width), mode="bilinear")
         masks = np.zeros((slices, logits.shape[1], height, width), np.bool_)
         top, left = max(box.top, 0), max(box.left, 0)
         bottom, right = min(box.top + box.height, height), min(box.left + box.width, width)

@@ -9,6 +9,7 @@ from certificates import issue
 from pretending import tiny_plan
 from run_factory import make_sites
 
+from fedmerit.configuration.network_input import Preprocessing
 from fedmerit.errors import BadInput
 from fedmerit.federation.enrolment import Commitment, check_certificate, collect_enrolments, make_enrolment
 from fedmerit.federation.requirements import (
@@ -26,6 +27,7 @@ from fedmerit.wire.inspection import check_enrolment
 from fedmerit.wire.messages import Enrolment
 
 GOOD = {"name": "A", "task": "prostate", "channels": 1, "labels": ("prostate",), "image_size": (32, 32)}
+GOOD |= {"info": {"image_size": [32, 32], "field_of_view": 100.0, "crop": "whole"}}
 
 
 @pytest.mark.parametrize("sites", [(), ("A",)])
@@ -53,6 +55,9 @@ def test_images_have_to_fit_the_network():
     for changed in ({"task": "fundus"}, {"channels": 3}, {"labels": ("disc", "cup")}):
         with pytest.raises(BadInput, match=r"site A: task, channels and labels are .*, the run expects .*'prostate'"):
             require_compatible_images(tiny_plan("fedavg"), SimpleNamespace(**GOOD | changed))
+    own = replace(tiny_plan("fedavg"), preprocessing=Preprocessing((32, 32), field_of_view=120.0))
+    with pytest.raises(BadInput, match="site A: its images are prepared by another data plan, size or field of view"):
+        require_compatible_images(own, SimpleNamespace(**GOOD))
     with pytest.raises(BadInput, match="33"):  # which cannot be halved once
         require_compatible_images(tiny_plan("fedavg"), SimpleNamespace(**GOOD | {"image_size": (33, 32)}))
 

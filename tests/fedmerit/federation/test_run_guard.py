@@ -12,6 +12,7 @@ from stepping import Stepped as Federation
 
 from fedmerit import flat
 from fedmerit.capabilities import capabilities
+from fedmerit.configuration.network_input import Preprocessing
 from fedmerit.errors import BadInput
 from fedmerit.federation.exchange import Moment
 from fedmerit.federation.recorder import Recorder
@@ -98,6 +99,20 @@ def test_why_a_site_has_not_enrolled_is_known_until_it_has():
     assert "(away)" in (run_guard.check_site("Cedar") or "")
 
 
+def test_a_site_of_another_data_plan_is_not_enrolled():
+    planned = Preprocessing((32, 32), 120.0, slice_distance=3.0, data_plan="5e" * 32)
+    method = build_method("fedce", {})
+    config = replace(plan(), preprocessing=planned)
+    run_guard = RunGuard(config, method, capabilities(method), SITES, in_the_clear=True, rates=True)
+    other = replace(planned, data_plan="6f" * 32).digest
+    for exchange in run_guard.ask(SITES, Moment(0, "round 0", "", 0)):
+        for place, site in enumerate(SITES):
+            prepared = {"Birch": other, "Cedar": ""}.get(site, planned.digest)  # Cedar's folder does not say
+            exchange.take(site, replace(enrolment(place=place), preparation=prepared))
+    assert [site for site in SITES if run_guard.check_site(site)] == ["Birch"]
+    assert "prepared by another data plan" in (run_guard.check_site("Birch") or "")
+
+
 def test_a_site_that_stays_away_is_not_waited_for_to_enrol(tmp_path):
     federation = Federation(plan("fedavg", 2), SITES, tmp_path / "run", min_sites=2)
     federation.take({site: answer for site, answer in answers(federation).items() if site != "Birch"})
@@ -136,6 +151,7 @@ def test_evaluations_are_of_the_cases_that_were_enrolled(tmp_path, split):
         ({"fingerprint": ()}, "0 digests for 2 cases"),
         ({"certificate": 7}, "a certificate that is none"),
         ({"seal": ""}, "without a seal"),
+        ({"preparation": "by hand"}, "a preparation that is no digest"),
     ],
 )
 def test_an_enrolment_that_is_none_is_refused(change, fault):

@@ -45,7 +45,7 @@ def test_patients_by_spacing_size_and_volume_are_those_of_the_site(sites):
     of_volume = [float(case.label.sum() * np.prod(case.spacing) / 1000) for case in patients.values()]
     for name, values in {
         "slice_spacing": [case.spacing[0] for case in patients.values()],
-        "pixel_spacing": [case.spacing[1] for case in patients.values()],
+        "pixel_spacing": [one["spacing"][1] for one in folder.info["readings"]],  # as acquired
         "field_of_view": [32 * case.spacing[1] for case in patients.values()],
         "slices": [len(case.image) for case in patients.values()],
         "volume prostate": of_volume,

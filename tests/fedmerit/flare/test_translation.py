@@ -149,7 +149,7 @@ def test_what_changed_of_a_model_arrives_bit_for_bit():
 def test_an_enrolment_arrives_as_it_was_sent():
     task = EnrolmentTask(0, "head")
     assert model_to_evaluation(over_the_wire(task_to_model(task, NETWORK, 9)), NETWORK) == task
-    answer = Enrolment(0, {"training": 3}, {"training": 45}, ("a1", "b2"), "PEM", "seal", 0.5)
+    answer = Enrolment(0, {"training": 3}, {"training": 45}, ("a1", "b2"), "PEM", "seal", 0.5, "plan")
     model = over_the_wire(answer_to_model(answer, NETWORK))
     assert model_to_evaluated(model, NETWORK) == answer
     del model.meta["enrolment"]["cases"]

@@ -27,6 +27,8 @@ from fedmerit_data.spatial.preprocessing import (
     normalise_mri,
     normalise_photo,
     preprocess,
+    resample_slices,
+    resize_label,
     window_remarks,
 )
 
@@ -212,3 +214,17 @@ def test_channels_without_a_common_unit_are_taken_one_by_one():
         assert float(seen[:, channel].std()) == pytest.approx(1, abs=0.01)
     together = make_normaliser("mri", 2)(stack.reshape(8, 12, 12)).reshape(4, 2, 12, 12)
     assert float(together[:, 1].std()) < 0.01  # as one volume, the second channel would be flat
+
+
+@pytest.mark.parametrize(("slices", "height"), [(10, 20.0), (5, 40.0), (13, 15.38)])
+def test_slices_are_resampled_to_a_distance(slices, height):
+    """A ramp along the slices stays one; a label keeps its place, within half a slice."""
+    ramp = (10.0 * np.arange(20, dtype=np.float32) + 5)[:, None, None, None].repeat(4, 2).repeat(4, 3)  # mm
+    found = resample_slices(ramp, slices)[:, 0, 0, 0]
+    assert found[1:-1] == pytest.approx((np.arange(slices)[1:-1] + 0.5) * height, abs=0.6)
+    label = np.zeros((20, 1, 4, 4), np.uint8)
+    label[6:15] = 1  # 60 to 150 mm
+    kept = np.flatnonzero(resize_label(label, 4, Box(0, 0, 4, 4), slices).any(axis=(1, 2, 3)))
+    assert abs(kept[0] * height - 60) <= height / 2 + 0.1
+    assert abs((kept[-1] + 1) * height - 150) <= height / 2 + 0.1
+    assert resample_slices(ramp, None) is ramp

@@ -1,11 +1,7 @@
 """How each site of a federation is: what an admin's session learns of it, and what of that needs a look."""
 
 import ast
-<<<<<<< HEAD
 import time
-=======
-import re
->>>>>>> hostile
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -24,18 +20,11 @@ from fedmerit.wire.machine_facts import VERSIONS, clear_facts
 
 SILENCE = 60.0  # seconds without a word of a connected site; NVFlare calls it connected for ten minutes
 SKEW = 30.0  # seconds between a site's clock and the admin's
-<<<<<<< HEAD
+LONGEST = 10_000  # characters of a site's report
 LEAST = {"disk": 1.0, "memory": 0.5}  # GiB, below which a site's rounds fail soon
 SOON = timedelta(days=30)  # before a certificate ends
 HEARD = "last_heard.json"  # in the admin's kit: by site, seconds since 1970
 FORGOTTEN = 30 * 86400.0  # seconds after which a site that is not heard of is no more listed
-=======
-DISK = 1.0  # GiB free, below which a site's rounds fail soon
-VERSIONS = (*PACKAGES, "python")
-AMOUNTS = ("disk", "memory", "clock")
-LONGEST, LARGEST = 10_000, 1e12  # characters of a report; an amount
-PLAIN = re.compile(r"[\w.+: \-]{0,60}")  # versions, and kinds of errors with their time
->>>>>>> hostile
 
 
 @dataclass(frozen=True)
@@ -110,7 +99,6 @@ def parse_facts(text: object) -> Mapping[str, Any]:
         facts = ast.literal_eval(whole)
     except (SyntaxError, ValueError, MemoryError, RecursionError):
         return {}
-<<<<<<< HEAD
     return clear_facts(facts) if isinstance(facts, dict) else {}
 
 
@@ -124,15 +112,6 @@ def places_in_round(progress: Mapping[str, Any]) -> dict[str, str]:
     places = dict.fromkeys((*record["participants"], *record["rejected"]), "answered")
     places |= dict.fromkeys(progress["silent"], "no answer yet") | dict.fromkeys(progress["at_work"], "at work")
     return {site: f"{head}: {text}" for site, text in sorted(places.items())}
-=======
-    return {name: value for name, value in facts.items() if _is_fact(name, value)} if isinstance(facts, dict) else {}
-
-
-def _is_fact(name: object, value: object) -> bool:
-    if name in AMOUNTS:
-        return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= LARGEST
-    return name in (*VERSIONS, "last_error") and isinstance(value, str) and bool(PLAIN.fullmatch(value))
->>>>>>> hostile
 
 
 def judge_sites(
@@ -159,11 +138,7 @@ def judge_sites(
     for site in sorted({*heard, *silent, *work}):
         own = facts.get(site, {})
         offset = own["clock"] - now if "clock" in own else None
-<<<<<<< HEAD
         state = SiteState(silent.get(site), own, offset, (), work.get(site, ""), heard.get(site))
-=======
-        state = SiteState(silent.get(site), own, offset)
->>>>>>> hostile
         flags = [state.connection] if state.connection != "connected" else []
         flags += [
             f"{name} {own[name]}, others have {usual[name]}"
@@ -172,16 +147,11 @@ def judge_sites(
         ]
         if offset is not None and abs(offset) > SKEW:
             flags.append(f"its clock is {offset:+.0f} s from this one")
-<<<<<<< HEAD
         flags += [
             f"{own[name]:.1f} GiB of {name} free" for name, least in LEAST.items() if own.get(name, least) < least
         ]
         if "certificate" in own and own["certificate"] < str(datetime.fromtimestamp(now, UTC).date() + SOON):
             flags.append(f"its certificate ends on {own['certificate']}: `fedmerit deploy renew`")
-=======
-        if own.get("disk", DISK) < DISK:
-            flags.append(f"{own['disk']} GiB free on its disk")
->>>>>>> hostile
         flags += [absent[site]] if site in absent else []
         states[site] = SiteState(state.silent, own, offset, flags, state.work, state.heard)
     return states

@@ -19,13 +19,14 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import AfterValidator, BaseModel, Field
 
+from fedmerit.configuration.data_plan import read_plan
 from fedmerit.errors import BadInput, printable
 from fedmerit.files import as_file_name, leads_into, parse, read_json, sha256
 from fedmerit.trainers.monai_trainer.arrays import load_array
 
 SPLITS = ("training", "validation", "testing")
 SERVER_SPLIT = "server_validation"  # training patients set aside for the server; most folders have none
-ALIKE = ("task", "labels", "channels", "image_size", "normalisation")  # of sites that train together
+ALIKE = ("task", "labels", "channels", "image_size", "normalisation", "data_plan")  # of sites that train together
 FOLDS = (3, 20)  # fewest and most: one tests, one validates, the others train
 MOST_UNREADABLE = 0.05  # share of the training cases, rounded down, without which a site trains if they are unreadable
 LONGEST_SITE = 63  # characters of a site's name: a certificate's common name holds no more
@@ -128,6 +129,7 @@ class SiteFolder:
         lists = parse(_Lists, stored, self.path / "datalist.json")
         self.name, self.task, self.labels, self.channels = said.name, said.task, said.labels, said.channels
         self.image_size, self.normalisation, self.folds = said.image_size, said.normalisation, said.folds
+        self.data_plan = read_plan(self.info, str(self.path / "site.json"))
         require_name(self.name, self.path / "site.json")
         self._numbers = _number_patients(lists)
         listed = {split: getattr(lists, split) for split in (*SPLITS, SERVER_SPLIT)}
@@ -191,7 +193,7 @@ class SiteFolder:
             image_file=self._within(entry.image),
             label_file=self._within(entry.label),
             slices=entry.slices,
-            spacing=_spacing(entry.spacing),
+            spacing=read_spacing(entry.spacing),
         )
 
     def _within(self, entry: str) -> Path:
@@ -266,7 +268,7 @@ def _with_slices(case: Case, split: str) -> Case:
     return case if split == "training" else replace(case, slices=None)
 
 
-def _spacing(stated: object) -> tuple[float, float, float] | None:
+def read_spacing(stated: object) -> tuple[float, float, float] | None:
     """Three lengths in mm, or None: a folder states only those that its files have."""
     if not isinstance(stated, list) or len(stated) != 3:
         return None

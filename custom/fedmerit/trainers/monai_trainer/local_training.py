@@ -135,15 +135,19 @@ def draw_batches(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Images and masks of every step of a round on ``device``, before the augmentation; without the first ``done``."""
     order = torch.Generator().manual_seed(seed)
+    weighs = training.organ_share > 0 and not samples.roams
     loader: DataLoader[Tensor] = DataLoader(
         range(len(samples)),  # type: ignore[arg-type]  # their places: a batch is read at once
         batch_size=training.batch_size,
-        shuffle=not training.organ_share,
-        sampler=_oversample_labels(samples, training.organ_share, order) if training.organ_share else None,
+        shuffle=not weighs,
+        sampler=_oversample_labels(samples, training.organ_share, order) if weighs else None,
         generator=order,
     )
-    for places in islice(chain.from_iterable(repeat(loader)), done, count_steps(samples, training)):
-        yield samples.batch(places, device)
+    for step, places in enumerate(islice(chain.from_iterable(repeat(loader)), count_steps(samples, training))):
+        if step >= done or samples.roams:  # what roams draws from ``order`` in every step
+            batch = samples.draw(places, device, training.organ_share, order)
+        if step >= done:
+            yield batch
 
 
 def _oversample_labels(samples: Samples, share: float, order: torch.Generator) -> WeightedRandomSampler:

@@ -75,6 +75,8 @@ def _check_patch(network: Network, step: int) -> None:
     patch = "x".join(str(side) for side in network.patch)
     if len(network.patch) != 3:
         raise BadInput(f"patch {patch}: expected three sides, slices, rows and columns, as in --set patch=16,96,96")
+    if len(network.spacing) not in (0, 3):
+        raise BadInput(f"spacing of {len(network.spacing)} numbers: expected three, of slices, rows and columns in mm")
     if ARCHITECTURES[network.architecture].uneven:
         strides = kernels_and_strides(network)[1]
         steps = [math.prod(level[axis] for level in strides) for axis in range(3)]

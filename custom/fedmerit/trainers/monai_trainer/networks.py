@@ -53,21 +53,24 @@ def _dynunet(network: Network) -> dict[str, Any]:
 
 
 def kernels_and_strides(network: Network) -> tuple[list[list[int]], list[list[int]]]:
-    """Kernels and strides by level: a side of a patch is halved, and looked along, when the others are not longer.
+    """Kernels and strides by level, as of nnU-Net (Isensee et al. 2021, Methods: network topology).
 
-    (So does nnU-Net: Isensee et al. 2021, of slices that lie further apart than pixels.)
+    An axis is halved, and from then on looked along, when its voxels are less than twice as long as those of the finest
+    axis that can still be halved. Without a spacing a patch is a cube.
     """
     sides = list(network.patch) or [2**network.depth] * 2
-    kernels, strides = [], [[1] * len(sides)]
+    steps = list(network.spacing) if network.patch and network.spacing else [1 / side for side in sides]
+    kernels, strides = [[1] * len(sides)], [[1] * len(sides)]
     for level in range(network.depth):
-        reached = [side * 2 > max(sides) for side in sides]
-        kernels.append([3 if there else 1 for there in reached])
+        long = [side >= 2 * SHORTEST for side in sides]
+        finest = min((step for step, one in zip(steps, long, strict=True) if one), default=min(steps))
+        reached = [step < 2 * finest for step in steps]
+        kernels.append([3 if there else before for there, before in zip(reached, kernels[-1], strict=True)])
         if level < network.depth - 1:
-            strides.append(
-                [2 if there and side >= 2 * SHORTEST else 1 for side, there in zip(sides, reached, strict=True)]
-            )
+            strides.append([2 if one and there else 1 for one, there in zip(long, reached, strict=True)])
             sides = [side // stride for side, stride in zip(sides, strides[-1], strict=True)]
-    return kernels, strides
+            steps = [step * stride for step, stride in zip(steps, strides[-1], strict=True)]
+    return kernels[1:], strides
 
 
 def _unet(network: Network) -> dict[str, Any]:

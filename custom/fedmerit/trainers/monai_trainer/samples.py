@@ -18,6 +18,7 @@ RESIDENT_SHARE = 1 / 32  # of a GPU's free memory that the samples of one site m
 class Samples(Dataset[tuple[Tensor, Tensor]], ABC):
     """What a network is trained on, one of a batch at a time: pairs of float32 (channels, ...) and (labels, ...)."""
 
+    roams = False  # whether steps of training see something else than the samples, of the same cases
     index: list[tuple[Case, Any]]  # of each its case, and where it lies in it
     _resident: tuple[Tensor, Tensor] | None = None  # all images, and their masks as uint8, on a GPU
 
@@ -34,6 +35,10 @@ class Samples(Dataset[tuple[Tensor, Tensor]], ABC):
             return images.to(device), masks.to(device)
         where = places.to(device, non_blocking=True)
         return self._resident[0][where], self._resident[1][where].float()
+
+    def draw(self, places: Tensor, device: torch.device, share: float, order: torch.Generator) -> tuple[Tensor, Tensor]:
+        """What a step of training sees of ``places``; ``share`` and ``order`` are of samples that roam."""
+        return self.batch(places, device)
 
     def _fit(self, device: torch.device) -> bool:
         if device.type != "cuda":

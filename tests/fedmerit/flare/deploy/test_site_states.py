@@ -46,7 +46,6 @@ def test_a_site_that_hides_or_lacks_is_named_without_it():
     assert (states["A"].clock_offset, states["A"].flags) == (None, ["absent in 3 of 3 rounds"])
 
 
-<<<<<<< HEAD
 def test_where_a_site_stands_in_the_round():
     record = {"round": 3, "participants": ["A", "B"], "rejected": {"C": "no reply"}}
     progress = {"record": record, "rounds": 40, "silent": ["B", "C"], "at_work": ["B"]}
@@ -55,18 +54,15 @@ def test_where_a_site_stands_in_the_round():
     assert places_in_round(progress | {"record": None}) == {}
 
 
-@pytest.mark.parametrize("text", ["unlimited", "__import__('os')", "[1]", "{", "no reply"])
-=======
 @pytest.mark.parametrize(
     "text",
     [
         "unlimited", "__import__('os')", "[1]", "{", "no reply", "[" * 9000, "1" + "+1" * 4000, " " * 20_000 + "{}",
         {"clock": 10**400}, {"clock": True}, {"disk": float("nan")}, {"disk": -1}, {"memory": "4"}, {"torch": [2.1]},
         {"torch": "\x1b[2J"}, {"python": "[link=http://x]3.11[/link]"}, {"last_error": "a\u202e"}, {"torch": "9" * 99},
-        {"images": "12"}, {1: 2}, {("a",): 1},
+        {"images": "12"}, {1: 2}, {("a",): 1}, {"slices": 10**400},
     ],
 )  # fmt: skip
->>>>>>> hostile
 def test_what_is_no_report_says_nothing(text):
     """A clock of 401 digits ended the admin's `job status`."""
     assert parse_facts(text) == {}

@@ -46,6 +46,23 @@ def test_patches_cover_every_voxel_of_the_slices_to_train_on(case):
     assert len(Patches([replace(case, slices=())], NETWORK.patch)) == 0
 
 
+@pytest.mark.parametrize("share", [0.0, 1.0])
+def test_a_step_sees_patches_anywhere_in_the_volume_or_about_the_organ(case, share):
+    some = replace(case, slices=tuple(range(1, 11)))
+    patches = Patches([some], (4, 6, 6))
+    order = torch.Generator().manual_seed(0)
+    images, masks = patches.draw(torch.zeros(200, dtype=torch.int64), torch.device("cpu"), share, order)
+    again = patches.draw(torch.zeros(200, dtype=torch.int64), torch.device("cpu"), share, order.manual_seed(0))
+    assert torch.equal(images, again[0])
+    windows = np.lib.stride_tricks.sliding_window_view(case.image[1:, 0], (4, 6, 6)).reshape(-1, 4 * 36)
+    known = {one.tobytes() for one in windows}
+    seen = {one.numpy().tobytes() for one in images.reshape(200, -1)}
+    assert seen <= known
+    assert len(seen) > 100
+    shown = masks.flatten(1).any(dim=1).double().mean()
+    assert shown == 1 if share else 0 < shown < 0.9
+
+
 def test_a_volume_of_fewer_slices_than_a_patch_is_padded(case):
     image, label = Patches([replace(case, slices=(3, 4))], (8, 32, 24))[0]
     assert image.shape == label.shape == (1, 8, 32, 24)
