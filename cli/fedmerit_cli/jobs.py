@@ -112,8 +112,6 @@ def _print_sites(states: Mapping[str, "SiteState"]) -> None:
 
 
 def _print_jobs(jobs: Sequence[Mapping[str, Any]], progress: Mapping[str, Mapping[str, Any]]) -> None:
-    from fedmerit_evaluation.results.run_folders import undefined_quantities
-
     table = plain_table("job", "name", "status", "submitted", "by", "took")
     table.columns[0].no_wrap = True
     for one in jobs:
@@ -125,7 +123,7 @@ def _print_jobs(jobs: Sequence[Mapping[str, Any]], progress: Mapping[str, Mappin
     for name, state in progress.items():
         if state["record"]:
             record, rounds = state["record"], state["rounds"]
-            is_weighted = "weight" not in undefined_quantities(state.get("method", ""))
+            is_weighted = "weight" not in state["undefined"]
             done = f"{name}: round {record['round'] + 1} of {rounds}, {last_round(record, is_weighted)}"
             console.print(done, soft_wrap=True)
 

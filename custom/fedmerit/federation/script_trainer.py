@@ -22,7 +22,7 @@ from fedmerit.federation.memory import Learned, Memory
 from fedmerit.federation.trainer import Model, Trained
 from fedmerit.files import read_json, write_json
 from fedmerit.flat import Buffers
-from fedmerit.records.ledger import digest, tensors_digest
+from fedmerit.records.digests import digest, tensors_digest
 from fedmerit.trainers.monai_trainer.networks import build_network
 from fedmerit.trainers.monai_trainer.overlaps import Overlap
 from fedmerit.trainers.named_tensors import NamedTensors

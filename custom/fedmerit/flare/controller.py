@@ -23,17 +23,17 @@ from fedmerit.configuration.run import RunConfiguration
 from fedmerit.errors import BadInput
 from fedmerit.federation.exchange import Exchange
 from fedmerit.federation.server_models import FIRST_MODEL
-from fedmerit.files import lock_folder, write_json
+from fedmerit.files import RUN_NAME, lock_folder, write_json
 from fedmerit.flare import wake_up
 from fedmerit.flare.aggregator import MeritAggregator
 from fedmerit.flare.executor import ERRORS
-from fedmerit.flare.job_ends import NO_SITE, JobEnd, absences
+from fedmerit.flare.job_ends import NO_SITE, NOTE, PROGRESS, JobEnd, absences
 from fedmerit.flare.scalars import track
-from fedmerit.flare.translation import NOTE, PROGRESS
 from fedmerit.machine import give_back_memory
+from fedmerit.methods.registry import undefined_quantities
 from fedmerit.records.ledger import Ledger
 from fedmerit.records.signatures import Signer, read_certificate
-from fedmerit.trainers.monai_trainer.machine_settings import RUN_NAME, RUNS, SERVER, follow_manifest, run_folder
+from fedmerit.trainers.monai_trainer.machine_settings import RUNS, SERVER, follow_manifest, run_folder
 
 TASK_MONITOR = "wf_task"  # NVFlare's thread that ends tasks
 CLOSING_TIMEOUT = 120.0  # seconds to wait for sites to note how a run was closed, if there is no round timeout
@@ -59,14 +59,15 @@ def allow_repeated_pop(communicator: Any) -> None:
 
 
 def progress(run: Path, config: RunConfiguration, silent: Collection[str] = ()) -> dict[str, Any]:
-    """What an admin learns of a running job: ``method``, ``rounds`` to train, ``record`` of the last complete one.
+    """What an admin learns of a running job: ``method``, the quantities that it
+    leaves ``undefined``, ``rounds`` to train, ``record`` of the last complete one.
 
     Also ``absent``, as of `absences`, and the sites that did not answer yet when they were last asked, ``silent``.
     """
     records = Ledger(run / "ledger.jsonl").records
     last, lacking = records[-1] if records else None, absences(records)
-    named = {"method": config.method, "rounds": config.rounds, "record": last}
-    return named | {"absent": lacking, "silent": sorted(silent)}
+    named = {"method": config.method, "undefined": undefined_quantities(config.method), "rounds": config.rounds}
+    return named | {"record": last, "absent": lacking, "silent": sorted(silent)}
 
 
 class MeritController(ModelController):

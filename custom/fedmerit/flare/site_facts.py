@@ -14,9 +14,9 @@ from typing import Any
 from nvflare.apis.fl_context import FLContext
 from nvflare.app_common.resource_managers.gpu_resource_manager import GPUResourceManager
 
-from fedmerit.configuration.description import installed_versions
 from fedmerit.flare.executor import ERRORS
 from fedmerit.machine import free_memory
+from fedmerit.version import installed_versions
 
 GIB = 2**30
 KIND = re.compile(rb"^(?:\w+\.)*(\w+)(?:: |$)")  # of the last line of a traceback, its error's kind

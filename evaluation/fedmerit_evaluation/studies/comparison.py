@@ -22,12 +22,13 @@ from fedmerit_evaluation.figures.drawing import png
 from fedmerit_evaluation.figures.pages import save_png
 from fedmerit_evaluation.figures.tables import Table, file_name
 from fedmerit_evaluation.results.dice import STANDALONE
+from fedmerit_evaluation.results.recorded_digests import DIGESTS
 from fedmerit_evaluation.results.run_folders import combine_results, open_run
 from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.studies import comparison_tables
 from fedmerit_evaluation.studies.cluster import OnEnd, OnRound, Workers, execute_all, execute_in_turn
 from fedmerit_evaluation.studies.execution import After
-from fedmerit_evaluation.studies.study_folders import DIGESTS, MethodSpec, require_same, require_same_images, scratch
+from fedmerit_evaluation.studies.study_folders import MethodSpec, require_same, require_same_images, scratch
 
 STUDY = "compare.json"  # the last options of the folder's runs
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from nvflare.fuel.flare_api.flare_api import Session
 
-from fedmerit.configuration.description import PACKAGES
+from fedmerit.version import PACKAGES
 
 SILENCE = 60.0  # seconds without a word of a connected site; NVFlare calls it connected for ten minutes
 SKEW = 30.0  # seconds between a site's clock and the admin's

@@ -5,16 +5,15 @@ import json
 import pytest
 
 from fedmerit.errors import BadInput
+from fedmerit.flare.deploy.kit_files import read_kind, require_kind
 from fedmerit.flare.deploy.kits import (
     approve,
     kit_digest,
     prepare_server,
     prepare_site,
     privacy_policy,
-    read_kind,
     read_manifest,
     require_digest,
-    require_kind,
 )
 from fedmerit.flare.recipe import survey_classes
 from fedmerit.plugin_references import Reference
