@@ -59,7 +59,8 @@ def site(
     offline: Offline = False,
 ) -> None:
     """Prepare one hospital's machine, and check it; exits with 1 if a check fails."""
-    from fedmerit.flare.deploy.kits import approve_script, prepare_site, read_name, require_kind
+    from fedmerit.flare.deploy.kit_files import read_name, require_kind
+    from fedmerit.flare.deploy.kits import approve_script, prepare_site
     from fedmerit.flare.deploy.preflight import preflight
 
     require_kind(kit, "client")

@@ -86,12 +86,10 @@ def list_flags(state: "FederationState") -> list[str]:
 
 def describe_progress(state: "FederationState") -> list[str]:
     """A sentence for each job at work."""
-    from fedmerit_evaluation.results.run_folders import undefined_quantities
-
     lines = []
     for name, progress in state.progress.items():
         if record := progress["record"]:
-            is_weighted = "weight" not in undefined_quantities(progress.get("method", ""))
+            is_weighted = "weight" not in progress["undefined"]
             done = last_round(record, is_weighted)
             lines.append(f"{name}: round {record['round'] + 1} of {progress['rounds']}, {done}")
     return lines

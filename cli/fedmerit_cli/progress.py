@@ -15,7 +15,6 @@ from fedmerit.errors import printable
 from fedmerit.federation.checkpoint import complete_rounds
 from fedmerit.records.results import read_run
 from fedmerit_cli.terminal import console, last_round, log
-from fedmerit_evaluation.results.run_folders import undefined_quantities
 from fedmerit_evaluation.studies.cluster import OnEnd
 
 LONGEST_NAME = 24  # characters of a bar's name, so that all fits into 80 columns
@@ -75,7 +74,7 @@ class RunBars:
         info = read_run(folder)
         text = f"{name or info['method']} ({info['engine']})"
         self._of[folder] = self._bars.add_task(text, total=info["rounds"], last="")
-        self._weighed[folder] = "weight" not in undefined_quantities(info["method"])
+        self._weighed[folder] = "weight" not in info.get("undefined", ())
 
     def on_round(self, folder: Path, record: Mapping[str, Any], name: str = "") -> None:
         """Show a round's ledger record; a run without a bar, such as one in another process, gets one."""

@@ -122,7 +122,7 @@ def revoke(
     """Take sites and admins out of a federation: the server refuses their kits. All other kits stay valid."""
     from shutil import copy
 
-    from fedmerit.flare.deploy.kits import require_kind
+    from fedmerit.flare.deploy.kit_files import require_kind
     from fedmerit.flare.deploy.provision import revoke as revoked
 
     if server_kit is not None:

@@ -205,7 +205,7 @@ def payout(
 
 
 def _signer(kit: Path) -> "Signer":
-    from fedmerit.flare.deploy.kits import read_kind
+    from fedmerit.flare.deploy.kit_files import read_kind
     from fedmerit.flare.deploy.preflight import CERTIFICATES
     from fedmerit.records.signatures import Signer
 

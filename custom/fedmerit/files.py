@@ -22,6 +22,8 @@ from fedmerit.errors import BadInput, RunFailed
 Typed = TypeVar("Typed", bound=BaseModel)
 FULL = (errno.ENOSPC, errno.EDQUOT)
 LOCK = ".lock"  # of a run folder
+RUN_NAME = "fedmerit"  # of the run folder inside NVFlare's folder of the job
+DISK_FULL = "its disk is full; the site continues when there is room"  # what others learn of it
 UNFINISHED = ".tmp"  # ends the name of what is being written
 MOST_TEXT = 1 << 25  # bytes of a file of text or JSON
 BESIDE = 160_000_000  # bytes of memory that what a text holds may take, beside as many as three times the text has

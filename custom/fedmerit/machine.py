@@ -1,4 +1,4 @@
-"""The cores and the memory that this process may use: of its machine, or of its container.
+"""The cores, the memory and the instructions that this process may use: of its machine, or of its container.
 
 Containers limit by control groups, of version 2 (``cpu.max``, ``memory.max``) or 1; a process is in a group, and
 every group around that limits it too.
@@ -11,6 +11,8 @@ from pathlib import Path
 
 import psutil
 
+CPUINFO = Path("/proc/cpuinfo")
+BFLOAT16 = {"avx512_bf16", "amx_bf16", "bf16"}  # names of the instructions, of Intel and AMD, and of Arm
 GROUPS = Path("/sys/fs/cgroup")
 OWN_GROUPS = Path("/proc/self/cgroup")
 
@@ -38,6 +40,12 @@ def free_memory() -> int:
             if (most := _numbers(group / limit)) and (taken := _numbers(group / used)):
                 free.append(most[0] - taken[0] + _entry(group / "memory.stat", cache))
     return max(0, min(free))
+
+
+def computes_bfloat16() -> bool:
+    """Whether the processor has instructions for bfloat16; True if the system does not say."""
+    words = _text(CPUINFO).split()
+    return not words or not BFLOAT16.isdisjoint(words)
 
 
 def give_back_memory() -> None:

@@ -1,5 +1,6 @@
 """Which FedMerit this is: its version, and the commit of the code that runs."""
 
+import platform
 import subprocess
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -7,6 +8,7 @@ from pathlib import Path
 
 UNKNOWN = "unknown"
 NOT_INSTALLED = "not installed"
+PACKAGES = ("fedmerit", "nvflare", "monai", "torch", "numpy")  # that results depend on
 
 
 def package_version(package: str = "fedmerit") -> str:
@@ -15,6 +17,11 @@ def package_version(package: str = "fedmerit") -> str:
         return version(package)
     except PackageNotFoundError:
         return NOT_INSTALLED
+
+
+def installed_versions() -> dict[str, str]:
+    """By name, of Python and of `PACKAGES`; "not installed" if one is not there."""
+    return {name: package_version(name) for name in PACKAGES} | {"python": platform.python_version()}
 
 
 @cache

@@ -121,6 +121,17 @@ def test_what_is_free_between_what_is_in_use_goes_back_to_the_system():
     assert own_memory() < before - 60 * 1024**2
 
 
+@pytest.mark.parametrize(
+    ("said", "has"),
+    [("flags : avx512f avx512_bf16", True), ("flags : avx512f", False), ("Features : asimd bf16", True), (None, True)],
+)
+def test_a_processor_is_known_by_its_instructions(tmp_path, monkeypatch, said, has):
+    monkeypatch.setattr(machine, "CPUINFO", tmp_path / "cpuinfo")
+    if said:
+        write_text(tmp_path / "cpuinfo", f"processor : 0\n{said}\n")
+    assert machine.computes_bfloat16() is has
+
+
 PROGRAM = """
 import signal, sys
 from concurrent.futures import ProcessPoolExecutor

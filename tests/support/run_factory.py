@@ -10,6 +10,7 @@ import numpy as np
 
 from fedmerit.configuration.run import Network
 from fedmerit.files import read_json, write_json
+from fedmerit.methods.registry import undefined_quantities
 from fedmerit.records.results import ResultsFile, Row
 from fedmerit.trainers.monai_trainer.networks import initial_network
 from fedmerit.trainers.monai_trainer.saved_networks import save_network
@@ -40,7 +41,8 @@ def make_run(
     folder.mkdir(parents=True, exist_ok=True)
     info = {
         "run": folder.name, "method": method, "parameters": dict(parameters or {}), "seed": seed,
-        "sites": list(sites), "task": "prostate", "labels": list(labels), "rounds": rounds, "engine": "local",
+        "undefined": undefined_quantities(method), "sites": list(sites), "task": "prostate", "labels": list(labels),
+        "rounds": rounds, "engine": "local",
         "training": {"loss": "dice_ce", "lr": 1e-3, "batch_size": 8, "epochs": 1}, "sites_folder": None,
         "fedmerit_version": "0.1.0", "packages": {"torch": "2.13.0", "monai": "1.6.1"},
         "command": ["fedmerit", "run", method, "--seed", str(seed)], "started": "2026-01-02T03:04:05+00:00",

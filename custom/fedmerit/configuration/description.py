@@ -1,6 +1,5 @@
 """run.json: what was run, and with which versions."""
 
-import platform
 import shlex
 import sys
 from collections.abc import Sequence
@@ -10,15 +9,9 @@ from typing import Any
 
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.errors import BadInput
+from fedmerit.methods.registry import undefined_quantities
 from fedmerit.records.results import read_run
-from fedmerit.version import code_commit, package_version
-
-PACKAGES = ("fedmerit", "nvflare", "monai", "torch", "numpy")
-
-
-def installed_versions() -> dict[str, str]:
-    """By name, of Python and of the packages that results depend on; "not installed" if one is not there."""
-    return {name: package_version(name) for name in PACKAGES} | {"python": platform.python_version()}
+from fedmerit.version import code_commit, installed_versions, package_version
 
 
 def describe(name: str, config: RunConfiguration, sites: Sequence[str], engine: str) -> dict[str, Any]:
@@ -45,6 +38,7 @@ def run_plan(config: RunConfiguration) -> dict[str, Any]:
         "fold": config.fold,
         "task": config.task,
         "labels": list(config.network.labels),
+        "undefined": undefined_quantities(config.method),
         "rounds": config.rounds,
         "training": {} if config.script else vars(config.training),  # a script's settings are its own
         "plan": config.to_dict(),

@@ -162,8 +162,7 @@ class FinalModelSelector:
 
     def _dice(self, model: Model, cases: Sequence[Case]) -> dict[str, float]:
         flat.load(self.network, *model)
-        labels, amp = self.config.network.labels, self.config.training.amp
-        return dice_by_patient(cases, evaluate(self.network, cases, labels, amp, final=True))
+        return dice_by_patient(cases, evaluate(self.network, cases, self.config.network.labels, final=True))
 
     def _loss(self, model: Model) -> float:
         flat.load(self.network, *model)

@@ -1,5 +1,6 @@
 """The trainer of prepared images: MONAI's networks, trained and evaluated by `fedmerit.trainers.monai_trainer`."""
 
+import sys
 import time
 from dataclasses import replace
 from functools import cached_property
@@ -12,7 +13,7 @@ from torch import Tensor
 from fedmerit import flat
 from fedmerit.capabilities import capabilities
 from fedmerit.configuration.run import RunConfiguration
-from fedmerit.errors import BadInput
+from fedmerit.errors import BadInput, printable
 from fedmerit.federation.enrolment import make_enrolment
 from fedmerit.federation.final_model_selection import FinalModelSelector
 from fedmerit.federation.local_round import LocalRound
@@ -22,7 +23,7 @@ from fedmerit.federation.requirements import require_compatible_images
 from fedmerit.federation.site import Site
 from fedmerit.federation.trainer import Model, Trained
 from fedmerit.flat import Buffers
-from fedmerit.machine import give_back_memory
+from fedmerit.machine import computes_bfloat16, give_back_memory
 from fedmerit.trainers.monai_trainer.batch_norm import estimate_statistics
 from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT, Case, SiteFolder
 from fedmerit.trainers.monai_trainer.machine_settings import pick_device
@@ -60,6 +61,7 @@ class ImageTrainer:
         folder = folder.in_fold(config.fold)
         self.folder, self.config, self.name = folder, config, folder.name
         self.device = pick_device(device, folder.name)
+        _report_slow_precision(folder.name, config, self.device)
         self.method = config.build_guarded_method()
         self.can = capabilities(self.method)
         self.memory = MemoryFolder(memory)
@@ -136,7 +138,7 @@ class ImageTrainer:
         overlaps, cases, labels = [], self._cases(task.split), self.config.network.labels
         for model in selected.models:
             flat.load(self.network, *model)
-            overlaps.append(tuple(evaluate(self.network, cases, labels, self.config.training.amp, final=True)))
+            overlaps.append(tuple(evaluate(self.network, cases, labels, final=True)))
         self.save(below, self.name, selected.chosen)
         took = time.perf_counter() - started
         return messages.Evaluated(task.round, tuple(overlaps), torch.zeros(task.count, 0), took, selected.choice)
@@ -170,3 +172,16 @@ class ImageTrainer:
     def _validation_dice(self, network: torch.nn.Module) -> float:
         """Mean Dice of the network on the validation split."""
         return mean_dice(self._evaluations.evaluate_now(network, self.folder.cases("validation")).overlaps)
+
+
+def _report_slow_precision(site: str, config: RunConfiguration, device: torch.device) -> None:
+    """On standard error, for the site: every site computes in the precision of the plan, be it slow there."""
+    if config.training.amp and device.type == "cpu" and not computes_bfloat16():
+        print(
+            printable(
+                f"WARNING: site {site}: amp=true, and this processor has no instructions for bfloat16 (avx512_bf16, "
+                "amx_bf16), without which a step takes many times as long; have the run started without amp"
+            ),
+            file=sys.stderr,
+            flush=True,
+        )

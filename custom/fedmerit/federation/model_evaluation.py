@@ -18,7 +18,8 @@ from fedmerit.capabilities import Candidates
 from fedmerit.configuration.run import RunConfiguration, Training
 from fedmerit.core import Method
 from fedmerit.flat import Buffers
-from fedmerit.records.ledger import GENESIS, digest, tensors_digest
+from fedmerit.records.digests import digest, tensors_digest
+from fedmerit.records.ledger import GENESIS
 from fedmerit.trainers.monai_trainer.batch_norm import estimate_statistics
 from fedmerit.trainers.monai_trainer.data import Case
 from fedmerit.trainers.monai_trainer.networks import patch_size

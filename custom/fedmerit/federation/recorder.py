@@ -16,16 +16,12 @@ from fedmerit.federation.round_updates import RoundReplies
 from fedmerit.federation.site_log import answer_digest
 from fedmerit.files import write_json
 from fedmerit.records.closing_record import Closing, close
-from fedmerit.records.ledger import Ledger, digest, split_head
-from fedmerit.records.results import ResultsFile, Row, rows_digest
+from fedmerit.records.digests import digest
+from fedmerit.records.ledger import Ledger, split_head
+from fedmerit.records.results import CROSS_SITE, FINAL_CANDIDATES, NOBODY, OBSERVED, ResultsFile, Row, rows_digest
 from fedmerit.records.signatures import Signer
 from fedmerit.trainers.monai_trainer.overlaps import Overlap, mean_dice
 from fedmerit.wire.messages import Evaluated, Reply, payload_bytes
-
-CROSS_SITE = Path("cross_site_val", "cross_val_results.json")  # where NVFlare's cross-site validation writes its own
-FINAL_CANDIDATES = ("given", "local_only", "selected")  # after a split: of the models that a site selects from
-OBSERVED = "values.csv"  # in the run folder, if the run has observers: rows of the results schema
-NOBODY = "(nobody)"  # the coalition without a member
 
 
 class Recorder:

@@ -29,7 +29,7 @@ from fedmerit.guard.bounds import bound_statistics
 from fedmerit.guard.guard import Guard
 from fedmerit.guard.history import History
 from fedmerit.guard.indicators import KINDS, Measurements
-from fedmerit.guard.reward_groups import find_shared_cases
+from fedmerit.guard.shared_cases import find_shared_cases
 from fedmerit.seeds import random_seed
 from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT
 from fedmerit.trainers.monai_trainer.overlaps import Overlap
@@ -102,7 +102,7 @@ class RunGuard:
         self._digests |= {site: frozenset(one.fingerprint) for site, one in enrolled.items()}
         known = torch.tensor([site in self._digests for site in self.sites])
         shared = find_shared_cases([self._digests.get(site, frozenset()) for site in self.sites])
-        self._shared = torch.where(torch.outer(known, known), shared, self._shared)
+        self._shared = torch.where(torch.outer(known, known), torch.tensor(shared), self._shared)
         self.not_enrolled |= exchange.faults()
         self.has_asked = True
         self.guard = self._guard()

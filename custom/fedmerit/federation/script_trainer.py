@@ -25,7 +25,8 @@ from fedmerit.federation.memory import Learned, Memory, MemoryFolder
 from fedmerit.federation.trainer import Model, Trained
 from fedmerit.files import read_json, write_json
 from fedmerit.flat import Buffers
-from fedmerit.records.ledger import digest, tensors_digest, texts_digest
+from fedmerit.records.digests import digest, tensors_digest
+from fedmerit.records.ledger import texts_digest
 from fedmerit.trainers.monai_trainer.manifest import EVALUATED
 from fedmerit.trainers.monai_trainer.networks import build_network
 from fedmerit.trainers.monai_trainer.overlaps import Overlap

@@ -21,7 +21,7 @@ from fedmerit.federation.site_models import find_givers
 from fedmerit.federation.unseen_models import EncryptedModels, Models, ModelsAtSites
 from fedmerit.flat import Buffers
 from fedmerit.guard.admission import Admission
-from fedmerit.records.ledger import digest, state_digest
+from fedmerit.records.digests import digest, state_digest
 from fedmerit.records.tensor_files import load_state
 from fedmerit.trainers.monai_trainer import neurons
 from fedmerit.trainers.monai_trainer.network_checks import require_repeatable

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from fedmerit.federation.enrolment import Commitment
 from fedmerit.records.ciphertexts import Ciphertexts
-from fedmerit.records.ledger import Ledger, digest, log_payload, split_head, tensors_digest, texts_digest
+from fedmerit.records.digests import digest, tensors_digest
+from fedmerit.records.ledger import Ledger, log_payload, split_head, texts_digest
 from fedmerit.records.signatures import Signer
 from fedmerit.trainers.monai_trainer.overlaps import Overlap, mean_dice
 from fedmerit.wire import messages

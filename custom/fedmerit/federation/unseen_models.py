@@ -21,7 +21,7 @@ from fedmerit.federation.round_updates import Replies
 from fedmerit.flat import Buffers
 from fedmerit.guard.admission import Admission
 from fedmerit.records.ciphertexts import Adder, Ciphertexts
-from fedmerit.records.ledger import digest
+from fedmerit.records.digests import digest
 from fedmerit.wire.messages import Evaluation, Purpose, Reply, Task
 
 

@@ -24,18 +24,18 @@ from fedmerit.configuration.run import RunConfiguration
 from fedmerit.errors import BadInput
 from fedmerit.federation.exchange import Exchange
 from fedmerit.federation.server_models import FIRST_MODEL
-from fedmerit.files import lock_folder, read_object, write_json
+from fedmerit.files import RUN_NAME, lock_folder, read_object, write_json
 from fedmerit.flare import wake_up
 from fedmerit.flare.aggregator import MeritAggregator
 from fedmerit.flare.executor import ERRORS
-from fedmerit.flare.job_ends import NO_SITE, JobEnd, absences, read_repeats
+from fedmerit.flare.job_ends import NO_SITE, NOTE, PROGRESS, JobEnd, absences, read_repeats
 from fedmerit.flare.revocation import REASON, Revocations
 from fedmerit.flare.scalars import track
-from fedmerit.flare.translation import NOTE, PROGRESS
 from fedmerit.machine import give_back_memory
+from fedmerit.methods.registry import undefined_quantities
 from fedmerit.records.ledger import Ledger
 from fedmerit.records.signatures import Signer, read_certificate
-from fedmerit.trainers.monai_trainer.machine_settings import RUN_NAME, RUNS, SERVER, follow_manifest, run_folder
+from fedmerit.trainers.monai_trainer.machine_settings import RUNS, SERVER, follow_manifest, run_folder
 
 TASK_MONITOR = "wf_task"  # NVFlare's thread that ends tasks
 CLOSING_TIMEOUT = 120.0  # seconds to wait for sites to note how a run was closed, if there is no round timeout
@@ -65,13 +65,14 @@ def progress(
 ) -> dict[str, Any]:
     """What an admin learns of a running job: ``method``, ``rounds`` to train, ``record`` of the last complete one.
 
-    Also ``absent``, as of `absences`, the sites that did not answer yet when they were last asked, ``silent``, and
+    ``undefined`` are the quantities that the method leaves so. Also ``absent``, as of `absences`, the sites that did
+    not answer yet when they were last asked, ``silent``, and
     those of them that took the task at hand, ``at_work``.
     """
     records = Ledger(run / "ledger.jsonl").records
     last, lacking = records[-1] if records else None, absences(records)
-    named = {"method": config.method, "rounds": config.rounds, "record": last}
-    return named | {"absent": lacking, "silent": sorted(silent), "at_work": sorted(at_work)}
+    named = {"method": config.method, "undefined": undefined_quantities(config.method), "rounds": config.rounds}
+    return named | {"record": last, "absent": lacking, "silent": sorted(silent), "at_work": sorted(at_work)}
 
 
 class MeritController(ModelController):

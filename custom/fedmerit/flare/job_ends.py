@@ -16,14 +16,15 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.job_def import JobMetaKey, RunStatus
 
 from fedmerit.errors import BadInput
-from fedmerit.files import is_full, read_json, read_object, write_json
-from fedmerit.wire.messages import DISK_FULL
+from fedmerit.files import DISK_FULL, is_full, read_json, read_object, write_json
 
 FOLDER = "ended"  # in the server's kit, a file of each job whose end is not in NVFlare's description yet
 META = "fedmerit_end"  # there
 REPEATS = "fedmerit_repeats"  # likewise, of a job that repeats another's run without a site: which, and without whom
 LONGEST = 600  # characters of a reason
 LOGS = "log.txt in the kits of the server and of the sites says what happened"
+PROGRESS = "fedmerit.progress"  # topic by which an admin asks the server's half of a job how far it is
+NOTE = "fedmerit.note"  # the same for a line of the ledger
 NO_SITE = "no site took it"
 
 

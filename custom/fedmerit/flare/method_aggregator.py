@@ -26,9 +26,8 @@ from fedmerit.federation.exchange import Exchange
 from fedmerit.federation.script_trainer import STEPS
 from fedmerit.federation.server import Federation
 from fedmerit.federation.server_models import FIRST_MODEL
-from fedmerit.files import write_json
-from fedmerit.records.ledger import state_digest
-from fedmerit.trainers.monai_trainer.machine_settings import RUN_NAME
+from fedmerit.files import RUN_NAME, write_json
+from fedmerit.records.digests import state_digest
 from fedmerit.wire.messages import Failure, Reply
 
 UNKNOWN = 1_000_000  # rounds: the workflow counts them

@@ -11,7 +11,8 @@ from nvflare.recipe.sim_env import SimEnv
 from nvflare.recipe.spec import ExecEnv
 from torch import Tensor, nn
 
-from fedmerit.configuration.filters import HE, require_privacy
+from fedmerit.configuration.filter_needs import require_privacy
+from fedmerit.configuration.filters import HE
 from fedmerit.configuration.recipes import guarded
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.configuration.script import Script, find_uses
@@ -22,7 +23,7 @@ from fedmerit.federation.server_models import FIRST_MODEL
 from fedmerit.files import write_json
 from fedmerit.flare.recipe import MeritRecipe, build_site_policy
 from fedmerit.options import Waiting
-from fedmerit.records.ledger import state_digest
+from fedmerit.records.digests import state_digest
 from fedmerit.trainers.named_tensors import describe
 
 EVALUATES = "is_evaluate"  # in a script that answers evaluations

@@ -18,12 +18,12 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.app_common.resource_managers.gpu_resource_manager import GPUResourceManager
 from nvflare.fuel.utils.gpu_utils import use_nvidia_smi
 
-from fedmerit.configuration.description import installed_versions
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json
 from fedmerit.flare.executor import CERTIFICATE, ERRORS
 from fedmerit.machine import free_memory
 from fedmerit.trainers.monai_trainer.manifest import MANIFEST, Manifest, read_manifest_file
+from fedmerit.version import installed_versions
 from fedmerit.wire.machine_facts import clear_facts
 from fedmerit.wire.survey import LEAST
 

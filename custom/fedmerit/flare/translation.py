@@ -38,8 +38,6 @@ from fedmerit.wire.messages import (
     Work,
 )
 
-PROGRESS = "fedmerit.progress"  # topic by which an admin asks the server's half of a job how far it is
-NOTE = "fedmerit.note"  # the same for a line of the ledger
 Arrays = Mapping[str, NDArray[Any]]
 PARAMETERS, BUFFERS = "parameters", "buffers"  # of the message that carries a peer's model
 

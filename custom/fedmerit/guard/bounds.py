@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from fedmerit.guard.settings import COUNT_FACTOR, NORM_FACTOR, STATISTICS_FACTOR
+
 
 def median_of_others(values: Tensor, known: Tensor) -> Tensor:
     """(n,) the median of the ``known`` (n,) bool other sites' ``values``; NaN with fewer than two of them.
@@ -36,15 +38,11 @@ def shrink_factors(amounts: Tensor, known: Tensor, times: float, before: float |
     return torch.where(over, bound / amounts.where(over, 1.0), 1.0)
 
 
-NORM_FACTOR = 3.0  # Sun et al. 2019 bound norms likewise; honest ones of one round differ by less
-
-
 def clip_norms(lengths: Tensor, present: Tensor, before: Tensor) -> Tensor:
     """(n,) factors in (0, 1] for updates of these norms ``lengths`` (n,); ``before`` (n,) is the last known median."""
     return shrink_factors(lengths, present, NORM_FACTOR, before)
 
 
-STATISTICS_FACTOR = 3.0
 Statistics = Mapping[str, Tensor]
 
 
@@ -81,9 +79,6 @@ def _shrink(trained: Statistics, received: Statistics, factor: float) -> Statist
         else value
         for name, value in trained.items()
     }
-
-
-COUNT_FACTOR = 3.0  # of the four prostate hospitals the largest has 2.4 times the median of the others
 
 
 def bound_counts(counts: Tensor, first: Tensor, parts: Tensor, copies: Tensor) -> Tensor:

@@ -32,7 +32,7 @@ class Enrolled:
 
     counts: Tensor  # (n,) training images, float64; 0: not known
     organisations: Tensor  # (n,) a number for each organisation; unknown ones differ from all others
-    shared: Tensor  # (n, n) bool: `reward_groups.find_shared_cases`
+    shared: Tensor  # (n, n) bool: `shared_cases.find_shared_cases`
 
     @classmethod
     def nothing(cls, sites: int) -> "Enrolled":

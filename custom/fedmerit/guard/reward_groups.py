@@ -11,7 +11,6 @@ EXACT = 0.999  # cosine of two updates of one round
 NEAR = 0.4  # of near copies: mean over rounds, without what all have in common; honest ones stay below 0
 NEAR_DISTANCE_FACTOR = 0.5  # and at most this part of the distance of either from any third
 FEWEST = 4  # sites, to distinguish near copies from others
-SHARED_CASES = 0.5  # of the training cases of either site
 
 
 @dataclass(frozen=True)
@@ -68,20 +67,6 @@ def find_reward_groups(counted: Tensor, counts: Tensor, copied: Tensor, organisa
     amounts = torch.where(copies | (counts <= 0), 1.0, counts.double()).where(counted | single, 0.0)
     total = torch.zeros(len(counted), dtype=torch.float64).index_add_(0, first, amounts)
     return RewardGroups(first, amounts / total[first], copies)
-
-
-def find_shared_cases(fingerprints: list[frozenset[str]]) -> Tensor:
-    """(n, n) bool: which sites enrolled at least `SHARED_CASES` of each other's cases.
-
-    Also of the larger one: copies divide equally, and one case of a hospital must not earn half of its reward.
-    """
-    n = len(fingerprints)
-    shared = torch.zeros(n, n, dtype=torch.bool)
-    for i, one in enumerate(fingerprints):
-        for j, other in enumerate(fingerprints):
-            larger = max(len(one), len(other))
-            shared[i, j] = i != j and larger > 0 and len(one & other) >= SHARED_CASES * larger
-    return shared
 
 
 def find_near_copies(cosines: Tensor, remembered: Tensor, present: Tensor) -> Tensor:

@@ -1,10 +1,15 @@
-"""The options of the guard."""
+"""The options of the guard, and the factors of its bounds."""
 
 from dataclasses import dataclass
 
 from pydantic import ConfigDict
 
 from fedmerit.parameters import Checked, parameter
+
+# times the median of the other sites that `guard.bounds` holds a site to
+NORM_FACTOR = 3.0  # Sun et al. 2019 bound norms likewise; honest ones of one round differ by less
+STATISTICS_FACTOR = 3.0
+COUNT_FACTOR = 3.0  # of the four prostate hospitals the largest has 2.4 times the median of the others
 
 
 @dataclass(frozen=True)

@@ -71,6 +71,15 @@ def build_method(name: str, parameters: Mapping[str, Any]) -> Method:
     return METHODS[name](**parameters)
 
 
+def undefined_quantities(name: str) -> list[str]:
+    """Quantities that every run records, but that this method does not define."""
+    kind = METHODS.get(name)
+    about, measured = getattr(kind, "about", None), getattr(kind, "measured_by_others", False)
+    contributions = ["contribution", "reputation"] if about and about.contribution == "none" else []
+    weights = ["weight"] if about and about.weights == "none" else []
+    return [*contributions, *weights, *([] if measured else ["measured_error"])]
+
+
 def asked_quantities() -> set[str]:
     """All that our methods, and those of others that this process has loaded, may ask sites for, of peers too."""
     kinds = METHODS.loaded()

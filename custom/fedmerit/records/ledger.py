@@ -8,59 +8,21 @@ import hashlib
 import json
 import os
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from cryptography.x509 import Certificate
-from torch import Tensor
-from torch.utils.weak import WeakTensorKeyDictionary
 
 from fedmerit.errors import BadInput
 from fedmerit.files import parse_json, read_bytes, require_disk_space, require_few_values, write_atomically
-from fedmerit.records.ciphertexts import Ciphertexts
 from fedmerit.records.signatures import Signer, is_signed_by_any
 
 GENESIS = "0" * 64
 UNREADABLE = (ValueError, KeyError, AttributeError, TypeError, RecursionError)  # whatever reading a line ends with
 MOST_BYTES = 1 << 30  # of a chain
 TAIL = 1 << 16  # bytes read at a time, from the end
-
-
-def digest(vector: Tensor | Ciphertexts) -> str:
-    """SHA-256 of a vector's float32 bytes, or of its ciphertexts, in hexadecimal."""
-    if isinstance(vector, Ciphertexts):
-        return vector.digest
-    if vector.is_inference():  # torch does not say whether it was changed
-        return _digest(vector)
-    version, known = _DIGESTS.get(vector, (-1, ""))
-    if version != vector._version:
-        known = _digest(vector)
-        _DIGESTS[vector] = vector._version, known
-    return known
-
-
-# by vector, as long as it exists: the version that torch counts, and the digest
-_DIGESTS: MutableMapping[Tensor, tuple[int, str]] = WeakTensorKeyDictionary()
-
-
-def _digest(vector: Tensor) -> str:
-    return hashlib.sha256(vector.detach().float().reshape(-1).contiguous().numpy().data).hexdigest()
-
-
-def tensors_digest(tensors: Iterable[tuple[str, Tensor]]) -> str:
-    """SHA-256 over tensors by name, with their types and shapes, in hexadecimal."""
-    whole = hashlib.sha256()
-    for name, tensor in tensors:
-        whole.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
-        whole.update(tensor.contiguous().view(-1).numpy().data)
-    return whole.hexdigest()
-
-
-def state_digest(state: Mapping[str, Tensor]) -> str:
-    """`tensors_digest` of a network's state_dict, in whatever order."""
-    return tensors_digest(sorted(state.items()))
 
 
 def texts_digest(texts: Iterable[str]) -> str:

@@ -25,6 +25,10 @@ from fedmerit.files import (
     write_atomically,
 )
 
+CROSS_SITE = Path("cross_site_val", "cross_val_results.json")  # where NVFlare's cross-site validation writes its own
+FINAL_CANDIDATES = ("given", "local_only", "selected")  # after a split: of the models that a site selects from
+OBSERVED = "values.csv"  # in the run folder, if the run has observers: rows of the results schema
+NOBODY = "(nobody)"  # the coalition without a member
 QUANTITIES: Mapping[str, str] = {
     "dice": "Dice of one case and label, 0 to 1; empty if reference and prediction are both empty",
     "hd95": "95th percentile of the distances between the surfaces of prediction and reference, the larger of both "
@@ -295,6 +299,7 @@ class _Recorded(BaseModel):
     rounds: int = Field(0, ge=0, le=1_000_000)
     sites: list[Name] = []
     labels: list[Name] = []
+    undefined: list[str] = []
     parameters: dict[str, Any] = {}
     training: dict[str, Any] = {}
     plan: dict[str, Any] = {}

@@ -14,8 +14,10 @@ from fedmerit.configuration.filters import HE
 from fedmerit.configuration.run import plan_network
 from fedmerit.errors import BadInput
 from fedmerit.files import read_object
+from fedmerit.methods.registry import undefined_quantities
 from fedmerit.records.closing_record import BEST, MODELS
-from fedmerit.records.ledger import record_hash, state_digest
+from fedmerit.records.digests import state_digest
+from fedmerit.records.ledger import record_hash
 from fedmerit.records.results import read_run
 from fedmerit.records.tensor_files import load_state
 from fedmerit.verification.record_schema import Record
@@ -52,9 +54,8 @@ def compare_plan(run: Path, records: Sequence[Record], logs: Sequence[SiteLog]) 
     network = plan_network(plan)
     if not isinstance(network, dict):
         raise BadInput(f"{info.file}: its plan has no network; {CHANGED}")
-    _require_same(
-        info, {name: plan.get(name, {}) for name in REPEATED_FIELDS} | {"labels": network.get("labels")}, info.file
-    )
+    follows = {"labels": network.get("labels"), "undefined": undefined_quantities(str(plan.get("method")))}
+    _require_same(info, {name: plan.get(name, {}) for name in REPEATED_FIELDS} | follows, info.file)
     expected = network | {name: plan[name] for name in ("preprocessing",) if name in plan}
     for file in sorted((run / MODELS).rglob("model.json")):
         found = read_object(file)
@@ -218,7 +219,7 @@ class _Models:
         return encrypted or not any(record["updates"] for record in records)
 
     def _digest(self, names: Sequence[str]) -> str:
-        """As `fedmerit.records.ledger.digest` of models, one after the other."""
+        """As `fedmerit.records.digests.digest` of models, one after the other."""
         whole = hashlib.sha256()
         for name in names:
             for tensor in trained_tensors(_state(self.run / name)):

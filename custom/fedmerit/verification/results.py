@@ -12,8 +12,15 @@ import pandas as pd
 
 from fedmerit.errors import BadInput
 from fedmerit.federation.enrolment import may_train_on
-from fedmerit.federation.recorder import FINAL_CANDIDATES
-from fedmerit.records.results import EXPECTED, ROUND_SPLITS, read_results, read_run, require_each_once, row_bytes
+from fedmerit.records.results import (
+    EXPECTED,
+    FINAL_CANDIDATES,
+    ROUND_SPLITS,
+    read_results,
+    read_run,
+    require_each_once,
+    row_bytes,
+)
 from fedmerit.trainers.monai_trainer.overlaps import COUNTS, Overlap, mean_dice
 from fedmerit.verification.record_schema import Record
 

@@ -26,7 +26,7 @@ from fedmerit.configuration.run import RunConfiguration
 from fedmerit.configuration.sharing import tests_all_models
 from fedmerit.errors import Refused
 from fedmerit.records.ciphertexts import Ciphertexts
-from fedmerit.records.ledger import digest
+from fedmerit.records.digests import digest
 from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT
 from fedmerit.wire.messages import (
     NOT_FOR_OTHERS,

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from fedmerit.configuration.description import PACKAGES
+from fedmerit.version import PACKAGES
 from fedmerit.wire.survey import LEAST
 
 LARGEST = 1e12  # of a number

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fedmerit.core import DECIMALS
 from fedmerit.errors import MemoryLost
-from fedmerit.files import is_full
+from fedmerit.files import DISK_FULL, is_full
 from fedmerit.flat import Buffers
 from fedmerit.records.ciphertexts import Ciphertexts
 from fedmerit.records.ledger import GENESIS, texts_digest
@@ -28,7 +28,6 @@ NOT_NEEDED = "asked for losses or neurons that the run's method does not need; t
 NOT_SHARED = "sent models of other sites, which this run's plan does not share; the site's own log says which"
 OTHER_NUMBERS = "sent models that are not in float32; the site's own log says what they are in"
 OUT_OF_ORDER = "asked for a round that is over for this site, or before its training; the site's own log says which"
-DISK_FULL = "its disk is full; the site continues when there is room"
 REASONS = (
     DISK_FULL,
     LOST_MEMORY,

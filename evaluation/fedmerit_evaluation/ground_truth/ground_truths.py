@@ -23,9 +23,9 @@ from fedmerit_evaluation.ground_truth import semivalues
 from fedmerit_evaluation.ground_truth.reliability import Resampled, resample, semivalue_function
 from fedmerit_evaluation.ground_truth.semivalues import EMPTY_COALITION, Coalition, FloatArray, leave_one_out_weights
 from fedmerit_evaluation.ground_truth.shapley_approximations import Estimate, Sampling
+from fedmerit_evaluation.results.recorded_digests import read_recorded_digests
 from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.statistics.inference import Estimate as MeanEstimate
-from fedmerit_evaluation.studies.study_folders import read_recorded_digests
 
 
 def coalition_utilities(results: Results, *, per_label: bool = False) -> dict[int, dict[Coalition, FloatArray]]:

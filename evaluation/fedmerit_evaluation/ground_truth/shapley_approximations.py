@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedmerit.errors import BadInput
-from fedmerit.games import coalitions_to_evaluate
 from fedmerit_evaluation.ground_truth import semivalues
 from fedmerit_evaluation.ground_truth.semivalues import EMPTY_COALITION, Coalition, FloatArray, Game, format_coalitions
 
@@ -223,6 +222,8 @@ def coalitions_to_train(sites: Sequence[str], most: int, seed: int) -> list[Coal
     fewest = min(2 ** len(names), 2 * len(names) + 2)
     if most < fewest:
         raise BadInput(f"{most} coalitions of {len(names)} sites: expected {fewest} or more to determine their values")
+    from fedmerit.games import coalitions_to_evaluate  # it takes a second to import torch
+
     rows = coalitions_to_evaluate(len(names), most, seed).tolist()
     chosen = [frozenset(name for name, there in zip(names, row, strict=True) if there) for row in rows]
     return sorted((one for one in chosen if one), key=lambda one: (-len(one), sorted(one)))

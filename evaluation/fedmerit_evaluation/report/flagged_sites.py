@@ -11,9 +11,7 @@ from typing import Any
 import pandas as pd
 
 from fedmerit.errors import BadInput
-from fedmerit.guard import bounds
-from fedmerit.methods.fedce import CLAIM_TOLERANCE, FedCE
-from fedmerit.methods.registry import METHODS
+from fedmerit.guard.settings import COUNT_FACTOR, NORM_FACTOR, STATISTICS_FACTOR
 from fedmerit_evaluation.figures.tables import DASH, Table
 from fedmerit_evaluation.freeriders.detectors import DETECTORS, Detector, flags
 from fedmerit_evaluation.report.phrases import describe_indicators, describe_simulated_attacks, describe_verdict
@@ -224,6 +222,9 @@ def _reason(run: Run, site: str, what: str, number: int, split: str, reasons: Ma
             "the method's threshold" if coef is None else f"{float(coef):.3g} of an equal share of the remaining sites'"
         )
         return f"its reputation fell below {share}"
+    from fedmerit.methods.fedce import CLAIM_TOLERANCE, FedCE  # it takes a second to import torch
+    from fedmerit.methods.registry import METHODS
+
     method = run.info["method"]
     if method in METHODS and issubclass(METHODS[method], FedCE):
         return f"the cosine it reported differs from the server's by more than {CLAIM_TOLERANCE:g}"
@@ -241,12 +242,9 @@ def rejection_reasons(run: Run) -> dict[tuple[int, str], str]:
 
 ROUNDING = 1e-6  # counts are float64 products of whole numbers
 BOUNDS = {  # by quantity: what was bounded, and how
-    "clipped": ("update", f"clipped to {bounds.NORM_FACTOR:g} times the others' median norm"),
-    "statistics_bound": (
-        "BatchNorm statistics",
-        f"change clipped to {bounds.STATISTICS_FACTOR:g} times the others' median",
-    ),
-    "counted_images": ("number of images", f"capped at {bounds.COUNT_FACTOR:g} times the others' median"),
+    "clipped": ("update", f"clipped to {NORM_FACTOR:g} times the others' median norm"),
+    "statistics_bound": ("BatchNorm statistics", f"change clipped to {STATISTICS_FACTOR:g} times the others' median"),
+    "counted_images": ("number of images", f"capped at {COUNT_FACTOR:g} times the others' median"),
     "reward_group_share": (
         "reward",
         "shared within a reward group: one organisation, shared cases, or near copies of updates",

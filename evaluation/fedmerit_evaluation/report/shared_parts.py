@@ -17,11 +17,11 @@ from fedmerit_evaluation.figures.tables import DASH, HEADINGS, UNITS, Table
 from fedmerit_evaluation.report.alt_texts import describe_overlays
 from fedmerit_evaluation.report.overlays import describe_cases, draw, overlays, without_blanks
 from fedmerit_evaluation.results.dice import OWN, RUN, SURFACES, Dice
+from fedmerit_evaluation.results.recorded_digests import DIGESTS, SERVER_DIGESTS
 from fedmerit_evaluation.results.run_folders import Run
 from fedmerit_evaluation.results.views import Results
 
 FOLDERS = ("sites_folder", "server_sites")  # of run.json: places on one machine
-DIGESTS = ("site_digests", "server_digests")  # of run.json: not shown
 SINGLE_RUN_SETTINGS = ("run", "method", "command", "started")  # of run.json: not in the table of settings that differ
 MOST_PAGE = 1 << 30  # bytes of an earlier report
 ROUNDS = {
@@ -76,7 +76,7 @@ def _flat(info: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
     """Settings by name, without digests, empty settings and folders of this machine."""
     found: dict[str, str] = {}
     for name, value in info.items():
-        if name in DIGESTS:
+        if name in (DIGESTS, SERVER_DIGESTS):
             continue
         if isinstance(value, Mapping):
             found |= _flat(value, f"{prefix}{name}: ")

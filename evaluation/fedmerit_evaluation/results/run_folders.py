@@ -12,7 +12,6 @@ import pandas as pd
 
 from fedmerit.errors import BadInput
 from fedmerit.guard.settings import GuardSettings
-from fedmerit.methods.registry import METHODS
 from fedmerit.records.ledger import Ledger
 from fedmerit.records.results import COLUMNS, PAIRS, read_results, read_run
 from fedmerit.trainers.monai_trainer.data import SiteFolder
@@ -128,16 +127,8 @@ def open_run(path: Path) -> Run:
             f"`fedmerit run --resume --out {path}`"
         )
     coalition_results = (results["coalition"] != "") & ~results["quantity"].isin(PAIRS)
-    lacking = results["quantity"].isin(undefined_quantities(info["method"])) | coalition_results
+    lacking = results["quantity"].isin(info.get("undefined", ())) | coalition_results
     return Run(path, info, Results(results[~lacking]), str(info["method"]))
-
-
-def undefined_quantities(method: str) -> list[str]:
-    """Quantities that every run records, but that this method does not define."""
-    about = METHODS[method].about if method in METHODS else None
-    contributions = ["contribution", "reputation"] if about and about.contribution == "none" else []
-    weights = ["weight"] if about and about.weights == "none" else []
-    return contributions + weights
 
 
 def open_runs(paths: Sequence[Path]) -> list[Run]:

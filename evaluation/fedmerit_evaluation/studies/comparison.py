@@ -23,6 +23,7 @@ from fedmerit_evaluation.figures.drawing import png
 from fedmerit_evaluation.figures.pages import save_png
 from fedmerit_evaluation.figures.tables import Table, file_name
 from fedmerit_evaluation.results.dice import STANDALONE
+from fedmerit_evaluation.results.recorded_digests import DIGESTS
 from fedmerit_evaluation.results.run_folders import combine_results, open_run
 from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.studies import comparison_tables, cost
@@ -31,7 +32,6 @@ from fedmerit_evaluation.studies.cost import Cost
 from fedmerit_evaluation.studies.ensemble import write_ensemble
 from fedmerit_evaluation.studies.execution import After, has_own_processes
 from fedmerit_evaluation.studies.study_folders import (
-    DIGESTS,
     ENSEMBLE,
     MethodSpec,
     in_folds,

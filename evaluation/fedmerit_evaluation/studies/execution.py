@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from fedmerit.configuration.description import PACKAGES, read_plan
+from fedmerit.configuration.description import read_plan
 from fedmerit.engines import runs
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.files import read_json, sha256, write_text
@@ -35,6 +35,7 @@ from fedmerit.trainers.monai_trainer.machine_settings import (
 from fedmerit.trainers.monai_trainer.network_checks import count_feature_maps, count_parameters
 from fedmerit.trainers.monai_trainer.patches import build_samples
 from fedmerit.trainers.monai_trainer.prediction import EVALUATION_BATCH, GPU_BATCH
+from fedmerit.version import PACKAGES
 
 BASE_MEMORY = 0.4e9  # bytes of a process with PyTorch and MONAI
 GPU_CONTEXT = 0.6e9  # bytes of a GPU that a process takes before its first tensor

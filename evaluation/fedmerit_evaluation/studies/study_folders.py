@@ -8,8 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
-
 from fedmerit.capabilities import capabilities
 from fedmerit.configuration.run import RunConfiguration, Training, make_configuration
 from fedmerit.configuration.script import Script
@@ -25,6 +23,7 @@ from fedmerit.options import RunOptions
 from fedmerit.records.results import read_run
 from fedmerit.trainers.monai_trainer.data import SiteFolder, open_sites, read_site_digests, require_same_preparation
 from fedmerit_evaluation.figures.tables import file_name
+from fedmerit_evaluation.results.recorded_digests import DIGESTS, SERVER_DIGESTS, read_recorded_digests
 
 
 @dataclass(frozen=True)
@@ -109,7 +108,6 @@ def find_folds(sites: Path | None, asked: bool) -> list[int]:
     return list(range(open_sites(sites, fold=0)[0].folds))
 
 
-DIGESTS, SERVER_DIGESTS = "site_digests", "server_digests"  # in a study's JSON file, as in run.json
 ENSEMBLE = "ensemble"  # a method of comparisons: the local models' mean, which is not trained
 PLACES = {
     "sites": DIGESTS,
@@ -163,20 +161,6 @@ def open_server_sites(options: Mapping[str, Any]) -> list[SiteFolder]:
 def recorded_digests(sites: Sequence[SiteFolder], own: Sequence[SiteFolder]) -> dict[str, dict[str, str]]:
     """Digests of the sites, and of the server's ``own`` if it has any, for a study's JSON file."""
     return {DIGESTS: read_site_digests(sites)} | ({SERVER_DIGESTS: read_site_digests(own)} if own else {})
-
-
-def read_recorded_digests(record: Path, part: str = DIGESTS) -> dict[str, str]:
-    """What `recorded_digests` gave when a study's JSON file was written, by site; {} if there is no file.
-
-    Raises:
-        BadInput: the file's part is something else.
-    """
-    found = read_object(record).get(part, {}) if record.exists() else {}
-    try:
-        return TypeAdapter(dict[str, str]).validate_python(found)
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise BadInput(f"{record}: {part} is {first['input']!r:.60}: {first['msg']}") from None
 
 
 def require_same_images(record: Path, sites: Sequence[SiteFolder], own: Sequence[SiteFolder] = ()) -> None:

@@ -15,10 +15,9 @@ import numpy as np
 import pandas as pd
 
 from fedmerit.errors import BadInput
-from fedmerit.federation import recorder
 from fedmerit.files import sha256
-from fedmerit.guard.reward_groups import find_shared_cases
-from fedmerit.records.results import read_table
+from fedmerit.guard.shared_cases import find_shared_cases
+from fedmerit.records.results import NOBODY, OBSERVED, read_table
 from fedmerit.seeds import random_seed
 from fedmerit.trainers.monai_trainer.data import SiteFolder, open_sites, require_same_preparation
 from fedmerit_evaluation.ground_truth.reliability import drawn_means
@@ -44,7 +43,7 @@ def sites_sharing_images(run: Path, info: Mapping[str, Any]) -> dict[str, set[st
     if not root.is_dir():
         return {}
     sites = open_sites(root, info["sites"], info.get("fold"))
-    shared = find_shared_cases([_cases(site) for site in sites]).tolist()
+    shared = find_shared_cases([_cases(site) for site in sites])
     return {
         site.name: {other.name for other, both in zip(sites, row, strict=True) if both}
         for site, row in zip(sites, shared, strict=True)
@@ -161,7 +160,7 @@ class ObservedRun:
         """Observed rows in the results schema; column ``split`` is the name of the observer."""
         if self.observed is not None:
             return self.observed
-        file = self.path / recorder.OBSERVED
+        file = self.path / OBSERVED
         return read_table(file) if file.exists() else pd.DataFrame(columns=["split", "round"])
 
     def games(self, observer: str) -> list[RoundGame]:
@@ -201,7 +200,7 @@ class ObservedRun:
         utilities = np.full((len(self.sites), len(cases), self.count), np.nan)
         tested = sorted(set(cases.columns.get_level_values("site")))
         utilities[[self.sites.index(site) for site in tested]] = drawn_means(cases, self.draws, "patients")
-        members = [EMPTY_COALITION if text == recorder.NOBODY else parse_coalition(str(text)) for text in cases.index]
+        members = [EMPTY_COALITION if text == NOBODY else parse_coalition(str(text)) for text in cases.index]
         parts = self._parts(number, members)
         others = {site for group in parts.values() for site in group} - set(parts)
         players = [one - others for one in members]

@@ -9,7 +9,7 @@ import torch
 
 from fedmerit.configuration.description import read_plan
 from fedmerit.configuration.filters import HE
-from fedmerit.configuration.observation import ENCRYPTED, UPDATES, require_observer
+from fedmerit.configuration.observation import ENCRYPTED, UPDATES, can_observe, parse, require_observer
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.configuration.spec_syntax import split_spec
 from fedmerit.errors import BadInput
@@ -22,10 +22,10 @@ from fedmerit.federation.model_evaluation import (
     evaluate_models,
 )
 from fedmerit.federation.observation import KeptRound, RunObservers, expand_groups, read_kept_rounds
-from fedmerit.federation.recorder import OBSERVED, observed_rows
+from fedmerit.federation.recorder import observed_rows
 from fedmerit.files import write_text
-from fedmerit.observers import Observation
-from fedmerit.records.results import COLUMNS, Row, read_run, read_table
+from fedmerit.observers import OBSERVERS, Observation
+from fedmerit.records.results import COLUMNS, OBSERVED, Row, read_run, read_table
 from fedmerit.trainers.monai_trainer.data import SiteFolder
 from fedmerit.trainers.monai_trainer.machine_settings import pick_device
 from fedmerit.trainers.monai_trainer.networks import build_network
@@ -33,6 +33,14 @@ from fedmerit.trainers.monai_trainer.patches import build_samples
 from fedmerit_evaluation.valuation.observed_run import prepared_sites
 
 FOLDER = "values"  # in the run folder: rows computed afterwards, a file per observer
+
+
+def observable(run: Path) -> set[str]:
+    """The observers that the kept updates of a run allow; none if it kept none."""
+    if not (run / UPDATES).is_dir():
+        return set()
+    method = read_plan(run).build_method()
+    return {name for name in OBSERVERS if can_observe(parse(name), method)}
 
 
 def replay_observers(

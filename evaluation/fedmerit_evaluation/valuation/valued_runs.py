@@ -8,16 +8,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from fedmerit.configuration.description import read_plan
-from fedmerit.configuration.observation import UPDATES, can_observe
-from fedmerit.configuration.observation import parse as parse_observer
 from fedmerit.errors import BadInput
-from fedmerit.observers import OBSERVERS
 from fedmerit.records.results import read_run
 from fedmerit_evaluation.figures.tables import Table, plain_name
 from fedmerit_evaluation.ground_truth.reliability import POINTS
 from fedmerit_evaluation.ground_truth.semivalues import FloatArray
-from fedmerit_evaluation.results.run_folders import Run, label_runs, open_run, undefined_quantities
+from fedmerit_evaluation.results.run_folders import Run, label_runs, open_run
 from fedmerit_evaluation.statistics.inference import SampleSize
 from fedmerit_evaluation.statistics.ranks import Ranking, count_rank_flips, ranking
 from fedmerit_evaluation.valuation.estimator import Estimator
@@ -97,15 +93,12 @@ def default_estimators(paths: Sequence[Path], everything: bool = False) -> list[
     With ``everything``, also those that kept updates allow.
     """
     seen = set.intersection(*(set(ObservedRun(path).rows["split"]) for path in paths))
-    if everything and all((path / UPDATES).is_dir() for path in paths):
-        method = read_plan(paths[0]).build_method()
-        seen |= {name for name in OBSERVERS if can_observe(parse_observer(name), method)}
+    if everything:
+        from fedmerit_evaluation.valuation.replay import observable  # it takes seconds to import MONAI
+
+        seen |= set.intersection(*map(observable, paths))
     observed = [name for name, kind in estimators().items() if kind.observes in seen]
-    own = (
-        []
-        if any("contribution" in undefined_quantities(read_run(path)["method"]) for path in paths)
-        else ["contribution"]
-    )
+    own = [] if any("contribution" in read_run(path).get("undefined", ()) for path in paths) else ["contribution"]
     return [*observed, *own, "data_size"]
 
 

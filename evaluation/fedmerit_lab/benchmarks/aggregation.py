@@ -11,7 +11,7 @@ from fedmerit.core import Layout, Method, Reports
 from fedmerit.errors import BadInput
 from fedmerit.federation.round_updates import measure_updates, rows
 from fedmerit.methods.registry import METHODS
-from fedmerit.records.ledger import digest
+from fedmerit.records.digests import digest
 from fedmerit.vectors import gram
 from fedmerit_lab.benchmarks.benchmark import Benchmark, Measure, bars, timed
 from fedmerit_lab.benchmarks.nvflare_peer import aggregate

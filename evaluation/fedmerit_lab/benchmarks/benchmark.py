@@ -19,11 +19,10 @@ import torch
 from matplotlib import style
 from matplotlib.figure import Figure
 
-from fedmerit.configuration.description import PACKAGES
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json, write_json, write_text
 from fedmerit.machine import cores
-from fedmerit.version import package_version
+from fedmerit.version import PACKAGES, package_version
 from fedmerit_evaluation.figures.drawing import STYLE, method_style, png
 from fedmerit_evaluation.figures.pages import save_png
 

@@ -18,6 +18,7 @@ from scipy.stats import rankdata, t
 from fedmerit.configuration import spec_syntax
 from fedmerit.configuration.recipes import ROUNDS
 from fedmerit.errors import BadInput
+from fedmerit.methods.registry import undefined_quantities
 from fedmerit.trainers.monai_trainer.data import open_sites
 from fedmerit_evaluation.figures.tables import Table, plain_name
 from fedmerit_evaluation.ground_truth import coalitions
@@ -27,7 +28,6 @@ from fedmerit_evaluation.ground_truth.reliability import POINTS, Resampled, corr
 from fedmerit_evaluation.ground_truth.semivalues import FloatArray
 from fedmerit_evaluation.ground_truth.shapley_approximations import coalitions_to_train, shapley_or_regression
 from fedmerit_evaluation.ground_truth.value_tables import REFERENCES
-from fedmerit_evaluation.results.run_folders import undefined_quantities
 from fedmerit_evaluation.statistics.bootstrap import DRAWS
 from fedmerit_evaluation.statistics.error_correction import corrected_correlation
 from fedmerit_evaluation.statistics.inference import MIN_CASES

@@ -18,11 +18,10 @@ from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT, open_sites, requi
 from fedmerit_data.partition import partition
 from fedmerit_data.partitioning.scheme import Scheme
 from fedmerit_evaluation.figures.tables import file_name
+from fedmerit_evaluation.results.recorded_digests import DIGESTS, SERVER_DIGESTS
 from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.studies.cluster import OnEnd, Workers
 from fedmerit_evaluation.studies.study_folders import (
-    DIGESTS,
-    SERVER_DIGESTS,
     MethodSpec,
     open_server_sites,
     parse_methods,

@@ -14,7 +14,8 @@ from fedmerit.engines import runs
 from fedmerit.engines.local import RANDOM_STREAM, pool_sites
 from fedmerit.errors import BadInput
 from fedmerit.federation.image_trainer import image_site
-from fedmerit.records.ledger import digest, verify
+from fedmerit.records.digests import digest
+from fedmerit.records.ledger import verify
 from fedmerit.records.results import QUANTITIES, read_results, read_run
 from fedmerit.seeds import random_seed
 from fedmerit.trainers.monai_trainer.data import SiteFolder, open_sites

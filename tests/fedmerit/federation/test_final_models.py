@@ -14,7 +14,7 @@ from fedmerit.federation.image_trainer import ImageTrainer
 from fedmerit.federation.recorder import Recorder
 from fedmerit.federation.server_models import ModelsInTheClear, build_models
 from fedmerit.records.closing_record import CLOSING
-from fedmerit.records.ledger import state_digest
+from fedmerit.records.digests import state_digest
 from fedmerit.records.results import read_results
 from fedmerit.trainers.monai_trainer.overlaps import Overlap
 from fedmerit.wire.messages import Evaluated, Purpose

@@ -16,7 +16,7 @@ from fedmerit.federation.server_models import ModelsInTheClear, build_models
 from fedmerit.federation.unseen_models import EncryptedModels, Models, ModelsAtSites
 from fedmerit.guard.admission import Admission
 from fedmerit.records.ciphertexts import Ciphertexts
-from fedmerit.records.ledger import digest
+from fedmerit.records.digests import digest
 from fedmerit.trainers.monai_trainer import neurons
 from fedmerit.wire.messages import Purpose, Reply, SparseUpdate
 

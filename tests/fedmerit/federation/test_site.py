@@ -67,6 +67,14 @@ def test_images_of_another_task_are_refused(sites, tmp_path):
     require_compatible_images(config, SiteFolder(sites / "site1"))
 
 
+def test_a_site_whose_processor_lacks_bfloat16_says_that_it_will_be_slow(site, monkeypatch, capsys):
+    monkeypatch.setattr("fedmerit.federation.image_trainer.computes_bfloat16", lambda: False)
+    site()
+    assert not capsys.readouterr().err
+    site(settings={"amp": True})
+    assert "WARNING: site site1: amp=true, and this processor has no instructions" in capsys.readouterr().err
+
+
 def test_a_training_answers_with_its_update_its_images_and_what_the_model_was_worth(site, sites):
     here = site()
     task = make_task(here)

@@ -13,10 +13,10 @@ from nvflare.apis.impl.wf_comm_server import WFCommServer
 from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
 
+from fedmerit.files import RUN_NAME
 from fedmerit.flare import controller as module
 from fedmerit.flare import executor
 from fedmerit.flare.controller import MeritController, allow_repeated_pop
-from fedmerit.trainers.monai_trainer.machine_settings import RUN_NAME
 
 
 @pytest.fixture

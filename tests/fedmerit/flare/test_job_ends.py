@@ -10,8 +10,8 @@ from nvflare.apis.fl_constant import FLContextKey
 from nvflare.apis.fl_context import FLContext
 
 from fedmerit.errors import BadInput, RunFailed
+from fedmerit.files import DISK_FULL
 from fedmerit.flare.job_ends import META, Cause, JobEnd, JobEnds, absences, explain_end
-from fedmerit.wire.messages import DISK_FULL
 
 
 def records(*rejected):

@@ -14,8 +14,9 @@ from fedmerit.guard.bounds import (
     median_of_others,
     shrink_factors,
 )
-from fedmerit.guard.reward_groups import find_reward_groups, find_shared_cases
+from fedmerit.guard.reward_groups import find_reward_groups
 from fedmerit.guard.settings import GuardSettings
+from fedmerit.guard.shared_cases import find_shared_cases
 from fedmerit.methods.fedave import FedAVE
 from fedmerit.methods.fedce import FedCE
 
@@ -160,7 +161,7 @@ ORGANISATIONS = torch.tensor([0, 1, 1, 1])
 def test_sites_are_copies_by_cases_where_each_has_half_of_the_others():
     hospital = [f"{number:032x}" for number in range(10)]
     sites = [frozenset(hospital), frozenset(hospital[:1]), frozenset(hospital[:5]), frozenset()]
-    shared = find_shared_cases(sites)
+    shared = torch.tensor(find_shared_cases(sites))
     assert shared.nonzero().tolist() == [[0, 2], [2, 0]]  # one image of ten, and all that a site has, is not enough
 
 

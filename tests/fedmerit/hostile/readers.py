@@ -14,7 +14,7 @@ from fedmerit.configuration.description import read_plan
 from fedmerit.errors import BadInput
 from fedmerit.federation.checkpoint import read_checkpoint
 from fedmerit.files import read_bytes, read_json, read_object, read_text
-from fedmerit.flare.deploy.kits import read_name, server_address
+from fedmerit.flare.deploy.kit_files import read_name, server_address
 from fedmerit.flare.job_folder import read_configuration, read_job
 from fedmerit.options import RunOptions
 from fedmerit.records.closing_record import read_closing

@@ -11,7 +11,7 @@ from pretending import replies as plain_replies
 from stepping import Stepped as Federation
 
 from fedmerit import flat
-from fedmerit.configuration.filters import require_privacy
+from fedmerit.configuration.filter_needs import require_privacy
 from fedmerit.configuration.run import TASKS, make_configuration
 from fedmerit.errors import BadInput
 from fedmerit.federation.site_log import SITE_LOG
@@ -19,7 +19,7 @@ from fedmerit.flare.egress import EgressFilter
 from fedmerit.flare.translation import answer_to_model, model_to_reply, model_to_task, task_to_model
 from fedmerit.methods.registry import METHODS, build_method
 from fedmerit.records import ciphertexts as ciphertexts
-from fedmerit.records.ledger import digest
+from fedmerit.records.digests import digest
 from fedmerit.records.results import read_results, read_run
 from fedmerit.trainers.monai_trainer.networks import initial_network
 from fedmerit.trainers.monai_trainer.saved_networks import load_network

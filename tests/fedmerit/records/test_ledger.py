@@ -6,16 +6,8 @@ import torch
 from certificates import issue
 
 from fedmerit.errors import BadInput
-from fedmerit.records.ledger import (
-    GENESIS,
-    Ledger,
-    RecordSignature,
-    digest,
-    read_verified_records,
-    signature_payload,
-    state_digest,
-    verify,
-)
+from fedmerit.records.digests import digest, state_digest
+from fedmerit.records.ledger import GENESIS, Ledger, RecordSignature, read_verified_records, signature_payload, verify
 from fedmerit.records.signatures import Signer
 
 

@@ -12,7 +12,8 @@ from fedmerit import flat
 from fedmerit.configuration.run import Network
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json, write_json
-from fedmerit.records.ledger import record_hash, state_digest
+from fedmerit.records.digests import state_digest
+from fedmerit.records.ledger import record_hash
 from fedmerit.trainers.monai_trainer.networks import ARCHITECTURES, initial_network
 from fedmerit.verification.models import KNOWN, trained_tensors
 from fedmerit.verification.run import verify_run

@@ -16,6 +16,7 @@ from fedmerit import flat
 from fedmerit.configuration.run import TASKS, make_configuration
 from fedmerit.core import DECIMALS
 from fedmerit.engines import runs
+from fedmerit.files import DISK_FULL
 from fedmerit.flare.egress import EgressFilter
 from fedmerit.flare.executor import ERRORS
 from fedmerit.flare.translation import answer_to_model, model_to_evaluated, model_to_reply
@@ -32,16 +33,7 @@ from fedmerit.wire.egress_list import (
     clear_answer,
     require_model,
 )
-from fedmerit.wire.messages import (
-    DISK_FULL,
-    REASONS,
-    Evaluated,
-    Failure,
-    Importance,
-    Reply,
-    describe_failure,
-    round_answer,
-)
+from fedmerit.wire.messages import REASONS, Evaluated, Failure, Importance, Reply, describe_failure, round_answer
 from fedmerit.wire.survey import TOO_FEW
 
 PATIENT = "Mueller_19450213"

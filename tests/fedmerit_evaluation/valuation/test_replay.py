@@ -9,9 +9,8 @@ from run_factory import make_sites
 
 from fedmerit.engines import runs
 from fedmerit.errors import BadInput
-from fedmerit.federation.recorder import OBSERVED
 from fedmerit.files import read_json, write_json
-from fedmerit.records.results import COLUMNS, ResultsFile, Row
+from fedmerit.records.results import COLUMNS, OBSERVED, ResultsFile, Row
 from fedmerit_evaluation.valuation.replay import FOLDER, replay_observers
 
 SEEN = Row(

@@ -11,7 +11,7 @@ import psutil
 
 from fedmerit.files import read_json
 from fedmerit.flare.deploy.check_result import Finding, fail, ok, warn
-from fedmerit.flare.deploy.kits import server_address
+from fedmerit.flare.deploy.kit_files import server_address
 from fedmerit.flare.deploy.processes import find_left_over, running_processes
 from fedmerit.flare.deploy.proxies import connect, proxy_advice
 

@@ -13,19 +13,11 @@ from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 from nvflare.lighter.constants import ProvFileName
 
-from fedmerit.configuration.description import installed_versions
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json
 from fedmerit.flare.deploy.check_result import CheckResult, Finding, fail, ok, warn
-from fedmerit.flare.deploy.kits import (
-    REFUSED,
-    allows_surveys,
-    class_path,
-    kit_digest,
-    read_kind,
-    read_manifest,
-    read_name,
-)
+from fedmerit.flare.deploy.kit_files import read_kind, read_name
+from fedmerit.flare.deploy.kits import REFUSED, allows_surveys, class_path, kit_digest, read_manifest
 from fedmerit.flare.deploy.network_checks import check_ports, check_server, check_start
 from fedmerit.flare.deploy.provision import VERSIONS_FILE
 from fedmerit.flare.egress import EgressFilter
@@ -37,7 +29,7 @@ from fedmerit.records.ciphertexts import open_context
 from fedmerit.records.signatures import certificate_name
 from fedmerit.trainers.monai_trainer.machine_settings import pick_device
 from fedmerit.trainers.monai_trainer.manifest import SiteScript
-from fedmerit.version import NOT_INSTALLED
+from fedmerit.version import NOT_INSTALLED, installed_versions
 from fedmerit.wire.machine_facts import LISTED
 
 EXACT = ("fedmerit", "nvflare")  # packages whose version has to be the project's; others may change the last digits

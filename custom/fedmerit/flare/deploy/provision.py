@@ -20,7 +20,6 @@ from nvflare.lighter.provision import prepare_project
 from nvflare.lighter.provisioner import Provisioner
 from nvflare.lighter.spec import Builder, Project, ProvisionContext
 
-from fedmerit.configuration.description import installed_versions
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.files import FULL, read_json, write_atomically, write_json
 from fedmerit.flare.deploy.certificates import keep_requests, list_revoked
@@ -32,6 +31,7 @@ from fedmerit.flare.deploy.project import (
     remove_participants,
     write_project,
 )
+from fedmerit.version import installed_versions
 
 VERSIONS_FILE = "fedmerit_versions.json"  # in the local/ folder of the kits of server and sites
 STATE = "state"  # NVFlare's name for the folder of a project's keys

@@ -29,13 +29,11 @@ from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
 from nvflare.fuel.hci.proto import MetaStatusValue
 
 from fedmerit.errors import BadInput, RunFailed
-from fedmerit.files import read_json
-from fedmerit.flare.deploy.kits import read_name, require_kind, server_address
+from fedmerit.files import RUN_NAME, read_json
+from fedmerit.flare.deploy.kit_files import read_name, require_kind, server_address
 from fedmerit.flare.deploy.proxies import proxy_advice
-from fedmerit.flare.job_ends import NO_SITE, JobEnd, explain_end
-from fedmerit.flare.translation import NOTE, PROGRESS
+from fedmerit.flare.job_ends import NO_SITE, NOTE, PROGRESS, JobEnd, explain_end
 from fedmerit.records.ledger import Ledger
-from fedmerit.trainers.monai_trainer.machine_settings import RUN_NAME
 from fedmerit.wire.survey import ANSWERS, Survey
 
 LOGIN = 10.0  # seconds to try to reach the server

@@ -1,13 +1,15 @@
 """Stored arrays, memory-mapped: whatever a file holds, it is numbers of the promised shape or `BadInput`."""
 
+import ctypes
 import math
+import mmap
 import threading
+import weakref
 from pathlib import Path
 from tokenize import TokenError
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from fedmerit.errors import BadInput
@@ -16,6 +18,10 @@ from fedmerit.files import require_file
 MOST_ARRAY = 1 << 36  # bytes of a stored case, which is mapped, not read
 HEADER_LOCK = threading.Lock()  # NumPy parses one by `ast`; two threads in that at once can fail before CPython 3.11.8
 NPY = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+LIBC = ctypes.CDLL(None, use_errno=True)
+LIBC.mmap.restype = ctypes.c_void_p
+LIBC.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)
+LIBC.munmap.argtypes = ctypes.c_void_p, ctypes.c_size_t
 # whatever reading a spoiled header ends with; EOFError: what NumPy says of a file of zero bytes
 UNREADABLE = (OSError, RuntimeError, ValueError, EOFError, OverflowError, SyntaxError, TypeError, TokenError)
 
@@ -48,8 +54,15 @@ def _require_numbers(path: Path, size: int) -> None:
 
 
 def _without_descriptor(path: Path, array: np.memmap[Any, Any]) -> NDArray[Any]:
-    """The same array, mapped by torch: NumPy's map keeps its file open, and a process may have as few as 1,024 open."""
-    stored = torch.from_file(str(path), shared=False, size=array.offset + array.nbytes, dtype=torch.uint8).numpy()
-    mapped: NDArray[Any] = stored[array.offset :].view(array.dtype).reshape(array.shape)
+    """The same array, mapped by the C library: Python's maps keep files open, and a process may have 1,024 open."""
+    size = array.offset + array.nbytes
+    with path.open("rb") as file:  # a private copy of what is written to, so nothing reaches the file
+        place = LIBC.mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE, file.fileno(), 0)
+    if place == ctypes.c_void_p(-1).value:
+        raise OSError(ctypes.get_errno(), f"{path} cannot be mapped")
+    stored = (ctypes.c_ubyte * size).from_address(place)
+    weakref.finalize(stored, LIBC.munmap, place, size).atexit = False  # once no array has it
+    mapped: NDArray[Any] = np.frombuffer(memoryview(stored), np.uint8)[array.offset :].view(array.dtype)
+    mapped = mapped.reshape(array.shape)
     mapped.flags.writeable = False
     return mapped

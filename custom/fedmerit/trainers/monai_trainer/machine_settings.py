@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from fedmerit.errors import BadInput
-from fedmerit.files import read_json
+from fedmerit.files import RUN_NAME, read_json
 from fedmerit.plugins import APPROVED
 from fedmerit.trainers.monai_trainer.data import SiteFolder, open_sites
 from fedmerit.trainers.monai_trainer.manifest import MANIFEST, Manifest, read_manifest_file
@@ -28,7 +28,6 @@ SERVER_SITES = "FEDMERIT_SERVER_SITES"  # at the server: site folders of its own
 DEVICES = "FEDMERIT_DEVICES"  # e.g. "cuda:0" for every site here, or "RUNMC=cuda:0,BMC=cpu"
 ATTACKS = "FEDMERIT_BEHAVIOURS"  # of sites here, for studies: "BMC=noise:from=3,RUNMC=zero"; honest if not named
 
-RUN_NAME = "fedmerit"  # of the run folder inside NVFlare's folder of the job
 MANIFEST_SETTINGS = {
     "site_folder": SITE_FOLDER,
     "device": DEVICES,

@@ -33,13 +33,13 @@ def evaluate(
 ) -> list[Overlap]:
     """One `Overlap` per case and label, over all slices of the case: 3D Dice for volumes.
 
-    Masks are where logits are above 0; those of a ``final`` model are as `predict` makes them, and it is measured how
-    far their surfaces lie from the reference's. That takes more than twice as long, and is not for every round. Cases
-    go by their position ("000", "001", ...), since results leave the site and names do not.
+    Masks are where logits are above 0; those of a ``final`` model are as `predict` makes them, in float32, and it is
+    measured how far their surfaces lie from the reference's. That takes more than twice as long, and is not for every
+    round. Cases go by their position ("000", "001", ...), since results leave the site and names do not.
     """
     device = next(network.parameters()).device
     found = _WholeCases(cases, labels, keeps_largest_component(network)) if final else _Counts(cases, labels, device)
-    for places, logits, masks in _passes(network, cases, amp, mirrored=final and is_mirrored(network)):
+    for places, logits, masks in _passes(network, cases, amp and not final, mirrored=final and is_mirrored(network)):
         found.add(places, logits > 0, masks)
     return found.overlaps()
 

@@ -6,6 +6,7 @@ import json
 import pytest
 
 from fedmerit.errors import BadInput
+from fedmerit.flare.deploy.kit_files import read_kind, require_kind
 from fedmerit.flare.deploy.kits import (
     approve,
     approve_script,
@@ -13,10 +14,8 @@ from fedmerit.flare.deploy.kits import (
     prepare_server,
     prepare_site,
     privacy_policy,
-    read_kind,
     read_manifest,
     require_digest,
-    require_kind,
 )
 from fedmerit.flare.recipe import survey_classes
 from fedmerit.plugin_references import Reference

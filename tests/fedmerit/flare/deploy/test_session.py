@@ -15,15 +15,16 @@ from federation_factory import TIMEOUT_SECONDS, federation
 
 from fedmerit.errors import BadInput
 from fedmerit.federation.site_log import SITE_LOG
+from fedmerit.files import RUN_NAME
 from fedmerit.flare.deploy import session
-from fedmerit.flare.deploy.kits import prepare_server, server_address
+from fedmerit.flare.deploy.kit_files import server_address
+from fedmerit.flare.deploy.kits import prepare_server
 from fedmerit.flare.deploy.processes import end, start
 from fedmerit.flare.deploy.project import make_project
 from fedmerit.flare.deploy.provision import add_sites, init
 from fedmerit.flare.executor import ERRORS
 from fedmerit.records.ledger import Ledger, verify
 from fedmerit.records.results import read_results, read_run
-from fedmerit.trainers.monai_trainer.machine_settings import RUN_NAME
 from fedmerit.trainers.monai_trainer.manifest import JobRules
 
 NAMES = ["site1", "site2"]  # a site is two processes, which take seconds to begin

@@ -122,6 +122,27 @@ def test_final_overlaps_count_what_predict_makes(tmp_path):
     assert [(one.case, one.label) for one in found] == [(f"00{n}", name) for n in (0, 1) for name in ("disc", "cup")]
 
 
+class SeesPrecision(LeftIsHigher):
+    """Notes whether it is called in mixed precision."""
+
+    def __init__(self):
+        super().__init__()
+        self.mixed = []
+
+    def forward(self, images):
+        self.mixed.append(torch.is_autocast_enabled("cpu"))
+        return super().forward(images)
+
+
+def test_final_models_are_tested_in_float32_as_predict_computes(tmp_path):
+    image, network = np.ones((2, 1, 4, 6), np.float32), SeesPrecision()
+    case = stored(tmp_path, "one", image, image)
+    evaluate(network, [case], ("disc",), amp=True)
+    evaluate(network, [case], ("disc",), amp=True, final=True)
+    predict(network, image)
+    assert network.mixed == [True, False, False]
+
+
 def test_overlaps_and_losses_of_one_pass_are_those_of_two(tmp_path):
     random = np.random.default_rng(0)
     image, label = random.normal(size=(25, 2, 6, 5)), random.integers(0, 2, size=(25, 2, 6, 5))

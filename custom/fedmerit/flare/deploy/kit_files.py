@@ -1,0 +1,51 @@
+"""Startup kits as NVFlare provisioned them: whose they are, and where the server is."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fedmerit.errors import BadInput
+from fedmerit.files import read_json
+
+
+def read_kind(kit: Path) -> str:
+    """``"server"``, ``"client"`` or ``"admin"``; `BadInput` if the folder is no startup kit."""
+    for kind in ("server", "client", "admin"):
+        if (kit / "startup" / f"fed_{kind}.json").is_file():
+            return kind
+    raise BadInput(f"{kit}: no startup kit (no startup/fed_*.json in it); name the folder that `deploy init` printed")
+
+
+def require_kind(kit: Path, kind: str) -> Mapping[str, Any]:
+    """startup/fed_KIND.json of a kit; `BadInput` if the kit is of another kind."""
+    found = read_kind(kit)
+    if found != kind:
+        words = {"server": "the server", "client": "a site", "admin": "an admin"}
+        raise BadInput(f"{kit}: startup kit of {words[found]}, expected that of {words[kind]}")
+    content: Mapping[str, Any] = read_json(kit / "startup" / f"fed_{kind}.json")
+    return content
+
+
+def read_name(kit: Path) -> str:
+    """Of the participant that the kit belongs to, as the server knows it."""
+    kind = read_kind(kit)
+    content = read_json(kit / "startup" / f"fed_{kind}.json")
+    try:
+        if kind == "client":
+            return str(content["client"]["fqsn"]).split(".")[-1]
+        return str(content["admin"]["username"] if kind == "admin" else content["servers"][0]["admin_server"])
+    except (KeyError, IndexError, TypeError) as error:
+        raise BadInput(f"{kit}/startup/fed_{kind}.json: lacks {error}; unpack the kit again") from error
+
+
+def server_address(kit: Path) -> tuple[str, int]:
+    """Host and port at which a kit's owner reaches the server, or the server listens."""
+    kind = read_kind(kit)
+    content = read_json(kit / "startup" / f"fed_{kind}.json")
+    try:
+        if kind == "admin":
+            return str(content["admin"]["host"]), int(content["admin"]["port"])
+        host, _, port = str(content["servers"][0]["service"]["target"]).rpartition(":")
+        return host, int(port)
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise BadInput(f"{kit}/startup/fed_{kind}.json: says no address ({error}); unpack the kit again") from error
