@@ -123,7 +123,7 @@ class RunOptions(BaseModel):
     metric: Annotated[str, Field(description="Its measure, 0 to 1."), Shown("NAME")] = "dice"
 
     recipe: Annotated[
-        str | None, Field(description="How to train if --set says nothing; quick: for trials."),
+        str | None, Field(description="Training defaults; quick: for trials."),
         Shown("|".join(RECIPES), "default", panel=TRAINING),
     ] = None  # fmt: skip
     preset: Annotated[

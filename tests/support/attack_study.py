@@ -22,7 +22,7 @@ def rows_of(one: Attack, sites=SITES, dice=0.8, weight=None, changed=None) -> pd
     rows = []
 
     def add(round, site, quantity, value, split="", case=""):
-        rows.append((one.folder.name, one.label, one.seed, round, site, "", split, case, "x", quantity, value))
+        rows.append((one.folder.name, one.label, one.seed, "", round, site, "", split, "", case, "x", quantity, value))
 
     for round in range(ROUNDS):
         for site in sites:

@@ -19,7 +19,7 @@ def answers(run, log, taken):
 
 def digest(cases):
     """As a site's log has it: case, label and counts, in order."""
-    counts = sorted([case, "disc", tp, fp, fn] for case, (tp, fp, fn, _) in cases.items())
+    counts = sorted([case, "disc", "", tp, fp, fn] for case, (tp, fp, fn, _) in cases.items())
     return hashlib.sha256(json.dumps(counts).encode()).hexdigest()
 
 

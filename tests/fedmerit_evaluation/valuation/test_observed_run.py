@@ -18,7 +18,7 @@ BOTH = frozenset(SITES)
 def rows_of(round, said):
     """Rows of ``said``: (coalition, site, case, label): Dice."""
     return [
-        ("run", "fedavg", 0, round, site, coalition, "multi_round", case, label, "dice", value)
+        ("run", "fedavg", 0, "", round, site, coalition, "multi_round", "", case, label, "dice", value)
         for (coalition, site, case, label), value in said.items()
     ]
 
@@ -54,7 +54,7 @@ def test_who_earned_as_one_is_one_player(tmp_path):
     """Alder and Birch in round 1: always together, each with a part of what both earned. In round 0 they are not."""
     said = {(text, "Cedar", "a", "x"): dice for text, dice in (("(nobody)", 0.1), ("Alder+Birch", 0.3), ("Cedar", 0.4),
                                                                ("Alder+Birch+Cedar", 0.5))}  # fmt: skip
-    parts = [("run", "fedavg", 0, 1, site, "", "", "", "", "reward_group_share", part) for site, part in
+    parts = [("run", "fedavg", 0, "", 1, site, "", "", "", "", "", "reward_group_share", part) for site, part in
              (("Alder", 0.25), ("Birch", 0.75), ("Cedar", 1.0))]  # fmt: skip
     made = make_run(tmp_path / "run", method="fedavg", sites=(*SITES, "Cedar"), rounds=2)
     results = read_table(made / "results.csv")

@@ -33,7 +33,7 @@ class Volume(Case):
 
 def volume(image, label):
     """image (slices, channels, h, w), label (slices, labels, h, w)."""
-    return Volume("", "", "", "", None, None, image.astype(np.float32), label.astype(np.uint8))
+    return Volume("", "", "", "", image=image.astype(np.float32), label=label.astype(np.uint8))
 
 
 def random_volume(seed, slices=6, labels=2, size=16, share=0.3):
