@@ -1,14 +1,24 @@
 """The files of deploy/: what they name exists, and nothing runs with more rights than it needs."""
 
+import json
+import os
 import re
 import shutil
+import signal
+import socket
 import subprocess
+import tempfile
 import tomllib
 from configparser import ConfigParser
 from pathlib import Path
 
 import pytest
 import yaml
+
+from fedmerit.flare.deploy import session
+from fedmerit.flare.deploy.health import is_at_work
+from fedmerit.flare.deploy.poc import make_federation
+from fedmerit.trainers.monai_trainer.data import SiteFolder
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
@@ -57,6 +67,7 @@ def test_compose_services_are_contained():
         assert not service.get("privileged")
         assert "no-new-privileges:true" in service["security_opt"]
         assert ("ports" in service) == (name == "server")  # a hospital opens nothing
+        assert ("healthcheck" in service) == (name != "watch")
     admins = yaml.safe_load((DEPLOY / "compose.admins.yaml").read_text())["services"]
     assert set(admins) == {"server"}
     assert set(admins["server"]) == {"ports"}
@@ -113,3 +124,68 @@ def test_start_script_has_the_option_that_image_and_unit_use():
     template = Path(nvflare.lighter.templates.__path__[0]) / "master_template.yml"
     script = yaml.safe_load(template.read_text())["sub_start_sh"]
     assert "--once)" in script
+
+
+def test_health_is_that_of_the_connection(tmp_path):
+    server, site = tmp_path / "server/startup", tmp_path / "site/startup"
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+        for folder, kind in ((server, "server"), (site, "client")):
+            folder.mkdir(parents=True)
+            content = {"servers": [{"service": {"target": f"localhost:{port}"}}]}
+            (folder / f"fed_{kind}.json").write_text(json.dumps(content))
+        assert [is_at_work(folder.parent) for folder in (server, site)] == [True, False]
+        with socket.create_connection(("127.0.0.1", port)):
+            assert is_at_work(site.parent)
+    assert not is_at_work(server.parent)
+
+
+def contained(kit, site_folder, words, **more):
+    """A command in a root that can only be read, without rights, as compose.yaml has its services: by bubblewrap."""
+    command = [
+        *("bwrap", "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--tmpfs", "/tmp", "--tmpfs", "/mnt"),
+        *("--bind", str(kit), "/mnt/kit", "--ro-bind", str(site_folder), f"/mnt/sites/{site_folder.name}"),
+        *("--unshare-pid", "--unshare-ipc", "--unshare-uts", "--cap-drop", "ALL", "--die-with-parent"),
+        *("--setenv", "HOME", "/tmp", "--chdir", "/mnt/kit"),
+    ]
+    text = [re.sub(r"/(kit|sites)\b", r"/mnt/\1", word) for word in words]  # a root that is only read gets no folder
+    return subprocess.Popen([*command, *text], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **more)
+
+
+@pytest.mark.slow
+def test_the_services_run_contained_by_their_own_command_lines(tmp_path, sites, wait_for):
+    """Not by a container engine: that of the machine this was written on could not start one."""
+    if not shutil.which("bwrap"):
+        pytest.skip("bubblewrap is not installed")
+    home = Path.home() / ".fedmerit-test"  # /tmp is the container's own
+    (root := Path(tempfile.mkdtemp(dir=home.parent, prefix=home.name))).chmod(0o700)
+    try:
+        folder = shutil.copytree(sites / "site1", root / "site1")
+        admin, (server, site) = make_federation(root / "kits", None, [SiteFolder(folder)])
+        compose = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+        start = json.loads(next(rest for name, rest in instructions() if name == "CMD"))
+        check = ["fedmerit", "deploy", "site", "--kit", "/kit", "--site-folder", "/sites/site1", "--offline"]
+        assert " ".join(check[:7]).replace("site1", "NAME") in (DEPLOY / "compose.yaml").read_text()
+        output, _ = (prepared := contained(site, folder, check)).communicate()
+        assert prepared.returncode == 0, output
+        output, _ = (
+            prepared := contained(server, folder, ["fedmerit", "deploy", "server", "--kit", "/kit"])
+        ).communicate()
+        assert prepared.returncode == 0, output
+        health = compose["services"]["site"]["healthcheck"]["test"][1:]
+        assert contained(site, folder, health).wait() == 1
+        for kit in (server, site):
+            (kit / "daemon_pid.fl").write_text("2")  # as a killed container leaves it: here the start script itself
+        running = [contained(kit, folder, start, start_new_session=True) for kit in (server, site)]
+        try:
+            for kit in (server, site):
+                wait_for(lambda kit=kit: contained(kit, folder, health).wait() == 0, 300)
+            with session.session(admin, 60) as opened:
+                session.wait_for_sites(opened, ["site1"], 120)
+            assert all(one.poll() is None for one in running)
+        finally:
+            for one in running:
+                os.killpg(one.pid, signal.SIGKILL)
+                one.wait()
+    finally:
+        shutil.rmtree(root)
