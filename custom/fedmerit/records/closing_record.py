@@ -13,7 +13,9 @@ from fedmerit.records.ledger import record_hash, signature_payload
 from fedmerit.records.signatures import Signer
 
 CLOSING = "closing.json"
-FILES = ("results.csv", "run.json", "values.csv", "cross_site_val/cross_val_results.json")
+OBSERVED = "values.csv"  # in the run folder, if the run has observers: rows of the results schema
+CROSS_SITE = Path("cross_site_val", "cross_val_results.json")  # where NVFlare's cross-site validation writes its own
+FILES = ("results.csv", "run.json", OBSERVED, CROSS_SITE.as_posix())
 MODELS = "models"
 BEST = f"{MODELS}/best"  # of the best round
 

@@ -25,9 +25,7 @@ from fedmerit.files import (
     write_atomically,
 )
 
-CROSS_SITE = Path("cross_site_val", "cross_val_results.json")  # where NVFlare's cross-site validation writes its own
 FINAL_CANDIDATES = ("given", "local_only", "selected")  # after a split: of the models that a site selects from
-OBSERVED = "values.csv"  # in the run folder, if the run has observers: rows of the results schema
 NOBODY = "(nobody)"  # the coalition without a member
 QUANTITIES: Mapping[str, str] = {
     "dice": "Dice of one case and label, 0 to 1; empty if reference and prediction are both empty",
@@ -91,9 +89,9 @@ QUANTITIES: Mapping[str, str] = {
 }
 MOST_TABLE = 1 << 30  # bytes of one, twelve million rows
 PLAIN_TABLE = 85_000_000  # bytes; in a larger one a row of its size would take more memory than it may
-LONGEST_ROW, CHUNK = 1 << 20, 1 << 14  # bytes; rows read at a time
+CHUNK = 1 << 14  # rows read at a time
 BESIDE = 128_000_000  # bytes of memory that a table may take, beside twice those of its file
-MOST_COLUMNS, LONGEST_HEADER = 64, 4096
+MOST_COLUMNS, LONGEST_HEADER, LONGEST_ROW = 64, 4096, 1 << 20
 EXPECTED = "expected what `fedmerit run` wrote: copy it again, or run again"
 ROUND_SPLITS = ("", "validation", "validation_trained")  # splits of what a round's ledger record stands for
 MACHINE_QUANTITIES = ("seconds", "server_seconds", "bytes_sent", "bytes_received")  # quantities that no two runs share

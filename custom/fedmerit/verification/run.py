@@ -10,9 +10,9 @@ from cryptography.x509 import Certificate
 from fedmerit.errors import BadInput
 from fedmerit.federation.checkpoint import CHECKPOINT, complete_rounds, is_finished
 from fedmerit.files import require_inside
-from fedmerit.records.closing_record import CLOSING, MODELS, Closing
+from fedmerit.records.closing_record import CLOSING, CROSS_SITE, MODELS, Closing
 from fedmerit.records.ledger import GENESIS, read_verified_records
-from fedmerit.records.results import CROSS_SITE, read_run
+from fedmerit.records.results import read_run
 from fedmerit.records.signatures import (
     CERTIFICATE,
     Trust,

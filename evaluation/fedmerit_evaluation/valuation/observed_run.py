@@ -17,7 +17,8 @@ import pandas as pd
 from fedmerit.errors import BadInput
 from fedmerit.files import sha256
 from fedmerit.guard.shared_cases import find_shared_cases
-from fedmerit.records.results import NOBODY, OBSERVED, read_table
+from fedmerit.records.closing_record import OBSERVED
+from fedmerit.records.results import NOBODY, read_table
 from fedmerit.seeds import random_seed
 from fedmerit.trainers.monai_trainer.data import SiteFolder, open_sites, require_same_preparation
 from fedmerit_evaluation.ground_truth.reliability import drawn_means

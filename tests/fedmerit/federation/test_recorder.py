@@ -13,10 +13,10 @@ from fedmerit.core import Outcome
 from fedmerit.federation.recorder import Recorder, observed_rows
 from fedmerit.federation.round_updates import RoundReplies
 from fedmerit.federation.site_log import answer_digest
-from fedmerit.records.closing_record import read_closing
+from fedmerit.records.closing_record import CROSS_SITE, OBSERVED, read_closing
 from fedmerit.records.digests import digest
 from fedmerit.records.ledger import Ledger, read_verified_records
-from fedmerit.records.results import CROSS_SITE, OBSERVED, ROUND_SPLITS, ResultsFile, read_results, rows_digest
+from fedmerit.records.results import ROUND_SPLITS, ResultsFile, read_results, rows_digest
 from fedmerit.records.signatures import CERTIFICATE, Signer, read_certificates
 from fedmerit.trainers.monai_trainer.overlaps import Overlap
 from fedmerit.wire.messages import Evaluated, Reply

@@ -19,10 +19,9 @@ from fedmerit.errors import BadInput
 from fedmerit.files import write_json
 from fedmerit.flare.deploy.project import make_project
 from fedmerit.flare.deploy.provision import init
-from fedmerit.records.closing_record import CLOSING, close, closing_payload, read_closing
+from fedmerit.records.closing_record import CLOSING, CROSS_SITE, close, closing_payload, read_closing
 from fedmerit.records.digests import state_digest
 from fedmerit.records.ledger import GENESIS, Ledger, log_payload
-from fedmerit.records.results import CROSS_SITE
 from fedmerit.records.signatures import CERTIFICATE, Signer, Trust, read_certificate
 from fedmerit.verification.run import verify_run
 

@@ -7,7 +7,7 @@ import pytest
 from result_rows import CASES, measured, row
 
 from fedmerit.errors import BadInput
-from fedmerit.records.results import CROSS_SITE
+from fedmerit.records.closing_record import CROSS_SITE
 from fedmerit.verification.measurements import compare_answers, compare_matrix
 from fedmerit.verification.results import read_tables
 

@@ -14,7 +14,8 @@ from fedmerit.configuration.recipes import guarded
 from fedmerit.engines import runs
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json, write_json
-from fedmerit.records.results import OBSERVED, read_results, read_table
+from fedmerit.records.closing_record import OBSERVED
+from fedmerit.records.results import read_results, read_table
 from fedmerit.trainers.monai_trainer.data import open_sites
 from fedmerit.trainers.monai_trainer.networks import build_network
 from fedmerit.trainers.monai_trainer.prediction import evaluate
