@@ -82,7 +82,7 @@ class Replay:
         self.updates = torch.eye(n, size, dtype=torch.float64)
         rates = (has_server_images or plan["share_models"]) and self.config.can_evaluate
         self.guard = RunGuard(self.config, self.method, self.can, self.sites, self.sees_updates, rates)
-        self.guard.history = History.empty(n, width=1)
+        self.guard.history = History.empty(n)
         self.enrolled: dict[str, Record] = {}
         self.withheld = torch.zeros(n, dtype=torch.bool)
 
@@ -109,7 +109,7 @@ class Replay:
         reports = self._complete(replace(inputs.reports, vectors=vectors))
         nothing: list[Any] = [None] * len(self.sites)
         if self.guard.on and self.sees_updates and inputs.measured is None:
-            raise ValueError("measured lacks, what the guard measures in every round")
+            raise ValueError("scores lack, what the guard measures in every round")
         admission = self.guard.admit(updates, reports, nothing, [{}] * len(self.sites), None, inputs.measured)
         if len(self.method.parts(self.state)) and inputs.parts is None:
             raise ValueError("parts lack, whose inner products the method has")
