@@ -5,15 +5,17 @@ from typing import Annotated
 
 import typer
 
+from fedmerit.configuration.conversion import build
 from fedmerit.configuration.recipes import ROUNDS
 from fedmerit.errors import BadInput
+from fedmerit.guard.settings import GuardSettings
 from fedmerit.options import RunOptions, split_specs
 from fedmerit_cli import lab_costs
 from fedmerit_cli.options import Cluster, Draws, Jobs, Methods, Seeds, make_workers, run_options
 from fedmerit_cli.terminal import console, print_line
 
 commands = lab_costs.commands
-ROUNDS_SYNTHETIC = 15
+ROUNDS_SMALL = 20
 
 ScenarioFolder = Annotated[
     Path, typer.Option("--out", help="Folder of scenarios, trainings and tables; finished trainings are reused.")
@@ -136,52 +138,77 @@ def detection(
     asked: RunOptions,
     out: lab_costs.OutFolder,
     sites: Annotated[
-        Path | None, typer.Option(help="Train networks on these site folders.", show_default="six synthetic sites")
+        Path | None,
+        typer.Option(help="Train networks on these site folders.", show_default="small trainings on images in memory"),
     ] = None,
     generated: Annotated[
         int | None, typer.Option(metavar="PIXELS", help="Train networks on six generated sites of this size.")
     ] = None,
     methods: Methods = "fedavg,fedce,cgsv",
     attacks: Annotated[
-        str, typer.Option(metavar="all|worst|NAME;NAME", help="worst: the ten with the largest gain.")
+        str, typer.Option(metavar="all|worst|NAME;NAME", help="worst: ten of the attacks on networks.")
     ] = "all",
     seeds: Seeds = "0,1,2",
-    rounds: Annotated[int, typer.Option(min=4, help="Rounds of every federation.")] = ROUNDS_SYNTHETIC,
+    sizes: Annotated[str, typer.Option(help="Numbers of sites of small trainings.")] = "3,4,6,10,20",
+    rounds: Annotated[int, typer.Option(min=4, help="Rounds of every federation.")] = ROUNDS_SMALL,
     after: Annotated[int, typer.Option(min=1, help="Rounds of an attack after which detection is scored.")] = 10,
     attacker: Annotated[str | None, typer.Option(help="Site that attacks.", show_default="the last")] = None,
     outlier: Annotated[str | None, typer.Option(help="Honest site with images unlike the others'.")] = None,
 ) -> None:
-    """Compare detectors of free riders and poisoning, and the gain from attacks, over methods and seeds.
+    """False alarms of the guard, its power by attack, and the gain from attacks, over methods and seeds.
 
-    The guard and detectors of other papers monitor every federation: AUROC and F1 by round with 95 % CI over seeds, and
-    false positives among honest sites. docs/guard.md describes them. Interrupted, the same command resumes.
+    Small trainings have 15 honest scenarios and 27 attacks; detectors of other packages see them, too. On networks
+    detectors of papers are compared. docs/guard.md describes them. Interrupted, the same command resumes.
     """
     from fedmerit_cli.printing import show
     from fedmerit_evaluation.studies.study_folders import parse_methods, parse_seeds
+    from fedmerit_lab.benchmarks import arena_benchmark as arena
     from fedmerit_lab.benchmarks import detection_benchmark as bench
     from fedmerit_lab.benchmarks.generated_sites import generated_sites
+    from fedmerit_lab.detection.arena_attacks import ATTACKS as SMALL
     from fedmerit_lab.detection.simulated_attacks import ATTACKS, WORST
 
     if sites and generated:
         raise BadInput("--sites, --generated: give only one of them")
     folder = generated_sites(out, generated) if generated else sites
-    named = {"all": tuple(ATTACKS), "worst": WORST}.get(attacks, tuple(attacks.split(";")))
-    found = bench.federations(
-        wanted := bench.DetectionBench(
-            parse_methods(methods, attacked=True),
+    chosen, numbers = parse_methods(methods, attacked=True), parse_seeds(seeds)
+    settings = {name: value for name, value in asked.all_settings.items() if name not in ("guard", "on_verdict")}
+
+    def on_case(case: str, done: int, of: int) -> None:
+        console.print(f"{done + 1} of {of}: {case}", soft_wrap=True)
+
+    if folder is None:
+        named = {"all": tuple(SMALL)}.get(attacks, tuple(attacks.split(";")))
+        guard = build(GuardSettings, {"guard": "on", **asked.all_settings}, "settings of small trainings")
+        small = arena.ArenaBench(
+            chosen, [name.strip() for name in named if name], parse_counts(sizes), numbers, rounds, guard
+        )
+        show(arena.arena_tables(small, arena.play_all(small, out, on_case), out), out)
+    else:
+        named = {"all": tuple(ATTACKS), "worst": WORST}.get(attacks, tuple(attacks.split(";")))
+        wanted = bench.DetectionBench(
+            folder,
+            chosen,
             [name.strip() for name in named],
-            parse_seeds(seeds),
+            numbers,
             after,
             asked.guard or "on",
             asked.on_verdict or "withhold",
-            folder,
             attacker,
             outlier or ("site5" if generated else None),
             rounds,
-            {name: value for name, value in asked.all_settings.items() if name not in ("guard", "on_verdict")},
-        ),
-        out,
-        lambda case, done, of: console.print(f"{done + 1} of {of}: {case}", soft_wrap=True),
-    )
-    show(bench.detection(wanted, found, out), out)
-    console.print(f"all measurements, every round, and figures: {out}", soft_wrap=True)
+            settings,
+        )
+        show(bench.detection(wanted, bench.federations(wanted, out, on_case), out), out)
+    console.print(f"all measurements: {out}", soft_wrap=True)
+
+
+def parse_counts(text: str) -> list[int]:
+    """Numbers of sites, 3 to 100; `BadInput` if one is not."""
+    try:
+        counts = [int(one) for one in text.split(",")]
+    except ValueError:
+        counts = []
+    if not counts or not all(3 <= one <= 100 for one in counts):
+        raise BadInput(f"--sizes {text}: expected whole numbers from 3 to 100, separated by commas")
+    return counts

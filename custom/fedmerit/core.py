@@ -254,11 +254,14 @@ def joining_model(state: Any) -> Tensor:
 def grow(old: Any, fresh: Any, rows: Sequence[int]) -> Any:
     """A number for each of more sites: that of ``old`` at the places ``rows``, elsewhere that of ``fresh``.
 
-    ``old`` is returned if it has the shape of ``fresh``, or is no tensor: then it is of no single site. (A number for
-    each site may be (n,), (k, n), (n, d) or (n, n).)
+    ``old`` is returned if it has the shape of ``fresh``, is no tensor, or ``fresh`` has no row: then it is of no single
+    site. (A number for each site may be (n,), (k, n), (n, d) or (n, n); ``fresh`` may be (n, 0), of what is not known
+    yet, which is 0 then.)
     """
-    if not isinstance(old, Tensor) or old.shape == fresh.shape:
+    if not isinstance(old, Tensor) or old.shape == fresh.shape or not len(fresh):
         return old
+    if not fresh.numel():
+        fresh = old.new_zeros(len(fresh), *old.shape[1:])
     places, grown = torch.tensor(rows), fresh.clone()
     by_site = [dim for dim, (before, now) in enumerate(zip(old.shape, fresh.shape, strict=True)) if before != now]
     if by_site == [0, 1]:

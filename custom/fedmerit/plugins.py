@@ -37,7 +37,18 @@ from fedmerit.plugin_references import (
 )
 from fedmerit.trust import NAMED, require_trusted
 
-GROUPS = ("methods", "networks", "losses", "optimizers", "readers", "attacks", "metrics", "observers", "estimators")
+GROUPS = (
+    "methods",
+    "networks",
+    "losses",
+    "optimizers",
+    "readers",
+    "attacks",
+    "metrics",
+    "observers",
+    "estimators",
+    "detectors",
+)
 APPROVED = "FEDMERIT_APPROVED"  # variable of a deployed machine: JSON of SHA-256 by reference; not set: all may be used
 WITH_PARTS = ("torch", "monai")  # of the packages that FedMerit needs
 

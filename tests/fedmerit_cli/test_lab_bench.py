@@ -182,22 +182,16 @@ def test_without_a_pool_hospitals_are_generated_and_all_estimators_asked(bench, 
 
 
 @pytest.mark.slow
-def test_detection_on_synthetic_sites(fedmerit, bench, out, monkeypatch):
-    given = ("--methods", "fedavg", "--attacks", "zero update", "--seeds", "0")
+def test_detection_in_small_trainings(fedmerit, bench, out):
+    given = ("--methods", "fedavg", "--attacks", "zero update", "--seeds", "0", "--sizes", "3", "--rounds", "4")
     bench("detection", *given)
-    table = pd.read_csv(out / "detection.csv").set_index(["Attack", "Detector"])
-    assert table.loc["zero update", "AUROC"]["guard"] == table.loc["zero update", "F1"]["guard"] == 1
-    assert set(table["Seeds"]) == {1}
-    written = json.loads((out / "detection.json").read_text())
-    assert {row["Round"] for row in written["measured"]} == set(range(15))
-    assert (out / "detection-fedavg.png").exists()
-    assert (out / "tables" / "attack-rewards.csv").exists()
-    trains = "fedmerit_lab.benchmarks.detection_benchmark.monitor"
-    monkeypatch.setattr(trains, lambda *_: pytest.fail("trained again"))
-    bench("detection", *given)
+    table = pd.read_csv(out / "tables" / "arena-detected.csv").set_index("Attack")
+    assert table.loc["zero update", "3 sites [%]"] == 100
+    assert json.loads((out / "arena.json").read_text())["settings"]["seeds"] == [0]
+    assert (out / "tables" / "arena-rewards.csv").exists()
     other = fedmerit("lab", "bench", "detection", "--out", out, *given, "--on-verdict", "show")
     assert other.exit_code == 2
-    assert "other on_verdict" in other.stderr
+    assert "other rounds or guard" in other.stderr
 
 
 @pytest.mark.parametrize(
@@ -214,8 +208,8 @@ def test_detection_on_synthetic_sites(fedmerit, bench, out, monkeypatch):
         (("values", "--estimators", "shap"), "--estimators 'shap': unknown"),
         (("values", "--scenarios", "noisy:sites=4"), "noisy"),
         (("known-answers", "--pool", "P", "--seeds", "one"), "--seeds one: expected whole numbers"),
-        (("detection", "--attacks", "sleep"), "--attacks sleep: unknown; there are honest; zero update"),
-        (("detection", "--attacker", "site9"), "holds no site site9; there are site1"),
+        (("detection", "--attacks", "sleep"), "--attacks sleep: unknown; there are zero update"),
+        (("detection", "--sizes", "2,many"), "--sizes 2,many: expected whole numbers"),
         (("detection", "--sites", "S", "--generated", 16), "--sites, --generated: give only one of them"),
     ],
 )

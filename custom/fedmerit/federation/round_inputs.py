@@ -4,7 +4,7 @@ Vectors are not there, only their inner products: no weight, contribution or ver
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 import torch
@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 from torch import Tensor
 
 from fedmerit.core import CandidateResults, Reports
-from fedmerit.guard.indicators import Measurements
+from fedmerit.guard.work import Measurements
 from fedmerit.trainers.monai_trainer.overlaps import mean_dice
 from fedmerit.wire.messages import Evaluated
 
@@ -77,19 +77,13 @@ class RoundInputs:
             "parts": [] if self.parts is None else [pairs(part, upper) for part in self.parts],
             "values": {name: _by_site(sites, values) for name, values in reports.values.items()},
             "pairs": {name: pairs(values, torch.ones_like(there)) for name, values in reports.pairs.items()},
-            "measured": {}
-            if measured is None
-            else {name: _by_site(sites, getattr(measured, name)) for name in MEASURED},
-            "step": measured.squared if measured else 0.0,
+            "scores": {} if measured is None else pairs(measured.scores, upper),
             "ratings": {
                 what: {by: _rating_record(one) for by, one in those.items()} for what, those in self.ratings.items()
             },
             "importance": [] if self.importance is None else self.importance.tolist(),
         }
         return {name: value for name, value in found.items() if value or name in ("size", "counts")}
-
-
-MEASURED = tuple(part.name for part in fields(Measurements) if part.name not in ("size", "squared"))
 
 
 def _by_site(sites: Sequence[str], values: Tensor) -> dict[str, float]:
@@ -132,8 +126,7 @@ class InputsRecord(BaseModel):
     parts: list[Matrix] = Field(default_factory=list)  # likewise, each
     values: dict[str, BySite] = Field(default_factory=dict)
     pairs: dict[str, Matrix] = Field(default_factory=dict)
-    measured: dict[str, BySite] = Field(default_factory=dict)
-    step: Annotated[FiniteFloat, Field(ge=0)] = 0.0
+    scores: Matrix = Field(default_factory=dict)  # likewise, of what the guard measured
     ratings: dict[str, dict[str, RatingRecord]] = Field(default_factory=dict)
     importance: list[FiniteFloat] = Field(default_factory=list)
 
@@ -177,11 +170,8 @@ class InputsRecord(BaseModel):
             ratings={what: {by: one.parse() for by, one in those.items()} for what, those in self.ratings.items()},
             importance=torch.tensor(self.importance, dtype=torch.float64) if self.importance else None,
         )
-        if not self.measured:
+        if not self.scores:
             return found
-        if set(self.measured) != set(MEASURED):
-            raise ValueError(f"measured holds {', '.join(self.measured)}, expected {', '.join(MEASURED)}")
-        measured = Measurements(
-            self.size, squared=self.step, **{name: vector(self.measured[name]) for name in MEASURED}
-        )
-        return replace(found, measured=measured)
+        there = reports.present[:, None] & reports.present
+        scores = symmetric(self.scores).where(there, torch.nan)
+        return replace(found, measured=Measurements(self.size, scores))

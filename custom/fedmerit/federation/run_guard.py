@@ -28,8 +28,8 @@ from fedmerit.guard.admission import Admission
 from fedmerit.guard.bounds import bound_statistics
 from fedmerit.guard.guard import Guard
 from fedmerit.guard.history import History
-from fedmerit.guard.indicators import KINDS, Measurements
 from fedmerit.guard.shared_cases import find_shared_cases
+from fedmerit.guard.work import Measurements
 from fedmerit.seeds import random_seed
 from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT
 from fedmerit.trainers.monai_trainer.overlaps import Overlap
@@ -146,7 +146,7 @@ class RunGuard:
     def _guard(self) -> Guard:
         commitments = collect_enrolments(self.sites, self.enrolments, self.root, self._shared)
         seed = random_seed(self.config.seed, "guard")
-        return Guard(self.config.guard, commitments, self.merges, self.measures, seed)
+        return Guard(self.config.guard, commitments, self.merges, self.measures, seed, self.config.rounds)
 
     def admit(
         self,
@@ -248,21 +248,22 @@ class RunGuard:
         return ratings
 
     def divide_outcome(self, admission: Admission, outcome: Outcome, received: Tensor) -> Outcome:
-        """The outcome by site, with the guard's quantities; claims that the method found wrong count from now on.
+        """The outcome by site, with the guard's quantities.
 
         ``received`` (d,) or (n, d) is what the sites trained from.
         """
         if not self.on:
             return outcome
-        self.history = self.guard.after(self.history, admission, outcome)
+        before, self.history = self.history, replace(self.history, update_was_changed=~admission.is_unchanged)
         divided = admission.divide_outcome(outcome, received)
         seen = {
             "rater_outlier": self.history.is_outlier_rater.double(),
             "rater_distance": self.history.rater_distance,
             "measured_error": self.history.leave_one_out_error,
         }
-        if "flagged" in divided.quantities:  # only claims about an aggregation that had the update as it was sent
-            seen["flagged"] = self.history.claim_was_wrong.double()
+        if "flagged" in outcome.quantities:  # only claims about an aggregation that had the update as it was sent
+            wrong = outcome.quantities["flagged"].nan_to_num(0.0) > 0
+            seen["flagged"] = (wrong & ~before.update_was_changed).double()
         return replace(divided, quantities={**divided.quantities, **admission.quantities, **seen})
 
     def enrolment_record(self, round: int) -> dict[str, Any]:
@@ -271,7 +272,7 @@ class RunGuard:
         return {"enrolled": enrolled_now} if enrolled_now or (self.enrols and round == 0) else {}
 
     def record(self, admission: Admission, counts: Tensor) -> dict[str, Any]:
-        """For the ledger: bounds that applied, indicators, verdicts; ``counts`` (n,): of images, as claimed."""
+        """For the ledger: bounds that applied, evidence, verdicts; ``counts`` (n,): of images, as claimed."""
         if not self.on:
             return {}
         bounds = {
@@ -281,15 +282,10 @@ class RunGuard:
         }
         images, claimed = admission.quantities["counted_images"], counts.where(admission.counted, 0.0)
         bounds["counted_images"] = _by_site(self.sites, images, images < claimed - 1e-6)
-        standing = {
-            site: [kind for kind, seen in zip(KINDS, column, strict=True) if seen]
-            for site, column in zip(self.sites, admission.indicators.T.tolist(), strict=True)
-            if any(column)
-        }
-        against = self.history.verdicts.against.tolist()
+        evidence, against = self.history.evidence.log_odds, self.history.evidence.against.tolist()
         return {
             "bounds": {name: sites for name, sites in bounds.items() if sites},
-            "indicators": standing,
+            "evidence": _by_site(self.sites, evidence, evidence > 0),
             "verdicts": [site for site, found in zip(self.sites, against, strict=True) if found],
         }
 

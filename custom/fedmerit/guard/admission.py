@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from fedmerit.core import Outcome, Reports, inner_products
-from fedmerit.guard.indicators import KINDS, Measurements
 from fedmerit.guard.reward_groups import RewardGroups
+from fedmerit.guard.work import Measurements
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,6 @@ class Admission:
     withheld: Tensor  # (n,) bool: the site continues from its own model, whether it answered or not
     counted: Tensor  # (n,) bool: the site's update is part of the aggregation
     quantities: Mapping[str, Tensor] = field(default_factory=dict)  # (n,) for results.csv
-    indicators: Tensor = field(default_factory=lambda: torch.zeros(len(KINDS), 0, dtype=torch.bool))  # (kinds, n) bool
     measured: Measurements | None = None  # what was measured on the updates; None: nothing was
     statistics: Sequence[Mapping[str, Tensor]] = ()  # (n,) bounded BatchNorm statistics; {}: the site is not counted
 

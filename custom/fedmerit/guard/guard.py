@@ -1,24 +1,25 @@
 """The guard between a round's replies and the method. It is pure: history and replies in, history and `Admission` out.
 
-`Guard.admit` bounds the replies, looks for indicators of free riders and finds verdicts; `Guard.after` notes what the
-method made of them; `Guard.judge` turns the sites' ratings of each other into one score a site.
+`Guard.admit` bounds the replies and finds who does not work; `Guard.judge` turns the sites' ratings of each other into
+one score a site.
 """
 
+import math
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from fedmerit.core import Outcome, Reports, inner_products
+from fedmerit.core import Reports, inner_products
 from fedmerit.errors import RunFailed
-from fedmerit.guard import bounds, cross_evaluation, indicators
+from fedmerit.guard import bounds, cross_evaluation
 from fedmerit.guard.admission import Admission
 from fedmerit.guard.bounds import fill_unknown, median_of_others
-from fedmerit.guard.history import WIDTH, History, running_mean, sketch
-from fedmerit.guard.indicators import Measurements
+from fedmerit.guard.history import History, running_mean
 from fedmerit.guard.reward_groups import RewardGroups, find_near_copies, find_reward_groups
 from fedmerit.guard.settings import GuardSettings
-from fedmerit.vectors import BLOCK, norms, ratio
+from fedmerit.guard.work import Measurements, log_e_values
+from fedmerit.vectors import norms, ratio
 
 ALL_EXCLUDED = (
     "only sites answered that verdicts have excluded; `fedmerit run --resume` continues when others answer, or begin a "
@@ -50,6 +51,7 @@ class Guard:
     merges: bool = True  # sites of one reward group may be one site to the method
     measures: bool = True  # other sites measure what FedCE's sites would claim
     seed: int = 0  # of sketches
+    rounds: int = 100  # of the run
 
     def admit(
         self,
@@ -59,7 +61,7 @@ class Guard:
         last_step: Tensor | None = None,
         measured: Measurements | None = None,
     ) -> tuple[History, Admission]:
-        """Bound a round's replies, look for indicators, find verdicts and reward groups.
+        """Bound a round's replies, find verdicts and reward groups.
 
         Args:
             history: before the round.
@@ -76,20 +78,22 @@ class Guard:
         factors = bounds.clip_norms(lengths, present, history.usual)
         history = replace(history, usual=fill_unknown(median_of_others(lengths, present), history.usual))
         own, products = _clip(updates, products, factors)
+        something = lengths > 0
         if updates.shape[1]:
-            history, measured = (
-                (history, measured) if measured else self._measure(history, updates, present, last_step, factors)
-            )
-            history = self._update_history(history, measured, present, products, factors)
+            if measured is None:
+                known, scores = history.known.measure(updates, present, last_step, self.seed)
+                history, measured = replace(history, known=known), Measurements(updates.shape[1], scores)
+            history = self._remember(history, measured, products)
+            something = something & measured.scores.nan_to_num(0.0).any(dim=1)
         withheld = torch.zeros_like(present)
         if self.settings.on_verdict != "show":
-            withheld = history.verdicts.against  # also of an absent site, which would otherwise get the model
+            withheld = history.evidence.against  # also of an absent site, which would otherwise get the model
         if (withheld | ~present).all():  # somebody has to continue
             if self.settings.on_verdict == "exclude":
                 raise RunFailed(ALL_EXCLUDED)
             withheld = torch.zeros_like(present)
-        worked = present & ~withheld & ~indicators.is_too_short(lengths, present)
-        history = history.after_work(worked)
+        worked = present & ~withheld & something
+        history = history.after_work(worked & (log_e_values(measured.scores) <= 0 if measured else worked))
         counts = self.enrolled.counts.where(self.enrolled.counts > 0, reports.num_samples)
         counted = present & ~withheld
         groups, enrolled = RewardGroups.singles(len(counted)), self.enrolled
@@ -113,89 +117,13 @@ class Guard:
             quantities={
                 "clipped": factors.where(present, torch.nan),
                 "counted_images": images.where(present, torch.nan),
-                "indicators": history.verdicts.now.sum(dim=0).double(),
-                "verdict": history.verdicts.against.double(),
+                "evidence": history.evidence.log_odds,
+                "verdict": history.evidence.against.double(),
                 "worked": worked.double(),
                 "reward_group_share": groups.parts.masked_fill(groups.parts == 0, 1.0),
             },
-            indicators=history.verdicts.standing,
             measured=measured,
         )
-
-    def _measure(
-        self, history: History, updates: Tensor, present: Tensor, last_step: Tensor | None, factors: Tensor
-    ) -> tuple[History, Measurements]:
-        """What the ``updates`` (n, d) show beside their Gram matrix; they are clipped by ``factors`` (n,)."""
-        now, known = sketch(updates, self.seed), present & history.sketches.any(dim=1)
-        one, last = now.double(), history.sketches.double()
-        unknown = torch.full((len(updates),), torch.nan, dtype=torch.float64)
-        inner, squared = (unknown, 0.0) if last_step is None else _inner(updates, last_step)
-        separate, own_direction = known & history.keeps_own_model, unknown
-        if separate.any():
-            others = present & ~history.keeps_own_model
-            found = indicators.residual_own_cosines(now, history.sketches, others)
-            own_direction = found.where(separate, torch.nan)
-        measured = Measurements(
-            updates.shape[1],
-            ratio((one * last).sum(dim=1), one.norm(dim=1) * last.norm(dim=1)).where(known, torch.nan),
-            inner.where(present, torch.nan),
-            squared,
-            own_direction,
-            history.responses.cosines(now * factors[:, None]).where(present, torch.nan),
-            indicators.likeness(updates, present),
-        )
-        return replace(history, sketches=torch.where(present[:, None], now, history.sketches)), measured
-
-    def _update_history(
-        self, history: History, measured: Measurements, present: Tensor, products: Tensor, factors: Tensor
-    ) -> History:
-        """Add what ``measured`` shows; ``products`` (n, n) are those of the clipped updates, by ``factors`` (n,)."""
-        made, lengths, d, to_own = history.dominates_step, norms(products), measured.size, measured.to_own
-        inner = measured.inner * factors
-        to_step = ratio(inner, lengths * measured.squared**0.5).where(inner.isfinite(), torch.nan)
-        against = history.verdicts.against
-        inner = inner.where(present, 0.0)
-        direction = indicators.residual_cosines(products, inner, measured.squared, present & ~against)
-        direction = direction.masked_fill(to_own > indicators.REPLAY_COSINE, 0.0)  # nothing new
-        separate = to_own.isfinite() & history.keeps_own_model  # the model last took only the site's own step
-        to_step = torch.where(separate, to_own, to_step).masked_fill(made, torch.nan)
-        direction = torch.where(separate, measured.own_direction, direction)
-        nothing = present & (direction == 0)  # no direction of its own: earlier rounds no longer support it
-        cosines = ratio(products, torch.outer(lengths, lengths))
-        pairs = present[:, None] & present
-        nearness = running_mean(history.nearness, cosines.where(pairs, torch.nan))
-        history = replace(
-            history,
-            nearness=nearness,
-            copied=torch.where(pairs, find_near_copies(cosines, nearness, present), history.copied),
-            direction=running_mean(history.direction, direction.where(present, torch.nan)).masked_fill(nothing, 0.0),
-            own_cosine=running_mean(history.own_cosine, to_own.masked_fill(made, torch.nan)),
-            response=running_mean(history.response, measured.response),
-            likeness=running_mean(history.likeness, measured.likeness),
-            keeps_own_model=present & history.keeps_own_model,
-            dominates_step=torch.zeros_like(made),
-        )
-        short = indicators.is_too_short(lengths, present)
-        empty = indicators.is_too_short(lengths, present, indicators.NOTHING)
-        stale = indicators.is_stale(to_step, to_own, history.own_cosine.masked_fill(made, torch.nan), present)
-        other = indicators.is_other_direction(history.direction, present, against)
-        opposed = indicators.is_opposed(history.response, present, min(d, WIDTH), against)
-        unlike = indicators.is_unlike(history.likeness, present, d, against)
-        seen = torch.stack([short, stale, other | empty, present & history.claim_was_wrong, opposed, unlike])
-        comparable = torch.stack(
-            [
-                indicators.has_reference(lengths, present),
-                stale
-                | indicators.has_reference(to_step, present)
-                | indicators.has_reference(history.own_cosine, present),
-                indicators.is_direction_comparable(history.direction, present) | empty,
-                torch.ones_like(present),
-                indicators.is_response_comparable(history.response, present, min(d, WIDTH)),
-                indicators.is_profile_comparable(history.likeness, present, d),
-            ]
-        )
-        permanent = self.settings.on_verdict == "exclude"
-        return replace(history, verdicts=history.verdicts.after(seen, comparable, present, permanent))
 
     def _merge(
         self,
@@ -235,27 +163,20 @@ class Guard:
             vectors=vectors,
         )
 
-    def after(self, history: History, admission: Admission, outcome: Outcome) -> History:
-        """Add what the method made of the round.
-
-        A claim that the method found wrong is about the aggregation before. It counts if that aggregation had the
-        site's update as the site sent it.
-        """
-        flagged = outcome.quantities.get("flagged")
-        wrong = torch.zeros_like(admission.withheld) if flagged is None else flagged.nan_to_num(0.0) > 0
-        history = replace(
+    def _remember(self, history: History, measured: Measurements, products: Tensor) -> History:
+        """Add what ``measured`` shows; ``products`` (n, n) are those of the clipped updates."""
+        lengths, pairs = norms(products), measured.scores.isfinite()
+        cosines = ratio(products, torch.outer(lengths, lengths))
+        nearness = running_mean(history.nearness, cosines.where(pairs, torch.nan))
+        present = pairs.diagonal()
+        bound = math.log(len(present) * self.rounds / self.settings.false_alarms)
+        permanent = self.settings.on_verdict == "exclude"
+        return replace(
             history,
-            claim_was_wrong=wrong & ~history.update_was_changed,
-            update_was_changed=~admission.is_unchanged,
-            keeps_own_model=admission.withheld,
+            nearness=nearness,
+            copied=torch.where(pairs, find_near_copies(cosines, nearness, present), history.copied),
+            evidence=history.evidence.after(log_e_values(measured.scores), bound, permanent),
         )
-        if not admission.own.shape[1] or outcome.models.ndim == 2:  # others move parts of a site's model
-            return history
-        updates = history.sketches * admission.quantities["clipped"].nan_to_num(0.0)[:, None]
-        weights = admission.divide(outcome.weights).masked_fill(~admission.counted, 0.0)
-        found = history.responses.after(updates, updates * weights[:, None], admission.answered, admission.withheld)
-        dominates = weights > indicators.MAX_OWN_WEIGHT
-        return replace(history, responses=found.keep(~dominates), dominates_step=dominates)
 
     def judge(self, history: History, groups: RewardGroups, scores: Tensor) -> tuple[History, Tensor, Tensor, Tensor]:
         """Combine the sites' ratings of each other.
@@ -271,7 +192,7 @@ class Guard:
         """
         scores = scores.masked_fill(groups.first[:, None] == groups.first, torch.nan)
         rated = scores.isfinite().any(dim=1)
-        heard = rated & ~history.verdicts.against
+        heard = rated & ~history.evidence.against
         voice, offsets = cross_evaluation.voices(scores, heard)
         judged = cross_evaluation.aggregate_ratings(voice, offsets, scores)
         away = cross_evaluation.distances(scores, offsets, judged, heard)
@@ -310,12 +231,3 @@ def _group_means(averaging_matrix: Tensor, values: Tensor) -> Tensor:
     """(n,) the product; NaN if one of those that are merged is."""
     unknown = ((averaging_matrix > 0) & values.isnan()).any(dim=1)
     return (averaging_matrix @ values.double().nan_to_num(0.0)).masked_fill(unknown, torch.nan)
-
-
-def _inner(updates: Tensor, step: Tensor) -> tuple[Tensor, float]:
-    """(n,) inner products of ``updates`` (n, d) and ``step`` (d,), and its squared norm, float64."""
-    inner, squared = torch.zeros(len(updates), dtype=torch.float64), 0.0
-    for rows, part in zip(torch.split(updates, BLOCK, dim=1), torch.split(step, BLOCK), strict=True):
-        inner += rows.double() @ part.double()
-        squared += float(part.double().square().sum())
-    return inner, squared

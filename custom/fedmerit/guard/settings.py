@@ -23,6 +23,9 @@ class GuardSettings(Checked):
         "show: report it; withhold: no contribution, weight or reward while the evidence stands; exclude: for good",
         choices=("show", "withhold", "exclude"),
     )
+    false_alarms: float = parameter(
+        0.01, "largest probability of a verdict against any site in a run in which all work", above=0, below=1
+    )
     rate_every: int = parameter(
         5,
         "rounds from one rating of the models without each site to the next, on the server's images or with "

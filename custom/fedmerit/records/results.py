@@ -73,9 +73,9 @@ QUANTITIES: Mapping[str, str] = {
     "clipped": "factor that the guard shortened the update by, 1: not at all",
     "counted_images": "training images that the guard counts the site for",
     "reward_group_share": "share of the site in its reward group (its organisation, or it and its near copies), 0 to 1",
-    "indicators": "kinds of indicators that the guard saw against the site in the round",
+    "evidence": "log odds that the site does not work, to the guard; a verdict begins at log (n T / rate)",
     "verdict": "1 if a verdict of the guard stands against the site",
-    "worked": "1 if the site showed work in the round: its update was not short, and no verdict withheld its reward",
+    "worked": "1 if the site sent something new in the round, and no verdict withheld its reward",
     "rater_outlier": "1 if the site's ratings of others are outliers, so that they do not count",
     "rater_distance": "how far the site's last ratings of others lie from what all raters found, once all are on one "
     "level: mean difference in Dice; empty if it rated nobody",

@@ -108,7 +108,7 @@ LEDGER_OPTIONAL: dict[str, Shape] = {
     "guard": object_shape(
         {
             "bounds": mapping_shape(mapping_shape(NUMBER)),
-            "indicators": mapping_shape(list_shape(TEXT)),
+            "evidence": mapping_shape(NUMBER),
             "verdicts": list_shape(TEXT),
             "enrolled": mapping_shape(
                 object_shape({"cases": mapping_shape(WHOLE), "slices": mapping_shape(WHOLE), "certificate": TEXT})

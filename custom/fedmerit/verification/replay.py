@@ -106,7 +106,7 @@ class Replay:
 
     def _make_guard(self) -> RunGuard:
         guard = RunGuard(self.config, self.method, self.can, self.sites, self.sees_updates, self.rates)
-        guard.history = History.empty(len(self.sites), width=1)
+        guard.history = History.empty(len(self.sites))
         return guard
 
     @property
@@ -150,7 +150,7 @@ class Replay:
         reports = self._complete(replace(inputs.reports, vectors=vectors))
         nothing: list[Any] = [None] * len(self.sites)
         if self.guard.on and self.sees_updates and inputs.measured is None:
-            raise ValueError("measured lacks, what the guard measures in every round")
+            raise ValueError("scores lack, what the guard measures in every round")
         admission = self.guard.admit(updates, reports, nothing, [{}] * len(self.sites), None, inputs.measured)
         if len(self.method.parts(self.state)) and inputs.parts is None:
             raise ValueError("parts lack, whose inner products the method has")

@@ -30,7 +30,6 @@ TABLES: Mapping[str, str] = {
     "reputation": "reputations",
     "quota": "quotas",
 }  # by quantity, its part of a record
-FLAGS_QUANTITY = "indicators"  # results.csv has those of the round, the ledger those that last
 PLACES = 6  # after the point, of what a record has of bounds
 BEST = "testing_best"  # that of the best round's models
 UNION = "union"  # the split whose rows have only scores: the sites that tested the models counted the voxels
@@ -137,11 +136,9 @@ def _compare_guard(values: Values, record: Record, path: Path) -> None:
     for site in record["participants"]:
         said = float(site in guard["verdicts"])
         _require_same(values.get((round, site, "verdict")), said, path, round, site, "verdict")
-        seen, lasting = values.get((round, site, FLAGS_QUANTITY)), len(guard.get("indicators", {}).get(site, ()))
-        if seen is None or not seen >= lasting:
-            raise BadInput(
-                f"{path}: {FLAGS_QUANTITY} of {site} in round {round} is {seen}, the ledger has {lasting} that last"
-            )
+        evidence = values.get((round, site, "evidence"))
+        shown = None if evidence is None else _rounded(evidence)
+        _require_same(shown, guard.get("evidence", {}).get(site, 0.0), path, round, site, "evidence")
         for name in ("clipped", "statistics_bound", "reward_group_share", "counted_images"):
             bound, found = guard.get("bounds", {}).get(name, {}).get(site), values.get((round, site, name))
             if bound is not None:

@@ -1,6 +1,6 @@
 """Sites that the method, the server, its guard or free-rider detectors flag, with the evidence.
 
-That is: the guard's verdicts (when, by which indicators, with what effect); flags, expulsions and rejected replies with
+That is: the guard's verdicts (when, with what effect); flags, expulsions and rejected replies with
 the server's reasons; suspicions with their thresholds; and what the guard clipped or capped, with rounds and amounts.
 """
 
@@ -14,7 +14,7 @@ from fedmerit.errors import BadInput
 from fedmerit.guard.settings import COUNT_FACTOR, NORM_FACTOR, STATISTICS_FACTOR
 from fedmerit_evaluation.figures.tables import DASH, Table
 from fedmerit_evaluation.freeriders.detectors import DETECTORS, Detector, flags
-from fedmerit_evaluation.report.phrases import describe_indicators, describe_simulated_attacks, describe_verdict
+from fedmerit_evaluation.report.phrases import describe_simulated_attacks, describe_verdict
 from fedmerit_evaluation.results.dice import POOLED
 from fedmerit_evaluation.results.run_folders import Run, read_rounds
 
@@ -29,7 +29,6 @@ class GuardVerdict:
     what: str  # of `DOES`
     since: int  # round
     lifted: int | None  # the first round without it; None: it is in force in the last round
-    kinds: tuple[str, ...]  # of its indicators; (): the ledger names none
 
     @property
     def rounds(self) -> str:
@@ -50,7 +49,6 @@ def list_verdicts(run: Run) -> list[GuardVerdict]:
     what = VERDICT_EFFECTS[run.info["plan"]["guard"].get("on_verdict", "withhold")]
     rows = run.results.rows
     rows = rows[rows["quantity"] == "verdict"].sort_values(["site", "round"])
-    indicators = _indicators(run)
     found = []
     for site, own in rows.groupby("site", sort=True):
         since: int | None = None
@@ -59,7 +57,7 @@ def list_verdicts(run: Run) -> list[GuardVerdict]:
                 since = int(round)
             elif not in_force and since is not None:
                 lifted = None if round is None else int(round)
-                found.append(GuardVerdict(str(site), what, since, lifted, indicators.get((since, str(site)), ())))
+                found.append(GuardVerdict(str(site), what, since, lifted))
                 since = None
     return found
 
@@ -70,7 +68,7 @@ def describe_by_site(runs: Sequence[Run]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for run in runs:
         for one in list_verdicts(run):
-            words = describe_verdict(one.what, one.rounds, one.kinds, one.lifted)
+            words = describe_verdict(one.what, one.rounds, one.lifted)
             found.setdefault(one.site, []).append(f"seed {run.seed}: {words}" if several else words)
     return found
 
@@ -78,16 +76,6 @@ def describe_by_site(runs: Sequence[Run]) -> dict[str, list[str]]:
 def sites_with_standing_verdict(runs: Sequence[Run]) -> set[str]:
     """The sites with a verdict in force in the last round of any of the runs."""
     return {one.site for run in runs for one in list_verdicts(run) if one.lifted is None}
-
-
-def _indicators(run: Run) -> Mapping[tuple[int, str], tuple[str, ...]]:
-    return read_rounds(
-        run.path,
-        lambda record: [
-            ((int(record["round"]), str(site)), tuple(kinds))
-            for site, kinds in record.get("guard", {}).get("indicators", {}).items()
-        ],
-    )
 
 
 FLAGS = ("flagged", "rejected", "expelled")
@@ -107,7 +95,7 @@ def list_flags(runs: Sequence[Run]) -> pd.DataFrame:
             for site, what, split, number in found[columns].itertuples(index=False)
         ]
         rows += [
-            (run.label, run.seed, one.site, one.what, number, f"the guard's verdict{describe_indicators(one.kinds)}")
+            (run.label, run.seed, one.site, one.what, number, "the guard's verdict")
             for one in list_verdicts(run)
             for number in range(one.since, run.rounds_done if one.lifted is None else one.lifted)
         ]

@@ -50,24 +50,18 @@ def describe_flags(flagged: Sequence[str], rejected: Sequence[str]) -> str:
     return f"Look at these first: {'; '.join(parts)}."
 
 
-def describe_indicators(kinds: Sequence[str]) -> str:
-    """``, by indicators of length and direction``; "" if the ledger names none."""
-    return f", by indicators of {join_words(list(kinds))}" if kinds else ""
-
-
-def describe_verdict(what: str, rounds: str, kinds: Sequence[str], lifted: int | None) -> str:
+def describe_verdict(what: str, rounds: str, lifted: int | None) -> str:
     """One verdict of the guard: what follows the hospital's name.
 
     Args:
         what: its effect: detected, withheld, excluded.
         rounds: in which it was in force, in words.
-        kinds: of its indicators.
         lifted: the first round without it; None: it is in force.
     """
     effect = "contribution, weight and reward withheld" if what == "withheld" else what
     shown = "; nothing was withheld" if what == "detected" else ""
     end = "" if lifted is None else f"; lifted in round {lifted}" + ("" if shown else ", and rewarded again")
-    return f"{effect} {rounds}{describe_indicators(kinds)}{shown}{end}"
+    return f"{effect} {rounds}{shown}{end}"
 
 
 def describe_verdicts(found: Mapping[str, Sequence[str]]) -> str:

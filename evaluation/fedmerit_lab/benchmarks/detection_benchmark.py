@@ -1,7 +1,7 @@
 """The comparison of detectors: methods, attacks and seeds crossed; all detectors monitor every federation.
 
 ``OUT/federations`` holds the results of each federation, so that an interrupted benchmark resumes; ``OUT/runs`` the run
-folders, ``OUT/sites`` synthetic sites.
+folders. `arena_benchmark` needs no site folders.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +20,6 @@ from fedmerit_evaluation.figures.drawing import INK, STYLE
 from fedmerit_evaluation.figures.tables import Table, file_name
 from fedmerit_evaluation.studies.study_folders import MethodSpec
 from fedmerit_lab.benchmarks.benchmark import Benchmark, lines
-from fedmerit_lab.detection import synthetic_sites
 from fedmerit_lab.detection.detection_tables import (
     attack_reward_table,
     detection_table,
@@ -37,26 +36,26 @@ class DetectionBench:
     """The options of the benchmark.
 
     Args:
+        sites: folder of site folders.
         methods: of every federation.
         attacks: names of `ATTACKS`.
         seeds: of every federation.
         after: rounds of an attack after which detection is scored.
         guard: "on" or "off".
         on_verdict: what a verdict does.
-        sites: folder of site folders; None: synthetic sites, new ones for each seed.
         attacker: the site that attacks; None: the last.
-        outlier: the honest site of other images; None: none is known, of synthetic sites theirs.
+        outlier: the honest site of other images; None: none is known.
         rounds: of every federation.
         settings: of every run.
     """
 
+    sites: Path
     methods: Sequence[MethodSpec]
     attacks: Sequence[str]
     seeds: Sequence[int]
     after: int = 10
     guard: str = "on"
     on_verdict: str = "withhold"
-    sites: Path | None = None
     attacker: str | None = None
     outlier: str | None = None
     rounds: int = 15
@@ -71,7 +70,7 @@ class DetectionBench:
     def to_dict(self) -> dict[str, Any]:
         """All that a federation depends on except method, attack and seed, as JSON has it."""
         return {
-            "sites": str(self.sites.resolve()) if self.sites else "synthetic",
+            "sites": str(self.sites.resolve()),
             "attacker": self.attacker,
             "outlier": self.outlier,
             "guard": self.guard,
@@ -80,15 +79,11 @@ class DetectionBench:
             "settings": dict(self.settings),
         }
 
-    def training(self, method: MethodSpec, seed: int, out: Path) -> Training:
-        """How the federations of a method and seed are trained; `BadInput` if a site is not there."""
+    def training(self, method: MethodSpec) -> Training:
+        """How the federations of a method are trained; `BadInput` if a site is not there."""
         settings = {"guard": self.guard, "on_verdict": self.on_verdict, **self.settings}
-        sites, outlier = self.sites, self.outlier
-        if sites is None:
-            sites = synthetic_sites.generate_sites(out / "sites" / f"seed{seed}", seed)
-            settings, outlier = {**synthetic_sites.SETTINGS, **settings}, outlier or synthetic_sites.OUTLIER
-        roles = assign_roles(sites, self.attacker, outlier)
-        return Training(sites, roles, self.rounds, settings, method.method, method.settings)
+        roles = assign_roles(self.sites, self.attacker, self.outlier)
+        return Training(self.sites, roles, self.rounds, settings, method.method, method.settings)
 
 
 def federations(
@@ -107,8 +102,7 @@ def federations(
     for attack in bench.attacks:
         if attack not in ATTACKS:
             raise BadInput(f"--attacks {attack}: unknown; there are {'; '.join(ATTACKS)}")
-    if bench.sites:
-        assign_roles(bench.sites, bench.attacker, bench.outlier)  # before anything is written
+    assign_roles(bench.sites, bench.attacker, bench.outlier)  # before anything is written
     record = out / "federations" / "options.json"
     options = bench.to_dict()
     if record.exists() and (before := read_json(record)) != options:
@@ -121,7 +115,7 @@ def federations(
         file = out / "federations" / f"{name}.json"
         if not file.exists():
             on_case(f"{method.label}, {attack}, seed {seed}", number, len(bench.cases))
-            training = bench.training(method, seed, out)
+            training = bench.training(method)
             write_json(file, monitor(training, method.label, attack, seed, out / "runs" / name).to_json())
         found.append(MonitoredFederation.from_json(read_json(file)))
     return found

@@ -1,13 +1,15 @@
 """Detectors that monitor updates: FLTrust's root of trust, challenge images, the guard; and the list of all."""
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import torch
 
-from fedmerit.core import Outcome, Reports
+from fedmerit.core import Reports
 from fedmerit.guard.guard import Enrolled, Guard
-from fedmerit.guard.history import KINDS_NEEDED, ROUNDS, History
+from fedmerit.guard.history import History
 from fedmerit.guard.settings import GuardSettings
+from fedmerit.plugins import Catalogue
 from fedmerit_lab.detection.detector import Detection, MonitoredRound, RoundDetector
 from fedmerit_lab.detection.evolving_weights import EvolvingWeights
 from fedmerit_lab.detection.predicted_updates import PredictedUpdates
@@ -64,39 +66,43 @@ class ChallengeImages:
 
 @dataclass
 class GuardDetector:
-    """The guard's indicators and verdicts on the monitored rounds, whatever the run itself does with them.
+    """The guard's evidence and verdicts on the monitored rounds, whatever the run itself does with them.
 
-    Flagged: there is a verdict. Suspicion: for how many rounds there are as many kinds of indicators as a verdict
-    needs. The detector does not know the method's weights and weights the last step by images, so that under Krum it
-    has false positives that the run's guard does not have.
+    Flagged: there is a verdict. Suspicion: the evidence, log odds that the site does not work.
+
+    Args:
+        rounds: of the federation.
 
     Source: docs/guard.md.
     """
 
+    rounds: int = 100
     name: str = "guard"
     history: History | None = field(default=None, repr=False)
 
     def see(self, round: MonitoredRound) -> Detection:
         """Apply the guard's rules to the round."""
         n = len(round.updates)
-        guard = Guard(GuardSettings("on", "show"), Enrolled.nothing(n))
-        before = self.history or History.empty(n)
-        before = replace(before, claim_was_wrong=round.wrong_claim, keeps_own_model=round.keeps_own_model)
+        guard = Guard(GuardSettings("on", "show"), Enrolled.nothing(n), rounds=self.rounds)
         reports = Reports(round.images, round.present)
-        history, admission = guard.admit(before, round.updates, reports, round.last_step)
-        weights = admission.reports.data_share
-        shared = round.received[~round.keeps_own_model]
-        is_one_model = len(shared) > 0 and bool((shared == shared[0]).all())
-        outcome = Outcome(weights, weights, weights, shared[0] if is_one_model else round.received)
-        self.history = guard.after(history, replace(admission, withheld=round.keeps_own_model & round.present), outcome)
-        verdicts = self.history.verdicts
-        rounds = verdicts.rounds.topk(KINDS_NEEDED, dim=0).values[-1].clamp(max=ROUNDS)
-        suspicion = rounds.double() + ROUNDS * verdicts.against
-        return Detection(suspicion, verdicts.against)
+        self.history, _ = guard.admit(self.history or History.empty(n), round.updates, reports, round.last_step)
+        evidence = self.history.evidence
+        return Detection(evidence.log_odds, evidence.against)
+
+
+DETECTORS: Catalogue[Callable[[], RoundDetector]] = Catalogue(
+    "detectors", {}, callable, "a function or class that makes a fedmerit_lab.detection.detector.RoundDetector"
+)
+
+
+def others_detectors() -> dict[str, RoundDetector]:
+    """New detectors of other packages, by name."""
+    return {name: make() for name, make in DETECTORS.items()}
 
 
 def all_detectors(trusted: int) -> list[RoundDetector]:
     """New detectors for one federation; ``trusted`` is the row of a site that is known to be honest."""
     return [
         GuardDetector(), StdDagmm(), TrustedRoot(trusted), EvolvingWeights(), PredictedUpdates(), ChallengeImages(),
+        *others_detectors().values(),
     ]  # fmt: skip

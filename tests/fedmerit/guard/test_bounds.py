@@ -198,8 +198,8 @@ def config(**settings):
 
 
 def test_the_guard_is_off_unless_a_run_asks_for_it():
-    assert config().guard == GuardSettings("off", "withhold", 5)
-    assert config(guard="on", rate_every="2").guard == GuardSettings("on", "withhold", 2)
+    assert config().guard == GuardSettings("off", "withhold", 0.01, 5)
+    assert config(guard="on", rate_every="2").guard == GuardSettings("on", "withhold", 0.01, 2)
 
 
 @pytest.mark.parametrize(
@@ -207,6 +207,7 @@ def test_the_guard_is_off_unless_a_run_asks_for_it():
     [
         ("guard", "maybe", "one of on, off"),
         ("on_verdict", "punish", "one of show, withhold, exclude"),
+        ("false_alarms", 0.0, "above 0, below 1"),
         ("rate_every", -1, "0 or more"),
     ],
 )

@@ -22,7 +22,6 @@ from fedmerit.federation.memory import Memory
 from fedmerit.federation.site_log import SiteLog
 from fedmerit.federation.step_products import measure_step
 from fedmerit.files import write_json
-from fedmerit.guard.guard import Guard
 from fedmerit.methods.registry import OWN, build_method
 from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT, SPLITS
 from fedmerit.trainers.monai_trainer.overlaps import Overlap
@@ -148,7 +147,7 @@ def fit(run: Path, record: dict[str, Any]) -> None:
     parts = {"weight": record["weights"], "reputation": record["reputations"], "num_samples": said, "verdict": verdicts}
     guard = record.get("guard", {})
     parts["clipped"] = guard.get("bounds", {}).get("clipped", {})
-    parts["indicators"] = {site: len(kinds) for site, kinds in guard.get("indicators", {}).items()}
+    parts["evidence"] = dict.fromkeys(SITES, 0.0) | guard.get("evidence", {})
     with path.open(newline="") as file:
         rows = list(csv.DictReader(file))
     for row in rows:
@@ -240,11 +239,7 @@ def run(guarded, tmp_path) -> Path:
 
 
 def incriminated(record: dict[str, Any]) -> None:
-    record["guard"]["indicators"]["Alder"] = ["length", "staleness"]
-
-
-def invented_signs(record: dict[str, Any]) -> None:
-    record["inputs"]["measured"]["to_own"]["Alder"] = 1.0
+    record["guard"]["evidence"]["Alder"] = 5.0
 
 
 def less_bounded(record: dict[str, Any]) -> None:
@@ -264,7 +259,7 @@ def better_rated(record: dict[str, Any]) -> None:
     ("change", "round", "words"),
     [
         (accused, 3, r"line 4: verdicts of Alder in round 3: True, expected False"),
-        (incriminated, 3, r"line 4: indicators of Alder in round 3: \['length', 'staleness'\], expected \['claim'\]"),
+        (incriminated, 3, r"line 4: evidence of Alder in round 3: 5.0, expected "),
         (less_bounded, 3, "line 4: bound clipped of Alder in round 3: 0.5, expected None"),
         (swapped, 3, "line 4: Alder began round 3 with model 0{64}, expected .*round 2 ended.*swapped"),
         (unrated, 2, "line 3: inputs of round 2: .*ratings of leave_one_out by Alder lack"),
@@ -318,24 +313,6 @@ def friend_first(weights: torch.Tensor) -> torch.Tensor:
     return more / more.sum()
 
 
-def measuring(**measured: float) -> Spoil:
-    """A server whose guard measures something else on Alder's updates, whatever they are."""
-
-    def spoil(federation: Federation) -> None:
-        class Framing(Guard):
-            def _measure(self, *args: Any) -> Any:
-                history, found = super()._measure(*args)
-                others = {name: getattr(found, name).clone() for name in measured}
-                for name, value in measured.items():
-                    others[name][0] = value
-                return history, replace(found, **others)
-
-        make = federation.run_guard._guard
-        federation.run_guard._guard = lambda: Framing(**vars(make()))  # type: ignore[method-assign]
-
-    return spoil
-
-
 def replying(**changes: Any) -> Spoil:
     """A server that takes something else from Birch than what it sent."""
 
@@ -358,8 +335,6 @@ def replying(**changes: Any) -> Spoil:
         (applied(friend_first), "Cedar", "step that the weights give.* of Cedar in round 2"),
         (applied(friend_first, range(4, 5)), "Cedar", "step that the weights give.* of Cedar in round 4"),  # the last
         (applied(lambda weights: 0 * weights + 1e-3), "Birch", "step that the weights give.* of Birch in round 2"),
-        (measuring(to_own=0.999, likeness=-0.9), "Alder", "cosine of the update and the last one of Alder in round 1"),
-        (measuring(inner=99.0), "Alder", "inner product of the update and the step before of Alder in round 1"),
         (replying(values={"cosine": 0.1, "minus_error": 0.9}), "Birch", "cosine of Birch in round 0"),
     ],
 )
@@ -423,9 +398,9 @@ def test_method_of_another_package_is_said_not_to_be_recomputed(run, monkeypatch
     [
         {"counts": {}},
         {"products": {"Zoe": {"Alder": 1.0}}},
-        {"measured": {}},
+        {"scores": {}},
         {"size": -1},
-        {"step": float("inf")},
+        {"scores": {"Alder": {"Birch": float("inf")}}},
         {"x": 1},
     ],
 )

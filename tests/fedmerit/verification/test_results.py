@@ -121,14 +121,14 @@ GUARDED = {
     "weights": {"A": 0.5, "B": 0.5},
     "guard": {
         "bounds": {"clipped": {"A": 0.123457}, "counted_images": {"B": 7.0}},
-        "indicators": {"B": ["length", "staleness"]},
+        "evidence": {"B": 9.25},
         "verdicts": ["B"],
         "enrolled": {"A": {"cases": {"validation": 2, "testing": 1}, "slices": {"training": 9}}},
     },
 }
 SEEN = {
-    "A": {"clipped": 0.1234567, "indicators": 0, "verdict": 0, "flagged": 0, "num_samples": 9, "counted_images": 9},
-    "B": {"clipped": 1, "indicators": 3, "verdict": 1, "flagged": 1, "num_samples": 8, "counted_images": 7},
+    "A": {"clipped": 0.1234567, "evidence": 0, "verdict": 0, "flagged": 0, "num_samples": 9, "counted_images": 9},
+    "B": {"clipped": 1, "evidence": 9.25, "verdict": 1, "flagged": 1, "num_samples": 8, "counted_images": 7},
 }
 
 
@@ -146,7 +146,7 @@ def guarded(change=None, record=GUARDED):
     [
         ({("B", "verdict"): 0}, "verdict of B in round 0 is 0.0, the ledger has 1.0"),
         ({("A", "verdict"): 1}, "verdict of A in round 0 is 1.0, the ledger has 0.0"),
-        ({("B", "indicators"): 1}, "indicators of B in round 0 is 1.0, the ledger has 2 that last"),
+        ({("B", "evidence"): 1}, "evidence of B in round 0 is 1.0, the ledger has 9.25"),
         ({("A", "clipped"): 0.2}, "clipped of A in round 0 is 0.2, the ledger has 0.123457"),
         ({("B", "clipped"): 0.5}, "clipped of B in round 0 is 0.5, the ledger has no such bound"),
         ({("B", "reward_group_share"): 0.5}, "reward_group_share of B in round 0 is 0.5, the ledger has no such bound"),

@@ -379,7 +379,9 @@ def test_the_union_of_the_test_splits(out, tmp_path):
     assert command(tmp_path, "--split", "union").exit_code == 0
     results = tmp_path / "standalone_seed0" / "results.csv"  # Birch did not answer the final test
     lines = results.read_text().splitlines(keepends=True)
-    results.write_text("".join(line for line in lines if "union,,Birch/" not in line and ",Birch,,testing," not in line))
+    results.write_text(
+        "".join(line for line in lines if "union,,Birch/" not in line and ",Birch,,testing," not in line)
+    )
     found, notes = measure_runs([tmp_path], split="union", draws=DRAWS)
     assert set(found.measured["method"]) == {"fedavg"}
     assert any("no test Dice from Birch" in note for note in notes)

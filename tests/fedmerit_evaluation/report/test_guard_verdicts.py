@@ -10,14 +10,14 @@ from run_factory import SITES, add_rows, make_run, write_ledger
 from fedmerit.records.results import Row
 from fedmerit_evaluation.report.all_sites import write_report
 from fedmerit_evaluation.report.flagged_sites import describe_by_site, is_guarded, list_verdicts
-from fedmerit_evaluation.report.phrases import describe_indicators, describe_verdict, describe_verdicts
+from fedmerit_evaluation.report.phrases import describe_verdict, describe_verdicts
 from fedmerit_evaluation.results.run_folders import open_runs
 
 ROUNDS = 12
 
 
 def guarded_run(folder: Path, against: dict[str, range], on_verdict: str = "withhold", guard: str = "on") -> Path:
-    """A run in which verdicts stood against sites in ranges of rounds, by indicators of length and direction."""
+    """A run in which verdicts stood against sites in ranges of rounds."""
     run = make_run(folder, rounds=ROUNDS, plan={"guard": {"guard": guard, "on_verdict": on_verdict}})
     add_rows(
         run,
@@ -27,8 +27,7 @@ def guarded_run(folder: Path, against: dict[str, range], on_verdict: str = "with
             for site in SITES
         ],
     )
-    signs = {site: ["length", "direction"] for site in against}
-    write_ledger(run, [{"round": number, "rejected": {}, "guard": {"indicators": signs}} for number in range(ROUNDS)])
+    write_ledger(run, [{"round": number, "rejected": {}, "guard": {}} for number in range(ROUNDS)])
     return run
 
 
@@ -54,7 +53,7 @@ def test_a_verdict_that_stands_is_what_the_first_screen_says(tmp_path):
     (found,) = list_verdicts(open_runs([run])[0])
     assert (found.site, found.what, found.since, found.lifted) == ("Birch", "withheld", 4, None)
     hospitals, page = screen(run)
-    words = "contribution, weight and reward withheld since round 4, by indicators of length and direction"
+    words = "contribution, weight and reward withheld since round 4"
     assert hospitals.loc["Birch", "Flagged"] == words
     assert hospitals.loc["Birch", "Result"].startswith("Flagged: look at it first.")
     assert hospitals.loc["Alder", "Flagged"] == "no"
@@ -67,8 +66,7 @@ def test_a_verdict_that_was_lifted_says_when_and_accuses_nobody(tmp_path):
     run = guarded_run(tmp_path / "run", {"Cedar": range(3, 7)})
     hospitals, _ = screen(run)
     assert hospitals.loc["Cedar", "Flagged"] == (
-        "contribution, weight and reward withheld from round 3 to 6, by indicators of length and direction; lifted in "
-        "round 7, and rewarded again"
+        "contribution, weight and reward withheld from round 3 to 6; lifted in round 7, and rewarded again"
     )
     assert not hospitals.loc["Cedar", "Result"].startswith("Flagged")
 
@@ -86,7 +84,7 @@ def test_seeds_are_named_where_there_are_several(tmp_path):
     info = json.loads((other / "run.json").read_text())
     (other / "run.json").write_text(json.dumps(info | {"seed": 1}))
     said = describe_by_site(open_runs([one, other]))
-    assert said == {"Birch": ["seed 0: excluded since round 4, by indicators of length and direction"]}
+    assert said == {"Birch": ["seed 0: excluded since round 4"]}
 
 
 @pytest.mark.parametrize(
@@ -94,9 +92,8 @@ def test_seeds_are_named_where_there_are_several(tmp_path):
     [("detected", "detected since round 2; nothing was withheld"), ("excluded", "excluded since round 2")],
 )
 def test_what_a_verdict_did_is_said(what, words):
-    assert describe_verdict(what, "since round 2", (), None) == words
+    assert describe_verdict(what, "since round 2", None) == words
 
 
 def test_words_of_none():
-    assert describe_indicators(()) == ""
     assert describe_verdicts({}).startswith("The guard detected no free rider")

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -13,11 +14,17 @@ from fedmerit_evaluation.studies.study_folders import parse_methods
 from fedmerit_lab.benchmarks import detection_benchmark as module
 from fedmerit_lab.benchmarks.detection_benchmark import DetectionBench, detection, federations
 from fedmerit_lab.detection.simulated_attacks import Roles, assign_roles
-from fedmerit_lab.detection.synthetic_sites import OUTLIER, SETTINGS
+
+SITES, ROLES = Path("sites"), Roles("site6", "site1", "site2", "site4")
 
 
 def bench(**changes):
-    options = {"methods": parse_methods("fedavg,fedce:combine=plus"), "attacks": ["zero update"], "seeds": [0, 1]}
+    options = {
+        "sites": SITES,
+        "methods": parse_methods("fedavg,fedce:combine=plus"),
+        "attacks": ["zero update"],
+        "seeds": [0, 1],
+    }
     return DetectionBench(**options | changes)
 
 
@@ -36,6 +43,7 @@ def monitored(monkeypatch):
         return replace(honest(seed) if attack == "honest" else federation(attack, seed), method=label)
 
     monkeypatch.setattr(module, "monitor", monitor)
+    monkeypatch.setattr(module, "assign_roles", lambda sites, *_: assign_roles(sites, *_) if sites != SITES else ROLES)
     return found
 
 
@@ -56,9 +64,8 @@ def test_federations_are_trained_once_and_stored(monitored, tmp_path):
     training, *case = monitored[3]
     assert case == ["fedce:combine=plus", "zero update", 0, tmp_path / "runs" / "fedce_combine-plus_zero_update_seed0"]
     assert (training.method, training.parameters, training.rounds) == ("fedce", {"combine": "plus"}, 15)
-    assert training.sites == tmp_path / "sites" / "seed0"
-    assert training.settings == {**SETTINGS, "guard": "on", "on_verdict": "withhold"}
-    assert training.roles == Roles("site6", "site1", "site2", OUTLIER)
+    assert training.settings == {"guard": "on", "on_verdict": "withhold"}
+    assert training.roles == ROLES
     assert (tmp_path / "federations" / "fedce_combine-plus_zero_update_seed1.json").exists()
     (tmp_path / "federations" / "fedavg_honest_seed1.json").unlink()
     assert federations(bench(), tmp_path) == found

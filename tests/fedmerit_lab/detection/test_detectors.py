@@ -8,7 +8,6 @@ import torch
 from monitored_rounds import monitored_round
 from pulling_sites import updates_of
 
-from fedmerit.guard.indicators import KINDS
 from fedmerit_lab.detection.detector import Detection, apply_detectors, compare_with_others
 from fedmerit_lab.detection.detectors import ChallengeImages, GuardDetector, TrustedRoot, all_detectors
 
@@ -75,27 +74,18 @@ def test_a_model_that_knows_its_own_images_no_better_than_others_do_is_flagged()
     assert ChallengeImages().see(absent).suspicion.tolist() == pytest.approx([math.nan, -0.4, 0.0], nan_ok=True)
 
 
-def test_suspicion_counts_rounds_with_two_kinds_and_a_verdict_as_three_more():
-    """Zeros and wrong claims for three rounds are a verdict in the third; three honest rounds end it."""
-    guard, step, found = GuardDetector(), None, []
+def test_suspicion_is_the_evidence_and_three_rounds_of_zeros_are_a_verdict():
+    guard, step, found = GuardDetector(20), None, []
     for number in range(6):
-        updates, attacks = updates_of(number), number < 3
-        updates[ATTACKER] *= not attacks
-        wrong = torch.tensor([False] * ATTACKER + [attacks])
-        found.append(guard.see(replace(monitored_round(number, updates, step), wrong_claim=wrong)))
+        updates = updates_of(number)
+        updates[ATTACKER] *= number >= 3
+        found.append(guard.see(monitored_round(number, updates, step)))
         step = updates.mean(dim=0)
-    assert [float(one.suspicion[ATTACKER]) for one in found] == [1, 2, 6, 3, 3, 0]
+    suspicions = [float(one.suspicion[ATTACKER]) for one in found]
+    assert suspicions[:3] == sorted(suspicions[:3])
+    assert suspicions[2:] == sorted(suspicions[2:], reverse=True)
     assert [bool(one.flagged[ATTACKER]) for one in found] == [False, False, True, True, True, False]
-    assert not any(one.suspicion[:ATTACKER].any() for one in found)
-
-
-def test_one_kind_of_indicator_is_no_suspicion():
-    guard = GuardDetector()
-    for number in range(4):
-        wrong = torch.tensor([False] * ATTACKER + [True])
-        found = guard.see(replace(monitored_round(number, updates_of(number)), wrong_claim=wrong))
-        assert not found.suspicion.any()
-    assert guard.history.verdicts.rounds[KINDS.index("claim")].tolist() == [0, 0, 0, 0, 0, 4]
+    assert not any(one.flagged[:ATTACKER].any() for one in found)
 
 
 def detect(change):

@@ -1,0 +1,199 @@
+"""The benchmark of detectors in the arena: false alarms by honest scenario, power and reward by attack.
+
+``OUT/arena`` holds the result of each federation, so that an interrupted benchmark resumes.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from scipy.stats import beta
+
+from fedmerit.errors import BadInput
+from fedmerit.files import read_json, write_json
+from fedmerit.guard.settings import GuardSettings
+from fedmerit_evaluation.figures.tables import Table, file_name
+from fedmerit_evaluation.statistics.bootstrap import LEVEL
+from fedmerit_evaluation.studies.study_folders import MethodSpec
+from fedmerit_lab.benchmarks.benchmark import Benchmark
+from fedmerit_lab.detection.arena import HONEST, Case, play
+from fedmerit_lab.detection.arena_attacks import ATTACKS, ArenaAttack, ByProduct
+from fedmerit_lab.detection.detectors import others_detectors
+from fedmerit_lab.detection.scenarios import SCENARIOS
+
+USUAL = "usual"  # the scenario of attacks
+RUN_GUARD = "guard"
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class ArenaBench:
+    """The options of the benchmark.
+
+    Args:
+        methods: of every federation.
+        attacks: names of `ATTACKS`, or specs of attacks of other packages.
+        sizes: numbers of sites.
+        seeds: of every federation.
+        rounds: likewise.
+        guard: likewise.
+    """
+
+    methods: Sequence[MethodSpec]
+    attacks: Sequence[str]
+    sizes: Sequence[int]
+    seeds: Sequence[int]
+    rounds: int
+    guard: GuardSettings
+
+    @property
+    def cases(self) -> list[tuple[str, str, str, Case]]:
+        """Method, scenario and attack by name, and the case; seed by seed."""
+        honest = [(name, "", HONEST) for name in SCENARIOS]
+        named = [*honest, *((USUAL, name, find_attack(name)) for name in self.attacks)]
+        return [
+            (method.label, scenario, name, case)
+            for seed in self.seeds
+            for sites in self.sizes
+            for method in self.methods
+            for scenario, name, attack in named
+            if attack.sites < 2 or 2 * attack.sites < sites
+            for case in [self._case(method, sites, scenario, attack, seed)]
+        ]
+
+    def _case(self, method: MethodSpec, sites: int, scenario: str, attack: ArenaAttack, seed: int) -> Case:
+        found = SCENARIOS[scenario]
+        return Case(method.method, sites, found, attack, seed, self.rounds, method.settings, self.guard)
+
+
+def find_attack(name: str) -> ArenaAttack:
+    """One of `ATTACKS`, or that of a spec of `fedmerit.attacks`; `BadInput` if it is neither."""
+    if name in ATTACKS:
+        return ATTACKS[name]
+    try:
+        attack = ByProduct("by its spec", spec=name)
+    except BadInput:
+        raise BadInput(f"--attacks {name}: unknown; there are {'; '.join(ATTACKS)}, and specs of attacks") from None
+    return attack
+
+
+def play_all(bench: ArenaBench, out: Path, on_case: Callable[[str, int, int], None] = lambda *_: None) -> list[Row]:
+    """Play every federation that is not done yet, and return a row for each and each detector.
+
+    Raises:
+        BadInput: an attack is unknown, or ``out`` holds federations of other options.
+    """
+    cases, folder = bench.cases, out / "arena"
+    options = {"rounds": bench.rounds, "guard": asdict(bench.guard)}
+    if (folder / "options.json").exists() and read_json(folder / "options.json") != options:
+        raise BadInput(f"{out}: holds federations of other rounds or guard; choose another --out")
+    write_json(folder / "options.json", options)
+    rows: list[Row] = []
+    for number, (method, scenario, attack, case) in enumerate(cases):
+        what = f"{method}, {case.sites} sites, {attack or scenario}, seed {case.seed}"
+        file = folder / f"{file_name(what)}.json"
+        if not file.exists():
+            on_case(what, number, len(cases))
+            named = {"method": method, "sites": case.sites, "scenario": scenario, "attack": attack, "seed": case.seed}
+            write_json(file, [{**named, **row} for row in _play(case)])
+        rows += read_json(file)
+    return rows
+
+
+def _play(case: Case) -> list[Row]:
+    detectors = others_detectors()
+    flagged: dict[str, list[torch.Tensor]] = {name: [] for name in detectors}
+
+    def see(round: Any) -> None:
+        for name, detector in detectors.items():
+            flagged[name].append(detector.see(round).flagged)
+
+    played = play(case, see)
+    attackers = list(case.attackers)
+    honest = [row for row in range(case.sites) if row not in attackers]
+    found = {RUN_GUARD: played.verdicts, **{name: torch.stack(each) for name, each in flagged.items()}}
+    weights = played.weights.mean(dim=0)
+    paid = {"weight": weights[attackers or honest[-1:]].sum().item()}
+    paid["pair"] = weights[attackers or honest[-2:]].sum().item()
+    accuracy = played.accuracy[[row for row in honest if row]].mean().item()
+    return [
+        {
+            "detector": name,
+            "false": bool(seen[:, honest].any()),
+            "detected": bool(seen[:, attackers].any(dim=0).all()) if attackers else None,
+            "first": int(seen[:, attackers].any(dim=1).long().argmax()) if seen[:, attackers].any() else None,
+            "accuracy": accuracy,
+            **paid,
+        }
+        for name, seen in found.items()
+    ]
+
+
+def arena_tables(bench: ArenaBench, rows: Sequence[Row], out: Path) -> list[Table]:
+    """Write all rows as JSON, and return the tables of false alarms, of power, and of rewards."""
+    frame = pd.DataFrame(rows)
+    benchmark = Benchmark("arena", {"rounds": bench.rounds, "seeds": list(bench.seeds), "guard": asdict(bench.guard)})
+    benchmark.rows.extend(dict(row) for row in rows)
+    honest, attacked = frame[frame["attack"] == ""], frame[frame["attack"] != ""]
+    tables = [_rates(honest, "scenario", "false", "False alarms: runs with a verdict against any site")]
+    if len(attacked):
+        tables += [_rates(attacked, "attack", "detected", "Power: runs in which all attackers are detected")]
+        tables += [_rewards(honest, attacked[attacked["detector"] == RUN_GUARD])]
+    benchmark.write_with(out, tables[0].frame)
+    return tables
+
+
+def clopper_pearson(count: int, of: int) -> tuple[float, float]:
+    """The interval of a proportion, from 0 to 1 (Clopper and Pearson 1934)."""
+    tail = (1 - LEVEL) / 2
+    low = float(beta.ppf(tail, count, of - count + 1)) if count else 0.0
+    return low, float(beta.ppf(1 - tail, count + 1, of - count)) if count < of else 1.0
+
+
+def _rates(frame: pd.DataFrame, by: str, what: str, caption: str) -> Table:
+    rows, lows, highs = [], [], []
+    for (method, detector, name), group in frame.groupby(["method", "detector", by], sort=False):
+        kinds = {"Method": method, "Detector": detector, by.capitalize(): name, "Runs": len(group)}
+        low, high = clopper_pearson(int(group[what].sum()), len(group))
+        sizes = {
+            f"{sites} sites [%]": 100 * float(part[what].mean())
+            for sites, part in sorted(group.groupby("sites"), key=lambda one: _size(one[1]))
+        }
+        rows.append({**kinds, "All [%]": 100 * float(group[what].mean()), **sizes})
+        lows.append({**dict.fromkeys(rows[-1], float("nan")), "All [%]": 100 * low})
+        highs.append({**dict.fromkeys(rows[-1], float("nan")), "All [%]": 100 * high})
+    parts = [pd.DataFrame(part) for part in (rows, lows, highs)]
+    named = f"{caption}, in percent with {100 * LEVEL:g} % CI"
+    return Table(f"arena-{what}", named, parts[0], decimals=1, low=parts[1], high=parts[2])
+
+
+def _size(part: pd.DataFrame) -> int:
+    """The number of sites of rows that have one number."""
+    return int(part["sites"].iloc[0])
+
+
+def _rewards(honest: pd.DataFrame, attacked: pd.DataFrame) -> Table:
+    """Attackers' weight, mean over rounds, less that of as many honest sites in their place, which do not attack."""
+    keys = ["method", "sites", "seed"]
+    usual = honest[(honest["scenario"] == USUAL) & (honest["detector"] == RUN_GUARD)]
+    both = attacked.merge(usual[[*keys, "weight", "pair", "accuracy"]], on=keys, suffixes=("", "_honest"))
+    several = both["attack"].map(lambda name: find_attack(name).sites > 1 and not find_attack(name).is_copy)
+    both["gain"] = 100 * (both["weight"] - both["weight_honest"].where(~several, both["pair_honest"]))
+    both["harm"] = 100 * (both["accuracy"] - both["accuracy_honest"])
+    rows = [
+        {
+            "Method": method,
+            "Attack": attack,
+            "Runs": len(group),
+            "Detected in round": float(group["first"].median()),
+            "Reward [points]": float(group["gain"].mean()),
+            "Largest [points]": float(group["gain"].max()),
+            "Others' accuracy [points]": float(group["harm"].mean()),
+        }
+        for (method, attack), group in both.groupby(["method", "attack"], sort=False)
+    ]
+    caption = "Rewards above honest: attackers' weight, mean over rounds, against the honest run of the same seed"
+    return Table("arena-rewards", caption, pd.DataFrame(rows), decimals=1)

@@ -1,0 +1,211 @@
+"""The arena: federations of `small_trainings` under the product's own guard and methods, in memory."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedmerit.capabilities import Candidates, capabilities
+from fedmerit.configuration.run import Network, RunConfiguration
+from fedmerit.core import Layout, Outcome, Reports, part_products
+from fedmerit.federation.round_inputs import Rating, Ratings, pool_ratings
+from fedmerit.federation.round_updates import measure_updates
+from fedmerit.federation.run_guard import RunGuard
+from fedmerit.guard.settings import GuardSettings
+from fedmerit.seeds import random_seed
+from fedmerit.vectors import gram
+from fedmerit_lab.detection.arena_attacks import ArenaAttack, AttackedRound
+from fedmerit_lab.detection.detector import MonitoredRound
+from fedmerit_lab.detection.scenarios import Scenario
+from fedmerit_lab.detection.small_trainings import (
+    SIZES,
+    VALIDATION,
+    Recipe,
+    SiteData,
+    accuracies,
+    generate_sites,
+    initial_model,
+    train,
+)
+
+HONEST = ArenaAttack("all sites are honest", sites=0, idles=False)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One federation of the arena."""
+
+    method: str
+    sites: int
+    scenario: Scenario
+    attack: ArenaAttack = HONEST
+    seed: int = 0
+    rounds: int = 20
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    guard: GuardSettings = field(default_factory=lambda: GuardSettings("on"))
+
+    @property
+    def attackers(self) -> range:
+        """Rows of the attackers: the last ones."""
+        return range(self.sites - self.attack.sites, self.sites)
+
+
+@dataclass(frozen=True)
+class Played:
+    """The results of a federation; rows are rounds."""
+
+    verdicts: Tensor  # (rounds, n) bool
+    weights: Tensor  # (rounds, n) float64
+    rewards: Tensor  # (rounds, n) float64 reputation, or quota
+    accuracy: Tensor  # (n,) of each site's last model, on all sites' validation images
+
+
+class Federation:
+    """One federation, round by round."""
+
+    def __init__(self, case: Case):
+        self.case, n = case, case.sites
+        self.names = [f"site{number:02}" for number in range(1, n + 1)]
+        self.data, self.claims = self._data()
+        self.recipe = Recipe(lr=case.scenario.lr, adam=case.scenario.adam)
+        config = RunConfiguration(
+            case.method, "arena", case.rounds, case.seed, Network(1, ("class",)), parameters=case.parameters,
+            guard=case.guard, share_models=True,
+        )  # fmt: skip
+        self.method = config.build_guarded_method()
+        self.can = capabilities(self.method)
+        self.guard = RunGuard(config, self.method, self.can, self.names, True, True)
+        self.models = initial_model(self._random("model"))
+        self.state = self.method.start(self.models, n, Layout.of(*SIZES))
+        self.past: list[Tensor] = []  # (n, d) models received
+        self.own: list[Tensor] = []  # (n, d) updates of training
+        self.memories: list[dict[str, Any]] = [{} for _ in range(n)]
+        self.mean: Tensor | None = None
+        self.leave_one_out = torch.full((n,), torch.nan, dtype=torch.float64)  # errors of models without each site
+        self.last: MonitoredRound | None = None
+
+    def _random(self, *what: object) -> np.random.Generator:
+        return np.random.default_rng(random_seed(self.case.seed, *what))
+
+    def _data(self) -> tuple[list[SiteData], Tensor]:
+        scenario, n, attack = self.case.scenario, self.case.sites, self.case.attack
+        counts = [scenario.counts[row % len(scenario.counts)] for row in range(n)]
+        sites = generate_sites(counts, scenario.concentration, self._random("data"))
+        sites = [scenario.all(site, self._random("all", row)) for row, site in enumerate(sites)]
+        sites[0] = scenario.odd(sites[0], self._random("odd"))
+        claims = [float(site.count) for site in sites]
+        for place, row in enumerate(self.case.attackers):
+            source = self.case.attackers[0] if attack.is_copy else row
+            if place == 0 or not attack.is_copy:
+                origin = sites[source]
+            sites[row] = attack.data(origin, place, self._random("attack", row))
+            claims[row] = sites[row].count * attack.counts
+        return sites, torch.tensor(claims, dtype=torch.float64)
+
+    def _train(self, number: int, received: Tensor) -> Tensor:
+        """(n, d) honest updates; exact copies draw the same batches."""
+        names = list(self.names)
+        if self.case.attack.is_copy and len(self.data[-1].labels) == len(self.data[-2].labels):
+            names[-1] = names[-2]
+        return train(received, self.data, self.recipe, [self._random("train", name, number) for name in names])
+
+    def _present(self, number: int) -> Tensor:
+        n, scenario = self.case.sites, self.case.scenario
+        drawn = torch.from_numpy(self._random("present", number).random(n))
+        missing = torch.full((n,), scenario.away, dtype=torch.float64)
+        missing[0] = max(scenario.away, scenario.absent)
+        present = drawn >= missing
+        return present if present.sum() >= 2 else torch.ones_like(present)
+
+    def play(self, number: int) -> Outcome:
+        """The next round: its outcome by site."""
+        n, received = self.case.sites, self.models
+        sent = received.expand(n, -1).contiguous()
+        present, honest = self._present(number), self._train(number, sent)
+        updates = self._attacked(number, sent, honest) * present[:, None]
+        step = self.mean
+        values = {name: torch.full((n,), torch.nan, dtype=torch.float64) for name in self.method.asks}
+        self._claim(values, received)
+        counts = self.claims.where(present, 0.0)
+        nothing = {name: torch.zeros_like(updates) for name in self.can.vectors}
+        reports = Reports(counts, present, values, products=gram(updates), vectors=nothing)
+        admission = self.guard.admit(updates, reports, [None] * n, [{}] * n, step)
+        places = self.method.parts(self.state)
+        parts = part_products(admission.updates, admission.reports, places) if len(places) else None
+        reports = replace(admission.reports, parts=parts)
+        if self.can.candidates and (wanted := self.can.candidates.candidates(self.state, admission.updates, reports)):
+            rated = self._rate(wanted)
+            results = self.guard.judge_candidates(admission, wanted, rated) if self.guard.on else pool_ratings(rated)
+            reports = replace(reports, candidates=results)
+        self.state, given = self.method.round(self.state, admission.updates, reports)
+        outcome = self.guard.divide_outcome(admission, given, received)
+        if outcome.models is not given.models:
+            self.state = self.method.restart_from(self.state, outcome.models)
+        asked = self.guard.leave_one_out_models(number, given, admission, received)
+        if asked is not None:
+            self.guard.take_leave_one_out(admission, self._rate(asked))
+        separate = admission.withheld
+        self.admission = admission
+        self.last = MonitoredRound(
+            number, sent, updates, present, counts, step, torch.zeros_like(present), separate, None
+        )
+        equal = admission.answered
+        self.mean, _ = measure_updates(admission.own, admission.own_products, outcome.weights, equal, self.mean)
+        self.past.append(sent)
+        self.own.append(honest)
+        self.models = outcome.models
+        return outcome
+
+    def _attacked(self, number: int, sent: Tensor, honest: Tensor) -> Tensor:
+        attack = self.case.attack
+        if number < attack.first or not attack.sites:
+            return honest
+        updates, secret = honest.clone(), self._random("secret", number).standard_normal(honest.shape[1])
+        for row in self.case.attackers:
+            view = AttackedRound(
+                number, sent[row], honest[row], [one[row] for one in self.past], [one[row] for one in self.own],
+                torch.from_numpy(secret).float(), self._random("attacker", row, number), self.memories[row],
+            )  # fmt: skip
+            updates[row] = attack.update(view)
+        return updates
+
+    def _claim(self, values: dict[str, Tensor], received: Tensor) -> None:
+        """What sites say of themselves, as far as methods ask: of the received model, and of that without the site."""
+        if not values:
+            return
+        models = received.expand(self.case.sites, -1)
+        error = 1 - accuracies(models, self.data).diagonal()
+        for name in values:
+            if name in ("error", "loss"):
+                values[name] = error
+            elif name == "minus_error":
+                values[name] = error.where(torch.tensor(len(self.past) > 0), torch.nan)
+
+    def _rate(self, wanted: Candidates) -> Ratings:
+        """Every site's accuracies of all candidates, and the histogram of wrong images."""
+        models = (wanted.mixtures @ wanted.models.double()).float()
+        found = accuracies(models, self.data)
+        ratings = {}
+        for name, row in zip(self.names, found, strict=True):
+            losses = torch.zeros(len(models), wanted.bins, dtype=torch.float64)
+            if wanted.bins:
+                losses[:, 0], losses[:, -1] = row * VALIDATION, (1 - row) * VALIDATION
+            ratings[name] = Rating(tuple(row.tolist()), (VALIDATION,) * len(models), losses)
+        return ratings
+
+
+def play(case: Case, see: Any = None) -> Played:
+    """All rounds of a federation; ``see`` gets each `MonitoredRound`."""
+    federation, verdicts, weights, rewards = Federation(case), [], [], []
+    for number in range(case.rounds):
+        outcome = federation.play(number)
+        verdicts.append(outcome.quantities.get("verdict", torch.zeros(case.sites)) > 0)
+        weights.append(outcome.weights.double())
+        rewards.append(outcome.quantities.get("quota", outcome.reputation).double())
+        if see and federation.last:
+            see(federation.last)
+    found = accuracies(federation.models.expand(case.sites, -1), federation.data).mean(dim=0)
+    return Played(torch.stack(verdicts), torch.stack(weights), torch.stack(rewards), found)
