@@ -116,13 +116,14 @@ def prepare(
         for coalition in sorted(coalitions, key=lambda members: (-len(members), format_spec(members))):
             for seed in seeds:
                 folder = out / "runs" / f"{_name(coalition)}_seed{seed}"
-                options_of_run = _options(coalition, method, settings) | dict(options) | {"seed": seed}
+                chosen = {"seed": seed, "only": sorted(coalition)}
+                options_of_run = _options(coalition, method, settings) | dict(options) | chosen
                 if (folder / "run.json").exists():
                     require_same(folder, options_of_run, [site for site in folders if site.name in coalition])
                 elif folder.exists() and any(folder.iterdir()):
                     raise BadInput(f"{folder}: holds no run.json, but other files; choose another --out")
                 else:
-                    runs.create(new / folder.name, **options_of_run, only=sorted(coalition))
+                    runs.create(new / folder.name, **options_of_run)
                 trainings.append(Training(coalition, seed, folder, here))
         (out / "runs").mkdir(parents=True, exist_ok=True)
         for made in sorted(new.glob("*")):
