@@ -109,13 +109,14 @@ def prepare(
         for coalition in sorted(coalitions, key=lambda members: (-len(members), format_spec(members))):
             for seed, (suffix, of_fold) in product(seeds, in_folds(options, folds)):
                 folder = out / "runs" / f"{_name(coalition)}_seed{seed}{suffix}"
-                options_of_run = _options(coalition, method, settings) | of_fold | {"seed": seed}
+                chosen = {"seed": seed, "only": sorted(coalition)}
+                options_of_run = _options(coalition, method, settings) | of_fold | chosen
                 if (folder / "run.json").exists():
                     require_same(folder, options_of_run, [site for site in folders if site.name in coalition])
                 elif folder.exists() and any(folder.iterdir()):
                     raise BadInput(f"{folder}: holds no run.json, but other files; choose another --out")
                 else:
-                    runs.create(new / folder.name, **options_of_run, only=sorted(coalition))
+                    runs.create(new / folder.name, **options_of_run)
                 trainings.append(Training(coalition, seed, folder, here))
         (out / "runs").mkdir(parents=True, exist_ok=True)
         for made in sorted(new.glob("*")):

@@ -195,7 +195,7 @@ def evaluate(
     if not rows:
         raise BadInput(f"{sites}: no site has a {split} case; choose another --split or prepare the sites again")
     table = pd.DataFrame([asdict(row) for row in rows], columns=COLUMNS).astype({"value": float})
-    table["fold"] = "" if opened.fold is None else str(opened.fold)  # as it is read
+    table["fold"] = "" if opened.fold is None else str(opened.fold)  # as read back
     whose = texts_digest(site.digest for site in folders)[:DIGITS]  # folders with one name may hold other sites
     file = f"{split}-{Path(sites).resolve().name}-{whose}{ESTIMATED * estimated}.csv"
     out = out or Path(run) / "evaluation" / file

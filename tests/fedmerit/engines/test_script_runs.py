@@ -10,6 +10,7 @@ from fedmerit.engines.script_runs import read_launch, require_same_script_run
 from fedmerit.errors import BadInput
 from fedmerit.options import RunOptions
 from fedmerit.records.results import read_run
+from fedmerit_evaluation.ground_truth import coalitions
 from fedmerit_evaluation.studies.execution import choose_worker_count
 from fedmerit_evaluation.studies.study_folders import parse_methods
 from fedmerit_evaluation.studies.study_sites import open_study_sites
@@ -85,3 +86,13 @@ def test_all_methods_of_a_study_are_those_that_the_script_can_do(options):
     assert not {"cffl", "fedci"} & {item.label for item in parse_methods("all", other.names, script=other.script)}
     with pytest.raises(BadInput, match=r"a study: tests models at sites that did not train them; have the script"):
         other.require_evaluation("a study")
+
+
+def test_coalitions_of_clients_are_taken_up_again(options, tmp_path):
+    wanted = [frozenset({"site-1", "site-2", "site-3"}), frozenset({"site-2"})]
+    asked = {name: value for name, value in options.items() if name not in ("method", "seed")}
+    for _ in range(2):
+        trainings = coalitions.prepare(tmp_path / "study", wanted, [0], "fedavg", {}, asked)
+    assert [read_run(one.folder)["sites"] for one in trainings] == [["site-1", "site-2", "site-3"], ["site-2"]]
+    assert [read_run(one.folder)["method"] for one in trainings] == ["fedavg", "standalone"]
+    assert coalitions.estimate_cost(trainings) == coalitions.Cost(2, 0, 0.0)  # not known
