@@ -41,11 +41,12 @@ def methods(
 
 
 def markdown_table() -> str:
-    """The table of docs/methods.md."""
+    """The table of docs/methods.md, without the work of a site."""
     from fedmerit.methods.registry import METHODS
 
-    lines = [["method", *COLUMNS.values()], ["---"] * (len(COLUMNS) + 1)]
-    lines += [[f"`{name}`", *vars(kind.about).values()] for name, kind in METHODS.items()]
+    shown = {name: heading for name, heading in COLUMNS.items() if name != "site_work"}
+    lines = [["method", *shown.values()], ["---"] * (len(shown) + 1)]
+    lines += [[f"`{name}`", *(getattr(kind.about, one) for one in shown)] for name, kind in METHODS.items()]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
