@@ -8,7 +8,7 @@ from rich.table import Column
 from rich.table import Table as RichTable
 
 from fedmerit.configuration.description import read_plan
-from fedmerit.records.results import read_run
+from fedmerit.records.run_info import read_run
 from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT, SPLITS, SiteFolder, open_sites
 from fedmerit.trainers.monai_trainer.networks import estimate_cost
 from fedmerit_cli.terminal import console, plain_table

@@ -13,7 +13,7 @@ from rich.table import Column
 from fedmerit.engines import runs
 from fedmerit.errors import printable
 from fedmerit.federation.checkpoint import complete_rounds
-from fedmerit.records.results import read_run
+from fedmerit.records.run_info import read_run
 from fedmerit_cli.terminal import console, last_round, log
 from fedmerit_evaluation.studies.cluster import OnEnd
 

@@ -8,7 +8,7 @@ import pytest
 from refusals import contents, refused
 
 from fedmerit.files import write_json
-from fedmerit.records.results import read_run
+from fedmerit.records.run_info import read_run
 
 
 @pytest.fixture

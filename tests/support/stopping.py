@@ -9,7 +9,7 @@ import pytest
 
 from fedmerit.engines import runs
 from fedmerit.federation.checkpoint import is_finished
-from fedmerit.records.results import read_run
+from fedmerit.records.run_info import read_run
 
 
 class Stop(BaseException):

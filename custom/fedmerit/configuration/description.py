@@ -10,7 +10,7 @@ from typing import Any
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.errors import BadInput
 from fedmerit.methods.registry import undefined_quantities
-from fedmerit.records.results import read_run
+from fedmerit.records.run_info import read_run
 from fedmerit.version import code_commit, installed_versions, package_version
 
 

@@ -12,7 +12,7 @@ from fedmerit.configuration.network_arguments import MONAI_NETWORKS, check_argum
 from fedmerit.configuration.network_input import Preprocessing
 from fedmerit.configuration.observation import require_observers
 from fedmerit.configuration.recipes import with_preset, with_recipe
-from fedmerit.configuration.script import NAMED_TENSORS, Script, read_tensors
+from fedmerit.configuration.script import DERIVED, NAMED_TENSORS, Script, derived_parts, read_tensors
 from fedmerit.configuration.script_needs import require_script_support
 from fedmerit.core import Method
 from fedmerit.errors import BadInput, suggest
@@ -275,14 +275,7 @@ class RunConfiguration(Checked):
         return RunConfiguration(**vars(self) | {"parameters": asdict(method), "values": observers})
 
 
-DERIVED = ("network", "training")  # of a script's run they follow from the script
 SYNONYMS = {"learning_rate": "lr", "local_epochs": "epochs", "network": "architecture", "channels": "width"}
-
-
-def derived_parts(script: Mapping[str, Any]) -> dict[str, Any]:
-    """Network, training and script of a plan with ``script``."""
-    own: Script = build(Script, script, "plan: script")
-    return {"network": own.network_parts(), "training": own.training_parts(), "script": own}
 
 
 def plan_network(plan: Mapping[str, Any]) -> Any:

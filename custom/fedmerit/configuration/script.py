@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import ConfigDict
 
+from fedmerit.configuration.conversion import build
 from fedmerit.parameters import Checked, parameter
 
 NAMED_TENSORS = "tensors"  # the architecture of a network that is known only by the names and shapes of its tensors
@@ -19,6 +20,7 @@ USES: Mapping[str, tuple[str, ...]] = {  # helpers that a script may use, and th
     "losses": ("with_losses",),
     "own_model": ("with_own_model",),
 }
+DERIVED = ("network", "training")  # of a plan: of a script's run they follow from the script
 NAME = re.compile(r"[\w.\-]{1,120}")  # of a tensor: others may not leave a site
 MOST_TENSORS = 5000
 LARGEST = 2**40  # side of a tensor
@@ -129,3 +131,9 @@ def read_tensors(arguments: Mapping[str, Any]) -> tuple[NamedTensor, ...]:
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"arguments: no description of tensors ({type(error).__name__})") from None
+
+
+def derived_parts(script: Mapping[str, Any]) -> dict[str, Any]:
+    """Network, training and script of a plan with ``script``."""
+    own: Script = build(Script, script, "plan: script")
+    return {"network": own.network_parts(), "training": own.training_parts(), "script": own}

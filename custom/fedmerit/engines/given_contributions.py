@@ -7,7 +7,8 @@ from typing import Any
 from fedmerit.errors import BadInput
 from fedmerit.federation.checkpoint import is_finished
 from fedmerit.methods.registry import METHODS
-from fedmerit.records.results import read_results, read_run
+from fedmerit.records.results import read_results
+from fedmerit.records.run_info import read_run
 
 
 def read_contributions(run: Path, sites: Sequence[str]) -> dict[str, float]:

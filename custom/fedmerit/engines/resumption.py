@@ -14,7 +14,7 @@ from fedmerit.errors import BadInput
 from fedmerit.federation.checkpoint import is_finished
 from fedmerit.files import lock_folder, write_json
 from fedmerit.options import RunOptions
-from fedmerit.records.results import read_run
+from fedmerit.records.run_info import read_run
 from fedmerit.trainers.monai_trainer.data import SiteFolder, open_sites, require_same_preparation
 from fedmerit.trust import allow
 

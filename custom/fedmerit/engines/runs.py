@@ -26,7 +26,7 @@ from fedmerit.files import LOCK, lock_folder, remove_partial_files, write_json
 from fedmerit.machine import cores
 from fedmerit.options import RunOptions, Waiting
 from fedmerit.records.ciphertexts import KEYS
-from fedmerit.records.results import read_run
+from fedmerit.records.run_info import read_run
 from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT, SiteFolder, open_sites, read_site_digests
 from fedmerit.trainers.monai_trainer.machine_settings import (
     SERVER,

@@ -27,7 +27,7 @@ from fedmerit.federation.site import Site
 from fedmerit.files import lock_folder, parse, remove_partial_files, sha256, write_json
 from fedmerit.machine import cores
 from fedmerit.options import RunOptions
-from fedmerit.records.results import read_run
+from fedmerit.records.run_info import read_run
 from fedmerit.records.tensor_files import load_state
 from fedmerit.seeds import random_seed
 from fedmerit.trainers.monai_trainer.manifest import SiteScript

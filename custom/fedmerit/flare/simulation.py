@@ -19,7 +19,7 @@ from fedmerit.federation.checkpoint import is_finished
 from fedmerit.flare.concurrency_limit import CONCURRENCY_LIMIT
 from fedmerit.machine import free_memory
 from fedmerit.records.ledger import Ledger
-from fedmerit.records.results import read_run
+from fedmerit.records.run_info import read_run
 from fedmerit.trainers.monai_trainer import machine_settings
 from fedmerit.trainers.monai_trainer.network_checks import count_feature_maps, count_parameters
 

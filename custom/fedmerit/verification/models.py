@@ -18,7 +18,7 @@ from fedmerit.methods.registry import undefined_quantities
 from fedmerit.records.closing_record import BEST, MODELS
 from fedmerit.records.digests import state_digest
 from fedmerit.records.ledger import record_hash
-from fedmerit.records.results import read_run
+from fedmerit.records.run_info import read_run
 from fedmerit.records.tensor_files import load_state
 from fedmerit.verification.record_schema import Record
 from fedmerit.verification.site_logs import SiteLog

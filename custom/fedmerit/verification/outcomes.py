@@ -16,7 +16,7 @@ from fedmerit.configuration.filters import HE
 from fedmerit.errors import BadInput
 from fedmerit.federation.round_inputs import SERVER
 from fedmerit.methods.registry import OWN
-from fedmerit.records.results import read_run
+from fedmerit.records.run_info import read_run
 from fedmerit.verification.record_schema import Record
 from fedmerit.verification.replay import PlayedRound, Replay
 from fedmerit.verification.results import PLACES

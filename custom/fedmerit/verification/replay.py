@@ -13,7 +13,8 @@ from torch import Tensor
 
 from fedmerit.capabilities import capabilities
 from fedmerit.configuration.conversion import build
-from fedmerit.configuration.run import Network, RunConfiguration, Training, derived_parts, plan_network
+from fedmerit.configuration.run import Network, RunConfiguration, Training, plan_network
+from fedmerit.configuration.script import derived_parts
 from fedmerit.core import Layout, Outcome, Reports, grow, joining_model
 from fedmerit.federation.enrolment import enrolled_sites
 from fedmerit.federation.membership import grow_all

@@ -17,10 +17,10 @@ from fedmerit.records.results import (
     FINAL_CANDIDATES,
     ROUND_SPLITS,
     read_results,
-    read_run,
     require_each_once,
     row_bytes,
 )
+from fedmerit.records.run_info import read_run
 from fedmerit.trainers.monai_trainer.overlaps import COUNTS, Overlap, mean_dice
 from fedmerit.verification.record_schema import Record
 

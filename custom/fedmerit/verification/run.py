@@ -12,7 +12,7 @@ from fedmerit.federation.checkpoint import CHECKPOINT, complete_rounds, is_finis
 from fedmerit.files import require_inside
 from fedmerit.records.closing_record import CLOSING, CROSS_SITE, MODELS, Closing
 from fedmerit.records.ledger import GENESIS, read_verified_records
-from fedmerit.records.results import read_run
+from fedmerit.records.run_info import read_run
 from fedmerit.records.signatures import (
     CERTIFICATE,
     Trust,

@@ -24,7 +24,8 @@ from fedmerit.errors import BadInput
 from fedmerit.federation.checkpoint import is_finished
 from fedmerit.files import write_json, write_text
 from fedmerit.methods.registry import METHODS
-from fedmerit.records.results import COLUMNS, Row, read_results, read_run, read_table
+from fedmerit.records.results import COLUMNS, Row, read_results, read_table
+from fedmerit.records.run_info import read_run
 from fedmerit_evaluation.ground_truth.ground_truths import STUDY
 from fedmerit_evaluation.ground_truth.semivalues import Coalition, format_spec
 from fedmerit_evaluation.results.dice import SURFACES

@@ -16,7 +16,7 @@ from fedmerit.configuration.network_input import Preprocessing, common
 from fedmerit.configuration.run import Network
 from fedmerit.errors import BadInput
 from fedmerit.files import read_object, require_inside, sha256, write_json
-from fedmerit.records.results import read_run
+from fedmerit.records.run_info import read_run
 from fedmerit.trainers.monai_trainer.data import open_sites
 from fedmerit.trainers.monai_trainer.machine_settings import pick_device
 from fedmerit.trainers.monai_trainer.networks import keeps_largest_component

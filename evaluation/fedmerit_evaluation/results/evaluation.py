@@ -22,7 +22,8 @@ from fedmerit.errors import BadInput
 from fedmerit.files import require_inside, write_text
 from fedmerit.plugins import Catalogue, get_part
 from fedmerit.records.ledger import texts_digest
-from fedmerit.records.results import COLUMNS, Row, read_run
+from fedmerit.records.results import COLUMNS, Row
+from fedmerit.records.run_info import read_run
 from fedmerit.trainers.monai_trainer.batch_norm import estimate_statistics, has_statistics
 from fedmerit.trainers.monai_trainer.data import Case, SiteFolder, open_sites
 from fedmerit.trainers.monai_trainer.network_checks import check_image_size

@@ -13,7 +13,8 @@ import pandas as pd
 from fedmerit.errors import BadInput
 from fedmerit.guard.settings import GuardSettings
 from fedmerit.records.ledger import Ledger
-from fedmerit.records.results import COLUMNS, PAIRS, read_results, read_run
+from fedmerit.records.results import COLUMNS, PAIRS, read_results
+from fedmerit.records.run_info import read_run
 from fedmerit.trainers.monai_trainer.data import SiteFolder
 from fedmerit_evaluation.results.dice import POOLED, STANDALONE
 from fedmerit_evaluation.results.folds import folds_as_seeds, has_folds, pool_folds

@@ -16,7 +16,7 @@ from fedmerit.files import write_json
 from fedmerit.machine import cores
 from fedmerit.methods.registry import METHODS
 from fedmerit.options import NVFLARE_ONLY
-from fedmerit.records.results import read_run
+from fedmerit.records.run_info import read_run
 from fedmerit.trainers.monai_trainer.data import read_site_digests
 from fedmerit_evaluation.figures import heat_maps, tables
 from fedmerit_evaluation.figures.drawing import png

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from fedmerit.configuration.description import read_plan
-from fedmerit.records.results import read_run
+from fedmerit.records.run_info import read_run
 from fedmerit.trainers.monai_trainer.data import open_sites
 from fedmerit.trainers.monai_trainer.local_training import count_steps, train
 from fedmerit.trainers.monai_trainer.machine_settings import configured_device, pick_device

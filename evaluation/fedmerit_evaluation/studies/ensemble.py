@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from fedmerit.files import write_json
-from fedmerit.records.results import ResultsFile, Row, read_run
+from fedmerit.records.results import ResultsFile, Row
+from fedmerit.records.run_info import read_run
 from fedmerit.trainers.monai_trainer.data import open_sites, require_same_preparation
 from fedmerit.trainers.monai_trainer.overlaps import Overlap
 from fedmerit.trainers.monai_trainer.prediction import evaluate

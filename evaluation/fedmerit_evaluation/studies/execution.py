@@ -23,7 +23,7 @@ from fedmerit.engines import runs
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.files import read_json, sha256, write_text
 from fedmerit.machine import cores, free_memory
-from fedmerit.records.results import read_run
+from fedmerit.records.run_info import read_run
 from fedmerit.trainers.monai_trainer.data import open_sites
 from fedmerit.trainers.monai_trainer.machine_settings import (
     SERVER_SITES,

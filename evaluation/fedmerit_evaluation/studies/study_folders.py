@@ -20,7 +20,7 @@ from fedmerit.federation.requirements import check_sites
 from fedmerit.files import read_object, require_inside
 from fedmerit.methods.registry import METHODS
 from fedmerit.options import RunOptions
-from fedmerit.records.results import read_run
+from fedmerit.records.run_info import read_run
 from fedmerit.trainers.monai_trainer.data import SiteFolder, open_sites, read_site_digests, require_same_preparation
 from fedmerit_evaluation.figures.tables import file_name
 from fedmerit_evaluation.results.recorded_digests import DIGESTS, SERVER_DIGESTS, read_recorded_digests

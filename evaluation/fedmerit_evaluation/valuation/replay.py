@@ -26,7 +26,8 @@ from fedmerit.federation.recorder import observed_rows
 from fedmerit.files import write_text
 from fedmerit.observers import OBSERVERS, Observation
 from fedmerit.records.closing_record import OBSERVED
-from fedmerit.records.results import COLUMNS, Row, read_run, read_table
+from fedmerit.records.results import COLUMNS, Row, read_table
+from fedmerit.records.run_info import read_run
 from fedmerit.trainers.monai_trainer.data import SiteFolder
 from fedmerit.trainers.monai_trainer.machine_settings import pick_device
 from fedmerit.trainers.monai_trainer.networks import build_network

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from fedmerit.errors import BadInput
-from fedmerit.records.results import read_run
+from fedmerit.records.run_info import read_run
 from fedmerit_evaluation.figures.tables import Table, plain_name
 from fedmerit_evaluation.ground_truth.reliability import POINTS
 from fedmerit_evaluation.ground_truth.semivalues import FloatArray

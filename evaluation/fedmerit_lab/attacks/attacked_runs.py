@@ -17,7 +17,8 @@ from fedmerit.engines import runs
 from fedmerit.errors import BadInput
 from fedmerit.federation.checkpoint import is_finished
 from fedmerit.files import write_json
-from fedmerit.records.results import COLUMNS, read_run
+from fedmerit.records.results import COLUMNS
+from fedmerit.records.run_info import read_run
 from fedmerit.trainers.monai_trainer.data import open_sites
 from fedmerit_evaluation.figures.tables import file_name
 from fedmerit_evaluation.results.run_folders import open_run

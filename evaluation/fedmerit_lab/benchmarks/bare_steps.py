@@ -13,7 +13,7 @@ import torch
 
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.machine import cores
-from fedmerit.records.results import read_run
+from fedmerit.records.run_info import read_run
 from fedmerit.trainers.monai_trainer.data import SiteFolder, open_sites
 from fedmerit.trainers.monai_trainer.local_training import train
 from fedmerit.trainers.monai_trainer.networks import initial_network

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from fedmerit.configuration.run import Network, RunConfiguration
-from fedmerit.records.results import read_run
+from fedmerit.records.run_info import read_run
 from fedmerit.trainers.monai_trainer.data import Case, open_sites
 from fedmerit.trainers.monai_trainer.local_training import build_loss, build_optimizer
 from fedmerit.trainers.monai_trainer.networks import build_network

@@ -14,7 +14,7 @@ from fedmerit import flat
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.engines import runs
 from fedmerit.federation.round_updates import measure_updates
-from fedmerit.records.results import read_run
+from fedmerit.records.run_info import read_run
 from fedmerit.trainers.monai_trainer.data import Case, SiteFolder, open_sites
 from fedmerit.trainers.monai_trainer.machine_settings import pick_device
 from fedmerit.trainers.monai_trainer.networks import build_network

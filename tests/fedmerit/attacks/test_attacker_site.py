@@ -18,7 +18,8 @@ from fedmerit.engines import runs
 from fedmerit.methods.fedavg import FedAvg
 from fedmerit.parameters import rules
 from fedmerit.records.ledger import verify
-from fedmerit.records.results import read_results, read_run
+from fedmerit.records.results import read_results
+from fedmerit.records.run_info import read_run
 from fedmerit.trainers.monai_trainer.networks import initial_network
 from fedmerit.wire.messages import Evaluation, Purpose, Task
 

@@ -7,7 +7,8 @@ import pytest
 from fedmerit.engines.given_contributions import read_contributions
 from fedmerit.errors import BadInput
 from fedmerit.federation.checkpoint import is_finished
-from fedmerit.records.results import read_results, read_run
+from fedmerit.records.results import read_results
+from fedmerit.records.run_info import read_run
 
 NAMES = ["site1", "site2", "site3"]
 

@@ -16,7 +16,8 @@ from fedmerit.errors import BadInput
 from fedmerit.federation.image_trainer import image_site
 from fedmerit.records.digests import digest
 from fedmerit.records.ledger import verify
-from fedmerit.records.results import QUANTITIES, read_results, read_run
+from fedmerit.records.results import QUANTITIES, read_results
+from fedmerit.records.run_info import read_run
 from fedmerit.seeds import random_seed
 from fedmerit.trainers.monai_trainer.data import SiteFolder, open_sites
 from fedmerit.trainers.monai_trainer.local_training import learning_rate, train

@@ -17,7 +17,8 @@ from fedmerit.federation.final_model_selection import (
     clearly_better,
     dice_by_patient,
 )
-from fedmerit.records.results import read_results, read_run
+from fedmerit.records.results import read_results
+from fedmerit.records.run_info import read_run
 from fedmerit.trainers.monai_trainer.data import SiteFolder, open_sites
 from fedmerit.trainers.monai_trainer.networks import build_network, initial_network
 from fedmerit.trainers.monai_trainer.overlaps import Overlap

@@ -13,7 +13,8 @@ from fedmerit.errors import BadInput
 from fedmerit.federation.observation import read_kept_rounds
 from fedmerit.federation.recorder import Recorder
 from fedmerit.records.closing_record import OBSERVED
-from fedmerit.records.results import read_run, read_table
+from fedmerit.records.results import read_table
+from fedmerit.records.run_info import read_run
 from fedmerit.trainers.monai_trainer.data import open_sites
 from fedmerit.trainers.monai_trainer.networks import build_network
 from fedmerit.trainers.monai_trainer.prediction import evaluate

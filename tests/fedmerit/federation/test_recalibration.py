@@ -10,7 +10,8 @@ from fedmerit import flat
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.engines import runs
 from fedmerit.errors import BadInput
-from fedmerit.records.results import read_results, read_run
+from fedmerit.records.results import read_results
+from fedmerit.records.run_info import read_run
 from fedmerit.trainers.monai_trainer.batch_norm import estimate_statistics
 from fedmerit.trainers.monai_trainer.data import open_sites
 from fedmerit.trainers.monai_trainer.networks import build_network

@@ -19,7 +19,8 @@ from fedmerit.federation.checkpoint import is_finished
 from fedmerit.federation.network_layout import read_layout
 from fedmerit.federation.site import Site
 from fedmerit.flare.translation import model_to_task, task_to_model
-from fedmerit.records.results import read_results, read_run
+from fedmerit.records.results import read_results
+from fedmerit.records.run_info import read_run
 from fedmerit.trainers.monai_trainer import neurons
 from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT, open_sites
 from fedmerit.trainers.monai_trainer.networks import initial_network

@@ -13,7 +13,7 @@ from fedmerit.flare.privacy import build_answer_filter
 from fedmerit.flare.recipe import build_site_policy
 from fedmerit.methods.fedavg import Standalone
 from fedmerit.records.ledger import Ledger
-from fedmerit.records.results import read_run
+from fedmerit.records.run_info import read_run
 from fedmerit.trainers.monai_trainer.networks import initial_network
 from fedmerit.wire.messages import Reply
 

@@ -19,7 +19,8 @@ from fedmerit.flare.job_folder import read_configuration, read_job
 from fedmerit.options import RunOptions
 from fedmerit.records.closing_record import read_closing
 from fedmerit.records.ledger import Ledger, read_verified_records
-from fedmerit.records.results import read_results, read_run, read_table
+from fedmerit.records.results import read_results, read_table
+from fedmerit.records.run_info import read_run
 from fedmerit.records.signatures import read_certificates
 from fedmerit.records.tensor_files import load_state, load_tensors
 from fedmerit.trainers.monai_trainer.arrays import load_array

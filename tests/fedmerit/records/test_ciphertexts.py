@@ -20,7 +20,8 @@ from fedmerit.flare.translation import answer_to_model, model_to_reply, model_to
 from fedmerit.methods.registry import METHODS, build_method
 from fedmerit.records import ciphertexts as ciphertexts
 from fedmerit.records.digests import digest
-from fedmerit.records.results import read_results, read_run
+from fedmerit.records.results import read_results
+from fedmerit.records.run_info import read_run
 from fedmerit.trainers.monai_trainer.networks import initial_network
 from fedmerit.trainers.monai_trainer.saved_networks import load_network
 from fedmerit.vectors import aggregate

@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from fedmerit.errors import BadInput
-from fedmerit.records.results import COLUMNS, ResultsFile, Row, read_csv, read_results, read_run, rows_digest
+from fedmerit.records.results import COLUMNS, ResultsFile, Row, read_csv, read_results, rows_digest
+from fedmerit.records.run_info import read_run
 
 
 def row(quantity="weight", value=0.25, site="Basel", **columns):

@@ -18,7 +18,7 @@ from fedmerit.errors import BadInput
 from fedmerit.files import write_json
 from fedmerit.methods.registry import METHODS
 from fedmerit.records.closing_record import CLOSING
-from fedmerit.records.results import read_run
+from fedmerit.records.run_info import read_run
 from fedmerit.records.signatures import CERTIFICATE, Signer, Trust
 from fedmerit.verification.run import verify_run
 

@@ -9,7 +9,7 @@ from fedmerit.configuration.network_input import Preprocessing
 from fedmerit.engines import resumption, runs
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json, write_json
-from fedmerit.records.results import read_run
+from fedmerit.records.run_info import read_run
 from fedmerit.trainers.monai_trainer.data import open_sites, read_site_digests
 from fedmerit_evaluation.studies.study_folders import (
     DIGESTS,

@@ -15,7 +15,7 @@ from fedmerit.flare.deploy import poc
 from fedmerit.flare.deploy.processes import running_processes
 from fedmerit.options import RunOptions
 from fedmerit.records.ledger import Ledger, verify
-from fedmerit.records.results import read_run
+from fedmerit.records.run_info import read_run
 from fedmerit.records.signatures import Trust
 from fedmerit.verification.run import verify_run
 

@@ -24,7 +24,8 @@ from fedmerit.flare.deploy.project import make_project
 from fedmerit.flare.deploy.provision import add_sites, init
 from fedmerit.flare.executor import ERRORS
 from fedmerit.records.ledger import Ledger, verify
-from fedmerit.records.results import read_results, read_run
+from fedmerit.records.results import read_results
+from fedmerit.records.run_info import read_run
 from fedmerit.trainers.monai_trainer.manifest import JobRules
 
 NAMES = ["site1", "site2"]  # a site is two processes, which take seconds to begin
