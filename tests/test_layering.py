@@ -28,6 +28,7 @@ LAYERS = (  # from the bottom up: a line may import the lines above it, and its 
     {"fedmerit.options"},
     {"fedmerit.trainers"},
     {"fedmerit.wire"},
+    {"fedmerit.site"},
     {"fedmerit.federation"},
     {"fedmerit.verification"},
     {"fedmerit.attacks"},

@@ -140,7 +140,7 @@ def survey(
     except ValueError as error:
         raise BadInput(f"--floor: {error}") from error
     if sites is not None:
-        from fedmerit.federation.site_survey import local_survey
+        from fedmerit.site.site_survey import local_survey
         from fedmerit.trainers.monai_trainer.data import open_sites
 
         found = local_survey(open_sites(sites), question)

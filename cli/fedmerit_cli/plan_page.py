@@ -4,11 +4,11 @@ from pathlib import Path
 
 from rich.text import Text
 
-from fedmerit.federation.job_rules import RuleCheck, check_rules, count_images
-from fedmerit.federation.plan_description import describe_job
 from fedmerit.flare.deploy.kit_files import require_kind
 from fedmerit.flare.deploy.kits import read_manifest
 from fedmerit.flare.job_folder import read_configuration, read_job
+from fedmerit.site.job_rules import RuleCheck, check_rules, count_images
+from fedmerit.site.plan_description import describe_job
 from fedmerit.trainers.monai_trainer.data import SiteFolder
 from fedmerit.trainers.monai_trainer.machine_settings import follow_approvals
 from fedmerit.trainers.monai_trainer.manifest import Manifest

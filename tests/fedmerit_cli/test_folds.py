@@ -6,9 +6,9 @@ import pytest
 
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.errors import BadInput
-from fedmerit.federation.job_rules import refusals
 from fedmerit.files import read_json
 from fedmerit.records.results import read_results
+from fedmerit.site.job_rules import refusals
 from fedmerit.trainers.monai_trainer.data import open_sites
 from fedmerit.trainers.monai_trainer.manifest import JobRules, Manifest
 

@@ -25,12 +25,12 @@ from proxy import Proxy
 
 from fedmerit.configuration.description import read_plan
 from fedmerit.engines import local
-from fedmerit.federation.site_log import SITE_LOG
 from fedmerit.flare.deploy import kits, processes, session
 from fedmerit.flare.deploy.poc import ADMIN, HOST, ORG, free_port
 from fedmerit.flare.deploy.project import make_project, organisations
 from fedmerit.flare.deploy.provision import init
 from fedmerit.records.signatures import Trust
+from fedmerit.site.site_log import SITE_LOG
 from fedmerit.trainers.monai_trainer.data import open_sites
 from fedmerit.verification.run import verify_run
 from fedmerit.wire.messages import Failure, Task

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fedmerit.federation.site import Site
+from fedmerit.site.site import Site
 from fedmerit.wire.messages import PeerModel
 
 ROUND = 1

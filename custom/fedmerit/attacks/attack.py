@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 from numpy.random import Generator
 from torch import Tensor
 
-from fedmerit.federation.memory import Learned, Memory
 from fedmerit.parameters import Checked, parameter
+from fedmerit.site.memory import Learned, Memory
 from fedmerit.trainers.monai_trainer.data import Case, SiteFolder
 from fedmerit.wire.messages import Enrolment, Evaluated, Evaluation, Reply, Task
 

@@ -13,12 +13,12 @@ from torch import Tensor
 
 from fedmerit.attacks.attack import Attack, AttackerView
 from fedmerit.attacks.catalogue import parse
-from fedmerit.federation.image_trainer import ImageTrainer
-from fedmerit.federation.memory import Learned, Memory
-from fedmerit.federation.site import Site
 from fedmerit.files import write_atomically
 from fedmerit.records.tensor_files import load_tensors
 from fedmerit.seeds import random_seed
+from fedmerit.site.image_trainer import ImageTrainer
+from fedmerit.site.memory import Learned, Memory
+from fedmerit.site.site import Site
 from fedmerit.trainers.monai_trainer.patches import build_samples
 from fedmerit.wire.messages import Answer, Enrolment, EnrolmentTask, Evaluated, Evaluation, Purpose, Reply, Task, Work
 

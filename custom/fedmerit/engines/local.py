@@ -16,12 +16,12 @@ from torch import Tensor
 from fedmerit.attacks.attacker_site import wrap_attacker
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.federation.exchange import Exchange
-from fedmerit.federation.image_trainer import ImageTrainer, image_site
-from fedmerit.federation.memory import Learned, Memory
 from fedmerit.federation.server import Federation
-from fedmerit.federation.site import Site
 from fedmerit.machine import cores, give_back_memory
 from fedmerit.records.ciphertexts import SiteKey
+from fedmerit.site.image_trainer import ImageTrainer, image_site
+from fedmerit.site.memory import Learned, Memory
+from fedmerit.site.site import Site
 from fedmerit.trainers.monai_trainer.data import SiteFolder
 from fedmerit.trainers.monai_trainer.machine_settings import SERVER
 from fedmerit.trainers.monai_trainer.patches import build_samples

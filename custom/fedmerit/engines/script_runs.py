@@ -20,16 +20,16 @@ from fedmerit.configuration.script_runs import configure_script
 from fedmerit.engines.local import OnExchange, carry_out
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.federation.requirements import require_sites
-from fedmerit.federation.script_trainer import ScriptTrainer
 from fedmerit.federation.server import Federation
 from fedmerit.federation.server_models import FIRST_MODEL
-from fedmerit.federation.site import Site
 from fedmerit.files import lock_folder, parse, remove_partial_files, sha256, write_json
 from fedmerit.machine import cores
 from fedmerit.options import RunOptions
 from fedmerit.records.run_info import read_run
 from fedmerit.records.tensor_files import load_state
 from fedmerit.seeds import random_seed
+from fedmerit.site.script_trainer import ScriptTrainer
+from fedmerit.site.site import Site
 from fedmerit.trainers.monai_trainer.manifest import SiteScript
 from fedmerit.trainers.monai_trainer.overlaps import Overlap
 from fedmerit.trainers.named_tensors import load_weights

@@ -11,7 +11,14 @@ from fedmerit.capabilities import Candidates, EvaluatesCandidates, ImportanceReq
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.core import Outcome, Reports
 from fedmerit.federation.exchange import Clock, Exchange, MessageCheck, Moment
-from fedmerit.federation.model_evaluation import (
+from fedmerit.federation.network_layout import Submodels, mean_importance
+from fedmerit.federation.round_inputs import CANDIDATES, LEAVE_ONE_OUT, SERVER, Rating, Ratings, pool_ratings
+from fedmerit.federation.round_updates import RoundReplies
+from fedmerit.federation.run_guard import RunGuard
+from fedmerit.federation.server_models import ModelsInTheClear
+from fedmerit.federation.unseen_models import Models
+from fedmerit.guard.admission import Admission
+from fedmerit.site.model_evaluation import (
     Evaluations,
     RoundStatistics,
     candidate_statistics,
@@ -21,13 +28,6 @@ from fedmerit.federation.model_evaluation import (
     evaluate_models,
     measure_importance,
 )
-from fedmerit.federation.network_layout import Submodels, mean_importance
-from fedmerit.federation.round_inputs import CANDIDATES, LEAVE_ONE_OUT, SERVER, Rating, Ratings, pool_ratings
-from fedmerit.federation.round_updates import RoundReplies
-from fedmerit.federation.run_guard import RunGuard
-from fedmerit.federation.server_models import ModelsInTheClear
-from fedmerit.federation.unseen_models import Models
-from fedmerit.guard.admission import Admission
 from fedmerit.trainers.monai_trainer import neurons
 from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT, Case
 from fedmerit.trainers.monai_trainer.machine_settings import pick_device

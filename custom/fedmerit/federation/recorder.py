@@ -13,13 +13,13 @@ from torch import Tensor
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.core import Outcome
 from fedmerit.federation.round_updates import RoundReplies
-from fedmerit.federation.site_log import answer_digest
 from fedmerit.files import write_json
 from fedmerit.records.closing_record import CROSS_SITE, OBSERVED, Closing, close
 from fedmerit.records.digests import digest
 from fedmerit.records.ledger import Ledger, split_head
 from fedmerit.records.results import FINAL_CANDIDATES, NOBODY, ResultsFile, Row, rows_digest
 from fedmerit.records.signatures import Signer
+from fedmerit.site.site_log import answer_digest
 from fedmerit.trainers.monai_trainer.overlaps import Overlap, mean_dice
 from fedmerit.wire.messages import Evaluated, Reply, payload_bytes
 

@@ -6,15 +6,11 @@ import torch
 
 from fedmerit.capabilities import capabilities
 from fedmerit.configuration.filters import HE
-from fedmerit.configuration.network_input import preparation_digest
 from fedmerit.configuration.observation import gives_own_models, require_observable
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.core import Layout, Method, Outcome
 from fedmerit.errors import BadInput, RunFailed
-from fedmerit.trainers.monai_trainer.data import SiteFolder
 from fedmerit.vectors import all_finite
-
-PREPARED_OTHERWISE = "images are prepared by another data plan, size or field of view than the run's"
 
 
 def require_sites(config: RunConfiguration, sites: Sequence[str]) -> None:
@@ -36,26 +32,6 @@ def check_sites(name: str, method: Method, sites: Sequence[str]) -> str | None:
     except ValueError as error:
         return f"method {name}: {error}"
     return None
-
-
-def require_compatible_images(config: RunConfiguration, folder: SiteFolder) -> None:
-    """`BadInput` if the images of ``folder`` do not fit the run's network."""
-    from fedmerit.trainers.monai_trainer.network_checks import check_image_size  # it takes seconds to import MONAI
-
-    expected = (config.task, config.network.in_channels, config.network.labels)
-    if (folder.task, folder.channels, folder.labels) != expected:
-        raise BadInput(
-            f"site {folder.name}: task, channels and labels are {(folder.task, folder.channels, folder.labels)}, "
-            f"the run expects {expected}"
-        )
-    if is_prepared_otherwise(config, preparation_digest(folder.info)):
-        raise BadInput(f"site {folder.name}: its {PREPARED_OTHERWISE}; prepare them as the other sites")
-    check_image_size(config.network, folder.image_size)
-
-
-def is_prepared_otherwise(config: RunConfiguration, digest: str) -> bool:
-    """Whether `preparation_digest` of a site is not the run's; False if either is not known."""
-    return config.preprocessing is not None and digest not in ("", config.preprocessing.digest)
 
 
 def require_decentralised(config: RunConfiguration) -> None:

@@ -11,15 +11,7 @@ from torch import Tensor
 from fedmerit.capabilities import Candidates, Capabilities
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.core import CandidateResults, Method, Outcome, Reports
-from fedmerit.federation.enrolment import (
-    Commitment,
-    check_certificate,
-    check_log,
-    collect_enrolments,
-    read_organisation,
-)
 from fedmerit.federation.exchange import Exchange, Moment
-from fedmerit.federation.requirements import PREPARED_OTHERWISE, is_prepared_otherwise
 from fedmerit.federation.round_inputs import SERVER, Ratings
 from fedmerit.federation.round_updates import Replies
 from fedmerit.flat import Buffers
@@ -31,6 +23,8 @@ from fedmerit.guard.history import History
 from fedmerit.guard.shared_cases import find_shared_cases
 from fedmerit.guard.work import Measurements
 from fedmerit.seeds import random_seed
+from fedmerit.site.enrolment import Commitment, check_certificate, check_log, collect_enrolments, read_organisation
+from fedmerit.site.job_rules import PREPARED_OTHERWISE, is_prepared_otherwise
 from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT
 from fedmerit.trainers.monai_trainer.overlaps import Overlap
 from fedmerit.wire.inspection import check_enrolment

@@ -15,21 +15,22 @@ from fedmerit.configuration.sharing import require_sharing
 from fedmerit.core import part_products
 from fedmerit.errors import BadInput, printable
 from fedmerit.federation.checkpoint import read_checkpoint, write_checkpoint
-from fedmerit.federation.enrolment import may_train_on
 from fedmerit.federation.evaluator import Evaluator
 from fedmerit.federation.exchange import Clock, Exchange, Moment
 from fedmerit.federation.final_models import BestRound, RunClosure
 from fedmerit.federation.membership import admit_sites, join_sites
-from fedmerit.federation.model_evaluation import Evaluations
 from fedmerit.federation.network_layout import Submodels, read_layout
 from fedmerit.federation.observation import RoundObservation, RunObservers
 from fedmerit.federation.recorder import Recorder
-from fedmerit.federation.requirements import require_compatible_images, require_finite, require_sites
+from fedmerit.federation.requirements import require_finite, require_sites
 from fedmerit.federation.round_inputs import RoundInputs
 from fedmerit.federation.round_updates import RoundReplies, measure_updates, stack_replies
 from fedmerit.federation.run_guard import RunGuard
 from fedmerit.federation.server_models import build_models, first_network
 from fedmerit.records.signatures import Signer
+from fedmerit.site.enrolment import may_train_on
+from fedmerit.site.job_rules import require_compatible_images
+from fedmerit.site.model_evaluation import Evaluations
 from fedmerit.trainers.monai_trainer.data import SiteFolder
 from fedmerit.wire.inspection import check_countersigned, check_reply
 from fedmerit.wire.messages import ClosingTask, Reply

@@ -15,14 +15,14 @@ from fedmerit.capabilities import Capabilities, Sharing
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.core import Outcome
 from fedmerit.errors import BadInput
-from fedmerit.federation.model_evaluation import statistics_rule
 from fedmerit.federation.round_updates import Replies
-from fedmerit.federation.site_models import find_givers
 from fedmerit.federation.unseen_models import EncryptedModels, Models, ModelsAtSites
 from fedmerit.flat import Buffers
 from fedmerit.guard.admission import Admission
 from fedmerit.records.digests import digest, state_digest
 from fedmerit.records.tensor_files import load_state
+from fedmerit.site.model_evaluation import statistics_rule
+from fedmerit.site.site_models import find_givers
 from fedmerit.trainers.monai_trainer import neurons
 from fedmerit.trainers.monai_trainer.network_checks import require_repeatable
 from fedmerit.trainers.monai_trainer.networks import initial_network

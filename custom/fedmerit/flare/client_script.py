@@ -20,7 +20,7 @@ from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 from nvflare.client.config import ExchangeFormat
 
 from fedmerit.errors import BadInput
-from fedmerit.federation.script_trainer import Question, Said
+from fedmerit.site.script_trainer import Question, Said
 from fedmerit.trainers.monai_trainer.manifest import MANIFEST, SiteScript
 from fedmerit.wire.messages import EVALUATE, TRAIN
 

@@ -27,11 +27,6 @@ from fedmerit.attacks.attacker_site import wrap_attacker
 from fedmerit.capabilities import capabilities
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.errors import printable
-from fedmerit.federation.image_trainer import ImageTrainer
-from fedmerit.federation.job_rules import count_images, require_allowed
-from fedmerit.federation.script_trainer import Question, Said, ScriptTrainer
-from fedmerit.federation.site import Site
-from fedmerit.federation.trainer import Trainer
 from fedmerit.flare.client_script import ClientScript, ask_script, brought_script, materialized, start_script
 from fedmerit.flare.concurrency_limit import concurrency_slot
 from fedmerit.flare.translation import (
@@ -45,6 +40,11 @@ from fedmerit.flare.translation import (
 from fedmerit.machine import give_back_memory
 from fedmerit.records.ciphertexts import SiteKey
 from fedmerit.records.signatures import Signer
+from fedmerit.site.image_trainer import ImageTrainer
+from fedmerit.site.job_rules import count_images, require_allowed
+from fedmerit.site.script_trainer import Question, Said, ScriptTrainer
+from fedmerit.site.site import Site
+from fedmerit.site.trainer import Trainer
 from fedmerit.trainers.monai_trainer.machine_settings import (
     configured_attack,
     configured_device,

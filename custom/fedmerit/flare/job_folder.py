@@ -11,13 +11,13 @@ from nvflare.app_common.widgets.component_path_authorizer import CLASS_ALLOW_LIS
 from fedmerit.configuration.filters import HE
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.errors import BadInput
-from fedmerit.federation.plan_description import Job
 from fedmerit.files import read_json
 from fedmerit.flare.deploy.kits import class_path
 from fedmerit.flare.deploy.validator import find_components
 from fedmerit.flare.executor import MeritExecutor
 from fedmerit.flare.privacy import FILTERS
 from fedmerit.flare.recipe import build_site_policy
+from fedmerit.site.plan_description import Job
 
 CODE = WorkspaceConstants.CUSTOM_FOLDER_NAME
 LARGEST = 2**20  # bytes of a file of a job: exported ones have some 6000

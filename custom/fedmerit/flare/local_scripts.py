@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fedmerit.errors import RunFailed
-from fedmerit.federation.script_trainer import Question, Said
+from fedmerit.site.script_trainer import Question, Said
 from fedmerit.wire.messages import EVALUATE
 
 CLEARING = 10.0  # seconds; a script that sends with clear_cache=False clears nothing

@@ -23,11 +23,11 @@ from fedmerit.configuration.script import NamedTensor, Script
 from fedmerit.configuration.script_runs import configure_script
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.federation.exchange import Exchange
-from fedmerit.federation.script_trainer import STEPS
 from fedmerit.federation.server import Federation
 from fedmerit.federation.server_models import FIRST_MODEL
 from fedmerit.files import RUN_NAME, write_json
 from fedmerit.records.digests import state_digest
+from fedmerit.site.script_trainer import STEPS
 from fedmerit.wire.messages import Failure, Reply
 
 UNKNOWN = 1_000_000  # rounds: the workflow counts them

@@ -21,10 +21,10 @@ from nvflare.recipe.spec import Recipe
 
 from fedmerit.errors import BadInput, printable
 from fedmerit.federation.exchange import LONGEST_REASON
-from fedmerit.federation.site_survey import survey_site
 from fedmerit.files import write_json
 from fedmerit.flare.egress import EgressFilter
 from fedmerit.flare.executor import report_error
+from fedmerit.site.site_survey import survey_site
 from fedmerit.trainers.monai_trainer.machine_settings import follow_manifest, site_folder
 from fedmerit.wire.messages import EVALUATE, Failure, describe_failure
 from fedmerit.wire.survey import ANSWERS, Question, Survey, Surveyed

@@ -10,11 +10,11 @@ from pathlib import Path
 from cryptography.x509 import Certificate
 
 from fedmerit.errors import BadInput
-from fedmerit.federation.site_log import CLOSED, GAVE
 from fedmerit.files import sha256
 from fedmerit.records.closing_record import CLOSING, Closing, closing_payload, covered_files, read_closing
 from fedmerit.records.ledger import GENESIS, RecordSignature, log_payload, record_head, split_head
 from fedmerit.records.signatures import is_signed_by_any
+from fedmerit.site.site_log import CLOSED, GAVE
 from fedmerit.verification.record_schema import Record
 from fedmerit.verification.site_logs import SiteLog
 

@@ -8,10 +8,10 @@ from typing import Any
 import pandas as pd
 
 from fedmerit.errors import BadInput
-from fedmerit.federation.site_log import overlaps_digest
 from fedmerit.files import read_json
 from fedmerit.records.closing_record import CROSS_SITE
 from fedmerit.records.results import FINAL_CANDIDATES
+from fedmerit.site.site_log import overlaps_digest
 from fedmerit.trainers.monai_trainer.overlaps import mean_dice
 from fedmerit.verification.record_schema import Record
 from fedmerit.verification.results import BEST, UNION, ResultsTable

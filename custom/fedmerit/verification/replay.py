@@ -16,7 +16,6 @@ from fedmerit.configuration.conversion import build
 from fedmerit.configuration.run import Network, RunConfiguration, Training, plan_network
 from fedmerit.configuration.script import derived_parts
 from fedmerit.core import Layout, Outcome, Reports, grow, joining_model
-from fedmerit.federation.enrolment import enrolled_sites
 from fedmerit.federation.membership import grow_all
 from fedmerit.federation.round_inputs import (
     CANDIDATES,
@@ -31,6 +30,7 @@ from fedmerit.federation.run_guard import RunGuard
 from fedmerit.guard.admission import Admission
 from fedmerit.guard.history import History
 from fedmerit.guard.settings import GuardSettings
+from fedmerit.site.enrolment import enrolled_sites
 from fedmerit.verification.record_schema import Record
 
 

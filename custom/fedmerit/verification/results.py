@@ -11,7 +11,6 @@ from pathlib import Path
 import pandas as pd
 
 from fedmerit.errors import BadInput
-from fedmerit.federation.enrolment import may_train_on
 from fedmerit.records.results import (
     EXPECTED,
     FINAL_CANDIDATES,
@@ -21,6 +20,7 @@ from fedmerit.records.results import (
     row_bytes,
 )
 from fedmerit.records.run_info import read_run
+from fedmerit.site.enrolment import may_train_on
 from fedmerit.trainers.monai_trainer.overlaps import COUNTS, Overlap, mean_dice
 from fedmerit.verification.record_schema import Record
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from cryptography.x509 import Certificate
 
 from fedmerit.errors import BadInput
-from fedmerit.federation.site_log import CLOSED, ENROLLED, GAVE, GOT
 from fedmerit.records.ledger import read_verified_records, texts_digest
 from fedmerit.records.signatures import CERTIFICATE, Trust, read_certificates, require_owner
+from fedmerit.site.site_log import CLOSED, ENROLLED, GAVE, GOT
 from fedmerit.verification.record_schema import (
     NUMBER,
     TEXT,

@@ -3,7 +3,7 @@
 from fedmerit.configuration.filters import HE
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.errors import BadInput
-from fedmerit.federation.plan_description import Job, parts_at_the_end, parts_before, parts_each_round
+from fedmerit.site.plan_description import Job, parts_at_the_end, parts_before, parts_each_round
 from fedmerit_evaluation.dossier.sources import DossierSources
 
 DEPLOYED = ("poc", "prod")  # engines with certificates

@@ -13,14 +13,6 @@ from fedmerit.configuration.observation import ENCRYPTED, UPDATES, can_observe, 
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.configuration.spec_syntax import split_spec
 from fedmerit.errors import BadInput
-from fedmerit.federation.model_evaluation import (
-    RoundStatistics,
-    candidate_statistics,
-    candidate_statistics_rule,
-    candidate_task,
-    estimates_statistics,
-    evaluate_models,
-)
 from fedmerit.federation.observation import KeptRound, RunObservers, expand_groups, read_kept_rounds
 from fedmerit.federation.recorder import observed_rows
 from fedmerit.files import write_text
@@ -28,6 +20,14 @@ from fedmerit.observers import OBSERVERS, Observation
 from fedmerit.records.closing_record import OBSERVED
 from fedmerit.records.results import COLUMNS, Row, read_table
 from fedmerit.records.run_info import read_run
+from fedmerit.site.model_evaluation import (
+    RoundStatistics,
+    candidate_statistics,
+    candidate_statistics_rule,
+    candidate_task,
+    estimates_statistics,
+    evaluate_models,
+)
 from fedmerit.trainers.monai_trainer.data import SiteFolder
 from fedmerit.trainers.monai_trainer.machine_settings import pick_device
 from fedmerit.trainers.monai_trainer.networks import build_network

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedmerit.attacks.attack import Attack, AttackerView
-from fedmerit.federation.memory import Learned
 from fedmerit.parameters import parameter
+from fedmerit.site.memory import Learned
 from fedmerit.trainers.monai_trainer.data import Case, SiteFolder
 from fedmerit.trainers.monai_trainer.overlaps import Overlap
 from fedmerit.trainers.monai_trainer.samples import Slices

@@ -9,8 +9,8 @@ from numpy.random import Generator
 from torch import Tensor
 
 from fedmerit.attacks.attack import Attack, AttackerView
-from fedmerit.federation.memory import Learned, Memory
 from fedmerit.parameters import parameter
+from fedmerit.site.memory import Learned, Memory
 from fedmerit.trainers.monai_trainer.data import Case, SiteFolder
 from fedmerit.trainers.monai_trainer.samples import Slices
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedmerit.attacks.attack import Attack, AttackerView
 from fedmerit.attacks.catalogue import parse
-from fedmerit.federation.memory import Learned, Memory
+from fedmerit.site.memory import Learned, Memory
 from fedmerit_lab.attacks.free_riders import scaled_noise
 from fedmerit_lab.detection.small_trainings import SiteData
 

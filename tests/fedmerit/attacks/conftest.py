@@ -8,8 +8,8 @@ import pytest
 from playing import LABELS, config_of, play, write_site
 
 from fedmerit.attacks.attacker_site import wrap_attacker
-from fedmerit.federation.image_trainer import image_site
-from fedmerit.federation.site import Site
+from fedmerit.site.image_trainer import image_site
+from fedmerit.site.site import Site
 from fedmerit.trainers.monai_trainer.data import SiteFolder
 from fedmerit.wire.messages import Reply, Task
 

@@ -10,8 +10,8 @@ import torch
 
 from fedmerit import flat
 from fedmerit.configuration.run import RunConfiguration, make_configuration
-from fedmerit.federation.site import Site
 from fedmerit.files import write_json
+from fedmerit.site.site import Site
 from fedmerit.trainers.monai_trainer.data import SiteFolder
 from fedmerit.trainers.monai_trainer.networks import initial_network
 from fedmerit.wire.messages import Reply, Task

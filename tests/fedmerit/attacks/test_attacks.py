@@ -12,7 +12,7 @@ from fedmerit import flat
 from fedmerit.attacks.attacker_site import wrap_attacker
 from fedmerit.attacks.catalogue import parse
 from fedmerit.errors import BadInput
-from fedmerit.federation.image_trainer import image_site
+from fedmerit.site.image_trainer import image_site
 from fedmerit.trainers.monai_trainer.networks import initial_network
 from fedmerit.trainers.monai_trainer.overlaps import mean_dice
 from fedmerit.trainers.monai_trainer.samples import Slices

@@ -9,11 +9,11 @@ from fedmerit import flat
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.engines import runs
 from fedmerit.federation.checkpoint import is_finished
-from fedmerit.federation.site import Site
 from fedmerit.methods.registry import METHODS
 from fedmerit.records.ledger import Ledger, verify
 from fedmerit.records.results import read_results
 from fedmerit.records.run_info import read_run
+from fedmerit.site.site import Site
 from fedmerit.trainers.monai_trainer.data import open_sites
 from fedmerit.trainers.monai_trainer.networks import initial_network
 from fedmerit.trainers.monai_trainer.prediction import evaluate

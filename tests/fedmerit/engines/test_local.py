@@ -13,12 +13,12 @@ from fedmerit.configuration.run import RunConfiguration
 from fedmerit.engines import runs
 from fedmerit.engines.local import RANDOM_STREAM, pool_sites
 from fedmerit.errors import BadInput
-from fedmerit.federation.image_trainer import image_site
 from fedmerit.records.digests import digest
 from fedmerit.records.ledger import verify
 from fedmerit.records.results import QUANTITIES, read_results
 from fedmerit.records.run_info import read_run
 from fedmerit.seeds import random_seed
+from fedmerit.site.image_trainer import image_site
 from fedmerit.trainers.monai_trainer.data import SiteFolder, open_sites
 from fedmerit.trainers.monai_trainer.local_training import learning_rate, train
 from fedmerit.trainers.monai_trainer.networks import build_network, initial_network

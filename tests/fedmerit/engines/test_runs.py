@@ -20,9 +20,9 @@ from fedmerit.errors import BadInput
 from fedmerit.federation.checkpoint import is_finished
 from fedmerit.federation.server import Federation
 from fedmerit.federation.server_models import ModelsInTheClear
-from fedmerit.federation.site import Site
 from fedmerit.records.ledger import Ledger, verify
 from fedmerit.records.results import ResultsFile
+from fedmerit.site.site import Site
 
 
 def stopped_at(

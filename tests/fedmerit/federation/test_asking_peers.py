@@ -6,10 +6,10 @@ import pytest
 import torch
 from peer_models import EARLY, NAMES, NAN, SPOILED, peers_of, read_plan
 
-from fedmerit.federation.image_trainer import image_site
-from fedmerit.federation.site_log import SITE_LOG, peer_digest
 from fedmerit.records.ledger import Ledger
 from fedmerit.records.results import PAIRS, read_results
+from fedmerit.site.image_trainer import image_site
+from fedmerit.site.site_log import SITE_LOG, peer_digest
 from fedmerit.trainers.monai_trainer.data import SiteFolder
 from fedmerit.verification.run import verify_run
 from fedmerit.wire.messages import Task

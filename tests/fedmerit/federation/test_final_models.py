@@ -10,12 +10,12 @@ from fedmerit.capabilities import capabilities
 from fedmerit.engines import runs
 from fedmerit.federation import final_models
 from fedmerit.federation.final_models import BestRound, RunClosure
-from fedmerit.federation.image_trainer import ImageTrainer
 from fedmerit.federation.recorder import Recorder
 from fedmerit.federation.server_models import ModelsInTheClear, build_models
 from fedmerit.records.closing_record import CLOSING
 from fedmerit.records.digests import state_digest
 from fedmerit.records.results import read_results
+from fedmerit.site.image_trainer import ImageTrainer
 from fedmerit.trainers.monai_trainer.overlaps import Overlap
 from fedmerit.wire.messages import Evaluated, Purpose
 

@@ -10,9 +10,6 @@ from stepping import Stepped as Federation
 
 from fedmerit import flat
 from fedmerit.capabilities import Sharing
-from fedmerit.federation.image_trainer import image_site
-from fedmerit.federation.local_round import ModelExchange
-from fedmerit.federation.site_models import find_givers, shares_with
 from fedmerit.federation.unseen_models import ModelsAtSites
 from fedmerit.flare.translation import (
     answer_to_model,
@@ -26,6 +23,9 @@ from fedmerit.flare.translation import (
 from fedmerit.methods.cycle import CYCle
 from fedmerit.methods.fedavg import FedAvg
 from fedmerit.seeds import random_seed
+from fedmerit.site.image_trainer import image_site
+from fedmerit.site.local_round import ModelExchange
+from fedmerit.site.site_models import find_givers, shares_with
 from fedmerit.trainers.monai_trainer.data import SiteFolder
 from fedmerit.trainers.monai_trainer.networks import build_network
 from fedmerit.trainers.monai_trainer.overlaps import Overlap

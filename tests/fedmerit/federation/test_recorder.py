@@ -12,12 +12,12 @@ from pretending import SITES, tiny_plan
 from fedmerit.core import Outcome
 from fedmerit.federation.recorder import Recorder, observed_rows
 from fedmerit.federation.round_updates import RoundReplies
-from fedmerit.federation.site_log import answer_digest
 from fedmerit.records.closing_record import CROSS_SITE, OBSERVED, read_closing
 from fedmerit.records.digests import digest
 from fedmerit.records.ledger import Ledger, read_verified_records
 from fedmerit.records.results import ROUND_SPLITS, ResultsFile, read_results, rows_digest
 from fedmerit.records.signatures import CERTIFICATE, Signer, read_certificates
+from fedmerit.site.site_log import answer_digest
 from fedmerit.trainers.monai_trainer.overlaps import Overlap
 from fedmerit.wire.messages import Evaluated, Reply
 

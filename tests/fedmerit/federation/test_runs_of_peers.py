@@ -9,10 +9,10 @@ from stopping import stop_at
 
 from fedmerit.engines import runs
 from fedmerit.errors import BadInput
-from fedmerit.federation.site import Site
-from fedmerit.federation.site_log import SITE_LOG
 from fedmerit.flare.executor import ERRORS
 from fedmerit.records.results import read_results
+from fedmerit.site.site import Site
+from fedmerit.site.site_log import SITE_LOG
 from fedmerit.verification.run import verify_run
 
 

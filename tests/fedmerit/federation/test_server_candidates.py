@@ -18,13 +18,13 @@ from fedmerit.configuration.run import TASKS, RunConfiguration, make_configurati
 from fedmerit.engines import runs
 from fedmerit.federation.exchange import Exchange
 from fedmerit.federation.server import Federation
-from fedmerit.federation.site import Site
 from fedmerit.files import read_json, write_json
 from fedmerit.flare import simulation
 from fedmerit.methods.registry import METHODS
 from fedmerit.records.ledger import Ledger
 from fedmerit.records.results import read_results
 from fedmerit.records.run_info import read_run
+from fedmerit.site.site import Site
 from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT, Case, SiteFolder, open_sites
 from fedmerit.trainers.monai_trainer.networks import initial_network
 from fedmerit.trainers.monai_trainer.overlaps import mean_dice

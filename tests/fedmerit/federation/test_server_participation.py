@@ -12,9 +12,9 @@ from stepping import Stepped as Federation
 from fedmerit.engines import runs
 from fedmerit.errors import RunFailed
 from fedmerit.federation.checkpoint import is_finished
-from fedmerit.federation.site import Site
 from fedmerit.methods.registry import METHODS
 from fedmerit.records.results import read_results
+from fedmerit.site.site import Site
 from fedmerit.wire.messages import TRAIN, Failure, SparseUpdate
 
 AWAY = "Birch"

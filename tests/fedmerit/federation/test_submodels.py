@@ -17,10 +17,10 @@ from fedmerit.configuration.run import TASKS, RunConfiguration, make_configurati
 from fedmerit.errors import RunFailed
 from fedmerit.federation.checkpoint import is_finished
 from fedmerit.federation.network_layout import read_layout
-from fedmerit.federation.site import Site
 from fedmerit.flare.translation import model_to_task, task_to_model
 from fedmerit.records.results import read_results
 from fedmerit.records.run_info import read_run
+from fedmerit.site.site import Site
 from fedmerit.trainers.monai_trainer import neurons
 from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT, open_sites
 from fedmerit.trainers.monai_trainer.networks import initial_network

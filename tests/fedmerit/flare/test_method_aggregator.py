@@ -13,10 +13,10 @@ import torch
 from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
 
 from fedmerit.errors import BadInput, RunFailed
-from fedmerit.federation.script_trainer import STEPS
 from fedmerit.flare.method_aggregator import MethodAggregator
 from fedmerit.methods.registry import OWN
 from fedmerit.records.results import read_results
+from fedmerit.site.script_trainer import STEPS
 
 ROOT, SIDES = Path(__file__).resolve().parents[3], ("server", "client")
 RANDOM = np.random.default_rng(0)

@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 
 from fedmerit.engines.script_runs import load_model
 from fedmerit.errors import RunFailed
-from fedmerit.federation.script_trainer import Question
 from fedmerit.flare.local_scripts import LocalScript
 from fedmerit.records.results import read_results
+from fedmerit.site.script_trainer import Question
 from fedmerit.wire.messages import EVALUATE, TRAIN
 from fedmerit_cli.main import app
 

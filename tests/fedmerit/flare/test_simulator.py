@@ -27,7 +27,7 @@ DIES = """
 import sys
 if "fedmerit.flare.simulator" in sys.orig_argv:
     import os, signal
-    from fedmerit.federation.site import Site
+    from fedmerit.site.site import Site
     answer = Site.answer
     def die(site, task):
         if site.name == "site2" and task.round == 1:

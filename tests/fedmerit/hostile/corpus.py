@@ -16,9 +16,9 @@ from PIL import Image
 from readers import PREDICTED, READERS
 
 from fedmerit.configuration.description import read_plan
-from fedmerit.federation.site_survey import survey_site
 from fedmerit.files import write_json
 from fedmerit.flare.recipe import export_job
+from fedmerit.site.site_survey import survey_site
 from fedmerit.trainers.monai_trainer.data import SiteFolder
 from fedmerit.trainers.monai_trainer.manifest import Manifest
 from fedmerit.wire.survey import Question, Survey

@@ -24,7 +24,7 @@ from readers import READERS
 from structures import Drawing
 
 from fedmerit.errors import LONGEST_MESSAGE, BadInput
-from fedmerit.federation.site import Site
+from fedmerit.site.site import Site
 from fedmerit.trainers.monai_trainer.data import SiteFolder
 
 BESIDE_FILE = 256e6  # bytes of memory that reading may take, and four times the file

@@ -16,7 +16,6 @@ from pretending import NETWORK, tiny_plan
 from structures import Drawing
 
 from fedmerit import flat
-from fedmerit.federation.site import Site
 from fedmerit.flare.survey_job import read_answer
 from fedmerit.flare.translation import (
     answer_to_model,
@@ -28,6 +27,7 @@ from fedmerit.flare.translation import (
     shareable_to_peer,
     task_to_model,
 )
+from fedmerit.site.site import Site
 from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT, SPLITS
 from fedmerit.trainers.monai_trainer.overlaps import Overlap, Surface
 from fedmerit.wire.inspection import (

@@ -14,7 +14,6 @@ from fedmerit import flat
 from fedmerit.configuration.filter_needs import require_privacy
 from fedmerit.configuration.run import TASKS, make_configuration
 from fedmerit.errors import BadInput
-from fedmerit.federation.site_log import SITE_LOG
 from fedmerit.flare.egress import EgressFilter
 from fedmerit.flare.translation import answer_to_model, model_to_reply, model_to_task, task_to_model
 from fedmerit.methods.registry import METHODS, build_method
@@ -22,6 +21,7 @@ from fedmerit.records import ciphertexts as ciphertexts
 from fedmerit.records.digests import digest
 from fedmerit.records.results import read_results
 from fedmerit.records.run_info import read_run
+from fedmerit.site.site_log import SITE_LOG
 from fedmerit.trainers.monai_trainer.networks import initial_network
 from fedmerit.trainers.monai_trainer.saved_networks import load_network
 from fedmerit.vectors import aggregate
@@ -370,7 +370,7 @@ def test_another_key_is_noticed_at_the_sites(made, other_key, own_site, tmp_path
 
 @pytest.fixture
 def own_site(sites, key, tmp_path):
-    from fedmerit.federation.image_trainer import image_site
+    from fedmerit.site.image_trainer import image_site
     from fedmerit.trainers.monai_trainer.data import SiteFolder
     from fedmerit.wire.messages import Task
 

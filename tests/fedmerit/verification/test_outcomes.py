@@ -18,11 +18,11 @@ from stepping import Stepped as Federation
 from fedmerit import flat
 from fedmerit.configuration.description import describe
 from fedmerit.errors import BadInput
-from fedmerit.federation.memory import Memory
-from fedmerit.federation.site_log import SiteLog
-from fedmerit.federation.step_products import measure_step
 from fedmerit.files import write_json
 from fedmerit.methods.registry import OWN, build_method
+from fedmerit.site.memory import Memory
+from fedmerit.site.site_log import SiteLog
+from fedmerit.site.step_products import measure_step
 from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT, SPLITS
 from fedmerit.trainers.monai_trainer.overlaps import Overlap
 from fedmerit.verification.run import Verification, verify_run

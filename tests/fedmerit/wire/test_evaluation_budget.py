@@ -10,9 +10,9 @@ from pretending import tiny_plan
 from fedmerit import flat
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.errors import Refused
-from fedmerit.federation.image_trainer import image_site
-from fedmerit.federation.site import Site
-from fedmerit.federation.site_log import SITE_LOG
+from fedmerit.site.image_trainer import image_site
+from fedmerit.site.site import Site
+from fedmerit.site.site_log import SITE_LOG
 from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT, open_sites
 from fedmerit.trainers.monai_trainer.networks import initial_network
 from fedmerit.wire.egress_list import clear_answer

@@ -17,7 +17,6 @@ from fedmerit.configuration.filters import HE
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.federation.checkpoint import is_finished
-from fedmerit.federation.job_rules import allowing
 from fedmerit.files import read_json
 from fedmerit.flare.deploy import kits, session
 from fedmerit.flare.deploy.processes import end_processes_on_exit, start
@@ -29,6 +28,7 @@ from fedmerit.flare.recipe import export_job
 from fedmerit.options import Waiting
 from fedmerit.records.ciphertexts import KEYS
 from fedmerit.records.ledger import Ledger
+from fedmerit.site.job_rules import allowing
 from fedmerit.trainers.monai_trainer.machine_settings import SERVER, attack_setting, configured_device
 from fedmerit.trainers.monai_trainer.manifest import JobRules, SiteScript
 

@@ -9,7 +9,6 @@ from federation_factory import TIMEOUT_SECONDS
 from signed_runs import measured
 
 from fedmerit.errors import BadInput, RunFailed
-from fedmerit.federation.site_log import SITE_LOG
 from fedmerit.files import write_json
 from fedmerit.flare.deploy import poc
 from fedmerit.flare.deploy.processes import running_processes
@@ -17,6 +16,7 @@ from fedmerit.options import RunOptions
 from fedmerit.records.ledger import Ledger, verify
 from fedmerit.records.run_info import read_run
 from fedmerit.records.signatures import Trust
+from fedmerit.site.site_log import SITE_LOG
 from fedmerit.verification.run import verify_run
 
 pytestmark = pytest.mark.timeout(1800)  # processes start in seconds, or in minutes where much else is at work

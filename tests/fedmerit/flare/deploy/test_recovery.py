@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from federation_factory import TIMEOUT_SECONDS, Federation, federation
 
-from fedmerit.federation.site_log import SITE_LOG
 from fedmerit.flare.deploy import session
 from fedmerit.flare.deploy.poc import HOST
 from fedmerit.flare.deploy.provision import renew
 from fedmerit.records.signatures import CERTIFICATE, Trust
+from fedmerit.site.site_log import SITE_LOG
 from fedmerit.verification.run import verify_run
 
 ROUNDS = 4

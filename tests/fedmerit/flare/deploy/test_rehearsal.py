@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from fedmerit.errors import BadInput
-from fedmerit.federation.job_rules import JobRules, check_rules
 from fedmerit.flare.deploy.rehearsal import export_rehearsal, judge, shorten
 from fedmerit.flare.deploy.site_states import SiteState
+from fedmerit.site.job_rules import JobRules, check_rules
 from fedmerit.trainers.monai_trainer.manifest import Manifest
 
 JOBS = Path(__file__).parents[4] / "jobs"

@@ -14,7 +14,6 @@ from certificates import certify
 from federation_factory import TIMEOUT_SECONDS, federation
 
 from fedmerit.errors import BadInput
-from fedmerit.federation.site_log import SITE_LOG
 from fedmerit.files import RUN_NAME
 from fedmerit.flare.deploy import session
 from fedmerit.flare.deploy.kit_files import server_address
@@ -26,6 +25,7 @@ from fedmerit.flare.executor import ERRORS
 from fedmerit.records.ledger import Ledger, verify
 from fedmerit.records.results import read_results
 from fedmerit.records.run_info import read_run
+from fedmerit.site.site_log import SITE_LOG
 from fedmerit.trainers.monai_trainer.manifest import JobRules
 
 NAMES = ["site1", "site2"]  # a site is two processes, which take seconds to begin

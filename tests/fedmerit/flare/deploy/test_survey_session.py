@@ -10,11 +10,11 @@ from federation_factory import federation
 from nvflare.fuel.flare_api.flare_api import JobNotDone
 
 from fedmerit.errors import BadInput, RunFailed
-from fedmerit.federation.site_survey import local_survey
 from fedmerit.flare.deploy import session
 from fedmerit.flare.deploy.kits import prepare_site
 from fedmerit.flare.deploy.session import await_survey
 from fedmerit.flare.survey_job import NO_ANSWER, export_survey
+from fedmerit.site.site_survey import local_survey
 from fedmerit.trainers.monai_trainer.data import open_sites
 from fedmerit.wire.survey import ANSWERS, Question, Survey, Surveyed
 

@@ -14,16 +14,16 @@ from fedmerit import flat
 from fedmerit.capabilities import capabilities
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.errors import BadInput, printable
-from fedmerit.federation.enrolment import make_enrolment
-from fedmerit.federation.final_model_selection import FinalModelSelector
-from fedmerit.federation.local_round import LocalRound
-from fedmerit.federation.memory import Learned, Memory, MemoryFolder
-from fedmerit.federation.model_evaluation import Evaluations, estimates_statistics, evaluate_models, measure_importance
-from fedmerit.federation.requirements import require_compatible_images
-from fedmerit.federation.site import Site
-from fedmerit.federation.trainer import Model, Trained
 from fedmerit.flat import Buffers
 from fedmerit.machine import computes_bfloat16, give_back_memory
+from fedmerit.site.enrolment import make_enrolment
+from fedmerit.site.final_model_selection import FinalModelSelector
+from fedmerit.site.job_rules import require_compatible_images
+from fedmerit.site.local_round import LocalRound
+from fedmerit.site.memory import Learned, Memory, MemoryFolder
+from fedmerit.site.model_evaluation import Evaluations, estimates_statistics, evaluate_models, measure_importance
+from fedmerit.site.site import Site
+from fedmerit.site.trainer import Model, Trained
 from fedmerit.trainers.monai_trainer.batch_norm import estimate_statistics
 from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT, Case, SiteFolder
 from fedmerit.trainers.monai_trainer.machine_settings import pick_device

@@ -9,9 +9,9 @@ from pretending import tiny_plan
 
 from fedmerit import flat
 from fedmerit.capabilities import LearnsFromPeers, LocalResult, PeerTerm, TrainsLocally, capabilities, towards
-from fedmerit.federation.local_round import LocalRound
-from fedmerit.federation.memory import Memory, MemoryFolder
 from fedmerit.seeds import random_seed
+from fedmerit.site.local_round import LocalRound
+from fedmerit.site.memory import Memory, MemoryFolder
 from fedmerit.trainers.monai_trainer.data import SiteFolder
 from fedmerit.trainers.monai_trainer.local_training import learning_rate, train
 from fedmerit.trainers.monai_trainer.networks import initial_network
@@ -128,7 +128,7 @@ def test_peers_that_can_be_used_add_a_term_and_what_is_found_of_them_is_told(sam
     listening = replace(
         here, method=method, can=capabilities(method), task=replace(here.task, peers=peers), validation_dice=dice
     )
-    with TestCase().assertLogs("fedmerit.federation.local_round") as logged:
+    with TestCase().assertLogs("fedmerit.site.local_round") as logged:
         learned = listening.learn(received, None)
     assert "round 1: site3 is not available: model of shape" in logged.output[0]
     assert (method.view.round, method.view.weights, method.training) == (1, {"site2": 0.5}, False)

@@ -9,7 +9,9 @@ from pretending import tiny_plan
 from fedmerit import flat
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.engines import runs
-from fedmerit.federation.final_model_selection import (
+from fedmerit.records.results import read_results
+from fedmerit.records.run_info import read_run
+from fedmerit.site.final_model_selection import (
     GIVEN,
     LOCAL_ONLY,
     RECALIBRATED,
@@ -17,8 +19,6 @@ from fedmerit.federation.final_model_selection import (
     clearly_better,
     dice_by_patient,
 )
-from fedmerit.records.results import read_results
-from fedmerit.records.run_info import read_run
 from fedmerit.trainers.monai_trainer.data import SiteFolder, open_sites
 from fedmerit.trainers.monai_trainer.networks import build_network, initial_network
 from fedmerit.trainers.monai_trainer.overlaps import Overlap

@@ -14,11 +14,11 @@ from typing import Any
 
 from torch import Tensor
 
-from fedmerit.federation.enrolment import Commitment
 from fedmerit.records.ciphertexts import Ciphertexts
 from fedmerit.records.digests import digest, tensors_digest
 from fedmerit.records.ledger import Ledger, log_payload, split_head, texts_digest
 from fedmerit.records.signatures import Signer
+from fedmerit.site.enrolment import Commitment
 from fedmerit.trainers.monai_trainer.overlaps import Overlap, mean_dice
 from fedmerit.wire import messages
 from fedmerit.wire.evaluation_budget import count_models

@@ -20,13 +20,13 @@ from fedmerit.client import ENROL, LAMBDA, LOSSES, OWN
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.core import DECIMALS, SiteView
 from fedmerit.errors import BadInput
-from fedmerit.federation.enrolment import seal_cases
-from fedmerit.federation.memory import Learned, Memory, MemoryFolder
-from fedmerit.federation.trainer import Model, Trained
 from fedmerit.files import read_json, write_json
 from fedmerit.flat import Buffers
 from fedmerit.records.digests import digest, tensors_digest
 from fedmerit.records.ledger import texts_digest
+from fedmerit.site.enrolment import seal_cases
+from fedmerit.site.memory import Learned, Memory, MemoryFolder
+from fedmerit.site.trainer import Model, Trained
 from fedmerit.trainers.monai_trainer.manifest import EVALUATED
 from fedmerit.trainers.monai_trainer.networks import build_network
 from fedmerit.trainers.monai_trainer.overlaps import Overlap

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from fedmerit.configuration.external_parts import find_external_parts
+from fedmerit.configuration.network_input import preparation_digest
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.errors import BadInput, printable
 from fedmerit.plugin_references import Reference, refusal
@@ -16,6 +17,7 @@ from fedmerit.wire.evaluation_budget import allowance
 
 EDIT = f'change "jobs" in local/{MANIFEST} of the kit if your hospital agrees to more, or ask for another plan'
 LONGEST = 300  # characters of what a plan asks for: others chose them
+PREPARED_OTHERWISE = "images are prepared by another data plan, size or field of view than the run's"
 
 
 @dataclass(frozen=True)
@@ -211,3 +213,23 @@ def _check_study(rules: JobRules, study: str) -> RuleCheck:
 
 def _listed(names: Sequence[str]) -> str:
     return printable(", ".join(names))[:LONGEST] or "none"
+
+
+def require_compatible_images(config: RunConfiguration, folder: SiteFolder) -> None:
+    """`BadInput` if the images of ``folder`` do not fit the run's network."""
+    from fedmerit.trainers.monai_trainer.network_checks import check_image_size  # it takes seconds to import MONAI
+
+    expected = (config.task, config.network.in_channels, config.network.labels)
+    if (folder.task, folder.channels, folder.labels) != expected:
+        raise BadInput(
+            f"site {folder.name}: task, channels and labels are {(folder.task, folder.channels, folder.labels)}, "
+            f"the run expects {expected}"
+        )
+    if is_prepared_otherwise(config, preparation_digest(folder.info)):
+        raise BadInput(f"site {folder.name}: its {PREPARED_OTHERWISE}; prepare them as the other sites")
+    check_image_size(config.network, folder.image_size)
+
+
+def is_prepared_otherwise(config: RunConfiguration, digest: str) -> bool:
+    """Whether `preparation_digest` of a site is not the run's; False if either is not known."""
+    return config.preprocessing is not None and digest not in ("", config.preprocessing.digest)

@@ -9,13 +9,13 @@ from pretending import tiny_plan
 
 from fedmerit import flat
 from fedmerit.errors import BadInput
-from fedmerit.federation.enrolment import Commitment
-from fedmerit.federation.image_trainer import image_site
-from fedmerit.federation.local_round import LocalRound
-from fedmerit.federation.memory import Learned, Memory
-from fedmerit.federation.requirements import require_compatible_images
-from fedmerit.federation.site_log import SITE_LOG
 from fedmerit.records.ledger import Ledger
+from fedmerit.site.enrolment import Commitment
+from fedmerit.site.image_trainer import image_site
+from fedmerit.site.job_rules import require_compatible_images
+from fedmerit.site.local_round import LocalRound
+from fedmerit.site.memory import Learned, Memory
+from fedmerit.site.site_log import SITE_LOG
 from fedmerit.trainers.monai_trainer.batch_norm import estimate_statistics
 from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT, SiteFolder
 from fedmerit.trainers.monai_trainer.overlaps import mean_dice
@@ -68,7 +68,7 @@ def test_images_of_another_task_are_refused(sites, tmp_path):
 
 
 def test_a_site_whose_processor_lacks_bfloat16_says_that_it_will_be_slow(site, monkeypatch, capsys):
-    monkeypatch.setattr("fedmerit.federation.image_trainer.computes_bfloat16", lambda: False)
+    monkeypatch.setattr("fedmerit.site.image_trainer.computes_bfloat16", lambda: False)
     site()
     assert not capsys.readouterr().err
     site(settings={"amp": True})

@@ -10,11 +10,11 @@ from pretending import NETWORK, SIZE, tiny_plan
 
 from fedmerit import flat
 from fedmerit.errors import BadInput, MemoryLost
-from fedmerit.federation.memory import Learned, Memory, MemoryFolder
-from fedmerit.federation.site_log import SITE_LOG, SiteLog, peer_digest
-from fedmerit.federation.site_models import UNREACHABLE, EncryptedModelsFromServer, ModelsFromServer, ModelsOfSites
 from fedmerit.records.ciphertexts import Ciphertexts
 from fedmerit.records.ledger import Ledger
+from fedmerit.site.memory import Learned, Memory, MemoryFolder
+from fedmerit.site.site_log import SITE_LOG, SiteLog, peer_digest
+from fedmerit.site.site_models import UNREACHABLE, EncryptedModelsFromServer, ModelsFromServer, ModelsOfSites
 from fedmerit.wire.egress_list import Withheld
 from fedmerit.wire.messages import LOST_MEMORY, Evaluation, PeerModel, SparseUpdate, Task
 
@@ -108,7 +108,7 @@ def test_a_site_begins_with_its_own_model_and_asks_its_peers_for_theirs(among_si
     kept = Memory(WHOLE, WHOLE + 2, BUFFERS, {"B": 0.75})
     of_b = PeerModel(WHOLE + 4, BUFFERS, math.nan)
     models = among_sites({"B": of_b, "C": OSError("/data/Mueller.npy: gone"), "D": None}, memories={1: kept})
-    with TestCase().assertLogs("fedmerit.federation.site_models") as told:
+    with TestCase().assertLogs("fedmerit.site.site_models") as told:
         received = models.receive(Task(2, torch.empty(0), {}, others={"B": 0.1, "C": 0.2, "D": 0.3}))
     assert torch.equal(received.model, WHOLE + 2)
     assert torch.equal(received.task.parameters, WHOLE + 2)

@@ -10,8 +10,9 @@ from stepping import Stepped as Federation
 from fedmerit import flat
 from fedmerit.capabilities import Candidates, EvaluatesCandidates
 from fedmerit.configuration.run import TASKS, Network, RunConfiguration, Training
-from fedmerit.federation import model_evaluation
-from fedmerit.federation.model_evaluation import (
+from fedmerit.methods.registry import METHODS
+from fedmerit.site import model_evaluation
+from fedmerit.site.model_evaluation import (
     Evaluations,
     RoundStatistics,
     candidate_statistics,
@@ -20,7 +21,6 @@ from fedmerit.federation.model_evaluation import (
     evaluate_models,
     statistics_rule,
 )
-from fedmerit.methods.registry import METHODS
 from fedmerit.trainers.monai_trainer.data import SiteFolder
 from fedmerit.trainers.monai_trainer.networks import initial_network
 from fedmerit.trainers.monai_trainer.overlaps import mean_dice

@@ -16,11 +16,11 @@ from fedmerit import flat
 from fedmerit.capabilities import LearnsFromPeers, Sharing
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.errors import BadInput, MemoryLost, printable
-from fedmerit.federation.memory import Learned, Memory, MemoryFolder
-from fedmerit.federation.site_log import SiteLog, peer_digest
 from fedmerit.flat import Buffers
 from fedmerit.records.ciphertexts import Ciphertexts, SiteKey
 from fedmerit.seeds import random_seed
+from fedmerit.site.memory import Learned, Memory, MemoryFolder
+from fedmerit.site.site_log import SiteLog, peer_digest
 from fedmerit.trainers.monai_trainer.networks import initial_network
 from fedmerit.wire.egress_list import require_model
 from fedmerit.wire.inspection import check_model

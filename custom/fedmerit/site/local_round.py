@@ -12,10 +12,10 @@ from fedmerit import capabilities, flat
 from fedmerit.configuration.run import Network, RunConfiguration
 from fedmerit.core import Method, SiteView
 from fedmerit.errors import printable
-from fedmerit.federation.memory import Learned, Memory
-from fedmerit.federation.model_evaluation import estimates_statistics, statistics_rule
 from fedmerit.flat import Buffers
 from fedmerit.seeds import random_seed
+from fedmerit.site.memory import Learned, Memory
+from fedmerit.site.model_evaluation import estimates_statistics, statistics_rule
 from fedmerit.trainers.monai_trainer.batch_norm import estimate_statistics
 from fedmerit.trainers.monai_trainer.local_training import build_loss, count_steps, fixed_batches, learning_rate, train
 from fedmerit.trainers.monai_trainer.networks import build_network

@@ -10,8 +10,8 @@ from typing import Protocol
 
 from torch import Tensor
 
-from fedmerit.federation.memory import Learned, Memory
 from fedmerit.flat import Buffers
+from fedmerit.site.memory import Learned, Memory
 from fedmerit.trainers.monai_trainer.overlaps import Overlap
 from fedmerit.wire.messages import Enrolment, Evaluated, Evaluation, Importance, ImportanceTask, Task
 

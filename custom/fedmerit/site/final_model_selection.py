@@ -19,10 +19,10 @@ from torch import nn
 
 from fedmerit import flat
 from fedmerit.configuration.run import RunConfiguration
-from fedmerit.federation.trainer import Model
 from fedmerit.files import write_atomically
 from fedmerit.records.tensor_files import load_tensors
 from fedmerit.seeds import random_seed
+from fedmerit.site.trainer import Model
 from fedmerit.trainers.monai_trainer.batch_norm import estimate_statistics, has_statistics
 from fedmerit.trainers.monai_trainer.data import Case, SiteFolder
 from fedmerit.trainers.monai_trainer.local_training import learning_rate, train

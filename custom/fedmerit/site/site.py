@@ -12,15 +12,15 @@ from torch import Tensor
 from fedmerit.capabilities import capabilities
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.errors import MemoryLost, Refused, printable
-from fedmerit.federation.kept_answer import keep_answer, recall_answer, unfiltered_update
-from fedmerit.federation.memory import Learned, Memory, MemoryFolder
-from fedmerit.federation.site_log import SiteLog
-from fedmerit.federation.site_models import AskPeer, EncryptedModelsFromServer, ModelsFromServer, ModelsOfSites
-from fedmerit.federation.step_products import measure_step
-from fedmerit.federation.trainer import Trainer
 from fedmerit.games import MOST_COALITION_SITES
 from fedmerit.records.ciphertexts import Ciphertexts, SiteKey
 from fedmerit.records.signatures import Signer
+from fedmerit.site.kept_answer import keep_answer, recall_answer, unfiltered_update
+from fedmerit.site.memory import Learned, Memory, MemoryFolder
+from fedmerit.site.site_log import SiteLog
+from fedmerit.site.site_models import AskPeer, EncryptedModelsFromServer, ModelsFromServer, ModelsOfSites
+from fedmerit.site.step_products import measure_step
+from fedmerit.site.trainer import Trainer
 from fedmerit.trainers.monai_trainer.training_checkpoint import remove_checkpoints
 from fedmerit.wire import messages
 from fedmerit.wire.evaluation_budget import question_digest, require_round_order, require_within_budget

@@ -6,10 +6,10 @@ import pytest
 import torch
 from certificates import issue
 
-from fedmerit.federation.site_log import ASKED, SITE_LOG, SiteLog, answer_digest, overlaps_digest, peer_digest
 from fedmerit.records.digests import digest
 from fedmerit.records.ledger import Ledger, texts_digest
 from fedmerit.records.signatures import CERTIFICATE, Signer, Trust
+from fedmerit.site.site_log import ASKED, SITE_LOG, SiteLog, answer_digest, overlaps_digest, peer_digest
 from fedmerit.trainers.monai_trainer.overlaps import Overlap
 from fedmerit.verification.site_logs import read_site_log
 from fedmerit.wire.messages import Evaluated, Evaluation, ImportanceTask, PeerModel, Task

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from fedmerit.federation.memory import Memory
+from fedmerit.site.memory import Memory
 from fedmerit.vectors import BLOCK
 
 

@@ -7,7 +7,7 @@ from fedmerit.capabilities import capabilities
 from fedmerit.configuration.filters import HE
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.errors import printable
-from fedmerit.federation.job_rules import images_per_round, most_evaluations
+from fedmerit.site.job_rules import images_per_round, most_evaluations
 from fedmerit.trainers.monai_trainer.manifest import EVALUATED
 
 LONGEST = 400  # characters of a text whose words the plan chose

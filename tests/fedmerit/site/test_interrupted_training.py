@@ -11,7 +11,7 @@ import torch
 from pretending import tiny_plan
 
 from fedmerit import flat
-from fedmerit.federation.image_trainer import ImageTrainer, image_site
+from fedmerit.site.image_trainer import ImageTrainer, image_site
 from fedmerit.trainers.monai_trainer import local_training, training_checkpoint
 from fedmerit.trainers.monai_trainer.data import SiteFolder
 from fedmerit.trainers.monai_trainer.networks import initial_network

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedmerit.federation.site_survey import local_survey, survey_site
+from fedmerit.site.site_survey import local_survey, survey_site
 from fedmerit.trainers.monai_trainer.data import Case, SiteFolder, open_sites
 from fedmerit.wire.messages import Failure
 from fedmerit.wire.survey import TOO_FEW, Question, find_quantity

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedmerit.federation.memory import Learned, Memory
-from fedmerit.federation.trainer import Trained
+from fedmerit.site.memory import Learned, Memory
+from fedmerit.site.trainer import Trained
 from fedmerit.trainers.monai_trainer.overlaps import Overlap
 
 OVERLAPS = ("overlaps", "trained_overlaps")

@@ -20,10 +20,11 @@ from fedmerit.configuration.script_needs import unmet_needs
 from fedmerit.configuration.script_runs import configure_script
 from fedmerit.core import Layout
 from fedmerit.errors import BadInput
-from fedmerit.federation.job_rules import refusals
-from fedmerit.federation.memory import Memory, MemoryFolder
 from fedmerit.federation.network_layout import read_layout
-from fedmerit.federation.script_trainer import (
+from fedmerit.methods.registry import OWN, build_method
+from fedmerit.site.job_rules import refusals
+from fedmerit.site.memory import Memory, MemoryFolder
+from fedmerit.site.script_trainer import (
     FEDCE_ERROR,
     FEDCE_WEIGHTS,
     SCAFFOLD_ALL,
@@ -32,7 +33,6 @@ from fedmerit.federation.script_trainer import (
     Said,
     ScriptTrainer,
 )
-from fedmerit.methods.registry import OWN, build_method
 from fedmerit.trainers.monai_trainer.manifest import Manifest
 from fedmerit.trainers.monai_trainer.networks import build_network
 from fedmerit.trainers.named_tensors import describe, load_weights
