@@ -21,15 +21,13 @@ def measure_step(model: Tensor, before: Memory | None, update: Tensor | None = N
         update: (d,) that leaves, Δ_t; None: none does.
 
     Returns:
-        "model" ‖w_t‖²; "update" ‖Δ_t‖²; "moved" ‖w_t - w_{t-1}‖²; "before" (w_t - w_{t-1}) · Δ_{t-1};
-        "along" (w_t - w_{t-1}) · Δ_t; "again" Δ_{t-1} · Δ_t.
+        "model" ‖w_t‖²; "update" ‖Δ_t‖²; "moved" ‖w_t - w_{t-1}‖²; "before" (w_t - w_{t-1}) · Δ_{t-1}.
     """
     vectors = {"model": model} | ({} if update is None else {"update": update})
     pairs = {name: (name, name) for name in vectors}
     if before is not None:
         vectors |= {"received": before.received, "trained": before.trained}
         pairs |= {"moved": ("step", "step"), "before": ("step", "last")}
-        pairs |= {} if update is None else {"along": ("step", "update"), "again": ("last", "update")}
     sums = torch.zeros(len(pairs), dtype=torch.float64)
     for blocks in _blocks(list(vectors.values())):
         part = dict(zip(vectors, blocks, strict=True))
