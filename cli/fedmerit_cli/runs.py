@@ -50,7 +50,7 @@ def run(
             raise BadInput("--method: missing; a new run needs it (or --resume to continue one)")
         asked.require_sites()
         runs.create(folder, **given | {"settings": guarded(given.get("settings", {}))})
-    if not has_script(folder):
+    if not (has_script(folder) if resume else asked.script):
         print_cost(folder)
     if "tensorboard" in given.get("track", ()):
         console.print(f"live: tensorboard --logdir {folder / 'nvflare'}", soft_wrap=True)

@@ -27,6 +27,7 @@ JOB = {"job_id": "3f2a", "name": "<i>fedce</i>", "status": "RUNNING", "submit_ti
 @pytest.fixture
 def state():
     progress = {"method": "fedavg", "rounds": 40, "record": RECORD, "absent": {}, "silent": [], "at_work": []}
+    progress["undefined"] = []
     sites = judge_sites({"B": NOW - 700}, {"A": 3.0}, {"A": FACTS}, {}, NOW, {"A": "round 5 of 40: answered"})
     return FederationState(NOW, sites, [JOB], {"3f2a": progress})
 

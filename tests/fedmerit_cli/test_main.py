@@ -20,9 +20,9 @@ TOP = [
 ]  # fmt: skip
 GROUPS = {
     "data": ["partition", "shrink", "survey", "plan"],
-    "value": ["leave-one-out", "shapley", "estimate", "power", "unseen"],
-    "job": ["export", "submit", "status", "fetch", "abort", "resume", "watch"],
-    "deploy": ["init", "renew", "site", "server", "approve", "check"],
+    "value": ["leave-one-out", "shapley", "estimate", "payout", "power", "unseen"],
+    "job": ["export", "submit", "status", "fetch", "abort", "resume", "remove", "watch"],
+    "deploy": ["init", "renew", "request", "revoke", "site", "server", "approve", "rehearse", "check"],
     "model": ["export"],
     "lab": ["paper", "attacks", "protocols", "inversion", "bench"],
 }

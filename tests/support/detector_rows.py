@@ -51,7 +51,7 @@ def table(run="run", rounds=6, start=2, **evidence) -> Results:
                 else:
                     rows.append((run, round, site, "", "", quantity, value))
     frame = pd.DataFrame(rows, columns=["run", "round", "site", "split", "case", "quantity", "value"])
-    return Results(frame.assign(method="fedavg", seed=0, coalition="", label="prostate")[COLUMNS])
+    return Results(frame.assign(method="fedavg", seed=0, coalition="", label="prostate", fold="", patient="")[COLUMNS])
 
 
 def flagged(results, since=None):

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from fedmerit.flare.local_scripts import LocalScript
 
 OF_IMAGES = (
-    *("sites", "only", "fold", "server_sites", "recipe", "preset", "final_model", "contributions", "device", "attacks"),
+    *("sites", "fold", "server_sites", "recipe", "preset", "final_model", "contributions", "device", "attacks"),
 )
 ERRORS, OUTPUT = "errors.log", "script.log"  # in a site's folder of the run: why it gave no answer; what it printed
 SAME = ("plan", "script", "sites", "engine", "privacy")  # of run.json, in runs that may stand for each other

@@ -18,7 +18,8 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.private.fed.utils.identity_utils import IdentityVerifier, InvalidAsserterCert
 
 from fedmerit.errors import BadInput
-from fedmerit.files import read_json, write_json
+from fedmerit.files import read_bytes, read_json, write_json
+from fedmerit.records.signatures import MOST_PEM
 
 REVOKED = "revoked.pem"  # in local/ of the server's kit: a certificate revocation list, signed by the authority
 REGISTERED = "registered.json"  # in the server's kit: by name, the serial number of the certificate of its last proof
@@ -39,11 +40,11 @@ class Revocations:
         try:
             now = path.stat()
             if (seen := (now.st_mtime_ns, now.st_size)) != self._seen:
-                found = x509.load_pem_x509_crl(path.read_bytes())
+                found = x509.load_pem_x509_crl(read_bytes(path, MOST_PEM))
                 root: Any = x509.load_pem_x509_certificate((self.kit / "startup" / ROOT).read_bytes()).public_key()
                 if found.is_signature_valid(root):
                     self._seen, self._serials = seen, frozenset(one.serial_number for one in found)
-        except (OSError, ValueError, TypeError):
+        except (OSError, ValueError, TypeError, BadInput):
             pass
         return self._serials
 

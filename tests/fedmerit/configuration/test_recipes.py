@@ -64,12 +64,9 @@ def test_a_papers_own_settings_are_a_preset_of_its_method(method):
 
 @pytest.mark.parametrize("method", PRESETS)
 def test_the_documentation_has_every_preset(method):
+    """By name; `fedmerit methods` prints what it sets."""
     page = (Path(__file__).resolve().parents[3] / "docs" / "training.md").read_text()
-    table = page.split("## Paper presets")[1].split("\n\n")[2].splitlines()
-    (row,) = [line for line in table if f"`{method}`" in line.split("|")[1]]
-    told = set(PRESETS[method].parameters) - {"kl_floor"}  # in words
-    assert all(f"`{name}=" in row for name in told)
-    assert f"| {PRESETS[method].rounds} |" in row or "| not stated |" in row
+    assert f"`{method}`" in page.split("## Paper presets")[1].split("\n## ")[0]
 
 
 def test_what_is_set_goes_before_a_preset_and_a_preset_before_a_recipe():

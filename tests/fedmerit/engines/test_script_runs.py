@@ -11,6 +11,7 @@ from fedmerit.errors import BadInput
 from fedmerit.options import RunOptions
 from fedmerit.records.run_info import read_run
 from fedmerit_evaluation.ground_truth import coalitions
+from fedmerit_evaluation.studies.cost import Cost
 from fedmerit_evaluation.studies.execution import choose_worker_count
 from fedmerit_evaluation.studies.study_folders import parse_methods
 from fedmerit_evaluation.studies.study_sites import open_study_sites
@@ -95,4 +96,4 @@ def test_coalitions_of_clients_are_taken_up_again(options, tmp_path):
         trainings = coalitions.prepare(tmp_path / "study", wanted, [0], "fedavg", {}, asked)
     assert [read_run(one.folder)["sites"] for one in trainings] == [["site-1", "site-2", "site-3"], ["site-2"]]
     assert [read_run(one.folder)["method"] for one in trainings] == ["fedavg", "standalone"]
-    assert coalitions.estimate_cost(trainings) == coalitions.Cost(2, 0, 0.0)  # not known
+    assert coalitions.estimate_cost(trainings) == Cost(2, 0, 0.0)  # not known

@@ -91,7 +91,7 @@ SPOILED_MODELS: Mapping[str, Callable[[Any], object]] = {
     "an infinite round": lambda model: setattr(model, "current_round", float("inf")),
     "overlaps of one model": lambda model: model.meta.update(overlaps=model.meta["overlaps"][0]),
     "overlaps without counts": lambda model: model.meta.update(overlaps=[[{"case": "000"}]]),
-    "overlaps with more": lambda model: model.meta["overlaps"][1][0].update(patient="Doe"),
+    "overlaps with more": lambda model: model.meta["overlaps"][1][0].update(name="Doe"),
     "a surface with more": lambda model: model.meta["overlaps"][1][1].update(
         surface={"unit": "mm", "hd95": 1.0, "patient": "Doe"}
     ),

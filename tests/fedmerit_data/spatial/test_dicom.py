@@ -89,5 +89,5 @@ def test_a_deflated_file_is_read_up_to_a_size(tmp_path, monkeypatch):
         (read_series, path.parent), (read_dicom, path), (read_regions, path), (read_segmentation, path),
         (read_referenced_series, path), (read_structures, path),
     ):  # fmt: skip
-        with pytest.raises(BadInput, match=r"1-02.dcm: inflates to more than 1000 bytes; store it without that"):
+        with pytest.raises(BadInput, match=r"1-02.dcm: inflates to more than 1000 bytes; store it without deflation"):
             read(of)

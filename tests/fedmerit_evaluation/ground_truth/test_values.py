@@ -46,7 +46,7 @@ def results(coalitions=SITE_DICE, seeds=(0,), labels=("prostate",), plus=0.0):
                 for site, dice in zip("ABC", SITE_DICE[coalition], strict=True):
                     more = plus * number + 0.03 * seed * (coalition == "A+B+C")
                     rows += rows_of(coalition, seed, site, dice + more, label)
-    return Results(pd.DataFrame(rows)[COLUMNS])
+    return Results(pd.DataFrame(rows).assign(fold="", patient="")[COLUMNS])
 
 
 def column(table, heading):

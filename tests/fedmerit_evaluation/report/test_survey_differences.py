@@ -41,7 +41,7 @@ def survey(**changed):
         ({}, []),
         ({"plane": 2}, ["Alder: its slices are sagittal, those of the other sites axial"]),
         ({"pixel_spacing": 5, "field_of_view": 7, "volume__cup": 6}, []),  # as hospitals differ
-        ({"pixel_spacing": 13}, ["Alder: Spacing of pixels, as prepared: about 5 mm, the other sites 0.447: is its"]),
+        ({"pixel_spacing": 13}, ["Alder: Spacing of pixels, as acquired: about 5 mm, the other sites 0.447: is its"]),
         ({"field_of_view": 0}, ["Alder: Field of view: about 60 mm, the other sites 164: is its unit of length"]),
         ({"volume__cup": 0}, ["Alder: Volume of cup: about 0.01 ml, the other sites 28.3: do its labels mean the"]),
         ({"values_cut": 6}, ["Alder: most of its values are beyond the window"]),

@@ -111,7 +111,9 @@ def test_what_was_not_observed_says_what_would_be(tmp_path):
 
 
 def test_numbers_of_the_run(tmp_path):
-    seconds = [("run", "fedavg", 0, round, "Alder", "", "multi_round", "", "", "seconds", 1.5) for round in (0, 1)]
+    seconds = [
+        ("run", "fedavg", 0, "", round, "Alder", "", "multi_round", "", "", "", "seconds", 1.5) for round in (0, 1)
+    ]
     run = run_of(tmp_path / "run", rows_of(0, SAID) + seconds)
     assert run.sites == list(SITES)
     assert run.count == 101

@@ -47,7 +47,7 @@ def make_runs(*runs):
         kind = "repeat" if attacker else HONEST
         attacks.append(Attack("fedce", kind, attacker or "", 0, folder, (attacker,) if attacker else ()))
     frame = pd.DataFrame(rows, columns=["run", "round", "site", "split", "case", "quantity", "value"])
-    filled = {"method": "fedce", "seed": 0, "coalition": "", "label": "organ"}
+    filled = {"method": "fedce", "seed": 0, "coalition": "", "label": "organ", "fold": "", "patient": ""}
     return attacks, Results(frame.assign(**filled)[list(COLUMNS)])
 
 

@@ -24,8 +24,9 @@ from nvflare.lighter.spec import Project, ProvisionContext
 from nvflare.lighter.utils import generate_keys, serialize_pri_key, x509_name
 
 from fedmerit.errors import BadInput
-from fedmerit.files import read_json, write_atomically
+from fedmerit.files import read_bytes, read_json, write_atomically
 from fedmerit.flare.revocation import REVOKED
+from fedmerit.records.signatures import MOST_PEM
 from fedmerit.trainers.monai_trainer.data import require_name
 
 KEY, CERTIFICATE = "client.key", "client.crt"  # in the startup/ folder of a site's kit
@@ -91,7 +92,7 @@ def write_request(name: str, out: Path) -> Path:
 def read_request(path: Path, name: str) -> x509.CertificateSigningRequest:
     """A participant's request; `BadInput` if it is none, another's, changed, or of a key that NVFlare cannot use."""
     try:
-        request = x509.load_pem_x509_csr(path.read_bytes())
+        request = x509.load_pem_x509_csr(read_bytes(path, MOST_PEM))
         names = [str(one.value) for one in request.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
         signed, key = request.is_signature_valid, request.public_key()
     except (OSError, ValueError) as error:

@@ -43,9 +43,7 @@ class Case:
     patient: str
     image_file: Path
     label_file: Path
-    number: str = (
-        ""  # pseudonym of the patient at the site, the same in all folds and runs; results leave, names do not
-    )
+    number: str = ""  # pseudonym of the patient at the site, the same in all folds and runs: names do not leave
     slices: tuple[int, ...] | None = None  # those to train on; None: all of them
     spacing: tuple[float, float, float] | None = None  # mm between stored slices, rows, columns; None: not known
 

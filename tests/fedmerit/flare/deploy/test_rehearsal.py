@@ -82,6 +82,6 @@ def make_ledger_run(tmp_path):
 
     Ledger(tmp_path / "ledger.jsonl").append({"round": 0, "participants": ["A"], "rejected": {"B": "the disk is full"}})
     values = {"bytes_sent": 2e6, "bytes_received": 1e6, "seconds": 3.0}
-    rows = [f"run,fedavg,0,0,A,,training,,,{name},{value}" for name, value in values.items()]
+    rows = [f"run,fedavg,0,,0,A,,training,,,,{name},{value}" for name, value in values.items()]
     (tmp_path / "results.csv").write_text("\n".join([",".join(COLUMNS), *rows]) + "\n")
     return tmp_path

@@ -38,7 +38,7 @@ class AsTheyAre(nn.Module):
 def stored(folder: Path, name: str, image: np.ndarray, label: np.ndarray, slices=None) -> Case:
     np.save(folder / f"{name}_image.npy", image.astype(np.float32))
     np.save(folder / f"{name}_label.npy", label.astype(np.uint8))
-    return Case(name, name, folder / f"{name}_image.npy", folder / f"{name}_label.npy", slices)
+    return Case(name, name, folder / f"{name}_image.npy", folder / f"{name}_label.npy", slices=slices)
 
 
 def literal(logits: np.ndarray, reference: np.ndarray) -> float:
