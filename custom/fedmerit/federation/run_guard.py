@@ -23,8 +23,15 @@ from fedmerit.guard.history import History
 from fedmerit.guard.shared_cases import find_shared_cases
 from fedmerit.guard.work import Measurements
 from fedmerit.seeds import random_seed
-from fedmerit.site.enrolment import Commitment, check_certificate, check_log, collect_enrolments, read_organisation
-from fedmerit.site.job_rules import PREPARED_OTHERWISE, is_prepared_otherwise
+from fedmerit.site.enrolment import (
+    PREPARED_OTHERWISE,
+    Commitment,
+    check_certificate,
+    check_log,
+    collect_enrolments,
+    is_prepared_otherwise,
+    read_organisation,
+)
 from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT
 from fedmerit.trainers.monai_trainer.overlaps import Overlap
 from fedmerit.wire.inspection import check_enrolment

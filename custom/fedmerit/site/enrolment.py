@@ -29,6 +29,7 @@ from fedmerit.wire.messages import Enrolment, Evaluated, Reply
 
 DIGITS = 32  # of a case's digest, hexadecimal
 MOST_MISSING = 0.1  # of the training images that a site had at first, the share that may be missing later
+PREPARED_OTHERWISE = "images are prepared by another data plan, size or field of view than the run's"
 
 
 def may_train_on(images: float, first: float) -> bool:
@@ -99,6 +100,11 @@ def seal_cases(config: RunConfiguration, images: Iterable[bytes], enrolment: Enr
     digests = (hashlib.sha256(salt + image).hexdigest()[:DIGITS] for image in images)
     seal = hashlib.sha256(f"seal {secret}".encode()).hexdigest()[:DIGITS]
     return replace(enrolment, fingerprint=tuple(sorted(digests)), seal=seal)
+
+
+def is_prepared_otherwise(config: RunConfiguration, digest: str) -> bool:
+    """Whether `preparation_digest` of a site is not the run's; False if either is not known."""
+    return config.preprocessing is not None and digest not in ("", config.preprocessing.digest)
 
 
 def check_certificate(enrolment: Enrolment, site: str, root: Certificate | None) -> str | None:

@@ -10,6 +10,7 @@ from fedmerit.configuration.run import RunConfiguration
 from fedmerit.errors import BadInput, printable
 from fedmerit.plugin_references import Reference, refusal
 from fedmerit.plugins import find_reference
+from fedmerit.site.enrolment import PREPARED_OTHERWISE, is_prepared_otherwise
 from fedmerit.trainers.monai_trainer.data import SiteFolder
 from fedmerit.trainers.monai_trainer.manifest import EVALUATED, MANIFEST, JobRules, Manifest
 from fedmerit.trainers.monai_trainer.patches import build_samples
@@ -17,7 +18,6 @@ from fedmerit.wire.evaluation_budget import allowance
 
 EDIT = f'change "jobs" in local/{MANIFEST} of the kit if your hospital agrees to more, or ask for another plan'
 LONGEST = 300  # characters of what a plan asks for: others chose them
-PREPARED_OTHERWISE = "images are prepared by another data plan, size or field of view than the run's"
 
 
 @dataclass(frozen=True)
@@ -228,8 +228,3 @@ def require_compatible_images(config: RunConfiguration, folder: SiteFolder) -> N
     if is_prepared_otherwise(config, preparation_digest(folder.info)):
         raise BadInput(f"site {folder.name}: its {PREPARED_OTHERWISE}; prepare them as the other sites")
     check_image_size(config.network, folder.image_size)
-
-
-def is_prepared_otherwise(config: RunConfiguration, digest: str) -> bool:
-    """Whether `preparation_digest` of a site is not the run's; False if either is not known."""
-    return config.preprocessing is not None and digest not in ("", config.preprocessing.digest)

@@ -12,7 +12,6 @@ from run_factory import make_sites
 from fedmerit.configuration.network_input import Preprocessing
 from fedmerit.errors import BadInput
 from fedmerit.federation.requirements import (
-    require_compatible_images,
     require_decentralised,
     require_one_model_for_all,
     require_sites,
@@ -21,6 +20,7 @@ from fedmerit.federation.requirements import (
 from fedmerit.files import read_json, write_json
 from fedmerit.records.signatures import read_certificate
 from fedmerit.site.enrolment import Commitment, check_certificate, collect_enrolments, make_enrolment
+from fedmerit.site.job_rules import require_compatible_images
 from fedmerit.trainers.monai_trainer.data import SiteFolder
 from fedmerit.trainers.monai_trainer.samples import Slices
 from fedmerit.wire.inspection import check_enrolment
