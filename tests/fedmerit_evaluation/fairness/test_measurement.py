@@ -154,9 +154,12 @@ def test_spread_and_correlation_are_those_of_the_hospitals(hospitals, rho):
         x = (x - x.mean()) / x.std(ddof=1)
         y = y - y.mean() - x * (x @ (y - y.mean())) / (x @ x)
         true = 3 * np.stack([x, rho * x + np.sqrt(1 - rho**2) * y / y.std(ddof=1)])
-        dice = federations(random, 1, 3, 5, USUAL, hospitals=hospitals, methods=2) + true[:, None, :, None] / 100
-        cases = as_cases(dice, ("standalone", "fedce")).rename("value").reset_index()
-        rows = cases.assign(run="r", round=1, coalition="", split="testing", label="prostate", quantity="dice")
+        dice, who = federations(random, 1, 3, 5, USUAL, hospitals=hospitals, methods=2)
+        cases = (
+            as_cases(dice + true[:, None, :, None] / 100, who, ("standalone", "fedce")).rename("value").reset_index()
+        )
+        same = {"run": "r", "round": 1, "coalition": "", "split": "testing", "label": "prostate", "quantity": "dice"}
+        rows = cases.assign(**same, fold="", patient="")
         measured = _rows(measure(Results(rows), METHODS, standalone="standalone", resampling=Resampling(300)))
         shown = measured.loc["corrected", "fedce"]
         found.append(
