@@ -67,7 +67,8 @@ def test_no_interval_goes_beyond_what_a_statistic_can_be():
     assert (found["mean"], found["low"], found["high"]) == pytest.approx((0.7, 0, 1))
 
 
-@pytest.mark.parametrize("seeds", [pytest.param(2, marks=pytest.mark.slow), 3, pytest.param(5, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("seeds", [2, 3, 5])
 def test_where_seeds_are_what_varies_intervals_hold_the_truth_as_often_as_they_say(seeds):
     """Drawn with replacement, 51, 73 and 85 % of them did."""
     random = np.random.default_rng(seeds)
