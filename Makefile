@@ -10,7 +10,7 @@ TORCH_INDEX ?= $(shell [ "$$(uname)" = Linux ] && ! command -v nvidia-smi >/dev/
 PIP := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 # One core a process; compiled files are kept. Three files at a time, since some tests wait for processes.
 RUNNING := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=
-FILES := -n 4 --dist loadfile --no-loadscope-reorder
+FILES := -n 3 --dist loadfile --no-loadscope-reorder
 PACKAGES := fedmerit fedmerit_data fedmerit_evaluation fedmerit_lab fedmerit_cli
 
 .DEFAULT_GOAL := help
@@ -46,7 +46,7 @@ install: $(VENV)/.installed ## A virtual environment in .venv, every dependency 
 demo: $(VENV)/.runtime ## Six generated hospitals, trained together and locally, a free rider, the report
 	$(BIN)/fedmerit demo --out demo
 
-test: $(VENV)/.installed ## The tests, four files at a time
+test: $(VENV)/.installed ## The tests, three files at a time
 	$(RUNNING) $(BIN)/python -m pytest $(FILES) -m 'not slow'
 
 test-all: $(VENV)/.installed ## The tests, slow ones included, and the coverage of every package

@@ -33,6 +33,9 @@ ROUNDS = 3
 # Files that take most of a minute, or more: first, so that no process is left with one at the end; those that wait for
 # processes (test_session, test_local) beside others that compute.
 LONGEST = (
+    "tests/test_wheel.py",
+    "tests/test_layering.py",
+    "ground_truth/test_coalitions.py",
     "flare/deploy/test_session.py",
     "engines/test_every_method_simulated.py",
     "federation/test_runs_of_peers.py",

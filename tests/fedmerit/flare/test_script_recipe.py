@@ -45,6 +45,7 @@ def records(run):
     return [json.loads(line) for line in (run / "ledger.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_an_unchanged_script_runs_once_a_site_and_leaves_a_run_folder_like_any_other(project):
     run, printed = simulated(project, "cgsv", "2", "2", "ws")
     logs = (project / "ws" / "fedmerit").glob("site-*/log.txt")
