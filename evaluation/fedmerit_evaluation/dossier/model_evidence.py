@@ -16,7 +16,7 @@ from fedmerit_evaluation.report.phrases import percent, points
 from fedmerit_evaluation.report.shared_parts import surface_columns
 from fedmerit_evaluation.results.dice import SURFACES
 from fedmerit_evaluation.results.evaluation import ESTIMATED
-from fedmerit_evaluation.statistics.bootstrap import DRAWS, LEVEL
+from fedmerit_evaluation.statistics.bootstrap import LEVEL
 from fedmerit_evaluation.statistics.intervals import select_methods, select_sites
 
 
@@ -106,8 +106,8 @@ def uncertainty(file: DossierSources) -> str:
         return ""
     sample = sample_size(file.results, methods=file.method and [file.method])
     return (
-        f"{100 * LEVEL:g} % confidence intervals, bootstrap of {DRAWS} samples: test cases within sites, seeds by "
-        "Student's t. "
+        f"{100 * LEVEL:g} % confidence intervals: Student's t, seeds and test patients as crossed random effects, or "
+        "over folds. "
         f"Fewest test cases of a site: {sample.cases}; seeds: {sample.seeds}."
     )
 

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +107,7 @@ def write_payout(
 
 
 def verify_payout(file: Path, run: Path, trust: Trust | None = None) -> str:
-    """Recompute a payout from its runs, which lie beside ``run``; verify their chains before.
+    """Recompute a payout from its runs, which lie beside ``run``, a verified one; verify the others before.
 
     Returns:
         Who signed it; "" if nobody did.
@@ -126,15 +125,14 @@ def verify_payout(file: Path, run: Path, trust: Trust | None = None) -> str:
     signed = _signed_by(file, stated, trust)
     folders = [_beside(run, name, file) for name in stated.runs]
     for folder in folders:
-        verify_run(folder, (), trust)
+        if folder != run.resolve():
+            verify_run(folder, (), trust)
     specs = [stated.estimator, *stated.compared]
     paid = pay(value_runs(folders, specs, stated.draws), specs[0], stated.rule)
-    again = _statement(folders, specs, stated.rule, stated.draws, paid)
-    for name in ("runs", "amounts", "bands", "sentence", "alternatives"):
-        if getattr(again, name) != getattr(stated, name):
+    for name, again in _outcome(folders, paid).items():
+        if getattr(stated, name) != again:
             raise BadInput(
-                f"{file}: {name}: states {_short(getattr(stated, name))}; recomputed from the runs: "
-                f"{_short(getattr(again, name))}"
+                f"{file}: {name}: states {_short(getattr(stated, name))}; recomputed from the runs: {_short(again)}"
             )
     return signed
 
@@ -166,26 +164,31 @@ def payout_tables(paid: Payout) -> list[Table]:
 
 
 def _statement(runs: Sequence[Path], specs: Sequence[str], rule: Rule, draws: int, paid: Payout) -> Statement:
-    sites = paid.ranking.sites
-    opened = label_runs(open_runs(list(runs)))
-    file = open_sources(opened, None)
+    file = open_sources(label_runs(open_runs(list(runs))), None)
     card = {name: evidence(file) for name, evidence in CARD.items()}
-    values = asdict(rule)
     return Statement(
         version=f"{package_version()} {code_commit()}".strip(),
         budget=rule.budget,
         floor=float(rule.floor),
-        cap=None if np.isinf(values["cap"]) else float(rule.cap),
+        cap=None if np.isinf(rule.cap) else float(rule.cap),
         estimator=specs[0],
         compared=list(specs[1:]),
         draws=draws,
-        runs={run.resolve().name: _ledger_head(run) for run in runs},
-        amounts=_by_site(sites, paid.amounts),
-        bands=_by_site(sites, paid.band),
-        sentence=paid.sentence,
-        alternatives={name: _by_site(sites, amounts) for name, amounts in paid.alternatives.items()},
+        **_outcome(runs, paid),
         card={name: text for name, text in card.items() if text} | {"sensitivity to preparation": NOT_MEASURED},
     )
+
+
+def _outcome(runs: Sequence[Path], paid: Payout) -> dict[str, Any]:
+    """What follows from runs and rule, and is recomputed."""
+    sites = paid.ranking.sites
+    return {
+        "runs": {run.resolve().name: _ledger_head(run) for run in runs},
+        "amounts": _by_site(sites, paid.amounts),
+        "bands": _by_site(sites, paid.band),
+        "sentence": paid.sentence,
+        "alternatives": {name: _by_site(sites, amounts) for name, amounts in paid.alternatives.items()},
+    }
 
 
 def _by_site(sites: Sequence[str], numbers: Any) -> dict[str, int]:

@@ -187,8 +187,8 @@ def bootstrap(
 
     Returns:
         For each statistic ``mean`` and ``std`` (ddof 1; NaN for one) over the ``seeds`` in which it is defined, and
-        ``low``, ``high`` of the mean, with ``over``, the number of seeds or folds that the interval is over; there is
-        none if the statistic is undefined in more than 5 % of the draws, or known in one seed of several.
+        ``low``, ``high`` of the mean; NaN if the statistic is undefined in more than 5 % of the draws, or known in one
+        seed of several.
 
     Raises:
         BadInput: there is no case.
@@ -198,10 +198,8 @@ def bootstrap(
     units = _units(cases)
     drawn = _resampled(units, resampling, clusters)
     numbers = statistics(drawn)
-    over = {"over": clusters.folds} if clusters.folds else {}
     return {
         key: _summary(np.asarray(value), drawn.over_seeds(np.asarray(numbers[key])), resampling.level, bounds(key))
-        | over
         for key, value in statistics(_as_observed(units)).items()
     }
 
@@ -296,5 +294,4 @@ def _summary(observed: FloatArray, drawn: FloatArray, level: float, bounds: tupl
         "low": float(low),
         "high": float(high),
         "seeds": known.size,
-        "over": known.size,
     }

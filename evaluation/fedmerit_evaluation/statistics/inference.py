@@ -2,7 +2,7 @@
 
 A difference is called significant if its two-sided p-value, corrected for the comparisons made with it, is at most 5 %:
 over hospitals by `holm`, over pairs of sites likewise, of methods by the number of pairs. Confidence intervals (CI;
-`fedmerit_evaluation.statistics.bootstrap`) are not corrected. With fewer than `MIN_SEEDS` seeds and `MIN_FOLDS` folds,
+`fedmerit_evaluation.statistics.intervals`) are not corrected. With fewer than `MIN_SEEDS` seeds and `MIN_FOLDS` folds,
 or fewer than `MIN_CASES` test patients at a hospital, nothing is called significant. Numbers are fractions: of Dice, or
 of the sum of all contributions. Family-wise error rates: docs/studies/statistics.md.
 """

@@ -136,6 +136,7 @@ def test_anybody_with_the_runs_recomputes_it(finished, tmp_path, fedmerit):
         ({"budget": "1000"}, "not a payout: budget"),
         ({"more": 1}, "not a payout: more"),
         ({"draws": 10**9}, "not a payout: draws"),
+        ({"estimator": "handed_over:Net"}, "'handed_over': unknown"),
     ],
 )
 def test_a_changed_statement_is_found(finished, tmp_path, change, fault):
