@@ -8,7 +8,8 @@ without work. What then remains of a site that did not train has no relation to 
 For two sites with remains r and s, the score z = Σ r_b s_b / √(Σ r_b² s_b²) has mean 0 and variance 1 if the signs of
 the entries of either are random: the sign-flip null. The sum T of z² over a site's k others is then nearly χ² with k
 degrees of freedom; work adds a noncentrality λ, whatever the signs. A site's e-value of a round is the likelihood ratio
-of no work to the least work that counts, which is `LEAST_WORK` of what the others' scores with each other show. Half
+of no work to the least work that counts, which is `LEAST_WORK` of what the others' scores with each other show, and at
+most `PLAIN_WORK` standard deviations of T without work: who shows so much works, however much others show. Half
 of the evidence is bet on it, so that one round with work does not outweigh the rounds without:
 E [(1 + e) / 2] ≤ 1 for a site that works at least so much, and Ville's inequality bounds its false alarms.
 
@@ -28,6 +29,7 @@ REMEMBERED = 64  # the last steps of the model
 REPEATED = 1e-9  # eigenvalues of what is known that are rounding, relative to the largest
 NOTHING = 1e-4  # least part of an update, in float32, that is more than rounding
 LEAST_WORK = 0.15  # of the others' median noncentrality
+PLAIN_WORK = 3.5  # standard deviations √(2k) of T without work: one round without it then outweighs e^6 to 1
 FEWEST = 3  # sites in a round, to compare with others
 ROUNDS = 3  # that a verdict needs at least, and with work, that end it
 TERMS = 300  # of a power series
@@ -111,7 +113,7 @@ def log_e_values(scores: Tensor) -> Tensor:
     for row in range(count):
         left = torch.arange(count) != row
         theirs = _totals(squares[left][:, left], min(cut, others - 2)) / (others - 1) - 1
-        least = LEAST_WORK * others * float(theirs.quantile(0.5))
+        least = min(LEAST_WORK * others * float(theirs.quantile(0.5)), PLAIN_WORK * (2 * others) ** 0.5)
         if not squares[row].any():
             values.append(math.inf if squares.any() else 0.0)
         else:

@@ -7,7 +7,17 @@ import torch
 from scipy.stats import chi2, ncx2
 
 from fedmerit.guard import work
-from fedmerit.guard.work import LEAST_WORK, ROUNDS, WIDTH, Evidence, Known, log_e_values, pair_scores, sketch
+from fedmerit.guard.work import (
+    LEAST_WORK,
+    PLAIN_WORK,
+    ROUNDS,
+    WIDTH,
+    Evidence,
+    Known,
+    log_e_values,
+    pair_scores,
+    sketch,
+)
 
 SIX = torch.ones(6, dtype=torch.bool)
 SIZE = 800
@@ -72,10 +82,13 @@ def test_the_ratio_is_that_of_the_two_densities(total, degrees, least):
     assert work._log_ratio(total, degrees, least) == pytest.approx(expected, rel=1e-6)
 
 
-def test_e_values_compare_a_site_with_the_others_of_the_round():
-    """Three sites: the others' score with each other is 5, so that the least work has λ = 0.15 · 2 · (25 - 1)."""
-    scores = torch.tensor([[0.0, 5, 1], [5, 0, -2], [1, -2, 0]]).double()
-    expected = chi2.logpdf(5, 2) - ncx2.logpdf(5, 2, 2 * LEAST_WORK * 24)
+@pytest.mark.parametrize(
+    ("shown", "least"), [(3.0, 2 * LEAST_WORK * 8), (5.0, 2 * PLAIN_WORK), (900.0, 2 * PLAIN_WORK)]
+)
+def test_e_values_compare_a_site_with_the_others_of_the_round(shown, least):
+    """Three sites: the others' score with each other has λ = 2 (shown² - 1); √(2k) = 2 bounds what it asks."""
+    scores = torch.tensor([[0.0, shown, 1], [shown, 0, -2], [1, -2, 0]]).double()
+    expected = chi2.logpdf(5, 2) - ncx2.logpdf(5, 2, least)
     assert float(log_e_values(scores)[2]) == pytest.approx(expected, rel=1e-6)
     scores[2, :2] = scores[:2, 2] = 0
     assert log_e_values(scores)[2] == math.inf
