@@ -9,10 +9,10 @@ import typer
 from fedmerit.configuration.recipes import PAPER
 from fedmerit.errors import BadInput, printable
 from fedmerit.options import RunOptions, parse_names
-from fedmerit_cli.lab_bench import commands as bench
 from fedmerit_cli.options import Cluster, Jobs, Methods, OutFolder, Seeds, make_workers, parse_integers, run_options
 from fedmerit_cli.results import RunFolder, Split
 from fedmerit_cli.terminal import Commands, console
+from fedmerit_lab.commands.benchmarks import commands as bench
 
 if TYPE_CHECKING:
     from fedmerit_evaluation.studies.cluster import Workers
