@@ -4,8 +4,8 @@
 imported inside a command's function, when it is called.
 """
 
-from fedmerit_cli import data, demo, deploy, jobs, logs, methods, models, results, runs, sites, values
-from fedmerit_cli.terminal import Commands
+from fedmerit_cli import data, demo, deploy, jobs, methods, models, results, runs, sites, values
+from fedmerit_cli.terminal import Commands, set_up
 from fedmerit_lab.commands import partitions, studies
 
 GROUPS = {
@@ -18,7 +18,7 @@ GROUPS = {
 }
 
 app = Commands()
-app.callback()(logs.set_up)
+app.callback()(set_up)
 for file in (demo, sites, runs, results, models, methods):
     app.add_typer(file.commands)
 data.commands.add_typer(partitions.commands)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedmerit.attacks.attacker_site import wrap_attacker
+from fedmerit.attacks.catalogue import wrap_attacker
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.federation.exchange import Exchange
 from fedmerit.federation.server import Federation
@@ -24,8 +24,7 @@ from fedmerit.site.memory import Learned, Memory
 from fedmerit.site.site import Site
 from fedmerit.trainers.monai_trainer.data import SiteFolder
 from fedmerit.trainers.monai_trainer.machine_settings import SERVER
-from fedmerit.trainers.monai_trainer.patches import build_samples
-from fedmerit.trainers.monai_trainer.samples import Samples
+from fedmerit.trainers.monai_trainer.samples import Samples, build_samples
 from fedmerit.wire.messages import Answer, PeerModel, Reply, Task, Work
 
 RANDOM_STREAM = "pooled"  # part of the seeds, instead of a site's name

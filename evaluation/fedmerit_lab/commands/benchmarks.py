@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from fedmerit.configuration.conversion import build
 from fedmerit.configuration.recipes import ROUNDS
+from fedmerit.configuration.spec_syntax import build
 from fedmerit.errors import BadInput
 from fedmerit.guard.settings import GuardSettings
 from fedmerit.options import RunOptions, split_specs
