@@ -24,7 +24,8 @@ from fedmerit.site.memory import Learned, Memory
 from fedmerit.site.site import Site
 from fedmerit.trainers.monai_trainer.data import SiteFolder
 from fedmerit.trainers.monai_trainer.machine_settings import SERVER
-from fedmerit.trainers.monai_trainer.samples import Samples, build_samples
+from fedmerit.trainers.monai_trainer.patches import build_samples
+from fedmerit.trainers.monai_trainer.samples import Samples
 from fedmerit.wire.messages import Answer, PeerModel, Reply, Task, Work
 
 RANDOM_STREAM = "pooled"  # part of the seeds, instead of a site's name

@@ -7,7 +7,7 @@ from typing import Any
 from fedmerit import plugins
 from fedmerit.attacks.catalogue import require_possible
 from fedmerit.configuration.description import read_plan
-from fedmerit.configuration.filters import require_privacy
+from fedmerit.configuration.filter_needs import require_privacy
 from fedmerit.configuration.observation import require_observers
 from fedmerit.engines.given_contributions import add_contributions
 from fedmerit.errors import BadInput

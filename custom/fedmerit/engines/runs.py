@@ -9,7 +9,8 @@ from fedmerit import plugins
 from fedmerit.attacks.catalogue import require_possible
 from fedmerit.capabilities import capabilities
 from fedmerit.configuration.description import describe, read_plan
-from fedmerit.configuration.filters import HE, require_privacy
+from fedmerit.configuration.filter_needs import require_privacy
+from fedmerit.configuration.filters import HE
 from fedmerit.configuration.network_input import common
 from fedmerit.configuration.recipes import ROUNDS, guarded
 from fedmerit.configuration.run import TASKS, RunConfiguration, make_configuration

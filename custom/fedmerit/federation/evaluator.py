@@ -32,7 +32,7 @@ from fedmerit.trainers.monai_trainer import neurons
 from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT, Case
 from fedmerit.trainers.monai_trainer.machine_settings import pick_device
 from fedmerit.trainers.monai_trainer.networks import build_network
-from fedmerit.trainers.monai_trainer.samples import build_samples
+from fedmerit.trainers.monai_trainer.patches import build_samples
 from fedmerit.wire.inspection import check_evaluated
 from fedmerit.wire.messages import Evaluated, Evaluation, ImportanceTask, Purpose, payload_bytes
 

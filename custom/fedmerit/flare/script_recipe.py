@@ -11,7 +11,8 @@ from nvflare.recipe.sim_env import SimEnv
 from nvflare.recipe.spec import ExecEnv
 from torch import Tensor, nn
 
-from fedmerit.configuration.filters import HE, require_privacy
+from fedmerit.configuration.filter_needs import require_privacy
+from fedmerit.configuration.filters import HE
 from fedmerit.configuration.recipes import guarded
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.configuration.script import Script, find_uses

@@ -28,8 +28,9 @@ from fedmerit.trainers.monai_trainer.data import Case, SiteFolder
 from fedmerit.trainers.monai_trainer.local_training import learning_rate, train
 from fedmerit.trainers.monai_trainer.networks import initial_network
 from fedmerit.trainers.monai_trainer.overlaps import Overlap, mean_dice
+from fedmerit.trainers.monai_trainer.patches import build_samples
 from fedmerit.trainers.monai_trainer.prediction import evaluate, image_losses
-from fedmerit.trainers.monai_trainer.samples import Samples, build_samples
+from fedmerit.trainers.monai_trainer.samples import Samples
 
 EPOCHS = 8  # of fine-tuning, at most
 SLOWER = 5  # that many times lower is its learning rate

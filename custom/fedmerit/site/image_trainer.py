@@ -29,8 +29,9 @@ from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT, Case, SiteFolder
 from fedmerit.trainers.monai_trainer.machine_settings import pick_device
 from fedmerit.trainers.monai_trainer.networks import working_network
 from fedmerit.trainers.monai_trainer.overlaps import Overlap, mean_dice
+from fedmerit.trainers.monai_trainer.patches import build_samples
 from fedmerit.trainers.monai_trainer.prediction import evaluate
-from fedmerit.trainers.monai_trainer.samples import Samples, build_samples
+from fedmerit.trainers.monai_trainer.samples import Samples
 from fedmerit.trainers.monai_trainer.saved_networks import save_network
 from fedmerit.trainers.monai_trainer.training_checkpoint import RoundCheckpoints
 from fedmerit.wire import messages

@@ -13,7 +13,7 @@ from fedmerit.plugins import find_reference
 from fedmerit.site.enrolment import PREPARED_OTHERWISE, is_prepared_otherwise
 from fedmerit.trainers.monai_trainer.data import SiteFolder
 from fedmerit.trainers.monai_trainer.manifest import EVALUATED, MANIFEST, JobRules, Manifest
-from fedmerit.trainers.monai_trainer.samples import build_samples
+from fedmerit.trainers.monai_trainer.patches import build_samples
 from fedmerit.wire.evaluation_budget import allowance
 
 EDIT = f'change "jobs" in local/{MANIFEST} of the kit if your hospital agrees to more, or ask for another plan'

@@ -25,8 +25,9 @@ from fedmerit.trainers.monai_trainer.data import Case
 from fedmerit.trainers.monai_trainer.networks import patch_size
 from fedmerit.trainers.monai_trainer.neurons import loss_increases
 from fedmerit.trainers.monai_trainer.overlaps import Overlap
+from fedmerit.trainers.monai_trainer.patches import build_samples
 from fedmerit.trainers.monai_trainer.prediction import evaluate, evaluate_with_losses
-from fedmerit.trainers.monai_trainer.samples import Samples, build_samples
+from fedmerit.trainers.monai_trainer.samples import Samples
 from fedmerit.vectors import histogram
 from fedmerit.wire.messages import Evaluated, Evaluation, Importance, ImportanceTask, Purpose
 

@@ -28,9 +28,9 @@ from fedmerit.trainers.monai_trainer.batch_norm import estimate_statistics, has_
 from fedmerit.trainers.monai_trainer.data import Case, SiteFolder, open_sites
 from fedmerit.trainers.monai_trainer.network_checks import check_image_size
 from fedmerit.trainers.monai_trainer.networks import patch_size
+from fedmerit.trainers.monai_trainer.patches import build_samples
 from fedmerit.trainers.monai_trainer.prediction import evaluate as read_overlaps
 from fedmerit.trainers.monai_trainer.prediction import predict
-from fedmerit.trainers.monai_trainer.samples import build_samples
 from fedmerit.trainers.monai_trainer.saved_networks import load_network, read_description
 from fedmerit.trainers.monai_trainer.surfaces import surface_dice_by_area
 from fedmerit_evaluation.results.run_folders import open_run

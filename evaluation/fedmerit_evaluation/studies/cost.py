@@ -13,7 +13,7 @@ from fedmerit.trainers.monai_trainer.data import open_sites
 from fedmerit.trainers.monai_trainer.local_training import count_steps, train
 from fedmerit.trainers.monai_trainer.machine_settings import configured_device, pick_device
 from fedmerit.trainers.monai_trainer.networks import build_network
-from fedmerit.trainers.monai_trainer.samples import build_samples
+from fedmerit.trainers.monai_trainer.patches import build_samples
 from fedmerit_evaluation.studies.execution import count_training_images
 
 

@@ -33,8 +33,8 @@ from fedmerit.trainers.monai_trainer.machine_settings import (
     pick_device,
 )
 from fedmerit.trainers.monai_trainer.network_checks import count_feature_maps, count_parameters
+from fedmerit.trainers.monai_trainer.patches import build_samples
 from fedmerit.trainers.monai_trainer.prediction import EVALUATION_BATCH, GPU_BATCH
-from fedmerit.trainers.monai_trainer.samples import build_samples
 from fedmerit.version import PACKAGES
 
 BASE_MEMORY = 0.4e9  # bytes of a process with PyTorch and MONAI

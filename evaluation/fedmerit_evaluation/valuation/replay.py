@@ -31,7 +31,7 @@ from fedmerit.site.model_evaluation import (
 from fedmerit.trainers.monai_trainer.data import SiteFolder
 from fedmerit.trainers.monai_trainer.machine_settings import pick_device
 from fedmerit.trainers.monai_trainer.networks import build_network
-from fedmerit.trainers.monai_trainer.samples import build_samples
+from fedmerit.trainers.monai_trainer.patches import build_samples
 from fedmerit_evaluation.valuation.observed_run import prepared_sites
 
 FOLDER = "values"  # in the run folder: rows computed afterwards, a file per observer

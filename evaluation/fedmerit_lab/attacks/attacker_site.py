@@ -17,7 +17,7 @@ from fedmerit.seeds import random_seed
 from fedmerit.site.image_trainer import ImageTrainer
 from fedmerit.site.memory import Learned, Memory
 from fedmerit.site.site import Site
-from fedmerit.trainers.monai_trainer.samples import build_samples
+from fedmerit.trainers.monai_trainer.patches import build_samples
 from fedmerit.wire.messages import Answer, Enrolment, EnrolmentTask, Evaluated, Evaluation, Purpose, Reply, Task, Work
 from fedmerit_lab.attacks.attack import Attack, AttackerView
 

@@ -18,7 +18,7 @@ from fedmerit.trainers.monai_trainer.data import open_sites
 from fedmerit.trainers.monai_trainer.local_training import train
 from fedmerit.trainers.monai_trainer.machine_settings import pick_device
 from fedmerit.trainers.monai_trainer.networks import build_network
-from fedmerit.trainers.monai_trainer.samples import build_samples
+from fedmerit.trainers.monai_trainer.patches import build_samples
 from fedmerit_lab.benchmarks.benchmark import Benchmark, Measure, bars
 from fedmerit_lab.benchmarks.generated_sites import generated_sites
 

@@ -18,8 +18,9 @@ from fedmerit.records.run_info import read_run
 from fedmerit.trainers.monai_trainer.data import Case, SiteFolder, open_sites
 from fedmerit.trainers.monai_trainer.machine_settings import pick_device
 from fedmerit.trainers.monai_trainer.networks import build_network
+from fedmerit.trainers.monai_trainer.patches import build_samples
 from fedmerit.trainers.monai_trainer.prediction import image_losses
-from fedmerit.trainers.monai_trainer.samples import Slices, build_samples
+from fedmerit.trainers.monai_trainer.samples import Slices
 from fedmerit.vectors import gram
 from fedmerit.wire.messages import Answer, Reply, SparseUpdate, Task, Work
 from fedmerit_evaluation.freeriders.detectors import of_rounds

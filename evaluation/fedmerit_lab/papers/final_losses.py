@@ -11,8 +11,8 @@ from fedmerit.files import write_text
 from fedmerit.records.ledger import texts_digest
 from fedmerit.trainers.monai_trainer.data import Case, open_sites
 from fedmerit.trainers.monai_trainer.networks import patch_size
+from fedmerit.trainers.monai_trainer.patches import build_samples
 from fedmerit.trainers.monai_trainer.prediction import image_losses
-from fedmerit.trainers.monai_trainer.samples import build_samples
 from fedmerit_evaluation.results.evaluation import final_models
 from fedmerit_evaluation.results.run_folders import open_run
 

@@ -11,7 +11,7 @@ from pretending import replies as plain_replies
 from stepping import Stepped as Federation
 
 from fedmerit import flat
-from fedmerit.configuration.filters import require_privacy
+from fedmerit.configuration.filter_needs import require_privacy
 from fedmerit.configuration.run import TASKS, make_configuration
 from fedmerit.errors import BadInput
 from fedmerit.flare.egress import EgressFilter

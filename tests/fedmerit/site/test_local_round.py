@@ -16,7 +16,7 @@ from fedmerit.trainers.monai_trainer.data import SiteFolder
 from fedmerit.trainers.monai_trainer.local_training import learning_rate, train
 from fedmerit.trainers.monai_trainer.networks import initial_network
 from fedmerit.trainers.monai_trainer.neurons import count, owners
-from fedmerit.trainers.monai_trainer.samples import build_samples
+from fedmerit.trainers.monai_trainer.patches import build_samples
 from fedmerit.vectors import parameter_mask
 from fedmerit.wire.messages import PeerModel, Task
 

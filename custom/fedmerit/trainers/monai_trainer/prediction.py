@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from fedmerit.trainers.monai_trainer.data import Case
 from fedmerit.trainers.monai_trainer.networks import is_mirrored, keeps_largest_component, patch_size
 from fedmerit.trainers.monai_trainer.overlaps import Overlap, Surface
-from fedmerit.trainers.monai_trainer.samples import Samples, build_samples
+from fedmerit.trainers.monai_trainer.patches import build_samples
+from fedmerit.trainers.monai_trainer.samples import Samples
 from fedmerit.trainers.monai_trainer.surfaces import measure_surfaces
 
 EVALUATION_BATCH = 8  # slices; with more, a CPU allocates feature maps each time and takes a fifth longer

@@ -12,8 +12,8 @@ from fedmerit.trainers.monai_trainer.local_training import train
 from fedmerit.trainers.monai_trainer.network_checks import check_image_size
 from fedmerit.trainers.monai_trainer.networks import build_network, estimate_cost, initial_network, patch_size
 from fedmerit.trainers.monai_trainer.neurons import layers, loss_increases
+from fedmerit.trainers.monai_trainer.patches import Patches, build_samples
 from fedmerit.trainers.monai_trainer.prediction import evaluate, predict
-from fedmerit.trainers.monai_trainer.samples import Patches, build_samples
 
 NETWORK = Network(1, ("organ",), width=4, depth=3, patch=(8, 16, 16))
 
