@@ -13,11 +13,12 @@ DOCS = Path(__file__).parent
 
 def methods_table() -> str:
     """Every method and how it differs."""
-    from typer.testing import CliRunner
+    from fedmerit.methods.registry import METHODS
+    from fedmerit_cli.methods import COLUMNS
 
-    from fedmerit_cli.main import app
-
-    return CliRunner().invoke(app, ["methods", "--markdown"]).output.strip()
+    shown = {name: heading for name, heading in COLUMNS.items() if name != "site_work"}
+    rows = [[f"`{name}`", *(getattr(kind.about, one) for one in shown)] for name, kind in METHODS.items()]
+    return _table(["method", *shown.values()], rows)
 
 
 def commands_options() -> str:

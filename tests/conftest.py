@@ -104,6 +104,23 @@ def server_sites_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+@pytest.fixture(scope="session")
+def real_data() -> Path:
+    """Real images where they lie beside the checkout: never part of the project."""
+    default = Path(__file__).resolve().parents[1].parent / "shared" / "data"
+    folder = Path(os.environ.get("FEDMERIT_DATA", default))
+    if not folder.is_dir():
+        pytest.skip(f"no real images at {folder} (set FEDMERIT_DATA)")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def small() -> tuple[str, ...]:
+    """Options of the smallest network that trains."""
+    settings = ("architecture=unet", "width=2", "depth=2", "residual_units=0", "augment=false")
+    return tuple(text for setting in settings for text in ("--set", setting))
+
+
 @pytest.fixture
 def own_sites(sites: Path, tmp_path: Path) -> Path:
     """A copy of `sites` that a test may spoil."""

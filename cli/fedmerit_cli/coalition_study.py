@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedmerit.errors import BadInput
-from fedmerit_cli.printing import show
-from fedmerit_cli.progress import counting, exit_if_failed
+from fedmerit_cli.printing import counting, exit_if_failed, show
 from fedmerit_cli.terminal import console
 from fedmerit_evaluation.figures.dots_and_bars import value_ranges
 from fedmerit_evaluation.figures.drawing import png

@@ -24,8 +24,7 @@ def demo(
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of each run.")] = 5,
 ) -> None:
     """Six generated hospitals: FedCE on NVFlare, FedAvg, local training, leave-one-out, a free rider, the report."""
-    from fedmerit_cli.printing import print_runs, print_sites
-    from fedmerit_cli.progress import run_with_progress
+    from fedmerit_cli.printing import print_runs, print_sites, run_with_progress
     from fedmerit_data.preparation import Preparation
     from fedmerit_data.prepare import prepare as prepare_sites
     from fedmerit_evaluation.report.all_sites import write_report
@@ -76,7 +75,7 @@ def _train(folders: Sequence[Path], values: Path, shared: Mapping[str, Any]) -> 
     """Train unfinished runs on the local engine, then all sites together and without each."""
     from fedmerit.federation.checkpoint import is_finished
     from fedmerit_cli.coalition_study import CoalitionStudy
-    from fedmerit_cli.progress import RunBars, exit_if_failed, progress, resumable
+    from fedmerit_cli.printing import RunBars, exit_if_failed, progress, resumable
     from fedmerit_evaluation.ground_truth.semivalues import leave_one_out_weights, required_coalitions
     from fedmerit_evaluation.studies.cluster import Workers, execute_all
 

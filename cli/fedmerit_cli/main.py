@@ -4,8 +4,9 @@
 imported inside a command's function, when it is called.
 """
 
-from fedmerit_cli import data, demo, deploy, jobs, lab, logs, methods, models, results, runs, sites, values
-from fedmerit_cli.terminal import Commands
+from fedmerit_cli import data, demo, deploy, jobs, methods, models, results, runs, sites, values
+from fedmerit_cli.terminal import Commands, set_up
+from fedmerit_lab.commands import partitions, studies
 
 GROUPS = {
     "data": data.commands,
@@ -13,13 +14,14 @@ GROUPS = {
     "job": jobs.commands,
     "deploy": deploy.commands,
     "model": models.group,
-    "lab": lab.commands,
+    "lab": studies.commands,
 }
 
 app = Commands()
-app.callback()(logs.set_up)
+app.callback()(set_up)
 for file in (demo, sites, runs, results, models, methods):
     app.add_typer(file.commands)
+data.commands.add_typer(partitions.commands)
 for name, group in GROUPS.items():
     app.add_typer(group, name=name, rich_help_panel="Groups")
 

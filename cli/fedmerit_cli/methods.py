@@ -28,26 +28,10 @@ commands = Commands()
 
 
 @commands.add("methods fedce")
-def methods(
-    name: Annotated[str | None, typer.Argument(help="Show what --set takes with this method.")] = None,
-    markdown: Annotated[bool, typer.Option("--markdown", help="Print the table of docs/methods.md.")] = False,
-) -> None:
+def methods(name: Annotated[str | None, typer.Argument(help="Show what --set takes with this method.")] = None) -> None:
     """List the methods and how they differ, or the parameters and the preset of one."""
-    if markdown:
-        typer.echo(markdown_table())
-        return
     for table in [_method_table()] if name is None else _parameter_tables(name):
         Console(width=max(console.width, 128), markup=False).print(table)  # narrower, words are cut
-
-
-def markdown_table() -> str:
-    """The table of docs/methods.md, without the work of a site."""
-    from fedmerit.methods.registry import METHODS
-
-    shown = {name: heading for name, heading in COLUMNS.items() if name != "site_work"}
-    lines = [["method", *shown.values()], ["---"] * (len(shown) + 1)]
-    lines += [[f"`{name}`", *(getattr(kind.about, one) for one in shown)] for name, kind in METHODS.items()]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def _method_table() -> Table:

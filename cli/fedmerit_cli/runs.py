@@ -33,8 +33,7 @@ def run(
     """Train one federation, and evaluate its final models on the test cases."""
     from fedmerit.engines import resumption, runs
     from fedmerit.engines.script_runs import has_script
-    from fedmerit_cli.printing import print_cost, print_runs
-    from fedmerit_cli.progress import run_with_progress
+    from fedmerit_cli.printing import print_cost, print_runs, run_with_progress
 
     asked = RunOptions.read_file(config).with_given(asked) if config else asked
     given = asked.given()
@@ -83,7 +82,7 @@ def compare(
     """
     asked.require_sites()
     workers = make_workers(jobs, cluster, asked)
-    from fedmerit_cli.progress import RunBars, exit_if_failed, progress, resumable
+    from fedmerit_cli.printing import RunBars, exit_if_failed, progress, resumable
     from fedmerit_evaluation.figures.tables import print_table
     from fedmerit_evaluation.studies.comparison import estimate_cost, execute_runs, prepare, trainings, write_tables
     from fedmerit_evaluation.studies.precision import describe_precision

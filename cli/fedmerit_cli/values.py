@@ -146,8 +146,7 @@ def estimate(
     Values that were not observed are computed afterwards, if the run kept its updates. Interrupted, the same command
     resumes.
     """
-    from fedmerit_cli.printing import show
-    from fedmerit_cli.progress import progress
+    from fedmerit_cli.printing import progress, show
     from fedmerit_evaluation.figures.dots_and_bars import value_ranges
     from fedmerit_evaluation.figures.drawing import png
     from fedmerit_evaluation.figures.pages import save_png

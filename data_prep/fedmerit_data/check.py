@@ -8,8 +8,8 @@ from fedmerit.files import sha256
 from fedmerit.trainers.monai_trainer.data import SiteFolder
 from fedmerit_data.checking import integrity
 from fedmerit_data.checking.findings import Examination, Finding, LocatedCase, Severity, locate_cases, read_site_state
+from fedmerit_data.checking.integrity import check_readings
 from fedmerit_data.checking.plausibility import check_plausibility
-from fedmerit_data.checking.readings import check_readings
 from fedmerit_data.folders import OVERVIEW
 
 

@@ -69,12 +69,3 @@ def new_folder(folder: Path, suffix: str = "partial") -> Iterator[Path]:
             (partial / "new").replace(folder)
         finally:
             shutil.rmtree(partial)
-
-
-def link_or_copy(source: Path, target: Path) -> None:
-    """Make ``target`` a hard link to ``source``, or a copy if the file system has no links."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        os.link(source.resolve(), target)
-    except OSError:
-        shutil.copyfile(source, target)

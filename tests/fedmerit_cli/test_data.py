@@ -1,105 +1,12 @@
-"""`fedmerit data`: partition, shrink, survey; the partitions themselves are tested with what it calls."""
+"""`fedmerit data`: survey and plan."""
 
 import json
-from typing import get_args
 
-import numpy as np
 import pandas as pd
 import pytest
 
-from fedmerit.files import sha256
-from fedmerit.trainers.monai_trainer.data import open_sites
 from fedmerit.wire import survey
-from fedmerit_cli.data import FEWEST, By, Classes, NoiseRule
-from fedmerit_data.downsampling import block_means
-from fedmerit_data.partition import partition
-from fedmerit_data.partitioning import scheme
-from fedmerit_data.partitioning.label_noise import RULES
-from fedmerit_data.partitioning.scheme import Scheme
-
-
-def checksums(folder):
-    return {path.relative_to(folder): sha256(path) for path in folder.rglob("*") if path.is_file()}
-
-
-def test_help_offers_the_schemes_classes_and_rules_that_there_are():
-    assert get_args(By) == tuple(scheme.SCHEMES)
-    assert get_args(Classes) == tuple(scheme.CLASSES)
-    assert get_args(NoiseRule) == tuple(RULES)
-
-
-def test_the_command(fedmerit, sites, tmp_path):
-    options = ("--by", "powerlaw", "--exponent", 1, "--seed", 2, "--label-noise", "site-1=0.5,site-3=1")
-    given = ("--out", tmp_path / "out", "--into", 3, *options, "--noise-rule", "invert")
-    result = fedmerit("data", "partition", sites, *given)
-    assert result.exit_code == 0, result.output
-    assert f"3 sites in {tmp_path / 'out'}" in result.output
-    scheme = Scheme("powerlaw", 3, exponent=1, seed=2)
-    partition(sites, tmp_path / "same", scheme, label_noise={"site-1": 0.5, "site-3": 1}, noise_rule="invert")
-    assert checksums(tmp_path / "out") == checksums(tmp_path / "same")
-
-
-@pytest.mark.parametrize(
-    ("given", "scheme", "options"),
-    [
-        (("--by", "dirichlet", "--alpha", 3, "--classes", "size"), {"alpha": 3.0, "classes": "size"}, {}),
-        (("--by", "imbalanced", "--kappa", 0.3, "--holders", 2), {"kappa": 0.3, "holders": 2}, {}),
-        (
-            ("--by", "uniform", "--outlier", "site2", "--outlier", "site3", "--inverted", "site3"),
-            {"outlier": ("site2", "site3")},
-            {"inverted": ["site3"]},
-        ),
-        (
-            ("--by", "uniform", "--duplicate", "site-1", "--duplicate", "site-2", "--split-site", "site-3"),
-            {},
-            {"duplicate": ["site-1", "site-2"], "split_site": ["site-3"]},
-        ),
-    ],
-)
-def test_every_option_reaches_the_partition(fedmerit, sites, tmp_path, monkeypatch, given, scheme, options):
-    asked = []
-    monkeypatch.setattr(
-        "fedmerit_data.partition.partition", lambda *given, **more: asked.append((given, more)) or [sites]
-    )
-    monkeypatch.setattr("fedmerit_cli.printing.print_sites", lambda root, count: None)
-    result = fedmerit("data", "partition", sites, "--out", tmp_path / "out", "--into", 4, *given)
-    assert result.exit_code == 0, result.output
-    ((called, more),) = asked
-    assert called == (sites, tmp_path / "out", Scheme(given[1], 4, **scheme))
-    lists: dict[str, list[str]] = {"duplicate": [], "split_site": [], "inverted": []}
-    more |= {name: list(more[name]) for name in lists}
-    assert more == {"label_noise": {}, "noise_rule": "shift", **lists} | options
-
-
-@pytest.mark.parametrize("noise", ["site-1", "=0.5", "site-1=2", "site-1=nan", "site-1=0.5,site-1=0.2"])
-def test_the_command_refuses_other_noise(fedmerit, sites, tmp_path, noise):
-    given = ("--out", tmp_path / "out", "--into", 2, "--by", "uniform", "--label-noise", noise)
-    result = fedmerit("data", "partition", sites, *given)
-    assert result.exit_code == 2
-    assert "expected SITE=LEVEL" in result.output
-    assert not (tmp_path / "out").exists()
-
-
-def test_the_command_refuses_a_rule_without_noise(fedmerit, sites, tmp_path):
-    given = ("--out", tmp_path / "out", "--into", 2, "--by", "uniform", "--noise-rule", "invert")
-    result = fedmerit("data", "partition", sites, *given)
-    assert result.exit_code == 2
-    assert "--noise-rule invert: belongs to --label-noise; give that too" in result.output
-    assert not (tmp_path / "out").exists()
-
-
-def test_shrink_writes_copies_of_half_the_side(fedmerit, sites, tmp_path):
-    result = fedmerit("data", "shrink", sites, "--out", tmp_path / "small")
-    assert result.exit_code == 0, result.output
-    assert f"3 sites in {tmp_path / 'small'}" in result.output
-    for site, small in zip(open_sites(sites), open_sites(tmp_path / "small"), strict=True):
-        assert small.image_size == (16, 16)
-        image = np.array(small.cases("testing")[0].image)
-        np.testing.assert_array_equal(image, block_means(site.cases("testing")[0].image, 2).astype(np.float32))
-    refused = fedmerit("data", "shrink", sites, "--out", tmp_path / "other", "--by", 3)
-    assert refused.exit_code == 2
-    assert "cannot be downsampled by 3" in " ".join(refused.stderr.split())
-    assert not (tmp_path / "other").exists()
+from fedmerit_cli.data import FEWEST
 
 
 @pytest.fixture(scope="module")

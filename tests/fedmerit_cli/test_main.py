@@ -19,7 +19,7 @@ TOP = [
     "methods",
 ]  # fmt: skip
 GROUPS = {
-    "data": ["partition", "shrink", "survey", "plan"],
+    "data": ["survey", "plan", "partition", "shrink"],
     "value": ["leave-one-out", "shapley", "estimate", "payout", "power", "unseen"],
     "job": ["export", "submit", "status", "fetch", "abort", "resume", "remove", "watch"],
     "deploy": ["init", "renew", "request", "revoke", "site", "server", "approve", "rehearse", "check"],

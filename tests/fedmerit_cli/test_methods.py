@@ -1,7 +1,6 @@
 """`fedmerit methods`: the table, and what `--set` takes with one."""
 
 import re
-from pathlib import Path
 
 import pytest
 
@@ -64,8 +63,3 @@ def test_an_unknown_method_has_a_suggestion(fedmerit):
     result = fedmerit("methods", "fedec")
     assert result.exit_code == 2
     assert "'fedec': unknown; did you mean fed" in result.stderr
-
-
-def test_methods_prints_the_table_of_the_documentation(fedmerit):
-    page = (Path(__file__).resolve().parents[2] / "docs" / "methods.md").read_text()
-    assert fedmerit("methods", "--markdown").output.strip() in page

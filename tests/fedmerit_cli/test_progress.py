@@ -8,8 +8,8 @@ import typer
 from rich.cells import cell_len
 from run_factory import make_run
 
-from fedmerit_cli import progress as shown_runs
-from fedmerit_cli.progress import RunBars, counting, exit_if_failed, progress, resumable, run_with_progress
+from fedmerit_cli import printing as shown_runs
+from fedmerit_cli.printing import RunBars, counting, exit_if_failed, progress, resumable, run_with_progress
 from fedmerit_cli.terminal import console, last_round
 
 

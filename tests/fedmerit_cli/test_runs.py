@@ -28,7 +28,7 @@ def asked(monkeypatch) -> list[tuple[Path, dict[str, Any]]]:
     """What `run` would create: every folder with its options. Nothing is created or executed."""
     found: list[tuple[Path, dict[str, Any]]] = []
     monkeypatch.setattr("fedmerit.engines.runs.create", lambda folder, **options: found.append((folder, options)))
-    monkeypatch.setattr("fedmerit_cli.progress.run_with_progress", lambda folder: None)
+    monkeypatch.setattr("fedmerit_cli.printing.run_with_progress", lambda folder: None)
     monkeypatch.setattr("fedmerit_cli.printing.print_cost", lambda folder: None)
     monkeypatch.setattr("fedmerit_cli.printing.print_runs", lambda folders: None)
     return found

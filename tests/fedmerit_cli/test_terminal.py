@@ -10,7 +10,7 @@ import typer
 from typer.testing import CliRunner
 
 from fedmerit.errors import BadInput, RunFailed
-from fedmerit_cli.progress import resumable
+from fedmerit_cli.printing import resumable
 from fedmerit_cli.terminal import Group, console, plain_table, signals_as_ctrl_c
 
 FULL = OSError(errno.ENOSPC, "No space left on device")

@@ -1,13 +1,12 @@
 """Folders that are complete or absent."""
 
-import os
 import shutil
 
 import pytest
 
 from fedmerit.errors import BadInput
 from fedmerit_data import folders
-from fedmerit_data.folders import is_occupied, link_or_copy, new_folder, partial_folder, partial_path, require_free
+from fedmerit_data.folders import is_occupied, new_folder, partial_folder, partial_path, require_free
 
 
 def test_an_absent_or_empty_folder_is_free(tmp_path):
@@ -62,19 +61,3 @@ def test_a_folder_that_the_other_process_removed_meanwhile_is_not_taken(tmp_path
     monkeypatch.setattr(folders.fcntl, "flock", lambda *_: shutil.rmtree(partial_path(out)))
     with pytest.raises(BadInput, match="another process"), partial_folder(out):
         pytest.fail("let in")
-
-
-def test_arrays_are_linked_to_the_file_itself_or_copied_where_there_are_no_links(tmp_path, monkeypatch):
-    (tmp_path / "array.npy").write_bytes(b"numbers")
-    (tmp_path / "link.npy").symlink_to(tmp_path / "array.npy")
-    link_or_copy(tmp_path / "link.npy", tmp_path / "cases" / "a.npy")
-    assert not (tmp_path / "cases" / "a.npy").is_symlink()
-    assert os.path.samefile(tmp_path / "cases" / "a.npy", tmp_path / "array.npy")
-
-    def refuse(*_):
-        raise OSError(18, "Invalid cross-device link")
-
-    monkeypatch.setattr(folders.os, "link", refuse)
-    link_or_copy(tmp_path / "link.npy", tmp_path / "cases" / "b.npy")
-    assert not os.path.samefile(tmp_path / "cases" / "b.npy", tmp_path / "array.npy")
-    assert (tmp_path / "cases" / "b.npy").read_bytes() == b"numbers"

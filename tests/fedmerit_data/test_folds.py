@@ -13,10 +13,10 @@ from site_folders import edit
 from fedmerit.errors import BadInput
 from fedmerit.trainers.monai_trainer.data import SPLITS, SiteFolder, open_sites
 from fedmerit_data.check import check
-from fedmerit_data.partition import partition
-from fedmerit_data.partitioning.scheme import Scheme
 from fedmerit_data.preparation import Preparation
 from fedmerit_data.preparing.site_lists import assign_folds
+from fedmerit_lab.partitioning.partition import partition
+from fedmerit_lab.partitioning.scheme import Scheme
 
 SMALL = {"size": 24, "field_of_view": 24}
 

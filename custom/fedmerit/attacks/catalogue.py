@@ -1,29 +1,59 @@
 """Every attack by name, and specs of attacks, such as ``noise`` or ``shifted:from=3:share=0.5``."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import is_dataclass
+from dataclasses import dataclass, is_dataclass
+from typing import ClassVar
 
-from fedmerit.attacks.attack import Attack
 from fedmerit.configuration import spec_syntax
 from fedmerit.errors import BadInput
+from fedmerit.parameters import Checked, parameter
 from fedmerit.plugins import Catalogue
+from fedmerit.site.site import Site
+
+
+@dataclass(frozen=True, kw_only=True)
+class SiteAttack(Checked):
+    """What a run needs of an attack. `fedmerit_lab.attacks.attack.Attack` has the hooks that attacks replace."""
+
+    from_: int = parameter(0, "first round of the attack; honest before", low=0)
+    earliest: ClassVar[int] = 0  # the first round in which it can be done; honest before
+
+    @property
+    def first(self) -> int:
+        """The first round that is not honest."""
+        return max(self.from_, self.earliest)
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """Names of sites that it needs there to be."""
+        return ()
+
+    def wrap(self, site: Site) -> Site:
+        """The ``site``, following the attack."""
+        raise NotImplementedError
+
 
 STUDY_ATTACKS = ("duplicate", "split")  # they write new site folders: `fedmerit_lab.attacks.sybils.SYBILS`
-KINDS: Catalogue[type[Attack]] = Catalogue(
+KINDS: Catalogue[type[SiteAttack]] = Catalogue(
     "attacks",
     {},  # the laboratory brings its own by entry points: pyproject.toml
-    lambda part: isinstance(part, type) and issubclass(part, Attack) and is_dataclass(part),
-    "a frozen dataclass derived from fedmerit.attacks.attack.Attack",
+    lambda part: isinstance(part, type) and issubclass(part, SiteAttack) and is_dataclass(part),
+    "a frozen dataclass derived from fedmerit_lab.attacks.attack.Attack",
 )
 
 
-def parse(spec: str) -> Attack:
+def wrap_attacker(site: Site, spec: str | None) -> Site:
+    """The site unchanged, or following the attack of a spec."""
+    return site if spec is None else parse(spec).wrap(site)
+
+
+def parse(spec: str) -> SiteAttack:
     """The attack of a spec; `BadInput` if it is none."""
-    attack: Attack = spec_syntax.parse(spec, KINDS, "attack")
+    attack: SiteAttack = spec_syntax.parse(spec, KINDS, "attack")
     return attack
 
 
-def format_spec(attack: Attack) -> str:
+def format_spec(attack: SiteAttack) -> str:
     """The spec of an attack, complete with its defaults; `parse` gives the attack back."""
     return spec_syntax.format_spec(attack, KINDS, separator=":")  # in a setting of several sites commas separate them
 

@@ -5,7 +5,7 @@ from dataclasses import MISSING, asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from fedmerit.configuration.conversion import build
+from fedmerit.configuration.spec_syntax import build
 from fedmerit.errors import BadInput
 from fedmerit.files import read_object
 from fedmerit.parameters import Checked, parameter

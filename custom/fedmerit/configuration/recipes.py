@@ -1,7 +1,9 @@
 """Named sets of settings: recipes, the defaults of a training, and presets, as the papers trained."""
 
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from fedmerit.errors import BadInput
@@ -40,91 +42,10 @@ class Preset:
     parameters: Mapping[str, Any]  # of its own
 
 
-_SGD = {"optimizer": "sgd", "momentum": 0.0, "weight_decay": 0.0, "schedule": "constant"}
-_CIFAR = {  # Table 4, Xu et al. 2021: "framework-independent", of CGSV and of what it is compared with
-    **_SGD,
-    "lr": 0.015,
-    "schedule": "step",
-    "decay": 0.977,
-    "decay_every": 1,
-    "batch_size": 128,
-}
 PAPER = "paper"  # the preset of the run's own method
-PRESETS: Mapping[str, Preset] = {  # by method; of several data sets CIFAR-10's, the nearest to slices
-    "fedce": Preset(
-        "Jiang et al. 2023, Section 4.1",
-        200,
-        {"loss": "dice", "optimizer": "adam", "lr": 1e-3, "schedule": "constant", "batch_size": 8, "epochs": 1},
-        {"combine": "times"},
-    ),
-    "cgsv": Preset(
-        "Xu et al. 2021, Table 4 and Section 5; decay counted in rounds, local epochs not stated",
-        200,
-        _CIFAR,
-        {"alpha": 0.95, "gamma": 0.15},
-    ),
-    "fedave": Preset(
-        "Wang et al. 2024, Section 5.1 and Algorithm 1; rounds not stated, those of CGSV",
-        200,
-        {**_SGD, "lr": 0.015, "batch_size": 128, "epochs": 3},
-        {
-            "form": "paper",
-            "clip": 1e-3,
-            "tau": 0.15,
-            "alpha": 0.95,
-            "beta": 1.5,
-            "kl_floor": 1e-9,
-            "unrewarded": "nothing",
-        },
-    ),
-    "fedsac": Preset(
-        "Wang et al., KDD 2024, Section 5.1: one of the settings searched there; rounds not stated, those of CGSV",
-        200,
-        {**_SGD, "lr": 0.03, "batch_size": 32, "epochs": 15},
-        {"beta": 5.0, "importance_interval": 10},
-    ),
-    "cycle": Preset(
-        "Tastan et al. 2025, Section 5.1; momentum as in CaPriDe's code, not stated",
-        100,
-        {**_SGD, "momentum": 0.9, "lr": 0.1, "schedule": "step", "decay": 0.1, "decay_every": 25, "batch_size": 128},
-        {
-            "alpha": 0.5,
-            "lambda0": 50.0,
-            "tau_opt": 0.25,
-            "tau_max": 0.75,
-            "warmup": 25,
-            "warmup_by": "own",
-            "score": "gradients",
-        },
-    ),
-    "eci": Preset(
-        "Xu et al. 2021, Section 4.1 and Table 4, who compare with it; truncation and local epochs not stated",
-        200,
-        _CIFAR,
-        {"unrewarded": "nothing"},
-    ),
-    "cffl": Preset(
-        "Lyu et al. 2020, as its authors' code for CIFAR-10; training of Xu et al. 2021, Table 4, who compare with it",
-        200,
-        _CIFAR,
-        {"alpha": 5.0, "coef": 1 / 3, "clip": 1e-3},
-    ),
-    "rffl": Preset(
-        "Xu and Lyu 2021, as its authors' code for CIFAR-10; batch size not stated, that of CGSV",
-        200,
-        {**_CIFAR, "epochs": 3},
-        {"alpha": 0.95, "gamma": 0.15, "coef": 1 / 3, "warmup": 10},
-    ),
-    "qfedavg": Preset(
-        "Li et al. 2020, Algorithm 2 with L = 1/lr, lr of its authors' code; q is tuned there; batch size not stated, "
-        "rounds neither, those of CGSV",
-        200,
-        {**_SGD, "lr": 0.01, "epochs": 1},
-        {"rule": "exact", "L": 100.0},
-    ),
-    "dw": Preset("Xu et al. 2021, Section 4.1 and Table 4; by what n is divided not stated", 200, _CIFAR, {}),
-    "eu": Preset("Xu et al. 2021, Section 4.1 and Table 4; how the sign is turned not stated", 200, _CIFAR, {}),
-    "rr": Preset("Xu et al. 2021, Section 4.1 and Table 4; how turns are taken not stated", 200, _CIFAR, {}),
+PRESETS: Mapping[str, Preset] = {  # by method
+    name: Preset(**stated)
+    for name, stated in tomllib.loads(Path(__file__).with_name("presets.toml").read_text("utf-8")).items()
 }
 
 

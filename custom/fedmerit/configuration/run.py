@@ -7,13 +7,13 @@ from typing import Any
 from pydantic import ConfigDict
 
 from fedmerit.capabilities import capabilities
-from fedmerit.configuration.conversion import build, typed
 from fedmerit.configuration.network_arguments import MONAI_NETWORKS, check_arguments, check_labels
 from fedmerit.configuration.network_input import Preprocessing
 from fedmerit.configuration.observation import require_observers
 from fedmerit.configuration.recipes import with_preset, with_recipe
 from fedmerit.configuration.script import DERIVED, NAMED_TENSORS, Script, derived_parts, read_tensors
 from fedmerit.configuration.script_needs import require_script_support
+from fedmerit.configuration.spec_syntax import build, typed
 from fedmerit.core import Method
 from fedmerit.errors import BadInput, suggest
 from fedmerit.guard.settings import GuardSettings

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import ConfigDict
 
-from fedmerit.configuration.conversion import build
+from fedmerit.configuration.spec_syntax import build
 from fedmerit.parameters import Checked, parameter
 
 NAMED_TENSORS = "tensors"  # the architecture of a network that is known only by the names and shapes of its tensors

@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from typing import Any
 
-from fedmerit.configuration.conversion import build
 from fedmerit.configuration.run import Network, RunConfiguration, Training, settable
 from fedmerit.configuration.script import SETTINGS, Script
 from fedmerit.configuration.sharing import with_sharing
+from fedmerit.configuration.spec_syntax import build
 from fedmerit.errors import BadInput, suggest
 from fedmerit.guard.settings import GuardSettings
 from fedmerit.methods.registry import METHODS

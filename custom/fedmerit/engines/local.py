@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedmerit.attacks.attacker_site import wrap_attacker
+from fedmerit.attacks.catalogue import wrap_attacker
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.federation.exchange import Exchange
 from fedmerit.federation.server import Federation

@@ -14,11 +14,10 @@ from fedmerit.configuration.run import RunConfiguration
 from fedmerit.configuration.sharing import require_sharing
 from fedmerit.core import part_products
 from fedmerit.errors import BadInput, printable
-from fedmerit.federation.checkpoint import read_checkpoint, write_checkpoint
+from fedmerit.federation.checkpoint import admit_sites, join_sites, read_checkpoint, write_checkpoint
 from fedmerit.federation.evaluator import Evaluator
 from fedmerit.federation.exchange import Clock, Exchange, Moment
 from fedmerit.federation.final_models import BestRound, RunClosure
-from fedmerit.federation.membership import admit_sites, join_sites
 from fedmerit.federation.network_layout import Submodels, read_layout
 from fedmerit.federation.observation import RoundObservation, RunObservers
 from fedmerit.federation.recorder import Recorder
@@ -46,7 +45,7 @@ class Federation:
     Args:
         config: the run.
         sites: their names; the order is always the sorted one. If a run resumes, some of its sites may be missing:
-            they count as absent; others join it (`fedmerit.federation.membership`), or a note says why not.
+            they count as absent; others join it (`fedmerit.federation.checkpoint`), or a note says why not.
         run: the run folder. If it holds a checkpoint, the run resumes from there.
         on_round: called with every round's ledger record, those of earlier processes included.
         server_sites: folders of the server's own images. It evaluates on these what the sites would evaluate on the

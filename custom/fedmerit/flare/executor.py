@@ -23,7 +23,7 @@ from nvflare.apis.signal import Signal
 from nvflare.app_common.abstract.fl_model import FLModel
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
-from fedmerit.attacks.attacker_site import wrap_attacker
+from fedmerit.attacks.catalogue import wrap_attacker
 from fedmerit.capabilities import capabilities
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.errors import printable

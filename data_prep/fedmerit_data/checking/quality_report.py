@@ -15,48 +15,8 @@ from fedmerit_data.tables import escape_formulas
 
 COLUMNS = ("severity", "kind", "site", "split", "position", "detail", "meaning")
 PRIVATE_COLUMNS = ("severity", "kind", "site", "split", "position", "file", "message")
+TEMPLATE = "quality.html.j2"
 SHARED = ("quality.json", "quality.html", "quality.csv")
-
-PAGE = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<title>Data quality</title>
-<style>
-body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 75rem; padding: 0 1rem; color: #1b1f24; }
-table { border-collapse: collapse; margin: 1rem 0; }
-th, td { border-bottom: 1px solid #d0d7de; padding: .3rem .8rem .3rem 0; text-align: left; vertical-align: top; }
-code { font-size: 13px; overflow-wrap: anywhere; }
-.error { color: #a40e26; font-weight: 600; } .warning { color: #7d4e00; } .note { color: #57606a; }
-</style>
-</head>
-<body>
-<h1>Data quality</h1>
-<p>This page names no file, case or patient: a case is given by its split and its position in it, from 000, as in
-results.csv.
-The hospital finds the file with <code>fedmerit check SITES --private FILE</code>.</p>
-<h2>Sites</h2>
-<table>
-<tr><th>site</th><th>cases (patients) per split</th><th>arrays as prepared</th><th>errors</th><th>warnings</th>
-<th>notes</th><th>digest</th></tr>
-{% for site in sites %}<tr><td>{{ site.name }}</td>
-<td>{% for split, cases in site.cases.items() if cases %}{{ split }} {{ cases }} ({{ site.patients[split] }})
-{%- if not loop.last %}, {% endif %}{% endfor %}</td>
-<td>{{ "yes" if site.unchanged else "no" }}</td><td>{{ site.errors }}</td><td>{{ site.warnings }}</td>
-<td>{{ site.notes }}</td><td>{{ site.spoken }}<br><code>{{ site.digest }}</code></td></tr>
-{% endfor %}</table>
-<p>Arrays are as prepared if all have the checksums in site.json. The digest covers site.json and datalist.json as
-well: equal digests mean equal sites, byte for byte.</p>
-<h2>Findings</h2>
-{% if findings %}<table>
-<tr>{% for column in columns %}<th>{{ column }}</th>{% endfor %}</tr>
-{% for row in findings %}<tr>{% for column in columns %}<td class="{{ row[column] if column == 'severity' }}">
-{{- row[column] }}</td>{% endfor %}</tr>
-{% endfor %}</table>{% else %}<p>None.</p>{% endif %}
-<p>FedMerit {{ fedmerit_version }}</p>
-</body>
-</html>
-"""
 
 
 def shareable_report(examination: Examination) -> dict[str, Any]:
@@ -87,7 +47,8 @@ def write_shareable(examination: Examination, folder: Path) -> list[Path]:
     report = shareable_report(examination)
     json, html, csv = (folder / name for name in SHARED)
     write_json(json, report)
-    page = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined).from_string(PAGE)
+    pages = jinja2.FileSystemLoader(Path(__file__).parent)
+    page = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, loader=pages).get_template(TEMPLATE)
     write_text(html, page.render(report, columns=COLUMNS))
     write_text(csv, _csv(report["findings"], COLUMNS))
     return [json, html, csv]

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedmerit.configuration.conversion import build
+from fedmerit.configuration.spec_syntax import build
 from fedmerit.errors import BadInput
 from fedmerit.files import read_object, write_json
 from fedmerit.records.results import read_results

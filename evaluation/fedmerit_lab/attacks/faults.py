@@ -10,13 +10,13 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedmerit.attacks.attack import Attack, AttackerView
 from fedmerit.parameters import parameter
 from fedmerit.site.memory import Learned
 from fedmerit.trainers.monai_trainer.data import Case, SiteFolder
 from fedmerit.trainers.monai_trainer.overlaps import Overlap
 from fedmerit.trainers.monai_trainer.samples import Slices
 from fedmerit.wire.messages import Enrolment, Evaluated, Evaluation, Reply
+from fedmerit_lab.attacks.attack import Attack, AttackerView
 from fedmerit_lab.attacks.free_riders import Zero, scaled_noise
 
 CLAIMS: Mapping[str, float] = {  # the claim with the highest reward, by value that a method asks for

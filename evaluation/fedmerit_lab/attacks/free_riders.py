@@ -8,11 +8,11 @@ import torch
 from numpy.random import Generator
 from torch import Tensor
 
-from fedmerit.attacks.attack import Attack, AttackerView
 from fedmerit.parameters import parameter
 from fedmerit.site.memory import Learned, Memory
 from fedmerit.trainers.monai_trainer.data import Case, SiteFolder
 from fedmerit.trainers.monai_trainer.samples import Slices
+from fedmerit_lab.attacks.attack import Attack, AttackerView
 
 
 @dataclass(frozen=True, kw_only=True)

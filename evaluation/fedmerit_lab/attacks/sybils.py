@@ -8,7 +8,7 @@ from fedmerit.errors import BadInput
 from fedmerit.files import read_json, write_json
 from fedmerit.trainers.monai_trainer.data import SiteFolder, open_sites
 from fedmerit.trainers.monai_trainer.samples import Slices
-from fedmerit_data.folders import link_or_copy
+from fedmerit_lab.partitioning.site_writer import link_or_copy
 
 Keep = Callable[[str, str], bool]  # of a split and a patient
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from fedmerit.errors import BadInput, RunFailed
 from fedmerit.parameters import Checked, parameter
 from fedmerit.trainers.monai_trainer.data import open_sites
-from fedmerit_data.downsampling import shrink
 from fedmerit_evaluation.ground_truth import coalitions
 from fedmerit_evaluation.ground_truth.coalitions import Training
 from fedmerit_evaluation.ground_truth.reliability import Resampled, Values, resample, semivalue_function
@@ -19,6 +18,7 @@ from fedmerit_evaluation.ground_truth.shapley_approximations import coalitions_t
 from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.studies.cluster import Workers
 from fedmerit_lab.benchmarks.scenarios import make_if_missing
+from fedmerit_lab.partitioning.downsampling import shrink
 
 
 @dataclass(frozen=True)

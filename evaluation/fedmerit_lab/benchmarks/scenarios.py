@@ -11,11 +11,11 @@ from fedmerit.files import write_json
 from fedmerit.parameters import Checked, parameter
 from fedmerit.trainers.monai_trainer.data import open_sites
 from fedmerit_data.folders import is_occupied
-from fedmerit_data.partition import partition
-from fedmerit_data.partitioning.scheme import Scheme
 from fedmerit_data.preparation import Preparation
 from fedmerit_data.prepare import prepare
 from fedmerit_evaluation.studies.study_folders import require_unchanged
+from fedmerit_lab.partitioning.partition import partition
+from fedmerit_lab.partitioning.scheme import Scheme
 
 GENERATED = "synthetic-prostate"
 

@@ -11,9 +11,9 @@ import torch
 from numpy.random import Generator
 from torch import Tensor
 
-from fedmerit.attacks.attack import Attack, AttackerView
 from fedmerit.attacks.catalogue import parse
 from fedmerit.site.memory import Learned, Memory
+from fedmerit_lab.attacks.attack import Attack, AttackerView
 from fedmerit_lab.attacks.free_riders import scaled_noise
 from fedmerit_lab.detection.small_trainings import SiteData
 

@@ -15,8 +15,6 @@ from fedmerit.errors import BadInput
 from fedmerit.files import read_json, write_json
 from fedmerit.methods.registry import METHODS
 from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT, open_sites, require_same_preparation
-from fedmerit_data.partition import partition
-from fedmerit_data.partitioning.scheme import Scheme
 from fedmerit_evaluation.figures.tables import file_name
 from fedmerit_evaluation.results.recorded_digests import DIGESTS, SERVER_DIGESTS
 from fedmerit_evaluation.results.views import Results
@@ -28,13 +26,15 @@ from fedmerit_evaluation.studies.study_folders import (
     recorded_digests,
     require_unchanged,
 )
+from fedmerit_lab.partitioning.partition import partition
+from fedmerit_lab.partitioning.scheme import Scheme
 
 RECORD = "paper.json"  # options of the folder's trainings
 
 
 @dataclass(frozen=True)
 class Partition:
-    """How the patients of all sites are split into new sites, by `fedmerit_data.partitioning.scheme`."""
+    """How the patients of all sites are split into new sites, by `fedmerit_lab.partitioning.scheme`."""
 
     name: str  # as the papers call it
     by: str

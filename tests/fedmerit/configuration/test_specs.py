@@ -5,11 +5,10 @@ from dataclasses import dataclass
 import pytest
 
 from fedmerit.configuration import filters, observation, spec_syntax, tracking
-from fedmerit.configuration.conversion import build
 from fedmerit.configuration.filter_needs import PEER_MODELS_UNFILTERED, require_privacy
 from fedmerit.configuration.filters import Percentile
 from fedmerit.configuration.observation import can_observe, gives_own_models, require_observable, require_observers
-from fedmerit.configuration.spec_syntax import format_spec, parse_assignments
+from fedmerit.configuration.spec_syntax import build, format_spec, parse_assignments
 from fedmerit.configuration.tracking import MLflow, require_tracking
 from fedmerit.errors import BadInput
 from fedmerit.guard.settings import GuardSettings

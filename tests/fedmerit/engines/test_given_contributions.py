@@ -72,7 +72,7 @@ def test_run_takes_them_and_can_be_resumed_with_them(
     result = fedmerit("run", "--resume", "--out", run, *given, "--set", "contributions=1,1,1")
     assert result.exit_code == 2
     assert "give them once" in result.stderr
-    monkeypatch.setattr("fedmerit_cli.progress.run_with_progress", lambda folder: None)  # what is created is enough
+    monkeypatch.setattr("fedmerit_cli.printing.run_with_progress", lambda folder: None)  # what is created is enough
     monkeypatch.setattr("fedmerit_cli.printing.print_runs", lambda folders: None)
     only = options(method="fedsac", sites=server_sites_data, rounds=1, only="site1,site3")
     result = fedmerit("run", "--out", tmp_path / "only", *only, *given)

@@ -31,7 +31,7 @@ from fedmerit.verification.record_schema import read_ledger
 from fedmerit.verification.run import verify_run
 from fedmerit.verification.site_logs import read_site_log
 from fedmerit.wire.survey import Survey
-from fedmerit_data.checking.readings import check_readings
+from fedmerit_data.checking.integrity import check_readings
 from fedmerit_data.readers.lists import find_lists, read_list, stated_channels, stated_labels
 from fedmerit_data.readers.mask_layers import read_segments
 from fedmerit_data.spatial.dicom import read_dicom

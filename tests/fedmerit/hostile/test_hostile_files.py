@@ -15,7 +15,7 @@ from fedmerit.files import BESIDE, parse_json, read_bytes, require_inside, write
 from fedmerit.records.tensor_files import load_tensors
 from fedmerit.trainers.monai_trainer.data import SiteFolder
 from fedmerit.verification.run import verify_run
-from fedmerit_data.downsampling import shrink
+from fedmerit_lab.partitioning.downsampling import shrink
 
 ALLOWED = 256e6  # bytes beside four times the file
 

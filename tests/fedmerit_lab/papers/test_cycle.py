@@ -10,7 +10,6 @@ from paper_runs import artefact_of, write_paper_run
 
 from fedmerit.attacks.catalogue import parse
 from fedmerit.errors import BadInput
-from fedmerit_data.partitioning.scheme import Scheme
 from fedmerit_evaluation.results.views import Results
 from fedmerit_lab.attacks.attacked_runs import Attack
 from fedmerit_lab.attacks.faults import Inverted, Shifted
@@ -18,6 +17,7 @@ from fedmerit_lab.papers.collaboration import gains
 from fedmerit_lab.papers.cycle_artefacts import BY_TAU, PAPER, WRONG
 from fedmerit_lab.papers.partitioned_sites import parameters_of, partitioned_needs, require_partition, site_dice
 from fedmerit_lab.papers.required_trainings import WrongMasks
+from fedmerit_lab.partitioning.scheme import Scheme
 
 
 @pytest.mark.parametrize("name", [one.name for one in PAPER.artefacts if one.make is gains])

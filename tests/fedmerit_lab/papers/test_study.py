@@ -8,11 +8,11 @@ from run_factory import SITES, make_sites, prepare_anew
 
 from fedmerit.errors import BadInput
 from fedmerit.records.run_info import read_run
-from fedmerit_data.partitioning.scheme import Scheme
 from fedmerit_lab.attacks.attacked_runs import HONEST
 from fedmerit_lab.papers.production import PAPERS, list_needs
 from fedmerit_lab.papers.required_trainings import Compared, FreeRiding, WithoutOne, WrongMasks
 from fedmerit_lab.papers.study import Partition, Study
+from fedmerit_lab.partitioning.scheme import Scheme
 
 TINY = {"architecture": "unet", "width": "2", "depth": "2"}
 POW = Partition("POW", "powerlaw")

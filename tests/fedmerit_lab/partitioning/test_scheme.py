@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedmerit.errors import BadInput
-from fedmerit_data.partitioning.assignment import apportion, assign_sites
-from fedmerit_data.partitioning.scheme import Scheme
+from fedmerit_lab.partitioning.assignment import apportion, assign_sites
+from fedmerit_lab.partitioning.scheme import Scheme
 
 
 def make_classes(*sizes):

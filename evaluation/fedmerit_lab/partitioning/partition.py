@@ -9,7 +9,7 @@ from fedmerit.errors import BadInput
 from fedmerit.trainers.monai_trainer.arrays import load_array
 from fedmerit.trainers.monai_trainer.data import SiteFolder, open_sites
 from fedmerit_data.folders import new_folder, require_free
-from fedmerit_data.partitioning.assignment import (
+from fedmerit_lab.partitioning.assignment import (
     COMMON_SPLITS,
     LOCAL_SPLITS,
     Patient,
@@ -17,9 +17,9 @@ from fedmerit_data.partitioning.assignment import (
     pool_patients,
     require_sites,
 )
-from fedmerit_data.partitioning.label_noise import TrainingMasks, disturb
-from fedmerit_data.partitioning.scheme import Scheme
-from fedmerit_data.partitioning.site_writer import write_site
+from fedmerit_lab.partitioning.label_noise import TrainingMasks, disturb
+from fedmerit_lab.partitioning.scheme import Scheme
+from fedmerit_lab.partitioning.site_writer import write_site
 
 
 def partition(
@@ -48,7 +48,7 @@ def partition(
         out: Folder to make; must be absent or empty, and neither within ``sites`` nor around it.
         scheme: Number of sites and their shares.
         label_noise: By site, above 0 to 1: the share of its labelled training slices that get a wrong mask.
-        noise_rule: A key of `fedmerit_data.partitioning.label_noise.RULES`.
+        noise_rule: A key of `fedmerit_lab.partitioning.label_noise.RULES`.
         duplicate: Sites that get a twin ``<site>-copy`` with the same training and validation patients.
         split_site: Sites to replace by ``<site>-a`` and ``<site>-b``, each with half of its patients.
         inverted: Source sites in all of whose images bright and dark are exchanged.

@@ -11,8 +11,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedmerit.attacks.attack import Attack, AttackerView
-from fedmerit.attacks.catalogue import parse
 from fedmerit.files import write_atomically
 from fedmerit.records.tensor_files import load_tensors
 from fedmerit.seeds import random_seed
@@ -21,14 +19,10 @@ from fedmerit.site.memory import Learned, Memory
 from fedmerit.site.site import Site
 from fedmerit.trainers.monai_trainer.patches import build_samples
 from fedmerit.wire.messages import Answer, Enrolment, EnrolmentTask, Evaluated, Evaluation, Purpose, Reply, Task, Work
+from fedmerit_lab.attacks.attack import Attack, AttackerView
 
 KEPT = "behaviour.pt"  # in the site's memory folder: what an attack remembers for longer than a round
 RANDOM_STREAM = "behaviour"  # part of the seeds of its random numbers
-
-
-def wrap_attacker(site: Site, spec: str | None) -> Site:
-    """The site unchanged, or following the attack of a spec."""
-    return site if spec is None else AttackerSite(site, parse(spec))
 
 
 class AttackerSite(Site):

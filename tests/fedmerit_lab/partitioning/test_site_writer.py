@@ -10,9 +10,10 @@ from site_folders import edit
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json, sha256
 from fedmerit.trainers.monai_trainer.data import SiteFolder, open_sites
-from fedmerit_data.partitioning.assignment import pool_patients
-from fedmerit_data.partitioning.label_noise import Disturbed
-from fedmerit_data.partitioning.site_writer import write_site
+from fedmerit_lab.partitioning import site_writer
+from fedmerit_lab.partitioning.assignment import pool_patients
+from fedmerit_lab.partitioning.label_noise import Disturbed
+from fedmerit_lab.partitioning.site_writer import link_or_copy, write_site
 
 SAID = {
     "A": {"licence": "CC BY", "seed": 0, "spacing": [1.0, 1.0], "citation": "one", "shrunk_by": 2},
@@ -115,3 +116,19 @@ def test_an_array_that_is_not_there_or_has_no_checksum(two, tmp_path):
     edit(two / "A" / "site.json", lambda info: info["checksums"].pop("training0_image.npy"))
     with pytest.raises(BadInput, match=r"A/site.json: has no checksum of training0_image.npy; prepare the site again"):
         write_site(tmp_path / "site-2", patients(two, "A-training-0"), {}, {})
+
+
+def test_arrays_are_linked_to_the_file_itself_or_copied_where_there_are_no_links(tmp_path, monkeypatch):
+    (tmp_path / "array.npy").write_bytes(b"numbers")
+    (tmp_path / "link.npy").symlink_to(tmp_path / "array.npy")
+    link_or_copy(tmp_path / "link.npy", tmp_path / "cases" / "a.npy")
+    assert not (tmp_path / "cases" / "a.npy").is_symlink()
+    assert os.path.samefile(tmp_path / "cases" / "a.npy", tmp_path / "array.npy")
+
+    def refuse(*_):
+        raise OSError(18, "Invalid cross-device link")
+
+    monkeypatch.setattr(site_writer.os, "link", refuse)
+    link_or_copy(tmp_path / "link.npy", tmp_path / "cases" / "b.npy")
+    assert not os.path.samefile(tmp_path / "cases" / "b.npy", tmp_path / "array.npy")
+    assert (tmp_path / "cases" / "b.npy").read_bytes() == b"numbers"

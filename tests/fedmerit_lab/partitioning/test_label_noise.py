@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedmerit.errors import BadInput
-from fedmerit_data.partitioning.label_noise import RULES, TrainingMasks, disturb
+from fedmerit_lab.partitioning.label_noise import RULES, TrainingMasks, disturb
 
 SEED = (3, 1)
 

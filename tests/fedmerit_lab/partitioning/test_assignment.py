@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from fedmerit.errors import BadInput
-from fedmerit_data.partitioning.assignment import Patient, assign_patients
-from fedmerit_data.partitioning.scheme import Scheme
+from fedmerit_lab.partitioning.assignment import Patient, assign_patients
+from fedmerit_lab.partitioning.scheme import Scheme
 
 SITES = Path("sites")
 

@@ -13,9 +13,9 @@ from fedmerit.errors import BadInput
 from fedmerit.files import sha256
 from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT, SPLITS, open_sites
 from fedmerit_data.check import check
-from fedmerit_data.partition import partition
-from fedmerit_data.partitioning import site_writer
-from fedmerit_data.partitioning.scheme import Scheme
+from fedmerit_lab.partitioning import site_writer
+from fedmerit_lab.partitioning.partition import partition
+from fedmerit_lab.partitioning.scheme import Scheme
 
 UNIFORM = Scheme("uniform", 3)
 SCHEMES = [

@@ -5,9 +5,9 @@ import json
 import pandas as pd
 import pytest
 
-from fedmerit_cli import lab_costs
 from fedmerit_lab.benchmarks import observed_trainings, value_benchmark
 from fedmerit_lab.benchmarks.benchmark import Benchmark
+from fedmerit_lab.commands import costs
 
 TINY = ("--set", "architecture=unet", "--set", "width=2", "--set", "depth=2", "--repetitions", 1)
 
@@ -100,7 +100,7 @@ def printed(tmp_path, capsys):
     ]
 
     def show(*given):
-        lab_costs._show(Benchmark("synthetic", {}, {"processor": "Abacus", "cores": 3}, rows), tmp_path, *given)
+        costs._show(Benchmark("synthetic", {}, {"processor": "Abacus", "cores": 3}, rows), tmp_path, *given)
         return [" ".join(line.split()) for line in capsys.readouterr().out.splitlines() if line.strip()]
 
     return show

@@ -10,8 +10,6 @@ import torch
 from playing import play, without_update
 
 from fedmerit import flat
-from fedmerit.attacks.attack import Attack
-from fedmerit.attacks.attacker_site import AttackerSite
 from fedmerit.attacks.catalogue import KINDS, parse
 from fedmerit.capabilities import TrainsLocally, capabilities
 from fedmerit.engines import runs
@@ -22,6 +20,8 @@ from fedmerit.records.results import read_results
 from fedmerit.records.run_info import read_run
 from fedmerit.trainers.monai_trainer.networks import initial_network
 from fedmerit.wire.messages import Evaluation, Purpose, Task
+from fedmerit_lab.attacks.attack import Attack
+from fedmerit_lab.attacks.attacker_site import AttackerSite
 
 HOOKS = {"others", "training_seed_site", "training_cases", "keep", "update", "claim", "commit", "rate"}
 
@@ -42,7 +42,7 @@ def test_it_begins_as_early_as_was_said_and_as_it_can():
 
 def test_every_attack_replaces_hooks_that_there_are():
     """A hook of another name would never be called."""
-    assert vars(Attack).keys() >= HOOKS
+    assert set(dir(Attack)) >= HOOKS
     replaced = set()
     for kind in KINDS.values():
         chain = [one for one in kind.__mro__ if issubclass(one, Attack) and one is not Attack]

@@ -9,8 +9,7 @@ import torch
 from playing import LAST, SIDE, config_of, copy_site, play, same_statistics, steps
 
 from fedmerit import flat
-from fedmerit.attacks.attacker_site import wrap_attacker
-from fedmerit.attacks.catalogue import parse
+from fedmerit.attacks.catalogue import parse, wrap_attacker
 from fedmerit.errors import BadInput
 from fedmerit.site.image_trainer import image_site
 from fedmerit.trainers.monai_trainer.networks import initial_network

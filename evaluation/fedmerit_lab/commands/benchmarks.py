@@ -5,16 +5,16 @@ from typing import Annotated
 
 import typer
 
-from fedmerit.configuration.conversion import build
 from fedmerit.configuration.recipes import ROUNDS
+from fedmerit.configuration.spec_syntax import build
 from fedmerit.errors import BadInput
 from fedmerit.guard.settings import GuardSettings
 from fedmerit.options import RunOptions, split_specs
-from fedmerit_cli import lab_costs
 from fedmerit_cli.options import Cluster, Draws, Jobs, Methods, Seeds, make_workers, run_options
 from fedmerit_cli.terminal import console, print_line
+from fedmerit_lab.commands import costs
 
-commands = lab_costs.commands
+commands = costs.commands
 ROUNDS_SMALL = 20
 
 ScenarioFolder = Annotated[
@@ -38,7 +38,7 @@ Estimators = Annotated[
 
 
 @commands.add("lab bench values --out values --scenarios sizes:sites=4,noise:sites=4")
-@lab_costs.takes_settings
+@costs.takes_settings
 def values(
     asked: RunOptions,
     out: ScenarioFolder,
@@ -94,7 +94,7 @@ def values(
 
 
 @commands.add("lab bench known-answers --out known --sites 4 --seeds 0,1,2", "known-answers")
-@lab_costs.takes_settings
+@costs.takes_settings
 def known_answers(
     asked: RunOptions,
     out: ScenarioFolder,
@@ -136,7 +136,7 @@ def known_answers(
 @run_options("guard", "on_verdict", "recipe", "settings")
 def detection(
     asked: RunOptions,
-    out: lab_costs.OutFolder,
+    out: costs.OutFolder,
     sites: Annotated[
         Path | None,
         typer.Option(help="Train networks on these site folders.", show_default="small trainings on images in memory"),

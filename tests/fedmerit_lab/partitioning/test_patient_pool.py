@@ -7,7 +7,7 @@ from site_folders import edit
 
 from fedmerit.errors import BadInput
 from fedmerit.trainers.monai_trainer.data import open_sites
-from fedmerit_data.partitioning.assignment import pool_patients
+from fedmerit_lab.partitioning.assignment import pool_patients
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from fedmerit.errors import BadInput
 from fedmerit.files import read_json
 from fedmerit.trainers.monai_trainer.arrays import load_array
 from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT, SPLITS, Case, SiteFolder
-from fedmerit_data.partitioning.scheme import Scheme
+from fedmerit_lab.partitioning.scheme import Scheme
 
 QUANTILES = 4
 

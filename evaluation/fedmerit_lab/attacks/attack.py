@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from numpy.random import Generator
 from torch import Tensor
 
-from fedmerit.parameters import Checked, parameter
+from fedmerit.attacks.catalogue import SiteAttack
 from fedmerit.site.memory import Learned, Memory
+from fedmerit.site.site import Site
 from fedmerit.trainers.monai_trainer.data import Case, SiteFolder
 from fedmerit.wire.messages import Enrolment, Evaluated, Evaluation, Reply, Task
 
@@ -26,21 +27,14 @@ class AttackerView:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Attack(Checked):
+class Attack(SiteAttack):
     """The honest round, in hooks of which each attack replaces some."""
 
-    from_: int = parameter(0, "first round of the attack; honest before", low=0)
-    earliest: ClassVar[int] = 0  # the first round in which it can be done; honest before
+    def wrap(self, site: Site) -> Site:
+        """The ``site``, of images, following the attack."""
+        from fedmerit_lab.attacks.attacker_site import AttackerSite  # which calls the hooks
 
-    @property
-    def first(self) -> int:
-        """The first round that is not honest."""
-        return max(self.from_, self.earliest)
-
-    @property
-    def others(self) -> tuple[str, ...]:
-        """Names of sites that it needs there to be."""
-        return ()
+        return AttackerSite(site, self)
 
     def training_seed_site(self, site: str) -> str:
         """By which site's name its training is seeded."""

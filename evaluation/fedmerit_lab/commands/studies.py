@@ -9,10 +9,10 @@ import typer
 from fedmerit.configuration.recipes import PAPER
 from fedmerit.errors import BadInput, printable
 from fedmerit.options import RunOptions, parse_names
-from fedmerit_cli.lab_bench import commands as bench
 from fedmerit_cli.options import Cluster, Jobs, Methods, OutFolder, Seeds, make_workers, parse_integers, run_options
 from fedmerit_cli.results import RunFolder, Split
 from fedmerit_cli.terminal import Commands, console
+from fedmerit_lab.commands.benchmarks import commands as bench
 
 if TYPE_CHECKING:
     from fedmerit_evaluation.studies.cluster import Workers
@@ -43,7 +43,7 @@ def paper(
 
     Interrupted, the same command resumes. Exits with 1 if a training failed or something could not be made.
     """
-    from fedmerit_cli.progress import exit_if_failed, progress, resumable
+    from fedmerit_cli.printing import exit_if_failed, progress, resumable
     from fedmerit_evaluation.studies.study_folders import parse_seeds
     from fedmerit_lab.papers.production import chosen, find_paper, produce
     from fedmerit_lab.papers.study import Study
@@ -180,7 +180,7 @@ def _train(
 ) -> "list[Attack]":
     """Train the missing runs; all runs, honest ones first. Exit code 1 if one failed."""
     from fedmerit.trainers.monai_trainer.data import open_sites
-    from fedmerit_cli.progress import counting, exit_if_failed
+    from fedmerit_cli.printing import counting, exit_if_failed
     from fedmerit_evaluation.studies.study_folders import parse_methods, parse_seeds
     from fedmerit_lab.attacks.attacked_runs import execute_runs, parse_attack_kinds, prepare
 

@@ -1,5 +1,7 @@
 """One site folder of a partition: arrays, datalist.json, site.json."""
 
+import os
+import shutil
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -13,9 +15,8 @@ from fedmerit.errors import BadInput
 from fedmerit.files import sha256, write_atomically, write_json
 from fedmerit.trainers.monai_trainer.arrays import load_array
 from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT, SPLITS, SiteFolder
-from fedmerit_data.folders import link_or_copy
-from fedmerit_data.partitioning.assignment import Patient, PooledCase
-from fedmerit_data.partitioning.label_noise import Disturbed
+from fedmerit_lab.partitioning.assignment import Patient, PooledCase
+from fedmerit_lab.partitioning.label_noise import Disturbed
 
 # Fields of site.json that describe one site; all others describe its cases and are merged from the sources.
 CREDITS = {"licence", "citation", "source"}
@@ -111,6 +112,15 @@ def _write_case(folder: Path, item: PooledCase, wrong: Disturbed | None, inverte
             write_atomically(folder / name, partial(np.save, arr=changed))
             stored[key] = name, sha256(folder / name)
     return stored
+
+
+def link_or_copy(source: Path, target: Path) -> None:
+    """Make ``target`` a hard link to ``source``, or a copy if the file system has no links."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.link(source.resolve(), target)
+    except OSError:
+        shutil.copyfile(source, target)
 
 
 def _origin(patients: Sequence[Patient], sources: Mapping[str, SiteFolder]) -> list[dict[str, Any]]:
