@@ -77,19 +77,24 @@ class Known:
         return Known(known.steps, first, torch.where(present[:, None], now, known.last)), scores
 
 
-def pair_scores(updates: Tensor, known: Tensor, present: Tensor) -> Tensor:
-    """(n, n) z of ``updates`` (n, m) without their parts in the span of the rows of ``known`` (k, m).
-
-    The diagonal is 0; NaN in rows and columns of sites that are not ``present`` (n,) bool.
-    """
-    rest = updates.double()
-    lengths = rest.norm(dim=1)
+def new_parts(updates: Tensor, known: Tensor) -> Tensor:
+    """(n, m) float64 ``updates`` (n, m) without their parts in the span of ``known`` (k, m), and without rounding."""
+    rest: Tensor = updates.double()
+    lengths: Tensor = rest.norm(dim=1)
     there = known[known.any(dim=1)].double()
     if len(there):
         there = there / there.norm(dim=1, keepdim=True)
         inverse = torch.linalg.pinv(there @ there.T, hermitian=True, rtol=REPEATED)
         rest = rest - (rest @ there.T @ inverse) @ there
-    rest = rest * (rest.norm(dim=1) > NOTHING * lengths)[:, None]
+    return rest.where((rest.norm(dim=1) > NOTHING * lengths)[:, None], 0.0)
+
+
+def pair_scores(updates: Tensor, known: Tensor, present: Tensor) -> Tensor:
+    """(n, n) z of ``updates`` (n, m) without their parts in the span of the rows of ``known`` (k, m).
+
+    The diagonal is 0; NaN in rows and columns of sites that are not ``present`` (n,) bool.
+    """
+    rest = new_parts(updates, known)
     rest = rest / rest.norm(dim=1, keepdim=True).clamp(min=1e-300)
     squares = rest.square()
     scale = (squares @ squares.T).sqrt()

@@ -15,12 +15,14 @@ from fedmerit.errors import MemoryLost, Refused, printable
 from fedmerit.games import MOST_COALITION_SITES
 from fedmerit.records.ciphertexts import Ciphertexts, SiteKey
 from fedmerit.records.signatures import Signer
+from fedmerit.seeds import random_seed
 from fedmerit.site.kept_answer import keep_answer, recall_answer, unfiltered_update
 from fedmerit.site.memory import Learned, Memory, MemoryFolder
 from fedmerit.site.site_log import SiteLog
 from fedmerit.site.site_models import AskPeer, EncryptedModelsFromServer, ModelsFromServer, ModelsOfSites
 from fedmerit.site.step_products import measure_step
 from fedmerit.site.trainer import Trainer
+from fedmerit.site.witness import list_old_parts, measure_work
 from fedmerit.trainers.monai_trainer.training_checkpoint import remove_checkpoints
 from fedmerit.wire import messages
 from fedmerit.wire.evaluation_budget import question_digest, require_round_order, require_within_budget
@@ -56,7 +58,9 @@ class Site:
         caps: Mapping[str, int] | None = None,
     ):
         self.trainer, self.config, self.name, self.certificate = trainer, config, trainer.name, certificate
-        self.can = capabilities(config.build_guarded_method())
+        method = config.build_guarded_method()
+        self.can, self._sketch_seed = capabilities(method), random_seed(config.seed, "guard")
+        self._is_judged = config.is_guarded(method) and method.sums_updates and not key
         self.memory = MemoryFolder(memory)
         self.log = SiteLog(memory, trainer.name, signer, config.digest)
         self._secret = signer.sign(f"secret {config.digest}") if signer else ""  # what only the site can know
@@ -139,7 +143,8 @@ class Site:
         weights = {**(memory.weights if memory else {}), **learned.weights}
         is_view = received.untyped_storage().nbytes() > received.nbytes
         whole = received.clone() if is_view else received  # a view would save all it views
-        remembered = Memory(whole, learned.trained, learned.buffers, weights, learned.kept, learned.own, answer)
+        old = list_old_parts(whole, self.memory.latest(round), self._sketch_seed) if self._is_judged else None
+        remembered = Memory(whole, learned.trained, learned.buffers, weights, learned.kept, learned.own, old, answer)
         self.memory.remember(round, remembered)
 
     def sent(self, task: messages.Task, update: Tensor) -> None:
@@ -155,9 +160,11 @@ class Site:
             self.log.trained(task, memory.received, update, evidence=evidence)
 
     def _step(self, round: int, model: Tensor, update: Tensor | None = None) -> dict[str, float]:
-        """`measure_step` of the model (d,) and ``update`` (d,) of a round, if they leave the site."""
-        seen = len(model) and (update is None or len(update))
-        return measure_step(model, self.memory.read(round - 1), update) if seen else {}
+        """What the log has of the model (d,) and ``update`` (d,) of a round, if they leave the site."""
+        if not len(model) or (update is not None and not len(update)):
+            return {}
+        before = self.memory.read(round - 1)
+        return measure_step(model, before, update) | measure_work(model, before, self._sketch_seed)
 
     def _allowed(self, task: messages.WithModels, models: Tensor | Ciphertexts) -> str:
         """A digest of what ``task`` asks; `Refused` if the run needs no answer, or not now."""

@@ -6,6 +6,7 @@ before: that has to be what the inner products and the weights in the ledger giv
 
 import math
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from fedmerit.errors import BadInput
 from fedmerit.federation.round_inputs import SERVER
 from fedmerit.methods.registry import OWN
 from fedmerit.records.run_info import read_run
+from fedmerit.verification.own_work import compare_work
 from fedmerit.verification.record_schema import Record
 from fedmerit.verification.replay import PlayedRound, Replay
 from fedmerit.verification.results import PLACES
@@ -26,6 +28,8 @@ from fedmerit.wire.messages import EVALUATE, TRAIN
 ROUNDING = 1e-9  # of what is computed twice in float64, maybe in another order
 MODEL_ROUNDING = 2.0**-22  # of a model in float32, relative to its norm: each step rounds every entry by at most 2^-24
 CHANGED = "one of them was changed, or the server computed it otherwise"
+
+Entry = tuple[int, Record]  # of a log, with its line
 
 
 def replay_rounds(
@@ -132,27 +136,37 @@ def _require_same(
         )
 
 
-def compare_measured(played: Sequence[PlayedRound], log: SiteLog, sites: Sequence[str]) -> None:
-    """`BadInput` if the ledger has other counts, values, ratings or products of a site than its ``log``.
+def compare_measured(played: Sequence[PlayedRound], log: SiteLog, sites: Sequence[str]) -> Iterator[str]:
+    """In sentences, verdicts against a site that its ``log`` does not show to be right.
 
     ``played``: all rounds; ``sites``: of the run, sorted.
+
+    Raises:
+        BadInput: the ledger has other counts, values, ratings, products or scores of the site than its log.
     """
     if log.site not in sites:
         return
-    for number, one in enumerate(played):
+    for one in played:
         entry = _find_training(one.record, log)
         if entry is not None and log.site in one.record["participants"]:
             _compare_reported(one, entry[1], _where(log, entry), log.site)
-            if number and _remembers(played[number - 1], entry, log):
-                _compare_step(played[number - 1], entry, log)
         _compare_ratings(one, log)
+    steps = list(_logged_steps(played, log))
+    for before, entry in steps:
+        _compare_step(before, entry, log)
+    yield from compare_work(played, [(before, entry[1].get("step", {})) for before, entry in steps], log)
+
+
+def _logged_steps(played: Sequence[PlayedRound], log: SiteLog) -> Iterator[tuple[PlayedRound, Entry]]:
+    """Of rounds, where a log has the step from their model to the next."""
+    for before, one in pairwise(played):
+        entry = _find_training(one.record, log)
+        if entry is not None and log.site in one.record["participants"] and _remembers(before, entry, log):
+            yield before, entry
     for entry in _numbered(log):
         final = played and (entry[1]["work"], entry[1]["round"]) == (EVALUATE, len(played))
         if final and _is_of(played[-1], entry[1], log) and _remembers(played[-1], entry, log):
-            _compare_step(played[-1], entry, log)
-
-
-Entry = tuple[int, Record]  # of a log, with its line
+            yield played[-1], entry
 
 
 def _numbered(log: SiteLog) -> Iterator[Entry]:
@@ -218,7 +232,7 @@ def _require_logged(
 def _compare_step(before: PlayedRound, entry: Entry, log: SiteLog) -> None:
     """The step from the model of one round to the next, as the site measured it."""
     step, row = entry[1].get("step", {}), before.sites.index(log.site)
-    if before.steps is None or "moved" not in step:
+    if before.steps is None or "moved" not in step or before.steps[row].isnan().any():
         return
     products, parts, round = before.inputs.reports.products, before.steps[row], before.record["round"]
     assert products is not None

@@ -45,7 +45,7 @@ class PlayedRound:
     outcome: Outcome  # by site
     guard: Mapping[str, Any]  # as the ledger holds what the guard found
     sites: Sequence[str]  # n, in order of name
-    steps: Tensor | None  # (n, n) the part of each column's update in the step of each row's model; None: not known
+    steps: Tensor | None  # (n, n) part of each column's update in the step of each row's model; None, NaN: not known
     mean: Tensor  # (n,) likewise of the mean update, which is the model's last step to the guard
 
 
@@ -165,11 +165,14 @@ class Replay:
             outcome = replace(outcome, models=received + updates) if own else outcome
         if outcome.models is not given.models:
             self.state = self.method.restart_from(self.state, outcome.models)
+        left = self.withheld & ~admission.withheld  # they come from their own model to that of all
         self.models, self.withheld = outcome.models, admission.withheld
         self._leave_one_out(inputs, admission, given, received, record)
         steps = None
         if self.method.sums_updates and self.sees_updates:
             steps = (self.models - received).expand(len(self.sites), -1)[:, self.places]
+            if not self.method.has_site_models:
+                steps = steps.masked_fill(left[:, None], torch.nan)
         mean = (outcome.weights[:, None] * admission.own).sum(dim=0)
         mean = mean[self.places] if self.sees_updates else mean
         guard = self.guard.record(admission, inputs.reports.num_samples)

@@ -112,7 +112,7 @@ def verify_run(run: Path, site_logs: Sequence[Path] = (), trust: Trust | None = 
         played, unshown = replay_rounds(run, ledger, records, sites)
         silent += unshown
         for log in logs:
-            compare_measured(played, log, sites)
+            silent += compare_measured(played, log, sites)
     if table:
         require_same_run(table, run)
     if closing and records:

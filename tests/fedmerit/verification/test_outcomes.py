@@ -19,10 +19,12 @@ from fedmerit import flat
 from fedmerit.configuration.description import describe
 from fedmerit.errors import BadInput
 from fedmerit.files import write_json
+from fedmerit.guard.work import Measurements
 from fedmerit.methods.registry import OWN, build_method
 from fedmerit.site.memory import Memory
 from fedmerit.site.site_log import SiteLog
 from fedmerit.site.step_products import measure_step
+from fedmerit.site.witness import list_old_parts, measure_work
 from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT, SPLITS
 from fedmerit.trainers.monai_trainer.overlaps import Overlap
 from fedmerit.verification.run import Verification, verify_run
@@ -47,10 +49,10 @@ OVERLAPS = (Overlap("000", "prostate", 5, 2, 1),)
 
 
 class PretendedSite:
-    """Moves half the way to its own optimum, reports numbers that tell it from others, and keeps a log."""
+    """Moves half the way to its own optimum and to what all find, reports numbers of its own, and keeps a log."""
 
-    def __init__(self, federation: Federation, site: str, run: Path):
-        self.federation, self.site, self.place = federation, site, SITES.index(site)
+    def __init__(self, federation: Federation, site: str, run: Path, rests: range):
+        self.federation, self.site, self.place, self.rests = federation, site, SITES.index(site), rests
         self.log, self.memory = SiteLog(run / "sites" / site, site, plan=federation.config.digest), {-1: None}
         common = 0.1 * torch.randn(SIZE, generator=generator(7))
         self.optimum = common + 0.05 * torch.randn(SIZE, generator=generator(self.place))
@@ -71,7 +73,7 @@ class PretendedSite:
         if isinstance(task, Evaluation):
             before = self.memory.get(task.round - 1)
             final = len(task.models) == 1 and task.models.shape[1] and task.round == self.federation.config.rounds
-            step = measure_step(task.models[0], before) if final else {}
+            step = self.measured(task.models[0], before) if final else {}
             noted = self.log.evaluated(task, task.models, "question", said, step)
             return replace(said, log=noted)
         assert isinstance(task, ImportanceTask)
@@ -85,9 +87,12 @@ class PretendedSite:
             model = model.apply(before.received)
         if not len(model):  # it stays here
             model = before.model if before else flat.get_parameters(NETWORK)
-        noise = 0.02 * torch.randn(SIZE, generator=generator(100 * self.place + task.round + 1))
-        update = 0.5 * (flat.get_parameters(NETWORK) + self.optimum - model) + noise
-        self.memory[task.round] = Memory(model, model + update, task.buffers)
+        new = [torch.randn(SIZE, generator=generator(100 * place + task.round + 1)) for place in (self.place, 9)]
+        update = 0.5 * (flat.get_parameters(NETWORK) + self.optimum - model) + 0.02 * sum(new)  # the last: common work
+        update = 0 * update if task.round in self.rests else update
+        latest = next((one for _, one in sorted(self.memory.items(), reverse=True) if one), None)
+        old = list_old_parts(model, latest, 0)
+        self.memory[task.round] = Memory(model, model + update, task.buffers, old=old)
         update = self.memory[task.round].trained - model
         values = {name: low + (0.2 + 0.1 * self.place) * min(1.0, high - low) for name, (low, high) in asks.items()}
         pairs = {
@@ -95,7 +100,7 @@ class PretendedSite:
             for name in self.federation.can.peer_quantities
             if task.peers
         }
-        evidence = {"values": values, "pairs": pairs, "step": measure_step(model, before, update)}
+        evidence = {"values": values, "pairs": pairs, "step": self.measured(model, before, update)}
         noted = self.log.trained(task, model, update, "question", OVERLAPS, IMAGES[self.site], evidence)
         vectors = beside(self.federation.method, update)
         buffers = {name: value + 1 for name, value in task.buffers.items()}
@@ -103,17 +108,27 @@ class PretendedSite:
         said = Reply(task.round, update, buffers, count, OVERLAPS, values, pairs=pairs, vectors=vectors)
         return replace(said, log=noted)
 
+    def measured(self, model: torch.Tensor, before: Memory | None, update: torch.Tensor | None = None) -> Any:
+        return measure_step(model, before, update) | measure_work(model, before, 0)
+
 
 Spoil = Callable[[Federation], object]
 
 
-def played(run: Path, method: str, rounds: int = 4, spoil: Spoil = lambda federation: None, **parameters: Any) -> Path:
-    """A whole run, by a server that ``spoil`` makes dishonest."""
+def played(
+    run: Path,
+    method: str,
+    rounds: int = 4,
+    spoil: Spoil = lambda federation: None,
+    rests: range = range(0),
+    **parameters: Any,
+) -> Path:
+    """A whole run, by a server that ``spoil`` makes dishonest; Alder sends zeros in rounds in which it ``rests``."""
     plan = replace(tiny_plan(method, rounds, **parameters), share_models=True)
     write_json(run / "run.json", describe("run", plan, SITES, "local"))
     federation = Federation(plan, SITES, run)
     spoil(federation)
-    sites = {site: PretendedSite(federation, site, run) for site in SITES}
+    sites = {site: PretendedSite(federation, site, run, rests if site == "Alder" else range(0)) for site in SITES}
     while federation.work:
         federation.take({site: sites[site].answer(task) for site, task in federation.tasks().items()})
     return run
@@ -379,6 +394,51 @@ def test_swapped_model_is_found_by_its_digest_or_by_the_step(tmp_path):
     run = played(tmp_path / "run", "fedavg", spoil=swap)
     with pytest.raises(BadInput, match=r"began round 2 with model .*a model was swapped"):
         verify_run(run)
+
+
+def scoring(scores: Callable[[torch.Tensor], torch.Tensor]) -> Spoil:
+    """A server that makes up what only it can compute: from the true scores (3, 3) of a round, those that count."""
+
+    def spoil(federation: Federation) -> None:
+        guard = federation.run_guard
+        admit = guard.admit
+
+        def admitted(updates: Any, reports: Any, replies: Any, received: Any, step: Any) -> Any:
+            known, found = guard.history.known.measure(updates, reports.present, step, 0)
+            guard.history = replace(guard.history, known=known)
+            return admit(updates, reports, replies, received, step, Measurements(updates.shape[1], scores(found)))
+
+        guard.admit = admitted  # type: ignore[method-assign, assignment]
+
+    return spoil
+
+
+FRAME = torch.tensor([[0.0, 1e-3, 1e-3], [1e-3, 1.0, 1.0], [1e-3, 1.0, 1.0]])  # times Alder's true scores
+MORE = torch.tensor([[0.0, 1.0, 1.0], [1.0, 0.0, 100.0], [1.0, 100.0, 0.0]])  # likewise the others' with each other
+
+
+def test_invented_verdict_is_contradicted_by_the_log_of_its_site(tmp_path):
+    run = played(tmp_path / "run", "fedavg", 5, scoring(lambda scores: scores * FRAME), guard="on")
+    assert not any("did not work" in text for text in verify_run(run, logs(run, "Birch", "Cedar")).unproven)
+    with pytest.raises(BadInput, match=r"line 3: verdict against Alder .* rounds 0, 1; .* one is untrue"):
+        verify_run(run, logs(run, "Alder"))
+
+
+def test_log_of_a_free_rider_agrees_with_its_verdict_and_with_the_model_that_it_gets_when_that_ends(tmp_path):
+    run = played(tmp_path / "run", "fedavg", 9, rests=range(3), guard="on")
+    lines = [json.loads(line)["guard"]["verdicts"] for line in (run / "ledger.jsonl").read_text().splitlines()]
+    assert (lines[2], lines[-1]) == (["Alder"], [])
+    assert not any("did not work" in text for text in verify_run(run, logs(run)).unproven)
+
+
+def test_verdict_by_what_others_are_said_to_do_is_not_shown(tmp_path):
+    run = played(tmp_path / "run", "fedavg", 5, scoring(lambda scores: scores * MORE), guard="on")
+    assert any("that Alder did too little work" in text for text in verify_run(run, logs(run, "Alder")).unproven)
+
+
+def test_verdict_without_a_common_step_is_not_shown(tmp_path):
+    run = played(tmp_path / "run", "median", 5, scoring(lambda scores: scores * FRAME), guard="on")
+    assert any("its log cannot show it" in text for text in verify_run(run, logs(run, "Alder")).unproven)
 
 
 @pytest.mark.parametrize("change", [paid, accused, swapped])

@@ -1,0 +1,59 @@
+"""What a site notes of its own work: evidence against a verdict whose scores only the server can compute.
+
+A model's step is a sum of updates, s = Σ a_j u_j. Removed from it and from the site's update u_i is what could be sent
+without work, as far as the site knows that: the model's earlier steps and its own first and last update. What remains
+is q of the step and r of the update, so q - a_i r of the others, with the a_i that the ledger gives. The score
+
+    z = Σ r (q - a_i r) / √(Σ r² (q - a_i r)²)
+
+has mean 0 and variance at most 1 if r has nothing to do with the others' work: see `fedmerit.guard.work`.
+"""
+
+import torch
+from torch import Tensor
+
+from fedmerit.guard.work import REMEMBERED, WIDTH, new_parts, sketch
+from fedmerit.site.memory import Memory
+
+OWN = 2  # first rows of what is old: the first and the last update
+
+
+def list_old_parts(model: Tensor, before: Memory | None, seed: int) -> Tensor:
+    """(2 + k, m) sketches of what the site could send without work once it has a model.
+
+    Args:
+        model: (d,) received.
+        before: of its last round; None: there was none.
+        seed: of sketches.
+
+    Returns:
+        Its first and last update, and the k last steps of the model; rows of zeros: not there yet.
+    """
+    if before is None or before.old is None:
+        return torch.zeros(OWN, min(len(model), WIDTH))
+    update, step = _sketches(model, before, seed)
+    first = before.old[0] if before.old[0].any() else update
+    return torch.cat([torch.stack([first, update]), torch.cat([before.old[OWN:], step[None]])[-REMEMBERED:]])
+
+
+def measure_work(model: Tensor, before: Memory | None, seed: int) -> dict[str, float]:
+    """Sums over m entries of products of r and q, by which `z` follows: "rr" is Σ r², "rrrq" is Σ r³ q.
+
+    Args:
+        model: (d,) received, of the round after.
+        before: of the round of the update; None: the site was away.
+        seed: of sketches.
+    """
+    if before is None or before.old is None:
+        return {}
+    r, q = new_parts(torch.stack(_sketches(model, before, seed)), before.old)
+    products = {"rr": r * r, "rq": r * q, "qq": q * q}
+    products |= {f"rr{name}": r * r * product for name, product in products.items()}
+    return {name: float(product.sum()) for name, product in products.items()}
+
+
+def _sketches(model: Tensor, before: Memory, seed: int) -> tuple[Tensor, Tensor]:
+    """(m,) of the last update, and of the model's step since."""
+    received = before.received
+    update, step = sketch(torch.stack([before.trained - received, model - received]), seed)
+    return update, step
