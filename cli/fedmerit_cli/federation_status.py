@@ -38,7 +38,7 @@ def site_cells(site: str, state: "SiteState") -> dict[str, str]:
     return {
         "site": site,
         "is": state.connection,
-        "round": state.work,
+        "round": f"{state.work}, batch {facts['batch']}" if "batch" in facts else state.work,
         "versions": ", ".join(versions),
         "GPU": facts.get("gpu", ""),
         "GiB disk": str(facts.get("disk", "")),

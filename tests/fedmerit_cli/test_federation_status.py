@@ -17,7 +17,8 @@ FACTS = {
     "disk": 0.2,
     "clock": NOW + 90,
     "task": "prostate",
-    "patients": 12,
+    "patients": "10 to 19",
+    "batch": "3 of 80",
     "certificate": "2027-06-01",
 }
 RECORD = {"round": 3, "participants": ["A"], "rejected": {}, "weights": {"A": 1.0}, "validation_dice": {"A": 0.8}}
@@ -69,7 +70,8 @@ def test_the_page_names_them_and_refreshes_itself(status, tmp_path):
     assert status("--html", page, "--every", 0).exit_code == 0
     once = page.read_text()
     assert 'http-equiv="refresh"' not in once
-    assert "prostate: 12 patients" in once
+    assert "prostate: 10 to 19 patients" in once
+    assert "round 5 of 40: answered, batch 3 of 80" in once
     assert "&lt;i&gt;fedce" in once
     looks = iter([True, True, False])
     status("--html", page, ends=lambda: next(looks))

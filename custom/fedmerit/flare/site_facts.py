@@ -23,12 +23,13 @@ from fedmerit.files import read_json
 from fedmerit.flare.executor import CERTIFICATE, ERRORS
 from fedmerit.machine import free_memory
 from fedmerit.trainers.monai_trainer.manifest import MANIFEST, Manifest, read_manifest_file
+from fedmerit.trainers.monai_trainer.training_checkpoint import PROGRESS
 from fedmerit.version import installed_versions
-from fedmerit.wire.machine_facts import clear_facts
-from fedmerit.wire.survey import LEAST
+from fedmerit.wire.machine_facts import clear_facts, count_bin
 
 GIB = 2**30
 KIND = re.compile(rb"^(?:\w+\.)*(\w+)(?:: |$)")  # of the last line of a traceback, its error's kind
+STALE = 600.0  # seconds after which a note of a batch is of a training that was ended
 TAIL = 4096  # bytes of a log in which its last error is
 
 
@@ -52,6 +53,8 @@ def read_facts(kit: Path) -> dict[str, Any]:
         "clock": time.time(),
         "last_error": last_error(kit),
     }
+    with suppress(OSError):  # it ends now
+        facts["batch"] = batch_at_work(kit)
     with suppress(OSError, ValueError):
         own = x509.load_pem_x509_certificate((kit / "startup" / CERTIFICATE).read_bytes())
         facts["certificate"] = f"{own.not_valid_after_utc:%Y-%m-%d}"
@@ -59,13 +62,19 @@ def read_facts(kit: Path) -> dict[str, Any]:
 
 
 def _prepared(manifest: Manifest) -> Mapping[str, Any]:
-    """Task, patients and slices of the site folder; only the task if patients are below a survey's floor."""
+    """Task of the site folder, and the bins of its patients and slices; only the task if patients are too few."""
     with suppress(BadInput, OSError, KeyError, TypeError, ValueError, AttributeError):
         info = read_json(Path(manifest.site_folder) / "site.json")
         counts = list(info["counts"].values())
-        sums = {name: sum(int(one[name]) for one in counts) for name in ("patients", "slices")}
-        return {"task": info["task"], **(sums if sums["patients"] >= LEAST else {})}
+        patients, slices = (count_bin(sum(int(one[name]) for one in counts)) for name in ("patients", "slices"))
+        return {"task": info["task"], **({"patients": patients, "slices": slices} if patients else {})}
     return {}
+
+
+def batch_at_work(kit: Path) -> str:
+    """The batch that a training of the last minutes is at, and how many it has; "" if none is at work."""
+    notes = [path for path in kit.glob(f"runs/*/sites/*/{PROGRESS}") if time.time() - path.stat().st_mtime < STALE]
+    return notes[0].read_text() if notes else ""
 
 
 def last_error(kit: Path) -> str:

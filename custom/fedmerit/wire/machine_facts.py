@@ -1,11 +1,13 @@
 """What may leave a site when an admin asks how the federation is: this list, and nothing else.
 
-Versions, room, the clock, and the kind of the last error: nothing of paths, file names or patients. Both ends hold
-every answer against the list.
+Versions, room, the clock, the kind of the last error, and counts in bins: nothing of paths, file names or a patient.
+Both ends hold every answer against the list.
 """
 
 import re
+from bisect import bisect
 from collections.abc import Callable, Collection, Mapping
+from itertools import pairwise
 from typing import Any
 
 from fedmerit.version import PACKAGES
@@ -13,6 +15,8 @@ from fedmerit.wire.survey import LEAST
 
 LARGEST = 1e12  # of a number
 VERSIONS = (*PACKAGES, "python")
+EDGES = (LEAST, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 100_000)  # fixed: moved ones would show a patient
+BINS = (*(f"{low} to {high - 1}" for low, high in pairwise(EDGES)), f"{EDGES[-1]} or more")
 LISTED: Mapping[str, str] = {
     **dict.fromkeys(VERSIONS, "its version"),
     "gpu": "names of GPUs",
@@ -21,8 +25,9 @@ LISTED: Mapping[str, str] = {
     "clock": "seconds since 1970",
     "certificate": "the last day of the kit's certificate",
     "task": "of the prepared images",
-    "patients": f"of the prepared images; none below {LEAST}, the floor of surveys",
+    "patients": f"of the prepared images, in bins; none below {LEAST}, the floor of surveys",
     "slices": "likewise",
+    "batch": "of the training at work, and how many it has",
     "last_error": "the kind of the last error in the site's own log, and when it was written",
 }
 _TEXTS: Mapping[str, str] = {
@@ -30,8 +35,15 @@ _TEXTS: Mapping[str, str] = {
     "gpu": r"[\w .()/+,\-]{0,200}",
     "certificate": r"\d{4}-\d\d-\d\d",
     "task": r"[\w.\-]{1,60}",
+    **dict.fromkeys(("patients", "slices"), "|".join(BINS)),
+    "batch": r"\d{1,9} of \d{1,9}",
     "last_error": r"([A-Za-z_]\w{0,60} \d{4}-\d\d-\d\d \d\d:\d\d UTC)?",
 }
+
+
+def count_bin(count: int) -> str:
+    """The bin that a count of patients or slices is in; "", which does not leave, below the first."""
+    return BINS[place - 1] if (place := bisect(EDGES, count)) else ""
 
 
 def clear_facts(facts: Mapping[str, Any], hidden: Collection[str] = ()) -> dict[str, Any]:
@@ -56,19 +68,8 @@ def _is_amount(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= LARGEST
 
 
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and _is_amount(value)
-
-
-def _is_patients(value: Any) -> bool:
-    return _is_count(value) and value >= LEAST
-
-
-_AMOUNTS = {"disk": _is_amount, "memory": _is_amount, "clock": _is_amount}
 _CHECKS: Mapping[str, Callable[[Any], bool]] = {
     **{name: _is_text(name) for name in _TEXTS},
-    **_AMOUNTS,
-    "patients": _is_patients,
-    "slices": _is_count,
+    **dict.fromkeys(("disk", "memory", "clock"), _is_amount),
 }
 assert set(_CHECKS) == set(LISTED)

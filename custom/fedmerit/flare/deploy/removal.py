@@ -4,9 +4,6 @@ The run that it took part in stays, with its ledger. Its certificate stays valid
 """
 
 import tempfile
-from contextlib import redirect_stdout
-from io import StringIO
-from pathlib import Path
 
 from nvflare.fuel.flare_api.flare_api import Session
 
@@ -40,13 +37,13 @@ def remove_site(opened: Session, job_id: str, site: str) -> str:
     if not session.has_job_ended(description):
         session.stop(opened, job_id)
     with tempfile.TemporaryDirectory(prefix="removal-") as folder:
-        with redirect_stdout(StringIO()):
-            content = Path(opened.download_job_result(first, folder))
-        found = sorted(content.rglob("meta.json"), key=lambda path: len(path.parts))
-        if not found:
+        # beside the job folder lie NVFlare's own meta.json of the job, which has other names, and its workspace
+        found = [path.parents[1] for path in session.download(opened, first, folder).rglob("app/config")]
+        job = next((path for path in found if (path / "meta.json").is_file()), None)
+        if job is None:
             raise RunFailed(f"job {first}: the server gave no job folder; submit that again, without {site}")
-        meta = read_object(found[0])
+        meta = read_object(job / "meta.json")
         meta["deploy_map"] = {app: [SERVER, *others] for app in meta["deploy_map"]}
         meta[REPEATS] = f"repeats the run of job {first} without {site}"
-        write_json(found[0], meta)
-        return session.submit(opened, found[0].parent)
+        write_json(job / "meta.json", meta)
+        return session.submit(opened, job)

@@ -256,11 +256,7 @@ def fetch(opened: Session, job_id: str, out: Path) -> Path:
         raise BadInput(f"job {job_id}: is {description['status']}; fetch it when it is over, or abort it first")
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=".fetch-") as folder:
-        try:
-            with redirect_stdout(StringIO()):
-                result = Path(opened.download_job_result(job_id, folder))
-        except JobNotDone as error:
-            raise BadInput(f"job {job_id}: {error}; try again in a few seconds") from error
+        result = download(opened, job_id, folder)
         found = [path.parent for path in sorted(result.rglob("run.json")) if path.parent.name == RUN_NAME]
         if not found or not Ledger(found[0] / "ledger.jsonl").records:
             raise BadInput(_explain_missing_run(description, begun=bool(found)))
@@ -304,7 +300,7 @@ def await_survey(opened: Session, job_id: str, seconds: float) -> Survey:
         time.sleep(POLL)
     refused = explain_refusal(description)
     with tempfile.TemporaryDirectory(prefix="survey-") as folder:
-        found = sorted(_downloaded(opened, job_id, Path(folder)).rglob(ANSWERS))
+        found = sorted(download(opened, job_id, folder).rglob(ANSWERS))
         if not found:
             reasons = "; ".join([f"its status is {description['status']}", *refused])
             raise RunFailed(f"job {job_id}: left no answers of a survey: {reasons}")
@@ -316,12 +312,13 @@ def await_survey(opened: Session, job_id: str, seconds: float) -> Survey:
     return Survey(survey.floor, survey.sites, {**survey.refused, **{name: why for name, _, why in named}})
 
 
-def _downloaded(opened: Session, job_id: str, folder: Path) -> Path:
+def download(opened: Session, job_id: str, folder: str) -> Path:
+    """What the server stored of a job that is over, in ``folder``; `BadInput` if it stored nothing in time."""
     deadline = time.monotonic() + STORING
     while True:
         try:
             with redirect_stdout(StringIO()):
-                return Path(opened.download_job_result(job_id, str(folder)))
+                return Path(opened.download_job_result(job_id, folder))
         except JobNotDone as error:
             if time.monotonic() > deadline:
                 raise BadInput(f"job {job_id}: {error}; try again in a few seconds") from error

@@ -125,7 +125,7 @@ def train(
         scaler.update()
         total += loss.detach()
         if checkpoint:
-            checkpoint.consider(step, step == steps, total, *parts)
+            checkpoint.consider(step, steps, total, *parts)
     optimizer.zero_grad(set_to_none=True)  # a network may wait for its next round with many others
     return float(total) / steps
 

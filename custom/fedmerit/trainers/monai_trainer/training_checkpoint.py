@@ -1,6 +1,7 @@
 """A training's checkpoint: one that was killed within a round continues at its step, and ends with the same bits.
 
-It has the model, the optimiser, the generators and the position. The order of images is drawn again up to there.
+It has the model, the optimiser, the generators and the position. The order of images is drawn again up to there. How
+far the training is, is in a small file beside it.
 """
 
 import hashlib
@@ -8,6 +9,7 @@ import json
 import logging
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,6 +22,7 @@ from fedmerit.records.tensor_files import load_tensors
 
 INTERVAL = 60.0  # seconds of training between two checkpoints
 MOST_SHARE = 0.01  # of the time of a training that writing them may take
+PROGRESS, PROGRESS_INTERVAL = "training_progress.txt", 5.0  # steps done and in all; seconds between two notes of them
 log = logging.getLogger(__name__)
 
 
@@ -45,6 +48,7 @@ class TrainingCheckpoint:
     def __init__(self, file: Path, identity: str, faults: dict[str, str] | None = None):
         self.file, self.identity, self.faults = file, identity, {} if faults is None else faults
         self._due = time.monotonic() + INTERVAL
+        self._noted = -PROGRESS_INTERVAL
         self._written = False
 
     def restore(self, total: Tensor, *parts: Restorable) -> int:
@@ -66,11 +70,15 @@ class TrainingCheckpoint:
         log.info("training continues after step %d", content["step"])
         return int(content["step"])
 
-    def consider(self, step: int, is_last: bool, total: Tensor, *parts: Restorable) -> None:
-        """Write one after ``step`` steps if it is due, or if the training ends here and has one."""
-        if time.monotonic() < self._due and not (is_last and self._written):
-            return
+    def consider(self, step: int, steps: int, total: Tensor, *parts: Restorable) -> None:
+        """Write one after ``step`` of ``steps`` if it is due, or if the training ends here and has one."""
         started = time.monotonic()
+        if started - self._noted > PROGRESS_INTERVAL:
+            self._noted = started
+            with suppress(OSError):
+                (self.file.parent / PROGRESS).write_text(f"{step} of {steps}")
+        if started < self._due and not (step == steps and self._written):
+            return
         content = {"identity": self.identity, "step": step, "faults": self.faults, "total": total}
         content["parts"] = [dict(part.state_dict()) for part in parts]
         try:
@@ -102,7 +110,7 @@ class RoundCheckpoints:
 
 def remove_checkpoints(folder: Path) -> None:
     """Remove those of a round that is done."""
-    for file in folder.glob("training_*.pt"):
+    for file in folder.glob("training_*.*"):
         file.unlink(missing_ok=True)
 
 

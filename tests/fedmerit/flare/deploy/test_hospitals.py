@@ -8,11 +8,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from federation_factory import Federation, federation
+from federation_factory import TIMEOUT_SECONDS, Federation, federation
 
+from fedmerit.flare.deploy import session
 from fedmerit.flare.deploy.provision import renew
 from fedmerit.flare.deploy.site_states import SILENCE, read_federation
+from fedmerit.records.ledger import Ledger
+from fedmerit.verification.run import verify_run
 from fedmerit.wire.machine_facts import LISTED
+
+ROUNDS = 3
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]  # whole federations of processes
 
@@ -29,8 +34,8 @@ def hospitals(tmp_path_factory: pytest.TempPathFactory, sites: Path) -> Iterator
 
 def test_a_site_tells_what_it_does_not_hide_and_silence_is_seen(hospitals, wait_for, fedmerit):
     shown = json.loads(fedmerit("job", "status", "--kit", hospitals.admin, "--json").stdout)["sites"]
-    assert set(shown["site1"]["facts"]) == set(LISTED)
-    assert set(LISTED) - set(shown["site2"]["facts"]) == {"gpu", "last_error"}
+    assert set(LISTED) - set(shown["site1"]["facts"]) == {"batch"}  # none is at work
+    assert set(LISTED) - set(shown["site2"]["facts"]) == {"batch", "gpu", "last_error"}
     assert [one["flags"] for one in shown.values()] == [[]] * len(shown)
     stopped = hospitals.processes("site1")
     for process in stopped:
@@ -83,3 +88,35 @@ def test_a_revoked_kit_is_refused_and_a_renewed_one_taken(hospitals, fedmerit, w
     hospitals.start("site2")
     hospitals.wait_for_sites("site2")
     assert took < 60
+
+
+def test_a_site_is_removed_from_a_run_at_work_and_from_the_federation(
+    hospitals, fedmerit, trained, assert_same_model, assert_same_rounds, wait_for, tmp_path
+):
+    """The training is the leave-one-out run, bit for bit; the kit is refused within a minute."""
+    tiny = ("--rounds", ROUNDS, "--set", "architecture=unet", "--set", "width=4", "--set", "depth=3")
+    fedmerit("job", "export", "--method", "fedce", "--task", "prostate", "--out", tmp_path / "job", *tiny)
+    hospitals.gate.close(1)
+    first = hospitals.submit(tmp_path / "job")
+    ledger = hospitals.kits["server"] / "runs" / first / "ledger.jsonl"
+    wait_for(lambda: ledger.exists() and ledger.read_text().endswith("\n"), TIMEOUT_SECONDS)
+    result = fedmerit("job", "remove", first, "site3", "--kit", hospitals.admin)
+    hospitals.gate.open()
+    assert result.exit_code == 0, result.output
+    new = result.output.split("job:")[1].split()[0]
+    assert hospitals.wait(new) == session.COMPLETED, hospitals.log()
+    run = hospitals.fetch(new, tmp_path / "run")
+    assert Ledger(run / "ledger.jsonl").records[0]["notes"] == [f"repeats the run of job {first} without site3"]
+    assert Ledger(ledger).records[0]["participants"] == hospitals.names  # it stays, with what the site contributed
+    pair = shutil.copytree(hospitals.folders[0].path.parent, tmp_path / "sites")
+    shutil.rmtree(pair / "site3")
+    undisturbed = trained(sites=pair, rounds=ROUNDS, guard="on")
+    assert_same_model(run / "models/global.pt", undisturbed / "models/global.pt")
+    assert_same_rounds(run, undisturbed)
+    verify_run(run)
+
+    server = ("--server-kit", hospitals.kits["server"])
+    assert fedmerit("deploy", "revoke", "--out", hospitals.root, "--names", "site3", *server).exit_code == 0
+    began = time.monotonic()
+    wait_for(lambda: read_federation(hospitals.admin).sites["site3"].silent is None, 90)
+    assert time.monotonic() - began < 60

@@ -23,10 +23,12 @@ def server(monkeypatch):
     opened = SimpleNamespace(log=[])
 
     def download(job_id, folder):
-        job = f"{folder}/{job_id}/job"
-        Path(job).mkdir(parents=True)
-        Path(job, "meta.json").write_text(json.dumps({"name": "job", "deploy_map": {"app": ["@ALL"]}}))
-        return f"{folder}/{job_id}"
+        """As NVFlare 2.9 does: the job folder below "job", its own description of the job beside that."""
+        whole = Path(folder, job_id)
+        (whole / "job/mine/app/config").mkdir(parents=True)
+        (whole / "meta.json").write_text(json.dumps({"job_id": job_id, "deploy_map": {"app": ["@ALL"]}}))
+        (whole / "job/mine/meta.json").write_text(json.dumps({"name": "job", "deploy_map": {"app": ["@ALL"]}}))
+        return str(whole)
 
     def submit(opened, folder):
         opened.log.append(json.loads((folder / "meta.json").read_text()))
@@ -45,6 +47,7 @@ def test_the_job_goes_to_all_others_and_says_what_it_repeats(server):
     assert remove_site(server, "later", "B") == "new"
     stopped, meta = server.log
     assert stopped == "stop later"
+    assert meta["name"] == "job"
     assert meta["deploy_map"] == {"app": ["server", "A", "C"]}
     assert meta[REPEATS] == server.note == "repeats the run of job first without B"
 

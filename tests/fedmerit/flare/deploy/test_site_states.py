@@ -11,8 +11,9 @@ from nvflare.fuel.flare_api.api_spec import NoConnection
 
 from fedmerit.flare.deploy import site_states
 from fedmerit.flare.deploy.site_states import ask_sites, judge_sites, parse_facts, places_in_round
-from fedmerit.flare.site_facts import SiteFacts, last_error
-from fedmerit.wire.machine_facts import LISTED, clear_facts
+from fedmerit.flare.site_facts import SiteFacts, batch_at_work, last_error
+from fedmerit.trainers.monai_trainer.training_checkpoint import PROGRESS
+from fedmerit.wire.machine_facts import LISTED, clear_facts, count_bin
 
 NOW = 1000.0
 FINE = {"fedmerit": "1.0", "torch": "2.1", "python": "3.11.7", "disk": 80.0, "clock": NOW + 2, "task": "prostate"}
@@ -76,8 +77,10 @@ def test_what_is_no_report_says_nothing(text):
         ("disk", float("nan")),
         ("clock", "now"),
         ("certificate", "soon"),
-        ("patients", 4),
-        ("slices", True),
+        ("patients", 12),
+        ("patients", "1 to 4"),
+        ("slices", "5 to 9, 7"),
+        ("batch", "3"),
         ("last_error", "/data/Mueller.npy not found"),
         ("host", "pacs"),
     ],
@@ -94,13 +97,15 @@ def test_a_misspelt_fact_to_hide_lets_none_out():
 def test_a_site_reports_what_it_does_not_hide(ready):
     log = ready / "runs/job/sites/site1/errors.log"
     log.parent.mkdir(parents=True)
+    (log.parent / PROGRESS).write_text("12 of 400")
     log.write_text('Traceback (most recent call last):\n  File "/data/Mueller.py"\nValueError: /data/Mueller.npy\n')
     context = FLContext()
     context.set_prop(FLContextKey.WORKSPACE_ROOT, str(ready))
     manager = SiteFacts(num_of_gpus=0, mem_per_gpu_in_GiB=0)
     facts = manager.report_resources(context)
     assert set(facts) == set(LISTED)
-    assert (facts["last_error"][:12], facts["task"]) == ("ValueError 2", "prostate")
+    assert (facts["last_error"][:12], facts["task"], facts["batch"]) == ("ValueError 2", "prostate", "12 of 400")
+    assert facts["patients"] == "5 to 9"
     assert "Mueller" not in str(facts)
     assert abs(facts["clock"] - time.time()) < 3600
     manifest = ready / "local/fedmerit.json"
@@ -118,7 +123,12 @@ def test_a_site_reports_what_it_does_not_hide(ready):
 
 
 def test_no_error_is_none(tmp_path):
-    assert last_error(tmp_path) == ""
+    assert last_error(tmp_path) == batch_at_work(tmp_path) == ""
+
+
+@pytest.mark.parametrize(("count", "expected"), [(4, ""), (5, "5 to 9"), (99, "50 to 99"), (10**6, "100000 or more")])
+def test_counts_leave_in_bins(count, expected):
+    assert count_bin(count) == expected
 
 
 def test_when_a_site_was_heard_is_remembered(tmp_path):
