@@ -295,6 +295,23 @@ def test_what_a_script_logs_and_measures_besides_stays_at_its_site(project, apar
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("engine", ["local", "sim"])
+def test_a_lightning_module_trains_answers_evaluations_and_a_displaced_hospital_stands_out(project, engine):
+    pytest.importorskip("pytorch_lightning", reason="not installed: pip install 'fedmerit[lightning]'")
+    run, model = project / "run", f"{project / 'lightning_model.py'}:LitNet"
+    options = ["--script", project / "lightning_client.py", "--model", model, "--clients", 4, "--set", "guard=off"]
+    code, output = called("run", "--out", run, "--method", "cgsv", *options, "--rounds", 3, "--engine", engine)
+    assert code == 0, output
+    last = records(run)[-1]
+    assert (last["round"], last["rejected"]) == (2, {})
+    displaced = last["contributions"].pop("site-4")
+    assert displaced < min(last["contributions"].values()) - 0.3
+    tested = read_results(run).query("split == 'testing' and quantity == 'dice'")
+    assert tested["site"].tolist() == ["site-1", "site-2", "site-3", "site-4"]
+    assert {name.partition(".")[0] for name in torch.load(next((run / "models").glob("*.pt")))} == {"network"}
+
+
+@pytest.mark.slow
 def test_local_engine_and_simulator_give_the_same_models(project):
     runs = []
     for engine in ("local", "sim"):
