@@ -14,6 +14,7 @@ from fedmerit.engines import runs
 from fedmerit.errors import printable
 from fedmerit.federation.checkpoint import complete_rounds
 from fedmerit.records.run_info import read_run
+from fedmerit.records.score_name import show_score_of
 from fedmerit_cli.terminal import console, last_round, log
 from fedmerit_evaluation.studies.cluster import OnEnd
 
@@ -72,6 +73,7 @@ class RunBars:
     def begin(self, folder: Path, name: str = "") -> None:
         """Show the bar of a run, called ``name``, else by its method."""
         info = read_run(folder)
+        show_score_of(info)
         text = f"{name or info['method']} ({info['engine']})"
         self._of[folder] = self._bars.add_task(text, total=info["rounds"], last="")
         self._weighed[folder] = "weight" not in info.get("undefined", ())
