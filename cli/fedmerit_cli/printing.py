@@ -17,6 +17,7 @@ from fedmerit.engines import runs
 from fedmerit.errors import printable
 from fedmerit.federation.checkpoint import complete_rounds
 from fedmerit.records.run_info import read_run
+from fedmerit.records.score_name import show_score_of
 from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT, SPLITS, SiteFolder, open_sites
 from fedmerit.trainers.monai_trainer.networks import estimate_cost
 from fedmerit_cli.terminal import console, last_round, log, plain_table
@@ -168,6 +169,7 @@ class RunBars:
     def begin(self, folder: Path, name: str = "") -> None:
         """Show the bar of a run, called ``name``, else by its method."""
         info = read_run(folder)
+        show_score_of(info)
         text = f"{name or info['method']} ({info['engine']})"
         self._of[folder] = self._bars.add_task(text, total=info["rounds"], last="")
         self._weighed[folder] = "weight" not in info.get("undefined", ())

@@ -20,6 +20,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from fedmerit.errors import BadInput, RunFailed, printable
 from fedmerit.files import is_full
+from fedmerit.records.score_name import with_score_name
 from fedmerit.trust import allow, trust_records
 
 LONGEST_HELP = 1000  # characters, more than any line of help
@@ -35,7 +36,7 @@ class PlainConsole(Console):
 
     def render_str(self, text: str, **options: Any) -> Text:
         """As rich's, with control characters escaped, in cells of tables too."""
-        return super().render_str(printable(text, "\n\t"), **options)
+        return super().render_str(with_score_name(printable(text, "\n\t")), **options)
 
 
 console = PlainConsole()
@@ -181,7 +182,7 @@ def plain_table(*headings: str) -> Table:
 def last_round(record: Mapping[str, Any], is_weighted: bool = True) -> str:
     """A ledger record in at most 28 characters: mean validation Dice, and the range of weights if there are any."""
     dice, weights = (list(record[name].values()) for name in ("validation_dice", "weights"))
-    text = f"Dice {sum(dice) / len(dice):.1%}"
+    text = with_score_name(f"Dice {sum(dice) / len(dice):.1%}")
     return f"{text}, weights {100 * min(weights):.0f}-{max(weights):.0%}" if is_weighted else text
 
 

@@ -3,7 +3,7 @@
 ```python
 import fedmerit.client as merit
 
-merit.enrol_cases(files)                           # before the loop: the guard binds counts and finds shared cases
+merit.enrol_cases(files, tested)                   # before the loop: the guard binds counts and finds shared cases
 while flare.is_running():
     received = merit.receive()                     # instead of flare.receive()
     ...
@@ -20,17 +20,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-ENROL, LOSSES, OWN = "fedmerit_enrol", "fedmerit_losses", "fedmerit_own."  # the last: before names of parameters
+ENROL, LOSSES, OWN = "fedmerit_enrol", "fedmerit_losses", "fedmerit_own"  # in the meta of what a script sends
+EVALUATED_CASES = "fedmerit_evaluated"
 LAMBDA = "ditto_lambda"  # in the meta of what a script receives
 BLOCK = 1 << 20  # bytes
 Case = str | Path | Sequence[str | Path]  # the file of a case's image, or its files
 
-_held: list[str] = []  # SHA-256 of the site's training cases
+_held: dict[str, Any] = {}  # SHA-256 of each of the site's training cases, and the number of those it evaluates
 
 
-def enrol_cases(training: Iterable[Case]) -> None:
-    """Say which cases the site trains on, in any order; digests of their files are sealed before they leave it."""
-    _held[:] = [_digest(case) for case in training]
+def enrol_cases(training: Iterable[Case], evaluated: Iterable[Case] = ()) -> None:
+    """Say which cases the site trains on, in any order; digests of their files are sealed before they leave it.
+
+    ``evaluated``: those whose values ``METRIC_by_case`` holds; only their number leaves, and each answer has so many.
+    """
+    _held.update({ENROL: [_digest(case) for case in training], EVALUATED_CASES: len(list(evaluated))})
 
 
 def receive(timeout: float | None = None) -> Any:
@@ -43,7 +47,7 @@ def receive(timeout: float | None = None) -> Any:
             return model
         if not _held:
             raise ValueError("fedmerit.client: enrol_cases has to be called before receive")
-        flare.send(flare.FLModel(metrics={ENROL: 0.0}, meta={ENROL: list(_held)}))
+        flare.send(flare.FLModel(metrics={ENROL: 0.0}, meta=dict(_held)))
 
 
 def with_losses(model: Any, losses: Iterable[float]) -> Any:
@@ -57,8 +61,14 @@ def with_losses(model: Any, losses: Iterable[float]) -> Any:
 
 def with_own_model(model: Any, state: Mapping[str, Any]) -> Any:
     """``model``, an FLModel to send, with the site's own one, a state_dict: the site tests that, and keeps it."""
-    model.params = {**(model.params or {}), **{OWN + name: value for name, value in state.items()}}
+    model.meta = {**(model.meta or {}), OWN: {name: _array(value) for name, value in state.items()}}
     return model
+
+
+def _array(tensor: Any) -> Any:
+    """As NumPy, which has no bfloat16; not among the parameters: of those NVFlare's DIFF keeps what the model has."""
+    tensor = tensor.detach().cpu()
+    return (tensor.float() if tensor.is_floating_point() else tensor).numpy()
 
 
 def _digest(case: Case) -> str:

@@ -51,7 +51,7 @@ def main():
     training, validation = images(site, "training"), images(site, "validation")
     batches = list(zip(training[0].split(4), training[1].split(4), strict=True))
     with tempfile.TemporaryDirectory() as folder:
-        merit.enrol_cases(files(site, training, folder))
+        merit.enrol_cases(files(site, training, folder), evaluated=validation[0])
     network, own, scaffold = Net(), None, PTScaffoldHelper()
     scaffold.init(network)
     while flare.is_running():

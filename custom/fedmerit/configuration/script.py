@@ -1,5 +1,6 @@
 """A run whose sites train by a script of their own: what the server has to know of its model and of its scores."""
 
+import ast
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
@@ -9,6 +10,7 @@ from pydantic import ConfigDict
 
 from fedmerit.configuration.spec_syntax import build
 from fedmerit.parameters import Checked, parameter
+from fedmerit.records.score_name import METRIC
 
 NAMED_TENSORS = "tensors"  # the architecture of a network that is known only by the names and shapes of its tensors
 KINDS = ("float32", "float16", "bfloat16", "float64", "int64", "int32", "int16", "int8", "uint8", "bool")
@@ -73,8 +75,8 @@ class Script(Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.metric and not re.fullmatch(r"\w[\w \-]{0,59}", self.metric):
-            raise ValueError(f"metric={self.metric!r:.80}: expected a name of letters, digits, _ and -")
+        if self.metric and not METRIC.fullmatch(self.metric):
+            raise ValueError(f"metric={self.metric!r:.80}: expected at most 60 letters, digits, spaces and .:/@%()+-_")
         if not self.lowest < self.highest:
             raise ValueError(f"lowest={self.lowest:g}, highest={self.highest:g}: expected a range of the metric")
         if unknown := sorted({*self.uses} - {*USES}):
@@ -86,8 +88,12 @@ class Script(Checked):
     def network_parts(self) -> dict[str, Any]:
         """The description of the network, a `Network`."""
         arguments = {"tensors": [asdict(one) for one in self.tensors], "output": self.output}
-        labels = (self.metric or "score",)
-        return {"in_channels": 1, "labels": labels, "architecture": NAMED_TENSORS, "arguments": arguments}
+        return {"in_channels": 1, "labels": (self.label,), "architecture": NAMED_TENSORS, "arguments": arguments}
+
+    @property
+    def label(self) -> str:
+        """Of scores: the metric's name, of the characters that a label may have."""
+        return re.sub(r"[^\w.\-]+", "_", self.metric) or "score"
 
     def training_parts(self) -> dict[str, Any]:
         """What of a `Training` the server decides."""
@@ -111,12 +117,24 @@ class Script(Checked):
         return own | {"tensors": tensors, "uses": list(self.uses)}
 
 
+def find_names(text: str) -> set[str]:
+    """What Python text names in its code, not in its comments: names, attributes, whole texts.
+
+    Raises:
+        ValueError: it is no Python.
+    """
+    parts = ("id", "attr", "name", "value")  # of names, attributes, imports and constants
+    found = [getattr(node, part, None) for node in ast.walk(ast.parse(text)) for part in parts]
+    return {one for one in found if isinstance(one, str)}
+
+
 def find_uses(text: str) -> tuple[str, ...]:
     """The helpers, of `USES`, that a script's text names."""
-    return tuple(name for name, words in USES.items() if any(word in text for word in words))
+    names = find_names(text)
+    return tuple(use for use, words in USES.items() if names & {*words})
 
 
-SETTINGS = ("metric", "lowest", "highest", "better", "uses", "statistics", "last_round")  # that a person may choose
+SETTINGS = ("metric", "lowest", "highest", "better", "evaluates", "uses", "statistics", "last_round")  # a person's own
 
 
 def read_tensors(arguments: Mapping[str, Any]) -> tuple[NamedTensor, ...]:

@@ -80,7 +80,7 @@ def read_scripts(asked: RunOptions) -> SiteScripts:
     Raises:
         BadInput: one is not there or cannot be used, or an option is of prepared images.
     """
-    from fedmerit.flare.script_recipe import describe_script, plain_weights
+    from fedmerit.flare.script_recipe import describe_script, plain_weights, require_args
 
     for name in OF_IMAGES:
         if name in asked.model_fields_set:
@@ -88,6 +88,7 @@ def read_scripts(asked: RunOptions) -> SiteScripts:
     file = (asked.script or Path()).resolve()
     if not file.is_file():
         raise BadInput(f"--script {asked.script}: file not found; expected the sites' Python script")
+    require_args(asked.script_args)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(random_seed(asked.seed, "initial model"))
         model = load_model(str(asked.model))

@@ -106,7 +106,7 @@ class RunClosure:
     recorder: Recorder
 
     def exchanges(self, ask: Ask, ledger_head: str) -> Generator[Exchange, None, Closing]:
-        """Record the Dice of the final models, and of the best round's, and save them; then close the records.
+        """Save the final models, record their Dice and the best round's, which are saved too; then close the records.
 
         Rounds are compared by the network's raw masks; the best of them and the last by postprocessed ones.
 
@@ -115,13 +115,12 @@ class RunClosure:
             ledger_head: of all rounds before, which the sites write into their logs.
         """
         models, rounds = self.models, self.config.rounds
+        models.save(self.run / MODELS)  # first: they are there even if no site can test them
         if not self.config.can_evaluate:
-            models.save(self.run / MODELS)
             return self.recorder.close()
         validated = yield from ask(self._own_models(models, "validation", ledger_head))
         tests, own_only = self._tests(models, ledger_head), self._tests_own_only(models)
         tested = yield from ask(tests)
-        models.save(self.run / MODELS)
         best = self.best.models(models)
         if best and self._prefers_best(
             best, (yield from ask(self._own_models(best, "validation", ledger_head))), validated

@@ -1,14 +1,14 @@
-"""The local engine's sites that train by a script: each in a spawned process, with NVFlare's Client API in it."""
+"""The local engine's sites that train by a script: each in a process of its own, with NVFlare's Client API in it."""
 
-import multiprocessing
 import os
 import pickle
+import subprocess
 import sys
 import threading
 import time
 import traceback
 from contextlib import suppress
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from fedmerit.site.script_trainer import Question, Said
 from fedmerit.wire.messages import EVALUATE
 
 CLEARING = 10.0  # seconds; a script that sends with clear_cache=False clears nothing
-POLL = 0.02  # seconds between two looks of a script for its next task
+SERVE = f"import sys; from {__name__} import serve; serve(*sys.argv[1:])"
 
 
 class LocalScript:
@@ -34,14 +34,14 @@ class LocalScript:
 
     def __init__(self, site: str, file: Path, args: str, transfer: str, log: Path, timeout: float = 0.0):
         self.site, self.log, self.timeout = site, log, timeout
-        context = multiprocessing.get_context("spawn")
-        self._connection, its = context.Pipe()
+        self._connection, its = Pipe()
         log.parent.mkdir(parents=True, exist_ok=True)
-        self._process = context.Process(
-            target=serve, args=(its, site, str(file), args, transfer, str(log)), daemon=True
-        )
-        self._process.start()
-        its.close()
+        start = [sys.executable, "-P", "-c", SERVE, str(its.fileno()), site, str(file), args, transfer]
+        paths = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        with its, log.open("ab") as output:  # no multiprocessing, which would run the caller's own script again
+            self._process = subprocess.Popen(
+                start, stdin=subprocess.DEVNULL, stdout=output, stderr=output, pass_fds=[its.fileno()], env=paths
+            )
 
     def ask(self, question: Question) -> Said:
         """What it answers; `RunFailed` naming its log if it ended, or gave none in time and so was ended."""
@@ -62,14 +62,15 @@ class LocalScript:
     def close(self) -> None:
         """End the process."""
         self._connection.close()
-        self._process.join(timeout=5)
-        if self._process.is_alive():
+        try:
+            self._process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
             self._process.kill()
-            self._process.join()
+            self._process.wait()
 
 
-def serve(connection: Connection, site: str, file: str, args: str, transfer: str, log: str) -> None:
-    """The process: the script on a thread of its own, questions and answers on this one."""
+def serve(handle: str, site: str, file: str, args: str, transfer: str) -> None:
+    """The process: the script on a thread of its own, questions and answers, by the file ``handle``, on this one."""
     from nvflare.apis.fl_constant import FLMetaKey
     from nvflare.app_common.executors.task_script_runner import TaskScriptRunner
     from nvflare.app_common.utils.fl_model_utils import FLModelUtils
@@ -78,13 +79,10 @@ def serve(connection: Connection, site: str, file: str, args: str, transfer: str
     from nvflare.client.in_process.api import TOPIC_LOCAL_RESULT, InProcessClientAPI
     from nvflare.fuel.data_event.data_bus import DataBus
 
-    from fedmerit.flare.client_script import WORK, question_model, read_answer
-    from fedmerit.workers import end_with_parent
+    from fedmerit.flare.client_script import POLL, WORK, question_model, read_answer
 
-    end_with_parent()
-    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    for stream in (1, 2):
-        os.dup2(output, stream)
+    connection, parent = Connection(int(handle)), os.getppid()
+    os.set_inheritable(connection.fileno(), False)  # not for processes of the script's
     sys.path.insert(0, str(Path(file).parent))
     answers: list[Any] = []
     arrived, bus = threading.Event(), DataBus()
@@ -138,7 +136,7 @@ def serve(connection: Connection, site: str, file: str, args: str, transfer: str
             time.sleep(POLL / 10)
         api.set_meta(describe(WORK[question.work]))
         api.fl_model = question_model(question)
-        while thread.is_alive() and not arrived.wait(1.0):
+        while thread.is_alive() and os.getppid() == parent and not arrived.wait(1.0):
             pass
         if not answers:
             break

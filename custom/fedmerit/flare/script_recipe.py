@@ -1,5 +1,6 @@
 """FedMerit's methods as an NVFlare recipe for a client script that stays unchanged."""
 
+import shlex
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,7 +16,7 @@ from fedmerit.configuration.filter_needs import require_privacy
 from fedmerit.configuration.filters import HE
 from fedmerit.configuration.recipes import guarded
 from fedmerit.configuration.run import RunConfiguration
-from fedmerit.configuration.script import Script, find_uses
+from fedmerit.configuration.script import Script, find_names, find_uses
 from fedmerit.configuration.script_runs import configure_script
 from fedmerit.errors import BadInput
 from fedmerit.federation.requirements import require_consistent
@@ -38,7 +39,7 @@ class FedMeritRecipe(MeritRecipe):
         train_script: the script, or at a hospital its name in the site's manifest.
         min_clients: sites without whose answers no round ends; so many have to be there to begin.
         num_rounds: to train.
-        train_args: of the script.
+        train_args: of the script; with quotes around spaces only if ``launch_external_process``.
         name: of the job.
         key_metric: among the script's metrics, of the model it receives; None: it reports none that counts.
         key_metric_range: lowest and highest value of it.
@@ -94,6 +95,7 @@ class FedMeritRecipe(MeritRecipe):
         file = Path(train_script).resolve()
         if not file.is_file():
             raise BadInput(f"train_script {train_script}: file not found; expected the sites' Python script")
+        require_args(train_args, launch_external_process)
         script = describe_script(model, file, key_metric, key_metric_range, key_metric_mode, evaluates)
         more: dict[str, Any] = {"seed": seed, "values": values, "keep_updates": keep_updates}
         more |= {"settings": guarded(settings or {}), "share_models": share_models}
@@ -140,9 +142,9 @@ def describe_script(
     if mode not in ("max", "min"):
         raise BadInput(f"key_metric_mode={mode!r}: expected max or min")
     tensors, output = describe(model)
-    text = file.read_text(encoding="utf-8")
-    answers = EVALUATES in text if evaluates is None else evaluates
     try:
+        text = file.read_text(encoding="utf-8")
+        answers = EVALUATES in find_names(text) if evaluates is None else evaluates
         return Script(
             tensors=tensors,
             start=state_digest(plain_weights(model)),
@@ -156,6 +158,21 @@ def describe_script(
         )
     except ValueError as error:
         raise BadInput(f"script: {error}") from None
+    except SyntaxError as error:
+        raise BadInput(f"{file}, line {error.lineno}: {error.msg}; expected the sites' Python script") from None
+
+
+def require_args(text: str, own_process: bool = False) -> None:
+    """`BadInput` if the arguments of a script cannot be split as they are written."""
+    try:
+        count = len(shlex.split(text))
+    except ValueError as error:
+        raise BadInput(f"arguments of the script, {text!r:.200}: {error}") from None
+    if not own_process and count != len(text.split()):
+        raise BadInput(
+            f"arguments of the script, {text!r:.200}: NVFlare splits them at every space, quotes or not, unless the "
+            "script has a process of its own; take launch_external_process=True, or values without spaces"
+        )
 
 
 def plain_weights(model: nn.Module | Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fedmerit import flat
 from fedmerit.capabilities import OwnUpdate, capabilities
-from fedmerit.client import ENROL, LAMBDA, LOSSES, OWN
+from fedmerit.client import ENROL, EVALUATED_CASES, LAMBDA, LOSSES, OWN
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.core import DECIMALS, SiteView
 from fedmerit.errors import BadInput
@@ -95,8 +95,6 @@ class ScriptTrainer:
             BadInput: its answer has no tensors, or other ones than the model.
         """
         said = self._ask(TRAIN, (received, task.buffers), task.round, self._news(task))
-        own = {name.removeprefix(OWN): value for name, value in said.params.items() if name.startswith(OWN)}
-        said = replace(said, params={name: value for name, value in said.params.items() if not name.startswith(OWN)})
         trained, buffers = self._model(said, received, task.buffers)
         controls = self._controls(said, task)
         learned = Learned(
@@ -106,7 +104,7 @@ class ScriptTrainer:
             math.nan,
             vectors=controls,
             kept=controls,
-            own=self._model(Said(own), received, task.buffers) if self.can.keeps_own_model else None,
+            own=self._own_model(said, received, task.buffers) if self.can.keeps_own_model else None,
         )
         values = self._values(said, task, received, memory)
         return Trained(learned, self._count(said), self._scores(said), values=values)
@@ -184,7 +182,7 @@ class ScriptTrainer:
 
     def _losses(self, said: Said) -> Tensor:
         """(images,) of the received model, as the script sent them."""
-        losses = said.meta.get(LOSSES)
+        losses = _listed(said.meta.get(LOSSES))
         if not isinstance(losses, Sequence) or not 0 < len(losses) <= MOST_CASES:
             raise BadInput(f"site {self.name}: the script sent no losses; call fedmerit.client.with_losses")
         found = torch.tensor(losses, dtype=torch.float64)
@@ -208,23 +206,30 @@ class ScriptTrainer:
             own[name] = own[name] + tensor if said.is_difference else tensor
         return flat.flatten(own, list(flat.trainable(self.network))), {name: own[name].clone() for name in buffers}
 
+    def _own_model(self, said: Said, received: Tensor, buffers: Buffers) -> Model:
+        """Ditto's, which the site keeps."""
+        if not isinstance(own := said.meta.get(OWN), Mapping):
+            raise BadInput(f"site {self.name}: the script sent no own model; call fedmerit.client.with_own_model")
+        return self._model(Said(own), received, buffers)
+
     def _scores(self, said: Said) -> tuple[Overlap, ...]:
-        """The run's metric by case, or the one mean; none if the script has none."""
+        """The run's metric by case, or the one mean; none if the script has none, or of a case that is NaN."""
         metric = self.script.metric
         if not metric:
             return ()
-        by_case = said.metrics.get(metric + BY_CASE)
+        by_case = _listed(said.metrics.get(metric + BY_CASE))
         values = [said.metrics[metric]] if by_case is None and metric in said.metrics else by_case or ()
         if not isinstance(values, Sequence) or len(values) > MOST_CASES:
             raise BadInput(f"site {self.name}: {metric + BY_CASE} is no list of at most {MOST_CASES} numbers")
         try:
-            scores = [round(self.script.score(float(value)), DECIMALS) for value in values]
+            known = {place: float(value) for place, value in enumerate(values) if not math.isnan(float(value))}
+            scores = {place: round(self.script.score(value), DECIMALS) for place, value in known.items()}
         except (TypeError, ValueError) as error:
             raise BadInput(
                 f"site {self.name}: {error}; set lowest and highest to the metric's range, better=lower if less is "
                 "better"
             ) from None
-        return tuple(Overlap.of_score(f"{place:03d}", metric, score) for place, score in enumerate(scores))
+        return tuple(Overlap.of_score(f"{place:03d}", self.script.label, score) for place, score in scores.items())
 
     def _values(self, said: Said, task: Task, received: Tensor, memory: Memory | None) -> dict[str, float]:
         """What a method with leave-one-outs asks for: the error by the script's helper, the cosine by the updates."""
@@ -246,10 +251,14 @@ class ScriptTrainer:
         if file.exists():
             return int(read_json(file)["steps"])
         steps = said.meta.get(STEPS, 1)
-        if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+        try:
+            count = int(steps)
+        except (TypeError, ValueError, OverflowError):
+            count = 0
+        if count < 1 or count != steps:  # 6.0, and NumPy's 6, are whole
             raise BadInput(f"site {self.name}: {STEPS} is {steps!s:.30}; expected a whole number above 0")
-        self._write_count(steps)
-        return steps
+        self._write_count(count)
+        return count
 
     def _write_count(self, count: int) -> None:
         self.memory.mkdir(parents=True, exist_ok=True)
@@ -265,11 +274,11 @@ class ScriptTrainer:
         said = self._ask(
             EVALUATE, (flat.get_parameters(self.network), flat.get_buffers(self.network)), round, {ENROL: 1}
         )
-        held = said.meta.get(ENROL)
+        held, evaluated = said.meta.get(ENROL), said.meta.get(EVALUATED_CASES, 0)
         if not isinstance(held, Sequence) or not held:
             raise BadInput(f"site {self.name}: the script named no cases; call fedmerit.client.enrol_cases and receive")
         digests = [str(one).encode() for one in held]
-        cases = dict.fromkeys(EVALUATED, 0) | {"training": len(digests)}
+        cases = dict.fromkeys(EVALUATED, int(evaluated)) | {"training": len(digests)}
         self._write_count(len(digests))
         known_only_here = secret or texts_digest(sorted(map(str, held)))
         made = seal_cases(self.config, digests, Enrolment(round, cases, cases, (), certificate), known_only_here)
@@ -294,3 +303,8 @@ class ScriptTrainer:
 
     def _unable(self, what: str) -> BadInput:
         return BadInput(f"site {self.name}: a script cannot {what}")
+
+
+def _listed(values: Any) -> Any:
+    """An array or tensor as a list."""
+    return values.tolist() if hasattr(values, "tolist") else values

@@ -9,8 +9,10 @@ from matplotlib import style
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.text import Text
 from matplotlib.ticker import MaxNLocator
 
+from fedmerit.records.score_name import with_score_name
 from fedmerit_data.figure_style import disable_mathtext
 
 STYLE = "fedmerit_data.figures"  # a style sheet, for `matplotlib.style.context`
@@ -43,7 +45,7 @@ def method_style(number: int) -> dict[str, Any]:
 def png(figure: Figure) -> bytes:
     """The figure as PNG, by its own dots per inch."""
     file = io.BytesIO()
-    disable_mathtext(figure)
+    _finish_texts(figure)
     figure.savefig(file, format="png", metadata={"Software": None})
     return file.getvalue()
 
@@ -51,10 +53,17 @@ def png(figure: Figure) -> bytes:
 def svg(figure: Figure) -> bytes:
     """The figure as SVG, the same bytes each time."""
     file = io.BytesIO()
-    disable_mathtext(figure)
+    _finish_texts(figure)
     with style.context(STYLE):
         figure.savefig(file, format="svg", metadata={"Date": None})
     return file.getvalue()
+
+
+def _finish_texts(figure: Figure) -> None:
+    disable_mathtext(figure)
+    for text in figure.findobj(Text):
+        if (named := with_score_name(text.get_text())) != text.get_text():
+            text.set_text(named)
 
 
 def panels(number: int, *, sharey: bool = False, width: float | None = None) -> tuple[Figure, list[Axes]]:

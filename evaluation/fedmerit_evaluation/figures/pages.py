@@ -12,6 +12,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from matplotlib.figure import Figure
 
 from fedmerit.files import write_atomically, write_text
+from fedmerit.records.score_name import shown_score, with_score_name
 from fedmerit_evaluation.figures.drawing import for_phone, png, svg
 from fedmerit_evaluation.figures.tables import file_name
 
@@ -50,13 +51,14 @@ def write_page(out: Path, template: str, **shown: Any) -> None:
         lstrip_blocks=True,
     )
     environment.filters["file_name"] = file_name
+    environment.globals["score"] = shown_score()
     inside = {name: environment.get_template(name).render() for name in ("style.css", "sort.js")}
     policy = (
         f"default-src 'none'; base-uri 'none'; form-action 'none'; img-src data:; "
         f"style-src {_digest(inside['style.css'])}; script-src {_digest(inside['sort.js'])}"
     )
     page = environment.get_template(template)
-    content = page.render(style=inside["style.css"], script=inside["sort.js"], policy=policy, **shown)
+    content = with_score_name(page.render(style=inside["style.css"], script=inside["sort.js"], policy=policy, **shown))
     write_text(out, re.sub(r"(?<=\d) %", "&nbsp;%", content))  # no line begins with a percent sign
 
 

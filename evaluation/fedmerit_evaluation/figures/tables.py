@@ -17,6 +17,7 @@ from rich.text import Text
 
 from fedmerit.errors import printable
 from fedmerit.files import write_text
+from fedmerit.records.score_name import with_score_name
 from fedmerit.trainers.monai_trainer.overlaps import TOLERANCE
 from fedmerit_data.tables import escape_formulas
 
@@ -161,7 +162,7 @@ class Table:
     @property
     def headings(self) -> list[str]:
         """The headings."""
-        return [str(name) for name in self.frame.columns]
+        return [with_score_name(str(name)) for name in self.frame.columns]
 
 
 def csv_text(table: Table) -> str:
@@ -171,7 +172,8 @@ def csv_text(table: Table) -> str:
     for part, name in ((table.spread, "std over seeds"), (table.low, "low"), (table.high, "high")):
         if part is not None:
             frames.append(part.iloc[:, numbers].dropna(axis=1, how="all").add_suffix(f", {name}"))
-    return str(escape_formulas(pd.concat(frames, axis=1)).to_csv(index=False, lineterminator="\n"))
+    whole = pd.concat(frames, axis=1).rename(columns=lambda name: with_score_name(str(name)))
+    return str(escape_formulas(whole).to_csv(index=False, lineterminator="\n"))
 
 
 def latex_text(table: Table) -> str:
@@ -186,7 +188,7 @@ def latex_text(table: Table) -> str:
     lines = [
         r"\begin{table}",
         r"\centering",
-        rf"\caption{{{table.caption.translate(_LATEX)}}}",
+        rf"\caption{{{with_score_name(table.caption).translate(_LATEX)}}}",
         rf"\label{{tab:{table.name}}}",
         rf"\begin{{tabular}}{{{align}}}",
         r"\toprule",
@@ -204,7 +206,7 @@ def rich_table(table: Table, *, narrow: bool = False) -> RichTable:
     """The table for a terminal; ``narrow``: headings break between words if they are longer than the cells."""
     result = RichTable(
         box=box.SIMPLE_HEAD,
-        title=Text(printable(table.caption)) if table.caption else None,
+        title=Text(printable(with_score_name(table.caption))) if table.caption else None,
         title_justify="left",
         pad_edge=False,
     )

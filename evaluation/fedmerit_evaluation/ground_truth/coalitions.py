@@ -26,6 +26,7 @@ from fedmerit.files import write_json, write_text
 from fedmerit.methods.registry import METHODS
 from fedmerit.records.results import COLUMNS, Row, read_results, read_table
 from fedmerit.records.run_info import read_run
+from fedmerit.records.score_name import show_score_of
 from fedmerit_evaluation.ground_truth.ground_truths import STUDY
 from fedmerit_evaluation.ground_truth.semivalues import Coalition, format_spec
 from fedmerit_evaluation.results.dice import SURFACES
@@ -216,6 +217,7 @@ def collect_results(trainings: Sequence[Training]) -> Results:
     tables = []
     for training in trainings:
         if (training.coalition, training.seed) not in missing:
+            show_score_of(read_run(training.folder))
             tested = read_table(_tests(training.folder))
             trained = read_results(training.folder)
             first = trained[(trained["quantity"] == "num_samples") & (trained["round"] == 0)]

@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 
 from fedmerit.configuration.filters import HE
+from fedmerit.records.score_name import shown_score
 from fedmerit_evaluation.report.hospitals import sample_size
 from fedmerit_evaluation.report.phrases import join_words
 from fedmerit_evaluation.results.dice import MIN_CASES_TO_RESAMPLE, SURFACES
@@ -93,7 +94,8 @@ def _list_script_caveats(script: Mapping[str, Any], results: Results) -> Iterato
         return
     bounds = f"{script['lowest']:g} to {script['highest']:g}"
     less = " and reversed, as lower is better" if script["better"] == "lower" else ""
-    yield f"Dice here is the script's metric {script['metric']}, scaled from {bounds}{less}."
+    if shown_score().endswith(" score"):
+        yield f"{shown_score()} is the script's metric {script['metric']}, scaled from {bounds}{less}."
     rows = results.rows
     if rows.loc[rows["quantity"] == "dice", "case"].nunique() == 1:
         yield (

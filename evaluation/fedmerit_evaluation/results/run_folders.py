@@ -15,6 +15,7 @@ from fedmerit.guard.settings import GuardSettings
 from fedmerit.records.ledger import Ledger
 from fedmerit.records.results import COLUMNS, PAIRS, read_results
 from fedmerit.records.run_info import read_run
+from fedmerit.records.score_name import show_score_of
 from fedmerit.trainers.monai_trainer.data import SiteFolder
 from fedmerit_evaluation.results.dice import POOLED, STANDALONE
 from fedmerit_evaluation.results.folds import folds_as_seeds, has_folds, pool_folds
@@ -118,6 +119,7 @@ def open_run(path: Path) -> Run:
         way = f"it holds run folders: give {inside}" if inside else f"`{COMMAND} --out {path}` makes one"
         raise BadInput(f"{path}: not a run folder: no run.json; {way}")
     info = read_run(path)
+    show_score_of(info)
     missing = [field for field in FIELDS if field not in info]
     if missing:
         raise BadInput(f"{path}/run.json: lacks {', '.join(missing)}; `{COMMAND} --out OTHER` writes a complete one")

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -139,6 +140,14 @@ def test_evaluations_are_of_the_cases_that_were_enrolled(tmp_path, split):
     exchange = federation.exchange
     federation.take(answers(federation) | {"Birch": evaluated(federation, "Birch", cases=2)})
     assert exchange.faults() == {"Birch": refused.replace("validation", split)}
+
+
+@pytest.mark.parametrize(("enrolled", "found", "fault"), [(0, 3, False), (4, 4, False), (4, 1, False), (4, 3, True)])
+def test_a_script_is_held_to_the_evaluated_cases_that_it_names_unless_it_gives_one_mean(enrolled, found, fault):
+    there = SimpleNamespace(enrolments={"Birch": SimpleNamespace(cases={"testing": enrolled})})
+    there.config = SimpleNamespace(script=object())
+    scores = [Overlap.of_score(f"{number:03d}", "dice", 0.5) for number in range(found)]
+    assert bool(RunGuard.check_cases(there, "Birch", "testing", scores)) == fault
 
 
 @pytest.mark.parametrize(

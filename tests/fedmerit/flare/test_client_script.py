@@ -3,9 +3,14 @@
 from pathlib import Path
 
 import pytest
+from nvflare.apis.event_type import EventType
+from nvflare.app_common.executors.client_api_executor import ClientAPIExecutor
+from nvflare.client.api_spec import CLIENT_API_KEY
+from nvflare.client.in_process.api import InProcessClientAPI
+from nvflare.fuel.data_event.data_bus import DataBus
 
 from fedmerit.errors import BadInput
-from fedmerit.flare.client_script import ClientScript, brought_script, find_script, start_script
+from fedmerit.flare.client_script import POLL, ClientScript, brought_script, find_script, start_script
 
 LAUNCH = {"file": "client.py", "args": "--epochs 2", "command": "", "transfer": "DIFF", "timeout": 5.0}
 
@@ -46,3 +51,16 @@ def test_nvflare_runs_it_here_or_in_a_process_of_its_own_and_its_log_data_goes_n
     assert isinstance(here, ClientScript)
     assert here.fire_log_analytics(None, None) is None  # NVFlare's own would look at both
     assert Path(apart._command[2]).is_file()
+
+
+def test_a_script_in_this_process_is_handed_its_tasks_at_once(custom, monkeypatch):
+    script = InProcessClientAPI({})
+    monkeypatch.setattr(ClientAPIExecutor, "handle_event", lambda *_: DataBus().put_data(CLIENT_API_KEY, script))
+    started = start_script(LAUNCH, custom)
+    try:
+        started.handle_event(EventType.ABORT_TASK, None)
+        assert script.result_check_interval > POLL  # NVFlare's own
+        started.handle_event(EventType.START_RUN, None)
+        assert script.result_check_interval == POLL
+    finally:
+        DataBus().put_data(CLIENT_API_KEY, None)

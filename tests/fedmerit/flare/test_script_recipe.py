@@ -145,6 +145,20 @@ def test_every_round_begins_with_what_nvflares_own_recipe_sends(tmp_path, recipe
                 assert np.allclose(value, received["ours"][name][tensor], atol=tolerance), (name, tensor)
 
 
+CALLING = """
+import fedmerit
+fedmerit.run(out="run", method="fedavg", script="client.py", model="model.py:Net", clients=2, rounds=1, engine="local")
+"""
+
+
+@pytest.mark.slow
+def test_a_program_without_a_main_guard_trains_by_scripts_whose_processes_do_not_run_it_again(project):
+    (project / "call.py").write_text(CALLING)
+    done = subprocess.run([sys.executable, "call.py"], cwd=project, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert [record["rejected"] for record in records(project / "run")] == [{}]
+
+
 @pytest.mark.slow
 def test_a_script_that_crashes_is_absent_and_the_run_ends_on_the_local_engine_too(project):
     file = project / "client.py"
@@ -292,6 +306,39 @@ def test_what_a_script_logs_and_measures_besides_stays_at_its_site(project, apar
     assert "log.txt" in telling("site-1")
     assert (workspace / RUN / "ledger.jsonl").exists()
     assert telling("server") == []
+
+
+@pytest.mark.slow
+def test_what_changed_and_a_sites_own_model_come_from_a_process_of_the_scripts_own(project):
+    shutil.copy(PROJECT.parents[1] / "tests" / "support" / "helped_client.py", project / "client.py")
+    job, own = project / "job.py", f"launch_external_process=True, command='{sys.executable} -u', "
+    job.write_text(job.read_text().replace("settings=", f"{own}params_transfer_type='DIFF', settings="))
+    run, _ = simulated(project, "ditto", "2", "2", "ws")
+    assert [record["rejected"] for record in records(run)] == [{}, {}]
+    enrolled = records(run)[0]["guard"]["enrolled"]
+    assert [one["cases"]["training"] for one in enrolled.values()] == [24, 16]
+    models = [torch.load(file) for file in sorted((project / "ws").rglob("models/site-*.pt"))]
+    assert len(models) == 2  # each at its site
+    assert not torch.equal(*(model["last.weight"] for model in models))
+    code, output = called("verify", run)
+    assert code == 0, output
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["local", "sim"])
+def test_a_lightning_module_trains_answers_evaluations_and_a_displaced_hospital_stands_out(project, engine):
+    pytest.importorskip("pytorch_lightning", reason="not installed: pip install 'fedmerit[lightning]'")
+    run, model = project / "run", f"{project / 'lightning_model.py'}:LitNet"
+    options = ["--script", project / "lightning_client.py", "--model", model, "--clients", 4, "--set", "guard=off"]
+    code, output = called("run", "--out", run, "--method", "cgsv", *options, "--rounds", 3, "--engine", engine)
+    assert code == 0, output
+    last = records(run)[-1]
+    assert (last["round"], last["rejected"]) == (2, {})
+    displaced = last["contributions"].pop("site-4")
+    assert displaced < min(last["contributions"].values()) - 0.3
+    tested = read_results(run).query("split == 'testing' and quantity == 'dice'")
+    assert tested["site"].tolist() == ["site-1", "site-2", "site-3", "site-4"]
+    assert {name.partition(".")[0] for name in torch.load(next((run / "models").glob("*.pt")))} == {"network"}
 
 
 @pytest.mark.slow

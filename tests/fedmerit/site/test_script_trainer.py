@@ -15,12 +15,13 @@ from torch import nn
 from fedmerit import client, flat
 from fedmerit.capabilities import capabilities
 from fedmerit.configuration.run import RunConfiguration
-from fedmerit.configuration.script import Script, find_uses
+from fedmerit.configuration.script import Script, find_names, find_uses
 from fedmerit.configuration.script_needs import unmet_needs
 from fedmerit.configuration.script_runs import configure_script
 from fedmerit.core import Layout
 from fedmerit.errors import BadInput
 from fedmerit.federation.network_layout import read_layout
+from fedmerit.flare.script_recipe import require_args
 from fedmerit.methods.registry import OWN, build_method
 from fedmerit.site.job_rules import refusals
 from fedmerit.site.memory import Memory, MemoryFolder
@@ -36,6 +37,7 @@ from fedmerit.site.script_trainer import (
 from fedmerit.trainers.monai_trainer.manifest import Manifest
 from fedmerit.trainers.monai_trainer.networks import build_network
 from fedmerit.trainers.named_tensors import describe, load_weights
+from fedmerit.wire import egress_list
 from fedmerit.wire.inspection import check_enrolment
 from fedmerit.wire.messages import Evaluation, Task
 
@@ -162,15 +164,35 @@ def test_of_part_of_the_tensors_the_rest_is_unchanged_and_the_first_count_of_ste
         (Said({"other": torch.ones(1)}), "'other', which the model does not have"),
         (Said({"last.bias": torch.ones(2)}), r"last.bias of shape \(2,\); the model's is \(1,\)"),
         (Said({"last.bias": torch.ones(1)}, metrics={"dice": 1.5}), "dice is 1.5; expected 0 to 1"),
-        (Said({"last.bias": torch.ones(1)}, metrics={"dice": math.nan}), "dice is nan"),
         (Said({"last.bias": torch.ones(1)}, metrics={"dice_by_case": 3}), "no list"),
-        (Said({"last.bias": torch.ones(1)}, meta={STEPS: 0}), "NUM_STEPS_CURRENT_ROUND is 0"),
+        *((Said({"last.bias": torch.ones(1)}, meta={STEPS: steps}), STEPS) for steps in (0, 2.5, math.nan, "many")),
     ],
 )
 def test_an_answer_that_is_none_names_site_and_tensor(trainer, said, words):
     made, _ = trainer(said)
     with pytest.raises(BadInput, match=f"^site site-1: .*{words}"):
         trained(made)
+
+
+@pytest.mark.parametrize(
+    ("metrics", "places"),
+    [
+        ({"val/dice (%)_by_case": torch.tensor([0.5, math.nan, 1.0])}, {"000": 0.5, "002": 1.0}),  # an empty reference
+        ({"val/dice (%)_by_case": np.array([0.25])}, {"000": 0.25}),
+        ({"val/dice (%)": torch.tensor(0.75)}, {"000": 0.75}),
+        ({"val/dice (%)": math.nan}, {}),
+        ({"loss": 2.0}, {}),
+        ({}, {}),
+    ],
+)
+def test_a_metric_has_any_name_its_values_may_be_an_array_and_of_a_case_not_known(trainer, metrics, places):
+    named = replace(SCRIPT, metric="val/dice (%)")
+    made, _ = trainer(lambda question: Said(moved(question), metrics=metrics, meta={STEPS: np.int64(6)}), script=named)
+    result = trained(made)[1]
+    assert {one.case: one.dice for one in result.overlaps} == places
+    assert result.num_samples == 6
+    assert all(egress_list.NAME.fullmatch(one.label) for one in result.overlaps)
+    assert {one.label for one in result.overlaps} <= {*made.config.network.labels}
 
 
 def evaluation(trainer, count=2):
@@ -245,6 +267,37 @@ def test_every_method_says_before_round_0_what_it_needs():
         configured("cgsv", uses=("other",))
 
 
+def test_what_a_script_uses_is_read_from_its_code_not_from_its_comments():
+    text = """
+# no is_evaluate here
+import nvflare.client as flare
+from nvflare.app_opt.pt.fedce import PTFedCEHelper as Helper
+meta["fedprox_mu"]
+"""
+    assert find_uses(text) == ("fedce", "fedprox")
+    assert "is_evaluate" not in find_names(text)
+    assert {"is_evaluate", "flare"} <= find_names("if flare.is_evaluate(): pass")
+    with pytest.raises(SyntaxError):
+        find_names("if")
+
+
+@pytest.mark.parametrize(
+    ("text", "own_process", "words"),
+    [
+        ("--epochs 1  --lr 0.1", False, ""),
+        ('--sizes {"a":1}', False, ""),
+        ('--note "two words"', True, ""),
+        ('--note "two words"', False, "splits them at every space"),
+        ('--note "two', True, "No closing quotation"),
+    ],
+)
+def test_arguments_arrive_as_they_are_written_or_are_refused(text, own_process, words):
+    if not words:
+        return require_args(text, own_process)
+    with pytest.raises(BadInput, match=words):
+        require_args(text, own_process)
+
+
 def helped(*uses):
     return replace(SCRIPT, uses=uses)
 
@@ -289,14 +342,16 @@ def test_scaffolds_controls_are_what_nvflares_helper_added_round_by_round(traine
 
 def test_a_sites_own_model_is_kept_there_and_is_no_part_of_its_update(trainer, tmp_path):
     def said(question):
-        model = client.with_own_model(SimpleNamespace(params=moved(question)), moved(question, 4.0))
-        return Said(model.params)
+        model = client.with_own_model(SimpleNamespace(params=moved(question), meta=None), moved(question, 4.0))
+        return Said(model.params, meta=model.meta)
 
     made, heard = trainer(said, "ditto", helped("own_model"), lambda_=0.3)
     task, result = trained(made)
     assert torch.allclose(result.learned.update, torch.ones_like(task.parameters), atol=1e-3)
     assert torch.allclose(result.learned.own[0] - task.parameters, torch.full_like(task.parameters, 4.0), atol=1e-2)
     assert heard[0].meta[client.LAMBDA] == 0.3
+    with pytest.raises(BadInput, match=r"sent no own model; call fedmerit\.client\.with_own_model"):
+        trained(trainer(lambda question: Said(moved(question)), "ditto", helped("own_model"))[0])
     made.save(tmp_path, "site-1", result.learned.own)
     assert torch.load(tmp_path / "site-1.pt")["last.bias"].item() == pytest.approx(state()["last.bias"].item() + 4)
 
@@ -305,7 +360,7 @@ def test_cases_are_enrolled_by_salted_digests_and_their_number_counts(trainer, t
     files = [tmp_path / f"{number}.png" for number in range(3)]
     for file in files:
         file.write_text(file.name)
-    client.enrol_cases([files[0], files[1:]])
+    client.enrol_cases([files[0], files[1:]], evaluated=files)
     questions, sent = [FLModel(metrics={"x": 0.0}, meta={client.ENROL: 1}), None], []
     monkeypatch.setattr("nvflare.client.receive", lambda timeout: questions.pop(0))
     monkeypatch.setattr("nvflare.client.send", sent.append)
@@ -315,7 +370,7 @@ def test_cases_are_enrolled_by_salted_digests_and_their_number_counts(trainer, t
     made, _ = trainer(lambda question: Said(moved(question), meta={**sent[0].meta, STEPS: 9}), script=helped("cases"))
     enrolled = made.enrol(0, "", "secret")
     assert check_enrolment(enrolled, 0) is None
-    assert (enrolled.cases["training"], enrolled.cases["testing"]) == (2, 0)
+    assert (enrolled.cases["training"], enrolled.cases["testing"]) == (2, 3)
     assert not {*enrolled.fingerprint} & {one[:32] for one in digests}
     assert trained(made)[1].num_samples == 2  # not 9
     with pytest.raises(BadInput, match=r"named no cases; call fedmerit\.client"):

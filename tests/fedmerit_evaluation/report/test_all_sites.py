@@ -118,6 +118,19 @@ def test_hostile_names_stay_text(tmp_path: Path) -> None:
     assert not [name for _, name, _ in parsed.attributes if name.startswith("on")]
 
 
+@pytest.mark.parametrize(("highest", "name"), [(1.0, "accuracy"), (100.0, "accuracy score")])
+def test_a_scripts_metric_is_named_in_page_tables_and_figures(tmp_path: Path, highest, name) -> None:
+    script = {"metric": "accuracy", "lowest": 0.0, "highest": highest, "better": "higher", "evaluates": True}
+    run = make_run(tmp_path / "run", plan={"script": script})
+    page = Page(write_report([run]).read_text())
+    assert f"test {name}" in page.text
+    assert "Dice" not in page.text.replace("Normalised surface Dice", "")
+    assert f"{name} [%]" in page.tables["table-dice"][0]
+    assert f"{name} [%]" in (run / "tables" / "dice.csv").read_text().splitlines()[0]
+    assert ("scaled from 0 to 100" in page.text) == (highest > 1)
+    assert "Test Dice" in Page(write_report([make_run(tmp_path / "other")]).read_text()).text
+
+
 def test_an_incomplete_run_says_so(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", rounds=10, done=3)
     page = Page(write_report([run]).read_text())

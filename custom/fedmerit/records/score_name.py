@@ -1,0 +1,38 @@
+"""The name of what runs measure. Texts for people are written for Dice; a script may measure something else."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+DICE = "Dice"
+METRIC = re.compile(r"\w[\w .:/@%()+\-]{0,59}")  # a metric's name: nothing that a page or a table could read as markup
+_WRITTEN = re.compile(r"data:image[^\"]*|(?<!surface )\bDice\b")  # not in the bytes of pictures
+_shown = [DICE]  # of this process, whose threads show what one command opened
+
+
+def name_score(info: Mapping[str, Any]) -> str:
+    """Of a run.json: Dice, or the metric of the sites' script; with "score" if it was scaled to 0 to 1."""
+    script = info.get("plan", {}).get("script")
+    metric = script.get("metric") if isinstance(script, Mapping) else DICE.lower()
+    if metric == DICE.lower():
+        return DICE
+    if not (isinstance(metric, str) and METRIC.fullmatch(metric)):
+        return "score"
+    is_plain = (script.get("lowest"), script.get("highest"), script.get("better")) == (0, 1, "higher")
+    return metric if is_plain else f"{metric} score"
+
+
+def show_score_of(info: Mapping[str, Any]) -> None:
+    """From now on, what is shown names the score of this run.json, and of others with the same task."""
+    _shown[:] = [name_score(info)]
+
+
+def shown_score() -> str:
+    """The name that is shown."""
+    return _shown[0]
+
+
+def with_score_name(text: str) -> str:
+    """``text`` with the name that is shown, instead of Dice."""
+    name = shown_score()
+    return text if name == DICE else _WRITTEN.sub(lambda found: name if found[0] == DICE else found[0], text)
