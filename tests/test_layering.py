@@ -50,7 +50,7 @@ LAYERS = (  # from the bottom up: a line may import the lines above it, and its 
     {"fedmerit_evaluation.studies"},
     {"fedmerit_evaluation.ground_truth"},
     {"fedmerit_evaluation.valuation"},
-    {"fedmerit_evaluation.fairness", "fedmerit_evaluation.freeriders"},
+    {"fedmerit_evaluation.fairness"},
     {"fedmerit_evaluation.report"},
     {"fedmerit_evaluation.dossier"},
     {"fedmerit_lab"},

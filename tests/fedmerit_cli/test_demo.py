@@ -12,7 +12,7 @@ def test_demo(fedmerit, tmp_path):
     assert result.exit_code == 0, result.output
     page = (out / "report.html").read_text()
     assert "not known:" not in page.lower()
-    for name in ("gains", "agreement-leave-one-out", "suspicions"):
+    for name in ("gains", "agreement-leave-one-out"):
         assert f'id="table-{name}"' in page
     for method in ("fedavg", "fedce"):
         assert (out / method / "models/global.pt").is_file()

@@ -5,9 +5,8 @@ import math
 import pandas as pd
 
 from fedmerit.records.results import COLUMNS
-from fedmerit_evaluation.freeriders import detectors
 from fedmerit_evaluation.results.views import Results
-from fedmerit_lab.attacks import detection_scores
+from fedmerit_lab.attacks import detection_scores, detectors
 
 SITES = ("A", "B", "C", "D")
 HONEST = {

@@ -149,8 +149,7 @@ def payout_tables(paid: Payout) -> list[Table]:
             "In proportion": paid.alternatives["in proportion, without bands"].astype(float),
         }
     )
-    empty = pd.DataFrame(np.nan, index=frame.index, columns=frame.columns)
-    low, high = (empty.assign(**{"In proportion": ends}) for ends in (paid.low, paid.high))
+    low, high = (pd.DataFrame({"In proportion": ends}) for ends in (paid.low, paid.high))
     moved = [
         {"Assumption": name, **dict(zip(sites, amounts.astype(float), strict=True)),
          "Largest change": float(np.abs(amounts - paid.amounts).max())}

@@ -53,7 +53,7 @@ def retention(file: DossierSources) -> str:
     )
 
 
-def measures(file: DossierSources) -> str:
+def safeguards(file: DossierSources) -> str:
     """Technical measures of this run."""
     config = _plan(file)
     if config is None:
@@ -72,7 +72,7 @@ def measures(file: DossierSources) -> str:
     return f"{text[0].upper()}{text[1:]}."
 
 
-PROCESSING = (study, leaving, receiving, retention, measures)
+PROCESSING = (study, leaving, receiving, retention, safeguards)
 
 
 def _plan(file: DossierSources) -> RunConfiguration | None:

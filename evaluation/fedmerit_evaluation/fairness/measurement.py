@@ -14,19 +14,12 @@ from fedmerit_evaluation.fairness.measures import MIN_CORRELATED, FloatArray
 from fedmerit_evaluation.fairness.pairs import MEASURES, TRAINED, Compared, Estimates, Key, Pair, collect_estimates
 from fedmerit_evaluation.figures.tables import DASH, MINUS, Table
 from fedmerit_evaluation.ground_truth.ground_truths import GroundTruth, Reference
-from fedmerit_evaluation.results.dice import MIN_CASES_TO_RESAMPLE, OWN, RUN, SITE, UNION
+from fedmerit_evaluation.results.dice import MIN_CASES_TO_RESAMPLE, OWN, RUN, UNION, Tested
 from fedmerit_evaluation.results.views import Results
-from fedmerit_evaluation.statistics.bootstrap import (
-    DEFAULT_RESAMPLING,
-    Clusters,
-    Resampling,
-    SiteDice,
-    bootstrap,
-    observed,
-    tested_sites,
-)
+from fedmerit_evaluation.statistics.bootstrap import DRAWS, LEVEL
 from fedmerit_evaluation.statistics.error_correction import corrected_correlation, corrected_std, mean_error_covariance
 from fedmerit_evaluation.statistics.inference import Estimate
+from fedmerit_evaluation.statistics.site_dice import SiteDice, bootstrap, observed
 
 PAPER = "Jiang et al. 2023"
 DECIMALS = 2
@@ -50,7 +43,8 @@ def measure(
     standalone: str | None = None,
     ground_truth: GroundTruth | None = None,
     split: str = OWN,
-    resampling: Resampling = DEFAULT_RESAMPLING,
+    draws: int = DRAWS,
+    seed: int = 0,
 ) -> Fairness:
     """Every measure that the results allow.
 
@@ -60,13 +54,14 @@ def measure(
         standalone: the label of local training, for performance fairness and gains.
         ground_truth: trained coalitions of the same sites, for collaboration fairness.
         split: the cases that Dice is of: each site's own (``testing``), or all sites' (``union``).
-        resampling: of the intervals.
+        draws: of the intervals.
+        seed: of the draws.
 
     Raises:
         BadInput: there is no test case.
     """
     cases = _cases(results.plain, split)
-    unpaired = _find_unpaired_seeds(cases, standalone)
+    unpaired = _find_unpaired_seeds((results.union if split == UNION else results.dice).tested, standalone)
     if ground_truth is not None:
         trained = ground_truth.trained.coalition_results.dice.cases
         trained = trained[
@@ -84,8 +79,8 @@ def measure(
         return found | _corrected(dice, errors, standalone)
 
     clusters = results.dice.clusters
-    summary = bootstrap(cases, measures, resampling, lambda key: MEASURES[key.measure].bounds, clusters)
-    few = _with_few_patients(cases, clusters)
+    summary = bootstrap(cases, measures, draws, seed, lambda key: MEASURES[key.measure].bounds, clusters)
+    few = results.dice.small_samples
     for key in summary:
         if few or key.measure == "pearson_p":  # it is about chance already
             summary[key] |= {"low": np.nan, "high": np.nan}
@@ -98,11 +93,8 @@ def measure(
         columns=[*Key._fields, "mean", "std", "low", "high", "seeds", "note"],
     )
     noise_ceilings = {} if ground_truth is None else ground_truth.noise_ceilings
-    captions = _captions(standalone, split, len(seen.seeds), resampling.level, few, references, noise_ceilings)
-    tables = [
-        _shown(str(name), captions[str(name)], rows, resampling.level)
-        for name, rows in table.groupby("table", sort=False)
-    ]
+    captions = _captions(standalone, split, len(seen.seeds), few, references, noise_ceilings)
+    tables = [_shown(str(name), captions[str(name)], rows) for name, rows in table.groupby("table", sort=False)]
     return Fairness(table, tables, estimates)
 
 
@@ -147,27 +139,14 @@ def _cases(results: Results, split: str) -> pd.Series:
     return frame.set_index(list(cases.index.names)).iloc[:, 0]
 
 
-def _find_unpaired_seeds(cases: pd.Series, standalone: str | None) -> dict[str, set[int]]:
+def _find_unpaired_seeds(tested: Tested, standalone: str | None) -> dict[str, set[int]]:
     """By label, the seeds in which a site was tested on other cases than with ``standalone``."""
-    index = cases.index.to_frame(index=False)
-    tested = {key: frozenset(own) for key, own in index.groupby(SITE, observed=True)["case"]}
     unpaired: dict[str, set[int]] = {}
-    for (method, seed, site), own in tested.items():
-        if tested.get((standalone, seed, site), own) != own:
-            unpaired.setdefault(str(method), set()).add(int(str(seed)))
+    for (method, seed), sites in tested.items():
+        local = tested.get((str(standalone), seed), {})
+        if any(local.get(site, own) != own for site, own in sites.items()):
+            unpaired.setdefault(method, set()).add(seed)
     return unpaired
-
-
-def _with_few_patients(cases: pd.Series, clusters: Clusters) -> list[str]:
-    """The sites with fewer than `MIN_CASES_TO_RESAMPLE` clusters in some run."""
-    frame = cases.rename("dice").reset_index().astype({"site": str, "case": str})
-    frame["tested"], frame["case"] = tested_sites(frame), frame["case"].str.rpartition("/")[2]
-    frame["cluster"] = [
-        clusters.of.get(key, key[-1]) for key in zip(*(frame[name] for name in ("seed", "tested", "case")), strict=True)
-    ]
-    numbers = frame.groupby([*SITE, "tested"], observed=True)["cluster"].nunique()
-    fewest = numbers.groupby(level="tested").min()
-    return [str(site) for site in fewest.index[fewest < MIN_CASES_TO_RESAMPLE]]
 
 
 def _reasons(pair: Pair, seen: SiteDice) -> Iterator[tuple[Key, str]]:
@@ -185,7 +164,6 @@ def _captions(
     standalone: str | None,
     split: str,
     seeds: int,
-    level: float,
     few: Sequence[str],
     references: Sequence[Reference],
     noise_ceilings: Mapping[str, Estimate],
@@ -193,7 +171,7 @@ def _captions(
     """The captions of the tables; without intervals if some sites have too few cases."""
     where = "on each site's test split" if split == "testing" else f"on the {split} of the test splits"
     over = " and seeds" if seeds > 1 else ""
-    interval = f"{100 * level:g} % confidence interval, Student's t over cases{over}"
+    interval = f"{100 * LEVEL:g} % confidence interval, Student's t over cases{over}"
     if few:
         interval = f"no confidence interval: fewer than {MIN_CASES_TO_RESAMPLE} test patients at {', '.join(few)}"
     end = f"; {'mean ± std over seeds, ' * (seeds > 1)}{interval}"
@@ -228,7 +206,7 @@ def _captions(
     return {name: f"{caption}{end}" for name, caption in captions.items()}
 
 
-def _shown(name: str, caption: str, rows: pd.DataFrame, level: float) -> Table:
+def _shown(name: str, caption: str, rows: pd.DataFrame) -> Table:
     """The measures of one table, a row for each method and estimate, with its seeds; each followed by its CI."""
     lines = list(dict.fromkeys(zip(rows["method"], rows["estimate"], strict=True)))
     texts = {"Method": [method for method, _ in lines]}
@@ -249,5 +227,5 @@ def _shown(name: str, caption: str, rows: pd.DataFrame, level: float) -> Table:
             DASH if np.isnan(low) else f"{low:.{DECIMALS}f} to {high:.{DECIMALS}f}".replace("-", MINUS)
             for low, high in zip(part["low"], part["high"], strict=True)
         ]
-        frame[f"{heading}, {100 * level:g} % CI"] = spread[f"{heading}, {100 * level:g} % CI"] = intervals
+        frame[f"{heading}, {100 * LEVEL:g} % CI"] = spread[f"{heading}, {100 * LEVEL:g} % CI"] = intervals
     return Table(f"fairness-{name}", caption, frame, spread=spread, decimals=DECIMALS)

@@ -13,7 +13,7 @@ from fedmerit_evaluation.ground_truth.ground_truths import Reference
 from fedmerit_evaluation.ground_truth.semivalues import EMPTY_COALITION, FloatArray, normalise, parse_coalition
 from fedmerit_evaluation.results.dice import RUN
 from fedmerit_evaluation.results.views import Results
-from fedmerit_evaluation.statistics.bootstrap import SiteDice
+from fedmerit_evaluation.statistics.site_dice import SiteDice
 
 Estimates = Mapping[str, Mapping[str, pd.DataFrame]]  # by method, by name: seeds x sites
 

@@ -15,7 +15,7 @@ from fedmerit_evaluation.ground_truth.ground_truths import Reference, list_prepa
 from fedmerit_evaluation.results.dice import OWN, STANDALONE, Dice
 from fedmerit_evaluation.results.run_folders import Run, combine_results, open_runs
 from fedmerit_evaluation.results.views import Results
-from fedmerit_evaluation.statistics.bootstrap import DRAWS, Resampling
+from fedmerit_evaluation.statistics.bootstrap import DRAWS
 
 ONE_MODEL = f"Dice {CONSTANT}"
 ONE_MODEL_NOTE = (
@@ -85,14 +85,7 @@ def measure_runs(
             for text in _sampled(one, runs[0].sites, label)
         ]
     methods = {run.label: str(run.info["method"]) for run in runs}
-    found = measure(
-        results,
-        methods,
-        standalone=base,
-        ground_truth=ground,
-        split=split,
-        resampling=Resampling(draws=draws, seed=seed),
-    )
+    found = measure(results, methods, standalone=base, ground_truth=ground, split=split, draws=draws, seed=seed)
     return found, [*notes, *_undefined(found)]
 
 

@@ -136,12 +136,6 @@ def rounds_axis(panel: Axes) -> None:
     panel.margins(x=0.02)
 
 
-def turn_if_long(panel: Axes, names: Sequence[str]) -> None:
-    """Turn the names along the horizontal axis if they would overlap."""
-    if len(names) * max(map(len, names)) > 90:
-        panel.tick_params(axis="x", labelrotation=20)
-
-
 def titled(figure: Figure, vertical: str = "", horizontal: str = "") -> None:
     """Titles of the axes of all panels together."""
     if horizontal:

@@ -68,7 +68,6 @@ WHOLE = (
     "Seeds",
     "Sites",
     "Rank",
-    "First round",
     "Test cases",
     "Round",
     "Cases",
@@ -113,7 +112,7 @@ class Table:
     spread: pd.DataFrame | None = None  # standard deviations over seeds, same shape; NaN: none
     best: pd.DataFrame | None = None  # bool, same shape: what to print bold
     decimals: int = 3  # unless the heading has [%], [points], [MB], [mm], [px] or a count
-    low: pd.DataFrame | None = None  # lower ends of intervals, same shape; NaN: none
+    low: pd.DataFrame | None = None  # lower ends of intervals, of columns that have any; NaN: none
     high: pd.DataFrame | None = None  # upper ends, likewise
 
     def cell(self, row: int, column: int) -> str:
@@ -122,8 +121,9 @@ class Table:
         text = self._text(value, column)
         if text == MISSING or isinstance(value, str):
             return text
-        spread, low, high = (self._of(part, row, column) for part in (self.spread, self.low, self.high))
+        spread: Any = math.nan if self.spread is None else self.spread.iloc[row, column]
         shown = text if pd.isna(spread) else f"{text} ± {self._text(spread, column)}"
+        low, high = (self._end(part, row, column) for part in (self.low, self.high))
         if pd.isna(low) or pd.isna(high):
             return shown
         return f"{shown} [{self._text(low, column)}, {self._text(high, column)}]"
@@ -136,9 +136,9 @@ class Table:
         """Whether a column is right-aligned."""
         return bool(pd.api.types.is_numeric_dtype(self.frame.dtypes.iloc[column]))
 
-    @staticmethod
-    def _of(part: pd.DataFrame | None, row: int, column: int) -> Any:
-        return math.nan if part is None else part.iloc[row, column]
+    def _end(self, part: pd.DataFrame | None, row: int, column: int) -> Any:
+        heading = self.frame.columns[column]
+        return math.nan if part is None or heading not in part else part[heading].iloc[row]
 
     def _text(self, value: Any, column: int) -> str:
         heading = str(self.frame.columns[column])
@@ -168,10 +168,9 @@ class Table:
 def csv_text(table: Table) -> str:
     """The numbers as CSV, unrounded; deviations over seeds and ends of intervals follow as columns of their own."""
     frames = [table.frame]
-    numbers = [column for column in range(table.shape[1]) if table.is_number(column)]
     for part, name in ((table.spread, "std over seeds"), (table.low, "low"), (table.high, "high")):
         if part is not None:
-            frames.append(part.iloc[:, numbers].dropna(axis=1, how="all").add_suffix(f", {name}"))
+            frames.append(part.select_dtypes("number").dropna(axis=1, how="all").add_suffix(f", {name}"))
     whole = pd.concat(frames, axis=1).rename(columns=lambda name: with_score_name(str(name)))
     return str(escape_formulas(whole).to_csv(index=False, lineterminator="\n"))
 

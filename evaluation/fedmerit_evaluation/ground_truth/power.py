@@ -135,7 +135,7 @@ def power_table(variances: Variances, patients: Sequence[int], seeds: Sequence[i
 
 
 def reliability_table(of: Mapping[str, Resampled]) -> Table:
-    """Reliability of each ground truth: split-half correlations, reliability, noise ceiling, standard error, MDD."""
+    """Reliability of each ground truth, noise ceiling, mean standard error, MDD."""
     rows = []
     for name, one in of.items():
         variances = estimate_variances(one)
@@ -143,8 +143,6 @@ def reliability_table(of: Mapping[str, Resampled]) -> Table:
             {
                 "Ground truth": name,
                 "Seeds": len(one.seeds),
-                "Split-half correlation, seeds": one.between_seeds,
-                "Split-half correlation, patients": one.patient_half_correlation,
                 "Reliability": one.reliability,
                 "Noise ceiling": one.noise_ceiling.mean,
                 "Mean standard error [points]": POINTS * float(one.standard_errors.mean()),
@@ -155,15 +153,14 @@ def reliability_table(of: Mapping[str, Resampled]) -> Table:
             }
         )
     caption = (
-        "Reliability of the ground truth: Pearson correlation of its halves, Spearman-Brown corrected; noise ceiling: "
+        "Reliability of the ground truth: share of the variance over sites that is not noise; noise ceiling, its root: "
         "expected correlation of a perfect estimator, over the same sites [95 % CI]; MDD: minimum detectable difference"
     )
     if any(len(one.seeds) < 2 for one in of.values()):
         caption += "; with one seed the variation over seeds is unknown, so all numbers are too optimistic"
     frame = pd.DataFrame(rows)
-    empty = pd.DataFrame(np.nan, frame.index, frame.columns)
     low, high = (
-        empty.assign(**{"Noise ceiling": [getattr(one.noise_ceiling, end) for one in of.values()]})
+        pd.DataFrame({"Noise ceiling": [getattr(one.noise_ceiling, end) for one in of.values()]})
         for end in ("low", "high")
     )
     return Table("reliability", caption, frame, decimals=2, low=low, high=high)

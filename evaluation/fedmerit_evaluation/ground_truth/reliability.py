@@ -1,4 +1,4 @@
-"""Reliability of ground-truth values: spread over seeds and patients, split-half correlations, noise ceiling.
+"""Reliability of ground-truth values: spread over seeds and patients, noise ceiling.
 
 A value by retraining is itself an estimate: another seed, or other test patients, would have given another. The
 correlation of a perfect estimator with it is at most the root of its reliability, the share of its variance over sites
@@ -9,7 +9,6 @@ noise ceiling, which every table of agreement shows.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import combinations
 
 import numpy as np
 import pandas as pd
@@ -26,7 +25,6 @@ from fedmerit_evaluation.statistics.inference import MIN_CASES, Estimate, Sample
 from fedmerit_evaluation.statistics.ranks import Ranking, ranking
 
 DRAWS = 500
-HALVES = 200  # random halvings of the patients
 POINTS = 100.0
 Values = Callable[[Mapping[Coalition, FloatArray]], FloatArray]  # a game of (...) utilities to (n, ...) values
 
@@ -38,7 +36,6 @@ class Resampled:
     sites: list[str]
     seeds: list[int]
     values: FloatArray  # (s, n, D), fractions of Dice; the first is as observed
-    halves: FloatArray  # (s, n, 2, h) by each half of the patients, h random splits; NaN: too few patients
     patients: FloatArray  # (s, n, P) standard error that each of all P patients adds; NaN: the only one of a site
     fewest: int = MIN_CASES  # test patients of the site with the fewest, of any seed
 
@@ -127,42 +124,6 @@ class Resampled:
         ends = (self._reliability(end) * ratio for end in (None, 0.025, 0.975))
         return Estimate(*(float(np.sqrt(min(one, 1.0))) for one in ends))
 
-    @property
-    def between_seeds(self) -> float:
-        """Mean correlation of the values of two halves of the seeds, Spearman-Brown corrected; NaN with one seed."""
-        number = len(self.seeds)
-        if number < 2:
-            return np.nan
-        observed = self.values[..., 0]
-        found = []
-        for chosen in combinations(range(number), number // 2):
-            other = [place for place in range(number) if place not in chosen][: len(chosen)]
-            found.append(correlation(observed[list(chosen)].mean(axis=0), observed[other].mean(axis=0)))
-        return spearman_brown(np.array(found), number / (number // 2))
-
-    @property
-    def patient_half_correlation(self) -> float:
-        """Mean correlation of the values by two halves of the test patients, Spearman-Brown corrected."""
-        halves = self.halves.mean(axis=0)  # (n, 2, h)
-        found = [correlation(halves[:, 0, way], halves[:, 1, way]) for way in range(halves.shape[-1])]
-        return spearman_brown(np.array(found), 2.0)
-
-
-def correlation(one: FloatArray, other: FloatArray) -> float:
-    """Pearson's, -1 to 1; NaN if either is constant or has fewer than 3 entries."""
-    if len(one) < 3 or not (np.isfinite(one).all() and np.isfinite(other).all() and np.ptp(one) > 0 < np.ptp(other)):
-        return np.nan
-    return float(np.corrcoef(one, other)[0, 1])
-
-
-def spearman_brown(correlations: NDArray[np.float64], times: float) -> float:
-    """Expected correlation with ``times`` as much data, from the mean of ``correlations`` (Spearman, Brown 1910)."""
-    known = correlations[np.isfinite(correlations)]
-    if not len(known):
-        return np.nan
-    mean = float(known.mean())
-    return times * mean / (1 + (times - 1) * mean) if mean > 0 else mean
-
 
 def semivalue_function(weights: Weights) -> Values:
     """The function of a semivalue, NaN in draws with an unknown utility; `BadInput` if a coalition is missing."""
@@ -213,13 +174,11 @@ def resample(results: Results, values: Values, draws: int = DRAWS, utility: Util
         BadInput: no seed is complete.
     """
     cases = _cases(results, utility)
-    sites, games, halved, moved, seeds, why = results.sites, [], [], [], [], "none is trained"
-    halves = _halves(cases)
+    sites, games, moved, seeds, why = results.sites, [], [], [], "none is trained"
     for seed, rows in cases.groupby(level="seed"):
         try:
             of_seed = rows.droplevel("seed")
             games.append(values(_game(of_seed, drawn_means(of_seed, draws, "test patients"), utility)))
-            halved.append(values(_game(of_seed, _means(of_seed, halves), utility)))
             with_one_moved = values(_game(of_seed, _moved_means(of_seed), utility))
             moved.append(with_one_moved[..., 1:] - with_one_moved[..., :1])
             seeds.append(int(str(seed)))
@@ -227,16 +186,8 @@ def resample(results: Results, values: Values, draws: int = DRAWS, utility: Util
             why = f"seed {seed}: {error}"
     if not games:
         raise BadInput(f"no seed has all coalitions ({why}); the command that trained them trains what is missing")
-    split = np.stack(halved)
     tested = cases.notna().groupby(level="seed").any().T.groupby(level="site").sum()
-    return Resampled(
-        sites,
-        seeds,
-        np.stack(games),
-        split.reshape(*split.shape[:2], 2, -1),
-        np.stack(moved),
-        int(tested.to_numpy().min()),
-    )
+    return Resampled(sites, seeds, np.stack(games), np.stack(moved), int(tested.to_numpy().min()))
 
 
 def _cases(results: Results, utility: Utility) -> pd.DataFrame:
@@ -250,30 +201,11 @@ def _cases(results: Results, utility: Utility) -> pd.DataFrame:
     return pd.DataFrame(means.unstack(["site", "case"])).sort_index(axis=1)
 
 
-def _halves(cases: pd.DataFrame) -> FloatArray:
-    """(cases, 2 h) 1 if a case is in the half: h random splits, first the first halves, then the second ones."""
-    columns = []
-    for site, number in cases.columns.get_level_values("site").value_counts(sort=False).items():
-        random = np.random.default_rng(random_seed("halves", site))
-        first = np.argsort(random.random((number, HALVES)), axis=0) < number // 2
-        columns.append(np.concatenate([first, ~first], axis=1))
-    return np.concatenate(columns).astype(np.float64)
-
-
 def _by_site(rows: pd.DataFrame) -> Iterator[tuple[str, NDArray[np.bool_], FloatArray]]:
     """The sites, sorted: the name, which columns are its cases, and these (rows, cases)."""
     tested = rows.columns.get_level_values("site").to_numpy()
     for site in sorted(set(tested)):
         yield str(site), tested == site, rows.to_numpy(dtype=np.float64)[:, tested == site]
-
-
-def _means(rows: pd.DataFrame, counts: FloatArray) -> FloatArray:
-    """(sites, coalitions, D) means of each site's cases as often as they count; NaN if no case of a site counts."""
-    of_sites = []
-    for _, there, own in _by_site(rows):
-        amounts = np.isfinite(own) @ counts[there]
-        of_sites.append((np.nan_to_num(own) @ counts[there]) / np.where(amounts > 0, amounts, np.nan))
-    return np.stack(of_sites)
 
 
 def drawn_means(rows: pd.DataFrame, draws: int, what: str) -> FloatArray:

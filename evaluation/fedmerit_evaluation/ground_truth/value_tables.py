@@ -226,18 +226,21 @@ def _complete(results: Results, values: Mapping[str, Values]) -> dict[str, Resam
     return found
 
 
-def _ranks(name: str, one: Ranking) -> Table:
-    scaled = one.table.assign(share=POINTS * one.table["share"])
-    frame = scaled[["value", "share", "ranks", "tied"]].reset_index()
-    heads = {"site": "Site", "value": "Value [points]", "share": "Share [%]", "ranks": "Rank",
+def ranking_table(name: str, caption: str, one: Ranking, heading: str = "Value [points]", decimals: int = 2) -> Table:
+    """A row per site, the highest value first: CI, share, rank, and from which it does not differ significantly."""
+    heads = {"site": "Site", "value": heading, "share": "Share [%]", "ranks": "Rank",
              "tied": "Not significantly different from"}  # fmt: skip
-    empty = pd.DataFrame(np.nan, index=frame.index, columns=list(heads.values()))
-    low, high = (empty.assign(**{"Value [points]": scaled[end].to_numpy()}) for end in ("low", "high"))
+    table = one.table.assign(share=100 * one.table["share"]).reset_index()
+    low, high = (table[[end]].astype(float).rename(columns={end: heading}) for end in ("low", "high"))
+    return Table(name, caption, table[list(heads)].rename(columns=heads), low=low, high=high, decimals=decimals)
+
+
+def _ranks(name: str, one: Ranking) -> Table:
     over = "test patients and seeds" if one.seeds > 1 else "test patients (one seed)"
     caption = f"{name} values; in brackets the 95 % confidence interval over {over}; ranks as intervals"
     if one.insufficient_data:
         caption += f"; {one.insufficient_data}: no difference is called significant"
-    return Table(f"{name.lower()}-ranks", caption, frame.rename(columns=heads), low=low, high=high, decimals=2)
+    return ranking_table(f"{name.lower()}-ranks", caption, one)
 
 
 def _utility_table(results: Results, name: str, values: Values) -> Table:

@@ -5,8 +5,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
 from fedmerit_evaluation.figures.pages import SavedFigure, pictures, write_page
 from fedmerit_evaluation.figures.tables import Table, write_tables
 from fedmerit_evaluation.report import caveats, contribution_statements, flagged_sites, phrases, statements, summary
@@ -68,11 +66,10 @@ def write_report(
     everything = combine_results(opened)
     results = everything if len(honest) == len(opened) else combine_results(honest)
     agreed, notes_on_values = agreements(honest, results, ground_truth) if ground_truth is not None else ([], [])
-    suspicions, silent = flagged_sites.list_suspicions(opened)
     out = common_folder(opened) / "report.html" if out is None else Path(out)
     require_own_folders(out)
     method = choose_method(honest, results)
-    hospitals = list_hospitals(honest, results, method, agreed, suspicions.frame) if method else []
+    hospitals = list_hospitals(honest, results, method, agreed) if method else []
     shown = report_tables(honest, results, opened, everything)
     if method:
         seeds = {run.seed for run in honest if run.label == method and run.tested}
@@ -81,8 +78,8 @@ def write_report(
         shown["contribution"] = contribution_table(hospitals, method, len(seeds))
     extra = [table for one in agreed for table in (one.values_table, one.methods_table)]
     remove_tables(out)
-    write_tables([*shown.values(), *extra, *([suspicions] if len(suspicions.frame) else [])], out.parent / "tables")
-    drawn = draw_figures(opened, results, everything, hospitals, agreed)
+    write_tables([*shown.values(), *extra], out.parent / "tables")
+    drawn = draw_figures(opened, results, everything, hospitals, agreed, method)
     for name in FIGURES - set(drawn):  # of an earlier report on other runs
         (out.parent / "figures" / f"{name}.png").unlink(missing_ok=True)
     overlay, overlay_note = _overlay(honest, method, sites, out.parent / "figures", images=images)
@@ -97,13 +94,10 @@ def write_report(
         is_ambiguous=has_ambiguous_baseline(honest),
         headlines=_headlines(hospitals, method, agreed, results),
         answers=_answers(hospitals, method, agreed, results),
-        facts=summary.list_facts(results),
-        sentences=[*summary.list_sentences(results), *_detected(honest), *_suspected(suspicions.frame, honest)],
-        methods=summary.describe_each_method(results),
-        simulated=flagged_sites.describe_attacked_runs(opened, suspicions.frame),
+        sentences=[*summary.list_sentences(results), *_detected(honest)],
+        simulated=flagged_sites.describe_attacked_runs(opened),
         notes=[*caveats.list_run_caveats(honest, results), *caveats.list_attack_caveats(opened)],
         caveats=[
-            *caveats.list_rank_caveats(results),
             *caveats.list_contribution_caveats(results),
             *caveats.list_case_caveats(results),
             *(caveat for one in agreed for caveat in one.caveats),
@@ -111,8 +105,6 @@ def write_report(
         ],
         tables=shown,
         agreements=agreed,
-        suspicions=suspicions,
-        silent=silent,
         pictures=pictures(drawn, out.parent / "figures"),
         still=[name for name in ROUNDS if name not in moving_quantities(everything)],
         overlay=overlay,
@@ -196,14 +188,6 @@ def _detected(honest: Sequence[Run]) -> list[str]:
     """The free riders that the guard detected; nothing if no run was guarded."""
     guarded = [run for run in honest if flagged_sites.is_guarded(run)]
     return [phrases.describe_verdicts(flagged_sites.describe_by_site(guarded))] if guarded else []
-
-
-def _suspected(suspicions: pd.DataFrame, honest: Sequence[Run]) -> list[str]:
-    """The sites that detectors flag in runs without a guard and without simulated attacks."""
-    labels = [run.label for run in honest if not flagged_sites.is_guarded(run)]
-    own = suspicions[suspicions["Method"].isin(labels)] if len(suspicions) else suspicions
-    text = phrases.describe_suspicions(flagged_sites.group_by_detector(own))
-    return [text] if text else []
 
 
 def _overlay(

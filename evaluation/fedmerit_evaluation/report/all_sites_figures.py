@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 from fedmerit.records.closing_record import OBSERVED
-from fedmerit_evaluation.figures import curves, dots_and_bars, heat_maps
+from fedmerit_evaluation.figures import curves, dots_and_bars
 from fedmerit_evaluation.figures.drawing import METHOD_COLOURS
 from fedmerit_evaluation.figures.pages import Drawing
 from fedmerit_evaluation.ground_truth.ground_truths import EXACT
@@ -15,6 +15,7 @@ from fedmerit_evaluation.report.contributions import ESTIMATE, Agreement
 from fedmerit_evaluation.report.hospitals import Hospital
 from fedmerit_evaluation.report.phrases import resampling_units
 from fedmerit_evaluation.report.shared_parts import ROUNDS, shared_quantities
+from fedmerit_evaluation.results.dice import STANDALONE
 from fedmerit_evaluation.results.run_folders import Run
 from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.statistics.intervals import select_sites
@@ -22,9 +23,9 @@ from fedmerit_evaluation.statistics.ranks import Ranking
 from fedmerit_evaluation.valuation.valued_runs import default_estimators, units, value_runs
 
 AGREEMENTS = {name: f"agreement-{name.lower()}" for name in EXACT}  # figures by ground truth
-FIGURES = {"dice", "gains", "convergence", "peers", "shares", "values", *(name for name, _ in ROUNDS.values())}
+FIGURES = {"dice", "gains", "convergence", "shares", "values", *(name for name, _ in ROUNDS.values())}
 FIGURES |= set(AGREEMENTS.values())
-MAX_GAINS = 5  # methods whose gains are drawn with their CIs; more are a table of colours
+MAX_GAINS = 5  # methods whose gains are drawn with their CIs
 DRAWS = 200  # of the values of observed runs
 VALUES_CAPTION = (
     "Value of each site by what was observed of the run, with 95 % confidence intervals over patients, rounds and "
@@ -40,8 +41,9 @@ def draw_figures(
     everything: Results,
     hospitals: Sequence[Hospital],
     agreed: Sequence[Agreement],
+    method: str | None,
 ) -> dict[str, Drawing]:
-    """Every figure that the results can fill, by name.
+    """Every figure that the results can fill, by name; of too many methods only those of the report.
 
     Args:
         runs: all.
@@ -49,13 +51,14 @@ def draw_figures(
         everything: of all runs; rounds are of these.
         hospitals: of the report's method.
         agreed: agreement with each ground truth.
+        method: of the report.
     """
     drawn = _draw_shares(hospitals)
     if not results.dice.rows.empty:
-        drawn["dice"] = _draw_dice(results)
+        drawn["dice"] = _draw_dice(results, method)
     gains = select_sites(results.dice.intervals, "gain").dropna(subset="mean")  # none without a seed in common
     if not gains.empty:
-        drawn["gains"] = _draw_gains(results, gains)
+        drawn["gains"] = _draw_gains(results, gains, method)
     return drawn | _draw_rounds(everything) | _draw_agreements(agreed) | draw_values(runs)
 
 
@@ -78,30 +81,32 @@ def _draw_shares(hospitals: Sequence[Hospital]) -> dict[str, Drawing]:
     return {"shares": Drawing(text, figure, alt_texts.describe_shares(shares, equal))}
 
 
-def _draw_dice(results: Results) -> Drawing:
-    """Bars and dots, as long as every method has a colour of its own."""
+def _draw_dice(results: Results, method: str | None) -> Drawing:
+    shown, others = _choose_methods(results.methods, method, len(METHOD_COLOURS))
+    if others:
+        results = Results(results.rows[results.rows["method"].isin(shown)])
+    text = f"Test Dice of each hospital, a colour per method: bars are means, dots cases.{others}"
     means = pd.DataFrame(results.dice.comparison[0]["site"])
-    if len(means) > len(METHOD_COLOURS):
-        text = "Test Dice of each hospital by every method, mean over cases and seeds."
-        return Drawing(
-            text, heat_maps.dice(100 * means), alt_texts.describe_cells(100 * means, "Mean test Dice in percent")
-        )
-    text = "Test Dice of each hospital, a colour per method: bars are means, dots cases."
     return Drawing(text, dots_and_bars.dice_bars(results), alt_texts.describe_dice(means))
 
 
-def _draw_gains(results: Results, gains: pd.DataFrame) -> Drawing:
+def _draw_gains(results: Results, gains: pd.DataFrame, method: str | None) -> Drawing:
     """Of ``gains``, ``(method, site)`` x ``mean, low, high``, fractions."""
-    order = [method for method in results.methods if method in gains.index.unique("method")]
-    if len(order) > MAX_GAINS:
-        shown = 100 * gains["mean"].unstack()
-        text = "Gain in test Dice over local training by every method; below 0 a hospital lost."
-        return Drawing(text, heat_maps.gains(shown), alt_texts.describe_cells(shown, "Gains in points"))
+    order = [one for one in results.methods if one in gains.index.unique("method")]
+    shown, others = _choose_methods(order, method, MAX_GAINS)
     over = resampling_units(results.dice.rows["seed"].nunique(), results.dice.clusters.folds)
     ends = f", 95 % confidence intervals over {over}" if gains["low"].notna().any() else ""
-    text = f"Gain in test Dice over local training{ends}; left of 0 a hospital lost."
-    gains = gains.loc[order]
+    text = f"Gain in test Dice over local training{ends}; left of 0 a hospital lost.{others}"
+    gains = gains.loc[shown]
     return Drawing(text, dots_and_bars.gain_ranges(gains, results.sites), alt_texts.describe_gains(gains))
+
+
+def _choose_methods(methods: Sequence[str], method: str | None, most: int) -> tuple[list[str], str]:
+    """All methods, or of more than ``most`` that of the report and local training; and words on the others."""
+    if len(methods) <= most:
+        return list(methods), ""
+    shown = [one for one in methods if one in (method, STANDALONE)] or list(methods[:most])
+    return shown, " The other methods are in the tables."
 
 
 def _draw_rounds(results: Results) -> dict[str, Drawing]:
@@ -127,10 +132,6 @@ def _draw_rounds(results: Results) -> dict[str, Drawing]:
         rounds = (100 if weight else 1) * table.groupby(level=["method", "round"], observed=True).mean()
         panels = {method: pd.DataFrame(rounds.loc[method]) for method in methods}
         drawn[name] = Drawing(caption, figure, alt_texts.describe_panels(panels, title))
-    if not results.rounds.pairs("peer_reputation").empty:
-        text = "Reputation of each hospital (columns) with each of the others (rows), 0 to 1, in three rounds."
-        text += " The lowest row is the mean over all rounds and raters."
-        drawn["peers"] = Drawing(text, heat_maps.reputations(results))
     return drawn
 
 

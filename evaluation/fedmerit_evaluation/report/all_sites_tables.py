@@ -179,21 +179,23 @@ def _contributions(results: Results, several_seeds: bool) -> Table:
         end = ""
     frame = frame[frame.drop(columns="num_samples", errors="ignore").notna().any(axis=1)]
     caption = "Contributions and weights of the sites"
-    low, high = (pd.DataFrame(math.nan, frame.index, frame.columns) for _ in range(2))
+    low: pd.DataFrame | None = None
+    high: pd.DataFrame | None = None
     if several_seeds:
         caption += ", mean over seeds"
     ends = select_sites(results.rounds.intervals, "contribution")
     if several_seeds and not ends.empty:
         wide = (ends["seeds"] > 1) & (ends["high"] > ends["low"])
-        for part, name in ((low, "low"), (high, "high")):
-            part["mean_contribution"] = ends[name].where(wide).reindex(_text(frame.index)).to_numpy()
+        low, high = (
+            pd.DataFrame({HEADINGS["mean_contribution"]: ends[name].where(wide).reindex(_text(frame.index)).to_numpy()})
+            for name in ("low", "high")
+        )
         caption += "; in brackets the 95 % confidence interval of the contribution over seeds"
     if rankings:
         caption += "; rank by mean contribution: 95 % confidence intervals, of all hospitals at once"
         ranks = {(method, site): rank for method, one in rankings.items() for site, rank in one.table["ranks"].items()}
         frame["Rank"] = [ranks.get(key, MISSING) for key in _text(frame.index)]
-        low["Rank"] = high["Rank"] = math.nan
-    return Table("contributions", caption + end, with_headings(frame), low=with_headings(low), high=with_headings(high))
+    return Table("contributions", caption + end, with_headings(frame), low=low, high=high)
 
 
 def _text(index: pd.Index) -> pd.MultiIndex:

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from fedmerit_evaluation.figures.tables import MINUS
 from fedmerit_evaluation.report.overlays import WHICH, Overlay
 from fedmerit_evaluation.report.phrases import join_words, percent, points
 
@@ -19,14 +18,6 @@ def describe_dice(dice: pd.DataFrame) -> str:
         for method, row in known.head(MOST).iterrows()
     ]
     return f"A row per hospital. Mean test Dice: {'; '.join(parts)}{_more(len(known))}."
-
-
-def describe_cells(numbers: pd.DataFrame, what: str) -> str:
-    """Numbers, methods x sites, in the unit that ``what`` names."""
-    means = numbers.mean(axis=1).sort_values(ascending=False, kind="stable")
-    named = [f"{method!s} {f'{value:.1f}'.replace('-', MINUS)}" for method, value in means.items()]
-    parts = ", ".join(named[:MOST]) + (f", the lowest {named[-1]}" if len(named) > MOST else "")
-    return f"A row per method, a column per hospital. {what}, mean over hospitals, from the highest: {parts}."
 
 
 def describe_own_figure(site: str, dice: pd.Series) -> str:

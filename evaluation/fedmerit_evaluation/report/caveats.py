@@ -1,20 +1,17 @@
 """Limits of the results that a reader has to know before relying on a number."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
 from typing import Any
 
 import pandas as pd
 
 from fedmerit.configuration.filters import HE
 from fedmerit.records.score_name import shown_score
-from fedmerit_evaluation.report.hospitals import sample_size
 from fedmerit_evaluation.report.phrases import join_words
 from fedmerit_evaluation.results.dice import MIN_CASES_TO_RESAMPLE, SURFACES
 from fedmerit_evaluation.results.run_folders import Run
 from fedmerit_evaluation.results.views import Results
-from fedmerit_evaluation.statistics.inference import MIN_CASES, SIGNIFICANCE_LEVEL
-from fedmerit_evaluation.statistics.intervals import group_ties, select_methods, select_sites, sort_by_mean
+from fedmerit_evaluation.statistics.inference import MIN_CASES
 
 ON_ONE_MACHINE = ("local", "sim")  # engines with which nothing leaves a hospital
 SEEDS_FOR_INTERVALS = 3  # with two, CIs over seeds are three times as wide for the same spread
@@ -160,32 +157,11 @@ def list_case_caveats(results: Results, own: str | None = None) -> Iterator[str]
         yield f"{false} test cases with an empty reference have a prediction: they count as Dice 0."
 
 
-def list_rank_caveats(results: Results) -> Iterator[str]:
-    """Methods whose adjacent ranks by mean Dice do not differ significantly."""
-    intervals = results.dice.intervals
-    if sample_size(results).insufficient_data:
-        return
-    order = sort_by_mean(select_methods(intervals, "mean"))
-    p = select_sites(intervals, "difference")["p"]
-    tied = [float(p.get((one, other), 0)) > SIGNIFICANCE_LEVEL for one, other in pairwise(order)]
-    if found := [_ranks(first, names) for first, names in group_ties(order, tied)]:
-        yield (
-            f"Mean Dice: {'; '.join(found)}: adjacent ranks are not significantly different "
-            "(p above 0.05, corrected for all pairs of methods)."
-        )
-
-
 def list_contribution_caveats(results: Results) -> Iterator[str]:
-    """Sites whose adjacent ranks by contribution do not differ significantly; sums and contributions below 0."""
+    """Contributions that sum to 0 or less, or are negative."""
     table = results.rounds.contributions
     if results.rounds.intervals.empty:
         return
-    found = []
-    for method, one in results.rounds.rankings.items():
-        tied = [not one.differ(higher, lower) for higher, lower in pairwise(one.order)]
-        found += [f"{method}, {_ranks(first, names)}" for first, names in group_ties(one.order, tied)]
-    if found:
-        yield f"Contributions: {'; '.join(found)}: not significantly different over seeds."
     sums = table["mean_contribution"].groupby(level=["method", "seed"], observed=True).sum(min_count=1)
     below = dict.fromkeys(str(method) for method in sums[sums <= 0].index.get_level_values("method"))
     if below:
@@ -193,13 +169,6 @@ def list_contribution_caveats(results: Results) -> Iterator[str]:
     negative = table.loc[table["mean_contribution"] < 0].index.get_level_values("method")
     if others := [method for method in dict.fromkeys(map(str, negative)) if method not in below]:
         yield f"Some contributions with {join_words(others)} are negative: a share may then exceed 100 %."
-
-
-def _ranks(first: int, names: Sequence[str]) -> str:
-    """``ranks 2 and 3 (HK, UCL)``."""
-    last = first + len(names) - 1
-    numbers = f"{first} and {last}" if len(names) == 2 else f"{first} to {last}"
-    return f"ranks {numbers} ({', '.join(names)})"
 
 
 def _count_false_positives(rows: pd.DataFrame) -> int:

@@ -163,36 +163,6 @@ def describe_agreement(ranks: Estimate, p: float, reference: str, seeds: int, ca
     return f"{text}. {describe_chance('it', seeds, cases) or AGREEMENT[find_agreement(ranks, p)]}"
 
 
-def describe_estimate(contributions: Mapping[str, float]) -> str:
-    """The largest estimated contribution, likewise; "" if all are the same."""
-    most = find_highest(contributions)
-    if len(most) == len(contributions):
-        return ""
-    text = f"the largest estimated contribution is that of {join_words(most)}"
-    below = [site for site, value in contributions.items() if value < 0]
-    return f"{text}, and the estimate is negative for {join_words(below)}" if below else text
-
-
-def describe_order(order: Ranking) -> str:
-    """How many pairs of hospitals differ significantly by contribution: a part of a sentence."""
-    if not order.has_significant_pairs:
-        return "no two hospitals differ significantly by contribution, so no payment should rest on it"
-    pairs = len(order.sites) * (len(order.sites) - 1) // 2
-    return f"{abs(order.order_signs).sum() // 2} of {pairs} pairs of hospitals differ significantly by contribution"
-
-
-def describe_weights(weights: Mapping[str, float]) -> str:
-    """The largest and the smallest final weight: a part of a sentence; ``weights`` by hospital, those known."""
-    most, least = find_ends(weights)
-    largest, smallest = weights[most[0]], weights[least[0]]
-    if len(most) == len(weights):
-        return f"all sites ended with the weight {percent(largest)}"
-    return (
-        f"the largest final weight is that of {join_words(most)}, {percent(largest)}, and the smallest that of "
-        f"{join_words(least)}, {percent(smallest)} (an equal share is {percent(1 / len(weights))})"
-    )
-
-
 def describe_chance(what: str, seeds: int, cases: int = 0) -> str:
     """Why something may be chance, in a sentence; "" if there are enough seeds and, if known, cases."""
     if seeds < MIN_SEEDS:

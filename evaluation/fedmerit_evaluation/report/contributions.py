@@ -20,7 +20,7 @@ from fedmerit_evaluation.ground_truth.semivalues import FloatArray
 from fedmerit_evaluation.report.phrases import resampling_units
 from fedmerit_evaluation.results.run_folders import Run
 from fedmerit_evaluation.results.views import Results
-from fedmerit_evaluation.statistics.bootstrap import DEFAULT_RESAMPLING, Resampling
+from fedmerit_evaluation.statistics.bootstrap import DRAWS
 from fedmerit_evaluation.statistics.inference import Estimate
 from fedmerit_evaluation.statistics.ranks import Ranking
 
@@ -90,7 +90,7 @@ class Agreement:
 
 
 def agreements(
-    runs: Sequence[Run], results: Results, folder: Path, resampling: Resampling = DEFAULT_RESAMPLING
+    runs: Sequence[Run], results: Results, folder: Path, draws: int = DRAWS
 ) -> tuple[list[Agreement], list[str]]:
     """Agreement with every ground truth in a folder, and notes on what is missing or was prepared differently.
 
@@ -98,7 +98,7 @@ def agreements(
         runs: with labels, as in ``results``.
         results: of all runs.
         folder: written by `fedmerit value leave-one-out` or `fedmerit value shapley`.
-        resampling: of the intervals.
+        draws: of the intervals.
 
     Raises:
         BadInput: the folder holds no coalition, they are of other sites, or no ground truth is complete.
@@ -108,7 +108,7 @@ def agreements(
     if not any(run.tested for run in runs):
         return [], ["the runs have no test Dice yet, so there is nothing to compare"]
     methods = {run.label: str(run.info["method"]) for run in runs}
-    found = measure(results, methods, ground_truth=ground, resampling=resampling)
+    found = measure(results, methods, ground_truth=ground, draws=draws)
     estimates = _collect_estimates(found.estimates)
     return [_agreement(reference, ground, found.measured, estimates) for reference in ground.references], notes
 
@@ -224,9 +224,8 @@ def _compared(
         f"{resampling_units(len(valued))}; noise ceiling: the correlation of a perfect estimate, given the uncertainty "
         f"of the values{' over test patients (one seed)' if len(valued) == 1 else ''}; p-value by permuting the sites"
     )
-    frame = pd.DataFrame(rows)
-    low_frame, high_frame = (pd.DataFrame(ends, columns=frame.columns) for ends in (lows, highs))
-    table = Table(f"agreement-{reference.lower()}", caption, frame, decimals=2, low=low_frame, high=high_frame)
+    ends = {"low": pd.DataFrame(lows), "high": pd.DataFrame(highs)}
+    table = Table(f"agreement-{reference.lower()}", caption, pd.DataFrame(rows), decimals=2, **ends)
     reasons = [f"The correlation with {reference} values is undefined for {', '.join(who)}: {why}."
                 for why, who in undefined.items()]  # fmt: skip
     return table, reasons + _limits(reference, len(sites), noise_ceiling)

@@ -1,7 +1,7 @@
-"""Sites that the method, the server, its guard or free-rider detectors flag, with the evidence.
+"""Sites that the method, the server or its guard flags, with the evidence.
 
-That is: the guard's verdicts (when, with what effect); flags, expulsions and rejected replies with
-the server's reasons; suspicions with their thresholds; and what the guard clipped or capped, with rounds and amounts.
+That is: the guard's verdicts (when, with what effect); flags, expulsions and rejected replies with the server's
+reasons; and what the guard clipped or capped, with rounds and amounts.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,12 +10,9 @@ from typing import Any
 
 import pandas as pd
 
-from fedmerit.errors import BadInput
 from fedmerit.guard.settings import COUNT_FACTOR, NORM_FACTOR, STATISTICS_FACTOR
 from fedmerit_evaluation.figures.tables import DASH, Table
-from fedmerit_evaluation.freeriders.detectors import DETECTORS, Detector, flags
 from fedmerit_evaluation.report.phrases import describe_simulated_attacks, describe_verdict
-from fedmerit_evaluation.results.dice import POOLED
 from fedmerit_evaluation.results.run_folders import Run, read_rounds
 
 VERDICT_EFFECTS = {"show": "detected", "withhold": "withheld", "exclude": "excluded"}  # by option on_verdict
@@ -79,7 +76,6 @@ def sites_with_standing_verdict(runs: Sequence[Run]) -> set[str]:
 
 
 FLAGS = ("flagged", "rejected", "expelled")
-BY_SERVER = "server"  # the detector that repeats `list_flags`
 
 
 def list_flags(runs: Sequence[Run]) -> pd.DataFrame:
@@ -105,52 +101,7 @@ def list_flags(runs: Sequence[Run]) -> pd.DataFrame:
     return pd.DataFrame(grouped[["Method", "Seed", "Site", "What", "Rounds", "Reason"]])
 
 
-def list_suspicions(runs: Sequence[Run]) -> tuple[Table, list[str]]:
-    """The sites that free-rider detectors flag, and the detectors without evidence.
-
-    Returns:
-        One row per method, site and detector: in how many seeds, the first round, the highest suspicion of the
-        flagged rounds and the threshold; and the names of detectors whose evidence no run records.
-    """
-    runs = [run for run in runs if run.info["method"] != POOLED]  # its sites all have the same update
-    rows, silent = [], []
-    for detector in (one for one in DETECTORS if one.name != BY_SERVER):
-        seen = False
-        for run in runs:
-            known, found = _by(detector, run)
-            seen |= known
-            rows += [(run.label, site, detector.name, run.seed, *numbers) for site, *numbers in found]
-        if not seen:
-            silent.append(detector.name)
-    table = pd.DataFrame(rows, columns=["Method", "Site", "Detector", "Seed", "first", "count", "highest"])
-    seeds = {label: len({run.seed for run in runs if run.label == label}) for label in {run.label for run in runs}}
-    thresholds = {detector.name: detector for detector in DETECTORS}
-    lines = [
-        {
-            "Method": method,
-            "Site": site,
-            "Detector": name,
-            "Seeds": f"{len(part)} of {seeds[str(method)]}",
-            "First round": int(part["first"].min()),
-            "Flagged rounds": int(part["count"].sum()),
-            "Suspicion, highest": float(part["highest"].max()),
-            "Threshold": thresholds[str(name)].threshold,
-            "Meaning": thresholds[str(name)].what,
-        }
-        for (method, site, name), part in table.groupby(["Method", "Site", "Detector"], sort=False)
-    ]
-    caption = "Sites that a free-rider detector flags: the suspicion is above the threshold in at least one round"
-    return Table("suspicions", caption, pd.DataFrame(lines), decimals=2), silent
-
-
-def group_by_detector(suspicions: pd.DataFrame) -> dict[str, list[str]]:
-    """By detector, the sites that it flags with any method, from the table of `list_suspicions`."""
-    if suspicions.empty:
-        return {}
-    return {str(name): sorted(set(rows["Site"])) for name, rows in suspicions.groupby("Detector", sort=False)}
-
-
-def describe_attacked_runs(runs: Sequence[Run], suspicions: pd.DataFrame) -> list[str]:
+def describe_attacked_runs(runs: Sequence[Run]) -> list[str]:
     """For every method with simulated attacks, a sentence on which attackers were flagged."""
     said = []
     for label in dict.fromkeys(run.label for run in runs if run.attacks):
@@ -160,14 +111,12 @@ def describe_attacked_runs(runs: Sequence[Run], suspicions: pd.DataFrame) -> lis
             if run.label == label
             for site, kind in run.attacks.items()
         }
-        own = suspicions[suspicions["Method"] == label] if not suspicions.empty else suspicions
-        detectors = {} if own.empty else {str(site): list(rows["Detector"]) for site, rows in own.groupby("Site")}
+        flagged: dict[str, list[str]] = {}
         for row in list_flags([run for run in runs if run.label == label]).to_dict("records"):
             by = "the guard" if row["What"] in VERDICT_EFFECTS.values() else "the server"
-            if (words := f"{by} ({row['What']})") not in detectors.setdefault(row["Site"], []):
-                detectors[row["Site"]].append(words)
-        honest = sorted(site for site in detectors if site not in attacks)
-        said.append(describe_simulated_attacks(label, attacks, detectors, honest))
+            if (words := f"{by} ({row['What']})") not in flagged.setdefault(row["Site"], []):
+                flagged[row["Site"]].append(words)
+        said.append(describe_simulated_attacks(label, attacks, flagged))
     return said
 
 
@@ -180,23 +129,6 @@ def format_ranges(numbers: Iterable[int]) -> str:
         else:
             parts.append([number])
     return ", ".join(f"{part[0]}{DASH}{part[-1]}" if len(part) > 1 else str(part[0]) for part in parts)
-
-
-def _by(detector: Detector, run: Run) -> tuple[bool, list[tuple[str, int, int, float]]]:
-    """Whether a detector had evidence, and (site, first round, rounds, highest suspicion) of each site it flags."""
-    try:
-        suspicion = detector.suspicion(run.results)
-    except BadInput:  # the run did not record its evidence
-        return False, []
-    if suspicion.isna().all(axis=None):
-        return False, []
-    found = flags(detector, suspicion)
-    rounds = found.index.get_level_values("round")
-    return True, [
-        (str(site), int(rounds[mask].min()), int(mask.sum()), float(suspicion[str(site)][mask].max()))
-        for site, mask in found.items()
-        if mask.any()
-    ]
 
 
 def _reason(run: Run, site: str, what: str, number: int, split: str, reasons: Mapping[tuple[int, str], str]) -> str:

@@ -33,8 +33,8 @@ class Hospital:
     share: Estimate  # of all contributions by the method's estimate, or of images
     share_seeds: int  # that it rests on
     values: Mapping[str, float]  # by ground truth
-    flagged: str  # by what, in guarded runs only by the guard; "": by nothing
-    needs_review: bool  # flagged by the server, by a verdict in force or, without a guard, by a detector
+    flagged: str  # by what; "": by nothing
+    needs_review: bool  # flagged by the server, or by a verdict in force
     sample: SampleSize
     sites: int  # that take part
     counts_images: bool = False  # whether the share is that of images, which is no estimate
@@ -94,9 +94,7 @@ def has_ambiguous_baseline(runs: Sequence[Run]) -> bool:
     return bool(labels) and STANDALONE not in labels
 
 
-def list_hospitals(
-    runs: Sequence[Run], results: Results, method: str, agreed: Sequence[Agreement], suspicions: pd.DataFrame
-) -> list[Hospital]:
+def list_hospitals(runs: Sequence[Run], results: Results, method: str, agreed: Sequence[Agreement]) -> list[Hospital]:
     """The hospitals, by name.
 
     Args:
@@ -104,7 +102,6 @@ def list_hospitals(
         results: of them.
         method: as of `choose_method`.
         agreed: agreement with each ground truth, if there is any.
-        suspicions: as of `flagged_sites.list_suspicions`; guarded runs have the guard's verdicts instead.
     """
     dice, sites = results.dice, runs[0].sites
     local = pd.Series(dtype=float)
@@ -120,9 +117,6 @@ def list_hospitals(
     guarded = [run for run in own_runs if flagged_sites.is_guarded(run)]
     found = flagged_sites.describe_by_site(guarded)
     in_force = flagged_sites.sites_with_standing_verdict(guarded)
-    if not guarded and not suspicions.empty:
-        own = suspicions[suspicions["Method"].astype(str) == method]
-        found = {str(site): [f"suspected: {', '.join(rows['Detector'])}"] for site, rows in own.groupby("Site")}
     return [
         Hospital(
             name=site,
@@ -134,7 +128,7 @@ def list_hospitals(
             share_seeds=contributions.count_share_seeds(results).get(method, 0),
             values={one.reference: float(one.values[site].mean()) / 100 for one in agreed},
             flagged="; ".join([*_server_flags(site, flags), *found.get(site, [])]),
-            needs_review=bool(_server_flags(site, flags)) or site in (in_force if guarded else found),
+            needs_review=bool(_server_flags(site, flags)) or site in in_force,
             sample=sample_size(results, site, [method, STANDALONE]),
             sites=len(sites),
             counts_images=method in methods_by_image_count(results),

@@ -26,7 +26,6 @@ from fedmerit_evaluation.report.shared_parts import (
     training_dates,
 )
 from fedmerit_evaluation.report.statements import describe_gain
-from fedmerit_evaluation.report.summary import Fact
 from fedmerit_evaluation.results.dice import STANDALONE
 from fedmerit_evaluation.results.run_folders import Run, combine_results, open_runs
 from fedmerit_evaluation.statistics.inference import Estimate
@@ -130,20 +129,21 @@ def _settings(run: Run) -> dict[str, Any]:
     return kept | {"network": run.info.get("plan", {}).get("network", {})}
 
 
-def _facts(own: one_site_tables.OwnSite) -> Iterator[Fact]:
+def _facts(own: one_site_tables.OwnSite) -> Iterator[tuple[str, str, str]]:
+    """The numbers in large print: name, value, note."""
     dice, everyone = own.of("dice")
     if dice.empty:
         return
     method = choose_method(own.runs, own.results)  # as in the report on all sites; the best one is so by chance, too
     shown = str(method if method in dice.index else dice.index[0])
-    yield Fact("Test Dice", percent(dice["mean"][shown]), shown)
+    yield "Test Dice", percent(dice["mean"][shown]), shown
     medians = one_site_tables.rounded_others(everyone, own.name)
     if shown in medians.index:
         median = percent(medians["median"][shown], decimals=0)
-        yield Fact("Median of the others", f"about {median}", f"same method, {shown}, rounded to 5")
+        yield "Median of the others", f"about {median}", f"same method, {shown}, rounded to 5"
     gain, _ = own.of("gain")
     if shown in gain.index:
-        yield Fact("Gain over local training", points(gain["mean"][shown]), f"points of Dice, {shown}")
+        yield "Gain over local training", points(gain["mean"][shown]), f"points of Dice, {shown}"
 
 
 def _sentences(own: one_site_tables.OwnSite) -> Iterator[tuple[str, str]]:

@@ -173,7 +173,7 @@ def _values(own: OwnSite, agreed: Sequence[Agreement]) -> Iterator[Table]:
 
 
 def _guard(own: OwnSite) -> Iterator[Table]:
-    """Flags, bounds and suspicions of the site, without what reveals the others' numbers."""
+    """Flags and bounds of the site, without what reveals the others' numbers."""
     flags = flagged_sites.list_flags(own.runs)
     flags = flags[flags["Site"] == own.name]
     if not flags.empty:
@@ -186,11 +186,6 @@ def _guard(own: OwnSite) -> Iterator[Table]:
         kept = rows.drop(columns="Least [%]").reset_index(drop=True)
         caption = f"What the guard clipped or capped of {own.name}{flagged_sites.explain_bounds(kept['What'])}"
         yield Table("own-bounds", caption, kept)
-    suspicions = flagged_sites.list_suspicions(own.runs)[0]
-    if not suspicions.frame.empty and (rows := suspicions.frame[suspicions.frame["Site"] == own.name]).size:
-        # a suspicion relates the own number to all sites': it would reveal the sum of the others'
-        kept = rows.drop(columns=["Suspicion, highest", "Threshold"]).reset_index(drop=True)
-        yield replace(suspicions, name="own-suspicions", frame=kept)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Numbers and lists as words, and the sentences on sites that the server, the guard or free-rider detectors flag."""
+"""Numbers and lists as words, and the sentences on sites that the server or its guard flags."""
 
 from collections.abc import Mapping, Sequence
 
@@ -72,28 +72,18 @@ def describe_verdicts(found: Mapping[str, Sequence[str]]) -> str:
     return f"Free riders that the guard detected: {verdicts}."
 
 
-def describe_suspicions(suspected: Mapping[str, Sequence[str]]) -> str:
-    """The sites that free-rider detectors flag, by detector; "" if none does."""
-    if not suspected:
-        return ""
-    flagged = "; ".join(f"{name} ({', '.join(sites)})" for name, sites in suspected.items())
-    return f"Free-rider detectors flag: {flagged}. They flag honest hospitals, too (false positives)."
-
-
-def describe_simulated_attacks(
-    run: str, attacks: Mapping[str, str], detectors: Mapping[str, Sequence[str]], honest: Sequence[str]
-) -> str:
+def describe_simulated_attacks(run: str, attacks: Mapping[str, str], flagged: Mapping[str, Sequence[str]]) -> str:
     """Which simulated attackers of a run were flagged.
 
     Args:
         run: its label.
         attacks: by hospital, its attack.
-        detectors: by hospital, the detectors that flag it.
-        honest: other hospitals of the run that some detector flags.
+        flagged: by hospital, honest ones too, by what.
     """
     parts = []
     for site, attack in attacks.items():
-        names = detectors.get(site, ())
+        names = flagged.get(site, ())
         parts.append(f"{site} ({attack}) was {f'flagged by {join_words(names)}' if names else 'not flagged'}")
+    honest = sorted(flagged.keys() - attacks.keys())
     also = f"False positives: {', '.join(honest)}." if honest else "No false positive."
     return f"{run}, simulated attacks: {join_words(parts)}. {also}"

@@ -1,7 +1,6 @@
 """Parts of both reports: settings, overlays, columns with intervals, quantities shown, tables of other models."""
 
 import json
-import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -172,19 +171,16 @@ def with_intervals(columns: Mapping[str, pd.DataFrame | pd.Series], names: Mappi
         columns: by heading, in the unit shown.
         names: the first columns, by heading, in the order of the index.
     """
-    parts: dict[str, dict[str, Any]] = {"mean": {}, "low": {}, "high": {}}
-    for heading, column in columns.items():
-        for part, into in parts.items():
-            if isinstance(column, pd.DataFrame):
-                into[heading] = column[part].to_numpy()
-            else:
-                into[heading] = column.to_numpy() if part == "mean" else math.nan
-    count = len(next(iter(columns.values())))
-    frames = {
-        part: pd.DataFrame({**(names if part == "mean" else dict.fromkeys(names, math.nan)), **into}, range(count))
-        for part, into in parts.items()
+    means = {
+        heading: column["mean"] if isinstance(column, pd.DataFrame) else column for heading, column in columns.items()
     }
-    return {"frame": frames["mean"], "low": frames["low"], "high": frames["high"]}
+    low, high = (
+        pd.DataFrame({heading: column[end].to_numpy() for heading, column in columns.items()
+                      if isinstance(column, pd.DataFrame)})
+        for end in ("low", "high")
+    )  # fmt: skip
+    frame = pd.DataFrame({**names, **{heading: column.to_numpy() for heading, column in means.items()}})
+    return {"frame": frame, "low": low, "high": high}
 
 
 BEST = "testing_best"

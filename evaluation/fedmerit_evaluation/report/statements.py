@@ -135,46 +135,6 @@ def describe_gains(gains: Mapping[str, Estimate], sample: SampleSize) -> str:
     return f"{' and '.join(parts)}, compared with local training{end}."
 
 
-def describe_dice(dice: Mapping[str, float]) -> str:
-    """Mean, highest and lowest test Dice of a method: a part of a sentence; ``dice`` by hospital, those known."""
-    most, least = find_ends(dice)
-    text = f"the mean test Dice is {percent(sum(dice.values()) / len(dice))}"
-    if len(most) == len(dice):
-        return f"{text}, the same at all" if len(dice) > 1 else text
-    return (
-        f"{text}, highest at {join_words(most)} ({percent(dice[most[0]])}) and lowest at {join_words(least)} "
-        f"({percent(dice[least[0]])})"
-    )
-
-
-def describe_participation(gains: Mapping[str, Estimate], sample: SampleSize) -> str:
-    """What one method changed compared with local training: a part of a sentence.
-
-    Args:
-        gains: by hospital; at least one is known.
-        sample: the fewest cases of any of them, and seeds.
-    """
-    unknown = [site for site, gain in gains.items() if isnan(gain.mean)]
-    gains = {site: gain for site, gain in gains.items() if site not in unknown}
-    mean = sum(gain.mean for gain in gains.values()) / len(gains)
-    text = f"federated training changes Dice by {points(mean)} points on average compared with local training"
-    if sample.insufficient_data:
-        return f"{text} ({sample.insufficient_data})"
-    worse = [f"{site} ({points(gain.mean)})" for site, gain in gains.items() if gain.compare(0) < 0]
-    parts = [f"{join_words(worse)} {_is(worse)} significantly worse"] if worse else []
-    lower = {site: gain for site, gain in gains.items() if gain.mean < 0 <= gain.compare(0)}
-    for how, known in (("lower, but not significantly", True), ("lower, without a CI", False)):
-        names = [f"{site} ({points(gain.mean)})" for site, gain in lower.items() if gain.has_interval == known]
-        parts += [f"{join_words(names)} {_is(names)} {how}"] if names else []
-    if unknown:
-        parts.append(f"{join_words(unknown)} {_is(unknown)} not known")
-    return f"{text}, and {join_words(parts) if parts else 'no site is worse than with local training'}"
-
-
 def _count_significant(gains: Sequence[Estimate], sign: int, judged: bool) -> str:
     """How many of the changes are significant; "" if that is not to be said."""
     return f" ({sum(gain.compare(0) == sign for gain in gains) or 'none'} significantly)" if judged else ""
-
-
-def _is(names: Sequence[str]) -> str:
-    return "is" if len(names) == 1 else "are"

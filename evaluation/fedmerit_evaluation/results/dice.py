@@ -21,6 +21,7 @@ SURFACES = ("hd95", "nsd", "hd95_px", "nsd_px")  # quantities, where they are re
 MIN_CASES_TO_RESAMPLE = 3  # test patients of a site in a run, or folds; with fewer there is no CI
 OWN, UNION = "testing", "union"  # a site's own test cases; those of every site, for the model it ends with
 VALIDATION = "validation"  # a site's own, in every round and after the last
+Tested = dict[tuple[str, int], dict[str, frozenset[str]]]  # by run, by site: names of cases
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,9 +61,9 @@ class Dice:
         return self.label_cases.groupby(level=SITE).mean()
 
     @cached_property
-    def tested(self) -> dict[tuple[str, int], dict[str, frozenset[str]]]:
+    def tested(self) -> Tested:
         """The names of the cases of each run, ``(method, seed)``, by site."""
-        found = dict[tuple[str, int], dict[str, frozenset[str]]]()
+        found: Tested = {}
         for (method, seed), of_run in self.rows.groupby(RUN, observed=True):
             at = {str(site): frozenset(map(str, rows["case"])) for site, rows in of_run.groupby("site")}
             found[str(method), int(str(seed))] = at

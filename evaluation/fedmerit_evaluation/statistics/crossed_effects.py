@@ -37,16 +37,20 @@ class CrossedEffects:
     """
 
     methods: list[str]
+    seeds: list[int]
     sites: list[str]
     means: FloatArray  # (m, s, n); NaN: not tested
     moves: FloatArray  # (m, s, n, p) by patient or fold: their squares sum to a mean's variance; 0: not tested
+    known: NDArray[np.bool_]  # (m, s, n, p) which are tested
     tested: NDArray[np.intp]  # (p,) number of each patient's site; of folds 0
     has_folds: bool = False
 
     @classmethod
     def of(cls, cases: pd.Series, clusters: Clusters = CASES) -> "CrossedEffects":
         """Of Dice by ``(method, seed, site, case)``; a case ``<tested site>/<case>`` is the same for all sites."""
-        frame = cases.rename("dice").reset_index().astype({"method": str, "site": str, "case": str}).dropna()
+        frame = cases.rename("dice").reset_index().astype({"method": str, "site": str, "case": str})
+        names = [sorted(frame[name].unique()) for name in ("method", "seed", "site")]
+        frame = frame.dropna().sort_values(["method", "seed", "site", "case"])  # sums do not depend on the rows' order
         frame["tested"] = tested_sites(frame)
         frame["case"] = frame["case"].str.rpartition("/")[2]
         frame["case"] = [
@@ -54,23 +58,26 @@ class CrossedEffects:
             for seed, site, case in zip(frame["seed"], frame["tested"], frame["case"], strict=True)
         ]
         frame["tested"] = "" if clusters.folds else frame["tested"]
-        codes = [pd.factorize(frame[name], sort=True) for name in ("method", "seed", "site", "tested")]
-        rows = [place for place, _ in codes[:3]]
+        rows = [
+            pd.Index(of).get_indexer(frame[name]) for of, name in zip(names, ("method", "seed", "site"), strict=True)
+        ]
         patient, patients = pd.factorize(frame["tested"] + "/" + frame["case"], sort=True)
-        shape = tuple(len(names) for _, names in codes[:3])
+        shape = tuple(map(len, names))
         groups = frame.groupby(["method", "seed", "site", "tested"])
         number = groups["case"].transform("nunique")
         whole = frame.groupby(["method", "seed", "site"])["dice"]
         means = np.full(shape, np.nan)
         means[tuple(rows)] = whole.transform("mean")
         moves = np.zeros((*shape, len(patients)))
+        known = np.zeros(moves.shape, dtype=np.bool_)
         unbiased = np.sqrt(number / (number - 1).clip(lower=1))
         of_case = (frame["dice"] - groups["dice"].transform("mean")) * unbiased / whole.transform("size")
         np.add.at(moves, (*rows, patient), of_case)
+        known[(*rows, patient)] = True
         tested = np.zeros(len(patients), dtype=np.intp)
-        tested[patient] = codes[3][0]
-        methods, sites = (list(map(str, codes[place][1])) for place in (0, 2))
-        return cls(methods, sites, means, moves, tested, bool(clusters.folds))
+        tested[patient] = pd.factorize(frame["tested"], sort=True)[0]
+        methods, seeds, sites = names
+        return cls(methods, list(map(int, seeds)), sites, means, moves, known, tested, bool(clusters.folds))
 
     def interval(
         self,
@@ -78,7 +85,6 @@ class CrossedEffects:
         other: str | None = None,
         site: str | None = None,
         bounds: tuple[float, float] = (-np.inf, np.inf),
-        level: float = LEVEL,
     ) -> dict[str, float]:
         """The mean Dice of a method, or its difference from another's, at a site or over all that have it.
 
@@ -87,7 +93,6 @@ class CrossedEffects:
             other: another, of which the Dice is subtracted.
             site: one of ``sites``; None: the mean over those that have the Dice in a seed.
             bounds: the range of the statistic; the interval is clipped to it.
-            level: of the interval, 0 to 1.
 
         Returns:
             ``mean`` and ``std`` (ddof 1) over the ``seeds`` that have it, ``low`` and ``high`` of the mean, and the
@@ -114,12 +119,12 @@ class CrossedEffects:
         }
         if len(seeds) >= min(2, self.means.shape[1]) > 0:
             moved = np.einsum("sn,snp->sp", share, moves[seeds]) / len(seeds)
-            reach, p = self._reach(parts, moved, abs(found["mean"]), level)
+            reach, p = self._reach(parts, moved, abs(found["mean"]))
             low, high = np.clip([found["mean"] - reach, found["mean"] + reach], *bounds)
             found |= {"low": float(low), "high": float(high), "p": p}
         return found
 
-    def _reach(self, parts: FloatArray, moved: FloatArray, mean: float, level: float) -> tuple[float, float]:
+    def _reach(self, parts: FloatArray, moved: FloatArray, mean: float) -> tuple[float, float]:
         """Half the interval's width, and the p-value of a mean: by (s, n) parts of sites and (s, p) of patients."""
         s = len(parts)
         tests = moved != 0
@@ -130,7 +135,7 @@ class CrossedEffects:
             ]
         )
         if s == 1 or self.has_folds:
-            return patients.reach(level), patients.p(mean)
+            return patients.reach(), patients.p(mean)
         seeds = Variance(float(parts.sum(axis=1).var(ddof=1)) / s, s - 1)
         by_site = Variance.sum([Variance(float(own.var(ddof=1)) / s, s - 1) for own in parts.T])
         seeds = max(seeds, by_site, key=lambda variance: variance.value)
@@ -140,7 +145,7 @@ class CrossedEffects:
         total = Variance(max(total.value - both, least), total.freedom)
         of_seeds = Variance(max(seeds.value - both, 0.0), seeds.freedom)
         p = max(variance.p(mean) for variance in (total, seeds, patients))
-        return max(total.reach(level), of_seeds.reach(level)), p
+        return max(total.reach(), of_seeds.reach()), p
 
 
 @dataclass(frozen=True)
@@ -157,9 +162,9 @@ class Variance:
         squares = sum(part.value**2 / part.freedom for part in parts if part.value)
         return cls(value, value**2 / squares if squares else 1.0)
 
-    def reach(self, level: float) -> float:
-        """Half the width of the interval at that level."""
-        return float(t.ppf((1 + level) / 2, self.freedom) * np.sqrt(self.value))
+    def reach(self) -> float:
+        """Half the width of the interval."""
+        return float(t.ppf((1 + LEVEL) / 2, self.freedom) * np.sqrt(self.value))
 
     def p(self, mean: float) -> float:
         """Two-sided p-value of the hypothesis that the mean is 0."""

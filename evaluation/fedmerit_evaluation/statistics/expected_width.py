@@ -4,7 +4,6 @@ from math import nan
 
 from scipy.stats import chi2
 
-from fedmerit_evaluation.statistics.bootstrap import LEVEL
 from fedmerit_evaluation.statistics.crossed_effects import Variance
 
 # Variances of a gain [points² of Dice], twice those of a method's Dice that docs/studies/statistics.md calls usual
@@ -26,12 +25,12 @@ def expected_width(patients: int, seeds: int, folds: int = 0) -> float:
     if folds:
         tested = patients / folds
         of_fold = PATIENT / tested + MODEL / seeds + REST / (tested * seeds)
-        return 2 * Variance(of_fold / folds, folds - 1).reach(LEVEL)
+        return 2 * Variance(of_fold / folds, folds - 1).reach()
     of_patients = Variance((PATIENT + REST / seeds) / patients, patients - 1)
     if seeds == 1:
-        return 2 * of_patients.reach(LEVEL)
+        return 2 * of_patients.reach()
     usual = float(chi2.median(seeds - 1)) / (seeds - 1)  # of a variance that so few seeds estimate
     of_seeds = Variance(usual * (MODEL + REST / patients) / seeds, seeds - 1)
     total = Variance.sum([of_seeds, of_patients])
     total = Variance(total.value - REST / (seeds * patients), total.freedom)
-    return 2 * max(total.reach(LEVEL), Variance(usual * MODEL / seeds, seeds - 1).reach(LEVEL))
+    return 2 * max(total.reach(), Variance(usual * MODEL / seeds, seeds - 1).reach())

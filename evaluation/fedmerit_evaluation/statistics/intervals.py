@@ -5,16 +5,16 @@ those of `bootstrap`.
 """
 
 from collections.abc import Collection, Iterator
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 from scipy.stats import rankdata
 
-from fedmerit_evaluation.statistics.bootstrap import CASES, Clusters, FloatArray, SiteDice, bootstrap, nan_mean
+from fedmerit_evaluation.statistics.bootstrap import CASES, Clusters, FloatArray, nan_mean
 from fedmerit_evaluation.statistics.crossed_effects import CrossedEffects
 from fedmerit_evaluation.statistics.inference import Estimate, holm
+from fedmerit_evaluation.statistics.site_dice import SiteDice, bootstrap
 
 COLUMNS = ["mean", "std", "low", "high", "seeds", "p"]
 
@@ -31,9 +31,9 @@ def dice_intervals(cases: pd.Series, order: list[str], standalone: str, clusters
     """Statistics of test Dice, fractions, by `Key`: ``mean, std`` over seeds, ``low, high`` of the CI, ``seeds, p``.
 
     ``p`` is that of being 0: of gains corrected over the sites (Holm), of differences by the number of pairs of
-    methods, since the data choose the best and its neighbours (Bonferroni).
+    methods, since the data choose the best (Bonferroni).
 
-    ``difference`` is the mean Dice of a method minus that of the next in rank, and of the best minus every other's.
+    ``difference`` is the mean Dice of the best method minus every other's.
     ``rank`` is that of the mean over seeds, 1 the highest. Both are over the sites that all compared methods have in a
     seed: else a site that did not answer a final test would be compared with none.
 
@@ -108,21 +108,6 @@ def estimates(table: pd.DataFrame) -> dict[str, Estimate]:
     }
 
 
-def group_ties(order: list[str], tied: list[bool]) -> Iterator[tuple[int, list[str]]]:
-    """Adjacent ranks without significant difference: (rank of the first, 1 the highest; their names).
-
-    Args:
-        order: names by rank.
-        tied: for each but the last, whether it is not significantly different from the next.
-    """
-    start = 0
-    for place in range(1, len(order) + 1):
-        if place == len(order) or not tied[place - 1]:
-            if place - start > 1:
-                yield start + 1, order[start:place]
-            start = place
-
-
 def _of_sites(
     statistic: str, known: pd.Series, bounds: tuple[float, float] = (-np.inf, np.inf)
 ) -> Iterator[tuple[Key, dict[str, float]]]:
@@ -144,8 +129,8 @@ def _linear(effects: CrossedEffects, order: list[str], standalone: str) -> Itera
             yield Key("dice", method, site), effects.interval(method, site=site, bounds=(0, 1))
             if compared:
                 yield Key("gain", method, site), effects.interval(method, standalone, site, bounds=(-1, 1))
-    for one, other in dict.fromkeys([*pairwise(order), *((order[0], method) for method in order[1:])]):
-        yield Key("difference", one, other), effects.interval(one, other, bounds=(-1, 1))
+    for other in order[1:]:
+        yield Key("difference", order[0], other), effects.interval(order[0], other, bounds=(-1, 1))
 
 
 def _nonlinear(dice: SiteDice, order: list[str]) -> Iterator[tuple[Key, FloatArray]]:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from fedmerit_evaluation.statistics.bootstrap import DRAWS, LEVEL, FloatArray, StudentDraws
 from fedmerit_evaluation.statistics.inference import SIGNIFICANCE_LEVEL, SampleSize, holm, p_values
 
+ENDS = [(1 - LEVEL) / 2, (1 + LEVEL) / 2]  # quantiles
 ROUNDING = 1e-12  # of the largest value: rounding of means of equal numbers, summed in another order
 
 
@@ -86,9 +87,7 @@ class Ranking:
         return pd.DataFrame.from_dict(rows, orient="index").rename_axis("site")
 
 
-def ranking(
-    sites: Sequence[str], values: FloatArray, level: float = LEVEL, seed: int = 0, sample: SampleSize | None = None
-) -> Ranking:
+def ranking(sites: Sequence[str], values: FloatArray, seed: int = 0, sample: SampleSize | None = None) -> Ranking:
     """The ranking by (s, n, D) values; D is 1 if only seeds are drawn.
 
     NaN draws (single patients, a site that never answered) give no significant difference: every rank is possible.
@@ -96,8 +95,7 @@ def ranking(
     """
     insufficient_data = "" if sample is None else sample.insufficient_data
     resampled = resample(values, seed)  # (R, n)
-    ends = [(1 - level) / 2, (1 + level) / 2]
-    low, high = np.quantile(resampled, ends, axis=0)
+    low, high = np.quantile(resampled, ENDS, axis=0)
     widest = np.nanmax(np.ptp(values, axis=(0, 2)), initial=0.0)  # of the sites with known values
     if widest <= ROUNDING * np.nanmax(np.abs(values), initial=0.0):
         low = high = np.full(len(sites), np.nan)
@@ -105,7 +103,7 @@ def ranking(
     signs = np.zeros((len(sites), len(sites)), dtype=int)
     if not insufficient_data:
         first, second = np.triu_indices(len(sites), k=1)
-        below, above = np.quantile(resampled[:, first] - resampled[:, second], [0.025, 0.975], axis=0)
+        below, above = np.quantile(resampled[:, first] - resampled[:, second], ENDS, axis=0)
         difference = value[first] - value[second]
         difference = np.where(np.abs(difference) <= ROUNDING * np.nanmax(np.abs(value), initial=0.0), 0.0, difference)
         p = holm(p_values(difference, below, above, len(values)))

@@ -18,9 +18,7 @@ from fedmerit.methods.registry import METHODS
 from fedmerit.options import NVFLARE_ONLY
 from fedmerit.records.run_info import read_run
 from fedmerit.trainers.monai_trainer.data import read_site_digests
-from fedmerit_evaluation.figures import heat_maps, tables
-from fedmerit_evaluation.figures.drawing import png
-from fedmerit_evaluation.figures.pages import save_png
+from fedmerit_evaluation.figures import tables
 from fedmerit_evaluation.figures.tables import Table, file_name
 from fedmerit_evaluation.results.dice import STANDALONE
 from fedmerit_evaluation.results.recorded_digests import DIGESTS
@@ -247,7 +245,7 @@ def _execute(
     if local:
         info = read_run(local[0])
         busy = workers.number_for(local[0], len(local)) * info["training"]["cpu_threads"]
-        threads = info["threads"] or (max(1, cores() // busy) if workers.cluster is None else 1)
+        threads = info["threads"] or max(1, cores() // busy)
         failed = execute_all(local, workers, on_end, on_round, after, threads=threads)
     others = [folder for folder in folders if folder not in local]
     return failed | execute_in_turn(others, on_end, on_round, after)
@@ -265,19 +263,12 @@ def collect_results(planned: Sequence[PlannedRun], order: Sequence[str] | None =
 
 
 def write_tables(out: Path, planned: Sequence[PlannedRun]) -> list[Table]:
-    """The tables of `fedmerit_evaluation.studies.comparison_tables`, written below ``out/tables`` as CSV and LaTeX.
-
-    With local training, ``out/figures/gains.png`` shows the gain of each site, and the transfer.
-    """
+    """The tables of `fedmerit_evaluation.studies.comparison_tables`, written below ``out/tables`` as CSV and LaTeX."""
     labels, seeds = dict.fromkeys(run.label for run in planned), dict.fromkeys(run.seed for run in planned)
     results = collect_results(planned)
     found = comparison_tables.tables(results, list(labels), list(seeds))
     tables.write_tables(found, out / "tables")
-    gained = comparison_tables.gains(results, list(labels))
-    figure = out / "figures" / "gains.png"
-    if gained.empty:  # files there are of an earlier call with local training
-        for stale in (out / "tables" / "gains.csv", out / "tables" / "gains.tex", figure):
-            stale.unlink(missing_ok=True)
-    else:
-        save_png(figure, png(heat_maps.gains(gained, comparison_tables.transfer(results))))
+    if not any(table.name == "gains" for table in found):  # files there are of an earlier call with local training
+        for stale in ("gains.csv", "gains.tex"):
+            (out / "tables" / stale).unlink(missing_ok=True)
     return found

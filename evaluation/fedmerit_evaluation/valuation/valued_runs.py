@@ -13,6 +13,7 @@ from fedmerit.records.run_info import read_run
 from fedmerit_evaluation.figures.tables import Table, plain_name
 from fedmerit_evaluation.ground_truth.reliability import POINTS
 from fedmerit_evaluation.ground_truth.semivalues import FloatArray
+from fedmerit_evaluation.ground_truth.value_tables import ranking_table
 from fedmerit_evaluation.results.run_folders import Run, label_runs, open_run
 from fedmerit_evaluation.statistics.inference import SampleSize
 from fedmerit_evaluation.statistics.ranks import Ranking, count_rank_flips, ranking
@@ -140,19 +141,6 @@ def value_tables(valued: Valued) -> list[Table]:
 
 
 def _ranking_table(spec: str, one: Ranking) -> Table:
-    frame = one.table.reset_index()
-    frame = frame.assign(share=100 * frame["share"])
-    heading = "Value [points]" if _is_dice(spec) else "Value"
-    shown = frame[["site", "value", "share", "ranks", "tied"]]
-    names = {
-        "site": "Site",
-        "value": heading,
-        "share": "Share [%]",
-        "ranks": "Rank",
-        "tied": "Not significantly different from",
-    }
-    empty = pd.DataFrame(np.nan, index=shown.index, columns=shown.columns)
-    low, high = (empty.assign(value=frame[end].astype(float)) for end in ("low", "high"))
     over = "over patients, rounds and seeds" if one.seeds > 1 else "over patients and rounds (one seed)"
     why = f": {one.insufficient_data}" if one.insufficient_data else ""
     verdict = "" if one.has_significant_pairs else f"; NO SIGNIFICANT DIFFERENCE between any two sites{why}"
@@ -162,13 +150,13 @@ def _ranking_table(spec: str, one: Ranking) -> Table:
         if one.measured
         else f"{spec}: {unknown}"
     )
-    shown, low, high = (part.rename(columns=names) for part in (shown, low, high))
-    return Table(f"values-{plain_name(spec)}", caption, shown, low=low, high=high, decimals=_decimals(frame["value"]))
+    heading = "Value [points]" if _is_dice(spec) else "Value"
+    return ranking_table(f"values-{plain_name(spec)}", caption, one, heading, _decimals(one.value))
 
 
-def _decimals(values: pd.Series) -> int:
+def _decimals(values: FloatArray) -> int:
     """Decimals that give the largest value three digits, at least two."""
-    largest = float(values.abs().max())
+    largest = float(np.nanmax(np.abs(values), initial=0.0))
     return max(2, 2 - math.floor(math.log10(largest))) if largest > 0 else 2
 
 

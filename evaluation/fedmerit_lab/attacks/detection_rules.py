@@ -11,11 +11,11 @@ import numpy as np
 import pandas as pd
 
 from fedmerit_evaluation.figures.tables import Table
-from fedmerit_evaluation.freeriders import detectors
-from fedmerit_evaluation.freeriders.detectors import DETECTORS, Detector, of_rounds
 from fedmerit_evaluation.results.views import Results
+from fedmerit_lab.attacks import detectors
 from fedmerit_lab.attacks.attacked_runs import HONEST, Attack
 from fedmerit_lab.attacks.detection_scores import auroc
+from fedmerit_lab.attacks.detectors import DETECTORS, Detector, of_rounds
 
 RIGHTLY, FALSELY = "Only attackers flagged [%]", "Honest site flagged [%]"
 WINDOW = 5  # rounds of a mean

@@ -7,8 +7,8 @@ import numpy as np
 import pandas as pd
 from scipy.stats import mannwhitneyu
 
-from fedmerit_evaluation.freeriders.detectors import DETECTORS, flags, participants
 from fedmerit_evaluation.results.views import Results
+from fedmerit_lab.attacks.detectors import DETECTORS, flags, participants
 
 
 def first_flags(results: Results, since: Mapping[str, int] | None = None) -> pd.DataFrame:

@@ -9,10 +9,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from fedmerit_evaluation.figures.drawing import GREY, INK, STYLE, legend, method_style, panels, titled
-from fedmerit_evaluation.freeriders.detectors import accumulated, free_rider_values, of_rounds
 from fedmerit_evaluation.results.views import Results
 from fedmerit_lab.attacks.attacked_runs import HONEST, Attack
 from fedmerit_lab.attacks.detection_rules import FALSELY, RIGHTLY
+from fedmerit_lab.attacks.detectors import accumulated, free_rider_values, of_rounds
 from fedmerit_lab.attacks.sybils import SYBILS
 from fedmerit_lab.papers.figures import lines_over_rounds
 

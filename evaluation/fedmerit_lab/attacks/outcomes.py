@@ -6,12 +6,11 @@ import numpy as np
 import pandas as pd
 
 from fedmerit_evaluation.figures.tables import HEADINGS, UNITS, Table
-from fedmerit_evaluation.freeriders import detectors
-from fedmerit_evaluation.freeriders.detectors import DETECTORS
 from fedmerit_evaluation.results.dice import SURFACES
 from fedmerit_evaluation.results.views import Results
-from fedmerit_lab.attacks import detection_scores
+from fedmerit_lab.attacks import detection_scores, detectors
 from fedmerit_lab.attacks.attacked_runs import HONEST, Attack
+from fedmerit_lab.attacks.detectors import DETECTORS
 
 WITHIN = 10  # rounds of the attack after which detection is scored (Jiang et al. 2023)
 DETECTOR_NAMES = [detector.name for detector in DETECTORS]

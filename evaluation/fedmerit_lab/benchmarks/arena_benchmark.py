@@ -163,8 +163,8 @@ def _rates(frame: pd.DataFrame, by: str, what: str, caption: str) -> Table:
             for sites, part in sorted(group.groupby("sites"), key=lambda one: _size(one[1]))
         }
         rows.append({**kinds, "All [%]": 100 * float(group[what].mean()), **sizes})
-        lows.append({**dict.fromkeys(rows[-1], float("nan")), "All [%]": 100 * low})
-        highs.append({**dict.fromkeys(rows[-1], float("nan")), "All [%]": 100 * high})
+        lows.append({"All [%]": 100 * low})
+        highs.append({"All [%]": 100 * high})
     parts = [pd.DataFrame(part) for part in (rows, lows, highs)]
     named = f"{caption}, in percent with {100 * LEVEL:g} % CI"
     return Table(f"arena-{what}", named, parts[0], decimals=1, low=parts[1], high=parts[2])

@@ -13,18 +13,19 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.stats import rankdata, t
+from scipy.stats import t
 
 from fedmerit.configuration import spec_syntax
 from fedmerit.configuration.recipes import ROUNDS
 from fedmerit.errors import BadInput
 from fedmerit.methods.registry import undefined_quantities
 from fedmerit.trainers.monai_trainer.data import open_sites
+from fedmerit_evaluation.fairness.measures import pearson, spearman
 from fedmerit_evaluation.figures.tables import Table, plain_name
 from fedmerit_evaluation.ground_truth import coalitions
 from fedmerit_evaluation.ground_truth.ground_truths import LEAVE_ONE_OUT, SHAPLEY
 from fedmerit_evaluation.ground_truth.power import reliability_table
-from fedmerit_evaluation.ground_truth.reliability import POINTS, Resampled, correlation, resample
+from fedmerit_evaluation.ground_truth.reliability import POINTS, Resampled, resample
 from fedmerit_evaluation.ground_truth.semivalues import FloatArray
 from fedmerit_evaluation.ground_truth.shapley_approximations import coalitions_to_train, shapley_or_regression
 from fedmerit_evaluation.ground_truth.value_tables import REFERENCES
@@ -213,10 +214,12 @@ def agreement(values: FloatArray, reference: Resampled, seed: int = 0) -> dict[s
     first = resample_seeds(values, seed, number)[:number]
     second = resample_seeds(reference.values, seed + 1, number)[:number]
     errors = np.array([_error_variance(values), reference.error_variance, 0.0])  # of other patients and seeds
-    ranks = np.array([correlation(rankdata(a), rankdata(b)) for a, b in zip(first, second, strict=True)])
-    found = {"pearson": correlation(own, expected), "spearman": correlation(rankdata(own), rankdata(expected))}
+    found = {"pearson": float(pearson(own, expected)) / 100, "spearman": float(spearman(own, expected))}
     found["disattenuated"] = float(corrected_correlation(own, expected, errors))
-    for name, drawn in (("spearman", ranks), ("disattenuated", corrected_correlation(first, second, 2 * errors))):
+    for name, drawn in (
+        ("spearman", spearman(first, second)),
+        ("disattenuated", corrected_correlation(first, second, 2 * errors)),
+    ):
         known = drawn[np.isfinite(drawn)]
         low, high = np.quantile(known, [0.025, 0.975]) if len(known) > 0.95 * number else (np.nan, np.nan)
         found |= {f"{name}_low": float(low), f"{name}_high": float(high)}
@@ -274,7 +277,7 @@ def _agreements(name: str, judged: Sequence[ScenarioResult]) -> Table:
             for ends, end in ((lows, "low"), (highs, "high")):
                 shown = {name: found[f"{name.lower()}_{end}"] for name in ("Disattenuated", "Spearman")}
                 shown["Noise ceiling"] = getattr(reference.noise_ceiling, end)
-                ends.append(dict.fromkeys(row, np.nan) | shown)
+                ends.append(shown)
     several = any(len(one.references[name].seeds) > 1 for one in judged)
     over = "seeds and patients" if several else "patients (there is one seed)"
     caption = (

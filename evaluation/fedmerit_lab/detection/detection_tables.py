@@ -13,11 +13,11 @@ import pandas as pd
 
 from fedmerit.records.results import COLUMNS
 from fedmerit_evaluation.figures.tables import Table
-from fedmerit_evaluation.freeriders.detectors import DETECTORS, Detector, flags
 from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.statistics.bootstrap import LEVEL
 from fedmerit_evaluation.statistics.ranks import resample
 from fedmerit_lab.attacks.detection_scores import auroc
+from fedmerit_lab.attacks.detectors import DETECTORS, Detector, flags
 from fedmerit_lab.detection.monitored_federation import EVIDENCE, MonitoredFederation, Rows
 from fedmerit_lab.detection.simulated_attacks import HONEST
 
@@ -128,8 +128,7 @@ def detection_table(found: Sequence[DetectorResult], after: int) -> Table:
     rows, lows, highs = [], [], []
     for key, group in _by(_attacked(found), _key).items():
         row: dict[str, object] = {**dict(zip(KEY, key, strict=True)), "Seeds": len(group)}
-        low: dict[str, float] = dict.fromkeys([*KEY, "Seeds"], float("nan"))
-        high = dict(low)
+        low, high = dict[str, float](), dict[str, float]()
         for name, (unit, measure) in measures.items():
             row[name], low[name], high[name] = (unit * end for end in mean_over_seeds([measure(one) for one in group]))
         rows.append(row)

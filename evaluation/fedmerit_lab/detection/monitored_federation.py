@@ -23,8 +23,8 @@ from fedmerit.trainers.monai_trainer.prediction import image_losses
 from fedmerit.trainers.monai_trainer.samples import Slices
 from fedmerit.vectors import gram
 from fedmerit.wire.messages import Answer, Reply, SparseUpdate, Task, Work
-from fedmerit_evaluation.freeriders.detectors import of_rounds
 from fedmerit_evaluation.results.run_folders import open_run
+from fedmerit_lab.attacks.detectors import of_rounds
 from fedmerit_lab.attacks.sybils import SYBILS
 from fedmerit_lab.detection.detector import MonitoredRound, apply_detectors
 from fedmerit_lab.detection.detectors import all_detectors

@@ -11,7 +11,6 @@ import pandas as pd
 
 from fedmerit.errors import BadInput
 from fedmerit_evaluation.fairness.measures import gain_spread, mean_gain
-from fedmerit_evaluation.figures import heat_maps
 from fedmerit_evaluation.figures.tables import Table, file_name
 from fedmerit_evaluation.results.dice import STANDALONE
 from fedmerit_evaluation.results.views import Results
@@ -27,6 +26,7 @@ from fedmerit_lab.papers.partitioned_sites import (
     scatter,
     site_dice,
 )
+from fedmerit_lab.papers.reputation_maps import reputations
 from fedmerit_lab.papers.required_trainings import WrongMasks
 from fedmerit_lab.papers.study import Study
 
@@ -193,4 +193,4 @@ def _reputations(name: str, caption: str, results: Results) -> Drawn:
     found = results.rounds.pairs("peer_reputation")
     if found.empty:
         raise BadInput("no run records reputations among sites: train more rounds than `warmup`")
-    return Drawn(name, caption, heat_maps.reputations(results), found.reset_index())
+    return Drawn(name, caption, reputations(results), found.reset_index())

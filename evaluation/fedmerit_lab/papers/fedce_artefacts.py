@@ -13,7 +13,6 @@ from fedmerit_evaluation.fairness.measurement import Fairness, measure
 from fedmerit_evaluation.figures import curves, dots_and_bars
 from fedmerit_evaluation.figures.drawing import INK, STYLE, site_style, titled
 from fedmerit_evaluation.figures.tables import Table
-from fedmerit_evaluation.freeriders.detectors import accumulated, free_rider_values, of_rounds
 from fedmerit_evaluation.ground_truth.ground_truths import GroundTruth, coalition_utilities, complete_ground_truths
 from fedmerit_evaluation.ground_truth.value_tables import leave_one_out_tables
 from fedmerit_evaluation.report.overlays import draw, overlays
@@ -21,6 +20,7 @@ from fedmerit_evaluation.results.dice import STANDALONE
 from fedmerit_evaluation.results.run_folders import Run, open_runs
 from fedmerit_evaluation.studies import comparison_tables
 from fedmerit_lab.attacks import figures
+from fedmerit_lab.attacks.detectors import accumulated, free_rider_values, of_rounds
 from fedmerit_lab.papers.artefact import Artefact, Drawn, Made, Paper, beside, printed, published, renamed
 from fedmerit_lab.papers.required_trainings import Compared, FreeRiding, WithoutOne
 from fedmerit_lab.papers.study import Study

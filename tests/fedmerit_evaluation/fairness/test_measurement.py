@@ -9,11 +9,10 @@ from simulated_studies import USUAL, as_cases, federations
 
 from fedmerit_evaluation.fairness.measurement import measure
 from fedmerit_evaluation.results.views import Results
-from fedmerit_evaluation.statistics.bootstrap import Resampling
 from fedmerit_evaluation.statistics.error_correction import error_covariance
 
 METHODS = {name: name for name in ("standalone", "fedce")}
-FEW = Resampling(20)
+FEW = 20
 
 
 def _rows(found):
@@ -23,7 +22,7 @@ def _rows(found):
 def test_every_seed_has_the_same_numbers_and_the_interval_no_width():
     """Dice 60, 70, 80 alone and 70, 70, 95 together: gains 10, 0 and 15 points."""
     results = made_dice({"standalone": (0.6, 0.7, 0.8), "fedce": (0.7, 0.7, 0.95)}, noise=0.0, seeds=2)
-    rows = _rows(measure(results, METHODS, standalone="standalone", resampling=FEW))
+    rows = _rows(measure(results, METHODS, standalone="standalone", draws=FEW))
     expected = {
         ("dice", "fedce", "mean"): 235 / 3,
         ("dice", "fedce", "std"): math.sqrt(((70 - 235 / 3) ** 2 * 2 + (95 - 235 / 3) ** 2) / 2),
@@ -48,7 +47,7 @@ def test_every_seed_has_the_same_numbers_and_the_interval_no_width():
 
 def test_seeds_that_differ_are_named_in_the_note():
     results = made_dice({"standalone": (0.6, 0.6, 0.6), "fedce": (0.7, 0.75, 0.8)}, noise=0.0, seeds=1)
-    rows = _rows(measure(results, METHODS, standalone="standalone", resampling=FEW))
+    rows = _rows(measure(results, METHODS, standalone="standalone", draws=FEW))
     assert rows.loc[("performance", "fedce", "pearson"), "note"] == "Dice of standalone is the same for all sites"
     more = [
         made_row("standalone", 1, 5, site, "dice", value, "testing", "000")
@@ -56,7 +55,7 @@ def test_seeds_that_differ_are_named_in_the_note():
     ]
     more += [made_row("fedce", 1, 5, site, "dice", 0.8, "testing", "000") for site in SITES]
     results = made_dice({"standalone": (0.6,) * 3, "fedce": (0.7, 0.75, 0.8)}, noise=0.0, seeds=1, rounds=more)
-    rows = _rows(measure(results, METHODS, standalone="standalone", resampling=FEW))
+    rows = _rows(measure(results, METHODS, standalone="standalone", draws=FEW))
     assert rows.loc[("performance", "fedce", "pearson"), "note"] == (
         "seed 0: Dice of standalone is the same for all sites; seed 1: Dice is the same for all sites"
     )
@@ -65,7 +64,7 @@ def test_seeds_that_differ_are_named_in_the_note():
 def test_a_comparison_says_how_many_seeds_it_rests_on():
     more = [made_row("fedce", 1, 5, site, "dice", 0.8, "testing", "000") for site in SITES]
     results = made_dice({"standalone": (0.6, 0.65, 0.7), "fedce": (0.7, 0.75, 0.8)}, seeds=1, rounds=more)
-    tables = {table.name: table for table in measure(results, METHODS, standalone="standalone", resampling=FEW).tables}
+    tables = {table.name: table for table in measure(results, METHODS, standalone="standalone", draws=FEW).tables}
     dice, gains = tables["fairness-dice"], tables["fairness-gains"]
     seeds = {dice.cell(row, 0): dice.cell(row, 1) for row in range(2)}
     assert seeds == {"standalone": "1", "fedce": "2"}
@@ -78,7 +77,7 @@ def test_what_was_tested_on_other_cases_than_training_alone_is_not_compared_with
     rows = results.rows
     other = (rows["method"] == "fedce") & (rows["seed"] == 1) & (rows["site"] == SITES[-1])
     marked = Results(rows.assign(case=rows["case"] + other.map({True: "@b", False: ""})))
-    found = _rows(measure(marked, METHODS, standalone="standalone", resampling=FEW))
+    found = _rows(measure(marked, METHODS, standalone="standalone", draws=FEW))
     for key in (("gains", "fedce", "mean_gain"), ("performance", "fedce", "pearson")):
         assert found.loc[key, "seeds"] == 1
         assert found.loc[key, "note"] == "seed 1: Dice of standalone on the same cases is missing"
@@ -88,19 +87,19 @@ def test_what_was_tested_on_other_cases_than_training_alone_is_not_compared_with
 
 def test_tables_have_a_row_per_method_each_number_before_its_interval():
     results = made_dice({"standalone": (0.6, 0.7, 0.8), "fedce": (0.7, 0.7, 0.95)}, noise=0.0, seeds=2)
-    found = measure(results, METHODS, standalone="standalone", resampling=Resampling(20, level=0.9))
+    found = measure(results, METHODS, standalone="standalone", draws=20)
     tables = {table.name: table for table in found.tables}
     assert list(tables) == ["fairness-dice", "fairness-performance", "fairness-performance-ranks", "fairness-gains",
                             "fairness-corrected"]  # fmt: skip
     gains = tables["fairness-gains"]
-    assert gains.headings[:6] == ["Method", "Seeds", "MCG", "MCG, 90 % CI", "CGS", "CGS, 90 % CI"]
+    assert gains.headings[:6] == ["Method", "Seeds", "MCG", "MCG, 95 % CI", "CGS", "CGS, 95 % CI"]
     assert [gains.cell(0, place) for place in range(4)] == ["fedce", "2", "8.33 ± 0.00", "8.33 to 8.33"]
     assert "Dice over standalone on each site's test split" in " ".join(gains.caption.split())
-    assert gains.caption.endswith("mean ± std over seeds, 90 % confidence interval, Student's t over cases and seeds")
+    assert gains.caption.endswith("mean ± std over seeds, 95 % confidence interval, Student's t over cases and seeds")
     assert "p-value over seeds, twice the mean" in tables["fairness-performance"].caption
     ranks = tables["fairness-performance-ranks"]
     assert ranks.cell(0, ranks.headings.index("Spearman")) == "0.87 ± 0.00"  # of 1 2 3 and 1.5 1.5 3: sqrt(3) / 2
-    dice = measure(made_dice({"fedce": (0.7, 0.7, 0.95)}, noise=0.0, seeds=1), {"fedce": "fedce"}, resampling=FEW)
+    dice = measure(made_dice({"fedce": (0.7, 0.7, 0.95)}, noise=0.0, seeds=1), {"fedce": "fedce"}, draws=FEW)
     assert [table.name for table in dice.tables] == ["fairness-dice", "fairness-corrected"]
     assert dice.tables[0].caption.endswith("; 95 % confidence interval, Student's t over cases")
 
@@ -110,7 +109,7 @@ def test_where_a_site_has_too_few_cases_to_resample_there_is_no_interval(kept, e
     results = made_dice({"standalone": (0.6, 0.7, 0.8), "fedce": (0.7, 0.7, 0.95)}, noise=0.02, seeds=2)
     rows = results.rows
     few = (rows["site"] == SITES[1]) & (rows["seed"] == 1) & ~rows["case"].isin([f"{case:03d}" for case in range(kept)])
-    found = measure(Results(rows[~few]), METHODS, standalone="standalone", resampling=FEW)
+    found = measure(Results(rows[~few]), METHODS, standalone="standalone", draws=FEW)
     numbers = found.measured[found.measured["measure"] != "pearson_p"]
     assert numbers["mean"].notna().all()
     assert (numbers[["low", "high"]].notna() == enough).all(axis=None)
@@ -122,7 +121,7 @@ def test_undefined_numbers_are_dashes():
     results = made_dice({"standalone": (0.6, 0.6, 0.6), "fedce": (0.7, 0.75, 0.8)}, noise=0.0, seeds=1)
     (table,) = (
         table
-        for table in measure(results, METHODS, standalone="standalone", resampling=FEW).tables
+        for table in measure(results, METHODS, standalone="standalone", draws=FEW).tables
         if table.name == "fairness-performance"
     )
     shown = dict(zip(table.headings, (table.cell(0, place) for place in range(table.shape[1])), strict=True))
@@ -160,7 +159,7 @@ def test_spread_and_correlation_are_those_of_the_hospitals(hospitals, rho):
         )
         same = {"run": "r", "round": 1, "coalition": "", "split": "testing", "label": "prostate", "quantity": "dice"}
         rows = cases.assign(**same, fold="", patient="")
-        measured = _rows(measure(Results(rows), METHODS, standalone="standalone", resampling=Resampling(300)))
+        measured = _rows(measure(Results(rows), METHODS, standalone="standalone", draws=300))
         shown = measured.loc["corrected", "fedce"]
         found.append(
             (shown["mean"]["std"] ** 2, shown["mean"]["pearson"], measured["mean"]["performance", "fedce", "pearson"])

@@ -2,17 +2,10 @@
 
 import numpy as np
 import pytest
-from noisy_trainings import SITES, WORTH, trained
+from noisy_trainings import WORTH, trained
 
 from fedmerit.errors import BadInput
-from fedmerit_evaluation.ground_truth.reliability import (
-    UTILITIES,
-    Resampled,
-    correlation,
-    resample,
-    semivalue_function,
-    spearman_brown,
-)
+from fedmerit_evaluation.ground_truth.reliability import UTILITIES, Resampled, resample, semivalue_function
 from fedmerit_evaluation.ground_truth.semivalues import leave_one_out_weights, shapley_weights
 from fedmerit_evaluation.ground_truth.shapley_approximations import least_squares_values
 from fedmerit_evaluation.ground_truth.value_tables import ValueTables
@@ -25,7 +18,6 @@ def test_values_without_noise_are_the_worth_and_wholly_reliable():
     np.testing.assert_allclose(one.mean, list(WORTH.values()))
     assert one.values.shape == (3, 5, 51)
     assert (one.reliability, one.noise_ceiling.low, one.single_seed_noise_ceiling.mean) == pytest.approx((1, 1, 1))
-    assert (one.between_seeds, one.patient_half_correlation) == pytest.approx((1, 1))
     np.testing.assert_allclose(one.standard_errors, 0, atol=1e-12)
 
 
@@ -37,9 +29,9 @@ def test_reliability_is_the_share_of_variance_that_is_the_sites_own():
     for draw in range(40):
         one = resample(trained(WORTH, seed_sd=0.1, seeds=4, patients=2, draw=draw), LOO, 2)
         found.append(one.reliability)
-        reached.append(correlation(one.mean, worth))
+        reached.append(np.corrcoef(one.mean, worth)[0, 1])
         of_a_seed.append(one.single_seed_noise_ceiling.mean)
-        reached_by_seed.append(np.mean([correlation(values, worth) for values in one.values[..., 0]]))
+        reached_by_seed.append(np.mean([np.corrcoef(values, worth)[0, 1] for values in one.values[..., 0]]))
     expected = 0.00625 / (0.00625 + 0.1**2 / 4)
     assert np.mean(found) == pytest.approx(expected, abs=0.12)
     assert np.mean(reached) == pytest.approx(np.sqrt(expected), abs=0.06)
@@ -83,26 +75,6 @@ def test_with_a_single_patient_at_a_site_no_error_is_known(patients):
     ).all()
 
 
-def test_halves_of_patients_are_disjoint_and_agree_by_chance_alone_where_all_is_noise():
-    agreement = [
-        resample(trained(dict.fromkeys(SITES, 0.1), patient_sd=0.3, draw=draw), LOO, 2).patient_half_correlation
-        for draw in range(10)
-    ]
-    assert np.mean(agreement) < 0.5
-
-
-def test_spearman_brown():
-    assert spearman_brown(np.array([0.5]), 2) == pytest.approx(2 / 3)
-    assert np.isnan(spearman_brown(np.array([np.nan]), 2))
-
-
-def test_one_patient_a_site_and_one_seed_leave_halves_unknown():
-    one = resample(trained(WORTH, seeds=1, patients=1), SHAPLEY, draws=3)
-    assert np.isnan(one.between_seeds)
-    assert np.isnan(one.patient_half_correlation)
-    np.testing.assert_allclose(one.mean, list(WORTH.values()))
-
-
 def test_what_is_missing_is_told():
     lacking = trained(WORTH, leave_out=[frozenset("AB")])
     with pytest.raises(BadInput, match=r"seed 2: coalition A\+B: no utility"):
@@ -133,7 +105,7 @@ def test_the_interval_of_a_noise_ceiling_holds_it(sites, patients, worth_sd):
         for site in range(sites):
             moved[:, site, site] = (own[site] - own[site].mean()) / np.sqrt(patients * (patients - 1))
         values = random.normal(0, worth_sd, sites) + own.mean(axis=1) + random.normal(0, 3, (3, sites))
-        names, halves = [str(site) for site in range(sites)], np.zeros((3, sites, 2, 1))
-        one = Resampled(names, [0, 1, 2], values[..., None], halves, moved.reshape(3, sites, -1))
+        names = [str(site) for site in range(sites)]
+        one = Resampled(names, [0, 1, 2], values[..., None], moved.reshape(3, sites, -1))
         held.append(one.noise_ceiling.low - 1e-9 <= true <= one.noise_ceiling.high)
     assert 0.92 <= np.mean(held) <= 0.99 if worth_sd else np.mean(held) >= 0.94

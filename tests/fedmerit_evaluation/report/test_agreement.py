@@ -20,7 +20,6 @@ from fedmerit_evaluation.report.contributions import agreements, permutation_p
 from fedmerit_evaluation.report.one_site import write_site_report
 from fedmerit_evaluation.results.run_folders import combine_results, open_runs
 from fedmerit_evaluation.results.views import Results
-from fedmerit_evaluation.statistics.bootstrap import Resampling
 
 WORTH = dict(zip(SITES, (0.02, 0.05, 0.08, 0.1), strict=True))  # Dice that each adds to every coalition
 
@@ -50,7 +49,7 @@ def _runs(root: Path) -> list[Path]:
 def test_leave_one_out_values_and_the_correlation_with_them(tmp_path: Path) -> None:
     runs = open_runs(_runs(tmp_path))
     results = combine_results(runs)
-    (found,), notes = agreements(runs, results, _truth(tmp_path / "truth"), Resampling(200))
+    (found,), notes = agreements(runs, results, _truth(tmp_path / "truth"), 200)
     assert notes == []
     assert found.reference == "leave-one-out"
     for seed in (0, 1):
@@ -78,7 +77,7 @@ def test_a_truth_that_is_lost_in_its_noise_judges_nobody(tmp_path: Path) -> None
     rows.loc[dice, "value"] = np.random.default_rng(0).uniform(0.3, 0.9, int(dice.sum()))
     rows.to_csv(truth / "results.csv", index=False)
     runs = open_runs(_runs(tmp_path))
-    (found,), _ = agreements(runs, combine_results(runs), truth, Resampling(50))
+    (found,), _ = agreements(runs, combine_results(runs), truth, 50)
     assert found.methods_table.frame["Noise ceiling"].max() < 0.7
     assert "(one seed)" not in found.methods_table.caption
     assert "95 % CI over cases and seeds; noise ceiling" in found.methods_table.caption
@@ -89,14 +88,14 @@ def test_a_ceiling_is_computed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     runs, drawn = open_runs(_runs(tmp_path)), []
     real = ground_truths.resample
     monkeypatch.setattr(ground_truths, "resample", lambda *given: drawn.append(given) or real(*given))
-    found, _ = agreements(runs, combine_results(runs), _truth(tmp_path / "truth", sizes=(1, 2, 3, 4)), Resampling(20))
+    found, _ = agreements(runs, combine_results(runs), _truth(tmp_path / "truth", sizes=(1, 2, 3, 4)), 20)
     assert [one.reference for one in found] == ["leave-one-out", "Shapley"]
     assert len(drawn) == 2
 
 
 def test_of_one_seed_the_ceiling_says_so(tmp_path: Path) -> None:
     runs = open_runs(_runs(tmp_path))
-    (found,), _ = agreements(runs, combine_results(runs), _truth(tmp_path / "truth", seeds=(0,)), Resampling(50))
+    (found,), _ = agreements(runs, combine_results(runs), _truth(tmp_path / "truth", seeds=(0,)), 50)
     assert "uncertainty of the values over test patients (one seed)" in found.methods_table.caption
     assert "95 % CI over cases (one seed); noise ceiling" in found.methods_table.caption
 
@@ -148,7 +147,7 @@ def test_values_that_sum_to_less_than_0_are_named(tmp_path: Path, monkeypatch: p
     for site in WORTH:
         monkeypatch.setitem(WORTH, site, -WORTH[site])
     runs = open_runs(_runs(tmp_path))
-    (found,), _ = agreements(runs, combine_results(runs), _truth(tmp_path / "truth"), Resampling(50))
+    (found,), _ = agreements(runs, combine_results(runs), _truth(tmp_path / "truth"), 50)
     assert any("sum to 0 or less (seed 0, 1)" in caveat for caveat in found.caveats)
 
 
@@ -191,6 +190,6 @@ def test_a_site_that_never_answered_in_a_round_leaves_the_agreement_undefined(tm
     runs = open_runs(_runs(tmp_path))
     rows = combine_results(runs).rows
     answered = Results(rows[(rows["site"] != SITES[-1]) | (rows["split"] == "testing")])
-    (found,), _ = agreements(runs, answered, _truth(tmp_path / "truth"), Resampling(50))
+    (found,), _ = agreements(runs, answered, _truth(tmp_path / "truth"), 50)
     assert found.methods_table.frame["Pearson"].isna().all()
     assert any("is undefined for fedce (mean contribution)" in caveat for caveat in found.caveats)

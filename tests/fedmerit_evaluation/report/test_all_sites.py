@@ -64,16 +64,6 @@ def test_tables_in_the_page_are_those_in_the_files(compared: Path) -> None:
         assert cells[shown[0].index("Contribution, mean [own unit]")].split(" [")[0] == expected
 
 
-def test_the_summary_names_the_worst_site_and_the_largest_weight(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run")
-    text = " ".join(Page(write_report([run]).read_text()).text.split())
-    dice = pd.read_csv(run / "tables" / "dice.csv").set_index("Site")["Dice [%]"]
-    assert f"lowest at {dice.idxmin()} ({dice.min():.1f} %)" in text
-    weights = pd.read_csv(run / "tables" / "contributions.csv").set_index("Site")["Weight, last round [%]"]
-    assert f"that of {weights.idxmax()}, {weights.max():.1f} %" in text
-    assert "One seed" in text
-
-
 @pytest.mark.slow
 def test_several_runs_lie_in_their_common_parent_unless_told_otherwise(tmp_path: Path) -> None:
     runs = _runs(tmp_path / "deep" / "down", seeds=1)
@@ -172,16 +162,9 @@ def test_intervals_hold_the_means_and_are_written_down(compared: Path) -> None:
     assert (methods["Rank, low"] <= methods["Rank"]).all()
 
 
-def test_gains_and_insignificant_differences_are_in_words(tmp_path: Path) -> None:
-    runs = _runs(tmp_path, seeds=3)
-    twins = []
-    for seed in range(3):  # fedavg's own numbers, under another setting
-        twins.append(make_run(tmp_path / f"twin-{seed}", method="fedavg", seed=seed, parameters={"twin": 1}))
-        (twins[-1] / "results.csv").write_text((tmp_path / f"fedavg-{seed}" / "results.csv").read_text())
-    text = " ".join(Page(write_report([*runs, *twins], tmp_path / "r.html").read_text()).text.split())
-    assert "gained with 3 of 3 methods (" in text
-    (tied,) = re.findall(r"ranks \d (?:and|to) \d \(([^:]*)\): adjacent ranks are not significantly different", text)
-    assert "fedavg, fedavg (twin=1)" in tied
+def test_gains_are_in_words(tmp_path: Path) -> None:
+    text = " ".join(Page(write_report(_runs(tmp_path, seeds=3), tmp_path / "r.html").read_text()).text.split())
+    assert "gained with 2 of 2 methods (" in text
 
 
 def test_without_training_alone_nobody_gains_and_the_report_says_how(tmp_path: Path) -> None:
@@ -235,9 +218,9 @@ def test_a_method_that_counts_images_is_not_said_to_estimate_contributions(tmp_p
 def test_runs_with_attackers_say_who_was_told_and_nothing_of_dice(tmp_path: Path) -> None:
     runs = _runs(tmp_path)
     runs.append(make_run(tmp_path / "ridden", method="fedce", attacks={"Birch": "zero:from=0"}))
-    add_rows(runs[-1], [Row("ridden", "fedce", 0, 11, site, "norm", float(site != "Birch")) for site in SITES])
+    add_rows(runs[-1], [Row("ridden", "fedce", 0, 11, "Birch", "flagged", 1.0)])
     page = Page(write_report(runs).read_text())
-    assert "fedce (attacked), simulated attacks: Birch (zero) was flagged by small norm" in page.text
+    assert "fedce (attacked), simulated attacks: Birch (zero) was flagged by the server (flagged)" in page.text
     assert {row[0] for row in page.tables["table-dice"][1:]} == {"standalone", "fedavg", "fedce"}
     assert "fedce (attacked)" in {row[0] for row in page.tables["table-contributions"][1:]}
 
@@ -276,16 +259,15 @@ def test_gains_of_too_few_cases_are_not_said_to_have_intervals(tmp_path: Path) -
     assert "Gain in test Dice over local training; left of 0" in write_report(runs, images=False).read_text()
 
 
-def test_of_more_methods_than_there_are_colours_every_one_has_a_row(tmp_path: Path) -> None:
+def test_of_more_methods_than_there_are_colours_that_of_the_report_is_drawn(tmp_path: Path) -> None:
     methods = ["standalone", "fedavg", "fedce", "cgsv", "cffl", "rffl", "dw", "eu", "rr", "qfedavg"]
     runs = [make_run(tmp_path / method, method=method, rounds=1) for method in methods]
     page = write_report(runs, images=False).read_text()
-    assert "Test Dice of each hospital by every method" in page
-    assert "Gain in test Dice over local training by every method" in page
-    assert page.count("A row per method, a column per hospital.") == 2
+    assert page.count("The other methods are in the tables.") == 2
+    assert "Mean test Dice: standalone from" in page
+    assert "Gains: fedavg from" in page  # the first that estimates contributions
     page = write_report(runs[:6], images=False).read_text()  # five above training alone
-    assert "a colour per method" in page
-    assert "left of 0 a hospital lost" in page
+    assert "The other methods are in the tables." not in page
 
 
 def test_every_picture_says_what_is_to_be_seen(compared: Path) -> None:

@@ -34,16 +34,6 @@ def test_methods_without_numbers_are_not_counted_among_the_rest() -> None:
     assert "empty" not in alt_texts.describe_panels(panels, "Weight")
 
 
-def test_cells_by_their_means_the_highest_six_and_the_lowest() -> None:
-    numbers = pd.DataFrame({"Alder": [1.0, 3.0, *[0.5] * 5, -2.0], "Birch": [2.0, np.nan, *[0.5] * 5, -2.5]},
-                           [*"abcdef", "k-1", "h"])  # fmt: skip
-    assert alt_texts.describe_cells(numbers, "Gains in points") == (
-        "A row per method, a column per hospital. Gains in points, mean over hospitals, from the highest: "
-        f"b 3.0, a 1.5, c 0.5, d 0.5, e 0.5, f 0.5, the lowest h {MINUS}2.2."
-    )
-    assert alt_texts.describe_cells(numbers[:2], "Gains in points").endswith("b 3.0, a 1.5.")
-
-
 def test_gains_whose_interval_leaves_out_0_are_named() -> None:
     index = pd.MultiIndex.from_product([["fedce", "fedavg"], ["Alder", "Birch", "Cedar"]])
     gains = pd.DataFrame(

@@ -1,18 +1,16 @@
-"""Who is marked, in which rounds and why, in words that are true of the method; whom detectors suspect."""
+"""Who is marked, in which rounds and why, in words that are true of the method."""
 
 from pathlib import Path
 
 import pytest
 from parsed_page import Page
-from run_factory import SITES, add_rows, make_run, write_ledger
+from run_factory import add_rows, make_run, write_ledger
 
 from fedmerit.errors import BadInput
 from fedmerit.records.results import Row
 from fedmerit_evaluation.report.all_sites import write_report
-from fedmerit_evaluation.report.flagged_sites import list_flags, list_suspicions
+from fedmerit_evaluation.report.flagged_sites import list_flags
 from fedmerit_evaluation.results.run_folders import open_runs
-
-MINUS = "\N{MINUS SIGN}"
 
 
 @pytest.mark.parametrize(
@@ -42,34 +40,6 @@ def test_rejected_and_flagged_sites_with_the_reason_from_the_ledger(tmp_path: Pa
     assert marks["Cedar", "flagged"][0] == "7"
     assert marks["Alder", "rejected"] == ["11", "no usable reply to the final test"]
     assert "Cedar flagged in at least one round; Alder and Birch with a reply missing or rejected" in page.text
-
-
-def test_suspicions_come_with_rounds_values_and_thresholds(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run", rounds=4)
-    for number in range(4):
-        norms = [1.0, 1.1, 0.9, 0.01 if number >= 2 else 1.0]
-        add_rows(run, [Row("run", "fedce", 0, number, site, "norm", norm)
-                       for site, norm in zip(SITES, norms, strict=True)])  # fmt: skip
-    page = Page(write_report([run]).read_text())
-    heading, *rows = page.tables["table-suspicions"]
-    found = {(row[1], row[2]): dict(zip(heading, row, strict=True)) for row in rows}
-    small = found["Dogwood", "small norm"]
-    assert (small["Seeds"], small["First round"], small["Flagged rounds"]) == ("1 of 1", "2", "2")
-    assert (small["Suspicion, highest"], small["Threshold"]) == (f"{MINUS}0.01", f"{MINUS}0.10")
-    assert ("Alder", "small norm") not in found
-    assert "No evidence recorded for: free-rider value" in page.text
-
-
-@pytest.mark.parametrize("method", ["fedavg", "pooled"])
-def test_pooled_training_whose_sites_bear_one_update_makes_nobody_suspect(tmp_path: Path, method: str) -> None:
-    run = make_run(tmp_path / "run", method=method, rounds=3)
-    for number in range(3):
-        add_rows(
-            run, [Row("run", method, 0, number, site, "norm", 0.0 if site == "Dogwood" else 1.0) for site in SITES]
-        )
-    found, silent = list_suspicions(open_runs([run]))
-    assert found.frame.empty == (method == "pooled")
-    assert ("small norm" in silent) == (method == "pooled")
 
 
 def test_an_expelled_site_is_listed_with_the_threshold(tmp_path: Path) -> None:

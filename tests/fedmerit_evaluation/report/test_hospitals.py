@@ -25,8 +25,6 @@ from fedmerit_evaluation.results.run_folders import Run, combine_results, open_r
 from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.statistics.inference import Comparison, SampleSize
 
-NOBODY = pd.DataFrame(columns=["Method", "Site", "Detector"])
-
 
 def _results(*more: Row) -> Results:
     """Alder gains 10 points, Birch loses 10, Cedar has what it had; Alder contributes half of all."""
@@ -81,7 +79,7 @@ def test_the_benefit_and_the_contribution_of_each(tmp_path: Path) -> None:
     values = pd.DataFrame({"Alder": [4.0, 6.0], "Birch": [1.0, 1.0], "Cedar": [-2.0, 0.0]}, index=[0, 1])
     nothing = Table("t", "", pd.DataFrame())
     agreed = [Agreement("Shapley", values, {}, {}, {}, nothing, nothing, [], "", None)]
-    found = list_hospitals(made_runs(results, tmp_path), results, "fedce", agreed, NOBODY)
+    found = list_hospitals(made_runs(results, tmp_path), results, "fedce", agreed)
     assert [row.name for row in found] == list(SITES)
     for row, alone, joint, share, value in zip(
         found, (0.6, 0.7, 0.8), (0.7, 0.6, 0.8), (0.5, 0.25, 0.25), (0.05, 0.01, -0.01), strict=True
@@ -100,21 +98,18 @@ def test_the_benefit_and_the_contribution_of_each(tmp_path: Path) -> None:
     assert not any(row.flagged or row.needs_review for row in found)
 
 
-def test_who_is_flagged_or_suspected_is_to_be_looked_at_first(tmp_path: Path) -> None:
+def test_who_is_flagged_is_to_be_looked_at_first(tmp_path: Path) -> None:
     results = _results(made_row("fedce", 0, 1, "Birch", "flagged", 1.0))
-    suspicions = pd.DataFrame(
-        [("fedce", "Cedar", "small norm"), ("standalone", "Alder", "small norm")], columns=list(NOBODY)
-    )
-    found = list_hospitals(made_runs(results, tmp_path), results, "fedce", [], suspicions)
-    assert [row.flagged for row in found] == ["", "flagged, rounds 1", "suspected: small norm"]
-    assert [row.needs_review for row in found] == [False, True, True]
+    found = list_hospitals(made_runs(results, tmp_path), results, "fedce", [])
+    assert [row.flagged for row in found] == ["", "flagged, rounds 1", ""]
+    assert [row.needs_review for row in found] == [False, True, False]
     assert found[1].contribution.startswith("Flagged: look at it first. Significantly less than an equal share.")
     assert found[1].benefit == "Significantly better with local training."
 
 
 def test_what_was_not_measured_is_not_known(tmp_path: Path) -> None:
     results = made_results(made_rounds("weight", {"fedavg": [(0.2,), (0.3,), (0.5,)]}), ["fedavg"])
-    for row in list_hospitals(made_runs(results, tmp_path), results, "fedavg", [], NOBODY):
+    for row in list_hospitals(made_runs(results, tmp_path), results, "fedavg", []):
         assert all(map(isnan, (row.local, row.federated.mean, row.gain.mean, row.share.mean)))
         assert (row.comparison, row.sample, row.share_seeds) == (Comparison.UNKNOWN, SampleSize(0, 0), 0)
         assert row.benefit == "Gain not known: no test Dice."
@@ -133,7 +128,7 @@ def test_local_training_with_the_settings_of_the_method_is_compared(tmp_path: Pa
     assert not has_ambiguous_baseline(runs)
     results = combine_results(runs)
     mean = results.dice.by_site.loc["standalone"].iloc[0]
-    for row in list_hospitals(runs, results, "fedce", [], NOBODY):
+    for row in list_hospitals(runs, results, "fedce", []):
         assert row.local == pytest.approx(mean[row.name])
         assert row.gain.mean == pytest.approx(row.federated.mean - row.local)
 
@@ -142,7 +137,7 @@ def test_local_training_with_the_settings_of_the_method_is_compared(tmp_path: Pa
 def test_where_none_does_or_two_do_no_gain_is_known(tmp_path: Path, rounds: dict[str, int]) -> None:
     runs = _with_local(tmp_path, **rounds)
     assert has_ambiguous_baseline(runs)
-    for row in list_hospitals(runs, combine_results(runs), "fedce", [], NOBODY):
+    for row in list_hospitals(runs, combine_results(runs), "fedce", []):
         assert row.benefit.startswith("Gain not known: runs of standalone that differ; report with one of them.")
 
 
@@ -156,7 +151,7 @@ def test_nobody_is_judged_by_other_cases_than_it_had_with_local(tmp_path: Path) 
     ]
     opened = align_local_only(open_runs(runs))
     results = combine_results(opened)
-    found = {row.name: row for row in list_hospitals(opened, results, "fedce", [], NOBODY)}
+    found = {row.name: row for row in list_hospitals(opened, results, "fedce", [])}
     assert {name: row.sample for name, row in found.items()} == {
         "Alder": SampleSize(5, 2), "Birch": SampleSize(5, 0), "Cedar": SampleSize(5, 2),
     }  # fmt: skip
@@ -175,7 +170,7 @@ def test_a_single_run_of_local_training_is_compared_with_any_settings(tmp_path: 
 
 def test_the_tables_show_percentages_with_their_ends(tmp_path: Path) -> None:
     results = _results(made_row("fedce", 0, 1, "Birch", "flagged", 1.0))
-    rows = list_hospitals(made_runs(results, tmp_path), results, "fedce", [], NOBODY)
+    rows = list_hospitals(made_runs(results, tmp_path), results, "fedce", [])
     benefit, contribution = benefit_table(rows, "fedce", "cases and seeds"), contribution_table(rows, "fedce", 2)
     assert [benefit.cell(1, column) for column in range(benefit.shape[1])] == [
         "Birch",

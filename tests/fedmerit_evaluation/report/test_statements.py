@@ -217,53 +217,18 @@ def test_of_gains_over_methods() -> None:
     assert text(Estimate(0.05), sample=FEW) == few
 
 
-def test_of_taking_part() -> None:
-    """No site is said to be worse by a mean whose CI includes 0, or by few cases, or by one seed."""
-
-    def text(*gains: Estimate, sample: SampleSize = ENOUGH) -> str:
-        sentence = statements.describe_participation(dict(zip("ABC", gains, strict=False)), sample)
-        return sentence.partition("federated training changes Dice by ")[2]
-
-    fell, worse = Estimate(-0.01, -0.04, 0.02), f"B ({MINUS}5.0) is significantly worse"
-    assert text(GAIN, TIE).endswith("compared with local training, and no site is worse than with local training")
-    assert text(GAIN, LOSS).endswith(f"and {worse}")
-    assert text(GAIN, LOSS, fell).endswith(f"and {worse} and C ({MINUS}1.0) is lower, but not significantly")
-    assert text(fell, Estimate(-0.01)).endswith(f"and B ({MINUS}1.0) is lower, without a CI")
-    assert text(LOSS, sample=ONE).endswith("compared with local training (only one seed)")
-    assert text(GAIN, NOTHING).startswith("+5.0 points on average")
-    assert text(GAIN, NOTHING).endswith("and B is not known")
-
-
-def test_of_dice_weights_estimates_and_ranks() -> None:
-    dice = "the mean test Dice is 66.7 %, highest at A (80.0 %) and lowest at B and C (60.0 %)"
-    assert statements.describe_dice({"A": 0.8, "B": 0.6, "C": 0.6}) == dice
-    assert statements.describe_dice({"A": 0.8, "B": 0.8}) == "the mean test Dice is 80.0 %, the same at all"
-    of = contribution_statements
-    assert of.describe_weights({"A": 0.5, "B": 0.5}) == "all sites ended with the weight 50.0 %"
-    weights = of.describe_weights({"A": 0.4, "B": 0.4, "C": 0.2})
-    assert "that of A and B, 40.0 %, and the smallest that of C, 20.0 %" in weights
-    assert of.describe_estimate({"A": 0.1, "B": 0.1}) == ""
-    assert of.describe_estimate({"A": 0.1, "B": 0.1, "C": -0.1}) == (
-        "the largest estimated contribution is that of A and B, and the estimate is negative for C"
-    )
-    assert of.describe_order(CLOSE).startswith("no two hospitals differ significantly by contribution, so no payment")
-    assert of.describe_order(APART) == "3 of 3 pairs of hospitals differ significantly by contribution"
-
-
-def test_of_flags_suspicions_and_simulated_attacks() -> None:
+def test_of_flags_and_simulated_attacks() -> None:
     assert phrases.describe_flags([], []) == "The server flagged no hospital and rejected no reply."
     assert phrases.describe_flags(["A"], ["A", "B"]) == (
         "Look at these first: A flagged in at least one round; A and B with a reply missing or rejected in at least "
         "one round."
     )
-    assert phrases.describe_suspicions({}) == ""
-    suspected = phrases.describe_suspicions({"small norm": ["A", "B"]})
-    assert suspected.startswith("Free-rider detectors flag: small norm (A, B).")
     attacks = {"A": "zero", "B": "noise"}
-    text = phrases.describe_simulated_attacks("fedce (attacked)", attacks, {"A": ["small norm"]}, ["C"])
-    assert "A (zero) was flagged by small norm and B (noise) was not flagged" in text
+    flagged = {"A": ["the server (flagged)"], "C": ["the guard (withheld)"]}
+    text = phrases.describe_simulated_attacks("fedce (attacked)", attacks, flagged)
+    assert "A (zero) was flagged by the server (flagged) and B (noise) was not flagged" in text
     assert text.endswith("False positives: C.")
-    assert phrases.describe_simulated_attacks("x", {"A": "zero"}, {}, []).endswith("No false positive.")
+    assert phrases.describe_simulated_attacks("x", {"A": "zero"}, {}).endswith("No false positive.")
 
 
 def test_words_of_numbers() -> None:

@@ -11,9 +11,10 @@ from fedmerit.records.results import COLUMNS, Row
 from fedmerit_evaluation.results.dice import Dice
 from fedmerit_evaluation.results.folds import folds_as_seeds, has_folds, pool_folds
 from fedmerit_evaluation.results.views import Results
-from fedmerit_evaluation.statistics.bootstrap import Clusters, bootstrap, cluster_deviations
+from fedmerit_evaluation.statistics.bootstrap import Clusters
 from fedmerit_evaluation.statistics.crossed_effects import CrossedEffects
 from fedmerit_evaluation.statistics.expected_width import expected_width
+from fedmerit_evaluation.statistics.site_dice import bootstrap
 
 
 def table(rows):
@@ -69,14 +70,6 @@ def test_images_of_a_patient_are_one_patient():
     assert ends[0] == pytest.approx(ends[1])
     assert Dice(dice_rows(often)).small_samples == []
     assert Dice(dice_rows({("000", f"00{number}"): 0.5 for number in range(5)})).small_samples == ["A"]
-
-
-def test_clusters_of_one_case_are_distances_from_the_mean():
-    values = np.array([[0.2, 0.4, 0.9], [0.5, np.nan, 0.7]])
-    alone = cluster_deviations(values, [0, 1, 2], 3)
-    assert alone.tolist() == [pytest.approx([-0.3, -0.1, 0.4]), pytest.approx([-0.1, np.nan, 0.1], nan_ok=True)]
-    both = cluster_deviations(values, [1, 0, 1], 2)
-    assert both.tolist() == [pytest.approx([-2 / 30, 2 / 30]), pytest.approx([np.nan, 0], nan_ok=True)]
 
 
 def test_the_interval_over_folds_is_students():

@@ -12,7 +12,6 @@ from run_factory import make_run
 from scipy.stats import ttest_1samp
 from simulated_studies import STABLE, USUAL, wrong_leads, wrong_shares, wrong_verdicts
 
-from fedmerit_evaluation.report import caveats
 from fedmerit_evaluation.results.run_folders import combine_results, open_runs
 from fedmerit_evaluation.statistics.inference import (
     MARGIN,
@@ -28,7 +27,6 @@ from fedmerit_evaluation.statistics.intervals import (
     contribution_intervals,
     dice_intervals,
     drop_small_sample_intervals,
-    group_ties,
     select_methods,
     select_sites,
     sort_by_mean,
@@ -46,16 +44,6 @@ def test_differences_are_taken_case_by_case() -> None:
         select_methods(found, "mean").loc["a", "high"] > select_methods(found, "mean").loc["b", "low"]
     )  # they overlap
     assert select_methods(found, "rank")[["low", "high"]].to_numpy().tolist() == [[1, 1], [2, 2]]
-    assert list(caveats.list_rank_caveats(results)) == []
-
-
-def test_chains_of_neighbours() -> None:
-    assert list(group_ties(["a", "b", "c", "d", "e"], [True, False, True, True])) == [
-        (1, ["a", "b"]),
-        (3, ["c", "d", "e"]),
-    ]
-    assert list(group_ties(["a", "b"], [False])) == []
-    assert list(group_ties([], [])) == []
 
 
 def test_without_test_dice_there_are_no_intervals(tmp_path: Path) -> None:
@@ -63,7 +51,6 @@ def test_without_test_dice_there_are_no_intervals(tmp_path: Path) -> None:
     results = combine_results([run])
     found = results.dice.intervals
     assert found.empty
-    assert list(caveats.list_rank_caveats(results)) == []
     assert select_sites(found, "gain").empty
 
 
@@ -121,7 +108,6 @@ def test_methods_are_compared_over_the_sites_that_each_has() -> None:
     assert select_sites(found, "difference").loc["a", "b"][["mean", "low", "high"]].tolist() == pytest.approx(
         [-0.02] * 3
     )
-    assert select_sites(found, "difference").loc["b", "c"][["mean", "seeds"]].tolist() == pytest.approx([0.01, 1])
     assert select_methods(found, "rank")["mean"].to_dict() == {"a": 2, "b": 1, "c": 3}
 
 

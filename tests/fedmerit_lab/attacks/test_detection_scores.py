@@ -9,10 +9,10 @@ from detector_rows import EVIDENCE, FREE_RIDER, SITES, flagged, flags, table
 from scipy.stats import mannwhitneyu
 
 from fedmerit.errors import BadInput
-from fedmerit_evaluation.freeriders import detectors
-from fedmerit_evaluation.freeriders.detectors import DETECTORS, of_rounds
 from fedmerit_evaluation.results.views import Results
+from fedmerit_lab.attacks import detectors
 from fedmerit_lab.attacks.detection_scores import auroc, highest_site, roc, suspicions
+from fedmerit_lab.attacks.detectors import DETECTORS, of_rounds
 
 
 def test_no_honest_site_is_flagged():

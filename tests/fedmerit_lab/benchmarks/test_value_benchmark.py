@@ -54,7 +54,7 @@ def test_misallocated_shares():
 
 def test_the_budget_table_has_the_best_first_and_the_references_last():
     by_seed = np.repeat(np.array([[0.3, 0.1, 0.0], [0.1, 0.3, 0.0]])[:, :, None], 2, axis=2)  # mean .2, .2, 0
-    reference = Resampled(["A", "B", "C"], [0, 1], by_seed, np.full((2, 3, 2, 1), np.nan), np.zeros((2, 3, 6)))
+    reference = Resampled(["A", "B", "C"], [0, 1], by_seed, np.zeros((2, 3, 6)))
     values = {"wrong": np.array([[0.0, 0, 1], [0, 0, 1]]), "right": np.array([[2.0, 2, -9], [2, 2, -9]])}
     outcome = Outcome(np.array([[0.8, 0.6, 0.7], [0.9, 0.5, 0.7]]), np.full((2, 3), 0.5))
     table = budget_table("asis", reference, values, dict.fromkeys(values, outcome), {"wrong": 0.5, "right": 0})
@@ -71,8 +71,7 @@ def test_the_budget_table_has_the_best_first_and_the_references_last():
 def result(values, seeds=2):
     """A scenario of three sites whose reference values are 1, 2 and 4 points without noise."""
     by_seed = np.repeat(np.array([[0.01, 0.02, 0.04]] * seeds)[:, :, None], 5, axis=2)
-    halves = np.repeat(by_seed[:, :, None, :1], 2, axis=2)
-    reference = Resampled(["A", "B", "C"], list(range(seeds)), by_seed, halves, np.zeros((seeds, 3, 6)))
+    reference = Resampled(["A", "B", "C"], list(range(seeds)), by_seed, np.zeros((seeds, 3, 6)))
     arrays = {spec: np.tile(np.array(line, dtype=float)[None, :, None], (seeds, 1, 5)) for spec, line in values.items()}
     outcome = Outcome(np.full((seeds, 3), 0.8), np.full((seeds, 3), 0.7))
     costs, outcomes = dict.fromkeys(values, 0.25), dict.fromkeys(values, outcome)
@@ -117,8 +116,8 @@ def _noisy(random, values, noise, patients=5):
         line = own[str(site)].to_numpy()[0]
         moved[site, site] = (line - line.mean()) / np.sqrt(patients * (patients - 1))
     by_seed = values[None, :, None] + random.normal(0, 3 * noise, (3, sites, 1)) + drawn[None]
-    halves, names = np.zeros((3, sites, 2, 1)), [str(site) for site in range(sites)]
-    return Resampled(names, [0, 1, 2], by_seed, halves, np.repeat(moved.reshape(1, sites, -1), 3, axis=0))
+    names = [str(site) for site in range(sites)]
+    return Resampled(names, [0, 1, 2], by_seed, np.repeat(moved.reshape(1, sites, -1), 3, axis=0))
 
 
 def test_the_tables():
