@@ -1,8 +1,10 @@
-"""Sites that join a run: every part of its state gets a number for them, as before a first round.
+"""Sites that join a run: every part of its state gets a number for them, as before a first round; sites that leave it.
 
-Nothing that is known of the other sites changes. The history of those that join begins with their first round.
+Nothing that is known of the other sites changes. The history of those that join begins with their first round, of those
+that leave it ends.
 """
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -66,6 +68,24 @@ def join_sites(
     separate = [rows[row] for row in content["separate"]]
     members = {"sites": sites, "joined": sorted({*joined, *content["joined"]})}
     return {**content, **parts, **members, "state": vars(grown_state), "buffers": buffers, "separate": separate}
+
+
+def departures(records: Sequence[Mapping[str, Any]], gone: Collection[str]) -> dict[str, dict[str, float]]:
+    """By site of ``gone`` whose leaving the ledger's ``records`` do not have yet, what it contributed until then.
+
+    The ``rounds`` in which it took part and, over these, its mean ``weight`` and ``contribution``, if it has any.
+    """
+    left = dict[str, dict[str, float]]()
+    for site in sorted(gone):
+        present = [record for record in records if site in record["participants"]]
+        since = present[-1]["round"] if present else -1
+        if any(site in record.get("left", ()) for record in records[since + 1 :]):
+            continue
+        left[site] = {"rounds": len(present)}
+        for name in ("weight", "contribution"):
+            known = [value for record in present if (value := record[f"{name}s"].get(site)) is not None]
+            left[site] |= {name: math.fsum(known) / len(known)} if known else {}
+    return left
 
 
 def grow_all(old: Any, fresh: Any, rows: Sequence[int]) -> Any:
