@@ -70,7 +70,7 @@ def _label(name: str, value: Any) -> str:
 
 
 class Waiting(NamedTuple):
-    """How many sites have to answer for a round to end, and after how many seconds (0: no limit)."""
+    """How many sites have to answer for a round to end, and after how many seconds (0: as the engine has it)."""
 
     min_sites: int
     round_timeout: float
@@ -163,7 +163,7 @@ class RunOptions(BaseModel):
     round_timeout: Annotated[
         Number,
         Field(ge=0, description="Longest wait for sites beyond --min-sites."),
-        Shown("SECONDS", "no limit", panel=MACHINES, is_recorded=True),
+        Shown("SECONDS", "automatic", panel=MACHINES, is_recorded=True),
     ] = 0.0
     track: Annotated[
         tuple[str, ...], Field(description="Show scalars live, at the server."),

@@ -17,6 +17,8 @@ KINDS = (
     "kill -9 of everything at the server, its machine starts again",
     "SIGSTOP of a site's job process",
     "network of a site cut",
+    "disk of a site full",
+    "clock of a site an hour ahead, its machine starts again",
 )
 
 
@@ -29,11 +31,14 @@ class Machines(Protocol):
     def stop(self, name: str) -> None:
         """kill -9 of everything there."""
 
-    def boot(self, name: str) -> None:
-        """What the machine does as it starts."""
+    def boot(self, name: str, ahead: bool = False) -> None:
+        """What the machine does as it starts; its clock may be an hour ``ahead``."""
 
     def cut(self, name: str, cut: bool) -> None:
         """Cut the line of a site, or mend it."""
+
+    def fill(self, name: str, full: bool) -> None:
+        """Let nothing more be flushed to the disk of a site, or make room."""
 
 
 @dataclass(frozen=True)
@@ -50,10 +55,11 @@ class Fault:
         """Do it, and what the machine does of itself afterwards."""
         time.sleep(self.delay)
         job_only = "job process" in self.kind
-        if "network" in self.kind:
-            machines.cut(self.where, True)
+        if "network" in self.kind or "disk" in self.kind:
+            change = machines.cut if "network" in self.kind else machines.fill
+            change(self.where, True)
             time.sleep(self.seconds)
-            machines.cut(self.where, False)
+            change(self.where, False)
         elif "SIGSTOP" in self.kind:
             family = machines.processes(self.where, job_only=True)
             _send(family, signal.SIGSTOP)
@@ -64,7 +70,7 @@ class Fault:
         else:
             machines.stop(self.where)
             time.sleep(self.seconds)
-            machines.boot(self.where)
+            machines.boot(self.where, ahead="clock" in self.kind)
 
 
 def _send(family: Sequence[psutil.Process], what: signal.Signals) -> None:

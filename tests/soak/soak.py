@@ -7,6 +7,7 @@ of an undisturbed run with the same attendance.
 
 import argparse
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -39,17 +40,29 @@ from fedmerit_data.prepare import prepare
 from fedmerit_data.synthetic import prostate
 
 STARTING = 900.0  # seconds for server and sites to start
+PATIENTS, TRAINED = 5, 34  # of a site; from so many on it trains without one image that cannot be read
+FAKETIME = next(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"), None)  # of Debian's package faketime
+AHEAD = {"LD_PRELOAD": str(FAKETIME), "FAKETIME": "+3600", "DONT_FAKE_MONOTONIC": "1"}
+DISK = """\
+import errno, os
+flush = os.fsync
+def fsync(file):
+    if os.path.exists({flag!r}):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    flush(file)
+os.fsync = fsync
+"""
 SET = ("--set", "architecture=unet", "--set", "width=4", "--set", "depth=3")
 
 
 class Hospitals:
     """The kits of a server and of generated sites, each of which reaches the server through a `Proxy`."""
 
-    def __init__(self, root: Path, count: int):
+    def __init__(self, root: Path, count: int, patients: int):
         scanners = list(prostate.SITES.values())
         prostate.SITES = {f"site{i + 1}": replace(scanners[i % len(scanners)], thickness=7.0) for i in range(count)}
         prostate.SLICES = 5
-        prepare(Preparation("synthetic-prostate", size=32, patients=5), root / "sites")
+        prepare(Preparation("synthetic-prostate", size=32, patients=patients), root / "sites")
         self.folders = open_sites(root / "sites")
         self.names, port = [folder.name for folder in self.folders], free_port()
         self.lines = {name: Proxy(port) for name in self.names}
@@ -64,6 +77,14 @@ class Hospitals:
         kits.prepare_server(self.kits["server"])
         for folder in self.folders:
             kits.prepare_site(self.kits[folder.name], folder.path)
+        self.disks = {name: root / "disks" / name for name in self.names}
+        for disk in self.disks.values():
+            disk.mkdir(parents=True)
+            (disk / "sitecustomize.py").write_text(DISK.format(flag=str(disk.resolve() / "full")))
+        if patients >= TRAINED:
+            spoilt = self.folders[0].splits["training"][0]
+            print(f"{self.folders[0].name}: {spoilt.name} cannot be read", flush=True)
+            spoilt.image_file.write_bytes(b"")
 
     def processes(self, name: str, job_only: bool = False) -> list[psutil.Process]:
         """As of `faults.Machines`, like the next three."""
@@ -73,9 +94,16 @@ class Hospitals:
         """Of everything, the script that would start it again included."""
         processes.end(self.kits[name], processes.signal.SIGKILL)
 
-    def boot(self, name: str) -> None:
+    def boot(self, name: str, ahead: bool = False) -> None:
         """As a service that starts with the machine."""
-        processes.start(self.kits[name])
+        path = [str(self.disks[name])] if name in self.disks else []
+        variables = {"PYTHONPATH": os.pathsep.join([*path, os.environ.get("PYTHONPATH", "")])}
+        processes.start(self.kits[name], variables | (AHEAD if ahead else {}))
+
+    def fill(self, name: str, full: bool) -> None:
+        """Where files are flushed: a fixture, as a quota needs rights on the machine."""
+        flag = self.disks[name] / "full"
+        flag.touch() if full else flag.unlink(missing_ok=True)
 
     def cut(self, name: str, cut: bool) -> None:
         """Or mend."""
@@ -130,6 +158,9 @@ def main() -> int:
     """One soak run; 0 if nothing was lost."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sites", type=int, default=8, help="one of them joins, and one leaves")
+    parser.add_argument(
+        "--patients", type=int, default=PATIENTS, help=f"of a site; from {TRAINED} on one is unreadable"
+    )
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--faults", type=int, default=18)
     parser.add_argument("--longest", type=float, default=120.0, help="seconds of a stop, a cut or an absence")
@@ -140,10 +171,12 @@ def main() -> int:
     parser.add_argument("--leave", type=int, help="round after which a site leaves; default: half; 0: none")
     parser.add_argument("--out", type=Path, required=True, help="new folder for all that the run leaves")
     asked = parser.parse_args()
+    if FAKETIME is None:
+        parser.error("a fault sets clocks: apt-get install faketime")
     asked.out.mkdir(parents=True)
     join = asked.rounds // 4 if asked.join is None else asked.join
     leave = asked.rounds // 2 if asked.leave is None else asked.leave
-    hospitals = Hospitals(asked.out, asked.sites)
+    hospitals = Hospitals(asked.out, asked.sites, asked.patients)
     late, leaving = hospitals.names[-1], hospitals.names[-2]
     first = hospitals.names[:-1] if join else hospitals.names
     admin, fedmerit = hospitals.kits[ADMIN], str(shutil.which("fedmerit"))

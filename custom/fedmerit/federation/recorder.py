@@ -223,8 +223,8 @@ class Recorder:
         rows = []
         for row, (site, reply) in enumerate(zip(self.sites, replies.replies, strict=True)):
             if reply is None:
-                rows.append(self._row(round, site, "rejected", 1.0))
-                rows.append(self._row(round, site, "weight", 0.0))
+                lacking = {} if site in replies.left else {"rejected": 1.0, "weight": 0.0}
+                rows += [self._row(round, site, name, value) for name, value in lacking.items()]
                 continue
             quantities = {name: float(values[row]) for name, values in per_site.items()} | {
                 "repeated": float(site in repeated),

@@ -5,7 +5,7 @@ uses it.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -30,6 +30,7 @@ class RoundReplies:
     received: Sequence[int]  # bytes sent to each site
     evaluated: Mapping[str, Sequence[Evaluated]] = field(default_factory=dict)  # by site, its ratings that count
     ratings: Mapping[str, Ratings] = field(default_factory=dict)  # what they say, and the server, by what is rated
+    left: Collection[str] = ()  # sites that were not asked, as they left the run
 
     @classmethod
     def collect(
@@ -42,8 +43,10 @@ class RoundReplies:
         """
         usable, (size, faults) = training.usable(), earlier
         replies = [usable.get(site) for site in sites]
-        received = [payload_bytes(task) + size for task in training.tasks.values()]
-        return cls(replies, {**faults, **training.faults()}, received)  # type: ignore[arg-type]
+        asked = training.tasks
+        received = [payload_bytes(asked[site]) + size if site in asked else 0 for site in sites]
+        left = [site for site in sites if site not in asked]
+        return cls(replies, {**faults, **training.faults()}, received, left=left)  # type: ignore[arg-type]
 
     def num_samples(self, sites: Sequence[str]) -> dict[str, int]:
         """By site with a reply, its training images."""
@@ -59,7 +62,8 @@ class RoundReplies:
         ]
         received = [before + size for before, size in zip(self.received, sizes, strict=True)]
         rated = {site: (*self.evaluated.get(site, ()), one) for site, one in ratings.items()}
-        return RoundReplies(replies, rejected, received, {**self.evaluated, **rated}, self.ratings)
+        evaluated = {**self.evaluated, **rated}
+        return replace(self, replies=replies, rejected=rejected, received=received, evaluated=evaluated)
 
 
 def stack_replies(

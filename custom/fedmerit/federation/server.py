@@ -14,10 +14,11 @@ from fedmerit.configuration.run import RunConfiguration
 from fedmerit.configuration.sharing import require_sharing
 from fedmerit.core import part_products
 from fedmerit.errors import BadInput, printable
-from fedmerit.federation.checkpoint import admit_sites, join_sites, read_checkpoint, write_checkpoint
+from fedmerit.federation.checkpoint import read_checkpoint, write_checkpoint
 from fedmerit.federation.evaluator import Evaluator
 from fedmerit.federation.exchange import Clock, Exchange, Moment
 from fedmerit.federation.final_models import BestRound, RunClosure
+from fedmerit.federation.membership import admit_sites, departures, join_sites
 from fedmerit.federation.network_layout import Submodels, read_layout
 from fedmerit.federation.observation import RoundObservation, RunObservers
 from fedmerit.federation.recorder import Recorder
@@ -45,7 +46,7 @@ class Federation:
     Args:
         config: the run.
         sites: their names; the order is always the sorted one. If a run resumes, some of its sites may be missing:
-            they count as absent; others join it (`fedmerit.federation.checkpoint`), or a note says why not.
+            they count as absent; others join it (`fedmerit.federation.membership`), or a note says why not.
         run: the run folder. If it holds a checkpoint, the run resumes from there.
         on_round: called with every round's ledger record, those of earlier processes included.
         server_sites: folders of the server's own images. It evaluates on these what the sites would evaluate on the
@@ -104,6 +105,7 @@ class Federation:
         self.mean_update: Tensor | None = None  # (d,) weighted mean of the last round's updates
         self._notes = [cannot_join] if cannot_join else []  # of the operator's, for the next record
         self.joined: list[str] = []  # sites that joined after round 0, for the next record
+        self.gone: frozenset[str] = frozenset()  # sites that left: they are not asked to train, and their record ends
         self.num_samples: dict[str, int] = {}  # by site, as enrolled or in its first reply; see `may_train_on`
         self._resume(checkpoint)
 
@@ -142,7 +144,8 @@ class Federation:
                 yield from self._allocate(self.can.neurons)
             sharing = self.can.peers.sharing(self.state) if self.can.peers else None
             tasks = self.models.tasks(self.now(), sharing, self.submodels.held)
-            training = self.now().exchange(tasks, self._check_reply, "reply")
+            asked = {site: task for site, task in tasks.items() if site not in self.gone} or tasks
+            training = self.now().exchange(asked, self._check_reply, "reply")
             yield training
             known = self.run_guard.is_comparable
             if back := [site for site in self.sites if training.has_reply(site) and not known(site)]:
@@ -235,6 +238,8 @@ class Federation:
         more: dict[str, Any] = {"inputs": inputs.to_record(self.sites)} | ({"guard": guard} if guard else {})
         more |= {"notes": notes} if notes else {}
         more |= {"joined": self.joined} if self.joined else {}
+        gone = self.gone - {site for site, reply in zip(self.sites, replies.replies, strict=True) if reply}
+        more |= {"left": left} if gone and (left := departures(self.recorder.ledger.records, gone)) else {}
         self.joined = []
         more |= self.closure.record() if number == self.config.rounds - 1 else {}
         more |= {} if models.parameters.ndim == 1 else {"ended": dict(zip(self.sites, models.digests(), strict=True))}

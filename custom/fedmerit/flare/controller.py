@@ -36,9 +36,13 @@ from fedmerit.methods.registry import undefined_quantities
 from fedmerit.records.ledger import Ledger
 from fedmerit.records.signatures import Signer, read_certificate
 from fedmerit.trainers.monai_trainer.machine_settings import RUNS, SERVER, follow_manifest, run_folder
+from fedmerit.wire.messages import payload_bytes
 
 TASK_MONITOR = "wf_task"  # NVFlare's thread that ends tasks
 CLOSING_TIMEOUT = 120.0  # seconds to wait for sites to note how a run was closed, if there is no round timeout
+FIRST_TIMEOUT = 86400.0  # seconds, as long as nothing is known of the sites' work
+LEAST_TIMEOUT, SLACK = 1800.0, 3.0  # later: seconds, and how many times as long as all sites took before
+SLOWEST_LINE = 125_000.0  # bytes a second, 1 Mbit/s
 RETRY_SECONDS = 5.0  # seconds after which the server asks sites again that NVFlare gave up
 SERVER_LOCK = ".server.lock"
 KEY, CERTIFICATE, ROOT = "server.key", "server.crt", "rootCA.pem"  # in the startup kit of a provisioned server
@@ -58,6 +62,17 @@ class SentTasks(dict[str, Any]):
 def allow_repeated_pop(communicator: Any) -> None:
     """Let NVFlare's ``communicator`` take a task out twice."""
     communicator._client_task_map = SentTasks(communicator._client_task_map)
+
+
+def default_timeout(size: int, took: float | None) -> float:
+    """Seconds to wait for sites if nobody said how many.
+
+    Args:
+        size: bytes of the largest message, which goes both ways.
+        took: seconds until all sites had answered such a message, at most so far; None: it is the first.
+    """
+    work = FIRST_TIMEOUT if took is None else LEAST_TIMEOUT + SLACK * took
+    return work + 2 * size / SLOWEST_LINE
 
 
 def progress(
@@ -84,7 +99,8 @@ class MeritController(ModelController):
 
     Args:
         aggregator_id: of the `MeritAggregator` component.
-        round_timeout: seconds to wait for a site in one round; 0: as long as it takes.
+        round_timeout: seconds to wait for a site in one round; 0: as `default_timeout` has it, in a simulation as long
+            as it takes.
         min_sites: usable answers without which no exchange ends, however long it takes.
         task_check_period: seconds between looks at outstanding tasks.
     """
@@ -106,6 +122,7 @@ class MeritController(ModelController):
         self.silent: set[str] = set()  # sites that did not answer when they were last asked
         self.at_work: set[str] = set()  # sites that took the task at hand
         self.awaited: set[str] = set()  # sites that did not answer it yet
+        self.took: dict[str, float] = {}  # by kind of answer, seconds until all were in, at most
 
     @cached_property
     def revocations(self) -> Revocations:
@@ -203,10 +220,12 @@ class MeritController(ModelController):
         """One message to every site that is asked, and its answer to the exchange, until that may end."""
         self.aggregator.hold(exchange)
         models, started = self.aggregator.models(), time.monotonic()
-        for site in filter(self.revocations.shut_out, models):
+        federation = self.aggregator.federation
+        federation.gone = frozenset(filter(self.revocations.shut_out, federation.sites))
+        for site in federation.gone & set(models):
             exchange.refuse(site, REASON)
         self.at_work.clear()
-        timeout = self.round_timeout or (CLOSING_TIMEOUT if self.aggregator.federation.finished else 0)
+        timeout = self._timeout(exchange)
         while True:
             there = self.sample_clients()
             for site in self.aggregator.federation.largest_first(models):
@@ -227,9 +246,23 @@ class MeritController(ModelController):
                 break
             self.warning(f"waiting for sites: {', '.join(sorted(missing))}")
             self._pause(RETRY_SECONDS)
+        if not missing:
+            self.took[exchange.what] = max(self.took.get(exchange.what, 0.0), time.monotonic() - started)
         if lost := missing - self.silent:
             self.warning(f"without an answer, asked beside the others from now on: {', '.join(sorted(lost))}")
         self.silent = (self.silent - set(models)) | missing
+
+    def _timeout(self, exchange: Exchange) -> float:
+        """Seconds; 0: none."""
+        if self.round_timeout or self.aggregator.federation.finished:
+            return self.round_timeout or CLOSING_TIMEOUT
+        if not self._signer():
+            return 0.0
+        size, took = max(map(payload_bytes, exchange.tasks.values())), self.took.get(exchange.what)
+        seconds = default_timeout(size, took)
+        before = "none before" if took is None else f"{took:.0f} s at most before"
+        self.info(f"{exchange.what}: waits {seconds:.0f} s at most (message of {size / 1e6:.1f} MB, {before})")
+        return seconds
 
     def _accept(self, site: str, model: FLModel) -> None:
         """An answer, unless the certificate of the site was revoked meanwhile."""

@@ -98,6 +98,9 @@ def absences(records: Sequence[Mapping[str, Any]]) -> dict[str, str]:
         without = [record for record in records if site not in record["participants"]]
         if without and (without[-1] is records[-1] or 2 * len(without) > len(records)):
             why = without[-1]["rejected"].get(site, "not asked")
+            known = (one for one in reversed(records) if site in {*one["participants"], *one.get("left", ())})
+            if (last := next(known, None)) and site not in last["participants"]:
+                why = f"it left with round {last['round']}, before it took part in {last['left'][site]['rounds']}"
             found[site] = (
                 f"absent in {len(without)} of {len(records)} rounds, last in round {without[-1]['round']}: {why}"
             )

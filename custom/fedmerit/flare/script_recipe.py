@@ -52,7 +52,7 @@ class FedMeritRecipe(MeritRecipe):
         share_models: whether sites may be sent models of single sites; None: if the method cannot do without.
         privacy: specs of `fedmerit.configuration.filters`.
         track: specs of `fedmerit.configuration.tracking`.
-        round_timeout: seconds to wait for sites beyond ``min_clients``; 0: as long as it takes.
+        round_timeout: seconds to wait for sites beyond ``min_clients``; 0: as `MeritController` has it.
         script_timeout: seconds to wait for an answer of the script; 0: as long as it takes.
         launch_external_process: whether the script runs in a process of its own.
         command: that starts it there.

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fedmerit.configuration.filters import HE
 from fedmerit.errors import BadInput
+from fedmerit.federation.membership import departures
 from fedmerit.federation.round_inputs import SERVER
 from fedmerit.methods.registry import OWN
 from fedmerit.records.run_info import read_run
@@ -91,6 +92,10 @@ def _require_chained(ledger: Path, records: Sequence[Record]) -> Iterator[str]:
                     f"{ledger}, line {number + 1}: {site} began round {round} with model {began}, expected {expected}, "
                     f"{f'with which round {round - 1} ended' if number else 'as the others'}: a model was swapped"
                 )
+        if (left := record.get("left", {})) != departures(records[:number], left):
+            raise BadInput(
+                f"{ledger}, line {number + 1}: says of sites that left another history than the records: {CHANGED}"
+            )
         before = dict(record)
     if allocated:
         yield f"that the models of rounds {', '.join(allocated)} are parts of those before: submodels were allocated"

@@ -104,6 +104,7 @@ LEDGER_OPTIONAL: dict[str, Shape] = {
     "ended": mapping_shape(TEXT),
     "quotas": mapping_shape(NUMBER),
     "joined": list_shape(TEXT),  # sites, with this round
+    "left": mapping_shape(object_shape({"rounds": WHOLE, "weight": NUMBER, "contribution": NUMBER})),
     "notes": list_shape(TEXT),  # of the operator, such as why the run was resumed
     "guard": object_shape(
         {

@@ -16,7 +16,7 @@ from fedmerit.configuration.run import Network, RunConfiguration, Training, plan
 from fedmerit.configuration.script import derived_parts
 from fedmerit.configuration.spec_syntax import build
 from fedmerit.core import Layout, Outcome, Reports, grow, joining_model
-from fedmerit.federation.checkpoint import grow_all
+from fedmerit.federation.membership import grow_all
 from fedmerit.federation.round_inputs import (
     CANDIDATES,
     LEAVE_ONE_OUT,
@@ -121,7 +121,7 @@ class Replay:
         return torch.eye(len(self.everyone), self.models.shape[-1], dtype=torch.float64)[self.places]
 
     def _join(self, joined: Sequence[str]) -> None:
-        """Grow by sites, as `fedmerit.federation.checkpoint` has it."""
+        """Grow by sites, as `fedmerit.federation.membership` has it."""
         if set(joined) - set(self.everyone) or set(joined) & set(self.sites):
             raise ValueError(f"{', '.join(joined)} joined, expected a site of the run that was not in it yet")
         before, history = self.sites, self.guard.history

@@ -9,7 +9,7 @@ from fedmerit.configuration.filters import HE
 from fedmerit.records.score_name import shown_score
 from fedmerit_evaluation.report.phrases import join_words
 from fedmerit_evaluation.results.dice import MIN_CASES_TO_RESAMPLE, SURFACES
-from fedmerit_evaluation.results.run_folders import Run
+from fedmerit_evaluation.results.run_folders import Run, read_rounds
 from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.statistics.inference import MIN_CASES
 
@@ -66,6 +66,9 @@ def _list_one_run_caveats(run: Run, results: Results, sites_named: bool) -> Iter
     elif untested := [site for site in run.sites if site not in run.tested_sites]:
         who = join_words(untested) if sites_named else f"{len(untested)} of {len(run.sites)} sites"
         yield f"no test Dice from {who}; means are over the others."
+    for (number, site), what in read_rounds(run.path, _changes_of_membership).items():
+        who = site if sites_named else "a site"
+        yield f"{who} {what} with round {number}: its means and shares are over its rounds."
     if HE in run.info.get("privacy", ()):
         yield (
             "updates were encrypted: the server could check neither the updates nor the sites' reports. "
@@ -78,6 +81,11 @@ def _list_one_run_caveats(run: Run, results: Results, sites_named: bool) -> Iter
         )
     if run.info.get("engine") not in ON_ONE_MACHINE and run.info.get("plan", {}).get("share_models"):
         yield "sites were sent models made of single other sites' updates (--share-models)."
+
+
+def _changes_of_membership(record: Mapping[str, Any]) -> list[tuple[tuple[int, str], str]]:
+    """Sites that joined or left with a round."""
+    return [((record["round"], site), what) for what in ("joined", "left") for site in record.get(what, ())]
 
 
 def _list_script_caveats(script: Mapping[str, Any], results: Results) -> Iterator[str]:

@@ -44,13 +44,20 @@ class Rounds:
     def credited(self, quantity: str) -> pd.DataFrame:
         """As `of`, by the rounds in which work was shown: 0 where a site was absent, or did not work by the guard.
 
-        NaN in rounds in which no site has the quantity, and for sites that never have it.
+        NaN in rounds in which no site has the quantity, for sites that never have it, and before a site joined or after
+        it left.
         """
         table, worked = self.of(quantity), self.of("worked")
         known = table.notna()
         counted = known & ~(worked.reindex(index=table.index, columns=table.columns) == 0)
         has_any = known.groupby(level=RUN).transform("any")
-        return table.where(counted, 0.0).where(has_any.mul(known.any(axis=1), axis=0))
+        member = self._member.reindex(index=table.index, columns=table.columns, fill_value=False)
+        return table.where(counted, 0.0).where(has_any.mul(known.any(axis=1), axis=0) & member)
+
+    @cached_property
+    def _member(self) -> pd.DataFrame:
+        """Whether a site belonged to the run, absent or not: ``(method, seed, round)`` x sites."""
+        return self.results.groupby([*RUN, "round", "site"], observed=True).size().unstack("site").notna()
 
     @_once_each
     def pairs(self, quantity: str) -> pd.DataFrame:

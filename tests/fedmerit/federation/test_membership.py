@@ -10,6 +10,7 @@ from stepping import Stepped as Federation
 
 from fedmerit.configuration.description import describe
 from fedmerit.federation.checkpoint import read_checkpoint
+from fedmerit.federation.membership import departures
 from fedmerit.files import write_json
 from fedmerit.methods.registry import METHODS
 from fedmerit.records.results import read_results
@@ -89,3 +90,37 @@ def test_where_no_site_can_join_the_run_continues_without_and_says_why(tmp_path,
     notes = federation.recorder.ledger.records[2]["notes"]
     assert notes[0].startswith(f"{LATE} cannot join the run: ")
     assert why in notes[0]
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedce", "cgsv"])
+def test_a_site_that_leaves_is_not_asked_and_its_record_stays(tmp_path, method):
+    plan = tiny_plan(method, rounds=4, guard="on")
+    federation = Federation(plan, SITES, tmp_path)
+    write_json(tmp_path / "run.json", describe(tmp_path.name, plan, federation.sites, "sim"))
+    play(federation, 2)
+    federation.gone = frozenset([LATE])  # while it is asked once more
+    federation.take({site: one for site, one in answers(federation).items() if site != LATE})
+    assert LATE not in federation.tasks()
+    again = Federation(plan, SITES, tmp_path)
+    again.gone = frozenset([LATE])
+    play(again, 4)
+    records = again.recorder.ledger.records
+    known = [record["weights"][LATE] for record in records[:2]]
+    assert [set(record.get("left", ())) for record in records] == [set(), set(), {LATE}, set()]
+    assert records[2]["left"][LATE]["rounds"] == 2
+    assert records[2]["left"][LATE]["weight"] == sum(known) / 2
+    assert [record["rejected"] for record in records] == [{}, {}, {LATE: "no reply"}, {}]
+    assert verify_run(tmp_path).records == 4
+    rows = read_results(tmp_path).query(f"site == '{LATE}' and split == ''")
+    assert 3 not in set(rows["round"])
+
+
+def test_what_a_site_contributed_is_said_once_until_it_is_back():
+    record = {"contributions": {"A": 0.5}, "weights": {"A": 0.25}}
+    took = [{"round": number, "participants": ["A"]} | record for number in range(2)]
+    left = {"round": 2, "participants": [], "left": departures(took, ["A"])}
+    assert left["left"] == {"A": {"rounds": 2, "weight": 0.25, "contribution": 0.5}}
+    assert departures([*took, left], ["A"]) == {}
+    again = {"round": 3, "participants": ["A"], "contributions": {"A": None}, "weights": {"A": 0.25}}
+    assert departures([*took, left, again], ["A"])["A"]["rounds"] == 3
+    assert departures([], ["B"]) == {"B": {"rounds": 0}}

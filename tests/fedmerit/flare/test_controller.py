@@ -16,7 +16,7 @@ from nvflare.apis.signal import Signal
 from fedmerit.files import RUN_NAME
 from fedmerit.flare import controller as module
 from fedmerit.flare import executor
-from fedmerit.flare.controller import MeritController, allow_repeated_pop
+from fedmerit.flare.controller import MeritController, allow_repeated_pop, default_timeout
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def test_a_job_that_cannot_run_here_is_refused_as_it_begins(wrong, monkeypatch):
 class Asked:
     """An exchange with three sites; two answers are enough."""
 
-    work, tasks = "train", dict.fromkeys("ABC")
+    work, what, tasks = "train", "reply", dict.fromkeys("ABC")
 
     def __init__(self):
         self.answered = set()
@@ -124,7 +124,7 @@ def ask(controller, monkeypatch):
             hold=lambda one: None,
             models=lambda: dict(exchange.tasks),
             accept_model=None,
-            federation=SimpleNamespace(largest_first=sorted, finished=False),
+            federation=SimpleNamespace(largest_first=sorted, finished=False, sites=list("ABC")),
         )
 
         def look():
@@ -151,6 +151,27 @@ def test_a_site_that_is_gone_costs_one_timeout_until_it_takes_a_task_again(contr
     assert ask({"A": 3, "B": 5, "C": 60}, takes="C") == 60  # at work again: the others wait for it
     assert controller.silent == set()
     assert ask({"A": 3, "B": 5}, takes="C") > 100
+
+
+@pytest.mark.parametrize(
+    ("size", "took", "seconds"),
+    [(0, None, 86400), (125_000_000, None, 88400), (0, 0.0, 1800), (1_250_000, 600.0, 3620)],
+)
+def test_how_long_sites_are_waited_for_follows_from_size_and_past(size, took, seconds):
+    assert default_timeout(size, took) == seconds
+
+
+def test_the_limit_nobody_stated_is_in_the_log(controller, ask, monkeypatch):
+    said = []
+    monkeypatch.setattr(controller, "info", said.append)
+    monkeypatch.setattr(controller, "_signer", lambda: "the server's key")
+    monkeypatch.setattr(module, "payload_bytes", lambda task: 2_500_000)
+    controller.round_timeout = 0
+    assert [ask({"A": 3, "B": 5, "C": 9}), ask({"A": 3, "B": 5})] == [9, 1868]  # 1800 + 3 * 9 + 2 * 20 s
+    assert said == [
+        "reply: waits 86440 s at most (message of 2.5 MB, none before)",
+        "reply: waits 1867 s at most (message of 2.5 MB, 9 s at most before)",
+    ]
 
 
 def test_a_site_whose_certificate_is_revoked_is_neither_asked_nor_heard(controller, ask):

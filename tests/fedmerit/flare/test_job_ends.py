@@ -35,6 +35,13 @@ def test_sites_that_lack_in_the_last_round_or_most(rejected, told):
     assert absences(records(*rejected)) == told
 
 
+def test_a_site_that_left_is_no_puzzle():
+    rounds = records({}, {"C": "its certificate is revoked"}, {})
+    rounds[1]["left"], rounds[2]["participants"] = {"C": {"rounds": 1}}, ["A", "B"]
+    told = "absent in 2 of 3 rounds, last in round 2: it left with round 1, before it took part in 1"
+    assert absences(rounds) == {"C": told}
+
+
 @pytest.mark.parametrize(
     ("error", "cause"),
     [

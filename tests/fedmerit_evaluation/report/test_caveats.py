@@ -8,6 +8,7 @@ import pytest
 from made_results import SITES, made_dice, made_results, made_rounds, made_row
 from run_factory import add_rows, make_run
 
+from fedmerit.records.ledger import Ledger
 from fedmerit.records.results import Row
 from fedmerit_evaluation.report import caveats, summary
 from fedmerit_evaluation.results.run_folders import combine_results, open_runs
@@ -93,6 +94,17 @@ def test_runs_on_images_prepared_otherwise_cannot_be_compared(tmp_path: Path, di
     ])  # fmt: skip
     said = caveats.list_run_caveats(runs, combine_results(runs))
     assert ("Runs of one seed were tested on different cases: their Dice cannot be compared." in said) is differ
+
+
+def test_a_reader_is_told_who_joined_and_who_left(tmp_path: Path) -> None:
+    (run,) = open_runs([make_run(tmp_path / "run", rounds=2)])
+    ledger = Ledger(run.path / "ledger.jsonl")
+    for record in ({"round": 0}, {"round": 1, "joined": ["Birch"], "left": {"Cedar": {"rounds": 1}}}):
+        ledger.append(record)
+    said = " ".join(caveats.list_run_caveats([run], run.results))
+    assert "Birch joined with round 1: its means and shares are over its rounds." in said
+    assert "Cedar left with round 1" in said
+    assert "a site left" in " ".join(caveats.list_run_caveats([run], run.results, sites_named=False))
 
 
 def test_a_reader_of_an_encrypted_run_is_told_what_nobody_checked(tmp_path: Path) -> None:

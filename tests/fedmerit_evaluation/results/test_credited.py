@@ -15,12 +15,10 @@ def results(worked: dict[str, list[int]], absent: dict[str, list[int]]) -> Resul
         ["fedavg", 0, number, site, "", "", "", "", quantity, value]
         for site, of_site in worked.items()
         for number in range(ROUNDS)
-        if number not in absent.get(site, ())
         for quantity, value in (
-            ("contribution", 0.5),
-            ("weight", 0.5),
-            ("num_samples", 9),
-            ("worked", float(number in of_site)),
+            (("rejected", 1.0), ("weight", 0.0))
+            if number in absent.get(site, ())
+            else (("contribution", 0.5), ("weight", 0.5), ("num_samples", 9), ("worked", float(number in of_site)))
         )
     ]
     return Results(pd.DataFrame(rows, columns=columns).assign(run="run"))
@@ -34,6 +32,14 @@ def test_rounds_without_work_earn_nothing():
     assert table["mean_weight"].to_dict() == pytest.approx({"A": 0.5, "B": 0.2, "C": 0.1})
     assert table["share"]["B"] == pytest.approx(0.25)
     assert found.rounds.rankings == {}  # of one seed
+
+
+def test_rounds_before_a_join_and_after_leaving_do_not_count():
+    everywhere = list(range(ROUNDS))
+    rows = results({"A": everywhere, "B": [2], "C": everywhere}, {"C": [1]}).rows
+    member = (rows["site"] != "B") | rows["round"].between(2, 3)
+    table = Results(rows[member]).rounds.contributions.droplevel(["method", "seed"])
+    assert table["mean_contribution"].to_dict() == pytest.approx({"A": 0.5, "B": 0.25, "C": 0.4})
 
 
 def test_without_a_guard_only_absence_counts():
