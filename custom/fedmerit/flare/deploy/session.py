@@ -10,6 +10,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+from nvflare.apis.fl_exception import FLCommunicationError
 from nvflare.fuel.flare_api.api_spec import (
     AuthenticationError,
     AuthorizationError,
@@ -75,7 +76,7 @@ def session(kit: Path, timeout: float = LOGIN) -> Iterator[Session]:
         with redirect_stdout(StringIO()):
             opened = new_secure_session(read_name(kit), str(kit.resolve()), timeout=timeout)
         yield opened
-    except NoConnection as error:
+    except (NoConnection, FLCommunicationError) as error:  # the second: it is there, and answers too late
         raise Unreachable(
             f"server {host}:{port} cannot be reached as {read_name(kit)}: {error}; is it started, is the port open, "
             f"and is the certificate in the kit of this federation and not expired?{proxy_advice(host)}"

@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
+from nvflare.apis.fl_exception import FLCommunicationError
 from nvflare.fuel.flare_api.api_spec import InternalError, JobNotRunning, NoConnection
 from nvflare.fuel.hci.proto import MetaStatusValue
 
@@ -35,6 +36,7 @@ def test_a_job_that_starts_or_ends_has_no_progress_and_takes_no_note(error):
     [
         *((one, RunFailed, "gave no answer just now (no result); try again") for one in PASSING),
         (NoConnection("x"), session.Unreachable, "cannot be reached as a@lead.org: x; is it started"),
+        (FLCommunicationError("late"), session.Unreachable, "cannot be reached as a@lead.org: late"),
         (RuntimeError("runtime error encountered: x"), RunFailed, "x; see log.txt in the server's kit"),
         (RuntimeError("of the caller"), RuntimeError, "of the caller"),
     ],
