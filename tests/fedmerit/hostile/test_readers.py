@@ -28,7 +28,8 @@ BOUNDARY = {  # the places that look at sizes first
     "custom/fedmerit/trainers/monai_trainer/arrays.py",
 }
 ELSEWHERE = {  # by file: why it may read by itself
-    "custom/fedmerit/configuration/conversion.py": "the text of an option",
+    "custom/fedmerit/configuration/recipes.py": "a table of this package",
+    "custom/fedmerit/configuration/spec_syntax.py": "the text of an option",
     "custom/fedmerit/options.py": "TOML of `read_text`",
     "custom/fedmerit/engines/script_runs.py": "what it wrote itself",
     "custom/fedmerit/plugins.py": "a variable of the operator",
