@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import sysconfig
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 
 # Programs of this environment (python3 of start scripts, dciodvfy, dcmqi's), whether it is activated or not.
+STATE = tempfile.TemporaryDirectory()  # instead of the user's
+os.environ["XDG_STATE_HOME"] = STATE.name
 os.environ["PATH"] = os.pathsep.join((sysconfig.get_path("scripts"), os.environ["PATH"]))
 
 NAMES = ("site1", "site2", "site3")

@@ -1,4 +1,4 @@
-"""What is imported, started or connected to: what a person names here and now, not what a record of others may name.
+"""What is imported, started, connected to or searched for images: what a person names, not what a record may name.
 
 A record is whatever a file says of a run: run.json, model.json, a job's plan, a bundle, a TOML file of options.
 """
@@ -6,12 +6,14 @@ A record is whatever a file says of a run: run.json, model.json, a job's plan, a
 import os
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from fedmerit.errors import Untrusted
 
 TRUST = "FEDMERIT_TRUST"  # variable: what a person named, or `ALL`; child processes inherit it
 ALL = "all"
+PLACES = "FEDMERIT_PLACES"  # variable: folders of images that a person named, if the file of them cannot be written
 NAMED = re.compile(r"[A-Za-z_]\w*(\.\w+)*:[A-Za-z_]\w*")
 TRACKER = re.compile(r"\w+:\w+=\S+")  # with options, such as the address to which scalars are sent
 
@@ -51,6 +53,47 @@ def require_trusted_trackers(specs: Iterable[str], where: str) -> None:
     for spec in specs:
         if "=" in spec:
             _require(spec, f"{where}: names the tracker {spec!r:.200}, to which nothing is sent only for that")
+
+
+def allow_places(*folders: Path | None) -> None:
+    """Let this and later processes of this machine open folders of images that a record names: a person named them."""
+    known = _places()
+    new = [place for place in (str(folder.resolve()) for folder in folders if folder) if place not in known]
+    if not new:
+        return
+    try:
+        (file := _places_file()).parent.mkdir(parents=True, exist_ok=True)
+        with file.open("a") as stream:
+            stream.write("".join(f"{place}\n" for place in new))
+    except OSError:
+        os.environ[PLACES] = "\n".join([*known, *new])
+
+
+def allowed_place(folder: object) -> Path | None:
+    """The folder of images that a record names, if a person named it on this machine."""
+    place = Path(folder) if isinstance(folder, str | Path) and folder else None
+    return place if place and str(place.resolve()) in _places() else None
+
+
+def require_place(folder: object, run: Path) -> Path:
+    """As `allowed_place`, of run.json of a run folder; `Untrusted` if nobody named it."""
+    if place := allowed_place(folder):
+        return place
+    raise Untrusted(
+        f"{run / 'run.json'}: names images in {folder!r:.200}, which nobody named on this machine; look at them, then "
+        "name them with --sites or --server-sites"
+    )
+
+
+def _places_file() -> Path:
+    state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+    return Path(state) / "fedmerit" / "places"
+
+
+def _places() -> list[str]:
+    with suppress(OSError):
+        return [*os.environ.get(PLACES, "").splitlines(), *_places_file().read_text().splitlines()]
+    return os.environ.get(PLACES, "").splitlines()
 
 
 def _add(*words: str) -> None:

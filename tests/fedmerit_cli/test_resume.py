@@ -9,6 +9,7 @@ from refusals import contents, refused
 
 from fedmerit.files import write_json
 from fedmerit.records.run_info import read_run
+from fedmerit.trust import allow_places
 
 
 @pytest.fixture
@@ -76,6 +77,8 @@ def test_resume_with_another_option(fedmerit, options, own_run, settings, change
 def test_resume_on_other_sites(fedmerit, own_sites, own_run):
     shutil.rmtree(own_sites / "site3")
     write_json(own_run / "run.json", read_run(own_run) | {"sites_folder": str(own_sites)})
+    refused(fedmerit("run", "--resume", "--out", own_run), "run.json", "nobody named on this machine", "--sites")
+    allow_places(own_sites)
     refused(fedmerit("run", "--resume", "--out", own_run), "site1, site2", "site1, site2, site3")
 
 

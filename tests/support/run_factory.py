@@ -14,6 +14,7 @@ from fedmerit.methods.registry import undefined_quantities
 from fedmerit.records.results import ResultsFile, Row
 from fedmerit.trainers.monai_trainer.networks import initial_network
 from fedmerit.trainers.monai_trainer.saved_networks import save_network
+from fedmerit.trust import allow_places
 
 SITES = ("Alder", "Birch", "Cedar", "Dogwood")
 
@@ -48,6 +49,7 @@ def make_run(
         "command": ["fedmerit", "run", method, "--seed", str(seed)], "started": "2026-01-02T03:04:05+00:00",
     }  # fmt: skip
     write_json(folder / "run.json", info | changes)
+    allow_places(*(Path(str(place)) for name, place in changes.items() if name == "sites_folder" and place))
     results = ResultsFile(folder / "results.csv")
     results.append([])
     merit = np.linspace(0.6, 1.0, len(sites))

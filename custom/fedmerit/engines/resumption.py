@@ -16,7 +16,7 @@ from fedmerit.files import lock_folder, write_json
 from fedmerit.options import RunOptions
 from fedmerit.records.run_info import read_run
 from fedmerit.trainers.monai_trainer.data import SiteFolder, open_sites, require_same_preparation
-from fedmerit.trust import allow
+from fedmerit.trust import allow, allow_places, require_place
 
 NEEDED = (
     "method", "sites", "rounds", "seed", "engine", "plan", "sites_folder", "server_sites", "settings", "attacks",
@@ -49,6 +49,7 @@ def relocate(run: Path, options: Mapping[str, Any]) -> None:
         if not (options.get(option) and info[place]) or is_finished(run, info["rounds"]):
             continue
         folder = Path(options[option]).resolve()
+        allow_places(folder)
         if str(folder) != info[place]:
             only = info["only"] if option == "sites" else None
             require_same_preparation(open_sites(folder, only), info[digests], run)
@@ -119,6 +120,7 @@ def open_recorded_sites(run: Path, info: Mapping[str, Any]) -> list[SiteFolder]:
     root = Path(info["sites_folder"])
     if not root.is_dir():
         raise BadInput(f"{root}: no such folder, where {run} had its sites; --resume --sites PLACE says where they are")
+    require_place(root, run)
     folders = open_sites(root, info["only"], info["fold"])
     names = [folder.name for folder in folders]
     if names != info["sites"]:

@@ -37,7 +37,7 @@ from fedmerit.trainers.monai_trainer.machine_settings import (
 )
 from fedmerit.trainers.monai_trainer.network_checks import check_image_size, require_repeatable
 from fedmerit.trainers.monai_trainer.networks import build_network, initial_network
-from fedmerit.trust import allow, require_trusted_trackers
+from fedmerit.trust import allow, allow_places, require_place, require_trusted_trackers
 from fedmerit.wire.messages import Answer
 
 
@@ -99,6 +99,7 @@ def create(run: Path, method: str, sites: Path | str | None = None, rounds: int 
         "settings": {name: str(value) for name, value in settings.items()},
         **({"parts": parts} if (parts := plugins.script_digests()) else {}),
     }
+    allow_places(sites, asked.server_sites)
     run.mkdir(parents=True, exist_ok=True)
     with lock_folder(run):  # of two processes that begin at once, one has the run
         _require_new(run)
@@ -236,11 +237,12 @@ def execute(
     if "script" in recorded:
         execute_script_run(run, recorded, on_round, threads, on_exchange)
         return
+    allow_places(sites, server_sites)
     here = {"sites_folder": sites, "server_sites": server_sites}
     info = {**read_info(run), **{name: str(place) for name, place in here.items() if place}}
     plugins.require_given(info.get("parts", {}), run / "run.json")
     config, folders = read_plan(run), open_recorded_sites(run, info)
-    own = open_sites(Path(info["server_sites"])) if info["server_sites"] else []
+    own = open_sites(require_place(info["server_sites"], run)) if info["server_sites"] else []
     require_same_images(run, info, folders, own)
     names = [folder.name for folder in folders]
     threads = threads or info["threads"]

@@ -168,14 +168,14 @@ class Evidence:
         return Evidence(odds, against | self.against if permanent else against)
 
 
-def sketch(updates: Tensor, seed: int) -> Tensor:
-    """(n, m) count sketch of ``updates`` (n, d): entries `WIDTH` apart are added with random signs; keeps cosines."""
+def sketch(updates: Tensor, seed: int, width: int = WIDTH) -> Tensor:
+    """(n, m) count sketch of ``updates`` (n, d): entries ``width`` apart are added with random signs; keeps cosines."""
     n, d = updates.shape
-    whole = d // WIDTH * WIDTH
+    whole = d // width * width
     signed = updates * _random_signs(d, seed)
     if not whole:
         return signed
-    result = signed[:, :whole].view(n, -1, WIDTH).sum(dim=1)
+    result = signed[:, :whole].view(n, -1, width).sum(dim=1)
     result[:, : d - whole] += signed[:, whole:]
     return result
 

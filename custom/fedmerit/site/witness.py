@@ -12,9 +12,10 @@ has mean 0 and variance at most 1 if r has nothing to do with the others' work: 
 import torch
 from torch import Tensor
 
-from fedmerit.guard.work import REMEMBERED, WIDTH, new_parts, sketch
+from fedmerit.guard.work import REMEMBERED, new_parts, sketch
 from fedmerit.site.memory import Memory
 
+WIDTH = 4096  # of sketches: real updates show z² of hundreds a round then
 OWN = 2  # first rows of what is old: the first and the last update
 
 
@@ -55,5 +56,5 @@ def measure_work(model: Tensor, before: Memory | None, seed: int) -> dict[str, f
 def _sketches(model: Tensor, before: Memory, seed: int) -> tuple[Tensor, Tensor]:
     """(m,) of the last update, and of the model's step since."""
     received = before.received
-    update, step = sketch(torch.stack([before.trained - received, model - received]), seed)
+    update, step = sketch(torch.stack([before.trained - received, model - received]), seed, WIDTH)
     return update, step

@@ -1,5 +1,6 @@
 """DICOM images: series of single slices, enhanced multi-frame files, X-rays. Masks are in `segmentations`."""
 
+import struct
 import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ import pydicom
 from numpy.typing import NDArray
 from pydicom.filereader import read_file_meta_info
 from pydicom.pixels.utils import get_expected_length
-from pydicom.uid import DeflatedExplicitVRLittleEndian
+from pydicom.uid import DeflatedExplicitVRLittleEndian, JPEG2000TransferSyntaxes
 
 from fedmerit.errors import BadInput
 from fedmerit_data.raw_cases import list_visible
@@ -34,6 +35,8 @@ PLACE_TAGS = {
     "PixelSpacing": (2, "the size of its pixels"),
 }
 MOST_INFLATED = 2**29  # bytes of a deflated file: its readers inflate it at once, whatever its headers say
+CODESTREAM = b"\xff\x4f\xff\x51"  # begins a JPEG 2000 image; its size follows, which need not be that of the header
+MOST_DECODED = 2**27  # numbers of such an image: GDCM takes memory for all that it states
 PREAMBLE, CHUNK = 144, 1 << 20  # bytes: before the group of the file's meta information ends; at a time
 POSITION_TOLERANCE = 0.1  # mm; closer slices have the same position
 SPACING_TOLERANCE = 0.05  # share of the median step by which steps between slices may differ from it
@@ -55,7 +58,7 @@ class Regions:
 
 @contextmanager
 def report_dicom_damage(path: Path, what: str) -> Iterator[None]:
-    """`report_damage`; `BadInput`, too, if the file inflates to more than `MOST_INFLATED`."""
+    """`report_damage`; `BadInput`, too, if the file unpacks to more than `MOST_INFLATED` or `MOST_DECODED`."""
     with report_damage(path, what):
         stated = read_file_meta_info(path)
         if stated.get("TransferSyntaxUID") == DeflatedExplicitVRLittleEndian:
@@ -68,6 +71,14 @@ def report_dicom_damage(path: Path, what: str) -> Iterator[None]:
                         raise BadInput(
                             f"{path}: inflates to more than {MOST_INFLATED} bytes; store it without deflation"
                         )
+        if stated.get("TransferSyntaxUID") in JPEG2000TransferSyntaxes:
+            for part in path.read_bytes().split(CODESTREAM)[1:]:
+                width, height, channels = struct.unpack_from(">4xII24xH", part.ljust(38, b"\0"))
+                if width * height * channels > MOST_DECODED:
+                    raise BadInput(
+                        f"{path}: a JPEG 2000 image of {width} x {height} x {channels} numbers; expected at most "
+                        f"{MOST_DECODED}"
+                    )
         yield
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from fedmerit.errors import BadInput
 from fedmerit.trainers.monai_trainer.data import SiteFolder, open_sites
+from fedmerit.trust import allowed_place
 from fedmerit_evaluation.report.hospitals import choose_method
 from fedmerit_evaluation.results.run_folders import Run, combine_results
 from fedmerit_evaluation.results.views import Results
@@ -62,8 +63,8 @@ def open_sources(runs: Sequence[Run], sites: Path | None) -> DossierSources:
     Raises:
         BadInput: ``sites`` holds none of the runs' sites.
     """
-    place = sites or Path(str(runs[0].info.get("sites_folder") or ""))
-    if sites is None and not (place.parts and place.is_dir()):
+    place = sites or allowed_place(runs[0].info.get("sites_folder"))
+    if place is None or (sites is None and not place.is_dir()):
         return DossierSources(runs, [])
     folders = [folder for folder in runs[0].in_its_fold(open_sites(place)) if folder.name in runs[0].sites]
     if sites is not None and not folders:

@@ -22,6 +22,7 @@ from fedmerit.trainers.monai_trainer.machine_settings import pick_device
 from fedmerit.trainers.monai_trainer.networks import keeps_largest_component
 from fedmerit.trainers.monai_trainer.prediction import keep_largest_components, predict_case_logits
 from fedmerit.trainers.monai_trainer.saved_networks import load_network, load_weights, read_description
+from fedmerit.trust import allowed_place
 from fedmerit_data.raw_cases import Decoded, blank_remarks
 from fedmerit_data.readers.image_files import OneImage, image_name, read_image
 from fedmerit_data.spatial.preprocessing import (
@@ -130,8 +131,8 @@ def open_bundle(root: Path, device: str = "auto") -> Predictor:
 
 def read_preprocessing(run: Path, sites: Path | None) -> Preprocessing:
     """By the site folders named, or those that the run was made with; `BadInput` if they do not record it."""
-    root = sites or Path(str(read_run(run).get("sites_folder", "")))
-    if not root.is_absolute() and not sites:
+    root = sites or allowed_place(read_run(run).get("sites_folder"))
+    if root is None:
         raise BadInput(f"{run}: its preprocessing is not recorded; name its site folders with --sites")
     found = common({folder.name: folder.info for folder in open_sites(root)})
     if found is None:

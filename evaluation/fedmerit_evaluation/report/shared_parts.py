@@ -10,6 +10,7 @@ import pandas as pd
 
 from fedmerit.errors import BadInput, Untrusted
 from fedmerit.files import read_bytes
+from fedmerit.trust import allowed_place
 from fedmerit_evaluation.figures.drawing import png
 from fedmerit_evaluation.figures.pages import SavedFigure, photograph
 from fedmerit_evaluation.figures.tables import DASH, HEADINGS, UNITS, Table
@@ -126,10 +127,10 @@ def overlay_picture(
     file.unlink(missing_ok=True)
     if not images:
         return None, "Images were left out of this report on request. It holds no image, file name or patient."
-    place = sites or (Path(runs[0].info["sites_folder"]) if runs[0].info.get("sites_folder") else None)
+    place = sites or allowed_place(runs[0].info.get("sites_folder"))
     if place is None or (sites is None and not place.is_dir()):
         return None, (
-            "The sites' images are not on this machine, so no segmentation is shown. "
+            "The sites' images are not on this machine, or nobody named them here: no segmentation is shown. "
             "A hospital sees its own with `fedmerit report RUN --sites FOLDER`."
         )
     tested = [run for run in runs if run.tested]

@@ -14,6 +14,7 @@ from fedmerit.trainers.monai_trainer.local_training import count_steps, train
 from fedmerit.trainers.monai_trainer.machine_settings import configured_device, pick_device
 from fedmerit.trainers.monai_trainer.networks import build_network
 from fedmerit.trainers.monai_trainer.patches import build_samples
+from fedmerit.trust import require_place
 from fedmerit_evaluation.studies.execution import count_training_images
 
 
@@ -49,7 +50,7 @@ def _seconds_per_image(folder: Path, batches: int = 4) -> float:
     """Training time on this machine with the run's configuration: the faster of two tries."""
     info = read_run(folder)
     config = read_plan(folder)
-    site = open_sites(Path(info["sites_folder"]), info["sites"], info["fold"])[0]
+    site = open_sites(require_place(info["sites_folder"], folder), info["sites"], info["fold"])[0]
     samples = build_samples(site.cases("training"), config.network.patch)
     del samples.index[batches * config.training.batch_size :]
     device = pick_device(configured_device(site.name, info["device"]), site.name)

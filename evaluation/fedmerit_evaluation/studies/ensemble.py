@@ -14,6 +14,7 @@ from fedmerit.records.run_info import read_run
 from fedmerit.trainers.monai_trainer.data import open_sites, require_same_preparation
 from fedmerit.trainers.monai_trainer.overlaps import Overlap
 from fedmerit.trainers.monai_trainer.prediction import evaluate
+from fedmerit.trust import require_place
 from fedmerit_evaluation.results.dice import OWN, UNION
 from fedmerit_evaluation.results.evaluation import final_models
 from fedmerit_evaluation.studies.study_folders import ENSEMBLE
@@ -42,7 +43,7 @@ def write_ensemble(standalone: Path, folder: Path) -> None:
         BadInput: its models or its sites are not here, or the sites were prepared again.
     """
     info, model_of = read_run(standalone), final_models(standalone)
-    sites = open_sites(Path(info["sites_folder"]), info["sites"], info["fold"])
+    sites = open_sites(require_place(info["sites_folder"], standalone), info["sites"], info["fold"])
     require_same_preparation(sites, info["site_digests"], standalone)
     ensemble, names = Ensemble([model_of(site) for site in sites]), [site.name for site in sites]
     rows: list[Row] = []

@@ -35,6 +35,7 @@ from fedmerit.trainers.monai_trainer.machine_settings import (
 from fedmerit.trainers.monai_trainer.network_checks import count_feature_maps, count_parameters
 from fedmerit.trainers.monai_trainer.patches import build_samples
 from fedmerit.trainers.monai_trainer.prediction import EVALUATION_BATCH, GPU_BATCH
+from fedmerit.trust import require_place
 from fedmerit.version import PACKAGES
 
 BASE_MEMORY = 0.4e9  # bytes of a process with PyTorch and MONAI
@@ -93,7 +94,7 @@ def count_training_images(folder: Path) -> int:
     info = read_run(folder)
     config = read_plan(folder)
     training = config.training
-    sites = open_sites(Path(info["sites_folder"]), info["sites"], info["fold"])
+    sites = open_sites(require_place(info["sites_folder"], folder), info["sites"], info["fold"])
     if training.steps:
         return config.rounds * len(sites) * training.steps * training.batch_size
     per_epoch = sum(len(build_samples(site.cases("training"), config.network.patch)) for site in sites)

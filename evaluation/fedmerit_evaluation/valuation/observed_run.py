@@ -21,6 +21,7 @@ from fedmerit.records.closing_record import OBSERVED
 from fedmerit.records.results import NOBODY, read_table
 from fedmerit.seeds import random_seed
 from fedmerit.trainers.monai_trainer.data import SiteFolder, open_sites, require_same_preparation
+from fedmerit.trust import allowed_place, require_place
 from fedmerit_evaluation.ground_truth.reliability import drawn_means
 from fedmerit_evaluation.ground_truth.semivalues import EMPTY_COALITION, Coalition, FloatArray, parse_coalition
 from fedmerit_evaluation.results.run_folders import open_run, read_rounds
@@ -40,8 +41,8 @@ def sites_sharing_images(run: Path, info: Mapping[str, Any]) -> dict[str, set[st
     """
     if enrolled := _enrolled(run):
         return enrolled
-    root = Path(str(info.get("sites_folder")))
-    if not root.is_dir():
+    root = allowed_place(info.get("sites_folder"))
+    if root is None or not root.is_dir():
         return {}
     sites = open_sites(root, info["sites"], info.get("fold"))
     shared = find_shared_cases([_cases(site) for site in sites])
@@ -237,7 +238,7 @@ def prepared_sites(run: Path, info: Mapping[str, Any]) -> list[SiteFolder]:
         raise BadInput(f"{run}: its images are at the sites, and this needs the images")
     if not Path(str(root)).is_dir():
         raise BadInput(f"{root}: no such folder; {run} had its sites there. Name the folder with --sites PLACE")
-    folders = open_sites(Path(str(root)), info["sites"], info.get("fold"))
+    folders = open_sites(require_place(root, run), info["sites"], info.get("fold"))
     require_same_preparation(folders, info.get("site_digests", {}), run)
     return folders
 

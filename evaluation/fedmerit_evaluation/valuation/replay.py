@@ -32,6 +32,7 @@ from fedmerit.trainers.monai_trainer.data import SiteFolder
 from fedmerit.trainers.monai_trainer.machine_settings import pick_device
 from fedmerit.trainers.monai_trainer.networks import build_network
 from fedmerit.trainers.monai_trainer.patches import build_samples
+from fedmerit.trust import allow_places
 from fedmerit_evaluation.valuation.observed_run import prepared_sites
 
 FOLDER = "values"  # in the run folder: rows computed afterwards, a file per observer
@@ -67,6 +68,7 @@ def replay_observers(
         BadInput: something is missing and the run kept no updates, was encrypted or has a method that does not allow
             it; or its images are elsewhere.
     """
+    allow_places(place)
     info = read_run(run) | ({} if place is None else {"sites_folder": str(place)})
     config = read_plan(run)
     there = read_table(run / OBSERVED) if (run / OBSERVED).exists() else pd.DataFrame(columns=COLUMNS)

@@ -10,6 +10,7 @@ import pandas as pd
 
 from fedmerit.errors import BadInput
 from fedmerit.records.run_info import read_run
+from fedmerit.trust import allow_places
 from fedmerit_evaluation.figures.tables import Table, plain_name
 from fedmerit_evaluation.ground_truth.reliability import POINTS
 from fedmerit_evaluation.ground_truth.semivalues import FloatArray
@@ -118,6 +119,7 @@ def _observed(
         )
     needed = list(dict.fromkeys(one.observes for one in chosen.values() if one.observes))
     if place is not None:
+        allow_places(place)
         prepared_sites(path, {**run.info, "sites_folder": str(place)})  # to fail before anything is evaluated
     if not needed:
         return ObservedRun(path, draws, place=place)

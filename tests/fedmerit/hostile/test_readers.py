@@ -35,6 +35,7 @@ ELSEWHERE = {  # by file: why it may read by itself
     "custom/fedmerit/plugins.py": "a variable of the operator",
     "custom/fedmerit/plugin_references.py": "installed packages, and scripts that a person names",
     "custom/fedmerit/machine.py": "/proc and /sys",
+    "custom/fedmerit/trust.py": "folders that this machine's user named",
     "custom/fedmerit/verification/results.py": "a table that `read_table` has read before",
     "custom/fedmerit/flare/client_script.py": "the job's own script, which then runs",
     "custom/fedmerit/flare/local_scripts.py": "the pipe to a process of its own, with a script of this machine's user",

@@ -5,9 +5,9 @@ import math
 import pytest
 import torch
 
-from fedmerit.guard.work import REMEMBERED, WIDTH
+from fedmerit.guard.work import REMEMBERED
 from fedmerit.site.memory import Memory
-from fedmerit.site.witness import OWN, list_old_parts, measure_work
+from fedmerit.site.witness import OWN, WIDTH, list_old_parts, measure_work
 
 SIZE, ROUNDS, WEIGHT = 2 * WIDTH + 5, 6, 0.25
 
@@ -39,8 +39,8 @@ def scores(update) -> list[float]:
 @pytest.mark.parametrize(
     ("update", "least", "most"),
     [
-        (lambda round, common, step: common + normal(50 + round), 40, 80),  # half of the others' is common: 128 / √4
-        (lambda round, common, step: -common, 60, 100),
+        (lambda round, common, step: common + normal(50 + round), 20, 33),  # √4096 / √6: half of each is common
+        (lambda round, common, step: -common, 25, 40),  # √4096 / √4
         (lambda round, common, step: normal(50 + round), 0, 4),
         (lambda round, common, step: step + 0.1 * normal(50 + round), 0, 4),
         (lambda round, common, step: common if not round else normal(0), None, 4),  # its first, again and again

@@ -1,5 +1,7 @@
 """DICOM series."""
 
+import struct
+
 import numpy as np
 import pydicom
 import pytest
@@ -90,4 +92,19 @@ def test_a_deflated_file_is_read_up_to_a_size(tmp_path, monkeypatch):
         (read_referenced_series, path), (read_structures, path),
     ):  # fmt: skip
         with pytest.raises(BadInput, match=r"1-02.dcm: inflates to more than 1000 bytes; store it without deflation"):
+            read(of)
+
+
+def test_a_jpeg_2000_image_is_decoded_up_to_a_size(tmp_path):
+    """GDCM takes memory for what the codestream states, whatever the header does: the process ended."""
+    save_series(tmp_path / "a", volume(1, (24, 20, 6)))
+    path = tmp_path / "a" / "1-02.dcm"
+    slice_ = pydicom.dcmread(path)
+    stated = struct.pack(">HHII24xH", 41, 0, 2**20, 2**20, 1)
+    slice_.file_meta.TransferSyntaxUID = pydicom.uid.JPEG2000Lossless
+    slice_.PixelData = pydicom.encaps.encapsulate([dicom.CODESTREAM + stated])
+    slice_["PixelData"].VR, slice_["PixelData"].is_undefined_length = "OB", True
+    slice_.save_as(path)
+    for read, of in ((read_series, path.parent), (read_dicom, path), (read_regions, path)):
+        with pytest.raises(BadInput, match=r"1-02.dcm: a JPEG 2000 image of 1048576 x 1048576 x 1 numbers"):
             read(of)

@@ -13,6 +13,7 @@ from solving import Key, Shown, ranges
 
 from fedmerit.errors import BadInput
 from fedmerit.records.results import Row
+from fedmerit.trust import allow_places
 from fedmerit_evaluation.report.all_sites import write_report
 from fedmerit_evaluation.report.one_site import write_site_report
 from fedmerit_evaluation.report.one_site_tables import MIN_OTHERS, ROUND_TO
@@ -47,6 +48,7 @@ def _everything(page: Path) -> bytes:
 @pytest.mark.usefixtures("drawn")
 def test_no_other_sites_name_nor_number_of_images_is_anywhere(tmp_path: Path) -> None:
     sites = make_sites(tmp_path / "sites")
+    allow_places(sites)
     runs = _runs(tmp_path)[1::2]
     for run in runs:
         add_models(run, SITES if "standalone" in run.name else ("global",))

@@ -14,6 +14,7 @@ from parsed_page import Page
 from run_factory import SITES, add_models, add_rows, make_run, make_sites
 
 from fedmerit.errors import BadInput
+from fedmerit.files import read_json, write_json
 from fedmerit.records.results import Row
 from fedmerit_evaluation.report.all_sites import write_report
 from fedmerit_evaluation.report.shared_parts import (
@@ -233,7 +234,12 @@ def test_overlays_name_no_patient_and_a_note_stands_where_the_images_are_not(tmp
     assert "must not leave" not in text
     assert not (run / "figures" / "overlays.png").exists()  # no older one is left lying beside it
 
-    shutil.rmtree(sites)
+    shutil.move(sites, tmp_path / "handed")
+    info = read_json(run / "run.json")
+    write_json(run / "run.json", info | {"sites_folder": str(tmp_path / "handed")})
+    assert "or nobody named them here" in Page(write_report([run]).read_text()).text
+    assert not (run / "figures" / "overlays.png").exists(), "images that only a record names are not opened"
+    write_json(run / "run.json", info)
     assert "not on this machine" in Page(write_report([run]).read_text()).text
     with pytest.raises(BadInput, match="no such folder"):
         write_report([run], sites=sites)

@@ -5,8 +5,9 @@ import pandas as pd
 import pytest
 from run_factory import make_run, make_sites
 
-from fedmerit.errors import BadInput
+from fedmerit.errors import BadInput, Untrusted
 from fedmerit.records.results import COLUMNS, read_table
+from fedmerit.trust import allow_places
 from fedmerit_evaluation.ground_truth.semivalues import EMPTY_COALITION
 from fedmerit_evaluation.valuation.game_estimators import leave_one_out_matrix, shapley_matrix
 from fedmerit_evaluation.valuation.observed_run import ObservedRun, RoundGame, prepared_sites, require_same_sites
@@ -123,6 +124,9 @@ def test_numbers_of_the_run(tmp_path):
 
 def test_images_that_are_elsewhere_are_told(tmp_path):
     sites = make_sites(tmp_path / "sites", SITES, size=16)
+    with pytest.raises(Untrusted, match="nobody named on this machine"):
+        prepared_sites(tmp_path / "run", {"sites_folder": str(sites), "sites": ["Birch"]})
+    allow_places(sites)
     found = prepared_sites(tmp_path / "run", {"sites_folder": str(sites), "sites": ["Birch"]})
     assert [folder.name for folder in found] == ["Birch"]
     with pytest.raises(BadInput, match="its images are at the sites"):
@@ -145,6 +149,7 @@ def test_a_coalitions_mean_over_sites_is_of_what_is_known():
 
 def test_images_that_were_prepared_anew_since_are_not_those_of_the_run(tmp_path):
     sites = make_sites(tmp_path / "sites", SITES, size=32)
+    allow_places(sites)
     info = {"sites_folder": str(sites), "sites": list(SITES)}
     info["site_digests"] = {folder.name: folder.digest for folder in prepared_sites(tmp_path / "run", info)}
     assert [folder.name for folder in prepared_sites(tmp_path / "run", info)] == list(SITES)
