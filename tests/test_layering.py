@@ -189,6 +189,7 @@ def test_processes_of_a_preparation_begin_before_anything_heavy_is_loaded():
 
 REPORT, VERIFY = "fedmerit_evaluation.report.all_sites", "fedmerit.verification.run"
 CHECK = "fedmerit_data.check, fedmerit_data.checking.quality_report"
+SCRIPTS = "fedmerit.flare.executor, fedmerit.flare.egress"
 STATUS = "fedmerit.flare.deploy.session, fedmerit.flare.deploy.site_states"
 
 
@@ -198,10 +199,11 @@ STATUS = "fedmerit.flare.deploy.session, fedmerit.flare.deploy.site_states"
         (f"{REPORT}, fedmerit_evaluation.report.one_site, {CHECK}", {"torch", "monai", "nvflare"}),
         (VERIFY, {"monai", "nvflare", "scipy", "matplotlib"}),  # it plays methods again, which compute with torch
         (STATUS, {"torch", "monai", "scipy", "pandas"}),
+        pytest.param(SCRIPTS, {"monai", "scipy", "pandas", "matplotlib"}, marks=pytest.mark.slow),
     ],
 )
 def test_commands_load_only_what_they_use(modules, left):
-    """What `report --no-images`, `verify`, `check` and `job status` import."""
+    """What `report --no-images`, `verify`, `check`, `job status` and a site that starts a script import."""
     assert not loaded_by(modules) & left
 
 

@@ -40,7 +40,6 @@ from fedmerit.flare.translation import (
 from fedmerit.machine import give_back_memory
 from fedmerit.records.ciphertexts import SiteKey
 from fedmerit.records.signatures import Signer
-from fedmerit.site.image_trainer import ImageTrainer
 from fedmerit.site.job_rules import count_images, require_allowed
 from fedmerit.site.script_trainer import Question, Said, ScriptTrainer
 from fedmerit.site.site import Site
@@ -150,11 +149,12 @@ class MeritExecutor(Executor):
         signer = Signer(kit / KEY, kit / CERTIFICATE) if (kit / KEY).exists() else None  # the simulator has none
         pem = (kit / CERTIFICATE).read_text() if (kit / CERTIFICATE).exists() else ""
         caps = manifest.jobs.caps if manifest else None
-        trainer: Trainer
         if plan.script:
-            trainer = ScriptTrainer(str(name), plan, own, self._ask_script)
-        else:
-            trainer = ImageTrainer(site_folder(name), plan, own, configured_device(name))
+            trainer: Trainer = ScriptTrainer(str(name), plan, own, self._ask_script)
+            return Site(trainer, plan, own, ask_peer, key, participants, signer, pem, caps)
+        from fedmerit.site.image_trainer import ImageTrainer  # loads MONAI, some 200 MB
+
+        trainer = ImageTrainer(site_folder(name), plan, own, configured_device(name))
         site = Site(trainer, plan, own, ask_peer, key, participants, signer, pem, caps)
         return wrap_attacker(site, configured_attack(name))
 

@@ -38,6 +38,7 @@ from nvflare.private.fed.utils.fed_utils import fobs_initialize, register_ext_de
 from nvflare.recipe.sim_env import SimEnv
 from nvflare.security.security import EmptyAuthorizer
 
+import fedmerit.site.image_trainer  # noqa: F401  # and MONAI with it, likewise
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.files import read_json, write_json
 from fedmerit.flare import wake_up

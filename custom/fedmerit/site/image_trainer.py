@@ -7,6 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import monai  # noqa: F401  # here, though used below: processes that are forked later share it
 import torch
 from torch import Tensor
 

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain, islice, repeat
 
 import torch
-from monai.losses import DeepSupervisionLoss, DiceLoss
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Subset, WeightedRandomSampler
 
@@ -21,6 +20,8 @@ from fedmerit.trainers.monai_trainer.training_checkpoint import Restorable, Trai
 
 
 def _dice() -> nn.Module:
+    from monai.losses import DiceLoss
+
     dice: nn.Module = DiceLoss(sigmoid=True, batch=True)
     return dice
 
@@ -89,6 +90,8 @@ def train(
         shift: (d,) added to the gradient of every step.
         checkpoint: from which the training continues if it was cut short; None: it keeps none.
     """
+    from monai.losses import DeepSupervisionLoss
+
     device = next(network.parameters()).device
     loss_function = build_loss(training.loss)
     of_levels = DeepSupervisionLoss(loss_function)

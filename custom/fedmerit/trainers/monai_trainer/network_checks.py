@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from monai.networks.layers import DropPath
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
@@ -62,6 +61,8 @@ def require_repeatable(network: Network, built: nn.Module) -> None:
 
     They draw from PyTorch's one generator, which sites' threads share.
     """
+    from monai.networks.layers import DropPath
+
     for name, module in built.named_modules():
         share = module.p if isinstance(module, _DropoutNd) else module.drop_prob if isinstance(module, DropPath) else 0
         if share:

@@ -7,8 +7,6 @@ from inspect import Parameter, signature
 from typing import Any
 
 import torch
-from monai.networks import nets
-from monai.networks.nets import AttentionUnet, BasicUNet, DynUNet, SegResNet, SwinUNETR, UNet
 from torch import Tensor, nn
 from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.utils.flop_counter import FlopCounterMode
@@ -31,7 +29,7 @@ SHORTEST = 4  # side of a patch's image at the lowest level
 class Architecture:
     """One of MONAI's networks, and how its arguments follow from a description."""
 
-    kind: Callable[..., nn.Module]
+    name: str  # of its class
     arguments: Callable[[Network], Mapping[str, Any]]
     norm: str = ""  # the name of the argument that sets the norm layers; "": it has none
     own_norm: str = "instance"  # with norm=own
@@ -40,6 +38,23 @@ class Architecture:
     step: Callable[[Network], int] = lambda network: int(2 ** (network.depth - 1))  # that image sides are multiples of
     depths: tuple[int, ...] = ()  # that it can have; (): all
     uneven: bool = False  # whether a side of a patch that is shorter than the others is halved later
+
+    @property
+    def kind(self) -> type[nn.Module]:
+        """Its class."""
+        return _find_class(self.name)
+
+    def __call__(self, **arguments: Any) -> nn.Module:
+        """The network of these arguments."""
+        return self.kind(**arguments)
+
+
+def _find_class(name: str) -> type[nn.Module]:
+    """One of MONAI's; a site's process that only starts a script of the site's own never loads them."""
+    from monai.networks import nets
+
+    found: type[nn.Module] = getattr(nets, name)
+    return found
 
 
 def _filters(network: Network) -> list[int]:
@@ -85,28 +100,28 @@ def _segresnet(network: Network) -> dict[str, Any]:
 
 ARCHITECTURES: Mapping[str, Architecture] = {
     "dynunet": Architecture(
-        DynUNet, _dynunet, "norm_name", outputs=("output_block", "deep_supervision_heads"), uneven=True
+        "DynUNet", _dynunet, "norm_name", outputs=("output_block", "deep_supervision_heads"), uneven=True
     ),
-    "unet": Architecture(UNet, _unet, "norm", own_norm="batch", affine=False),
-    "segresnet": Architecture(SegResNet, _segresnet, "norm", own_norm="group", outputs=("conv_final",)),
+    "unet": Architecture("UNet", _unet, "norm", own_norm="batch", affine=False),
+    "segresnet": Architecture("SegResNet", _segresnet, "norm", own_norm="group", outputs=("conv_final",)),
     "basicunet": Architecture(
-        BasicUNet,
+        "BasicUNet",
         lambda network: {"features": [*_filters(network), network.width]},
         "norm",
         outputs=("final_conv",),
         depths=(5,),
     ),
     "attentionunet": Architecture(
-        AttentionUnet, lambda network: {"channels": _filters(network), "strides": [2] * (network.depth - 1)}
+        "AttentionUnet", lambda network: {"channels": _filters(network), "strides": [2] * (network.depth - 1)}
     ),
     "swinunetr": Architecture(
-        SwinUNETR, lambda network: {"feature_size": network.width}, "norm_name", outputs=("out",), step=lambda _: 32
+        "SwinUNETR", lambda network: {"feature_size": network.width}, "norm_name", outputs=("out",), step=lambda _: 32
     ),
 }
 
 
 NETWORKS: Catalogue[Callable[..., nn.Module]] = Catalogue(
-    "networks", {name: one.kind for name, one in ARCHITECTURES.items()}, callable, "what makes a torch.nn.Module"
+    "networks", ARCHITECTURES, callable, "what makes a torch.nn.Module"
 )
 
 
@@ -224,8 +239,7 @@ def constructor(network: Network) -> tuple[Callable[..., nn.Module], dict[str, A
 def _find_external(name: str) -> Callable[..., nn.Module]:
     """A network that others bring, or one of `MONAI_NETWORKS`."""
     if name in MONAI_NETWORKS:
-        found: Callable[..., nn.Module] = getattr(nets, name)
-        return found
+        return _find_class(name)
     if NAMED.fullmatch(name) and name.partition(":")[0].partition(".")[0] in WITH_PARTS:
         raise Untrusted(
             f"architecture {name!r}: of torch and MONAI only {', '.join(MONAI_NETWORKS)} are built by name; "
@@ -281,7 +295,7 @@ def keeps_largest_component(network: nn.Module) -> bool:
 def output_modules(network: nn.Module) -> list[nn.Module]:
     """The blocks whose channels are the labels themselves."""
     for architecture in ARCHITECTURES.values():
-        if isinstance(network, architecture.kind) and architecture.outputs:  # type: ignore[arg-type]
+        if architecture.outputs and isinstance(network, architecture.kind):
             return [module for name in architecture.outputs if (module := getattr(network, name, None)) is not None]
     body = network
     while len(children := list(body.children())) == 1:

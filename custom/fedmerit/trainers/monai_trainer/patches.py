@@ -7,9 +7,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from monai.data.utils import dense_patch_slices
-from monai.transforms import SpatialPad
-from monai.transforms.utils import correct_crop_centers
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import default_collate
@@ -35,6 +32,8 @@ class Patches(Samples):
     roams = True
 
     def __init__(self, cases: Sequence[Case], patch: tuple[int, ...]):
+        from monai.transforms import SpatialPad
+
         self.patch = patch
         self._pad = SpatialPad(patch)
         self._labelled: dict[Case, NDArray[np.int64]] = {}  # voxels, counted along the training slices
@@ -58,6 +57,8 @@ class Patches(Samples):
         return images.to(device), masks.to(device)
 
     def _drawn_place(self, case: Case, share: float, order: torch.Generator) -> Place:
+        from monai.transforms.utils import correct_crop_centers
+
         size = _size(case)
         inside = tuple(min(side, there) for side, there in zip(self.patch, size, strict=True))
         if case not in self._labelled:
@@ -85,6 +86,8 @@ def _size(case: Case) -> tuple[int, ...]:
 
 
 def _places(case: Case, patch: tuple[int, ...]) -> list[Place]:
+    from monai.data.utils import dense_patch_slices
+
     size = _size(case)
     if not size[0]:
         return []

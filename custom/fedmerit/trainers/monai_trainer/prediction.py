@@ -8,10 +8,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from monai.inferers.utils import sliding_window_inference
-from monai.losses import DiceLoss
-from monai.metrics.confusion_matrix import get_confusion_matrix
-from monai.transforms.utils import get_largest_connected_component_mask
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -90,6 +86,8 @@ class _Counts:
 
     def add(self, places: Sequence[tuple[int, slice]], found: Tensor, masks: Tensor) -> None:
         """Predictions bool and masks (slices, labels, h, w) of parts of cases."""
+        from monai.metrics.confusion_matrix import get_confusion_matrix
+
         of_slices: Tensor = get_confusion_matrix(found.float(), masks.float()).double()
         sizes = [part.stop - part.start for _, part in places]
         for (place, _), of_case in zip(places, torch.split(of_slices, sizes), strict=True):
@@ -164,6 +162,8 @@ def predict_logits(network: nn.Module, images: Tensor, mirrored: bool = False) -
     if not patch:
         logits: Tensor = network(images)
         return logits
+    from monai.inferers.utils import sliding_window_inference
+
     volume = images.transpose(0, 1)[None]
     seen: Tensor = sliding_window_inference(volume, patch, 1, network, overlap=0.5, mode="gaussian")
     return seen[0].transpose(0, 1)
@@ -194,6 +194,8 @@ def soft_dice_losses(logits: Tensor, masks: Tensor) -> Tensor:
 
     Where the reference of a label is empty, it is 0 if the prediction is empty too, else 1.
     """
+    from monai.losses import DiceLoss
+
     loss: Tensor = DiceLoss(sigmoid=True, reduction="none")(logits, masks).flatten(start_dim=1)  # (batch, labels)
     predicted = (logits > 0).flatten(start_dim=2).any(dim=2)
     absent = ~masks.bool().flatten(start_dim=2).any(dim=2)
@@ -222,6 +224,8 @@ def predict_case_logits(network: nn.Module, image: NDArray[np.float32]) -> Tenso
 
 def keep_largest_components(masks: Masks) -> Masks:
     """Of each label of a case (slices, labels, h, w) the largest part of voxels that touch, if only by a corner."""
+    from monai.transforms.utils import get_largest_connected_component_mask
+
     parts = [get_largest_connected_component_mask(masks[:, label]) for label in range(masks.shape[1])]
     return np.stack(parts, axis=1)
 

@@ -2,9 +2,7 @@
 
 import numpy as np
 import torch
-from monai.metrics.utils import get_mask_edges, get_surface_distance
 from numpy.typing import NDArray
-from scipy.spatial import cKDTree
 
 from fedmerit.core import DECIMALS
 from fedmerit.trainers.monai_trainer.overlaps import TOLERANCE, Surface
@@ -39,6 +37,8 @@ def _surface(
     predicted: NDArray[np.bool_], reference: NDArray[np.bool_], unit: str, steps: tuple[float, ...]
 ) -> Surface:
     """Of masks (slices, height, width)."""
+    from monai.metrics.utils import get_mask_edges
+
     found, there = predicted.any(), reference.any()
     if not (found and there):
         return Surface(unit, None, 0.0 if found or there else None)
@@ -80,6 +80,8 @@ def surface_dice_by_area(
         predicted, reference, steps = predicted[0], reference[0], steps[1:]
     box = tuple(slice(where.min(), where.max() + 1) for where in np.nonzero(predicted | reference))
     masks = [torch.from_numpy(np.pad(mask[box], 1)) for mask in (predicted, reference)]
+    from monai.metrics.utils import get_mask_edges
+
     one, other, *areas = get_mask_edges(*masks, crop=False, spacing=steps)
     near = [_distances(a, b, steps) <= TOLERANCE for a, b in ((one, other), (other, one))]
     sizes = [area[edges].numpy() for area, edges in zip(areas, (one, other), strict=True)]
@@ -92,6 +94,9 @@ def _distances(edges: torch.Tensor, others: torch.Tensor, steps: tuple[float, ..
 
     A map of distances of all voxels is fastest, but a large volume's would not fit in memory.
     """
+    from monai.metrics.utils import get_surface_distance
+    from scipy.spatial import cKDTree
+
     if edges.numel() <= MAPPED:
         return np.asarray(get_surface_distance(edges, others, spacing=steps), np.float64)
     tree = cKDTree(np.argwhere(others.numpy()) * steps)
