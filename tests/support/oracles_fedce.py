@@ -8,7 +8,8 @@ from oracles import assert_equal, contains, everyone, tensor
 from fedmerit.capabilities import OwnUpdate
 from fedmerit.core import Layout, SiteView
 from fedmerit.methods.fedavg import FedAvg
-from fedmerit.methods.fedce import FedCE, FedCENVFlare
+from fedmerit.methods.fedce import FedCE
+from fedmerit.methods.fedce_nvflare import FedCENVFlare
 from fedmerit.methods.minus_model import minus_model
 
 

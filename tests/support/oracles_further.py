@@ -7,8 +7,8 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from fedmerit import flat
-from fedmerit.methods.fedave import sampling_divergence
 from fedmerit.methods.fedavg import FedAdam, FedAvgM
+from fedmerit.methods.loss_distributions import sampling_divergence
 from fedmerit.methods.proximal import Ditto, FedProx
 from fedmerit.methods.rewards import Reward
 from fedmerit.methods.scaffold import SCAFFOLD

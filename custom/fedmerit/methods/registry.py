@@ -5,12 +5,14 @@ from dataclasses import is_dataclass
 from typing import Any
 
 from fedmerit.core import Method
-from fedmerit.methods.cffl import CFFL, CFFLReleased
+from fedmerit.methods.cffl import CFFL
+from fedmerit.methods.cffl_released import CFFLReleased
 from fedmerit.methods.cgsv import CGSV
 from fedmerit.methods.cycle import CYCle
 from fedmerit.methods.fedave import FedAVE
 from fedmerit.methods.fedavg import FedAdam, FedAvg, FedAvgM, FedBN, Pooled, SiloBN, Standalone
-from fedmerit.methods.fedce import FedCE, FedCENVFlare
+from fedmerit.methods.fedce import FedCE
+from fedmerit.methods.fedce_nvflare import FedCENVFlare
 from fedmerit.methods.fedci import ECI, FedCI, FedValue
 from fedmerit.methods.fedsac import FedSAC
 from fedmerit.methods.peer_learning import VPDL

@@ -56,5 +56,5 @@ def measure_work(model: Tensor, before: Memory | None, seed: int) -> dict[str, f
 def _sketches(model: Tensor, before: Memory, seed: int) -> tuple[Tensor, Tensor]:
     """(m,) of the last update, and of the model's step since."""
     received = before.received
-    update, step = sketch(torch.stack([before.trained - received, model - received]), seed, WIDTH)
-    return update, step
+    update, step = sketch(torch.stack([before.trained - received, model - received]), seed, WIDTH).nan_to_num(0, 0, 0)
+    return update, step  # what is not finite was not accepted

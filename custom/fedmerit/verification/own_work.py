@@ -21,7 +21,7 @@ Witness = tuple[PlayedRound, Mapping[str, float]]  # what a log has, as "step", 
 
 
 def compare_work(played: Sequence[PlayedRound], witnesses: Sequence[Witness], log: SiteLog) -> Iterator[str]:
-    """In a sentence, if a verdict against a log's site is not shown to be right.
+    """In a sentence, if a verdict against a log's site cannot be compared with the log.
 
     Args:
         played: all rounds.
@@ -44,18 +44,12 @@ def compare_work(played: Sequence[PlayedRound], witnesses: Sequence[Witness], lo
         yield f"that {log.site} did not work, as the verdict from round {begins} on says: its log cannot show it"
         return
     chance = float(torch.special.gammaincc(torch.tensor(len(rounds) / 2).double(), torch.tensor(shown / 2).double()))
-    if chance > CHANCE:
-        return
-    when = f"round{'s' * (len(rounds) > 1)} {', '.join(map(str, rounds))}"
-    if shown > SLACK * allowed:
+    if chance < CHANCE and shown > SLACK * allowed:
+        when = f"round{'s' * (len(rounds) > 1)} {', '.join(map(str, rounds))}"
         raise BadInput(
             f"{against[0].line}: verdict against {log.site} from round {begins} on: by its scores it did not work in "
             f"{when}; {log.path} shows work there (chance without work: {max(chance, 1e-99):.0e}): one is untrue"
         )
-    yield (
-        f"that {log.site} did too little work in {when}, as the verdict from round {begins} on says: its log shows "
-        "work, as its scores do, and the scores of the others are the server's word"
-    )
 
 
 def _counts_against(one: PlayedRound, site: str) -> bool:

@@ -11,7 +11,8 @@ from one_in import one_in
 from rounds import few, make_rounds, play, random_rounds, with_dice
 
 from fedmerit.core import CandidateResults, Layout, Reports
-from fedmerit.methods.cffl import CFFL, CFFLReleased, CFFLState
+from fedmerit.methods.cffl import CFFL, CFFLState
+from fedmerit.methods.cffl_released import CFFLReleased
 from fedmerit.methods.registry import build_method
 
 FIRST = {"reputation": "sinh_first", "aggregation": "share", "keep_own": False}  # CFFL, as parameters of `CFFLReleased`

@@ -11,7 +11,7 @@ from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
 from nvflare.app_opt.pt.fedce import FedCEConstants, FedCEModelAggregator
 
 from fedmerit.core import Layout, Reports
-from fedmerit.methods.fedce import FedCENVFlare
+from fedmerit.methods.fedce_nvflare import FedCENVFlare
 
 NAMES = ("a.weight", "b.bias", "c.weight", "d.bias")  # sorted, as NVFlare flattens
 

@@ -11,7 +11,7 @@ from pulling_sites import updates_of
 from fedmerit_lab.detection.detector import Detection, apply_detectors, compare_with_others
 from fedmerit_lab.detection.detectors import ChallengeImages, GuardDetector, TrustedRoot, all_detectors
 
-ATTACKER, OUTLIER, TRUSTED, ROUNDS = 5, 3, 1, 8
+ATTACKER, OUTLIER, TRUSTED, ROUNDS = 5, 3, 1, 12
 
 
 def test_distances_are_in_deviations_of_the_others():

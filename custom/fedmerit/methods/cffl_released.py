@@ -1,0 +1,66 @@
+"""CFFL as its authors' released code computes it: a fading reputation, a growing α, other weights, own updates kept."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedmerit.core import Reports
+from fedmerit.methods.cffl import CFFL, CFFLState
+from fedmerit.methods.rewards import Reward, kept
+from fedmerit.parameters import parameter
+from fedmerit.vectors import aggregate, share
+
+FADE = 0.8  # of the old reputation
+
+
+@dataclass(frozen=True)
+class CFFLReleased(CFFL):
+    """CFFL with each of the released readings as a parameter.
+
+    Raises:
+        ValueError: a parameter does not follow its rule, or ``unrewarded`` contradicts ``keep_own``.
+    """
+
+    reward: str = parameter("sparse", "the largest entries by reputation", choices=("sparse",))
+    alpha_growth: int = parameter(0, "T of alpha (1 + t/T), t up to T; 0: constant", low=0)
+    reputation: str = parameter(
+        "released", "c ∝ sinh(a(.8c + .2 share)); sinh_first: c/2 + sinh(a share)/2", choices=("released", "sinh_first")
+    )
+    aggregation: str = parameter(
+        "mean", "weights n_i over those of all; sum: 1; share: over those of R", choices=("mean", "sum", "share")
+    )
+    keep_own: bool = parameter(True, "own update kept, own upload taken off the download")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.keep_own and self.unrewarded == "own":
+            raise ValueError("keep_own=True: sites keep what they trained everywhere; leave unrewarded out")
+
+    def strength(self, state: CFFLState, reports: Reports) -> float:
+        """α of the round."""
+        growth = 1 + min(float(state.round) / self.alpha_growth, 1.0) if self.alpha_growth else 1.0
+        return super().strength(state, reports) * growth
+
+    def unnormalised_reputation(self, state: CFFLState, shares: Tensor, reports: Reports) -> Tensor:
+        """(n,) c before it is normalised and sites are removed; ``shares`` (n,) of this round's utility."""
+        if self.reputation == "sinh_first":
+            return super().unnormalised_reputation(state, shares, reports)
+        return torch.sinh(self.strength(state, reports) * (FADE * state.reputation + (1 - FADE) * shares))
+
+    def rewarded(
+        self, models: Tensor, clipped: Tensor, uploads: Tensor, quota: Tensor, remaining: Tensor, reports: Reports
+    ) -> tuple[Tensor, Tensor]:
+        """As `CFFL.rewarded`."""
+        present, ones = reports.present, remaining.double()
+        images = share(reports.num_samples, remaining)
+        amounts = {"share": images, "mean": reports.data_share * ones, "sum": ones}[self.aggregation]
+        update = aggregate(torch.zeros_like(uploads[0]), amounts, uploads)
+        models = Reward(update, quota, own=kept(self.unrewarded, clipped)).add_to(models)
+        if self.unrewarded == "nothing":
+            keeping = present if self.keep_own else present & ~remaining
+            models[keeping] += clipped[keeping]
+        if self.keep_own:  # κ; of "mean" n_i / max n, though n_i / Σ n is what was added
+            taken_off = {"share": images, "mean": images / images.max(), "sum": ones}[self.aggregation]
+            models -= taken_off.to(models.dtype)[:, None] * uploads
+        return models, share(amounts, remaining)

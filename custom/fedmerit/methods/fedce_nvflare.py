@@ -1,0 +1,59 @@
+"""FedCE as the aggregator of NVFlare 2.9 computes it."""
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from fedmerit.core import Needs, Outcome, Reports
+from fedmerit.methods.fedce import COMBINATIONS, EPSILON, FedCE, FedCEState
+from fedmerit.parameters import parameter
+from fedmerit.vectors import cosine_to_others, share
+
+
+@dataclass(frozen=True)
+class FedCENVFlare(FedCE):
+    """Weights by the running means of both terms, the cosine being that of this round's updates."""
+
+    error: str = parameter("absolute", "of the model without the site", choices=("absolute", "relative"))
+    averaged_by: str = parameter(
+        "server",
+        "who averages the errors over rounds; site: it reports means, as NVFlare's example",
+        choices=("server", "site"),
+    )
+    measured_by_others: ClassVar[bool] = False
+    needs: ClassVar[Needs] = Needs()
+
+    def weigh(self, state: FedCEState, products: Tensor, reports: Reports) -> tuple[FedCEState, Outcome]:
+        """Running means of the sites' errors and of the cosines of this round's updates."""
+        present = reports.present
+        seen = int(state.weights.isfinite().sum())
+        unseen = 1 / (seen + 1) if seen else 1 / float(present.sum())
+        prior = state.weights.where(state.weights.isfinite(), unseen) * present
+        cosine = cosine_to_others(products, prior)
+        minus_error, term = (
+            known.where(known.isfinite(), 1.0) for known in (reports.values["minus_error"], self.data_term(reports))
+        )
+        rounds = state.rounds + present
+        step = present / rounds.clamp(min=1)
+        cosine_mean = state.cosine_mean + step * (cosine - state.cosine_mean)
+        error_step = step if self.averaged_by == "server" else present.to(term)
+        minus_error_mean = state.minus_error_mean + error_step * (term - state.minus_error_mean)
+
+        gamma_cos = share_floored(1 - cosine_mean, present)
+        gamma_err = share_floored(minus_error_mean, present)
+        weights = share_floored(COMBINATIONS[self.combine](gamma_cos, gamma_err), present)
+        outcome = Outcome(
+            contribution=weights.where(present, torch.nan),
+            reputation=weights,
+            weights=weights,
+            models=state.model,
+            quantities={"cosine": cosine.where(present, torch.nan), "minus_error": minus_error},
+        )
+        return replace(state, cosine_mean=cosine_mean, minus_error_mean=minus_error_mean, rounds=rounds), outcome
+
+
+def share_floored(amounts: Tensor, present: Tensor) -> Tensor:
+    """(n,) shares of the present sites after raising every amount to `EPSILON`."""
+    return share(amounts.clamp(min=EPSILON), present)
