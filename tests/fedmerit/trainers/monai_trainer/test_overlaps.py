@@ -133,7 +133,8 @@ def test_large_volumes_are_measured_without_a_map_of_all_distances(monkeypatch, 
 
 def test_surfaces_of_more_voxels_than_torch_has_quantiles_of(monkeypatch):
     """As of a network that marks half of a large volume at random."""
-    monkeypatch.setattr(surfaces, "get_surface_distance", lambda *args, **more: torch.ones(2**24 + 1))
+    found = torch.ones(2**24 + 1)
+    monkeypatch.setattr("monai.metrics.utils.get_surface_distance", lambda *args, **more: found)
     assert measure_surfaces(CUBE, CUBE, SPACING) == [Surface("mm", 1.0, 1.0)]
 
 
