@@ -169,7 +169,7 @@ def read_project(out: Path) -> dict[str, Any]:
         project = yaml.safe_load(path.read_text())
         participants = project["participants"]
         kinds = [one["type"] for one in participants if one["name"]]
-    except (OSError, ValueError, yaml.YAMLError, KeyError, TypeError) as error:
+    except (OSError, ValueError, yaml.YAMLError, KeyError, TypeError, RecursionError) as error:
         reason = type(error).__name__
         raise BadInput(f"{path}: not a project file ({reason}); make one with `fedmerit deploy init`") from error
     if kinds.count("server") != 1:

@@ -100,6 +100,7 @@ def test_further_sites_come_last_and_all_else_stays():
         (None, "not a project file .FileNotFoundError."),
         ("", "not a project file .TypeError."),
         ("a: [", "not a project file .ParserError."),
+        ("[" * 20000, "not a project file .RecursionError."),
         ("participants: [{name: A}]", "not a project file .KeyError."),
         ("\xff\xfe".encode("latin-1"), "not a project file .UnicodeDecodeError."),
         ("participants: [{type: client, name: A}]", "names 0 servers; expected one"),
