@@ -5,6 +5,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -181,6 +182,8 @@ def read_results(run: Path) -> pd.DataFrame:
         advice = "continue with `fedmerit run --resume`" if begun else "a run folder is what `fedmerit run --out` wrote"
         raise BadInput(f"{run}: no results.csv in it{', no round is complete' if begun else ''}; {advice}")
     table = read_table(path)
+    if unknown := [fold for fold in table["fold"].unique() if not re.fullmatch("[0-9]{0,4}", fold)]:
+        raise BadInput(f"{path}: has the fold {unknown[0]!r:.80}, expected a whole number, or none; {EXPECTED}")
     require_each_once(table, COLUMNS[:-1], path)
     return table
 

@@ -170,6 +170,7 @@ def combine_results(runs: Sequence[Run], order: Sequence[str] | None = None) -> 
     """
     if not runs:
         return Results(pd.DataFrame(columns=COLUMNS))
+    _require_folds_or_none(runs)
     labels = dict.fromkeys(run.label for run in runs)
     images: dict[int, dict[str, str]] = {}  # by seed, which may move the split
     for run in runs:
@@ -180,6 +181,14 @@ def combine_results(runs: Sequence[Run], order: Sequence[str] | None = None) -> 
     ordered = pd.Categorical(table["method"], [label for label in order or labels if label in labels])
     table = table.assign(method=ordered)
     return Results(pool_folds(table), folds_as_seeds(table) if has_folds(table) else None)
+
+
+def _require_folds_or_none(runs: Sequence[Run]) -> None:
+    """`BadInput` if some are of a fold and others of the one split: their tests cannot be pooled."""
+    whole = [run.path for run in runs if (run.results.rows["fold"] == "").any()]
+    parts = [run.path for run in runs if (run.results.rows["fold"] != "").any()]
+    if whole and parts:
+        raise BadInput(f"{parts[0]}: is of a fold, {whole[0]} of the one split; give runs of folds, or of the split")
 
 
 def _distinguish_labels(run: Run, images: Mapping[str, str]) -> pd.DataFrame:

@@ -101,6 +101,7 @@ def test_rows_that_a_checkpoint_knew_of_and_are_gone_are_told(results):
         (",".join([*COLUMNS, "value"]).encode(), "has the column value twice"),
         (f"{','.join(COLUMNS)}\n,,1,,1,\0,,,,,,dice,1\n".encode(), "names that can be printed"),
         (f"{','.join(COLUMNS)}\n,,1,,1,a\u202e,,,,,,dice,1\n".encode(), "names that can be printed"),
+        (f"{','.join(COLUMNS)}\n,,1,-1,1,a,,,,,,dice,1\n".encode(), "has the fold '-1', expected a whole number"),
     ],
 )
 def test_a_file_that_is_no_table_of_results(tmp_path, content, words):

@@ -119,6 +119,14 @@ def test_cases_of_sites_prepared_otherwise_are_others(tmp_path: Path) -> None:
     assert not results.dice.mismatched_seeds("Alder") | results.dice.mismatched_seeds(methods=["fedavg", "standalone"])
 
 
+def test_runs_of_folds_and_of_the_one_split_are_not_pooled(tmp_path: Path) -> None:
+    parts = [make_run(tmp_path / f"run{fold}", seed=fold) for fold in (0, 1)]
+    table = pd.read_csv(parts[1] / "results.csv", keep_default_na=False).assign(fold=1)
+    table.to_csv(parts[1] / "results.csv", index=False)
+    with pytest.raises(BadInput, match=r"run1: is of a fold, .*run0 of the one split"):
+        combine_results(open_runs(parts))
+
+
 def test_rows_of_coalitions_are_left_out(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run")
     before = combine_results(open_runs([run])).dice.by_site
