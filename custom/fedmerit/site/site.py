@@ -143,7 +143,9 @@ class Site:
         weights = {**(memory.weights if memory else {}), **learned.weights}
         is_view = received.untyped_storage().nbytes() > received.nbytes
         whole = received.clone() if is_view else received  # a view would save all it views
-        old = list_old_parts(whole, self.memory.latest(round), self._sketch_seed) if self._is_judged else None
+        old = None
+        if self._is_judged:
+            old = list_old_parts(whole, memory or self.memory.latest(round), self._sketch_seed)
         remembered = Memory(whole, learned.trained, learned.buffers, weights, learned.kept, learned.own, old, answer)
         self.memory.remember(round, remembered)
 
