@@ -36,6 +36,12 @@ class Installed:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
+    def in_one_process(self, *commands: tuple[object, ...]) -> str:
+        """What several commands of `fedmerit` print, whose packages are imported only once."""
+        given = [list(map(str, command)) for command in commands]
+        script = f"from fedmerit_cli.main import app\nfor given in {given!r}:\n    app(given, standalone_mode=False)"
+        return self("python", "-c", script)
+
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
@@ -77,18 +83,20 @@ def test_the_wheel_alone_prepares_trains_reports_predicts_and_exports(installed:
     installed("fedmerit", "prepare", "synthetic-prostate", "--out", "sites", *prepared)
     training = ("--only", "site1,site2", "--rounds", 2, "--recipe", "quick", "--engine", "local")
     log = ("--log", "logs/run.log")
-    installed("fedmerit", *log, "run", "--method", "fedce", "--sites", "sites", *training, "--out", "run")
-    assert "round 1: Dice" in (work / "logs/run.log").read_text()
-    installed("fedmerit", "report", "run", "--out", "shown")
-    installed("fedmerit", "data", "survey", "--sites", "sites", "--out", "surveyed")
-    installed("fedmerit", "dossier", "run", "--out", "told")
-    for page in ("shown/report.html", "surveyed/survey.html", "told/dossier.html"):
-        assert "</html>" in (work / page).read_text()
     image = np.random.default_rng(0).normal(size=(64, 64, 5)).astype(np.float32)
     nib.save(nib.Nifti1Image(image, np.diag([2.0, 2.0, 4.0, 1.0])), work / "raw.nii.gz")
-    installed("fedmerit", "predict", "run", "raw.nii.gz", "--out", "masks")
+    told = installed.in_one_process(
+        (*log, "run", "--method", "fedce", "--sites", "sites", *training, "--out", "run"),
+        ("report", "run", "--out", "shown"),
+        ("data", "survey", "--sites", "sites", "--out", "surveyed"),
+        ("dossier", "run", "--out", "told"),
+        ("predict", "run", "raw.nii.gz", "--out", "masks"),
+        ("model", "export", "run", "--bundle", "bundle", "--torchscript", "model.ts"),
+    )
+    assert "round 1: Dice" in (work / "logs/run.log").read_text()
+    for page in ("shown/report.html", "surveyed/survey.html", "told/dossier.html"):
+        assert "</html>" in (work / page).read_text()
     (mask,) = (work / "masks").rglob("*.nii.gz")
     assert nib.load(mask).shape == image.shape
-    told = installed("fedmerit", "model", "export", "run", "--bundle", "bundle", "--torchscript", "model.ts")
     assert "MONAI applied its network" in told
     assert (work / "model.ts").exists()
