@@ -93,7 +93,8 @@ def test_local_run_repeats_bit_for_bit(trained, assert_same_run, method):
     assert_same_run(trained(method=method), trained(method=method, again=1))
 
 
-@pytest.mark.parametrize("threads", [pytest.param(1, marks=pytest.mark.slow), 2])
+@pytest.mark.slow
+@pytest.mark.parametrize("threads", [1, 2])
 def test_number_of_threads_does_not_change_a_local_run(trained, assert_same_run, threads):
     assert_same_run(trained(), trained(threads=threads))
 

@@ -122,11 +122,8 @@ STOPS: dict[str, tuple[Any, ...]] = {
 }
 
 
-OFTEN = "in the middle of a round"  # in `make test`; the others lie beside it
-STOPPED = [pytest.param(stop, marks=() if stop == OFTEN else pytest.mark.slow) for stop in STOPS]
-
-
-@pytest.mark.parametrize("stop", STOPPED)
+@pytest.mark.slow
+@pytest.mark.parametrize("stop", STOPS)
 def test_local_run_stopped_anywhere_ends_the_same(stopped, trained, fedmerit, assert_same_run, stop):
     run = stopped(*STOPS[stop])
     result = fedmerit("run", "--resume", "--out", run)

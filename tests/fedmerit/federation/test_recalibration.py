@@ -50,6 +50,7 @@ def same(one, other):
     return all(torch.equal(value, other[name]) for name, value in one.items())
 
 
+@pytest.mark.slow
 def test_statistics_are_estimated_for_the_global_model_where_each_site_keeps_its_own(made):
     estimated, given = statistics_of(made("ditto", statistics="recalibrated")), statistics_of(made("ditto"))
     assert given
@@ -79,6 +80,7 @@ def test_recalibrated_statistics_are_the_mean_of_what_sites_estimate_for_the_las
         torch.testing.assert_close(value, expected[name])
 
 
+@pytest.mark.slow
 def test_invented_estimates_are_bounded_by_the_guard(sites, tmp_path, made):
     """As trained ones: site3 says of the last model that every variance is 1e11."""
 
@@ -107,6 +109,7 @@ def test_own_statistics_make_a_model_for_each_site(made):
     assert not same(statistics_of(run, "site1"), statistics_of(run, "site2"))
 
 
+@pytest.mark.slow
 def test_mean_is_what_fedavg_does_and_weights_follow_the_method(made, plain):
     assert same(statistics_of(made(statistics="mean")), statistics_of(plain))
     assert same(statistics_of(made(statistics="weights")), statistics_of(plain))  # FedAvg's weights are data shares

@@ -49,6 +49,7 @@ def dice(run, split):
     return rows.groupby("site")["value"].mean().to_dict()
 
 
+@pytest.mark.slow
 def test_nobody_is_worse_off_on_its_own_validation_patients(finished):
     home, given, alone = (dice(finished, f"validation_{name}") for name in ("selected", "given", "local_only"))
     assert set(home) == {"site1", "site2", "site3"}

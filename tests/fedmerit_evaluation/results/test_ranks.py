@@ -51,7 +51,8 @@ def test_seeds_widen_intervals():
     assert ranking(["A", "B"], values[:2]).order_signs[1, 0] == 0  # which two seeds do not show
 
 
-@pytest.mark.parametrize("seeds", [pytest.param(2, marks=pytest.mark.slow), 3, pytest.param(5, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("seeds", [2, 3, 5])
 def test_sites_that_differ_by_seeds_alone_are_seldom_told_apart(seeds):
     """Of 4 equal sites some pair by chance in at most 5 of 100 studies, corrected over the six pairs."""
     random = np.random.default_rng(seeds)

@@ -92,6 +92,7 @@ def assert_same(one, other):
     assert tables[0].equals(tables[1])
 
 
+@pytest.mark.slow
 def test_side_by_side_as_one_after_the_other(sites, tmp_path, two):
     asked = {
         "all": {},

@@ -60,6 +60,7 @@ def _without(run, field):
     write_json(run / "run.json", info)
 
 
+@pytest.mark.slow
 def test_kept_updates_give_afterwards_what_was_observed(observed, own):
     (own / OBSERVED).unlink()
     asked = []
