@@ -25,6 +25,7 @@ from fedmerit_lab.benchmarks.budget_allocation import (
     misallocated_share,
     shares,
 )
+from fedmerit_lab.benchmarks.leaderboard import read_entries
 from fedmerit_lab.benchmarks.value_benchmark import ESTIMATORS, Bench, agreement, bench_tables, judge, require_scenarios
 
 # Budget
@@ -189,5 +190,7 @@ def test_a_benchmark_from_end_to_end(sites, fedmerit, tmp_path):
     assert {"multi_round", "data_size", "cgsv"} < set(budget.index)
     assert budget.loc["multi_round", "Mean Dice [%]"] == budget.loc["data_size", "Mean Dice [%]"]  # of the same run
     assert budget.loc["cgsv", "Mean Dice [%]"] != budget.loc["multi_round", "Mean Dice [%]"]
+    kept = {entry.estimator: entry for entry in read_entries(tmp_path / "out" / "asis" / "entries.csv")}
+    assert kept["data_size"].misallocated == pytest.approx(budget.loc["data_size", MISALLOCATED] / 100, abs=1e-6)
     assert fedmerit("lab", "bench", "values", *options).exit_code == 0
     assert (tmp_path / "out" / "tables" / "bench-shapley.csv").read_text() == first
