@@ -115,7 +115,7 @@ def judge(bench: Bench, scenario: str, progress: Progress = lambda what, done: N
         BadInput: an option cannot be used.
         RunFailed: a training failed; the same call resumes.
     """
-    folder = bench.out / plain_name(scenario)
+    folder = scenario_folder(bench.out, scenario)
     if scenario == UNCHANGED:
         sites, expected = bench.pool, "unknown answer"
     else:
@@ -147,6 +147,11 @@ def judge(bench: Bench, scenario: str, progress: Progress = lambda what, done: N
         costs[label] = float(np.mean([run.seconds["training"] for run in own])) / training - 1
         outcomes[label] = Outcome(_site_dice(own), local_only)
     return ScenarioResult(scenario, expected, references, values, costs, outcomes)
+
+
+def scenario_folder(out: Path, scenario: str) -> Path:
+    """Of a scenario, in the benchmark's folder."""
+    return out / plain_name(scenario)
 
 
 def _site_dice(observed: Sequence[ObservedRun]) -> FloatArray:

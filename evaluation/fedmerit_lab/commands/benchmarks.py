@@ -77,8 +77,16 @@ def values(
     workers = make_workers(jobs, cluster)
     from fedmerit_cli.printing import show
     from fedmerit_evaluation.studies.study_folders import parse_methods, parse_seeds
+    from fedmerit_lab.benchmarks.leaderboard import ENTRIES, make_entries, write_entries
     from fedmerit_lab.benchmarks.scenarios import generate
-    from fedmerit_lab.benchmarks.value_benchmark import ESTIMATORS, Bench, bench_tables, judge, require_scenarios
+    from fedmerit_lab.benchmarks.value_benchmark import (
+        ESTIMATORS,
+        Bench,
+        bench_tables,
+        judge,
+        require_scenarios,
+        scenario_folder,
+    )
 
     chosen, wanted = split_specs(estimators or "") or list(ESTIMATORS), split_specs(scenarios)
     items = parse_methods(methods) if methods else []
@@ -89,6 +97,7 @@ def values(
         bench = Bench(out, source, wanted, chosen, items, parse_seeds(seeds), rounds, settings, workers, draws, most)
         for scenario in wanted:
             judged.append(judge(bench, scenario, lambda what, done: print_line(f"{what}: {done} done")))
+            write_entries(scenario_folder(out, scenario) / ENTRIES, make_entries(judged[-1]))
             show(bench_tables(judged), out)
     console.print(f"trainings and tables: {out}", soft_wrap=True)
 

@@ -216,6 +216,24 @@ def protocols(
         typer.echo(printable(f"note: {difference}"), err=True)
 
 
+@commands.add("lab leaderboard benchmarks/contribution --add bench/sizes-sites4/entries.csv --task generated-sizes")
+def leaderboard(
+    folder: Annotated[Path, typer.Argument(help="Has tasks.json and results.csv.", show_default=False)],
+    add: Annotated[
+        Path | None, typer.Option(help="entries.csv of a scenario of `lab bench values`, to add.", show_default="none")
+    ] = None,
+    task: Annotated[str | None, typer.Option(help="Task of tasks.json that --add measured.")] = None,
+) -> None:
+    """Add what was measured of contribution estimators to a leaderboard, and write its page."""
+    from fedmerit_lab.benchmarks.leaderboard import add_entries, render
+
+    if (add is None) != (task is None):
+        raise BadInput(f"--{'task' if add else 'add'}: missing; --add and --task belong together")
+    if add is not None and task is not None:
+        add_entries(folder, add, task)
+    console.print(f"page: {render(folder)}", soft_wrap=True)
+
+
 @commands.add("lab inversion --sites sites --out inversion --cases sgd-1,default-patient --seeds 0,1,2")
 def inversion(
     out: OutFolder,

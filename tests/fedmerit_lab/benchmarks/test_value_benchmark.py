@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from run_factory import make_sites
+from scenario_results import result
 
 from fedmerit.errors import BadInput
 from fedmerit_evaluation.ground_truth.reliability import Resampled, drawn_means
@@ -24,15 +25,8 @@ from fedmerit_lab.benchmarks.budget_allocation import (
     misallocated_share,
     shares,
 )
-from fedmerit_lab.benchmarks.value_benchmark import (
-    ESTIMATORS,
-    Bench,
-    ScenarioResult,
-    agreement,
-    bench_tables,
-    judge,
-    require_scenarios,
-)
+from fedmerit_lab.benchmarks.leaderboard import read_entries
+from fedmerit_lab.benchmarks.value_benchmark import ESTIMATORS, Bench, agreement, bench_tables, judge, require_scenarios
 
 # Budget
 
@@ -66,16 +60,6 @@ def test_the_budget_table_has_the_best_first_and_the_references_last():
     assert dice.to_list() == pytest.approx([70, 20, 55])
     assert rows.loc["wrong", "Cost [trainings]"] == 0.5
     assert table.name == "budget-asis"
-
-
-def result(values, seeds=2):
-    """A scenario of three sites whose reference values are 1, 2 and 4 points without noise."""
-    by_seed = np.repeat(np.array([[0.01, 0.02, 0.04]] * seeds)[:, :, None], 5, axis=2)
-    reference = Resampled(["A", "B", "C"], list(range(seeds)), by_seed, np.zeros((seeds, 3, 6)))
-    arrays = {spec: np.tile(np.array(line, dtype=float)[None, :, None], (seeds, 1, 5)) for spec, line in values.items()}
-    outcome = Outcome(np.full((seeds, 3), 0.8), np.full((seeds, 3), 0.7))
-    costs, outcomes = dict.fromkeys(values, 0.25), dict.fromkeys(values, outcome)
-    return ScenarioResult("noise:sites=3", "C last", dict.fromkeys(REFERENCES, reference), arrays, costs, outcomes)
 
 
 def test_agreement_with_the_reference_itself_is_perfect():
@@ -206,5 +190,7 @@ def test_a_benchmark_from_end_to_end(sites, fedmerit, tmp_path):
     assert {"multi_round", "data_size", "cgsv"} < set(budget.index)
     assert budget.loc["multi_round", "Mean Dice [%]"] == budget.loc["data_size", "Mean Dice [%]"]  # of the same run
     assert budget.loc["cgsv", "Mean Dice [%]"] != budget.loc["multi_round", "Mean Dice [%]"]
+    kept = {entry.estimator: entry for entry in read_entries(tmp_path / "out" / "asis" / "entries.csv")}
+    assert kept["data_size"].misallocated == pytest.approx(budget.loc["data_size", MISALLOCATED] / 100, abs=1e-6)
     assert fedmerit("lab", "bench", "values", *options).exit_code == 0
     assert (tmp_path / "out" / "tables" / "bench-shapley.csv").read_text() == first

@@ -135,6 +135,7 @@ def asked(monkeypatch):
     changes = {
         "scenarios.generate": lambda *given: found.update(generated=given) or given[0],
         "value_benchmark.judge": judge,
+        "leaderboard.make_entries": lambda scenario: [],
         "value_benchmark.bench_tables": lambda judged: found["shown"].append(list(judged)) or [],
         "known_answers.compute_values": lambda cases, on_done: found.update(cases=cases) or on_done(4, 40),
         "known_answers.known_answer_tables": lambda values, sites: found.update(sites=sites) or [],
@@ -153,6 +154,7 @@ def test_scenarios_are_judged_in_turn_and_tables_shown_after_each(bench, out, tm
     assert "asis: 5 done" in bench("values", *given, *OPTIONS)
     assert [scenario for _, scenario in asked["judged"]] == scenarios
     assert asked["shown"] == [scenarios[:1], scenarios]
+    assert {path.parent.name for path in out.rglob("entries.csv")} == {"noise-sites-3", "asis"}
     wanted = asked["judged"][0][0]
     assert (wanted.out, wanted.pool, wanted.rounds, wanted.draws) == (out, tmp_path / "pool", 2, 30)
     assert (list(wanted.estimators), list(wanted.seeds), wanted.settings) == (["data_size"], [4, 7], {"lr": "0.1"})

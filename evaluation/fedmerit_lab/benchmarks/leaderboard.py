@@ -1,0 +1,289 @@
+"""A leaderboard of contribution estimators: what a benchmark measured as rows of one file, and the page of that file.
+
+``FOLDER/results.csv`` has a row for each task and estimator, ``FOLDER/tasks.json`` how each task is made and whether
+estimators may be chosen by it, ``FOLDER/README.md`` is the page. Others extend both files.
+"""
+
+import csv
+from collections.abc import Iterable, Sequence
+from importlib.metadata import packages_distributions
+from io import StringIO
+from pathlib import Path
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from scipy.stats import t
+
+from fedmerit.configuration import spec_syntax
+from fedmerit.errors import BadInput
+from fedmerit.files import parse, read_object, read_text, write_text
+from fedmerit.version import package_version
+from fedmerit_evaluation.ground_truth.ground_truths import SHAPLEY
+from fedmerit_evaluation.ground_truth.reliability import Resampled
+from fedmerit_evaluation.ground_truth.semivalues import FloatArray
+from fedmerit_evaluation.valuation.estimators import estimators
+from fedmerit_lab.benchmarks.budget_allocation import leave_one_seed_out, misallocated_share, shares
+from fedmerit_lab.benchmarks.value_benchmark import ScenarioResult, agreement
+
+ENTRIES = "entries.csv"  # in a scenario's folder: what a benchmark measured
+RESULTS, TASKS, PAGE = "results.csv", "tasks.json", "README.md"
+HALVES = ("choice", "confirmation")
+MISSING = "-"
+RELIABLE = 0.95  # noise ceiling of a reference that is known well enough
+EQUAL, RETRAINING = "equal shares", "retraining, one seed"  # rows beside estimators
+
+INTRODUCTION = """# Contribution estimators: leaderboard
+
+What each hospital's data is worth, estimated from few trainings, against Shapley values for which every coalition was
+trained ([protocol](../../docs/studies/estimator-protocol.md)). *Misallocated*: part of a budget, divided by an
+estimator's values, that goes to other sites than by Shapley values. *Disattenuated*: Pearson's correlation without
+the errors of both. Brackets are 95 % intervals, of misallocation over seeds only; rows of before they were kept have
+none. *Cost*: in FedAvg trainings beyond the run itself. Estimators are chosen on tasks of the half *choice*; on
+*confirmation* they are only judged.
+
+To add an estimator, write its class ([extending](../../docs/extending.md)), run the tasks' commands with
+`--estimators YOURS`, and add what was measured:
+
+```
+fedmerit lab leaderboard benchmarks/contribution --add gen/SCENARIO/entries.csv --task TASK
+```
+
+Send results.csv and this page as a pull request, with a link to the estimator's package. A new task needs an entry in
+tasks.json and the rows of all estimators listed here."""
+
+Text = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^|`\r\n]+$")]
+Correlation = Annotated[float | None, Field(ge=-1, le=1)]
+Share = Annotated[float | None, Field(ge=0, le=1)]
+
+
+class Entry(BaseModel):
+    """One estimator on one task: a row of results.csv. Correlations and shares are fractions; None: not defined."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    task: Text
+    estimator: Text  # its spec
+    version: Text  # of FedMerit, or of the package that has the estimator
+    sites: Annotated[int, Field(ge=2, le=1000)]
+    seeds: Annotated[int, Field(ge=1, le=1000)]
+    patients: Annotated[int | None, Field(ge=1)]  # test patients of the site with the fewest
+    cost: Annotated[float | None, Field(ge=-1)]  # FedAvg trainings beyond the run itself, by seconds
+    pearson: Correlation
+    spearman: Correlation
+    spearman_low: Correlation
+    spearman_high: Correlation
+    disattenuated: Correlation  # Pearson's, without the errors of both
+    disattenuated_low: Correlation
+    disattenuated_high: Correlation
+    misallocated: Share  # of a budget, beside division by Shapley values
+    misallocated_low: Share  # Student's t over seeds (jackknife)
+    misallocated_high: Share
+    noise_ceiling: Share  # noise ceiling of the task's Shapley values
+    noise_ceiling_low: Share
+    noise_ceiling_high: Share
+
+
+class Task(BaseModel):
+    """How a task is made, and its half: estimators may be chosen on the first one only."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    half: Literal["choice", "confirmation"]
+    what: Annotated[str, Field(min_length=1, max_length=500)]
+    command: Annotated[str, Field(min_length=1, max_length=1000)]
+    remark: str = ""  # such as why its noise ceiling is below `RELIABLE`
+
+
+def make_entries(result: ScenarioResult) -> list[Entry]:
+    """A row for each estimator of a scenario, for equal shares, and for one seed of the ground truth."""
+    reference = result.references[SHAPLEY]
+    noise_ceiling = reference.noise_ceiling
+    common = {
+        "task": result.scenario,
+        "version": f"fedmerit {package_version()}",  # unless an estimator is of another package
+        "sites": len(reference.sites),
+        "seeds": len(reference.seeds),
+        "patients": reference.fewest,
+        "noise_ceiling": _known(noise_ceiling.mean),
+        "noise_ceiling_low": _known(noise_ceiling.low),
+        "noise_ceiling_high": _known(noise_ceiling.high),
+    }
+    rows = [
+        common
+        | {"estimator": spec, "version": _version(spec), "cost": result.costs[spec]}
+        | {name: _known(value) for name, value in agreement(values, reference).items()}
+        | misallocation(values[..., 0], reference)
+        for spec, values in result.values.items()
+    ]
+    s, n = len(reference.seeds), len(reference.sites)
+    rows.append(common | {"estimator": EQUAL, "cost": 0.0} | misallocation(np.ones((s, n)), reference))
+    floor = _known(leave_one_seed_out(reference.values[..., 0]))
+    rows.append(common | {"estimator": RETRAINING, "cost": None, "misallocated": floor})
+    empty = dict.fromkeys(Entry.model_fields)
+    return [Entry.model_validate(empty | row) for row in rows]
+
+
+def _version(spec: str) -> str:
+    """Of the package that an estimator comes from: a method's own contribution and a proxy are FedMerit's."""
+    found = estimators().get(spec_syntax.split_spec(spec)[0])
+    module = found.__module__.partition(".")[0] if found else "fedmerit"
+    package = packages_distributions().get(module, ["fedmerit"])[0]
+    return f"{package} {package_version(package)}"
+
+
+def misallocation(values: FloatArray, reference: Resampled) -> dict[str, float | None]:
+    """Misallocated share of a budget, by means over seeds, with its 95 % CI: jackknife over seeds, Student's t.
+
+    Args:
+        values: (s, n) of an estimator, s seeds by n sites.
+        reference: Shapley values of the same seeds and sites.
+    """
+    owed = reference.values[..., 0]
+
+    def share(kept: Sequence[int]) -> float:
+        return misallocated_share(shares(values[kept].mean(axis=0)), shares(owed[kept].mean(axis=0)))
+
+    s = len(owed)
+    whole = share(range(s))
+    if s < 2 or np.isnan(whole):
+        return {"misallocated": _known(whole), "misallocated_low": None, "misallocated_high": None}
+    without = np.array([share([seed for seed in range(s) if seed != left_out]) for left_out in range(s)])
+    reach = float(t.ppf(0.975, s - 1) * np.sqrt((s - 1) / s * ((without - without.mean()) ** 2).sum()))
+    ends = {"misallocated_low": max(whole - reach, 0.0), "misallocated_high": min(whole + reach, 1.0)}
+    return {"misallocated": whole} | {name: _known(end) for name, end in ends.items()}
+
+
+def _known(value: float) -> float | None:
+    return None if np.isnan(value) else round(float(value), 6)
+
+
+def write_entries(path: Path, entries: Iterable[Entry]) -> None:
+    """Entries as CSV, in the order of the schema."""
+    text = StringIO()
+    writer = csv.DictWriter(text, list(Entry.model_fields), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(entry.model_dump() for entry in entries)
+    write_text(path, text.getvalue())
+
+
+def read_entries(path: Path) -> list[Entry]:
+    """Entries of a CSV file; `BadInput` names the line that does not fit the schema."""
+    rows = csv.DictReader(StringIO(read_text(path)), strict=True)
+    if rows.fieldnames != list(Entry.model_fields):
+        raise BadInput(f"{path}: its columns are {rows.fieldnames}; expected {', '.join(Entry.model_fields)}")
+    found = []
+    for number, row in enumerate(rows, 2):
+        try:
+            found.append(Entry.model_validate({name: value or None for name, value in row.items()}))
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"]))
+            raise BadInput(f"{path}, line {number}: {where}: {first['msg']}, found {first['input']!r}") from None
+    return found
+
+
+def read_tasks(folder: Path) -> dict[str, Task]:
+    """Tasks by name."""
+    path = folder / TASKS
+    return {name: parse(Task, task, path) for name, task in read_object(path).items()}
+
+
+def add_entries(folder: Path, measured: Path, task: str) -> None:
+    """Put what a benchmark measured into ``results.csv`` as ``task``; the task's rows of the same estimators go.
+
+    Raises:
+        BadInput: the task is unknown, or the file is not what `write_entries` writes.
+    """
+    if task not in (known := read_tasks(folder)):
+        raise BadInput(f"--task {task}: not in {folder / TASKS}, which has {', '.join(known)}; describe it there first")
+    new = [entry.model_copy(update={"task": task}) for entry in read_entries(measured)]
+    results = folder / RESULTS
+    replaced = {entry.estimator for entry in new}
+    kept = read_entries(results) if results.exists() else []
+    kept = [entry for entry in kept if entry.task != task or entry.estimator not in replaced]
+    order = list(known)
+    write_entries(results, sorted(kept + new, key=lambda entry: (order.index(entry.task), entry.estimator)))
+
+
+def render(folder: Path) -> Path:
+    """Write the page of a leaderboard's folder, which has results.csv and tasks.json; the path of it."""
+    tasks, entries = read_tasks(folder), read_entries(folder / RESULTS)
+    if unknown := {entry.task for entry in entries} - set(tasks):
+        raise BadInput(f"{folder / RESULTS}: {', '.join(sorted(unknown))}: no such task in {folder / TASKS}")
+    parts = [INTRODUCTION, "## Over tasks", _over_tasks(tasks, entries)]
+    for name, task in tasks.items():
+        parts.append(_task_section(name, task, [entry for entry in entries if entry.task == name]))
+    write_text(folder / PAGE, "\n\n".join(parts) + "\n")
+    return folder / PAGE
+
+
+def _over_tasks(tasks: dict[str, Task], entries: Sequence[Entry]) -> str:
+    """Means by half, of estimators that were judged on every task with results; the best on the first half first."""
+    done = {entry.task for entry in entries}
+    rows = []
+    for estimator in sorted({entry.estimator for entry in entries}):
+        own = [entry for entry in entries if entry.estimator == estimator]
+        if {entry.task for entry in own} == done:
+            means = [
+                _mean(getattr(entry, what) for entry in own if tasks[entry.task].half == half)
+                for half in HALVES
+                for what in ("misallocated", "pearson")
+            ]
+            rows.append((means[0] if means[0] is not None else np.inf, estimator, means))
+    heads = ["estimator", *(f"{what}, {half}" for half in HALVES for what in ("misallocated [%]", "Pearson"))]
+    cells = [
+        [f"`{name}`", *(_number(mean, 2 - (place + 1) % 2) for place, mean in enumerate(means))]
+        for _, name, means in sorted(rows)
+    ]
+    return _markdown(heads, cells)
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    """None if one is not defined, or there are none."""
+    listed = list(values)
+    known = [value for value in listed if value is not None]
+    return float(np.mean(known)) if known and len(known) == len(listed) else None
+
+
+def _task_section(name: str, task: Task, entries: Sequence[Entry]) -> str:
+    head = f"## {name}\n\n{task.what} Half: {task.half}. {task.remark}".rstrip() + f"\n\n```\n{task.command}\n```"
+    if not entries:
+        return f"{head}\n\nNo results yet."
+    first = entries[0]
+    patients = f", at least {first.patients} test patients a site" if first.patients else ""
+    known = _interval(first.noise_ceiling, first.noise_ceiling_low, first.noise_ceiling_high, 2)
+    reliable = "" if (first.noise_ceiling or 0) >= RELIABLE else f", below {RELIABLE:.2f}"
+    head += f"\n\n{first.sites} sites, {first.seeds} seeds{patients}; noise ceiling {known}{reliable}."
+    best_first = sorted(entries, key=lambda entry: (entry.misallocated is None, entry.misallocated))
+    rows = [
+        [
+            f"`{entry.estimator}`",
+            _interval(entry.misallocated, entry.misallocated_low, entry.misallocated_high, 1),
+            _number(entry.pearson, 2),
+            _interval(entry.disattenuated, entry.disattenuated_low, entry.disattenuated_high, 2),
+            _interval(entry.spearman, entry.spearman_low, entry.spearman_high, 2),
+            MISSING if entry.cost is None else f"{entry.cost:.1f}",
+            entry.version,
+        ]
+        for entry in best_first
+    ]
+    heads = ["estimator", "misallocated [%]", "Pearson", "disattenuated", "Spearman", "cost [trainings]", "version"]
+    return f"{head}\n\n{_markdown(heads, rows)}"
+
+
+def _number(value: float | None, decimals: int) -> str:
+    """Percent with one decimal, correlations with two."""
+    if value is None or np.isnan(value):
+        return MISSING
+    return f"{100 * value:.1f}" if decimals == 1 else f"{value:.2f}"
+
+
+def _interval(value: float | None, low: float | None, high: float | None, decimals: int) -> str:
+    ends = "" if low is None or high is None else f" [{_number(low, decimals)}, {_number(high, decimals)}]"
+    return _number(value, decimals) + ends
+
+
+def _markdown(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

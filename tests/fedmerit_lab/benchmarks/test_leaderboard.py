@@ -1,0 +1,103 @@
+"""The leaderboard: rows of a benchmark's scenario, the file that others extend, its page."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scenario_results import result
+
+from fedmerit.errors import BadInput
+from fedmerit_lab.benchmarks import leaderboard as module
+from fedmerit_lab.benchmarks.leaderboard import EQUAL, RETRAINING, add_entries, make_entries, misallocation, render
+
+TASK = {"half": "choice", "what": "Three sites.", "command": "fedmerit lab bench values --out gen"}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A leaderboard of two tasks, the first of which was measured."""
+    tasks = {"small": TASK, "large": TASK | {"half": "confirmation", "remark": "Too dear here."}}
+    (tmp_path / "tasks.json").write_text(json.dumps(tasks))
+    module.write_entries(tmp_path / "entries.csv", make_entries(result({"data_size": [1, 2, 4], "fedce": [4, 2, 1]})))
+    add_entries(tmp_path, tmp_path / "entries.csv", "small")
+    return tmp_path
+
+
+def test_a_row_of_each_estimator_and_of_what_it_is_compared_with():
+    found = {entry.estimator: entry for entry in make_entries(result({"data_size": [1, 2, 4], "fedce": [4, 2, 1]}))}
+    assert list(found) == ["data_size", "fedce", EQUAL, RETRAINING]
+    assert found["data_size"].pearson == 1
+    assert found["data_size"].misallocated == pytest.approx(0)
+    assert found["fedce"].misallocated == pytest.approx(3 / 7, abs=1e-6)
+    assert found["fedce"].cost == 0.25
+    assert found[EQUAL].misallocated == pytest.approx(4 / 7 - 1 / 3, abs=1e-6)
+    assert found[EQUAL].pearson is None
+    assert found["fedce"].version.startswith("fedmerit ")
+    assert found["fedce"].seeds == 2
+
+
+def test_the_interval_of_misallocation_is_a_jackknife_over_seeds():
+    reference = result({}, seeds=3).references["Shapley"]
+    by_seed = np.array([[1.0, 2, 4], [1, 2, 4], [4, 2, 1]])
+    found = misallocation(by_seed, reference)
+    without = np.array([misallocation(np.delete(by_seed, left, 0), result({}).references["Shapley"])["misallocated"]
+                        for left in range(3)])  # fmt: skip
+    reach = 4.302653 * np.sqrt(2 / 3 * ((without - without.mean()) ** 2).sum())
+    assert found["misallocated_high"] == pytest.approx(min(found["misallocated"] + reach, 1), abs=1e-5)
+    assert found["misallocated_low"] == pytest.approx(max(found["misallocated"] - reach, 0), abs=1e-5)
+
+
+def test_adding_replaces_the_same_estimator_of_the_task_only(folder):
+    before = module.read_entries(folder / "results.csv")
+    module.write_entries(folder / "entries.csv", make_entries(result({"data_size": [4, 2, 1], "mine": [1, 1, 1]})))
+    add_entries(folder, folder / "entries.csv", "small")
+    after = {entry.estimator: entry for entry in module.read_entries(folder / "results.csv")}
+    assert set(after) == {"data_size", "fedce", "mine", EQUAL, RETRAINING}
+    assert after["data_size"].pearson < 0
+    assert after["fedce"] == next(entry for entry in before if entry.estimator == "fedce")
+
+
+def test_the_page_has_every_task_the_best_estimator_first(folder):
+    page = render(folder).read_text()
+    assert page.index("`data_size`") < page.index("`fedce`")
+    assert "0.0 [0.0, 0.0]" in page
+    assert "No results yet." in page
+    assert "Too dear here." in page
+    assert render(folder).read_text() == page
+
+
+def test_the_command(folder, fedmerit):
+    added = fedmerit("lab", "leaderboard", folder, "--add", folder / "entries.csv", "--task", "large")
+    assert added.exit_code == 0
+    assert "README.md" in added.output
+    assert {entry.task for entry in module.read_entries(folder / "results.csv")} == {"small", "large"}
+    assert "--task: missing" in fedmerit("lab", "leaderboard", folder, "--add", folder / "entries.csv").output
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda text: text.replace("small", "other"), "other: no such task"),
+        (lambda text: text.replace("data_size", "a|b"), "line 2: estimator: .*found 'a|b'"),
+        (lambda text: text.replace(",0.25,", ",much,", 1), "line 2: cost: .*found 'much'"),
+        (lambda text: text.replace("task,", "tasks,", 1), "its columns are"),
+    ],
+)
+def test_what_does_not_fit_the_schema_is_named(folder, change, message):
+    path = folder / "results.csv"
+    path.write_text(change(path.read_text()))
+    with pytest.raises(BadInput, match=message):
+        render(folder)
+
+
+def test_an_unknown_task_is_refused(folder):
+    with pytest.raises(BadInput, match=r"--task tiny: not in .* describe it there first"):
+        add_entries(folder, folder / "entries.csv", "tiny")
+
+
+def test_the_page_in_the_repository_is_of_its_results(tmp_path):
+    source = Path(__file__).resolve().parents[3] / "benchmarks" / "contribution"
+    for name in ("results.csv", "tasks.json"):
+        (tmp_path / name).write_text((source / name).read_text())
+    assert render(tmp_path).read_text() == (source / "README.md").read_text()
