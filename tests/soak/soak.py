@@ -43,14 +43,16 @@ STARTING = 900.0  # seconds for server and sites to start
 PATIENTS, TRAINED = 5, 34  # of a site; from so many on it trains without one image that cannot be read
 FAKETIME = next(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"), None)  # of Debian's package faketime
 AHEAD = {"LD_PRELOAD": str(FAKETIME), "FAKETIME": "+3600", "DONT_FAKE_MONOTONIC": "1"}
-DISK = """\
-import errno, os
+MACHINE = """\
+import errno, os, select, time
 flush = os.fsync
 def fsync(file):
     if os.path.exists({flag!r}):
         raise OSError(errno.ENOSPC, "No space left on device")
     flush(file)
 os.fsync = fsync
+if "FAKETIME" in os.environ:  # faketime 0.9.10 and Python's own sleep: Invalid argument
+    time.sleep = lambda seconds: select.select([], [], [], seconds) and None
 """
 SET = ("--set", "architecture=unet", "--set", "width=4", "--set", "depth=3")
 
@@ -80,7 +82,7 @@ class Hospitals:
         self.disks = {name: root / "disks" / name for name in self.names}
         for disk in self.disks.values():
             disk.mkdir(parents=True)
-            (disk / "sitecustomize.py").write_text(DISK.format(flag=str(disk.resolve() / "full")))
+            (disk / "sitecustomize.py").write_text(MACHINE.format(flag=str(disk.resolve() / "full")))
         if patients >= TRAINED:
             spoilt = self.folders[0].splits["training"][0]
             print(f"{self.folders[0].name}: {spoilt.name} cannot be read", flush=True)
