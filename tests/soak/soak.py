@@ -3,6 +3,10 @@
 Provisioned kits on loopback, each site behind a line that can be cut; `fedmerit job watch` is all that resumes. A site
 joins, another leaves. In the end every round is complete, the records verify, and the final model is, bit for bit, that
 of an undisturbed run with the same attendance.
+
+It needs Debian's package faketime, 0.9 GB of memory and half a core for each kit and for the server (8 GB by default),
+and, by default, several hours: a fault costs half a minute to 15 minutes, the ends of pauses and timeouts included. Two
+cores carry three sites, 12 rounds and 8 faults in more than an hour (docs/studies/soak.md).
 """
 
 import argparse
@@ -166,7 +170,12 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--faults", type=int, default=18)
     parser.add_argument("--longest", type=float, default=120.0, help="seconds of a stop, a cut or an absence")
-    parser.add_argument("--timeout", type=int, default=300, help="--round-timeout of the job, seconds")
+    parser.add_argument(
+        "--timeout",
+        type=int,
+        default=300,
+        help="seconds for a site, in a round and as a job resumes; slow machines need more",
+    )
     parser.add_argument("--method", default="fedavg")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--join", type=int, help="round before which a site joins; default: a quarter; 0: none")
@@ -194,7 +203,18 @@ def main() -> int:
             job = session.submit(opened, asked.out / "job")
         began = time.monotonic()
         watching = subprocess.Popen(
-            [fedmerit, "job", "watch", job, "--kit", str(admin), "--log", str(asked.out / "watch.log")],
+            [
+                fedmerit,
+                "job",
+                "watch",
+                job,
+                "--kit",
+                str(admin),
+                "--log",
+                str(asked.out / "watch.log"),
+                "--site-timeout",
+                str(asked.timeout),
+            ],
             stdout=subprocess.DEVNULL,
         )
 
