@@ -3,6 +3,10 @@
 Provisioned kits on loopback, each site behind a line that can be cut; `fedmerit job watch` is all that resumes. A site
 joins, another leaves. In the end every round is complete, the records verify, and the final model is, bit for bit, that
 of an undisturbed run with the same attendance.
+
+It needs Debian's package faketime, 0.9 GB of memory and half a core for each kit and for the server (8 GB by default),
+and, by default, several hours: a fault costs half a minute to 15 minutes, the ends of pauses and timeouts included. Two
+cores carry three sites, 12 rounds and 8 faults in more than an hour (docs/studies/soak.md).
 """
 
 import argparse
@@ -43,14 +47,16 @@ STARTING = 900.0  # seconds for server and sites to start
 PATIENTS, TRAINED = 5, 34  # of a site; from so many on it trains without one image that cannot be read
 FAKETIME = next(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"), None)  # of Debian's package faketime
 AHEAD = {"LD_PRELOAD": str(FAKETIME), "FAKETIME": "+3600", "DONT_FAKE_MONOTONIC": "1"}
-DISK = """\
-import errno, os
+MACHINE = """\
+import errno, os, select, time
 flush = os.fsync
 def fsync(file):
     if os.path.exists({flag!r}):
         raise OSError(errno.ENOSPC, "No space left on device")
     flush(file)
 os.fsync = fsync
+if "FAKETIME" in os.environ:  # faketime 0.9.10 and Python's own sleep: Invalid argument
+    time.sleep = lambda seconds: select.select([], [], [], seconds) and None
 """
 SET = ("--set", "architecture=unet", "--set", "width=4", "--set", "depth=3")
 
@@ -80,7 +86,7 @@ class Hospitals:
         self.disks = {name: root / "disks" / name for name in self.names}
         for disk in self.disks.values():
             disk.mkdir(parents=True)
-            (disk / "sitecustomize.py").write_text(DISK.format(flag=str(disk.resolve() / "full")))
+            (disk / "sitecustomize.py").write_text(MACHINE.format(flag=str(disk.resolve() / "full")))
         if patients >= TRAINED:
             spoilt = self.folders[0].splits["training"][0]
             print(f"{self.folders[0].name}: {spoilt.name} cannot be read", flush=True)
@@ -164,7 +170,12 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--faults", type=int, default=18)
     parser.add_argument("--longest", type=float, default=120.0, help="seconds of a stop, a cut or an absence")
-    parser.add_argument("--timeout", type=int, default=300, help="--round-timeout of the job, seconds")
+    parser.add_argument(
+        "--timeout",
+        type=int,
+        default=300,
+        help="seconds for a site, in a round and as a job resumes; slow machines need more",
+    )
     parser.add_argument("--method", default="fedavg")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--join", type=int, help="round before which a site joins; default: a quarter; 0: none")
@@ -192,7 +203,18 @@ def main() -> int:
             job = session.submit(opened, asked.out / "job")
         began = time.monotonic()
         watching = subprocess.Popen(
-            [fedmerit, "job", "watch", job, "--kit", str(admin), "--log", str(asked.out / "watch.log")],
+            [
+                fedmerit,
+                "job",
+                "watch",
+                job,
+                "--kit",
+                str(admin),
+                "--log",
+                str(asked.out / "watch.log"),
+                "--site-timeout",
+                str(asked.timeout),
+            ],
             stdout=subprocess.DEVNULL,
         )
 

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from fedmerit.capabilities import Candidates, EvaluatesCandidates
-from fedmerit.core import About, Layout, Method, Outcome, Reports
+from fedmerit.core import About, Layout, Outcome, Reports
 from fedmerit.games import trained_candidates
 from fedmerit.methods import rewards
+from fedmerit.methods.joining import RemembersSites
 from fedmerit.parameters import parameter
 from fedmerit.vectors import aggregate, keep_largest, quota_counts, reshare, share, to_sites
 
@@ -29,7 +30,7 @@ class CFFLState:
 
 
 @dataclass(frozen=True)
-class CFFL(Method, EvaluatesCandidates):
+class CFFL(RemembersSites, EvaluatesCandidates):
     """CFFL's server half; R are the present sites that are not removed.
 
     A site whose reputation falls below ``coef`` / |R| is removed: it no longer uploads or receives, and trains

@@ -10,9 +10,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedmerit.core import About, Layout, Method, Outcome, Reports, inner_products
+from fedmerit.core import About, Layout, Outcome, Reports, inner_products
 from fedmerit.games import cosine_values
 from fedmerit.methods import rewards
+from fedmerit.methods.joining import RemembersSites
 from fedmerit.parameters import parameter
 from fedmerit.vectors import aggregate, cosine_to_sum, distances, norms, norms_outside, remember, reshare, share
 
@@ -30,7 +31,7 @@ class CGSVState:
 
 
 @dataclass(frozen=True)
-class CGSV(Method):
+class CGSV(RemembersSites):
     """Reputation from cosines, and downloads from reputation (Eqs. 1-5, Xu et al. 2021).
 
     The first round aggregates by sample shares, since r_{i,0} = 0 leaves Eq. 1 empty. An update of zero has the

@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from fedmerit.capabilities import Candidates, EvaluatesCandidates, RestsOnSelfReports
-from fedmerit.core import About, Layout, Method, Outcome, Range, Reports, SiteView, inner_products
+from fedmerit.core import About, Layout, Outcome, Range, Reports, SiteView, inner_products
 from fedmerit.games import trained_candidates, with_received
 from fedmerit.methods import rewards
+from fedmerit.methods.joining import RemembersSites
 from fedmerit.methods.loss_distributions import floored_divergence
 from fedmerit.parameters import parameter
 from fedmerit.vectors import aggregate, gram, histogram, norms, remember, reshare, share, to_sites
@@ -33,7 +34,7 @@ class FedAVEState:
 
 
 @dataclass(frozen=True)
-class FedAVE(Method, EvaluatesCandidates, RestsOnSelfReports):
+class FedAVE(RemembersSites, EvaluatesCandidates, RestsOnSelfReports):
     """FedAVE's server half, and with `report` its site half.
 
     KL compares histograms of losses per image of one model, on the site's training images and on the server's. The

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from fedmerit.capabilities import MeasuresLeaveOneOut, OwnUpdate
-from fedmerit.core import About, Layout, Method, Needs, Outcome, Range, Reports, SiteView, inner_products
+from fedmerit.core import About, Layout, Needs, Outcome, Range, Reports, SiteView, inner_products
+from fedmerit.methods.joining import RemembersSites
 from fedmerit.methods.minus_model import cosine_to_others_mean, minus_model
 from fedmerit.parameters import parameter
 from fedmerit.vectors import aggregate, cosine_to_others, share, share_known
@@ -44,7 +45,7 @@ class FedCEState:
 
 
 @dataclass(frozen=True)
-class FedCE(Method, MeasuresLeaveOneOut):
+class FedCE(RemembersSites, MeasuresLeaveOneOut):
     """FedCE's server half, and with `measure` its site half: Algorithm 1, its round index made consistent.
 
     Weights are shared among the sites present; absent ones keep what they have accumulated. A site that was absent
@@ -57,6 +58,7 @@ class FedCE(Method, MeasuresLeaveOneOut):
         "Γ_err: the error without a site (Eq. 3); relative: by that with it; others: by how much the others' rises",
         choices=("absolute", "relative", "others"),
     )
+    remembered: ClassVar[str] = "gamma_accumulated"
     ranges: ClassVar[Mapping[str, Range]] = {"cosine": (-1, 1), "minus_error": (0, 1), "error": (0, 1)}
     sums_updates: ClassVar[bool] = True
     about: ClassVar[About] = About(

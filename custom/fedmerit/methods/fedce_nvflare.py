@@ -17,6 +17,7 @@ class FedCENVFlare(FedCE):
     """Weights by the running means of both terms, the cosine being that of this round's updates."""
 
     error: str = parameter("absolute", "of the model without the site", choices=("absolute", "relative"))
+    joining: str = parameter("zero", "its first round counts whole in the running means", choices=("zero",))
     averaged_by: str = parameter(
         "server",
         "who averages the errors over rounds; site: it reports means, as NVFlare's example",

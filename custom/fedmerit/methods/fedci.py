@@ -17,8 +17,9 @@ import torch
 from torch import Tensor
 
 from fedmerit.capabilities import Candidates, EvaluatesCandidates
-from fedmerit.core import About, Layout, Method, Outcome, Reports
+from fedmerit.core import About, Layout, Outcome, Reports
 from fedmerit.games import all_but_one, coalition_candidates, coalition_values, require_coalitions
+from fedmerit.methods.joining import RemembersSites
 from fedmerit.methods.rewards import Reward, fractions_of_largest, kept, unrewarded_parameter
 from fedmerit.parameters import parameter
 from fedmerit.vectors import aggregate, remember, share
@@ -38,9 +39,10 @@ def weigh(model: Tensor, known: Tensor, values: Tensor, updates: Tensor, reports
 
 
 @dataclass(frozen=True)
-class ContributionIndex(Method, EvaluatesCandidates):
+class ContributionIndex(RemembersSites, EvaluatesCandidates):
     """What both methods share: the coalitions whose aggregates are evaluated. They are those of the present sites."""
 
+    remembered: ClassVar[str] = "index"
     truncation: float = parameter(0.0, "a round with |U(all) - U(none)| up to it counts 0; TMR: 0.01", low=0)
 
     def candidates(self, state: Any, updates: Tensor, reports: Reports) -> Candidates:
@@ -143,13 +145,14 @@ class FedValueState:
 
 
 @dataclass(frozen=True)
-class FedValue(Method, EvaluatesCandidates):
+class FedValue(RemembersSites, EvaluatesCandidates):
     """r_i ← α r_i + (1 - α) φ_i; ρ is the share of max(r, 0); sample shares while no r is positive.
 
     Coalitions and weights are those of the sites present; absent ones keep their memory.
     """
 
     alpha: float = parameter(0.8, "of what was, in the memory of values", low=0, below=1)
+    remembered: ClassVar[str] = "memory"
     kind: str = parameter(SHAPLEY, "φ of a round", choices=(SHAPLEY, LEAVE_ONE_OUT))
     sums_updates: ClassVar[bool] = True
     about: ClassVar[About] = About(

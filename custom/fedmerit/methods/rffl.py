@@ -12,7 +12,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedmerit.core import About, Layout, Method, Outcome, Reports, inner_products
+from fedmerit.core import About, Layout, Outcome, Reports, inner_products
+from fedmerit.methods.joining import RemembersSites
 from fedmerit.methods.rewards import Reward, fractions_of_largest
 from fedmerit.parameters import parameter
 from fedmerit.vectors import aggregate, cosine_to_sum, norms, remember, reshare, share
@@ -30,7 +31,7 @@ class RFFLState:
 
 
 @dataclass(frozen=True)
-class RFFL(Method):
+class RFFL(RemembersSites):
     """Clip, aggregate by reputation, remember cosines, expel, reward.
 
     Sums and maxima go over the sites R that are present and not removed; absent ones keep reputation and model. The

@@ -88,7 +88,7 @@ def make_enrolment(
     started = time.perf_counter()
     trained = [case for case in folder.cases("training") if case.slices != ()]
     cases = {split: len(of_split) for split, of_split in folder.splits.items()} | {"training": len(trained)}
-    slices = {split: len(Slices(of_split)) for split, of_split in folder.splits.items()} | {"training": num_samples}
+    slices = {split: len(Slices(folder.cases(split))) for split in folder.splits} | {"training": num_samples}
     images = (np.ascontiguousarray(case.image).tobytes() for case in trained)
     held = Enrolment(round, cases, slices, (), certificate, preparation=preparation_digest(folder.info))
     return replace(seal_cases(config, images, held, secret), seconds=time.perf_counter() - started)

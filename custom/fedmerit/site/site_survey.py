@@ -16,7 +16,7 @@ ACQUIRED = "pixel_spacing"  # as acquired if the folder says it, else as prepare
 
 def survey_site(folder: SiteFolder, question: survey.Question) -> survey.Surveyed | Failure:
     """A site's counts over all its cases of all splits; a `Failure` if it has too few patients."""
-    cases = [case for cases in folder.splits.values() for case in cases]
+    cases = [case for split in folder.splits for case in folder.cases(split)]
     patients = {name: place for place, name in enumerate(dict.fromkeys(case.patient for case in cases))}
     if len(patients) < question.floor:
         return Failure(survey.TOO_FEW)

@@ -128,10 +128,13 @@ def own_over_rounds(own: pd.DataFrame, name: str, title: str) -> Figure:
 
 
 def smooth(line: pd.Series) -> pd.Series:
-    """A Savitzky-Golay filtered curve (order 2, window about a quarter of it); unchanged below five points."""
-    filled = line.interpolate(limit_direction="both")
+    """A Savitzky-Golay filtered curve (order 2, window about a quarter of it); unchanged below five points.
+
+    From the first to the last known one, as of a site that joined or left.
+    """
+    filled = line.loc[line.first_valid_index() : line.last_valid_index()].interpolate()
     if len(filled) < 5 or filled.isna().any():
-        return filled
+        return filled.reindex(line.index)
     window = min(max(5, len(filled) // 4 | 1), 21)
     smoothed = savgol_filter(filled.to_numpy(), window, polyorder=2)
-    return pd.Series(np.clip(smoothed, filled.min(), filled.max()), index=line.index)
+    return pd.Series(np.clip(smoothed, filled.min(), filled.max()), index=filled.index).reindex(line.index)

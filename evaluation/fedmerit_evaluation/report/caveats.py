@@ -68,7 +68,7 @@ def _list_one_run_caveats(run: Run, results: Results, sites_named: bool) -> Iter
         yield f"no test Dice from {who}; means are over the others."
     for (number, site), what in read_rounds(run.path, _changes_of_membership).items():
         who = site if sites_named else "a site"
-        yield f"{who} {what} with round {number}: its means and shares are over its rounds."
+        yield f"{who} {what} round {number}: its means and shares are over its rounds."
     if HE in run.info.get("privacy", ()):
         yield (
             "updates were encrypted: the server could check neither the updates nor the sites' reports. "
@@ -84,8 +84,9 @@ def _list_one_run_caveats(run: Run, results: Results, sites_named: bool) -> Iter
 
 
 def _changes_of_membership(record: Mapping[str, Any]) -> list[tuple[tuple[int, str], str]]:
-    """Sites that joined or left with a round."""
-    return [((record["round"], site), what) for what in ("joined", "left") for site in record.get(what, ())]
+    """Sites that took part from a round on, or no more from it."""
+    said = {"joined": "joined with", "left": "left before"}
+    return [((record["round"], site), said[what]) for what in said for site in record.get(what, ())]
 
 
 def _list_script_caveats(script: Mapping[str, Any], results: Results) -> Iterator[str]:

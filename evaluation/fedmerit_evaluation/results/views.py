@@ -92,12 +92,14 @@ class Rounds:
     def contributions(self) -> pd.DataFrame:
         """Contributions and weights: ``(method, seed, site)`` x the quantities that the method records.
 
-        ``num_samples``; ``weight``, ``contribution``, ``reputation`` of the last round, and ``mean_...`` of `credited`;
+        ``num_samples`` of a site's last round; ``weight``, ``contribution``, ``reputation`` of the run's, and
+        ``mean_...`` of `credited`;
         ``share`` of the sum of mean contributions, 0 to 1 where none is negative, of runs in which they differ and sum
         to more than 0; ``flagged``, ``rejected``: number of rounds, if any site was.
         """
         columns: dict[str, pd.Series] = {}
-        for quantity in ("num_samples", "weight", "contribution", "reputation", "flagged", "rejected"):
+        columns["num_samples"] = _stacked(self.of("num_samples").groupby(level=RUN).last())
+        for quantity in ("weight", "contribution", "reputation", "flagged", "rejected"):
             rounds = self.of(quantity)
             runs = rounds.groupby(level=RUN)
             if quantity in ("flagged", "rejected"):
@@ -106,8 +108,7 @@ class Rounds:
             number = rounds.index.get_level_values("round").to_series(index=rounds.index)
             is_last = number == number.groupby(level=RUN).transform("max")
             columns[quantity] = _stacked(rounds[is_last].droplevel("round"))
-            if quantity != "num_samples":
-                columns[f"mean_{quantity}"] = _stacked(self.credited(quantity).groupby(level=RUN).mean())
+            columns[f"mean_{quantity}"] = _stacked(self.credited(quantity).groupby(level=RUN).mean())
         columns["share"] = _shares(columns["mean_contribution"])
         table = pd.DataFrame(columns).rename_axis(SITE).dropna(axis=1, how="all")
         counts = {name: table[name].fillna(0).astype(int) for name in ("flagged", "rejected") if name in table}

@@ -45,6 +45,8 @@ def test_smoothing_keeps_a_parabola_and_never_leaves_the_measured_range() -> Non
     assert curves.smooth(step).between(0, 1).all()
     short = pd.Series([0.1, 0.9, 0.2])
     pd.testing.assert_series_equal(curves.smooth(short), short)
+    joined_and_left = pd.Series([np.nan] * 3 + [0.5] * 4 + [np.nan] + [0.5] * 2 + [np.nan] * 2)
+    assert curves.smooth(joined_and_left).notna().tolist() == [False] * 3 + [True] * 7 + [False] * 2
 
 
 def test_a_site_that_was_absent_in_a_round_leaves_a_gap(tmp_path: Path) -> None:

@@ -103,7 +103,7 @@ def test_a_reader_is_told_who_joined_and_who_left(tmp_path: Path) -> None:
         ledger.append(record)
     said = " ".join(caveats.list_run_caveats([run], run.results))
     assert "Birch joined with round 1: its means and shares are over its rounds." in said
-    assert "Cedar left with round 1" in said
+    assert "Cedar left before round 1" in said
     assert "a site left" in " ".join(caveats.list_run_caveats([run], run.results, sites_named=False))
 
 

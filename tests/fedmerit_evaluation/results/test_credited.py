@@ -40,6 +40,7 @@ def test_rounds_before_a_join_and_after_leaving_do_not_count():
     member = (rows["site"] != "B") | rows["round"].between(2, 3)
     table = Results(rows[member]).rounds.contributions.droplevel(["method", "seed"])
     assert table["mean_contribution"].to_dict() == pytest.approx({"A": 0.5, "B": 0.25, "C": 0.4})
+    assert table["num_samples"].to_dict() == {"A": 9, "B": 9, "C": 9}
 
 
 def test_without_a_guard_only_absence_counts():

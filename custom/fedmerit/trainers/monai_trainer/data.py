@@ -239,8 +239,8 @@ class SiteFolder:
                 )
 
     def require_arrays(self) -> None:
-        """`BadInput` naming the first array that is missing, unreadable, or of another type or shape than stated."""
-        for case in (case for cases in self.splits.values() for case in cases):
+        """`BadInput` naming the first array of `cases` that is unreadable or not of the stated type and shape."""
+        for case in (case for split in self.splits for case in self.cases(split)):
             for file, array, kind, planes in (
                 (case.image_file, case.image, np.float32, self.channels),
                 (case.label_file, case.label, np.uint8, len(self.labels)),

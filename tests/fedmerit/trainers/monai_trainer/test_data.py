@@ -8,9 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import psutil
 import pytest
+from pretending import tiny_plan
 from run_factory import prepare_anew
 
 from fedmerit.errors import BadInput
+from fedmerit.site.enrolment import make_enrolment
 from fedmerit.trainers.monai_trainer.arrays import load_array
 from fedmerit.trainers.monai_trainer.data import (
     SPLITS,
@@ -152,7 +154,8 @@ def many(sites, tmp_path):
 def test_a_few_training_cases_that_cannot_be_read_are_left_out(many, capfd, spoiled, left):
     for name in spoiled:
         (many / f"{name}.npy").write_bytes(b"spoiled")
-    cases = SiteFolder(many).cases("training")
+    site = SiteFolder(many)
+    cases = site.cases("training")
     assert len(cases) == left
     reported = capfd.readouterr().err
     named = [f"trains without case case{name[5:]}: " in reported for name in spoiled]
@@ -160,3 +163,7 @@ def test_a_few_training_cases_that_cannot_be_read_are_left_out(many, capfd, spoi
     if left == 40 and spoiled:
         with pytest.raises(BadInput, match=r"image0\.npy"):
             len(Slices(cases))
+        return
+    site.require_arrays()
+    enrolment = make_enrolment(site, tiny_plan("fedavg"), 0, left, "", "secret")
+    assert (enrolment.cases["training"], len(enrolment.fingerprint)) == (left, left)
