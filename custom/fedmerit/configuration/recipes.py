@@ -9,6 +9,7 @@ from typing import Any
 from fedmerit.errors import BadInput
 
 ROUNDS = 100  # of a run, by default
+AUTO = "auto"  # for amp: float32 unless the machine of the run measures that mixed precision is faster
 
 # beneath every recipe: an organ is in one piece; a site of few images takes few steps a round, unless small ones; if
 # sites differ in size, as sources of photographs do, an epoch each would count images twice: in steps and in weights
@@ -77,7 +78,8 @@ def with_preset(settings: Mapping[str, Any], method: str) -> dict[str, Any]:
 def with_recipe(settings: Mapping[str, Any], task: str = "") -> dict[str, Any]:
     """``settings``, and beneath them those of the recipe that "recipe" names among them, and of the task.
 
-    A task's steps belong to its batch size: settings that name epochs or a batch size train in epochs.
+    A task's steps belong to its batch size: settings that name epochs or a batch size train in epochs. `AUTO` is
+    false: who knows a machine measures (`engines.runs.create`).
 
     Raises:
         BadInput: there is no recipe of that name.
@@ -89,4 +91,5 @@ def with_recipe(settings: Mapping[str, Any], task: str = "") -> dict[str, Any]:
     above, beneath = {**RECIPES[name], **rest}, dict(TASK_RECIPES.get(task, {}))
     if above.keys() & {"epochs", "batch_size"}:
         beneath.pop("steps", None)
-    return {**beneath, **above}
+    measured = {"amp": False} if above.get("amp") == AUTO else {}
+    return {**beneath, **above, **measured}

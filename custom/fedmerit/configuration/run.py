@@ -140,7 +140,7 @@ class Training(Checked):
         choices=STATISTICS,
     )
     frozen_from: int = parameter(0, "of statistics=frozen: the first round that changes them no more", low=0)
-    amp: bool = parameter(False, "mixed precision, in bfloat16 where there is one; final tests stay in float32")
+    amp: bool = parameter(False, "mixed precision; auto: if steps take less time so; final tests stay in float32")
     cpu_threads: int = parameter(1, "of one site; another number is another order of summation", low=1, high=256)
     final_model: str = parameter(
         "method",

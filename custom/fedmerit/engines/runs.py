@@ -12,7 +12,7 @@ from fedmerit.configuration.description import describe, read_plan
 from fedmerit.configuration.filter_needs import require_privacy
 from fedmerit.configuration.filters import HE
 from fedmerit.configuration.network_input import common
-from fedmerit.configuration.recipes import ROUNDS, guarded
+from fedmerit.configuration.recipes import AUTO, ROUNDS, guarded
 from fedmerit.configuration.run import TASKS, RunConfiguration, make_configuration
 from fedmerit.configuration.sharing import with_sharing
 from fedmerit.configuration.tracking import require_tracking
@@ -37,6 +37,7 @@ from fedmerit.trainers.monai_trainer.machine_settings import (
 )
 from fedmerit.trainers.monai_trainer.network_checks import check_image_size, require_repeatable
 from fedmerit.trainers.monai_trainer.networks import build_network, initial_network
+from fedmerit.trainers.monai_trainer.step_time import measure_precision
 from fedmerit.trust import allow, allow_places, require_place, require_trusted_trackers
 from fedmerit.wire.messages import Answer
 
@@ -82,6 +83,7 @@ def create(run: Path, method: str, sites: Path | str | None = None, rounds: int 
         folder.require_cases()
         folder.require_arrays()
         pick_device(configured_device(folder.name, asked.device), folder.name)
+    config, took = _with_measured_precision(config, settings, folders[0], asked.device)
     own = open_sites(asked.server_sites) if asked.server_sites is not None else []
     _require_server_set(config, folders, own)
     _require_processes(config, asked.engine, asked.threads, names)
@@ -97,6 +99,7 @@ def create(run: Path, method: str, sites: Path | str | None = None, rounds: int 
         "sites_folder": str(sites.resolve()),
         "server_sites": asked.server_sites and str(asked.server_sites.resolve()),
         "settings": {name: str(value) for name, value in settings.items()},
+        **({"seconds_per_image": took} if took else {}),
         **({"parts": parts} if (parts := plugins.script_digests()) else {}),
     }
     allow_places(sites, asked.server_sites)
@@ -129,11 +132,22 @@ def job_configuration(asked: RunOptions, task: str | None) -> tuple[RunConfigura
     else:
         folders = open_sites(asked.sites, fold=asked.fold)
         config = configuration_for(folders, method, asked.rounds, asked.seed, settings, *observed, asked.fold)
+    if settings.get("amp") == AUTO:
+        raise BadInput("amp=auto: measured on the one machine of `fedmerit run`; give a job true or false")
     config = with_sharing(config, asked.share_models, False, asked.server_sites is not None)
     filters = require_privacy(asked.privacy, method, config.build_method())
     require_tracking(asked.track, "prod")
     require_consistent(config, filters)
     return config, filters
+
+
+def _with_measured_precision(
+    config: RunConfiguration, settings: Mapping[str, Any], folder: SiteFolder, device: str
+) -> tuple[RunConfiguration, dict[str, float]]:
+    """The run in the precision that is faster at one site, which holds for all, if amp=auto asks for that."""
+    if settings.get("amp") != AUTO:
+        return config, {}
+    return measure_precision(config, folder, pick_device(configured_device(folder.name, device), folder.name))
 
 
 def _require_new(run: Path) -> None:

@@ -1,19 +1,14 @@
 """What the trainings of a study cost, estimated before they begin from a few batches on this machine."""
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
 from fedmerit.configuration.description import read_plan
 from fedmerit.records.run_info import read_run
 from fedmerit.trainers.monai_trainer.data import open_sites
-from fedmerit.trainers.monai_trainer.local_training import count_steps, train
 from fedmerit.trainers.monai_trainer.machine_settings import configured_device, pick_device
-from fedmerit.trainers.monai_trainer.networks import build_network
-from fedmerit.trainers.monai_trainer.patches import build_samples
+from fedmerit.trainers.monai_trainer.step_time import seconds_per_image
 from fedmerit.trust import require_place
 from fedmerit_evaluation.studies.execution import count_training_images
 
@@ -46,22 +41,9 @@ def describe_duration(hours: float) -> str:
     return f"{hours:.1f} hours" if hours >= 1 else f"{60 * hours:.0f} minutes" if hours > 1.5 / 60 else "a minute"
 
 
-def _seconds_per_image(folder: Path, batches: int = 4) -> float:
-    """Training time on this machine with the run's configuration: the faster of two tries."""
-    info = read_run(folder)
-    config = read_plan(folder)
+def _seconds_per_image(folder: Path) -> float:
+    """Training time on this machine with the run's configuration."""
+    info, config = read_run(folder), read_plan(folder)
     site = open_sites(require_place(info["sites_folder"], folder), info["sites"], info["fold"])[0]
-    samples = build_samples(site.cases("training"), config.network.patch)
-    del samples.index[batches * config.training.batch_size :]
     device = pick_device(configured_device(site.name, info["device"]), site.name)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(config.training.cpu_threads)
-    took = []
-    try:
-        for _ in range(2):
-            started = time.perf_counter()
-            train(build_network(config.network, device), samples, config.training, config.training.lr, seed=0)
-            took.append(time.perf_counter() - started)
-    finally:
-        torch.set_num_threads(threads)
-    return min(took) / (count_steps(samples, config.training) * config.training.batch_size)
+    return seconds_per_image(config, site, device, {"its own": config.training})["its own"]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedmerit.capabilities import capabilities
+from fedmerit.configuration.recipes import AUTO
 from fedmerit.configuration.run import RunConfiguration, Training, make_configuration
 from fedmerit.configuration.script import Script
 from fedmerit.configuration.script_needs import unmet_needs
@@ -208,6 +209,8 @@ def require_same(folder: Path, asked: Mapping[str, Any], sites: Sequence[SiteFol
     )  # fmt: skip
     now = with_sharing(now, asked.get("share_models"), recorded["engine"] != "poc", bool(own))
     before = RunConfiguration.from_dict(config)
+    if asked["settings"].get("amp") == AUTO:  # which keeps what was measured then
+        now = replace(now, training=replace(now.training, amp=before.training.amp))
     if replace(now, preprocessing=before.preprocessing) != before:
         raise BadInput(
             f"{folder}: was started with parameters that are no longer the defaults (fedmerit "

@@ -78,7 +78,7 @@ def test_fewer_processes_than_sites_give_the_same(trained, assert_same_run, monk
     [
         (3, "fedavg", ()),
         (3, "fedce_nvflare", ()),
-        (3, "fedavg", ("augment=false", "norm=group", "residual_units=0")),
+        (3, "fedavg", ("augment=false", "norm=group", "residual_units=0", "amp=true")),
         (1, "standalone", ()),
     ],
 )
@@ -88,9 +88,9 @@ def test_every_kind_of_method_is_the_same_on_both_engines(trained, assert_same_r
 
 
 @pytest.mark.slow  # `make test` repeats one with other threads
-@pytest.mark.parametrize("method", ["fedce", "fedavg", "standalone"])
-def test_local_run_repeats_bit_for_bit(trained, assert_same_run, method):
-    assert_same_run(trained(method=method), trained(method=method, again=1))
+@pytest.mark.parametrize(("method", "settings"), [("fedce", ()), ("fedavg", ("amp=true",)), ("standalone", ())])
+def test_local_run_repeats_bit_for_bit(trained, assert_same_run, method, settings):
+    assert_same_run(trained(*settings, method=method), trained(*settings, method=method, again=1))
 
 
 @pytest.mark.slow

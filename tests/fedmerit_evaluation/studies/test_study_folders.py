@@ -5,11 +5,14 @@ import os
 import pytest
 from run_factory import make_sites, prepare_anew
 
+from fedmerit.configuration.description import read_plan
 from fedmerit.configuration.network_input import Preprocessing
 from fedmerit.engines import resumption, runs
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json, write_json
+from fedmerit.options import RunOptions
 from fedmerit.records.run_info import read_run
+from fedmerit.trainers.monai_trainer import step_time
 from fedmerit.trainers.monai_trainer.data import open_sites, read_site_digests
 from fedmerit_evaluation.studies.study_folders import (
     DIGESTS,
@@ -141,6 +144,23 @@ def asked(tmp_path):
 
 def test_a_run_folder_asked_for_alike_may_go_on(tmp_path, asked):
     require_same(tmp_path / "run", asked, open_sites(asked["sites"]))
+
+
+def test_a_run_keeps_the_precision_that_its_machine_chose(tmp_path, asked, monkeypatch):
+    """Resumed, or in a study that is continued, where another is faster; a job's machines cannot choose."""
+    took = {"float32": 2.0, "mixed": 1.0}
+    monkeypatch.setattr(step_time, "computes_bfloat16", lambda: True)
+    monkeypatch.setattr(step_time, "seconds_per_image", lambda *given, **how: took)
+    folder, given = tmp_path / "auto", asked | {"settings": {"amp": "auto"}}
+    runs.create(folder, **given)
+    info = read_run(folder)
+    assert (info["training"]["amp"], info["plan"]["training"]["amp"], info["seconds_per_image"]) == (True, True, took)
+    took["mixed"] = 3.0
+    resumption.require_same(folder, given)
+    require_same(folder, given, open_sites(asked["sites"]))
+    assert read_plan(folder).training.amp
+    with pytest.raises(BadInput, match=r"amp=auto: measured on the one machine of .*; give a job true or false"):
+        runs.job_configuration(RunOptions.read(given), None)
 
 
 def test_a_run_folder_of_other_images_may_not(tmp_path, asked):
