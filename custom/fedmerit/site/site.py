@@ -105,19 +105,20 @@ class Site:
         received = self.models.receive(task)
         task, model, memory = received.task, received.model, received.memory
         question = self._allowed(task, self.models.seen(received))
-        if known := recall_answer(self.memory.read(task.round), model, question):
+        done = self.memory.read(task.round)
+        if known := recall_answer(done, model, question):
             trained, before = known
             started -= before
         else:
             trained = self.trainer.train(task, model, memory)
             answer = keep_answer(trained, model, question, time.perf_counter() - started)
-            self._remember(task.round, model, trained.learned, memory, answer)
+            done = self._remember(task.round, model, trained.learned, memory, answer)
             remove_checkpoints(self.memory.path)
         learned = trained.learned
         leaving = self.models.outgoing(learned)
         leaves = leaving.ciphertexts or leaving.update
         pairs = {name: messages.rounded(of_peers) for name, of_peers in learned.pairs.items()}
-        step = self._step(task.round, model, leaving.update)
+        step = self._step(model, memory, done.old if done else None, leaving.update)
         evidence = {"values": messages.rounded(trained.values), "pairs": pairs, "step": step}
         seen, images = self.models.seen(received), trained.num_samples
         said = self.log.trained(task, seen, leaves, question, trained.overlaps, images, evidence)
@@ -139,7 +140,7 @@ class Site:
 
     def _remember(
         self, round: int, received: Tensor, learned: Learned, memory: Memory | None, answer: Mapping[str, Any]
-    ) -> None:
+    ) -> Memory:
         weights = {**(memory.weights if memory else {}), **learned.weights}
         is_view = received.untyped_storage().nbytes() > received.nbytes
         whole = received.clone() if is_view else received  # a view would save all it views
@@ -148,6 +149,7 @@ class Site:
             old = list_old_parts(whole, memory or self.memory.latest(round), self._sketch_seed)
         remembered = Memory(whole, learned.trained, learned.buffers, weights, learned.kept, learned.own, old, answer)
         self.memory.remember(round, remembered)
+        return remembered
 
     def sent(self, task: messages.Task, update: Tensor) -> None:
         """Remember ``update`` (d,) as what this site trained for ``task``, after a privacy filter changed it.
@@ -158,15 +160,21 @@ class Site:
         if memory is not None:
             answer = memory.answer and {**memory.answer, "update": unfiltered_update(memory)}
             self.memory.remember(task.round, replace(memory, trained=memory.received + update, answer=answer))
-            evidence = {"step": self._step(task.round, memory.received, update)}
+            before = self.memory.read(task.round - 1)
+            evidence = {"step": self._step(memory.received, before, memory.old, update)}
             self.log.trained(task, memory.received, update, evidence=evidence)
 
-    def _step(self, round: int, model: Tensor, update: Tensor | None = None) -> dict[str, float]:
-        """What the log has of the model (d,) and ``update`` (d,) of a round, if they leave the site."""
+    def _step(
+        self, model: Tensor, before: Memory | None, old: Tensor | None = None, update: Tensor | None = None
+    ) -> dict[str, float]:
+        """What the log has of the model (d,) and ``update`` (d,) of a round, if they leave the site.
+
+        ``before``: of the round before; ``old``: `list_old_parts` of both, None: not made yet.
+        """
         if not len(model) or (update is not None and not len(update)):
             return {}
-        before = self.memory.read(round - 1)
-        return measure_step(model, before, update) | measure_work(model, before, self._sketch_seed)
+        old = list_old_parts(model, before, self._sketch_seed) if old is None else old
+        return measure_step(model, before, update) | measure_work(old, before)
 
     def _allowed(self, task: messages.WithModels, models: Tensor | Ciphertexts) -> str:
         """A digest of what ``task`` asks; `Refused` if the run needs no answer, or not now."""
@@ -191,7 +199,7 @@ class Site:
         question = self._allowed(task, models)
         answer = self._evaluate_models(task)
         final = task.purpose is messages.Purpose.FINAL and len(task.models) == 1
-        step = self._step(task.round, task.models[0]) if final else {}
+        step = self._step(task.models[0], self.memory.read(task.round - 1)) if final else {}
         return replace(answer, log=self.log.evaluated(task, models, question, answer, step))
 
     def _evaluate_models(self, task: messages.Evaluation) -> messages.Evaluated:
