@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 from scipy.stats import t, ttest_1samp
 from simulated_studies import STABLE, USUAL, coverage
+from statsmodels.regression.mixed_linear_model import MixedLM
 
 from fedmerit_evaluation.statistics.crossed_effects import CrossedEffects, Variance
 
@@ -108,3 +109,26 @@ def test_intervals_cover_the_truth_as_often_as_they_say(seeds, patients, sd, des
     held, _ = coverage(seeds, patients, sd, **STUDIES, **design)
     assert min(held["Dice"], held["gain"]) >= 89, held
     assert max(held["Dice"], held["gain"]) <= 99.5, held
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("missing", [False, True])
+def test_a_mixed_model_has_the_same_standard_error(missing):
+    """REML of a linear mixed model with crossed random effects (statsmodels): equal where balanced, near otherwise."""
+    random = np.random.default_rng(6)
+    dice = 0.7 + random.normal(0, 0.03, (8, 1)) + random.normal(0, 0.08, 20) + random.normal(0, 0.02, (8, 20))
+    rows = [(seed, n, dice[seed, n]) for seed in range(8) for n in range(20) if not (missing and (seed + n) % 5 == 0)]
+    frame = pd.DataFrame(rows, columns=["seed", "patient", "dice"])
+    parts = {name: f"0 + C({name})" for name in ("seed", "patient")}
+    model = MixedLM.from_formula("dice ~ 1", frame, groups=np.ones(len(frame)), vc_formula=parts, re_formula="0")
+    error = float(model.fit(reml=True).bse["Intercept"])
+    found = effects(
+        {("a", seed, "A"): dict(zip(of.patient, of.dice, strict=True)) for seed, of in frame.groupby("seed")}
+    )
+    own = found.interval("a")
+    s, p = frame.seed.nunique(), frame.patient.nunique()
+    seeds, patients = (frame.groupby(name).dice.mean().var(ddof=1) for name in ("seed", "patient"))
+    seeds, patients = seeds / s, patients / p
+    freedom = (seeds + patients) ** 2 / (seeds**2 / (s - 1) + patients**2 / (p - 1))
+    tolerance = 0.02 if missing else 1e-4
+    assert (own["high"] - own["low"]) / 2 == pytest.approx(t.ppf(0.975, freedom) * error, rel=tolerance)
