@@ -115,9 +115,10 @@ class Federation:
         return self.round > self.config.rounds
 
     def take_note(self, text: str) -> dict[str, str]:
-        """Write a line of the operator's into the next round's record; the line as it will be there."""
+        """Write a line of the operator's into the next round's record, if none has it; the line as it will be there."""
         shown = printable(text[:LONGEST_NOTE])
-        if len(self._notes) < MOST_NOTES:
+        known = any(shown in record.get("notes", ()) for record in self.recorder.ledger.records)
+        if not known and len(self._notes) < MOST_NOTES:
             self._notes.append(shown)
         return {"note": shown}
 

@@ -92,11 +92,17 @@ def test_a_join_is_not_forgotten_by_a_crash_before_its_round_ends(tmp_path):
     plan = tiny_plan("fedavg", rounds=4, guard="on")
     federation, _ = joined_run(plan, tmp_path)
     assert federation.joined == [LATE]
+    federation.take_note("resumed")
     federation.take(answers(federation))  # enrolment: a checkpoint is written
     again = Federation(plan, SITES, tmp_path)
     assert again.joined == [LATE]
+    again.take_note("resumed")  # who said it does not know whether a record has it
+    play(again, 3)
+    again.take_note("resumed")
     play(again, 4)
-    assert again.recorder.ledger.records[2]["joined"] == [LATE]
+    records = again.recorder.ledger.records
+    assert records[2]["joined"] == [LATE]
+    assert [record.get("notes") for record in records] == [None, None, ["resumed"], None]
 
 
 @pytest.mark.parametrize(
