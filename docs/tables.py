@@ -1,14 +1,17 @@
-"""The parts of the manual that follow from the code: `python docs/tables.py` writes its tables into the pages again.
+"""The parts of the manual that follow from the code, and what `fedmerit methods` prints: `python docs/tables.py` writes
+its tables into the pages again.
 
 A table is between ``<!-- generated: NAME -->`` and ``<!-- end -->``; tests/test_documentation.py holds it to the code.
 """
 
+import json
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 DOCS = Path(__file__).parent
+CATALOGUE = DOCS.parent / "cli" / "fedmerit_cli" / "methods.json"
 
 
 def methods_table() -> str:
@@ -19,6 +22,20 @@ def methods_table() -> str:
     shown = {name: heading for name, heading in COLUMNS.items() if name != "site_work"}
     rows = [[f"`{name}`", *(getattr(kind.about, one) for one in shown)] for name, kind in METHODS.items()]
     return _table(["method", *shown.values()], rows)
+
+
+def methods_catalogue() -> str:
+    """What `fedmerit methods` prints, as JSON with a line for each method: it need not load them."""
+    from fedmerit.configuration.run import SHARED_GROUPS
+    from fedmerit.methods.registry import OWN
+    from fedmerit_cli.methods import describe, parameter_rows
+
+    def lines(entries: dict[str, Any]) -> str:
+        return ",\n".join(f"{json.dumps(name)}: {json.dumps(one, ensure_ascii=False)}" for name, one in entries.items())
+
+    shared = {group: parameter_rows(kind) for group, kind in SHARED_GROUPS.items()}
+    methods = {name: describe(kind) for name, kind in OWN.items()}
+    return f'{{"methods": {{\n{lines(methods)}\n}}, "shared": {{\n{lines(shared)}\n}}}}\n'
 
 
 def commands_options() -> str:
@@ -72,5 +89,6 @@ def filled(page: str) -> str:
 
 
 if __name__ == "__main__":
+    CATALOGUE.write_text(methods_catalogue(), encoding="utf-8")
     for page in TABLES:
         (DOCS / page).write_text(filled(page), encoding="utf-8")

@@ -54,6 +54,10 @@ TABLES = importlib.util.module_from_spec(spec := importlib.util.spec_from_file_l
 spec.loader.exec_module(TABLES)
 
 
+def test_what_methods_prints_is_of_the_code():
+    assert TABLES.CATALOGUE.read_text() == TABLES.methods_catalogue(), "write it again: python docs/tables.py"
+
+
 @pytest.mark.parametrize("page", TABLES.TABLES)
 def test_tables_are_those_of_the_code(page):
     text = (DOCS / page).read_text()

@@ -1,7 +1,7 @@
 """The command that lists methods and their parameters: methods."""
 
-from collections.abc import Mapping
-from dataclasses import MISSING, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -9,8 +9,10 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
+from fedmerit import plugins
 from fedmerit.configuration.recipes import PAPER, PRESETS, guarded
 from fedmerit.errors import BadInput, suggest
+from fedmerit_cli.options import CATALOGUE
 from fedmerit_cli.terminal import Commands, console
 
 if TYPE_CHECKING:
@@ -34,27 +36,37 @@ def methods(name: Annotated[str | None, typer.Argument(help="Show what --set tak
         Console(width=max(console.width, 128), markup=False).print(table)  # narrower, words are cut
 
 
-def _method_table() -> Table:
+def describe(kind: type[Any]) -> dict[str, list[Any]]:
+    """The texts of a method in the order of `COLUMNS`, and its `parameter_rows`."""
+    return {"about": [*vars(kind.about).values()], "parameters": parameter_rows(kind)}
+
+
+def _described(name: str) -> dict[str, list[Any]]:
+    if name in CATALOGUE["methods"]:
+        described: dict[str, list[Any]] = CATALOGUE["methods"][name]
+        return described
     from fedmerit.methods.registry import METHODS
 
+    if name not in METHODS:
+        raise BadInput(f"method {name!r}: unknown{suggest(name, METHODS)}")
+    return describe(METHODS[name])
+
+
+def _method_table() -> Table:
     table = Table("method", *COLUMNS.values(), Column("parameters", no_wrap=True), show_lines=True)
-    for name, kind in METHODS.items():
-        parameters = "\n".join(f"{one.name}={_text(one.default)}" for one in fields(kind))
-        table.add_row(name, *vars(kind.about).values(), parameters or "none")
+    for name in dict.fromkeys([*CATALOGUE["methods"], *plugins.names("methods")]):
+        one = _described(name)
+        parameters = "\n".join(f"{parameter}={default}" for parameter, default, *_ in one["parameters"])
+        table.add_row(name, *one["about"], parameters or "none")
     return table
 
 
 def _parameter_tables(name: str) -> list[Table]:
     """What ``--set`` takes: of the method, and of every method."""
-    from fedmerit.configuration.run import SHARED_GROUPS
-    from fedmerit.methods.registry import METHODS
-
-    if name not in METHODS:
-        raise BadInput(f"method {name!r}: unknown{suggest(name, METHODS)}")
     preset = PRESETS.get(name)
     return [
-        _parameter_table(f"Parameters of {name}", {"": METHODS[name]}),
-        _parameter_table("Parameters of every method; the guard is off in compare and studies", SHARED_GROUPS),
+        _parameter_table(f"Parameters of {name}", {"": _described(name)["parameters"]}),
+        _parameter_table("Parameters of every method; the guard is off in compare and studies", CATALOGUE["shared"]),
         *([_preset_table(preset)] if preset else []),
     ]
 
@@ -68,20 +80,24 @@ def _preset_table(preset: "recipes.Preset") -> Table:
     return table
 
 
-def _parameter_table(title: str, groups: Mapping[str, type[Any]]) -> Table:
-    from fedmerit.configuration.run import settable
-    from fedmerit.parameters import rules
-
+def _parameter_table(title: str, groups: Mapping[str, Sequence[Sequence[str]]]) -> Table:
     table = Table("parameter", "default", "range", "what it is", title=title, title_justify="left")
-    for group, kind in groups.items():
-        known = rules(kind)
+    for group, rows in groups.items():
         if group:
             table.add_section()
             table.add_row(Text(group, "bold"))
-        for one in settable(kind):
-            default = guarded({}).get(one.name, one.default)
-            table.add_row(one.name, _text(default), _range(known[one.name], default), known[one.name].text)
+        for row in rows:
+            table.add_row(*row)
     return table
+
+
+def parameter_rows(kind: type[Any]) -> list[list[str]]:
+    """Name, default, range and text of each parameter of a method, or of a part of a run."""
+    from fedmerit.configuration.run import settable
+    from fedmerit.parameters import rules
+
+    known, defaults = rules(kind), {one.name: guarded({}).get(one.name, one.default) for one in settable(kind)}
+    return [[name, _text(one), _range(known[name], one), known[name].text] for name, one in defaults.items()]
 
 
 def _range(rule: "Rule", default: Any) -> str:

@@ -1,6 +1,7 @@
 """Options that commands share: those of a run derive from `RunOptions`. Loads nothing heavy."""
 
 import inspect
+import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from pathlib import Path
@@ -17,12 +18,9 @@ from fedmerit_cli.terminal import console
 if TYPE_CHECKING:
     from fedmerit_evaluation.studies.cluster import Workers
 
-# The keys of `METHODS` in `fedmerit.methods.registry` and of `TASKS` in `fedmerit.configuration.run`, which load torch
-METHODS = (
-    "standalone", "pooled", "fedavg", "fedce", "fedce_nvflare", "cgsv", "rffl", "dw", "eu", "rr", "cffl",
-    "cffl_released", "fedave", "fedsac", "qfedavg", "fedci", "eci", "fedvalue", "cycle", "vpdl", "fedbn", "silobn",
-    "fedprox", "fedavgm", "fedadam", "scaffold", "ditto", "shapfed", "median", "trimmed", "krum",
-)  # fmt: skip
+# What `fedmerit.methods.registry` and `fedmerit.configuration.run` say, which load torch; `docs/tables.py` writes it
+CATALOGUE = json.loads(Path(__file__).with_name("methods.json").read_text("utf-8"))
+METHODS = tuple(CATALOGUE["methods"])
 TASKS = ("prostate", "fundus", "fundus-disc")
 
 OutFolder = Annotated[Path, typer.Option(help="Folder of the run folders; finished runs in it are reused.")]

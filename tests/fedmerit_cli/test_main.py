@@ -9,9 +9,8 @@ import pytest
 import typer.main
 
 from fedmerit.configuration import run
-from fedmerit.methods import registry
 from fedmerit_cli.main import app
-from fedmerit_cli.options import METHODS, TASKS
+from fedmerit_cli.options import TASKS
 from fedmerit_cli.terminal import console
 
 TOP = [
@@ -65,8 +64,8 @@ def test_examples_have_only_options_that_exist(command):
     assert required <= named <= known
 
 
-def test_methods_and_tasks_are_those_that_there_are():
-    assert (tuple(registry.METHODS), tuple(run.TASKS)) == (METHODS, TASKS)
+def test_tasks_are_those_that_there_are():
+    assert tuple(run.TASKS) == TASKS
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,8 @@ print(code or 0, *{name.split(".")[0] for name in sys.modules})
     ("arguments", "left"),
     [
         ("--help", {"torch", "monai", "nvflare", "pandas", "numpy"}),
-        ("methods", {"monai", "nvflare", "pandas", "scipy", "matplotlib"}),
+        ("methods", {"torch", "numpy", "monai", "nvflare", "pandas", "scipy", "matplotlib"}),
+        ("methods fedce", {"torch", "numpy", "monai", "nvflare", "pandas", "scipy", "matplotlib"}),
         ("check SITES", {"torch", "monai", "nvflare", "matplotlib"}),
         ("report RUN --no-images --out REPORT", {"torch", "monai", "nvflare"}),
         ("report RUN --no-images --out REPORT --site site1", {"torch", "monai", "nvflare"}),
