@@ -165,8 +165,12 @@ class Site:
         """What the log has of the model (d,) and ``update`` (d,) of a round, if they leave the site."""
         if not len(model) or (update is not None and not len(update)):
             return {}
-        before = self.memory.read(round - 1)
-        return measure_step(model, before, update) | measure_work(model, before, self._sketch_seed)
+        before, now = self.memory.read(round - 1), self.memory.read(round)
+        noted = measure_step(model, before, update)
+        if before is None or before.old is None:
+            return noted
+        old = list_old_parts(model, before, self._sketch_seed) if now is None or now.old is None else now.old
+        return noted | measure_work(old, before.old)
 
     def _allowed(self, task: messages.WithModels, models: Tensor | Ciphertexts) -> str:
         """A digest of what ``task`` asks; `Refused` if the run needs no answer, or not now."""

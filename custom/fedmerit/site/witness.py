@@ -28,33 +28,24 @@ def list_old_parts(model: Tensor, before: Memory | None, seed: int) -> Tensor:
         seed: of sketches.
 
     Returns:
-        Its first and last update, and the k last steps of the model; rows of zeros: not there yet.
+        Its first and last update, and the k last steps of the model, the newest last; rows of zeros: not there yet.
     """
     if before is None or before.old is None:
         return torch.zeros(OWN, min(len(model), WIDTH))
-    update, step = _sketches(model, before, seed)
-    first = before.old[0] if before.old[0].any() else update
+    received = before.received
+    update, step = sketch(torch.stack([before.trained - received, model - received]), seed, WIDTH).nan_to_num(0, 0, 0)
+    first = before.old[0] if before.old[0].any() else update  # what is not finite was not accepted
     return torch.cat([torch.stack([first, update]), torch.cat([before.old[OWN:], step[None]])[-REMEMBERED:]])
 
 
-def measure_work(model: Tensor, before: Memory | None, seed: int) -> dict[str, float]:
+def measure_work(old: Tensor, before: Tensor) -> dict[str, float]:
     """Sums over m entries of products of r and q, by which `z` follows: "rr" is Σ r², "rrrq" is Σ r³ q.
 
     Args:
-        model: (d,) received, of the round after.
-        before: of the round of the update; None: the site was away.
-        seed: of sketches.
+        old: of `list_old_parts`, with the update and the model's step since.
+        before: of the round before, that of the update.
     """
-    if before is None or before.old is None:
-        return {}
-    r, q = new_parts(torch.stack(_sketches(model, before, seed)), before.old)
+    r, q = new_parts(old[[OWN - 1, -1]], before)
     products = {"rr": r * r, "rq": r * q, "qq": q * q}
     products |= {f"rr{name}": r * r * product for name, product in products.items()}
     return {name: float(product.sum()) for name, product in products.items()}
-
-
-def _sketches(model: Tensor, before: Memory, seed: int) -> tuple[Tensor, Tensor]:
-    """(m,) of the last update, and of the model's step since."""
-    received = before.received
-    update, step = sketch(torch.stack([before.trained - received, model - received]), seed, WIDTH).nan_to_num(0, 0, 0)
-    return update, step  # what is not finite was not accepted

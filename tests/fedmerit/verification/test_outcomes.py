@@ -109,7 +109,8 @@ class PretendedSite:
         return replace(said, log=noted)
 
     def measured(self, model: torch.Tensor, before: Memory | None, update: torch.Tensor | None = None) -> Any:
-        return measure_step(model, before, update) | measure_work(model, before, 0)
+        work = measure_work(list_old_parts(model, before, 0), before.old) if before else {}
+        return measure_step(model, before, update) | work
 
 
 Spoil = Callable[[Federation], object]
