@@ -170,13 +170,9 @@ class Evidence:
 
 def sketch(updates: Tensor, seed: int, width: int = WIDTH) -> Tensor:
     """(n, m) count sketch of ``updates`` (n, d): entries ``width`` apart are added with random signs; keeps cosines."""
-    n, d = updates.shape
-    whole = d // width * width
-    signed = updates * _random_signs(d, seed)
-    if not whole:
-        return signed
-    result = signed[:, :whole].view(n, -1, width).sum(dim=1)
-    result[:, : d - whole] += signed[:, whole:]
+    signs, result = _random_signs(updates.shape[1], seed), torch.zeros_like(updates[:, :width])
+    for block, sign in zip(torch.split(updates, width, dim=1), torch.split(signs, width), strict=True):
+        result[:, : block.shape[1]] += block * sign
     return result
 
 

@@ -21,7 +21,7 @@ class AttackerView:
     task: Task
     received: Tensor  # (d,) w_t
     step: Tensor  # (d,) w_t - w_{t-1}: what became of the model since its last round
-    kept: Mapping[str, Any]  # what `Attack.keep` gave in the first round of the attack
+    kept: dict[str, Any]  # what `Attack.keep` gave in the first round of the attack, and what `update` puts there
     train: Callable[[], Learned]  # the honest round
     random: Generator  # seeded by (seed, site, round)
 

@@ -3,7 +3,6 @@
 It knows what a real site would: its own images, what it received, and what it remembers of the round before.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -85,7 +84,10 @@ class AttackerTrainer(ImageTrainer):
             memory = Memory(received, received, task.buffers)
         random = np.random.default_rng(random_seed(self.config.seed, self.name, task.round, RANDOM_STREAM))
         step = received - memory.received
-        sent = self.attack.update(AttackerView(task, received, step, self._kept(task, memory, received), train, random))
+        kept = self._kept(task, memory, received)
+        sent = self.attack.update(AttackerView(task, received, step, kept, train, random))
+        if kept:
+            write_atomically(self.memory.path / KEPT, lambda stream: torch.save(kept, stream))
         if not isinstance(sent, Learned):
             sent = Learned(sent, received + sent, task.buffers, float("nan"))
         return self._completed(sent, task, received, memory)
@@ -98,13 +100,10 @@ class AttackerTrainer(ImageTrainer):
         own = (received, task.buffers) if self.can.keeps_own_model else None
         return replace(sent, vectors={**nothing, **sent.vectors}, own=sent.own or memory.own or own)
 
-    def _kept(self, task: Task, memory: Memory, received: Tensor) -> Mapping[str, Any]:
+    def _kept(self, task: Task, memory: Memory, received: Tensor) -> dict[str, Any]:
         """What the attack remembers: made in its first round, and again wherever that is repeated."""
         file = self.memory.path / KEPT
         if task.round > self.attack.first and file.exists():
             kept: dict[str, Any] = load_tensors(file)
             return kept
-        kept = dict(self.attack.keep(memory, received))
-        if kept:
-            write_atomically(file, lambda stream: torch.save(kept, stream))
-        return kept
+        return dict(self.attack.keep(memory, received))

@@ -4,11 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from numpy.random import Generator
 from torch import Tensor
 
 from fedmerit.parameters import parameter
+from fedmerit.seeds import random_seed
 from fedmerit.site.memory import Learned, Memory
 from fedmerit.trainers.monai_trainer.data import Case, SiteFolder
 from fedmerit.trainers.monai_trainer.samples import Slices
@@ -57,11 +59,16 @@ class Zero(Attack):
 
 
 @dataclass(frozen=True, kw_only=True)
-class IntermittentRider(Zero):
-    """Trains in some rounds of every few, and sends zeros in the others: no indicator lasts for long."""
+class IntermittentRider(Attack):
+    """Trains in some rounds of every few and rests in the others; with ``every=5`` it works when it may be rated."""
 
     every: int = parameter(3, "rounds of a turn", low=2)
     works: int = parameter(1, "of them in which it trains, the first ones", low=1)
+    sends: str = parameter(
+        "zero",
+        "in the others; zero: nothing, noise: of the norm of its last update of training, last: that and .3 of noise",
+        choices=("zero", "noise", "last"),
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -69,8 +76,19 @@ class IntermittentRider(Zero):
             raise ValueError(f"works={self.works}: expected less than every={self.every}, else it never rests")
 
     def update(self, view: AttackerView) -> Tensor | Learned:
-        """The honest one, or (d,) zeros."""
-        return super().update(view) if view.task.round % self.every >= self.works else view.train()
+        """The honest one, or (d,) of a resting round."""
+        rests = view.task.round % self.every >= self.works
+        if not rests or (self.sends != "zero" and "last" not in view.kept):
+            learned = view.train()
+            view.kept["last"] = learned.update
+            return learned
+        if self.sends == "zero":
+            return torch.zeros_like(view.received)
+        last: Tensor = view.kept["last"]
+        norm = float(last.double().norm())
+        if self.sends == "noise":
+            return scaled_noise(last, norm, view.random)
+        return last + scaled_noise(last, 0.3 * norm, view.random)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +100,7 @@ class Noise(Attack):
     """
 
     times: float = parameter(1.0, "norm of the noise, in norms of an honest update", above=0)
+    shared: float = parameter(0.0, "cosine of the noise to that of all others who share some", low=0, high=1)
     earliest: ClassVar[int] = 1
 
     def keep(self, memory: Memory, received: Tensor) -> Mapping[str, Any]:
@@ -90,25 +109,45 @@ class Noise(Attack):
         length = float(step.double().norm())
         return {"ratio": float(own.double().norm()) / length if length else 0.0}
 
+    def norm(self, view: AttackerView) -> float:
+        """Of what it sends."""
+        return float(self.times * view.kept["ratio"] * float(view.step.double().norm()))
+
     def update(self, view: AttackerView) -> Tensor:
-        """(d,) noise."""
-        norm = self.times * view.kept["ratio"] * float(view.step.double().norm())
-        return scaled_noise(view.received, norm, view.random)
+        """(d,) noise, of which a part is the same for all who share some."""
+        norm = self.norm(view)
+        own = scaled_noise(view.received, norm * (1 - self.shared) ** 0.5, view.random)
+        if not self.shared:
+            return own
+        common = np.random.default_rng(random_seed("shared noise", view.task.round))
+        return own + scaled_noise(view.received, norm * self.shared**0.5, common)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Delta(Attack):
-    """Sends the last global step back (delta weights, Lin et al. 2019)."""
+    """Sends the last global step back (delta weights, Lin et al. 2019), or a mixture of those before it."""
 
     noise: float = parameter(0.0, "norm of noise added to the step, in norms of the step", low=0)
+    old: int = parameter(0, "steps before the last that are mixed, at an honest norm; 0: the last one", low=0)
     earliest: ClassVar[int] = 1
 
+    def keep(self, memory: Memory, received: Tensor) -> Mapping[str, Any]:
+        """How long an honest update is beside a step."""
+        return Noise.keep(Noise(), memory, received)
+
     def update(self, view: AttackerView) -> Tensor:
-        """(d,) the step, and noise."""
+        """(d,) the step, or the mixture, and noise."""
+        step = view.step
+        if self.old:
+            before = view.kept.get("steps", [])
+            view.kept["steps"] = [*before, step][-self.old :]
+            if before:
+                norm = Noise().norm(view)
+                step = torch.stack(before).T @ torch.from_numpy(view.random.random(len(before))).float()
+                step *= norm / float(step.double().norm())
         if not self.noise:
-            return view.step
-        norm = self.noise * float(view.step.double().norm())
-        return view.step + scaled_noise(view.received, norm, view.random)
+            return step
+        return step + scaled_noise(view.received, self.noise * float(step.double().norm()), view.random)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,8 +192,7 @@ class Adaptive(Noise):
         """(d,) the update kept and noise, of the norm of an honest one."""
         kept: Tensor = view.kept["update"]
         mixed = kept + scaled_noise(kept, self.noise * float(kept.double().norm()), view.random)
-        norm = self.times * view.kept["ratio"] * float(view.step.double().norm())
-        sent: Tensor = mixed * (norm / float(mixed.double().norm()))
+        sent: Tensor = mixed * (self.norm(view) / float(mixed.double().norm()))
         return sent
 
 

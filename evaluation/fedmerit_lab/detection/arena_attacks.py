@@ -83,10 +83,10 @@ class ByProduct(ArenaAttack):
             step = view.received - before
         if view.number == attack.first and view.past:
             memory = Memory(before, before + view.own[-1], NO_BUFFERS)
-            view.memory["kept"] = attack.keep(memory, view.received)
+            view.memory["kept"] = dict(attack.keep(memory, view.received))
         learned = Learned(view.honest, view.received + view.honest, NO_BUFFERS, 0.0)
         task = cast(Any, SimpleNamespace(round=view.number))
-        kept = view.memory.get("kept", {})
+        kept = view.memory.setdefault("kept", {})
         sent = attack.update(AttackerView(task, view.received, step, kept, lambda: learned, view.random))
         return sent.update if isinstance(sent, Learned) else sent
 

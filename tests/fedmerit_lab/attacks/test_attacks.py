@@ -45,6 +45,12 @@ def test_who_rests_trains_some_rounds_of_so_many(played):
         _, replies = played(spec)
         assert [bool(reply.update.any()) for reply in replies] == [t % every < works for t in range(len(replies))]
         assert torch.equal(replies[0].update, played()[1][0].update)
+    honest = played()[1][0].update
+    for spec, cosine in (("rests:sends=noise", 0), ("rests:sends=last", 1 / 1.09**0.5)):
+        trained, rested = (reply.update for reply in played(spec)[1][:2])
+        assert torch.equal(trained, honest)
+        found = float(torch.cosine_similarity(rested, honest, dim=0))
+        assert found == pytest.approx(cosine, abs=4 / len(honest) ** 0.5)
     with pytest.raises(BadInput, match="works=3: expected less than every=3"):
         played("rests:works=3")
 
@@ -54,6 +60,10 @@ def test_delta_sends_the_last_step_back(played):
     assert torch.equal(replies[0].update, played()[1][0].update)
     for step, reply in zip(steps(tasks), replies[1:], strict=True):
         assert torch.equal(reply.update, step)
+    tasks, replies = played("delta:old=2")
+    mixed, moved = replies[3].update.double(), torch.stack(steps(tasks)[:2]).double()
+    left = mixed - torch.linalg.lstsq(moved.T, mixed[:, None]).solution[:, 0] @ moved
+    assert float(left.norm()) < 1e-5 * float(mixed.norm()), "of the steps before the last alone"
 
 
 @pytest.mark.parametrize(("spec", "noise"), [("delta-noise", 0.5), ("delta:noise=2.0", 2.0)])
@@ -76,6 +86,9 @@ def test_noise_has_the_norm_that_an_honest_update_had_for_a_step_of_that_length(
         assert float(reply.update.norm()) == pytest.approx(ratio * float(step.norm()), rel=1e-5)
         assert abs(float(torch.cosine_similarity(reply.update, step, dim=0))) < 4 / len(step) ** 0.5
     assert not torch.equal(replies[1].update / replies[1].update.norm(), replies[2].update / replies[2].update.norm())
+    shared = played("noise:shared=0.8")[1][1].update
+    cosine = float(torch.cosine_similarity(shared, replies[1].update, dim=0))
+    assert cosine == pytest.approx(0.2**0.5, abs=4 / len(shared) ** 0.5), "the rest of its noise is its own"
 
 
 @pytest.mark.parametrize("start", [0, 2])
