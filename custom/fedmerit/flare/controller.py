@@ -13,6 +13,7 @@ from cryptography.x509 import Certificate
 from nvflare.apis.controller_spec import ClientTask
 from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_context import FLContext
+from nvflare.apis.shareable import Shareable
 from nvflare.app_common.abstract.fl_model import FLModel
 from nvflare.app_common.app_constant import AppConstants
 from nvflare.app_common.app_event_type import AppEventType
@@ -43,6 +44,7 @@ CLOSING_TIMEOUT = 120.0  # seconds to wait for sites to note how a run was close
 FIRST_TIMEOUT = 86400.0  # seconds, as long as nothing is known of the sites' work
 LEAST_TIMEOUT, SLACK = 1800.0, 3.0  # later: seconds, and how many times as long as all sites took before
 SLOWEST_LINE = 125_000.0  # bytes a second, 1 Mbit/s
+IDLE_PERIOD = 0.25  # seconds between looks at tasks while no answer comes: a look costs CPU time
 RETRY_SECONDS = 5.0  # seconds after which the server asks sites again that NVFlare gave up
 SERVER_LOCK = ".server.lock"
 KEY, CERTIFICATE, ROOT = "server.key", "server.crt", "rootCA.pem"  # in the startup kit of a provisioned server
@@ -102,7 +104,7 @@ class MeritController(ModelController):
         round_timeout: seconds to wait for a site in one round; 0: as `default_timeout` has it, in a simulation as long
             as it takes.
         min_sites: usable answers without which no exchange ends, however long it takes.
-        task_check_period: seconds between looks at outstanding tasks.
+        task_check_period: seconds between looks at tasks whose answers have come, and at whether to begin.
     """
 
     def __init__(
@@ -122,6 +124,7 @@ class MeritController(ModelController):
         self.silent: set[str] = set()  # sites that did not answer when they were last asked
         self.at_work: set[str] = set()  # sites that took the task at hand
         self.awaited: set[str] = set()  # sites that did not answer it yet
+        self.arrived = threading.Event()  # whether an answer came since the last look at tasks
         self.took: dict[str, float] = {}  # by kind of answer, seconds until all were in, at most
 
     @cached_property
@@ -206,15 +209,18 @@ class MeritController(ModelController):
             wake_up.wake_up()
         if event_type == EventType.BEFORE_PROCESS_TASK_REQUEST:
             self.taken = True
-        if event_type == AppEventType.AFTER_CONTRIBUTION_ACCEPT and not fl_ctx.get_prop(
-            AppConstants.AGGREGATION_ACCEPTED
-        ):
-            site = fl_ctx.get_peer_context().get_identity_name()
-            if not self.aggregator.exchange.has_reply(site):
-                result = fl_ctx.get_prop(AppConstants.TRAINING_RESULT)
-                self.aggregator.exchange.refuse(
-                    site, f"an error in place of an answer ({result and result.get_return_code()})"
+        if event_type == AppEventType.AFTER_CONTRIBUTION_ACCEPT:
+            if not fl_ctx.get_prop(AppConstants.AGGREGATION_ACCEPTED):
+                self._refuse(
+                    fl_ctx.get_peer_context().get_identity_name(), fl_ctx.get_prop(AppConstants.TRAINING_RESULT)
                 )
+            self.arrived.set()
+
+    def _refuse(self, site: str, result: Shareable | None) -> None:
+        """Note what came instead of an answer."""
+        if not self.aggregator.exchange.has_reply(site):
+            code = result and result.get_return_code()
+            self.aggregator.exchange.refuse(site, f"an error in place of an answer ({code})")
 
     def _exchange_messages(self, exchange: Exchange) -> None:
         """One message to every site that is asked, and its answer to the exchange, until that may end."""
@@ -233,6 +239,7 @@ class MeritController(ModelController):
                     self.send_model(exchange.work, models[site], targets=[site], callback=partial(self._accept, site))
                     wake_up.wake_up([site])
             while self.get_num_standing_tasks():
+                self.arrived.clear()
                 self._require_running()
                 self.communicator.check_tasks()  # NVFlare's monitor only does it every fifth of a second
                 late = timeout and time.monotonic() - started > timeout
@@ -240,7 +247,7 @@ class MeritController(ModelController):
                 only_silent = bool(missing) and missing <= self.silent - self.at_work
                 if exchange.is_complete() and (late or only_silent):
                     self.cancel_all_tasks()
-                time.sleep(self.task_check_period)
+                self.arrived.wait(IDLE_PERIOD if missing else self.task_check_period)
             missing = {site for site in models if not exchange.has_reply(site)}
             if exchange.is_complete() or not missing:
                 break

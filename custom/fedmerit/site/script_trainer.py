@@ -19,7 +19,7 @@ from fedmerit.capabilities import OwnUpdate, capabilities
 from fedmerit.client import ENROL, EVALUATED_CASES, LAMBDA, LOSSES, OWN
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.core import DECIMALS, SiteView
-from fedmerit.errors import BadInput
+from fedmerit.errors import BadInput, suggest
 from fedmerit.files import read_json, write_json
 from fedmerit.flat import Buffers
 from fedmerit.records.digests import digest, tensors_digest
@@ -140,7 +140,10 @@ class ScriptTrainer:
                 "flare.is_evaluate(), or set evaluates=False"
             )
         if not self._scores(said):
-            raise BadInput(f"site {self.name}: the script's evaluation has no {self.script.metric!r}")
+            raise BadInput(
+                f"site {self.name}: the script's evaluation has no {self.script.metric!r}; it has "
+                f"{', '.join(map(str, said.metrics)) or 'no metrics':.200}; name one of them as key_metric"
+            )
         return said
 
     def _ask(self, work: str, model: Model, round: int, meta: Mapping[str, Any]) -> Said:
@@ -195,10 +198,20 @@ class ScriptTrainer:
         own: dict[str, Tensor] = {**flat.named(self.network, received), **buffers}
         if not said.params:
             raise BadInput(f"site {self.name}: the script sent no parameters; expected those that it trained")
+        if not isinstance(said.params, Mapping):
+            kind = type(said.params).__name__
+            raise BadInput(f"site {self.name}: the script sent parameters as {kind}; expected tensors by name")
         for name, value in said.params.items():
-            tensor = torch.as_tensor(value).detach().cpu()
             if name not in own:
-                raise BadInput(f"site {self.name}: the script sent {name!r:.140}, which the model does not have")
+                instead = suggest(str(name), own)
+                raise BadInput(
+                    f"site {self.name}: the script sent {name!r:.140}, which the model does not have{instead}"
+                )
+            try:
+                tensor = torch.as_tensor(value).detach().cpu()
+            except (TypeError, ValueError, RuntimeError):
+                kind = type(value).__name__
+                raise BadInput(f"site {self.name}: the script sent {name} as {kind}; expected a tensor") from None
             if tensor.shape != own[name].shape:
                 found, expected = tuple(tensor.shape), tuple(own[name].shape)
                 raise BadInput(f"site {self.name}: the script sent {name} of shape {found}; the model's is {expected}")
@@ -223,8 +236,11 @@ class ScriptTrainer:
             raise BadInput(f"site {self.name}: {metric + BY_CASE} is no list of at most {MOST_CASES} numbers")
         try:
             known = {place: float(value) for place, value in enumerate(values) if not math.isnan(float(value))}
+        except (TypeError, ValueError, RuntimeError):
+            raise BadInput(f"site {self.name}: {metric} is {values!s:.80}; expected numbers") from None
+        try:
             scores = {place: round(self.script.score(value), DECIMALS) for place, value in known.items()}
-        except (TypeError, ValueError) as error:
+        except ValueError as error:
             raise BadInput(
                 f"site {self.name}: {error}; set lowest and highest to the metric's range, better=lower if less is "
                 "better"

@@ -1,5 +1,6 @@
 """When the server begins a run, and what a site refuses then."""
 
+import threading
 from contextlib import nullcontext
 from types import SimpleNamespace
 from unittest.mock import MagicMock
@@ -12,6 +13,8 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.impl.wf_comm_server import WFCommServer
 from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
+from nvflare.app_common.app_constant import AppConstants
+from nvflare.app_common.app_event_type import AppEventType
 
 from fedmerit.files import RUN_NAME
 from fedmerit.flare import controller as module
@@ -106,13 +109,25 @@ class Asked:
         return len(self.answered) >= 2
 
 
+class Arrivals(threading.Event):
+    """Notes how long it would wait."""
+
+    def __init__(self):
+        super().__init__()
+        self.waited = []
+
+    def wait(self, timeout=None):
+        self.waited.append(timeout)
+        return True
+
+
 @pytest.fixture
 def ask(controller, monkeypatch):
     """Asks three sites: who answers at which look at the tasks, and who takes its task; how many looks it takes."""
     clock = SimpleNamespace(now=0.0)
     times = SimpleNamespace(monotonic=lambda: clock.now, sleep=lambda seconds: None)
     monkeypatch.setattr(module, "time", times)
-    controller.round_timeout = 100
+    controller.arrived, controller.round_timeout = Arrivals(), 100
     controller.revocations = SimpleNamespace(shut_out=lambda site: False)
     for name in ("send_model", "warning", "sample_clients"):
         monkeypatch.setattr(controller, name, lambda *args, **named: list("ABC"))
@@ -144,13 +159,22 @@ def ask(controller, monkeypatch):
 
 
 def test_a_site_that_is_gone_costs_one_timeout_until_it_takes_a_task_again(controller, ask):
+    controller.arrived.waited.clear()
     assert ask({"A": 3, "B": 5, "C": 4}) == 5
+    assert controller.arrived.waited == [module.IDLE_PERIOD] * 4 + [controller.task_check_period]
     assert ask({"A": 3, "B": 5}) > 100
     assert controller.silent == {"C"}
     assert [ask({"A": 3, "B": 5}), ask({"A": 3, "B": 4})] == [5, 4]
     assert ask({"A": 3, "B": 5, "C": 60}, takes="C") == 60  # at work again: the others wait for it
     assert controller.silent == set()
     assert ask({"A": 3, "B": 5}, takes="C") > 100
+
+
+def test_an_answer_wakes_the_server(controller):
+    context = FLContext()
+    context.set_prop(AppConstants.AGGREGATION_ACCEPTED, True)
+    controller.handle_event(AppEventType.AFTER_CONTRIBUTION_ACCEPT, context)
+    assert controller.arrived.is_set()
 
 
 @pytest.mark.parametrize(

@@ -161,10 +161,13 @@ def test_of_part_of_the_tensors_the_rest_is_unchanged_and_the_first_count_of_ste
     ("said", "words"),
     [
         (Said(), "sent no parameters"),
-        (Said({"other": torch.ones(1)}), "'other', which the model does not have"),
+        (Said([torch.ones(1)]), "parameters as list; expected tensors by name"),
+        (Said({"module.last.bias": torch.ones(1)}), "'module.last.bias', which the model does not have; did you mean last.bias"),
+        (Said({"last.bias": "file"}), "last.bias as str; expected a tensor"),
         (Said({"last.bias": torch.ones(2)}), r"last.bias of shape \(2,\); the model's is \(1,\)"),
         (Said({"last.bias": torch.ones(1)}, metrics={"dice": 1.5}), "dice is 1.5; expected 0 to 1"),
         (Said({"last.bias": torch.ones(1)}, metrics={"dice_by_case": 3}), "no list"),
+        (Said({"last.bias": torch.ones(1)}, metrics={"dice": {"a": 1}}), "expected numbers"),
         *((Said({"last.bias": torch.ones(1)}, meta={STEPS: steps}), STEPS) for steps in (0, 2.5, math.nan, "many")),
     ],
 )
@@ -215,7 +218,8 @@ def test_models_are_scored_by_case_equal_ones_once_and_less_can_be_better(traine
 @pytest.mark.parametrize(
     ("said", "words"),
     [
-        (Said(metrics={"loss": 1.0}), "has no 'dice'"),
+        (Said(metrics={"loss": 1.0}), "has no 'dice'; it has loss; name one of them as key_metric"),
+        (Said(), "it has no metrics"),
         (Said({"last.bias": torch.ones(1)}, metrics={"dice": 1.0}), "is_evaluate"),
     ],
 )
