@@ -12,7 +12,7 @@ from fedmerit.parameters import parameter
 from fedmerit.vectors import cosine_to_others, share
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class FedCENVFlare(FedCE):
     """Weights by the running means of both terms, the cosine being that of this round's updates."""
 

@@ -11,7 +11,7 @@ from fedmerit.core import Layout, Method
 from fedmerit.parameters import parameter
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RemembersSites(Method):
     """A method whose state has a number for each site that rounds add to: `remembered`, 0 for a site without any."""
 
