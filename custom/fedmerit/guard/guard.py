@@ -16,7 +16,7 @@ from fedmerit.guard import bounds, cross_evaluation
 from fedmerit.guard.admission import Admission
 from fedmerit.guard.bounds import fill_unknown, median_of_others
 from fedmerit.guard.history import History, running_mean
-from fedmerit.guard.reward_groups import RewardGroups, find_near_copies, find_reward_groups
+from fedmerit.guard.reward_groups import RewardGroups, find_near_copies, find_reward_groups, partial_correlations
 from fedmerit.guard.settings import GuardSettings
 from fedmerit.guard.work import Measurements, log_e_values
 from fedmerit.vectors import norms, ratio
@@ -167,14 +167,14 @@ class Guard:
         """Add what ``measured`` shows; ``products`` (n, n) are those of the clipped updates."""
         lengths, pairs = norms(products), measured.scores.isfinite()
         cosines = ratio(products, torch.outer(lengths, lengths))
-        nearness = running_mean(history.nearness, cosines.where(pairs, torch.nan))
-        present = pairs.diagonal()
+        nearness = running_mean(history.nearness, partial_correlations(cosines).where(pairs, torch.nan))
+        present, level = pairs.diagonal(), self.settings.false_alarms / self.rounds
         bound = math.log(len(present) * self.rounds / self.settings.false_alarms)
         permanent = self.settings.on_verdict == "exclude"
         return replace(
             history,
             nearness=nearness,
-            copied=torch.where(pairs, find_near_copies(cosines, nearness, present), history.copied),
+            copied=torch.where(pairs, find_near_copies(cosines, nearness, present, level), history.copied),
             evidence=history.evidence.after(log_e_values(measured.scores), bound, permanent),
         )
 

@@ -18,7 +18,7 @@ class History:
 
     usual: Tensor  # (n,) the last median norm of the others' updates; NaN: none yet
     known: Known
-    nearness: Tensor  # (n, n) cosines of updates, mean over rounds
+    nearness: Tensor  # (n, n) partial correlations of updates, mean over rounds
     copied: Tensor  # (n, n) bool: near copies
     evidence: Evidence
     update_was_changed: Tensor  # (n,) bool: the last aggregation had the update clipped, or averaged with others

@@ -1,15 +1,19 @@
-"""Reward groups: sites of one organisation, and near copies. The method sees each group as one site (Sybil defence)."""
+"""Reward groups: sites of one organisation, and near copies. The method sees each group as one site (Sybil defence).
+
+Copies share what no other update explains, the noise of training included; honest sites, even of one scanner, little.
+It is the partial correlation of two updates given all others. How little is estimated from the run: a pair are copies
+if its mean over rounds lies above the prediction interval of the other pairs' (Student's t: Hahn and Meeker 1991,
+Statistical Intervals, Section 4.8), and if what they share outweighs the rest of each.
+"""
 
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from fedmerit.vectors import ratio
-
 EXACT = 0.999  # cosine of two updates of one round
-NEAR = 0.4  # of near copies: mean over rounds, without what all have in common; honest ones stay below 0
-NEAR_DISTANCE_FACTOR = 0.5  # and at most this part of the distance of either from any third
+MOST = 0.5  # of what others do not explain: copies share more
+RIDGE = 1e-6  # of the Gram matrix, which equal updates make singular
 FEWEST = 4  # sites, to distinguish near copies from others
 
 
@@ -69,30 +73,33 @@ def find_reward_groups(counted: Tensor, counts: Tensor, copied: Tensor, organisa
     return RewardGroups(first, amounts / total[first], copies)
 
 
-def find_near_copies(cosines: Tensor, remembered: Tensor, present: Tensor) -> Tensor:
-    """(n, n) bool: pairs whose updates are equal in this round, or much nearer to each other than to any third's.
+def find_near_copies(cosines: Tensor, remembered: Tensor, present: Tensor, level: float) -> Tensor:
+    """(n, n) bool: pairs whose updates are equal in this round, or that are related unlike other pairs.
 
-    A cluster of similar sites are not copies: of three or more, only equal updates count.
+    A cluster of similar sites are not copies: they widen the interval of the others.
 
-    ``cosines``: (n, n) of the round's updates; ``remembered``: (n, n) their mean over rounds; ``present``: (n,) bool.
+    Args:
+        cosines: (n, n) of the round's updates.
+        remembered: (n, n) their `partial_correlations`, mean over rounds; finite for pairs of present sites.
+        present: (n,) bool.
+        level: probability, in a round, that any pair of honest sites is found.
     """
     pairs = present[:, None] & present & ~torch.eye(len(present), dtype=torch.bool)
     exact = pairs & (cosines > EXACT)
     if present.sum() < FEWEST:
         return exact
-    left = centred(remembered, present)
-    third = left.where(pairs, -torch.inf).topk(2, dim=1)  # the nearest two of each
-    of_each = torch.where(left == third.values[:, :1], third.values[:, 1:], third.values[:, :1])
-    nearest_third = torch.maximum(of_each, of_each.T)
-    return exact | (pairs & (left > NEAR) & (1 - left < NEAR_DISTANCE_FACTOR * (1 - nearest_third)))
+    from scipy.special import stdtrit  # slow to import
+
+    shared, others = remembered.where(pairs, 0.0), int(pairs.sum()) // 2 - 1
+    mean = (shared.sum() / 2 - shared) / others
+    squares = (shared.square().sum() / 2 - shared.square() - others * mean.square()).clamp(min=0)
+    spread = (squares / (others - 1) * (1 + 1 / others)).sqrt()
+    bound = -float(stdtrit(others - 1, level / (others + 1)))
+    return exact | (pairs & (shared > MOST) & (shared - mean > bound * spread))
 
 
-def centred(cosines: Tensor, present: Tensor) -> Tensor:
-    """(n, n) cosines after the mean direction of the ``present`` (n,) is removed; from ``cosines`` (n, n)."""
-    known = cosines.where(present[:, None] & present, 0.0)
-    share = present.double() / present.sum()
-    to_mean = known @ share
-    squared = float(share @ to_mean)
-    left = known - torch.outer(to_mean, to_mean) / squared if squared > 0 else known
-    lengths = left.diagonal().clamp(min=0).sqrt()
-    return ratio(left, torch.outer(lengths, lengths))
+def partial_correlations(cosines: Tensor) -> Tensor:
+    """(n, n) of two updates given all others; ``cosines`` (n, n), rows of zeros of sites without one."""
+    inverse: Tensor = torch.linalg.inv(cosines + RIDGE * torch.eye(len(cosines), dtype=cosines.dtype))
+    lengths = inverse.diagonal().sqrt()
+    return -inverse / torch.outer(lengths, lengths)

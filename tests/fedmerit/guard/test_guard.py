@@ -121,6 +121,29 @@ def test_copies_are_one_site_to_the_method_and_divide_what_it_earns(play, noise)
     assert admission.site_reports.num_samples.tolist() == pytest.approx([50.0] * 5 + [25.0, 25.0])
 
 
+def test_clusters_and_pairs_that_are_somewhat_alike_are_no_copies():
+    random, there, find = torch.Generator().manual_seed(0), torch.ones(6).bool(), reward_groups.find_near_copies
+    noise, cosines = torch.randn(6, 6, generator=random).double(), torch.full((6, 6), 0.9).double()
+    shared = 0.1 + 0.05 * (noise + noise.T)
+    found = []
+    for pair in (0.3, 0.45, 0.9):  # of which the first is no outlier, the second is less than half
+        shared[0, 1] = shared[1, 0] = pair
+        found.append(find(cosines, shared, there, 1e-4).nonzero().tolist())
+    assert found == [[], [], [[0, 1], [1, 0]]]
+    shared[2:4, 2:4] = shared[4:, 4:] = 0.9
+    assert not find(cosines, shared, there, 1e-4).any(), "three clusters"
+
+
+def test_what_two_share_beside_all_others():
+    common, own = torch.randn(2, 4, 20000, generator=torch.Generator().manual_seed(0)).double()
+    updates = common[0] + own
+    updates[1] = updates[0] + 0.5 * common[1]  # a copy with a quarter of noise
+    lengths = updates.norm(dim=1)
+    found = reward_groups.partial_correlations(updates @ updates.T / torch.outer(lengths, lengths))
+    assert float(found[0, 1]) == pytest.approx((16 / 19) ** 0.5, abs=0.02)
+    assert float(found[2:, :2].abs().max()) < 0.35
+
+
 def test_an_organisation_counts_with_all_its_images_as_one_site(play):
     enrolled = Enrolled(
         torch.tensor([50.0, 50, 50, 50, 30, 60]).double(), torch.tensor([0, 1, 2, 3, 4, 4]), torch.zeros(6, 6).bool()
@@ -183,7 +206,7 @@ NUMBERS = {  # by the name of a rule on the page: those that its row has to have
     "counts": [bounds.COUNT_FACTOR],
     "norms": [bounds.NORM_FACTOR],
     "statistics": [bounds.STATISTICS_FACTOR],
-    "copies": [reward_groups.EXACT, reward_groups.NEAR],
+    "copies": [reward_groups.EXACT],
     "work": [100 * work.LEAST_WORK, work.REMEMBERED],
     "verdicts": [work.ROUNDS],
 }
