@@ -68,7 +68,7 @@ def _passes(
     precision = choose_precision(device, amp)
     network.eval()
     volumes = ([(place, slice(0, len(case.image)))] for place, case in enumerate(cases))
-    for places in volumes if patch_size(network) else _batches(cases, batch_size(device)):
+    for places in volumes if patch_size(network) else _batches(cases, batch_size(device, precision)):
         parts = [(cases[place], part) for place, part in places]
         images = torch.from_numpy(np.concatenate([case.image[part] for case, part in parts])).to(device)
         masks = torch.from_numpy(np.concatenate([case.label[part] for case, part in parts])).to(device)
@@ -127,9 +127,9 @@ class _WholeCases:
         return [replace(one, surface=surface) for one, surface in zip(counts.overlaps(), surfaces, strict=True)]
 
 
-def batch_size(device: torch.device) -> int:
-    """Slices of a pass in evaluation mode."""
-    return EVALUATION_BATCH if device.type == "cpu" else GPU_BATCH
+def batch_size(device: torch.device, precision: torch.dtype | None = None) -> int:
+    """Slices of a pass in evaluation mode: on a CPU twice as many where a value has half the bytes."""
+    return GPU_BATCH if device.type != "cpu" else EVALUATION_BATCH * (2 if precision else 1)
 
 
 def _batches(cases: Sequence[Case], most: int) -> Iterator[list[tuple[int, slice]]]:
@@ -176,7 +176,7 @@ def image_losses(network: nn.Module, samples: Samples, amp: bool = False) -> Ten
     precision = choose_precision(device, amp)
     network.eval()
     losses = []
-    for places in torch.split(torch.arange(len(samples)), batch_size(device)):
+    for places in torch.split(torch.arange(len(samples)), batch_size(device, precision)):
         images, masks = samples.batch(places, device)
         with autocast(device, precision):
             logits = network(images)

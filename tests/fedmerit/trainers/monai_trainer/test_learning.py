@@ -73,6 +73,8 @@ def test_cases_of_few_slices_are_evaluated_together():
     network.register_forward_pre_hook(lambda module, given: passes.append(len(given[0])))
     together = evaluate(network, cases, ("disc", "cup"), final=True)
     assert passes == [EVALUATION_BATCH, sum(sizes) - EVALUATION_BATCH]
+    evaluate(network, cases, ("disc", "cup"), amp=True)
+    assert passes[2:] == [sum(sizes)]  # up to twice as many
     alone = [evaluate(network, [case], ("disc", "cup"), final=True) for case in cases]
     assert [replace(one, case="") for one in together] == [replace(one, case="") for each in alone for one in each]
 
