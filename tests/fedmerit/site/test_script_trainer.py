@@ -162,7 +162,10 @@ def test_of_part_of_the_tensors_the_rest_is_unchanged_and_the_first_count_of_ste
     [
         (Said(), "sent no parameters"),
         (Said([torch.ones(1)]), "parameters as list; expected tensors by name"),
-        (Said({"module.last.bias": torch.ones(1)}), "'module.last.bias', which the model does not have; did you mean last.bias"),
+        (
+            Said({"module.last.bias": torch.ones(1)}),
+            "'module.last.bias', which the model does not have; did you mean last.bias",
+        ),
         (Said({"last.bias": "file"}), "last.bias as str; expected a tensor"),
         (Said({"last.bias": torch.ones(2)}), r"last.bias of shape \(2,\); the model's is \(1,\)"),
         (Said({"last.bias": torch.ones(1)}, metrics={"dice": 1.5}), "dice is 1.5; expected 0 to 1"),
