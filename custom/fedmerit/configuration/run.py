@@ -287,8 +287,8 @@ def plan_network(plan: Mapping[str, Any]) -> Any:
 
 
 def settable(kind: type[Any]) -> list[Field[Any]]:
-    """The fields of a part of a run that its sites do not fix."""
-    return [part for part in fields(kind) if part.name not in ("in_channels", "labels")]
+    """The fields of a part of a run that its sites do not fix, those of bases that are by keyword last."""
+    return sorted((p for p in fields(kind) if p.name not in ("in_channels", "labels")), key=lambda p: p.kw_only is True)
 
 
 def parameter_names(method: str) -> dict[str, list[str]]:

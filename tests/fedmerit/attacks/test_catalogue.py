@@ -70,7 +70,7 @@ def test_a_machine_tells_its_sites_by_its_environment(monkeypatch):
     assert configured_attack("A") is None
     specs = require_possible({"A": "noise:from=3,times=2", "B": "zero"}, ["A", "B", "C"], 9)
     monkeypatch.setenv("FEDMERIT_BEHAVIOURS", attack_setting(specs))
-    assert [configured_attack(site) for site in "ABC"] == ["noise:from=3:times=2.0", "zero:from=0", None]
+    assert [configured_attack(site) for site in "ABC"] == ["noise:from=3:times=2.0:shared=0.0", "zero:from=0", None]
     monkeypatch.setenv("FEDMERIT_BEHAVIOURS", "zero")
     with pytest.raises(BadInput, match="expected SITE=SPEC"):
         configured_attack("A")

@@ -30,6 +30,7 @@ BOUNDARY = {  # the places that look at sizes first
 ELSEWHERE = {  # by file: why it may read by itself
     "custom/fedmerit/configuration/recipes.py": "a table of this package",
     "custom/fedmerit/configuration/spec_syntax.py": "the text of an option",
+    "cli/fedmerit_cli/options.py": "a table of this package",
     "custom/fedmerit/options.py": "TOML of `read_text`",
     "custom/fedmerit/engines/script_runs.py": "what it wrote itself",
     "custom/fedmerit/plugins.py": "a variable of the operator",
