@@ -202,7 +202,7 @@ def test_run_json_says_what_was_run(trained, simulated, sites, engine):
     expected = {
         "run": "run",
         "method": "fedce",
-        "parameters": {"combine": "plus" if engine == "local" else "times", "error": "absolute"},
+        "parameters": {"combine": "plus" if engine == "local" else "times", "error": "absolute", "joining": "zero"},
         "seed": 0,
         "rounds": 3,
         "engine": engine,
