@@ -109,18 +109,19 @@ class Noise(Attack):
         length = float(step.double().norm())
         return {"ratio": float(own.double().norm()) / length if length else 0.0}
 
-    def norm(self, view: AttackerView) -> float:
-        """Of what it sends."""
-        return float(self.times * view.kept["ratio"] * float(view.step.double().norm()))
-
     def update(self, view: AttackerView) -> Tensor:
         """(d,) noise, of which a part is the same for all who share some."""
-        norm = self.norm(view)
+        norm = self.times * _honest_norm(view)
         own = scaled_noise(view.received, norm * (1 - self.shared) ** 0.5, view.random)
         if not self.shared:
             return own
         common = np.random.default_rng(random_seed("shared noise", view.task.round))
         return own + scaled_noise(view.received, norm * self.shared**0.5, common)
+
+
+def _honest_norm(view: AttackerView) -> float:
+    """Of an honest update of this round, as far as `Noise.keep` knows it."""
+    return float(view.kept["ratio"]) * float(view.step.double().norm())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,7 +143,7 @@ class Delta(Attack):
             before = view.kept.get("steps", [])
             view.kept["steps"] = [*before, step][-self.old :]
             if before:
-                norm = Noise().norm(view)
+                norm = _honest_norm(view)
                 step = torch.stack(before).T @ torch.from_numpy(view.random.random(len(before))).float()
                 step *= norm / float(step.double().norm())
         if not self.noise:
@@ -192,7 +193,7 @@ class Adaptive(Noise):
         """(d,) the update kept and noise, of the norm of an honest one."""
         kept: Tensor = view.kept["update"]
         mixed = kept + scaled_noise(kept, self.noise * float(kept.double().norm()), view.random)
-        sent: Tensor = mixed * (self.norm(view) / float(mixed.double().norm()))
+        sent: Tensor = mixed * (self.times * _honest_norm(view) / float(mixed.double().norm()))
         return sent
 
 

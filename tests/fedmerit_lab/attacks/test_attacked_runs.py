@@ -50,7 +50,7 @@ def test_every_run_is_planned(sites, tmp_path):
         expected = {
             HONEST: {},
             "zero": {attack.site: "zero:from=0"},
-            "noise:from=2": {attack.site: "noise:from=2:times=1.0"},
+            "noise:from=2": {attack.site: "noise:from=2:times=1.0:shared=0.0"},
             "duplicate": {f"{attack.site}-copy": f"twin:from=0:of={attack.site}"},
         }
         assert info["attacks"] == expected[attack.kind]
