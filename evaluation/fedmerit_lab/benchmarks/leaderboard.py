@@ -5,7 +5,7 @@ estimators may be chosen by it, ``FOLDER/README.md`` is the page. Others extend 
 """
 
 import csv
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib.metadata import packages_distributions
 from io import StringIO
 from pathlib import Path
@@ -232,8 +232,9 @@ def _over_tasks(tasks: dict[str, Task], entries: Sequence[Entry]) -> str:
             ]
             rows.append((means[0] if means[0] is not None else np.inf, estimator, means))
     heads = ["estimator", *(f"{what}, {half}" for half in HALVES for what in ("misallocated [%]", "Pearson"))]
+    shown = (_percent, _correlation) * len(HALVES)
     cells = [
-        [f"`{name}`", *(_number(mean, 2 - (place + 1) % 2) for place, mean in enumerate(means))]
+        [f"`{name}`", *(number(mean) for number, mean in zip(shown, means, strict=True))]
         for _, name, means in sorted(rows)
     ]
     return _markdown(heads, cells)
@@ -252,17 +253,17 @@ def _task_section(name: str, task: Task, entries: Sequence[Entry]) -> str:
         return f"{head}\n\nNo results yet."
     first = entries[0]
     patients = f", at least {first.patients} test patients a site" if first.patients else ""
-    known = _interval(first.noise_ceiling, first.noise_ceiling_low, first.noise_ceiling_high, 2)
+    known = _interval(_correlation, first.noise_ceiling, first.noise_ceiling_low, first.noise_ceiling_high)
     reliable = "" if (first.noise_ceiling or 0) >= RELIABLE else f", below {RELIABLE:.2f}"
     head += f"\n\n{first.sites} sites, {first.seeds} seeds{patients}; noise ceiling {known}{reliable}."
     best_first = sorted(entries, key=lambda entry: (entry.misallocated is None, entry.misallocated))
     rows = [
         [
             f"`{entry.estimator}`",
-            _interval(entry.misallocated, entry.misallocated_low, entry.misallocated_high, 1),
-            _number(entry.pearson, 2),
-            _interval(entry.disattenuated, entry.disattenuated_low, entry.disattenuated_high, 2),
-            _interval(entry.spearman, entry.spearman_low, entry.spearman_high, 2),
+            _interval(_percent, entry.misallocated, entry.misallocated_low, entry.misallocated_high),
+            _correlation(entry.pearson),
+            _interval(_correlation, entry.disattenuated, entry.disattenuated_low, entry.disattenuated_high),
+            _interval(_correlation, entry.spearman, entry.spearman_low, entry.spearman_high),
             MISSING if entry.cost is None else f"{entry.cost:.1f}",
             entry.version,
         ]
@@ -272,16 +273,17 @@ def _task_section(name: str, task: Task, entries: Sequence[Entry]) -> str:
     return f"{head}\n\n{_markdown(heads, rows)}"
 
 
-def _number(value: float | None, decimals: int) -> str:
-    """Percent with one decimal, correlations with two."""
-    if value is None or np.isnan(value):
-        return MISSING
-    return f"{100 * value:.1f}" if decimals == 1 else f"{value:.2f}"
+def _percent(value: float | None) -> str:
+    return MISSING if value is None else f"{100 * value:.1f}"
 
 
-def _interval(value: float | None, low: float | None, high: float | None, decimals: int) -> str:
-    ends = "" if low is None or high is None else f" [{_number(low, decimals)}, {_number(high, decimals)}]"
-    return _number(value, decimals) + ends
+def _correlation(value: float | None) -> str:
+    return MISSING if value is None else f"{value:.2f}"
+
+
+def _interval(number: Callable[[float | None], str], value: float | None, low: float | None, high: float | None) -> str:
+    ends = "" if low is None or high is None else f" [{number(low)}, {number(high)}]"
+    return number(value) + ends
 
 
 def _markdown(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
