@@ -17,7 +17,6 @@ def read_contributions(run: Path, sites: Sequence[str]) -> dict[str, float]:
     Of a standalone run it is the mean validation Dice of the last round, over cases of the mean over labels, 0 to 1.
 
     Args:
-        run: the run folder.
         sites: names, each to be found in the run.
 
     Raises:

@@ -49,9 +49,6 @@ def run_local(
     """Train and test; resumes after the last complete round of ``run``.
 
     Args:
-        config: the run.
-        folders: the sites.
-        run: the run folder.
         devices: by site name, and that of the server's own evaluation as "server"; "auto" for those not named.
         on_round: called with every round's ledger record.
         threads: sites at work at a time; by default as many as the cores allow.

@@ -49,7 +49,6 @@ def join_sites(
     Args:
         content: of the checkpoint.
         fresh: that of a run of all sites, before round 0.
-        method: of the run.
         state: the method's, of the sites before.
         layout: of its vector.
     """

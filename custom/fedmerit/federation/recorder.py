@@ -28,9 +28,7 @@ class Recorder:
     """results.csv and ledger.jsonl of one run.
 
     Args:
-        config: the run.
         sites: their names, sorted.
-        run: the run folder.
         signer: of the ledger's records; its certificate is published beside them; None: they are not signed.
     """
 

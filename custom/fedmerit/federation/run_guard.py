@@ -42,9 +42,6 @@ class RunGuard:
     """The guard of one run, on or off.
 
     Args:
-        config: the run.
-        method: its method.
-        can: the method's capabilities.
         sites: their names, sorted.
         in_the_clear: whether the server sees models.
         rates: whether the server, or the sites for each other, may rate the models without a site.

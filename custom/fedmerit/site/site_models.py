@@ -69,11 +69,7 @@ class Outgoing:
 
 
 class ModelsFromServer:
-    """In the clear, both ways.
-
-    Args:
-        memory: of the site.
-    """
+    """In the clear, both ways."""
 
     def __init__(self, memory: MemoryFolder):
         self.memory = memory

@@ -40,9 +40,6 @@ def replay_rounds(
 
     Args:
         run: the run folder, whose run.json has the plan that the ledger names.
-        ledger: for messages.
-        records: of it.
-        sites: of the run.
 
     Raises:
         BadInput: the ledger has another outcome than what came gives, or a round began with other models than those

@@ -135,7 +135,6 @@ def slice_volume(
     Rows of sagittal and coronal slices go from head to foot, the other directions are those of `PLANES`.
 
     Args:
-        case: The case to name in messages.
         image: The scan.
         label: Its mask on the same grid, its axes in any order: 0 is background.
         zones: The highest label of a layout that numbers zones, which are merged; `None` for other layouts, whose

@@ -40,8 +40,6 @@ def read_case(
     """The reading of a case, and remarks on labels that it lacks and on pieces that resizing leaves nothing of.
 
     Args:
-        name: Of the case.
-        labels: Of its kind.
         decoded: The case before, and its window ``box``.
         stored: Its prepared label, (slices, labels, size, size).
         box: What was cropped to.

@@ -55,7 +55,6 @@ def measure(
         ground_truth: trained coalitions of the same sites, for collaboration fairness.
         split: the cases that Dice is of: each site's own (``testing``), or all sites' (``union``).
         draws: of the intervals.
-        seed: of the draws.
 
     Raises:
         BadInput: there is no test case.

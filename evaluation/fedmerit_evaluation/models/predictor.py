@@ -103,7 +103,6 @@ def open_predictor(run: Path, site: str | None = None, sites: Path | None = None
     """The final model of a run.
 
     Args:
-        run: the run folder.
         site: its model, if each has its own.
         sites: site folders that record how images were prepared, if the run does not.
         device: to work on.
