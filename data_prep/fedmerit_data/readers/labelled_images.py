@@ -32,7 +32,6 @@ def decode(case: RawCase, labels: LabelMap = ANY, channels: int = 1, allowed: Al
     Args:
         labels: Name and mask values of each label, and those of `IGNORE`.
         channels: 1 (grey) or 3 (colours) for a photograph; the numbers per voxel, or files, for a volume.
-        allowed: What may be done to them.
 
     Raises:
         BadInput: a file is unreadable, image and mask differ in shape or geometry, or a mask has fractions or
