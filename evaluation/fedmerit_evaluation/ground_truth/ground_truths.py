@@ -37,7 +37,6 @@ def coalition_utilities(results: Results, *, per_label: bool = False) -> dict[in
 
     Args:
         results: of a folder of ground truth, ``coalition`` naming who trained.
-        per_label: whether labels stay apart.
 
     Raises:
         BadInput: a coalition was not tested on some site that another was tested on, or holds a site never tested.
@@ -135,7 +134,6 @@ def open_ground_truths(folder: Path, sites: Sequence[str], seeds: Sequence[int])
 
     Args:
         folder: written by `fedmerit value leave-one-out` or `fedmerit value shapley`.
-        sites: those of the runs to be compared.
 
     Raises:
         BadInput: the folder holds no coalition, they are of other sites, or no ground truth is complete.
