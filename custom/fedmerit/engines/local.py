@@ -140,9 +140,7 @@ class PooledTrainer(ImageTrainer):
     """Validates and tests on a site's own images, and trains on those of all.
 
     Args:
-        own: the site's by itself.
         everything: all sites' training images.
-        training: shared by all.
         number: of sites, whose steps of a round, if the run says how many, are taken one after the other.
     """
 

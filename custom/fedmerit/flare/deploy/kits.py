@@ -152,7 +152,6 @@ def prepare_server(
     Args:
         server_sites: folder of site folders of the server's own, for methods that evaluate there.
         runs: folder for the run folders, each by its job's id; ``runs`` in the kit if not given.
-        device: of the server's own evaluation.
         byoc: as of `prepare_site`.
         settings: other fields of `Manifest`.
 

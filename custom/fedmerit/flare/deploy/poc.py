@@ -58,7 +58,6 @@ def run_poc(
         devices: setting as `fedmerit.trainers.monai_trainer.machine_settings.configured_device` reads it.
         lock: file descriptor that holds the run folder until all processes have ended.
         server_sites: folder of the server's own site folders, if it has any.
-        script: that trains at every site.
 
     Raises:
         RunFailed: the job ended before the run did; judged by the run folder, not by what NVFlare says.
@@ -112,7 +111,6 @@ def make_federation(
     """Provision a federation on loopback and make its kits ready.
 
     Args:
-        workspace: new folder for it.
         run: the run folder of server and sites; every job's own, in its kit, if None.
         sites: as of `run_poc`.
         devices: setting as `fedmerit.trainers.monai_trainer.machine_settings.configured_device` reads it.

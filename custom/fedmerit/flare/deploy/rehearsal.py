@@ -97,9 +97,7 @@ def judge(
     """A verdict for each site, with what to mend.
 
     Args:
-        sites: as they were before.
         refused: by site, why it did not take the job.
-        run: the fetched run folder; None: there is none.
         ended: why not, or what else is known of the job's end.
     """
     lines = []

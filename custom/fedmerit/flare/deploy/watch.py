@@ -167,9 +167,7 @@ def watch(
     """Keep a run at work until it has come to its end.
 
     Args:
-        supervisor: decides.
         on_decision: called with a job's id and the decision on it, whenever that is another than before.
-        sleep: waits some seconds.
 
     Raises:
         BadInput: the kit is no admin's, or the server does not know it or the job.
