@@ -72,8 +72,7 @@ class Evaluator:
     ) -> Generator[Exchange, None, RoundReplies]:
         """Let the guard know how the models without each site do on the others' images, or the server's own.
 
-        ``outcome``: of the method; ``received``: (d,) or (n, d) what the sites trained from; ``admission``: of the
-        round; ``replies``: of the round; ``clock``: of the server's work.
+        ``received``: (d,) or (n, d) what the sites trained from.
 
         Returns:
             The replies with the sites' evaluations.

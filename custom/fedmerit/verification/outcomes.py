@@ -141,8 +141,6 @@ def _require_same(
 def compare_measured(played: Sequence[PlayedRound], log: SiteLog, sites: Sequence[str]) -> Iterator[str]:
     """In sentences, verdicts against a site that its ``log`` does not show to be right.
 
-    ``played``: all rounds; ``sites``: of the run, sorted.
-
     Raises:
         BadInput: the ledger has other counts, values, ratings, products or scores of the site than its log.
     """
