@@ -102,8 +102,11 @@ class _Stored:
         """As `to_dict` wrote it; `ValueError` if it is none."""
         try:
             return TypeAdapter(cls).validate_python(content)
-        except (KeyError, ValidationError):
-            raise ValueError("not a survey: other parts, counts or bins than listed") from None
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise ValueError(f"not a survey: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+        except KeyError as error:
+            raise ValueError(f"not a survey: no quantity {error}") from None
 
 
 @checked_dataclass(frozen=True, config=NOTHING_ELSE)
