@@ -185,9 +185,7 @@ def find_one_site(
     """The images and masks below ``source`` as one site, paired by case and sorted by it.
 
     Args:
-        source: Folder to search, with all folders below it.
         name: Name of the site, and first part of each patient's name.
-        expected: The layout in words, for messages.
         role: Gives the part and case of a file.
         masks: The parts that each case needs beside its image.
         patient: Gives the patient of a case; by default each case is a patient.

@@ -39,7 +39,6 @@ class Ledger:
     """A chain, open for appending.
 
     Args:
-        path: its file.
         signer: of every record; None: the records are not signed.
         chain: as of `RecordSignature`, of the first record, if it is signed; "": drawn.
     """
@@ -217,7 +216,6 @@ def read_verified_records(
     """The records of an intact chain.
 
     Args:
-        path: the chain's file.
         certificates: of one participant, in the order in which its key was renewed: every record has to be signed with
             the key of one, and none with one before that of the record before; None: signatures are not looked at.
         owner: of the certificates.
