@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 from parsed_page import Page
 from run_factory import SITES, add_rows, make_run
+from undrawn import drawing_nothing
 
 from fedmerit.records.results import Row
 from fedmerit_evaluation.report.all_sites import write_report
@@ -24,8 +25,9 @@ def _runs(root: Path, seeds: int = 2) -> list[Path]:
 
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The report of three methods with three seeds, whose figures are drawn; its files lie beside it."""
-    return write_report(_runs(tmp_path_factory.mktemp("compared"), seeds=3))
+    """The report of three methods with three seeds; its files lie beside it."""
+    with drawing_nothing():
+        return write_report(_runs(tmp_path_factory.mktemp("compared"), seeds=3))
 
 
 @pytest.mark.usefixtures("drawn")
