@@ -240,6 +240,7 @@ def check_killed(started, kill, processes_of, trained, fedmerit, assert_same_run
     return check
 
 
+@pytest.mark.slow  # `test_memory_of_later_rounds_does_not_disturb` and others have the same in this process
 def test_killed_local_run_ends_the_same(check_killed):
     check_killed(1, 3)
 
