@@ -66,6 +66,7 @@ class Script(Checked):
     better: str = parameter("higher", "which values of the metric are", choices=("higher", "lower"))
     evaluates: bool = parameter(False, "whether it answers flare.is_evaluate()")
     uses: tuple[str, ...] = parameter((), f"helpers that it uses: {', '.join(USES)}")
+    arrays: bool = parameter(False, "whether it gets NumPy's arrays instead of tensors")
     statistics: str = parameter(
         "method",
         "of BatchNorm; mean: by data share; own: each site's; weights: by the method's weights",

@@ -107,7 +107,10 @@ def ask_script(script: ClientScript, question: Question, fl_ctx: FLContext, abor
     model = FLModelUtils.to_shareable(question_model(question))
     answer = script.execute(WORK[question.work], model, fl_ctx, abort_signal)
     if (code := answer.get_return_code()) != ReturnCode.OK:
-        raise RuntimeError(f"the script ended, or gave no answer in time ({code}); the site's log says which")
+        raise RuntimeError(
+            f"the script ended, or gave no answer in time ({code}); the site's log says which; mend that and "
+            "start the job again, or raise script_timeout; min_clients lets the others go on"
+        )
     return read_answer(FLModelUtils.from_shareable(materialized(answer, fl_ctx, abort_signal)))
 
 

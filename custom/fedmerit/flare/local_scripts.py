@@ -28,19 +28,25 @@ class LocalScript:
         file: the script.
         args: its arguments, as on a command line.
         transfer: "FULL" or "DIFF".
-        log: the file of what it prints.
+        log: the file of what it prints; it begins in a folder of its own beside that, as on NVFlare.
         timeout: seconds to wait for an answer, 0: as long as it takes; the first wait includes its start.
     """
 
     def __init__(self, site: str, file: Path, args: str, transfer: str, log: Path, timeout: float = 0.0):
         self.site, self.log, self.timeout = site, log, timeout
         self._connection, its = Pipe()
-        log.parent.mkdir(parents=True, exist_ok=True)
-        start = [sys.executable, "-P", "-c", SERVE, str(its.fileno()), site, str(file), args, transfer]
-        paths = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        (place := log.with_suffix("")).mkdir(parents=True, exist_ok=True)
+        start = [sys.executable, "-u", "-P", "-c", SERVE, str(its.fileno()), site, str(file), args, transfer]
+        paths = os.environ | {"PYTHONPATH": os.pathsep.join(map(os.path.abspath, filter(None, sys.path)))}
         with its, log.open("ab") as output:  # no multiprocessing, which would run the caller's own script again
             self._process = subprocess.Popen(
-                start, stdin=subprocess.DEVNULL, stdout=output, stderr=output, pass_fds=[its.fileno()], env=paths
+                start,
+                cwd=place,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                pass_fds=[its.fileno()],
+                env=paths,
             )
 
     def ask(self, question: Question) -> Said:
@@ -56,8 +62,17 @@ class LocalScript:
                 )
             answer = pickle.loads(self._connection.recv_bytes())
         if not isinstance(answer, Said):
-            raise RunFailed(f"site {self.site}: its script ended; {self.log} says why")
+            raise RunFailed(
+                f"site {self.site}: its script ended{self._code()}; {self.log} says why; mend that, then --resume, or "
+                "begin again if the script changed; --min-sites lets the others go on"
+            )
         return answer
+
+    def _code(self) -> str:
+        """How the process ended, if not by itself."""
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=5)
+        return f" (exit code {code})" if (code := self._process.returncode) else ""
 
     def close(self) -> None:
         """End the process."""

@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from nvflare.client.config import TransferType
 from nvflare.recipe.sim_env import SimEnv
 from nvflare.recipe.spec import ExecEnv
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedmerit.configuration.filter_needs import require_privacy
 from fedmerit.configuration.filters import HE
@@ -25,7 +26,7 @@ from fedmerit.files import write_json
 from fedmerit.flare.recipe import MeritRecipe, build_site_policy
 from fedmerit.options import Waiting
 from fedmerit.records.digests import state_digest
-from fedmerit.trainers.named_tensors import describe
+from fedmerit.trainers.named_tensors import Model, describe, to_state
 
 EVALUATES = "is_evaluate"  # in a script that answers evaluations
 
@@ -35,7 +36,7 @@ class FedMeritRecipe(MeritRecipe):
 
     Args:
         method: such as "cgsv"; `fedmerit methods` lists all.
-        model: a torch.nn.Module with the weights to begin with, or its state_dict.
+        model: a torch.nn.Module with the first weights, or its state_dict; of NumPy arrays the script gets such.
         train_script: the script, or at a hospital its name in the site's manifest.
         min_clients: sites without whose answers no round ends; so many have to be there to begin.
         num_rounds: to train.
@@ -68,7 +69,7 @@ class FedMeritRecipe(MeritRecipe):
         self,
         *,
         method: str,
-        model: nn.Module | Mapping[str, Tensor],
+        model: Model,
         train_script: str,
         min_clients: int,
         num_rounds: int,
@@ -131,7 +132,7 @@ class FedMeritRecipe(MeritRecipe):
 
 
 def describe_script(
-    model: nn.Module | Mapping[str, Tensor],
+    model: Model,
     file: Path,
     metric: str | None = "dice",
     bounds: tuple[float, float] = (0.0, 1.0),
@@ -155,6 +156,7 @@ def describe_script(
             better="higher" if mode == "max" else "lower",
             evaluates=bool(answers and metric),
             uses=find_uses(text),
+            arrays=isinstance(model, Mapping) and any(isinstance(one, np.ndarray) for one in model.values()),
         )
     except ValueError as error:
         raise BadInput(f"script: {error}") from None
@@ -175,13 +177,12 @@ def require_args(text: str, own_process: bool = False) -> None:
         )
 
 
-def plain_weights(model: nn.Module | Mapping[str, Tensor]) -> dict[str, Tensor]:
+def plain_weights(model: Model) -> dict[str, Tensor]:
     """The weights to begin with, in float32 and int64."""
-    state = model.state_dict() if isinstance(model, nn.Module) else model
     kinds = {True: torch.float32, False: torch.int64}
     return {
         name: value.detach().to("cpu", kinds[value.is_floating_point()]).clone().contiguous()
-        for name, value in state.items()
+        for name, value in to_state(model).items()
     }
 
 

@@ -74,6 +74,7 @@ class ForkedSites(SimulatorRunner):
         for death in watch_processes(processes):
             self.logger.error(death)
             if not self.has_timeout:  # its round would never end; the log ends with the reason
+                self.logger.error("a run without --round-timeout ends with a site; give that to go on without it")
                 os._exit(1)
 
     def _site_arguments(self, client: Any) -> tuple[Namespace, Any, dict[str, Any]]:

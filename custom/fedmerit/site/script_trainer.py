@@ -50,7 +50,7 @@ class Question:
     """What a script gets."""
 
     work: str  # `TRAIN` or `EVALUATE`
-    state: Mapping[str, Tensor]  # of the received model, in the script's kinds of numbers
+    state: Mapping[str, Any]  # of the received model, tensors or arrays in the script's kinds of numbers
     round: int
     rounds: int
     meta: Mapping[str, Any]
@@ -140,15 +140,21 @@ class ScriptTrainer:
                 "flare.is_evaluate(), or set evaluates=False"
             )
         if not self._scores(said):
+            metric, found = self.script.metric, ", ".join(map(str, said.metrics)) or "no metrics"
+            if {metric, metric + BY_CASE} & {*said.metrics}:
+                raise BadInput(f"site {self.name}: the script evaluates no case, or {metric!r} of each is NaN")
             raise BadInput(
-                f"site {self.name}: the script's evaluation has no {self.script.metric!r}; it has "
-                f"{', '.join(map(str, said.metrics)) or 'no metrics':.200}; name one of them as key_metric"
+                f"site {self.name}: the script's evaluation has no {metric!r}; it has {found:.200}; name one of "
+                "them as key_metric"
             )
         return said
 
     def _ask(self, work: str, model: Model, round: int, meta: Mapping[str, Any]) -> Said:
         flat.load(self.network, *model)
-        return self.ask(Question(work, self.network.to_script(), round, self.config.rounds, meta))
+        state: Mapping[str, Any] = self.network.to_script()
+        if self.script.arrays:
+            state = {name: value.numpy() for name, value in state.items()}
+        return self.ask(Question(work, state, round, self.config.rounds, meta))
 
     def _news(self, task: Task) -> dict[str, Any]:
         """What NVFlare's helpers of some methods read."""

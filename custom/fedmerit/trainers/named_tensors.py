@@ -6,6 +6,7 @@ Numbers with fractions are parameters, in float32, except BatchNorm statistics; 
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
@@ -14,6 +15,7 @@ from fedmerit.configuration.script import NamedTensor, read_tensors
 from fedmerit.errors import BadInput
 
 NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm)  # the first: of batch and instance norms
+Model = nn.Module | Mapping[str, Any]  # or its state_dict, or NumPy's arrays by name
 
 
 class NamedTensors(nn.Module):
@@ -50,24 +52,34 @@ def _has_fractions(one: NamedTensor) -> bool:
     return one.kind.startswith(("float", "bfloat"))
 
 
-def describe(model: nn.Module | Mapping[str, Tensor]) -> tuple[tuple[NamedTensor, ...], str]:
-    """The tensors of a model, or of a state_dict, and the name of the output layer, "" if it is not known.
+def to_state(model: Model) -> dict[str, Any]:
+    """Its state_dict; NumPy's numbers as tensors."""
+    state = model.state_dict() if isinstance(model, nn.Module) else model
+    return {
+        name: torch.tensor(value) if isinstance(value, np.ndarray) and value.dtype.kind in "fiub" else value
+        for name, value in state.items()
+    }
+
+
+def describe(model: Model) -> tuple[tuple[NamedTensor, ...], str]:
+    """The tensors of a model and the name of the output layer, "" if it is not known.
 
     Raises:
         BadInput: there is none, or one of a kind or name that cannot be sent.
     """
     modules = dict(model.named_modules()) if isinstance(model, nn.Module) else {}
-    state = model.state_dict() if isinstance(model, nn.Module) else model
     found = []
-    for name, value in state.items():
+    for name, value in to_state(model).items():
         if not isinstance(value, Tensor):
-            raise BadInput(f"model: {name} is {type(value).__name__}; expected a state_dict of tensors")
+            raise BadInput(f"model: {name} is {type(value).__name__}; expected tensors, or NumPy's arrays of numbers")
         kind = str(value.dtype).removeprefix("torch.")
         norm = isinstance(modules.get(name.rpartition(".")[0]), NORMS)
         try:
             found.append(NamedTensor(name, tuple(value.shape), kind, norm))
         except ValueError as error:
             raise BadInput(f"model: {error}") from None
+        if not value.isfinite().all():
+            raise BadInput(f"model: {name} has NaN or infinite entries; register it with persistent=False")
     if all(one.is_statistic for one in found):
         raise BadInput("model: has no parameters; expected a torch.nn.Module, or its state_dict")
     last = [name for name, module in modules.items() if isinstance(module, _ConvNd | nn.Linear)][-1:]

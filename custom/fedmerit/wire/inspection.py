@@ -31,6 +31,7 @@ T = TypeVar("T")
 P = ParamSpec("P")
 LARGEST = 1e6  # magnitude of an entry of an update: more is no training, and its sums may overflow
 LARGEST_STATISTIC = 1e12  # of BatchNorm statistics and counters, likewise
+NOT_NEGATIVE = ("running_var", "num_batches_tracked")  # ends of names of buffers; a script has others, too
 LONGEST = 1e9  # seconds, some 30 years
 FARTHEST = 1e6  # mm or pixels between two surfaces
 ROUNDING = 1e-5  # by how much a loss in float32 may leave its range
@@ -144,9 +145,9 @@ def check_model(vector: Tensor, buffers: Buffers, like: Tensor, like_buffers: Bu
         return "buffers of other names, shapes or types than the model's"
     if not all(value.isfinite().all() for value in buffers.values()):
         return "buffers with NaN or infinite entries"
-    if any(value.abs().max() > LARGEST_STATISTIC for value in buffers.values()):
+    if any((value.abs() > LARGEST_STATISTIC).any() for value in buffers.values()):
         return f"buffers with entries beyond {LARGEST_STATISTIC:g}"
-    if any((value < 0).any() for name, value in buffers.items() if not name.endswith("running_mean")):
+    if any((value < 0).any() for name, value in buffers.items() if name.endswith(NOT_NEGATIVE)):
         return "buffers with a negative variance or count"
     return None
 

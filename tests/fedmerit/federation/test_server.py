@@ -93,6 +93,16 @@ def test_site_rejected_in_the_final_test_says_nothing_of_any_model(run):
     assert sorted(path.stem for path in (run / "models").glob("*.pt")) == list(SITES)
 
 
+def test_a_site_that_never_trained_is_sent_no_final_model(run):
+    federation = Federation(tiny_plan("cgsv", rounds=2), SITES, run)
+    for _ in range(2):
+        federation.take(replies(federation, without=("Birch",)))
+    assert sorted(federation.tasks()) == ["Alder", "Cedar"]
+    play(federation)
+    assert federation.finished
+    assert read_results(run).query("split == 'testing' and site == 'Birch'")["quantity"].to_list() == ["rejected"]
+
+
 def test_final_test_that_nobody_answers_can_be_repeated(run):
     federation = Federation(tiny_plan("cgsv", rounds=1), SITES, run)
     federation.take(replies(federation))

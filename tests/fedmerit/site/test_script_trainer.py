@@ -21,7 +21,7 @@ from fedmerit.configuration.script_runs import configure_script
 from fedmerit.core import Layout
 from fedmerit.errors import BadInput
 from fedmerit.federation.network_layout import read_layout
-from fedmerit.flare.script_recipe import require_args
+from fedmerit.flare.script_recipe import describe_script, plain_weights, require_args
 from fedmerit.methods.registry import OWN, build_method
 from fedmerit.site.job_rules import refusals
 from fedmerit.site.memory import Memory, MemoryFolder
@@ -38,7 +38,7 @@ from fedmerit.trainers.monai_trainer.manifest import Manifest
 from fedmerit.trainers.monai_trainer.networks import build_network
 from fedmerit.trainers.named_tensors import describe, load_weights
 from fedmerit.wire import egress_list
-from fedmerit.wire.inspection import check_enrolment
+from fedmerit.wire.inspection import check_enrolment, check_model
 from fedmerit.wire.messages import Evaluation, Task
 
 
@@ -50,7 +50,7 @@ class Net(nn.Module):
         self.first = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2))
         self.last = nn.Conv2d(2, 1, 1)
         self.table = nn.Parameter(torch.ones(3, dtype=torch.float16), requires_grad=False)
-        self.register_buffer("places", torch.arange(4, dtype=torch.int32))
+        self.register_buffer("places", torch.arange(-2, 2, dtype=torch.int32))
 
 
 NET = Net()
@@ -64,7 +64,7 @@ def configured(method="fedavg", script=SCRIPT, **settings):
 
 @pytest.fixture
 def trainer(tmp_path):
-    def make(said, method="fedavg", script=SCRIPT, **settings):
+    def make(said, method="fedavg", script=SCRIPT, first=None, **settings):
         heard = []
 
         def ask(question):
@@ -72,9 +72,7 @@ def trainer(tmp_path):
             return said(question) if callable(said) else said
 
         made = ScriptTrainer("site-1", configured(method, script, **settings), tmp_path / "memory", ask)
-        load_weights(
-            made.network, {name: value.to(made.network.state_dict()[name].dtype) for name, value in state().items()}
-        )
+        load_weights(made.network, first or plain_weights(NET))
         return made, heard
 
     return make
@@ -141,6 +139,41 @@ def test_a_script_gets_its_own_kinds_of_numbers_and_may_give_all_or_what_changed
         assert result.num_samples == 7
         assert [one.dice for one in result.overlaps] == [0.5]
         assert math.isnan(result.learned.loss)  # its other metrics stay with it
+        assert (
+            check_model(result.learned.update, result.learned.buffers, task.parameters, task.buffers, "update") is None
+        )
+
+
+def test_of_a_model_of_arrays_the_script_gets_arrays(trainer, tmp_path):
+    model = {"weights": np.ones((2, 3), np.float64), "steps": np.array(4)}
+    (tmp_path / "client.py").write_text("pass")
+    described = describe_script(model, tmp_path / "client.py")
+    made, heard = trainer(
+        lambda question: Said({name: value + 1 for name, value in question.state.items()}),
+        script=described,
+        first=plain_weights(model),
+    )
+    _, result = trained(made)
+    assert {name: value.dtype for name, value in heard[0].state.items()} == {"weights": np.float64, "steps": np.int64}
+    assert result.learned.update.tolist() == [1] * 6
+    assert result.learned.buffers["steps"] == 5
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        ({"names": np.array(["a"])}, "names is ndarray; expected tensors, or NumPy's arrays of numbers"),
+        (
+            {"mask": torch.tensor([0, -torch.inf])},
+            "mask has NaN or infinite entries; register it with persistent=False",
+        ),
+        ({"steps": torch.tensor(1)}, "no parameters"),
+        ({"a/b": torch.ones(1)}, "its name may have"),
+    ],
+)
+def test_a_model_that_cannot_be_sent_is_refused(model, words):
+    with pytest.raises(BadInput, match=f"^model: .*{words}"):
+        describe(model)
 
 
 def test_of_part_of_the_tensors_the_rest_is_unchanged_and_the_first_count_of_steps_counts(trainer):
@@ -223,6 +256,8 @@ def test_models_are_scored_by_case_equal_ones_once_and_less_can_be_better(traine
     [
         (Said(metrics={"loss": 1.0}), "has no 'dice'; it has loss; name one of them as key_metric"),
         (Said(), "it has no metrics"),
+        (Said(metrics={"dice": math.nan}), "evaluates no case, or 'dice' of each is NaN"),
+        (Said(metrics={"dice_by_case": []}), "evaluates no case"),
         (Said({"last.bias": torch.ones(1)}, metrics={"dice": 1.0}), "is_evaluate"),
     ],
 )
