@@ -73,7 +73,7 @@ def test_no_other_sites_name_nor_number_of_images_is_anywhere(tmp_path: Path) ->
 
 def test_that_search_finds_what_is_there(tmp_path: Path) -> None:
     steering = _everything(write_report(_runs(tmp_path)[-1:], tmp_path / "all" / "report.html", images=False))
-    assert all(other.encode() in steering and str(IMAGES[other]).encode() in steering for other in OTHERS)
+    assert all(other.encode() in steering for other in OTHERS)
 
 
 def test_its_numbers_are_its_own_and_one_rounded_median(tmp_path: Path) -> None:
