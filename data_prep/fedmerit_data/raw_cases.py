@@ -137,8 +137,8 @@ def pair_files(images: dict[str, Path], masks: dict[str, Path], site: Path) -> l
         raise BadInput(f"{site}: no cases in this site folder; add its files or move the folder out of the source")
     for files, what, others, other in ((images, "image", masks, "mask"), (masks, "mask", images, "image")):
         for case in sorted(files.keys() - others.keys()):
-            alone = [others[name].name for name in sorted(others.keys() - files.keys())]
-            rename = f" rename {alone[0]}, which has no {what}," if alone else ""
+            unpaired = [others[name].name for name in sorted(others.keys() - files.keys())]
+            rename = f" rename {unpaired[0]}, which has no {what}," if unpaired else ""
             raise BadInput(
                 f"{files[case]}: its {other} is missing; add it,{rename} or move the {what} out of the source"
             )
