@@ -205,11 +205,6 @@ def _lines(path: Path) -> list[bytes]:
     return content.split(b"\n")
 
 
-def verify(path: Path) -> int:
-    """The number of records of an intact chain; raises as `read_verified_records` does."""
-    return len(read_verified_records(path))
-
-
 def read_verified_records(
     path: Path, certificates: Sequence[Certificate] | None = None, owner: str = "the server"
 ) -> list[dict[str, Any]]:

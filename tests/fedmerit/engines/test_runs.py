@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from chains import verify
 from gate import Gate
 from stopping import stop_at
 
@@ -20,7 +21,7 @@ from fedmerit.errors import BadInput
 from fedmerit.federation.checkpoint import is_finished
 from fedmerit.federation.server import Federation
 from fedmerit.federation.server_models import ModelsInTheClear
-from fedmerit.records.ledger import Ledger, verify
+from fedmerit.records.ledger import Ledger
 from fedmerit.records.results import ResultsFile
 from fedmerit.site.site import Site
 

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 from certificates import certify
+from chains import verify
 from federation_factory import TIMEOUT_SECONDS, federation
 
 from fedmerit.errors import BadInput
@@ -22,7 +23,7 @@ from fedmerit.flare.deploy.processes import end, start
 from fedmerit.flare.deploy.project import make_project
 from fedmerit.flare.deploy.provision import add_sites, init
 from fedmerit.flare.executor import ERRORS
-from fedmerit.records.ledger import Ledger, verify
+from fedmerit.records.ledger import Ledger
 from fedmerit.records.results import read_results
 from fedmerit.records.run_info import read_run
 from fedmerit.site.site_log import SITE_LOG
