@@ -4,6 +4,9 @@ What takes seconds to import is imported where it is used: the process that deal
 and none of the others begins before it has.
 """
 
+import fcntl
+import gc
+import hashlib
 import json
 import os
 import shutil
@@ -26,28 +29,27 @@ if TYPE_CHECKING:
 
 
 # Programs of this environment (python3 of start scripts, dciodvfy, dcmqi's), whether it is activated or not.
-STATE = tempfile.TemporaryDirectory()  # instead of the user's
-os.environ["XDG_STATE_HOME"] = STATE.name
+gc.disable()  # a third of the time of collecting, else
+os.fsync = lambda file: None  # no test ends with the machine
+IS_WORKER = "PYTEST_XDIST_WORKER" in os.environ
+if not IS_WORKER:
+    STATE = tempfile.TemporaryDirectory()  # instead of the user's; of all processes of a session
+    os.environ["XDG_STATE_HOME"] = STATE.name
 os.environ["PATH"] = os.pathsep.join((sysconfig.get_path("scripts"), os.environ["PATH"]))
 
 NAMES = ("site1", "site2", "site3")
 TINY = ("--set", "architecture=unet", "--set", "width=4", "--set", "depth=3")
 ROUNDS = 3
-# Files that take most of a minute, or more: first, so that no process is left with one at the end; those that wait for
-# processes (test_session, test_local) beside others that compute.
+# Files that take half a minute, or wait for processes: first, so that no process is left with one at the end.
 LONGEST = (
     "tests/test_wheel.py",
-    "tests/test_layering.py",
-    "ground_truth/test_coalitions.py",
     "flare/deploy/test_session.py",
-    "engines/test_every_method_simulated.py",
-    "federation/test_runs_of_peers.py",
-    "federation/test_server_candidates.py",
-    "engines/test_local.py",
-    "engines/test_runs.py",
     "report/test_all_sites.py",
-    "report/test_browser.py",
+    "engines/test_local.py",
+    "federation/test_server_candidates.py",
+    "federation/test_runs_of_peers.py",
     "studies/test_cluster.py",
+    "report/test_browser.py",
 )
 
 
@@ -61,13 +63,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=place)
 
 
+def pytest_collection_finish() -> None:
+    """What there is by now, a million objects, is no garbage: it is looked through no more."""
+    gc.freeze()
+    gc.enable()
+
+
 def generate(root: Path, names: Sequence[str], **changes: Any) -> None:
     """Site folders of some of the generated hospitals: volumes of five slices, and as few of them as can be."""
     from fedmerit_data.preparation import Preparation
     from fedmerit_data.prepare import prepare
     from fedmerit_data.synthetic import prostate
 
-    scanners = {name: replace(prostate.SITES[name], thickness=7.0) for name in names}
+    scanners = {
+        name: replace(one, thickness=7.0, pixels=one.pixels // 3, spacing=3 * one.spacing)
+        for name, one in prostate.SITES.items()
+        if name in names
+    }
     with pytest.MonkeyPatch.context() as changed:
         changed.setattr(prostate, "SLICES", 5)
         changed.setattr(prostate, "SITES", scanners)
@@ -82,29 +94,48 @@ def own_environment() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def sites(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Callable[[Path], object]], Path]:
+    """A folder for all processes of a session, made by the first that asks for its name: never change it."""
+    base = tmp_path_factory.getbasetemp()
+    root = (base.parent if IS_WORKER else base) / "shared"
+    root.mkdir(exist_ok=True)
+
+    def made(name: str, make: Callable[[Path], object]) -> Path:
+        folder, done = root / name, root / f"{name}.done"
+        with (root / f"{name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not done.exists():
+                shutil.rmtree(folder, ignore_errors=True)
+                folder.mkdir()
+                make(folder)
+                done.touch()
+        return folder
+
+    return made
+
+
+@pytest.fixture(scope="session")
+def sites(once: Callable[..., Path]) -> Path:
     """Site folders of three hospitals, 15 training slices of 32 x 32 pixels each."""
-    root = tmp_path_factory.mktemp("data") / "sites"
-    generate(root, NAMES, patients=5)
-    return root
+    return once("data", lambda folder: generate(folder / "sites", NAMES, patients=5)) / "sites"
 
 
 @pytest.fixture(scope="session")
-def folded_sites(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folded_sites(once: Callable[..., Path]) -> Path:
     """Site folders of two hospitals in three folds."""
-    root = tmp_path_factory.mktemp("folded_data") / "sites"
-    generate(root, NAMES[:2], patients=5, folds=3)
-    return root
+    return once("folded_data", lambda folder: generate(folder / "sites", NAMES[:2], patients=5, folds=3)) / "sites"
 
 
 @pytest.fixture(scope="session")
-def server_sites_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def server_sites_data(once: Callable[..., Path]) -> Path:
     """As `sites`, with images set aside for the server; beside it ``server/site4``, a folder of the server's own."""
-    root = tmp_path_factory.mktemp("server_data") / "sites"
-    generate(root, (*NAMES, "site4"), patients=6, server_share=0.2)
-    (root.parent / "server").mkdir()
-    (root / "site4").rename(root.parent / "server" / "site4")
-    return root
+
+    def make(folder: Path) -> None:
+        generate(folder / "sites", (*NAMES, "site4"), patients=6, server_share=0.2)
+        (folder / "server").mkdir()
+        (folder / "sites" / "site4").rename(folder / "server" / "site4")
+
+    return once("server_data", make) / "sites"
 
 
 @pytest.fixture(scope="session")
@@ -167,24 +198,23 @@ def options(sites: Path) -> Callable[..., tuple[str, ...]]:
 
 @pytest.fixture(scope="session")
 def trained(
-    fedmerit: "Callable[..., Result]", options: Callable[..., tuple[str, ...]], tmp_path_factory: pytest.TempPathFactory
+    fedmerit: "Callable[..., Result]", options: Callable[..., tuple[str, ...]], once: Callable[..., Path]
 ) -> Callable[..., Path]:
     """A whole run with these options, made at first use and shared from then on: never change it."""
     from fedmerit.federation.checkpoint import is_finished
 
-    @cache
-    def made(settings: tuple[str, ...], again: int, changes: tuple[tuple[str, object], ...]) -> Path:
-        run = tmp_path_factory.mktemp("trained") / "run"
+    def train(run: Path, given: tuple[str, ...]) -> None:
         with pytest.MonkeyPatch.context() as changed:  # what is printed of it takes a fifth of its time
             changed.setattr("fedmerit_cli.printing.print_cost", lambda folder: None)
             changed.setattr("fedmerit_cli.printing.print_runs", lambda folders: None)
-            result = fedmerit("run", "--out", run, *options(*settings, **dict(changes)))
+            result = fedmerit("run", "--out", run, *given)
         assert is_finished(run, json.loads((run / "run.json").read_text())["rounds"]), result.output
-        return run
 
     def build(*settings: str, again: int = 0, **changes: object) -> Path:
         changes = {"rounds": ROUNDS, "method": "fedce", "engine": "local", "guard": "off"} | changes
-        return made(settings, again, tuple(sorted(changes.items())))
+        given = options(*settings, **changes)
+        key = hashlib.sha256(repr((again, given)).encode()).hexdigest()[:16]
+        return once(f"trained-{key}", lambda folder: train(folder / "run", given)) / "run"
 
     return build
 

@@ -173,46 +173,35 @@ def test_package_files_are_empty():
     assert [file for file in SOURCES if file.name == "__init__.py" and file != FRONT and file.read_bytes()] == []
 
 
-def loaded_by(module):
-    """Top-level packages that importing ``module`` loads in a fresh interpreter."""
-    code = f"import sys, {module}; print(*{{name.split('.')[0] for name in sys.modules}})"
-    return set(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split())
-
-
-def test_the_command_line_loads_nothing_heavy():
-    assert not loaded_by("fedmerit_cli.main") & {"nvflare", "monai", "torch", "pandas", "numpy", "matplotlib"}
-
-
-def test_processes_of_a_preparation_begin_before_anything_heavy_is_loaded():
-    assert not loaded_by("fedmerit_data.preparing.case_processes") & {"numpy", "torch", "monai"}
-
-
-REPORT, VERIFY = "fedmerit_evaluation.report.all_sites", "fedmerit.verification.run"
+# What fresh interpreters import, in this order, and what must not be loaded by then.
+REPORT = "fedmerit_evaluation.report.all_sites, fedmerit_evaluation.report.one_site"
 CHECK = "fedmerit_data.check, fedmerit_data.checking.quality_report"
-SCRIPTS = "fedmerit.flare.executor, fedmerit.flare.egress"
 STATUS = "fedmerit.flare.deploy.session, fedmerit.flare.deploy.site_states"
+HEAVY = {"nvflare", "monai", "torch", "pandas", "numpy", "matplotlib"}
+IMPORTED = {
+    "the command line, then `verify`": [
+        ("fedmerit", HEAVY | {"fedmerit_cli", "fedmerit_data"}),  # its functions are loaded when they are asked for
+        ("fedmerit_cli.main, fedmerit_data.preparing.case_processes", HEAVY),  # processes begin before anything heavy
+        ("fedmerit.methods.registry", {"nvflare", "monai", "pandas"}),
+        ("fedmerit.verification.run", {"monai", "nvflare", "scipy", "matplotlib"}),  # it plays methods: with torch
+    ],
+    "`report --no-images`, `check`": [(f"{REPORT}, {CHECK}", {"torch", "monai", "nvflare"})],
+    "`job status`": [(STATUS, {"torch", "monai", "scipy", "pandas"})],
+    "a site that starts a script": [
+        ("fedmerit.flare.executor, fedmerit.flare.egress", {"monai", "scipy", "pandas", "matplotlib"})
+    ],
+}
 
 
 @pytest.mark.parametrize(
-    ("modules", "left"),
-    [
-        (f"{REPORT}, fedmerit_evaluation.report.one_site, {CHECK}", {"torch", "monai", "nvflare"}),
-        (VERIFY, {"monai", "nvflare", "scipy", "matplotlib"}),  # it plays methods again, which compute with torch
-        (STATUS, {"torch", "monai", "scipy", "pandas"}),
-        pytest.param(SCRIPTS, {"monai", "scipy", "pandas", "matplotlib"}, marks=pytest.mark.slow),
-    ],
+    "steps", [pytest.param(IMPORTED[who], marks=[pytest.mark.slow] * ("script" in who), id=who) for who in IMPORTED]
 )
-def test_commands_load_only_what_they_use(modules, left):
-    """What `report --no-images`, `verify`, `check`, `job status` and a site that starts a script import."""
-    assert not loaded_by(modules) & left
-
-
-def test_the_methods_load_neither_nvflare_nor_monai():
-    assert not loaded_by("fedmerit.methods.registry") & {"nvflare", "monai", "pandas", "numpy.testing"}
-
-
-def test_the_front_loads_nothing():
-    assert not loaded_by("fedmerit") & {"nvflare", "monai", "torch", "pandas", "numpy", "fedmerit_cli", "fedmerit_data"}
+def test_commands_load_only_what_they_use(steps):
+    loaded = "print(*{name.split('.')[0] for name in sys.modules})"
+    code = "\n".join(f"import sys, {names}\n{loaded}" for names, _ in steps)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    for (names, left), found in zip(steps, done.stdout.splitlines(), strict=True):
+        assert not left & set(found.split()), names
 
 
 def test_the_front_says_what_it_has():

@@ -190,7 +190,7 @@ def parse_json(text: bytes | str) -> Any:
     return found
 
 
-def parse(kind: type[Typed], content: Any, file: Path) -> Typed:
+def parse(kind: type[Typed], content: Any, file: Path | str) -> Typed:
     """What JSON said, as a pydantic model; `BadInput` naming the file and the first entry that does not fit."""
     if not isinstance(content, dict):
         raise BadInput(f"{file}: holds no JSON object")

@@ -24,10 +24,6 @@ def draw(sites: Path, out: Path) -> None:
     """Write montage.png and intensities.png into ``out``; the same bytes for the same site folders.
 
     Both show patients' images or values computed from them: they are as private as the images.
-
-    Args:
-        sites: A folder of site folders.
-        out: Made if absent.
     """
     opened = open_sites(sites)
     for name, figure in (("montage", montage(opened)), ("intensities", intensities(opened))):

@@ -37,11 +37,7 @@ class Fingerprint:
 
 
 def merge(survey: Survey) -> Fingerprint:
-    """The fingerprint of all sites that answered a survey.
-
-    Raises:
-        BadInput: of a quantity, no site shows a bin.
-    """
+    """The fingerprint of all sites that answered a survey; `BadInput` if no site shows a bin of one quantity."""
     pixels, apart, slices, field = (
         _merged(survey, name) for name in ("pixel_spacing", "slice_spacing", "slices", "field_of_view")
     )
@@ -87,7 +83,6 @@ def make_plan(found: Fingerprint, memory: float = 4.0, width: int = 8, field_of_
     of all voxels.
 
     Args:
-        found: of the sites.
         memory: GB that the feature maps of a step may take.
         width: channels of the network's first level.
         field_of_view: mm to crop slices to, about the centre; None: the largest, so that nothing is cut off.

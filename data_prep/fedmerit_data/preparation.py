@@ -10,6 +10,7 @@ from typing import Any
 from fedmerit.configuration.data_plan import DataPlan
 from fedmerit.errors import BadInput
 from fedmerit.files import sha256
+from fedmerit.parameters import check, parameter
 from fedmerit.trainers.monai_trainer.data import FOLDS
 from fedmerit_data.kinds import GENERIC, KINDS
 from fedmerit_data.readers.generic import generic_kind
@@ -28,65 +29,49 @@ class Preparation:
 
     ``field_of_view``, ``crop`` and ``crop_multiple`` get the kind's defaults.
 
-    Args:
-        kind: A key of `KINDS`.
-        source: Folder of raw sites. For synthetic kinds, the folder for the generated raw files, absent or empty;
-            default ``<out>-raw``.
-        ratios: Shares of patients for training, validation and testing; sum 1. A ratio of 0 leaves that split empty: a
-            site with 0, 0, 1 can be evaluated on, but takes part in no run.
-        folds: Number of splits for cross-validation, 3 to 20, instead of ``ratios``: each patient is tested in one,
-            validated in one and trained on in the others; patients are spread over them by the volume of their labels.
-        size: Pixels of the stored square slices, 16 to 4096.
-        data_plan: In place of ``size`` and ``field_of_view``; it also sets the distance of slices.
-        seed: Random seed of the split, and of the images of synthetic kinds; 0 or more.
-        slices: ``organ`` trains only on slices that show the organ, ``all`` on all; validation and testing stay whole.
-        field_of_view: Side in mm of the central square that is kept, 10 to 1000; `None` for whole frames.
-        crop: ``disc``, a square about the disc's middle, or ``whole``.
-        crop_multiple: Side of that square in larger extents of the disc, 1 to 20; default 3.
-        patients: Mean number of patients per site, at least 5; only for synthetic kinds.
-        labels: Mask values of each label, or names of organs; default: those of a ``dataset.json``, else every value
-            above 0 is ``mask``. Values under ``ignore`` are background. This and the next six are only for the generic
-            kind.
-        channels: Channels of an image, 1 to 64; default: those of a ``dataset.json``, else 3.
-        task: Name of the task in site.json; default ``generic``.
-        modality: Normalisation of intensities, ``normalisation`` in site.json; default photo with 3 channels, mri with
-            1, mri_by_channel with others.
-        site: Name of the site, if the source is the folder of one site; default the name of that folder.
-        fill: Value for voxels of volumes that have none (NaN); without it, such images are refused.
-        resample: Bring masks on another grid of the same scan to that of their image, by nearest neighbour.
-        server_share: Share of each site's training patients, 0 to 0.5, set aside as the split on which the server
-            evaluates models; if positive, at least one patient per site.
-        patient_table: CSV file with the columns site, case, patient, if file names do not show the patient.
-        skip_unreadable: Leave out cases whose files cannot be read and list them in site.json, instead of stopping.
-        pictures: Draw ``out``/overview, which shows images and is as private as they are.
-
     Raises:
         BadInput: an argument is out of its range, or does not belong to the kind.
     """
 
-    kind: str
-    source: Path | None = None
-    ratios: tuple[float, float, float] = RATIOS
-    folds: int | None = None
-    size: int = 256
-    seed: int = 0
-    slices: str = "all"
-    field_of_view: float | None = None
-    crop: str | None = None
-    crop_multiple: float | None = None
-    patients: int | None = None
-    labels: LabelMap | None = None
-    channels: int | None = None
-    task: str | None = None
-    modality: str | None = None
-    site: str | None = None
-    fill: float | None = None
-    resample: bool | None = None
-    server_share: float = 0.0
-    patient_table: Path | None = None
-    skip_unreadable: bool = False
-    pictures: bool = False
-    data_plan: DataPlan | None = None
+    kind: str  # a key of `KINDS`
+    source: Path | None = None  # folder of raw sites; of synthetic kinds that of the generated files, absent or empty
+    ratios: tuple[float, float, float] = RATIOS  # shares of patients in training, validation, testing; 0: none in it
+    folds: int | None = parameter(
+        None,
+        "splits for cross-validation, instead of ratios: each patient is tested in one, validated in one and trained "
+        "on in the others; patients are spread over them by the volume of their labels",
+        low=FOLDS[0],
+        high=FOLDS[1],
+    )
+    size: int = parameter(256, "pixels of the side of stored slices", low=16, high=4096)
+    seed: int = parameter(0, "of the split, and of the images of synthetic kinds", low=0)
+    slices: str = parameter(
+        "all", "organ: trains only on slices that show it; validation and testing stay whole", choices=("all", "organ")
+    )
+    field_of_view: float | None = parameter(None, "mm, side of the central square that is kept", low=10, high=1000)
+    crop: str | None = None  # disc: a square about the disc's middle; or whole
+    crop_multiple: float | None = parameter(None, "side of that square in larger extents of the disc", low=1, high=20)
+    patients: int | None = parameter(None, "mean number per site, only of synthetic kinds", low=5)
+    labels: LabelMap | None = None  # the generic kind's, as are the next six: what is under "ignore" is background
+    channels: int | None = None  # of an image, 1 to 64; None: those of a dataset.json, else 3
+    task: str | None = None  # None: generic
+    modality: str | None = None  # normalisation; None: photo with 3 channels, mri with 1, mri_by_channel with others
+    site: str | None = None  # name of the site, if the source is the folder of one; None: of that folder
+    fill: float | None = parameter(
+        None, "value for voxels that have none (NaN); without it, such images are refused", low=-MAX_FILL, high=MAX_FILL
+    )
+    resample: bool | None = None  # bring masks on another grid of the same scan to that of their image, nearest voxel
+    server_share: float = parameter(
+        0.0,
+        "of each site's training patients, set aside as the split on which the server evaluates models; if positive, "
+        "at least one patient per site",
+        low=0,
+        high=0.5,
+    )
+    patient_table: Path | None = None  # CSV with the columns site, case, patient, if file names do not show the patient
+    skip_unreadable: bool = False  # leave out cases whose files cannot be read, and list them in site.json
+    pictures: bool = False  # draw ``out``/overview, which shows images and is as private as they are
+    data_plan: DataPlan | None = None  # in place of size and field of view; it also sets the distance of slices
 
     def __post_init__(self) -> None:
         if self.data_plan is not None:
@@ -97,6 +82,10 @@ class Preparation:
                 object.__setattr__(self, "labels", stated_labels(Path(self.source)))
             if self.channels is None:
                 object.__setattr__(self, "channels", stated_channels(Path(self.source)))
+        try:
+            check(self)
+        except ValueError as error:
+            raise BadInput(str(error)) from None
         for fault in self._faults():
             raise BadInput(fault)
         crop = self.crop or self.layout.crops[0]
@@ -119,39 +108,21 @@ class Preparation:
             yield f"kind {self.kind}: needs --source, the folder that holds its raw site folders"
         if KINDS[self.kind].needs_source and self.patients is not None:
             yield f"patients {self.patients}: kind {self.kind} takes all patients of its source; leave it out"
-        if self.patients is not None and self.patients < 5:
-            yield f"patients {self.patients}: expected at least 5 per site, so the smallest site can be split"
         layout, ratios, field, multiple = self.layout, self.ratios, self.field_of_view, self.crop_multiple
         if len(ratios) != 3 or not all(part >= 0 for part in ratios) or not math.isclose(sum(ratios), 1, abs_tol=1e-6):
             shares = ",".join(f"{ratio:g}" for ratio in ratios)
             yield f"ratios {shares}: expected three shares with sum 1, such as 0.5,0.25,0.25"
         if self.folds is not None:
-            yield from self._fold_faults(self.folds)
-        if not 16 <= self.size <= 4096:
-            yield f"size {self.size}: expected 16 to 4096 pixels"
-        if self.seed < 0:
-            yield f"seed {self.seed}: expected 0 or more"
-        if self.slices not in ("all", "organ"):
-            yield f"slices {self.slices!r}: expected all or organ"
-        if self.fill is not None and not abs(self.fill) <= MAX_FILL:
-            yield f"fill {self.fill:g}: expected a number from -{MAX_FILL:g} to {MAX_FILL:g}"
-        if not 0 <= self.server_share <= 0.5:
-            yield f"server share {self.server_share:g}: expected a share of the training patients from 0 to 0.5"
+            yield from self._fold_faults()
         if field is not None and layout.field_of_view is None and self.data_plan is None:
             yield f"field of view {field:g} mm: {layout.task} images have no pixel size in mm; leave it out"
-        if field is not None and not 10 <= field <= 1000:
-            yield f"field of view {field:g} mm: expected 10 to 1000"
         crop = layout.crops[0] if self.crop is None else self.crop
         if crop not in layout.crops:
             yield f"crop {crop!r}: kind {self.kind} allows {' or '.join(layout.crops)}"
         if multiple is not None and crop != "disc":
             yield f"crop multiple {multiple:g}: is the size of a disc crop, but the crop is {crop}; leave it out"
-        if multiple is not None and not 1 <= multiple <= 20:
-            yield f"crop multiple {multiple:g}: expected 1 to 20 extents of the disc"
 
-    def _fold_faults(self, folds: int) -> Iterator[str]:
-        if not FOLDS[0] <= folds <= FOLDS[1]:
-            yield f"folds {folds}: expected {FOLDS[0]} to {FOLDS[1]}"
+    def _fold_faults(self) -> Iterator[str]:
         if self.ratios != RATIOS:
             yield "ratios: folds are of equal size, so one of them tests and one validates; leave ratios or folds out"
         if self.server_share:

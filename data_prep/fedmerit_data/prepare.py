@@ -24,7 +24,6 @@ def prepare(asked: Preparation, out: Path, *, jobs: int = 1, progress: ProgressR
     the same call then continues from there.
 
     Args:
-        asked: Raw data and options.
         out: Folder to make; must be absent or empty.
         jobs: Number of processes; the files do not depend on it. A script that asks for more than one needs an
             ``if __name__ == "__main__"`` guard, since the processes import it.

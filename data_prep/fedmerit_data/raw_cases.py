@@ -135,10 +135,13 @@ def pair_files(images: dict[str, Path], masks: dict[str, Path], site: Path) -> l
     """(case, image, mask) sorted by case; `BadInput` if the counterpart of a file is missing."""
     if not images and not masks:
         raise BadInput(f"{site}: no cases in this site folder; add its files or move the folder out of the source")
-    for case in sorted(images.keys() - masks.keys()):
-        raise BadInput(f"{images[case]}: its mask is missing; add it or move the image out of the source")
-    for case in sorted(masks.keys() - images.keys()):
-        raise BadInput(f"{masks[case]}: the image of this mask is missing; add it or move the mask out of the source")
+    for files, what, others, other in ((images, "image", masks, "mask"), (masks, "mask", images, "image")):
+        for case in sorted(files.keys() - others.keys()):
+            unpaired = [others[name].name for name in sorted(others.keys() - files.keys())]
+            rename = f" rename {unpaired[0]}, which has no {what}," if unpaired else ""
+            raise BadInput(
+                f"{files[case]}: its {other} is missing; add it,{rename} or move the {what} out of the source"
+            )
     return [(case, images[case], masks[case]) for case in sorted(images)]
 
 
@@ -182,9 +185,7 @@ def find_one_site(
     """The images and masks below ``source`` as one site, paired by case and sorted by it.
 
     Args:
-        source: Folder to search, with all folders below it.
         name: Name of the site, and first part of each patient's name.
-        expected: The layout in words, for messages.
         role: Gives the part and case of a file.
         masks: The parts that each case needs beside its image.
         patient: Gives the patient of a case; by default each case is a patient.

@@ -109,7 +109,7 @@ def test_a_bad_case_keeps_the_finished_ones_and_out_absent(source, tmp_path):
     with pytest.raises(BadInput, match=r"Case07_segmentation.nii.gz: mask of shape") as raised:
         prepare("prostate-multisite", tmp_path / "sites", source=source, **FIELD)
     assert "12 finished cases are kept in" in str(raised.value)
-    assert "--skip-unreadable leaves such cases out" in str(raised.value)
+    assert "\n\t--skip-unreadable leaves such cases out" in str(raised.value)
     assert not (tmp_path / "sites").exists()
     assert count_finished_cases(tmp_path / "sites") == 12
     path.write_bytes(sound)

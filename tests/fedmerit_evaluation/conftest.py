@@ -1,19 +1,13 @@
-"""Helpers of these tests lie beside this file, where tests in folders find them."""
+"""What tests of pages share."""
 
-import base64
 from collections.abc import Iterator
 
 import pytest
-
-PNG = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGP4DwABAQEAG7buVgAAAABJRU5ErkJggg==")
-SVG = b'<svg xmlns="http://www.w3.org/2000/svg"/>'
+from undrawn import drawing_nothing
 
 
 @pytest.fixture
 def undrawn() -> Iterator[pytest.MonkeyPatch]:
-    """Pages whose figures are made and never drawn, which takes most of the time of a report."""
-    with pytest.MonkeyPatch.context() as patch:
-        for module in ("fedmerit_evaluation.figures.pages", "fedmerit_evaluation.report.shared_parts"):
-            patch.setattr(f"{module}.png", lambda figure: PNG)
-        patch.setattr("fedmerit_evaluation.figures.pages.svg", lambda figure: SVG)
+    """Figures are made and never drawn."""
+    with drawing_nothing() as patch:
         yield patch

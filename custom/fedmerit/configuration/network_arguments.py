@@ -60,8 +60,6 @@ def check_arguments(architecture: str, arguments: Mapping[str, Any], own: bool) 
     """`ValueError` naming an argument that a description may not have.
 
     Args:
-        architecture: the network's name.
-        arguments: of its class, by name.
         own: whether it is one of `fedmerit`'s architectures or of `MONAI_NETWORKS`, whose texts are known.
     """
     try:

@@ -49,7 +49,8 @@ def can_observe(observer: Observer, method: Method) -> bool:
 
 def _incompatibility(observer: Observer, method: Method) -> str:
     if observer.needs_standalone:
-        return "" if trains_locally(method) else NEEDS_STANDALONE
+        trains_locally = method.needs.sites == 1 and method.has_site_models  # and the server has these models
+        return "" if trains_locally else NEEDS_STANDALONE
     return OWN_MODELS if gives_own_models(method) else ""
 
 
@@ -64,8 +65,3 @@ def require_observable(values: Sequence[str], keep_updates: bool, privacy: Seque
 def gives_own_models(method: Method) -> bool:
     """Whether sites get, or keep, models of their own."""
     return method.has_site_models or capabilities(method).keeps_own_model
-
-
-def trains_locally(method: Method) -> bool:
-    """Whether each site trains a model by itself, and the server has it."""
-    return method.needs.sites == 1 and method.has_site_models

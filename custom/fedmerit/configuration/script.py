@@ -96,16 +96,8 @@ class Script(Checked):
         """Of scores: the metric's name, of the characters that a label may have."""
         return re.sub(r"[^\w.\-]+", "_", self.metric) or "score"
 
-    def training_parts(self) -> dict[str, Any]:
-        """What of a `Training` the server decides."""
-        return {"statistics": self.statistics, "last_round": self.last_round}
-
     def score(self, value: float) -> float:
-        """The metric's value from 0 to 1, higher being better.
-
-        Raises:
-            ValueError: it is outside of its range.
-        """
+        """The metric's value from 0 to 1, higher being better; `ValueError` if it is outside of its range."""
         if not self.lowest <= value <= self.highest:
             raise ValueError(f"{self.metric} is {value!s:.30}; expected {self.lowest:g} to {self.highest:g}")
         part = (value - self.lowest) / (self.highest - self.lowest)
@@ -139,11 +131,7 @@ SETTINGS = ("metric", "lowest", "highest", "better", "evaluates", "uses", "stati
 
 
 def read_tensors(arguments: Mapping[str, Any]) -> tuple[NamedTensor, ...]:
-    """The tensors in a network's arguments.
-
-    Raises:
-        ValueError: they are none.
-    """
+    """The tensors in a network's arguments; `ValueError` if they are none."""
     try:
         return tuple(
             NamedTensor(one["name"], tuple(one["shape"]), one["kind"], one["norm"]) for one in arguments["tensors"]
@@ -155,4 +143,5 @@ def read_tensors(arguments: Mapping[str, Any]) -> tuple[NamedTensor, ...]:
 def derived_parts(script: Mapping[str, Any]) -> dict[str, Any]:
     """Network, training and script of a plan with ``script``."""
     own: Script = build(Script, script, "plan: script")
-    return {"network": own.network_parts(), "training": own.training_parts(), "script": own}
+    training = {"statistics": own.statistics, "last_round": own.last_round}  # what of it the server decides
+    return {"network": own.network_parts(), "training": training, "script": own}

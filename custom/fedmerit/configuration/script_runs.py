@@ -29,8 +29,6 @@ def configure_script(
     """The configuration of a run with ``script``.
 
     Args:
-        method: its name.
-        rounds: to train.
         script: model and metric.
         seed: of what the server draws; scripts have their own.
         settings: of the method, the guard and those of `SETTINGS`.

@@ -43,7 +43,6 @@ def parse(spec: str, kinds: Mapping[str, type[T]], what: str) -> T:
     """The dataclass that a spec describes, complete with its defaults.
 
     Args:
-        spec: the spec.
         kinds: the dataclasses by kind; every field has a default, a value is converted to its type.
         what: is described, for error messages: an option, or a noun.
 

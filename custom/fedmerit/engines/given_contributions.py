@@ -16,10 +16,6 @@ def read_contributions(run: Path, sites: Sequence[str]) -> dict[str, float]:
 
     Of a standalone run it is the mean validation Dice of the last round, over cases of the mean over labels, 0 to 1.
 
-    Args:
-        run: the run folder.
-        sites: names, each to be found in the run.
-
     Raises:
         BadInput: the run is not finished, is of other sites, or says nothing of contributions in [0, 1].
     """

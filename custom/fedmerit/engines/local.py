@@ -49,9 +49,6 @@ def run_local(
     """Train and test; resumes after the last complete round of ``run``.
 
     Args:
-        config: the run.
-        folders: the sites.
-        run: the run folder.
         devices: by site name, and that of the server's own evaluation as "server"; "auto" for those not named.
         on_round: called with every round's ledger record.
         threads: sites at work at a time; by default as many as the cores allow.
@@ -143,9 +140,7 @@ class PooledTrainer(ImageTrainer):
     """Validates and tests on a site's own images, and trains on those of all.
 
     Args:
-        own: the site's by itself.
         everything: all sites' training images.
-        training: shared by all.
         number: of sites, whose steps of a round, if the run says how many, are taken one after the other.
     """
 

@@ -37,7 +37,6 @@ def relocate(run: Path, options: Mapping[str, Any]) -> None:
     """Write into the run.json of an unfinished run where its images are now, by ``options``.
 
     Args:
-        run: the run folder.
         options: as of `require_same`; ``sites`` and ``server_sites`` may be other folders with the same images.
 
     Raises:
@@ -131,14 +130,7 @@ def open_recorded_sites(run: Path, info: Mapping[str, Any]) -> list[SiteFolder]:
 def require_same_images(
     run: Path, info: Mapping[str, Any], folders: Sequence[SiteFolder], own: Sequence[SiteFolder] = ()
 ) -> None:
-    """`BadInput` if images were prepared again since the run was created.
-
-    Args:
-        run: the run folder.
-        info: run.json.
-        folders: of its sites, as they are now.
-        own: the server's own, likewise.
-    """
+    """`BadInput` if images were prepared again since the run was created."""
     before, now = info["image_size"], list(folders[0].image_size)
     if before != now:
         raise BadInput(

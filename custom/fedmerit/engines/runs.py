@@ -46,10 +46,7 @@ def create(run: Path, method: str, sites: Path | str | None = None, rounds: int 
     """Check everything that can be checked, then write run.json: the run can be executed, and resumed, from it.
 
     Args:
-        run: the run folder.
-        method: name of the method.
         sites: folder of site folders; None: ``options`` have a script.
-        rounds: to train.
         **options: further ones of `RunOptions`.
 
     Raises:
@@ -83,7 +80,10 @@ def create(run: Path, method: str, sites: Path | str | None = None, rounds: int 
         folder.require_cases()
         folder.require_arrays()
         pick_device(configured_device(folder.name, asked.device), folder.name)
-    config, took = _with_measured_precision(config, settings, folders[0], asked.device)
+    took: dict[str, float] = {}
+    if settings.get("amp") == AUTO:  # what is faster at one site holds for all
+        one = folders[0]
+        config, took = measure_precision(config, one, pick_device(configured_device(one.name, asked.device), one.name))
     own = open_sites(asked.server_sites) if asked.server_sites is not None else []
     _require_server_set(config, folders, own)
     _require_processes(config, asked.engine, asked.threads, names)
@@ -139,15 +139,6 @@ def job_configuration(asked: RunOptions, task: str | None) -> tuple[RunConfigura
     require_tracking(asked.track, "prod")
     require_consistent(config, filters)
     return config, filters
-
-
-def _with_measured_precision(
-    config: RunConfiguration, settings: Mapping[str, Any], folder: SiteFolder, device: str
-) -> tuple[RunConfiguration, dict[str, float]]:
-    """The run in the precision that is faster at one site, which holds for all, if amp=auto asks for that."""
-    if settings.get("amp") != AUTO:
-        return config, {}
-    return measure_precision(config, folder, pick_device(configured_device(folder.name, device), folder.name))
 
 
 def _require_new(run: Path) -> None:
@@ -233,7 +224,6 @@ def execute(
     """Train and test from the run's last complete round.
 
     Args:
-        run: the run folder.
         on_round: called with every round's ledger record.
         threads: concurrent sites, instead of the recorded number; no result depends on it.
         sites: the site folders on this machine, if they have moved since the run was created.

@@ -39,27 +39,16 @@ from fedmerit.wire.messages import Evaluated, Evaluation, ImportanceTask, Purpos
 
 @dataclass(frozen=True)
 class Evaluator:
-    """Has candidate, final and other models evaluated.
-
-    Args:
-        config: the run.
-        sites: their names, sorted.
-        models: that the sites were sent.
-        run_guard: judges the sites' evaluations of candidates.
-        cases: the server's own images; none: the sites evaluate on the images set aside for it.
-        device: on which the server evaluates on its own images.
-        now: where the run stands.
-        evaluations: of models on the server's own images.
-    """
+    """Has candidate, final and other models evaluated."""
 
     config: RunConfiguration
     sites: Sequence[str]
-    models: Models
-    run_guard: RunGuard
-    cases: Sequence[Case]
-    device: str
+    models: Models  # that the sites were sent
+    run_guard: RunGuard  # judges the sites' evaluations of candidates
+    cases: Sequence[Case]  # the server's own images; none: the sites evaluate on the images set aside for it
+    device: str  # on which the server evaluates on its own images
     now: Callable[[], Moment]
-    evaluations: Evaluations
+    evaluations: Evaluations  # of models on the server's own images
 
     def candidates(
         self, method: EvaluatesCandidates | None, state: Any, admission: Admission, replies: RoundReplies, clock: Clock
@@ -83,8 +72,7 @@ class Evaluator:
     ) -> Generator[Exchange, None, RoundReplies]:
         """Let the guard know how the models without each site do on the others' images, or the server's own.
 
-        ``outcome``: of the method; ``received``: (d,) or (n, d) what the sites trained from; ``admission``: of the
-        round; ``replies``: of the round; ``clock``: of the server's work.
+        ``received``: (d,) or (n, d) what the sites trained from.
 
         Returns:
             The replies with the sites' evaluations.

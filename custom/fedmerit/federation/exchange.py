@@ -100,11 +100,7 @@ class Exchange:
         return {**self._earlier, **{name: f"{self.what}: {why}" for name, why in faults.items()}}
 
     def usable(self) -> dict[str, Answer]:
-        """The answers that can be used, in site order.
-
-        Raises:
-            RunFailed: they are too few.
-        """
+        """The answers that can be used, in site order; `RunFailed` if they are too few."""
         if not self.is_complete():
             who = "no site" if self.least == 1 else f"{len(self._usable)} of {self.least} sites needed"
             reasons = "; ".join(f"{name}: {reason}" for name, reason in self.faults().items())

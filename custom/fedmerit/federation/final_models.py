@@ -32,7 +32,6 @@ class BestRound:
     """The models of the best round, on disk.
 
     Args:
-        run: the run folder.
         can_evaluate: whether the sites can evaluate its models in the end; else none are kept.
     """
 

@@ -49,9 +49,7 @@ def join_sites(
     Args:
         content: of the checkpoint.
         fresh: that of a run of all sites, before round 0.
-        method: of the run.
         state: the method's, of the sites before.
-        layout: of its vector.
     """
     sites: list[str] = fresh["sites"]
     joined, rows = sorted(set(sites) - set(content["sites"])), [sites.index(site) for site in content["sites"]]

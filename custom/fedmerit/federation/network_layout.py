@@ -71,11 +71,7 @@ def _outputs(network: nn.Module) -> Tensor:
 
 
 class Submodels:
-    """Which neurons each site holds, and the cost of measuring their importance in this round.
-
-    Args:
-        network: whose neurons they are.
-    """
+    """Which neurons each site holds, and the cost of measuring their importance in this round."""
 
     def __init__(self, network: nn.Module):
         self.network = network

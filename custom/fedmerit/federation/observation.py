@@ -115,11 +115,7 @@ def keep_round(run: Path, kept: KeptRound) -> None:
 
 
 def read_kept_rounds(run: Path, config: RunConfiguration) -> Iterator[KeptRound]:
-    """Every round that `keep_round` wrote of a run, in order.
-
-    Raises:
-        BadInput: a round is missing or unreadable.
-    """
+    """Every round that `keep_round` wrote of a run, in order; `BadInput` if a round is missing or unreadable."""
     for number in range(config.rounds):
         path = _file(run, number)
         try:

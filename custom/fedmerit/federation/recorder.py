@@ -28,9 +28,7 @@ class Recorder:
     """results.csv and ledger.jsonl of one run.
 
     Args:
-        config: the run.
         sites: their names, sorted.
-        run: the run folder.
         signer: of the ledger's records; its certificate is published beside them; None: they are not signed.
     """
 
@@ -80,9 +78,7 @@ class Recorder:
     ) -> None:
         """Record one round.
 
-        ``round``: its number; ``replies``: that count; ``began``: digest of the model each site began the round with;
-        ``ended``: digest of the models after it: the global one, or those of all sites; ``outcome``: of the round, by
-        site; ``more``: further entries of the ledger's record.
+        ``began`` and ``ended`` are digests of the models before and after it; ``more``: further entries of its record.
         """
         self._note_logs(replies.replies)
         digests = {  # none if models stay at the sites
@@ -296,8 +292,7 @@ def observed_rows(
 ) -> list[Row]:
     """Rows of `OBSERVED`: Dice of each coalition's model on each site's cases; the split is the ``observer``.
 
-    ``head``: run, method, seed, round; ``observer``: its name; ``sites``: all, sorted; ``coalitions``: (k, n) bool;
-    ``answers``: evaluations of the k models, by site; ``fold``: of the run.
+    ``head``: run, method, seed, round; ``coalitions``: (k, n) bool; ``answers``: of the k models, by site.
     """
     texts = [NOBODY if not any(row) else "+".join(compress(sites, row)) for row in coalitions.tolist()]
     rows = []

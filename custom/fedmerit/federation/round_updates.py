@@ -69,11 +69,7 @@ class RoundReplies:
 def stack_replies(
     replies: Replies, sites: Sequence[str], size: int, asks: Iterable[str], can: Capabilities
 ) -> tuple[Tensor, Reports]:
-    """The updates (n, size) and what the sites report; rows of absent sites are zero or NaN.
-
-    ``replies``: of the n ``sites``, None if there is none that can be used; ``sites``: their names, in the order of the
-    rows; ``size``: of an update; ``asks``: `Method.asks`; ``can``: what else the method asks of sites.
-    """
+    """The updates (n, size) and what the sites report; rows of absent sites are zero or NaN."""
     n = len(replies)
     updates = rows([reply.update if reply else None for reply in replies], size)
     vectors = {name: rows([reply.vectors[name] if reply else None for reply in replies], size) for name in can.vectors}

@@ -42,9 +42,6 @@ class RunGuard:
     """The guard of one run, on or off.
 
     Args:
-        config: the run.
-        method: its method.
-        can: the method's capabilities.
         sites: their names, sorted.
         in_the_clear: whether the server sees models.
         rates: whether the server, or the sites for each other, may rate the models without a site.
@@ -122,10 +119,7 @@ class RunGuard:
         return not self.enrols or site in self._digests
 
     def check_log(self, site: str, answer: object, head: str) -> str | None:
-        """Why what an answer says of the log of ``site`` is not its word, or None: it is, or it has no certificate.
-
-        ``head``: of the server's ledger, that came with the task.
-        """
+        """Why what an answer says of the log of ``site`` is not its word, or None: it is, or it has no certificate."""
         one = self.enrolments.get(site)
         return check_log(answer, one.certificate, head) if self.root and one else None
 
@@ -207,7 +201,6 @@ class RunGuard:
 
         If the increase of the error counts, the model with all sites is the last one.
 
-        ``round``: its number; ``outcome``: of the method, before groups divide it; ``admission``: of the round;
         ``received``: (d,) or (n, d), what the sites started from.
         """
         there, weights = admission.reports.present, outcome.weights

@@ -44,7 +44,6 @@ class Federation:
     An engine iterates over `exchanges`: it sends the tasks of each to the sites, and passes on their answers.
 
     Args:
-        config: the run.
         sites: their names; the order is always the sorted one. If a run resumes, some of its sites may be missing:
             they count as absent; others join it (`fedmerit.federation.membership`), or a note says why not.
         run: the run folder. If it holds a checkpoint, the run resumes from there.

@@ -26,10 +26,7 @@ from fedmerit.wire.messages import Evaluation, Purpose, Reply, Task
 
 
 class Models:
-    """Models that the server does not see; what all kinds share.
-
-    ``config``: the run; ``network``: the initial network of every site; ``sites``: their names, sorted.
-    """
+    """Models that the server does not see; what all kinds share."""
 
     are_visible: ClassVar[bool] = False
     parameters: Tensor  # (d,) one for all, or (n, d); d = 0: not seen here
@@ -83,8 +80,7 @@ class Models:
     def keep_local_models(self, round: int, outcome: Outcome, is_shared: bool, updates: Tensor) -> Outcome:
         """The outcome with each site's own trained model, in the last round of a run with ``last_round=own``.
 
-        ``round``: its number; ``outcome``: of the round; ``is_shared``: the method gave one model for all; ``updates``:
-        (n, d) as sent.
+        ``is_shared``: the method gave one model for all; ``updates``: (n, d) as sent.
         """
         return outcome
 

@@ -1,11 +1,9 @@
 """A FedMerit method as NVFlare's ModelAggregator: collects replies, ends the round, gives the next models."""
 
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from cryptography.x509 import Certificate
 from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
 from nvflare.app_common.aggregators.model_aggregator import ModelAggregator
 
@@ -13,7 +11,6 @@ from fedmerit.configuration.run import RunConfiguration
 from fedmerit.federation.exchange import Exchange
 from fedmerit.federation.server import Federation
 from fedmerit.flare.translation import model_to_evaluated, model_to_reply, task_to_model
-from fedmerit.records.signatures import Signer
 from fedmerit.trainers.monai_trainer.machine_settings import SERVER, configured_device, server_sites
 from fedmerit.wire.messages import TRAIN
 
@@ -30,41 +27,12 @@ class MeritAggregator(ModelAggregator):
         super().__init__()
         self.plan, self.encrypted = plan, encrypted
 
-    def open(
-        self,
-        sites: list[str],
-        run: Path,
-        min_sites: int = 1,
-        signer: Signer | None = None,
-        on_round: Callable[[Mapping[str, Any]], None] = lambda record: None,
-        context: bytes | None = None,
-        root: Certificate | None = None,
-    ) -> Federation:
-        """Begin the run in folder ``run``, or resume it after its last complete round.
-
-        Args:
-            sites: those that are there.
-            run: the run folder.
-            min_sites: usable answers without which no exchange ends.
-            signer: of the ledger, if this server has a certificate.
-            on_round: called with every round's ledger record.
-            context: TenSEAL's, in which ciphertexts are added up.
-            root: certificate of the federation's root, if there is one.
-        """
+    def open(self, sites: list[str], run: Path, **options: Any) -> Federation:
+        """Begin the run in folder ``run``, or resume it after its last complete round; ``options``: of `Federation`."""
         plan = RunConfiguration.from_dict(self.plan)
         torch.set_num_threads(plan.training.cpu_threads)  # as in the local engine: another number sums in another order
-        self.federation = Federation(
-            plan,
-            sites,
-            run,
-            on_round,
-            server_sites=server_sites(),
-            device=configured_device(SERVER),
-            min_sites=min_sites,
-            signer=signer,
-            context=context,
-            root=root,
-        )
+        options |= {"server_sites": server_sites(), "device": configured_device(SERVER)}
+        self.federation = Federation(plan, sites, run, **options)
         return self.federation
 
     def hold(self, exchange: Exchange) -> None:

@@ -176,7 +176,13 @@ class MeritController(ModelController):
         sites, context = self.sample_clients(), self._context(run)
         self._take_first_model(run)
         federation = self.aggregator.open(
-            sites, run, self.min_sites, self._signer(), partial(track, self.engine), context, self._root()
+            sites,
+            run,
+            on_round=partial(track, self.engine),
+            min_sites=self.min_sites,
+            signer=self._signer(),
+            context=context,
+            root=self._root(),
         )
         if (repeats := read_repeats(workspace)) and not federation.round:
             federation.take_note(repeats)

@@ -57,7 +57,6 @@ def find_context(name: str, fl_ctx: FLContext, run: Path) -> bytes:
 
     Args:
         name: `SITES_CONTEXT` or `SERVER_CONTEXT`.
-        fl_ctx: of the job.
         run: the run folder, where the simulator's sites and server have it.
 
     Raises:

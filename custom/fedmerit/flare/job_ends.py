@@ -14,6 +14,7 @@ from nvflare.apis.fl_component import FLComponent
 from nvflare.apis.fl_constant import FLContextKey, SystemComponents
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.job_def import JobMetaKey, RunStatus
+from pydantic import TypeAdapter, ValidationError
 
 from fedmerit.errors import BadInput
 from fedmerit.files import DISK_FULL, is_full, read_json, read_object, write_json
@@ -50,17 +51,10 @@ class JobEnd:
     @classmethod
     def of(cls, description: Mapping[str, Any]) -> "JobEnd":
         """In NVFlare's ``description`` of a job; an empty one if it says nothing."""
-        known = description.get(META)
-        if not isinstance(known, Mapping):
+        try:
+            return TypeAdapter(cls).validate_python(description.get(META))
+        except ValidationError:
             return cls()
-        absent = known.get("absent")
-        return cls(
-            round=int(known.get("round") or 0),
-            finished=known.get("finished") is True,
-            error=str(known.get("error") or ""),
-            cause=Cause(cause) if (cause := known.get("cause")) in list(Cause) else Cause.nothing,
-            absent={str(site): str(why) for site, why in absent.items()} if isinstance(absent, Mapping) else {},
-        )
 
     @classmethod
     def after(

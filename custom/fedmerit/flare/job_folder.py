@@ -1,6 +1,6 @@
 """What an NVFlare job folder, or a run folder, asks of the sites: read as data, nothing of it is imported."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +63,8 @@ def _read_folder(folder: Path) -> Job:
     file = folder / apps[0] / "config" / JobConstants.CLIENT_JOB_CONFIG
     if others := [other.name for other in sorted(file.parent.glob(f"{file.stem}.*")) if other != file]:
         raise BadInput(f"{file.parent / others[0]}: a second configuration of the sites; {EXPORTED}")
-    named = [(str(part.get("path") or part.get("class_path")), part.get("args") or {}) for part in _components(file)]
+    parts = [one.element for one in find_components(_read(file), [])]
+    named = [(str(part.get("path") or part.get("class_path")), part.get("args") or {}) for part in parts]
     trainings = [args for name, args in named if name == class_path(MeritExecutor)]
     if len(trainings) != 1:
         raise BadInput(f"{file}: has {len(trainings)} trainings, {class_path(MeritExecutor)}; expected 1; {EXPORTED}")
@@ -75,10 +76,6 @@ def _read_folder(folder: Path) -> Job:
     code += [f"{apps[0]}/{CODE}, code that the job brings"] * (folder / apps[0] / CODE).exists()
     least = _sites(meta.get(JobMetaKey.MIN_CLIENTS.value, 2), folder)
     return Job(str(meta[JobMetaKey.JOB_NAME.value]), _plan(trainings[0]["plan"], file), filters, code, least)
-
-
-def _components(file: Path) -> Iterator[Mapping[str, Any]]:
-    return (part.element for part in find_components(_read(file), []))
 
 
 def _plan(content: Any, file: Path) -> Mapping[str, Any]:

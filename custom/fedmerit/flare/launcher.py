@@ -23,7 +23,6 @@ class RestartedProcess(ProcessHandle):
     """A job's process, and those that take its place.
 
     Args:
-        start: starts one.
         on_death: called with the signal that killed one, and the seconds to the next; None: there is no next.
     """
 

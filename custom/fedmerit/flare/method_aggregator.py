@@ -37,7 +37,6 @@ class MethodAggregator(ModelAggregator):
     """One of the methods with one model for all; sites send what they changed (``params_transfer_type=DIFF``).
 
     Args:
-        method: its name.
         settings: of the method and the guard, which is on by default and shows its findings: NVFlare's workflow
             cannot withhold anything from one site.
 

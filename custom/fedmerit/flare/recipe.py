@@ -36,8 +36,6 @@ class MeritRecipe(Recipe):
     The job names classes of the installed fedmerit package and carries no code.
 
     Args:
-        config: the run.
-        name: of the job.
         waiting: for how many sites, and how long; so many have to be there for the job to start.
         start_sites: sites that have to be there for the job to start, if it is another number.
         privacy: specs of `fedmerit.configuration.filters`, applied at every site to what it sends, in this order.
@@ -92,26 +90,13 @@ def survey_classes() -> set[str]:
 
 
 def export_job(
-    config: RunConfiguration,
-    out: Path,
-    waiting: Waiting = JOB_WAITING,
-    byoc: bool = False,
-    start_sites: int | None = None,
-    privacy: Sequence[str] = (),
-    track: Sequence[str] = (),
-    script: dict[str, Any] | None = None,
+    config: RunConfiguration, out: Path, waiting: Waiting = JOB_WAITING, byoc: bool = False, **more: Any
 ) -> None:
     """Write the plan's job folder to ``out``, replacing an earlier export of the same job.
 
     Args:
-        config: the run.
-        out: the job folder.
-        waiting: for how many sites, and how long; so many have to be there for the job to start.
         byoc: the job brings this package's code, for machines that allow it and do not have the package.
-        start_sites: sites that have to be there for the job to start, if it is another number.
-        privacy: specs of `fedmerit.configuration.filters`, applied at every site to what it sends, in this order.
-        track: specs of `fedmerit.configuration.tracking`.
-        script: as of `MeritRecipe`.
+        **more: of `MeritRecipe`.
 
     Raises:
         BadInput: ``out`` exists and is no such job folder, or its name is none of a job.
@@ -123,7 +108,7 @@ def export_job(
             "digit and holds only these, ., _ and -"
         )
     try:
-        MeritRecipe(config, job.name, waiting, start_sites, privacy, track, script).export(str(job.parent))
+        MeritRecipe(config, job.name, waiting, **more).export(str(job.parent))
         if byoc:
             code = Path(fedmerit.__path__[0])
             shutil.copytree(code, job / "app" / "custom" / code.name, ignore=shutil.ignore_patterns("__pycache__"))

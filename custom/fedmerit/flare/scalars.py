@@ -34,12 +34,7 @@ def receiver(spec: str) -> FLComponent:
 
 
 def track(engine: Any, record: Mapping[str, Any]) -> None:
-    """Fire an analytics event for every scalar of a round.
-
-    Args:
-        engine: of the server.
-        record: of `fedmerit.records.ledger`.
-    """
+    """Fire an analytics event for every scalar of a round."""
     for tag, part in SCALARS.items():
         for site, value in record[part].items():
             if value is None:

@@ -46,17 +46,12 @@ def run_simulator(
     """Run, or resume, ``run`` on NVFlare's simulator.
 
     Args:
-        config: the run, of the run folder's run.json.
-        sites: names of the sites.
         root: the folder of their site folders.
-        run: the run folder, with run.json.
         threads: sites at work at a time. Each site has a process, if memory allows; else a new one for every task.
         devices: setting as `fedmerit.trainers.monai_trainer.machine_settings.configured_device` reads it.
-        on_round: called with every round's ledger record.
         lock: file descriptor that holds the run folder; the simulator inherits it, and so holds the folder
             even if this process is killed.
         server_sites: folder of the server's own site folders, if it has any.
-        attacks: by site name, the spec of its attack.
 
     Raises:
         RunFailed: the simulator ended before the run did; judged by the run folder, not by its exit code.

@@ -57,8 +57,6 @@ class ForkedSites(SimulatorRunner):
     """NVFlare's simulator of a job, its sites in forked processes that each live as long as the run.
 
     Args:
-        job: an exported job folder.
-        workspace: NVFlare's folder of the simulation.
         sites: by name what `forked` gave.
         has_timeout: whether rounds end without a site that is gone; else the run ends.
     """

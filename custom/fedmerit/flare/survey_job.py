@@ -95,8 +95,6 @@ def export_survey(question: Question, out: Path, min_sites: int = 1, wait: int =
     """Write the job folder of a survey to ``out``, replacing an earlier one.
 
     Args:
-        question: what the sites are asked.
-        out: the job folder.
         min_sites: sites that have to be there for the job to start.
         wait: seconds for the sites to answer.
 

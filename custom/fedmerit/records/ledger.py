@@ -39,7 +39,6 @@ class Ledger:
     """A chain, open for appending.
 
     Args:
-        path: its file.
         signer: of every record; None: the records are not signed.
         chain: as of `RecordSignature`, of the first record, if it is signed; "": drawn.
     """
@@ -206,18 +205,12 @@ def _lines(path: Path) -> list[bytes]:
     return content.split(b"\n")
 
 
-def verify(path: Path) -> int:
-    """The number of records of an intact chain; raises as `read_verified_records` does."""
-    return len(read_verified_records(path))
-
-
 def read_verified_records(
     path: Path, certificates: Sequence[Certificate] | None = None, owner: str = "the server"
 ) -> list[dict[str, Any]]:
     """The records of an intact chain.
 
     Args:
-        path: the chain's file.
         certificates: of one participant, in the order in which its key was renewed: every record has to be signed with
             the key of one, and none with one before that of the record before; None: signatures are not looked at.
         owner: of the certificates.

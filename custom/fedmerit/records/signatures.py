@@ -38,17 +38,11 @@ MOST_PEM = 1 << 20  # bytes of keys or certificates
 
 @dataclass(frozen=True)
 class Trust:
-    """Whose signatures count.
+    """Whose signatures count."""
 
-    Args:
-        path: PEM file of the federation's authority, the rootCA.pem of any startup kit; or of its server's certificate.
-        server: the server's name; None: as the startup kit has it in which ``path`` lies.
-        at: when the day begins at some time of which certificates have to be valid; None: now.
-    """
-
-    path: Path
-    server: str | None = None
-    at: datetime | None = None
+    path: Path  # PEM file of the federation's authority, as a startup kit's rootCA.pem; or of its server's certificate
+    server: str | None = None  # the server's name; None: as the startup kit has it in which ``path`` lies
+    at: datetime | None = None  # when the day begins at some time of which certificates have to be valid; None: now
 
     @property
     def anchor(self) -> Certificate:

@@ -48,8 +48,6 @@ class ImageTrainer:
     """A prepared folder, a run configuration and a device.
 
     Args:
-        folder: the site's images.
-        config: the run.
         memory: the site's folder of memories.
         device: "cpu", "cuda", "cuda:1", or "auto": the first GPU, if there is one.
 

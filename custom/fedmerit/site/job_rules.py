@@ -40,8 +40,6 @@ def refusals(manifest: Manifest, config: RunConfiguration, sites: int, images: i
     """Why a site refuses a job: a sentence for each rule of its manifest that the plan breaks; none: it takes part.
 
     Args:
-        manifest: the site's.
-        config: the job's plan.
         sites: how many take part.
         images: the site's training images, or patches; None: not known.
     """

@@ -70,31 +70,18 @@ class ModelExchange:
 
 @dataclass(frozen=True)
 class LocalRound:
-    """What one site does in one round.
-
-    Args:
-        config: the run.
-        method: its method.
-        can: the method's capabilities.
-        network: to work in; its content before does not matter.
-        samples: training images.
-        device: of the network.
-        training_seed_site: the site name that seeds the random numbers, with the run's seed and the round.
-        validation_dice: mean Dice, 0 to 1, of a network on the site's validation patients.
-        task: the server's, in the clear.
-        checkpoints: of its trainings; None: it keeps none.
-    """
+    """What one site does in one round."""
 
     config: RunConfiguration
     method: Method
     can: capabilities.Capabilities
-    network: nn.Module
-    samples: Samples
+    network: nn.Module  # to work in; its content before does not matter
+    samples: Samples  # training images
     device: torch.device
-    training_seed_site: str
-    validation_dice: Callable[[nn.Module], float]
-    task: Task
-    checkpoints: RoundCheckpoints | None = None
+    training_seed_site: str  # seeds the random numbers, with the run's seed and the round
+    validation_dice: Callable[[nn.Module], float]  # mean, 0 to 1, of a network on the site's validation patients
+    task: Task  # the server's, in the clear
+    checkpoints: RoundCheckpoints | None = None  # of its trainings; None: it keeps none
 
     def report(self, received: Tensor, memory: Memory | None, validation_dice: float) -> dict[str, float]:
         """The method's site half: the numbers that it asks for, of the model ``received`` (d,).
@@ -143,10 +130,6 @@ class LocalRound:
         return self._learned(received, self._train(held=held))
 
     @property
-    def _seed(self) -> int:
-        return random_seed(self.config.seed, self.training_seed_site, self.task.round)
-
-    @property
     def _rate(self) -> float:
         return learning_rate(self.config.training, self.task.round, self.config.rounds)
 
@@ -157,7 +140,8 @@ class LocalRound:
 
     def _train(self, faults: dict[str, str] | None = None, **more: Any) -> float:
         """`train` by the run's recipe; ``faults``: `ModelExchange.faults`; ``more`` are further arguments."""
-        run = self.samples, self.config.training, self._rate, self._seed
+        seed = random_seed(self.config.seed, self.training_seed_site, self.task.round)
+        run = self.samples, self.config.training, self._rate, seed
         checkpoint = self.checkpoints.next(faults) if self.checkpoints else None
         return train(self.network, *run, **more, checkpoint=checkpoint)
 

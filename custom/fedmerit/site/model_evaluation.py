@@ -36,8 +36,6 @@ def statistics_rule(training: Training, round: int, by_outcome: str = "models") 
     """The rule for the statistics that ``round`` gives.
 
     Args:
-        training: of the run.
-        round: its number.
         by_outcome: `Outcome.statistics`, which ``statistics=method`` follows.
 
     Returns:
@@ -132,11 +130,7 @@ class ModelEvaluation:
 
 
 class Evaluations:
-    """Evaluates models, and remembers the last `KEPT` results by model and images.
-
-    Args:
-        config: the run.
-    """
+    """Evaluates models, and remembers the last `KEPT` results by model and images."""
 
     def __init__(self, config: RunConfiguration):
         self._labels, self._amp = config.network.labels, config.training.amp

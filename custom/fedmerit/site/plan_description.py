@@ -36,7 +36,6 @@ def describe_job(job: Job, config: RunConfiguration, images: int | None = None) 
 
     Args:
         job: whose plan ``config`` is.
-        config: the plan.
         images: the site's training images, or patches; None: not known.
     """
     page = [

@@ -34,8 +34,6 @@ class Site:
     """A trainer, a run configuration and a memory.
 
     Args:
-        trainer: trains and evaluates.
-        config: the run.
         memory: a folder of its own, in which the site keeps its memory between rounds.
         ask_peer: gets another site's model, for methods whose models stay at the sites.
         key: encrypts its updates and decrypts models; None: both are in the clear.

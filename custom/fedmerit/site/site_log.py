@@ -36,8 +36,6 @@ class SiteLog:
     """The log of one site, open for appending.
 
     Args:
-        folder: the site's own.
-        site: its name.
         signer: of its records; its certificate is published beside them; None: they are not signed.
         plan: digest of the run's plan.
     """
@@ -85,7 +83,6 @@ class SiteLog:
         Under encryption, those of the ciphertexts as they came and as they leave.
 
         Args:
-            task: the server's.
             received: the model.
             update: that leaves.
             question: digest of what was asked for.

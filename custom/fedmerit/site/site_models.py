@@ -69,11 +69,7 @@ class Outgoing:
 
 
 class ModelsFromServer:
-    """In the clear, both ways.
-
-    Args:
-        memory: of the site.
-    """
+    """In the clear, both ways."""
 
     def __init__(self, memory: MemoryFolder):
         self.memory = memory
@@ -125,10 +121,7 @@ class _OwnStart(ModelsFromServer):
 
 
 class EncryptedModelsFromServer(_OwnStart):
-    """As ciphertexts, both ways.
-
-    ``memory``: of the site; ``config``: the run; ``name``: of the site; ``key``: of all sites.
-    """
+    """As ciphertexts, both ways."""
 
     def __init__(self, memory: MemoryFolder, config: RunConfiguration, name: str, key: SiteKey):
         super().__init__(memory, config, name)
@@ -167,11 +160,7 @@ class EncryptedModelsFromServer(_OwnStart):
 
 
 class ModelsOfSites(_OwnStart):
-    """Models stay at their sites; a peer that learns from one asks the site for it.
-
-    ``memory``: of the site; ``config``: the run; ``name``: of the site; ``method``: its sites exchange models;
-    ``ask_peer``: how to get another site's model; ``site_log``: of the site.
-    """
+    """Models stay at their sites; a peer that learns from one asks the site for it."""
 
     def __init__(
         self,

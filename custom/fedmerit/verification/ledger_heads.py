@@ -23,7 +23,6 @@ def verify_closing(run: Path, head: str, server: Sequence[Certificate]) -> Closi
     """The closing record, None if there is none.
 
     Args:
-        run: the run folder.
         head: hash of its ledger's last record.
         server: certificates of whose signature the ledger has; none: it is not signed.
 
@@ -120,9 +119,7 @@ def compare_log_ends(
 
     Args:
         ledger: the file, of which the next are the records.
-        records: of all rounds.
         closing: of the run; None: it is not closed.
-        logs: of sites.
         enrolled: by site, certificates of its enrolments, by the ledger.
         is_authority: whether all certificates were issued by the authority that counts.
 
@@ -214,9 +211,7 @@ def require_consistent_heads(
     """Every round began from one ledger, at all sites.
 
     Args:
-        logs: of sites.
         server: whose signatures count; None: there are none.
-        records: of the ledger.
 
     Raises:
         BadInput: two sites, or one of them twice, acknowledged two. It says whose fault that is, as far as what the

@@ -70,10 +70,6 @@ def compare_answers(
     """A site's own measurements, and its images, in results.csv are what its log says that it answered.
 
     Args:
-        table: of the run.
-        records: of its ledger.
-        rounds: of the run.
-        log: of the site.
         sites: of the run, in the order of their models.
 
     Returns:
@@ -84,8 +80,9 @@ def compare_answers(
     """
     path, overlaps, compared, silent = table.path, table.overlaps, 0, []
     answered: dict[tuple[int, str], set[str]] = {}
-    for entry in log.entries:
-        if _is_in_results(entry, rounds) and "overlaps" in entry:
+    for entry in log.entries:  # results.csv has of a round the model that it began with, at the end what is tested
+        is_shown = entry["work"] == TRAIN or (entry["work"] == EVALUATE and entry["round"] >= rounds)
+        if is_shown and "overlaps" in entry:
             split = entry.get("split", "validation")
             answered.setdefault((entry["round"], split), set()).update(entry["overlaps"])
     taken = [record["round"] for record in records if log.site in record["participants"]]
@@ -149,14 +146,6 @@ def _matching_answers(models: Collection[str], log: SiteLog, asked: tuple[int, s
     if log.site not in sites or any(len(digests) != len(sites) for digests in answers):
         return set()
     return {digests[sites.index(log.site)] for digests in answers}
-
-
-def _is_in_results(entry: Record, rounds: int) -> bool:
-    """Whether results.csv has what was answered: of a round the model that it began with, at the end what is tested.
-
-    What else a round has evaluated, for ratings and values, is elsewhere.
-    """
-    return bool(entry["work"] == TRAIN or (entry["work"] == EVALUATE and entry["round"] >= rounds))
 
 
 def _compare_images(path: Path, log: SiteLog, taken: Collection[int], results: pd.DataFrame) -> None:

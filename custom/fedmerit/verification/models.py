@@ -31,11 +31,6 @@ CHANGED = "take the file from somebody who got it when the run ended"
 def compare_plan(run: Path, records: Sequence[Record], logs: Sequence[SiteLog]) -> Iterator[str]:
     """Check what a run folder says of the run; in sentences, what of it is not shown.
 
-    Args:
-        run: the run folder.
-        records: of its ledger.
-        logs: of some of its sites.
-
     Raises:
         BadInput: run.json holds another plan than that which server or site had, or what it or a model.json says beside
             is not in its plan.
@@ -101,9 +96,7 @@ def compare_models(
     """Check the models of a run that came to its end; in sentences, what of them is not shown.
 
     Args:
-        run: the run folder.
         records: of its ledger, of all rounds.
-        logs: of some of its sites.
         results: the table of its results; None: there is none.
 
     Raises:

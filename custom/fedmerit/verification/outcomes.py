@@ -40,9 +40,6 @@ def replay_rounds(
 
     Args:
         run: the run folder, whose run.json has the plan that the ledger names.
-        ledger: for messages.
-        records: of it.
-        sites: of the run.
 
     Raises:
         BadInput: the ledger has another outcome than what came gives, or a round began with other models than those
@@ -143,8 +140,6 @@ def _require_same(
 
 def compare_measured(played: Sequence[PlayedRound], log: SiteLog, sites: Sequence[str]) -> Iterator[str]:
     """In sentences, verdicts against a site that its ``log`` does not show to be right.
-
-    ``played``: all rounds; ``sites``: of the run, sorted.
 
     Raises:
         BadInput: the ledger has other counts, values, ratings, products or scores of the site than its log.

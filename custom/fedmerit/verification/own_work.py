@@ -24,9 +24,7 @@ def compare_work(played: Sequence[PlayedRound], witnesses: Sequence[Witness], lo
     """In a sentence, if a verdict against a log's site cannot be compared with the log.
 
     Args:
-        played: all rounds.
         witnesses: those of which the log has a step.
-        log: of the site.
 
     Raises:
         BadInput: the log shows work in rounds whose scores show none.

@@ -3,120 +3,119 @@
 The owner of a chain can write anything into it that hashes right.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from reprlib import repr as shortened
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from fedmerit.errors import BadInput
+from fedmerit.files import parse
 from fedmerit.records.ledger import read_verified_records
 
 Record = Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class Shape:
-    """What a value has to be."""
-
-    words: str  # for people
-    fits: Callable[[Any], bool]
-
-
-TEXT = Shape("a text", lambda value: isinstance(value, str))
 LARGEST = 2**63  # JSON has numbers that no float holds
-WHOLE = Shape("a whole number, 0 or more", lambda value: type(value) is int and 0 <= value < LARGEST)
-NUMBER = Shape("a number", lambda value: type(value) is float or (type(value) is int and abs(value) < LARGEST))
 
 
-def optional_shape(shape: Shape) -> Shape:
-    """``shape``, or null."""
-    return Shape(f"{shape.words}, or null", lambda value: value is None or shape.fits(value))
+def _within(value: Any) -> Any:
+    if type(value) is int and abs(value) >= LARGEST:
+        raise ValueError("more than a number may be")
+    return value
 
 
-def list_shape(shape: Shape) -> Shape:
-    """A list; of each of its values ``shape``."""
-    return Shape(f"a list, in it {shape.words}", lambda value: isinstance(value, list) and all(map(shape.fits, value)))
+Whole = Annotated[int, Field(ge=0, lt=LARGEST)]
+Number = Annotated[float, BeforeValidator(_within)]
 
 
-def mapping_shape(shape: Shape) -> Shape:
-    """An object of whatever names, each with ``shape``."""
-    return Shape(
-        f"an object, in it by name {shape.words}",
-        lambda value: isinstance(value, dict) and all(map(shape.fits, value.values())),
-    )
+class Schema(BaseModel):
+    """What a record, or an object in it, holds of what anything rests on; it may hold more."""
+
+    model_config = ConfigDict(strict=True)
 
 
-def object_shape(of: Mapping[str, Shape]) -> Shape:
-    """An object; if it has one of these names, with that shape."""
-    return Shape(
-        "an object, in it " + "; ".join(f"{name}: {shape.words}" for name, shape in of.items()),
-        lambda value: isinstance(value, dict) and all(of[name].fits(value[name]) for name in of if name in value),
-    )
+class _Inputs(Schema):  # the rest is parsed by `fedmerit.federation.round_inputs.InputsRecord`
+    counts: dict[str, Number] = {}
+    importance: list[Number] = []
 
 
-def require_shapes(
-    record: Mapping[str, Any], needed: Mapping[str, Shape], possible: Mapping[str, Shape], where: str
-) -> None:
-    """The fields of a record are what those who read it rely on.
-
-    Args:
-        record: of a chain.
-        needed: by name, the shapes of fields that it has to have.
-        possible: of those that it may have.
-        where: it stands, file and line, and what it is not then.
-
-    Raises:
-        BadInput: it lacks one, or one is something else.
-    """
-    for name, shape in {**needed, **possible}.items():
-        if name not in record and name in needed:
-            raise BadInput(f"{where}: lacks {name}, expected {shape.words}; get the file again from whom it belongs to")
-        if name in record and not shape.fits(record[name]):
-            raise BadInput(
-                f"{where}: {name} is {shortened(record[name])}, expected {shape.words}; get the file again from whom "
-                "it belongs to"
-            )
+class _Left(Schema):
+    rounds: Whole = 0
+    weight: Number = 0
+    contribution: Number = 0
 
 
-LEDGER_REQUIRED: Mapping[str, Shape] = {
-    "round": WHOLE,
-    "participants": list_shape(TEXT),
-    "began": mapping_shape(TEXT),
-    "updates": mapping_shape(TEXT),
-    "weights": mapping_shape(NUMBER),
-    "contributions": mapping_shape(optional_shape(NUMBER)),
-    "reputations": mapping_shape(NUMBER),
-    "inputs": object_shape({"counts": mapping_shape(NUMBER), "importance": list_shape(NUMBER)}),  # the rest is parsed
-    # by `fedmerit.federation.round_inputs.InputsRecord`
-    "of": WHOLE,
-    "rejected": mapping_shape(TEXT),
-    "flagged": list_shape(TEXT),
-    "model": TEXT,
-    "validation_dice": mapping_shape(NUMBER),
-    "rows": TEXT,
-    "evaluated": mapping_shape(list_shape(TEXT)),
-    "logs": mapping_shape(TEXT),
-}
-LEDGER_FIRST: dict[str, Shape] = {"plan": TEXT}  # only the first record has it
-LEDGER_LAST: dict[str, Shape] = {"saved": mapping_shape(TEXT)}  # only the last record of a finished run has it
-LEDGER_OPTIONAL: dict[str, Shape] = {
-    "ended": mapping_shape(TEXT),
-    "quotas": mapping_shape(NUMBER),
-    "joined": list_shape(TEXT),  # sites, with this round
-    "left": mapping_shape(object_shape({"rounds": WHOLE, "weight": NUMBER, "contribution": NUMBER})),
-    "notes": list_shape(TEXT),  # of the operator, such as why the run was resumed
-    "guard": object_shape(
-        {
-            "bounds": mapping_shape(mapping_shape(NUMBER)),
-            "evidence": mapping_shape(NUMBER),
-            "verdicts": list_shape(TEXT),
-            "enrolled": mapping_shape(
-                object_shape({"cases": mapping_shape(WHOLE), "slices": mapping_shape(WHOLE), "certificate": TEXT})
-            ),
-        }
-    ),
-}
+class _Enrolled(Schema):
+    cases: dict[str, Whole] = {}
+    slices: dict[str, Whole] = {}
+    certificate: str = ""
+
+
+class _Guard(Schema):
+    bounds: dict[str, dict[str, Number]] = {}
+    evidence: dict[str, Number] = {}
+    verdicts: list[str] = []
+    enrolled: dict[str, _Enrolled] = {}
+
+
+class _Round(Schema):
+    round: Whole
+    participants: list[str]
+    began: dict[str, str]
+    updates: dict[str, str]
+    weights: dict[str, Number]
+    contributions: dict[str, Number | None]
+    reputations: dict[str, Number]
+    inputs: _Inputs
+    of: Whole
+    rejected: dict[str, str]
+    flagged: list[str]
+    model: str
+    validation_dice: dict[str, Number]
+    rows: str
+    evaluated: dict[str, list[str]]
+    logs: dict[str, str]
+    plan: str = ""  # the first record has it
+    saved: dict[str, str] = {}  # the last record of a finished run has it
+    ended: dict[str, str] = {}
+    quotas: dict[str, Number] = {}
+    joined: list[str] = []  # sites, with this round
+    left: dict[str, _Left] = {}
+    notes: list[str] = []  # of the operator, such as why the run was resumed
+    guard: _Guard = _Guard()
+
+
+class LogEntry(Schema):
+    """A record of a site's log, of whatever work."""
+
+    site: str
+    round: Whole
+    work: str
+    ledger: str = ""
+    vouched: str = ""
+    received: str = ""
+    update: str = ""
+    split: str = ""
+    peer: str = ""
+    plan: str = ""
+    closing: str = ""
+    sealed: str = ""
+    model: str | None = None
+    overlaps: list[str] = []
+    images: Whole = 0
+    values: dict[str, Number] = {}
+    pairs: dict[str, dict[str, Number]] = {}
+    step: dict[str, Number] = {}
+    dice: list[Number] = []
+
+
+def require_fields(kind: type[Schema], record: Any, needed: Iterable[str], where: str) -> None:
+    """`BadInput`, beginning with ``where``, if a record is not of that ``kind``, or lacks a name that is ``needed``."""
+    try:
+        parse(kind, record, where)
+        if lacking := [name for name in needed if name not in record]:
+            raise BadInput(f"{where}: lacks {lacking[0]}")
+    except BadInput as error:
+        raise BadInput(f"{error}; get the file again from whom it belongs to") from None
 
 
 def read_ledger(path: Path) -> list[Record]:
@@ -128,15 +127,12 @@ def read_ledger(path: Path) -> list[Record]:
     records = read_verified_records(path)
     for line, record in enumerate(records, start=1):
         where = f"{path}, line {line}"
-        what = f"{where}: not the record of a round"
-        require_shapes(record, LEDGER_REQUIRED, LEDGER_OPTIONAL | LEDGER_FIRST | LEDGER_LAST, what)
+        needed = ["plan"] * (line == 1) + ["saved"] * (line == record.get("of"))
+        require_fields(_Round, record, needed, f"{where}: not the record of a round")
         if record["round"] != line - 1:
             raise BadInput(f"{where}: is of round {record['round']}, expected {line - 1}")
         if record["of"] < line:
             raise BadInput(f"{where}: is of round {line - 1} of {record['of']}, expected more rounds than that")
         if unknown := sorted(set(record["updates"]) - set(record["began"])):
             raise BadInput(f"{where}: began lacks {unknown[0]}, which has an update; expected what it began with")
-        require_shapes(
-            record, (LEDGER_FIRST if line == 1 else {}) | (LEDGER_LAST if line == record["of"] else {}), {}, what
-        )
     return list(records)

@@ -53,7 +53,6 @@ class Replay:
     """All rounds of a run.
 
     Args:
-        plan: of the run.
         sites: all that ever took part.
         joined: those of them that joined after round 0.
         sees_updates: whether the server saw the updates: they came in the clear.

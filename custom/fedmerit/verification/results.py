@@ -4,7 +4,7 @@ import csv
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,7 +29,11 @@ TABLES: Mapping[str, str] = {
     "contribution": "contributions",
     "reputation": "reputations",
     "quota": "quotas",
+    "mean validation dice": "validation_dice",
 }  # by quantity, its part of a record
+BOUNDS = ("clipped", "statistics_bound", "reward_group_share", "counted_images")
+NEUTRAL = {"flagged": 0.0, "mean validation dice": 0.0, **dict.fromkeys(BOUNDS[:3], 1.0)}  # as good as no row
+ROUNDED = ("evidence", *BOUNDS)
 PLACES = 6  # after the point, of what a record has of bounds
 BEST = "testing_best"  # that of the best round's models
 UNION = "union"  # the split whose rows have only scores: the sites that tested the models counted the voxels
@@ -67,107 +71,66 @@ def compare_tables(table: ResultsTable, records: Sequence[Record]) -> None:
     Raises:
         BadInput: the table has something else; the message names round, site, and what the ledger has.
     """
-    path, results, overlaps = table.path, table.rows, table.overlaps
-    whole = results[(results["split"] == "") & (results["coalition"] == "")]
-    values = {
-        (int(round), str(site), str(quantity)): float(value)
-        for round, site, quantity, value in zip(
-            whole["round"], whole["site"], whole["quantity"], whole["value"], strict=True
-        )
-    }
+    values = _values_of_rounds(table, len(records))
+    sites, sent = sorted({site for _, site, _ in values}), set[str]()
     for record in records:
-        round = record["round"]
-        for quantity, part in TABLES.items():
-            for site, said in record.get(part, {}).items():
-                _require_same(values.get((round, site, quantity)), said, path, round, site, quantity)
-        for site, dice in record.get("validation_dice", {}).items():
-            found = mean_dice(overlaps.get((round, "validation", site), ()))
-            _require_same(found, dice, path, round, site, "mean validation dice")
-        for site, images in record.get("inputs", {}).get("counts", {}).items():
-            _require_same(values.get((round, site, "num_samples")), images, path, round, site, "num_samples")
-        _compare_participants(values, record, path)
-        if "verdicts" in record.get("guard", {}):
-            _compare_guard(values, record, path)
-    _compare_repeated(values, records, path)
-    _compare_enrolled(values, overlaps, records, path)
-    for name, part in (*TABLES.items(), ("mean validation dice", "validation_dice")):
-        _require_no_extra(values, overlaps, records, path, name, part)
-    _compare_rows(path, records)
+        for site, quantity, said in _recorded(record, sites, sent):
+            _require_same(values, table.path, record["round"], site, quantity, said)
+        sent.update(record.get("updates", {}).values())
+    _compare_enrolled(values, table, records)
+    for quantity, part in TABLES.items():
+        found = {(round, site) for (round, site, one), value in values.items() if one == quantity and value}
+        extra = found - {(record["round"], site) for record in records for site in record.get(part, {})}
+        if further := [cell for cell in extra if cell[0] != len(records)]:  # that round is unfinished, or of the end
+            round, site = min(further)
+            raise BadInput(f"{table.path}: has a {quantity} of {site} in round {round}, which the ledger has not")
+    _compare_rows(table.path, records)
 
 
-def _require_no_extra(
-    values: Values,
-    overlaps: Mapping[Cell, Sequence[Overlap]],
-    records: Sequence[Record],
-    path: Path,
-    name: str,
-    part: str,
-) -> None:
-    """`BadInput` if the table has a ``part`` of records of a site that they have not."""
-    if part == "validation_dice":
-        found = {(round, site) for round, split, site in overlaps if split == "validation"}
-        found = {cell for cell in found if cell[0] < len(records)}  # then comes that of the final models
-    else:
-        found = {(round, site) for (round, site, one), value in values.items() if one == name and value}
-    known = {(record["round"], site) for record in records for site in record.get(part, {})}
-    extra = found - known if any(part in record for record in records) else ()
-    if further := [cell for cell in extra if cell[0] != len(records)]:  # the last may be a round that a crash cut short
-        round, site = min(further)
-        raise BadInput(f"{path}: has a {name} of {site} in round {round}, which the ledger has not")
+def _values_of_rounds(table: ResultsTable, rounds: int) -> dict[tuple[int, str, str], float]:
+    """By round, site and quantity, what is of whole rounds; without what is empty, and Dice after these ``rounds``."""
+    rows = table.rows[(table.rows["split"] == "") & (table.rows["coalition"] == "")].dropna(subset="value")
+    columns = (rows[name] for name in ("round", "site", "quantity", "value"))
+    values = {(round, site, quantity): float(value) for round, site, quantity, value in zip(*columns, strict=True)}
+    for (round, split, site), counted in table.overlaps.items():
+        if split == "validation" and round < rounds:
+            values[round, site, "mean validation dice"] = mean_dice(counted)
+    return values
 
 
-def _compare_participants(values: Values, record: Record, path: Path) -> None:
-    """Who took part, who was left out, and who was flagged."""
-    round, sites = record["round"], {site for _, site, _ in values}
+def _recorded(record: Record, sites: Sequence[str], before: set[str]) -> Iterator[tuple[str, str, float | None]]:
+    """Sites, quantities, and what a record says of them; ``before`` are the updates of rounds before it."""
+    updates, took_part = record.get("updates", {}), record.get("participants", ())
+    for quantity, part in TABLES.items():
+        yield from ((site, quantity, said) for site, said in record.get(part, {}).items())
+    for site, images in record.get("inputs", {}).get("counts", {}).items():
+        yield site, "num_samples", images
     for site in sites:
-        took_part, left_out = site in record.get("participants", ()), site in record.get("rejected", {})
-        if took_part or left_out:
-            said = None if took_part else 1.0
-            _require_same(values.get((round, site, "rejected")), said, path, round, site, "rejected")
-        flagged = values.get((round, site, "flagged"))
-        if took_part and bool(flagged) != (site in record.get("flagged", ())):
-            said = float(site in record.get("flagged", ()))
-            raise BadInput(f"{path}: flagged of {site} in round {round} is {flagged}, the ledger has {said}")
+        if site in took_part or site in record.get("rejected", {}):
+            yield site, "rejected", None if site in took_part else 1.0
+    times = Counter(updates.values())
+    for site in took_part:
+        yield site, "flagged", float(site in record.get("flagged", ()))
+        yield site, "repeated", float(updates.get(site) in before or times[updates.get(site)] > 1)
+    guard = record.get("guard", {})
+    for site in took_part if "verdicts" in guard else ():
+        yield site, "verdict", float(site in guard["verdicts"])
+        yield site, "evidence", guard.get("evidence", {}).get(site, 0.0)
+        for name in BOUNDS:
+            bound = guard.get("bounds", {}).get(name, {}).get(site)
+            if bound is not None or name in NEUTRAL:
+                yield site, name, bound
 
 
-def _compare_guard(values: Values, record: Record, path: Path) -> None:
-    """What the guard saw against sites, and what it bounded."""
-    round, guard = record["round"], record["guard"]
-    for site in record["participants"]:
-        said = float(site in guard["verdicts"])
-        _require_same(values.get((round, site, "verdict")), said, path, round, site, "verdict")
-        evidence = values.get((round, site, "evidence"))
-        shown = None if evidence is None else _rounded(evidence)
-        _require_same(shown, guard.get("evidence", {}).get(site, 0.0), path, round, site, "evidence")
-        for name in ("clipped", "statistics_bound", "reward_group_share", "counted_images"):
-            bound, found = guard.get("bounds", {}).get(name, {}).get(site), values.get((round, site, name))
-            if bound is not None:
-                rounded = None if found is None else _rounded(found)
-                _require_same(rounded, bound, path, round, site, name)
-            elif name != "counted_images" and found is not None and found < 1:
-                raise BadInput(f"{path}: {name} of {site} in round {round} is {found}, the ledger has no such bound")
+def _require_same(values: Values, path: Path, round: int, site: str, quantity: str, said: float | None) -> None:
+    found = values.get((round, site, quantity))
+    one, other = (NEUTRAL.get(quantity, math.nan) if value is None else value for value in (found, said))
+    one = float(f"{one:.{PLACES}f}") if quantity in ROUNDED else one
+    if not (one == other or (math.isnan(one) and math.isnan(other)) or math.isclose(one, other, rel_tol=1e-12)):
+        raise BadInput(f"{path}: {quantity} of {site} in round {round} is {found}, the ledger has {said}")
 
 
-def _rounded(value: float) -> float:
-    return round(value, PLACES)
-
-
-def _compare_repeated(values: Values, records: Sequence[Record], path: Path) -> None:
-    """Whose update had come before, as the updates in the ledger show."""
-    before: set[str] = set()
-    for record in records:
-        round, updates = record["round"], record.get("updates", {})
-        times = Counter(updates.values())
-        for site in record.get("participants", ()):
-            sent = updates.get(site)
-            said = float(sent in before or times[sent] > 1)
-            _require_same(values.get((round, site, "repeated")), said, path, round, site, "repeated")
-        before.update(updates.values())
-
-
-def _compare_enrolled(
-    values: Values, overlaps: Mapping[Cell, Sequence[Overlap]], records: Sequence[Record], path: Path
-) -> None:
+def _compare_enrolled(values: Values, table: ResultsTable, records: Sequence[Record]) -> None:
     """How many images and cases sites have, if they committed to that."""
     enrolled: dict[str, Record] = {}
     for record in records:
@@ -176,15 +139,15 @@ def _compare_enrolled(
         for site in record.get("participants", ()):
             images = enrolled.get(site, {}).get("slices", {}).get("training")
             if images is not None and not may_train_on(values.get((round, site, "num_samples"), math.nan), images):
-                _require_same(values.get((round, site, "num_samples")), images, path, round, site, "num_samples")
-    for (round, split, site), counted in sorted(overlaps.items()):
+                _require_same(values, table.path, round, site, "num_samples", images)
+    for (round, split, site), counted in sorted(table.overlaps.items()):
         if all(one.score is not None for one in counted):  # a script's, which enrols only what it trains on
             continue
         cases, found = enrolled.get(site, {}).get("cases", {}), len({one.case for one in counted})
         if split in ("validation", "testing") and round <= len(records) and found != cases.get(split, found):
             raise BadInput(
-                f"{path}: has {found} {split} cases of {site} in round {round}; it enrolled {cases[split]}, as the "
-                "ledger has it"
+                f"{table.path}: has {found} {split} cases of {site} in round {round}; it enrolled {cases[split]}, as "
+                "the ledger has it"
             )
 
 
@@ -204,12 +167,6 @@ def _compare_rows(path: Path, records: Sequence[Record]) -> None:
                 f"{path}: rows of round {round} are not those that the ledger has a digest of; some were changed, put "
                 "in or taken out: take the file from somebody who got it when the run ended"
             )
-
-
-def _require_same(found: float | None, said: float | None, path: Path, round: int, site: str, quantity: str) -> None:
-    one, other = (math.nan if value is None else value for value in (found, said))
-    if not (one == other or (math.isnan(one) and math.isnan(other)) or math.isclose(one, other, rel_tol=1e-12)):
-        raise BadInput(f"{path}: {quantity} of {site} in round {round} is {found}, the ledger has {said}")
 
 
 def read_overlaps(results: pd.DataFrame, path: Path) -> dict[Cell, list[Overlap]]:
@@ -272,7 +229,6 @@ def require_no_added_rows(table: ResultsTable, records: Sequence[Record], sites:
     What its rounds hold is compared with their records; all else was measured at its end.
 
     Args:
-        table: of the run.
         records: of its ledger; under what was rejected they may name others than sites, who have no rows.
         sites: of the run, beside those that took part.
     """

@@ -66,8 +66,6 @@ def verify_run(run: Path, site_logs: Sequence[Path] = (), trust: Trust | None = 
     """Check the ledger of a run folder, its results and models; the logs of sites against it, and each other.
 
     Args:
-        run: the run folder.
-        site_logs: of some of its sites.
         trust: whose signatures count; the records have to be signed then. Without it they are checked with the
             certificate in the run folder, if they are signed.
 

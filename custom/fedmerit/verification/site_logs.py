@@ -15,31 +15,10 @@ from fedmerit.errors import BadInput
 from fedmerit.records.ledger import read_verified_records, texts_digest
 from fedmerit.records.signatures import CERTIFICATE, Trust, read_certificates, require_owner
 from fedmerit.site.site_log import CLOSED, ENROLLED, GAVE, GOT
-from fedmerit.verification.record_schema import (
-    NUMBER,
-    TEXT,
-    WHOLE,
-    Record,
-    Shape,
-    list_shape,
-    mapping_shape,
-    optional_shape,
-    require_shapes,
-)
+from fedmerit.verification.record_schema import LogEntry, Record, require_fields
 from fedmerit.wire.messages import EVALUATE, TRAIN
 
-LOG_REQUIRED: Mapping[str, Shape] = {"site": TEXT, "round": WHOLE, "work": TEXT}
-LOG_OPTIONAL: Mapping[str, Shape] = {  # beside these, of whatever work
-    **dict.fromkeys(("ledger", "vouched", "received", "update", "split", "peer", "plan", "closing", "sealed"), TEXT),
-    "model": optional_shape(TEXT),
-    "overlaps": list_shape(TEXT),
-    "images": WHOLE,
-    "values": mapping_shape(NUMBER),
-    "pairs": mapping_shape(mapping_shape(NUMBER)),
-    "step": mapping_shape(NUMBER),
-    "dice": list_shape(NUMBER),
-}
-LOG_REQUIRED_BY_WORK: Mapping[str, Sequence[str]] = {  # needed, by its work
+NEEDED: Mapping[str, Sequence[str]] = {  # needed, by its work
     TRAIN: ("received", "update"),
     GAVE: ("peer", "model"),
     GOT: ("peer", "model"),
@@ -77,10 +56,7 @@ def read_site_log(path: Path, trust: Trust | None = None) -> SiteLog:
     entries = read_verified_records(path)
     for line, entry in enumerate(entries, start=1):
         where = f"{path}, line {line}: not a record of a site's log"
-        require_shapes(entry, LOG_REQUIRED, LOG_OPTIONAL, where)
-        require_shapes(
-            entry, {name: LOG_OPTIONAL[name] for name in LOG_REQUIRED_BY_WORK.get(entry["work"], ())}, {}, where
-        )
+        require_fields(LogEntry, entry, NEEDED.get(str(entry.get("work")), ()), where)
     names = {entry["site"] for entry in entries}
     if len(names) != 1:
         raise BadInput(f"{path}: holds the log of {len(names)} sites, expected that of one")

@@ -1,6 +1,7 @@
 """What may leave a site: this list, and nothing else. `fedmerit.flare.egress` holds every message against it.
 
-The wire form of an answer (`fedmerit.flare.translation`) is a table of arrays, the update, and a table of named parts.
+docs/privacy.md says what each part is. The wire form of an answer (`fedmerit.flare.translation`) is a table of arrays,
+the update, and a table of named parts.
 """
 
 import re
@@ -18,34 +19,6 @@ from fedmerit.wire.inspection import CASE, LOG_HEAD, MOST_VOXELS, is_count
 from fedmerit.wire.messages import REASONS
 from fedmerit.wire.survey import AREA, LEAST, TOO_FEW, VOLUME, Surveyed
 
-ASKED = sorted({name.rstrip("_0123456789") for name in asked_quantities()})
-LISTED: Mapping[str, str] = {
-    "update": "what training changed, entry by entry, by parameter name; float32. The server forgets it after the "
-    "round, unless the run's plan says keep_updates",
-    "buffers": "BatchNorm statistics after training, or estimated on training images, by name",
-    "vectors": "what the method sends beside the update, by its name and the parameter's; float32",
-    "ciphertexts": "update and BatchNorm statistics as ciphertexts, in their place, if the run is encrypted",
-    "num_samples": "how many training images there are",
-    "overlaps": "voxels in prediction and reference, by position in the split and label: of received or tested models; "
-    "of the final models also how far their surfaces lie apart; of a script its metric by position, or only the mean",
-    "trained_overlaps": "likewise of the model it trained, if the run asks for that",
-    "values": f"numbers the method asks for, some of {', '.join(ASKED)}",
-    "pairs": "numbers the method asks a site to say of others, by their names",
-    "increases": "how much the loss rises without each neuron of a model, summed over images",
-    "images": "over how many images",
-    "choice": "which of its models the site selects as final, if the run asks it to",
-    "losses": "how many images have a loss in each bin of a histogram",
-    "enrolment": "before round 0, and when a run resumes: cases and slices of each split, a salted digest of each "
-    "training case, the seal of their digest, one of how images were prepared, the site's certificate",
-    "countersigned": "after all else: that the site's own log holds how the server closed the run",
-    "survey": "before any training, if it is asked for: patients, slices, and how many patients, or voxels of how "
-    f"many, lie in fixed bins of spacing, size, intensity and label volume; none of fewer than {LEAST} patients",
-    "train_loss": "mean loss of the round",
-    "seconds": "how long the round took",
-    "log": "the SHA-256 that stands for the site's own log so far, signed if the site has a key",
-    "failure": "that there is no answer, for one of the reasons in `fedmerit.wire.messages.REASONS`",
-    "model": "to each peer that the site shares with, if models stay at the sites: its whole model and statistics",
-}
 OTHER_REASON = "the site has no answer; its own log says why"
 # as `fedmerit.wire.messages.describe_failure` writes it
 FAILED = re.compile(r"failed with [A-Za-z]{1,60}; the site's own log says more")
@@ -273,4 +246,4 @@ _CHECKS: Mapping[str, Callable[[Any, int], Any]] = {
     "log": _log,
     "failure": _reason,
 }
-assert set(_CHECKS) == set(LISTED) - {"update", "model"}
+LISTED = ("update", *_CHECKS, "model")  # docs/privacy.md says what each part is

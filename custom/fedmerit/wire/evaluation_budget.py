@@ -90,9 +90,7 @@ def require_within_budget(
     """`Refused` if a task asks for more than the run needs, or than the site's operator allows.
 
     Args:
-        task: the server's.
         question: tells what it asks for from anything else.
-        config: the run.
         sites: how many take part.
         done: what the site's log says that was asked for in the round.
         caps: by split, at most how many models in a round, whatever the run needs; others are not capped.
@@ -228,7 +226,6 @@ def require_round_order(task: WithModels, rounds: int, latest: int, trained: Col
     A round is repeated as often as a crash of the server has it.
 
     Args:
-        task: the server's.
         rounds: of the run; the final test is in the round of that number.
         latest: the last round that the site answered anything in; -1: none yet.
         trained: the rounds that it trained in.

@@ -79,10 +79,8 @@ def check_reply(
 
     Args:
         answer: what came, or a `Failure`.
-        round: that is being played.
         model: (d,) that the update has to be like.
         buffers: that its BatchNorm statistics have to be like.
-        labels: of the task.
         method: of the run; it knows what it asked for.
         others: the names of the sites but this one.
         scored: whether the sites give scores, instead of counts of voxels.

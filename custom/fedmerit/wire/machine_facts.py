@@ -17,19 +17,19 @@ LARGEST = 1e12  # of a number
 VERSIONS = (*PACKAGES, "python")
 EDGES = (LEAST, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 100_000)  # fixed: moved ones would show a patient
 BINS = (*(f"{low} to {high - 1}" for low, high in pairwise(EDGES)), f"{EDGES[-1]} or more")
-LISTED: Mapping[str, str] = {
-    **dict.fromkeys(VERSIONS, "its version"),
-    "gpu": "names of GPUs",
-    "disk": "GiB free on the disk of the kit",
-    "memory": "GiB of memory available",
-    "clock": "seconds since 1970",
-    "certificate": "the last day of the kit's certificate",
-    "task": "of the prepared images",
-    "patients": f"of the prepared images, in bins; none below {LEAST}, the floor of surveys",
-    "slices": "likewise",
-    "batch": "of the training at work, and how many it has",
-    "last_error": "the kind of the last error in the site's own log, and when it was written",
-}
+LISTED = (
+    *VERSIONS,
+    "gpu",
+    "disk",
+    "memory",
+    "clock",
+    "certificate",
+    "task",
+    "patients",
+    "slices",
+    "batch",
+    "last_error",
+)
 _TEXTS: Mapping[str, str] = {
     **dict.fromkeys(VERSIONS, r"[\w.+\-]{1,60}|not installed"),
     "gpu": r"[\w .()/+,\-]{0,200}",

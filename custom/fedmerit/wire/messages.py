@@ -240,7 +240,6 @@ WithModels = Task | Evaluation | ImportanceTask  # what has a site evaluate mode
 Work = WithModels | EnrolmentTask | ClosingTask
 Given = Reply | Evaluated | Importance | Enrolment
 Answer = Given | ClosingReceipt | Failure
-Answers = Mapping[str, Answer]
 
 
 def round_answer(answer: Given) -> Given:

@@ -5,12 +5,14 @@ into; its filters put a floor under a whole feature's count, not under a bin's; 
 maxima; and one site that refuses ends the job. So a survey is a question of our own, with fixed bins.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass as checked_dataclass
 
 ANSWERS = "survey.json"  # in the server's folder of the job
 LEAST = 5  # patients behind every number that leaves, if nobody asks for more
@@ -84,44 +86,53 @@ class Question:
             raise ValueError(f"floor {self.floor!r}: expected a whole number of patients from 2 on")
 
 
-@dataclass(frozen=True)
+Count = Annotated[int, Field(strict=True, ge=0, lt=2**53)]
+NOTHING_ELSE = ConfigDict(extra="forbid")
+
+
+class _Stored:
+    """What messages and files hold as JSON values."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """As they hold it."""
+        return dict(TypeAdapter(type(self)).dump_python(self, mode="json"))
+
+    @classmethod
+    def from_dict(cls, content: Any) -> Self:
+        """As `to_dict` wrote it; `ValueError` if it is none."""
+        try:
+            return TypeAdapter(cls).validate_python(content)
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise ValueError(f"not a survey: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+        except KeyError as error:
+            raise ValueError(f"not a survey: no quantity {error}") from None
+
+
+@checked_dataclass(frozen=True, config=NOTHING_ELSE)
 class Tally:
     """Of one quantity, by bin; 0 in both where a bin is empty or below the floor, which look the same."""
 
-    patients: tuple[int, ...]  # with anything in the bin
-    voxels: tuple[int, ...] = ()  # in the bin, of intensities; of the others nothing
+    patients: tuple[Count, ...]  # with anything in the bin
+    voxels: tuple[Count, ...] = ()  # in the bin, of intensities; of the others nothing
 
 
-@dataclass(frozen=True)
-class Surveyed:
+@checked_dataclass(frozen=True, config=NOTHING_ELSE)
+class Surveyed(_Stored):
     """What a site answers. Nothing else leaves it."""
 
-    patients: int
-    slices: int
+    patients: Count
+    slices: Count
     tallies: Mapping[str, Tally]
-    floor: int  # that all of it keeps to: what is left out, too, is of so many patients or of none
+    floor: Count  # that all of it keeps to: what is left out, too, is of so many patients or of none
 
-    def to_dict(self) -> dict[str, Any]:
-        """As messages and files hold it."""
-        tallies = {
-            name: {"patients": list(one.patients), "voxels": list(one.voxels)} for name, one in self.tallies.items()
-        }
-        return {"patients": self.patients, "slices": self.slices, "tallies": tallies, "floor": self.floor}
-
-    @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> "Surveyed":
-        """As `to_dict` wrote it.
-
-        Raises:
-            ValueError: it is no answer to a survey.
-        """
-        try:
-            if set(content) != {"patients", "slices", "tallies", "floor"}:
-                raise ValueError("survey: other parts than counts and tallies")
-            tallies = {str(name): _tally(name, one) for name, one in content["tallies"].items()}
-            return cls(_count(content["patients"]), _count(content["slices"]), tallies, _count(content["floor"]))
-        except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"survey: not of the kind listed ({type(error).__name__})") from None
+    def __post_init__(self) -> None:
+        for name, one in self.tallies.items():
+            bins, counted = find_quantity(name).bins, is_intensity(name)
+            if (len(one.patients), len(one.voxels)) != (bins, bins * counted):
+                raise ValueError("other bins than those agreed on")
+            if counted and [count > 0 for count in one.patients] != [count > 0 for count in one.voxels]:
+                raise ValueError("voxels of no patient, or patients without any")
 
     def below(self, floor: int) -> bool:
         """Whether a number in here, or what it tells of those left out, may stand for fewer than ``floor`` patients."""
@@ -129,29 +140,13 @@ class Surveyed:
         return self.floor < floor or any(0 < count < floor for count in (*counts, self.patients))
 
 
-@dataclass(frozen=True)
-class Survey:
+@checked_dataclass(frozen=True, config=NOTHING_ELSE)
+class Survey(_Stored):
     """The answers of all sites."""
 
-    floor: int
+    floor: Count
     sites: Mapping[str, Surveyed]
     refused: Mapping[str, str]  # by name, why a site has no answer
-
-    def to_dict(self) -> dict[str, Any]:
-        """As survey.json holds it."""
-        sites = {name: one.to_dict() for name, one in self.sites.items()}
-        return {"floor": self.floor, "sites": sites, "refused": dict(self.refused)}
-
-    @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> "Survey":
-        """As `to_dict` wrote it; `ValueError` if it is none."""
-        try:
-            sites = {str(name): Surveyed.from_dict(one) for name, one in content["sites"].items()}
-            return cls(
-                _count(content["floor"]), sites, {str(name): str(why) for name, why in content["refused"].items()}
-            )
-        except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"not a survey ({type(error).__name__})") from None
 
 
 def mask_small_bins(table: NDArray[np.int64], floor: int, voxels: bool = False) -> Tally:
@@ -163,7 +158,6 @@ def mask_small_bins(table: NDArray[np.int64], floor: int, voxels: bool = False) 
 
     Args:
         table: (patients, bins), what each patient has in each bin.
-        floor: patients.
         voxels: whether to say how much there is in a bin, beside of how many patients.
     """
     patients, held = (table > 0).sum(axis=0), table.sum(axis=0)
@@ -175,25 +169,3 @@ def mask_small_bins(table: NDArray[np.int64], floor: int, voxels: bool = False) 
         shown[place] = False
     masked = [tuple(map(int, np.where(shown, counts, 0))) for counts in (patients, held)]
     return Tally(masked[0], masked[1] if voxels else ())
-
-
-def _tally(name: str, content: Mapping[str, Any]) -> Tally:
-    if set(content) != {"patients", "voxels"}:
-        raise ValueError("survey: a tally of other parts than patients and voxels")
-    bins, counted = find_quantity(name).bins, is_intensity(name)
-    patients, voxels = _counts(content["patients"], bins), _counts(content["voxels"], bins if counted else 0)
-    if counted and [count > 0 for count in patients] != [count > 0 for count in voxels]:
-        raise ValueError("survey: voxels of no patient, or patients without any")
-    return Tally(patients, voxels)
-
-
-def _counts(values: Sequence[Any], expected: int) -> tuple[int, ...]:
-    if isinstance(values, str | bytes) or len(values) != expected:
-        raise ValueError("survey: other bins than those agreed on")
-    return tuple(_count(one) for one in values)
-
-
-def _count(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**53:
-        raise ValueError("survey: something else instead of a count")
-    return value

@@ -113,12 +113,13 @@ def prepare_case(task: CaseTask) -> PreparedCase | UnusableCase:
         write_atomically(task.array(name), partial(np.save, arr=array))
         checksums[name] = sha256(task.array(name))
     reading, lost = read_case(case.name, task.kind.labels, decoded, label, box, task.kind.normalisation)
+    voxel = [*(decoded.spacing or ()), decoded.slice_distance or 1.0]
     finished = PreparedCase(
         raw=raw,
         checksums=checksums,
         slices=len(image),
         organ=np.flatnonzero(label.any(axis=(1, 2, 3))).tolist(),
-        volume=_volume(decoded),
+        volume=float(np.any(decoded.label, axis=1).sum() * np.prod(voxel)),
         crop=asdict(box),
         spacing=_spacing(decoded, box, task.size, slices),
         remarks=[
@@ -175,11 +176,6 @@ def _spacing(case: Decoded, box: Box, size: int, slices: int) -> list[float] | N
         return None
     distance = case.slice_distance * len(case.image) / slices
     return [distance, case.spacing[0] * box.height / size, case.spacing[1] * box.width / size]
-
-
-def _volume(case: Decoded) -> float:
-    voxel = [*(case.spacing or ()), case.slice_distance or 1.0]
-    return float(np.any(case.label, axis=1).sum() * np.prod(voxel))
 
 
 def _odd(kind: Kind, case: Decoded) -> list[str]:

@@ -68,7 +68,7 @@ def keep_finished_cases(folder: Path) -> Iterator[list[Path]]:
                 shutil.rmtree(path, ignore_errors=True)
         elif isinstance(error, (BadInput, OSError)):
             kept = f"{done} finished cases are kept in {folder}; the same command continues from there"
-            raise BadInput(str(error), kept) from error
+            raise BadInput(*str(error).split("\n\t"), kept) from error
         raise
 
 

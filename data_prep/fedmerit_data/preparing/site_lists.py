@@ -164,7 +164,7 @@ def write_lists(site: RawSite, outcomes: Sequence[CaseOutcome], asked: Preparati
         entries, counts = _datalist(site, usable, asked)
     except BadInput as error:
         reasons = _list_reasons([outcome.reason for _, outcome in unusable], len(outcomes))
-        raise BadInput(str(error), *reasons) from error
+        raise BadInput(*str(error).split("\n\t"), *reasons) from error
     folder = outcomes[0][0].array("")
     write_json(folder / "datalist.json", entries)
     left_out = [*site.left_out]

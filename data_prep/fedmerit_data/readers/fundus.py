@@ -15,10 +15,6 @@ from fedmerit_data.raw_cases import (
     add_left_out,
     find_one_site,
     find_site_folders,
-    list_files,
-    list_visible,
-    note_file,
-    pair_files,
     require_same_shape,
 )
 from fedmerit_data.readers.kind import disc_kind, fundus_kind
@@ -38,37 +34,25 @@ def decode_binary(case: RawCase) -> Decoded:
 
 # The DoFE/FedDG fundus layout: ``<site>/{train,test}/ROIs/{image,mask}/*.png``
 
+ROIS_LAYOUT = "{train,test}/ROIs/{image,mask}/*.png"
+ROIS_FILE = re.compile(r"(train|test)/ROIs/(?P<part>image|mask)/[^/]+")
+
 
 def find_fundus_rois(source: Path) -> list[RawSite]:
     """Every site below ``source`` sorted by name; the release's own train and test folders are pooled."""
-    folders, strays = find_site_folders(source, "one folder per site with {train,test}/ROIs/{image,mask}/*.png")
-    return add_left_out([_read_rois(folder) for folder in folders], strays)
+    folders, strays = find_site_folders(source, f"one folder per site with {ROIS_LAYOUT}")
+    sites = [
+        find_one_site(folder, name=folder.name, expected=ROIS_LAYOUT, role=_rois_role, patient=partial(EYE.sub, ""))
+        for folder in folders
+    ]
+    return add_left_out([site for (site,) in sites], strays)
 
 
-def _read_rois(folder: Path) -> RawSite:
-    images: dict[str, Path] = {}
-    masks: dict[str, Path] = {}
-    left_out = []
-    places = {
-        folder / part / "ROIs" / kind: found
-        for part in ("train", "test")
-        for kind, found in (("image", images), ("mask", masks))
-    }
-    for place, found in places.items():
-        for path in list_visible(place) if place.is_dir() else ():
-            if path.suffix.lower() == ".png":
-                note_file(found, path.stem, path)
-            else:
-                left_out.append((path.relative_to(folder).as_posix(), "not a .png"))
-    for path in list_files(folder):
-        if path.parent not in places and not any(place.is_dir() and place.is_relative_to(path) for place in places):
-            left_out.append((path.relative_to(folder).as_posix(), "not in {train,test}/ROIs/{image,mask}"))
-    cases = (
-        # Both eyes of a patient, NAME-L and NAME-R, are one patient.
-        RawCase(case, f"{folder.name}-{EYE.sub('', case)}", image, mask)
-        for case, image, mask in pair_files(images, masks, folder)
-    )
-    return RawSite(folder.name, tuple(cases), tuple(left_out))
+def _rois_role(path: Path) -> tuple[str, str]:
+    match = ROIS_FILE.fullmatch(path.as_posix())
+    if not match:
+        return "", "not in {train,test}/ROIs/{image,mask}"
+    return (match["part"], path.stem) if path.suffix.lower() == ".png" else ("", "not a .png")
 
 
 FUNDUS_ROIS = fundus_kind(

@@ -184,6 +184,10 @@ def _read_folder(folder: Path, site: str, wanted: Collection[str]) -> RawSite:
             raise BadInput(f"{unread[part][case]}: is of no format that is read; expected one of {KNOWN}")
     if not any(found.values()):
         raise BadInput(f"{folder}: no cases in this site folder; expected {EXPECTED}")
+    for part in PARTS:
+        if not (folder / part).is_dir():
+            there = ", ".join(path.name for path in list_visible(folder) if path.is_dir())
+            raise BadInput(f"{folder}: has no folder {part}, only {there}; expected {' and '.join(PARTS)}")
     cases = []
     for case, image, mask in pair_files(found["images"], found["masks"], folder):
         named, others = choose_organs(organs[case], wanted, mask.parent) if case in organs else ((), [])

@@ -30,10 +30,8 @@ def decode(case: RawCase, labels: LabelMap = ANY, channels: int = 1, allowed: Al
     has, `read_layers` how labels that overlap are stored.
 
     Args:
-        case: Image and mask, both volumes or both photographs.
         labels: Name and mask values of each label, and those of `IGNORE`.
         channels: 1 (grey) or 3 (colours) for a photograph; the numbers per voxel, or files, for a volume.
-        allowed: What may be done to them.
 
     Raises:
         BadInput: a file is unreadable, image and mask differ in shape or geometry, or a mask has fractions or

@@ -38,6 +38,7 @@ def decode(case: RawCase, zones: int | None = None, channel: int | None = None) 
 
 # The multi-site prostate MRI release: ``<site>/CaseNN.nii.gz`` + ``CaseNN_segmentation.nii.gz``
 
+MULTISITE_LAYOUT = "one folder per site with CaseNN.nii.gz and CaseNN_segmentation.nii.gz"
 MULTISITE_NAMES = ("BIDMC", "BMC", "HK", "I2CVB", "RUNMC", "UCL")
 MULTISITE_ALIASES = {"ISBI": "RUNMC", "ISBI_1.5": "BMC", "HCRUDB": "I2CVB", **{name: name for name in MULTISITE_NAMES}}
 MULTISITE_FILE = re.compile(r"(?P<case>case\d+)(?P<mask>[ _-]*segmentation)?\.nii(\.gz)?", re.IGNORECASE)
@@ -45,30 +46,23 @@ MULTISITE_FILE = re.compile(r"(?P<case>case\d+)(?P<mask>[ _-]*segmentation)?\.ni
 
 def find_multisite(source: Path) -> list[RawSite]:
     """Every site below ``source``, its images and masks paired, sorted by name."""
-    folders, strays = find_site_folders(source, "one folder per site with CaseNN.nii.gz and CaseNN_segmentation.nii.gz")
+    folders, strays = find_site_folders(source, MULTISITE_LAYOUT)
     sites: dict[str, tuple[Path, RawSite]] = {}
     for folder in folders:
-        site = _read_multisite(folder)
+        name = MULTISITE_ALIASES.get(folder.name.upper(), folder.name)
+        (site,) = find_one_site(folder, name=name, expected=MULTISITE_LAYOUT, role=_multisite_role)
         if site.name in sites:
             raise BadInput(f"{folder}: {sites[site.name][0]} is site {site.name} under another name; keep one of them")
         sites[site.name] = (folder, site)
     return add_left_out([sites[name][1] for name in sorted(sites)], strays)
 
 
-def _read_multisite(folder: Path) -> RawSite:
-    name = MULTISITE_ALIASES.get(folder.name.upper(), folder.name)
-    images: dict[str, Path] = {}
-    masks: dict[str, Path] = {}
-    left_out = []
-    for path in list_visible(folder):
-        match = MULTISITE_FILE.fullmatch(path.name)
-        if match:
-            note_file(masks if match["mask"] else images, match["case"].capitalize(), path)
-        else:
-            left_out.append((path.name, "not named CaseNN.nii.gz or CaseNN_segmentation.nii.gz"))
-    # Case numbers start again at some sites, so a patient is a site and a number.
-    cases = (RawCase(case, f"{name}-{case}", image, mask) for case, image, mask in pair_files(images, masks, folder))
-    return RawSite(name, tuple(cases), tuple(left_out))
+def _multisite_role(path: Path) -> tuple[str, str]:
+    """Case numbers start again at some sites, so a patient is a site and a number."""
+    match = MULTISITE_FILE.fullmatch(path.as_posix())
+    if not match:
+        return "", "not named CaseNN.nii.gz or CaseNN_segmentation.nii.gz"
+    return "mask" if match["mask"] else "image", match["case"].capitalize()
 
 
 PROSTATE_MULTISITE = prostate_kind(

@@ -29,6 +29,7 @@ ANOTHER = 0.3  # largest share of pixels that differ by more in a copy of the im
 SPECK = 0.05  # share of the longest line; shorter pieces are specks
 SMALLEST = 0.01  # share of the disc's area; smaller enclosed regions are not the cup
 STRAY = 0.1  # share of the line outside the disc; with more the disc is not the outermost curve
+HALF_LINE = 8  # pixels
 GAPS = (0, 1, 2, 4)  # pixels by which a line is thickened to close it, in the order tried
 
 
@@ -130,7 +131,8 @@ def enclosed(line: Mask) -> tuple[Mask, Mask] | None:
         found = _curves(closing(near, disk(gap)) if gap else near)
         if found is not None and found[1].any():
             break
-    if found is None or near[~_grown(found[0])].sum() > STRAY * near.sum():
+    # beyond the disc and the other half of a line of ordinary thickness around it
+    if found is None or near[distance_transform_edt(~found[0]) > HALF_LINE].sum() > STRAY * near.sum():
         return None
     disc, cup = np.zeros_like(line), np.zeros_like(line)
     disc[box], cup[box] = (part[margin:-margin, margin:-margin] for part in found)
@@ -168,11 +170,6 @@ def _to_middle(inside: Mask, line: Mask, outside: Mask) -> Mask:
     """``inside`` and the pixels of the line that are nearer to it than to ``outside``, and the middle ones."""
     nearer = distance_transform_edt(~inside) < distance_transform_edt(~outside) + 1
     return np.asarray(inside | (line & nearer))
-
-
-def _grown(disc: Mask) -> Mask:
-    """The disc and the other half of a line of ordinary thickness around it."""
-    return np.asarray(distance_transform_edt(~disc) <= 8)
 
 
 def _kind(part: str) -> Kind:

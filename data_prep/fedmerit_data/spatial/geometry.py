@@ -135,12 +135,9 @@ def slice_volume(
     Rows of sagittal and coronal slices go from head to foot, the other directions are those of `PLANES`.
 
     Args:
-        case: The case to name in messages.
-        image: The scan.
         label: Its mask on the same grid, its axes in any order: 0 is background.
         zones: The highest label of a layout that numbers zones, which are merged; `None` for other layouts, whose
             labels above 1 count as 1, with a remark.
-        remarks: Earlier remarks on the case.
 
     Raises:
         BadInput: image and mask differ in shape or geometry, have values that are not finite, or a label is

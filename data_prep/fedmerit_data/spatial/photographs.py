@@ -85,7 +85,6 @@ def load_levels(path: Path, wanted: Collection[int]) -> tuple[Levels, list[str]]
     black and white with soft edges, and any of a format that does not store exact levels, is cut at `HALF`.
 
     Args:
-        path: The file.
         wanted: All values that have a meaning; empty: every value above 0 is one label.
 
     Raises:

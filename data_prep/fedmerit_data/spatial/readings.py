@@ -40,11 +40,8 @@ def read_case(
     """The reading of a case, and remarks on labels that it lacks and on pieces that resizing leaves nothing of.
 
     Args:
-        name: Of the case.
-        labels: Of its kind.
         decoded: The case before, and its window ``box``.
         stored: Its prepared label, (slices, labels, size, size).
-        box: What was cropped to.
         modality: One of `fedmerit.configuration.network_input.NORMALISATIONS`.
     """
     from fedmerit_data.spatial.preprocessing import WINDOWS, crop_to, lost_pieces  # it takes seconds to import MONAI

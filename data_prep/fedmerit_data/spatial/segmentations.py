@@ -128,11 +128,7 @@ def _union(path: Path, file: Any, numbers: Collection[int]) -> Volume:
 
 
 def read_referenced_series(path: Path) -> str | None:
-    """The series that a DICOM segmentation was drawn on, if it names one.
-
-    Raises:
-        BadInput: the file is unreadable.
-    """
+    """The series that a DICOM segmentation was drawn on, if it names one; `BadInput` if the file is unreadable."""
     with report_dicom_damage(path, "DICOM segmentation"):
         named = pydicom.dcmread(path, stop_before_pixels=True).get("ReferencedSeriesSequence")
         return str(named[0].SeriesInstanceUID) if named else None

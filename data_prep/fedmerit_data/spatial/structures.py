@@ -29,11 +29,7 @@ Contours = list[NDArray[np.float64]]  # (points, 3) in mm, each closed
 
 
 def read_structures(path: Path) -> Regions:
-    """The regions of a DICOM structure set.
-
-    Raises:
-        BadInput: the file is unreadable or has no regions.
-    """
+    """The regions of a DICOM structure set; `BadInput` if the file is unreadable or has no regions."""
     require_file(path, MOST_BYTES)
     with report_dicom_damage(path, "DICOM structure set"):
         file = pydicom.dcmread(path)

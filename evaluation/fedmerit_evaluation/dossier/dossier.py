@@ -54,7 +54,6 @@ def write_dossier(runs: Sequence[Path], out: Path, *, sites: Path | None = None)
 
     Args:
         runs: run folders, on the same task and sites.
-        out: the folder.
         sites: the prepared site folders; default those of the runs, where they are on this machine.
 
     Returns:

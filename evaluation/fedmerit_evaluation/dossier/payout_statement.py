@@ -81,8 +81,6 @@ def write_payout(
     Args:
         runs: folders side by side, of one method, which differ in their seeds.
         specs: of estimators; the first decides, the others are compared.
-        rule: the agreed one.
-        out: a folder.
         draws: of patients and rounds, for the intervals.
         signer: with the key of who states it; None: not signed.
 
@@ -92,7 +90,8 @@ def write_payout(
     Raises:
         BadInput: as `value_runs`; or the runs are not side by side.
     """
-    _require_side_by_side(runs)
+    if len({run.resolve().parent for run in runs}) > 1:
+        raise BadInput(f"{', '.join(map(str, runs))}: expected run folders side by side, so that others find them")
     paid = pay(value_runs(runs, specs, draws), specs[0], rule)
     statement = _statement(runs, specs, rule, draws, paid)
     if signer:
@@ -196,11 +195,6 @@ def _by_site(sites: Sequence[str], numbers: Any) -> dict[str, int]:
 
 def _ledger_head(run: Path) -> str:
     return str(read_verified_records(run / "ledger.jsonl")[-1]["hash"])
-
-
-def _require_side_by_side(runs: Sequence[Path]) -> None:
-    if len({run.resolve().parent for run in runs}) > 1:
-        raise BadInput(f"{', '.join(map(str, runs))}: expected run folders side by side, so that others find them")
 
 
 def _beside(run: Path, name: str, file: Path) -> Path:

@@ -57,7 +57,6 @@ def open_sources(runs: Sequence[Run], sites: Path | None) -> DossierSources:
     """The runs, and the folders of their sites on this machine.
 
     Args:
-        runs: with labels.
         sites: a folder of site folders; None: that of the runs, if it is here.
 
     Raises:

@@ -50,12 +50,9 @@ def measure(
 
     Args:
         results: of all runs, labels in column ``method``; at most one run for each label and seed.
-        methods: the method of each label.
         standalone: the label of local training, for performance fairness and gains.
         ground_truth: trained coalitions of the same sites, for collaboration fairness.
         split: the cases that Dice is of: each site's own (``testing``), or all sites' (``union``).
-        draws: of the intervals.
-        seed: of the draws.
 
     Raises:
         BadInput: there is no test case.

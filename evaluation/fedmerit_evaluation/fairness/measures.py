@@ -142,8 +142,6 @@ def explain_undefined(name: str, x: ArrayLike, y: ArrayLike, names: tuple[str, s
 
     Args:
         name: of the function in this module, such as ``pearson``.
-        x: (n,).
-        y: (n,).
         names: what the vectors are, for the sentence.
     """
     x, y = _vectors(x, y)

@@ -66,9 +66,9 @@ class Pair:
         for name, measure in self.measures.items():
             yield Key(self.table, self.method, self.estimate, name), measure.of(x, y)
 
-    def reason(self, name: str, slot: int) -> str:
-        """Why a measure of observed vectors (s, n) is undefined in a slot; "" if it is defined."""
-        vectors = self.x[slot], self.y[slot]
+    def reason(self, name: str, place: int) -> str:
+        """Why a measure of observed vectors (s, n) is undefined in a seed; "" if it is defined."""
+        vectors = self.x[place], self.y[place]
         reason = measures.explain_undefined(name, *vectors, self.names)
         for vector, what in zip(vectors, self.names, strict=True):
             if not reason and self.shared and np.isnan(normalise(vector)).any():
@@ -97,13 +97,14 @@ class Compared:
             if self.standalone in final and label != self.standalone:
                 base, unpaired_seeds = final[str(self.standalone)], self.unpaired_seeds.get(label, ())
                 names = (f"Dice of {self.standalone}{' on the same cases' * bool(unpaired_seeds)}", "Dice")
-                compared = ~np.isin(np.array(dice.seeds)[dice.seed], list(unpaired_seeds))[..., None]
+                compared = ~np.isin(dice.seeds, list(unpaired_seeds))[:, None]
                 for table, those in {"performance": DISTANCES, "performance-ranks": RANKS, "gains": GAINS}.items():
                     yield Pair(table, label, "", np.where(compared, base, np.nan), own, names, those)
         values = _values(dice, self.references)
         for label, own in final.items():
             for estimate, by_seed in self.estimates.get(label, {}).items():
-                estimated = by_seed.reindex(index=dice.seeds, columns=dice.sites).to_numpy(dtype=np.float64)[dice.seed]
+                known = by_seed.reindex(index=dice.seeds, columns=dice.sites).to_numpy(dtype=np.float64)
+                estimated = np.broadcast_to(known, own.shape)
                 for reference, value in values.items():
                     names = (f"{reference} value", estimate)
                     table = reference.lower()
@@ -122,7 +123,6 @@ def collect_estimates(results: Results, methods: Mapping[str, str]) -> dict[str,
 
     Args:
         results: of all runs, labels in column ``method``.
-        methods: the method of each label.
     """
     images = results.rounds.of("num_samples").groupby(level=RUN).max()
     shares = images.div(images.sum(axis=1), axis=0).stack()
@@ -148,15 +148,15 @@ def _values(dice: SiteDice, references: Sequence[Reference]) -> dict[str, FloatA
         for text in dice.methods
         if text.startswith(TRAINED)
     }
-    utilities[EMPTY_COALITION] = np.zeros(dice.seed.shape)
+    shape = dice.dice.shape[:-2]
+    utilities[EMPTY_COALITION] = np.zeros(shape)
     found = {}
     for reference in references:
-        found[reference.name] = np.full((*dice.seed.shape, len(dice.sites)), np.nan)
+        found[reference.name] = np.full((*shape, len(dice.sites)), np.nan)
         for place, seed in enumerate(dice.seeds):
             if seed in reference.parts:
-                slots = dice.seed == place
-                game = {one: utilities[one][slots] for one in reference.parts[seed]}
-                found[reference.name][slots] = reference.values(seed, game).T
+                game = {one: utilities[one][..., place].ravel() for one in reference.parts[seed]}
+                found[reference.name][..., place, :] = reference.values(seed, game).T
     return found
 
 

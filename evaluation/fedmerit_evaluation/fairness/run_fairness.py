@@ -43,8 +43,6 @@ def measure_runs(
             shapley`).
         split: ``testing``, each site's own test cases, or ``union``, those of all sites.
         label: one label; None: the mean over all.
-        draws: of the intervals.
-        seed: of the intervals.
 
     Raises:
         BadInput: no run is finished, runs do not belong together, ``standalone`` or ``label`` names none, or the

@@ -82,9 +82,6 @@ def prepare(
     A coalition of one site trains locally, by the method ``standalone``.
 
     Args:
-        out: the study's folder.
-        coalitions: the sites that train together.
-        seeds: of every coalition.
         method: of every coalition of several sites; one that gives all sites one global model.
         settings: of every run; coalitions of one site do not get those of the method.
         options: further ones of `fedmerit.engines.runs.create`; ``rounds``, and ``sites`` or a ``script`` among them.

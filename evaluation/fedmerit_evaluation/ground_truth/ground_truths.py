@@ -37,7 +37,6 @@ def coalition_utilities(results: Results, *, per_label: bool = False) -> dict[in
 
     Args:
         results: of a folder of ground truth, ``coalition`` naming who trained.
-        per_label: whether labels stay apart.
 
     Raises:
         BadInput: a coalition was not tested on some site that another was tested on, or holds a site never tested.
@@ -135,8 +134,6 @@ def open_ground_truths(folder: Path, sites: Sequence[str], seeds: Sequence[int])
 
     Args:
         folder: written by `fedmerit value leave-one-out` or `fedmerit value shapley`.
-        sites: those of the runs to be compared.
-        seeds: likewise.
 
     Raises:
         BadInput: the folder holds no coalition, they are of other sites, or no ground truth is complete.
@@ -185,8 +182,6 @@ def complete_ground_truths(
 
     Args:
         games: as `fedmerit_evaluation.ground_truth.ground_truths.coalition_utilities`.
-        sites: those of the runs.
-        seeds: those of the runs.
         sampling: the fields of `Sampling` by which Shapley values were sampled; None: exact, or not asked for.
 
     Raises:

@@ -167,7 +167,6 @@ def resample(results: Results, values: Values, draws: int = DRAWS, utility: Util
     Args:
         results: of a folder of trained coalitions.
         values: of one game; `BadInput` if a coalition is missing.
-        draws: of the patients.
         utility: of the coalitions' models.
 
     Raises:
@@ -215,7 +214,6 @@ def drawn_means(rows: pd.DataFrame, draws: int, what: str) -> FloatArray:
 
     Args:
         rows: of models (rows): the means over labels of cases ``(site, case)``, sorted.
-        draws: D.
         what: the draws are of; the same word gives a site with as many cases the same draws.
     """
     of_sites, single = [], False

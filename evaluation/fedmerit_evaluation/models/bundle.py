@@ -38,11 +38,6 @@ log = logging.getLogger(__name__)  # prints warnings on standard error by defaul
 def write_bundle(predictor: Predictor, out: Path, run: str) -> None:
     """Write the bundle as the new folder ``out``; not if MONAI cannot apply its network to the input in metadata.json.
 
-    Args:
-        predictor: the model.
-        out: folder to make.
-        run: name of the run, for the description.
-
     Raises:
         BadInput: ``out`` holds something.
     """

@@ -52,12 +52,8 @@ def evaluate_run(
     """Scores of a run's final models by the masks that they make of raw images, in the schema of results.csv.
 
     Args:
-        run: A finished run folder.
-        sites: A folder of site folders.
         source: The raw data that these were prepared from.
-        split: One of the splits.
         grid: `STORED` or `OWN`.
-        metrics: Names of further metrics.
 
     Raises:
         BadInput: no model fits, or a case of the sites is not in the source.
@@ -82,10 +78,6 @@ def evaluate_masks(
         masks: A folder, perhaps with one for each site, of files ``CASE_LABEL`` as `fedmerit predict` writes them, or
             ``CASE`` with the values of the label map; of any format that is read, on the grid of its image.
         sites: As of `evaluate_run`, like the others.
-        source: Likewise.
-        split: Likewise.
-        grid: Likewise.
-        metrics: Likewise.
 
     Raises:
         BadInput: a case has no mask, or one on another grid; or a case of the sites is not in the source.

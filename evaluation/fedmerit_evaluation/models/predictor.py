@@ -103,10 +103,8 @@ def open_predictor(run: Path, site: str | None = None, sites: Path | None = None
     """The final model of a run.
 
     Args:
-        run: the run folder.
         site: its model, if each has its own.
         sites: site folders that record how images were prepared, if the run does not.
-        device: to work on.
 
     Raises:
         BadInput: there is no such model, or its preprocessing is not known.

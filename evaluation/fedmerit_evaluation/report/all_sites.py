@@ -52,8 +52,7 @@ def write_report(
         out: where to; default ``RUN/report.html``, or report.html in the runs' common parent.
         sites: the prepared site folders; default those of the first run, if they are on this machine.
         images: whether to show test images with outlines. Such a report must not leave the hospital.
-        ground_truth: a folder of trained coalitions of the same sites (`fedmerit value leave-one-out`, `fedmerit value
-            shapley`).
+        ground_truth: folder of `fedmerit value leave-one-out` or `shapley`, on the same sites.
 
     Returns:
         The path of the HTML file.

@@ -1,8 +1,4 @@
-"""Sites that the method, the server or its guard flags, with the evidence.
-
-That is: the guard's verdicts (when, with what effect); flags, expulsions and rejected replies with the server's
-reasons; and what the guard clipped or capped, with rounds and amounts.
-"""
+"""Sites that the method, the server or its guard flags, with the evidence: rounds, effects, reasons, amounts."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +19,7 @@ class GuardVerdict:
     """One verdict of the guard against one site."""
 
     site: str
-    what: str  # of `DOES`
+    what: str  # of `VERDICT_EFFECTS`
     since: int  # round
     lifted: int | None  # the first round without it; None: it is in force in the last round
 

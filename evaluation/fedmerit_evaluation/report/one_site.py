@@ -58,8 +58,7 @@ def write_site_report(
         sites: the prepared site folder of the site, in a folder of such; default that of the first run, if it is on
             this machine.
         images: whether to show the site's test images. Such a report must not leave the hospital.
-        ground_truth: a folder of trained coalitions of the same sites (`fedmerit value leave-one-out`, `fedmerit value
-            shapley`).
+        ground_truth: folder of `fedmerit value leave-one-out` or `shapley`, on the same sites.
 
     Returns:
         The path of the HTML file.

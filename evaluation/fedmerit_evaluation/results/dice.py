@@ -282,10 +282,6 @@ def _by_tester(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def summarise_sites(dice: pd.DataFrame) -> pd.DataFrame:
-    """``mean``, ``std`` (of a sample, ddof 1) and ``worst`` of each row.
-
-    Args:
-        dice: runs or methods x sites.
-    """
+    """``mean``, ``std`` (of a sample, ddof 1) and ``worst`` of each row."""
     known = dice.dropna(how="all")
     return pd.DataFrame({"mean": known.mean(axis=1), "std": known.std(axis=1, ddof=1), "worst": known.min(axis=1)})

@@ -159,7 +159,6 @@ def evaluate(
 
     Args:
         run: a finished run folder.
-        sites: a folder of site folders.
         split: ``training``, ``validation``, ``testing`` or ``server_validation``.
         out: CSV file to write; ``RUN/evaluation/<split>-<name of the sites folder>-<digest of the sites>.csv`` by
             default, and ``...-estimated.csv`` with estimated statistics.

@@ -106,11 +106,7 @@ class Run:
 
 
 def open_run(path: Path) -> Run:
-    """Read one run folder.
-
-    Raises:
-        BadInput: run.json or results.csv is missing, lacks a field, or holds no result yet.
-    """
+    """Read one run folder; `BadInput` if run.json or results.csv is missing, lacks a field, or holds no result yet."""
     path = Path(path)
     if not path.is_dir():
         raise BadInput(f"{path}: no such run folder; make one with `{COMMAND} --out {path}`")
@@ -195,7 +191,6 @@ def _distinguish_labels(run: Run, images: Mapping[str, str]) -> pd.DataFrame:
     """The rows of a run, with a suffix to the names of cases from other versions of a site's folder.
 
     Args:
-        run: with labels.
         images: digests by site of the folders without suffix.
     """
     rows = run.results.rows

@@ -33,7 +33,6 @@ def mean_error_covariance(cases: pd.Series, one: str, other: str) -> float:
 
     Args:
         cases: Dice by ``(method, seed, site, case)``.
-        one: method.
         other: method; the same: the variance.
     """
     found = []

@@ -41,10 +41,14 @@ def dice_intervals(cases: pd.Series, order: list[str], standalone: str, clusters
         cases: Dice of every case, ``(method, seed, site, case)``; there is at least one.
         order: the methods by rank of their means.
         standalone: the method of local training, which gains are over; it need not be there.
-        clusters: of the cases.
     """
     found = dict(_linear(CrossedEffects.of(cases, clusters), order, standalone))
-    found |= bootstrap(cases, lambda dice: dict(_nonlinear(dice, order)), bounds=_bounds, clusters=clusters)
+    found |= bootstrap(
+        cases,
+        lambda dice: dict(_nonlinear(dice, order)),
+        bounds=lambda key: (1, np.inf) if key.statistic == "rank" else (0, 1),
+        clusters=clusters,
+    )
     table = _table(found)
     statistic = table.index.get_level_values("statistic")
     gains, differences = table["p"][statistic == "gain"], table["p"][statistic == "difference"]
@@ -144,11 +148,6 @@ def _nonlinear(dice: SiteDice, order: list[str]) -> Iterator[tuple[Key, FloatArr
     for place, method in enumerate(order):
         rank = np.where(known[..., place], ranks[..., place], np.nan)
         yield Key("rank", method, ""), np.broadcast_to(rank[..., None], same.shape[:-1])
-
-
-def _bounds(key: Key) -> tuple[float, float]:
-    """The range of a statistic of Dice; a rank has no upper bound."""
-    return (1, np.inf) if key.statistic == "rank" else (0, 1)
 
 
 def _lowest(dice: FloatArray) -> FloatArray:

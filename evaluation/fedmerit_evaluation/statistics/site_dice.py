@@ -6,7 +6,7 @@ from typing import TypeVar
 
 import numpy as np
 import pandas as pd
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from fedmerit.errors import BadInput
 from fedmerit_evaluation.statistics.bootstrap import (
@@ -26,15 +26,11 @@ K = TypeVar("K")
 
 @dataclass(frozen=True)
 class SiteDice:
-    """Dice of each method on each site in s slots, one per seed: as observed, or in D draws (D, s).
-
-    ``seeds[seed[..., k]]`` is the seed of slot k; ``dice`` holds fractions, NaN: no such run.
-    """
+    """Dice of each method on each site in s seeds, as fractions: as observed, or in D draws; NaN: no such run."""
 
     seeds: list[int]
     methods: list[str]
     sites: list[str]
-    seed: NDArray[np.intp]  # (..., s) places in `seeds`
     dice: FloatArray  # (..., s, methods, n)
     drawn: StudentDraws | None = None  # of the same D draws; None: as observed
 
@@ -47,7 +43,7 @@ class SiteDice:
         return nan_mean(numbers, axis=-1) if self.drawn is None else self.drawn.mean(numbers)
 
 
-Statistics = Callable[[SiteDice], Mapping[K, ArrayLike]]  # each (..., s), one number per slot
+Statistics = Callable[[SiteDice], Mapping[K, ArrayLike]]  # each (..., s), one number per seed
 
 
 def bootstrap(
@@ -65,10 +61,8 @@ def bootstrap(
             `fedmerit_evaluation.results.dice.Dice.cases`. A case ``<tested site>/<case>``, as in split ``union``, is
             one and the same for all sites.
         statistics: a pure function of site Dice, called with the observed Dice and with all draws at once.
-        draws: number of them.
         seed: of the draws; the same seed gives the same intervals.
         bounds: the range of a statistic, in its unit; intervals are clipped to it.
-        clusters: of the cases.
 
     Returns:
         For each statistic ``mean`` and ``std`` (ddof 1; NaN for one) over the ``seeds`` in which it is defined, and
@@ -90,17 +84,12 @@ def bootstrap(
 
 
 def observed(cases: pd.Series) -> SiteDice:
-    """Observed site Dice, one slot (axis 0) per seed in order: the mean over the cases that are not NaN.
-
-    Args:
-        cases: as for `bootstrap`.
-    """
+    """Observed site Dice, by seed (axis 0) in order: the mean over the cases, as of `bootstrap`, that are not NaN."""
     return _as_observed(CrossedEffects.of(cases))
 
 
 def _as_observed(effects: CrossedEffects) -> SiteDice:
-    seeds = effects.seeds
-    return SiteDice(seeds, effects.methods, effects.sites, np.arange(len(seeds)), effects.means.swapaxes(0, 1))
+    return SiteDice(effects.seeds, effects.methods, effects.sites, effects.means.swapaxes(0, 1))
 
 
 def _drawn(effects: CrossedEffects, draws: int, seed: int) -> SiteDice:
@@ -114,9 +103,8 @@ def _drawn(effects: CrossedEffects, draws: int, seed: int) -> SiteDice:
         freedom = np.maximum(effects.known[..., own].sum(axis=-1) - 1, 1)  # (m, s, n)
         moved = np.tensordot(drawn.normal, effects.moves[..., own], axes=(1, 3))  # (D, m, s, n)
         dice += moved * np.sqrt(freedom / drawn.squares[:, freedom - 1])
-    slots = np.broadcast_to(np.arange(len(seeds)), (draws, len(seeds)))
     by_seed = None if effects.has_folds else drawn_seeds
-    return SiteDice(seeds, effects.methods, effects.sites, slots, dice.swapaxes(1, 2), by_seed)
+    return SiteDice(seeds, effects.methods, effects.sites, dice.swapaxes(1, 2), by_seed)
 
 
 def _summary(observed: FloatArray, drawn: FloatArray, bounds: tuple[float, float]) -> dict[str, float]:

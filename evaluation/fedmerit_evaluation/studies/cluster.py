@@ -147,12 +147,10 @@ def execute_all(
 
     Args:
         folders: run folders that `fedmerit.engines.runs.create` made; started in this order.
-        workers: that execute them.
         on_end: called with every run, and why it failed or None.
         on_round: called with every run's ledger records; from the first again if a process was lost.
         after: called in the run's process after its end; a function of a module.
         threads: concurrent sites in each run; None: as created.
-        places: of the site folders of all runs.
 
     Returns:
         The runs that failed, and why.

@@ -104,10 +104,6 @@ def prepare(
     """Check every run, then create the missing ones; if one cannot be created, none is.
 
     Args:
-        out: the folder of the run folders.
-        items: what to compare.
-        seeds: of every item.
-        settings: of every run.
         options: further ones of `fedmerit.engines.runs.create`, for every run; ``rounds``, and ``sites`` or a
             ``script`` among them.
         folds: of the sites, each to train on; none: the splits of datalist.json.

@@ -32,7 +32,6 @@ def tables(results: Results, methods: list[str], seeds: Sequence[int]) -> list[T
     Args:
         results: of all runs, at most one run for each label and seed; may be empty.
         methods: labels of what is compared, one row each, in this order.
-        seeds: the planned ones.
     """
     if results.dice.rows.empty:
         return []

@@ -124,11 +124,7 @@ def execute_one(
     """Execute a run from its last complete round.
 
     Args:
-        folder: the run folder.
-        on_round: called with every round's ledger record.
-        after: called after its end.
         threads: concurrent sites; None: as created.
-        places: of its site folders.
 
     Returns:
         Why it failed, or None. Errors other than `RunFailed` leave a traceback in ``failed.log`` of the run folder.

@@ -28,8 +28,6 @@ def leave_one_out_matrix(game: RoundGame, sites: Sequence[str], lacking: int = 0
     """(n, n, D) loss of the Dice at column without row, likewise; 0 if nothing is left without it.
 
     Args:
-        game: one round's.
-        sites: n names.
         lacking: number of players without which there may be no model: 1 that has all the weight.
 
     Raises:

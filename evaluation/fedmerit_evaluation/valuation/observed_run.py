@@ -32,10 +32,6 @@ from fedmerit_evaluation.statistics.bootstrap import bootstrap_counts, nan_mean
 def sites_sharing_images(run: Path, info: Mapping[str, Any]) -> dict[str, set[str]]:
     """By site, the sites that share at least half of each other's training cases; none if nothing is known.
 
-    Args:
-        run: a run folder.
-        info: its run.json.
-
     Raises:
         BadInput: the run's ledger is not readable.
     """
@@ -100,19 +96,12 @@ class RoundGame:
 
 @dataclass(frozen=True, eq=False)
 class ObservedRun:
-    """One run folder.
+    """One run folder."""
 
-    Args:
-        path: of a finished run.
-        draws: D - 1 bootstrap samples of patients and rounds.
-        observed: rows to use instead of the run's ``values.csv``; None: that file.
-        place: the folder that its site folders are in now; None: the recorded one.
-    """
-
-    path: Path
-    draws: int = DRAWS
-    observed: pd.DataFrame | None = None
-    place: Path | None = None
+    path: Path  # of a finished run
+    draws: int = DRAWS  # D - 1 bootstrap samples of patients and rounds
+    observed: pd.DataFrame | None = None  # rows to use instead of the run's ``values.csv``; None: that file
+    place: Path | None = None  # the folder that its site folders are in now; None: the recorded one
 
     @cached_property
     def _run(self) -> Any:
@@ -166,11 +155,7 @@ class ObservedRun:
         return read_table(file) if file.exists() else pd.DataFrame(columns=["split", "round"])
 
     def games(self, observer: str) -> list[RoundGame]:
-        """The games of an observer, round by round.
-
-        Raises:
-            BadInput: nothing was observed; the message says what would.
-        """
+        """The games of an observer, round by round; `BadInput` if nothing was observed; the message says what would."""
         if observer not in self._games:
             rows = self.rows[self.rows["split"] == observer]
             if rows.empty:

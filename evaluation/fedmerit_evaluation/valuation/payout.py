@@ -21,20 +21,11 @@ FloatArray = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Rule:
-    """What a group agrees on before training.
+    """What a group agrees on before training; `BadInput` if a part is out of range."""
 
-    Args:
-        budget: whole units of money.
-        floor: least share of a hospital, of an equal one, 0 to 1.
-        cap: largest share, likewise, 1 or more.
-
-    Raises:
-        BadInput: one is out of range.
-    """
-
-    budget: int
-    floor: float = 0.0
-    cap: float = float("inf")
+    budget: int  # whole units of money
+    floor: float = 0.0  # least share of a hospital, of an equal one, 0 to 1
+    cap: float = float("inf")  # largest share, likewise, 1 or more
 
     def __post_init__(self) -> None:
         if self.budget < 1 or not 0 <= self.floor <= 1 or not self.cap >= 1:

@@ -60,7 +60,6 @@ def replay_observers(
     Args:
         run: a finished run folder.
         observers: specs, as of ``fedmerit run --values``.
-        device: to evaluate on.
         on_round: called with observer, finished rounds and all rounds.
         place: the folder that the run's site folders are in now; None: the recorded one.
 

@@ -1,6 +1,6 @@
 """The client of the benchmarks' peer: a training script after NVFlare's documentation of FedCERecipe.
 
-All arrays are in memory. It trains the network, loss, optimiser and batches of the run it is given, without
+All arrays are in memory. It trains the network, loss, optimiser, batches and precision of the run it is given, without
 augmentation, and validates the model it receives and the one without its own update in batches of 8.
 """
 
@@ -73,6 +73,7 @@ def main() -> None:
     validation = DataLoader(in_memory(site.cases("validation")), batch_size=8)
     model = PeerNetwork(json.dumps(info["plan"]["network"]))
     loss_function = build_loss(config.training.loss)
+    precision = torch.autocast("cpu", torch.bfloat16, enabled=config.training.amp)
     previous: dict[str, Tensor] | None = None
     while flare.is_running():
         received = flare.receive()
@@ -82,17 +83,22 @@ def main() -> None:
             _note(given.ends)
         model.load_state_dict({key: torch.as_tensor(value) for key, value in received.params.items()})
         start = copy.deepcopy(model.state_dict())
-        dice = validate(model, validation)
+        with precision:
+            dice = validate(model, validation)
         score = dice
         if previous is not None:
             weight = PTFedCEHelper.get_contribution_weight(received, name)
-            score = 1 - validate(PTFedCEHelper.make_minus_model(model, previous, weight), validation)
+            minus = PTFedCEHelper.make_minus_model(model, previous, weight)
+            with precision:
+                score = 1 - validate(minus, validation)
         model.train()
         optimizer = build_optimizer(model, config.training, config.training.lr)
         for _ in range(config.training.epochs):
             for images, masks in training:
                 optimizer.zero_grad()
-                loss_function(model(images), masks).backward()
+                with precision:
+                    logits = model(images)
+                loss_function(logits.float(), masks).backward()
                 optimizer.step()
         previous = copy.deepcopy(model.state_dict())
         difference = {key: previous[key] - start[key] for key in start}

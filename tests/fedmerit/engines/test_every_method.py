@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from chains import verify
 from finished_runs import buffer_bytes, by_site, remembered
 from stopping import stop_at
 
@@ -10,7 +11,7 @@ from fedmerit.configuration.run import RunConfiguration
 from fedmerit.engines import runs
 from fedmerit.federation.checkpoint import is_finished
 from fedmerit.methods.registry import METHODS
-from fedmerit.records.ledger import Ledger, verify
+from fedmerit.records.ledger import Ledger
 from fedmerit.records.results import read_results
 from fedmerit.records.run_info import read_run
 from fedmerit.site.site import Site

@@ -7,6 +7,7 @@ from importlib.metadata import version
 
 import pytest
 import torch
+from chains import verify
 
 from fedmerit import flat
 from fedmerit.configuration.run import RunConfiguration
@@ -14,7 +15,6 @@ from fedmerit.engines import runs
 from fedmerit.engines.local import RANDOM_STREAM, pool_sites
 from fedmerit.errors import BadInput
 from fedmerit.records.digests import digest
-from fedmerit.records.ledger import verify
 from fedmerit.records.results import QUANTITIES, read_results
 from fedmerit.records.run_info import read_run
 from fedmerit.seeds import random_seed

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from chains import verify
 from gate import Gate
 from stopping import stop_at
 
@@ -20,7 +21,7 @@ from fedmerit.errors import BadInput
 from fedmerit.federation.checkpoint import is_finished
 from fedmerit.federation.server import Federation
 from fedmerit.federation.server_models import ModelsInTheClear
-from fedmerit.records.ledger import Ledger, verify
+from fedmerit.records.ledger import Ledger
 from fedmerit.records.results import ResultsFile
 from fedmerit.site.site import Site
 
@@ -240,6 +241,7 @@ def check_killed(started, kill, processes_of, trained, fedmerit, assert_same_run
     return check
 
 
+@pytest.mark.slow  # `test_memory_of_later_rounds_does_not_disturb` and others have the same in this process
 def test_killed_local_run_ends_the_same(check_killed):
     check_killed(1, 3)
 

@@ -26,7 +26,7 @@ def test_every_way_to_simulate_gives_what_the_local_engine_gives(trained, assert
 
 
 def test_reputations_are_recorded_by_holder_and_site(trained):
-    run = trained(*EARLY, method="cycle")
+    run = trained(*EARLY, "exchange=peer", method="cycle")
     names = ["site1", "site2", "site3"]
     pairs = {(holder, site) for holder in names for site in names if holder != site}
     reputation, found = held(run, "peer_reputation"), held(run, "misalignment")

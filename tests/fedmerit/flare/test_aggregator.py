@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from chains import verify
 from one_in import one_in
 from pretending import SITES, evaluations, over_the_wire, replies, tiny_plan
 
 from fedmerit.federation.exchange import Exchange
 from fedmerit.flare.aggregator import MeritAggregator
 from fedmerit.flare.translation import answer_to_model, model_to_task
-from fedmerit.records.ledger import verify
 from fedmerit.wire.messages import TRAIN, Evaluated, Failure, Reply
 
 LIAR = "Birch"

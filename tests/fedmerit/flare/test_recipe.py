@@ -8,9 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from chains import verify
 
 from fedmerit.flare.recipe import build_site_policy
-from fedmerit.records.ledger import Ledger, verify
+from fedmerit.records.ledger import Ledger
 
 JOBS = Path(__file__).resolve().parents[3] / "jobs"
 FOLDERS = sorted(path.parent.name for path in JOBS.glob("*/meta.json"))

@@ -12,7 +12,7 @@ from fuzzing import examine_apart
 from messages import MESSAGES, WORK
 from readers import READERS
 
-ARTEFACTS = int(os.environ.get("FEDMERIT_ARTEFACTS", "20"))
+ARTEFACTS = int(os.environ.get("FEDMERIT_ARTEFACTS", "10"))
 FIRST = int(os.environ.get("FEDMERIT_FIRST", "0"))
 
 

@@ -4,10 +4,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 from certificates import issue
+from chains import verify
 
 from fedmerit.errors import BadInput
 from fedmerit.records.digests import digest, state_digest
-from fedmerit.records.ledger import GENESIS, Ledger, RecordSignature, read_verified_records, signature_payload, verify
+from fedmerit.records.ledger import GENESIS, Ledger, RecordSignature, read_verified_records, signature_payload
 from fedmerit.records.signatures import Signer
 
 

@@ -26,12 +26,15 @@ from fedmerit.trainers.monai_trainer.prediction import evaluate
 from fedmerit.trainers.monai_trainer.saved_networks import load_network
 
 SETTINGS = {"architecture": "unet", "width": "4", "depth": "3", "lr": "0.02"}
+ONLY = ["site1", "site2"]
 
 
 @pytest.fixture(scope="module")
 def finished(sites, tmp_path_factory):
     run = tmp_path_factory.mktemp("finished") / "run"
-    runs.create(run, "fedavg", sites, rounds=2, engine="local", settings=SETTINGS | {"final_model": "selected"})
+    runs.create(
+        run, "fedavg", sites, rounds=1, engine="local", settings=SETTINGS | {"final_model": "selected"}, only=ONLY
+    )
     runs.execute(run, lambda record: None)
     return run
 
@@ -39,7 +42,7 @@ def finished(sites, tmp_path_factory):
 @pytest.fixture(scope="module")
 def alone(sites, tmp_path_factory):
     run = tmp_path_factory.mktemp("alone") / "run"
-    runs.create(run, "standalone", sites, rounds=2, engine="local", settings=SETTINGS)
+    runs.create(run, "standalone", sites, rounds=1, engine="local", settings=SETTINGS, only=ONLY)
     runs.execute(run, lambda record: None)
     return run
 
@@ -52,7 +55,7 @@ def dice(run, split):
 @pytest.mark.slow
 def test_nobody_is_worse_off_on_its_own_validation_patients(finished):
     home, given, alone = (dice(finished, f"validation_{name}") for name in ("selected", "given", "local_only"))
-    assert set(home) == {"site1", "site2", "site3"}
+    assert list(home) == ONLY
     assert all(home[site] >= max(given[site], alone[site]) - 1e-9 for site in home)
 
 
@@ -62,7 +65,7 @@ def test_what_was_given_is_the_run_s_model_and_what_was_trained_alone_is_standal
 
 
 def test_what_is_taken_home_lies_among_the_models_and_is_what_was_tested(finished, sites):
-    for site in open_sites(sites):
+    for site in open_sites(sites, ONLY):
         overlaps = evaluate(
             load_network(finished / "models" / "selected", site.name), site.cases("testing"), site.labels, final=True
         )

@@ -200,7 +200,7 @@ def unrated(record: dict[str, Any]) -> None:
     next(iter(record["inputs"]["ratings"].values())).pop("Alder")
 
 
-FAST = ("fedavg", "fedce", "cgsv", "fedave", "shapfed", "krum", "cycle", "fedsac")
+FAST = ("fedavg", "fedce", "cgsv", "cycle", "fedsac")
 EVERY = [
     pytest.param(name, guard, marks=() if (name in FAST and guard == "on") else pytest.mark.slow)
     for name in OWN

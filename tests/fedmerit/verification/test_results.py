@@ -49,7 +49,7 @@ def compare(run, records):
             "contribution of A in round 0 is 0.1, the ledger has None",
         ),
         (ROWS, [RECORDS[0] | {"validation_dice": {"A": 0.6}}], "mean validation dice of A in round 0 is 0.625, the"),
-        (ROWS, [RECORDS[0] | {"validation_dice": {"B": 0.6}}], "mean validation dice of B in round 0 is 0.0, the"),
+        (ROWS, [RECORDS[0] | {"validation_dice": {"B": 0.6}}], "mean validation dice of B in round 0 is None, the"),
         ([*ROWS, row(0, "C", "weight", 0.1)], RECORDS, "has a weight of C in round 0, which the ledger has not"),
         ([*ROWS, row(3, "A", "weight", 0.1)], RECORDS, "has a weight of A in round 3, which the ledger has not"),
     ],
@@ -148,8 +148,8 @@ def guarded(change=None, record=GUARDED):
         ({("A", "verdict"): 1}, "verdict of A in round 0 is 1.0, the ledger has 0.0"),
         ({("B", "evidence"): 1}, "evidence of B in round 0 is 1.0, the ledger has 9.25"),
         ({("A", "clipped"): 0.2}, "clipped of A in round 0 is 0.2, the ledger has 0.123457"),
-        ({("B", "clipped"): 0.5}, "clipped of B in round 0 is 0.5, the ledger has no such bound"),
-        ({("B", "reward_group_share"): 0.5}, "reward_group_share of B in round 0 is 0.5, the ledger has no such bound"),
+        ({("B", "clipped"): 0.5}, "clipped of B in round 0 is 0.5, the ledger has None"),
+        ({("B", "reward_group_share"): 0.5}, "reward_group_share of B in round 0 is 0.5, the ledger has None"),
         ({("B", "counted_images"): 8}, "counted_images of B in round 0 is 8.0, the ledger has 7.0"),
         ({("B", "flagged"): 0}, "flagged of B in round 0 is 0.0, the ledger has 1.0"),
         ({("A", "flagged"): 1}, "flagged of A in round 0 is 1.0, the ledger has 0.0"),
@@ -182,14 +182,14 @@ def test_what_is_put_in_is_found(written, more, words):
 
 
 def test_rows_of_a_round_are_those_that_the_ledger_has_a_digest_of(written):
-    rows = [*guarded()[0], row(0, "A", "reputation", 0.25), row(0, "A", "agreement", 0.5, coalition="B")]
+    rows = [*guarded()[0], row(0, "A", "norm", 0.25), row(0, "A", "agreement", 0.5, coalition="B")]
     records = [guarded()[1][0] | {"rows": rows_digest(map(vars, rows))}]
     later = [*measured(0, "A", "testing", {"0": CASES["0"]}), *measured(1, "A", "validation")]  # once rounds are over
     machines = [row(0, "A", "seconds", 3.0)]
     path = written([*rows, *later, *machines]) / "results.csv"
     compare(path.parent, records)
     whole = path.read_text()
-    for one, other in (("reputation,0.25", "reputation,0.26"), ("A,B,,,,,agreement,0.5\n", "A,B,,,,,agreement,0.6\n")):
+    for one, other in (("norm,0.25", "norm,0.26"), ("A,B,,,,,agreement,0.5\n", "A,B,,,,,agreement,0.6\n")):
         assert one in whole
         path.write_text(whole.replace(one, other))
         with pytest.raises(BadInput, match="rows of round 0 are not those that the ledger has a digest of"):

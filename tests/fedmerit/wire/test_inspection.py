@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from chains import verify
 from good_replies import SITES, good_reply, tiny_plan
 from measured import rows
 from one_in import one_in
@@ -15,7 +16,6 @@ from stepping import Stepped as Federation
 
 from fedmerit.errors import RunFailed
 from fedmerit.methods.fedavg import FedAvg
-from fedmerit.records.ledger import verify
 from fedmerit.records.results import read_results
 from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT
 from fedmerit.trainers.monai_trainer.overlaps import Overlap, Surface

@@ -34,8 +34,8 @@ def test_what_is_left_out_keeps_to_the_floor_too():
     tally = mask_small_bins(table, 2)
     assert tally.patients == (9, 5, 0, 0)
     for floor, below in ((2, False), (3, True), (5, True)):
-        assert Surveyed(16, 16, {"x": tally}, 2).below(floor) == below
-    assert not Surveyed(16, 16, {"x": mask_small_bins(table, 5)}, 5).below(5)
+        assert Surveyed(16, 16, {"plane": tally}, 2).below(floor) == below
+    assert not Surveyed(16, 16, {"plane": mask_small_bins(table, 5)}, 5).below(5)
 
 
 @pytest.mark.parametrize("name", ["volume", "area ", "patients", "intensity x", "slices 3", ""])

@@ -253,9 +253,19 @@ REFUSED = {  # what is wrong, options, and what is said
     "too many": (brats, None, {"channels": 3}, "has 2 channels .*; pass --channels 2, or list those to use"),
     "nothing": (lambda root: (root / "A" / "B" / "C").mkdir(parents=True), None, {},
                 "A: no cases in this site folder; expected folders .*, a folder for each patient .*, a dataset.json"),
+    "other names": (lambda root: pngs(root, "A/images/1_0000.png", "A/masks/1.png"), None, {},
+                    "1_0000.png: its mask is missing; add it, rename 1.png, which has no image, or move"),
+    "other folder": (lambda root: pngs(root, "A/images/1.png", "A/labels/1.png"), None, {},
+                     "A: has no folder masks, only images, labels; expected images and masks"),
     "a text": (monai, lambda root: write_json(root / "site-1.json", {"training": [{"image": [], "label": "x"}]}), {},
                "site-1.json: not a readable list"),
 }  # fmt: skip
+
+
+def pngs(root, *names):
+    """Images of zeros."""
+    for name in names:
+        save_png(root / name, np.zeros((4, 4), np.uint8))
 
 
 def decode_all(root, options):

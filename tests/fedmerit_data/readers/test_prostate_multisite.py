@@ -62,8 +62,9 @@ def test_multisite_takes_every_spelling(tmp_path):
         save_nifti(tmp_path / folder / "case00.nii.gz", volume(0), OBLIQUE)
         save_nifti(tmp_path / folder / f"Case00{mask}.nii.gz", box() * 3, OBLIQUE)
     (tmp_path / "HK" / "older").mkdir()
+    (tmp_path / "HK" / "older" / "case00.nii.gz").touch()
     sites = found("prostate-multisite", tmp_path)
     assert list(sites) == ["BIDMC", "BMC", "HK"]
-    assert [name for name, _ in sites["HK"].left_out] == ["older"]
+    assert [name for name, _ in sites["HK"].left_out] == ["older/case00.nii.gz"]
     for site in sites.values():
         assert require_drawn("prostate-multisite", site.cases[0], volume(0), box()) == ("labels up to 3 clipped to 1",)

@@ -33,7 +33,7 @@ def _site_dice(**fractions):
     """Of one seed, by method; `_` in a name stands for what a name cannot hold."""
     methods = [name.replace("_", " ") for name in fractions]
     dice = np.array([list(fractions.values())])
-    return SiteDice([0], methods, SITES, np.array([0]), dice)
+    return SiteDice([0], methods, SITES, dice)
 
 
 def test_what_is_compared_without_a_truth():

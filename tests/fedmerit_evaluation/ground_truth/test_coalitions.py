@@ -264,16 +264,16 @@ def test_sites_prepared_anew_need_another_folder(prepare, tmp_path):
         prepare(tmp_path / "out", of=[GRAND], sites=own)
 
 
-def test_the_same_images_may_lie_elsewhere(own, sites, prepare, tmp_path):
-    """One training is still to do, which finds them; of the others nothing is written again."""
-    shutil.rmtree(own / "runs" / "Birch_seed0")
-    prepare(own)
+def test_the_same_images_may_lie_elsewhere(sites, prepare, tmp_path):
+    """One training is still to do, which finds them; of the other nothing is written again."""
+    out, asked = tmp_path / "out", {"of": [PAIR, ONE], "rounds": 1}
+    assert coalitions.execute_trainings(prepare(out, **asked)[:1], Workers(1), ignore) == {}
     moved = shutil.copytree(sites, tmp_path / "moved")
-    runs_before = {path: facts for path, facts in contents(own).items() if "Birch_seed0" not in path.parts}
-    left = [training for training in prepare(own, sites=moved) if not training.finished]
+    before = {path: facts for path, facts in contents(out).items() if "Birch_seed0" not in path.parts}
+    left = [training for training in prepare(out, sites=moved, **asked) if not training.finished]
     assert [read_run(training.folder)["sites_folder"] for training in left] == [str(moved)]
-    assert {path: facts for path, facts in contents(own).items() if path in runs_before} == runs_before
-    assert read_json(own / "study.json")["sites"] == str(moved)
+    assert {path: facts for path, facts in contents(out).items() if path in before} == before
+    assert read_json(out / "study.json")["sites"] == str(moved)
 
 
 def test_a_trained_one_is_tested_on_the_images_that_lie_elsewhere(prepare, tmp_path):

@@ -175,8 +175,8 @@ def test_a_hospital_sees_its_own_value(tmp_path: Path) -> None:
 
 
 def test_a_truth_of_other_images_is_told_in_both_reports(tmp_path: Path) -> None:
-    runs = [make_run(tmp_path / f"{seed}", seed=seed, site_digests=dict.fromkeys(SITES, "a")) for seed in (0, 1)]
-    truth = _truth(tmp_path / "truth")
+    runs = [make_run(tmp_path / "run", rounds=2, site_digests=dict.fromkeys(SITES, "a"))]
+    truth = _truth(tmp_path / "truth", seeds=(0,))
     told = "Ground truth: its trainings and the runs had 1 of 4 sites from differently prepared folders"
     for digest, times in (("a", 0), ("b", 1)):
         write_json(truth / "study.json", {"site_digests": dict.fromkeys(SITES, "a") | {"Cedar": digest}})

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from browser import PRINTED_WIDTH, chromium, emulate, pdf, requested, resize
 from run_factory import SITES, make_run
+from undrawn import PNG
 
 from fedmerit_evaluation.report.all_sites import write_report
 from fedmerit_evaluation.report.one_site import write_site_report
@@ -25,7 +26,9 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         for method, level in (("standalone", 0.7), ("fedavg", 0.78), ("fedce", 0.82))
         for seed in (0, 1)
     ]
-    return {"all": write_report(runs), "site": write_site_report(runs, SITES[1])}
+    with pytest.MonkeyPatch.context() as patch:  # a page shows the drawings as SVG; PNGs lie beside it
+        patch.setattr("fedmerit_evaluation.figures.pages.png", lambda figure: PNG)
+        return {"all": write_report(runs), "site": write_site_report(runs, SITES[1])}
 
 
 @pytest.fixture(scope="module")

@@ -107,7 +107,7 @@ def test_runs_have_their_own_folder_or_the_nearest_that_holds_all(tmp_path: Path
 
 def test_tables_of_an_earlier_report_go_and_those_of_others_stay(tmp_path: Path) -> None:
     """The next report is on one run, that trained together: there are no gains, and no agreement."""
-    runs = [make_run(tmp_path / method, method=method) for method in ("fedce", "standalone")]
+    runs = [make_run(tmp_path / method, method=method, rounds=2) for method in ("fedce", "standalone")]
     tables, page = tmp_path / "tables", tmp_path / "report.html"
     (tables / "table1.csv").parent.mkdir()
     (tables / "table1.csv").touch()
@@ -118,8 +118,6 @@ def test_tables_of_an_earlier_report_go_and_those_of_others_stay(tmp_path: Path)
     after = {file.name for file in tables.iterdir()}
     assert before > after >= {"table1.csv", "dice.csv", "dice.tex"}
     assert not after & {"gains.csv", "gains.tex", "benefit.csv", "hospitals.tex"}
-    write_report(runs, page)
-    assert {file.name for file in tables.iterdir()} == before
     remove_tables(page)
     assert [file.name for file in tables.iterdir()] == ["table1.csv"]
 

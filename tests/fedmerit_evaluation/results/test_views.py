@@ -90,11 +90,10 @@ def test_no_runs_have_no_results() -> None:
     assert combine_results([]).dice.rows.empty
 
 
-def test_other_names_stand_in_the_place_of_methods(tmp_path: Path) -> None:
+def test_of_the_union_all_but_dice_stays(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", rounds=2)
     add_rows(run, [Row("run", "fedce", 0, 1, site, "dice", 0.5, "union", f"{tested}/000", "prostate")
                    for site in SITES for tested in SITES])  # fmt: skip
     results = combine_results(open_runs([run]))
-    assert results.read_folders.methods == ["run"]
     assert on_union(results).dice.sites["dice"].to_list() == [0.5] * 4
     pd.testing.assert_frame_equal(on_union(results).rounds.of("weight"), results.rounds.of("weight"))

@@ -118,11 +118,11 @@ def test_side_by_side_as_one_after_the_other(sites, tmp_path, two):
 def test_what_fails_is_told_and_the_others_finish(sites, tmp_path, two):
     spoiled = make_sites(tmp_path / "spoiled", SITES, size=32)
     folders = {
-        "spoiled": create(tmp_path / "spoiled-run", spoiled),
-        "locked": create(tmp_path / "locked", sites),
-        "diverged": create(tmp_path / "diverged", sites, settings={"lr": "1e30"}),
-        "broken": create(tmp_path / "broken", sites),
-        "good": create(tmp_path / "good", sites),
+        "spoiled": create(tmp_path / "spoiled-run", spoiled, 1),
+        "locked": create(tmp_path / "locked", sites, 1),
+        "diverged": create(tmp_path / "diverged", sites, 1, settings={"lr": "1e30"}),
+        "broken": create(tmp_path / "broken", sites, 1),
+        "good": create(tmp_path / "good", sites, 1),
     }
     (spoiled / "Birch/site.json").unlink()
     (folders["broken"] / "results.csv").mkdir()
@@ -140,7 +140,7 @@ def test_what_fails_is_told_and_the_others_finish(sites, tmp_path, two):
     assert str(log) in failed[folders["broken"]]
     assert "Traceback" in log.read_text()
     assert list(tmp_path.glob("*/failed.log")) == [log]
-    assert is_finished(folders["good"], 2)
+    assert is_finished(folders["good"], 1)
 
 
 def note_process(folder, sites):

@@ -82,6 +82,7 @@ def test_a_ledger_that_is_none_is_told(run, tmp_path):
         sites_sharing_images(spoiled, read_json(run / "run.json"))
 
 
+@pytest.mark.parametrize("run", ["on"], indirect=True)
 def test_an_interrupted_run_has_the_same_enrolments(run, sites, tmp_path, assert_same_run):
     again = tmp_path / run.name
     runs.create(again, method="standalone", sites=sites, rounds=2, engine="local", threads=1, values=["local_only"],

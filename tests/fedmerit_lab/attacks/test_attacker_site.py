@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import pytest
 import torch
+from chains import verify
 from playing import play, without_update
 
 from fedmerit import flat
@@ -15,7 +16,6 @@ from fedmerit.capabilities import TrainsLocally, capabilities
 from fedmerit.engines import runs
 from fedmerit.methods.fedavg import FedAvg
 from fedmerit.parameters import rules
-from fedmerit.records.ledger import verify
 from fedmerit.records.results import read_results
 from fedmerit.records.run_info import read_run
 from fedmerit.trainers.monai_trainer.networks import initial_network

@@ -15,7 +15,7 @@ from typing import Any
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
+from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 from cryptography.x509.oid import NameOID
 from nvflare.lighter.constants import CtxKey
 from nvflare.lighter.entity import Participant
@@ -36,11 +36,7 @@ LIST_DAYS = 3650  # until the next list of revoked certificates is due at the la
 
 
 class RequestedCertBuilder(CertBuilder):
-    """NVFlare's provisioning step, for participants with a request too: their kits hold no key.
-
-    Args:
-        root_valid_days: as of NVFlare's.
-    """
+    """NVFlare's provisioning step, for participants with a request too: their kits hold no key."""
 
     def __init__(self, root_valid_days: int):
         super().__init__(root_valid_days=root_valid_days)
@@ -133,10 +129,9 @@ def place_key(kit: Path, key: Path) -> None:
 
 def is_pair(key: Path, certificate: Path) -> bool:
     """Whether the files hold a private key and a certificate that belong together."""
-    form = (Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     try:
-        own = load_pem_private_key(key.read_bytes(), password=None).public_key().public_bytes(*form)
-        return own == x509.load_pem_x509_certificate(certificate.read_bytes()).public_key().public_bytes(*form)
+        own = load_pem_private_key(key.read_bytes(), password=None).public_key()
+        return own == x509.load_pem_x509_certificate(certificate.read_bytes()).public_key()
     except (OSError, ValueError, TypeError):
         return False
 

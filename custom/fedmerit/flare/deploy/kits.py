@@ -79,7 +79,6 @@ def prepare_site(
     """Make a site's kit ready: what may run there, and the manifest that binds the site to its images and script.
 
     Args:
-        kit: the unpacked startup kit.
         folder: the site folder, as `fedmerit prepare` wrote it; its name has to be the site's. None: only
             a script trains there.
         device: "cpu", "cuda:0" or "auto".
@@ -151,10 +150,8 @@ def prepare_server(
     """Make the server's kit ready.
 
     Args:
-        kit: the unpacked startup kit.
         server_sites: folder of site folders of the server's own, for methods that evaluate there.
         runs: folder for the run folders, each by its job's id; ``runs`` in the kit if not given.
-        device: of the server's own evaluation.
         byoc: as of `prepare_site`.
         settings: other fields of `Manifest`.
 

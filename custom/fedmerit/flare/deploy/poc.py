@@ -53,15 +53,11 @@ def run_poc(
     """Run, or resume, ``run`` on a federation of processes that is made for it and ended afterwards.
 
     Args:
-        config: the run, of the run folder's run.json.
         sites: their folders, by name; None: their ``script`` knows its data.
         run: the run folder, with run.json; the federation lies in ``run/nvflare``.
         devices: setting as `fedmerit.trainers.monai_trainer.machine_settings.configured_device` reads it.
-        on_round: called with every round's ledger record.
         lock: file descriptor that holds the run folder until all processes have ended.
         server_sites: folder of the server's own site folders, if it has any.
-        attacks: by site name, the spec of its attack.
-        script: that trains at every site.
 
     Raises:
         RunFailed: the job ended before the run did; judged by the run folder, not by what NVFlare says.
@@ -115,15 +111,11 @@ def make_federation(
     """Provision a federation on loopback and make its kits ready.
 
     Args:
-        workspace: new folder for it.
         run: the run folder of server and sites; every job's own, in its kit, if None.
         sites: as of `run_poc`.
         devices: setting as `fedmerit.trainers.monai_trainer.machine_settings.configured_device` reads it.
-        server_sites: folder of the server's own site folders, if it has any.
-        attacks: by site name, its attack.
         keys: folder of the contexts of encrypted runs; None: the kits get none.
         rules: the sites' for jobs; None: the defaults.
-        script: as of `run_poc`.
 
     Returns:
         The admin's kit; those of the server, first, and the sites.

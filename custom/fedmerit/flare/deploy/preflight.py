@@ -10,7 +10,7 @@ import torch
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from nvflare.lighter.constants import ProvFileName
 
 from fedmerit.errors import BadInput
@@ -40,6 +40,7 @@ CERTIFICATES = {"server": "server", "client": "client", "admin": "client"}  # ba
 GIB = 2**30
 DISK = (1, 5)  # GiB free: below the first is too little, below the second little; models of every round, and logs
 MEMORY = (1, 4)  # GiB available, likewise; one training process with a U-Net takes 1 to 2
+ROOM, MACHINE = "make room, or move the kit", "end other programs, or take a larger machine"
 
 
 def preflight(kit: Path, offline: bool = False) -> list[CheckResult]:
@@ -68,8 +69,8 @@ def preflight(kit: Path, offline: bool = False) -> list[CheckResult]:
         ("rules for jobs", lambda: iter([ok(manifest.jobs.changes)] * (kind == "client"))),
         ("facts for admins", lambda: _check_hidden(manifest.hidden) if kind == "client" else iter(())),
         ("script", lambda: _check_script(manifest.script)),
-        ("disk", lambda: _check_disk(kit)),
-        ("memory", _check_memory),
+        ("disk", lambda: iter([_check_amount(shutil.disk_usage(kit).free, DISK, f"free at {kit}", ROOM)])),
+        ("memory", lambda: iter([_check_amount(free_memory(), MEMORY, "available", MACHINE)])),
     ]
     return [CheckResult(what, state, message) for what, check in checks for state, message in check()]
 
@@ -137,8 +138,7 @@ def _find_certificate_faults(
         yield "is not signed by the federation's authority (rootCA.pem); ask the coordinator for the kit again"
     if (name := certificate_name(own)) != owner:
         yield f"is that of {name}, the kit is that of {owner}; unpack the kit again"
-    form = (Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
-    if key.public_key().public_bytes(*form) != own.public_key().public_bytes(*form):
+    if key.public_key() != own.public_key():
         yield "and key do not belong together; unpack the kit again"
     now = datetime.now(UTC)
     for what, certificate in (("", own), ("of the federation's authority ", root)):
@@ -253,14 +253,6 @@ def _check_device(setting: str, name: str) -> Iterator[Finding]:
         yield ok(f"{torch.cuda.get_device_name(chosen)}, {free / GIB:.1f} of {total / GIB:.1f} GiB free")
     else:
         yield ok(f"{chosen.type}, {cores()} cores")
-
-
-def _check_disk(kit: Path) -> Iterator[Finding]:
-    yield _check_amount(shutil.disk_usage(kit).free, DISK, f"free at {kit}", "make room, or move the kit")
-
-
-def _check_memory() -> Iterator[Finding]:
-    yield _check_amount(free_memory(), MEMORY, "available", "end other programs, or take a larger machine")
 
 
 def _check_amount(amount: int, limits: tuple[int, int], what: str, advice: str) -> Finding:

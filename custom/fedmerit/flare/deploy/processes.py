@@ -23,7 +23,6 @@ def start(kit: Path, environment: Mapping[str, str] | None = None) -> None:
     """Run a kit's startup/start.sh; its output goes to ``start.log`` in the kit.
 
     Args:
-        kit: the startup kit of the server or of a site.
         environment: variables beside this process's own.
     """
     for name in LEFT_BY_NVFLARE:  # of processes that were killed: the script would take another's for its own

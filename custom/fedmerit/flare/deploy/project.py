@@ -41,7 +41,6 @@ def make_project(
         server: host name or address at which the sites reach the server.
         org: the server's and the admins' organisation.
         admins: role by e-mail address.
-        name: of the federation.
         ports: of the federation and of the admin console; the same twice for one port.
         encryption: arguments of `fedmerit.flare.encryption.ContextBuilder`; None: no kit holds a key.
 

@@ -63,8 +63,6 @@ def init(out: Path, project: Mapping[str, Any], requests: Path | None = None) ->
     """Write project.yml to the new folder ``out`` and provision it there.
 
     Args:
-        out: the folder.
-        project: as of `make_project`.
         requests: a folder with NAME.csr of the sites that made their own keys.
 
     Raises:

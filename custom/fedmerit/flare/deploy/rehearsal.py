@@ -34,7 +34,6 @@ def rehearse(kit: Path, job: Path, folder: Path, wait: float) -> list[CheckResul
     """Rehearse a job folder with all sites that are connected; a line for each site, and one for the record.
 
     Args:
-        kit: the admin's.
         job: the job folder, as `fedmerit job export` wrote it.
         folder: a new or empty folder for the shorter job and the run folder.
         wait: seconds for the sites to answer, and for the job to end.
@@ -60,11 +59,7 @@ def rehearse(kit: Path, job: Path, folder: Path, wait: float) -> list[CheckResul
 
 
 def export_rehearsal(job: Path, out: Path, wait: float) -> None:
-    """Write the shorter job of a job folder to ``out``.
-
-    Raises:
-        BadInput: it is no job folder of FedMerit's.
-    """
+    """Write the shorter job of a job folder to ``out``; `BadInput` if it is no job folder of FedMerit's."""
     config = job / "app" / "config"
     if not config.is_dir():
         raise BadInput(f"{job}: no job folder (no app/config in it); write one with `fedmerit job export`")
@@ -102,9 +97,7 @@ def judge(
     """A verdict for each site, with what to mend.
 
     Args:
-        sites: as they were before.
         refused: by site, why it did not take the job.
-        run: the fetched run folder; None: there is none.
         ended: why not, or what else is known of the job's end.
     """
     lines = []

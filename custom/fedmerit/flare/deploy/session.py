@@ -60,7 +60,6 @@ def session(kit: Path, timeout: float = LOGIN) -> Iterator[Session]:
     """A session with the server, as the admin of a startup kit.
 
     Args:
-        kit: the admin's startup kit.
         timeout: seconds to try to reach the server.
 
     Raises:
@@ -106,11 +105,7 @@ def session(kit: Path, timeout: float = LOGIN) -> Iterator[Session]:
 
 
 def submit(opened: Session, job: Path) -> str:
-    """Submit a job folder; the job's id.
-
-    Raises:
-        BadInput: the folder holds no job, or the server refuses it.
-    """
+    """Submit a job folder, and give its id; `BadInput` if the folder holds no job, or the server refuses it."""
     if not (job / "meta.json").is_file():
         raise BadInput(f"{job}: no job folder (no meta.json in it); write one with `fedmerit job export`")
     try:
@@ -182,21 +177,22 @@ def job(opened: Session, job_id: str) -> dict[str, Any]:
 
 def progress(opened: Session, job_id: str) -> Mapping[str, Any] | None:
     """How far a job at work is, as `fedmerit.flare.controller.progress` reports it; None before and after that."""
-    try:
-        with redirect_stdout(StringIO()):
-            answer = opened.do_app_command(job_id, PROGRESS, {})
-    except (JobNotRunning, InternalError, AuthorizationError, RuntimeError, *PASSING):
-        return None  # it is being started or ended, or this admin has no right to ask
+    answer = _ask_job(opened, job_id, PROGRESS, {})
     return answer if isinstance(answer, Mapping) else None
 
 
 def note(opened: Session, job_id: str, text: str) -> bool:
     """Have a line written into the ledger's next record; whether the job, at work, took it."""
+    return bool(_ask_job(opened, job_id, NOTE, {"text": text}))
+
+
+def _ask_job(opened: Session, job_id: str, topic: str, content: Mapping[str, str]) -> Any:
+    """What a job at work answers; None: it is being started or ended, or this admin has no right to ask."""
     try:
         with redirect_stdout(StringIO()):
-            return bool(opened.do_app_command(job_id, NOTE, {"text": text}))
+            return opened.do_app_command(job_id, topic, content)
     except (JobNotRunning, InternalError, AuthorizationError, RuntimeError, *PASSING):
-        return False
+        return None
 
 
 def job_sites(description: Mapping[str, Any]) -> set[str]:
@@ -285,11 +281,6 @@ def _explain_missing_run(description: Mapping[str, Any], begun: bool) -> str:
 
 def await_survey(opened: Session, job_id: str, seconds: float) -> Survey:
     """The answers to a survey's job; sites that refused it as it was deployed are named among those without an answer.
-
-    Args:
-        opened: an admin's session.
-        job_id: of the job.
-        seconds: to wait for its end.
 
     Raises:
         RunFailed: it was not over in that time, or ended without answers.

@@ -127,9 +127,7 @@ def judge_sites(
     Args:
         heard: when a site was last connected, seconds since 1970.
         silent: of a connected site, seconds since its last word.
-        facts: of a site.
         absent: sites that lack in rounds, and why.
-        now: seconds since 1970.
         work: the place of a site in the round at hand.
     """
     compared = (*VERSIONS, "task")

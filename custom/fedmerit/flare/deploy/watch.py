@@ -45,33 +45,22 @@ class Decision:
 
 @dataclass(frozen=True)
 class Look:
-    """What the server says of a job.
+    """What the server says of a job."""
 
-    ``description``: NVFlare's; ``sites``: that began it; ``connected``: those of the federation that are there;
-    ``apart``: of these, those that have no process of the job, though it is at work, newly provisioned ones included;
-    ``round``: complete ones;
-    ``present``: sites that took part in the last of them.
-    """
-
-    description: Mapping[str, Any]
-    sites: Collection[str]
-    connected: Collection[str]
-    apart: Collection[str] = ()
-    round: int = 0
-    present: Collection[str] = ()
+    description: Mapping[str, Any]  # NVFlare's
+    sites: Collection[str]  # that began it
+    connected: Collection[str]  # those of the federation that are there
+    apart: Collection[str] = ()  # of these, those without a process of the job at work, newly provisioned ones included
+    round: int = 0  # complete ones
+    present: Collection[str] = ()  # sites that took part in the last of them
 
 
 @dataclass
 class Supervisor:
-    """Decides on one run, look by look.
+    """Decides on one run, look by look."""
 
-    Args:
-        limit: resumptions in a row without a complete round between; then it gives up.
-        site_timeout: seconds to wait for all sites of the run; then as many as the job needs are enough.
-    """
-
-    limit: int = 10
-    site_timeout: float = 600.0
+    limit: int = 10  # resumptions in a row without a complete round between; then it gives up
+    site_timeout: float = 600.0  # seconds to wait for all sites of the run; then as many as the job needs are enough
     fruitless: int = field(default=0, init=False)  # resumptions since the last new round
     round: int = field(default=0, init=False)  # complete rounds, as far as they are known
     rejoined: Counter[str] = field(default_factory=Counter, init=False)  # by site, resumptions since its last round
@@ -178,11 +167,7 @@ def watch(
     """Keep a run at work until it has come to its end.
 
     Args:
-        kit: the admin's startup kit.
-        job_id: any of the run's jobs.
-        supervisor: decides.
         on_decision: called with a job's id and the decision on it, whenever that is another than before.
-        sleep: waits some seconds.
 
     Raises:
         BadInput: the kit is no admin's, or the server does not know it or the job.

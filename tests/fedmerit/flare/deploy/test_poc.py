@@ -5,6 +5,7 @@ from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
+from chains import verify
 from federation_factory import TIMEOUT_SECONDS
 from signed_runs import measured
 
@@ -13,7 +14,7 @@ from fedmerit.files import write_json
 from fedmerit.flare.deploy import poc
 from fedmerit.flare.deploy.processes import running_processes
 from fedmerit.options import RunOptions
-from fedmerit.records.ledger import Ledger, verify
+from fedmerit.records.ledger import Ledger
 from fedmerit.records.run_info import read_run
 from fedmerit.records.signatures import Trust
 from fedmerit.site.site_log import SITE_LOG

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 from certificates import certify
+from chains import verify
 from federation_factory import TIMEOUT_SECONDS, federation
 
 from fedmerit.errors import BadInput
@@ -22,7 +23,7 @@ from fedmerit.flare.deploy.processes import end, start
 from fedmerit.flare.deploy.project import make_project
 from fedmerit.flare.deploy.provision import add_sites, init
 from fedmerit.flare.executor import ERRORS
-from fedmerit.records.ledger import Ledger, verify
+from fedmerit.records.ledger import Ledger
 from fedmerit.records.results import read_results
 from fedmerit.records.run_info import read_run
 from fedmerit.site.site_log import SITE_LOG
@@ -99,6 +100,7 @@ def check_fetched(hospitals, pair, trained, fedmerit, assert_same_model, assert_
     return check
 
 
+@pytest.mark.slow  # a job is three processes more
 def test_deployment_gives_what_the_local_engine_gives(finished, check_fetched):
     check_fetched(finished, "fedce")
 
@@ -117,6 +119,7 @@ def test_jobs_side_by_side_share_no_memory(hospitals, export, check_fetched):
         ] * 2
 
 
+@pytest.mark.slow
 def test_fetched_run_folder_is_one_for_reports(hospitals, finished, fedmerit, tmp_path):
     run = hospitals.fetch(finished, tmp_path / "run")
     info = read_run(run)
@@ -129,14 +132,14 @@ def test_fetched_run_folder_is_one_for_reports(hospitals, finished, fedmerit, tm
     assert "site2" in (run / "report.html").read_text()
 
 
-def test_status_lists_sites_and_jobs(hospitals, finished, fedmerit, monkeypatch):
+def test_status_lists_sites_and_jobs(hospitals, refused, fedmerit, monkeypatch):
     monkeypatch.setattr("fedmerit_cli.terminal.console.width", 200)
     result = fedmerit("job", "status", "--kit", hospitals.admin)
     assert result.exit_code == 0, result.output
     assert "connected sites: site1, site2" in result.output
-    row = next(line for line in result.output.splitlines() if finished in line)
-    assert "fedce" in row
-    assert "FINISHED:COMPLETED" in row
+    row = next(line for line in result.output.splitlines() if refused["foreign"] in line)
+    assert "foreign" in row
+    assert "FINISHED:FAILED_TO_RUN" in row
 
 
 @pytest.fixture(scope="module")
@@ -241,20 +244,27 @@ def assert_no_run(fedmerit, tmp_path):
     return check
 
 
-def test_job_with_a_class_that_is_not_allowed_is_refused_by_the_sites(hospitals, export, assert_no_run):
-    name = hospitals.submit(foreign(export("foreign")))
-    assert hospitals.wait(name) == "FINISHED:FAILED_TO_RUN"
+@pytest.fixture(scope="module")
+def refused(hospitals, export):
+    """Ids of jobs that the sites refuse, by what is wrong with them; both are submitted before either is waited for."""
+    jobs = {"foreign": foreign(export("foreign")), "byoc": export("byoc", "--byoc")}
+    names = {wrong: hospitals.submit(job) for wrong, job in jobs.items()}
+    assert {hospitals.wait(name) for name in names.values()} == {"FINISHED:FAILED_TO_RUN"}
+    return names
+
+
+def test_job_with_a_class_that_is_not_allowed_is_refused_by_the_sites(hospitals, refused, assert_no_run):
     path = "Component 'nvflare.app_common.np.np_trainer.NPTrainer' at config path 'executors.0.executor'"
-    assert_no_run(hospitals, name, *(f"{site}: {path} is not in allow_list" for site in NAMES), "fedmerit job export")
+    told = [f"{site}: {path} is not in allow_list" for site in NAMES]
+    assert_no_run(hospitals, refused["foreign"], *told, "fedmerit job export")
 
 
-def test_job_that_brings_code_is_refused_by_the_sites(hospitals, export, assert_no_run):
-    name = hospitals.submit(export("byoc", "--byoc"))
-    assert hospitals.wait(name) == "FINISHED:FAILED_TO_RUN"
+def test_job_that_brings_code_is_refused_by_the_sites(hospitals, refused, assert_no_run):
+    name = refused["byoc"]
     with hospitals.session() as opened:
-        refused = session.explain_refusal(session.job(opened, name))
+        explained = session.explain_refusal(session.job(opened, name))
     told = [f"{site}: BYOC not permitted" for site in NAMES]
-    assert sorted(text for text in refused if "BYOC" in text) == told
+    assert sorted(text for text in explained if "BYOC" in text) == told
     assert_no_run(hospitals, name, *told)
 
 

@@ -8,13 +8,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from chains import verify
 from federation_factory import federation
 
 from fedmerit.files import read_json, write_json
 from fedmerit.flare.deploy import session
 from fedmerit.flare.deploy.kits import prepare_server
 from fedmerit.flare.executor import ERRORS
-from fedmerit.records.ledger import Ledger, verify
+from fedmerit.records.ledger import Ledger
 from fedmerit.records.signatures import Trust
 from fedmerit.trainers.monai_trainer.manifest import MANIFEST
 from fedmerit.verification.run import verify_run

@@ -64,8 +64,8 @@ def test_what_the_server_does_not_store_is_asked_for_again_later(opened, monkeyp
     ("content", "words"),
     [
         (None, "left no answers of a survey: its status is FINISHED:COMPLETED; C: not in allow_list: SurveyExecutor"),
-        ({"floor": 5}, r"not a survey \(KeyError\)"),
-        ({"floor": True, "sites": {}, "refused": {}}, "something else instead of a count"),
+        ({"floor": 5}, "not a survey: sites: Field required"),
+        ({"floor": True, "sites": {}, "refused": {}}, "not a survey: floor: Input should be a valid integer"),
     ],
 )
 def test_what_is_no_survey_fails_with_the_reason(opened, content, words):
