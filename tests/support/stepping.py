@@ -5,7 +5,7 @@ from typing import Any
 
 from fedmerit.federation.exchange import Exchange
 from fedmerit.federation.server import Federation
-from fedmerit.wire.messages import Answers, Work
+from fedmerit.wire.messages import Answer, Work
 
 
 class Stepped(Federation):
@@ -35,7 +35,7 @@ class Stepped(Federation):
         """Why a reply cannot be used."""
         return self._check_reply(site, answer)
 
-    def take(self, answers: Answers, refused: Mapping[str, str] | None = None) -> None:
+    def take(self, answers: Mapping[str, Answer], refused: Mapping[str, str] | None = None) -> None:
         """End the exchange."""
         assert self.exchange
         for name, reason in (refused or {}).items():
