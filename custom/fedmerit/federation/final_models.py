@@ -104,22 +104,16 @@ class RunClosure:
     best: BestRound
     recorder: Recorder
 
-    def exchanges(self, ask_sites: Ask, ledger_head: str) -> Generator[Exchange, None, Closing]:
+    def exchanges(self, ask: Ask, ledger_head: str) -> Generator[Exchange, None, Closing]:
         """Save the final models, record their Dice and the best round's, which are saved too; then close the records.
 
         Rounds are compared by the network's raw masks; the best of them and the last by postprocessed ones.
 
         Args:
-            ask_sites: has sites evaluate models.
+            ask: has sites evaluate models.
             ledger_head: of all rounds before, which the sites write into their logs.
         """
         models, rounds = self.models, self.config.rounds
-        trained = {site for record in self.recorder.ledger.records for site in record["participants"]}
-
-        def ask(tasks: Mapping[str, Evaluation]) -> Generator[Exchange, None, EvaluationReplies]:
-            """Only sites with a part in the models get them."""
-            return ask_sites({site: task for site, task in tasks.items() if site in trained})
-
         models.save(self.run / MODELS)  # first: they are there even if no site can test them
         if not self.config.can_evaluate:
             return self.recorder.close()

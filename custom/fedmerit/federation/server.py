@@ -1,6 +1,6 @@
 """The server's half of a run, whatever the engine. `Federation._conclude` is a round from replies to record."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ from fedmerit.site.job_rules import require_compatible_images
 from fedmerit.site.model_evaluation import Evaluations
 from fedmerit.trainers.monai_trainer.data import SiteFolder
 from fedmerit.wire.inspection import check_countersigned, check_reply
-from fedmerit.wire.messages import ClosingTask, Reply
+from fedmerit.wire.messages import ClosingTask, Evaluated, Evaluation, Reply
 
 LONGEST_NOTE, MOST_NOTES = 400, 20  # characters of an operator's line, lines a round
 
@@ -249,7 +249,13 @@ class Federation:
     def _end(self) -> Iterator[Exchange]:
         """Test the final models, save them, close the records, and send the sites the closing record's head."""
         now = replace(self.now(), least=0)
-        closing = yield from self.closure.exchanges(self.evaluator.by_sites, now.ledger_head)
+        trained = {site for record in self.recorder.ledger.records for site in record["participants"]}
+
+        def ask(tasks: Mapping[str, Evaluation]) -> Generator[Exchange, None, list[Evaluated | None]]:
+            """Only sites with a part in the models get them."""
+            return self.evaluator.by_sites({site: task for site, task in tasks.items() if site in trained})
+
+        closing = yield from self.closure.exchanges(ask, now.ledger_head)
         self.round += 1
         self._checkpoint()  # from here on nothing changes that a site may have countersigned
         self.best.forget()

@@ -60,13 +60,22 @@ class LocalScript:
                     f"site {self.site}: its script gave no answer in {self.timeout:g} seconds, and was ended; "
                     f"{self.log} says how far it came; raise script_timeout if it takes longer"
                 )
-            answer = pickle.loads(self._connection.recv_bytes())
+            answer = self._read(self._connection.recv_bytes())
         if not isinstance(answer, Said):
             raise RunFailed(
                 f"site {self.site}: its script ended{self._code()}; {self.log} says why; mend that, then --resume, or "
                 "begin again if the script changed; --min-sites lets the others go on"
             )
         return answer
+
+    def _read(self, sent: bytes) -> Any:
+        try:
+            return pickle.loads(sent)
+        except (AttributeError, ImportError) as error:
+            raise RunFailed(
+                f"site {self.site}: its script sent an object of a class that only it has ({error!s:.100}); send "
+                "numbers, texts, tensors or arrays"
+            ) from None
 
     def _code(self) -> str:
         """How the process ended, if not by itself."""

@@ -1,5 +1,6 @@
 """How a site starts a script: which file it may be, what NVFlare is told, and that its log data stays."""
 
+from multiprocessing.connection import Pipe
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,11 @@ from nvflare.client.api_spec import CLIENT_API_KEY
 from nvflare.client.in_process.api import InProcessClientAPI
 from nvflare.fuel.data_event.data_bus import DataBus
 
-from fedmerit.errors import BadInput
+from fedmerit.errors import BadInput, RunFailed
 from fedmerit.flare.client_script import POLL, ClientScript, brought_script, find_script, start_script
+from fedmerit.flare.local_scripts import LocalScript
+from fedmerit.site.script_trainer import Question
+from fedmerit.wire.messages import TRAIN
 
 LAUNCH = {"file": "client.py", "args": "--epochs 2", "command": "", "transfer": "DIFF", "timeout": 5.0}
 
@@ -64,3 +68,12 @@ def test_a_script_in_this_process_is_handed_its_tasks_at_once(custom, monkeypatc
         assert script.result_check_interval == POLL
     finally:
         DataBus().put_data(CLIENT_API_KEY, None)
+
+
+def test_an_answer_of_a_class_that_only_the_script_has_is_refused_with_what_to_send(tmp_path):
+    script = LocalScript.__new__(LocalScript)
+    script.site, script.log, script.timeout = "site-1", tmp_path / "script.log", 0.0
+    script._connection, its = Pipe()
+    its.send_bytes(b"cscript_of_a_site\nOwn\n.")  # as pickle names a class
+    with pytest.raises(RunFailed, match=r"^site site-1: .*script_of_a_site.*; send numbers, texts, tensors or arrays"):
+        script.ask(Question(TRAIN, {}, 0, 1, {}))
