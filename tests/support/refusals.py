@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from fedmerit.files import LOCK
+
 
 def refused(result, *words):
     """Exit code 2, and a message with these words."""
@@ -11,5 +13,6 @@ def refused(result, *words):
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """Every file below ``folder``."""
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    """Every file below ``folder``, but for what says which process had it last."""
+    files = (path for path in folder.rglob("*") if path.is_file() and path.name != LOCK)
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
