@@ -64,7 +64,10 @@ def describe_share(share: Estimate, equal: float, seeds: int) -> str:
     mean, low, high = (round(one, SHOWN_DECIMALS) for one in (share.mean, share.low, share.high))
     shown = Estimate(mean, low, high, share.p)
     words = {1: "Significantly more than", -1: "Significantly less than", 0: "Not significantly different from"}
-    return f"{words[shown.compare(round(equal, SHOWN_DECIMALS))]} an equal share."
+    equal = round(equal, SHOWN_DECIMALS)
+    outside = equal < low or high < equal  # of a CI, which is not corrected
+    corrected = " once corrected for the number of hospitals" if outside and not shown.compare(equal) else ""
+    return f"{words[shown.compare(equal)]} an equal share{corrected}."
 
 
 def describe_largest_share(
