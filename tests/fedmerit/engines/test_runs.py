@@ -13,6 +13,7 @@ import pytest
 import torch
 from chains import verify
 from gate import Gate
+from refusals import contents
 from stopping import stop_at
 
 from fedmerit.configuration.run import TASKS, make_configuration
@@ -159,10 +160,6 @@ def test_rows_and_records_after_the_checkpoint_are_dropped(stopped_later, traine
         file.write("not JSON\n{")
     runs.execute(run, lambda record: None)
     assert_same_run(trained(), run)
-
-
-def contents(run: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(run)): path.read_bytes() for path in run.rglob("*") if path.is_file()}
 
 
 @pytest.mark.parametrize("engine", ["local", pytest.param("sim", marks=pytest.mark.slow)])

@@ -12,6 +12,7 @@ from chains import verify
 from good_replies import SITES, good_reply, tiny_plan
 from measured import rows
 from one_in import one_in
+from refusals import contents
 from stepping import Stepped as Federation
 
 from fedmerit.errors import RunFailed
@@ -21,11 +22,6 @@ from fedmerit.trainers.monai_trainer.data import SERVER_SPLIT
 from fedmerit.trainers.monai_trainer.overlaps import Overlap, Surface
 from fedmerit.wire.inspection import check_countersigned, check_evaluated, check_reply
 from fedmerit.wire.messages import ClosingReceipt, Evaluated, Evaluation, Failure, Purpose, Reply
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
 
 # The server, reply by reply
 
