@@ -77,9 +77,8 @@ def _require_plain(path: Path, size: int) -> None:
             raise BadInput(f"{path}: compressed, or not as torch.save writes tensors; take it from a run again")
         if sum(one.file_size for one in entries) > size or pickles[0].file_size > MOST_PICKLE + size / 32:
             raise BadInput(f"{path}: declares entries larger than the file; take it from a run again")
-        for step, argument, _ in pickletools.genops(
-            archive.read(pickles[0])
-        ):  # only what rebuilds tensors and mappings
+        pickle = archive.read(pickles[0])
+        for step, argument, _ in pickletools.genops(pickle):  # only what rebuilds tensors and mappings
             if step.name in NAMING and not (step.name == "GLOBAL" and argument in CALLED):
                 raise BadInput(f"{path}: names {argument or step.name!s:.80}, which no file of tensors needs")
 

@@ -79,7 +79,9 @@ def describe(model: Model) -> tuple[tuple[NamedTensor, ...], str]:
         except ValueError as error:
             raise BadInput(f"model: {error}") from None
         if not value.isfinite().all():
-            raise BadInput(f"model: {name} has NaN or infinite entries; register it with persistent=False")
+            raise BadInput(
+                f"model: {name} has NaN or infinite entries; mend it, or register a buffer with persistent=False"
+            )
     if all(one.is_statistic for one in found):
         raise BadInput("model: has no parameters; expected a torch.nn.Module, or its state_dict")
     last = [name for name, module in modules.items() if isinstance(module, _ConvNd | nn.Linear)][-1:]

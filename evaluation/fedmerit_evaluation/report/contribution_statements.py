@@ -66,7 +66,7 @@ def describe_share(share: Estimate, equal: float, seeds: int) -> str:
     words = {1: "Significantly more than", -1: "Significantly less than", 0: "Not significantly different from"}
     equal = round(equal, SHOWN_DECIMALS)
     outside = equal < low or high < equal  # of a CI, which is not corrected
-    corrected = " once corrected for the number of hospitals" if outside and not shown.compare(equal) else ""
+    corrected = " (p is corrected for all hospitals)" if outside and not shown.compare(equal) else ""
     return f"{words[shown.compare(equal)]} an equal share{corrected}."
 
 

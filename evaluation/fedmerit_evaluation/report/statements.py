@@ -55,7 +55,7 @@ def describe_gain(gain: Estimate, sample: SampleSize, *, tested: bool, has_local
         return f"Gain not known: {missing}."
     text = sample.insufficient_data if found is Comparison.UNJUDGED else found
     if found is Comparison.TIE and (gain.low > 0 or gain.high < 0):
-        text = f"{found} once corrected for the number of hospitals"  # which CIs are not
+        text = f"{found} (p is corrected for all hospitals)"  # CIs are not
     return f"{text[0].upper()}{text[1:]}."
 
 

@@ -246,6 +246,11 @@ class Results:
         return Results(trained.assign(method=trained["coalition"]))
 
     @cached_property
+    def read_folders(self) -> "Results":
+        """The same results, with the names of run folders instead of methods."""
+        return Results(self.rows.assign(method=self.rows["run"]))
+
+    @cached_property
     def dice_and_contributions(self) -> pd.DataFrame:
         """The table at the end of a run: one row per method and site, mean over seeds.
 

@@ -32,14 +32,9 @@ class Detector:
     lead: float = 0.0
 
 
-def by_folder(results: Results) -> Results:
-    """The same results, with the names of run folders instead of methods."""
-    return Results(results.rows.assign(method=results.rows["run"]))
-
-
 def of_rounds(results: Results, quantity: str) -> pd.DataFrame:
     """A quantity of the rounds, ``(run, round)`` x sites; without rows if it was not recorded."""
-    return _by_run(by_folder(results).rounds.of(quantity))
+    return _by_run(results.read_folders.rounds.of(quantity))
 
 
 def _by_run(table: pd.DataFrame) -> pd.DataFrame:
@@ -53,7 +48,7 @@ def validation_dice(results: Results, split: str) -> pd.DataFrame:
         results: of any runs.
         split: ``validation``, of the received model; ``validation_trained``, of the model that the site trained.
     """
-    return _by_run(by_folder(results).rounds.dice(split))
+    return _by_run(results.read_folders.rounds.dice(split))
 
 
 def error_difference(results: Results) -> pd.DataFrame:

@@ -59,7 +59,7 @@ def outcomes(attacks: Sequence[Attack], results: Results) -> pd.DataFrame:
     ]
     if not pairs:
         return pd.DataFrame()
-    dice = detectors.by_folder(results).dice.sites["dice"].droplevel("seed")
+    dice = results.read_folders.dice.sites["dice"].droplevel("seed")
     last = {name: _last(detectors.of_rounds(results, name)) for name in ("weight", "quota")}
     values = detectors.accumulated(detectors.free_rider_values(results))
     flags = detection_scores.first_flags(results, {attack.folder.name: attack.first for attack, _ in pairs})
@@ -153,7 +153,7 @@ def false_positives(attacks: Sequence[Attack], results: Results) -> pd.DataFrame
 def compare_with_honest(attack: Attack, control: Attack, results: Results) -> Table:
     """One attacked run and its honest run, site by site: scores, weight, contribution, detectors that flagged it."""
     run, honest = attack.folder.name, control.folder.name
-    tested = {one: detectors.by_folder(results).dice.sites.droplevel("seed").xs(one) for one in (run, honest)}
+    tested = {one: results.read_folders.dice.sites.droplevel("seed").xs(one) for one in (run, honest)}
     columns = {}
     for name, of in (("", run), (", honest run", honest)):
         for quantity in ("dice", *(surface for surface in SURFACES if surface in tested[of])):

@@ -24,7 +24,7 @@ from fedmerit.trainers.monai_trainer.samples import Slices
 from fedmerit.vectors import gram
 from fedmerit.wire.messages import Answer, Reply, SparseUpdate, Task, Work
 from fedmerit_evaluation.results.run_folders import open_run
-from fedmerit_lab.attacks.detectors import by_folder, of_rounds
+from fedmerit_lab.attacks.detectors import of_rounds
 from fedmerit_lab.attacks.sybils import SYBILS
 from fedmerit_lab.detection.detector import MonitoredRound, apply_detectors
 from fedmerit_lab.detection.detectors import all_detectors
@@ -176,7 +176,7 @@ def _add_results(federation: MonitoredFederation, run: Path) -> MonitoredFederat
 
     verdicts, quota, weights = read("verdict"), read("quota"), read("weight")
     last_verdicts = verdicts[-1] if verdicts else [0.0] * len(federation.sites)
-    dice = by_folder(results).dice.sites["dice"]
+    dice = results.read_folders.dice.sites["dice"]
     by_site = dict(zip(dice.index.get_level_values("site"), dice, strict=True))
     return replace(
         federation,

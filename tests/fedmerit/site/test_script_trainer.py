@@ -165,7 +165,7 @@ def test_of_a_model_of_arrays_the_script_gets_arrays(trainer, tmp_path):
         ({"names": np.array(["a"])}, "names is ndarray; expected tensors, or NumPy's arrays of numbers"),
         (
             {"mask": torch.tensor([0, -torch.inf])},
-            "mask has NaN or infinite entries; register it with persistent=False",
+            "mask has NaN or infinite entries; mend it, or register a buffer with persistent=False",
         ),
         ({"steps": torch.tensor(1)}, "no parameters"),
         ({"a/b": torch.ones(1)}, "its name may have"),

@@ -35,7 +35,7 @@ NO_PAYMENT = "so no payment should rest on the estimate."
             Estimate(0.05, 0.02, 0.08, p=0.06),
             ENOUGH,
             Comparison.TIE,
-            "No significant difference once corrected for the number of hospitals.",
+            "No significant difference (p is corrected for all hospitals).",
         ),
         (GAIN, FEW, Comparison.UNJUDGED, "Too few test patients (4; at least 5 are needed)."),
         (GAIN, ONE, Comparison.UNJUDGED, "Only one seed."),
@@ -104,7 +104,7 @@ def test_of_a_share() -> None:
     assert text(0.24, 0.26) == text(0.24994, 0.24996) == "Not significantly different from an equal share."
     assert text(0.26, 0.30, seeds=1) == "One seed: the share may be chance."
     share = contribution_statements.describe_share(Estimate(0.28, 0.26, 0.30, p=0.06), 0.25, 2)
-    assert share == "Not significantly different from an equal share once corrected for the number of hospitals."
+    assert share == "Not significantly different from an equal share (p is corrected for all hospitals)."
     assert contribution_statements.describe_share(NOTHING, 0.25, 2) == ""
 
 
