@@ -53,7 +53,7 @@ from fedmerit.trainers.monai_trainer.machine_settings import (
 )
 from fedmerit.trainers.monai_trainer.manifest import MANIFEST, Manifest
 from fedmerit.trainers.monai_trainer.networks import build_network
-from fedmerit.wire.messages import EVALUATE, TRAIN, PeerModel, Reply, Task, Work, describe_failure
+from fedmerit.wire.messages import EVALUATE, REFUSED, TRAIN, Failure, PeerModel, Reply, Task, Work, describe_failure
 
 KEY, CERTIFICATE = "client.key", "client.crt"  # in the startup kit of a provisioned site
 ERRORS = "errors.log"  # in the site's own folder of the run
@@ -61,7 +61,7 @@ READERS: Mapping[str, Callable[[FLModel, torch.nn.Module], Work]] = {
     TRAIN: model_to_task,
     EVALUATE: model_to_evaluation,
 }
-SCRIPT_EVENTS = (EventType.START_RUN, EventType.ABORT_TASK, EventType.END_RUN)  # once each, or it runs twice
+SCRIPT_EVENTS = (EventType.ABORT_TASK, EventType.END_RUN)
 PEER_MODEL = "fedmerit.peer_model"  # topic on which sites ask each other
 PEER_TIMEOUT = 60.0  # seconds to wait for a peer's answer; then it is not available this round
 
@@ -82,6 +82,7 @@ class MeritExecutor(Executor):
         self._client_script: ClientScript | None = None
         self._at_work: tuple[FLContext, Signal] | None = None  # of the task at hand
         self._accepted: RunConfiguration | None = None  # the plan, once the site's rules allow it
+        self._refused: Exception | None = None  # why the site does not take the job; this stays here
         self._site: Site | None = None
         self._trained: tuple[Task, Reply] | None = None  # the task at hand and the answer to it
         self._opening = threading.Lock()  # a peer may ask while the site is being opened
@@ -159,7 +160,7 @@ class MeritExecutor(Executor):
         return wrap_attacker(site, configured_attack(name))
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
-        """Refuse a job that cannot run here; remember what filters left of an update."""
+        """Refuse a job that cannot run here, task by task; remember what filters left of an update."""
         super().handle_event(event_type, fl_ctx)
         if event_type == EventType.START_RUN:
             self._begin(fl_ctx)
@@ -172,15 +173,17 @@ class MeritExecutor(Executor):
                 self._site.sent(task, left.update)
 
     def _begin(self, fl_ctx: FLContext) -> None:
-        """Offer the model to peers if models stay at the sites. NVFlare asks no work of a job that is refused."""
+        """Take the job, or refuse it; offer the model to peers if models stay at the sites."""
         try:
             plan = self._accept(fl_ctx)[0]
             method = plan.build_method()
             if plan.script:
                 self._client_script = start_script(self.script or {}, self._custom(fl_ctx))
+                self._client_script.handle_event(EventType.START_RUN, fl_ctx)
         except Exception as error:
-            report_error(self, error, "job refused", fl_ctx)
-            self.system_panic(f"job refused ({type(error).__name__})", fl_ctx)
+            if repr(error) != repr(self._refused):  # said once
+                report_error(self, error, "job refused", fl_ctx)
+            self._accepted, self._refused = None, error
             return
         if capabilities(method).exchanges_directly:
             fl_ctx.get_engine().register_aux_message_handler(PEER_MODEL, self._give_model)
@@ -206,8 +209,12 @@ class MeritExecutor(Executor):
     def execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
         """One task. The server learns of an error that there was one."""
         self._trained = None
-        if task_name not in READERS or self._accepted is None:  # a refused job has no tasks here
+        if task_name not in READERS:
             return make_reply(ReturnCode.TASK_UNKNOWN)
+        if self._accepted is None:  # the hospital may have mended why
+            self._begin(fl_ctx)
+        if self._accepted is None:
+            return FLModelUtils.to_shareable(answer_to_model(Failure(REFUSED), torch.nn.Identity()))
         self._at_work = fl_ctx, abort_signal
         try:
             if self._client_script:

@@ -15,11 +15,13 @@ from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
 from nvflare.app_common.app_constant import AppConstants
 from nvflare.app_common.app_event_type import AppEventType
+from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
 from fedmerit.files import RUN_NAME
 from fedmerit.flare import controller as module
 from fedmerit.flare import executor
 from fedmerit.flare.controller import MeritController, allow_repeated_pop, default_timeout
+from fedmerit.wire.messages import EVALUATE, REFUSED
 
 
 @pytest.fixture
@@ -79,16 +81,15 @@ def test_a_site_that_asks_twice_for_its_task_ends_nothing():
 
 
 @pytest.mark.parametrize("wrong", [{}, {"method": "no such method"}])
-def test_a_job_that_cannot_run_here_is_refused_as_it_begins(wrong, monkeypatch):
-    told, ended = [], []
+def test_a_job_that_cannot_run_here_is_refused(wrong, monkeypatch):
+    told = []
     monkeypatch.setattr(executor.MeritExecutor, "_follow_manifest", lambda self, fl_ctx: None)
     monkeypatch.setattr(executor, "report_error", lambda own, error, what, fl_ctx: told.append(what))
     one = executor.MeritExecutor(wrong)
-    monkeypatch.setattr(one, "system_panic", lambda reason, fl_ctx: ended.append(reason))
     one.handle_event(EventType.START_RUN, FLContext())
     assert told == ["job refused"]
-    assert len(ended) == 1
-    assert "no such method" not in ended[0]  # the server hears that, not why
+    answer = FLModelUtils.from_shareable(one.execute(EVALUATE, Shareable(), FLContext(), MagicMock()))
+    assert answer.meta["failure"] == REFUSED  # the server hears that it is refused, not why
 
 
 class Asked:

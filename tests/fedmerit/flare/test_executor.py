@@ -6,11 +6,12 @@ import pytest
 from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.shareable import Shareable
+from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
 from fedmerit.flare import executor
 from fedmerit.trainers.monai_trainer import machine_settings
 from fedmerit.trainers.monai_trainer.manifest import Manifest
-from fedmerit.wire.messages import TRAIN
+from fedmerit.wire.messages import REFUSED, TRAIN
 
 
 @pytest.fixture
@@ -25,16 +26,15 @@ def context(sites, monkeypatch):
 
 @pytest.fixture
 def began(context, monkeypatch):
-    """An executor that began a job, what it logged, and what the server learned."""
+    """An executor that began a job, and what it logged."""
 
     def begin(plan, manifest):
-        logged, ended = [], []
+        logged = []
         monkeypatch.setattr(executor.MeritExecutor, "_follow_manifest", lambda self, fl_ctx: manifest)
         monkeypatch.setattr(executor, "report_error", lambda own, error, what, fl_ctx: logged.append(str(error)))
         one = executor.MeritExecutor(plan)
-        monkeypatch.setattr(one, "system_panic", lambda reason, fl_ctx: ended.append(reason))
         one.handle_event(EventType.START_RUN, context)
-        return one, logged, ended
+        return one, logged
 
     return begin
 
@@ -46,20 +46,28 @@ def plan(**training):
     }  # fmt: skip
 
 
-def test_a_job_beyond_the_rules_is_refused(began, context):
+def test_a_job_beyond_the_rules_is_refused_until_the_hospital_allows_it(began, context, monkeypatch):
     hostile = plan(architecture="Generator", steps=1, batch_size=1, optimizer="sgd")
-    one, logged, ended = began(hostile, Manifest(site="site1"))
-    assert ended == ["job refused (BadInput)"]
+    one, logged = began(hostile, Manifest(site="site1"))
+    opened = MagicMock()
+    monkeypatch.setattr(one, "_opened", opened)
+    for _ in range(2):  # a server that asks all the same
+        answer = FLModelUtils.from_shareable(one.execute(TRAIN, Shareable(), context, MagicMock()))
+        assert answer.meta["failure"] == REFUSED
+    assert not opened.called
+    assert len(logged) == 1  # said once
     for words in ("architectures: the job asks for Generator", "least_images: ", "optimizers: "):
         assert words in logged[0]
-    answer = one.execute(TRAIN, Shareable(), context, MagicMock())  # a server that asks all the same
-    assert answer.get_return_code() == ReturnCode.TASK_UNKNOWN
+    one.plan = plan(batch_size=2)
+    one.execute(TRAIN, Shareable(), context, MagicMock())
+    assert "the job asks for" not in logged[-1]  # it tried to work: that task was empty
+    assert one.execute("mine", Shareable(), context, MagicMock()).get_return_code() == ReturnCode.TASK_UNKNOWN
 
 
 @pytest.mark.parametrize("manifest", [Manifest(site="site1"), None])
 def test_a_job_within_the_rules_begins(began, manifest):
-    assert began(plan(batch_size=2), manifest)[1:] == ([], [])
+    assert began(plan(batch_size=2), manifest)[1] == []
 
 
 def test_in_the_simulator_everything_is_the_users_own(began):
-    assert began(plan(steps=1, batch_size=1, optimizer="sgd"), None)[1:] == ([], [])
+    assert began(plan(steps=1, batch_size=1, optimizer="sgd"), None)[1] == []

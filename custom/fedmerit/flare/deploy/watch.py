@@ -88,7 +88,7 @@ class Supervisor:
             self.since = None
             lack = f", without {_names(look.apart)}, which leaves it each time" if look.apart else ""
             return Decision(Action.wait, f"at work, {self.round} rounds complete{lack}")
-        tries = 1 + max(self.rejoined[site] for site in back)
+        tries = 1 + min(self.rejoined[site] for site in back)
         decision = self._resume(look, now, f"{_names(back)}: connected, without a part in the job at work", tries)
         if decision.action is Action.resume:
             self.rejoined.update(back)

@@ -95,6 +95,14 @@ def test_a_site_that_leaves_each_time_is_not_waited_for_for_ever():
     assert decisions(supervisor, *moments).count(RESUME) == REJOINS
 
 
+def test_a_site_that_joins_does_not_wait_as_long_as_one_that_leaves_each_time():
+    supervisor, back = Supervisor(), look("RUNNING", apart=("C",), round=2)
+    assert decisions(supervisor, *((back, float(now)) for now in range(0, 600, 60))).count(RESUME) == 2
+    supervisor.decide(look("RUNNING", round=2), 600.0)
+    both = look("RUNNING", apart=("C", "D"), round=2)
+    assert decisions(supervisor, (both, 610.0), (both, 670.0)) == [WAIT, RESUME]
+
+
 class Server:
     """What it says at one look after the other; jobs that it was asked to resume, notes that it took."""
 
