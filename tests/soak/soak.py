@@ -44,7 +44,8 @@ from fedmerit_data.prepare import prepare
 from fedmerit_data.synthetic import prostate
 
 STARTING = 900.0  # seconds for server and sites to start
-PATIENTS, TRAINED = 6, 34  # of a site, each of which trains on 8 images or more; from so many on it trains without one image that cannot be read
+PATIENTS = 6  # of a site: 8 sites then train on the 8 images or more that sites ask for in a job
+TRAINED = 34  # patients of a site from which on it trains without one image that cannot be read
 FAKETIME = next(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"), None)  # of Debian's package faketime
 AHEAD = {"LD_PRELOAD": str(FAKETIME), "FAKETIME": "+3600", "DONT_FAKE_MONOTONIC": "1"}
 MACHINE = """\
