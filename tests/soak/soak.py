@@ -52,6 +52,7 @@ MACHINE = """\
 import errno, os, select, time
 flush = os.fsync
 def fsync(file):
+    time.sleep({pace!r})
     if os.path.exists({flag!r}):
         raise OSError(errno.ENOSPC, "No space left on device")
     flush(file)
@@ -65,7 +66,7 @@ SET = ("--set", "architecture=unet", "--set", "width=4", "--set", "depth=3")
 class Hospitals:
     """The kits of a server and of generated sites, each of which reaches the server through a `Proxy`."""
 
-    def __init__(self, root: Path, count: int, patients: int):
+    def __init__(self, root: Path, count: int, patients: int, pace: float):
         scanners = list(prostate.SITES.values())
         prostate.SITES = {f"site{i + 1}": replace(scanners[i % len(scanners)], thickness=7.0) for i in range(count)}
         prostate.SLICES = 5
@@ -87,7 +88,7 @@ class Hospitals:
         self.disks = {name: root / "disks" / name for name in self.names}
         for disk in self.disks.values():
             disk.mkdir(parents=True)
-            (disk / "sitecustomize.py").write_text(MACHINE.format(flag=str(disk.resolve() / "full")))
+            (disk / "sitecustomize.py").write_text(MACHINE.format(flag=str(disk.resolve() / "full"), pace=pace))
         if patients >= TRAINED:
             spoilt = self.folders[0].splits["training"][0]
             print(f"{self.folders[0].name}: {spoilt.name} cannot be read", flush=True)
@@ -169,6 +170,12 @@ def main() -> int:
         "--patients", type=int, default=PATIENTS, help=f"of a site; from {TRAINED} on one is unreadable"
     )
     parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument(
+        "--pace",
+        type=float,
+        default=4.0,
+        help="seconds in which a site's disk flushes a file: rounds last longer than some faults",
+    )
     parser.add_argument("--faults", type=int, default=18)
     parser.add_argument("--longest", type=float, default=120.0, help="seconds of a stop, a cut or an absence")
     parser.add_argument(
@@ -188,7 +195,7 @@ def main() -> int:
     asked.out.mkdir(parents=True)
     join = asked.rounds // 4 if asked.join is None else asked.join
     leave = asked.rounds // 2 if asked.leave is None else asked.leave
-    hospitals = Hospitals(asked.out, asked.sites, asked.patients)
+    hospitals = Hospitals(asked.out, asked.sites, asked.patients, asked.pace)
     late, leaving = hospitals.names[-1], hospitals.names[-2]
     first = hospitals.names[:-1] if join else hospitals.names
     admin, fedmerit = hospitals.kits[ADMIN], str(shutil.which("fedmerit"))
