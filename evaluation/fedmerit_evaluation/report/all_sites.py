@@ -74,7 +74,7 @@ def write_report(
         seeds = {run.seed for run in honest if run.label == method and run.tested}
         over = phrases.resampling_units(len(seeds), results.dice.clusters.folds)
         shown["benefit"] = benefit_table(hospitals, method, over)
-        shown["contribution"] = contribution_table(hospitals, method, len(seeds))
+        shown["contribution"] = contribution_table(hospitals, method, results.repeats)
     extra = [table for one in agreed for table in (one.values_table, one.methods_table)]
     remove_tables(out)
     write_tables([*shown.values(), *extra], out.parent / "tables")

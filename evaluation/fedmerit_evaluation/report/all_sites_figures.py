@@ -53,7 +53,7 @@ def draw_figures(
         agreed: agreement with each ground truth.
         method: of the report.
     """
-    drawn = _draw_shares(hospitals)
+    drawn = _draw_shares(hospitals, results.repeats)
     if not results.dice.rows.empty:
         drawn["dice"] = _draw_dice(results, method)
     gains = select_sites(results.dice.intervals, "gain").dropna(subset="mean")  # none without a seed in common
@@ -68,7 +68,7 @@ def moving_quantities(results: Results) -> dict[str, list[str]]:
     return {quantity: methods for quantity, methods in found.items() if methods}
 
 
-def _draw_shares(hospitals: Sequence[Hospital]) -> dict[str, Drawing]:
+def _draw_shares(hospitals: Sequence[Hospital], repeats: str) -> dict[str, Drawing]:
     known = {one.name: vars(one.share) for one in hospitals if not math.isnan(one.share.mean)}
     if not known:
         return {}
@@ -76,7 +76,7 @@ def _draw_shares(hospitals: Sequence[Hospital]) -> dict[str, Drawing]:
     of_images = any(one.counts_images for one in hospitals)
     what = "images" if of_images else "contribution"
     text = f"Share of {what} of each hospital" + "." * of_images
-    text += "" if of_images else " by the method's estimate, with 95 % confidence intervals over seeds."
+    text += "" if of_images else f" by the method's estimate, with 95 % confidence intervals over {repeats}."
     figure = dots_and_bars.share_ranges(shares, equal, f"Share of {what} [%]")
     return {"shares": Drawing(text, figure, alt_texts.describe_shares(shares, equal))}
 

@@ -190,7 +190,7 @@ def _contributions(results: Results, several_seeds: bool) -> Table:
             pd.DataFrame({HEADINGS["mean_contribution"]: ends[name].where(wide).reindex(_text(frame.index)).to_numpy()})
             for name in ("low", "high")
         )
-        caption += "; in brackets the 95 % confidence interval of the contribution over seeds"
+        caption += f"; in brackets the 95 % confidence interval of the contribution over {results.repeats}"
     if rankings:
         caption += "; rank by mean contribution: 95 % confidence intervals, of all hospitals at once"
         ranks = {(method, site): rank for method, one in rankings.items() for site, rank in one.table["ranks"].items()}

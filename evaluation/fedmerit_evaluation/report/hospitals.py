@@ -177,12 +177,12 @@ def benefit_table(rows: Sequence[Hospital], method: str, over: str) -> Table:
     }
     caption = (
         f"Benefit: test Dice of each hospital with local training and with federated training by {method}; in brackets "
-        f"the 95 % confidence interval (CI) over test {over}"
+        f"the 95 % confidence interval (CI) over {over}"
     )
     return Table("benefit", caption, **with_intervals(columns, {"Hospital": [row.name for row in rows]}))
 
 
-def contribution_table(rows: Sequence[Hospital], method: str, seeds: int) -> Table:
+def contribution_table(rows: Sequence[Hospital], method: str, repeats: str) -> Table:
     """The share of the contributions, values by ground truth and flags, a row per hospital."""
     of_images = any(row.counts_images for row in rows)
     heading = "Share of images [%]" if of_images else "Share of contribution [%]"
@@ -196,7 +196,8 @@ def contribution_table(rows: Sequence[Hospital], method: str, seeds: int) -> Tab
         "Result": pd.Series([row.contribution for row in rows]),
     }
     estimate = "number of images: the method makes no estimate" if of_images else f"the estimate of {method}"
-    ends = "; in brackets the 95 % CI over seeds" * (seeds > 1 and not of_images)
+    repeated = any(row.share_seeds > 1 for row in rows)
+    ends = f"; in brackets the 95 % CI over {repeats}" * (repeated and not of_images)
     caption = f"Contribution: share of each hospital by {estimate}{ends}"
     return Table("contribution", caption, **with_intervals(columns, {"Hospital": [row.name for row in rows]}))
 

@@ -157,7 +157,8 @@ def _cases(own: OwnSite) -> Iterator[Table]:
 def _contributions(own: OwnSite) -> Iterator[Table]:
     if columns := _contribution_columns(own):
         few = len({run.seed for run in own.runs}) < MIN_SEEDS
-        caption = "Weights and share of contribution, means over rounds and seeds; in brackets the 95 % CI over seeds"
+        over = own.results.repeats
+        caption = f"Weights and share of contribution, mean over rounds and {over}; in brackets the 95 % CI over {over}"
         yield _against("own-contributions", own, columns, caption, ONE_SEED if few else "")
 
 

@@ -207,6 +207,11 @@ class Results:
         """Views of what was recorded round by round."""
         return Rounds(self.rows, self.folds)
 
+    @property
+    def repeats(self) -> str:
+        """What confidence intervals of quantities by site and round are over."""
+        return "seeds" if self.folds is None else "folds"
+
     @cached_property
     def methods(self) -> list[str]:
         """The methods, in the order of the views."""

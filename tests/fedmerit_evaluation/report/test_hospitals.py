@@ -171,7 +171,7 @@ def test_a_single_run_of_local_training_is_compared_with_any_settings(tmp_path: 
 def test_the_tables_show_percentages_with_their_ends(tmp_path: Path) -> None:
     results = _results(made_row("fedce", 0, 1, "Birch", "flagged", 1.0))
     rows = list_hospitals(made_runs(results, tmp_path), results, "fedce", [])
-    benefit, contribution = benefit_table(rows, "fedce", "cases and seeds"), contribution_table(rows, "fedce", 2)
+    benefit, contribution = benefit_table(rows, "fedce", "cases and seeds"), contribution_table(rows, "fedce", "folds")
     assert [benefit.cell(1, column) for column in range(benefit.shape[1])] == [
         "Birch",
         "70.0",
@@ -186,5 +186,5 @@ def test_the_tables_show_percentages_with_their_ends(tmp_path: Path) -> None:
         "Flagged: look at it first. Significantly less than an equal share.",
     ]
     assert contribution.frame["Flagged"].to_list() == ["no", "flagged, rounds 1", "no"]
-    assert benefit.caption.endswith("the 95 % confidence interval (CI) over test cases and seeds")
-    assert contribution.caption.endswith("by the estimate of fedce; in brackets the 95 % CI over seeds")
+    assert benefit.caption.endswith("the 95 % confidence interval (CI) over cases and seeds")
+    assert contribution.caption.endswith("by the estimate of fedce; in brackets the 95 % CI over folds")
