@@ -179,7 +179,7 @@ def watch(
     log: Annotated[Path | None, typer.Option(help="File to which each decision is added.")] = None,
     limit: Annotated[int, typer.Option(min=1, help="Resumptions in a row without a complete round.")] = 10,
     site_timeout: Annotated[
-        float, typer.Option(min=0, help="Seconds to wait for all sites; then --min-sites are enough.")
+        float, typer.Option(min=0, help="Seconds to wait for the last round's sites; then --min-sites do.")
     ] = 600.0,
 ) -> None:
     """Keep a run at work: resume its job whenever it ended early, until it has come to its end.

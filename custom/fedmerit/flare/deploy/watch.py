@@ -60,7 +60,7 @@ class Supervisor:
     """Decides on one run, look by look."""
 
     limit: int = 10  # resumptions in a row without a complete round between; then it gives up
-    site_timeout: float = 600.0  # seconds to wait for all sites of the run; then as many as the job needs are enough
+    site_timeout: float = 600.0  # seconds to wait for the last round's sites; then as many as the job needs are enough
     fruitless: int = field(default=0, init=False)  # resumptions since the last new round
     round: int = field(default=0, init=False)  # complete rounds, as far as they are known
     rejoined: Counter[str] = field(default_factory=Counter, init=False)  # by site, resumptions since its last round
@@ -117,17 +117,22 @@ class Supervisor:
         if self.since is None:
             self.since = now
         waited, pause = now - self.since, PAUSES[min(tries, len(PAUSES) - 1)]
-        away, least = sorted(set(look.sites) - set(look.connected)), int(look.description.get("min_clients") or 1)
+        end, away = JobEnd.of(look.description), set(look.sites) - set(look.connected)
+        away, least = away - _absent(look, end), int(look.description.get("min_clients") or 1)
         there = len(set(look.sites) & set(look.connected)) if look.sites else len(look.connected)
         if there < least or (away and waited < self.site_timeout):
             needed = _names(away) if away else f"{least} sites, {there} are there"
             return Decision(Action.wait, f"waits for {needed}; {why}")
         if waited < pause:
             return Decision(Action.wait, f"pauses for {pause:g} seconds; {why}")
-        end = JobEnd.of(look.description)
         self.failed = end.error if end.cause is Cause.failure else ""
         self.fruitless, self.since, self.stopping = self.fruitless + 1, None, str(look.description["job_id"])
         return Decision(Action.resume, why)
+
+
+def _absent(look: Look, end: JobEnd) -> set[str]:
+    """Sites without a part in the last complete round, if there is one: nobody waits for them."""
+    return set(look.sites) - set(look.present) if look.present else set(end.absent)
 
 
 def _names(sites: Collection[str]) -> str:

@@ -45,6 +45,9 @@ WAIT, RESUME, GIVE_UP = Action.wait, Action.resume, Action.give_up
         (look(ABNORMAL, connected=("A", "C")), WAIT, "waits for B"),
         (look(ABNORMAL, connected=("A",)), WAIT, "waits for B, C"),
         (look("RUNNING", apart=("C",), round=2), WAIT, "pauses for 60 seconds; C: connected, without a part"),
+        (look("RUNNING", apart=("C",), connected=("A", "C"), present=("A", "B")), WAIT, "waits for B"),
+        (look("RUNNING", apart=("C",), connected=("A", "C"), present=("A",)), WAIT, "pauses for 60 seconds"),
+        (look(ABNORMAL, JobEnd(4, absent={"B": "absent in 2 of 4"}), connected=("A", "C")), RESUME, "killed"),
     ],
 )
 def test_first_look(seen, action, words):
