@@ -53,7 +53,7 @@ test-all: $(VENV)/.installed ## The tests, slow ones included, and the coverage 
 	$(RUNNING) $(BIN)/python -m pytest $(FILES) $(PACKAGES:%=--cov=%) --cov-report=term:skip-covered
 
 SOAK ?= --out soak
-soak: $(VENV)/.installed ## Hours of faults without an admin, by seed; needs and sizes: make soak SOAK=--help
+soak: $(VENV)/.installed ## An hour of faults without an admin, by seed; needs and sizes: make soak SOAK=--help
 	$(RUNNING) PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python tests/soak/soak.py $(SOAK)
 
 check: $(VENV)/.installed ## Style (ruff), types (mypy) and words
