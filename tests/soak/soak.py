@@ -4,8 +4,8 @@ Provisioned kits on loopback, each site behind a line that can be cut; `fedmerit
 joins, another leaves. In the end every round is complete, the records verify, and the final model is, bit for bit, that
 of an undisturbed run with the same attendance.
 
-It needs Debian's package faketime, 0.9 GB of memory for each kit and for the server (8 GB by default), and, by default, an
-hour on two cores: a fault costs half a minute to 7 minutes (docs/studies/soak.md).
+It needs Debian's package faketime, 0.9 GB of memory for each kit and for the server (8 GB by default), and, by default,
+an hour on two cores: a fault costs half a minute to 7 minutes (docs/studies/soak.md).
 """
 
 import argparse
