@@ -28,7 +28,7 @@ NOT_NEEDED = "asked for losses or neurons that the run's method does not need; t
 NOT_SHARED = "sent models of other sites, which this run's plan does not share; the site's own log says which"
 OTHER_NUMBERS = "sent models that are not in float32; the site's own log says what they are in"
 OUT_OF_ORDER = "asked for a round that is over for this site, or before its training; the site's own log says which"
-REFUSED = "refuses the job; the site's own errors.log says why"
+REFUSED = "refuses the job; the site's own log says why"
 REASONS = (
     REFUSED,
     DISK_FULL,

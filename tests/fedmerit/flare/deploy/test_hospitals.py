@@ -67,8 +67,9 @@ def test_a_rehearsal_says_which_site_would_fail_and_why(hospitals, fedmerit, tmp
         moved.rename(images)
     assert result.exit_code == 1
     assert result.output.count("received") == len(hospitals.names) - 1
-    assert "errors.log in its kit" in result.output
-    assert "not ready: 1 problem" in result.output
+    told = " ".join(result.output.split())
+    assert "refuses the job; the site's own log says why; errors.log in its kit" in told
+    assert "not ready: 1 problem" in told
 
 
 def test_a_revoked_kit_is_refused_and_a_renewed_one_taken(hospitals, fedmerit, wait_for):
