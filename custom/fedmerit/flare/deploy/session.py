@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from nvflare.apis.fl_exception import FLCommunicationError
+from nvflare.apis.job_def import RunStatus
 from nvflare.fuel.flare_api.api_spec import (
     AuthenticationError,
     AuthorizationError,
@@ -133,6 +134,9 @@ def resume(opened: Session, job_id: str) -> str:
 
 def stop(opened: Session, job_id: str) -> None:
     """Abort a job and wait for its end; it may have ended with its server, which then still calls it running."""
+    started = time.monotonic() + STOPPING
+    while job(opened, job_id)["status"] == RunStatus.DISPATCHED and time.monotonic() < started:
+        time.sleep(POLL)  # NVFlare aborts no job that it is just starting
     try:
         opened.abort_job(job_id)
     except (JobNotRunning, InternalError) as error:

@@ -1,6 +1,7 @@
 """What the supervisor of a run decides, look by look, and what it does of that."""
 
 from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 
@@ -104,6 +105,15 @@ def test_a_site_that_joins_does_not_wait_as_long_as_one_that_leaves_each_time():
     supervisor.decide(look("RUNNING", round=2), 600.0)
     both = look("RUNNING", apart=("C", "D"), round=2)
     assert decisions(supervisor, (both, 610.0), (both, 670.0)) == [WAIT, RESUME]
+
+
+def test_a_job_that_is_just_starting_is_stopped_once_it_works(monkeypatch):
+    """NVFlare would not abort it, and two jobs would be at work in one run folder."""
+    states, did = ["DISPATCHED", "DISPATCHED", "RUNNING", "FINISHED:ABORTED"], []
+    monkeypatch.setattr(session, "POLL", 0)
+    monkeypatch.setattr(session, "job", lambda opened, job_id: {"status": states.pop(0)})
+    session.stop(SimpleNamespace(abort_job=lambda job_id: did.append((job_id, len(states)))), "j")
+    assert did == [("j", 1)]
 
 
 class Server:
