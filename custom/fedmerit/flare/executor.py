@@ -61,7 +61,7 @@ READERS: Mapping[str, Callable[[FLModel, torch.nn.Module], Work]] = {
     TRAIN: model_to_task,
     EVALUATE: model_to_evaluation,
 }
-SCRIPT_EVENTS = (EventType.ABORT_TASK, EventType.END_RUN)
+SCRIPT_EVENTS = (EventType.ABORT_TASK, EventType.END_RUN)  # after START_RUN, with which a script is started, once
 PEER_MODEL = "fedmerit.peer_model"  # topic on which sites ask each other
 PEER_TIMEOUT = 60.0  # seconds to wait for a peer's answer; then it is not available this round
 

@@ -35,10 +35,13 @@ def test_run_ends_with_models_that_trained(two_rounds, model, method):
     names = sorted(path.stem for path in (run / "models").glob("*.pt"))
     assert names in (["global"], NAMES, ["global", *NAMES])
     config = RunConfiguration.from_dict(read_run(run)["plan"])
-    start = flat.get_parameters(initial_network(config.network, config.seed))
-    moved = [int((flat.get_parameters(load_network(run / "models", name)) != start).sum()) for name in names]
-    assert min(moved) > 0  # a site that earned little has received little
-    assert max(moved) > 0.95 * len(start)  # 1 % are biases before a norm, which have no gradient
+    network = initial_network(config.network, config.seed)
+    start = flat.get_parameters(network)
+    moved = torch.stack([flat.get_parameters(load_network(run / "models", name)) != start for name in names])
+    assert moved.any(1).all()  # a site that earned little has received little
+    # a bias before a norm has no gradient
+    weights = torch.cat([torch.full((one.numel(),), one.ndim > 1) for one in network.parameters()])
+    assert moved.any(0)[weights].all() or method == "scaffold"  # whose plain steps round to nothing
     for name in names:
         state = model(run, name)
         assert all(value.isfinite().all() for value in state.values())
