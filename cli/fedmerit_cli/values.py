@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from fedmerit_cli.coalition_study import CoalitionStudy
 
 INF = float("inf")
+Runs = Annotated[list[Path], typer.Argument(metavar="RUN...", help="Finished runs that differ in seeds or folds.")]
 commands = Commands("What each site's data is worth: Shapley and leave-one-out values, estimators, sample sizes.")
 trains_coalitions = run_options(
     "sites", *OF_SCRIPTS, "method", "rounds", "device", "server_sites", "recipe", "settings",
@@ -126,7 +127,7 @@ def shapley(
 
 @commands.add("value estimate runs/fedce-seed0 runs/fedce-seed1 --out values", reads_records=True)
 def estimate(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Finished runs that differ in their seeds.")],
+    runs: Runs,
     estimators: Annotated[
         str | None,
         typer.Option(
@@ -169,7 +170,7 @@ def estimate(
 
 @commands.add("value payout runs/fedavg-seed0 runs/fedavg-seed1 runs/fedavg-seed2 --budget 100000", reads_records=True)
 def payout(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Finished runs that differ in their seeds.")],
+    runs: Runs,
     budget: Annotated[int, typer.Option(min=1, help="Money to share, in whole units.")],
     estimators: Annotated[
         str | None,
@@ -261,13 +262,20 @@ def power(
 
 @commands.add("value unseen --sites sites --out values --rounds 50 --seeds 0,1,2")
 @trains_coalitions
-def unseen(asked: RunOptions, out: OutFolder, seeds: Seeds = "0", jobs: Jobs = None, cluster: Cluster = None) -> None:
+def unseen(
+    asked: RunOptions,
+    out: OutFolder,
+    seeds: Seeds = "0",
+    folds: Folds = False,
+    jobs: Jobs = None,
+    cluster: Cluster = None,
+) -> None:
     """Unseen hospitals: leave each out of the training, and evaluate the others' model on its patients.
 
     The trainings are those of `value leave-one-out`; with the same --out they are reused. Interrupted, the same command
     resumes. Exits with 1 if a training failed.
     """
-    with _study(asked, out, seeds, jobs, cluster) as study:
+    with _study(asked, out, seeds, jobs, cluster, folds) as study:
         from fedmerit_evaluation.ground_truth.unseen_sites import generalisation_tables, leave_each_out
 
         study.train(leave_each_out(study.names))

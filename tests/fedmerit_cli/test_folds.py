@@ -2,12 +2,14 @@
 
 import re
 
+import numpy as np
+import pandas as pd
 import pytest
 
 from fedmerit.configuration.run import RunConfiguration
 from fedmerit.errors import BadInput
 from fedmerit.files import read_json
-from fedmerit.records.results import read_results
+from fedmerit.records.results import read_results, read_table
 from fedmerit.site.job_rules import refusals
 from fedmerit.trainers.monai_trainer.data import open_sites
 from fedmerit.trainers.monai_trainer.manifest import JobRules, Manifest
@@ -93,6 +95,17 @@ def test_values_over_folds(folded_sites, small, fedmerit, tmp_path):
     assert result.exit_code == 0, result.output
     assert len(list((tmp_path / "runs").iterdir())) == 3 * FOLDS
     assert "9 of 9 trainings to do" in result.output
+    assert "confidence interval over 3 folds" in " ".join(result.output.split())
+    again = fedmerit("value", "unseen", "--out", tmp_path, "--sites", folded_sites, "--folds", "--rounds", 1,
+                     "--jobs", 1, *small)  # fmt: skip
+    assert again.exit_code == 0, again.output
+    assert "trainings to do" not in again.output
+    table = pd.read_csv(tmp_path / "tables" / "unseen.csv").set_index("Site")
+    for site, other in zip(table.index[:2], table.index[1::-1], strict=True):
+        alone = [read_table(run / "evaluation" / "testing-everywhere.csv")
+                 for run in sorted((tmp_path / "runs").glob(f"{other}_seed0_fold*"))]  # fmt: skip
+        dice = [rows[(rows["site"] == site) & (rows["quantity"] == "dice")]["value"].mean() for rows in alone]
+        assert table.loc[site, "Unseen [%]"] == pytest.approx(100 * np.mean(dice), abs=0.06)
 
 
 def test_sites_without_folds(sites, fedmerit, tmp_path):

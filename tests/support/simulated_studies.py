@@ -1,6 +1,6 @@
 """Simulated federations whose true Dice is known: how often intervals cover it, how often verdicts are wrong.
 
-``python tests/support/simulated_studies.py coverage``, ``folds`` and ``family`` print the tables of
+``python tests/support/simulated_studies.py coverage``, ``folds``, ``values`` and ``family`` print the tables of
 docs/studies/statistics.md.
 """
 
@@ -10,6 +10,10 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
+from fedmerit.records.results import COLUMNS
+from fedmerit_evaluation.ground_truth.reliability import resample, semivalue_function
+from fedmerit_evaluation.ground_truth.semivalues import format_spec, leave_one_out_weights
+from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.statistics.bootstrap import CASES, Clusters
 from fedmerit_evaluation.statistics.crossed_effects import CrossedEffects
 from fedmerit_evaluation.statistics.inference import SIGNIFICANCE_LEVEL, holm
@@ -168,6 +172,50 @@ def fold_table(studies=100) -> Iterator[str]:
         yield f"| {seeds} x {patients} | {' | '.join(cells)} |"
 
 
+def value_coverage(seeds, patients, sd, folds=5, from_patients=0.0, studies=100):
+    """Of leave-one-out values of equal hospitals, over folds and over patients and seeds.
+
+    Percent of the 95 % intervals that hold the true value, 0; of studies with a significant pair; median widths.
+    """
+    names = [f"h{site}" for site in range(HOSPITALS)]
+    games = [frozenset(names), *(frozenset(names) - {name} for name in names)]
+    random = np.random.default_rng([13, seeds, patients, folds])
+    dice, fold_of = cross_validated(random, studies, seeds, patients, sd, folds, from_patients, methods=len(games))
+    held, wrong, width = ({"folds": [], "patients": []} for _ in range(3))
+    for study in range(studies):
+        own = dice[:, :, study * HOSPITALS : (study + 1) * HOSPITALS]
+        game, seed, site, case = (one.ravel() for one in np.indices(own.shape))
+        rows = pd.DataFrame({
+            "run": "x", "method": "fedavg", "seed": seed, "fold": fold_of[case].astype(str), "round": 1,
+            "site": np.array(names)[site], "coalition": np.array([format_spec(one) for one in games])[game],
+            "split": "testing", "patient": "", "case": [f"{one:03d}" for one in case], "label": "organ",
+            "quantity": "dice", "value": own.ravel(),
+        })  # fmt: skip
+        for over, by_fold in (("folds", True), ("patients", False)):
+            one = resample(Results(rows[COLUMNS]), semivalue_function(leave_one_out_weights), by_fold=by_fold).ranking
+            held[over] += [*((one.low <= 0) & (one.high >= 0))]
+            wrong[over].append(one.has_significant_pairs)
+            width[over] += [*(100 * (one.high - one.low))]
+    return tuple({over: float(how(found[over])) for over in found}
+                 for how, found in ((_percent, held), (_percent, wrong), (np.median, width)))  # fmt: skip
+
+
+def _percent(those):
+    return 100 * np.mean(those)
+
+
+def value_table(studies=100) -> Iterator[str]:
+    """Lines of Markdown."""
+    kinds = {"usual": (USUAL, 0.0), "stable": (STABLE, 0.0), "all from patients": (USUAL, 1.0)}
+    yield f"| seeds x patients | {' | '.join(kinds)} |\n|---|{'---|' * len(kinds)}"
+    for seeds, patients in FOLD_SETTINGS:
+        cells = []
+        for sd, share in kinds.values():
+            held, wrong, width = value_coverage(seeds, patients, sd, 5, share, studies)
+            cells.append("; ".join(f"{held[over]:.0f} ({width[over]:.1f}), {wrong[over]:.0f}" for over in held))
+        yield f"| {seeds} x {patients} | {' | '.join(cells)} |"
+
+
 def wrong_verdicts(seeds, patients, sd, hospitals, studies=100, **design):
     """Percent of federations of equal hospitals with any significant gain or loss."""
     random = np.random.default_rng([7, seeds, patients, hospitals])
@@ -231,6 +279,6 @@ def family_table(studies=100) -> Iterator[str]:
 
 if __name__ == "__main__":
     number = int(sys.argv[2]) if len(sys.argv) > 2 else 100
-    tables = {"coverage": coverage_table, "folds": fold_table, "family": family_table}
+    tables = {"coverage": coverage_table, "folds": fold_table, "values": value_table, "family": family_table}
     for line in tables[sys.argv[1]](number):
         print(line, flush=True)

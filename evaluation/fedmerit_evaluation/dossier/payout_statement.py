@@ -79,7 +79,7 @@ def write_payout(
     """Value finished runs, and write payout.json and payout.html into ``out``.
 
     Args:
-        runs: folders side by side, of one method, which differ in their seeds.
+        runs: folders side by side, of one method, which differ in their seeds or folds.
         specs: of estimators; the first decides, the others are compared.
         draws: of patients and rounds, for the intervals.
         signer: with the key of who states it; None: not signed.

@@ -25,6 +25,7 @@ from fedmerit.records.results import read_results
 from fedmerit_evaluation.figures.tables import Table
 from fedmerit_evaluation.ground_truth.ground_truths import EXACT, LEAVE_ONE_OUT, SHAPLEY
 from fedmerit_evaluation.ground_truth.reliability import POINTS, Resampled, pairs, resample, semivalue_function
+from fedmerit_evaluation.results.dice import name_patients
 from fedmerit_evaluation.results.views import Results
 
 LEVEL, POWER = 0.05, 0.8
@@ -71,11 +72,11 @@ def minimum_detectable_difference(seeds: int, of_seeds: float, others: float) ->
 
 
 def estimate_variances(one: Resampled, patients: float = 1.0) -> Variances:
-    """Variances of resampled values, tested on ``patients`` per site; that of seeds is 0 with one seed."""
+    """Variances of resampled values, tested on ``patients`` per site; that of seeds is 0 of one seed or of folds."""
     first, second = pairs(len(one.sites))
     values, moved = (every[:, first] - every[:, second] for every in (one.values[..., 0], one.patients))  # (s, pairs)
     of_patients = float((moved.mean(axis=0) ** 2).sum(axis=-1).mean())
-    of_seeds = float(values.var(axis=0, ddof=1).mean()) if len(one.seeds) > 1 else 0.0
+    of_seeds = float(values.var(axis=0, ddof=1).mean()) if len(one.seeds) > 1 and not one.folds else 0.0
     return Variances(of_seeds, of_patients * patients, patients=patients)
 
 
@@ -88,9 +89,9 @@ def pilot_variances(folder: Path) -> Variances:
     results = Results(read_results(folder))
     found = dict[str, Resampled]()
     with suppress(BadInput):  # it takes more coalitions than leave-one-out
-        found[SHAPLEY] = resample(results, semivalue_function(EXACT[SHAPLEY]))
+        found[SHAPLEY] = resample(results, semivalue_function(EXACT[SHAPLEY]), by_fold=False)
     if SHAPLEY not in found or len(found[SHAPLEY].seeds) < 2:
-        found[LEAVE_ONE_OUT] = resample(results, semivalue_function(EXACT[LEAVE_ONE_OUT]))
+        found[LEAVE_ONE_OUT] = resample(results, semivalue_function(EXACT[LEAVE_ONE_OUT]), by_fold=False)
     reference, one = max(found.items(), key=lambda item: len(item[1].seeds))
     if one.values.shape[1] != len(one.sites):
         raise BadInput(f"--pilot {folder}: has values of other sites than took part; train its coalitions again")
@@ -103,7 +104,7 @@ def pilot_variances(folder: Path) -> Variances:
         )
     tested = results.rows[(results.rows["coalition"] != "") & (results.rows["quantity"] == "dice")]
     # the variance of a mean over sites goes by the mean of 1 / patients, hence the harmonic mean
-    of_pilot = estimate_variances(one, harmonic_mean(tested.groupby("site")["case"].nunique().tolist()))
+    of_pilot = estimate_variances(one, harmonic_mean(name_patients(tested).groupby(tested["site"]).nunique().tolist()))
     return replace(of_pilot, reference=reference)
 
 
@@ -156,7 +157,7 @@ def reliability_table(of: Mapping[str, Resampled]) -> Table:
         "Reliability of the ground truth: share of the variance over sites that is not noise; noise ceiling, its root: "
         "expected correlation of a perfect estimator, over the same sites [95 % CI]; MDD: minimum detectable difference"
     )
-    if any(len(one.seeds) < 2 for one in of.values()):
+    if any(len(one.seeds) < 2 and not one.folds for one in of.values()):
         caption += "; with one seed the variation over seeds is unknown, so all numbers are too optimistic"
     frame = pd.DataFrame(rows)
     low, high = (

@@ -19,13 +19,15 @@ from fedmerit.errors import BadInput
 from fedmerit.seeds import random_seed
 from fedmerit_evaluation.ground_truth import semivalues
 from fedmerit_evaluation.ground_truth.semivalues import EMPTY_COALITION, Coalition, FloatArray, Weights, coefficients
+from fedmerit_evaluation.results.dice import name_patients
 from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.statistics.bootstrap import StudentDraws, nan_mean
-from fedmerit_evaluation.statistics.inference import MIN_CASES, Estimate, SampleSize
+from fedmerit_evaluation.statistics.inference import MIN_CASES, MIN_FOLDS, Estimate, SampleSize
 from fedmerit_evaluation.statistics.ranks import Ranking, ranking
 
 DRAWS = 500
 POINTS = 100.0
+PATIENT, FOLD = "patient", "fold"
 Values = Callable[[Mapping[Coalition, FloatArray]], FloatArray]  # a game of (...) utilities to (n, ...) values
 
 
@@ -36,13 +38,15 @@ class Resampled:
     sites: list[str]
     seeds: list[int]
     values: FloatArray  # (s, n, D), fractions of Dice; the first is as observed
-    patients: FloatArray  # (s, n, P) standard error that each of all P patients adds; NaN: the only one of a site
+    patients: FloatArray  # (s, n, P) standard error that each of all P patients, or folds, adds; NaN: a site's only one
     fewest: int = MIN_CASES  # test patients of the site with the fewest, of any seed
+    folds: int = 0  # that are drawn in place of patients; 0: patients are
 
     @property
     def ranking(self) -> Ranking:
-        """Ranks of the values, fractions of Dice."""
-        return ranking(self.sites, self.values, sample=SampleSize(self.fewest, len(self.seeds), "test patients"))
+        """Ranks of the values, fractions of Dice; of folds over these only, as they differ by seed, too."""
+        values = self.values.mean(axis=0, keepdims=True) if self.folds else self.values
+        return ranking(self.sites, values, sample=SampleSize(self.fewest, len(self.seeds), folds=self.folds))
 
     @property
     def mean(self) -> FloatArray:
@@ -51,8 +55,8 @@ class Resampled:
 
     @property
     def seed_variance(self) -> FloatArray:
-        """(n,) variance over seeds; NaN with one seed."""
-        if len(self.seeds) < 2:
+        """(n,) variance over seeds; NaN with one seed, and over folds, which have it in theirs."""
+        if len(self.seeds) < 2 or self.folds:
             return np.full(len(self.sites), np.nan)
         return np.asarray(self.values[..., 0].var(axis=0, ddof=1))
 
@@ -76,7 +80,7 @@ class Resampled:
         observed, patients = (one - one.mean(axis=1, keepdims=True) for one in (self.values[..., 0], self.patients))
         n, s = len(self.sites), len(self.seeds)
         of_patients = float((patients.mean(axis=0) ** 2).sum(axis=-1).sum()) / (n - 1)
-        of_seeds = float(observed.var(axis=0, ddof=1).sum()) / (n - 1) / s if s > 1 else 0.0
+        of_seeds = float(observed.var(axis=0, ddof=1).sum()) / (n - 1) / s if s > 1 and not self.folds else 0.0
         return float(observed.mean(axis=0).var(ddof=1)), of_patients, of_seeds
 
     @property
@@ -93,9 +97,8 @@ class Resampled:
         between, of_patients, of_seeds = self._variances
         noise, factor = of_patients + of_seeds, 1.0
         if quantile is not None and noise > 0:
-            freedom = noise**2 / (
-                of_patients**2 / max(self.patients.shape[-1] - n, 1) + of_seeds**2 / max((s - 1) * (n - 1), 1)
-            )
+            free = self.folds - 1 if self.folds else max(self.patients.shape[-1] - n, 1)
+            freedom = noise**2 / (of_patients**2 / free + of_seeds**2 / max((s - 1) * (n - 1), 1))
             factor = float(f.ppf(1 - quantile, n - 1, freedom))
         return float(np.clip(1 - factor * noise / between, 0, 1)) if between > 0 else 0.0
 
@@ -158,21 +161,24 @@ UTILITIES: Mapping[str, Utility] = {
 MEAN_DICE = UTILITIES["mean Dice"]
 
 
-def resample(results: Results, values: Values, draws: int = DRAWS, utility: Utility = MEAN_DICE) -> Resampled:
-    """The values of every seed that has all coalitions that ``values`` takes, resampled over test patients.
+def resample(
+    results: Results, values: Values, draws: int = DRAWS, utility: Utility = MEAN_DICE, by_fold: bool = True
+) -> Resampled:
+    """The values of every seed that has all coalitions that ``values`` takes, resampled over test patients or folds.
 
-    Every site's cases are drawn, the same in all seeds and for all coalitions (`drawn_means`). A case counts by the
+    Every site's patients are drawn, the same in all seeds and for all coalitions (`drawn_means`). A case counts by the
     mean over its labels. The utility of the empty coalition is 0, or for a distance the largest measured.
 
     Args:
         results: of a folder of trained coalitions.
         values: of one game; `BadInput` if a coalition is missing.
         utility: of the coalitions' models.
+        by_fold: whether folds are drawn, if there are `MIN_FOLDS` or more.
 
     Raises:
         BadInput: no seed is complete.
     """
-    cases = _cases(results, utility)
+    cases, patients, folds = _cases(results, utility, by_fold)
     sites, games, moved, seeds, why = results.sites, [], [], [], "none is trained"
     for seed, rows in cases.groupby(level="seed"):
         try:
@@ -185,59 +191,81 @@ def resample(results: Results, values: Values, draws: int = DRAWS, utility: Util
             why = f"seed {seed}: {error}"
     if not games:
         raise BadInput(f"no seed has all coalitions ({why}); the command that trained them trains what is missing")
-    tested = cases.notna().groupby(level="seed").any().T.groupby(level="site").sum()
-    return Resampled(sites, seeds, np.stack(games), np.stack(moved), int(tested.to_numpy().min()))
+    return Resampled(sites, seeds, np.stack(games), np.stack(moved), patients, folds)
 
 
-def _cases(results: Results, utility: Utility) -> pd.DataFrame:
-    """Of each case, the mean over labels: ``(seed, coalition)`` x ``(site, case)``."""
+def _cases(results: Results, utility: Utility, by_fold: bool) -> tuple[pd.DataFrame, int, int]:
+    """As `by_cluster`, ``(seed, coalition)`` in rows; the fewest patients of a site and seed; the folds, 0: none."""
     coalition_results = results.rows[results.rows["coalition"] != ""]
     there = [name for name in utility.quantities if (coalition_results["quantity"] == name).any()]
     if not there:
         raise BadInput(f"no {utility.quantities[0]} of trained coalitions; `fedmerit value shapley` records it")
     trained = coalition_results[coalition_results["quantity"] == there[0]]
-    means = utility.sign * trained.groupby(["seed", "coalition", "site", "case"])["value"].mean()
-    return pd.DataFrame(means.unstack(["site", "case"])).sort_index(axis=1)
+    trained = trained.assign(value=utility.sign * trained["value"], patient=name_patients(trained))
+    fewest = int(trained.groupby(["seed", "site"])["patient"].nunique().min())
+    folds = trained["fold"].nunique() if by_fold and trained["fold"].nunique() >= MIN_FOLDS else 0
+    return by_cluster(trained, ["seed", "coalition"], FOLD if folds else PATIENT), fewest, folds
+
+
+def by_cluster(rows: pd.DataFrame, models: list[str], cluster: str) -> pd.DataFrame:
+    """Dice of ``models`` in rows by site and `PATIENT`, or by site and `FOLD` in columns, sorted.
+
+    A site's n cases, each the mean over its labels, in k clusters: x̄ + k/n Σ (x - x̄) over the cases of the cluster.
+    So the columns' mean is that of the cases, and their spread that of independent clusters (linearised ratio; Cochran
+    1977, Sampling Techniques, chapter 6); a case that is a patient of its own keeps its Dice.
+    """
+    cases = rows.groupby([*models, "site", cluster, "case"])["value"].mean().dropna()
+    of_site = cases.groupby([*models, "site"])
+    mean = of_site.transform("mean")
+    table = pd.DataFrame({"mean": mean, "distance": (cases - mean) / of_site.transform("size")})
+    clusters = table.groupby([*models, "site", cluster]).agg({"mean": "first", "distance": "sum"})
+    number = clusters.groupby([*models, "site"])["mean"].transform("size")
+    return pd.DataFrame((clusters["mean"] + number * clusters["distance"]).unstack(["site", cluster])).sort_index(
+        axis=1
+    )
 
 
 def _by_site(rows: pd.DataFrame) -> Iterator[tuple[str, NDArray[np.bool_], FloatArray]]:
-    """The sites, sorted: the name, which columns are its cases, and these (rows, cases)."""
+    """The sites, sorted: the name, which columns are its patients or folds, and these (rows, columns)."""
     tested = rows.columns.get_level_values("site").to_numpy()
     for site in sorted(set(tested)):
         yield str(site), tested == site, rows.to_numpy(dtype=np.float64)[:, tested == site]
 
 
 def drawn_means(rows: pd.DataFrame, draws: int, what: str) -> FloatArray:
-    """(sites, coalitions, 1 + D) each site's mean over its cases, as observed and drawn by `StudentDraws`.
+    """(sites, models, 1 + D) each site's mean over its patients or folds, as observed and drawn by `StudentDraws`.
 
-    If a site has only one case, every draw is NaN: nothing is known of how its cases vary.
+    If a site has only one, every draw is NaN: nothing is known of how they vary.
 
     Args:
-        rows: of models (rows): the means over labels of cases ``(site, case)``, sorted.
-        what: the draws are of; the same word gives a site with as many cases the same draws.
+        rows: as `by_cluster` gives them. Folds get the same draws at all sites.
+        what: the draws are of; the same word gives a site with as many patients the same draws.
     """
     of_sites, single = [], False
     for site, _, own in _by_site(rows):
-        drawn = StudentDraws.random(own.shape[1], draws, np.random.default_rng(random_seed(what, site)))
+        random = np.random.default_rng(random_seed(what, "" if FOLD in rows.columns.names else site))
+        drawn = StudentDraws.random(own.shape[1], draws, random)
         of_sites.append(nan_mean(own, axis=1)[:, None] + np.insert(drawn.deviations(own), 0, 0.0, axis=1))
-        single |= own.shape[1] == 1
+        single |= int(np.isfinite(own).any(axis=0).sum()) == 1
     means = np.stack(of_sites)
     means[..., 1:] = np.nan if single else means[..., 1:]
     return means
 
 
 def _moved_means(rows: pd.DataFrame) -> FloatArray:
-    """(sites, coalitions, 1 + P) means; of each of all P cases with its site's moved by (x - x̄) / √(n (n - 1)).
+    """(sites, models, 1 + P) means; of each of all P patients with its site's moved by (x - x̄) / √(n (n - 1)).
 
-    The squares of these moves add up to the squared standard error of a site's mean of n cases, as of the jackknife
-    (Efron and Tibshirani 1993, chapter 11); NaN for a single case.
+    The squares of these moves add up to the squared standard error of a site's mean of n patients, as of the jackknife
+    (Efron and Tibshirani 1993, chapter 11); NaN for a single one. A fold moves all sites at once.
     """
+    shared = FOLD in rows.columns.names
+    place = pd.factorize(rows.columns.get_level_values(FOLD))[0] if shared else np.arange(rows.shape[1])
     of_sites = []
     for _, there, own in _by_site(rows):
         means, known = nan_mean(own, axis=1)[:, None], np.isfinite(own).sum(axis=1, keepdims=True)
-        moves = np.zeros((len(own), 1 + len(there)))
+        moves = np.zeros((len(own), 2 + int(place.max())))
         root = np.sqrt(np.where(known > 1, known * (known - 1), np.nan))
-        moves[:, 1:][:, there] = np.nan_to_num(own - means) / root
+        moves[:, 1 + place[there]] = np.nan_to_num(own - means) / root
         of_sites.append(means + moves)
     return np.stack(of_sites)
 

@@ -28,7 +28,7 @@ def generalisation_tables(trainings: Sequence[Training], sites: Path | None) -> 
     """Test Dice, HD95 and NSD of every hospital by the model trained without it, and by that trained with all.
 
     BatchNorm statistics are those that the others shared, or estimated from the hospital's own training images, which
-    needs no label; without BatchNorm, or if scripts test, the column is left out.
+    needs no label; without BatchNorm, or if scripts test, the column is left out. Of folds the mean.
 
     Args:
         trainings: finished, of `leave_each_out`.
@@ -45,9 +45,11 @@ def generalisation_tables(trainings: Sequence[Training], sites: Path | None) -> 
             scores = mean_scores(zip(of_tests["quantity"], of_tests["case"], of_tests["value"], strict=True))
             rows.append((training.seed, name, UNSEEN if outside else SEEN, scores))
             if outside and name in of_site:
-                site, network = of_site[name], final_models(training.folder)(of_site[name])
+                run = read_run(training.folder)
+                site = of_site[name].in_fold(run.get("fold"))
+                network = final_models(training.folder)(site)
                 if has_statistics(network):
-                    amp = read_run(training.folder)["training"].get("amp", False)
+                    amp = run["training"].get("amp", False)
                     own = with_batch_statistics(site, network)
                     found = evaluate(own, site.cases("testing"), site.labels, amp, final=True)
                     scores = mean_scores((name, one.case, value) for one in found for name, value in one.scores.items())

@@ -237,6 +237,7 @@ def ranking_table(name: str, caption: str, one: Ranking, heading: str = "Value [
 
 def _ranks(name: str, one: Ranking) -> Table:
     over = "test patients and seeds" if one.seeds > 1 else "test patients (one seed)"
+    over = f"{one.folds} folds" if one.folds else over
     caption = f"{name} values; in brackets the 95 % confidence interval over {over}; ranks as intervals"
     if one.insufficient_data:
         caption += f"; {one.insufficient_data}: no difference is called significant"

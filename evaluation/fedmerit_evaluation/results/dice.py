@@ -110,7 +110,7 @@ class Dice:
         surfaces = {name: _per_site(cases.mean(axis=1), "mean") for name, cases in self.surface_cases.items()}
         columns = {"dice": means.mean(), "lowest": means.min(), **surfaces, "cases": means.size()}
         columns |= {
-            "patients": _patients(self.rows).groupby(self._by(SITE), observed=True).nunique(),
+            "patients": name_patients(self.rows).groupby(self._by(SITE), observed=True).nunique(),
             "both_empty": empty,
         }
         return pd.DataFrame(columns | ({"one_empty": self._one_empty()} if surfaces else {}))
@@ -125,7 +125,7 @@ class Dice:
         folds = self.rows["fold"].groupby(self._by(RUN), observed=True).nunique()
         if len(folds) and folds.min() >= MIN_FOLDS:
             return Clusters(dict(zip(keys, self.rows["fold"], strict=True)), self.rows["fold"].nunique())
-        return Clusters(dict(zip(keys, _patients(self.rows), strict=True)))
+        return Clusters(dict(zip(keys, name_patients(self.rows), strict=True)))
 
     def _one_empty(self) -> pd.Series:
         """Pairs of case and label with an NSD and no HD95, per site."""
@@ -228,7 +228,7 @@ def _paired_changes(cases: pd.DataFrame) -> pd.Series:
     return pd.Series(of_sites.groupby(level=["method", "site"]).mean())
 
 
-def _patients(rows: pd.DataFrame) -> pd.Series:
+def name_patients(rows: pd.DataFrame) -> pd.Series:
     """Of every row, the patient, or the case if that is not known."""
     return pd.Series(rows["patient"].where(rows["patient"] != "", rows["case"]))
 

@@ -166,7 +166,7 @@ def combine_results(runs: Sequence[Run], order: Sequence[str] | None = None) -> 
     """
     if not runs:
         return Results(pd.DataFrame(columns=COLUMNS))
-    _require_folds_or_none(runs)
+    require_folds_or_none(runs)
     labels = dict.fromkeys(run.label for run in runs)
     images: dict[int, dict[str, str]] = {}  # by seed, which may move the split
     for run in runs:
@@ -179,7 +179,7 @@ def combine_results(runs: Sequence[Run], order: Sequence[str] | None = None) -> 
     return Results(pool_folds(table), folds_as_seeds(table) if has_folds(table) else None)
 
 
-def _require_folds_or_none(runs: Sequence[Run]) -> None:
+def require_folds_or_none(runs: Sequence[Run]) -> None:
     """`BadInput` if some are of a fold and others of the one split: their tests cannot be pooled."""
     whole = [run.path for run in runs if (run.results.rows["fold"] == "").any()]
     parts = [run.path for run in runs if (run.results.rows["fold"] != "").any()]

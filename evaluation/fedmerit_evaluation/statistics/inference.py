@@ -106,6 +106,15 @@ def p_values(mean: ArrayLike, low: ArrayLike, high: ArrayLike, seeds: ArrayLike)
     return np.where(np.isnan(low + high + mean), nan, p)
 
 
+def fold_overlap(folds: int) -> float:
+    """Factor of a standard error over folds, which share training patients: √(1 + F · tested / trained on).
+
+    All but two folds train: one is validated, one tested. Source: the corrected resampled t-test of Nadeau and Bengio
+    2003. 1 without folds.
+    """
+    return float(np.sqrt(1 + folds / (folds - 2))) if folds >= MIN_FOLDS else 1.0
+
+
 def holm(p: ArrayLike) -> NDArray[np.float64]:
     """Corrected p-values of a family of comparisons, whatever their dependence (Holm 1979); NaN are not of it."""
     p = np.asarray(p, dtype=np.float64)

@@ -5,6 +5,9 @@ observed one. For all seeds the same draw is taken, and `StudentDraws` for other
 seeds is unknown, and the intervals are too short. Differences of pairs are two-sided at 5 %, over all pairs (Holm). A
 rank's interval counts the sites that are significantly above and below: all intervals at once hold the
 true ranks in 95 of 100 studies (Al Mohamad, van Zwet, Solari and Goeman 2021).
+
+With folds these take the place of seeds, or the draws are of them. Sites' values come from models of other patients, so
+pairs are compared with `fold_overlap`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +19,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from fedmerit_evaluation.statistics.bootstrap import DRAWS, LEVEL, FloatArray, StudentDraws
-from fedmerit_evaluation.statistics.inference import SIGNIFICANCE_LEVEL, SampleSize, holm, p_values
+from fedmerit_evaluation.statistics.inference import SIGNIFICANCE_LEVEL, SampleSize, fold_overlap, holm, p_values
 
 ENDS = [(1 - LEVEL) / 2, (1 + LEVEL) / 2]  # quantiles
 ROUNDING = 1e-12  # of the largest value: rounding of means of equal numbers, summed in another order
@@ -34,6 +37,7 @@ class Ranking:
     highest_rank: NDArray[np.int_]
     order_signs: NDArray[np.int_]  # (n, n) 1: row significantly above column; -1: below; 0: no significant difference
     seeds: int
+    folds: int = 0  # that values and intervals are over; 0: not of several
     insufficient_data: str = ""  # why no two sites may be called significantly different
 
     @property
@@ -93,7 +97,7 @@ def ranking(sites: Sequence[str], values: FloatArray, seed: int = 0, sample: Sam
     NaN draws (single patients, a site that never answered) give no significant difference: every rank is possible.
     So does an insufficient ``sample``: the patients, and seeds, that the values rest on.
     """
-    insufficient_data = "" if sample is None else sample.insufficient_data
+    insufficient_data, folds = ("", 0) if sample is None else (sample.insufficient_data, sample.folds)
     resampled = resample(values, seed)  # (R, n)
     low, high = np.quantile(resampled, ENDS, axis=0)
     widest = np.nanmax(np.ptp(values, axis=(0, 2)), initial=0.0)  # of the sites with known values
@@ -106,7 +110,8 @@ def ranking(sites: Sequence[str], values: FloatArray, seed: int = 0, sample: Sam
         below, above = np.quantile(resampled[:, first] - resampled[:, second], ENDS, axis=0)
         difference = value[first] - value[second]
         difference = np.where(np.abs(difference) <= ROUNDING * np.nanmax(np.abs(value), initial=0.0), 0.0, difference)
-        p = holm(p_values(difference, below, above, len(values)))
+        below, above = (difference + fold_overlap(folds) * (end - difference) for end in (below, above))
+        p = holm(p_values(difference, below, above, folds or len(values)))
         signs[first, second] = np.where(p <= SIGNIFICANCE_LEVEL, np.sign(difference), 0)
         signs -= signs.T
     return Ranking(
@@ -118,6 +123,7 @@ def ranking(sites: Sequence[str], values: FloatArray, seed: int = 0, sample: Sam
         highest_rank=1 + (signs < 0).sum(axis=1),
         order_signs=signs,
         seeds=len(values),
+        folds=folds,
         insufficient_data=insufficient_data,
     )
 

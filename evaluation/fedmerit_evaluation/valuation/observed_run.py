@@ -22,8 +22,9 @@ from fedmerit.records.results import NOBODY, read_table
 from fedmerit.seeds import random_seed
 from fedmerit.trainers.monai_trainer.data import SiteFolder, open_sites, require_same_preparation
 from fedmerit.trust import allowed_place, require_place
-from fedmerit_evaluation.ground_truth.reliability import drawn_means
+from fedmerit_evaluation.ground_truth.reliability import PATIENT, by_cluster, drawn_means
 from fedmerit_evaluation.ground_truth.semivalues import EMPTY_COALITION, Coalition, FloatArray, parse_coalition
+from fedmerit_evaluation.results.dice import name_patients
 from fedmerit_evaluation.results.run_folders import open_run, read_rounds
 from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.statistics.bootstrap import bootstrap_counts, nan_mean
@@ -171,11 +172,11 @@ class ObservedRun:
             ]
         return self._games[observer]
 
-    def fewest_patients(self, observer: str) -> int:
-        """Validation patients of the site with the fewest; `BadInput` as `games`."""
+    def patients(self, observer: str) -> "pd.Series[int]":
+        """Validation patients by site; `BadInput` as `games`."""
         self.games(observer)
         rows = self.rows[(self.rows["split"] == observer) & (self.rows["quantity"] == "dice")]
-        return int(rows.groupby("site")["case"].nunique().min())
+        return name_patients(rows).groupby(rows["site"]).nunique()
 
     @cached_property
     def _games(self) -> dict[str, list[RoundGame]]:
@@ -183,7 +184,7 @@ class ObservedRun:
 
     def _game(self, number: int, rows: pd.DataFrame, counts: FloatArray) -> RoundGame:
         dice = rows[rows["quantity"] == "dice"]
-        cases = dice.groupby(["coalition", "site", "case"])["value"].mean().unstack(["site", "case"]).sort_index(axis=1)
+        cases = by_cluster(dice.assign(patient=name_patients(dice)), ["coalition"], PATIENT)
         utilities = np.full((len(self.sites), len(cases), self.count), np.nan)
         tested = sorted(set(cases.columns.get_level_values("site")))
         utilities[[self.sites.index(site) for site in tested]] = drawn_means(cases, self.draws, "patients")

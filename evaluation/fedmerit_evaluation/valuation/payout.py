@@ -13,8 +13,8 @@ from scipy.optimize import brentq
 from scipy.sparse.csgraph import connected_components
 
 from fedmerit.errors import BadInput
-from fedmerit_evaluation.statistics.ranks import Ranking, ranking, resample
-from fedmerit_evaluation.valuation.valued_runs import Valued, observed_sample
+from fedmerit_evaluation.statistics.ranks import Ranking, resample
+from fedmerit_evaluation.valuation.valued_runs import Valued
 
 FloatArray = NDArray[np.float64]
 
@@ -87,16 +87,16 @@ class Payout:
 
 
 def pay(valued: Valued, spec: str, rule: Rule) -> Payout:
-    """Amounts by the estimator ``spec`` of ``valued``, whose others, and whose seeds, are the alternatives.
+    """Amounts by the estimator ``spec`` of ``valued``, whose others, and whose seeds or folds, are the alternatives.
 
     Raises:
         BadInput: a site's value is not known.
     """
-    one = valued.rankings[spec]
+    one = valued.ranking(spec)
     if unknown := [site for site, value in zip(one.sites, one.value, strict=True) if not np.isfinite(value)]:
         raise BadInput(f"{spec}: the value of {', '.join(unknown)} is not known; expected values of all sites")
     band, amounts = _pay(one, rule)
-    drawn = [rule.shares(values) for values in resample(valued.values[spec]) if np.isfinite(values).all()]
+    drawn = [rule.shares(values) for values in resample(valued.values(spec)) if np.isfinite(values).all()]
     low, high = (
         rule.budget * np.quantile(np.stack(drawn), [0.025, 0.975], axis=0)
         if drawn and one.measured
@@ -106,12 +106,8 @@ def pay(valued: Valued, spec: str, rule: Rule) -> Payout:
         "in proportion, without bands": rule.amounts(rule.shares(one.value)),
         "equal shares": rule.amounts(np.full(len(one.sites), 1 / len(one.sites))),
     }
-    if len(valued.runs) > 1:
-        for place, run in enumerate(valued.runs):
-            kept = [number for number in range(len(valued.runs)) if number != place]
-            sample = observed_sample([valued.runs[number] for number in kept], spec)
-            left = ranking(valued.sites, valued.values[spec][kept], sample=sample)
-            others[f"without seed {run.info['seed']}"] = _pay(left, rule)[1]
+    if len(valued.parts) > 1:
+        others |= {f"without {part}": _pay(valued.without(part).ranking(spec), rule)[1] for part in valued.parts}
     others |= {f"by {name}": _pay(found, rule)[1] for name, found in valued.rankings.items() if name != spec}
     return Payout(spec, one, band, amounts, low, high, others)
 

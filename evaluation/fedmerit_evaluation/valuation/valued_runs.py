@@ -1,8 +1,10 @@
-"""Values of the sites by estimators, over runs that differ in their seeds: rankings, flips, costs, values by site."""
+"""Values of the sites by estimators, over runs of several seeds or folds: rankings, flips, costs."""
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +17,7 @@ from fedmerit_evaluation.figures.tables import Table, plain_name
 from fedmerit_evaluation.ground_truth.reliability import POINTS
 from fedmerit_evaluation.ground_truth.semivalues import FloatArray
 from fedmerit_evaluation.ground_truth.value_tables import ranking_table
-from fedmerit_evaluation.results.run_folders import Run, label_runs, open_run
+from fedmerit_evaluation.results.run_folders import Run, label_runs, open_run, require_folds_or_none
 from fedmerit_evaluation.statistics.inference import SampleSize
 from fedmerit_evaluation.statistics.ranks import Ranking, count_rank_flips, ranking
 from fedmerit_evaluation.valuation.estimator import Estimator
@@ -32,32 +34,62 @@ class Valued:
     """Runs of the same sites, and their values by each estimator."""
 
     runs: Sequence[ObservedRun]
-    values: Mapping[str, FloatArray]  # by spec: (s, n, D)
+    of_each: Mapping[str, FloatArray]  # by spec, of each run (r, n, D)
 
     @property
     def sites(self) -> list[str]:
         """n names."""
         return self.runs[0].sites
 
+    @cached_property
+    def parts(self) -> dict[str, list[int]]:
+        """The folds, if runs are of several, else the seeds: what intervals are over, and the places of its runs."""
+        kind = "fold" if len({run.info.get("fold") for run in self.runs}) > 1 else "seed"
+        places: dict[str, list[int]] = {}
+        for place, run in enumerate(self.runs):
+            places.setdefault(f"{kind} {run.info[kind]}", []).append(place)
+        return places
+
+    @property
+    def folds(self) -> int:
+        """Their number; 0: runs are of one."""
+        return len(self.parts) if any(part.startswith("fold") for part in self.parts) else 0
+
+    def values(self, spec: str) -> FloatArray:
+        """(s, n, D) by seed; by fold (F, n, 1), mean over its seeds as observed: each fold has patients of its own."""
+        whole = self.of_each[spec]
+        if not self.folds:
+            return whole
+        return np.stack([whole[places, :, :1].mean(axis=0) for places in self.parts.values()])
+
+    def sample(self, spec: str) -> SampleSize | None:
+        """What values by the estimator rest on; None: it evaluates no model."""
+        if not (observer := parse(spec).observes):
+            return None
+        patients = pd.DataFrame([run.patients(observer) for run in self.runs])
+        of_parts = pd.DataFrame([patients.iloc[places].min() for places in self.parts.values()])
+        fewest = int((of_parts.sum() if self.folds else of_parts.min()).min())
+        seeds = {run.info["seed"] for run in self.runs}
+        return SampleSize(fewest, len(seeds), "validation patients", self.folds)
+
+    def ranking(self, spec: str) -> Ranking:
+        """By one estimator."""
+        return ranking(self.sites, self.values(spec), sample=self.sample(spec))
+
     @property
     def rankings(self) -> dict[str, Ranking]:
         """By spec."""
-        return {
-            spec: ranking(self.sites, values, sample=observed_sample(self.runs, spec))
-            for spec, values in self.values.items()
-        }
+        return {spec: self.ranking(spec) for spec in self.of_each}
 
     @property
     def shown(self) -> dict[str, Ranking]:
         """By spec, in the unit that `units` names."""
         return {spec: one.times(POINTS) if _is_dice(spec) else one for spec, one in self.rankings.items()}
 
-
-def observed_sample(runs: Sequence[ObservedRun], spec: str) -> SampleSize | None:
-    """The validation patients and seeds that values by the estimator rest on; None: it evaluates no model."""
-    if not (observer := parse(spec).observes):
-        return None
-    return SampleSize(min(run.fewest_patients(observer) for run in runs), len(runs), "validation patients")
+    def without(self, part: str) -> "Valued":
+        """The runs of all other `parts`."""
+        kept = [place for name, places in self.parts.items() if name != part for place in places]
+        return Valued([self.runs[place] for place in kept], {spec: one[kept] for spec, one in self.of_each.items()})
 
 
 def value_runs(
@@ -73,18 +105,19 @@ def value_runs(
 
     Raises:
         BadInput: a run has not ended, the sites in ``place`` are not those it was started with, the runs are not
-            of the same sites, method and settings, two have one seed, or an estimator lacks something.
+            of the same sites, method and settings, two have one seed and fold, or an estimator lacks something.
     """
     chosen = parse_all(specs)
     runs = [_observed(path, chosen, draws, on_round, place) for path in paths]
     require_same_sites(runs)
     opened = label_runs([Run(run.path, run.info, run.results, str(run.info["method"])) for run in runs])
-    labels, seeds = dict.fromkeys(run.label for run in opened), [run.seed for run in opened]
-    if len(labels) > 1 or len(set(seeds)) < len(seeds):
-        what = " and ".join(labels) if len(labels) > 1 else f"of the seeds {', '.join(map(str, seeds))}"
+    require_folds_or_none(opened)
+    labels, seeds = dict.fromkeys(run.label for run in opened), Counter((run.seed, run.fold) for run in opened)
+    if len(labels) > 1 or max(seeds.values()) > 1:
+        what = " and ".join(labels) if len(labels) > 1 else f"of the seeds {', '.join(str(run.seed) for run in opened)}"
         raise BadInput(
             f"{', '.join(map(str, paths))}: are {what}; expected runs of one method that "
-            "differ only in their seeds; value others separately"
+            "differ only in their seeds or folds; value others separately"
         )
     return Valued(runs, {spec: np.stack([one.values(run) for run in runs]) for spec, one in chosen.items()})
 
@@ -143,12 +176,13 @@ def value_tables(valued: Valued) -> list[Table]:
 
 
 def _ranking_table(spec: str, one: Ranking) -> Table:
-    over = "over patients, rounds and seeds" if one.seeds > 1 else "over patients and rounds (one seed)"
+    over = "patients, rounds and seeds" if one.seeds > 1 else "patients and rounds (one seed)"
+    over = f"{one.folds} folds" if one.folds else over
     why = f": {one.insufficient_data}" if one.insufficient_data else ""
     verdict = "" if one.has_significant_pairs else f"; NO SIGNIFICANT DIFFERENCE between any two sites{why}"
     unknown = SINGLE if _is_dice(spec) else UNMEASURED
     caption = (
-        f"{spec}: values; in brackets the 95 % confidence interval {over}{verdict}"
+        f"{spec}: values; in brackets the 95 % confidence interval over {over}{verdict}"
         if one.measured
         else f"{spec}: {unknown}"
     )
@@ -193,7 +227,7 @@ def _benefit_table(runs: Sequence[ObservedRun]) -> Table:
 
 def units(valued: Valued) -> dict[str, str]:
     """Units of the values of each estimator, for a figure."""
-    return {spec: "points of Dice" if _is_dice(spec) else "own unit" for spec in valued.values}
+    return {spec: "points of Dice" if _is_dice(spec) else "own unit" for spec in valued.of_each}
 
 
 def _is_dice(spec: str) -> bool:

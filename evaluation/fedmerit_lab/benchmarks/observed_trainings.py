@@ -97,8 +97,8 @@ def run_estimators(
     chosen = {method: specs for method, specs in by_method(estimators).items() if specs or method == FEDERATED}
     valued = {method: value_runs(folders[method], specs, draws) for method, specs in chosen.items()}
     federated = valued[FEDERATED].runs
-    values = {spec: found for one in valued.values() for spec, found in one.values.items()}
-    costs = {spec: relative_cost(one.runs, spec, federated) for one in valued.values() for spec in one.values}
+    values = {spec: found for one in valued.values() for spec, found in one.of_each.items()}
+    costs = {spec: relative_cost(one.runs, spec, federated) for one in valued.values() for spec in one.of_each}
     return EstimatorResults(federated, {spec: values[spec] for spec in estimators}, costs)
 
 

@@ -1,6 +1,7 @@
 """From values to money: bands, floor, cap and rounding by hand; a statement that anybody recomputes."""
 
 import json
+import shutil
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,11 +10,12 @@ from run_factory import make_sites
 
 from fedmerit.engines import runs
 from fedmerit.errors import BadInput
+from fedmerit.trainers.monai_trainer.data import open_sites
 from fedmerit_evaluation.dossier.payout_statement import PAYOUT, verify_payout, write_payout
 from fedmerit_evaluation.statistics.inference import SampleSize
 from fedmerit_evaluation.valuation import payout
 from fedmerit_evaluation.valuation.payout import Rule, pay
-from fedmerit_evaluation.valuation.valued_runs import Valued
+from fedmerit_evaluation.valuation.valued_runs import Valued, value_runs
 
 SITES = ("Alder", "Birch", "Cedar", "Doum")
 
@@ -59,10 +61,7 @@ def valued(monkeypatch):
     random = np.random.default_rng(0)
     values = np.array([3.0, 3.0, 1.0, 1.0])[None, :, None] + random.normal(0, 0.05, (6, 4, 1))
     observed = [SimpleNamespace(sites=list(SITES), info={"seed": seed}) for seed in range(6)]
-    monkeypatch.setattr(payout, "observed_sample", lambda runs, spec: SampleSize(20, len(runs)))
-    monkeypatch.setattr(Valued, "rankings", property(
-        lambda self: {spec: payout.ranking(self.sites, those, sample=SampleSize(20, len(self.runs)))
-                      for spec, those in self.values.items()}))  # fmt: skip
+    monkeypatch.setattr(Valued, "sample", lambda self, spec: SampleSize(20, len(self.parts), folds=self.folds))
     return Valued(observed, {"good": values, "other": 0 * values + 1})
 
 
@@ -123,6 +122,30 @@ def test_anybody_with_the_runs_recomputes_it(finished, tmp_path, fedmerit):
     shown = fedmerit("verify", finished[1], "--payout", out / PAYOUT)
     assert shown.exit_code == 0, shown.output
     assert "the same bands and amounts; not signed" in shown.output
+
+
+def test_runs_of_folds_are_paid_together(folded_sites, tmp_path, fedmerit):
+    folders = [tmp_path / f"fold{fold}" for fold in range(3)]
+    for fold, run in enumerate(folders):
+        runs.create(run, method="standalone", sites=folded_sites, rounds=1, fold=fold, engine="local", threads=1,
+                    settings={"architecture": "unet", "width": "2", "depth": "2"}, values=["local_only"])  # fmt: skip
+        runs.execute(run, lambda record: None)
+    result = fedmerit("value", "payout", *folders, "--budget", 1000, "--out", tmp_path / "out")
+    assert result.exit_code == 0, result.output
+    stated = json.loads((tmp_path / "out" / PAYOUT).read_text())
+    assert {f"without fold {fold}" for fold in range(3)} < set(stated["alternatives"])
+    valued = value_runs(folders, ["local_only"])
+    each = [value_runs([run], ["local_only"]).values("local_only")[0, :, 0] for run in folders]
+    one = valued.ranking("local_only")
+    np.testing.assert_allclose(one.value, np.mean(each, axis=0))
+    half = 4.303 * np.std(each, axis=0, ddof=1) / np.sqrt(3)  # Student's t of three folds
+    np.testing.assert_allclose((one.high - one.low) / 2, half, rtol=0.1, atol=1e-9)
+    everyone = [len(site.patients_by_fold()) for site in open_sites(folded_sites)]
+    assert (valued.sample("local_only").cases, one.folds) == (min(everyone), 3)
+    shown = fedmerit("verify", folders[2], "--payout", tmp_path / "out" / PAYOUT)
+    assert shown.exit_code == 0, shown.output
+    with pytest.raises(BadInput, match=r"are standalone \[fold0\] and standalone \[again\]"):
+        value_runs([folders[0], shutil.copytree(folders[0], tmp_path / "again")], ["local_only"])
 
 
 @pytest.mark.parametrize(

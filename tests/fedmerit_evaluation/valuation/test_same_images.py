@@ -44,7 +44,7 @@ def test_the_same_images_are_one_sites_worth(run):
     observed = ObservedRun(run, draws=2)
     assert observed.sites == [*SITES, "Dogwood"]
     assert observed.holders.tolist() == [1, 2, 1, 2]
-    said = value_runs([run], ["local_only", "local_only:copies=apart"], draws=2).values
+    said = value_runs([run], ["local_only", "local_only:copies=apart"], draws=2).of_each
     np.testing.assert_allclose(
         said["local_only"], said["local_only:copies=apart"] / np.array([1, 2, 1, 2])[None, :, None]
     )

@@ -147,7 +147,7 @@ def test_of_sites_that_were_moved_the_place_is_told(observed, own, sites, tmp_pa
             value_runs([own], [spec], draws=5)
     found, expected = value_runs([own], specs, 5, place=moved), value_runs(observed[:1], specs, 5)
     for spec in specs:
-        np.testing.assert_allclose(found.values[spec], expected.values[spec], atol=1e-12)
+        np.testing.assert_allclose(found.of_each[spec], expected.of_each[spec], atol=1e-12)
     np.testing.assert_array_equal(found.runs[0].holders, expected.runs[0].holders)
     prepare_anew(moved / "Birch")
     with pytest.raises(BadInput, match=r"moved: Birch is not what .*run was started with"):
@@ -165,9 +165,9 @@ def test_every_estimator_says_something_of_every_site(observed):
     specs = ["multi_round", "one_round", "leave_one_out_loss", "contribution", "data_size", "label_volume",
              "knn_shapley", "label_distance", "intensity_distance"]  # fmt: skip
     valued = value_runs(observed, specs, draws=20)
-    assert {spec: values.shape for spec, values in valued.values.items()} == dict.fromkeys(specs, (2, 3, 21))
-    assert all(np.isfinite(values).all() for values in valued.values.values())
-    assert valued.values["data_size"][0, :, 0].tolist() == [15, 15, 15]
+    assert {spec: values.shape for spec, values in valued.of_each.items()} == dict.fromkeys(specs, (2, 3, 21))
+    assert all(np.isfinite(values).all() for values in valued.of_each.values())
+    assert valued.of_each["data_size"][0, :, 0].tolist() == [15, 15, 15]
     tables = {table.name: table for table in value_tables(valued)}
     assert {"values-multi-round", "value-flips", "value-costs", "values-by-site"} <= set(tables)
     assert "a count, without a confidence interval" in tables["values-data-size"].caption
@@ -182,7 +182,7 @@ def test_every_estimator_says_something_of_every_site(observed):
         assert valued.shown[spec].value == pytest.approx(factor * valued.rankings[spec].value)
     assert units(valued)["multi_round"] == "points of Dice"
     gains = tables["values-by-site"].frame.set_index("Site")
-    assert gains.mean(axis=1).to_numpy() == pytest.approx(100 * valued.values["multi_round"][..., 0].mean(axis=0))
+    assert gains.mean(axis=1).to_numpy() == pytest.approx(100 * valued.of_each["multi_round"][..., 0].mean(axis=0))
     assert len(png(value_ranges(valued.shown, units(valued)))) > 10_000
 
 
@@ -240,9 +240,9 @@ def test_of_sites_that_train_alone_each_model_is_evaluated_by_all(sites, tmp_pat
         for column, tester in enumerate(open_sites(sites)):
             found = evaluate(network, tester.cases("validation"), ("prostate",))
             reached[row, column] = np.mean([one.dice for one in found])
-    np.testing.assert_allclose(valued.values["local_only"][0, :, 0], reached.mean(axis=1), atol=1e-6)
+    np.testing.assert_allclose(valued.of_each["local_only"][0, :, 0], reached.mean(axis=1), atol=1e-6)
     off = reached[~np.eye(3, dtype=bool)].reshape(3, 2)
-    np.testing.assert_allclose(valued.values["local_only:voice=others"][0, :, 0], off.mean(axis=1), atol=1e-6)
+    np.testing.assert_allclose(valued.of_each["local_only:voice=others"][0, :, 0], off.mean(axis=1), atol=1e-6)
     assert units(valued)["local_only"] == "points of Dice"
 
 
