@@ -258,11 +258,11 @@ class MeasuresLeaveOneOut:
         raise NotImplementedError
 
 
-class RestsOnSelfReports:
-    """Some of what counts only the site itself can know."""
+class HasGuardedForm:
+    """Some of what counts pays who lies, or works against the others."""
 
     @property
-    def without_self_reports(self) -> Method:
+    def guarded_form(self) -> Method:
         """The same method without that: the one of a guarded run."""
         raise NotImplementedError
 
@@ -277,7 +277,7 @@ class Capabilities:
     local_training: TrainsLocally | None
     peers: LearnsFromPeers | None
     leave_one_out: MeasuresLeaveOneOut | None
-    self_reports: RestsOnSelfReports | None
+    guarded: HasGuardedForm | None
 
     @property
     def loss_bins(self) -> int:
@@ -323,5 +323,5 @@ def capabilities(method: Method) -> Capabilities:
         local_training=having(TrainsLocally),
         peers=having(LearnsFromPeers),
         leave_one_out=having(MeasuresLeaveOneOut),
-        self_reports=having(RestsOnSelfReports),
+        guarded=having(HasGuardedForm),
     )

@@ -196,10 +196,10 @@ class RunConfiguration(Checked):
         return build_method(self.method, self.parameters)
 
     def build_guarded_method(self) -> Method:
-        """The method of server and sites: under the guard, without what only the site itself can know."""
+        """The method of server and sites: under the guard its `HasGuardedForm.guarded_form`."""
         method = self.build_method()
-        trusting = capabilities(method).self_reports if self.is_guarded(method) else None
-        return trusting.without_self_reports if trusting else method
+        other = capabilities(method).guarded if self.is_guarded(method) else None
+        return other.guarded_form if other else method
 
     def is_guarded(self, method: Method) -> bool:
         """Whether the guard is on and needed: not if no site receives anything from another."""

@@ -11,7 +11,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedmerit.capabilities import Candidates, EvaluatesCandidates, RestsOnSelfReports
+from fedmerit.capabilities import Candidates, EvaluatesCandidates, HasGuardedForm
 from fedmerit.core import About, Layout, Outcome, Range, Reports, SiteView, inner_products
 from fedmerit.games import trained_candidates, with_received
 from fedmerit.methods import rewards
@@ -34,7 +34,7 @@ class FedAVEState:
 
 
 @dataclass(frozen=True)
-class FedAVE(RemembersSites, EvaluatesCandidates, RestsOnSelfReports):
+class FedAVE(RemembersSites, EvaluatesCandidates, HasGuardedForm):
     """FedAVE's server half, and with `report` its site half.
 
     KL compares histograms of losses per image of one model, on the site's training images and on the server's. The
@@ -94,7 +94,7 @@ class FedAVE(RemembersSites, EvaluatesCandidates, RestsOnSelfReports):
         return self.bins if self.distributions != "none" else 0
 
     @property
-    def without_self_reports(self) -> "FedAVE":
+    def guarded_form(self) -> "FedAVE":
         """Without nearness, which depends on the losses that sites report."""
         return replace(self, distributions="none")
 

@@ -13,8 +13,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedmerit.capabilities import MeasuresLeaveOneOut, OwnUpdate
-from fedmerit.core import About, Layout, Needs, Outcome, Range, Reports, SiteView, inner_products
+from fedmerit.capabilities import HasGuardedForm, MeasuresLeaveOneOut, OwnUpdate
+from fedmerit.core import About, Layout, Method, Needs, Outcome, Range, Reports, SiteView, inner_products
 from fedmerit.methods.joining import RemembersSites
 from fedmerit.methods.minus_model import cosine_to_others_mean, minus_model
 from fedmerit.parameters import parameter
@@ -45,7 +45,7 @@ class FedCEState:
 
 
 @dataclass(frozen=True)
-class FedCE(RemembersSites, MeasuresLeaveOneOut):
+class FedCE(RemembersSites, MeasuresLeaveOneOut, HasGuardedForm):
     """FedCE's server half, and with `measure` its site half: Algorithm 1, its round index made consistent.
 
     Weights are shared among the sites present; absent ones keep what they have accumulated. A site that was absent
@@ -57,6 +57,11 @@ class FedCE(RemembersSites, MeasuresLeaveOneOut):
         "absolute",
         "Γ_err: the error without a site (Eq. 3); relative: by that with it; others: by how much the others' rises",
         choices=("absolute", "relative", "others"),
+    )
+    opposed: str = parameter(
+        "novel",
+        "a direction against the others': novel (Eq. 2), or unrelated, as of cosine 0; with the guard unrelated",
+        choices=("novel", "unrelated"),
     )
     remembered: ClassVar[str] = "gamma_accumulated"
     ranges: ClassVar[Mapping[str, Range]] = {"cosine": (-1, 1), "minus_error": (0, 1), "error": (0, 1)}
@@ -108,7 +113,7 @@ class FedCE(RemembersSites, MeasuresLeaveOneOut):
             agrees, cosine = torch.ones_like(present), claim
         flagged = present & claim.isfinite() & ~agrees
 
-        gamma_cos = share_known((1 - cosine).clamp(min=EPSILON), present)  # Eq. 2
+        gamma_cos = share_known(self.novelty(cosine), present)  # Eq. 2
         gamma_err = share_known(self.data_term(reports), present)  # Eq. 3
         gamma = COMBINATIONS[self.combine](gamma_cos, gamma_err)  # Eq. 4
         known = present & cosine.isfinite() & minus_error.isfinite()
@@ -124,6 +129,16 @@ class FedCE(RemembersSites, MeasuresLeaveOneOut):
             quantities={"cosine": cosine, "minus_error": minus_error, "flagged": flagged.double()},
         )
         return replace(state, gamma_accumulated=accumulated), outcome
+
+    def novelty(self, cosine: Tensor) -> Tensor:
+        """(n,) 1 - cosine of Eq. 2; NaN if that is not known."""
+        cosine = cosine.clamp(min=0) if self.opposed == "unrelated" else cosine
+        return (1 - cosine).clamp(min=EPSILON)
+
+    @property
+    def guarded_form(self) -> Method:
+        """Updates of reversed sign are no more novel than unrelated ones."""
+        return replace(self, opposed="unrelated")
 
     def data_term(self, reports: Reports) -> Tensor:
         """(n,) error of the model without a site on its images; NaN if that is not known."""

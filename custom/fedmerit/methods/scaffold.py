@@ -11,7 +11,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedmerit.capabilities import LocalResult, RestsOnSelfReports, TrainingView, TrainsLocally
+from fedmerit.capabilities import HasGuardedForm, LocalResult, TrainingView, TrainsLocally
 from fedmerit.core import About, Layout, Method, Outcome, Reports
 from fedmerit.parameters import parameter
 from fedmerit.vectors import aggregate, share
@@ -30,7 +30,7 @@ class SCAFFOLDState:
 
 
 @dataclass(frozen=True)
-class SCAFFOLD(Method, TrainsLocally, RestsOnSelfReports):
+class SCAFFOLD(Method, TrainsLocally, HasGuardedForm):
     """Algorithm 1 of Karimireddy et al. 2020, option II. All sites present count alike.
 
     Sites send c_i⁺ itself, in the paper c_i⁺ - c_i: after a reply that did not count, the server would lack the
@@ -51,7 +51,7 @@ class SCAFFOLD(Method, TrainsLocally, RestsOnSelfReports):
     )
 
     @property
-    def without_self_reports(self) -> "SCAFFOLD":
+    def guarded_form(self) -> "SCAFFOLD":
         """With control variates that follow from the updates."""
         return HeldSCAFFOLD(**vars(self))
 

@@ -19,6 +19,7 @@ from fedmerit.guard.settings import GuardSettings
 from fedmerit.guard.shared_cases import find_shared_cases
 from fedmerit.methods.fedave import FedAVE
 from fedmerit.methods.fedce import FedCE
+from fedmerit.methods.registry import build_method
 
 FOUR = torch.ones(4, dtype=torch.bool)
 AMOUNTS = torch.tensor([1.0, 2.0, 4.0, 100.0])
@@ -152,7 +153,15 @@ def test_a_claimed_loss_counts_at_most_the_median_of_the_others():
 
 
 def test_fedave_without_claims_pays_for_dice_alone():
-    assert FedAVE().without_self_reports.distributions == "none"
+    assert FedAVE().guarded_form.distributions == "none"
+
+
+@pytest.mark.parametrize("name", ["fedce", "fedce_nvflare"])
+def test_reversed_signs_are_no_more_novel_than_an_unrelated_update(name):
+    method = build_method(name, {})
+    assert method.novelty(torch.tensor([0.5, -0.5, 1.0])).tolist() == pytest.approx([0.5, 1.5, 1e-6])
+    assert method.guarded_form.novelty(torch.tensor([0.5, -0.5, 0.0])).tolist() == [0.5, 1.0, 1.0]
+    assert method.guarded_form == build_method(name, {"opposed": "unrelated"})
 
 
 ORGANISATIONS = torch.tensor([0, 1, 1, 1])

@@ -81,7 +81,7 @@ def changes(change, updates=HONEST):
     before = torch.stack([C, C, C, C])  # of which c is the mean
     vectors = {"control": before + sent}
     reports = Reports(torch.ones(len(updates)).double(), torch.ones(len(updates)).bool(), vectors=vectors)
-    return sent, SCAFFOLD().without_self_reports.controls(before, updates, reports) - before
+    return sent, SCAFFOLD().guarded_form.controls(before, updates, reports) - before
 
 
 def test_control_variates_that_follow_from_updates_count_as_they_were_sent():
