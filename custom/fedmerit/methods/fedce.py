@@ -58,11 +58,7 @@ class FedCE(RemembersSites, MeasuresLeaveOneOut, HasGuardedForm):
         "Γ_err: the error without a site (Eq. 3); relative: by that with it; others: by how much the others' rises",
         choices=("absolute", "relative", "others"),
     )
-    opposed: str = parameter(
-        "novel",
-        "a direction against the others': novel (Eq. 2), or unrelated, as of cosine 0; with the guard unrelated",
-        choices=("novel", "unrelated"),
-    )
+    least_cosine: float = parameter(-1.0, "lower ones count as this: -1 by Eq. 2, 0 with the guard", low=-1, high=0)
     remembered: ClassVar[str] = "gamma_accumulated"
     ranges: ClassVar[Mapping[str, Range]] = {"cosine": (-1, 1), "minus_error": (0, 1), "error": (0, 1)}
     sums_updates: ClassVar[bool] = True
@@ -107,13 +103,11 @@ class FedCE(RemembersSites, MeasuresLeaveOneOut, HasGuardedForm):
         """Accumulate the sites' errors and the server's cosines; ``products`` (n, n) of the updates."""
         present = reports.present
         claim, minus_error = reports.values["cosine"], reports.values["minus_error"]
-        if len(state.model):  # the claim only checks the site; a false one within the tolerance gains nothing
-            agrees, cosine = (claim - state.cosine).abs() <= CLAIM_TOLERANCE, state.cosine
-        else:  # encrypted: only the sites know
-            agrees, cosine = torch.ones_like(present), claim
-        flagged = present & claim.isfinite() & ~agrees
+        # the claim only checks the site, and a false one within the tolerance gains nothing; encrypted: only sites know
+        cosine = state.cosine if len(state.model) else claim
+        flagged = present & claim.isfinite() & ~((claim - cosine).abs() <= CLAIM_TOLERANCE)
 
-        gamma_cos = share_known(self.novelty(cosine), present)  # Eq. 2
+        gamma_cos = share_known((1 - cosine.clamp(min=self.least_cosine)).clamp(min=EPSILON), present)  # Eq. 2
         gamma_err = share_known(self.data_term(reports), present)  # Eq. 3
         gamma = COMBINATIONS[self.combine](gamma_cos, gamma_err)  # Eq. 4
         known = present & cosine.isfinite() & minus_error.isfinite()
@@ -130,15 +124,10 @@ class FedCE(RemembersSites, MeasuresLeaveOneOut, HasGuardedForm):
         )
         return replace(state, gamma_accumulated=accumulated), outcome
 
-    def novelty(self, cosine: Tensor) -> Tensor:
-        """(n,) 1 - cosine of Eq. 2; NaN if that is not known."""
-        cosine = cosine.clamp(min=0) if self.opposed == "unrelated" else cosine
-        return (1 - cosine).clamp(min=EPSILON)
-
     @property
     def guarded_form(self) -> Method:
         """Updates of reversed sign are no more novel than unrelated ones."""
-        return replace(self, opposed="unrelated")
+        return replace(self, least_cosine=0.0)
 
     def data_term(self, reports: Reports) -> Tensor:
         """(n,) error of the model without a site on its images; NaN if that is not known."""

@@ -42,7 +42,7 @@ class FedCENVFlare(FedCE):
         error_step = step if self.averaged_by == "server" else present.to(term)
         minus_error_mean = state.minus_error_mean + error_step * (term - state.minus_error_mean)
 
-        gamma_cos = share_floored(self.novelty(cosine_mean), present)
+        gamma_cos = share_floored(1 - cosine_mean.clamp(min=self.least_cosine), present)
         gamma_err = share_floored(minus_error_mean, present)
         weights = share_floored(COMBINATIONS[self.combine](gamma_cos, gamma_err), present)
         outcome = Outcome(

@@ -29,7 +29,7 @@ def test_it_says_what_was_run_and_a_run_can_be_made_of_it_again():
     expected = {
         **{"run": "mine", "method": "fedce", "seed": 3, "sites": ["B", "A"], "task": "fundus", "rounds": 7},
         **{"engine": "sim", "labels": ["disc", "cup"]},
-        "parameters": {"joining": "zero", "combine": "plus", "error": "absolute"},
+        "parameters": {"joining": "zero", "combine": "plus", "error": "absolute", "least_cosine": -1.0},
     }
     assert {name: told[name] for name in expected} == expected
     assert told["training"]["lr"] == 0.1

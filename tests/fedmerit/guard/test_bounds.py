@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fedmerit.configuration.run import TASKS, RunConfiguration, make_configuration
-from fedmerit.core import Reports
+from fedmerit.core import Layout, Reports
 from fedmerit.errors import BadInput
 from fedmerit.guard.bounds import (
     bound_claims,
@@ -158,10 +158,22 @@ def test_fedave_without_claims_pays_for_dice_alone():
 
 @pytest.mark.parametrize("name", ["fedce", "fedce_nvflare"])
 def test_reversed_signs_are_no_more_novel_than_an_unrelated_update(name):
-    method = build_method(name, {})
-    assert method.novelty(torch.tensor([0.5, -0.5, 1.0])).tolist() == pytest.approx([0.5, 1.5, 1e-6])
-    assert method.guarded_form.novelty(torch.tensor([0.5, -0.5, 0.0])).tolist() == [0.5, 1.0, 1.0]
-    assert method.guarded_form == build_method(name, {"opposed": "unrelated"})
+    """Of equal errors the shares are those of 1 - cosine: at most 1 with the guard."""
+    method, claims = build_method(name, {}), torch.full((4,), 0.5).double()
+    updates = torch.tensor([[1.0, 0], [0, 1], [1, 1], [-2, -2]])
+    said = Reports(PRESENT.double(), PRESENT, {"cosine": claims * torch.nan, "minus_error": claims})
+    shares = []
+    for one in (method, method.guarded_form, build_method(name, {"least_cosine": 0.0})):
+        state = one.start(torch.zeros(2), 4, Layout.of(2))
+        for _ in range(2):
+            state, outcome = one.round(state, updates, said)
+        novel = 1 - outcome.quantities["cosine"]
+        assert novel[3] > 1.5
+        if one is not method:
+            novel = novel.clamp(max=1)
+        shares.append((outcome.contribution / outcome.contribution.sum()).tolist())
+        assert shares[-1] == pytest.approx((novel / novel.sum()).tolist())
+    assert shares[1] == shares[2] != shares[0]
 
 
 ORGANISATIONS = torch.tensor([0, 1, 1, 1])
