@@ -28,7 +28,7 @@ def fill_unknown(median: Tensor, before: Tensor) -> Tensor:
     return median.where(median.isfinite(), before)
 
 
-def shrink_factors(amounts: Tensor, known: Tensor, times: float, before: float | Tensor = math.nan) -> Tensor:
+def shrink_factors(amounts: Tensor, known: Tensor, times: float | Tensor, before: float | Tensor = math.nan) -> Tensor:
     """(n,) factors, at most 1, that hold ``amounts`` (n,) to ``times`` the median of the others.
 
     If the others are too few for a median, the one of ``before`` (n,) counts.
@@ -81,7 +81,15 @@ def _shrink(trained: Statistics, received: Statistics, factor: float) -> Statist
     }
 
 
-def bound_counts(counts: Tensor, first: Tensor, parts: Tensor, copies: Tensor) -> Tensor:
+def shown_factors(shared: Tensor, known: Tensor) -> Tensor:
+    """(n,) by how much a site's ``shared`` (n,) exceeds the median of the others', 1 to `COUNT_FACTOR`."""
+    shared = shared.clamp(min=0)
+    return (shared / median_of_others(shared, known)).nan_to_num(1.0).clamp(1.0, COUNT_FACTOR)
+
+
+def bound_counts(
+    counts: Tensor, first: Tensor, parts: Tensor, copies: Tensor, times: float | Tensor = COUNT_FACTOR
+) -> Tensor:
     """(n,) how many images of each site count, float64.
 
     Args:
@@ -89,12 +97,13 @@ def bound_counts(counts: Tensor, first: Tensor, parts: Tensor, copies: Tensor) -
         first: (n,) row of the first site of each site's reward group.
         parts: (n,) share of each site in its group.
         copies: (n,) bool: the group's sites are copies of each other, whose images count once.
+        times: the median of the others is the most, by group in the row of its first site.
     """
     total = torch.zeros_like(counts).index_add_(0, first, counts)
     largest = torch.zeros_like(counts).scatter_reduce_(0, first, counts, "amax")
     of_group = torch.where(copies[first], largest[first], total[first])
     is_first = first == torch.arange(len(counts))
-    bounded = of_group * shrink_factors(of_group, is_first & (total > 0), COUNT_FACTOR)[first]
+    bounded = of_group * shrink_factors(of_group, is_first & (total > 0), times)[first]
     return (bounded * parts).where(counts > 0, 0.0)
 
 

@@ -17,8 +17,8 @@ from fedmerit.guard.admission import Admission
 from fedmerit.guard.bounds import fill_unknown, median_of_others
 from fedmerit.guard.history import History, running_mean
 from fedmerit.guard.reward_groups import RewardGroups, find_near_copies, find_reward_groups, partial_correlations
-from fedmerit.guard.settings import GuardSettings
-from fedmerit.guard.work import Measurements, log_e_values
+from fedmerit.guard.settings import COUNT_FACTOR, GuardSettings
+from fedmerit.guard.work import Measurements, log_e_values, shared_parts
 from fedmerit.vectors import norms, ratio
 
 ALL_EXCLUDED = (
@@ -99,8 +99,10 @@ class Guard:
         groups, enrolled = RewardGroups.singles(len(counted)), self.enrolled
         if self.merges:
             groups = find_reward_groups(counted, counts, history.copied | enrolled.shared, enrolled.organisations)
+        shown = self.settings.counts == "shown"
+        times = bounds.shown_factors(history.shared, counted) if shown else COUNT_FACTOR
         images = bounds.bound_counts(
-            counts.masked_fill(groups.parts == 0, 0.0), groups.first, groups.parts, groups.copies
+            counts.masked_fill(groups.parts == 0, 0.0), groups.first, groups.parts, groups.copies, times
         )
         if self.settings.on_verdict != "show":
             images = images * history.credit
@@ -175,6 +177,7 @@ class Guard:
             history,
             nearness=nearness,
             copied=torch.where(pairs, find_near_copies(cosines, nearness, present, level), history.copied),
+            shared=history.shared + shared_parts(measured.scores),
             evidence=history.evidence.after(log_e_values(measured.scores), bound, permanent),
         )
 

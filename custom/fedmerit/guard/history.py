@@ -21,6 +21,7 @@ class History:
     nearness: Tensor  # (n, n) partial correlations of updates, mean over rounds
     copied: Tensor  # (n, n) bool: near copies
     evidence: Evidence
+    shared: Tensor  # (n,) `work.shared_parts`, summed over rounds
     update_was_changed: Tensor  # (n,) bool: the last aggregation had the update clipped, or averaged with others
     is_outlier_rater: Tensor  # (n,) bool: in the site's last ratings
     rater_distance: Tensor  # (n,) `cross_evaluation.distances` of these; NaN: none yet, or the site has no vote
@@ -41,7 +42,7 @@ class History:
             evidence=Evidence.none(sites),
             **dict.fromkeys(("usual", "rater_distance", "leave_one_out_error"), unknown),
             **dict.fromkeys(("update_was_changed", "is_outlier_rater", "was_judged"), no),
-            **dict.fromkeys(("rounds", "rounds_worked"), zero),
+            **dict.fromkeys(("shared", "rounds", "rounds_worked"), zero),
         )
 
     def after_work(self, worked: Tensor) -> "History":

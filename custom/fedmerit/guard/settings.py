@@ -33,6 +33,13 @@ class GuardSettings(Checked):
         low=0,
     )
 
+    counts: str = parameter(
+        "claimed",
+        "images that count: claimed, up to three times the others' median; shown: beyond that median only as far as "
+        "the site's updates share more with the others' than theirs do",
+        choices=("claimed", "shown"),
+    )
+
     def rates(self, round: int, rounds: int) -> bool:
         """Whether the models without each site may be rated in ``round`` of ``rounds``."""
         due = self.rate_every > 0 and round % self.rate_every == 0

@@ -102,6 +102,16 @@ def pair_scores(updates: Tensor, known: Tensor, present: Tensor) -> Tensor:
     return scores.where(present[:, None] & present, torch.nan)
 
 
+def shared_parts(scores: Tensor) -> Tensor:
+    """(n,) mean z² of a site with the others, less 1 that chance gives; 0: absent, or alone.
+
+    What a site's update shares with the others' grows with the images that it trained on: docs/studies/detection.md.
+    """
+    others = scores.diagonal().isfinite().sum() - 1
+    mean = scores.nan_to_num(0.0).square().sum(dim=1) / others.clamp(min=1)
+    return torch.where(scores.diagonal().isfinite() & (others > 0), mean - 1, 0.0)
+
+
 def log_e_values(scores: Tensor) -> Tensor:
     """(n,) log likelihood ratio of no work to the least work, infinite if nothing is new; 0: nothing can be compared.
 

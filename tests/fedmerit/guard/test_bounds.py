@@ -12,8 +12,11 @@ from fedmerit.guard.bounds import (
     bound_statistics,
     clip_norms,
     median_of_others,
+    shown_factors,
     shrink_factors,
 )
+from fedmerit.guard.guard import Enrolled, Guard
+from fedmerit.guard.history import History
 from fedmerit.guard.reward_groups import find_reward_groups
 from fedmerit.guard.settings import GuardSettings
 from fedmerit.guard.shared_cases import find_shared_cases
@@ -174,6 +177,32 @@ def test_reversed_signs_are_no_more_novel_than_an_unrelated_update(name):
         shares.append((outcome.contribution / outcome.contribution.sum()).tolist())
         assert shares[-1] == pytest.approx((novel / novel.sum()).tolist())
     assert shares[1] == shares[2] != shares[0]
+
+
+def test_images_beyond_the_median_count_as_far_as_updates_share_more_with_the_others():
+    shared = torch.tensor([1.0, 2, 2, 8, -3]).double()
+    factors = shown_factors(shared, torch.ones(5).bool())
+    assert factors.tolist() == pytest.approx([1, 4 / 3, 4 / 3, 3, 1])  # medians of the others 2, 1.5, 1.5, 1.5, 2
+    first, parts = torch.arange(5), torch.ones(5).double()
+    counts = torch.tensor([1e9, 100, 130, 100, 80]).double()
+    found = bound_counts(counts, first, parts, torch.zeros(5).bool(), factors)
+    assert found.tolist() == pytest.approx([100, 100, 130, 100, 80])
+    assert shown_factors(torch.zeros(5).double(), torch.ones(5).bool()).tolist() == [1] * 5  # nothing seen yet
+    assert shown_factors(shared[:2], torch.ones(2).bool()).tolist() == [1, 1]
+
+
+@pytest.mark.parametrize(("counts", "most"), [("claimed", 300.0), ("shown", 130.0)])
+def test_a_site_that_claims_a_thousand_times_its_images(counts, most):
+    """Six sites that share a direction of the round alike."""
+    guard, history = Guard(GuardSettings("on", counts=counts), Enrolled.nothing(6)), History.empty(6)
+    random = torch.Generator().manual_seed(0)
+    claims = torch.tensor([100.0] * 5 + [1e5]).double()
+    for _ in range(3):
+        updates = torch.randn(6, 400, generator=random) + 0.5 * torch.randn(400, generator=random)
+        history, admission = guard.admit(history, updates, Reports(claims, torch.ones(6).bool(), {}))
+    images = admission.quantities["counted_images"]
+    assert images[:5].tolist() == [100] * 5
+    assert 100 <= images[5] <= most
 
 
 ORGANISATIONS = torch.tensor([0, 1, 1, 1])
