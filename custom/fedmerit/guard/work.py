@@ -103,7 +103,7 @@ def pair_scores(updates: Tensor, known: Tensor, present: Tensor) -> Tensor:
 
 
 def shared_parts(scores: Tensor) -> Tensor:
-    """(n,) mean z² of a site with the others, less 1 that chance gives; 0: absent, or alone.
+    """(n,) mean z² of a site with the others, less 1 that chance gives; 0: absent, or without others.
 
     What a site's update shares with the others' grows with the images that it trained on: docs/studies/detection.md.
     """
