@@ -46,7 +46,8 @@ class Resampled:
     def ranking(self) -> Ranking:
         """Ranks of the values, fractions of Dice; of folds over these only, as they differ by seed, too."""
         values = self.values.mean(axis=0, keepdims=True) if self.folds else self.values
-        return ranking(self.sites, values, sample=SampleSize(self.fewest, len(self.seeds), folds=self.folds))
+        sample = SampleSize(self.fewest, len(self.seeds), folds=self.folds)
+        return ranking(self.sites, values, sample=sample, folds=self.folds)
 
     @property
     def mean(self) -> FloatArray:

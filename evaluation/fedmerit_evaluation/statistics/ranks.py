@@ -91,13 +91,15 @@ class Ranking:
         return pd.DataFrame.from_dict(rows, orient="index").rename_axis("site")
 
 
-def ranking(sites: Sequence[str], values: FloatArray, seed: int = 0, sample: SampleSize | None = None) -> Ranking:
-    """The ranking by (s, n, D) values; D is 1 if only seeds are drawn.
+def ranking(
+    sites: Sequence[str], values: FloatArray, seed: int = 0, sample: SampleSize | None = None, folds: int = 0
+) -> Ranking:
+    """The ranking by (s, n, D) values; D is 1 if only seeds, or the ``folds`` in their place, are drawn.
 
     NaN draws (single patients, a site that never answered) give no significant difference: every rank is possible.
     So does an insufficient ``sample``: the patients, and seeds, that the values rest on.
     """
-    insufficient_data, folds = ("", 0) if sample is None else (sample.insufficient_data, sample.folds)
+    insufficient_data = "" if sample is None else sample.insufficient_data
     resampled = resample(values, seed)  # (R, n)
     low, high = np.quantile(resampled, ENDS, axis=0)
     widest = np.nanmax(np.ptp(values, axis=(0, 2)), initial=0.0)  # of the sites with known values

@@ -41,19 +41,20 @@ class Valued:
         """n names."""
         return self.runs[0].sites
 
+    @property
+    def folds(self) -> int:
+        """Their number; 0: runs are of one, or of the one split."""
+        found = {run.info.get("fold") for run in self.runs}
+        return len(found) if len(found) > 1 else 0
+
     @cached_property
     def parts(self) -> dict[str, list[int]]:
         """The folds, if runs are of several, else the seeds: what intervals are over, and the places of its runs."""
-        kind = "fold" if len({run.info.get("fold") for run in self.runs}) > 1 else "seed"
+        kind = "fold" if self.folds else "seed"
         places: dict[str, list[int]] = {}
         for place, run in enumerate(self.runs):
             places.setdefault(f"{kind} {run.info[kind]}", []).append(place)
         return places
-
-    @property
-    def folds(self) -> int:
-        """Their number; 0: runs are of one."""
-        return len(self.parts) if any(part.startswith("fold") for part in self.parts) else 0
 
     def values(self, spec: str) -> FloatArray:
         """(s, n, D) by seed; by fold (F, n, 1), mean over its seeds as observed: each fold has patients of its own."""
@@ -74,7 +75,7 @@ class Valued:
 
     def ranking(self, spec: str) -> Ranking:
         """By one estimator."""
-        return ranking(self.sites, self.values(spec), sample=self.sample(spec))
+        return ranking(self.sites, self.values(spec), sample=self.sample(spec), folds=self.folds)
 
     @property
     def rankings(self) -> dict[str, Ranking]:

@@ -142,6 +142,7 @@ def test_runs_of_folds_are_paid_together(folded_sites, tmp_path, fedmerit):
     np.testing.assert_allclose((one.high - one.low) / 2, half, rtol=0.1, atol=1e-9)
     everyone = [len(site.patients_by_fold()) for site in open_sites(folded_sites)]
     assert (valued.sample("local_only").cases, one.folds) == (min(everyone), 3)
+    assert value_runs(folders, ["data_size"]).ranking("data_size").folds == 3
     shown = fedmerit("verify", folders[2], "--payout", tmp_path / "out" / PAYOUT)
     assert shown.exit_code == 0, shown.output
     with pytest.raises(BadInput, match=r"are standalone \[fold0\] and standalone \[again\]"):
