@@ -32,7 +32,6 @@ class GuardSettings(Checked):
         "--share-models; 0: none",
         low=0,
     )
-
     counts: str = parameter(
         "claimed",
         "images that count: claimed, up to three times the others' median; shown: beyond that median only as far as "
