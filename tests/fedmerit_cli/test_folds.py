@@ -68,6 +68,9 @@ def test_the_report_has_intervals_over_folds(compared, fedmerit, tmp_path):
     page = (tmp_path / "report.html").read_text()
     assert "over 3 folds" in page
     assert "only one seed" not in page
+    assert "run incomplete" not in page
+    assert "One seed:" not in page
+    assert "seeds 0, 0" not in page
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ from fedmerit_evaluation.results.dice import MIN_CASES_TO_RESAMPLE, SURFACES
 from fedmerit_evaluation.results.run_folders import Run, read_rounds
 from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.statistics.inference import MIN_CASES
+from fedmerit_evaluation.studies.study_folders import ENSEMBLE
 
 ON_ONE_MACHINE = ("local", "sim")  # engines with which nothing leaves a hospital
 SEEDS_FOR_INTERVALS = 3  # with two, CIs over seeds are three times as wide for the same spread
@@ -25,23 +26,24 @@ def list_run_caveats(runs: Sequence[Run], results: Results, *, sites_named: bool
         results: of all runs.
         sites_named: whether sites may be named; else they are counted.
     """
-    said: dict[tuple[str, str], list[str]] = {}  # by label and note: the seeds
+    said: dict[tuple[str, str], dict[str, None]] = {}  # by label and note: the seeds, each once if there are folds
     for run in runs:
         for note in _list_one_run_caveats(run, results, sites_named):
-            said.setdefault((run.label, note), []).append(str(run.seed))
+            said.setdefault((run.label, note), {})[str(run.seed)] = None
     notes = [
-        f"{label}, {'seed' if len(of) == 1 else 'seeds'} {join_words(of)}: {note}" for (label, note), of in said.items()
+        f"{label}, {'seed' if len(of) == 1 else 'seeds'} {join_words(list(of))}: {note}"
+        for (label, note), of in said.items()
     ]
     seeds: dict[str, set[int]] = {}
     for run in runs:
         seeds.setdefault(run.label, set()).add(run.seed)
     fewest = min(len(numbers) for numbers in seeds.values())
-    if fewest == 1:
+    if fewest == 1 and not results.dice.clusters.folds:
         notes.append(
             "One seed: differences between sites and methods may be chance. "
             "Repeat with several seeds before you pay or decide by these numbers."
         )
-    elif fewest < SEEDS_FOR_INTERVALS:
+    elif 1 < fewest < SEEDS_FOR_INTERVALS:
         notes.append(
             f"{fewest} seeds: confidence intervals over seeds are very wide (12.7 standard errors; "
             f"{SEEDS_FOR_INTERVALS} seeds: 4.3). Run more seeds."
@@ -57,7 +59,7 @@ def list_run_caveats(runs: Sequence[Run], results: Results, *, sites_named: bool
 
 
 def _list_one_run_caveats(run: Run, results: Results, sites_named: bool) -> Iterator[str]:
-    if run.rounds_done < run.rounds:
+    if run.rounds_done < run.rounds and run.info["method"] != ENSEMBLE:
         yield f"run incomplete: {run.rounds_done} of {run.rounds} rounds."
     if script := run.info.get("plan", {}).get("script"):
         yield from _list_script_caveats(script, results)
