@@ -67,7 +67,13 @@ def preparation(file: DossierSources) -> str:
 
 
 def splits(file: DossierSources) -> str:
-    """How cases were split."""
+    """How cases were split; numbers elsewhere are those of the first run's fold."""
+    fold = next((site.fold for site in file.folders if site.fold is not None), None)
+    if fold is not None:
+        return (
+            f"Patients are in {file.folders[0].folds} folds at each site, organs of all sizes in each: a run tests one, "
+            f"validates the next and trains on the others. Counts are those of fold {fold}."
+        )
     shares = _by_site(
         file,
         lambda site: (

@@ -134,6 +134,7 @@ def test_runs_of_folds_are_paid_together(folded_sites, tmp_path, fedmerit):
     assert result.exit_code == 0, result.output
     stated = json.loads((tmp_path / "out" / PAYOUT).read_text())
     assert {f"without fold {fold}" for fold in range(3)} < set(stated["alternatives"])
+    assert stated["card"]["splits"].startswith("Patients are in 3 folds at each site")
     valued = value_runs(folders, ["local_only"])
     each = [value_runs([run], ["local_only"]).values("local_only")[0, :, 0] for run in folders]
     one = valued.ranking("local_only")
