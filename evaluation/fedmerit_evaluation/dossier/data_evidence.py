@@ -71,8 +71,8 @@ def splits(file: DossierSources) -> str:
     fold = next((site.fold for site in file.folders if site.fold is not None), None)
     if fold is not None:
         return (
-            f"Patients are in {file.folders[0].folds} folds at each site, organs of all sizes in each: a run tests one, "
-            f"validates the next and trains on the others. Counts are those of fold {fold}."
+            f"Patients are in {file.folders[0].folds} folds at each site, organs of all sizes in each: a run tests "
+            f"one, validates the next and trains on the others. Counts are those of fold {fold}."
         )
     shares = _by_site(
         file,
