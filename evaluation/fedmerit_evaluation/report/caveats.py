@@ -12,7 +12,6 @@ from fedmerit_evaluation.results.dice import MIN_CASES_TO_RESAMPLE, SURFACES
 from fedmerit_evaluation.results.run_folders import Run, read_rounds
 from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.statistics.inference import MIN_CASES
-from fedmerit_evaluation.studies.study_folders import ENSEMBLE
 
 ON_ONE_MACHINE = ("local", "sim")  # engines with which nothing leaves a hospital
 SEEDS_FOR_INTERVALS = 3  # with two, CIs over seeds are three times as wide for the same spread
@@ -59,7 +58,7 @@ def list_run_caveats(runs: Sequence[Run], results: Results, *, sites_named: bool
 
 
 def _list_one_run_caveats(run: Run, results: Results, sites_named: bool) -> Iterator[str]:
-    if run.rounds_done < run.rounds and run.info["method"] != ENSEMBLE:
+    if run.rounds_done < run.rounds and "models_of" not in run.info:  # an ensemble trains in no round
         yield f"run incomplete: {run.rounds_done} of {run.rounds} rounds."
     if script := run.info.get("plan", {}).get("script"):
         yield from _list_script_caveats(script, results)
