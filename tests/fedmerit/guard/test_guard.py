@@ -206,9 +206,8 @@ NUMBERS = {  # by the name of a rule on the page: those that its row has to have
     "counts": [bounds.COUNT_FACTOR],
     "norms": [bounds.NORM_FACTOR],
     "statistics": [bounds.STATISTICS_FACTOR],
-    "copies": [reward_groups.EXACT],
-    "work": [100 * work.LEAST_WORK, work.REMEMBERED],
-    "verdicts": [work.ROUNDS],
+    "reward groups": [reward_groups.EXACT],
+    "work": [100 * work.LEAST_WORK, work.REMEMBERED, work.ROUNDS],
 }
 
 
