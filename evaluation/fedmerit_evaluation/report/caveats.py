@@ -36,13 +36,13 @@ def list_run_caveats(runs: Sequence[Run], results: Results, *, sites_named: bool
     seeds: dict[str, set[int]] = {}
     for run in runs:
         seeds.setdefault(run.label, set()).add(run.seed)
-    fewest = min(len(numbers) for numbers in seeds.values())
-    if fewest == 1 and not results.dice.clusters.folds:
+    fewest, has_folds = min(len(numbers) for numbers in seeds.values()), results.dice.clusters.folds > 0
+    if fewest == 1 and not has_folds:
         notes.append(
             "One seed: differences between sites and methods may be chance. "
             "Repeat with several seeds before you pay or decide by these numbers."
         )
-    elif 1 < fewest < SEEDS_FOR_INTERVALS:
+    elif fewest < SEEDS_FOR_INTERVALS and not has_folds:
         notes.append(
             f"{fewest} seeds: confidence intervals over seeds are very wide (12.7 standard errors; "
             f"{SEEDS_FOR_INTERVALS} seeds: 4.3). Run more seeds."

@@ -108,7 +108,7 @@ def pay(valued: Valued, spec: str, rule: Rule) -> Payout:
     }
     if len(valued.parts) > 1:
         others |= {f"without {part}": _pay(valued.without(part).ranking(spec), rule)[1] for part in valued.parts}
-    others |= {f"by {name}": _pay(found, rule)[1] for name, found in valued.rankings.items() if name != spec}
+    others |= {f"by {name}": _pay(valued.ranking(name), rule)[1] for name in valued.of_each if name != spec}
     return Payout(spec, one, band, amounts, low, high, others)
 
 

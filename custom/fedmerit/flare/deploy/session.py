@@ -134,8 +134,8 @@ def resume(opened: Session, job_id: str) -> str:
 
 def stop(opened: Session, job_id: str) -> None:
     """Abort a job and wait for its end; it may have ended with its server, which then still calls it running."""
-    started = time.monotonic() + STOPPING
-    while job(opened, job_id)["status"] == RunStatus.DISPATCHED and time.monotonic() < started:
+    deadline = time.monotonic() + STOPPING
+    while job(opened, job_id)["status"] == RunStatus.DISPATCHED and time.monotonic() < deadline:
         time.sleep(POLL)  # NVFlare aborts no job that it is just starting
     try:
         opened.abort_job(job_id)
