@@ -107,15 +107,24 @@ def bound_counts(
     return (bounded * parts).where(counts > 0, 0.0)
 
 
-def bound_claims(values: Mapping[str, Tensor], present: Tensor, measured: Tensor | None) -> dict[str, Tensor]:
+CLAIMS = {"minus_error": 1, "error": -1, "cosine": -1}  # what a site measures of itself; -1: a lower one pays
+
+
+def bound_claims(
+    values: Mapping[str, Tensor], present: Tensor, measured: Tensor | None, unseen: bool = False
+) -> dict[str, Tensor]:
     """The sites' ``values``, (n,) each, as far as they count.
 
     Args:
         values: by name, as a method asks for them.
         present: (n,) bool.
         measured: (n,) replaces "minus_error"; NaN: not known; None: no site could measure it.
+        unseen: updates are encrypted: the server has no cosine of its own.
     """
     bounded = dict(values)
+    for name in CLAIMS.keys() & bounded.keys():
+        if name != "cosine" or unseen:
+            bounded[name] = CLAIMS[name] * _hold_to_others(CLAIMS[name] * bounded[name], present)
     if measured is not None and "minus_error" in bounded:
         bounded["minus_error"] = measured
         bounded |= {"error": torch.ones_like(measured)} if "error" in bounded else {}  # by the others: equal for all
@@ -123,3 +132,11 @@ def bound_claims(values: Mapping[str, Tensor], present: Tensor, measured: Tensor
         bound = median_of_others(bounded["loss"], present & bounded["loss"].isfinite())
         bounded["loss"] = bounded["loss"].minimum(bound).where(bound.isfinite(), bounded["loss"])
     return bounded
+
+
+def _hold_to_others(claims: Tensor, present: Tensor) -> Tensor:
+    """(n,) ``claims`` (n,), each at most the largest of the others'; as they are with fewer than two of these."""
+    known = present & claims.isfinite()
+    others = known.expand(len(claims), -1) & ~torch.eye(len(claims), dtype=torch.bool)
+    largest = claims.expand(len(claims), -1).where(others, -math.inf).amax(dim=1)
+    return claims.minimum(largest).where(known & (others.sum(dim=1) >= 2), claims)

@@ -155,7 +155,8 @@ class Guard:
             updates = updates.where(present[:, None], 0.0)
             vectors = {name: vector.where(present[:, None], 0.0) for name, vector in vectors.items()}
             products = products * torch.outer(present.double(), present.double())
-        values = bounds.bound_claims(values, present, history.leave_one_out_error if self.measures else None)
+        measured = history.leave_one_out_error if self.measures else None
+        values = bounds.bound_claims(values, present, measured, unseen=not updates.shape[1])
         return updates, replace(
             reports,
             num_samples=samples.where(present, 0.0),

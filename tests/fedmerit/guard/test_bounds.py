@@ -1,5 +1,7 @@
 """Bounds by the median of the others, worked by hand; reward groups; the settings of the guard."""
 
+import math
+
 import pytest
 import torch
 
@@ -138,7 +140,22 @@ def test_a_claimed_error_gives_way_to_what_others_measured():
     held = bound_claims(claims, PRESENT, measured)
     assert held["minus_error"] is measured
     assert held["cosine"] is claims["cosine"]
-    assert bound_claims(claims, PRESENT, None)["minus_error"] is claims["minus_error"]
+
+
+def test_what_a_site_measures_of_itself_counts_at_most_the_largest_of_the_others():
+    invented = {"minus_error": 1.0, "error": 0.0, "cosine": -1.0}
+    claims = {name: torch.tensor([one, 0.25, 0.5, 0.125]).double() for name, one in invented.items()}
+    held = bound_claims(claims, PRESENT, None, unseen=True)
+    assert held["minus_error"].tolist() == [0.5, 0.25, 0.5, 0.125]
+    assert held["error"].tolist() == [0.125, 0.25, 0.5, 0.125]
+    assert held["cosine"].tolist() == [0.125, 0.25, 0.5, 0.125]
+    assert bound_claims(claims, PRESENT, None)["cosine"] is claims["cosine"]  # the server has its own
+
+
+@pytest.mark.parametrize("claims", [[1.0, 0.2, math.nan, math.nan], [math.nan, 1.0, 0.2, math.nan]])
+def test_two_claims_bound_none(claims):
+    held = bound_claims({"minus_error": torch.tensor(claims).double()}, PRESENT, None)["minus_error"]
+    assert held.tolist() == pytest.approx(claims, nan_ok=True)
 
 
 def test_the_error_that_others_measured_is_divided_by_no_claim():
@@ -147,7 +164,6 @@ def test_the_error_that_others_measured_is_divided_by_no_claim():
     said = Reports(PRESENT.double(), PRESENT, bound_claims(claims, PRESENT, measured))
     asked = {name: FedCE(error=name).data_term(said) for name in ("relative", "absolute")}
     assert torch.equal(asked["relative"], asked["absolute"])
-    assert bound_claims(claims, PRESENT, None)["error"] is claims["error"]
 
 
 def test_a_claimed_loss_counts_at_most_the_median_of_the_others():
