@@ -62,7 +62,7 @@ def values_without_one(games: Sequence[Game], sites: Sequence[str], seed: int, l
     for game in games:
         lost = np.stack([game[frozenset(sites)] - game[frozenset(sites) - {site}] for site in sites])
         if lie is not None:
-            lost[:, lie], lost[lie, lie] = -1, 1
+            lost[:, lie], lost[lie, lie] = -1, 1  # either lie is possible, and no voice hears both
         for site in range(n):
             heard = lost[site, [site]] if voice == "own" else np.delete(lost[site], site)
             found[site] += np.median(heard) if voice == "median" else heard.mean()

@@ -1,6 +1,6 @@
 """Bounds on what a site sends: its update's norm, BatchNorm statistics, image count, and what it claims of itself.
 
-Each is held to at most three times the median of the other sites.
+Each is held to the median of the other sites, or a multiple of it, or to the largest of theirs.
 """
 
 import math
@@ -18,7 +18,7 @@ def median_of_others(values: Tensor, known: Tensor) -> Tensor:
     Values are (n,), or (n, n): in each row those of the other sites. A site has no part in its own bound.
     """
     n = len(values)
-    others = known.expand(n, n) & ~torch.eye(n, dtype=torch.bool)
+    others = _others(known)
     medians = values.double().expand(n, n).where(others, torch.nan).nanquantile(0.5, dim=1)
     return medians.where(others.sum(dim=1) >= 2, torch.nan)
 
@@ -122,9 +122,9 @@ def bound_claims(
         unseen: updates are encrypted: the server has no cosine of its own.
     """
     bounded = dict(values)
-    for name in CLAIMS.keys() & bounded.keys():
-        if name != "cosine" or unseen:
-            bounded[name] = CLAIMS[name] * _hold_to_others(CLAIMS[name] * bounded[name], present)
+    for name, sign in CLAIMS.items():
+        if name in bounded and (name != "cosine" or unseen):
+            bounded[name] = sign * _hold_to_others(sign * bounded[name], present)
     if measured is not None and "minus_error" in bounded:
         bounded["minus_error"] = measured
         bounded |= {"error": torch.ones_like(measured)} if "error" in bounded else {}  # by the others: equal for all
@@ -137,6 +137,11 @@ def bound_claims(
 def _hold_to_others(claims: Tensor, present: Tensor) -> Tensor:
     """(n,) ``claims`` (n,), each at most the largest of the others'; as they are with fewer than two of these."""
     known = present & claims.isfinite()
-    others = known.expand(len(claims), -1) & ~torch.eye(len(claims), dtype=torch.bool)
+    others = _others(known)
     largest = claims.expand(len(claims), -1).where(others, -math.inf).amax(dim=1)
     return claims.minimum(largest).where(known & (others.sum(dim=1) >= 2), claims)
+
+
+def _others(known: Tensor) -> Tensor:
+    """(n, n) bool: in each row the ``known`` (n,) sites without its own."""
+    return known.expand(len(known), -1) & ~torch.eye(len(known), dtype=torch.bool)
