@@ -55,6 +55,7 @@ class Attack:
     folder: Path
     attackers: tuple[str, ...] = ()  # the names under which the site takes part
     first: int = 0  # its first round that is not honest
+    fold: int | None = None
 
     @property
     def finished(self) -> bool:
@@ -98,6 +99,7 @@ def prepare(
     seeds: Sequence[int],
     settings: Mapping[str, str],
     options: Mapping[str, Any],
+    folds: Sequence[int] = (),
 ) -> list[Attack]:
     """Check every run, then create the missing ones; if one cannot be created, none is.
 
@@ -109,6 +111,7 @@ def prepare(
         seeds: of every run.
         settings: of every run, in addition to `SETTINGS`.
         options: further ones of `fedmerit.engines.runs.create`; ``sites`` and ``rounds`` among them.
+        folds: of the sites, each to train on; none: the splits of datalist.json.
 
     Returns:
         The runs, honest ones first.
@@ -125,18 +128,20 @@ def prepare(
     for kind in kinds:
         if (first := _first(kind)) >= options["rounds"]:
             raise BadInput(f"--kinds {kind}: begins in round {first}, the last of {options['rounds']} rounds is before")
+    parts: list[int | None] = list(folds) or [None]
     attacks = [
-        (item, _attack(out, item.label, kind, site, seed))
+        (item, _attack(out, item.label, kind, site, seed, fold))
         for kind, site in [(HONEST, ""), *product(kinds, attackers)]
         for item in items
         for seed in seeds
+        for fold in parts
     ]
     require_same_images(out / IMAGES, folders)
     sybils = [kind for kind in kinds if kind in SYBILS]
     with scratch(out) as new:
-        for kind, site in product(sybils, attackers):
-            if not _changed_sites(out, kind, site).exists():
-                SYBILS[kind](root, site, _changed_sites(new, kind, site))
+        for kind, site, fold in product(sybils, attackers, parts):
+            if not _changed_sites(out, kind, site, fold).exists():
+                SYBILS[kind](root, site, _changed_sites(new, kind, site, fold), fold)
         if sybils:
             write_json(out / IMAGES, recorded_digests(folders, ()))
         _take_over(new / "sites", out / "sites")
@@ -146,11 +151,12 @@ def prepare(
                 **options,
                 "method": item.method,
                 "seed": attack.seed,
+                "fold": attack.fold,
                 "settings": {**SETTINGS, **settings, **item.settings},
                 "attacks": _specs(attack),
             }
             if attack.kind in SYBILS:
-                asked["sites"] = _changed_sites(out, attack.kind, attack.site)
+                asked["sites"] = _changed_sites(out, attack.kind, attack.site, attack.fold)
             if (attack.folder / "run.json").exists():
                 require_same(attack.folder, asked, open_sites(Path(asked["sites"])))
             else:
@@ -159,9 +165,9 @@ def prepare(
     return [attack for _, attack in attacks]
 
 
-def _changed_sites(out: Path, kind: str, site: str) -> Path:
+def _changed_sites(out: Path, kind: str, site: str, fold: int | None) -> Path:
     """The folder of site folders that a Sybil attack changed."""
-    return out / "sites" / f"{kind}_{site}"
+    return out / "sites" / (f"{kind}_{site}" + ("" if fold is None else f"_fold{fold}"))
 
 
 def _take_over(new: Path, folder: Path) -> None:
@@ -174,10 +180,10 @@ def _first(kind: str) -> int:
     return 0 if kind in SYBILS or kind == HONEST else catalogue.parse(kind).first
 
 
-def _attack(out: Path, label: str, kind: str, site: str, seed: int) -> Attack:
-    name = file_name("_".join(filter(None, (label, kind, site, f"seed{seed}"))))
+def _attack(out: Path, label: str, kind: str, site: str, seed: int, fold: int | None) -> Attack:
+    name = file_name("_".join(filter(None, (label, kind, site, f"seed{seed}", "" if fold is None else f"fold{fold}"))))
     names = {HONEST: (), "duplicate": (site, f"{site}-copy"), "split": (f"{site}-a", f"{site}-b")}
-    return Attack(label, kind, site, seed, out / "runs" / name, names.get(kind, (site,)), _first(kind))
+    return Attack(label, kind, site, seed, out / "runs" / name, names.get(kind, (site,)), _first(kind), fold)
 
 
 def _specs(attack: Attack) -> dict[str, str]:

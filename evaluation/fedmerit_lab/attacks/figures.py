@@ -20,7 +20,7 @@ SNAPSHOTS = 6  # rounds that Figure 4 shows
 
 
 def figures(attacks: Sequence[Attack], results: Results) -> dict[str, Figure]:
-    """Both figures for every method and attack except Sybil attacks, means over seeds; by name."""
+    """Both figures for every method and attack except Sybil attacks, means over seeds and folds; by name."""
     values, cosines = accumulated(free_rider_values(results)), of_rounds(results, "cosine_to_mean")
     there = [
         attack for attack in attacks if attack.kind not in (HONEST, *SYBILS) and attack.folder.name in values.index

@@ -20,12 +20,12 @@ KEY = ["Method", "Attack"]
 def tables(attacks: Sequence[Attack], results: Results) -> list[Table]:
     """Gain from attacks, their cost to the others, and detection; empty without a finished honest run.
 
-    For every method and attack, means over attackers and seeds:
+    For every method and attack, means over attackers, seeds and folds:
 
     - ``attacks``: the attacker's weight in the last round (the sum of its names) and its reward, and those of the same
-      site in the honest run of that seed; changes of the others' Dice and its own; runs in which any detector flags it
-      within `WITHIN` rounds, and in which its free-rider value is the highest after these; the detectors that flag it
-      in most runs, with the median number of rounds.
+      site in the honest run of that seed and fold; changes of the others' Dice and its own; runs in which any detector
+      flags it within `WITHIN` rounds, and in which its free-rider value is the highest after these; the detectors that
+      flag it in most runs, with the median number of rounds.
     - ``flagged``: runs in which each detector flags it within these rounds.
     - ``auroc``: of each detector's suspicion in the last of these rounds, attackers against honest sites of those runs.
     - ``false-positives``: honest sites that each detector flags in any round of the honest runs.
@@ -51,11 +51,11 @@ def outcomes(attacks: Sequence[Attack], results: Results) -> pd.DataFrame:
     flagged, from 1, NaN if it is not within `WITHIN`; ``Highest value`` 1 if its free-rider value is the highest then.
     """
     there = set(results.rows["run"])
-    controls = {(one.label, one.seed): one for one in attacks if one.kind == HONEST and one.folder.name in there}
+    controls = {_training(one): one for one in attacks if one.kind == HONEST and one.folder.name in there}
     pairs = [
-        (attack, controls[attack.label, attack.seed])
+        (attack, controls[_training(attack)])
         for attack in attacks
-        if attack.kind != HONEST and attack.folder.name in there and (attack.label, attack.seed) in controls
+        if attack.kind != HONEST and attack.folder.name in there and _training(attack) in controls
     ]
     if not pairs:
         return pd.DataFrame()
@@ -73,6 +73,7 @@ def outcomes(attacks: Sequence[Attack], results: Results) -> pd.DataFrame:
             "Attack": attack.kind,
             "Site": attack.site,
             "Seed": attack.seed,
+            "Fold": attack.fold,
             "Weight": _sum(last["weight"], run, own),
             "Weight, honest": _sum(last["weight"], honest, [attack.site]),
             "Reward": _sum(last["quota"], run, own) / len(own),
@@ -86,7 +87,13 @@ def outcomes(attacks: Sequence[Attack], results: Results) -> pd.DataFrame:
         rows.append(
             row | {"Highest value": float(name in own)} | {detector: after.get(detector) for detector in DETECTOR_NAMES}
         )
-    return pd.DataFrame(rows).astype(dict.fromkeys(DETECTOR_NAMES, float))
+    found = pd.DataFrame(rows).astype(dict.fromkeys(DETECTOR_NAMES, float))
+    return found if found["Fold"].notna().any() else found.drop(columns="Fold")
+
+
+def _training(attack: Attack) -> tuple[str, int, int | None]:
+    """What an attacked run and its honest run share."""
+    return attack.label, attack.seed, attack.fold
 
 
 def horizons(attacks: Sequence[Attack], results: Results) -> dict[str, int]:

@@ -9,7 +9,17 @@ import typer
 from fedmerit.configuration.recipes import PAPER
 from fedmerit.errors import BadInput, printable
 from fedmerit.options import RunOptions, parse_names
-from fedmerit_cli.options import Cluster, Jobs, Methods, OutFolder, Seeds, make_workers, parse_integers, run_options
+from fedmerit_cli.options import (
+    Cluster,
+    Folds,
+    Jobs,
+    Methods,
+    OutFolder,
+    Seeds,
+    make_workers,
+    parse_integers,
+    run_options,
+)
 from fedmerit_cli.results import RunFolder, Split
 from fedmerit_cli.terminal import Commands, console
 from fedmerit_lab.commands.benchmarks import commands as bench
@@ -126,6 +136,7 @@ def attacks(
     ] = None,
     after: Annotated[str, typer.Option(help="Numbers of rounds at which detection is scored.")] = "10,30,50",
     seeds: Seeds = "0",
+    folds: Folds = False,
     jobs: Jobs = None,
     cluster: Cluster = None,
 ) -> None:
@@ -153,7 +164,7 @@ def attacks(
         names = parse_names(attackers) if attackers else [folder.name for folder in open_sites(options["sites"])]
     except ValueError as error:
         raise BadInput(f"--attackers {attackers}: {error}") from None
-    runs = _train(out, methods, kinds, names, seeds, workers, asked.all_settings, options)
+    runs = _train(out, methods, kinds, names, seeds, folds, workers, asked.all_settings, options)
     results = collect_results(runs)
     if len(runs) == 2:
         control, attacked = runs
@@ -174,6 +185,7 @@ def _train(
     kinds: str,
     attackers: Sequence[str],
     seeds: str,
+    folds: bool,
     workers: "Workers",
     settings: Mapping[str, str],
     options: Mapping[str, Any],
@@ -181,13 +193,14 @@ def _train(
     """Train the missing runs; all runs, honest ones first. Exit code 1 if one failed."""
     from fedmerit.trainers.monai_trainer.data import open_sites
     from fedmerit_cli.printing import counting, exit_if_failed
-    from fedmerit_evaluation.studies.study_folders import parse_methods, parse_seeds
+    from fedmerit_evaluation.studies.study_folders import find_folds, parse_methods, parse_seeds
     from fedmerit_lab.attacks.attacked_runs import execute_runs, parse_attack_kinds, prepare
 
     folders = open_sites(options["sites"])
     items = parse_methods(methods, [folder.name for folder in folders], attacked=True)
     chosen = parse_attack_kinds(kinds, folders[0].labels)
-    attacks = prepare(out, items, chosen, attackers, parse_seeds(seeds), settings, options)
+    parts = find_folds(options["sites"], folds)
+    attacks = prepare(out, items, chosen, attackers, parse_seeds(seeds), settings, options, parts)
     left = sum(not attack.finished for attack in attacks)
     with workers:
         console.print(f"{len(attacks)} runs, {left} to do, {workers.number_for(attacks[0].folder, left)} at a time")

@@ -119,7 +119,7 @@ def monitor(training: Training, label: str, attack: str, seed: int, out: Path) -
     if simulated.sybil:
         sites = out.parent / "sites" / f"{simulated.sybil}_{training.sites.name}_{roles.attacker}"
         shutil.rmtree(sites, ignore_errors=True)
-        attackers = SYBILS[simulated.sybil](training.sites, roles.attacker, sites)
+        attackers = SYBILS[simulated.sybil](training.sites, roles.attacker, sites, None)
     settings = {**training.settings, **training.parameters}
     options: dict[str, Any] = {"engine": "local", "device": "cpu", "settings": settings, "attacks": specs}
     options["share_models"] = True  # so that the guard's raters are there

@@ -65,6 +65,18 @@ def test_every_run_is_planned(sites, tmp_path):
     assert collect_results(attacks).rows.empty
 
 
+def test_every_attack_is_run_on_every_fold(folded_sites, tmp_path):
+    options, items = {"sites": folded_sites, "rounds": 3}, parse_methods("fedavg")
+    planned = prepare(tmp_path, items, ["zero", "split"], ["site1"], [0, 1], SETTINGS, options, range(3))
+    assert len(planned) == (1 + 2) * 2 * 3
+    for attack in planned:
+        info = read_run(attack.folder)
+        assert (info["seed"], info["fold"]) == (attack.seed, attack.fold)
+        assert attack.folder.name.endswith(f"_seed{attack.seed}_fold{attack.fold}")
+    assert {path.name for path in (tmp_path / "sites").iterdir()} == {f"split_site1_fold{fold}" for fold in range(3)}
+    assert prepare(tmp_path, items, ["zero", "split"], ["site1"], [0, 1], SETTINGS, options, range(3)) == planned
+
+
 @pytest.mark.slow
 def test_a_study_resumes_only_with_the_same_options(sites, tmp_path):
     first = config(tmp_path, sites, "zero,split")

@@ -1,7 +1,9 @@
 """Tables and curves of a study of attacks, of synthetic results."""
 
 import math
+from dataclasses import replace
 
+import pandas as pd
 import pytest
 
 from fedmerit_evaluation.results.views import Results
@@ -23,6 +25,15 @@ def test_outcomes_are_relative_to_the_honest_run_of_the_seed(study):
     assert twice["Others"] == pytest.approx(0)
     assert twice["near duplicate"] == 1
     assert math.isnan(twice["Reward"])
+
+
+def test_of_folds_outcomes_are_relative_to_the_honest_run_of_the_fold(study):
+    attacks, results = study
+    rows = results.rows.assign(fold=results.rows["seed"].astype(str), seed=0)
+    in_folds = [replace(one, seed=0, fold=one.seed) for one in attacks]
+    found, expected = outcomes(in_folds, Results(rows)), outcomes(attacks, results)
+    assert found["Fold"].tolist() == expected["Seed"].tolist()
+    pd.testing.assert_frame_equal(found.drop(columns=["Seed", "Fold"]), expected.drop(columns="Seed"))
 
 
 def test_changes_of_the_others_are_over_sites_tested_in_both_runs(study):

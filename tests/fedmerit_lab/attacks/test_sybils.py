@@ -44,6 +44,20 @@ def test_the_halves_of_a_split_site_share_no_training_patient(sites, tmp_path):
         assert half.info["counts"]["training"]["slices"] == len(Slices(half.cases("training")))
 
 
+@pytest.mark.parametrize("fold", range(3))
+def test_halves_share_no_training_patient_of_the_fold(folded_sites, tmp_path, fold):
+    original = open_sites(folded_sites, fold=fold)[0]
+    names = split(folded_sites, original.name, tmp_path / "out", fold)
+    halves = open_sites(tmp_path / "out", names, fold=fold)
+    patients = [sorted(case.patient for case in half.cases("training")) for half in halves]
+    assert all(patients)
+    assert sorted(patients[0] + patients[1]) == sorted({case.patient for case in original.cases("training")})
+    for half in halves:
+        for unchanged in ("validation", "testing"):
+            assert [case.name for case in half.cases(unchanged)] == [case.name for case in original.cases(unchanged)]
+            assert half.info["counts"][unchanged]["cases"] == len(half.cases(unchanged))
+
+
 @pytest.mark.parametrize("kind", [duplicate, split])
 def test_missing_and_taken_names_are_refused(sites, tmp_path, kind):
     with pytest.raises(BadInput, match=r"site9.*site1"):
