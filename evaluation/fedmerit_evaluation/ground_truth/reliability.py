@@ -41,18 +41,28 @@ class Resampled:
     patients: FloatArray  # (s, n, P) standard error that each of all P patients, or folds, adds; NaN: a site's only one
     fewest: int = MIN_CASES  # test patients of the site with the fewest, of any seed
     folds: int = 0  # that are drawn in place of patients; 0: patients are
+    of_folds: FloatArray | None = None  # (F, n) values by the patients of one fold, mean over seeds; None: of seeds
 
     @property
     def ranking(self) -> Ranking:
         """Ranks of the values, fractions of Dice; of folds over these only, as they differ by seed, too."""
-        values = self.values.mean(axis=0, keepdims=True) if self.folds else self.values
         sample = SampleSize(self.fewest, len(self.seeds), folds=self.folds)
-        return ranking(self.sites, values, sample=sample, folds=self.folds)
+        return ranking(self.sites, self.drawn, sample=sample, folds=self.folds)
+
+    @property
+    def drawn(self) -> FloatArray:
+        """The values that are drawn, (s, n, D); over folds (1, n, D), means over seeds."""
+        return self.values.mean(axis=0, keepdims=True) if self.folds else self.values
 
     @property
     def mean(self) -> FloatArray:
         """(n,) over seeds."""
         return np.asarray(self.values[..., 0].mean(axis=0))
+
+    @property
+    def repeats(self) -> FloatArray:
+        """(s, n) as observed, of single seeds or, where these are drawn, of single folds."""
+        return self.values[..., 0] if self.of_folds is None else self.of_folds
 
     @property
     def seed_variance(self) -> FloatArray:
@@ -192,7 +202,15 @@ def resample(
             why = f"seed {seed}: {error}"
     if not games:
         raise BadInput(f"no seed has all coalitions ({why}); the command that trained them trains what is missing")
-    return Resampled(sites, seeds, np.stack(games), np.stack(moved), patients, folds)
+    of_folds = _values_of_folds(results, values, utility) if folds else None
+    return Resampled(sites, seeds, np.stack(games), np.stack(moved), patients, folds, of_folds)
+
+
+def _values_of_folds(results: Results, values: Values, utility: Utility) -> FloatArray:
+    """(F, n) values by the patients of each fold, mean over seeds."""
+    tested = results.rows[results.rows["case"] != ""]
+    single = [resample(Results(own), values, 1, utility, by_fold=False) for _, own in tested.groupby("fold")]
+    return np.stack([one.mean for one in single])
 
 
 def _cases(results: Results, utility: Utility, by_fold: bool) -> tuple[pd.DataFrame, int, int]:

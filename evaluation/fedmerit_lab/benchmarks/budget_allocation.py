@@ -21,7 +21,7 @@ MISALLOCATED, BETWEEN_SEEDS = "Misallocated [%]", "Misallocated between seeds [%
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """Dice of hospitals in the runs behind the payment, and of local-only training: (s, n), 0 to 1."""
+    """Dice of hospitals in the runs behind the payment, and of local-only training: (runs, n), 0 to 1."""
 
     federated: FloatArray
     local_only: FloatArray
@@ -30,7 +30,7 @@ class Outcome:
         """Means over seeds and sites, and the mean over seeds of the worst site, in percent and points."""
         return {
             "Mean Dice [%]": POINTS * float(self.federated.mean()),
-            "Gain over local-only [points]": POINTS * float((self.federated - self.local_only).mean()),
+            "Gain over local-only [points]": POINTS * float(self.federated.mean() - self.local_only.mean()),
             "Worst hospital [%]": POINTS * float(self.federated.min(axis=1).mean()),
         }
 
@@ -79,8 +79,8 @@ def budget_table(
         outcomes: by estimator or method, Dice in its runs.
         costs: by estimator or method, in FedAvg trainings beyond the run itself.
     """
-    owed = shares(reference.mean)
-    by_seed = reference.values[..., 0]
+    repeats = reference.repeats
+    owed = shares(repeats.mean(axis=0))
     number = len(reference.sites)
     rows = [
         {
@@ -96,13 +96,15 @@ def budget_table(
     references = [
         {"Paid by": EQUAL, MISALLOCATED: POINTS * misallocated_share(np.full(number, 1 / number), owed),
          BETWEEN_SEEDS: 0.0, "Cost [trainings]": 0.0},
-        {"Paid by": RETRAINING, MISALLOCATED: POINTS * leave_one_seed_out(by_seed),
-         BETWEEN_SEEDS: POINTS * misallocated_between_seeds(by_seed)},
+        {"Paid by": RETRAINING, MISALLOCATED: POINTS * leave_one_seed_out(repeats),
+         BETWEEN_SEEDS: POINTS * misallocated_between_seeds(repeats)},
     ]  # fmt: skip
     caption = (
         f"Scenario {scenario}, payment by the values of an estimator or method, mean over seeds: share of the budget "
         "that differs from payment by Shapley values of retraining; share that differs between two seeds; Dice that "
         f"hospitals reach in the runs behind it. {RETRAINING}: the noise floor of these Shapley values"
     )
+    if reference.folds:
+        caption += "; folds take the place of seeds"
     frame = pd.concat([best_first, pd.DataFrame(references)], ignore_index=True)
     return Table(f"budget-{plain_name(scenario)}", caption, frame, decimals=1)

@@ -38,9 +38,9 @@ INTRODUCTION = """# Contribution estimators: leaderboard
 What each hospital's data is worth, estimated from few trainings, against Shapley values for which every coalition was
 trained ([protocol](../../docs/studies/estimator-protocol.md)). *Misallocated*: part of a budget, divided by an
 estimator's values, that goes to other sites than by Shapley values. *Disattenuated*: Pearson's correlation without
-the errors of both. Brackets are 95 % intervals, of misallocation over seeds only; rows of before they were kept have
-none. *Cost*: in FedAvg trainings beyond the run itself. Estimators are chosen on tasks of the half *choice*; on
-*confirmation* they are only judged.
+the errors of both. Brackets are 95 % intervals, of misallocation over seeds or folds only; rows of before they were
+kept have none. *Cost*: in FedAvg trainings beyond the run itself. Estimators are chosen on tasks of the half *choice*;
+on *confirmation* they are only judged.
 
 To add an estimator, write its class ([extending](../../docs/extending.md)), run the tasks' commands with
 `--estimators YOURS`, and add what was measured:
@@ -67,6 +67,7 @@ class Entry(BaseModel):
     version: Text  # of FedMerit, or of the package that has the estimator
     sites: Annotated[int, Field(ge=2, le=1000)]
     seeds: Annotated[int, Field(ge=1, le=1000)]
+    folds: Annotated[int | None, Field(ge=2, le=1000)]  # None: one split
     patients: Annotated[int | None, Field(ge=1)]  # test patients of the site with the fewest
     cost: Annotated[float | None, Field(ge=-1)]  # FedAvg trainings beyond the run itself, by seconds
     pearson: Correlation
@@ -77,7 +78,7 @@ class Entry(BaseModel):
     disattenuated_low: Correlation
     disattenuated_high: Correlation
     misallocated: Share  # of a budget, beside division by Shapley values
-    misallocated_low: Share  # Student's t over seeds (jackknife)
+    misallocated_low: Share  # Student's t over seeds, or folds (jackknife)
     misallocated_high: Share
     noise_ceiling: Share  # noise ceiling of the task's Shapley values
     noise_ceiling_low: Share
@@ -104,6 +105,7 @@ def make_entries(result: ScenarioResult) -> list[Entry]:
         "version": f"fedmerit {package_version()}",  # unless an estimator is of another package
         "sites": len(reference.sites),
         "seeds": len(reference.seeds),
+        "folds": reference.folds or None,
         "patients": reference.fewest,
         "noise_ceiling": _known(noise_ceiling.mean),
         "noise_ceiling_low": _known(noise_ceiling.low),
@@ -116,9 +118,9 @@ def make_entries(result: ScenarioResult) -> list[Entry]:
         | misallocation(values[..., 0], reference)
         for spec, values in result.values.items()
     ]
-    s, n = len(reference.seeds), len(reference.sites)
-    rows.append(common | {"estimator": EQUAL, "cost": 0.0} | misallocation(np.ones((s, n)), reference))
-    floor = _known(leave_one_seed_out(reference.values[..., 0]))
+    equal = np.ones_like(reference.repeats)
+    rows.append(common | {"estimator": EQUAL, "cost": 0.0} | misallocation(equal, reference))
+    floor = _known(leave_one_seed_out(reference.repeats))
     rows.append(common | {"estimator": RETRAINING, "cost": None, "misallocated": floor})
     empty = dict.fromkeys(Entry.model_fields)
     return [Entry.model_validate(empty | row) for row in rows]
@@ -135,11 +137,13 @@ def _version(spec: str) -> str:
 def misallocation(values: FloatArray, reference: Resampled) -> dict[str, float | None]:
     """Misallocated share of a budget, by means over seeds, with its 95 % CI: jackknife over seeds, Student's t.
 
+    With folds these take the place of seeds; the jackknife takes them for independent.
+
     Args:
-        values: (s, n) of an estimator, s seeds by n sites.
-        reference: Shapley values of the same seeds and sites.
+        values: (s, n) of an estimator, s seeds or folds by n sites.
+        reference: Shapley values of the same seeds or folds, and sites.
     """
-    owed = reference.values[..., 0]
+    owed = reference.repeats
 
     def share(kept: Sequence[int]) -> float:
         return misallocated_share(shares(values[kept].mean(axis=0)), shares(owed[kept].mean(axis=0)))
@@ -255,7 +259,8 @@ def _task_section(name: str, task: Task, entries: Sequence[Entry]) -> str:
     patients = f", at least {first.patients} test patients a site" if first.patients else ""
     known = _interval(_correlation, first.noise_ceiling, first.noise_ceiling_low, first.noise_ceiling_high)
     reliable = "" if (first.noise_ceiling or 0) >= RELIABLE else f", below {RELIABLE:.2f}"
-    head += f"\n\n{first.sites} sites, {first.seeds} seeds{patients}; noise ceiling {known}{reliable}."
+    repeats = f"{first.seeds} seed{'s' * (first.seeds > 1)}" + (f" of {first.folds} folds" if first.folds else "")
+    head += f"\n\n{first.sites} sites, {repeats}{patients}; noise ceiling {known}{reliable}."
     best_first = sorted(entries, key=lambda entry: (entry.misallocated is None, entry.misallocated))
     rows = [
         [

@@ -49,6 +49,7 @@ def create_run(
     settings: Mapping[str, str],
     estimators: Sequence[str],
     method: str = FEDERATED,
+    fold: int | None = None,
 ) -> None:
     """Create a run folder that observes what ``estimators`` need; an existing one may observe more.
 
@@ -57,7 +58,7 @@ def create_run(
     """
     observed = list(dict.fromkeys(name for spec in estimators if (name := parse(spec).observes)))
     asked: dict[str, Any] = {"method": method, "sites": sites, "rounds": rounds, "seed": seed, "engine": "local",
-                             "settings": dict(settings), "values": observed}  # fmt: skip
+                             "settings": dict(settings), "values": observed, "fold": fold}  # fmt: skip
     if (folder / "run.json").exists():
         info = read_json(folder / "run.json")
         before = info["plan"].get("values", [])  # absent if the plan observes nothing
@@ -86,7 +87,7 @@ class EstimatorResults:
     """Values by all estimators of finished trainings."""
 
     federated: Sequence[ObservedRun]  # the s runs of FedAvg
-    values: Mapping[str, FloatArray]  # by spec: (s, n, D)
+    values: Mapping[str, FloatArray]  # by spec: (s, n, D), or of folds (F, n, 1)
     costs: Mapping[str, float]  # by spec: of `relative_cost`
 
 
@@ -97,7 +98,7 @@ def run_estimators(
     chosen = {method: specs for method, specs in by_method(estimators).items() if specs or method == FEDERATED}
     valued = {method: value_runs(folders[method], specs, draws) for method, specs in chosen.items()}
     federated = valued[FEDERATED].runs
-    values = {spec: found for one in valued.values() for spec, found in one.of_each.items()}
+    values = {spec: one.values(spec) for one in valued.values() for spec in one.of_each}
     costs = {spec: relative_cost(one.runs, spec, federated) for one in valued.values() for spec in one.of_each}
     return EstimatorResults(federated, {spec: values[spec] for spec in estimators}, costs)
 

@@ -12,8 +12,14 @@ from fedmerit.parameters import Checked, parameter
 from fedmerit.trainers.monai_trainer.data import open_sites
 from fedmerit_evaluation.ground_truth import coalitions
 from fedmerit_evaluation.ground_truth.coalitions import Training
-from fedmerit_evaluation.ground_truth.reliability import Resampled, Values, resample, semivalue_function
-from fedmerit_evaluation.ground_truth.semivalues import Game, list_sites, required_coalitions, shapley_weights
+from fedmerit_evaluation.ground_truth.reliability import Values, resample, semivalue_function
+from fedmerit_evaluation.ground_truth.semivalues import (
+    FloatArray,
+    Game,
+    list_sites,
+    required_coalitions,
+    shapley_weights,
+)
 from fedmerit_evaluation.ground_truth.shapley_approximations import coalitions_to_train, least_squares_values
 from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.studies.cluster import Workers
@@ -50,8 +56,8 @@ def _complete(game: Game) -> bool:
 class ProxyResult:
     """The values of a proxy and their cost."""
 
-    values: Resampled
-    seconds: float  # of all sites and seeds
+    values: FloatArray  # (s, n, D), or of folds (F, n, 1)
+    seconds: float  # of all sites, seeds and folds
     trainings: Sequence[Training]
 
 
@@ -63,6 +69,7 @@ def train_proxy(
     settings: Mapping[str, str],
     workers: Workers,
     on_end: Callable[[Path, str | None], None] = lambda folder, error: None,
+    folds: Sequence[int] = (),
 ) -> ProxyResult:
     """Execute the missing trainings of a proxy and compute its values.
 
@@ -74,6 +81,7 @@ def train_proxy(
         settings: of the trainings that the proxy approximates.
         workers: processes that train.
         on_end: as of `fedmerit_evaluation.ground_truth.coalitions.execute_trainings`.
+        folds: of the sites, each to train on; none: the splits of datalist.json.
 
     Raises:
         BadInput: a training cannot be created, or ``out`` belongs to other sites.
@@ -90,10 +98,12 @@ def train_proxy(
     else:
         chosen = coalitions_to_train(names, proxy.most, 0)
     options = {"sites": small, "rounds": proxy.rounds, "engine": "local"}
-    trainings = coalitions.prepare(out, chosen, seeds, "fedavg", {**settings, **proxy.settings}, options)
+    trainings = coalitions.prepare(out, chosen, seeds, "fedavg", {**settings, **proxy.settings}, options, folds)
     if failed := coalitions.execute_trainings(trainings, workers, on_end):
         raise RunFailed("; ".join(f"{folder}: {why}" for folder, why in failed.items()))
     results: Results = coalitions.collect_results(trainings)
     if not results.sites:
         raise BadInput(f"{out}: no training is finished; run the same command again")
-    return ProxyResult(resample(results, proxy.values), coalitions.sum_seconds(trainings), trainings)
+    found = resample(results, proxy.values)
+    values = found.values if found.of_folds is None else found.of_folds[..., None]
+    return ProxyResult(values, coalitions.sum_seconds(trainings), trainings)

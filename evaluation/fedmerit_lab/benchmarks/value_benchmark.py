@@ -7,7 +7,7 @@ FedAvg by seed, ``local_only`` runs, runs of other ``methods``, and ``proxy`` tr
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import count, product
 from pathlib import Path
 from typing import Any
 
@@ -36,11 +36,10 @@ from fedmerit_evaluation.statistics.ranks import ranking
 from fedmerit_evaluation.statistics.ranks import resample as resample_seeds
 from fedmerit_evaluation.studies import comparison
 from fedmerit_evaluation.studies.cluster import Workers
-from fedmerit_evaluation.studies.study_folders import MethodSpec
-from fedmerit_evaluation.valuation.estimator import OwnContribution
+from fedmerit_evaluation.studies.study_folders import MethodSpec, in_folds
 from fedmerit_evaluation.valuation.estimators import parse
 from fedmerit_evaluation.valuation.observed_run import ObservedRun
-from fedmerit_evaluation.valuation.valued_runs import rank_flip_table
+from fedmerit_evaluation.valuation.valued_runs import rank_flip_table, value_runs
 from fedmerit_lab.benchmarks import observed_trainings
 from fedmerit_lab.benchmarks.budget_allocation import Outcome, budget_table
 from fedmerit_lab.benchmarks.observed_trainings import FEDERATED, LOCAL_ONLY
@@ -48,7 +47,7 @@ from fedmerit_lab.benchmarks.proxy_trainings import Proxy, train_proxy
 from fedmerit_lab.benchmarks.scenarios import make
 from fedmerit_lab.benchmarks.scenarios import parse as parse_scenario
 
-PROXY = "proxy"
+PROXY, OWN = "proxy", "contribution"  # estimators: a proxy; what the run's own method says
 MOST = 256  # coalitions: all of 8 sites
 UNCHANGED = "asis"  # scenario: the pool's sites
 Progress = Callable[[str, int], None]  # of a description, and how many trainings are done
@@ -71,6 +70,7 @@ class Bench:
         workers: processes that train.
         draws: of patients, for confidence intervals.
         most: coalitions of a ground truth; of more, a sample for a regression.
+        folds: of the pool's sites, each to train on with every seed; none: the splits of datalist.json.
     """
 
     out: Path
@@ -84,6 +84,7 @@ class Bench:
     workers: Workers = field(default_factory=lambda: Workers(1))
     draws: int = 500
     most: int = MOST
+    folds: Sequence[int] = ()
 
     @property
     def run_estimators(self) -> list[str]:
@@ -103,7 +104,7 @@ class ScenarioResult:
     scenario: str
     expected: str  # the known answer, in words
     references: Mapping[str, Resampled]
-    values: Mapping[str, FloatArray]  # by spec, or method: (s, n, D)
+    values: Mapping[str, FloatArray]  # by spec, or method: (s, n, D), or of folds (F, n, 1)
     costs: Mapping[str, float]  # by spec, or method, in FedAvg trainings by all sites beyond the run itself
     outcomes: Mapping[str, Outcome]  # by spec, or method: Dice of the sites in its runs
 
@@ -134,16 +135,16 @@ def judge(bench: Bench, scenario: str, progress: Progress = lambda what, done: N
             proxy: Proxy = spec_syntax.parse(spec, {PROXY: Proxy}, "--estimators")
             out = folder / spec.replace(":", "-").replace("=", "")
             on_end = _counter(progress, f"{scenario}: {spec}")
-            result = train_proxy(proxy, sites, out, bench.seeds, bench.settings, bench.workers, on_end)
-            values[spec] = result.values.values
-            costs[spec] = result.seconds / len(bench.seeds) / training
+            result = train_proxy(proxy, sites, out, bench.seeds, bench.settings, bench.workers, on_end, bench.folds)
+            values[spec] = result.values
+            costs[spec] = result.seconds / len(found.federated) / training
     values = {spec: values[spec] for spec in bench.estimators}
     outcomes = dict.fromkeys(values, Outcome(_site_dice(found.federated), local_only))
     failed = comparison.execute_runs(planned, bench.workers, _counter(progress, f"{folder.name}: methods"))
     observed_trainings.require_success(failed)
     for label in (item.label for item in bench.methods):
-        own = [ObservedRun(run.folder, bench.draws) for run in planned if run.label == label]
-        values[label] = np.stack([OwnContribution().values(run) for run in own])
+        valued = value_runs([run.folder for run in planned if run.label == label], [OWN], bench.draws)
+        values[label], own = valued.values(OWN), valued.runs
         costs[label] = float(np.mean([run.seconds["training"] for run in own])) / training - 1
         outcomes[label] = Outcome(_site_dice(own), local_only)
     return ScenarioResult(scenario, expected, references, values, costs, outcomes)
@@ -162,7 +163,9 @@ def _site_dice(observed: Sequence[ObservedRun]) -> FloatArray:
 def _plan(bench: Bench, sites: Path, out: Path) -> list[comparison.PlannedRun]:
     """The runs of the methods."""
     options: dict[str, Any] = {"sites": sites, "rounds": bench.rounds, "engine": "local"}
-    return comparison.prepare(out, bench.methods, bench.seeds, bench.settings, options) if bench.methods else []
+    if not bench.methods:
+        return []
+    return comparison.prepare(out, bench.methods, bench.seeds, bench.settings, options, bench.folds)
 
 
 def _references(bench: Bench, sites: Path, out: Path, progress: Progress) -> tuple[dict[str, Resampled], FloatArray]:
@@ -172,9 +175,8 @@ def _references(bench: Bench, sites: Path, out: Path, progress: Progress) -> tup
     asked = {*coalitions_to_train(names, bench.most, 0), *(grand - {name} for name in names)}
     asked |= {frozenset([name]) for name in names}  # local-only
     options: dict[str, Any] = {"sites": sites, "rounds": bench.rounds, "engine": "local"}
-    trainings = coalitions.prepare(
-        out, sorted(asked, key=lambda one: (-len(one), sorted(one))), bench.seeds, "fedavg", bench.settings, options
-    )
+    ordered = sorted(asked, key=lambda one: (-len(one), sorted(one)))
+    trainings = coalitions.prepare(out, ordered, bench.seeds, "fedavg", bench.settings, options, bench.folds)
     on_end = _counter(progress, f"{out.parent.name}: ground truth")
     failed = coalitions.execute_trainings(trainings, bench.workers, on_end)
     coalitions.write_results(out)
@@ -189,9 +191,11 @@ def _references(bench: Bench, sites: Path, out: Path, progress: Progress) -> tup
 def _observed(bench: Bench, sites: Path, out: Path, method: str, progress: Progress) -> list[Path]:
     estimators = observed_trainings.by_method(bench.run_estimators)[method]
     seeds = bench.seeds if method == FEDERATED else bench.local_only_seeds
-    folders = [out / f"seed{seed}" for seed in seeds]
-    for folder, seed in zip(folders, seeds, strict=True):
-        observed_trainings.create_run(folder, sites, seed, bench.rounds, bench.settings, estimators, method)
+    folders = []
+    for seed, (suffix, of_fold) in product(seeds, in_folds({}, bench.folds)):
+        folders.append(folder := out / f"seed{seed}{suffix}")
+        options = sites, seed, bench.rounds, bench.settings, estimators, method
+        observed_trainings.create_run(folder, *options, **of_fold)
     on_end = _counter(progress, f"{out.parent.name}: observed runs of {method}")
     observed_trainings.execute_runs(folders, bench.rounds, bench.workers, on_end)
     return folders
@@ -217,7 +221,7 @@ def agreement(values: FloatArray, reference: Resampled, seed: int = 0) -> dict[s
     own, expected = values[..., 0].mean(axis=0), reference.mean
     number = max(values.shape[-1] - 1, reference.values.shape[-1] - 1, DRAWS)
     first = resample_seeds(values, seed, number)[:number]
-    second = resample_seeds(reference.values, seed + 1, number)[:number]
+    second = resample_seeds(reference.drawn, seed + 1, number)[:number]
     errors = np.array([_error_variance(values), reference.error_variance, 0.0])  # of other patients and seeds
     found = {"pearson": float(pearson(own, expected)) / 100, "spearman": float(spearman(own, expected))}
     found["disattenuated"] = float(corrected_correlation(own, expected, errors))
@@ -250,8 +254,11 @@ def bench_tables(judged: Sequence[ScenarioResult]) -> list[Table]:
         tables.append(Table(f"reliability-{name}", caption, table.frame, decimals=table.decimals))
         tables.append(_values(one))
         first_draw = {spec: values[..., 0] for spec, values in one.values.items()}
-        tables.append(budget_table(one.scenario, one.references[SHAPLEY], first_draw, one.outcomes, one.costs))
-        rankings = {spec: ranking(one.references[SHAPLEY].sites, values) for spec, values in one.values.items()}
+        reference = one.references[SHAPLEY]
+        tables.append(budget_table(one.scenario, reference, first_draw, one.outcomes, one.costs))
+        rankings = {
+            spec: ranking(reference.sites, values, folds=reference.folds) for spec, values in one.values.items()
+        }
         tables.append(rank_flip_table(rankings, f"flips-{name}", f"Scenario {one.scenario}: pairs"))
     return tables
 
@@ -285,6 +292,8 @@ def _agreements(name: str, judged: Sequence[ScenarioResult]) -> Table:
                 ends.append(shown)
     several = any(len(one.references[name].seeds) > 1 for one in judged)
     over = "seeds and patients" if several else "patients (there is one seed)"
+    if any(one.references[name].folds for one in judged):
+        over = "folds"
     caption = (
         f"Estimators against {name} values by retraining: correlation over sites of means over seeds with 95 % CI over "
         f"{over}, the noise ceiling of the reference, Pearson's without the errors of both (disattenuated), "

@@ -10,7 +10,7 @@ from fedmerit.configuration.spec_syntax import build
 from fedmerit.errors import BadInput
 from fedmerit.guard.settings import GuardSettings
 from fedmerit.options import RunOptions, split_specs
-from fedmerit_cli.options import Cluster, Draws, Jobs, Methods, Seeds, make_workers, run_options
+from fedmerit_cli.options import Cluster, Draws, Folds, Jobs, Methods, Seeds, make_workers, run_options
 from fedmerit_cli.terminal import console, print_line
 from fedmerit_lab.commands import costs
 
@@ -60,6 +60,7 @@ def values(
         ),
     ] = None,
     seeds: Seeds = "0,1,2",
+    folds: Folds = False,
     rounds: TrainingRounds = ROUNDS,
     size: PoolSize = 64,
     patients: PoolPatients = 20,
@@ -76,11 +77,12 @@ def values(
     """
     workers = make_workers(jobs, cluster)
     from fedmerit_cli.printing import show
-    from fedmerit_evaluation.studies.study_folders import parse_methods, parse_seeds
+    from fedmerit_evaluation.studies.study_folders import find_folds, parse_methods, parse_seeds
     from fedmerit_lab.benchmarks.leaderboard import ENTRIES, make_entries, write_entries
     from fedmerit_lab.benchmarks.scenarios import generate
     from fedmerit_lab.benchmarks.value_benchmark import (
         ESTIMATORS,
+        UNCHANGED,
         Bench,
         bench_tables,
         judge,
@@ -91,10 +93,14 @@ def values(
     chosen, wanted = split_specs(estimators or "") or list(ESTIMATORS), split_specs(scenarios)
     items = parse_methods(methods) if methods else []
     require_scenarios(wanted, chosen, items)
+    if folds and (pool is None or wanted != [UNCHANGED]):
+        raise BadInput("--folds: made sites have one split; expected --scenarios asis and a --pool that has folds")
+    parts = find_folds(pool, folds)
     source, settings = pool or generate(out / "pool", size, patients), asked.all_settings
     judged = []
     with workers:
-        bench = Bench(out, source, wanted, chosen, items, parse_seeds(seeds), rounds, settings, workers, draws, most)
+        numbers = parse_seeds(seeds)
+        bench = Bench(out, source, wanted, chosen, items, numbers, rounds, settings, workers, draws, most, parts)
         for scenario in wanted:
             judged.append(judge(bench, scenario, lambda what, done: print_line(f"{what}: {done} done")))
             write_entries(scenario_folder(out, scenario) / ENTRIES, make_entries(judged[-1]))

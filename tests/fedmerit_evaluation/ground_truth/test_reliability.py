@@ -99,6 +99,18 @@ def test_patients_of_unlike_numbers_of_images_keep_the_mean_over_images():
     assert (one.fewest, one.patients.shape[-1]) == (4, 20)
 
 
+def test_values_of_each_fold_are_those_of_its_patients():
+    rows = trained(WORTH, patient_sd=0.3, seed_sd=0.1, patients=6, seeds=2).rows
+    assert resample(Results(rows), LOO, 2).repeats.shape == (2, 5)
+    numbers = pd.factorize(rows["case"])[0]
+    rows = rows.assign(fold=np.array(["0", "1", "2"])[numbers % 3])
+    one = resample(Results(rows), LOO, 2)
+    assert one.repeats.shape == (3, 5)
+    np.testing.assert_allclose(one.repeats.mean(axis=0), one.mean, atol=1e-12)
+    of_first = resample(Results(rows[rows["fold"] == "0"]), LOO, 2)
+    np.testing.assert_allclose(one.repeats[0], of_first.mean, atol=1e-12)
+
+
 @pytest.mark.parametrize("seeds", [1, pytest.param(3, marks=pytest.mark.slow)])
 def test_values_over_folds_hold_the_truth(seeds):
     """Of 240 hospitals: a standard error of 1.4 points; over patients of one seed it was 88 %."""

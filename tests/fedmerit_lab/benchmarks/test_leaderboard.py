@@ -1,6 +1,7 @@
 """The leaderboard: rows of a benchmark's scenario, the file that others extend, its page."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -46,6 +47,23 @@ def test_the_interval_of_misallocation_is_a_jackknife_over_seeds():
     reach = 4.302653 * np.sqrt(2 / 3 * ((without - without.mean()) ** 2).sum())
     assert found["misallocated_high"] == pytest.approx(min(found["misallocated"] + reach, 1), abs=1e-5)
     assert found["misallocated_low"] == pytest.approx(max(found["misallocated"] - reach, 0), abs=1e-5)
+
+
+def test_of_folds_these_take_the_place_of_seeds(folder):
+    one = result({"data_size": [1, 2, 4]}, seeds=1)
+    of_folds = np.array([[0.01, 0.02, 0.04], [0.02, 0.02, 0.03], [0.01, 0.03, 0.03]])
+    reference = replace(one.references["Shapley"], folds=3, of_folds=of_folds)
+    values = {"data_size": np.tile(one.values["data_size"][..., :1], (3, 1, 1)), "same": of_folds[..., None]}
+    judged = replace(one, references=dict.fromkeys(one.references, reference), values=values,
+                     costs=dict.fromkeys(values, 1.0))  # fmt: skip
+    found = {entry.estimator: entry for entry in make_entries(judged)}
+    assert (found["same"].misallocated, found["same"].misallocated_high) == (0, 0)
+    assert 0 < found["data_size"].misallocated < found["data_size"].misallocated_high
+    assert (found[EQUAL].seeds, found[EQUAL].folds) == (1, 3)
+    assert found[RETRAINING].misallocated > 0
+    module.write_entries(folder / "entries.csv", found.values())
+    add_entries(folder, folder / "entries.csv", "large")
+    assert "3 sites, 1 seed of 3 folds, at least" in render(folder).read_text()
 
 
 def test_adding_replaces_the_same_estimator_of_the_task_only(folder):

@@ -33,15 +33,16 @@ def trained(monkeypatch):
     """The trainings that would be executed; ``answer`` replaces their results."""
     answer = SimpleNamespace(failed={}, sites=["A"], asked=None)
 
-    def prepare(out, chosen, seeds, method, settings, options):
-        answer.asked = SimpleNamespace(chosen=chosen, seeds=seeds, method=method, settings=settings, options=options)
+    def prepare(out, chosen, seeds, method, settings, options, folds):
+        asked = {"chosen": chosen, "seeds": seeds, "method": method, "settings": settings, "options": options}
+        answer.asked = SimpleNamespace(**asked, folds=folds)
         return []
 
     monkeypatch.setattr(coalitions, "prepare", prepare)
     monkeypatch.setattr(coalitions, "execute_trainings", lambda trainings, workers, on_end: answer.failed)
     monkeypatch.setattr(coalitions, "collect_results", lambda trainings: SimpleNamespace(sites=answer.sites))
     monkeypatch.setattr(coalitions, "sum_seconds", lambda trainings: 12.5)
-    monkeypatch.setattr(proxy_trainings, "resample", lambda results, values: (results, values))
+    monkeypatch.setattr(proxy_trainings, "resample", lambda results, values: SimpleNamespace(values="", of_folds=None))
     return answer
 
 

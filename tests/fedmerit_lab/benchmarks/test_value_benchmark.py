@@ -194,3 +194,25 @@ def test_a_benchmark_from_end_to_end(sites, fedmerit, tmp_path):
     assert kept["data_size"].misallocated == pytest.approx(budget.loc["data_size", MISALLOCATED] / 100, abs=1e-6)
     assert fedmerit("lab", "bench", "values", *options).exit_code == 0
     assert (tmp_path / "out" / "tables" / "bench-shapley.csv").read_text() == first
+
+
+@pytest.mark.slow
+def test_a_benchmark_over_folds(folded_sites, fedmerit, tmp_path):
+    options = ("--out", tmp_path / "out", "--pool", folded_sites, "--folds", "--seeds", "0,1", "--rounds", 1,
+               "--recipe", "quick", "--set", "depth=2", "--set", "width=2", "--draws", 5, "--methods", "cgsv",
+               "--estimators", "local_only,data_size,proxy:rounds=1:width=2:depth=2")  # fmt: skip
+    found = fedmerit("lab", "bench", "values", *options, "--scenarios", "sizes:sites=2")
+    assert (found.exit_code, (tmp_path / "out").exists()) == (2, False)
+    assert "--folds: made sites have one split; expected --scenarios asis" in " ".join(found.stderr.split())
+    found = fedmerit("lab", "bench", "values", *options, "--scenarios", "asis")
+    assert found.exit_code == 0, found.output
+    kept = {entry.estimator: entry for entry in read_entries(tmp_path / "out" / "asis" / "entries.csv")}
+    assert {"local_only", "data_size", "proxy", "cgsv"} <= {name.split(":")[0] for name in kept}
+    assert all((entry.seeds, entry.folds, entry.patients) == (2, 3, 6) for entry in kept.values())
+    budget = pd.read_csv(tmp_path / "out" / "tables" / "budget-asis.csv").set_index("Paid by")
+    assert kept["local_only"].misallocated == pytest.approx(budget.loc["local_only", MISALLOCATED] / 100, abs=1e-6)
+    assert kept["local_only"].misallocated_high > kept["local_only"].misallocated
+    for kind, coalitions in (("ground_truth/runs", 3), ("observed", 1), ("local_only", 1)):
+        runs = [file.parent.name for file in (tmp_path / "out" / "asis" / kind).glob("*/run.json")]
+        assert len(runs) == coalitions * 2 * 3
+        assert {name[-6:] for name in runs} == {"_fold0", "_fold1", "_fold2"}
