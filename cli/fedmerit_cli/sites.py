@@ -64,6 +64,10 @@ def prepare(
     crop_multiple: Annotated[
         float | None, option_in(PHOTOGRAPHS, "Side of that square in disc diameters.", show_default="3")
     ] = None,
+    expert: Annotated[
+        int | None,
+        option_in(PHOTOGRAPHS, "Kinds riga-*: masks by this expert, 1 to 6.", show_default="what most marked"),
+    ] = None,
     labels: Annotated[
         str | None,
         option_in(
@@ -134,6 +138,7 @@ def prepare(
         field_of_view=field_of_view,
         crop=crop,
         crop_multiple=crop_multiple,
+        expert=expert,
         patients=patients,
         labels=None if labels is None else parse_labels(labels),
         channels=channels,

@@ -61,6 +61,9 @@ class Preparation:
         None, "value for voxels that have none (NaN); without it, such images are refused", low=-MAX_FILL, high=MAX_FILL
     )
     resample: bool | None = None  # bring masks on another grid of the same scan to that of their image, nearest voxel
+    expert: int | None = parameter(
+        None, "whose masks are taken, of kinds with masks by several experts; None: what most marked", low=1, high=6
+    )
     server_share: float = parameter(
         0.0,
         "of each site's training patients, set aside as the split on which the server evaluates models; if positive, "
@@ -104,6 +107,9 @@ class Preparation:
         own = self._generic_options
         if self.kind != GENERIC and (unfit := [name for name, value in own.items() if value is not None]):
             yield f"{', '.join(unfit)}: fixed for kind {self.kind}; only kind {GENERIC} takes them"
+        if self.expert is not None and KINDS[self.kind].of_expert is None:
+            several = ", ".join(name for name, kind in KINDS.items() if kind.of_expert)
+            yield f"expert {self.expert}: kind {self.kind} has no masks by several experts; those that have: {several}"
         if KINDS[self.kind].needs_source and self.source is None:
             yield f"kind {self.kind}: needs --source, the folder that holds its raw site folders"
         if KINDS[self.kind].needs_source and self.patients is not None:
@@ -133,9 +139,10 @@ class Preparation:
 
     @property
     def layout(self) -> Kind:
-        """The kind; the generic one with its options."""
+        """The kind, that of one expert if asked for; the generic one with its options."""
         if self.kind != GENERIC:
-            return KINDS[self.kind]
+            kind = KINDS[self.kind]
+            return kind.of_expert(self.expert) if kind.of_expert and self.expert is not None else kind
         return generic_kind(**{name: value for name, value in self._generic_options.items() if value is not None})
 
     @property
@@ -154,6 +161,7 @@ class Preparation:
             "source": self.kind,
             "ratios": list(self.ratios),
             **({"folds": self.folds} if self.folds else {}),
+            **({"expert": self.expert} if self.expert else {}),
             "seed": self.seed,
             "slices": self.slices,
             "server_share": self.server_share,

@@ -16,7 +16,8 @@ class Kind:
     ``find_sites`` and ``decode`` raise `BadInput` with the name of a file that is missing, unreadable or does not fit
     the layout. ``generate`` writes synthetic raw files in the layout; ``field_of_view`` is the default in mm, `None`
     for whole frames (of layouts without millimetres). ``crops`` are the possible crops, the default first: ``whole``
-    (or the field of view), and ``disc`` for photographs with a label ``disc``.
+    (or the field of view), and ``disc`` for photographs with a label ``disc``. ``of_expert`` is the same kind with the
+    masks by one expert, from 1, of layouts with masks by several.
     """
 
     description: str
@@ -31,6 +32,7 @@ class Kind:
     citation: str | None = None
     generate: Callable[[Path, int, int | None], None] | None = None
     crops: tuple[str, ...] = ("whole",)
+    of_expert: Callable[[int], "Kind"] | None = None
 
     @property
     def normalise(self) -> Normalise:

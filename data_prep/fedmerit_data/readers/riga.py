@@ -33,8 +33,11 @@ HALF_LINE = 8  # pixels
 GAPS = (0, 1, 2, 4)  # pixels by which a line is thickened to close it, in the order tried
 
 
-def find_sites(source: Path, part: str) -> list[RawSite]:
-    """The cases below ``source``/``part``, or below ``source`` if that is the part itself, as one site."""
+def find_sites(source: Path, part: str, expert: int | None = None) -> list[RawSite]:
+    """The cases below ``source``/``part``, or below ``source`` if that is the part itself, as one site.
+
+    With an ``expert``, 1 to 6, only those with contours by this one.
+    """
     name = f"RIGA-{part}"
     folder = source / part if (source / part).is_dir() else source
     found: dict[str, dict[str, Path]] = defaultdict(dict)
@@ -53,21 +56,24 @@ def find_sites(source: Path, part: str) -> list[RawSite]:
     cases = []
     for case, files in sorted(found.items()):
         prime = files.pop("prime", None)
+        if expert is not None:
+            files = {number: file for number, file in files.items() if number == str(expert)}
         if prime and files:
             first, *others = (files[expert] for expert in sorted(files))
             cases.append(RawCase(case, f"{name}-{case}", prime, first, tuple(others)))
             continue
-        reason = "no expert's contours of this image" if prime else "its clean image, prime, is missing"
+        reason = f"no contours of this image by expert {expert}" if expert else "no expert's contours of this image"
+        reason = reason if prime else "its clean image, prime, is missing"
         left_out += [(path.relative_to(folder).as_posix(), reason) for path in (prime, *files.values()) if path]
     if not cases:
         raise BadInput(f"{folder}: has no cases in this layout; expected {EXPECTED}")
     return [RawSite(name, tuple(cases), tuple(sorted(left_out)))]
 
 
-def decode(case: RawCase) -> Decoded:
+def decode(case: RawCase, expected: int = EXPERTS) -> Decoded:
     """One photograph as a case of one slice, labels disc and cup: pixels that more than half of its experts enclosed.
 
-    An expert whose contours do not close is left out with a remark.
+    An expert whose contours do not close is left out with a remark; so are fewer than the ``expected`` experts.
     """
     image = load(case.image, "RGB")
     experts, remarks = [], []
@@ -87,7 +93,7 @@ def decode(case: RawCase) -> Decoded:
         if not curves[1].any():
             remarks.append(f"{path.name}: one closed contour found, taken as the disc; no cup")
         experts.append(curves)
-    if len(case.more) + 1 < EXPERTS:
+    if len(case.more) + 1 < expected:
         remarks.append(f"copies of {len(case.more) + 1} experts found; the release has {EXPERTS} of most images")
     if not experts:
         raise BadInput(f"{case.label}: no closed contour found on it or on another copy; expected disc and cup drawn")
@@ -172,11 +178,12 @@ def _to_middle(inside: Mask, line: Mask, outside: Mask) -> Mask:
     return np.asarray(inside | (line & nearer))
 
 
-def _kind(part: str) -> Kind:
+def _kind(part: str, expert: int | None = None) -> Kind:
     return fundus_kind(
         description=f"RIGA, {part}: imageKprime.* and six experts' contours drawn on imageK-1.* to -6.*; majority",
-        find_sites=partial(find_sites, part=part),
-        decode=decode,
+        find_sites=partial(find_sites, part=part, expert=expert),
+        decode=decode if expert is None else partial(decode, expected=1),
+        of_expert=partial(_kind, part),
         licence="the terms of the RIGA release hold",
         citation="Almazroa et al., Retinal fundus images for glaucoma analysis: the RIGA dataset, SPIE Medical Imaging "
         "2018",

@@ -67,6 +67,13 @@ def _shifted(n: int, seed: int, sources: list[str]) -> KnownAnswer:
     return KnownAnswer(Scheme("uniform", n, seed=seed), off, f"{site_name(n, n)} last: its masks are all shifted alike")
 
 
+def _expert(n: int, seed: int, sources: list[str]) -> KnownAnswer:
+    last = site_name(n, n)
+    return KnownAnswer(
+        Scheme("uniform", n, seed=seed), {"of_other": (last,)}, f"unknown answer; {last} has other masks"
+    )
+
+
 def _duplicate(n: int, seed: int, sources: list[str]) -> KnownAnswer:
     twin = site_name(1, n - 1)
     scheme = Scheme("uniform", n - 1, seed=seed)
@@ -103,6 +110,7 @@ KINDS: Mapping[str, Callable[[int, int, list[str]], KnownAnswer]] = {
     "double": _double,
     "noise": _noise,
     "shifted": _shifted,
+    "expert": _expert,
     "duplicate": _duplicate,
     "narrow": _narrow,
     "outlier": _outlier,
@@ -140,7 +148,7 @@ def generate(out: Path, size: int, patients: int, seed: int = 0) -> Path:
     return out
 
 
-def make(spec: str, pool: Path, out: Path, seed: int = 0) -> str:
+def make(spec: str, pool: Path, out: Path, seed: int = 0, other: Path | None = None) -> str:
     """Partition the prepared patients of ``pool`` into a scenario, unless it exists; its known answer.
 
     Args:
@@ -148,6 +156,7 @@ def make(spec: str, pool: Path, out: Path, seed: int = 0) -> str:
         pool: folder of prepared site folders.
         out: folder of the scenario's sites.
         seed: of the partition.
+        other: the same cases with other masks, for ``expert``.
 
     Raises:
         BadInput: there are too few patients, or the existing scenario is of another pool.
@@ -159,6 +168,10 @@ def make(spec: str, pool: Path, out: Path, seed: int = 0) -> str:
         raise BadInput(
             f"--scenarios {spec}: {pool} holds only {sources[0]}; an outlier needs the patients of a second hospital"
         )
-    asked = {"pool": str(pool.resolve()), "seed": seed}
-    make_if_missing(out, asked, lambda: partition(pool, out, answer.scheme, **answer.options))
+    asked, options = {"pool": str(pool.resolve()), "seed": seed}, dict(answer.options)
+    if "of_other" in options:
+        if other is None:
+            raise BadInput(f"--scenarios {spec}: needs the same cases with other masks; name their --other-pool")
+        asked, options = {**asked, "other": str(other.resolve())}, {**options, "other": other}
+    make_if_missing(out, asked, lambda: partition(pool, out, answer.scheme, **options))
     return answer.expected

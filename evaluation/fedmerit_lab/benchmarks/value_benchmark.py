@@ -70,6 +70,7 @@ class Bench:
         workers: processes that train.
         draws: of patients, for confidence intervals.
         most: coalitions of a ground truth; of more, a sample for a regression.
+        other: folder of the pool's cases with other masks, for the scenario ``expert``.
         folds: of the pool's sites, each to train on with every seed; none: the splits of datalist.json.
     """
 
@@ -85,6 +86,7 @@ class Bench:
     draws: int = 500
     most: int = MOST
     folds: Sequence[int] = ()
+    other: Path | None = None
 
     @property
     def run_estimators(self) -> list[str]:
@@ -121,7 +123,7 @@ def judge(bench: Bench, scenario: str, progress: Progress = lambda what, done: N
         sites, expected = bench.pool, "unknown answer"
     else:
         sites = folder / "sites"
-        expected = make(scenario, bench.pool, sites)
+        expected = make(scenario, bench.pool, sites, other=bench.other)
     planned = _plan(bench, sites, folder / "methods")  # bad options are refused before hours of training
     references, local_only = _references(bench, sites, folder / "ground_truth", progress)
     observed = {FEDERATED: _observed(bench, sites, folder / "observed", FEDERATED, progress)}
@@ -312,8 +314,12 @@ def _values(one: ScenarioResult) -> Table:
     return Table(f"values-{plain_name(one.scenario)}", caption, frame, decimals=3)
 
 
-def require_scenarios(specs: Sequence[str], estimators: Sequence[str], methods: Sequence[MethodSpec] = ()) -> None:
+def require_scenarios(
+    specs: Sequence[str], estimators: Sequence[str], methods: Sequence[MethodSpec] = (), other: Path | None = None
+) -> None:
     """`BadInput` if a scenario, an estimator or a method cannot be used, before anything is trained."""
+    if (other is not None) != any(spec_syntax.split_spec(spec)[0] == "expert" for spec in specs):
+        raise BadInput("--other-pool, --scenarios expert: belong together; give both or neither")
     for item in methods:
         if "contribution" in undefined_quantities(item.method):
             raise BadInput(f"--methods {item.label}: it estimates no contributions")

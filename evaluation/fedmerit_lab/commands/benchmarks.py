@@ -46,10 +46,15 @@ def values(
         str,
         typer.Option(
             metavar="KIND[:sites=N],...|asis",
-            help="equal, sizes, double, noise, shifted, duplicate, narrow, outlier, needed; asis: unchanged sites.",
+            help="equal, sizes, double, noise, shifted, expert, duplicate, narrow, outlier, needed; asis: unchanged "
+            "sites.",
         ),
     ] = "sizes:sites=4,noise:sites=4,duplicate:sites=4",
     pool: Pool = None,
+    other_pool: Annotated[
+        Path | None,
+        typer.Option(help="The pool's cases with other masks, such as by one expert, for expert.", show_default="none"),
+    ] = None,
     estimators: Estimators = None,
     methods: Annotated[
         str | None,
@@ -92,15 +97,15 @@ def values(
 
     chosen, wanted = split_specs(estimators or "") or list(ESTIMATORS), split_specs(scenarios)
     items = parse_methods(methods) if methods else []
-    require_scenarios(wanted, chosen, items)
+    require_scenarios(wanted, chosen, items, other_pool)
     if folds and (pool is None or wanted != [UNCHANGED]):
         raise BadInput("--folds: made sites have one split; expected --scenarios asis and a --pool that has folds")
     parts = find_folds(pool, folds)
     source, settings = pool or generate(out / "pool", size, patients), asked.all_settings
     judged = []
     with workers:
-        numbers = parse_seeds(seeds)
-        bench = Bench(out, source, wanted, chosen, items, numbers, rounds, settings, workers, draws, most, parts)
+        training = rounds, settings, workers, draws, most, parts, other_pool
+        bench = Bench(out, source, wanted, chosen, items, parse_seeds(seeds), *training)
         for scenario in wanted:
             judged.append(judge(bench, scenario, lambda what, done: print_line(f"{what}: {done} done")))
             write_entries(scenario_folder(out, scenario) / ENTRIES, make_entries(judged[-1]))

@@ -1,6 +1,7 @@
 """Prepared patients split again into site folders, as papers partition theirs: ``fedmerit data partition``."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from fedmerit_lab.partitioning.assignment import (
     COMMON_SPLITS,
     LOCAL_SPLITS,
     Patient,
+    Share,
     assign_patients,
     pool_patients,
     require_sites,
@@ -32,6 +34,8 @@ def partition(
     duplicate: Sequence[str] = (),
     split_site: Sequence[str] = (),
     inverted: Sequence[str] = (),
+    of_other: Sequence[str] = (),
+    other: Path | None = None,
 ) -> list[Path]:
     """Write ``site-1`` to ``site-N`` below ``out`` and return the folders, sorted by name; all of them or none.
 
@@ -52,6 +56,9 @@ def partition(
         duplicate: Sites that get a twin ``<site>-copy`` with the same training and validation patients.
         split_site: Sites to replace by ``<site>-a`` and ``<site>-b``, each with half of its patients.
         inverted: Source sites in all of whose images bright and dark are exchanged.
+        of_other: Sites that train on their cases as ``other`` has them, such as with the masks by one expert; without
+            those that it lacks.
+        other: Folder with site folders of the same cases.
 
     Raises:
         BadInput: a folder or an argument is unusable, or there are too few patients.
@@ -69,6 +76,8 @@ def partition(
     classes = scheme.classes or _usual_classes(scheme.by, sources)
     patients = pool_patients(sources, classes)
     shares = assign_patients(sites, patients, scheme, duplicate, split_site)
+    require_sites("of other", of_other, shares)
+    shares |= {site: _training_on(open_sites(other or sites), site, shares[site]) for site in of_other}
     noise = {site: float(share) for site, share in (label_noise or {}).items()}
     require_sites("label noise", noise, shares)
     # Before anything is written, so an error comes first. The wrong masks of a few sites fit in memory.
@@ -84,6 +93,7 @@ def partition(
         "seed": scheme.seed,
         **({"outlier": list(scheme.outlier)} if scheme.outlier else {}),
         **({"inverted": list(inverted)} if inverted else {}),
+        **({"of_other": list(of_other)} if of_other else {}),
         "split_by_scheme": list(LOCAL_SPLITS),
         "split_evenly": list(COMMON_SPLITS),
     }
@@ -106,6 +116,21 @@ def _usual_classes(by: str, sources: Sequence[SiteFolder]) -> str:
     if by == "variety":
         return "labels" if len(sources[0].labels) > 1 else "size"
     return "source" if len(sources) > 1 or by != "dirichlet" else "size"
+
+
+def _training_on(others: Sequence[SiteFolder], site: str, share: Share) -> Share:
+    """A site that trains on its cases as other folders have them; without those that they lack."""
+    cases = {item.name: item for patient in pool_patients(others, "source") for item in patient.cases}
+    patients = []
+    for patient in share.patients:
+        if patient.split == "training":
+            own = tuple(cases[item.name] for item in patient.cases if item.name in cases)
+            patients += [replace(patient, cases=own)] if own else []
+        else:
+            patients.append(patient)
+    if not any(patient.split == "training" for patient in patients):
+        raise BadInput(f"{others[0].path.parent}: has no training case of {site}; prepare both from the same files")
+    return replace(share, patients=patients)
 
 
 def _training_masks(patients: Iterable[Patient]) -> list[TrainingMasks]:

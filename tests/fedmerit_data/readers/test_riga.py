@@ -8,6 +8,7 @@ from PIL import Image
 
 from fedmerit.errors import BadInput
 from fedmerit_data.kinds import KINDS
+from fedmerit_data.preparation import Preparation
 from fedmerit_data.readers import riga
 
 PARTS = {"riga-binrushed": "BinRushed", "riga-magrabia": "Magrabia", "riga-messidor": "MESSIDOR"}
@@ -74,6 +75,25 @@ def test_the_three_unusable_files_and_more_than_half_of_the_others(tmp_path, kin
     assert site.left_out == ((f"{folder}/image{number}-{expert}.tif", "known to be unusable in the release"),)
     others = [other for other in range(1, 7) if other != expert]
     np.testing.assert_array_equal(KINDS[kind].decode(site.cases[0]).label[0], majority(others))
+
+
+def test_one_expert_instead_of_the_majority(tmp_path):
+    layouts.riga(tmp_path, 1)
+    layouts.riga(tmp_path, 2, experts=range(1, 4))
+    kind = Preparation("riga-messidor", tmp_path, expert=5).layout
+    (site,) = kind.find_sites(tmp_path)
+    assert [case.name for case in site.cases] == ["image1"]
+    assert site.left_out == (("image2prime.tif", "no contours of this image by expert 5"),)
+    decoded = kind.decode(site.cases[0])
+    np.testing.assert_array_equal(decoded.label[0], disc_and_cup(10))
+    assert decoded.remarks == ()
+    record = Preparation("riga-messidor", tmp_path, expert=5).array_options(tmp_path)
+    assert record["expert"] == 5
+    assert "expert" not in Preparation("riga-messidor", tmp_path).record()
+    with pytest.raises(BadInput, match="expert 5: kind refuge has no masks by several experts; those that have: riga-"):
+        Preparation("refuge", tmp_path, expert=5)
+    with pytest.raises(BadInput, match="expert"):
+        Preparation("riga-messidor", tmp_path, expert=7)
 
 
 @pytest.mark.parametrize("colour", [BLACK, BLUE, GREEN, WHITE])

@@ -1,5 +1,7 @@
 """Known-answer scenarios and cases: partitions as described, and answers found only if they hold."""
 
+import layouts_fundus
+import numpy as np
 import pandas as pd
 import pytest
 from run_factory import make_sites
@@ -64,6 +66,36 @@ def test_every_scenario_has_its_number_of_sites(kind, sites):
     if kind == "double":
         first, *others = answer.scheme.shares(1)[0]
         assert others == pytest.approx([first / 2] * (sites - 1))
+
+
+def test_only_the_last_site_trains_on_the_masks_by_one_expert(tmp_path):
+    """Of RIGA look-alikes whose experts shift by two pixels a time; expert 6 left out the first image."""
+    for number in range(1, 13):
+        layouts_fundus.riga(tmp_path / "raw" / "MESSIDOR", number, experts=range(1, 6 if number == 1 else 7))
+    pools = {}
+    for name, expert in (("majority", None), ("of-six", 6)):
+        asked = Preparation("riga-messidor", tmp_path / "raw", size=32, crop="whole", expert=expert)
+        prepare(asked, pools.setdefault(name, tmp_path / name))
+    spec = "expert:sites=2"
+    with pytest.raises(BadInput, match="name their --other-pool"):
+        make(spec, pools["majority"], tmp_path / "scenario")
+    make(spec, pools["majority"], tmp_path / "scenario", other=pools["of-six"])
+    masks = {
+        name: {case.name: np.load(case.label_file) for of in open_sites(pool)[0].splits.values() for case in of}
+        for name, pool in pools.items()
+    }
+    assert set(masks["majority"]) - set(masks["of-six"]) == {"image1"}
+    assert all((masks["majority"][name] != mask).any() for name, mask in masks["of-six"].items())
+    stored = []
+    for site in open_sites(tmp_path / "scenario"):
+        site.require_arrays()
+        for split, cases in site.splits.items():
+            source = masks["of-six" if (site.name, split) == ("site-2", "training") else "majority"]
+            for case in cases:
+                name = case.name.removeprefix("RIGA-MESSIDOR-")
+                np.testing.assert_array_equal(np.load(case.label_file), source[name])
+                stored.append(name)
+    assert sorted(stored) == sorted({*masks["majority"]} - ({"image1"} - {*stored}))
 
 
 def test_only_the_last_site_has_noisy_masks(sites, tmp_path):

@@ -142,7 +142,7 @@ def test_the_caption_says_what_confidence_intervals_are_over(seeds, over):
     assert f"95 % CI over {over}" in table.caption
 
 
-def test_options_are_checked_before_anything_is_trained():
+def test_options_are_checked_before_anything_is_trained(tmp_path):
     require_scenarios(["asis", "noise:sites=3", "noise:sites=4"], ESTIMATORS)
     for scenarios, estimators, words in (
         (["moon"], ["multi_round"], "--scenarios"),
@@ -154,6 +154,10 @@ def test_options_are_checked_before_anything_is_trained():
         with pytest.raises(BadInput, match=words):
             require_scenarios(scenarios, estimators)
     require_scenarios(["asis"], ["multi_round"], parse_methods("fedce,cgsv:alpha=0.9"))
+    require_scenarios(["expert:sites=3"], ["multi_round"], other=tmp_path)
+    for scenario, other in (("asis", tmp_path), ("expert:sites=3", None)):
+        with pytest.raises(BadInput, match="--other-pool, --scenarios expert: belong together"):
+            require_scenarios([scenario], ["multi_round"], other=other)
     with pytest.raises(BadInput, match="--methods standalone: it estimates no contributions"):
         require_scenarios(["asis"], ["multi_round"], parse_methods("fedce,standalone"))
 
