@@ -73,7 +73,7 @@ def find_sites(source: Path, part: str, expert: int | None = None) -> list[RawSi
 def decode(case: RawCase, expected: int = EXPERTS) -> Decoded:
     """One photograph as a case of one slice, labels disc and cup: pixels that more than half of its experts enclosed.
 
-    An expert whose contours do not close is left out with a remark; so are fewer than the ``expected`` experts.
+    Remarks say whose contours do not close and are left out, and that there are fewer experts than ``expected``.
     """
     image = load(case.image, "RGB")
     experts, remarks = [], []
