@@ -59,7 +59,7 @@ def find_sites(source: Path, part: str, expert: int | None = None) -> list[RawSi
         if expert is not None:
             files = {number: file for number, file in files.items() if number == str(expert)}
         if prime and files:
-            first, *others = (files[expert] for expert in sorted(files))
+            first, *others = (files[number] for number in sorted(files))
             cases.append(RawCase(case, f"{name}-{case}", prime, first, tuple(others)))
             continue
         reason = f"no contours of this image by expert {expert}" if expert else "no expert's contours of this image"

@@ -172,6 +172,7 @@ def make(spec: str, pool: Path, out: Path, seed: int = 0, other: Path | None = N
     if "of_other" in options:
         if other is None:
             raise BadInput(f"--scenarios {spec}: needs the same cases with other masks; name their --other-pool")
-        asked, options = {**asked, "other": str(other.resolve())}, {**options, "other": other}
+        asked["other"] = str(other.resolve())
+        options["trained_on"] = dict.fromkeys(options.pop("of_other"), other)
     make_if_missing(out, asked, lambda: partition(pool, out, answer.scheme, **options))
     return answer.expected

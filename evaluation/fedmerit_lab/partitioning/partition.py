@@ -34,8 +34,7 @@ def partition(
     duplicate: Sequence[str] = (),
     split_site: Sequence[str] = (),
     inverted: Sequence[str] = (),
-    of_other: Sequence[str] = (),
-    other: Path | None = None,
+    trained_on: Mapping[str, Path] | None = None,
 ) -> list[Path]:
     """Write ``site-1`` to ``site-N`` below ``out`` and return the folders, sorted by name; all of them or none.
 
@@ -56,9 +55,8 @@ def partition(
         duplicate: Sites that get a twin ``<site>-copy`` with the same training and validation patients.
         split_site: Sites to replace by ``<site>-a`` and ``<site>-b``, each with half of its patients.
         inverted: Source sites in all of whose images bright and dark are exchanged.
-        of_other: Sites that train on their cases as ``other`` has them, such as with the masks by one expert; without
-            those that it lacks.
-        other: Folder with site folders of the same cases.
+        trained_on: By site, another folder of site folders of the same cases: the site trains on its cases as they are
+            there, such as with the masks by one expert; without those that are missing there.
 
     Raises:
         BadInput: a folder or an argument is unusable, or there are too few patients.
@@ -76,8 +74,9 @@ def partition(
     classes = scheme.classes or _usual_classes(scheme.by, sources)
     patients = pool_patients(sources, classes)
     shares = assign_patients(sites, patients, scheme, duplicate, split_site)
-    require_sites("of other", of_other, shares)
-    shares |= {site: _training_on(open_sites(other or sites), site, shares[site]) for site in of_other}
+    others = dict(trained_on or {})
+    require_sites("trained on", list(others), shares)
+    shares |= {site: _training_on(open_sites(other), site, shares[site]) for site, other in others.items()}
     noise = {site: float(share) for site, share in (label_noise or {}).items()}
     require_sites("label noise", noise, shares)
     # Before anything is written, so an error comes first. The wrong masks of a few sites fit in memory.
@@ -93,7 +92,7 @@ def partition(
         "seed": scheme.seed,
         **({"outlier": list(scheme.outlier)} if scheme.outlier else {}),
         **({"inverted": list(inverted)} if inverted else {}),
-        **({"of_other": list(of_other)} if of_other else {}),
+        **({"trained_on_other_masks": sorted(others)} if others else {}),
         "split_by_scheme": list(LOCAL_SPLITS),
         "split_evenly": list(COMMON_SPLITS),
     }
