@@ -87,7 +87,7 @@ class Payout:
 
 
 def pay(valued: Valued, spec: str, rule: Rule) -> Payout:
-    """Amounts by the estimator ``spec`` of ``valued``, whose others, and whose seeds or folds, are the alternatives.
+    """Amounts by the estimator ``spec`` of ``valued``, whose others, and whose seeds and folds, are the alternatives.
 
     Raises:
         BadInput: a site's value is not known.
@@ -106,8 +106,7 @@ def pay(valued: Valued, spec: str, rule: Rule) -> Payout:
         "in proportion, without bands": rule.amounts(rule.shares(one.value)),
         "equal shares": rule.amounts(np.full(len(one.sites), 1 / len(one.sites))),
     }
-    if len(valued.parts) > 1:
-        others |= {f"without {part}": _pay(valued.without(part).ranking(spec), rule)[1] for part in valued.parts}
+    others |= {f"without {part}": _pay(rest.ranking(spec), rule)[1] for part, rest in valued.without_each.items()}
     others |= {f"by {name}": _pay(valued.ranking(name), rule)[1] for name in valued.of_each if name != spec}
     return Payout(spec, one, band, amounts, low, high, others)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from fedmerit.errors import BadInput
 from fedmerit.records.run_info import read_run
@@ -50,10 +51,12 @@ class Valued:
     @cached_property
     def parts(self) -> dict[str, list[int]]:
         """The folds, if runs are of several, else the seeds: what intervals are over, and the places of its runs."""
-        kind = "fold" if self.folds else "seed"
+        return self._by("fold" if self.folds else "seed")
+
+    def _by(self, kind: str) -> dict[str, list[int]]:
         places: dict[str, list[int]] = {}
         for place, run in enumerate(self.runs):
-            places.setdefault(f"{kind} {run.info[kind]}", []).append(place)
+            places.setdefault(f"{kind} {run.info.get(kind)}", []).append(place)
         return places
 
     def values(self, spec: str) -> FloatArray:
@@ -87,10 +90,16 @@ class Valued:
         """By spec, in the unit that `units` names."""
         return {spec: one.times(POINTS) if _is_dice(spec) else one for spec, one in self.rankings.items()}
 
-    def without(self, part: str) -> "Valued":
-        """The runs of all other `parts`."""
-        kept = [place for name, places in self.parts.items() if name != part for place in places]
-        return Valued([self.runs[place] for place in kept], {spec: one[kept] for spec, one in self.of_each.items()})
+    @property
+    def without_each(self) -> dict[str, "Valued"]:
+        """By name, the runs of all other seeds, and of all other folds, where they are of several."""
+        several = [places for kind in ("seed", "fold") if len(places := self._by(kind)) > 1]
+        return {
+            name: self._of(np.delete(np.arange(len(self.runs)), gone)) for one in several for name, gone in one.items()
+        }
+
+    def _of(self, places: NDArray[np.int_]) -> "Valued":
+        return Valued([self.runs[place] for place in places], {spec: one[places] for spec, one in self.of_each.items()})
 
 
 def value_runs(

@@ -110,6 +110,19 @@ def finished(tmp_path_factory):
     return folders
 
 
+def test_runs_of_several_seeds_and_folds_are_paid_without_each_of_both(monkeypatch):
+    monkeypatch.setattr(Valued, "sample", lambda self, spec: SampleSize(20, 2, folds=self.folds))
+    places = [(seed, fold) for seed in range(2) for fold in range(3)]
+    observed = [SimpleNamespace(sites=["A", "B"], info={"seed": seed, "fold": fold}) for seed, fold in places]
+    values = np.array([[[10.0 + fold / 10], [1.0 + 18 * seed]] for seed, fold in places])  # B: poor by seed 0 only
+    paid = pay(Valued(observed, {"good": values}), "good", Rule(1000))
+    assert list(paid.alternatives)[2:4] == ["without seed 0", "without seed 1"]
+    assert list(paid.alternatives)[4:] == [f"without fold {fold}" for fold in range(3)]
+    assert paid.amounts.tolist() == [500, 500]  # 10.1 and 10
+    assert paid.alternatives["without seed 1"].tolist() == [910, 90]  # 10.1 and 1
+    assert paid.alternatives["without seed 0"].tolist() == [347, 653]  # 10.1 and 19
+
+
 def test_anybody_with_the_runs_recomputes_it(finished, tmp_path, fedmerit):
     out = tmp_path / "out"
     result = fedmerit("value", "payout", *finished, "--budget", 1000, "--estimators", "one_round,data_size",
