@@ -154,7 +154,7 @@ def verify(
 
         signed = verify_payout(payout, run, trust)
         by = f"signed by {signed}" if signed else "not signed"
-        print_line(f"{payout}: recomputed from its runs, the same bands and amounts; {by}")
+        print_line(f"{payout}: recomputed from its runs, the same values, amounts and card; {by}")
 
 
 RAW_IMAGES = "Raw images"

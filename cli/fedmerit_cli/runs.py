@@ -33,7 +33,9 @@ def run(
     """Train one federation, and evaluate its final models on the test cases."""
     from fedmerit.engines import resumption, runs
     from fedmerit.engines.script_runs import has_script
+    from fedmerit.trainers.monai_trainer.data import open_sites
     from fedmerit_cli.printing import print_cost, print_runs, run_with_progress
+    from fedmerit_evaluation.studies.precision import describe_precision
 
     asked = RunOptions.read_file(config).with_given(asked) if config else asked
     given = asked.given()
@@ -51,6 +53,9 @@ def run(
         runs.create(folder, **given | {"settings": guarded(given.get("settings", {}))})
     if not (has_script(folder) if resume else asked.script):
         print_cost(folder)
+    if not resume and asked.sites and asked.fold is None:
+        for line in describe_precision(open_sites(asked.sites), seeds=1, folds=0):
+            console.print(line)
     if "tensorboard" in given.get("track", ()):
         console.print(f"live: tensorboard --logdir {folder / 'nvflare'}", soft_wrap=True)
     run_with_progress(folder)

@@ -176,7 +176,7 @@ def payout(
         str | None,
         typer.Option(
             metavar="NAME[:PARAMETER=VALUE],...",
-            help="The first decides, the others are compared.",
+            help="The first decides, the others are compared; local_only:voice=others is another utility.",
             show_default="what the runs observed, contribution if the method has one, data_size",
         ),
     ] = None,
@@ -231,6 +231,10 @@ def power(
     ] = None,
     patients: Annotated[str, typer.Option(help="Test patients a site to plan for.")] = "2,5,10,20,50",
     seeds: Annotated[str, typer.Option(help="Numbers of seeds to plan for.")] = "2,3,5,10",
+    hospitals: Annotated[
+        int | None,
+        typer.Option(min=2, help="Hospitals that are compared, each with each.", show_default="the pilot's, or 2"),
+    ] = None,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds to plan for, if --round-sd is given.")] = ROUNDS,
     out: Annotated[Path | None, typer.Option(help="Folder to write the table into.")] = None,
 ) -> None:
@@ -250,6 +254,8 @@ def power(
         raise BadInput("value power: give --pilot DIR, or state --seed-sd and --patient-sd")
     found = Variances(0.0, 0.0) if pilot is None else pilot_variances(pilot)
     variances = found.with_overrides(**{name: (sd / 100) ** 2 for name, sd in stated.items()})
+    if hospitals is not None:
+        variances = variances.with_overrides(sites=hospitals)
     by_patients, by_seeds = (
         sorted(set(parse_integers(text, option, least=1)))
         for text, option in ((patients, "--patients"), (seeds, "--seeds"))

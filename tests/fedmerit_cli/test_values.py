@@ -286,15 +286,20 @@ def test_estimators_that_cannot_be_used(fedmerit, runs, tmp_path, given, message
 
 
 def test_power_of_stated_deviations(fedmerit, tmp_path):
-    """Variance 9/S of seeds, by Student's t, and 64/P + 36/(4 S), by 2.8016: quantiles of .975 and .8 added."""
+    """Variance 9/S of seeds and 64/P of patients, by Student's t, and 36/(4 S), by 2.8016: .975 and .8 added."""
     stated = ("--seed-sd", 3, "--patient-sd", 8, "--round-sd", 6, "--rounds", 4)
-    result = fedmerit("value", "power", *stated, "--patients", "16,4,4", "--seeds", "9,2,1", "--out", tmp_path)
+    result = fedmerit("value", "power", *stated, "--patients", "16,5,5,4", "--seeds", "9,2,1", "--out", tmp_path)
     assert result.exit_code == 0, result.output
     table = pd.read_csv(tmp_path / "power.csv").set_index("Test patients per site")
-    assert table.loc[4, "2 seeds [points]"] == pytest.approx((16.334**2 * 4.5 + 2.8016**2 * 20.5) ** 0.5, rel=1e-4)
-    assert table.loc[16, "9 seeds [points]"] == pytest.approx((3.2009**2 * 1 + 2.8016**2 * 5) ** 0.5, rel=1e-4)
+    by_hand = {
+        (5, 2): 16.334**2 * 4.5 + 3.7611**2 * 12.8 + 2.8016**2 * 4.5,
+        (16, 9): 3.2009**2 + 2.9979**2 * 4 + 2.8016**2,
+    }
+    for (patients, seeds), squared in by_hand.items():
+        assert table.loc[patients, f"{seeds} seeds [points]"] == pytest.approx(squared**0.5, rel=1e-3)
     assert table["1 seed [points]"].isna().all()
-    assert (table.index.to_list(), len(table.columns)) == ([4, 16], 3)
+    assert table.loc[4].isna().all()  # too few for a significant difference
+    assert (table.index.to_list(), len(table.columns)) == ([4, 5, 16], 3)
 
 
 @pytest.mark.parametrize(

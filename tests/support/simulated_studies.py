@@ -16,7 +16,7 @@ from fedmerit_evaluation.ground_truth.semivalues import format_spec, leave_one_o
 from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.statistics.bootstrap import CASES, Clusters
 from fedmerit_evaluation.statistics.crossed_effects import CrossedEffects
-from fedmerit_evaluation.statistics.inference import SIGNIFICANCE_LEVEL, holm
+from fedmerit_evaluation.statistics.inference import MARGIN, SIGNIFICANCE_LEVEL, holm
 from fedmerit_evaluation.statistics.intervals import contribution_intervals, dice_intervals, select_sites
 from fedmerit_evaluation.statistics.ranks import ranking
 
@@ -216,16 +216,35 @@ def value_table(studies=100) -> Iterator[str]:
         yield f"| {seeds} x {patients} | {' | '.join(cells)} |"
 
 
-def wrong_verdicts(seeds, patients, sd, hospitals, studies=100, **design):
-    """Percent of federations of equal hospitals with any significant gain or loss."""
+def wrong_verdicts(seeds, patients, sd, hospitals, studies=100, *, margin=False, **design):
+    """Percent of federations of equal hospitals with any significant gain or loss.
+
+    ``margin``: all gain `MARGIN`; percent with any that is called equivalent to none.
+    """
     random = np.random.default_rng([7, seeds, patients, hospitals])
-    found = federations(random, studies, seeds, patients, sd, hospitals=hospitals, methods=2, **design)
+    dice, who = federations(random, studies, seeds, patients, sd, hospitals=hospitals, methods=2, **design)
+    dice[0] += margin * MARGIN
     wrong = []
-    for cases in each(found, hospitals):
+    for cases in each((dice, who), hospitals):
         effects = CrossedEffects.of(cases)
-        p = holm([effects.interval("fedavg", "fedce", site)["p"] for site in effects.sites])
-        wrong.append((p <= SIGNIFICANCE_LEVEL).any())
+        p = [effects.interval("fedavg", "fedce", site)["p_equivalent" if margin else "p"] for site in effects.sites]
+        wrong.append((holm(p) <= SIGNIFICANCE_LEVEL).any())
     return 100 * np.mean(wrong)
+
+
+def wrong_fold_verdicts(seeds, patients, sd, from_patients, folds=5, studies=100):
+    """Percent of cross-validated studies of equal hospitals with any significant gain or loss, and on the mean."""
+    random = np.random.default_rng([12, seeds, patients, folds])
+    dice, fold_of = cross_validated(random, studies, seeds, patients, sd, folds, from_patients, methods=2)
+    who = np.broadcast_to(np.arange(patients), dice.shape[1:])
+    wrong = []
+    for cases in each((dice, who)):
+        keys = cases.index.droplevel("method").unique()
+        effects = CrossedEffects.of(cases, Clusters({key: str(fold_of[int(key[-1])]) for key in keys}, folds))
+        p = holm([effects.interval("fedavg", "fedce", site)["p"] for site in effects.sites])
+        of_mean = effects.interval("fedavg", "fedce")["p"]
+        wrong.append(((p <= SIGNIFICANCE_LEVEL).any(), of_mean <= SIGNIFICANCE_LEVEL))
+    return tuple(map(float, 100 * np.mean(wrong, axis=0)))
 
 
 def wrong_leads(seeds, patients, sd, methods, studies=50):
@@ -266,6 +285,13 @@ def family_table(studies=100) -> Iterator[str]:
             cells = [wrong_verdicts(seeds, patients, sd, hospitals, studies)
                      for seeds, patients in ((2, 5), (3, 5), (3, 30), (5, 5), (10, 5))]  # fmt: skip
             yield f"| {name}, {hospitals} | {' | '.join(f'{one:.0f}' for one in cells)} |"
+    yield "| gains over 5 folds (any, mean) | 1 x 9 | 3 x 9 | 3 x 20 |\n|---|---|---|---|"
+    for name, share in (("none from patients", 0.0), ("half", 0.5), ("all", 1.0)):
+        found = [wrong_fold_verdicts(*how, USUAL, share, studies=200) for how in ((1, 9), (3, 9), (3, 20))]
+        yield f"| {name} | {' | '.join(f'{one:.0f}, {mean:.0f}' for one, mean in found)} |"
+    yield "| called equivalent at the margin: hospitals | 5 x 60 stable |\n|---|---|"
+    for hospitals in (4, 8, 16):
+        yield f"| {hospitals} | {wrong_verdicts(5, 60, STABLE, hospitals, 100, margin=True):.0f} |"
     yield "| shares (any unequal, any pair): hospitals | 2 seeds | 3 | 5 | 10 |\n|---|---|---|---|---|"
     for name, patient_cv in (("seeds", 0.0), ("patients as much as seeds", 0.05)):
         for hospitals in (4, 8, 16):

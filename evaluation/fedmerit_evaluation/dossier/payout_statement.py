@@ -1,9 +1,11 @@
 """A payout's statement: payout.json, which anybody with the runs recomputes, payout.html, and a valuation card."""
 
 import json
+import logging
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -15,15 +17,16 @@ from fedmerit.errors import BadInput, printable
 from fedmerit.files import read_json, write_json
 from fedmerit.records.ledger import read_verified_records, record_hash
 from fedmerit.records.signatures import Signer, Trust, is_signed_by_any, parse_certificates, subject
+from fedmerit.trainers.monai_trainer.data import SiteFolder
 from fedmerit.verification.run import verify_run
 from fedmerit.version import code_commit, package_version
 from fedmerit_evaluation.dossier import data_evidence, model_evidence
-from fedmerit_evaluation.dossier.sources import open_sources
+from fedmerit_evaluation.dossier.sources import DossierSources
 from fedmerit_evaluation.figures.pages import write_page
 from fedmerit_evaluation.figures.tables import Table
-from fedmerit_evaluation.results.run_folders import label_runs, open_runs
-from fedmerit_evaluation.valuation.observed_run import DRAWS
-from fedmerit_evaluation.valuation.payout import Payout, Rule, pay
+from fedmerit_evaluation.results.run_folders import Run, label_runs, open_runs
+from fedmerit_evaluation.valuation.observed_run import DRAWS, prepared_sites
+from fedmerit_evaluation.valuation.payout import IN_PROPORTION, Payout, Rule, pay
 from fedmerit_evaluation.valuation.valued_runs import value_runs
 
 PAYOUT = "payout.json"
@@ -38,13 +41,32 @@ CARD = {  # what a payout rests on
     "seeds": model_evidence.seeds,
     "software": model_evidence.software,
 }
+OF_SITES = ("patients and slices", "preparation", "splits", "left out")  # more is known where the site folders are
+SENSITIVITY = "sensitivity to preparation"
 NOT_MEASURED = "not measured; prepare the images another way, train and value again to see what it moves"
+FLOATS = 1e-6  # relative difference of two machines
+STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+log = logging.getLogger(__name__)  # prints warnings on standard error by default
+
+
+class Hospital(BaseModel):
+    """What one hospital gets, and by what value."""
+
+    model_config = STRICT
+
+    value: float  # in the estimator's unit; Dice is a fraction
+    band: int
+    amount: int
+    in_proportion: int  # the amount without bands
+    low: float | None  # of its 95 % confidence interval; None: nothing was resampled
+    high: float | None
 
 
 class Statement(BaseModel):
     """The content of payout.json, bounded: it may come from anybody."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+    model_config = STRICT
 
     version: str = Field(max_length=100)
     budget: int = Field(ge=1, le=10**15)
@@ -54,8 +76,7 @@ class Statement(BaseModel):
     compared: list[str] = Field(max_length=50)  # other estimators
     draws: int = Field(ge=1, le=10**5)
     runs: dict[str, str] = Field(min_length=1, max_length=1000)  # folder: hash of its ledger's last record
-    amounts: dict[str, int] = Field(max_length=10**4)
-    bands: dict[str, int]
+    hospitals: dict[str, Hospital] = Field(max_length=10**4)
     sentence: str = Field(max_length=1000)
     alternatives: dict[str, dict[str, int]]
     card: dict[str, str]
@@ -108,6 +129,9 @@ def write_payout(
 def verify_payout(file: Path, run: Path, trust: Trust | None = None) -> str:
     """Recompute a payout from its runs, which lie beside ``run``, a verified one; verify the others before.
 
+    Rule, estimators, draws and version are taken as stated. So are, with a warning, parts of the card that the runs do
+    not tell: free text, and what only the site folders hold if these are not here.
+
     Returns:
         Who signed it; "" if nobody did.
 
@@ -128,11 +152,16 @@ def verify_payout(file: Path, run: Path, trust: Trust | None = None) -> str:
             verify_run(folder, (), trust)
     specs = [stated.estimator, *stated.compared]
     paid = pay(value_runs(folders, specs, stated.draws), specs[0], stated.rule)
-    for name, again in _outcome(folders, paid).items():
-        if getattr(stated, name) != again:
-            raise BadInput(
-                f"{file}: {name}: states {_short(getattr(stated, name))}; recomputed from the runs: {_short(again)}"
-            )
+    content, outcome = stated.model_dump(), _outcome(folders, paid)
+    outcome["card"], open_to = _recompute_card(stated.card, label_runs(open_runs(folders)))
+    if found := _difference({name: content[name] for name in outcome}, outcome):
+        other = "" if stated.version == _version() else f"; it is of FedMerit {printable(stated.version)}"
+        raise BadInput(
+            f"{file}: {printable(found.where)[:300]}: states {_short(found.stated)}; recomputed from the runs: "
+            f"{_short(found.again)}{other}"
+        )
+    if open_to:
+        log.warning("%s: not recomputed, as stated: card: %s", file, printable(", ".join(open_to))[:300])
     return signed
 
 
@@ -145,7 +174,7 @@ def payout_tables(paid: Payout) -> list[Table]:
             "Value": [f"{value:.3g}" for value in paid.ranking.value],
             "Band": paid.band.astype(str),
             "Amount": paid.amounts.astype(float),
-            "In proportion": paid.alternatives["in proportion, without bands"].astype(float),
+            "In proportion": paid.alternatives[IN_PROPORTION].astype(float),
         }
     )
     low, high = (pd.DataFrame({"In proportion": ends}) for ends in (paid.low, paid.high))
@@ -162,10 +191,9 @@ def payout_tables(paid: Payout) -> list[Table]:
 
 
 def _statement(runs: Sequence[Path], specs: Sequence[str], rule: Rule, draws: int, paid: Payout) -> Statement:
-    file = open_sources(label_runs(open_runs(list(runs))), None)
-    card = {name: evidence(file) for name, evidence in CARD.items()}
+    opened = label_runs(open_runs(list(runs)))
     return Statement(
-        version=f"{package_version()} {code_commit()}".strip(),
+        version=_version(),
         budget=rule.budget,
         floor=float(rule.floor),
         cap=None if np.isinf(rule.cap) else float(rule.cap),
@@ -173,8 +201,37 @@ def _statement(runs: Sequence[Path], specs: Sequence[str], rule: Rule, draws: in
         compared=list(specs[1:]),
         draws=draws,
         **_outcome(runs, paid),
-        card={name: text for name, text in card.items() if text} | {"sensitivity to preparation": NOT_MEASURED},
+        card=_card(opened, _site_folders(opened)),
     )
+
+
+def _version() -> str:
+    return f"{package_version()} {code_commit()}".strip()
+
+
+def _site_folders(runs: Sequence[Run]) -> list[SiteFolder]:
+    """Those of the first run; none if any is not here, or not as the run had it."""
+    try:
+        return prepared_sites(runs[0].path, runs[0].info)
+    except BadInput:
+        return []
+
+
+def _card(runs: Sequence[Run], folders: Sequence[SiteFolder]) -> dict[str, str]:
+    texts = {name: tell(DossierSources(runs, folders)) for name, tell in CARD.items()}
+    return {name: text for name, text in texts.items() if text} | {SENSITIVITY: NOT_MEASURED}
+
+
+def _recompute_card(stated: Mapping[str, str], runs: Sequence[Run]) -> tuple[dict[str, str], list[str]]:
+    """What a stated card should be, and the names of its parts that are as stated, since the runs do not tell them."""
+    folders = _site_folders(runs)
+    whole, without = _card(runs, folders), _card(runs, [])
+    known = {*CARD, SENSITIVITY} - ({*OF_SITES} if not folders else set())
+    open_to = [name for name, text in stated.items() if name not in known and without.get(name) != text]
+    parts = {*without, *stated}  # who had no site folders could not state the others
+    card = {name: text for name, text in whole.items() if name in parts}
+    card |= {name: text for name, text in without.items() if stated.get(name) == text}
+    return card | {name: stated[name] for name in open_to}, open_to
 
 
 def _outcome(runs: Sequence[Path], paid: Payout) -> dict[str, Any]:
@@ -182,8 +239,17 @@ def _outcome(runs: Sequence[Path], paid: Payout) -> dict[str, Any]:
     sites = paid.ranking.sites
     return {
         "runs": {run.resolve().name: _ledger_head(run) for run in runs},
-        "amounts": _by_site(sites, paid.amounts),
-        "bands": _by_site(sites, paid.band),
+        "hospitals": {
+            site: {
+                "value": float(paid.ranking.value[place]),
+                "band": int(paid.band[place]),
+                "amount": int(paid.amounts[place]),
+                "in_proportion": int(paid.alternatives[IN_PROPORTION][place]),
+                "low": _finite(paid.low[place]),
+                "high": _finite(paid.high[place]),
+            }
+            for place, site in enumerate(sites)
+        },
         "sentence": paid.sentence,
         "alternatives": {name: _by_site(sites, amounts) for name, amounts in paid.alternatives.items()},
     }
@@ -191,6 +257,31 @@ def _outcome(runs: Sequence[Path], paid: Payout) -> dict[str, Any]:
 
 def _by_site(sites: Sequence[str], numbers: Any) -> dict[str, int]:
     return {site: int(number) for site, number in zip(sites, numbers, strict=True)}
+
+
+def _finite(number: float) -> float | None:
+    return float(number) if np.isfinite(number) else None
+
+
+class _Difference(NamedTuple):
+    where: str
+    stated: object
+    again: object
+
+
+def _difference(stated: object, again: object, where: str = "") -> _Difference | None:
+    """The first part that differs; floats within `FLOATS` are the same."""
+    if isinstance(stated, Mapping) and isinstance(again, Mapping):
+        for name in dict.fromkeys([*again, *stated]):
+            inner = f"{where}.{name}" if where else str(name)
+            if found := _difference(stated.get(name), again.get(name), inner):
+                return found
+        return None
+    if isinstance(stated, float) and isinstance(again, float):
+        same = math.isclose(stated, again, rel_tol=FLOATS, abs_tol=1e-12)
+    else:
+        same = stated == again
+    return None if same else _Difference(where, stated, again)
 
 
 def _ledger_head(run: Path) -> str:
@@ -220,5 +311,5 @@ def _signed_by(file: Path, stated: Statement, trust: Trust | None) -> str:
     return subject(certificate)
 
 
-def _short(content: Mapping[str, object] | str) -> str:
+def _short(content: object) -> str:
     return printable(json.dumps(content))[:300]

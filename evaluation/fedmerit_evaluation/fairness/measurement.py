@@ -2,6 +2,10 @@
 
 Every measure is computed per seed from the runs of that seed; its mean and sample standard deviation (ddof 1) are over
 seeds, its CI over cases and seeds by `fedmerit_evaluation.statistics.bootstrap`. Dice is a percentage here.
+
+The errors of few patients and seeds bias spreads, distances, extremes and correlations of Dice, and draws add them once
+more: such intervals cover the true number in as few as 0 % of studies (docs/studies/statistics.md). So only means over
+sites, correlations with contributions and measures corrected for these errors have one.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +20,8 @@ from fedmerit_evaluation.figures.tables import DASH, MINUS, Table
 from fedmerit_evaluation.ground_truth.ground_truths import GroundTruth, Reference
 from fedmerit_evaluation.results.dice import MIN_CASES_TO_RESAMPLE, OWN, RUN, UNION, Tested
 from fedmerit_evaluation.results.views import Results
-from fedmerit_evaluation.statistics.bootstrap import DRAWS, LEVEL
+from fedmerit_evaluation.statistics.bootstrap import DRAWS, LEVEL, Clusters
+from fedmerit_evaluation.statistics.crossed_effects import CrossedEffects
 from fedmerit_evaluation.statistics.error_correction import corrected_correlation, corrected_std, mean_error_covariance
 from fedmerit_evaluation.statistics.inference import Estimate
 from fedmerit_evaluation.statistics.site_dice import SiteDice, bootstrap, observed
@@ -24,6 +29,10 @@ from fedmerit_evaluation.statistics.site_dice import SiteDice, bootstrap, observ
 PAPER = "Jiang et al. 2023"
 DECIMALS = 2
 CORRECTED = "corrected"  # table of measures without estimation error
+MEANS = ("mean", "mean_gain")  # over sites: errors do not bias them
+CORRELATED = ("pearson", "spearman", "kendall")
+ERRORS = "the errors of few patients and seeds"
+BIASED = f"; numbers without an interval are biased by {ERRORS}, spreads upward"
 P_OVER_SEEDS = "p: p-value over seeds, twice the mean of the seeds' p-values, at most 1 (Vovk and Wang 2020)"
 
 
@@ -69,17 +78,17 @@ def measure(
     estimates = collect_estimates(results, methods)
     compared = Compared(methods, standalone, estimates, references, unpaired)
 
-    errors = _error_covariances(cases, [label for label in methods if label not in unpaired], standalone)
+    clusters = results.dice.clusters
+    errors = _error_covariances(cases, clusters, [label for label in methods if label not in unpaired], standalone)
 
     def measures(dice: SiteDice) -> dict[Key, FloatArray]:
         found = {key: value for pair in compared.pairs(dice) for key, value in pair.values()}
         return found | _corrected(dice, errors, standalone)
 
-    clusters = results.dice.clusters
     summary = bootstrap(cases, measures, draws, seed, lambda key: MEASURES[key.measure].bounds, clusters)
     few = results.dice.small_samples
     for key in summary:
-        if few or key.measure == "pearson_p":  # it is about chance already
+        if few or not _has_interval(key):
             summary[key] |= {"low": np.nan, "high": np.nan}
         if key.table == CORRECTED:  # of means over seeds
             summary[key]["std"] = np.nan
@@ -95,11 +104,21 @@ def measure(
     return Fairness(table, tables, estimates)
 
 
-def _error_covariances(cases: pd.Series, labels: Sequence[str], base: str | None) -> dict[tuple[str, str], float]:
+def _has_interval(key: Key) -> bool:
+    """Whether a measure is free of the errors' bias, so that intervals cover the true number; a p-value has none."""
+    return key.table == CORRECTED or key.measure in MEANS or bool(key.estimate and key.measure in CORRELATED)
+
+
+def _error_covariances(
+    cases: pd.Series, clusters: Clusters, labels: Sequence[str], base: str | None
+) -> dict[tuple[str, str], float]:
     """Mean error (co)variances of Dice [points²], by two labels: each with itself, and with local training."""
-    known = [label for label in labels if label in cases.index.get_level_values("method")]
-    pairs = {(label, other) for label in known for other in (label, base) if other in known}
-    return {pair: 100**2 * mean_error_covariance(cases, *pair) for pair in sorted(pairs)}
+    own = cases[cases.index.isin(labels, level="method")]
+    if own.empty:
+        return {}
+    effects = CrossedEffects.of(own, clusters)
+    pairs = {(label, other) for label in effects.methods for other in (label, base) if other in effects.methods}
+    return {pair: 100**2 * mean_error_covariance(effects, *pair) for pair in sorted(pairs)}
 
 
 def _corrected(dice: SiteDice, errors: Mapping[tuple[str, str], float], base: str | None) -> dict[Key, FloatArray]:
@@ -171,19 +190,18 @@ def _captions(
     interval = f"{100 * LEVEL:g} % confidence interval, Student's t over cases{over}"
     if few:
         interval = f"no confidence interval: fewer than {MIN_CASES_TO_RESAMPLE} test patients at {', '.join(few)}"
-    end = f"; {'mean ± std over seeds, ' * (seeds > 1)}{interval}"
     performance = f"Performance fairness, Dice of {standalone} and of the method {where}"
     chance = f"; {P_OVER_SEEDS}" if seeds > 1 else ""
     captions = {
-        "dice": f"Dice [%] over sites, {where}",
+        "dice": f"Dice [%] over sites, {where}{BIASED}",
         "performance": f"{performance} (as Table 2 of {PAPER}): 100 x Pearson, distance in points{chance}",
         "performance-ranks": f"{performance}: correlation of ranks",
         "gains": f"Collaboration gain, points of Dice over {standalone} {where} "
         "(MCG and CGS of CYCle); share of the sites worse than with local training, and of those within the bounds of "
-        "Definition 1 of FedSAC (BCF)",
+        f"Definition 1 of FedSAC (BCF){BIASED}",
         CORRECTED: f"Dice {where}, means over seeds: Std"
         + f", and CGS and 100 x Pearson with {standalone}" * (standalone is not None)
-        + ", corrected for the errors of few patients and seeds",
+        + f", corrected for {ERRORS}",
         "rewards": f"Estimated contributions and Dice {where} (100 x Pearson as Table 7 of CGSV){chance}",
     }
     for reference in references:
@@ -198,13 +216,16 @@ def _captions(
             f"[95 % CI {100 * noise_ceiling.low:.0f}, {100 * noise_ceiling.high:.0f}])"
         )
         shown = f"100 x Pearson{noise_level}, distance of shares{sampled}"
-        captions[reference.name.lower()] = f"{about} (as Table 3 of {PAPER}): {shown}{chance}"
+        captions[reference.name.lower()] = f"{about} (as Table 3 of {PAPER}): {shown}{chance}{BIASED}"
         captions[f"{reference.name.lower()}-ranks"] = f"{about}: correlation of ranks{sampled}"
-    return {name: f"{caption}{end}" for name, caption in captions.items()}
+    over_seeds = "; " + "mean ± std over seeds, " * (seeds > 1)
+    none = f"no confidence interval: biased by {ERRORS}"
+    ends = {name: none if name.startswith("performance") else interval for name in captions}
+    return {name: f"{caption}{over_seeds}{ends[name]}" for name, caption in captions.items()}
 
 
 def _shown(name: str, caption: str, rows: pd.DataFrame) -> Table:
-    """The measures of one table, a row for each method and estimate, with its seeds; each followed by its CI."""
+    """The measures of one table, a row for each method and estimate, with its seeds; each followed by any CI."""
     lines = list(dict.fromkeys(zip(rows["method"], rows["estimate"], strict=True)))
     texts = {"Method": [method for method, _ in lines]}
     if rows["estimate"].any():
@@ -220,6 +241,8 @@ def _shown(name: str, caption: str, rows: pd.DataFrame) -> Table:
             frame[heading] = spread[heading] = [DASH if np.isnan(p) else f"{p:.2g}" for p in p_values]
             continue
         frame[heading], spread[heading] = part["mean"].to_numpy(), part["std"].to_numpy()
+        if not _has_interval(Key(name, "", str(lines[0][1]), str(key))):
+            continue
         intervals = [
             DASH if np.isnan(low) else f"{low:.{DECIMALS}f} to {high:.{DECIMALS}f}".replace("-", MINUS)
             for low, high in zip(part["low"], part["high"], strict=True)

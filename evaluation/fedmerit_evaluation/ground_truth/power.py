@@ -4,7 +4,10 @@ The difference of two sites' values has the variance σ_s²/S + σ_p²/P + σ_r�
 and R rounds. Its MDD, at a level of 5 %, two-sided, with a power of 80 %, is the root of
 k_S² σ_s²/S + k² (σ_p²/P + σ_r²/(R S)), k = z_.975 + z_.8 = 2.8. The variance over seeds is estimated from the seeds
 themselves, so that part goes by Student's t (noncentral, for the power), as the CIs of values do: k_S is 16.3 with two
-seeds, 5.7 with three and 3.8 with five. Assumed: normal differences, independent seeds and patients.
+seeds, 5.7 with three and 3.8 with five; so does that over patients, by those of a site. This is of one pair of sites.
+With more, a difference has to be significant among all pairs (Holm; here by Bonferroni, which needs a little more): by
+`significance_factor` more than its CI reaches. With fewer patients than `MIN_CASES` nothing is significant. Assumed:
+normal differences, independent seeds and patients. Simulated: differences of that size are found in 80 to 91 %.
 """
 
 import math
@@ -27,8 +30,9 @@ from fedmerit_evaluation.ground_truth.ground_truths import EXACT, LEAVE_ONE_OUT,
 from fedmerit_evaluation.ground_truth.reliability import POINTS, Resampled, pairs, resample, semivalue_function
 from fedmerit_evaluation.results.dice import name_patients
 from fedmerit_evaluation.results.views import Results
+from fedmerit_evaluation.statistics.inference import MIN_CASES, SIGNIFICANCE_LEVEL, fold_overlap, p_values
 
-LEVEL, POWER = 0.05, 0.8
+POWER = 0.8
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,7 @@ class Variances:
     patient: float  # of one test patient a site
     round: float = 0.0  # of one round, if values are estimated in a run
     patients: float = 1.0  # per site in the pilot, harmonic mean
+    sites: int = 2  # that are compared
     reference: str = field(default="", compare=False)  # leave-one-out or Shapley values of the pilot
 
     @property
@@ -46,29 +51,51 @@ class Variances:
         """Of the pilot's patients."""
         return self.patient / self.patients
 
-    def with_overrides(self, **stated: float) -> "Variances":
+    def with_overrides(self, **stated: float | int) -> "Variances":
         """With some of them replaced."""
         numbers: dict[str, Any] = stated
         return replace(self, **numbers)
 
 
-def detectable_standard_errors(seeds: float = math.inf) -> float:
+def significance_factor(sites: int, seeds: int) -> float:
+    """How many times half of its CI a difference of two ``sites`` has to be, to be significant among all pairs."""
+    pairs = sites * (sites - 1) // 2
+    critical = p_values(1.0, 0.0, 2.0, seeds)
+    return float(brentq(lambda times: pairs * p_values(times, times - 1, times + 1, seeds) - critical, 1, 1e6))
+
+
+def detectable_standard_errors(seeds: float = math.inf, factor: float = 1.0) -> float:
     """k: the MDD in standard errors, if these are estimated from that many seeds; NaN with one seed.
 
-    For a two-sided test at `LEVEL` with `POWER`; with infinitely many seeds the standard error is known.
+    For a difference of ``factor`` times half of its two-sided 95 % CI, with `POWER`; with infinitely many seeds the
+    standard error is known.
     """
+    level = 1 - SIGNIFICANCE_LEVEL / 2
     if math.isinf(seeds):
-        return float(norm.ppf(1 - LEVEL / 2) + norm.ppf(POWER))
+        return float(factor * norm.ppf(level) + norm.ppf(POWER))
     if seeds < 2:
         return math.nan
-    critical = float(t.ppf(1 - LEVEL / 2, seeds - 1))
-    return float(brentq(lambda shift: nct.sf(critical, seeds - 1, shift) - POWER, 0, 2 * critical))
+    critical = factor * float(t.ppf(level, seeds - 1))
+    return float(brentq(lambda shift: nct.sf(critical, seeds - 1, shift) - POWER, 0, 3 * critical))
 
 
-def minimum_detectable_difference(seeds: int, of_seeds: float, others: float) -> float:
-    """MDD of a mean with the variance ``of_seeds`` over ``seeds``, and ``others``; in the unit of their roots."""
-    over_seeds = detectable_standard_errors(seeds) ** 2 * of_seeds if of_seeds else 0.0
-    return math.sqrt(over_seeds + detectable_standard_errors() ** 2 * others)
+def minimum_detectable_difference(
+    seeds: int, of_seeds: float, patients: float, of_patients: float, of_rounds: float = 0.0, sites: int = 2
+) -> float:
+    """MDD of two of the ``sites`` from the variances of their difference, in the unit of their roots.
+
+    Args:
+        seeds: number of them.
+        of_seeds: variance of the mean over seeds.
+        patients: number at each of the two.
+        of_patients: variance of the mean over patients.
+        of_rounds: further variance.
+        sites: that are compared.
+    """
+    factor = significance_factor(sites, seeds)
+    over_seeds = detectable_standard_errors(seeds, factor) ** 2 * of_seeds if of_seeds else 0.0
+    over_patients = detectable_standard_errors(patients, factor) ** 2 * of_patients
+    return math.sqrt(over_seeds + over_patients + detectable_standard_errors(factor=factor) ** 2 * of_rounds)
 
 
 def estimate_variances(one: Resampled, patients: float = 1.0) -> Variances:
@@ -77,7 +104,7 @@ def estimate_variances(one: Resampled, patients: float = 1.0) -> Variances:
     values, moved = (every[:, first] - every[:, second] for every in (one.values[..., 0], one.patients))  # (s, pairs)
     of_patients = float((moved.mean(axis=0) ** 2).sum(axis=-1).mean())
     of_seeds = float(values.var(axis=0, ddof=1).mean()) if len(one.seeds) > 1 and not one.folds else 0.0
-    return Variances(of_seeds, of_patients * patients, patients=patients)
+    return Variances(of_seeds, of_patients * patients, patients=patients, sites=len(one.sites))
 
 
 def pilot_variances(folder: Path) -> Variances:
@@ -115,8 +142,10 @@ def power_table(variances: Variances, patients: Sequence[int], seeds: Sequence[i
         f"{number} seed{'s' * (number > 1)} [points]": [
             POINTS
             * minimum_detectable_difference(
-                number, variances.seed / number, variances.patient / many + of_rounds / number
+                number, variances.seed / number, many, variances.patient / many, of_rounds / number, variances.sites
             )
+            if many >= MIN_CASES
+            else math.nan
             for many in patients
         ]
         for number in seeds
@@ -126,13 +155,24 @@ def power_table(variances: Variances, patients: Sequence[int], seeds: Sequence[i
     spread = f"{sd['seed']:.2g} over seeds, {sd['patient']:.2g} over patients"
     spread += f", {sd['round']:.2g} over each of {rounds} rounds" if variances.round else ""
     caption = (
-        "Minimum detectable difference (MDD) between the values of two sites (5 %, two-sided, power 80 %); standard "
-        f"deviations of a difference [points]: {spread}"
+        f"Minimum detectable difference (MDD) between the values of two of {variances.sites} sites (5 % over all "
+        f"pairs, two-sided, power 80 %; none with fewer than {MIN_CASES} patients); standard deviations of a "
+        f"difference [points]: {spread}"
     )
     caption += f"; of {variances.reference} values" if variances.reference else ""
     if variances.seed and min(seeds) < 2:
         caption += "; with one seed the variation over seeds is unknown"
     return Table("power", caption, frame, decimals=1)
+
+
+def _detectable(one: Resampled, variances: Variances) -> float:
+    """MDD of two sites' values; NaN if the sample is insufficient. Folds have the seeds in them."""
+    if one.sample.insufficient_data:
+        return math.nan
+    seeds = one.folds or len(one.seeds)
+    return fold_overlap(one.folds) * minimum_detectable_difference(
+        seeds, variances.seed / seeds, one.folds or one.fewest, variances.mean_patient_variance, sites=len(one.sites)
+    )
 
 
 def reliability_table(of: Mapping[str, Resampled]) -> Table:
@@ -147,15 +187,13 @@ def reliability_table(of: Mapping[str, Resampled]) -> Table:
                 "Reliability": one.reliability,
                 "Noise ceiling": one.noise_ceiling.mean,
                 "Mean standard error [points]": POINTS * float(one.standard_errors.mean()),
-                "MDD [points]": POINTS
-                * minimum_detectable_difference(
-                    len(one.seeds), variances.seed / len(one.seeds), variances.mean_patient_variance
-                ),
+                "MDD [points]": POINTS * _detectable(one, variances),
             }
         )
     caption = (
         "Reliability of the ground truth: share of the variance over sites that is not noise; noise ceiling, its root: "
-        "expected correlation of a perfect estimator, over the same sites [95 % CI]; MDD: minimum detectable difference"
+        "expected correlation of a perfect estimator, over the same sites [95 % CI]; MDD: minimum detectable "
+        "difference of two sites among all"
     )
     if any(len(one.seeds) < 2 and not one.folds for one in of.values()):
         caption += "; with one seed the variation over seeds is unknown, so all numbers are too optimistic"

@@ -46,8 +46,12 @@ class Resampled:
     @property
     def ranking(self) -> Ranking:
         """Ranks of the values, fractions of Dice; of folds over these only, as they differ by seed, too."""
-        sample = SampleSize(self.fewest, len(self.seeds), folds=self.folds)
-        return ranking(self.sites, self.drawn, sample=sample, folds=self.folds)
+        return ranking(self.sites, self.drawn, sample=self.sample, folds=self.folds)
+
+    @property
+    def sample(self) -> SampleSize:
+        """What the values rest on."""
+        return SampleSize(self.fewest, len(self.seeds), folds=self.folds)
 
     @property
     def drawn(self) -> FloatArray:

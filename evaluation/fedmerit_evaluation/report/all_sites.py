@@ -122,11 +122,11 @@ def _headlines(
         return ["No run trains the hospitals together: there is no benefit and no contribution to report."]
     mean_gains = estimates(select_methods(results.dice.intervals, "mean_gain"))
     has_estimate = not any(one.counts_images or math.isnan(one.share.mean) for one in hospitals)
-    cases = _fewest_cases(results)
+    patients = _fewest_patients(results)
     chances = {
         one.reference: (
             contribution_statements.find_agreement(one.ranks[method], one.p[method]),
-            contribution_statements.describe_chance("it", len(one.values), cases),
+            contribution_statements.describe_chance("it", len(one.values), patients),
         )
         for one in agreed
         if method in one.ranks
@@ -159,22 +159,22 @@ def _answers(
             shares, seeds, results.rounds.rankings.get(method), of_images=of_images, has_folds=results.folds is not None
         ),
     ]
-    cases = _fewest_cases(results)
+    patients = _fewest_patients(results)
     for one in agreed:
         values = {str(site): value / 100 for site, value in one.values.mean().items()}
         found.append(contribution_statements.describe_values(values, one.reference, one.ranking))
         if method in one.ranks:
             found.append(
                 contribution_statements.describe_agreement(
-                    one.ranks[method], one.p[method], one.reference, len(one.values), cases
+                    one.ranks[method], one.p[method], one.reference, len(one.values), patients
                 )
             )
     return list(filter(None, found))
 
 
-def _fewest_cases(results: Results) -> int:
-    """Test cases of the hospital with the fewest; 0: none is tested."""
-    tested = results.dice.sites["cases"]
+def _fewest_patients(results: Results) -> int:
+    """Test patients of the hospital with the fewest; 0: none is tested."""
+    tested = results.dice.sites["patients"]
     return int(tested.min()) if len(tested) else 0
 
 

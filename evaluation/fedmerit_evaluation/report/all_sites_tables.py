@@ -65,7 +65,7 @@ def _methods(results: Results) -> Table:
     columns: dict[str, pd.DataFrame | pd.Series] = {
         "Mean Dice [%]": 100 * select_methods(intervals, "mean").loc[order],
         "Rank": _ranks(results).reindex(order),
-        "Worst site [%]": 100 * select_methods(intervals, "worst").loc[order],
+        "Worst site [%]": 100 * pd.DataFrame(results.dice.comparison[0]["sites"])["worst"].loc[order],
     }
     gain = select_methods(intervals, "mean_gain")
     if not gain.empty:

@@ -171,7 +171,7 @@ def describe_chance(what: str, seeds: int, cases: int = 0) -> str:
     if seeds < MIN_SEEDS:
         return f"One seed: {what} may be chance."
     if 0 < cases < MIN_CASES:
-        return f"With {cases} test {'case' if cases == 1 else 'cases'} at a hospital {what} may be chance."
+        return f"With {cases} test {'patient' if cases == 1 else 'patients'} at a hospital {what} may be chance."
     return ""
 
 

@@ -158,7 +158,8 @@ def _sentences(own: one_site_tables.OwnSite) -> Iterator[tuple[str, str]]:
         text += "."
         if method != STANDALONE:
             sample = sample_size(own.results, own.name, [method, STANDALONE])
-            change = estimates(gain)[method] if method in gain.index else Estimate(math.nan)
+            known = estimates(gain)
+            change = known.get(method, Estimate(math.nan)).of_several(len(known))
             if not math.isnan(change.mean):
                 ends = f" [95 % CI {interval(change)}]" if change.has_interval else ""
                 text += f" Gain over local training: {points(change.mean)} points{ends}."

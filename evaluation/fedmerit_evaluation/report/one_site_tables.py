@@ -22,7 +22,7 @@ from fedmerit_evaluation.report.hospitals import sample_size
 from fedmerit_evaluation.results.run_folders import Run
 from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.statistics.inference import MIN_SEEDS, ONE_SEED
-from fedmerit_evaluation.statistics.intervals import select_sites
+from fedmerit_evaluation.statistics.intervals import ESTIMATE, select_sites
 
 MIN_OTHERS = 3  # sites; a median of fewer reveals single numbers
 MANY_OTHERS = 8  # from here on quartiles are shown beside the median
@@ -44,12 +44,12 @@ class OwnSite:
         return len(self.runs[0].sites) - 1
 
     def of(self, statistic: str) -> tuple[pd.DataFrame, pd.DataFrame]:
-        """A statistic of Dice, fractions, by method: ``mean, low, high, p`` of the site, and all sites' means."""
+        """A statistic of Dice, fractions, by method: `ESTIMATE` of the site, and all sites' means."""
         table = select_sites(self.results.dice.intervals, statistic)
         mine = table[table.index.get_level_values("of") == self.name].droplevel("of").dropna(subset="mean")
         order = dict.fromkeys(run.label for run in self.runs)
         mine = mine.reindex([method for method in order if method in mine.index])
-        return mine[["mean", "low", "high", "p"]], pd.DataFrame(table["mean"].unstack("of")).reindex(mine.index)
+        return mine[ESTIMATE], pd.DataFrame(table["mean"].unstack("of")).reindex(mine.index)
 
 
 def rounded_others(table: pd.DataFrame, own: str) -> pd.DataFrame:

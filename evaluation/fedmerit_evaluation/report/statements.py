@@ -33,7 +33,8 @@ def describe_benefit(mean_gain: Estimate, sample: SampleSize) -> str:
     if sample.insufficient_data:
         return f"Federated training: unclear, {sample.insufficient_data}; {gain}."
     word = {1: "helped", 0: "unclear", -1: "did not help"}[mean_gain.compare(0)]
-    return f"Federated training{':' if word == 'unclear' else ''} {word}: {gain}."
+    shared = "; p counts that folds share training patients" if word == "unclear" and _excludes_0(mean_gain) else ""
+    return f"Federated training{':' if word == 'unclear' else ''} {word}: {gain}{shared}."
 
 
 def describe_gain(gain: Estimate, sample: SampleSize, *, tested: bool, has_local: bool, ambiguous: bool = False) -> str:
@@ -54,8 +55,9 @@ def describe_gain(gain: Estimate, sample: SampleSize, *, tested: bool, has_local
         )
         return f"Gain not known: {missing}."
     text = sample.insufficient_data if found is Comparison.UNJUDGED else found
-    if found is Comparison.TIE and (gain.low > 0 or gain.high < 0):
-        text = f"{found} (p is corrected for all hospitals)"  # CIs are not
+    if found is Comparison.TIE and _excludes_0(gain):
+        folds = " and for training patients that folds share" if sample.folds else ""
+        text = f"{found} (p is corrected for all hospitals{folds})"  # CIs are not
     return f"{text[0].upper()}{text[1:]}."
 
 
@@ -93,29 +95,33 @@ def describe_methods(means: Mapping[str, float], worst: Mapping[str, float], spr
     return f"{text}."
 
 
-def describe_lead(best: str, close: Sequence[str], sample: SampleSize) -> str:
+def describe_lead(best: str, leads: Mapping[str, Estimate], sample: SampleSize) -> str:
     """Whether the method with the highest mean Dice is significantly better than the others.
 
     Args:
         best: the method.
-        close: the methods that it is not significantly better than; also those with few seeds in common.
+        leads: its lead in Dice over every other, corrected for all pairs; also over those with few seeds in common.
         sample: the fewest cases of any hospital, and seeds.
     """
     if sample.insufficient_data:
         return f"Which method is best: {sample.insufficient_data}."
     how = "5 %, paired by case and seed, corrected for all pairs of methods"
-    if close:
-        return f"{best} is not significantly better than {join_words(close)} ({how})."
-    return f"{best} is significantly better than every other method ({how})."
+    close = [method for method, lead in leads.items() if lead.compare(0) < 1]
+    if not close:
+        return f"{best} is significantly better than every other method ({how})."
+    alike = [method for method in close if leads[method].is_equivalent]
+    within = f"; equivalent within {100 * inference.MARGIN:g} points of Dice: {join_words(alike)}" if alike else ""
+    return f"{best} is not significantly better than {join_words(close)} ({how}){within}."
 
 
 def describe_gains(gains: Mapping[str, Estimate], sample: SampleSize) -> str:
     """What a hospital gained over local training with each method: what follows its name in a sentence.
 
     Args:
-        gains: by method.
+        gains: by method, p corrected for the hospitals, here also for the methods.
         sample: behind them.
     """
+    gains = {method: gain.of_several(len(gains)) for method, gain in gains.items()}
     judged = not sample.insufficient_data
     end = "" if judged else f": {sample.insufficient_data}"
     if len(gains) == 1:
@@ -135,6 +141,10 @@ def describe_gains(gains: Mapping[str, Estimate], sample: SampleSize) -> str:
             f"{join_words(worst)} ({points(lost[worst[0]].mean)} points)"
         )
     return f"{' and '.join(parts)}, compared with local training{end}."
+
+
+def _excludes_0(gain: Estimate) -> bool:
+    return gain.low > 0 or gain.high < 0
 
 
 def _count_significant(gains: Sequence[Estimate], sign: int, judged: bool) -> str:

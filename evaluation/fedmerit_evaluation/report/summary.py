@@ -6,6 +6,7 @@ from fedmerit_evaluation.report import phrases, statements
 from fedmerit_evaluation.report.hospitals import sample_size
 from fedmerit_evaluation.report.phrases import join_words
 from fedmerit_evaluation.results.views import Results
+from fedmerit_evaluation.statistics.inference import Estimate
 from fedmerit_evaluation.statistics.intervals import estimates, select_methods, select_sites, sort_by_mean
 
 
@@ -19,7 +20,7 @@ def list_sentences(results: Results) -> list[str]:
         )
         found += [
             statements.describe_methods(*columns),
-            statements.describe_lead(*_close(results.dice.intervals), sample),
+            statements.describe_lead(*_leads(results.dice.intervals), sample),
         ]
     gains = select_sites(results.dice.intervals, "gain").dropna(subset="mean")
     sites_by_text: dict[str, list[str]] = {}
@@ -33,12 +34,11 @@ def list_sentences(results: Results) -> list[str]:
     return [*found, phrases.describe_flags(flagged, rejected)]
 
 
-def _close(intervals: pd.DataFrame) -> tuple[str, list[str]]:
-    """The best method by mean Dice, and those that it is not significantly better than."""
+def _leads(intervals: pd.DataFrame) -> tuple[str, dict[str, Estimate]]:
+    """The best method by mean Dice, and its leads over the others."""
     best = sort_by_mean(select_methods(intervals, "mean"))[0]
     against = select_sites(intervals, "difference")
-    against = against[against.index.get_level_values("method") == best].droplevel("method")
-    return best, [method for method, lead in estimates(against).items() if lead.compare(0) < 1]
+    return best, estimates(against[against.index.get_level_values("method") == best].droplevel("method"))
 
 
 def _sites_with(results: Results, quantity: str) -> list[str]:

@@ -10,6 +10,7 @@ import pandas as pd
 
 from fedmerit_evaluation.results.dice import OWN, RUN, SITE, SURFACES, UNION, VALIDATION, Dice, UnionDice
 from fedmerit_evaluation.statistics import intervals
+from fedmerit_evaluation.statistics.inference import MIN_FOLDS, MIN_SEEDS
 from fedmerit_evaluation.statistics.ranks import Ranking, ranking
 
 View = Callable[["Rounds", str], pd.DataFrame]
@@ -33,6 +34,7 @@ class Rounds:
 
     results: pd.DataFrame
     folds: pd.DataFrame | None = None  # of runs of several folds: these as seeds, which intervals are over
+    number_of_folds: int = 0  # if the seeds of ``results`` are folds
     _kept: dict[tuple[str, str], pd.DataFrame] = field(default_factory=dict, init=False, repr=False)
 
     @_once_each
@@ -121,30 +123,32 @@ class Rounds:
         Seeds in which all sites have the same contribution do not count. Of several folds those are taken for seeds.
         """
         if self.folds is not None:
-            return Rounds(self.folds).rankings
+            return self._over_folds.rankings
         table = self.credited("contribution").groupby(level=RUN).mean()
         table = table[table.max(axis=1) > table.min(axis=1)]
         found = {}
         for method, rows in table.groupby(level="method"):
             own = rows.dropna(axis=1, how="all")
-            if len(own) > 1:
-                found[str(method)] = ranking([str(site) for site in own], own.to_numpy(dtype=np.float64)[..., None])
+            if len(own) >= (MIN_FOLDS if self.number_of_folds else MIN_SEEDS):
+                values = own.to_numpy(dtype=np.float64)[..., None]
+                found[str(method)] = ranking(list(map(str, own)), values, folds=self.number_of_folds)
         return found
 
     @cached_property
     def intervals(self) -> pd.DataFrame:
         """`contribution_intervals` of the means over rounds, over seeds or folds."""
         if self.folds is not None:
-            return Rounds(self.folds).intervals
+            return self._over_folds.intervals
         if "mean_contribution" not in self.contributions:
             return intervals.NONE
-        return intervals.contribution_intervals(pd.Series(self.contributions["mean_contribution"]).dropna())
+        known = pd.Series(self.contributions["mean_contribution"]).dropna()
+        return intervals.contribution_intervals(known, folds=self.number_of_folds)
 
     @cached_property
     def share_intervals(self) -> pd.DataFrame:
         """Likewise of their shares, of methods that have them in every seed: ``(method, of)`` x numbers."""
         if self.folds is not None:
-            return Rounds(self.folds).share_intervals
+            return self._over_folds.share_intervals
         if "share" not in self.contributions:
             return intervals.select_sites(intervals.NONE, "contribution")
         runs = self.contributions["share"].groupby(level="method", observed=True)
@@ -153,7 +157,9 @@ class Rounds:
         complete = ~missing.groupby(level="method", observed=True).transform("any")
         shares = known[complete].dropna()
         bounds = min(0.0, shares.min()), max(1.0, shares.max())  # beyond 0 to 1 with both signs
-        return intervals.select_sites(intervals.contribution_intervals(shares, bounds), "contribution")
+        return intervals.select_sites(
+            intervals.contribution_intervals(shares, bounds, self.number_of_folds), "contribution"
+        )
 
     @cached_property
     def costs(self) -> pd.DataFrame:
@@ -161,6 +167,11 @@ class Rounds:
         names = ("seconds", "bytes_sent", "bytes_received")
         table = pd.DataFrame({name: _stacked(self.of(name).groupby(level=RUN).mean()) for name in names})
         return table.rename_axis(SITE).dropna(axis=1, how="all")
+
+    @cached_property
+    def _over_folds(self) -> "Rounds":
+        folds = pd.DataFrame(self.folds)
+        return Rounds(folds, number_of_folds=folds["seed"].nunique())
 
     def _rows(self, quantity: str) -> pd.DataFrame:
         return self.results[(self.results["split"] == "") & (self.results["quantity"] == quantity)]

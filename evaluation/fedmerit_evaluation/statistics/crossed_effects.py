@@ -12,7 +12,8 @@ that a hospital's number varies by, patients, training images and seeds.
 V_seeds of two or three seeds is often too small by chance. It is therefore at least the sum of the sites' own
 variances over seeds, which has more degrees of freedom, and the interval at least Student's over seeds only. The
 p-value is the largest of those by V, by seeds and by patients only: corrected for many comparisons, it has to hold far
-in the tail, where Satterthwaite's is too small. So an interval can exclude 0 without significance.
+in the tail, where Satterthwaite's is too small. Over folds it is that of a standard error larger by `fold_overlap`.
+So an interval can exclude 0 without significance.
 
 Assumptions: patients of a site exchangeable and independent, seeds independent, means about normal; folds independent,
 although they share training patients. Not covered: of one seed, what another would give; of few patients, a skewed
@@ -27,6 +28,7 @@ from numpy.typing import NDArray
 from scipy.stats import t
 
 from fedmerit_evaluation.statistics.bootstrap import CASES, LEVEL, Clusters, FloatArray, nan_mean, tested_sites
+from fedmerit_evaluation.statistics.inference import MARGIN, fold_overlap
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,7 @@ class CrossedEffects:
     known: NDArray[np.bool_]  # (m, s, n, p) which are tested
     tested: NDArray[np.intp]  # (p,) number of each patient's site; of folds 0
     has_folds: bool = False
+    overlap: float = 1.0  # `fold_overlap` of the folds that the moves, or the seeds in their place, are of
 
     @classmethod
     def of(cls, cases: pd.Series, clusters: Clusters = CASES) -> "CrossedEffects":
@@ -77,7 +80,8 @@ class CrossedEffects:
         tested = np.zeros(len(patients), dtype=np.intp)
         tested[patient] = pd.factorize(frame["tested"], sort=True)[0]
         methods, seeds, sites = names
-        return cls(methods, list(map(int, seeds)), sites, means, moves, known, tested, bool(clusters.folds))
+        overlap = fold_overlap(clusters.folds)
+        return cls(methods, list(map(int, seeds)), sites, means, moves, known, tested, bool(clusters.folds), overlap)
 
     def interval(
         self,
@@ -96,7 +100,9 @@ class CrossedEffects:
 
         Returns:
             ``mean`` and ``std`` (ddof 1) over the ``seeds`` that have it, ``low`` and ``high`` of the mean, and the
-            two-sided ``p`` of its being 0. NaN if unknown, ends and ``p`` also if one seed of several has it.
+            two-sided ``p`` of its being 0, and ``p_equivalent``, twice the larger one of the one-sided tests of its
+            being at or beyond ±`MARGIN` (Schuirmann 1987). NaN if unknown, all but ``mean`` and ``seeds``
+            also if one seed of several has it.
         """
         one = self.methods.index(method)
         chosen = np.arange(len(self.sites)) if site is None else np.array([self.sites.index(site)])
@@ -116,16 +122,22 @@ class CrossedEffects:
             "high": np.nan,
             "seeds": len(seeds),
             "p": np.nan,
+            "p_equivalent": np.nan,
         }
         if len(seeds) >= min(2, self.means.shape[1]) > 0:
             moved = np.einsum("sn,snp->sp", share, moves[seeds]) / len(seeds)
-            reach, p = self._reach(parts, moved, abs(found["mean"]))
+            of_ends, of_tests = self._variances(parts, moved)
+            reach, distance = max(one.reach() for one in of_ends), abs(found["mean"])
             low, high = np.clip([found["mean"] - reach, found["mean"] + reach], *bounds)
+            p, p_margin = (
+                max(one.p(abs(far) / self.overlap) for one in of_tests) for far in (distance, MARGIN - distance)
+            )
             found |= {"low": float(low), "high": float(high), "p": p}
+            found["p_equivalent"] = p_margin if distance < MARGIN else 1.0
         return found
 
-    def _reach(self, parts: FloatArray, moved: FloatArray, mean: float) -> tuple[float, float]:
-        """Half the interval's width, and the p-value of a mean: by (s, n) parts of sites and (s, p) of patients."""
+    def _variances(self, parts: FloatArray, moved: FloatArray) -> tuple[list["Variance"], list["Variance"]]:
+        """Of which the interval is the widest, and the p-value the largest: by (s, n) sites and (s, p) patients."""
         s = len(parts)
         tests = moved != 0
         patients = Variance.sum(
@@ -135,7 +147,7 @@ class CrossedEffects:
             ]
         )
         if s == 1 or self.has_folds:
-            return patients.reach(), patients.p(mean)
+            return [patients], [patients]
         seeds = Variance(float(parts.sum(axis=1).var(ddof=1)) / s, s - 1)
         by_site = Variance.sum([Variance(float(own.var(ddof=1)) / s, s - 1) for own in parts.T])
         seeds = max(seeds, by_site, key=lambda variance: variance.value)
@@ -144,8 +156,7 @@ class CrossedEffects:
         least = max(seeds.value, patients.value)
         total = Variance(max(total.value - both, least), total.freedom)
         of_seeds = Variance(max(seeds.value - both, 0.0), seeds.freedom)
-        p = max(variance.p(mean) for variance in (total, seeds, patients))
-        return max(total.reach(), of_seeds.reach()), p
+        return [total, of_seeds], [total, seeds, patients]
 
 
 @dataclass(frozen=True)

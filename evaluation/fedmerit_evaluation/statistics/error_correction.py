@@ -2,50 +2,53 @@
 
 Of estimates, the standard deviation over sites is too large, and the correlation of two methods' Dice is drawn towards
 that of their errors: both are tested on the same patients. The errors' (co)variance is subtracted, as in the correction
-for attenuation (Spearman 1904) with correlated errors. Assumed: seeds and cases are independent, and crossed.
+for attenuation (Spearman 1904) with correlated errors. Assumed: seeds and patients are independent, and crossed; all
+images of a patient are one. With folds, these are independent.
 """
 
 from collections.abc import Iterable
 
 import numpy as np
-import pandas as pd
 
 from fedmerit_evaluation.statistics.bootstrap import FloatArray
+from fedmerit_evaluation.statistics.crossed_effects import CrossedEffects
 
 
-def error_covariance(x: FloatArray, y: FloatArray) -> float:
-    """Covariance of the errors of two means over (s, n) numbers of the same s seeds and n cases, two or more.
+def mean_error_covariance(effects: CrossedEffects, one: str, other: str) -> float:
+    """Covariance of the errors of two methods' Dice, mean over sites [squared fractions].
 
-    Of one seed that over cases; else by the mean squares of crossed random effects (Searle et al. 1992, chapter 4).
-    """
-    s, n = x.shape
-    if s == 1:
-        return float(np.cov(x[0], y[0])[0, 1] / n)
-    cases = s * float(np.cov(x.mean(axis=0), y.mean(axis=0))[0, 1])
-    seeds = n * float(np.cov(x.mean(axis=1), y.mean(axis=1))[0, 1])
-    a, b = (one - one.mean(axis=0, keepdims=True) - one.mean(axis=1, keepdims=True) + one.mean() for one in (x, y))
-    rest = float((a * b).sum()) / ((s - 1) * (n - 1))
-    return float((cases + seeds - rest) / (s * n))
-
-
-def mean_error_covariance(cases: pd.Series, one: str, other: str) -> float:
-    """`error_covariance` of two methods' Dice, mean over sites; NaN if a site has fewer than two common cases.
+    NaN if a site has no common seed, or fewer than two common patients (or folds).
 
     Args:
-        cases: Dice by ``(method, seed, site, case)``.
+        effects: of both methods at least.
+        one: method.
         other: method; the same: the variance.
     """
+    pair = [effects.methods.index(method) for method in (one, other)]
     found = []
-    by_case = cases.unstack(["site", "case"])  # (method, seed) x (site, case)
-    x, y = (pd.DataFrame(by_case.xs(method, level="method")).dropna(how="all") for method in (one, other))
-    seeds = x.index.intersection(y.index)
-    for site in dict.fromkeys(by_case.columns.get_level_values("site")):
-        both = [pd.DataFrame(table.loc[seeds, site]) for table in (x, y)]
-        known = [case for case in both[0] if both[0][case].notna().all() and both[1][case].notna().all()]
-        if len(known) < 2 or not len(seeds):
+    for site in range(len(effects.sites)):
+        means, moves = effects.means[pair, :, site], effects.moves[pair, :, site]
+        seeds = np.isfinite(means).all(axis=0)
+        tested = effects.known[pair, :, site][:, seeds].any(axis=1)  # (2, p)
+        if tested.all(axis=0).sum() < 2:
             return np.nan
-        found.append(error_covariance(*(table[known].to_numpy(dtype=np.float64) for table in both)))
+        found.append(_error_covariance(means[:, seeds], moves[:, seeds], has_folds=effects.has_folds))
     return float(np.mean(found))
+
+
+def _error_covariance(means: FloatArray, moves: FloatArray, *, has_folds: bool) -> float:
+    """Of two means over s seeds, (2, s), which each of p patients moves, (2, s, p), as `CrossedEffects`.
+
+    By moments of crossed random effects (Searle et al. 1992, chapter 4), which of one seed, or over folds, are those
+    of patients or folds.
+    """
+    s = means.shape[1]
+    patients = float(moves.mean(axis=1).prod(axis=0).sum())
+    if s == 1 or has_folds:
+        return patients
+    seeds = float(np.cov(means)[0, 1]) / s
+    both = float((moves - moves.mean(axis=1, keepdims=True)).prod(axis=0).sum()) / (s * (s - 1))
+    return float(seeds + patients - both)
 
 
 def corrected_std(numbers: FloatArray, error: float) -> FloatArray:

@@ -8,7 +8,7 @@ of the sum of all contributions. Family-wise error rates: docs/studies/statistic
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import isnan, nan
 
@@ -34,6 +34,7 @@ class Estimate:
     low: float = nan
     high: float = nan
     p: float = nan  # of the hypothesis that it is what it is compared with, corrected; NaN: by the CI
+    p_equivalent: float = nan  # of the hypothesis that it is at or beyond ±`MARGIN`, likewise
 
     @property
     def has_interval(self) -> bool:
@@ -45,6 +46,18 @@ class Estimate:
         if isnan(self.p):
             return int(self.low > other) - int(self.high < other)
         return (int(self.mean > other) - int(self.mean < other)) * int(self.p <= SIGNIFICANCE_LEVEL)
+
+    def of_several(self, methods: int) -> "Estimate":
+        """With p-values corrected for as many methods, too (Bonferroni)."""
+        p, p_equivalent = (min(methods * one, 1.0) if not isnan(one) else nan for one in (self.p, self.p_equivalent))
+        return replace(self, p=p, p_equivalent=p_equivalent)
+
+    @property
+    def is_equivalent(self) -> bool:
+        """Whether it is within ±`MARGIN`, by two one-sided tests at 2.5 % (Schuirmann 1987)."""
+        if isnan(self.p_equivalent):
+            return self.low > -MARGIN and self.high < MARGIN
+        return self.p_equivalent <= SIGNIFICANCE_LEVEL
 
 
 @dataclass(frozen=True)
@@ -63,6 +76,8 @@ class SampleSize:
             return f"too few {self.unit} ({self.cases}; at least {MIN_CASES} are needed)"
         if not self.seeds:
             return NO_SEED
+        if 0 < self.folds < MIN_FOLDS:
+            return f"too few folds ({self.folds}; at least {MIN_FOLDS} are needed)"
         return ONE_SEED if self.seeds < MIN_SEEDS and self.folds < MIN_FOLDS else ""
 
 
@@ -78,15 +93,12 @@ class Comparison(StrEnum):
 
 
 def compare_training(gain: Estimate, sample: SampleSize) -> Comparison:
-    """Compare by the gain in Dice over local training; a mean of NaN: not measured.
-
-    Without a significant difference, two one-sided tests at 2.5 % (Schuirmann 1987) show equivalence within `MARGIN`.
-    """
+    """Compare by the gain in Dice over local training; a mean of NaN: not measured."""
     if isnan(gain.mean):
         return Comparison.UNKNOWN
     if sample.insufficient_data:
         return Comparison.UNJUDGED
-    tie = Comparison.EQUIVALENT if gain.low > -MARGIN and gain.high < MARGIN else Comparison.TIE
+    tie = Comparison.EQUIVALENT if gain.is_equivalent else Comparison.TIE
     return {1: Comparison.BETTER, -1: Comparison.WORSE, 0: tie}[gain.compare(0)]
 
 

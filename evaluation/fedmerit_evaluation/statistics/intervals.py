@@ -5,6 +5,7 @@ those of `bootstrap`.
 """
 
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -13,25 +14,26 @@ from scipy.stats import rankdata
 
 from fedmerit_evaluation.statistics.bootstrap import CASES, Clusters, FloatArray, nan_mean
 from fedmerit_evaluation.statistics.crossed_effects import CrossedEffects
-from fedmerit_evaluation.statistics.inference import Estimate, holm
+from fedmerit_evaluation.statistics.inference import Estimate, fold_overlap, holm
 from fedmerit_evaluation.statistics.site_dice import SiteDice, bootstrap
 
-COLUMNS = ["mean", "std", "low", "high", "seeds", "p"]
+ESTIMATE = ["mean", "low", "high", "p", "p_equivalent"]
+COLUMNS = [*ESTIMATE, "std", "seeds"]
 
 
 class Key(NamedTuple):
     """A statistic of a method, at a site or compared with another method."""
 
-    statistic: str  # dice, gain of a site; mean, worst, mean_gain, rank of a method; difference of two
+    statistic: str  # dice, gain of a site; mean, mean_gain, rank of a method; difference of two
     method: str
     of: str  # the site, or the other method; "": over all sites
 
 
 def dice_intervals(cases: pd.Series, order: list[str], standalone: str, clusters: Clusters = CASES) -> pd.DataFrame:
-    """Statistics of test Dice, fractions, by `Key`: ``mean, std`` over seeds, ``low, high`` of the CI, ``seeds, p``.
+    """Statistics of test Dice, fractions, by `Key`: ``mean, std`` over seeds, ``low, high`` of the CI, and `COLUMNS`.
 
-    ``p`` is that of being 0: of gains corrected over the sites (Holm), of differences by the number of pairs of
-    methods, since the data choose the best (Bonferroni).
+    ``p`` is that of being 0, ``p_equivalent`` of being at or beyond ±`MARGIN`: of gains corrected over the sites
+    (Holm), of differences by the number of pairs of methods, since the data choose the best (Bonferroni).
 
     ``difference`` is the mean Dice of the best method minus every other's.
     ``rank`` is that of the mean over seeds, 1 the highest. Both are over the sites that all compared methods have in a
@@ -51,10 +53,11 @@ def dice_intervals(cases: pd.Series, order: list[str], standalone: str, clusters
     )
     table = _table(found)
     statistic = table.index.get_level_values("statistic")
-    gains, differences = table["p"][statistic == "gain"], table["p"][statistic == "difference"]
-    table.loc[gains.index, "p"] = gains.groupby(level="method").transform(holm)
-    table.loc[differences.index, "p"] = (differences * len(order) * (len(order) - 1) / 2).clip(upper=1)
-    table.loc[~statistic.isin(["gain", "difference", "mean_gain"]), "p"] = np.nan
+    for p in ("p", "p_equivalent"):
+        gains, differences = table[p][statistic == "gain"], table[p][statistic == "difference"]
+        table.loc[gains.index, p] = gains.groupby(level="method").transform(holm)
+        table.loc[differences.index, p] = (differences * len(order) * (len(order) - 1) / 2).clip(upper=1)
+        table.loc[~statistic.isin(["gain", "difference", "mean_gain"]), p] = np.nan
     return table
 
 
@@ -68,10 +71,12 @@ def drop_small_sample_intervals(table: pd.DataFrame, few: Collection[str]) -> pd
     statistic, of = (table.index.get_level_values(name) for name in ("statistic", "of"))
     over_sites = ~statistic.isin(["dice", "gain"])
     gone = of.isin(few) | (over_sites & bool(few))
-    return table.assign(**{end: table[end].mask(gone) for end in ("low", "high", "p")})
+    return table.assign(**{end: table[end].mask(gone) for end in ("low", "high", "p", "p_equivalent")})
 
 
-def contribution_intervals(known: pd.Series, bounds: tuple[float, float] = (-np.inf, np.inf)) -> pd.DataFrame:
+def contribution_intervals(
+    known: pd.Series, bounds: tuple[float, float] = (-np.inf, np.inf), folds: int = 0
+) -> pd.DataFrame:
     """Contributions by `Key`, columns as `dice_intervals`. CIs are over seeds; those of one seed have no width.
 
     ``p`` is that of being the mean over all sites, such as an equal share, corrected over the sites (Holm).
@@ -79,11 +84,12 @@ def contribution_intervals(known: pd.Series, bounds: tuple[float, float] = (-np.
     Args:
         known: contributions, ``(method, seed, site)``.
         bounds: the range of a contribution, in its unit.
+        folds: if the seeds are folds, how many.
     """
     if known.empty:
         return NONE
     above = known - known.groupby(level=["method", "seed"]).transform("mean")
-    table = _table(dict(_of_sites("contribution", known, bounds)) | dict(_of_sites("above mean", above)))
+    table = _table(dict(_of_sites("contribution", known, folds, bounds)) | dict(_of_sites("above mean", above, folds)))
     own = table[table.index.get_level_values("statistic") == "contribution"]
     p = select_sites(table, "above mean")["p"].groupby(level="method").transform(holm)
     return own.assign(p=p.reindex(select_sites(table, "contribution").index).to_numpy())
@@ -107,16 +113,17 @@ def sort_by_mean(table: pd.DataFrame) -> list[str]:
 def estimates(table: pd.DataFrame) -> dict[str, Estimate]:
     """By the one name of the index, the numbers of a row."""
     return {
-        str(name): Estimate(float(row["mean"]), float(row["low"]), float(row["high"]), float(row["p"]))
+        str(name): Estimate(*map(float, row[ESTIMATE]))
         for name, row in table.iterrows()
     }
 
 
 def _of_sites(
-    statistic: str, known: pd.Series, bounds: tuple[float, float] = (-np.inf, np.inf)
+    statistic: str, known: pd.Series, folds: int, bounds: tuple[float, float] = (-np.inf, np.inf)
 ) -> Iterator[tuple[Key, dict[str, float]]]:
     """Of ``(method, seed, site)`` numbers, those of every site over seeds."""
     effects = CrossedEffects.of(known.to_frame("dice").assign(case="").set_index("case", append=True)["dice"])
+    effects = replace(effects, overlap=fold_overlap(folds))
     names = [known.index.get_level_values(name).astype(str) for name in ("method", "site")]
     for method, site in dict.fromkeys(zip(*names, strict=True)):
         yield Key(statistic, method, site), effects.interval(method, site=site, bounds=bounds)
@@ -138,9 +145,7 @@ def _linear(effects: CrossedEffects, order: list[str], standalone: str) -> Itera
 
 
 def _nonlinear(dice: SiteDice, order: list[str]) -> Iterator[tuple[Key, FloatArray]]:
-    """The lowest Dice and the ranks (..., s) of (..., s, methods, n) Dice."""
-    for method in order:
-        yield Key("worst", method, ""), _lowest(dice.of(method))
+    """The ranks (..., s) of (..., s, methods, n) Dice."""
     same = _over_same_sites(np.stack([dice.of(method) for method in order], axis=-2))
     overall = np.stack([dice.over_seeds(same[..., place]) for place in range(len(order))], axis=-1)
     known = np.isfinite(overall)
@@ -148,12 +153,6 @@ def _nonlinear(dice: SiteDice, order: list[str]) -> Iterator[tuple[Key, FloatArr
     for place, method in enumerate(order):
         rank = np.where(known[..., place], ranks[..., place], np.nan)
         yield Key("rank", method, ""), np.broadcast_to(rank[..., None], same.shape[:-1])
-
-
-def _lowest(dice: FloatArray) -> FloatArray:
-    """Lowest of the sites that have a Dice, as `fedmerit_evaluation.results.dice.over_sites`."""
-    lowest = np.where(np.isfinite(dice), dice, np.inf).min(axis=-1)
-    return np.where(np.isfinite(lowest), lowest, np.nan)
 
 
 def _over_same_sites(dice: FloatArray) -> FloatArray:

@@ -23,6 +23,7 @@ from fedmerit_evaluation.statistics.inference import SIGNIFICANCE_LEVEL, SampleS
 
 ENDS = [(1 - LEVEL) / 2, (1 + LEVEL) / 2]  # quantiles
 ROUNDING = 1e-12  # of the largest value: rounding of means of equal numbers, summed in another order
+NO_VARIANCE = "no variance was measured"
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,7 +98,7 @@ def ranking(
     """The ranking by (s, n, D) values; D is 1 if only seeds, or the ``folds`` in their place, are drawn.
 
     NaN draws (single patients, a site that never answered) give no significant difference: every rank is possible.
-    So does an insufficient ``sample``: the patients, and seeds, that the values rest on.
+    So do an insufficient ``sample``, the patients and seeds that the values rest on, and one seed without draws.
     """
     insufficient_data = "" if sample is None else sample.insufficient_data
     resampled = resample(values, seed)  # (R, n)
@@ -105,6 +106,8 @@ def ranking(
     widest = np.nanmax(np.ptp(values, axis=(0, 2)), initial=0.0)  # of the sites with known values
     if widest <= ROUNDING * np.nanmax(np.abs(values), initial=0.0):
         low = high = np.full(len(sites), np.nan)
+        if len(values) == 1:
+            insufficient_data = insufficient_data or NO_VARIANCE
     value = values[..., 0].mean(axis=0)
     signs = np.zeros((len(sites), len(sites)), dtype=int)
     if not insufficient_data:

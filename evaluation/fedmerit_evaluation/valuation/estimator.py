@@ -15,6 +15,8 @@ from fedmerit_evaluation.ground_truth.semivalues import FloatArray
 from fedmerit_evaluation.statistics.bootstrap import nan_mean
 from fedmerit_evaluation.valuation.observed_run import ObservedRun
 
+ROUNDING = 1e-6  # of the largest contribution per image
+
 
 class Estimator(Checked):
     """An estimate of the values of the sites from one run."""
@@ -32,6 +34,10 @@ class Estimator(Checked):
             BadInput: the run lacks what it needs.
         """
         raise NotImplementedError
+
+    def rests_on_training(self, run: ObservedRun) -> bool:
+        """Whether values could be others by chance in training; if not, such as counts, they are not tested."""
+        return bool(self.observes)
 
 
 @dataclass(frozen=True)
@@ -52,6 +58,12 @@ class OwnContribution(Estimator):
         sums = np.where(known, recorded, 0.0).T @ counts
         drawn = sums / np.where(totals > 0, totals, np.nan)
         return np.where(np.isfinite(drawn), drawn, nan_mean(recorded, axis=0)[:, None])
+
+    def rests_on_training(self, run: ObservedRun) -> bool:
+        """Whether it is no multiple of the sites' training images, as FedAvg's is in every round."""
+        rounds = run.results.rounds
+        ratio = rounds.of("contribution") / rounds.of("num_samples")
+        return not bool((ratio.max(axis=1) - ratio.min(axis=1) <= ROUNDING * ratio.max(axis=1)).all())
 
 
 @dataclass(frozen=True)

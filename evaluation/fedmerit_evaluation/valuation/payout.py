@@ -17,6 +17,7 @@ from fedmerit_evaluation.statistics.ranks import Ranking, resample
 from fedmerit_evaluation.valuation.valued_runs import Valued
 
 FloatArray = NDArray[np.float64]
+IN_PROPORTION = "in proportion, without bands"
 
 
 @dataclass(frozen=True)
@@ -92,9 +93,11 @@ def pay(valued: Valued, spec: str, rule: Rule) -> Payout:
     Raises:
         BadInput: a site's value is not known.
     """
-    one = valued.ranking(spec)
-    if unknown := [site for site, value in zip(one.sites, one.value, strict=True) if not np.isfinite(value)]:
-        raise BadInput(f"{spec}: the value of {', '.join(unknown)} is not known; expected values of all sites")
+    rankings = valued.rankings
+    for name, found in rankings.items():
+        if unknown := [site for site, value in zip(found.sites, found.value, strict=True) if not np.isfinite(value)]:
+            raise BadInput(f"{name}: the value of {', '.join(unknown)} is not known; expected values of all sites")
+    one = rankings.pop(spec)
     band, amounts = _pay(one, rule)
     drawn = [rule.shares(values) for values in resample(valued.values(spec)) if np.isfinite(values).all()]
     low, high = (
@@ -103,11 +106,13 @@ def pay(valued: Valued, spec: str, rule: Rule) -> Payout:
         else np.full((2, len(one.sites)), np.nan)
     )
     others = {
-        "in proportion, without bands": rule.amounts(rule.shares(one.value)),
+        IN_PROPORTION: rule.amounts(rule.shares(one.value)),
         "equal shares": rule.amounts(np.full(len(one.sites), 1 / len(one.sites))),
     }
     others |= {f"without {part}": _pay(rest.ranking(spec), rule)[1] for part, rest in valued.without_each.items()}
-    others |= {f"by {name}": _pay(valued.ranking(name), rule)[1] for name in valued.of_each if name != spec}
+    for name, other in rankings.items():
+        others[f"by {name}"] = _pay(other, rule)[1]
+        others[f"by {name}, {IN_PROPORTION}"] = rule.amounts(rule.shares(other.value))
     return Payout(spec, one, band, amounts, low, high, others)
 
 

@@ -19,15 +19,28 @@ from fedmerit_evaluation.ground_truth.reliability import POINTS
 from fedmerit_evaluation.ground_truth.semivalues import FloatArray
 from fedmerit_evaluation.ground_truth.value_tables import ranking_table
 from fedmerit_evaluation.results.run_folders import Run, label_runs, open_run, require_folds_or_none
-from fedmerit_evaluation.statistics.inference import SampleSize
-from fedmerit_evaluation.statistics.ranks import Ranking, count_rank_flips, ranking
+from fedmerit_evaluation.statistics.inference import MIN_CASES, SampleSize
+from fedmerit_evaluation.statistics.ranks import NO_VARIANCE, Ranking, count_rank_flips, ranking
 from fedmerit_evaluation.valuation.estimator import Estimator
 from fedmerit_evaluation.valuation.estimators import estimators, parse, parse_all
 from fedmerit_evaluation.valuation.game_estimators import benefit_matrix, efficiency_gap
 from fedmerit_evaluation.valuation.observed_run import DRAWS, ObservedRun, prepared_sites, require_same_sites
 
-UNMEASURED = "a count, without a confidence interval; how values depend on it is not known"
+UNMEASURED = "a count or another measure of data, not tested: how values depend on it is not known"
 SINGLE = "a site has one validation patient: no confidence interval, and no significant difference"
+
+
+@dataclass(frozen=True)
+class Repeats(SampleSize):
+    """The sample behind values that evaluate no patients: only seeds or folds count."""
+
+    is_tested: bool = True  # not of counts
+
+    @property
+    def insufficient_data(self) -> str:
+        """Why nothing may be called significant; "" if there are enough seeds or folds."""
+        enough = SampleSize(MIN_CASES, self.seeds, folds=self.folds)
+        return enough.insufficient_data if self.is_tested else UNMEASURED
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,15 +79,16 @@ class Valued:
             return whole
         return np.stack([whole[places, :, :1].mean(axis=0) for places in self.parts.values()])
 
-    def sample(self, spec: str) -> SampleSize | None:
-        """What values by the estimator rest on; None: it evaluates no model."""
-        if not (observer := parse(spec).observes):
-            return None
+    def sample(self, spec: str) -> SampleSize:
+        """What values by the estimator rest on."""
+        one, seeds = parse(spec), len({run.info["seed"] for run in self.runs})
+        if not (observer := one.observes):
+            is_tested = all(one.rests_on_training(run) for run in self.runs)
+            return Repeats(0, seeds, "patients", self.folds, is_tested)
         patients = pd.DataFrame([run.patients(observer) for run in self.runs])
         of_parts = pd.DataFrame([patients.iloc[places].min() for places in self.parts.values()])
         fewest = int((of_parts.sum() if self.folds else of_parts.min()).min())
-        seeds = {run.info["seed"] for run in self.runs}
-        return SampleSize(fewest, len(seeds), "validation patients", self.folds)
+        return SampleSize(fewest, seeds, "validation patients", self.folds)
 
     def ranking(self, spec: str) -> Ranking:
         """By one estimator."""
@@ -190,7 +204,7 @@ def _ranking_table(spec: str, one: Ranking) -> Table:
     over = f"{one.folds} folds" if one.folds else over
     why = f": {one.insufficient_data}" if one.insufficient_data else ""
     verdict = "" if one.has_significant_pairs else f"; NO SIGNIFICANT DIFFERENCE between any two sites{why}"
-    unknown = SINGLE if _is_dice(spec) else UNMEASURED
+    unknown = SINGLE if _is_dice(spec) else one.insufficient_data or NO_VARIANCE
     caption = (
         f"{spec}: values; in brackets the 95 % confidence interval over {over}{verdict}"
         if one.measured

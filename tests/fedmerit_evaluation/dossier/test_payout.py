@@ -2,15 +2,18 @@
 
 import json
 import shutil
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 from run_factory import make_sites
 
 from fedmerit.engines import runs
 from fedmerit.errors import BadInput
-from fedmerit.trainers.monai_trainer.data import open_sites
+from fedmerit.files import read_json, write_json
+from fedmerit.trainers.monai_trainer.data import SPLITS, open_sites
 from fedmerit_evaluation.dossier.payout_statement import PAYOUT, verify_payout, write_payout
 from fedmerit_evaluation.statistics.inference import SampleSize
 from fedmerit_evaluation.valuation import payout
@@ -86,6 +89,49 @@ def test_without_a_significant_difference_all_get_the_same(valued):
     assert paid.sentence.startswith("No differentiated payment can be justified")
 
 
+def recorded(contributions, images=(78, 96, 78, 97)):
+    """A run of one round, of which only that is known, by seeds."""
+    of = {"contribution": contributions, "num_samples": images}
+    rounds = SimpleNamespace(of=lambda quantity: pd.DataFrame([of[quantity]], columns=SITES, dtype=float))
+    return lambda seed: SimpleNamespace(sites=list(SITES), info={"seed": seed}, results=SimpleNamespace(rounds=rounds))
+
+
+def test_one_seed_never_pays_equal_hospitals_differently():
+    """Their luck lasts through the run, so its rounds vary less: without a floor 94 of 100 were differentiated."""
+    random = np.random.default_rng(0)
+    for _ in range(10):
+        luck = random.normal(1, 0.05, 4)
+        draws = luck[None, :, None] + random.normal(0, 0.005, (1, 4, 201))
+        paid = pay(Valued([recorded(luck)(0)], {"contribution": draws}), "contribution", Rule(1000))
+        assert paid.amounts.tolist() == [250] * 4
+        assert "(only one seed): equal shares" in paid.sentence
+        assert len(set(paid.alternatives["in proportion, without bands"])) > 1
+    several = [recorded(luck)(seed) for seed in range(5)]
+    values = np.array([3.0, 3.0, 1.0, 1.0])[None, :, None] + random.normal(0, 0.05, (5, 4, 1))
+    assert pay(Valued(several, {"contribution": values}), "contribution", Rule(1000)).is_differentiated
+
+
+@pytest.mark.parametrize(("spec", "seeds"), [("data_size", 1), ("data_size", 3), ("contribution", 3)])
+def test_counts_are_not_tested(spec, seeds):
+    """FedAvg's contributions are counts, too, even where folds move them a little."""
+    images = np.array([78.0, 96.0, 78.0, 97.0])
+    values = images[None, :, None] + np.random.default_rng(0).normal(0, 0.5, (seeds, 4, 1))
+    observed = [recorded(images / images.sum())(seed) for seed in range(seeds)]
+    paid = pay(Valued(observed, {spec: values}), spec, Rule(349))
+    assert paid.sentence.startswith("No differentiated payment can be justified (a count or another measure of data")
+    assert set(paid.amounts) == {87, 88}
+    assert paid.alternatives["in proportion, without bands"].tolist() == pytest.approx(images, abs=1.5)
+
+
+def test_other_estimators_pay_in_proportion_too(valued):
+    paid = pay(valued, "other", Rule(1000))
+    assert paid.alternatives["by good"].tolist() == pytest.approx([375, 375, 125, 125], abs=5)
+    assert len(set(paid.alternatives["by good, in proportion, without bands"])) == 4
+    valued.of_each["good"][:, 1] = np.nan
+    with pytest.raises(BadInput, match="good: the value of Birch is not known"):
+        pay(valued, "other", Rule(1000))
+
+
 @pytest.mark.parametrize(
     ("pairs", "expected"), [([(0, 3)], [1, 1, 1, 1]), ([(0, 2), (0, 3), (1, 2), (1, 3)], [1, 1, 2, 2]), ([], [1] * 4)]
 )
@@ -102,6 +148,9 @@ def finished(tmp_path_factory):
     """Two seeds side by side: never change them."""
     place = tmp_path_factory.mktemp("paid")
     sites = make_sites(place / "sites", SITES[:3], size=16)
+    for file in sites.glob("*/site.json"):
+        counts = {split: {"patients": 5, "slices": 15} for split in SPLITS}
+        write_json(file, read_json(file) | {"counts": counts})
     folders = [place / "runs" / f"seed{seed}" for seed in range(2)]
     for seed, run in enumerate(folders):
         runs.create(run, method="fedavg", sites=sites, rounds=1, seed=seed, engine="local", threads=1,
@@ -129,12 +178,13 @@ def test_anybody_with_the_runs_recomputes_it(finished, tmp_path, fedmerit):
                       "--floor", 0.5, "--draws", 20, "--out", out)  # fmt: skip
     assert result.exit_code == 0, result.output
     stated = json.loads((out / PAYOUT).read_text())
-    assert sum(stated["amounts"].values()) == 1000
+    assert sum(one["amount"] for one in stated["hospitals"].values()) == 1000
+    assert all(one["low"] - 1 <= one["in_proportion"] <= one["high"] + 1 for one in stated["hospitals"].values())
     assert {"task", "software", "sensitivity to preparation"} <= set(stated["card"])
     assert "payout.json" in (out / "payout.html").read_text()
     shown = fedmerit("verify", finished[1], "--payout", out / PAYOUT)
     assert shown.exit_code == 0, shown.output
-    assert "the same bands and amounts; not signed" in shown.output
+    assert "the same values, amounts and card; not signed" in shown.output
 
 
 def test_runs_of_folds_are_paid_together(folded_sites, tmp_path, fedmerit):
@@ -166,9 +216,8 @@ def test_runs_of_folds_are_paid_together(folded_sites, tmp_path, fedmerit):
 @pytest.mark.parametrize(
     ("change", "fault"),
     [
-        ({"amounts": {"Alder": 999, "Birch": 1, "Cedar": 0}}, "amounts: states"),
         ({"floor": 0.0, "sentence": "Pay Alder."}, "sentence: states"),
-        ({"runs": {"seed0": "0" * 64, "seed1": "0" * 64}}, "runs: states"),
+        ({"runs": {"seed0": "0" * 64, "seed1": "0" * 64}}, "runs.seed0: states"),
         ({"runs": {"seed0": "", "../seed1": ""}}, "expected a folder beside"),
         ({"runs": {"seed9": ""}}, "is not about seed0"),
         ({"budget": "1000"}, "not a payout: budget"),
@@ -183,3 +232,51 @@ def test_a_changed_statement_is_found(finished, tmp_path, change, fault):
     (tmp_path / PAYOUT).write_text(json.dumps(stated | change))
     with pytest.raises(BadInput, match=fault):
         verify_payout(tmp_path / PAYOUT, finished[0])
+
+
+CARDED = "patients and slices"
+
+
+@pytest.mark.parametrize(
+    ("where", "content", "fault"),
+    [
+        (("hospitals", "Birch", "amount"), 999, r"hospitals\.Birch\.amount: states 999; recomputed from the runs: 33"),
+        (("hospitals", "Alder", "value"), 20.0, r"hospitals\.Alder\.value: states 20\.0; .*: 15\.0"),
+        (("hospitals", "Cedar", "low"), 1.0, r"hospitals\.Cedar\.low: states 1\.0; .*: null"),
+        (("hospitals", "Cedar", "band"), 2, r"hospitals\.Cedar\.band: states 2"),
+        (("card", CARDED), "500 test patients each", "card.patients and slices: states .500 test patients each.; reco"),
+        (("card", "software"), "better", "card.software: states"),
+        (("card", "sensitivity to preparation"), "none", "card.sensitivity to preparation: states"),
+        (("version",), "0.0", None),
+        (("card", "ethics"), "approved", None),
+    ],
+)
+def test_a_changed_part_is_named(finished, tmp_path, capsys, where, content, fault):
+    write_payout(finished, ["data_size"], Rule(1000), tmp_path, draws=5)
+    stated = inner = read_json(tmp_path / PAYOUT)
+    for name in where[:-1]:
+        inner = inner[name]
+    inner[where[-1]] = content
+    write_json(tmp_path / PAYOUT, stated)
+    if fault:
+        with pytest.raises(BadInput, match=fault):
+            verify_payout(tmp_path / PAYOUT, finished[0])
+    else:
+        assert verify_payout(tmp_path / PAYOUT, finished[0]) == ""
+        assert ("not recomputed, as stated: card: ethics" in capsys.readouterr().err) == (where[-1] == "ethics")
+
+
+def test_without_site_folders_what_only_they_hold_is_as_stated(finished, tmp_path, capsys):
+    """A card of who has them, and one of who has not."""
+    write_payout(finished, ["data_size"], Rule(1000), tmp_path, draws=5)
+    sites = Path(read_json(finished[0] / "run.json")["sites_folder"])
+    away = sites.rename(sites.with_name("away"))
+    try:
+        verify_payout(tmp_path / PAYOUT, finished[0])
+        assert "not recomputed, as stated: card: patients and slices" in capsys.readouterr().err
+        write_payout(finished, ["data_size"], Rule(1000), tmp_path, draws=5)
+        assert CARDED not in read_json(tmp_path / PAYOUT)["card"]
+    finally:
+        away.rename(sites)
+    verify_payout(tmp_path / PAYOUT, finished[0])
+    assert not capsys.readouterr().err

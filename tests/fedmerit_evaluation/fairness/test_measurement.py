@@ -5,11 +5,14 @@ import math
 import numpy as np
 import pytest
 from made_results import SITES, made_dice, made_row
+from simulated_fairness import as_results, coverage
 from simulated_studies import USUAL, as_cases, federations
 
 from fedmerit_evaluation.fairness.measurement import measure
 from fedmerit_evaluation.results.views import Results
-from fedmerit_evaluation.statistics.error_correction import error_covariance
+from fedmerit_evaluation.statistics.bootstrap import CASES, Clusters
+from fedmerit_evaluation.statistics.crossed_effects import CrossedEffects
+from fedmerit_evaluation.statistics.error_correction import mean_error_covariance
 
 METHODS = {name: name for name in ("standalone", "fedce")}
 FEW = 20
@@ -38,10 +41,11 @@ def test_every_seed_has_the_same_numbers_and_the_interval_no_width():
         expected["corrected", "fedce", name] = expected[table, "fedce", name]  # no case differs from another
     for key, value in expected.items():
         row = rows.loc[key]
-        assert row[["mean", "low", "high"]].to_list() == pytest.approx([value] * 3), key
+        assert row["mean"] == pytest.approx(value), key
+        covered = key[0] == "corrected" or key[2] in ("mean", "mean_gain")
+        assert row[["low", "high"]].to_list() == pytest.approx([value if covered else math.nan] * 2, nan_ok=True), key
         spread = math.nan if key[0] == "corrected" else 0
         assert (row["std"], row["seeds"], row["note"]) == (pytest.approx(spread, abs=1e-9, nan_ok=True), 2, "")
-    assert rows.loc[("performance", "fedce", "pearson_p"), ["low", "high"]].isna().all()  # it is about chance already
     assert not {"performance", "gains"} & set(rows.xs("standalone", level="method").index.get_level_values("table"))
 
 
@@ -92,16 +96,21 @@ def test_tables_have_a_row_per_method_each_number_before_its_interval():
     assert list(tables) == ["fairness-dice", "fairness-performance", "fairness-performance-ranks", "fairness-gains",
                             "fairness-corrected"]  # fmt: skip
     gains = tables["fairness-gains"]
-    assert gains.headings[:6] == ["Method", "Seeds", "MCG", "MCG, 95 % CI", "CGS", "CGS, 95 % CI"]
+    assert gains.headings == ["Method", "Seeds", "MCG", "MCG, 95 % CI", "CGS", "Share worse than local", "BCF"]
     assert [gains.cell(0, place) for place in range(4)] == ["fedce", "2", "8.33 ± 0.00", "8.33 to 8.33"]
     assert "Dice over standalone on each site's test split" in " ".join(gains.caption.split())
     assert gains.caption.endswith("mean ± std over seeds, 95 % confidence interval, Student's t over cases and seeds")
     assert "p-value over seeds, twice the mean" in tables["fairness-performance"].caption
+    assert "numbers without an interval are biased" in gains.caption
+    performance = tables["fairness-performance"]
+    assert performance.headings == ["Method", "Seeds", "Pearson", "p", "Euclidean", "Cosine"]
+    assert performance.caption.endswith("no confidence interval: biased by the errors of few patients and seeds")
+    assert "Std, 95 % CI" in tables["fairness-corrected"].headings
     ranks = tables["fairness-performance-ranks"]
     assert ranks.cell(0, ranks.headings.index("Spearman")) == "0.87 ± 0.00"  # of 1 2 3 and 1.5 1.5 3: sqrt(3) / 2
     dice = measure(made_dice({"fedce": (0.7, 0.7, 0.95)}, noise=0.0, seeds=1), {"fedce": "fedce"}, draws=FEW)
     assert [table.name for table in dice.tables] == ["fairness-dice", "fairness-corrected"]
-    assert dice.tables[0].caption.endswith("; 95 % confidence interval, Student's t over cases")
+    assert dice.tables[0].caption.endswith("spreads upward; 95 % confidence interval, Student's t over cases")
 
 
 @pytest.mark.parametrize(("kept", "enough"), [(2, False), (3, True)])
@@ -110,11 +119,13 @@ def test_where_a_site_has_too_few_cases_to_resample_there_is_no_interval(kept, e
     rows = results.rows
     few = (rows["site"] == SITES[1]) & (rows["seed"] == 1) & ~rows["case"].isin([f"{case:03d}" for case in range(kept)])
     found = measure(Results(rows[~few]), METHODS, standalone="standalone", draws=FEW)
-    numbers = found.measured[found.measured["measure"] != "pearson_p"]
-    assert numbers["mean"].notna().all()
-    assert (numbers[["low", "high"]].notna() == enough).all(axis=None)
+    assert found.measured["mean"].notna().all()
+    covered = found.measured["measure"].isin(["mean", "mean_gain"]) | (found.measured["table"] == "corrected")
+    for end in ("low", "high"):
+        assert (found.measured[end].notna() == (covered & enough)).all()
     why = f"mean ± std over seeds, no confidence interval: fewer than 3 test patients at {SITES[1]}"
-    assert all(table.caption.endswith(why) != enough for table in found.tables)
+    with_interval = [table for table in found.tables if "performance" not in table.name]
+    assert all(table.caption.endswith(why) != enough for table in with_interval)
 
 
 def test_undefined_numbers_are_dashes():
@@ -126,7 +137,7 @@ def test_undefined_numbers_are_dashes():
     )
     shown = dict(zip(table.headings, (table.cell(0, place) for place in range(table.shape[1])), strict=True))
     dash = "\N{EN DASH}"
-    assert (shown["Pearson"], shown["Pearson, 95 % CI"], shown["p"]) == (dash, dash, dash)
+    assert (shown["Pearson"], shown["p"]) == (dash, dash)
     assert shown["Euclidean"] == "26.93"  # of 10, 15 and 20 points
 
 
@@ -134,13 +145,45 @@ def test_undefined_numbers_are_dashes():
 def test_errors_of_means_that_share_patients(seeds, shared):
     """Variance of the means of two methods over five patients and the seeds, and their covariance."""
     random = np.random.default_rng(seeds)
-    patients = random.normal(0, shared, (4000, 1, 1, 5))
-    both = patients + random.normal(0, 3, (4000, 2, 1, 5)) + random.normal(0, 2.5, (4000, 2, seeds, 1))
-    both = both + random.normal(0, 2.5, (4000, 2, seeds, 5))
-    found = np.mean([(error_covariance(x, x), error_covariance(x, y)) for x, y in both], axis=0)
+    patients = random.normal(0, shared, (1, 1, 4000, 5))
+    both = patients + random.normal(0, 3, (2, 1, 4000, 5)) + random.normal(0, 2.5, (2, seeds, 4000, 1))
+    both = both + random.normal(0, 2.5, (2, seeds, 4000, 5))
+    found = _found_errors(both, np.broadcast_to(np.arange(5), both.shape[1:]))
     of_seeds = 2.5**2 / seeds if seeds > 1 else 0.0
     expected = (shared**2 + 9) / 5 + of_seeds + 2.5**2 / 5 / seeds, shared**2 / 5
     assert found == pytest.approx(expected, rel=0.06, abs=0.06)
+
+
+@pytest.mark.parametrize(("seeds", "folds"), [(1, 0), (3, 0), (3, 5)])
+def test_images_of_a_patient_or_of_a_fold_are_one(seeds, folds):
+    """Of five images of each of five patients: 25 independent images would have an error variance of 2, not 10."""
+    random = np.random.default_rng(seeds)
+    patients = random.normal(0, 7, (1, 1, 1000, 5))
+    images = np.repeat(patients, 5, axis=-1) + random.normal(0, 2, (2, 1, 1000, 25))
+    both = np.repeat(images, seeds, axis=1)
+    of = {(seed, f"h{site:03d}", f"{case:03d}"): f"p{case // 5}"
+          for seed in range(seeds) for site in range(100) for case in range(25)}  # fmt: skip
+    found = _found_errors(both, np.broadcast_to(np.arange(25), both.shape[1:]), Clusters(of, folds))
+    assert images.mean(axis=-1).var(axis=-1).mean() == pytest.approx(found[0], rel=0.06)
+    assert found == pytest.approx((49 / 5 + 4 / 25, 49 / 5), rel=0.06)
+
+
+def test_patients_whom_other_seeds_test_are_other_patients():
+    """Three seeds that draw five of 20 patients at random, and one drawn model of each seed and hospital."""
+    dice, who = federations(np.random.default_rng(0), 1000, 3, 5, USUAL | {"seed": 0.0}, methods=2, moved=True)
+    found = _found_errors(100 * dice, who)
+    assert found[0] == pytest.approx(100**2 * dice.mean(axis=(1, 3)).var(axis=-1).mean(), rel=0.06)
+    assert found[1] == pytest.approx(100**2 * np.cov(dice.mean(axis=(1, 3)))[0, 1], rel=0.1)
+
+
+def _found_errors(dice, who, clusters=CASES, sites=100):
+    """Error variance of a method, and its covariance with another's, of (2, seeds, sites, patients) Dice."""
+    found = []
+    for start in range(0, dice.shape[2], sites):
+        part = slice(start, start + sites)
+        effects = CrossedEffects.of(as_cases(dice[:, :, part], who[:, part], ("a", "b")), clusters)
+        found.append([mean_error_covariance(effects, "a", other) for other in "ab"])
+    return np.mean(found, axis=0)
 
 
 @pytest.mark.slow
@@ -154,12 +197,8 @@ def test_spread_and_correlation_are_those_of_the_hospitals(hospitals, rho):
         y = y - y.mean() - x * (x @ (y - y.mean())) / (x @ x)
         true = 3 * np.stack([x, rho * x + np.sqrt(1 - rho**2) * y / y.std(ddof=1)])
         dice, who = federations(random, 1, 3, 5, USUAL, hospitals=hospitals, methods=2)
-        cases = (
-            as_cases(dice + true[:, None, :, None] / 100, who, ("standalone", "fedce")).rename("value").reset_index()
-        )
-        same = {"run": "r", "round": 1, "coalition": "", "split": "testing", "label": "prostate", "quantity": "dice"}
-        rows = cases.assign(**same, fold="", patient="")
-        measured = _rows(measure(Results(rows), METHODS, standalone="standalone", draws=300))
+        cases = as_cases(dice + true[:, None, :, None] / 100, who, ("standalone", "fedce"))
+        measured = _rows(measure(as_results(cases), METHODS, standalone="standalone", draws=300))
         shown = measured.loc["corrected", "fedce"]
         found.append(
             (shown["mean"]["std"] ** 2, shown["mean"]["pearson"], measured["mean"]["performance", "fedce", "pearson"])
@@ -169,3 +208,11 @@ def test_spread_and_correlation_are_those_of_the_hospitals(hospitals, rho):
     assert variance == pytest.approx(9, abs=4)  # no variance below 0 is shown, which adds to the mean
     assert abs(corrected - 100 * rho) < abs(plain - 100 * rho)
     assert np.mean(held) >= 0.9
+
+
+@pytest.mark.slow
+def test_only_measures_whose_intervals_cover_the_truth_have_one():
+    """Eight equal hospitals: draws of Std and CGS hold the true 0 in hardly any study."""
+    held, _ = coverage(8, 3, 5, USUAL, 0, 30)
+    assert held[[(False, "mean"), (False, "mean_gain"), (True, "std"), (True, "gain_spread")]].min() >= 90
+    assert held[[(False, "std"), (False, "gain_spread"), (False, "worst")]].max() <= 60

@@ -131,6 +131,19 @@ def test_the_report_shows_agreement_and_its_limits(tmp_path: Path) -> None:
     assert said in write_report(runs[2:], tmp_path / "fedce.html", ground_truth=truth).read_text()
 
 
+def test_five_images_of_one_patient_are_one_patient(tmp_path: Path) -> None:
+    truth, runs = _truth(tmp_path / "truth"), _runs(tmp_path)[2:]
+    chance = "With 1 test"
+    assert chance not in write_report(runs, tmp_path / "r.html", ground_truth=truth).read_text()
+    for run in runs:
+        rows = pd.read_csv(run / "results.csv", dtype={"case": str, "patient": str}, keep_default_na=False)
+        rows.loc[(rows["split"] == "testing") & (rows["site"] == SITES[0]), "patient"] = "one"
+        rows.to_csv(run / "results.csv", index=False)
+    page = write_report(runs, tmp_path / "r.html", ground_truth=truth).read_text()
+    assert page.count(chance) == 1
+    assert "its agreement with leave-one-out values may be chance" in page
+
+
 @pytest.mark.slow
 def test_sampled_values_stand_with_their_errors(tmp_path: Path) -> None:
     truth = _truth(tmp_path / "truth", sizes=(4, 3, 2), seeds=(0, 1))

@@ -24,6 +24,7 @@ from fedmerit_evaluation.report.one_site_tables import (
 )
 from fedmerit_evaluation.results.run_folders import combine_results, open_runs
 from fedmerit_evaluation.results.views import Results
+from fedmerit_evaluation.statistics.intervals import ESTIMATE
 
 OWN = SITES[1]
 LEVELS = {"standalone": (0.60, 0.61, 0.60, 0.60), "fedce": (0.62, 0.71, 0.83, 0.90)}
@@ -185,7 +186,7 @@ def test_its_own_dice_and_gain_by_method_in_the_order_of_the_runs(tmp_path: Path
     mine, everyone = own.of("dice")
     assert mine["mean"].to_dict() == pytest.approx({"fedce": 0.7, "standalone": 0.6, "fedavg": 0.7})
     assert list(mine.index) == list(everyone.index) == ["fedce", "standalone", "fedavg"]
-    assert list(mine) == ["mean", "low", "high", "p"]
+    assert list(mine) == ESTIMATE
     assert everyone.loc["fedce"].to_dict() == pytest.approx({"Alder": 0.8, "Birch": 0.7, "Cedar": 0.6})
     gain, gains = own.of("gain")
     assert gain["mean"].to_dict() == pytest.approx({"fedce": 0.1, "fedavg": 0.1})

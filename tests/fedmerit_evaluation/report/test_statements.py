@@ -172,7 +172,7 @@ def test_of_how_an_estimate_agrees_with_a_ground_truth() -> None:
     assert describe(open_, 0.05, "Shapley", 2, 0).endswith(f"No significant agreement, {NO_PAYMENT}")
     assert describe(against, 0.05, "Shapley", 2, 5).endswith(f"Significant disagreement, {NO_PAYMENT}")
     assert describe(agree, 0.05, "Shapley", 1, 5).endswith("One seed: it may be chance.")
-    assert describe(agree, 0.05, "Shapley", 2, 1).endswith("With 1 test case at a hospital it may be chance.")
+    assert describe(agree, 0.05, "Shapley", 2, 1).endswith("With 1 test patient at a hospital it may be chance.")
     assert describe(Estimate(0.0), 0.05, "Shapley", 2, 5).endswith(f"No significant agreement, {NO_PAYMENT}")
     assert describe(NOTHING, 0.05, "Shapley", 2, 5) == ""
 
@@ -199,12 +199,15 @@ def test_of_methods() -> None:
 
 def test_of_the_method_in_the_lead() -> None:
     describe = statements.describe_lead
-    assert describe("a", ["b", "c"], ENOUGH).startswith("a is not significantly better than b and c (5 %, paired")
-    assert describe("a", [], ENOUGH).endswith(
-        "every other method (5 %, paired by case and seed, corrected for all pairs of methods)."
+    how = "(5 %, paired by case and seed, corrected for all pairs of methods)"
+    near = Estimate(0.006, -0.001, 0.012, p=0.2, p_equivalent=0.03)
+    assert describe("a", {"b": TIE, "c": near, "d": GAIN}, ENOUGH) == (
+        f"a is not significantly better than b and c {how}; equivalent within 2 points of Dice: c."
     )
-    assert describe("a", [], FEW) == "Which method is best: too few test patients (4; at least 5 are needed)."
-    assert describe("a", [], ONE) == "Which method is best: only one seed."
+    assert describe("a", {"b": TIE}, ENOUGH) == f"a is not significantly better than b {how}."
+    assert describe("a", {"b": GAIN}, ENOUGH) == f"a is significantly better than every other method {how}."
+    assert describe("a", {}, FEW) == "Which method is best: too few test patients (4; at least 5 are needed)."
+    assert describe("a", {}, ONE) == "Which method is best: only one seed."
 
 
 def test_of_gains_over_methods() -> None:
@@ -220,6 +223,9 @@ def test_of_gains_over_methods() -> None:
     assert text(LOSS, LOSS).endswith(f"most with a and b ({MINUS}5.0 points), {end}.")
     assert text(GAIN, TIE, sample=ONE) == f"gained with 2 of 2 methods, {end}: only one seed."
     assert text(LOSS) == f"lost {MINUS}5.0 points of Dice [95 % CI {MINUS}8.0, {MINUS}2.0] over local training."
+    shown = Estimate(0.05, 0.01, 0.09, p=0.03)  # over the hospitals; with two methods 0.06
+    assert text(shown, shown) == f"gained with 2 of 2 methods (none significantly), {end}."
+    assert text(Estimate(0.05, 0.01, 0.09, p=0.02), TIE) == f"gained with 2 of 2 methods (1 significantly), {end}."
     few = "gained +5.0 points of Dice over local training: too few test patients (4; at least 5 are needed)."
     assert text(Estimate(0.05), sample=FEW) == few
 

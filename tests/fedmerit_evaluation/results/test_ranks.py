@@ -20,7 +20,7 @@ def drawn(means, sd, seeds=1, draws=2000, seed=0):
 
 
 def test_of_tied_sites_each_could_have_any_rank_of_theirs():
-    one = ranking(["A", "B", "C", "D"], np.array([[[4.0], [4.0], [4.0], [1.0]]]))
+    one = ranking(["A", "B", "C", "D"], drawn([4.0, 4.0, 4.0, 1.0], 0.1))
     assert (one.highest_rank.tolist(), one.lowest_rank.tolist()) == ([1, 1, 1, 4], [3, 3, 3, 4])
 
 
@@ -61,9 +61,11 @@ def test_sites_that_differ_by_seeds_alone_are_seldom_told_apart(seeds):
 
 
 def test_counts_have_no_interval():
-    one = ranking(["A", "B"], np.array([[[1.0], [2.0]]]))
+    """Nor, of one seed, a significant difference."""
+    one = ranking(["A", "B"], np.array([[[1.0], [900.0]]]))
     assert not one.measured
     assert np.isnan(one.low).all()
+    assert (one.has_significant_pairs, one.insufficient_data) == (False, "no variance was measured")
     sums = np.array([[3 * [0.3, 0.1 + 0.2], [0.7] * 6]] * 3)  # the same, added up in another order
     assert not ranking(["A", "B"], sums).measured
 

@@ -1,6 +1,7 @@
 """The leaderboard: rows of a benchmark's scenario, the file that others extend, its page."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,17 +9,22 @@ import numpy as np
 import pytest
 from scenario_results import result
 
+from fedmerit import plugins
+from fedmerit.engines import runs
 from fedmerit.errors import BadInput
+from fedmerit_evaluation.valuation.estimators import estimators
 from fedmerit_lab.benchmarks import leaderboard as module
 from fedmerit_lab.benchmarks.leaderboard import EQUAL, RETRAINING, add_entries, make_entries, misallocation, render
+from fedmerit_lab.benchmarks.observed_trainings import FEDERATED, run_estimators
 
+ROOT = Path(__file__).resolve().parents[3]
 TASK = {"half": "choice", "what": "Three sites.", "command": "fedmerit lab bench values --out gen"}
 
 
 @pytest.fixture
 def folder(tmp_path):
     """A leaderboard of two tasks, the first of which was measured."""
-    tasks = {"small": TASK, "large": TASK | {"half": "confirmation", "remark": "Too dear here."}}
+    tasks = {"small": TASK, "large": TASK | {"half": "confirmation", "named_before_run": True, "remark": "Too dear."}}
     (tmp_path / "tasks.json").write_text(json.dumps(tasks))
     module.write_entries(tmp_path / "entries.csv", make_entries(result({"data_size": [1, 2, 4], "fedce": [4, 2, 1]})))
     add_entries(tmp_path, tmp_path / "entries.csv", "small")
@@ -81,7 +87,8 @@ def test_the_page_has_every_task_the_best_estimator_first(folder):
     assert page.index("`data_size`") < page.index("`fedce`")
     assert "0.0 [0.0, 0.0]" in page
     assert "No results yet." in page
-    assert "Too dear here." in page
+    assert "Three sites. Half: choice.\n" in page
+    assert "Three sites. Half: confirmation, named before its results. Too dear.\n" in page
     assert render(folder).read_text() == page
 
 
@@ -91,6 +98,41 @@ def test_the_command(folder, fedmerit):
     assert "README.md" in added.output
     assert {entry.task for entry in module.read_entries(folder / "results.csv")} == {"small", "large"}
     assert "--task: missing" in fedmerit("lab", "leaderboard", folder, "--add", folder / "entries.csv").output
+
+
+@pytest.fixture
+def script(tmp_path, monkeypatch):
+    """The Python block of docs/extending.md, named by FEDMERIT_PARTS."""
+    page = (ROOT / "docs" / "extending.md").read_text()
+    path = tmp_path / "mine.py"
+    path.write_text(re.search(r"```python\n(.*?)```", page, flags=re.DOTALL)[1])
+    monkeypatch.setattr(plugins, "_registered", {})
+    monkeypatch.setattr(plugins, "_imported", set())
+    monkeypatch.setattr(estimators(), "_loaded", {})
+    monkeypatch.setenv(plugins.SCRIPTS, str(path))
+    return path
+
+
+def test_an_estimator_of_a_script_gets_a_row(script, folder, sites, fedmerit, tmp_path):
+    """The manual's estimator, from a run of sites of 15 images to the page; by retraining they are worth 1, 2 and 4."""
+    run, spec = tmp_path / "run", "root_size"
+    runs.create(run, method="fedavg", sites=sites, rounds=1, engine="local", threads=1,
+                settings={"architecture": "unet", "width": "2", "depth": "2"})  # fmt: skip
+    runs.execute(run, lambda record: None)
+    printed = fedmerit("value", "estimate", run, "--estimators", spec)
+    assert printed.exit_code == 0, printed.output
+    assert spec in printed.output
+    found = run_estimators({FEDERATED: [run]}, [spec], draws=4)
+    assert found.values[spec] == pytest.approx(np.full((1, 3, 5), np.sqrt(15)))
+    assert found.costs[spec] == 0
+    one = result({spec: [0, 0, 0]}, seeds=1)
+    judged = replace(one, values=found.values, costs=found.costs)
+    module.write_entries(tmp_path / "mine.csv", make_entries(judged))
+    added = fedmerit("lab", "leaderboard", folder, "--add", tmp_path / "mine.csv", "--task", "large")
+    assert added.exit_code == 0, added.output
+    rows = {(entry.task, entry.estimator): entry for entry in module.read_entries(folder / "results.csv")}
+    assert rows["large", spec].misallocated == pytest.approx(4 / 7 - 1 / 3, abs=1e-6)
+    assert f"| `{spec}` | 23.8 |" in (folder / "README.md").read_text()
 
 
 @pytest.mark.parametrize(
@@ -115,7 +157,7 @@ def test_an_unknown_task_is_refused(folder):
 
 
 def test_the_page_in_the_repository_is_of_its_results(tmp_path):
-    source = Path(__file__).resolve().parents[3] / "benchmarks" / "contribution"
+    source = ROOT / "benchmarks" / "contribution"
     for name in ("results.csv", "tasks.json"):
         (tmp_path / name).write_text((source / name).read_text())
     assert render(tmp_path).read_text() == (source / "README.md").read_text()
