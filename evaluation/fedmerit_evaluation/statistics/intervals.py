@@ -112,10 +112,7 @@ def sort_by_mean(table: pd.DataFrame) -> list[str]:
 
 def estimates(table: pd.DataFrame) -> dict[str, Estimate]:
     """By the one name of the index, the numbers of a row."""
-    return {
-        str(name): Estimate(*map(float, row[ESTIMATE]))
-        for name, row in table.iterrows()
-    }
+    return {str(name): Estimate(*map(float, row[ESTIMATE])) for name, row in table.iterrows()}
 
 
 def _of_sites(
