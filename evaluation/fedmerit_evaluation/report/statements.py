@@ -33,8 +33,9 @@ def describe_benefit(mean_gain: Estimate, sample: SampleSize) -> str:
     if sample.insufficient_data:
         return f"Federated training: unclear, {sample.insufficient_data}; {gain}."
     word = {1: "helped", 0: "unclear", -1: "did not help"}[mean_gain.compare(0)]
-    shared = "; p counts that folds share training patients" if word == "unclear" and _excludes_0(mean_gain) else ""
-    return f"Federated training{':' if word == 'unclear' else ''} {word}: {gain}{shared}."
+    if word == "unclear" and sample.folds and _excludes_0(mean_gain):
+        return f"Federated training: unclear, since folds share training patients; {gain}."
+    return f"Federated training{':' if word == 'unclear' else ''} {word}: {gain}."
 
 
 def describe_gain(gain: Estimate, sample: SampleSize, *, tested: bool, has_local: bool, ambiguous: bool = False) -> str:

@@ -76,6 +76,12 @@ def test_the_first_line_says_whether_federated_training_helped() -> None:
         "Federated training: unclear, only one seed; mean gain +5.0"
     )
     assert "not known" in statements.describe_benefit(NOTHING, ENOUGH)
+    shown, folds = Estimate(0.05, 0.02, 0.08, p=0.06), SampleSize(5, 2, folds=5)
+    unclear = f"Federated training: unclear, since folds share training patients; mean gain +5.0 {end} +2.0, +8.0]."
+    assert statements.describe_benefit(shown, folds) == unclear
+    assert statements.describe_gain(shown, folds, tested=True, has_local=True) == (
+        "No significant difference (p is corrected for all hospitals and for training patients that folds share)."
+    )
 
 
 def test_the_second_line_says_why_payment_is_not_supported() -> None:
