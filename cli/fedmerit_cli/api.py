@@ -178,7 +178,7 @@ def compare(
     methods: str | Sequence[str],
     seeds: Sequence[int] = (0,),
     *,
-    folds: bool = False,
+    folds: bool | None = None,
     engine: str = "local",
     jobs: int | None = None,
     cluster: str | None = None,
@@ -191,7 +191,8 @@ def compare(
         sites: folder of site folders; None: ``options`` have a script and its model.
         methods: names, each with parameters if needed: "fedavg,fedce:combine=plus", or a list of them.
         seeds: random seeds of the runs of each method.
-        folds: train on every fold of the sites; the results are those of all folds together.
+        folds: train on every fold of the sites, whose results are together; None: if there are any, and a site has
+            fewer than 20 test patients in one split.
         engine: "local", "sim" or "poc".
         jobs: concurrent runs of engine local, 1 by default. More than one starts processes that import the script
             again, so that the script needs ``if __name__ == "__main__":`` around its calls.

@@ -36,7 +36,7 @@ class CoalitionStudy:
         workers: that train.
         settings: of every training.
         options: further ones of `fedmerit.engines.runs.create`; ``rounds``, and ``sites`` or a ``script`` among them.
-        folds: whether each is trained on every fold of the sites.
+        folds: whether each is trained on every fold of the sites, as `find_folds`.
 
     Raises:
         BadInput: one of these cannot be used, or there is only one site.
@@ -50,7 +50,7 @@ class CoalitionStudy:
         workers: Workers,
         settings: Mapping[str, str],
         options: Mapping[str, Any],
-        folds: bool = False,
+        folds: bool | None = None,
     ):
         self.out, self.method, self.workers = out, method, workers
         self.settings, self.options = settings, options

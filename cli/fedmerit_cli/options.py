@@ -28,8 +28,15 @@ Methods = Annotated[
     str, typer.Option(help="Names, with parameters if needed: fedavg,fedce:combine=plus; or all (scaffold needs sgd).")
 ]
 Seeds = Annotated[str, typer.Option(metavar="SEED,SEED", help="Random seeds of each training.")]
+CROSS_VALIDATION = "Cross-validation: train on every fold that the sites were prepared with"
+AllFolds = Annotated[bool, typer.Option("--folds", help=f"{CROSS_VALIDATION}.")]
 Folds = Annotated[
-    bool, typer.Option("--folds", help="Cross-validation: train on every fold that the sites were prepared with.")
+    bool | None,
+    typer.Option(
+        "--folds/--one-split",
+        help=f"{CROSS_VALIDATION}; or on one split.",
+        show_default="folds if a hospital has fewer than 20 test patients",
+    ),
 ]
 Jobs = Annotated[int | None, typer.Option(min=1, help="Concurrent runs.", show_default="by free cores and memory")]
 Cluster = Annotated[

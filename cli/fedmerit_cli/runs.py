@@ -74,7 +74,7 @@ def compare(
     out: OutFolder,
     methods: Methods = "all",
     seeds: Seeds = "0",
-    folds: Folds = False,
+    folds: Folds = None,
     jobs: Jobs = None,
     cluster: Cluster = None,
 ) -> None:

@@ -39,7 +39,7 @@ trains_coalitions = run_options(
 
 @contextmanager
 def _study(
-    asked: RunOptions, out: Path, seeds: str, jobs: int | None, cluster: str | None, folds: bool = False
+    asked: RunOptions, out: Path, seeds: str, jobs: int | None, cluster: str | None, folds: bool | None
 ) -> "Iterator[CoalitionStudy]":
     """The coalitions of these sites, with the processes that train them."""
     asked.require_sites()
@@ -58,7 +58,7 @@ def leave_one_out(
     asked: RunOptions,
     out: OutFolder,
     seeds: Seeds = "0",
-    folds: Folds = False,
+    folds: Folds = None,
     jobs: Jobs = None,
     cluster: Cluster = None,
 ) -> None:
@@ -82,7 +82,7 @@ def shapley(
     asked: RunOptions,
     out: OutFolder,
     seeds: Seeds = "0",
-    folds: Folds = False,
+    folds: Folds = None,
     exact_up_to: Annotated[int, typer.Option(min=1, help="Sites; for more, permutations are sampled.")] = 6,
     truncation: Annotated[
         float, typer.Option(min=0, help="Sampling: within this Dice of all sites' model, later marginals count as 0.")
@@ -272,7 +272,7 @@ def unseen(
     asked: RunOptions,
     out: OutFolder,
     seeds: Seeds = "0",
-    folds: Folds = False,
+    folds: Folds = None,
     jobs: Jobs = None,
     cluster: Cluster = None,
 ) -> None:

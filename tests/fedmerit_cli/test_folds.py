@@ -13,6 +13,8 @@ from fedmerit.records.results import read_results, read_table
 from fedmerit.site.job_rules import refusals
 from fedmerit.trainers.monai_trainer.data import open_sites
 from fedmerit.trainers.monai_trainer.manifest import JobRules, Manifest
+from fedmerit_evaluation.studies import study_folders
+from fedmerit_evaluation.studies.study_folders import find_folds
 
 FOLDS = 3
 
@@ -99,8 +101,8 @@ def test_values_over_folds(folded_sites, small, fedmerit, tmp_path):
     assert len(list((tmp_path / "runs").iterdir())) == 3 * FOLDS
     assert "9 of 9 trainings to do" in result.output
     assert "confidence interval over 3 folds" in " ".join(result.output.split())
-    again = fedmerit("value", "unseen", "--out", tmp_path, "--sites", folded_sites, "--folds", "--rounds", 1,
-                     "--jobs", 1, *small)  # fmt: skip
+    again = fedmerit("value", "unseen", "--out", tmp_path, "--sites", folded_sites, "--rounds", 1,
+                     "--jobs", 1, *small)  # by default, with few patients; fmt: skip
     assert again.exit_code == 0, again.output
     assert "trainings to do" not in again.output
     table = pd.read_csv(tmp_path / "tables" / "unseen.csv").set_index("Site")
@@ -109,6 +111,13 @@ def test_values_over_folds(folded_sites, small, fedmerit, tmp_path):
                  for run in sorted((tmp_path / "runs").glob(f"{other}_seed0_fold*"))]  # fmt: skip
         dice = [rows[(rows["site"] == site) & (rows["quantity"] == "dice")]["value"].mean() for rows in alone]
         assert table.loc[site, "Unseen [%]"] == pytest.approx(100 * np.mean(dice), abs=0.06)
+
+
+def test_few_test_patients_are_cross_validated_by_default(sites, folded_sites, monkeypatch):
+    assert find_folds(folded_sites, None) == find_folds(folded_sites, asked=True) == list(range(FOLDS))
+    assert find_folds(folded_sites, asked=False) == find_folds(sites, None) == find_folds(None, None) == []
+    monkeypatch.setattr(study_folders, "ENOUGH", 1)
+    assert find_folds(folded_sites, None) == []
 
 
 def test_sites_without_folds(sites, fedmerit, tmp_path):

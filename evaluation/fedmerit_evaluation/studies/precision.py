@@ -21,7 +21,7 @@ def describe_precision(sites: Sequence[SiteFolder], seeds: int, folds: int) -> I
     if not sites:
         return
     everyone = {site.name: len({case.patient for cases in site.splits.values() for case in cases}) for site in sites}
-    tested = everyone if folds else {site.name: len({case.patient for case in site.cases("testing")}) for site in sites}
+    tested = everyone if folds else {site.name: count_test_patients(site) for site in sites}
     fewest = min(tested, key=lambda name: (tested[name], name))
     width = _words(expected_width(tested[fewest], seeds, folds))
     trained = "1 seed" if seeds == 1 else f"{seeds} seeds"
@@ -30,12 +30,17 @@ def describe_precision(sites: Sequence[SiteFolder], seeds: int, folds: int) -> I
         yield f"{folds} folds, {trained}: every patient is tested; expect {width} at {patients}."
     elif tested[fewest] < ENOUGH:
         number = sites[0].folds or FOLDS
-        way = "add --folds" if sites[0].folds else f"prepare with --folds {number}, and add --folds"
+        way = "compare them" if sites[0].folds else f"prepare with --folds {number}"
         better = _words(expected_width(everyone[fewest], seeds, number))
         yield (
             f"One split, {trained}: {fewest} has {tested[fewest]} test patient(s); expect {width} there, and {better} "
             f"with {number} folds ({number} times as many trainings): {way}."
         )
+
+
+def count_test_patients(site: SiteFolder) -> int:
+    """Of one split."""
+    return len({case.patient for case in site.cases("testing")})
 
 
 def _words(width: float) -> str:

@@ -25,6 +25,7 @@ from fedmerit.records.run_info import read_run
 from fedmerit.trainers.monai_trainer.data import SiteFolder, open_sites, read_site_digests, require_same_preparation
 from fedmerit_evaluation.figures.tables import file_name
 from fedmerit_evaluation.results.recorded_digests import DIGESTS, SERVER_DIGESTS, read_recorded_digests
+from fedmerit_evaluation.studies.precision import ENOUGH, count_test_patients
 
 
 @dataclass(frozen=True)
@@ -100,8 +101,19 @@ def in_folds(options: Mapping[str, Any], folds: Sequence[int]) -> list[tuple[str
     return [(f"_fold{fold}", {**options, "fold": fold}) for fold in folds] or [("", dict(options))]
 
 
-def find_folds(sites: Path | None, asked: bool) -> list[int]:
-    """All folds of the site folders if they are asked for, else none; `BadInput` if there are none, as of scripts."""
+def find_folds(sites: Path | None, asked: bool | None) -> list[int]:
+    """All folds of the site folders if they are asked for, else none.
+
+    Args:
+        sites: folder of site folders; None: a script's.
+        asked: None: if there are any, and a site has fewer than `ENOUGH` test patients without.
+
+    Raises:
+        BadInput: they are asked for, and there are none.
+    """
+    if asked is None and sites is not None:
+        opened = open_sites(sites)
+        asked = bool(opened[0].folds) and min(map(count_test_patients, opened)) < ENOUGH
     if not asked:
         return []
     if sites is None:

@@ -10,7 +10,7 @@ from fedmerit.configuration.spec_syntax import build
 from fedmerit.errors import BadInput
 from fedmerit.guard.settings import GuardSettings
 from fedmerit.options import RunOptions, split_specs
-from fedmerit_cli.options import Cluster, Draws, Folds, Jobs, Methods, Seeds, make_workers, run_options
+from fedmerit_cli.options import AllFolds, Cluster, Draws, Jobs, Methods, Seeds, make_workers, run_options
 from fedmerit_cli.terminal import console, print_line
 from fedmerit_lab.commands import costs
 
@@ -65,7 +65,7 @@ def values(
         ),
     ] = None,
     seeds: Seeds = "0,1,2",
-    folds: Folds = False,
+    folds: AllFolds = False,
     rounds: TrainingRounds = ROUNDS,
     size: PoolSize = 64,
     patients: PoolPatients = 20,

@@ -10,8 +10,8 @@ from fedmerit.configuration.recipes import PAPER
 from fedmerit.errors import BadInput, printable
 from fedmerit.options import RunOptions, parse_names
 from fedmerit_cli.options import (
+    AllFolds,
     Cluster,
-    Folds,
     Jobs,
     Methods,
     OutFolder,
@@ -136,7 +136,7 @@ def attacks(
     ] = None,
     after: Annotated[str, typer.Option(help="Numbers of rounds at which detection is scored.")] = "10,30,50",
     seeds: Seeds = "0",
-    folds: Folds = False,
+    folds: AllFolds = False,
     jobs: Jobs = None,
     cluster: Cluster = None,
 ) -> None:
