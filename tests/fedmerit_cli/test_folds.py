@@ -101,8 +101,9 @@ def test_values_over_folds(folded_sites, small, fedmerit, tmp_path):
     assert len(list((tmp_path / "runs").iterdir())) == 3 * FOLDS
     assert "9 of 9 trainings to do" in result.output
     assert "confidence interval over 3 folds" in " ".join(result.output.split())
+    # by default over folds, since patients are few
     again = fedmerit("value", "unseen", "--out", tmp_path, "--sites", folded_sites, "--rounds", 1,
-                     "--jobs", 1, *small)  # by default, with few patients; fmt: skip
+                     "--jobs", 1, *small)  # fmt: skip
     assert again.exit_code == 0, again.output
     assert "trainings to do" not in again.output
     table = pd.read_csv(tmp_path / "tables" / "unseen.csv").set_index("Site")
