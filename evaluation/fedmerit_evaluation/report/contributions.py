@@ -55,11 +55,12 @@ def methods_by_image_count(results: Results, quantity: str = "contribution") -> 
 
 
 def image_shares(results: Results, quantity: str) -> "pd.Series[bool]":
-    """``(method, seed, round)``: whether all positive numbers are the same multiple of the sites' training images.
+    """``(method, seed or fold, round)``: whether all positive numbers are the same multiple of the training images.
 
     Without rounds in which only one is positive (such as the one update that Krum takes).
     """
-    images, table = results.rounds.of("num_samples"), results.rounds.of(quantity)
+    rounds = results.rounds if results.folds is None else results.rounds.over_folds  # images differ by fold
+    images, table = rounds.of("num_samples"), rounds.of(quantity)
     ratio = table.where(table > 0) / images.reindex(table.index)
     ratio = ratio[ratio.notna().sum(axis=1) != 1]
     return pd.Series(ratio.max(axis=1) - ratio.min(axis=1) <= SAME * ratio.max(axis=1))

@@ -97,20 +97,29 @@ def redact_other_sites(results: Results, others: int) -> tuple[Results, list[str
         results: of all sites.
         others: how many other sites there are.
     """
-    rows, reasons = results.rows, []
-    dropped = pd.Series(False, rows.index)
-    rounds = pd.MultiIndex.from_frame(rows[["method", "seed", "round"]].astype({"method": str}))
-    of_rounds = rows["split"] == ""
+    reasons = []
+    keys = ["method", "seed", "round"] if results.folds is None else ["method", "round"]  # shares are by fold
+    found = dict[str, list[tuple[object, ...]]]()
     for quantity in shared_parts.ROUNDS:
         same = image_shares(results, quantity)
-        found = [(str(method), seed, number) for method, seed, number in same.index[same]]
-        dropped |= rounds.isin(found) & (rows["quantity"] == quantity) & of_rounds
-    if dropped.any():
+        found[quantity] = list(
+            same[same].reset_index().astype({"method": str})[keys].itertuples(index=False, name=None)
+        )
+    if any(found.values()):
         reasons.append("shares of training images would reveal the numbers of images of other sites")
     if others == 1:
-        dropped |= rows["quantity"].isin(SHARES) & of_rounds
         reasons.append("with two sites, the rest of the whole is the other site's")
-    return (Results(rows[~dropped]) if dropped.any() else results), reasons
+    if not reasons:
+        return results, reasons
+
+    def kept(rows: pd.DataFrame) -> pd.DataFrame:
+        rounds = pd.MultiIndex.from_frame(rows[keys].astype({"method": str}))
+        dropped = rows["quantity"].isin(SHARES if others == 1 else [])
+        for quantity, of in found.items():
+            dropped |= rounds.isin(of) & (rows["quantity"] == quantity)
+        return rows[~(dropped & (rows["split"] == ""))]
+
+    return Results(kept(results.rows), None if results.folds is None else kept(results.folds)), reasons
 
 
 CONTRIBUTION_COLUMNS = {"mean_weight": "Weight, mean [%]", "mean_reputation": "Reputation, mean [own unit]"}

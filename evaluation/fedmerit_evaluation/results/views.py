@@ -123,7 +123,7 @@ class Rounds:
         Seeds in which all sites have the same contribution do not count. Of several folds those are taken for seeds.
         """
         if self.folds is not None:
-            return self._over_folds.rankings
+            return self.over_folds.rankings
         table = self.credited("contribution").groupby(level=RUN).mean()
         table = table[table.max(axis=1) > table.min(axis=1)]
         found = {}
@@ -138,7 +138,7 @@ class Rounds:
     def intervals(self) -> pd.DataFrame:
         """`contribution_intervals` of the means over rounds, over seeds or folds."""
         if self.folds is not None:
-            return self._over_folds.intervals
+            return self.over_folds.intervals
         if "mean_contribution" not in self.contributions:
             return intervals.NONE
         known = pd.Series(self.contributions["mean_contribution"]).dropna()
@@ -148,7 +148,7 @@ class Rounds:
     def share_intervals(self) -> pd.DataFrame:
         """Likewise of their shares, of methods that have them in every seed: ``(method, of)`` x numbers."""
         if self.folds is not None:
-            return self._over_folds.share_intervals
+            return self.over_folds.share_intervals
         if "share" not in self.contributions:
             return intervals.select_sites(intervals.NONE, "contribution")
         runs = self.contributions["share"].groupby(level="method", observed=True)
@@ -169,7 +169,8 @@ class Rounds:
         return table.rename_axis(SITE).dropna(axis=1, how="all")
 
     @cached_property
-    def _over_folds(self) -> "Rounds":
+    def over_folds(self) -> "Rounds":
+        """With each fold as a seed; only of runs of several folds."""
         folds = pd.DataFrame(self.folds)
         return Rounds(folds, number_of_folds=folds["seed"].nunique())
 

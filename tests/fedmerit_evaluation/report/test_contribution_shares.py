@@ -1,17 +1,22 @@
 """Shares of contribution against those worked by hand, and estimates that are but shares of training images."""
 
+from dataclasses import asdict
 from math import isnan
 
+import pandas as pd
 import pytest
 from made_results import SITES, made_results, made_rounds, made_row
 
-from fedmerit.records.results import Row
+from fedmerit.records.results import COLUMNS, Row
 from fedmerit_evaluation.report.contributions import (
     contribution_shares,
     count_share_seeds,
     image_shares,
     methods_by_image_count,
 )
+from fedmerit_evaluation.report.one_site_tables import redact_other_sites
+from fedmerit_evaluation.results.folds import folds_as_seeds, pool_folds
+from fedmerit_evaluation.results.views import Results
 
 
 def test_shares_are_of_the_sum_of_each_seed_and_their_mean_over_seeds() -> None:
@@ -87,3 +92,25 @@ def test_a_single_other_round_makes_it_an_estimate() -> None:
 
 def _in_round(number: int, quantity: str, values: tuple[float, ...]) -> list[Row]:
     return [made_row("fedce", 0, number, site, quantity, value) for site, value in zip(SITES, values, strict=True)]
+
+
+def test_shares_of_images_are_found_over_folds_whose_images_differ() -> None:
+    """Two seeds of each of three folds: of means over folds the multiples are not the same."""
+    images = {0: (10, 30, 60), 1: (20, 30, 50), 2: (40, 10, 50)}
+    rows = pd.DataFrame(
+        [
+            asdict(Row("r", "fedavg", seed, number, site, quantity, value, fold=str(fold)))
+            for fold, counts in images.items()
+            for seed in range(2)
+            for number in range(2)
+            for site, count in zip("ABC", counts, strict=True)
+            for quantity, value in (("num_samples", float(count)), ("contribution", count / 100), ("norm", 1.0 + fold))
+        ],
+        columns=COLUMNS,
+    )
+    results = Results(pool_folds(rows), folds_as_seeds(rows))
+    assert methods_by_image_count(results) == ["fedavg"]
+    left, reasons = redact_other_sites(results, 2)
+    assert len(reasons) == 1
+    for frame in (left.rows, left.folds):
+        assert set(frame["quantity"]) == {"num_samples", "norm"}
