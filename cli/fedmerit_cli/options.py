@@ -35,7 +35,7 @@ Folds = Annotated[
     typer.Option(
         "--folds/--one-split",
         help=f"{CROSS_VALIDATION}; or on one split.",
-        show_default="folds if a hospital has fewer than 20 test patients",
+        show_default="folds, if there are any and a hospital has fewer than 20 test patients",
     ),
 ]
 Jobs = Annotated[int | None, typer.Option(min=1, help="Concurrent runs.", show_default="by free cores and memory")]

@@ -30,7 +30,7 @@ from fedmerit_evaluation.ground_truth.ground_truths import EXACT, LEAVE_ONE_OUT,
 from fedmerit_evaluation.ground_truth.reliability import POINTS, Resampled, pairs, resample, semivalue_function
 from fedmerit_evaluation.results.dice import name_patients
 from fedmerit_evaluation.results.views import Results
-from fedmerit_evaluation.statistics.inference import MIN_CASES, SIGNIFICANCE_LEVEL, fold_overlap, p_values
+from fedmerit_evaluation.statistics.inference import MIN_CASES, SIGNIFICANCE_LEVEL, degrees_of_freedom, fold_overlap
 
 POWER = 0.8
 
@@ -60,8 +60,8 @@ class Variances:
 def significance_factor(sites: int, seeds: int) -> float:
     """How many times half of its CI a difference of two ``sites`` has to be, to be significant among all pairs."""
     pairs = sites * (sites - 1) // 2
-    critical = p_values(1.0, 0.0, 2.0, seeds)
-    return float(brentq(lambda times: pairs * p_values(times, times - 1, times + 1, seeds) - critical, 1, 1e6))
+    of_all, of_one = t.ppf(1 - SIGNIFICANCE_LEVEL / 2 / np.array([pairs, 1]), degrees_of_freedom(seeds))
+    return float(of_all / of_one)
 
 
 def detectable_standard_errors(seeds: float = math.inf, factor: float = 1.0) -> float:

@@ -148,7 +148,7 @@ def find_agreement(ranks: Estimate, p: float) -> int:
     return ranks.compare(0) if p <= SIGNIFICANCE_LEVEL else 0
 
 
-def describe_agreement(ranks: Estimate, p: float, reference: str, seeds: int, cases: int) -> str:
+def describe_agreement(ranks: Estimate, p: float, reference: str, seeds: int, patients: int) -> str:
     """Whether a method's estimate ranks the hospitals as a ground truth does; "" if that is undefined.
 
     Args:
@@ -156,22 +156,22 @@ def describe_agreement(ranks: Estimate, p: float, reference: str, seeds: int, ca
         p: of it, by permuting the hospitals, 0 to 1.
         reference: what the values are.
         seeds: that it rests on.
-        cases: test cases of the hospital with the fewest, of any seed; 0: not known.
+        patients: test patients of the hospital with the fewest, of any seed; 0: not known.
     """
     if isnan(ranks.mean):
         return ""
     ends = "" if isnan(ranks.low) else f" [95 % CI {correlation(ranks.low)}, {correlation(ranks.high)}]"
     text = f"Spearman correlation of the method's estimate with {reference} values: {correlation(ranks.mean)}{ends}"
     text += "" if isnan(p) else f", permutation p = {p:.2g}"
-    return f"{text}. {describe_chance('it', seeds, cases) or AGREEMENT[find_agreement(ranks, p)]}"
+    return f"{text}. {describe_chance('it', seeds, patients) or AGREEMENT[find_agreement(ranks, p)]}"
 
 
-def describe_chance(what: str, seeds: int, cases: int = 0) -> str:
-    """Why something may be chance, in a sentence; "" if there are enough seeds and, if known, cases."""
+def describe_chance(what: str, seeds: int, patients: int = 0) -> str:
+    """Why something may be chance, in a sentence; "" if there are enough seeds and, if known, patients."""
     if seeds < MIN_SEEDS:
         return f"One seed: {what} may be chance."
-    if 0 < cases < MIN_CASES:
-        return f"With {cases} test {'patient' if cases == 1 else 'patients'} at a hospital {what} may be chance."
+    if 0 < patients < MIN_CASES:
+        return f"With {patients} test {'patient' if patients == 1 else 'patients'} at a hospital {what} may be chance."
     return ""
 
 

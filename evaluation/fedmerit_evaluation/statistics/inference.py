@@ -105,17 +105,22 @@ def compare_training(gain: Estimate, sample: SampleSize) -> Comparison:
 def p_values(mean: ArrayLike, low: ArrayLike, high: ArrayLike, seeds: ArrayLike) -> NDArray[np.float64]:
     """Two-sided p-values of numbers being 0, from their 95 % CIs: 5 % where an end is 0; NaN without a CI.
 
-    Assumes Student's t with as many degrees of freedom as the fewest seeds or `MIN_CASES` leave, which the CIs, of
-    mixed degrees, are at least as narrow as.
+    Assumes Student's t with `degrees_of_freedom`, which the CIs, of mixed degrees, are at least as narrow as.
     """
     mean, low, high, seeds = np.broadcast_arrays(
         *(np.asarray(one, dtype=np.float64) for one in (mean, low, high, seeds))
     )
-    freedom = np.where(seeds > 1, np.minimum(seeds, MIN_CASES), MIN_CASES) - 1.0
+    freedom = degrees_of_freedom(seeds)
     reach = np.where(mean > 0, mean - low, high - mean)
     errors = np.divide(np.abs(mean), reach, out=np.where(mean == 0, 0.0, np.inf), where=reach != 0)
     p = 2 * t.sf(errors * t.ppf(1 - SIGNIFICANCE_LEVEL / 2, freedom), freedom)
     return np.where(np.isnan(low + high + mean), nan, p)
+
+
+def degrees_of_freedom(seeds: ArrayLike) -> NDArray[np.float64]:
+    """Of `p_values`: as many as the fewest of the seeds and `MIN_CASES` patients leave; of one seed, the patients."""
+    seeds = np.asarray(seeds, dtype=np.float64)
+    return np.where(seeds > 1, np.minimum(seeds, MIN_CASES), MIN_CASES) - 1.0
 
 
 def fold_overlap(folds: int) -> float:

@@ -71,7 +71,7 @@ def drop_small_sample_intervals(table: pd.DataFrame, few: Collection[str]) -> pd
     statistic, of = (table.index.get_level_values(name) for name in ("statistic", "of"))
     over_sites = ~statistic.isin(["dice", "gain"])
     gone = of.isin(few) | (over_sites & bool(few))
-    return table.assign(**{end: table[end].mask(gone) for end in ("low", "high", "p", "p_equivalent")})
+    return table.assign(**{end: table[end].mask(gone) for end in ESTIMATE[1:]})
 
 
 def contribution_intervals(

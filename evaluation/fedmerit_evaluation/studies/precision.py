@@ -30,7 +30,7 @@ def describe_precision(sites: Sequence[SiteFolder], seeds: int, folds: int) -> I
         yield f"{folds} folds, {trained}: every patient is tested; expect {width} at {patients}."
     elif tested[fewest] < ENOUGH:
         number = sites[0].folds or FOLDS
-        way = "compare them" if sites[0].folds else f"prepare with --folds {number}"
+        way = "`compare` trains them by default" if sites[0].folds else f"prepare with --folds {number}"
         better = _words(expected_width(everyone[fewest], seeds, number))
         yield (
             f"One split, {trained}: {fewest} has {tested[fewest]} test patient(s); expect {width} there, and {better} "
