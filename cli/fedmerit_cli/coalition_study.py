@@ -22,6 +22,7 @@ from fedmerit_evaluation.results.views import Results
 from fedmerit_evaluation.statistics.ranks import Ranking
 from fedmerit_evaluation.studies.cluster import Workers
 from fedmerit_evaluation.studies.cost import describe_duration
+from fedmerit_evaluation.studies.precision import describe_precision
 from fedmerit_evaluation.studies.study_folders import find_folds, parse_seeds
 from fedmerit_evaluation.studies.study_sites import open_study_sites
 
@@ -56,12 +57,17 @@ class CoalitionStudy:
         self.settings, self.options = settings, options
         sites = open_study_sites(options)
         sites.require_evaluation("values by retraining")
-        self.names = sites.names
+        self.sites, self.names = sites.folders, sites.names
         if len(self.names) < 2:
             where = options.get("sites") or "--clients 1"
             raise BadInput(f"{where}: holds only {self.names[0]}; a site's value needs at least one other site")
         self.seeds, self.folds = parse_seeds(seeds), find_folds(options.get("sites"), folds)
         self.trainings: dict[Path, Training] = {}
+
+    def print_precision(self) -> None:
+        """How wide intervals of a gain over local training will be."""
+        for line in describe_precision(self.sites, len(self.seeds), len(self.folds)):
+            console.print(line)
 
     def train(self, asked: Iterable[Coalition], seeds: Sequence[int] | None = None) -> None:
         """Train what is missing, for all seeds or some; `typer.Exit` with 1 if a training failed."""

@@ -49,7 +49,9 @@ def _study(
 
     with workers:
         options = asked.for_study()
-        yield CoalitionStudy(out, str(asked.method), seeds, workers, asked.all_settings, options, folds)
+        study = CoalitionStudy(out, str(asked.method), seeds, workers, asked.all_settings, options, folds)
+        study.print_precision()
+        yield study
 
 
 @commands.add("value leave-one-out --sites sites --out values --rounds 50 --seeds 0,1,2", "leave-one-out")

@@ -259,7 +259,8 @@ def bench_tables(judged: Sequence[ScenarioResult]) -> list[Table]:
         reference = one.references[SHAPLEY]
         tables.append(budget_table(one.scenario, reference, first_draw, one.outcomes, one.costs))
         rankings = {
-            spec: ranking(reference.sites, values, folds=reference.folds) for spec, values in one.values.items()
+            spec: ranking(reference.sites, values, sample=reference.sample, folds=reference.folds)
+            for spec, values in one.values.items()
         }
         tables.append(rank_flip_table(rankings, f"flips-{name}", f"Scenario {one.scenario}: pairs"))
     return tables
