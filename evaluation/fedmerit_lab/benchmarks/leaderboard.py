@@ -264,11 +264,10 @@ def _task_section(name: str, task: Task, entries: Sequence[Entry]) -> str:
     if not entries:
         return f"{head}\n\nNo results yet."
     first = entries[0]
-    patients = f", at least {first.patients} test patients a site" if first.patients else ""
-    known = _interval(_correlation, first.noise_ceiling, first.noise_ceiling_low, first.noise_ceiling_high)
-    reliable = "" if (first.noise_ceiling or 0) >= RELIABLE else f", below {RELIABLE:.2f}"
+    fewest = first.patients or 0
+    patients = f", at least {fewest} test patient{'s' * (fewest > 1)} a site" if fewest else ""
     repeats = f"{first.seeds} seed{'s' * (first.seeds > 1)}" + (f" of {first.folds} folds" if first.folds else "")
-    head += f"\n\n{first.sites} sites, {repeats}{patients}; noise ceiling {known}{reliable}."
+    head += f"\n\n{first.sites} sites, {repeats}{patients}; noise ceiling {_ceiling(first)}."
     best_first = sorted(entries, key=lambda entry: (entry.misallocated is None, entry.misallocated))
     rows = [
         [
@@ -284,6 +283,13 @@ def _task_section(name: str, task: Task, entries: Sequence[Entry]) -> str:
     ]
     heads = ["estimator", "misallocated [%]", "Pearson", "disattenuated", "Spearman", "cost [trainings]", "version"]
     return f"{head}\n\n{_markdown(heads, rows)}"
+
+
+def _ceiling(entry: Entry) -> str:
+    if entry.noise_ceiling is None:
+        return "not known (that takes two test patients at every site)"
+    known = _interval(_correlation, entry.noise_ceiling, entry.noise_ceiling_low, entry.noise_ceiling_high)
+    return known if entry.noise_ceiling >= RELIABLE else f"{known}, below {RELIABLE:.2f}"
 
 
 def _percent(value: float | None) -> str:
