@@ -267,7 +267,7 @@ def _task_section(name: str, task: Task, entries: Sequence[Entry]) -> str:
     fewest = first.patients or 0
     patients = f", at least {fewest} test patient{'s' * (fewest > 1)} a site" if fewest else ""
     repeats = f"{first.seeds} seed{'s' * (first.seeds > 1)}" + (f" of {first.folds} folds" if first.folds else "")
-    head += f"\n\n{first.sites} sites, {repeats}{patients}; noise ceiling {_ceiling(first)}."
+    head += f"\n\n{first.sites} sites, {repeats}{patients}; noise ceiling {_noise_ceiling(first)}."
     best_first = sorted(entries, key=lambda entry: (entry.misallocated is None, entry.misallocated))
     rows = [
         [
@@ -285,7 +285,7 @@ def _task_section(name: str, task: Task, entries: Sequence[Entry]) -> str:
     return f"{head}\n\n{_markdown(heads, rows)}"
 
 
-def _ceiling(entry: Entry) -> str:
+def _noise_ceiling(entry: Entry) -> str:
     if entry.noise_ceiling is None:
         return "not known (that takes two test patients at every site)"
     known = _interval(_correlation, entry.noise_ceiling, entry.noise_ceiling_low, entry.noise_ceiling_high)
