@@ -8,6 +8,7 @@ from fedmerit_evaluation.statistics.expected_width import expected_width
 
 ENOUGH = 20  # test patients of a hospital; with fewer, folds are named
 FOLDS = 5  # that are proposed to sites without
+INTERVAL = "95 % CI of the gain over local training"
 
 
 def describe_precision(sites: Sequence[SiteFolder], seeds: int, folds: int) -> Iterator[str]:
@@ -26,15 +27,17 @@ def describe_precision(sites: Sequence[SiteFolder], seeds: int, folds: int) -> I
     width = _words(expected_width(tested[fewest], seeds, folds))
     trained = "1 seed" if seeds == 1 else f"{seeds} seeds"
     if folds:
-        patients = f"{fewest} ({tested[fewest]} patients)"
-        yield f"{folds} folds, {trained}: every patient is tested; expect {width} at {patients}."
+        yield (
+            f"{folds} folds, {trained}: every patient is tested. {INTERVAL} at {fewest} ({tested[fewest]} patients): "
+            f"{width}."
+        )
     elif tested[fewest] < ENOUGH:
         number = sites[0].folds or FOLDS
-        way = "`compare` trains them by default" if sites[0].folds else f"prepare with --folds {number}"
+        way = "the default of `compare` and `value`" if sites[0].folds else f"prepare with --folds {number}"
         better = _words(expected_width(everyone[fewest], seeds, number))
         yield (
-            f"One split, {trained}: {fewest} has {tested[fewest]} test patient(s); expect {width} there, and {better} "
-            f"with {number} folds ({number} times as many trainings): {way}."
+            f"One split, {trained}: {fewest} has {tested[fewest]} test patient(s). {INTERVAL} there: {width}; with "
+            f"{number} folds ({number} times as many trainings): {better} ({way})."
         )
 
 
@@ -44,4 +47,4 @@ def count_test_patients(site: SiteFolder) -> int:
 
 
 def _words(width: float) -> str:
-    return "no interval of its gain" if isnan(width) else f"an interval of its gain about {width:.0f} points wide"
+    return "none" if isnan(width) else f"about {width:.0f} points wide"
